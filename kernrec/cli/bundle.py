@@ -1,10 +1,10 @@
 """The part of `kernrec db export` and `kernrec db import` that is about bundles."""
 
-import sys
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
+from kernrec.cli.format import print_notes
 from kernrec.cli.steps import Steps
 from kernrec.errors import KernrecError, UsageError
 from kernrec.store import Database
@@ -13,6 +13,7 @@ from kernrec.store.share.outgoing import Outgoing, outgoing
 from kernrec.store.share.place import MANIFEST
 from kernrec.store.share.privacy import secret_of
 from kernrec.store.trust import signer_name, trusts
+from kernrec.util.human import counted
 from kernrec.util.scratch import scratch_folder
 
 
@@ -30,10 +31,9 @@ class ExportOptions:
     """Only list what would leave."""
 
 
-def selection(gpu: str | None, op: str | None, kernel: str | None, since: str | None) -> Selection:
-    """The measurements that options name."""
+def selection(database: Path, gpu: str | None, op: str | None, kernel: str | None, since: str | None) -> Selection:
+    """The measurements of a database that options name."""
     from kernrec.gpu import find_gpu
-    from kernrec.op import find_op
 
     moment = None
     if since is not None:
@@ -42,7 +42,21 @@ def selection(gpu: str | None, op: str | None, kernel: str | None, since: str | 
         except ValueError:
             raise UsageError(f"--since {since!r:.40}: a day such as 2026-03-01 is expected") from None
         moment = moment.astimezone(UTC).replace(tzinfo=None) if moment.tzinfo else moment
-    return Selection(find_gpu(gpu).name if gpu else None, find_op(op).name if op else None, kernel, moment)
+    return Selection(find_gpu(gpu).name if gpu else None, op_name(database, op) if op else None, kernel, moment)
+
+
+def op_name(database: Path, op: str) -> str:
+    """The name of an op: one of the catalog, or one that the spec of a user's kernel declares."""
+    from kernrec.op import find_op
+
+    try:
+        return find_op(op).name
+    except UsageError:
+        if database.exists():
+            with Database.open(database) as opened:
+                if opened.rows("problem", op=op):
+                    return op
+        raise
 
 
 def export(path: Path, database: Path, options: ExportOptions) -> None:
@@ -72,9 +86,9 @@ def print_leaving(leaving: Outgoing) -> None:
     """What would leave, and which columns in another form."""
     _list(leaving.manifest)
     if leaving.retracted:
-        print(f"{leaving.retracted} measurements that left earlier are retracted")
+        print(f"left earlier, now retracted: {counted(leaving.retracted, 'measurement')}")
     for name, count in leaving.changed.items():
-        print(f"{name} leaves in another form in {count} measurements")
+        print(f"{name} leaves in another form in {counted(count, 'measurement')}")
 
 
 def import_(path: Path, database: Path, models: bool, untrusted: bool) -> None:
@@ -103,18 +117,15 @@ def import_(path: Path, database: Path, models: bool, untrusted: bool) -> None:
             database.unlink(missing_ok=True)
         raise
     signed = f"signed by {signer_name(bundle.signer)}" if bundle.signer else "not signed"
-    print(f"{added} new rows, licence {bundle.manifest.licence}, {signed}")
-    for note in notes:
-        print(f"note: {note}", file=sys.stderr)
+    print(f"{counted(added, 'new row')}, licence {bundle.manifest.licence}, {signed}")
+    print_notes(notes)
     if bundle.manifest.models and models:
         taken, kept = take_models(bundle, database.parent / "models")
-        print(f"{len(taken)} files of models taken")
+        print(f"{counted(len(taken), 'file')} of models taken")
         if kept:
-            print(f"note: {len(kept)} files of models of your own stay as they are", file=sys.stderr)
+            print_notes([f"kept as they are: {counted(len(kept), 'file')} of models of your own"])
     elif bundle.manifest.models:
-        print(
-            f"note: its {len(bundle.manifest.models)} files of models were left; --models takes them", file=sys.stderr
-        )
+        print_notes([f"left: {counted(len(bundle.manifest.models), 'file')} of models, which --models takes"])
 
 
 def is_bundle(path: Path) -> bool:
@@ -129,8 +140,11 @@ def is_bundle(path: Path) -> bool:
 
 
 def _list(manifest: Manifest) -> None:
-    print(", ".join(f"{count} {table}" for table, count in manifest.rows.items()))
+    print(", ".join(counted(count, table) for table, count in manifest.rows.items()))
     for name, values in manifest.provenance.items():
-        print(f"{name}: {', '.join(values)}")
+        if name == "days" and values:
+            print(f"measured {values[0]}" if values[0] == values[-1] else f"measured {values[0]} to {values[-1]}")
+        elif values:
+            print(f"{name}: {', '.join(values)}")
     if manifest.models:
         print(f"models: {', '.join(model.file for model in manifest.models)}")

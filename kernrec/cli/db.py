@@ -1,7 +1,6 @@
 """`kernrec db`: contents of a database, import and export of other tuners' results, merging, verifying."""
 
 import json
-import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -9,10 +8,11 @@ import typer
 
 from kernrec import paths
 from kernrec.cli import remote, trust
+from kernrec.cli.format import print_notes
 from kernrec.cli.steps import Steps
 from kernrec.cli.table import print_table
 from kernrec.errors import KernrecError, UsageError
-from kernrec.util.human import human
+from kernrec.util.human import counted, human
 
 app = typer.Typer(help="Inspect, import, export, merge, verify and share databases.", no_args_is_help=True)
 app.add_typer(remote.app, name="remote")
@@ -125,13 +125,12 @@ def import_(
         raise
     counts = ", ".join(f"{count} {outcome}" for outcome, count in sorted(done.outcomes.items()))
     best = "" if done.best_s is None else f", best {human(done.best_s, 's')}"
-    print(f"{done.kernel} for {problem.key} on {done.gpu.title}: {done.results} results ({counts}){best}")
-    for note in (*left_out, *done.notes):
-        _note(note)
+    print(f"{done.kernel} for {problem.key} on {done.gpu.title}: {counted(done.results, 'result')} ({counts}){best}")
+    print_notes((*left_out, *done.notes))
     if done.added < done.results:
-        _note(f"{done.results - done.added} of them were there already")
+        print_notes([f"{done.results - done.added} of them were there already"])
     if done.dropped:
-        _note(f"{file} is cut short: {done.dropped} incomplete entry at its end was skipped")
+        print_notes([f"{file} is cut short: {done.dropped} incomplete entry at its end was skipped"])
 
 
 def _column(text: str | None) -> tuple[str, str] | None:
@@ -166,13 +165,14 @@ def export(
     db: Path_ = None,
 ) -> None:
     """Write measurements to a bundle, or print those of one kernel, problem and GPU as a file other tuners read."""
-    if bundle is not None:
-        from kernrec.cli import bundle as bundles
+    from kernrec.cli import bundle as bundles
 
+    own = db or paths.user_database()
+    if bundle is not None:
         if shape or dtype or layout:
             raise UsageError("--shape, --dtype and --layout do not go with --bundle; --gpu, --op, --kernel, --since do")
-        options = bundles.ExportOptions(bundles.selection(gpu, op, kernel, since), models, licence, key, dry_run)
-        bundles.export(bundle, db or paths.user_database(), options)
+        options = bundles.ExportOptions(bundles.selection(own, gpu, op, kernel, since), models, licence, key, dry_run)
+        bundles.export(bundle, own, options)
         return
     if since or models or licence or key or dry_run:
         raise UsageError("--since, --models, --licence, --key and --dry-run go with --bundle")
@@ -180,7 +180,7 @@ def export(
         raise UsageError("say what to export: --op and --gpu, or --bundle FILE")
     from kernrec.gpu import find_gpu
     from kernrec.interop.import_export import export_t4
-    from kernrec.op import find_op, problem_from_shape
+    from kernrec.op import problem_from_shape
     from kernrec.store import Database
 
     if format != "t4":
@@ -188,12 +188,13 @@ def export(
     if shape is None and (dtype or layout):
         raise UsageError("--dtype and --layout need --shape, which was not given")
     problems = None if shape is None else [problem_from_shape(op, shape, dtype, layout)]
-    card, name = find_gpu(gpu), find_op(op).name
-    with Database.open(db or paths.user_database()) as database:
+    card, name = find_gpu(gpu), bundles.op_name(own, op)
+    with Database.open(own) as database:
         done = export_t4(database, card, problems, name, kernel)
     print(done.text)
     if done.left_out:
-        _note(f"{done.left_out} measurements were left out: quarantined, or of an older source of the kernel")
+        left_out = counted(done.left_out, "measurement")
+        print_notes([f"left out: {left_out}, quarantined or of an older source of the kernel"])
 
 
 @app.command("info")
@@ -202,8 +203,8 @@ def info(as_json: AsJson = False, db: Path_ = None) -> None:
 
     Models and calibrations beside it are listed too.
     """
-    from kernrec.cli.format import print_notes
-    from kernrec.measure.campaign.journal import journal_path, left_behind
+    from kernrec.measure.campaign.ingest import waiting_measurements
+    from kernrec.measure.campaign.journal import journal_path
     from kernrec.recommender.estimate.model_store import stored_models
     from kernrec.store import Database
     from kernrec.store.retractions import retracted
@@ -220,22 +221,24 @@ def info(as_json: AsJson = False, db: Path_ = None) -> None:
         print(json.dumps(about | {"retracted": gone, "measurements": tally, "learned": learned}, indent=2))
         return
     print(f"{path}, schema {schema}, content {content}")
-    print(", ".join(f"{count} {table}" for table, count in counts.items()))
-    if conflicts:
-        _note(_conflicting(conflicts))
+    print(", ".join(counted(count, table) for table, count in counts.items()))
+    notes = [_conflicting(conflicts)] if conflicts else []
     if gone:
-        _note(f"{gone} measurements are retracted and do not answer (`kernrec db log`)")
-    waiting, collector = left_behind(journal_path(path))
-    if waiting:
-        _note(
-            f"{waiting} measurements wait in {journal_path(path)}; "
-            + ("a collector is running" if collector is not None else "the next `kernrec collect` stores them")
+        notes.append(f"retracted, and answering no more (`kernrec db log`): {counted(gone, 'measurement')}")
+    waiting = waiting_measurements(journal_path(path))
+    when = "the next `kernrec collect` stores" if waiting.holder is None else "a running collector will store"
+    if waiting.measurements:
+        notes.append(f"{journal_path(path)} has {counted(waiting.measurements, 'measurement')}, which {when}")
+    if waiting.damaged:
+        notes.append(
+            f"{journal_path(path)} has {counted(waiting.damaged, 'line')} that no collector wrote, to be put aside"
         )
+    print_notes(notes)
     if tally:
-        shown: list[tuple[str, str]] = [
-            (name, "left" if isinstance(value, str) else "right") for name, value in tally[0].items()
-        ]
-        print_table(None, shown, [[str(value) for value in row.values()] for row in tally])
+        # Most databases have neither replayed rows nor parts of cards.
+        names = [name for name in tally[0] if name not in ("replayed", "mig") or any(row[name] for row in tally)]
+        shown = [(name, "left" if isinstance(tally[0][name], str) else "right") for name in names]
+        print_table(None, shown, [[str(row[name]) for name in names] for row in tally])
     if learned:
         columns: list[tuple[str, str]] = [(name, "left") for name in learned[0]]
         print_table("learned from measurements", columns, [[str(value) for value in row.values()] for row in learned])
@@ -266,16 +269,13 @@ def merge(
             for number, other in enumerate(others):
                 with Steps(f"checking and adding {other}, file {number + 1} of {len(others)}"):
                     added = merge_file(database, other, notes.append)
-                print(f"{other}: {added} new rows")
+                print(f"{other}: {counted(added, 'new row')}")
             conflicts = len(database.conflicts())
     except KernrecError:
         if not existed:
             path.unlink(missing_ok=True)
         raise
-    for line in notes:
-        _note(line)
-    if conflicts:
-        _note(_conflicting(conflicts))
+    print_notes([*notes, _conflicting(conflicts)] if conflicts else notes)
     remote.print_retracted_copies(path)
 
 
@@ -289,11 +289,12 @@ def verify(db: Path_ = None) -> None:
         altered, rows = database.altered(), sum(database.counts().values())
         conflicts = len(database.conflicts())
     if conflicts:
-        _note(_conflicting(conflicts))
+        print_notes([_conflicting(conflicts)])
     if altered:
         some = ", ".join(altered[:3])
-        raise KernrecError(f"{len(altered)} of {rows} rows in {path} have changed since they were written ({some} ...)")
-    print(f"{rows} rows, none changed since it was written")
+        more = " ..." if len(altered) > 3 else ""
+        raise KernrecError(f"changed since they were written: {len(altered)} of {rows} rows in {path} ({some}{more})")
+    print(f"{counted(rows, 'row')}, none changed since it was written")
 
 
 def _conflicting(count: int) -> str:
@@ -301,7 +302,3 @@ def _conflicting(count: int) -> str:
         f"{count} measurements contradict each other: they name the same moment of the same session and differ in "
         "their values; none of them answers"
     )
-
-
-def _note(text: str) -> None:
-    print(f"note: {text}", file=sys.stderr)

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from kernrec.recommender import Choice, Estimate
     from kernrec.recommender.result import Foreign
 
+_UNKNOWN_DAY = "1970-01-01"
+"""Of a recording that does not say when it was measured."""
 _QUANTITY = re.compile(r"(?<=\d) (?=(?:%|[pnumkMGT]?(?:s|J|W|Hz|B))(?!\w))")
 """The space between a number and its unit."""
 
@@ -61,7 +63,9 @@ def measurement_text(choice: "Choice | Foreign") -> str:
     device = "" if measurement.device in (None, of_title) else f"{measurement.device}, "
     signers = ", ".join(str(signer["name"]) for signer in measurement.signed_by())
     shared = f", {measurement.database} ({signers})" if signers else ""
-    return f"{device}{sessions} {measurement.measured_at[:10]}{shared}"
+    day = measurement.measured_at[:10]
+    when = f" {day}" if day > _UNKNOWN_DAY else ""
+    return f"{device}{sessions.removesuffix(', last') if not when else sessions}{when}{shared}"
 
 
 def interval_text(estimate: "Estimate | Predicted", unit: str) -> str:

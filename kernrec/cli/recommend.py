@@ -76,8 +76,6 @@ def recommend(
     at one power limit for all, with totals; without --shape and --workload the layers of the op's own workload.
     `--power-limit sweep` shows which power limit to set, --calls what a year costs and saves in kWh, money and CO2.
     """
-    from kernrec.compile.triton_version import has_triton
-    from kernrec.emit.expert_configs import of_every_call
     from kernrec.recommender import Query, Recommender
     from kernrec.recommender.compare_gpus import find_gpus
     from kernrec.recommender.network import NetworkRequest, shapes_as_network
@@ -121,7 +119,10 @@ def recommend(
         inputs=inputs,
     )
     recommender = Recommender(databases=db, calibrated=calibrated, keep_open=True)
-    recommender.context.triton = not (emitted and emitted.compiled) or has_triton()
+    if emitted and emitted.compiled:
+        from kernrec.compile.triton_version import has_triton
+
+        recommender.context.triton = has_triton()
     names = [card.name for card in find_gpus(gpu)]
     if (kernel or shape) and not swept and billed is None:
         from kernrec.recommender import Request
@@ -132,7 +133,11 @@ def recommend(
         ]
         if emitted and (len(names) > 1 or (len(shapes) > 1 and not emitted.many)):
             raise UsageError(f"--emit {emit} is of one config: give one GPU and one shape")
-        every = emitted is not None and bool(kernel and not shape) and of_every_call(emitted.name, emitted.given)
+        every = False
+        if emitted and kernel and not shape:
+            from kernrec.emit.expert_configs import of_every_call
+
+            every = of_every_call(emitted.name, emitted.given)
         answers = [a for r in requests for a in (recommender.answer_calls(r) if every else [recommender.answer(r)])]
         if (log := query_log or paths.query_log()) is not None:
             from kernrec.interop.query_log import append_query

@@ -7,6 +7,7 @@ import typer
 
 from kernrec import paths
 from kernrec.cli import measuring, options
+from kernrec.cli.format import print_line
 from kernrec.cli.quantity import budget as parse_budget
 from kernrec.cli.quantity import fraction
 from kernrec.cli.table import print_table
@@ -154,19 +155,19 @@ def _print_result(refined: "RefineResult", objective: str, *, replayed: bool) ->
 
     verb = "replayed" if replayed else "measured"
     plural = "" if refined.problems == 1 else "s"
-    print(f"{refined.measured} configs of {refined.problems} problem{plural} {verb}; {refined.ended}")
+    print_line(f"{refined.measured} configs of {refined.problems} problem{plural} {verb}; {refined.ended}")
     before, after = refined.regret
-    print(f"expected regret ({objective}, weighted mean): {_percent(before)} before, {_percent(after)} now")
-    print(f"another {human(FORECAST_S, 's')} would lower it by about {_percent(refined.forecast)}")
+    print_line(f"expected regret ({objective}, weighted mean): {_percent(before)} before, {_percent(after)} now")
+    print_line(f"another {human(FORECAST_S, 's')} would lower it by about {_percent(refined.forecast)}")
     for answer in refined.changed[:_SHOWN]:
-        print(f"{answer.name}: {_percent(answer.faster)} better than before with another config")
-        print(f"  before  {answer.before}")
-        print(f"  now     {answer.after}")
+        print_line(f"{answer.name}: {_percent(answer.faster)} better than before with another config")
+        print_line(f"  before  {answer.before}")
+        print_line(f"  now     {answer.after}")
     if (more := len(refined.changed) - _SHOWN) > 0:
-        print(f"and {more} more answers changed")
+        print_line(f"and {more} more answers changed")
     if not refined.changed:
-        print("no answer changed")
-    print(f"{refined.stored} rows are new in the database; deciding took {human(refined.deciding_s, 's')}")
+        print_line("no answer changed")
+    print_line(f"{refined.stored} rows are new in the database; deciding took {human(refined.deciding_s, 's')}")
 
 
 def _percent(share: float) -> str:

@@ -1,15 +1,16 @@
 """`kernrec db remote`, `push`, `pull`, `sync` and `log`: databases that a team shares."""
 
 import json
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from kernrec import paths
+from kernrec.cli.format import print_notes
 from kernrec.cli.table import print_table
-from kernrec.errors import UsageError
+from kernrec.errors import KernrecError, UsageError
+from kernrec.util.human import counted
 
 if TYPE_CHECKING:
     from kernrec.store.remotes import Remote
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 app = typer.Typer(help="Name the databases that your team shares.", no_args_is_help=True)
 
 Name = Annotated[str | None, typer.Argument(help="Remote (`kernrec db remote list`). Default: the only one.")]
+_NO_REMOTES = "there are no remotes; `kernrec db remote add NAME URL` adds one"
 AnyName = Annotated[str | None, typer.Argument(help="Remote. Default: all of them.")]
 Untrusted = Annotated[
     bool, typer.Option("--untrusted", help="Take unsigned rows, and those of unknown keys, too (`kernrec db trust`).")
@@ -39,7 +41,7 @@ def add(
     add_remote(remote)
     print(f"{remote.name}: {remote.url}")
     if "://" not in remote.url and not Path(remote.url).is_dir():
-        _note(f"there is no folder {remote.url} yet; make it before you push or pull")
+        print_notes([f"there is no folder {remote.url} yet; make it before you push or pull"])
 
 
 @app.command("list")
@@ -61,7 +63,7 @@ def list_(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] =
         columns = [("remote", "left"), ("measurements", "right"), ("url", "left")]
         print_table(None, columns, [[str(value) for value in row.values()] for row in rows])
     else:
-        _note("there are no remotes; `kernrec db remote add NAME URL` adds one")
+        print_notes([_NO_REMOTES])
 
 
 @app.command("remove")
@@ -87,16 +89,13 @@ def push(
     Names of user and machine, GPU UUIDs and paths stay here. An interrupted push is seen by nobody; the next goes on.
     """
     from kernrec.cli.bundle import print_leaving, selection
-    from kernrec.store.share.object_store import can_push
     from kernrec.store.share.outgoing import Outgoing
     from kernrec.store.share.push import push as push_rows
     from kernrec.store.signature import Signer
     from kernrec.store.trust import key_file
 
-    remote = only(name)
-    if not can_push(remote.url):
-        raise UsageError(f"{remote.name} can only be read ({remote.url}); add it again by where its files are")
-    chosen, signer = selection(gpu, op, kernel, since), Signer.of(key_file())
+    remote, own = _writable(name), db or paths.user_database()
+    chosen, signer = selection(own, gpu, op, kernel, since), Signer.of(key_file())
 
     def agree(leaving: Outgoing) -> bool:
         print_leaving(leaving)
@@ -104,11 +103,12 @@ def push(
             print(f"nothing was pushed to {remote.name} ({remote.url})")
         return not dry_run
 
-    left = push_rows(remote, db or paths.user_database(), chosen, signer, licence, agree=agree)
+    left = push_rows(remote, own, chosen, signer, licence, agree=agree)
     if left is not None and left.retracted:
-        print(f"{left.retracted} measurements retracted from {remote.name}")
+        print(f"{counted(left.retracted, 'measurement')} retracted from {remote.name}")
     if left is not None and left.measurements:
-        print(f"{left.measurements} measurements pushed to {remote.name}, licence {left.manifest.licence}")
+        pushed = counted(left.measurements, "measurement")
+        print(f"{pushed} pushed to {remote.name}, licence {left.manifest.licence}")
     elif left is None and not dry_run:
         print(f"{remote.name} lacks none of these measurements")
 
@@ -120,16 +120,25 @@ def pull(name: AnyName = None, untrusted: Untrusted = False) -> None:
 
     every = [remote_named(name)] if name else remotes()
     if not every:
-        raise UsageError("there are no remotes; `kernrec db remote add NAME URL` adds one")
+        raise UsageError(_NO_REMOTES)
+    failed: list[KernrecError] = []
     for remote in every:
-        report = pull_rows(remote, untrusted=untrusted)
+        try:
+            report = pull_rows(remote, untrusted=untrusted)
+        except KernrecError as error:  # the others are pulled all the same
+            failed.append(error)
+            continue
         retracted = f", {report.retracted} retracted" if report.retracted else ""
-        print(f"{remote.name}: {report.measurements} new measurements{retracted}")
-        for line in report.left:
-            _note(f"{remote.name}: {line}")
+        print(f"{remote.name}: {counted(report.measurements, 'new measurement')}{retracted}")
+        notes = [f"{remote.name}: {line}" for line in report.left]
         if any("unknown key" in line or "not signed" in line for line in report.left):
-            _note(f"{remote.name}: `kernrec db trust KEY` takes what a key signs, `--untrusted` takes everything")
+            how = "`kernrec db trust KEY` takes what a key signs, `--untrusted` takes everything"
+            notes.append(f"{remote.name}: {how}")
+        print_notes(notes)
     print_retracted_copies(paths.user_database())
+    print_notes(map(str, failed[:-1]))
+    if failed:
+        raise failed[-1]
 
 
 def print_retracted_copies(database: Path) -> None:
@@ -137,12 +146,16 @@ def print_retracted_copies(database: Path) -> None:
     from kernrec.store.share.copies import retract_copies
 
     for name, count in retract_copies(database).items():
-        print(f"{database}: {count} measurements no longer answer; {name} has taken them back")
+        print(f"{database}: {name} has taken back {counted(count, 'measurement')}, answering no more")
 
 
 def sync(name: Name = None, untrusted: Untrusted = False) -> None:
     """Pull from a remote, then push to it."""
-    remote = only(name)
+    from kernrec.store.signature import Signer
+    from kernrec.store.trust import key_file
+
+    remote = _writable(name)
+    Signer.of(key_file())  # what a push needs is missed before anything is pulled
     pull(remote.name, untrusted)
     push(remote.name)
 
@@ -169,16 +182,22 @@ def log(name: AnyName = None, as_json: Annotated[bool, typer.Option("--json", he
                 row["signer"],
                 str(row["measurements"]),
                 row["state"],
-                " ".join(row["gpus"]) or row["reason"] or "",
+                " ".join(row["gpus"]),
                 " ".join(row["ops"]),
+                row["reason"] or "",
             ]
             for row in rows
         ]
+        columns = [("when", "left"), ("signer", "left"), ("measurements", "right"), ("state", "left")]
+        columns += [("gpus", "left"), ("ops", "left"), ("reason", "left")]
+        # A column without any value, such as the reason where nothing was taken back, is left out.
+        filled = [number for number in range(len(columns)) if any(cell[number] for cell in cells)]
         if cells:
-            columns = [("pushed", "left"), ("signer", "left"), ("measurements", "right"), ("state", "left")]
-            print_table(title, [*columns, ("gpus", "left"), ("op", "left")], cells)
+            print_table(title, [columns[n] for n in filled], [[cell[n] for n in filled] for cell in cells])
         else:
-            _note(f"{title}: nothing was pulled yet, or nothing is there")
+            print_notes([f"{title}: nothing was pulled yet, or nothing is there"])
+    if not logs:
+        print_notes([_NO_REMOTES])
 
 
 def only(name: str | None) -> "Remote":
@@ -196,5 +215,13 @@ def only(name: str | None) -> "Remote":
     return every[0]
 
 
-def _note(text: str) -> None:
-    print(f"note: {text}", file=sys.stderr)
+def _writable(name: str | None) -> "Remote":
+    from kernrec.store.share.object_store import can_push
+
+    remote = only(name)
+    if not can_push(remote.url):
+        raise UsageError(
+            f"{remote.name} can only be read ({remote.url}), as `kernrec db pull` does; to push, add it by where its "
+            "files are"
+        )
+    return remote

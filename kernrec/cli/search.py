@@ -7,13 +7,15 @@ import typer
 
 from kernrec import paths
 from kernrec.cli import measuring, options
-from kernrec.cli.format import config_text
+from kernrec.cli.format import config_text, print_line
 from kernrec.cli.quantity import budget as parse_budget
 from kernrec.errors import UsageError, unknown
 from kernrec.util.human import human
 
 if TYPE_CHECKING:
-    from kernrec.measure.search import SearchedConfig, SearchResult
+    from kernrec.measure.collect import CollectRequest
+    from kernrec.measure.search_rounds import SearchedConfig, SearchResult, Strategy
+    from kernrec.recommender.request import Objective
 
 
 def search(
@@ -31,23 +33,27 @@ def search(
     seed: measuring.Seed = 0,
     set_power_limit: measuring.SetPowerLimit = None,
     lock_clocks: measuring.LockClocks = None,
+    cluster: measuring.Cluster = None,
 ) -> None:
     """Search the configs of one problem for the least latency, energy or energy-delay product, or for the front.
 
     Latency is measured for every config that the search asks for, energy only where it may matter. If it is interrupted
     or killed, run it again to go on. With --set-power-limit or --lock-clocks there is a search at each of them.
+    With --cluster, all GPUs of a Ray cluster measure, and --gpu is auto or the name of a GPU.
     """
     from kernrec.measure.campaign.results import CampaignBudget
     from kernrec.measure.collect import CollectRequest
     from kernrec.measure.device.interface import DeviceKind
     from kernrec.measure.problem_selection import select_problems
-    from kernrec.measure.search import Strategy
     from kernrec.measure.search import search as run
+    from kernrec.measure.search_rounds import Strategy
     from kernrec.recommender.request import objective_named
 
     measuring.check_device(device, replay, db)
     if strategy not in list(Strategy):
         raise unknown("strategy", strategy, list(Strategy))
+    if op is None and replay is None:
+        raise UsageError("name the problem to search: --op and --shape")
     if op is not None and shape is None:
         raise UsageError("a search is of one problem: give a --shape with --op")
     request = CollectRequest(
@@ -60,29 +66,51 @@ def search(
         seed=seed,
     )
     chosen = objective_named(objective)
+    if cluster is not None:
+        _on_cluster(cluster, request, (chosen, Strategy(strategy)), set_power_limit or lock_clocks)
+        return
     measuring.run_at_limits(
         measuring.limits(set_power_limit, lock_clocks, device),
         gpu,
         lambda card, point, report, stopping: run(
             replace(request, gpu=card), chosen, report, stopping, Strategy(strategy)
         ),
-        lambda result: _print_result(result, objective),
+        lambda result: _print_result(result, chosen),
     )
 
 
-def _print_result(searched: "SearchResult", objective: str) -> None:
+def _on_cluster(address: str, request: "CollectRequest", how: "tuple[Objective, Strategy]", limits: str | None) -> None:
+    """Search on a cluster; how: for what, and how configs are chosen."""
+    from kernrec.cluster.search import ClusterSearchResult, search_on
+    from kernrec.gpu import find_gpu
+
+    objective, strategy = how
+    cards = measuring.on_cluster(address, request.database, request.recording is not None, limits)
+
+    def show(searched: ClusterSearchResult) -> None:
+        for kind, result in searched.results:
+            if len(searched.results) > 1:
+                print(find_gpu(kind).title)
+            _print_result(result, objective)
+
+    measuring.run_measuring(
+        lambda report, stopping: search_on(cards, request, objective, report, stopping, strategy), show
+    )
+
+
+def _print_result(searched: "SearchResult", objective: "Objective") -> None:
     energies = f", energy of {searched.energies}" if searched.energies else ""
-    print(f"{searched.problem}: latency of {searched.latencies} of {searched.space} configs measured{energies}")
+    print_line(f"{searched.problem}: latency of {searched.latencies} of {searched.space} configs measured{energies}")
     if searched.best is not None and objective != "pareto":
-        print(f"best by {objective}")
+        print_line(f"best by {objective}")
         _print_config(searched.best)
     if searched.front:
-        print("Pareto front, fastest first")
+        print_line("Pareto front, fastest first")
         for config in searched.front:
             _print_config(config)
-    print(f"{searched.stored} rows are new in the database")
+    print_line(f"{searched.stored} rows are new in the database")
 
 
 def _print_config(searched: "SearchedConfig") -> None:
     energy = "-" if searched.energy_j is None else human(searched.energy_j, "J")
-    print(f"  {human(searched.latency_s, 's'):>8}  {energy:>8}  {searched.kernel} {config_text(searched.config)}")
+    print_line(f"  {human(searched.latency_s, 's'):>8}  {energy:>8}  {searched.kernel} {config_text(searched.config)}")

@@ -1,6 +1,5 @@
 """`kernrec db key`, `sign`, `trust` and `retract`: whose rows they are, and whose are taken."""
 
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
@@ -8,9 +7,10 @@ from typing import Annotated
 import typer
 
 from kernrec import paths
+from kernrec.cli.format import print_notes
 from kernrec.cli.table import print_table
 from kernrec.errors import UsageError
-from kernrec.util.human import human
+from kernrec.util.human import counted, human
 
 _SHOWN = 20
 """Rows that are listed before they are retracted."""
@@ -64,18 +64,18 @@ def trust(
         if rows:
             print_table(None, [("signer", "left"), ("key", "left")], rows)
         else:
-            print("note: no key is trusted", file=sys.stderr)
+            print_notes(["no key is trusted"])
         return
     if remove:
         gone = keys.distrust(key)
         print(f"{gone}: not trusted any more")
         for remote in remotes():
             if dropped := drop_signer(remote, gone):
-                print(f"{remote.name}: {dropped} measurements no longer answer")
+                print(f"{remote.name}: {counted(dropped, 'measurement')} removed from what answers")
         if (own_rows := paths.user_database()).exists():
             with Database.open(own_rows, read_only=False) as database:
                 if again := forget(database, gone):
-                    print(f"{own_rows}: {again} measurements that it had taken back answer again")
+                    print(f"{own_rows}: answering again, as before it took them back: {counted(again, 'measurement')}")
         return
     keys.trust(key, name)
     print(f"{key}: trusted as {keys.signer_name(key)}; `kernrec db pull` takes what it signed")
@@ -112,12 +112,12 @@ def retract(
         raise UsageError("say which measurements: --row, --session, --gpu, --op, --kernel or --since")
     if not TEXT.fullmatch(reason):
         raise UsageError("--reason: one line of at most 200 characters is expected")
-    condition = selection(gpu, op, kernel, since).condition()
+    own = db or paths.user_database()
+    condition = selection(own, gpu, op, kernel, since).condition()
     if session:
         condition += f" AND session = {quoted(session)}"
     if row:
         condition += f" AND measurement_id IN ({', '.join(map(quoted, row))})"
-    own = db or paths.user_database()
     remote = only(name) if name else None
     where = remote.name if remote else str(own)
 
@@ -141,7 +141,7 @@ def retract(
         if not (count or dry_run):
             raise UsageError(f"{own} has no such measurements; nothing was retracted")
     if count:
-        print(f"{count} measurements retracted from {where}")
+        print(f"{counted(count, 'measurement')} retracted from {where}")
 
 
 def _cell(value: object) -> str:

@@ -221,8 +221,8 @@ class Database:
             WHERE gpu = ? AND outcome = 'ok'
         """
         with one_line(self.path):
-            found = self._connection.execute(with_derived("whole_card_rows", query), [gpu])
-            return frozenset(key for (key,) in found.fetchall())
+            result = self._connection.execute(with_derived("whole_card_rows", query), [gpu])
+            return frozenset(key for (key,) in result.fetchall())
 
     def session_rows(
         self, gpu: str, kernel: str, session: str
@@ -337,9 +337,9 @@ class Database:
         keys = {}
         with one_line(self.path):
             for table in TABLES:
-                found = self._connection.execute(f"SELECT {table}_id FROM db.{table}").fetchall()
+                stored = self._connection.execute(f"SELECT {table}_id FROM db.{table}").fetchall()
                 true = dict(self._wrong_keys(table))
-                keys[table] = sorted(true.get(key, key) for (key,) in found)
+                keys[table] = sorted(true.get(key, key) for (key,) in stored)
         return content_hash(keys, digits=32)
 
     def altered(self) -> list[str]:

@@ -29,19 +29,19 @@ def tables(connection: "DuckDBPyConnection") -> dict[str, str]:
     return dict(connection.execute(query).fetchall())
 
 
-def check_layout(found: Mapping[str, str], expected: Mapping[str, str], path: Path | str, *, checks: bool) -> None:
+def check_layout(statements: Mapping[str, str], expected: Mapping[str, str], path: Path | str, *, checks: bool) -> None:
     """Raise `UsageError` if the tables of a file are not those of the schema.
 
     Args:
-        found: `tables` of the file.
+        statements: `tables` of the file.
         expected: those of the schema.
         path: of the file.
         checks: whether the checks must be the same too.
     """
     for name, statement in expected.items():
-        if _columns(found.get(name, "")) != _columns(statement):
+        if _columns(statements.get(name, "")) != _columns(statement):
             raise UsageError(f"{path}: the table {name} does not have the columns that kernrec gives it")
-        if checks and _plain(found[name]) != _plain(statement):
+        if checks and _plain(statements[name]) != _plain(statement):
             raise UsageError(
                 f"{path}: the table {name} does not have the constraints that kernrec gives it; "
                 "merge the file into another database"

@@ -39,14 +39,19 @@ _SIGNERS = """
     WHERE outcome = 'ok'
 """
 
-# Quarantined rows are about the card, not the config; `constraint` is known to the space anyway. A replayed failure
-# counts as older than anything that ran well.
-_FAILURES = """
+# Quarantined rows are about the card, not the config; `constraint` is known to the space anyway.
+_FAILED = "outcome IN ('compile', 'timeout', 'crash', 'incorrect')"
+
+# A replayed failure counts as older than anything that ran well.
+_FAILURES = f"""
     SELECT problem.key, whole_card_rows.kernel, kernel_hash, tunables, outcome,
            max(CASE WHEN replayed THEN TIMESTAMP '1970-01-01' ELSE measured_at END)
     FROM whole_card_rows JOIN db.config AS config USING (config_id) JOIN db.problem AS problem USING (problem_id)
-    WHERE outcome IN ('compile', 'timeout', 'crash', 'incorrect')
+    WHERE {_FAILED}
 """
+
+# Whether any config failed, which takes less than to look for those that did.
+_FAILED_HERE = f"FROM db.measurement WHERE {_FAILED}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,16 +83,20 @@ def read_log(
         return MeasurementLog({}, {})
     # As constants they are applied while the log is scanned; a join would read the whole log.
     where, values = f"gpu = $1 AND problem_id IN ({', '.join(quoted(name) for (name,) in ids)})", [gpu]
-    answers = with_derived("answer", f"{_ANSWERS} ORDER BY latency_s, tunables", where)
-    failures = with_derived("whole_card_rows", f"{_FAILURES} GROUP BY ALL ORDER BY ALL", where)
+    some = connection.execute(f"SELECT EXISTS (FROM db.retraction), EXISTS ({_FAILED_HERE} AND {where})", values)
+    retractions, failed = some.fetchone() or (True, True)
+
+    def rows_of(relation: str, query: str) -> list[_Row]:
+        return connection.execute(with_derived(relation, query, where, retractions=retractions), values).fetchall()
+
     signers: dict[_Row, tuple[str, ...]] = {}
     if signed:
-        shared = with_derived("whole_card_rows", f"{_SIGNERS} GROUP BY ALL", where)
-        signers = {row[:-1]: tuple(row[-1]) for row in connection.execute(shared, values).fetchall()}
-    rows = connection.execute(answers, values).fetchall()
+        signers = {row[:-1]: tuple(row[-1]) for row in rows_of("whole_card_rows", f"{_SIGNERS} GROUP BY ALL")}
+    answers = rows_of("answer", f"{_ANSWERS} ORDER BY latency_s, tunables")
+    failures = rows_of("whole_card_rows", f"{_FAILURES} GROUP BY ALL ORDER BY ALL") if failed else []
     return MeasurementLog(
-        _by_problem([(*row, signers.get((*row[:4], *row[1:][_LIMITS]), ()), title) for row in rows]),
-        _by_problem(connection.execute(failures, values).fetchall()),
+        _by_problem([(*row, signers.get((*row[:4], *row[1:][_LIMITS]), ()), title) for row in answers]),
+        _by_problem(failures),
     )
 
 

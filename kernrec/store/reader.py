@@ -6,7 +6,6 @@ A file that makes DuckDB crash, hang or take all memory costs the child, and its
 """
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -15,10 +14,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from kernrec import paths
 from kernrec.errors import UsageError
 from kernrec.store.reader_limits import Limits
-from kernrec.util.process import kill_group, own_group
+from kernrec.util.process import kill_group, module_environment, own_group
 
 READER = "kernrec.store.intake.read_file"
 """The module that reads databases and segments."""
@@ -45,7 +43,6 @@ def read_apart(
     """
     limits = Limits.of(size)
     asked_for = {"task": task, "title": title, "folder": str(folder), "limits": limits.as_dict(), **request}
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, [_root(), os.environ.get("PYTHONPATH")]))}
     with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as question:
         question.write(json.dumps(asked_for).encode())
         question.seek(0)
@@ -54,7 +51,7 @@ def read_apart(
             stdin=question,
             stdout=output,
             stderr=subprocess.DEVNULL,
-            env=environment,
+            env=module_environment(),
             **own_group(),
         )
         try:
@@ -83,8 +80,3 @@ def _answer(title: str, status: int, output: bytes, limits: Limits) -> dict[str,
         raise UsageError(f"{title} holds more than a file of its size may")
     how = f"signal {-status}" if status < 0 else f"exit status {status}"
     raise UsageError(f"{title} cannot be read: it makes its reader crash ({how})")
-
-
-def _root() -> str:
-    """The folder that this package is in, for a child that is started from elsewhere."""
-    return str(Path(paths.__file__).resolve().parent.parent)

@@ -20,6 +20,7 @@ from kernrec.store.identity import canonical_json
 from kernrec.store.rows import Row
 from kernrec.store.signature import Signer, fits
 from kernrec.store.trust import own_key, signer_name, trusted
+from kernrec.util.human import counted
 
 _SIGNED = ("measurement_id", "reason", "signer", "retracted_at")
 _BATCH = 1000
@@ -77,9 +78,11 @@ def leave_unbelieved(database: Database, folder: Path) -> list[str]:
     believed = file.with_suffix(".believed")
     database.change([f"COPY (FROM {source} WHERE {signed}) TO {quoted(believed)} (FORMAT parquet)"])
     believed.replace(file)
-    lines = [f"{unsigned} retractions without a signature were left"] if unsigned else []
+    lines = [f"left: {counted(unsigned, 'retraction')} without a signature"] if unsigned else []
     if left > unsigned:
-        lines.append(f"{left - unsigned} retractions of unknown keys were left, such as {some} (`kernrec db trust`)")
+        lines.append(
+            f"left: {counted(left - unsigned, 'retraction')} of unknown keys, such as {some} (`kernrec db trust`)"
+        )
     return lines
 
 

@@ -49,7 +49,7 @@ def trust(key: str, name: str | None) -> None:
         raise UsageError(
             f"{key[:80]!r} is not a public key: 64 hexadecimal digits are expected, as `kernrec db key` prints"
         )
-    name = name or key[:_SHOWN_DIGITS]
+    name = key[:_SHOWN_DIGITS] if name is None else name
     if not NAME.fullmatch(name):
         raise UsageError(f"--name {name[:60]!r}: letters, digits, '.', '_', '@' and '-' are expected")
     known = {other: title for other, title in trusted().items() if other != key}

@@ -98,10 +98,10 @@ def test_source_is_analysed_recommended_and_explained(folder: Path, run: Run) ->
     assert "3 profiled now" in done.stderr
     again = run("recommend", "--kernel", "scale", "--gpu", "t4", "--json")
     assert json.loads(again.stdout)["candidates"] == 3
-    told = run("explain", "--kernel", "scale", "--gpu", "t4", "--config", "threads=64", "--against", "threads=256")
-    assert told.returncode == 0, told.stderr
-    assert "roofline" in told.stdout
-    assert "against threads=256" in told.stdout
+    explained = run("explain", "--kernel", "scale", "--gpu", "t4", "--config", "threads=64", "--against", "threads=256")
+    assert explained.returncode == 0, explained.stderr
+    assert "roofline" in explained.stdout
+    assert "against threads=256" in explained.stdout
 
 
 @pytest.mark.slow
@@ -112,7 +112,7 @@ def test_ended_early_an_analysis_says_so_in_one_line_and_goes_on_where_it_stoppe
     folder: Path, number: signal.Signals
 ) -> None:
     pytest.importorskip("cupy", reason="compiling needs CuPy")
-    values = list(range(32, 1025, 16 if number == signal.SIGINT else 4))
+    values = list(range(32, 1025, 32 if number == signal.SIGINT else 4))
     (folder / "scale.toml").write_text(SPEC.replace("[64, 128, 256]", str(values)))
     command = [sys.executable, "-m", "kernrec", "analyze", folder / "scale.cu", "--spec", folder / "scale.toml"]
     command += ["--gpu", "t4", "--db", folder / "own.duckdb", "--processes", "1", "--json"]
@@ -130,9 +130,9 @@ def test_ended_early_an_analysis_says_so_in_one_line_and_goes_on_where_it_stoppe
     while len(list((folder / "cache").rglob("*.z"))) < 10 and time.monotonic() < until and process.poll() is None:
         time.sleep(0.05)
     os.killpg(process.pid, number)  # all of them get it, as from a terminal
-    said, errors = process.communicate(timeout=30)
+    output, errors = process.communicate(timeout=30)
     assert process.returncode == 128 + number, errors
-    assert said == ""
+    assert output == ""
     *progress, last = errors.splitlines()
     assert last == "kernrec: interrupted; what is done is kept, the same command goes on from there"
     assert all(line.startswith("scale: ") for line in progress), errors  # a slow machine says how far it is

@@ -136,7 +136,8 @@ def test_a_database_that_is_none_gets_one_line(tmp_path: Path) -> None:
     before = {path: path.read_bytes() for path in tmp_path.iterdir()}
     for path in (text, foreign, cut, tmp_path / "missing.duckdb", tmp_path):
         assert_one_line(run_here(*MATMUL, "--db", path), path.name)
-        assert_one_line(run(*MATMUL, KERNREC_DB=str(path)), path.name)
+        assert_one_line(run_here(*MATMUL, variables=os.environ | {"KERNREC_DB": str(path)}), path.name)
+    assert_one_line(run(*MATMUL, KERNREC_DB=str(text)), text.name)
     assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
@@ -154,11 +155,11 @@ def test_a_folder_of_models_that_nobody_may_enter_is_said_and_left_out(tmp_path:
     models = tmp_path / "models"
     models.mkdir()
     models.chmod(0)
-    asked = [sys.executable, "-m", "kernrec", *MATMUL, "--db", str(tmp_path / "own.duckdb")]
+    command = [sys.executable, "-m", "kernrec", *MATMUL, "--db", str(tmp_path / "own.duckdb")]
     if os.geteuid() == 0:  # root may enter, unless it lays that down
-        asked = ["setpriv", "--bounding-set=-dac_override,-dac_read_search", *asked]
+        command = ["setpriv", "--bounding-set=-dac_override,-dac_read_search", *command]
     try:
-        done = subprocess.run(asked, capture_output=True, text=True, timeout=60, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     except FileNotFoundError:
         pytest.skip("root without setpriv may enter every folder")
     finally:
@@ -169,13 +170,26 @@ def test_a_folder_of_models_that_nobody_may_enter_is_said_and_left_out(tmp_path:
     assert f"note: cannot look for models in {models}: Permission denied; none is used" in done.stderr
 
 
-def test_a_database_in_use_names_the_process(tmp_path: Path) -> None:
-    from kernrec.store import Database
+HOLD = """
+import sys
+from pathlib import Path
+from kernrec.store import Database
+with Database.open(Path(sys.argv[1]), read_only=False, create=True):
+    print("held", flush=True)
+    sys.stdin.read()
+"""
 
+
+def test_a_database_in_use_names_the_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kernrec.store.connection.WAIT_S", 0.2)
     path = tmp_path / "mine.duckdb"
-    with Database.open(path, read_only=False, create=True):
-        assert_one_line(run(*MATMUL, "--db", str(path)), str(os.getpid()))
-    assert run(*MATMUL, "--db", str(path)).returncode == 0
+    command = [sys.executable, "-c", HOLD, str(path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "held\n"
+        assert_one_line(run_here(*MATMUL, "--db", path), str(holder.pid))
+        holder.communicate()
+    assert run_here(*MATMUL, "--db", path).returncode == 0
 
 
 def test_a_home_that_cannot_be_written_or_found_is_no_obstacle(tmp_path: Path) -> None:

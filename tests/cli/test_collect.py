@@ -14,6 +14,7 @@ from kernrec.measure.campaign.journal import Journal, journal_path
 from kernrec.store import Database
 from tests.helpers.command import run_here
 from tests.helpers.recording import make_recording
+from tests.helpers.sharing import measurement
 
 HERE = {k: v for k, v in os.environ.items() if not k.startswith(("KERNREC_", "XDG_"))}
 
@@ -107,7 +108,7 @@ def test_a_database_of_a_newer_version_is_left_alone(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (["--effort", "some"], "unknown effort 'some'; known: quick, normal, exhaustive"),
         (["--budget", "30"], "--budget '30': expected a time or a number of configs, such as 30m or 200configs"),
@@ -123,11 +124,11 @@ def test_a_database_of_a_newer_version_is_left_alone(tmp_path: Path) -> None:
         (["--op", "matmull"], "did you mean matmul"),
     ],
 )
-def test_misuse_is_one_line_and_status_2(tmp_path: Path, arguments: list[str], said: str) -> None:
-    found = run_here("collect", *arguments, cwd=tmp_path, home=tmp_path)
-    assert found.returncode == 2
-    assert len(found.stderr.splitlines()) == 1
-    assert said in found.stderr
+def test_misuse_is_one_line_and_status_2(tmp_path: Path, arguments: list[str], message: str) -> None:
+    done = run_here("collect", *arguments, cwd=tmp_path, home=tmp_path)
+    assert done.returncode == 2
+    assert len(done.stderr.splitlines()) == 1
+    assert message in done.stderr
     assert list(tmp_path.iterdir()) == []
 
 
@@ -144,18 +145,18 @@ def test_doctor_without_a_gpu_says_what_is_missing_and_fails(tmp_path: Path, has
     if has_gpu:
         pytest.skip("there is a GPU here")
     done = run("doctor", "--json", home=tmp_path)
-    found = json.loads(done.stdout)
+    diagnosis = json.loads(done.stdout)
     assert done.returncode == 1
-    assert found["measures"] == found["cards"] == []
-    assert len(found["problems"]) >= 1
-    assert "does not exist yet" in found["database"]
+    assert diagnosis["measures"] == diagnosis["cards"] == []
+    assert len(diagnosis["problems"]) >= 1
+    assert "does not exist yet" in diagnosis["database"]
 
 
 def test_doctor_tells_of_measurements_that_a_killed_collector_left_behind(tmp_path: Path) -> None:
     database = tmp_path / "k.duckdb"
     with Journal(journal_path(database)) as journal:
-        journal.append({"row": {}})
+        journal.append({"row": measurement().as_json()}, {"row": {}})
         holding = run("doctor", "--db", database, home=tmp_path)
     left = run_here("doctor", "--db", database, home=tmp_path)
     assert f"a collector (PID {os.getpid()}) is filling it" in holding.stdout
-    assert "1 measurements of a killed collector will be added by the next one" in left.stdout
+    assert "1 measurement of a killed collector will be added by the next one" in left.stdout

@@ -9,6 +9,7 @@ import pytest
 from kernrec.cli.app import run
 from kernrec.store import Database
 from kernrec.store.migrations import migrations
+from tests.helpers.sharing import measurement
 
 CACHE = """{"device_name": "NVIDIA GeForce RTX 3090", "kernel_name": "theirs", "problem_size": [64],
 "tune_params_keys": ["bx"], "tune_params": {"bx": [32, 64]}, "objective": "time", "cache": {
@@ -67,7 +68,7 @@ def test_export_prints_the_file_alone(own: Path, cache: Path, capsys: pytest.Cap
     capsys.readouterr()
     assert run(["db", "export", "--format", "t4", "--gpu", "3090", "--op", "mm"]) == 0
     seen = capsys.readouterr()
-    assert [one["invalidity"] for one in json.loads(seen.out)["results"]] == ["correct", "compile"]
+    assert [result["invalidity"] for result in json.loads(seen.out)["results"]] == ["correct", "compile"]
     assert seen.err == ""
 
 
@@ -140,9 +141,9 @@ def test_misuse_is_one_line(
     own: Path, arguments: list[str], status: int, says: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(["db", *arguments]) == status
-    said = capsys.readouterr().err
-    assert says in said
-    assert said.count("\n") == 1
+    message = capsys.readouterr().err
+    assert says in message
+    assert message.count("\n") == 1
 
 
 def test_an_import_of_another_kernel_has_a_row_among_the_choices(
@@ -163,7 +164,17 @@ def test_info_tells_of_measurements_that_wait_in_a_journal(
     own: Path, cache: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run(["db", "import", str(cache), *SHAPE])
-    own.with_name(f"{own.name}.journal").write_text('{"row":{}}\n{"pid":1}\n')
+    rows = [
+        measurement().as_json(),
+        measurement(position=1).as_json(),
+        {},
+        measurement().as_json() | {"registers": 2**70},
+    ]
+    lines = [{"row": row} for row in rows] + [{"pid": 1}, {"closed": 0, "session": "monday"}]
+    (journal := own.with_name(f"{own.name}.journal")).write_text("".join(json.dumps(line) + "\n" for line in lines))
     capsys.readouterr()
     assert run(["db", "info"]) == 0
-    assert "note: 1 measurements wait in" in capsys.readouterr().err
+    assert capsys.readouterr().err.splitlines() == [
+        f"note: {journal} has 2 measurements, which the next `kernrec collect` stores",
+        f"note: {journal} has 2 lines that no collector wrote, to be put aside",
+    ]

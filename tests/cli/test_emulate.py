@@ -128,6 +128,18 @@ def test_cuda_is_compiled_first(tmp_path: Path) -> None:
     assert "fill.cu:1" in broken.stderr
 
 
+def test_macros_that_multiply_each_other_end_with_the_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("cupy", reason="compiling needs CuPy")
+    monkeypatch.setattr("kernrec.profile.emulate_file._COMPILE_LIMIT_S", 1.0)
+    monkeypatch.setenv("KERNREC_CACHE", str(tmp_path / "cache"))
+    macros = ["#define M0(x) x", *(f"#define M{i}(x) {' + '.join([f'M{i - 1}(x)'] * 10)}" for i in range(1, 7))]
+    kernel = 'extern "C" __global__ void k(float* a) { a[0] = M6(a[1]); }'
+    (path := tmp_path / "bomb.cu").write_text("\n".join([*macros, kernel]))
+    done = run(path, "a=f32[64]")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == "kernrec: bomb.cu: compiling took longer than 1 s\n"
+
+
 REVERSE = """
 extern "C" __global__ void reverse(const float* x, float* y) {
     __shared__ float kept[128];

@@ -69,7 +69,7 @@ def kernel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def asked(kernel: Path, capsys: pytest.CaptureFixture[str], gpu: str, *more: str) -> list[dict]:
+def recommended(kernel: Path, capsys: pytest.CaptureFixture[str], gpu: str, *more: str) -> list[dict]:
     """The choices of `recommend --kernel`."""
     capsys.readouterr()
     wanted = ("--objective", "latency", "--top", "20", "--json", "--power-limit", {"rtx4090": "450W"}.get(gpu, "320W"))
@@ -80,7 +80,7 @@ def asked(kernel: Path, capsys: pytest.CaptureFixture[str], gpu: str, *more: str
 
 
 def test_bound_rows_answer_as_measured(kernel: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    choices = asked(kernel, capsys, "rtx4090")
+    choices = recommended(kernel, capsys, "rtx4090")
     assert {choice["source"] for choice in choices} == {"measured"}
     assert choices[0]["config"] == {"bx": 128, "taps": 1}
     assert choices[0]["latency_s"] == pytest.approx(160e-6)
@@ -107,7 +107,7 @@ def test_a_model_of_the_kernel_answers_for_a_card_that_nobody_measured(
 ) -> None:
     pytest.importorskip("xgboost")
     assert run(["train", "--kernel", "smooth", "--db", str(kernel / "own.duckdb")]) == 0
-    choices = asked(kernel, capsys, "rtx4080-super")
+    choices = recommended(kernel, capsys, "rtx4080-super")
     assert {choice["source"] for choice in choices} == {"learned"}
     assert {choice["config"]["taps"] for choice in choices[:6]} == {1}
     assert run(["evaluate", "--kernel", "smooth", "--split", "gpu", "--db", str(kernel / "own.duckdb"), "--json"]) == 0
@@ -142,15 +142,15 @@ MISUSE = (
 )
 
 
-@pytest.mark.parametrize(("options", "said"), MISUSE)
+@pytest.mark.parametrize(("options", "message"), MISUSE)
 def test_misuse_is_one_line_and_makes_no_database(
-    kernel: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], options: list[str], said: str
+    kernel: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], options: list[str], message: str
 ) -> None:
     files = {"SPEC": str(kernel / "smooth.toml"), "SOURCE": str(kernel / "smooth.cu")}
     words = [files.get(word, word) for word in options]
     wanted = ["--gpu", "rtx4090", "--db", str(tmp_path / "new.duckdb")]
     assert run(["db", "import", str(kernel / "rtx4090.csv"), *words, *wanted]) == 2
     error = capsys.readouterr().err
-    assert said in error
+    assert message in error
     assert error.count("\n") == 1
     assert not (tmp_path / "new.duckdb").exists()

@@ -31,7 +31,7 @@ REFINE = ("refine", "--op", "matmul", "--shape", "m=64,n=64,k=64")
 
 
 @pytest.mark.parametrize(
-    ("command", "said"),
+    ("command", "message"),
     [
         ((*ANALYZE, "--objective", "fast"), "unknown objective 'fast'"),
         ((*ANALYZE, "--top", "0"), "top is 0"),
@@ -62,13 +62,15 @@ REFINE = ("refine", "--op", "matmul", "--shape", "m=64,n=64,k=64")
             ("collect", "--device", "replay", "--replay", "x", "--db", "y", "--lock-clocks", "1GHz"),
             "--lock-clocks 1GHz goes with --device cuda; a recording is replayed as it was recorded",
         ),
+        (("search",), "name the problem to search: --op and --shape"),
+        (("search", "--op", "matmul", *MNK, "--budget", "10ms"), "shorter than one measurement, which takes up to"),
         (("search", "--op", "matmul"), "a search is of one problem: give a --shape with --op"),
         (("search", "--op", "matmul", "--shape", "m=1,n=1,k=1", "--budget", "5"), "such as 30m or 200configs"),
         ((*EXPLAIN, "--top", "0"), "at least 1 is accepted"),
         ((*EXPLAIN, "--db", "broken.json"), "is not a DuckDB database"),
     ],
 )
-def test_misuse_is_one_line_and_writes_nothing(command: tuple[str, ...], said: str, tmp_path: Path) -> None:
+def test_misuse_is_one_line_and_writes_nothing(command: tuple[str, ...], message: str, tmp_path: Path) -> None:
     (tmp_path / "twice.cu").write_text(SOURCE)
     (tmp_path / "twice.toml").write_text(SPEC)
     (tmp_path / "broken.json").write_text("{ broken")
@@ -77,18 +79,20 @@ def test_misuse_is_one_line_and_writes_nothing(command: tuple[str, ...], said: s
     done = run_here(*command, cwd=tmp_path, home=tmp_path / "home")
     assert done.returncode == 2
     assert done.stdout == ""
-    assert said in done.stderr
+    assert message in done.stderr
     assert done.stderr.startswith("kernrec: ")
     assert done.stderr.count("\n") == 1
     assert sorted(tmp_path.rglob("*")) == before
 
 
-@pytest.mark.parametrize(("to", "status", "said"), [(">&-", 0, ""), (">/dev/full", 1, "cannot be written: No space")])
-def test_output_that_goes_nowhere_gets_no_traceback(to: str, status: int, said: str) -> None:
+@pytest.mark.parametrize(
+    ("to", "status", "message"), [(">&-", 0, ""), (">/dev/full", 1, "cannot be written: No space")]
+)
+def test_output_that_goes_nowhere_gets_no_traceback(to: str, status: int, message: str) -> None:
     if to == ">/dev/full" and not Path("/dev/full").exists():
         pytest.skip("this system has no /dev/full")
     done = subprocess.run(
         f"{sys.executable} -m kernrec ops {to}", shell=True, capture_output=True, text=True, timeout=60, check=False
     )
-    assert (done.returncode, said in done.stderr) == (status, True)
-    assert done.stderr.count("\n") == bool(said)
+    assert (done.returncode, message in done.stderr) == (status, True)
+    assert done.stderr.count("\n") == bool(message)

@@ -135,9 +135,9 @@ def test_what_asks_the_monitor_to_end_is_passed_on(nvml: dict[str, str], tmp_pat
     code = "import signal, sys; signal.signal(15, lambda *_: sys.exit(5)); print('up', flush=True); signal.pause()"
     process = begun("--trace", trace, code, env=nvml)
     process.terminate()
-    _, said = process.communicate(timeout=60)
+    _, errors = process.communicate(timeout=60)
     assert process.returncode == 5
-    assert "200 W" in said
+    assert "200 W" in errors
     assert len(read_trace(trace)) >= 2
 
 

@@ -102,8 +102,8 @@ def test_gpus_are_compared_on_the_inputs_that_are_said(capsys: pytest.CaptureFix
 def test_several_gpus_and_shapes_are_answered_in_one_call(capsys: pytest.CaptureFixture[str]) -> None:
     shapes = ("--shape", "m=64,n=64,k=64", "--shape", "m=128,n=64,k=64")
     assert run(["recommend", "--op", "mm", "--gpu", "l4,t4", *shapes, "--json"]) == 0
-    asked = [(answer["gpu"], answer["shape"]["m"]) for answer in json.loads(capsys.readouterr().out)]
-    assert asked == [("l4", 64), ("l4", 128), ("t4", 64), ("t4", 128)]
+    answered = [(answer["gpu"], answer["shape"]["m"]) for answer in json.loads(capsys.readouterr().out)]
+    assert answered == [("l4", 64), ("l4", 128), ("t4", 64), ("t4", 128)]
 
 
 @pytest.mark.parametrize(

@@ -47,14 +47,14 @@ def test_two_people_share_a_folder(tmp_path: Path, ask: Ask) -> None:
     assert ask(alice, "db", "key").strip() == key
     assert (alice.home / "config/kernrec/key").stat().st_mode & 0o077 == 0
     listed = ask(alice, "db", "push", "--dry-run")
-    assert listed.splitlines()[0] == "1 config, 1 problem, 0 profile, 1 measurement, 0 retraction"
-    assert "device_uuid_hash leaves in another form in 1 measurements" in listed
+    assert listed.splitlines()[0] == "1 config, 1 problem, 0 profiles, 1 measurement, 0 retractions"
+    assert "device_uuid_hash leaves in another form in 1 measurement" in listed
     assert f"nothing was pushed to team ({team})" in listed
     assert not any(team.iterdir())
-    assert "1 measurements pushed to team, licence CC0-1.0" in ask(alice, "db", "push")
+    assert "1 measurement pushed to team, licence CC0-1.0" in ask(alice, "db", "push")
     assert ask(bob, "db", "pull") == "team: 0 new measurements\n"
     assert ask(bob, "db", "trust", key, "--name", "alice").startswith(f"{key}: trusted as alice")
-    assert ask(bob, "db", "pull") == "team: 1 new measurements\n"
+    assert ask(bob, "db", "pull") == "team: 1 new measurement\n"
     query = ("recommend", "--op", "matmul", "--gpu", "h200", "--shape", SHAPE, "--objective", "latency")
     (first, *_) = json.loads(ask(bob, *query, "--json"))["choices"]
     assert (first["source"], first["database"], first["latency_s"]) == ("measured", "team", latency_s)
@@ -64,13 +64,17 @@ def test_two_people_share_a_folder(tmp_path: Path, ask: Ask) -> None:
     assert (row["signer"], row["measurements"], row["gpus"], row["state"]) == ("alice", 1, ["h200-sxm"], "answers")
     assert "say which measurements" in ask(alice, "db", "retract", status=2)
     assert "nothing was retracted from team" in ask(alice, "db", "retract", "team", "--session", "monday", "--dry-run")
-    assert "1 measurements retracted" in ask(alice, "db", "retract", "team", "--session", "monday", "--reason", "hot")
+    assert "1 measurement retracted" in ask(alice, "db", "retract", "team", "--session", "monday", "--reason", "hot")
     assert json.loads(ask(alice, *query, "--json"))["choices"][0]["source"] == "prior"
     assert json.loads(ask(alice, "db", "info", "--json"))["retracted"] == 1
     (own, *_) = json.loads(ask(alice, "db", "log", "--json"))
     assert (own["remote"], own["signer"], own["measurements"], own["reason"]) == ("own", "you", -1, "hot")
     assert ask(bob, "db", "pull", "team") == "team: 0 new measurements, 1 retracted\n"
-    assert "retraction" in ask(bob, "db", "log")
+    title, heading, _, push, retraction = ask(bob, "db", "log").splitlines()
+    assert (title, heading.split()) == ("team", ["when", "signer", "measurements", "state", "gpus", "ops", "reason"])
+    assert push.split()[2:] == ["alice", "1", "retracted", "h200-sxm", "matmul"]
+    assert retraction.split()[2:] == ["alice", "-1", "retraction", "hot"]
+    assert retraction.index("hot") == heading.index("reason")
     assert json.loads(ask(bob, *query, "--json"))["choices"][0]["source"] == "prior"
     assert ask(bob, "db", "trust", "alice", "--remove") == f"{key}: not trusted any more\n"
     assert (
@@ -90,6 +94,8 @@ def test_two_people_share_a_folder(tmp_path: Path, ask: Ask) -> None:
         ("remote add team https://me:secret@x/y", "no user and password"),
         ("remote add team s3://", "is not a URL such as s3://"),
         ("remote add team s3:/team/x", "is not a URL such as s3://"),
+        (["remote", "add", "team", ""], "the place of a remote is empty"),
+        (["trust", "0" * 64, "--name", ""], "--name '': letters, digits"),
         ("remote remove team", "unknown remote 'team'"),
         ("push", "there are no remotes"),
         ("pull", "there are no remotes"),
@@ -101,17 +107,44 @@ def test_two_people_share_a_folder(tmp_path: Path, ask: Ask) -> None:
         ("retract --session monday", "there is no database at"),
     ],
 )
-def test_misuse_is_one_line(tmp_path: Path, ask: Ask, command: str, says: str) -> None:
-    line = ask(Person(tmp_path), "db", *command.split(), status=2)
+def test_misuse_is_one_line(tmp_path: Path, ask: Ask, command: str | list[str], says: str) -> None:
+    line = ask(Person(tmp_path), "db", *(command.split() if isinstance(command, str) else command), status=2)
     assert says in line
     assert line.count("\n") == 1
     assert "secret" not in line
+
+
+def test_a_remote_that_cannot_be_reached_keeps_nobody_from_the_others(tmp_path: Path, ask: Ask) -> None:
+    alice, bob, team = Person(tmp_path / "alice"), Person(tmp_path / "bob"), tmp_path / "team"
+    team.mkdir()
+    alice.measure([measurement(position=0)])
+    alice.push(team)
+    for name in ("first", "team", "last"):
+        ask(bob, "db", "remote", "add", name, str(tmp_path / name))
+    lines = ask(bob, "db", "pull", "--untrusted", status=2).splitlines()
+    assert [line.partition(";")[0] for line in lines] == [
+        f"note: there is no folder {tmp_path / 'first'}",
+        f"kernrec: there is no folder {tmp_path / 'last'}",
+    ]
+    (_, of_team, _) = json.loads(ask(bob, "db", "remote", "list", "--json"))
+    assert (of_team["remote"], of_team["measurements"]) == ("team", 1)
 
 
 def test_a_bundle_is_taken_from_whom_one_trusts(tmp_path: Path, ask: Ask) -> None:
     alice, bob = Person(tmp_path / "alice"), Person(tmp_path / "bob")
     alice.measure([measurement(position=0)])
     file = str(tmp_path / "rows.zip")
+    nowhere = str(tmp_path / "nowhere" / "rows.zip")
+    assert f"{nowhere} cannot be written: no such file" in ask(alice, "db", "export", "--bundle", nowhere, status=2)
+    for place in (("export", "--bundle", file), ("push", "team")):
+        if place[0] == "push":
+            (tmp_path / "team").mkdir()
+            ask(alice, "db", "remote", "add", "team", str(tmp_path / "team"))
+            alice.key()
+        line = ask(alice, "db", *place, "--licence", "x" * 201, status=2)
+        assert line == "kernrec: --licence: one line of at most 200 characters is expected\n"
+    assert not any((tmp_path / "team").iterdir())
+    assert f"there is no {file}" in ask(alice, "db", "sign", file, status=2)
     ask(alice, "db", "export", "--bundle", file)
     assert "is not signed; nothing was taken" in ask(bob, "db", "import", file, status=2)
     assert not bob.database.exists()

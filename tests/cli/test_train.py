@@ -35,9 +35,9 @@ def simulated(problems: int, configs: int = 12) -> Iterator[dict[str, Any]]:
     for number in range(problems):
         problem = find_op("matmul").problem(m=256 * (number + 1), n=512, k=256)
         (table,) = recommender.context.tables(problem, find_gpu(GPU))
-        at = table.space.at(problem)
-        rows = np.sort(draw.choice(table.runnable(at), configs, replace=False))
-        limited = predict(table, at, rows).limited()
+        problem_space = table.space.at(problem)
+        rows = np.sort(draw.choice(table.runnable(problem_space), configs, replace=False))
+        limited = predict(table, problem_space, rows).limited()
         for row, latency, power in zip(rows, limited.latency_s, limited.power_w, strict=True):
             took = float(latency * FACTOR * np.exp(draw.normal(0, 0.02)))
             yield {
@@ -119,9 +119,9 @@ def test_nothing_is_learned_from_what_was_replayed(tmp_path: Path, capsys: pytes
     with Database.open(path, read_only=False, create=True) as database:
         database.add_measurements(map(Measurement.from_columns, [row | again for row in simulated(1)]))
     assert run(["train", "--db", str(path)]) == 2
-    said = capsys.readouterr().err
-    assert "left out 12 configs that were only replayed" in said
-    assert "no measurement to learn from" in said
+    message = capsys.readouterr().err
+    assert "left out 12 configs that were only replayed" in message
+    assert "no measurement to learn from" in message
     assert not (tmp_path / "models").exists()
 
 
@@ -139,8 +139,8 @@ def test_evaluate_scores_every_way_to_choose(
     measured: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(["evaluate", "--db", str(measured), "--threads", "1", "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    by_method = {(s["method"], s["quantity"]): s for s in found["scores"]}
+    evaluation = json.loads(capsys.readouterr().out)
+    by_method = {(s["method"], s["quantity"]): s for s in evaluation["scores"]}
     assert {method for method, _ in by_method} >= {"learned", "prior", "occupancy", "nearest", "random"}
     learned, random = by_method["learned", "latency"], by_method["random", "latency"]
     assert learned["problems"] == 12
@@ -155,18 +155,18 @@ def test_evaluate_scores_every_way_to_choose(
     assert by_method["learned", "edp"]["problems"] == 12
     assert by_method["learned", "energy"]["frugal_saved"] >= -0.05
     assert by_method["learned", "energy"]["frugal_slowdown"] < 0.1
-    assert found["published"]["FlipFlop (arXiv 2601.13345)"] == {"accuracy": 0.83, "reduction": 0.934}
+    assert evaluation["published"]["FlipFlop (arXiv 2601.13345)"] == {"accuracy": 0.83, "reduction": 0.934}
 
 
 def test_calibrating_beforehand_changes_no_score(
     measured: Path, calibrated: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """What is held out has been seen by coefficients that were fitted to all."""
-    told = []
+    scores = []
     for database in (measured, calibrated):
         assert run(["evaluate", "--db", str(database), "--threads", "1", "--json", "--split", "gpu"]) == 0
-        told.append(json.loads(capsys.readouterr().out)["scores"])
-    assert told[0] == told[1]
+        scores.append(json.loads(capsys.readouterr().out)["scores"])
+    assert scores[0] == scores[1]
 
 
 def test_a_picture_is_drawn(measured: Path, tmp_path: Path) -> None:
@@ -224,10 +224,10 @@ def test_a_calibrated_prior_answers_for_every_gpu_of_the_architecture(calibrated
 
 
 def test_no_calibration_shows_the_difference(calibrated: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    asked = ["recommend", "--op", "mm", "--gpu", GPU, "--shape", "m=900,n=700,k=300", "--db", str(calibrated), "--json"]
-    assert run(asked) == 0
+    args = ["recommend", "--op", "mm", "--gpu", GPU, "--shape", "m=900,n=700,k=300", "--db", str(calibrated), "--json"]
+    assert run(args) == 0
     ours = json.loads(capsys.readouterr().out)
-    assert run([*asked, "--no-calibration"]) == 0
+    assert run([*args, "--no-calibration"]) == 0
     plain = json.loads(capsys.readouterr().out)
     assert ours["choices"][0]["latency_s"] > 1.1 * plain["choices"][0]["latency_s"]
     assert (ours["calibration"] is None, plain["calibration"] is None) == (False, True)
@@ -237,14 +237,14 @@ def test_explanations_and_single_kernels_are_calibrated_too(
     calibrated: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     of_kernel = ["recommend", "--kernel", "matmul_simt", "--gpu", GPU, "--shape", "m=900,n=700,k=300"]
-    found = []
+    answers = []
     for flags in ([], ["--no-calibration"]):
         assert run([*of_kernel, "--db", str(calibrated), "--json", "--objective", "latency", *flags]) == 0
-        found.append(json.loads(capsys.readouterr().out))
-    assert found[0]["choices"][0]["latency_s"] > 1.1 * found[1]["choices"][0]["latency_s"]
+        answers.append(json.loads(capsys.readouterr().out))
+    assert answers[0]["choices"][0]["latency_s"] > 1.1 * answers[1]["choices"][0]["latency_s"]
     assert run(["explain", "--op", "mm", "--gpu", GPU, "--shape", "m=900,n=700,k=300", "--db", str(calibrated)]) == 0
-    said = capsys.readouterr()
-    assert found[0]["calibration"]["hash"] in said.err
+    printed = capsys.readouterr()
+    assert answers[0]["calibration"]["hash"] in printed.err
 
 
 def test_a_model_is_used_with_the_prior_that_it_corrects(
@@ -310,10 +310,10 @@ def test_a_calibration_that_does_not_help_is_not_kept(tmp_path: Path, capsys: py
     with Database.open(path, read_only=False, create=True) as database:
         database.add_measurements(map(Measurement.from_columns, rows))
     assert run(["train", "--calibrate", "--db", str(path)]) == 0
-    said = capsys.readouterr()
-    assert said.out == ""
-    assert "no help, not kept" in said.err
-    assert "the data sheet's coefficients stay" in said.err
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert "no help, not kept" in printed.err
+    assert "the data sheet's coefficients stay" in printed.err
     assert not (tmp_path / "models").exists()
 
 
@@ -332,7 +332,7 @@ def test_a_model_that_ships_is_picked_up(trained: Path, tmp_path: Path, monkeypa
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (["train", "--op", "conv"], "no measurement of conv2d to learn from"),
         (["train", "--gpu", "h200"], "no measurement on h200"),
@@ -343,11 +343,11 @@ def test_a_model_that_ships_is_picked_up(trained: Path, tmp_path: Path, monkeypa
     ],
 )
 def test_misuse_is_one_line(
-    measured: Path, arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
+    measured: Path, arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run([*arguments, "--db", str(measured)]) == 2
     error = capsys.readouterr().err
-    assert said in error
+    assert message in error
     assert error.count("\n") == 1
 
 
@@ -369,9 +369,9 @@ def test_a_handful_of_measurements_is_too_few_to_learn_from(tmp_path: Path, caps
     with Database.open(path, read_only=False) as database:
         database.add_measurements(map(Measurement.from_columns, rows[5:13]))  # the last is of a second problem
     assert run(["evaluate", "--db", str(path), "--threads", "1", "--json"]) == 0
-    said = capsys.readouterr()
-    assert "no learned estimate is scored: the other folds have 1 measured config to learn from" in said.err
-    assert {score["method"] for score in json.loads(said.out)["scores"]} >= {"prior", "random"}
+    printed = capsys.readouterr()
+    assert "no learned estimate is scored: the other folds have 1 measured config to learn from" in printed.err
+    assert {score["method"] for score in json.loads(printed.out)["scores"]} >= {"prior", "random"}
     assert run(["train", "--db", str(path), "--threads", "1"]) == 0
 
 
@@ -398,8 +398,8 @@ def test_a_query_with_a_model_imports_no_xgboost(trained: Path) -> None:
         f"best = Recommender([{str(trained)!r}]).recommend('matmul', 'rtx4090', 'm=900,n=700,k=300').best;"
         "print(best.latency_s.source, sorted({'xgboost', 'sklearn', 'scipy'} & set(sys.modules)))"
     )
-    found = subprocess.run([sys.executable, "-c", asks], capture_output=True, text=True, check=True)
-    assert found.stdout.strip() == "learned []"
+    done = subprocess.run([sys.executable, "-c", asks], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "learned []"
 
 
 def test_a_kernel_without_source_is_learned_from_its_tunables(
@@ -431,10 +431,10 @@ def test_a_kernel_without_source_is_learned_from_its_tunables(
     with Database.open(path, read_only=False, create=True) as database:
         database.add_measurements(map(Measurement.from_columns, rows))
     assert run(["evaluate", "--db", str(path), "--threads", "1", "--json"]) == 0
-    found = {s["method"]: s for s in json.loads(capsys.readouterr().out)["scores"]}
-    assert found["learned"]["problems"] == 10
-    assert found["learned"]["accuracy"] > found["random"]["accuracy"]
-    assert not {"occupancy", "prior"} & found.keys()  # nobody told us how many warps it keeps resident
+    scores = {s["method"]: s for s in json.loads(capsys.readouterr().out)["scores"]}
+    assert scores["learned"]["problems"] == 10
+    assert scores["learned"]["accuracy"] > scores["random"]["accuracy"]
+    assert not {"occupancy", "prior"} & scores.keys()  # nobody told us how many warps it keeps resident
     assert run(["train", "--db", str(path), "--threads", "1"]) == 0
     capsys.readouterr()
     assert run(["train", "--calibrate", "--db", str(path)]) == 1
@@ -445,9 +445,9 @@ def test_forty_measurements_adapt_a_model_to_a_new_gpu(trained: Path, tmp_path: 
     """A simulated card on which all takes 2.6 times the prior's latency, and configs in several stages a half more."""
     gpu, problem = find_gpu("rtx2080ti"), find_op("matmul").problem(m=1024, n=1024, k=1024)
     (table,) = Recommender([]).context.tables(problem, gpu)  # Triton compiles for none before Ampere
-    at = table.space.at(problem)
-    rows = shortlist(table, at, table.runnable(at))
-    limited = predict(table, at, rows).limited()
+    problem_space = table.space.at(problem)
+    rows = shortlist(table, problem_space, table.runnable(problem_space))
+    limited = predict(table, problem_space, rows).limited()
     configs = [table.space.config(int(row)) for row in rows]
     truth = limited.latency_s * [2.6 * (1.5 if config["stages"] > 1 else 1.0) for config in configs]
     chosen = np.random.default_rng(0).choice(len(rows), 40, replace=False)

@@ -50,15 +50,15 @@ def empty():
 
 def test_what_is_added_is_found(database, row, problem):
     (key,) = database.add_measurements(map(Measurement.from_columns, [row(**FULL)]))
-    (found,) = database.rows("measurement", measurement_id=key)
-    assert found["registers"] == 64
-    assert found["latency_samples_s"] == [1e-3, 1.1e-3]
-    assert found["event_reasons"] == '{"SwPowerCap":0.5}'
-    assert found["measured_at"] == datetime(2026, 3, 1, 12, 0, 0, 1234)
-    assert found["numeric_error"] is None
-    (config,) = database.rows("config", config_id=found["config_id"])
+    (first_row,) = database.rows("measurement", measurement_id=key)
+    assert first_row["registers"] == 64
+    assert first_row["latency_samples_s"] == [1e-3, 1.1e-3]
+    assert first_row["event_reasons"] == '{"SwPowerCap":0.5}'
+    assert first_row["measured_at"] == datetime(2026, 3, 1, 12, 0, 0, 1234)
+    assert first_row["numeric_error"] is None
+    (config,) = database.rows("config", config_id=first_row["config_id"])
     assert config["tunables"] == '{"block_m":64,"split_k":1}'
-    (stored,) = database.rows("problem", problem_id=found["problem_id"])
+    (stored,) = database.rows("problem", problem_id=first_row["problem_id"])
     assert stored["key"] == problem.key
 
 
@@ -156,11 +156,11 @@ def test_the_newest_protocol_counts_and_of_it_the_median_over_sessions(database,
             ],
         )
     )
-    (found,) = database.measured(GPU, [KERNEL], problem.key)
-    assert found.config == {"block_m": 64, "split_k": 1}
-    assert (found.latency_s, found.energy_j, found.power_w) == (5e-3, 4.0, 1000.0)
-    assert (found.sessions, found.protocol_version) == (3, 2)
-    assert found.measured_at == datetime(2026, 4, 1)
+    (answer,) = database.measured(GPU, [KERNEL], problem.key)
+    assert answer.config == {"block_m": 64, "split_k": 1}
+    assert (answer.latency_s, answer.energy_j, answer.power_w) == (5e-3, 4.0, 1000.0)
+    assert (answer.sessions, answer.protocol_version) == (3, 2)
+    assert answer.measured_at == datetime(2026, 4, 1)
 
 
 def test_in_a_session_the_most_thorough_tier_counts(database, row, problem):
@@ -176,8 +176,8 @@ def test_in_a_session_the_most_thorough_tier_counts(database, row, problem):
             ],
         )
     )
-    (found,) = database.measured(GPU, [KERNEL], problem.key)
-    assert (found.latency_s, found.energy_j, found.sessions) == (6e-3, 4.0, 2)
+    (answer,) = database.measured(GPU, [KERNEL], problem.key)
+    assert (answer.latency_s, answer.energy_j, answer.sessions) == (6e-3, 4.0, 2)
 
 
 def test_power_limits_clocks_and_sources_are_kept_apart(database, row, problem):
@@ -192,9 +192,9 @@ def test_power_limits_clocks_and_sources_are_kept_apart(database, row, problem):
             ],
         )
     )
-    found = database.measured(GPU, [KERNEL], problem.key)
-    assert [row.latency_s for row in found] == [1e-3, 2e-3, 3e-3, 4e-3]
-    assert [row.power_limit_w for row in found] == [None, 300.0, None, None]
+    answers = database.measured(GPU, [KERNEL], problem.key)
+    assert [row.latency_s for row in answers] == [1e-3, 2e-3, 3e-3, 4e-3]
+    assert [row.power_limit_w for row in answers] == [None, 300.0, None, None]
 
 
 def test_only_what_was_asked_for_is_found(database, row, problem):
@@ -243,17 +243,17 @@ def test_front_and_best_are_those_of_the_definition(points):
             )
         )
         front, best = database.rows("front"), database.rows("best")
-    for at in (None, 300.0):
-        here = [(latency, energy) for latency, energy, limit in points if limit == at]
+    for limit_w in (None, 300.0):
+        here = [(latency, energy) for latency, energy, limit in points if limit == limit_w]
         both = [point for point in here if point[1] is not None]
         expected = [
             (latency, energy)
             for latency, energy in both
             if not any(o != (latency, energy) and o[0] <= latency and o[1] <= energy for o in both)
         ]
-        got = [(row["latency_s"], row["energy_j"]) for row in front if row["power_limit_w"] == at]
+        got = [(row["latency_s"], row["energy_j"]) for row in front if row["power_limit_w"] == limit_w]
         assert sorted(got) == sorted(expected)
-        scores = {row["objective"]: row["score"] for row in best if row["power_limit_w"] == at}
+        scores = {row["objective"]: row["score"] for row in best if row["power_limit_w"] == limit_w}
         wanted = {"latency": min(latency for latency, _ in here)} if here else {}
         if both:
             wanted |= {"energy": min(e for _, e in both), "edp": min(latency * e for latency, e in both)}
@@ -319,8 +319,8 @@ def test_merging_is_a_set_union(tmp_path_factory, contents, order):
         read_database(path, folders[-1], Limits.of(path.stat().st_size))
         with Database.open(path) as database:
             keys.append({table: {row[f"{table}_id"] for row in database.rows(table)} for table in MERGED})
-    found = keys_after_merging(folders[i] for i in order)
-    assert found == {table: set().union(*(keys[i][table] for i in order)) for table in MERGED}
+    merged = keys_after_merging(folders[i] for i in order)
+    assert merged == {table: set().union(*(keys[i][table] for i in order)) for table in MERGED}
 
 
 @pytest.mark.usefixtures("read_here")

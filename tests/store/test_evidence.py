@@ -4,15 +4,17 @@ import pytest
 
 from kernrec.op import find_op
 from kernrec.store import Database, Evidence
+from kernrec.store.derived import with_derived
 from kernrec.store.measurement import Measurement
 from kernrec.store.measurement_log import evidence
+from kernrec.store.retractions import retraction_rows
 
 GPU, KERNEL = "h200-sxm", "matmul_simt"
 
 
 def interval(database, problem):
-    (found,) = database.measured(GPU, [KERNEL], problem.key)
-    return found.latency_low_s, found.latency_high_s
+    (answer,) = database.measured(GPU, [KERNEL], problem.key)
+    return answer.latency_low_s, answer.latency_high_s
 
 
 def test_one_session_has_the_interval_that_it_states(database, row, problem):
@@ -35,17 +37,17 @@ def test_sessions_that_disagree_widen_the_interval(database, row, problem):
 
 def test_a_locked_memory_clock_is_another_answer(database, row, problem):
     database.add_measurements(map(Measurement.from_columns, [row(), row(locked_memory_clock_hz=1e9, latency_s=2e-3)]))
-    found = database.measured(GPU, [KERNEL], problem.key)
-    assert [(one.latency_s, one.locked_memory_clock_hz) for one in found] == [(1e-3, None), (2e-3, 1e9)]
+    answers = database.measured(GPU, [KERNEL], problem.key)
+    assert [(answer.latency_s, answer.locked_memory_clock_hz) for answer in answers] == [(1e-3, None), (2e-3, 1e9)]
 
 
 def test_of_other_kernels_only_the_fastest_is_told(database, row, problem):
     other = [row(kernel="theirs", config={"x": "a"}, latency_s=t, power_limit_w=w) for t, w in [(2, None), (1, 300.0)]]
     database.add_measurements(map(Measurement.from_columns, [row(), *other, row(kernel="theirs", latency_s=3.0)]))
-    found = evidence([database.log(GPU, [problem.key])], [KERNEL], problem.key)
-    assert [one.kernel for one in found.measured] == [KERNEL]
-    assert [(one.latency_s, one.power_limit_w) for one in found.foreign] == [(1, 300.0), (2, None)]
-    assert found.foreign[0].config == {"x": "a"}
+    answers = evidence([database.log(GPU, [problem.key])], [KERNEL], problem.key)
+    assert [answer.kernel for answer in answers.measured] == [KERNEL]
+    assert [(answer.latency_s, answer.power_limit_w) for answer in answers.foreign] == [(1, 300.0), (2, None)]
+    assert answers.foreign[0].config == {"x": "a"}
 
 
 def test_a_failure_counts_until_the_config_ran_well_in_any_database(row, problem):
@@ -55,7 +57,7 @@ def test_a_failure_counts_until_the_config_ran_well_in_any_database(row, problem
             return database.log(GPU, [problem.key])
 
     def failures(*logs):
-        return [one.outcome for one in evidence(logs, [KERNEL], problem.key).failed]
+        return [failure.outcome for failure in evidence(logs, [KERNEL], problem.key).failed]
 
     crash, well = log(row(outcome="crash", latency_s=None)), log(row(measured_at="2026-03-02"))
     assert failures(crash) == ["crash"]
@@ -78,9 +80,9 @@ def test_a_mig_slice_says_nothing_of_the_whole_card(database, row, problem):
     database.add_measurements(
         map(Measurement.from_columns, [row(mig=True, outcome="crash", latency_s=None, measured_at="2026-04-01")])
     )
-    found = evidence([database.log(GPU, [problem.key])], [KERNEL], problem.key)
-    assert [(one.latency_s, one.sessions) for one in found.measured] == [(2e-3, 1)]
-    assert (found.failed, found.foreign) == ((), ())
+    answers = evidence([database.log(GPU, [problem.key])], [KERNEL], problem.key)
+    assert [(answer.latency_s, answer.sessions) for answer in answers.measured] == [(2e-3, 1)]
+    assert (answers.failed, answers.foreign) == ((), ())
     assert len(database.rows("measurement")) == 4
 
 
@@ -101,26 +103,28 @@ REPLAY = {
 def test_what_was_replayed_never_counts_beside_what_was_measured(row, problem):
     imported, replayed = row(protocol_version=0), row(**REPLAY, latency_s=9e-4)
 
-    def found(*databases):
+    def measured_in(*databases):
         logs = []
         for rows in databases:
             with Database.memory() as database:
                 database.add_measurements(map(Measurement.from_columns, rows))
                 logs.append(database.log(GPU, [problem.key]))
-        (one,) = evidence(logs, [KERNEL], problem.key).measured
-        return one.latency_s, one.sessions, one.replayed
+        (answer,) = evidence(logs, [KERNEL], problem.key).measured
+        return answer.latency_s, answer.sessions, answer.replayed
 
-    assert found([imported, replayed]) == found([replayed], [imported]) == found([imported], [replayed])
-    assert found([imported, replayed]) == (1e-3, 1, False)
-    assert found([replayed]) == (9e-4, 1, True)
+    assert (
+        measured_in([imported, replayed]) == measured_in([replayed], [imported]) == measured_in([imported], [replayed])
+    )
+    assert measured_in([imported, replayed]) == (1e-3, 1, False)
+    assert measured_in([replayed]) == (9e-4, 1, True)
 
 
 def test_another_kernel_that_was_replayed_goes_after_one_that_was_measured(database, row, problem):
     theirs = {"kernel": "theirs", "protocol_version": 0}
     rows = [row(**theirs), row(**REPLAY | theirs, config={"y": 1}, latency_s=1e-4)]
     database.add_measurements(map(Measurement.from_columns, rows))
-    (found,) = evidence([database.log(GPU, [problem.key])], [KERNEL], problem.key).foreign
-    assert (found.latency_s, found.replayed) == (1e-3, False)
+    (foreign,) = evidence([database.log(GPU, [problem.key])], [KERNEL], problem.key).foreign
+    assert (foreign.latency_s, foreign.replayed) == (1e-3, False)
 
 
 def test_a_replayed_failure_is_older_than_whatever_ran_well(database, row, problem):
@@ -138,8 +142,28 @@ def test_one_problem_alone_is_read_as_with_all_others(database, row, problem):
             Measurement.from_columns, [row(), row(problem=other, latency_s=2.0), row(outcome="timeout", latency_s=None)]
         )
     )
-    for one in (problem, other):
-        alone, whole = database.log(GPU, [one.key]), database.log(GPU, [problem.key, other.key, "none"])
-        assert evidence([alone], [KERNEL], one.key) == evidence([whole], [KERNEL], one.key)
-        assert len(evidence([alone], [KERNEL], one.key).measured) == 1
+    for single in (problem, other):
+        alone, whole = database.log(GPU, [single.key]), database.log(GPU, [problem.key, other.key, "none"])
+        assert evidence([alone], [KERNEL], single.key) == evidence([whole], [KERNEL], single.key)
+        assert len(evidence([alone], [KERNEL], single.key).measured) == 1
     assert evidence([database.log(GPU, [])], [KERNEL], problem.key) == Evidence()
+
+
+def test_a_log_in_which_nothing_was_taken_back_and_nothing_failed_reads_as_any_other(database, row, problem):
+    def log():
+        return evidence([database.log(GPU, [problem.key])], [KERNEL], problem.key)
+
+    key, _ = database.add_measurements(map(Measurement.from_columns, [row(), row(session="other")]))
+    whole = log()
+    other = find_op("matmul").problem(m=64, n=32, k=17)
+    database.add_measurements([Measurement.from_columns(row(problem=other, outcome="crash", latency_s=None))])
+    database.add("retraction", retraction_rows(["0" * 32], "of nothing here", None))
+    assert log() == whole
+    database.add("retraction", retraction_rows([key], "", None))
+    assert [answer.sessions for answer in whole.measured + log().measured] == [2, 1]
+
+
+def test_where_nothing_was_taken_back_no_keys_are_read():
+    for name in ("unretracted_rows", "whole_card_rows", "answer"):
+        assert "measurement_id" in with_derived(name, f"FROM {name}")
+        assert "measurement_id" not in with_derived(name, f"FROM {name}", retractions=False)

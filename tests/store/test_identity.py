@@ -26,8 +26,8 @@ def test_the_canonical_text_is_the_value(value):
 
 
 @given(values, values)
-def test_different_texts_have_different_hashes(one, other):
-    assert (content_hash(one) == content_hash(other)) == (canonical_json(one) == canonical_json(other))
+def test_different_texts_have_different_hashes(first, second):
+    assert (content_hash(first) == content_hash(second)) == (canonical_json(first) == canonical_json(second))
 
 
 def test_hashes_do_not_change_between_versions():

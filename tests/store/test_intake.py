@@ -90,12 +90,12 @@ def test_views_and_macros_of_a_file_are_never_run(theirs: Path, tmp_path: Path) 
         "CREATE MACRO isfinite(x) AS true",
     )
     with Database.open(theirs) as database:
-        assert [found.latency_s for found in database.measured(GPU, [KERNEL], PROBLEM.key)] == [1e-3, 2e-3]
+        assert [measured.latency_s for measured in database.measured(GPU, [KERNEL], PROBLEM.key)] == [1e-3, 2e-3]
         assert [row["latency_s"] for row in database.rows("front")] == []
         assert database.altered() == []
     with Database.memory() as database:
         assert merge(database, theirs) == 5
-        assert [found.latency_s for found in database.measured(GPU, [KERNEL], PROBLEM.key)] == [1e-3, 2e-3]
+        assert [measured.latency_s for measured in database.measured(GPU, [KERNEL], PROBLEM.key)] == [1e-3, 2e-3]
 
 
 @pytest.mark.usefixtures("read_here")
@@ -258,9 +258,9 @@ def test_rows_whose_keys_are_right_are_refused_for_what_they_say(
 ) -> None:
     """A stranger can compute keys, too."""
     with Database.open(theirs, read_only=False) as database:
-        (found, *_) = database.rows(table)
-        del found[f"{table}_id"]
-        database.add(table, [found | row])
+        (stored, *_) = database.rows(table)
+        del stored[f"{table}_id"]
+        database.add(table, [stored | row])
     assert says in refused(theirs)
 
 
@@ -307,14 +307,14 @@ def test_rows_that_contradict_each_other_all_stay_and_none_answers(scale: float)
     true = measurement(block=0, position=3)
     others = [measurement(block=0, position=3, latency_s=1e-3 * scale)]
     others.append(measurement(block=0, position=4, config={"block_m": 32}))
-    found = []
+    answers = []
     for rows in ([true, *others], [*reversed(others), true]):
         with Database.memory() as database:
             database.add_measurements(rows)
-            found.append([one.config for one in database.measured(GPU, [KERNEL], PROBLEM.key)])
+            answers.append([answer.config for answer in database.measured(GPU, [KERNEL], PROBLEM.key)])
             assert database.counts()["measurement"] == 3
             assert len(database.conflicts()) == 2
-    assert found == [[{"block_m": 32}]] * 2
+    assert answers == [[{"block_m": 32}]] * 2
 
 
 def test_a_reader_that_needs_too_much_is_one_line(honest: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -344,12 +344,12 @@ def test_damaged_files_are_one_line_each(honest: Path, tmp_path: Path) -> None:
         path.write_bytes(damaged)
         folder = tmp_path / f"taken {number}"
         folder.mkdir()
-        said = ""
+        message = ""
         try:
             assert checked_rows(path, folder)["measurement"] == 2
         except UsageError as error:
-            said = str(error)
-        assert "\n" not in said
+            message = str(error)
+        assert "\n" not in message
 
 
 texts = st.text(st.characters(codec="utf-8", exclude_categories=["Cc"]) | st.sampled_from("\n\t\r"), max_size=12)
@@ -375,8 +375,8 @@ def test_duckdb_computes_the_keys_that_python_computes(rows: list) -> None:
             ],
         )
         expression = key_expression("measurement", kinds)
-        found = connection.execute(f"SELECT measurement_id, {expression} FROM db.measurement").fetchall()
-    assert [stored for stored, _ in found] == [computed for _, computed in found]
+        keys = connection.execute(f"SELECT measurement_id, {expression} FROM db.measurement").fetchall()
+    assert [stored for stored, _ in keys] == [computed for _, computed in keys]
 
 
 def test_where_duckdb_spells_a_value_in_another_way_python_decides() -> None:

@@ -23,8 +23,8 @@ def test_every_step_is_recorded():
     assert schema_version(connection, "x") == 0
     migrate(connection, 0)
     assert schema_version(connection, "x") == len(migrations())
-    found = connection.execute("SELECT id, name FROM db.migration ORDER BY id").fetchall()
-    assert found == [(step.number, step.name) for step in migrations()]
+    recorded = connection.execute("SELECT id, name FROM db.migration ORDER BY id").fetchall()
+    assert recorded == [(step.number, step.name) for step in migrations()]
 
 
 def test_a_step_that_fails_leaves_nothing_behind(monkeypatch):

@@ -104,8 +104,10 @@ def test_another_file_is_not_a_database(path, content, read_only):
     assert refused(path, read_only=False, create=True).endswith("is not a DuckDB database")
 
 
-@BOTH
-@pytest.mark.parametrize("kept", [100, 4096, 12288, 0.3, 0.7, -(1 << 18), -1])
+@pytest.mark.parametrize(
+    ("kept", "read_only"),
+    [(100, True), (4096, False), (12288, True), (0.3, False), (0.7, True), (-(1 << 18), False), (-1, True)],
+)
 def test_a_file_that_was_cut_short_says_so(filled, kept, read_only):
     data = filled.read_bytes()
     filled.write_bytes(data[: int(kept * len(data)) if isinstance(kept, float) else kept])
@@ -186,8 +188,8 @@ def test_a_database_in_use_by_another_process_names_it(filled, read_only, monkey
 
 
 def test_many_may_read_at_once(filled):
-    with Database.open(filled) as one, Database.open(filled) as other:
-        assert one.counts() == other.counts()
+    with Database.open(filled) as first, Database.open(filled) as second:
+        assert first.counts() == second.counts()
         reading = (
             "import sys; from pathlib import Path; from kernrec.store import Database; Database.open(Path(sys.argv[1]))"
         )

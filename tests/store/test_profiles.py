@@ -31,8 +31,8 @@ def rows(profile):
     ]
 
 
-def same(one: ProfileTable, other: ProfileTable) -> bool:
-    return all(np.array_equal(getattr(one, name), getattr(other, name)) for name in vars(one))
+def same(first: ProfileTable, second: ProfileTable) -> bool:
+    return all(np.array_equal(getattr(first, name), getattr(second, name)) for name in vars(first))
 
 
 def test_what_is_written_is_read(path, rows):
@@ -51,9 +51,9 @@ def test_what_is_written_is_read(path, rows):
 
 def test_rows_come_back_as_they_were(path, rows):
     write_profiles(path, rows)
-    found = read_profile_rows(path)
-    assert [row.columns() for row in found] == [row.columns() for row in rows]
-    assert profiles_hash(found) == profiles_hash(reversed(rows))
+    table = read_profile_rows(path)
+    assert [row.columns() for row in table] == [row.columns() for row in rows]
+    assert profiles_hash(table) == profiles_hash(reversed(rows))
 
 
 def test_the_same_rows_in_any_order_are_the_same_file(path, rows):

@@ -56,8 +56,8 @@ def test_a_row_that_was_taken_back_stays_in_the_log_and_answers_nothing(base: Pa
         (entry,) = log(database)
         assert (entry["signer"], entry["reason"], entry["measurements"]) == (alice.key(), "a broken fan", 1)
         assert database.altered() == []
-    found = Stack([alice.database]).evidence(GPU, PROBLEM.op, [KERNEL], PROBLEM.key).measured
-    assert sorted(answer.config["block_m"] for answer in found) == [2, 3]
+    answers = Stack([alice.database]).evidence(GPU, PROBLEM.op, [KERNEL], PROBLEM.key).measured
+    assert sorted(answer.config["block_m"] for answer in answers) == [2, 3]
     assert take_back(alice, "true") == 2  # what is taken back already is not chosen again
 
 
@@ -76,7 +76,7 @@ def test_whoever_trusts_the_signer_believes_it_and_nobody_else(base: Path) -> No
     with bob.at_work(), Database.open(bob.database, read_only=False, create=True) as database:
         assert merge(database, alice.database, notes.append) == 7
         assert answering(database) == [1, 2, 3]
-        assert notes == [f"2 retractions of unknown keys were left, such as {alice.key()} (`kernrec db trust`)"]
+        assert notes == [f"left: 2 retractions of unknown keys, such as {alice.key()} (`kernrec db trust`)"]
         trust(alice.key(), "alice")
         assert merge(database, alice.database) == 2
         assert answering(database) == [2, 3]
@@ -88,7 +88,7 @@ def test_whoever_trusts_the_signer_believes_it_and_nobody_else(base: Path) -> No
     with bob.at_work(), Database.open(bob.database, read_only=False) as database:
         merge(database, alice.database, notes.append)
         assert answering(database) == [2, 3]
-    assert notes[1:] == ["2 retractions without a signature were left"]
+    assert notes[1:] == ["left: 2 retractions without a signature"]
 
 
 def test_a_retraction_in_the_name_of_another_is_refused(base: Path) -> None:

@@ -32,8 +32,8 @@ def test_the_first_that_measured_a_config_is_believed(make, row, problem):
     mine = make("mine", [row(config=slow, latency_s=5e-3)])
     team = make("team", [row(config=slow, latency_s=1e-6), row(config=fast, latency_s=1e-3)])
     stack = Stack([mine, team])
-    found = stack.evidence(GPU, problem.op, iter([KERNEL]), problem.key).measured
-    assert [(row.config, row.latency_s) for row in found] == [(fast, 1e-3), (slow, 5e-3)]
+    answers = stack.evidence(GPU, problem.op, iter([KERNEL]), problem.key).measured
+    assert [(row.config, row.latency_s) for row in answers] == [(fast, 1e-3), (slow, 5e-3)]
     assert stack.measured_problems(GPU) == {problem.key}
 
 

@@ -20,6 +20,8 @@ LARGEST_SEGMENT = 2**30
 LARGEST_MODEL = 2**26
 _MOST_SEGMENTS = 10_000
 _MOST_ROWS = 10**9
+MOST_TEXTS = 1000
+"""GPUs, ops or kernels that a manifest names."""
 HASH = re.compile(r"[0-9a-f]{64}")
 OWNER = re.compile(r"([0-9a-f]{64})?")
 _MODEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9_@.-]{0,120}")
@@ -161,7 +163,7 @@ def listed(document: Mapping[str, Any], name: str, most: int = _MOST_SEGMENTS) -
 
 
 def _texts(values: Any) -> list[str]:
-    if not isinstance(values, list) or len(values) > 1000:
+    if not isinstance(values, list) or len(values) > MOST_TEXTS:
         raise ValueError("its provenance is not a list of texts")
     return [matching(value, TEXT, "provenance") for value in values]
 

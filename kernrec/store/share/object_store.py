@@ -34,6 +34,8 @@ def checked_url(text: str) -> str:
         UsageError: for any other scheme, and for a URL with a password in it.
     """
     scheme, separator, _ = text.partition("://")
+    if not text.strip():
+        raise UsageError("the place of a remote is empty; a folder or a URL such as s3://team/kernrec is expected")
     if not separator:
         if (start := text.partition(":")[0]) in SCHEMES and start != text:
             raise UsageError(f"{text[:80]!r} is not a URL such as {start}://team/kernrec")
@@ -113,9 +115,19 @@ class ObjectStore:
         """See `Place.names`."""
         if not self._listed:
             return names_of_index(b"".join(self.read(INDEX, LARGEST_MANIFEST)), f"{INDEX} of {self.title}", under)
-        with _reaching(self.title, "its files"):
+        with _reaching(self.title, "its files"), self._bucket():
             pages = self._obstore.list(self._store, under.rstrip("/") or None)
             return known_names((str(each["path"]) for page in pages for each in page), under)
+
+    @contextmanager
+    def _bucket(self) -> Iterator[None]:
+        """Say plainly that there is no bucket; a folder of one that has no files is listed as empty."""
+        try:
+            yield
+        except self._obstore.exceptions.BaseError as error:
+            if "404" not in str(error):
+                raise
+            raise UsageError(f"there is no bucket for {self.title}") from None
 
 
 class FileSystem:
@@ -167,4 +179,7 @@ def _reaching(title: str, what: str) -> Iterator[None]:
 def _reason(error: Exception) -> str:
     """What went wrong in one line, without addresses that hold a signature."""
     text = re.sub(r"\?[^\s\"']*", "", " ".join(str(error).split()))
-    return text[:200] or type(error).__name__
+    if "error sending request" in text and (server := re.search(r"https?://[^/\s]+", text)):
+        return f"{server[0]} does not answer"
+    text = re.sub(r"^Generic \w+ error: |Error performing (?!GET|PUT)[\w ]+: | Debug source: .*", "", text)
+    return text[:200].rstrip(" :") or type(error).__name__

@@ -5,8 +5,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
+from kernrec.errors import UsageError
 from kernrec.store.database import Database
-from kernrec.store.share.manifest import LICENCE, Manifest, Model
+from kernrec.store.share.manifest import LICENCE, TEXT, Manifest, Model
 from kernrec.store.share.segments import Selection, provenance, taken_out, write_segments
 from kernrec.version import __version__
 
@@ -48,7 +49,12 @@ def outgoing(
         folder: for the segments.
         licence: of the rows; None: `LICENCE`.
         models: by file, the models and calibrations that go with the rows.
+
+    Raises:
+        UsageError: if others could not read the manifest.
     """
+    if licence is not None and not TEXT.fullmatch(licence):
+        raise UsageError("--licence: one line of at most 200 characters is expected")
     segments = write_segments(database, selection, secret, folder)
     models = models or {}
     manifest = Manifest(
@@ -60,6 +66,7 @@ def outgoing(
         provenance(database, selection),
         database.schema,
     )
+    Manifest.from_bytes(manifest.to_bytes(), "what would leave")  # what others refuse stays here
     files = {segment.name: folder / f"{segment.sha256}.parquet" for segment in segments}
     files |= {model.name: file for file, model in models.items()}
     return Outgoing(manifest, files, taken_out(database, selection, secret))

@@ -110,10 +110,13 @@ class ZipFile:
 
     def write(self, name: str, source: Path) -> None:
         """See `Place.write`; the file is complete once the manifest, the last, is written."""
-        with zipfile.ZipFile(self.path, "a", zipfile.ZIP_STORED) as archive:
-            if checked_name(name) not in archive.namelist():
-                entry = zipfile.ZipInfo(name, (1980, 1, 1, 0, 0, 0))  # no clock: equal bundles have equal bytes
-                archive.writestr(entry, source.read_bytes())
+        entry = zipfile.ZipInfo(checked_name(name), (1980, 1, 1, 0, 0, 0))  # no clock: equal bundles have equal bytes
+        try:
+            with zipfile.ZipFile(self.path, "a", zipfile.ZIP_STORED) as archive:
+                if name not in archive.namelist():
+                    archive.writestr(entry, source.read_bytes())
+        except OSError as error:
+            raise UsageError(f"{self.path} cannot be written: {(error.strerror or str(error)).lower()}") from None
 
     def names(self, under: str = "") -> list[str]:
         """See `Place.names`."""
@@ -124,6 +127,8 @@ class ZipFile:
     def _opened(self) -> Iterator[zipfile.ZipFile]:
         try:
             archive = zipfile.ZipFile(self.path)
+        except FileNotFoundError:
+            raise UsageError(f"there is no {self.title}") from None
         except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError) as error:
             raise UsageError(f"{self.title} is not a bundle: {error}") from None
         with archive:

@@ -2,7 +2,7 @@
 
 A row holds the hash of a card's UUID, by which rows of one card are told from those of another. What leaves is a hash
 of that hash and of a secret that stays beside the database, so that nobody else can link it to the card. Texts of
-errors and compiler options lose their folders, and the names of user and host.
+errors and compiler options lose their folders, UUIDs of cards, and the names of user and host.
 """
 
 import getpass
@@ -20,7 +20,8 @@ PRIVATE = ("device_uuid_hash", "error", "compiler_flags", "measured_by")
 
 _FOLDERS = r"(?:[A-Za-z]:)?(?:[\\/]+[^\\/\s:\"'']+)+[\\/]+"
 """The folders of an absolute path, before its last part."""
-
+_UUID = r"(?i)\b(?:(?:GPU|MIG)-)?[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\b"
+"""Of a card, or of a part of one, as drivers name them in errors."""
 
 _CONTROL = r"[\x00-\x1f\x7f-\x9f]+"
 
@@ -45,8 +46,8 @@ def private_names() -> list[str]:
     names = {socket.gethostname(), socket.gethostname().partition(".")[0], Path.home().name}
     with suppress(Exception):  # no name, as in some containers: then none can leak
         names.add(getpass.getuser())
-    # A common word is no name: taking `root` or `gpu` out of an error would only make it unreadable.
-    return sorted((name for name in names if len(name) > 2 and name not in ("root", "home", "localhost")), key=len)[
+    # A common word or a letter is no name: taking `root` out of an error would only make it unreadable.
+    return sorted((name for name in names if len(name) > 1 and name not in ("root", "home", "localhost")), key=len)[
         ::-1
     ]
 
@@ -59,6 +60,7 @@ def public_column(name: str, secret: str) -> str:
     if name in PRIVATE:
         text = _without(column, _CONTROL, " ")
         text = _without(text, _FOLDERS)
+        text = _without(text, _UUID, "-")
         for word in private_names():
             text = _without(text, rf"(?i)\b{re.escape(word)}\b", "-")
         return text

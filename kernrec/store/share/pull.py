@@ -13,6 +13,7 @@ from kernrec.store.share.place import Place
 from kernrec.store.share.pulled import Pulled, working_on
 from kernrec.store.share.retraction import Retraction
 from kernrec.store.trust import signer_name, trusts
+from kernrec.util.human import counted
 from kernrec.util.scratch import scratch_folder
 
 BATCH_BYTES = 2**28
@@ -65,9 +66,9 @@ def take_new(remote: Remote, place: Place, wanted: Callable[[str], bool]) -> Pul
         if isinstance(entry.document, Retraction):
             _retract(remote, entry, report)
         elif not wanted(entry.signer):
-            rows = f"{entry.document.rows['measurement']} measurements of {entry.document.created_at[:10]}"
+            rows = counted(entry.document.rows["measurement"], "measurement")
             how = "not signed" if not entry.signer else f"signed by an unknown key, {entry.signer}"
-            report.left.append(f"{rows} are {how}")
+            report.left.append(f"{rows} of {entry.document.created_at[:10]}, {how}")
     return report
 
 
@@ -102,7 +103,8 @@ def _retract(remote: Remote, entry: Entry, report: PullReport) -> None:
     report.retracted += gone
     if others:
         report.left.append(
-            f"a retraction by {signer_name(entry.signer)} names {others} measurements that others shared; they stay"
+            f"a retraction by {signer_name(entry.signer)} does nothing to {counted(others, 'measurement')} that others "
+            "shared"
         )
 
 

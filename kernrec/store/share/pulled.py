@@ -87,6 +87,13 @@ class Pulled:
         """How many measurements there are."""
         return self.database.counts()["measurement"]
 
+    def answering(self) -> list[tuple[str, str, str, str]]:
+        """Of what answers: who shared it, its GPU and kernel, and the day it was measured on, each combination once."""
+        return self.database.query(
+            "SELECT DISTINCT signer, gpu, kernel, strftime(measured_at, '%Y-%m-%d') FROM db.measurement JOIN ("
+            "FROM db.origin ANTI JOIN db.retracted USING (measurement_id, signer)) USING (measurement_id)"
+        )
+
     def add(self, taken: Sequence[Entry], folder: Path) -> None:
         """Add the rows of manifests of one signer, all or nothing.
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from kernrec.store.connection import quoted
 from kernrec.store.database import Database
 from kernrec.store.row_hash import key_expression
-from kernrec.store.share.manifest import Segment
+from kernrec.store.share.manifest import MOST_TEXTS, Segment
 from kernrec.store.share.privacy import PRIVATE, public_column
 
 SEGMENT_ROWS = 250_000
@@ -164,7 +164,8 @@ def provenance(database: Database, selection: Selection) -> dict[str, list[str]]
     rows = _joined(selection)
     values: dict[str, list[str]] = {}
     for name, expression in (("gpus", "gpu"), ("ops", "op"), ("kernels", "kernel")):
-        values[name] = [str(one) for (one,) in database.query(f"SELECT DISTINCT {expression} {rows} ORDER BY 1")]
+        texts = database.query(f"SELECT DISTINCT {expression} {rows} ORDER BY 1 LIMIT {MOST_TEXTS}")
+        values[name] = [str(value) for (value,) in texts]
     stated = "FILTER (measured_at > TIMESTAMP '1970-01-01')"  # the time of a recording that does not say when
     ((first, last),) = database.query(f"SELECT min(measured_at) {stated}, max(measured_at) {stated} {rows}")
     values["days"] = [f"{moment:%Y-%m-%d}" for moment in (first, last) if moment is not None]

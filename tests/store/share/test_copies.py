@@ -96,7 +96,7 @@ def test_a_copy_that_comes_later_does_not_answer_and_bobs_word_for_alices_counts
         trust(alice.key(), "alice")
         notes: list[str] = []
         merge(database, bob.database, notes.append)
-        assert notes == ["1 retractions without a signature were left"]
+        assert notes == ["left: 1 retraction without a signature"]
     assert len(standing(carol)) == 3
 
 

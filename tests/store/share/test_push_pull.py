@@ -75,7 +75,7 @@ def test_rows_answer_once_their_key_is_trusted_and_name_it(base: Path) -> None:
     alice, bob, team = Person(base / "alice"), Person(base / "bob"), base / "team"
     bob.measure(measurements("own", 1, latency_s=2e-3))
     lines = bob.pull(team, untrusted=False).left
-    assert [line.endswith(f"are signed by an unknown key, {alice.key()}") for line in lines] == [True, True]
+    assert [line.endswith(f", signed by an unknown key, {alice.key()}") for line in lines] == [True, True]
     assert bob.pulled() == []
     with bob.at_work():
         add_remote(Remote("team", str(team)))
@@ -120,7 +120,7 @@ def test_a_row_is_taken_back_by_its_owner_alone(base: Path) -> None:
         publish(Remote("team", str(team)), place_of(str(team)), Entry("", forged), signer)
     (line,) = alice.pull(team).left
     assert line.startswith("a retraction by unknown key")
-    assert line.endswith("names 3 measurements that others shared; they stay")
+    assert line.endswith("does nothing to 3 measurements that others shared")
     assert len(alice.pulled()) == 5
     assert take_back(alice, "session = 'monday' AND position < 2") == 2
     # Her own rows have other keys, for their private columns differ; they answer no more either.
@@ -130,7 +130,7 @@ def test_a_row_is_taken_back_by_its_owner_alone(base: Path) -> None:
     assert sessions(alice.pulled()) == [("monday", 2), ("tuesday", 0), ("tuesday", 1)]
     assert alice.push(team) == 0  # what was taken back is not shared again
     (line,) = bob.pull(team).left
-    assert line.startswith("a retraction by you names 3 measurements")
+    assert line.startswith("a retraction by you does nothing to 3 measurements")
     assert sessions(bob.pulled()) == sessions(alice.pulled())
     with bob.at_work():
         rows = list(log(Remote("team", str(team))))
