@@ -114,13 +114,13 @@ class Results:
             self.all: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
         except (OSError, ValueError) as error:
             raise UsageError(f"{path} is not a file of results: {error}") from None
-        self.found: dict[str, dict[str, Any]] = self.all.setdefault(card.name, {})
+        self.findings: dict[str, dict[str, Any]] = self.all.setdefault(card.name, {})
 
     def get(self, step: str, what: str) -> Any:
-        return self.found.get(step, {}).get(what)
+        return self.findings.get(step, {}).get(what)
 
     def put(self, step: str, what: str, finding: Any) -> None:
-        self.found.setdefault(step, {})[what] = finding
+        self.findings.setdefault(step, {})[what] = finding
         self.path.parent.mkdir(parents=True, exist_ok=True)
         draft = self.path.with_suffix(".draft")
         draft.write_text(json.dumps(self.all, indent=1) + "\n", encoding="utf-8")
@@ -177,7 +177,7 @@ class Bench:
             times.append((self.timer.seconds(prepared.launch), kernel.name, config, rank))
         if not times:
             raise KernrecError(f"no config that was tried for {problem.key} could be compiled")
-        seconds, name, config, rank = min(times, key=lambda found: found[0])
+        seconds, name, config, rank = min(times, key=lambda timing: timing[0])
         finding: dict[str, Any] = {"kernel": name, "config": config, "rank": rank, "seconds": seconds}
         finding |= {"timed": len(times), "aim": case.aim}
         if case.op not in COMPUTE_BOUND:
@@ -185,12 +185,14 @@ class Bench:
         works, missing = baseline(problem)
         if not works:
             return finding | {"yardstick": missing or "none", "share": None}
-        library, fastest = min(((n, self.timer.seconds(work)) for n, work in works.items()), key=lambda found: found[1])
+        library, fastest = min(
+            ((n, self.timer.seconds(work)) for n, work in works.items()), key=lambda timing: timing[1]
+        )
         return finding | {"yardstick": library, "yardstick_seconds": fastest, "share": fastest / seconds}
 
     def _contenders(self, problem: Problem, kernels: list[Kernel]) -> list[tuple[Kernel, Config, int | None]]:
         """The configs to time, with their rank among the recommended ones (None: taken at random)."""
-        found: list[tuple[Kernel, Config, int | None]] = []
+        contenders: list[tuple[Kernel, Config, int | None]] = []
         try:
             answer = self.recommender.recommend(
                 problem.op,
@@ -200,7 +202,7 @@ class Bench:
                 problem.layout,
                 Query(Objective.LATENCY, top=RECOMMENDED),
             )
-            found = [(c.kernel, dict(c.config), rank) for rank, c in enumerate(answer.choices)]
+            contenders = [(c.kernel, dict(c.config), rank) for rank, c in enumerate(answer.choices)]
         except KernrecError as error:
             say(f"note: nothing is recommended for {problem.key} on {self.card.name}: {error}")
         draw = random.Random(problem.key)
@@ -209,8 +211,8 @@ class Bench:
             space = Space(kernel, self.card.sm, limits(self.card.sm), problem.dtype, problem.layout)
             able += [(kernel, space, int(row)) for row in space.at(problem).rows]
         for kernel, space, row in draw.sample(able, min(AT_RANDOM, len(able))):
-            found.append((kernel, space.config(row), None))
-        return found
+            contenders.append((kernel, space.config(row), None))
+        return contenders
 
     def check(self, ops: list[str]) -> None:
         """Holds a random tenth of each space against the reference."""
@@ -249,8 +251,8 @@ class Bench:
                     if kernel.fits(config, problem, limits(self.card.sm)):
                         prepared = Prepared(kernel, config, problem, self.card.sm, code, tensors)
                         prepared.launch()
-                        if said := difference(problem, prepared.outputs(), right):
-                            wrong.append(f"{config} on {problem.key}: {said}")
+                        if error := difference(problem, prepared.outputs(), right):
+                            wrong.append(f"{config} on {problem.key}: {error}")
         return wrong
 
     def sanitize(self, ops: list[str]) -> None:
@@ -260,11 +262,11 @@ class Bench:
             for tool in ("memcheck", "racecheck"):
                 if self.late:
                     return
-                if (said := self.results.get("sanitize", f"{tool} {what}")) is None:
-                    said = sanitized(tool, op, SANITIZED)
-                    self.results.put("sanitize", f"{tool} {what}", said)
-                say(f"{tool} {op}: {said}")
-                self.wrong = self.wrong or said.startswith("ERRORS")
+                if (verdict := self.results.get("sanitize", f"{tool} {what}")) is None:
+                    verdict = sanitized(tool, op, SANITIZED)
+                    self.results.put("sanitize", f"{tool} {what}", verdict)
+                say(f"{tool} {op}: {verdict}")
+                self.wrong = self.wrong or verdict.startswith("ERRORS")
 
     def count(self, ops: list[str]) -> None:
         """Holds emulated instruction counts of one config of each kernel against Nsight Compute's."""
@@ -272,19 +274,19 @@ class Bench:
             what = f"{kernel.name} {dtype} {layout} {kernel.hash}"
             if self.late:
                 return
-            if (found := self.results.get("count", what)) is None:
+            if (counted := self.results.get("count", what)) is None:
                 on_card = counted_on_card(kernel, dtype, layout)
-                found = (
+                counted = (
                     on_card
                     if isinstance(on_card, str)
                     else [emulated_counts(kernel, dtype, layout, self.card), on_card]
                 )
-                self.results.put("count", what, found)
-            if isinstance(found, str):
-                say(f"count {what}: {found}")
+                self.results.put("count", what, counted)
+            if isinstance(counted, str):
+                say(f"count {what}: {counted}")
                 continue
-            for entry, emulated in found[0].items():
-                real = found[1].get(entry)
+            for entry, emulated in counted[0].items():
+                real = counted[1].get(entry)
                 ratio = f"{emulated / real:.3f} of the card's {real}" if real else "and the card reports none"
                 say(f"count {kernel.name} {dtype} {layout}, {entry}: emulated {emulated} warp instructions, {ratio}")
 
@@ -302,23 +304,23 @@ def say(text: str) -> None:
     print(text, flush=True)
 
 
-def line(case: Case, found: dict[str, Any]) -> str:
+def line(case: Case, result: dict[str, Any]) -> str:
     """One line of the table of times."""
-    share = "   -  " if found["share"] is None else f"{found['share']:6.1%}"
-    verdict = "" if found["share"] is None else ("met" if found["share"] >= case.aim else "MISSED")
-    against = found["yardstick"]
-    if "yardstick_seconds" in found:
-        against += f" {found['yardstick_seconds'] * 1e6:.1f} us"
-    head = f"{case.problem.key:58} {found['kernel']:26} {found['seconds'] * 1e6:7.1f} us {against:>28}"
+    share = "   -  " if result["share"] is None else f"{result['share']:6.1%}"
+    verdict = "" if result["share"] is None else ("met" if result["share"] >= case.aim else "MISSED")
+    against = result["yardstick"]
+    if "yardstick_seconds" in result:
+        against += f" {result['yardstick_seconds'] * 1e6:.1f} us"
+    head = f"{case.problem.key:58} {result['kernel']:26} {result['seconds'] * 1e6:7.1f} us {against:>28}"
     return f"{head} {share} {case.aim:5.0%} {verdict}"
 
 
 def variants(ops: list[str], sm: int, only: str | None = None) -> list[tuple[Kernel, str, str]]:
     """Kernel, dtype and layout of all that runs on an architecture, of these ops (only: of one such)."""
     kernels = [kernel for kernel in all_kernels() if kernel.op in ops]
-    found = [(k, dtype, layout) for k in kernels for dtype in k.dtypes for layout in k.layouts]
-    found = [(kernel, dtype, layout) for kernel, dtype, layout in found if kernel.runs_on(dtype, sm)]
-    return [one for one in found if only in (None, f"{one[0].name},{one[1]},{one[2]}")]
+    runnable = [(k, dtype, layout) for k in kernels for dtype in k.dtypes for layout in k.layouts]
+    runnable = [(kernel, dtype, layout) for kernel, dtype, layout in runnable if kernel.runs_on(dtype, sm)]
+    return [variant for variant in runnable if only in (None, f"{variant[0].name},{variant[1]},{variant[2]}")]
 
 
 def checked_problems(kernel: Kernel, dtype: str, layout: str) -> list[Problem]:

@@ -188,9 +188,9 @@ def warm(op: str, gpu: str, dtype: str = "f32", database: Path | None = None) ->
     for dims in problems[:20]:
         ask(dims)
     # A shape that was drawn twice is not new the second time.
-    asked = list({tuple(dims.items()): dims for dims in problems[20:] if dims not in problems[:20]}.values())
-    new = [_time(lambda dims=dims: ask(dims)) for dims in asked]  # type: ignore[misc]
-    again = [_time(lambda: ask(asked[0])) for _ in range(1000)]
+    new_shapes = list({tuple(dims.items()): dims for dims in problems[20:] if dims not in problems[:20]}.values())
+    new = [_time(lambda dims=dims: ask(dims)) for dims in new_shapes]  # type: ignore[misc]
+    again = [_time(lambda: ask(new_shapes[0])) for _ in range(1000)]
     return {f"warm_{name}_s": _at(new, rank) for name, rank in _RANKS.items()} | {"again_s": _at(again)}
 
 
@@ -198,17 +198,17 @@ def measured(problems: int, configs: int) -> dict[str, Seen]:
     """Median time of a new shape that has `configs` measurements, in a database of as many for each of `problems`."""
     from kernrec.recommender import Recommender
 
-    asked = shapes("matmul", problems)
+    new_shapes = shapes("matmul", problems)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "own.duckdb"
-        _made_up(path, asked, configs, lambda numbers: 1.0)
+        _made_up(path, new_shapes, configs, lambda numbers: 1.0)
         recommender = Recommender([path])
-        recommender.recommend("matmul", "rtx4090", asked[0])
-        times = [_time(lambda dims=dims: recommender.recommend("matmul", "rtx4090", dims)) for dims in asked[1:]]  # type: ignore[misc]
+        recommender.recommend("matmul", "rtx4090", new_shapes[0])
+        times = [_time(lambda dims=dims: recommender.recommend("matmul", "rtx4090", dims)) for dims in new_shapes[1:]]  # type: ignore[misc]
     return {"measured_s": _at(times)}
 
 
-def _made_up(path: Path, asked: Sequence[Shape], configs: int, factor: Callable[[Sequence[int]], float]) -> None:
+def _made_up(path: Path, problems: Sequence[Shape], configs: int, factor: Callable[[Sequence[int]], float]) -> None:
     """Writes a database of measurements that nobody made: what the prior says of fast configs, times a factor."""
     from kernrec.op import find_op
     from kernrec.recommender import Objective, Query, Recommender
@@ -216,7 +216,7 @@ def _made_up(path: Path, asked: Sequence[Shape], configs: int, factor: Callable[
 
     recommender, query = Recommender([]), Query(Objective.LATENCY, top=configs)
     with Database.open(path, read_only=False, create=True) as database:
-        for dims in asked:
+        for dims in problems:
             choices = recommender.recommend("matmul", "rtx4090", dims, query=query).choices
             same: dict[str, Any] = _USUAL | {"problem": find_op("matmul").problem(None, None, **dims), "outcome": "ok"}
             database.add_measurements(
@@ -247,8 +247,8 @@ def learned(repeats: int, folder: Path) -> dict[str, Seen]:
     from kernrec.recommender import Objective, Query, Recommender
 
     path = folder / "own" / "own.duckdb"
-    asked = shapes("matmul", 240)[220:]
-    _made_up(path, asked, 60, lambda numbers: math.exp(0.3 * math.sin(sum(numbers))))
+    new_shapes = shapes("matmul", 240)[220:]
+    _made_up(path, new_shapes, 60, lambda numbers: math.exp(0.3 * math.sin(sum(numbers))))
     # In a process of its own, for XGBoost would stay in this one.
     train = [sys.executable, "-m", "kernrec", "train", "--op", "matmul", "--db", str(path)]
     subprocess.run(train, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
@@ -257,13 +257,13 @@ def learned(repeats: int, folder: Path) -> dict[str, Seen]:
     best = recommender.recommend("matmul", "rtx4090", shapes("matmul", 1)[0]).best
     if best.source != "learned":
         raise SystemExit(f"the model is not in the path: source {best.source}")
-    recommender.recommend("matmul", "rtx4090", asked[0])
+    recommender.recommend("matmul", "rtx4090", new_shapes[0])
 
     def ask(dims: Shape, query: Query) -> Seen:
         return _time(lambda: recommender.recommend("matmul", "rtx4090", dims, query=query))
 
-    times = [ask(dims, Query()) for dims in asked[-10:]]
-    again = [ask(dims, Query(Objective.ENERGY)) for dims in asked[-10:]]
+    times = [ask(dims, Query()) for dims in new_shapes[-10:]]
+    again = [ask(dims, Query(Objective.ENERGY)) for dims in new_shapes[-10:]]
     return {
         "learned_median_s": warm("matmul", "rtx4090", database=path)["warm_median_s"],
         "adapted_s": _at(times),

@@ -106,9 +106,9 @@ def merging(folder: Path, rows: int, columns: dict[str, str], most_problems: int
     with Database.open(own, read_only=False) as database:
         assert merge(database, theirs) == 0
     again = os.times()
-    asked = [str(own), _GPU, "matmul", problems[0], str(min(rows // len(problems), _CONFIGS))]
+    arguments = [str(own), _GPU, "matmul", problems[0], str(min(rows // len(problems), _CONFIGS))]
     for _ in range(3):
-        subprocess.run([sys.executable, "-c", _QUERY, *asked], check=True)
+        subprocess.run([sys.executable, "-c", _QUERY, *arguments], check=True)
     queried = os.times()
     maker.shutdown()
     return {

@@ -39,9 +39,9 @@ from kernrec.store import ProfileRow, profiles_hash, read_profile_rows, write_pr
 ARCHITECTURES = (75, 80, 86, 89, 90, 100, 120)
 TRITON_ARCHITECTURES = (80, 86, 89, 120)
 """Those for which profiles of Triton kernels are shipped. They are built where the kernel is named, and need Triton."""
-_OTHERS = {"matmul_triton": (80, 90)}
-"""Those for which profiles of some are shipped instead: where its model has seen recordings."""
-_WAITING = {"matmul_triton": {90: ("tf32", "f32")}}
+_OTHERS = {"matmul_triton": (80, 86, 89, 90, 120)}
+"""Those for which profiles of some are shipped instead."""
+_WAITING = {"matmul_triton": dict.fromkeys((86, 89, 90, 120), ("tf32", "f32"))}
 """By kernel and architecture: data types whose profiles are not built yet."""
 _SAVE_S = 120.0
 _COMPILE_S = 3600.0  # a busy machine is no reason to leave out a variant

@@ -8,6 +8,7 @@ What the code cannot say of itself (what a key of `kernel.toml`, an environment 
 means) is in `tools/reference.toml`; `tests/docs/test_reference.py` fails when an entry is missing or stale.
 """
 
+import io
 import json
 import os
 import re
@@ -16,6 +17,7 @@ import sys
 import tempfile
 import tomllib
 from collections.abc import Iterable, Sequence
+from contextlib import chdir, redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
@@ -134,11 +136,11 @@ def kernel_toml() -> str:
         " a complete example. Texts that are [expressions](expressions.md) can use the tunables, the dimensions,"
         " `dtype`, `layout`, `dtype_bytes`, `sm` and the names of `[let]` before them.",
     ]
-    asked = spec_keys()
+    keys = spec_keys()
     for where, title in titles.items():
         rows = [
             (f"`{key}`", KEYS.get((where, key), ""), expected, "required" if default is None else default)
-            for (table, key), (expected, default) in asked.items()
+            for (table, key), (expected, default) in keys.items()
             if table == where
         ]
         parts += [f"## {title}", _table(("key", "meaning", "expected", "default"), rows)]
@@ -154,7 +156,7 @@ def spec_keys() -> dict[tuple[str, str], tuple[str, str | None]]:
     from kernrec.kernel import toml_table
     from kernrec.kernel.spec_reader import kernel_from
 
-    asked: dict[tuple[str, str], tuple[str, str | None]] = {}
+    keys: dict[tuple[str, str], tuple[str, str | None]] = {}
     original = toml_table.Table.take
     required = toml_table._REQUIRED
 
@@ -167,13 +169,13 @@ def spec_keys() -> dict[tuple[str, str], tuple[str, str | None]]:
         if key in ("dtypes", "layouts"):
             expected = "a list of names that the operator knows"
         if key not in _INTERNAL_KEYS:
-            asked.setdefault((table, key), (expected, None if default is required else _default(default)))
+            keys.setdefault((table, key), (expected, None if default is required else _default(default)))
         return original(self, key, kind, expected, default)
 
     with patch.object(toml_table.Table, "take", take):
         for data in (_OF_AN_OP, _OF_ITS_OWN, _OF_TRITON):
             kernel_from(data, "spec", "__global__ void run() {}")
-    return asked
+    return keys
 
 
 _COMMON = {"name": "run", "source": "run.cu", "tunables": {"bx": {"values": [32, 64]}}}
@@ -293,26 +295,26 @@ def meaning_of(command: str, field: str) -> str:
 
 def fields(value: Any, path: str = "") -> list[tuple[str, str]]:
     """(path, type) of everything in a JSON value, each path once."""
-    found: dict[str, str] = {}
+    kinds: dict[str, str] = {}
 
-    def visit(item: Any, at: str) -> None:
+    def visit(item: Any, path: str) -> None:
         kind = _kind(item)
-        if at and (at not in found or found[at] == "null"):
-            found[at] = kind
-        if at in _LIKE_OTHERS:
+        if path and (path not in kinds or kinds[path] == "null"):
+            kinds[path] = kind
+        if path in _LIKE_OTHERS:
             return
         if isinstance(item, dict):
             for key, child in item.items():
-                name = "<name>" if at.endswith(_OPEN) else re.sub(r"^(global|shared)\.\w+\.", r"\1.<buffer>.", key)
+                name = "<name>" if path.endswith(_OPEN) else re.sub(r"^(global|shared)\.\w+\.", r"\1.<buffer>.", key)
                 name = re.sub(r"^issue\.\w+$", "issue.<class>", name)
-                visit(child, f"{at}.{name}" if at else name)
+                visit(child, f"{path}.{name}" if path else name)
         elif isinstance(item, list):
             for child in item:
                 if isinstance(child, dict | list):
-                    visit(child, f"{at}[]")
+                    visit(child, f"{path}[]")
 
     visit(value, path)
-    return [(name, kind) for name, kind in found.items() if not name.endswith("[]")]
+    return [(name, kind) for name, kind in kinds.items() if not name.endswith("[]")]
 
 
 _LIKE_OTHERS = ("against", "occupancy_heuristic", "layers")
@@ -341,12 +343,14 @@ def _kind(item: Any) -> str:
 
 
 def _answer(arguments: Sequence[str]) -> Any:
-    program = [sys.executable, "-m", "kernrec", *arguments]
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    done = subprocess.run(program, capture_output=True, text=True, env=environment, check=False, cwd=ROOT)
-    if done.returncode:
-        raise RuntimeError(f"kernrec {' '.join(arguments)}: {done.stderr.strip()}")
-    return json.loads(done.stdout)
+    from kernrec.cli.app import run
+
+    out, err = io.StringIO(), io.StringIO()
+    with chdir(ROOT), redirect_stdout(out), redirect_stderr(err):
+        status = run(arguments)
+    if status:
+        raise RuntimeError(f"kernrec {' '.join(arguments)}: {err.getvalue().strip()}")
+    return json.loads(out.getvalue())
 
 
 class _CleanHome:
@@ -428,8 +432,8 @@ def _before(sql: Iterable[str], name: str) -> str:
     """The comment above the last statement that makes a table or view."""
     about = ""
     for text in sql:
-        if found := re.search(rf"((?:^--.*\n)+)CREATE (?:OR REPLACE )?(?:TABLE|VIEW) {name}\b", text, re.MULTILINE):
-            about = " ".join(line.removeprefix("--").strip() for line in found.group(1).splitlines())
+        if comment := re.search(rf"((?:^--.*\n)+)CREATE (?:OR REPLACE )?(?:TABLE|VIEW) {name}\b", text, re.MULTILINE):
+            about = " ".join(line.removeprefix("--").strip() for line in comment.group(1).splitlines())
     return about
 
 

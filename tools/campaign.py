@@ -166,12 +166,12 @@ def broad() -> "list[tuple[str, Problem]]":
                 continue
             layers = workload(name).layers_of(op, dtype)
             rows.append([(f"{name} {dtype} {layer.name}", layer.problem) for layer in layers])
-    found: dict[str, tuple[str, Problem]] = {}
+    by_key: dict[str, tuple[str, Problem]] = {}
     for place in range(max(map(len, rows))):
         for row in rows:
             if place < len(row) and kernels_for(row[place][1].op, row[place][1].dtype, row[place][1].layout):
-                found.setdefault(row[place][1].key, row[place])
-    return list(found.values())
+                by_key.setdefault(row[place][1].key, row[place])
+    return list(by_key.values())
 
 
 def truth() -> "list[tuple[str, Problem]]":

@@ -135,15 +135,15 @@ def main() -> int:
         before, after = (answers(tree, folder, queries) for tree in (given.before, ROOT))
     texts, faults, ties = [], [], 0
     for query, old, new in zip(queries, before, after, strict=True):
-        if found := differences(old, new, renamed):
-            tied = all(_OF_CONFIG.search(line) for line in found) and _costs(old) == _costs(new)
+        if changes := differences(old, new, renamed):
+            tied = all(_OF_CONFIG.search(line) for line in changes) and _costs(old) == _costs(new)
             ties += tied
-            faults += [] if tied else [(query, found)]
+            faults += [] if tied else [(query, changes)]
         elif old[2] != new[2]:
             texts.append((query, old[2], new[2]))
-    for query, found in faults[:_SHOWN]:
+    for query, changes in faults[:_SHOWN]:
         print("DIFFERS", " ".join(query["arguments"]), f"[{query['database']}]")
-        for line in found[:5]:
+        for line in changes[:5]:
             print("   ", line)
     for query, old_text, new_text in texts[:3]:
         print(
@@ -222,11 +222,11 @@ def differences(old: tuple[Any, str, str], new: tuple[Any, str, str], renamed: M
 def _compare(path: str, old: Any, new: Any, renamed: Mapping[str, str]) -> list[str]:
     if isinstance(old, dict) and isinstance(new, dict):
         named = {renamed.get(key, key): value for key, value in old.items()}
-        found = [f"{path}.{key} is gone" for key in named if key not in new]
+        changes = [f"{path}.{key} is gone" for key in named if key not in new]
         for key in named:
             if key in new and key not in _TEXTS:
-                found += _compare(f"{path}.{key}", named[key], new[key], renamed)
-        return found
+                changes += _compare(f"{path}.{key}", named[key], new[key], renamed)
+        return changes
     if isinstance(old, list) and isinstance(new, list):
         if len(old) != len(new):
             return [f"{path} has {len(old)} entries, now {len(new)}"]

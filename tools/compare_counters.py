@@ -355,20 +355,20 @@ def report(kernel: str, comparisons: Sequence[Comparison], worst: int) -> Iterat
     for counter in COUNTERS:
         if not any(c.recorded[counter.name] for c in comparisons if counter.name in c.counted):
             continue
-        found = score(comparisons, counter.name, worst)
+        result = score(comparisons, counter.name, worst)
         aim = "" if counter.aim is None else f"{counter.aim[0]:.0%} and {counter.aim[1]:.0%}"
-        if misses(counter, found):
-            missed.append((counter, found))
+        if misses(counter, result):
+            missed.append((counter, result))
             aim += ", missed"
-        yield f"  {counter.name:40} {found.median:8.2%} {found.high:8.2%} {found.ratio:17.3f}   {aim}"
-    for counter, found in missed:
-        for comparison in found.worst:
+        yield f"  {counter.name:40} {result.median:8.2%} {result.high:8.2%} {result.ratio:17.3f}   {aim}"
+    for counter, result in missed:
+        for comparison in result.worst:
             yield f"  {counter.name}: {comparison.ratio(counter.name):.3f} of the recorded: {comparison.config}"
 
 
-def misses(counter: Counter, found: Score) -> bool:
+def misses(counter: Counter, result: Score) -> bool:
     """Whether a counter misses its aim; counts are compared to one in a thousand."""
-    return counter.aim is not None and (found.median > counter.aim[0] + 1e-3 or found.high > counter.aim[1] + 1e-3)
+    return counter.aim is not None and (result.median > counter.aim[0] + 1e-3 or result.high > counter.aim[1] + 1e-3)
 
 
 def main() -> int:

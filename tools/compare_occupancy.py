@@ -70,18 +70,18 @@ def main() -> int:
         f"{'kernel':26} {'GPU':18} configs  slower by  more energy  rank (time)  rho occupancy~speed  ~frugality"
         "  problem"
     )
-    found = []
+    agreements = []
     gpus = [find_gpu(name) for name in arguments.gpus.split(",")]
     for agreement in cases(gpus, arguments.configs, arguments.processes, not arguments.no_library):
-        found.append(agreement)
+        agreements.append(agreement)
         print(agreement, flush=True)
     for what in ("slower", "more_energy"):
-        values = np.array([getattr(agreement, what) for agreement in found])
+        values = np.array([getattr(agreement, what) for agreement in agreements])
         print(
             f"{what.replace('_', ' ')}: within {CLOSE:.0%} of the best in {(values <= CLOSE).sum()} of {len(values)}"
             f" cases, median {np.median(values):+.0%}, most {values.max():+.0%}"
         )
-    speed, frugality = (np.median([getattr(a, name) for a in found]) for name in ("speed", "frugality"))
+    speed, frugality = (np.median([getattr(a, name) for a in agreements]) for name in ("speed", "frugality"))
     print(f"median rank correlation of occupancy: {speed:+.2f} with speed, {frugality:+.2f} with frugality")
     return 0
 
@@ -105,15 +105,15 @@ def sampled(kernel: Kernel, gpu: GPU, count: int, processes: int) -> CandidateSe
     space = Space(kernel, gpu.sm, gpu.limits, problem.dtype, problem.layout)
     rows = space.at(problem).rows.tolist()
     chosen = random.Random(kernel.name).sample(rows, min(count, len(rows)) if count else len(rows))
-    found: list[ProfileRow] = []
+    profile_rows: list[ProfileRow] = []
     target = ProfileTarget(problem, gpu.sm, FOLDER)
     for result in profile_configs(kernel, [space.config(row) for row in chosen], target, processes):
         if not isinstance(result, ProfileFailure):
-            found += result[1]
+            profile_rows += result[1]
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "sample.duckdb")
         with Database.open(path, read_only=False, create=True) as database:
-            database.add_profiles(found)
+            database.add_profiles(profile_rows)
             profiles = database.profiles(kernel.name, kernel.hash, gpu.sm)
     return estimated(StaticTable.of(kernel, problem, gpu, profiles), problem)
 
@@ -161,14 +161,14 @@ def agreement_of(candidates: CandidateSet) -> Agreement:
     )
 
 
-def correlation(one: np.ndarray, other: np.ndarray) -> float:
+def correlation(first: np.ndarray, second: np.ndarray) -> float:
     """Spearman's rank correlation; 0 where one side is constant."""
 
     def ranks(values: np.ndarray) -> np.ndarray:
         _, index, count = np.unique(values, return_inverse=True, return_counts=True)
         return (np.cumsum(count) - (count - 1) / 2)[index]  # ties share their mean rank
 
-    a, b = ranks(one), ranks(other)
+    a, b = ranks(first), ranks(second)
     if a.std() == 0 or b.std() == 0:
         return 0.0
     return float(np.corrcoef(a, b)[0, 1])

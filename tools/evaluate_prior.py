@@ -226,18 +226,18 @@ class Evaluator:
                 configs: list[Config] = [{"block": block} for block in times]
                 self.profile(kernel, problem, gpu, configs, f"{kernel_name} {size}")
                 table = Context([profiles_file(kernel, gpu)]).kernel_table(kernel, problem, gpu)
-                found = Predictions.of(table, problem, OperatingPoint(), configs)
+                predictions = Predictions.of(table, problem, OperatingPoint(), configs)
             except KernrecError as error:
                 self.skip(f"textbook {kernel_name} {size} on {card}", error)
                 continue
-            kept = np.flatnonzero(found.position >= 0)
+            kept = np.flatnonzero(predictions.position >= 0)
             measured, predicted = points.setdefault(card, ([], []))
             seconds = np.array(list(times.values()))[kept]
-            places = found.position[kept]
+            places = predictions.position[kept]
             measured += seconds.tolist()
-            predicted += found.latency_s[places].tolist()
+            predicted += predictions.latency_s[places].tolist()
             if len(times) > 2:
-                self._results.sweeps.append(_sweep(f"{kernel_name} {size}", card, seconds, found, places))
+                self._results.sweeps.append(_sweep(f"{kernel_name} {size}", card, seconds, predictions, places))
         for card, (measured, predicted) in points.items():
             self._results.shapes.append(score_shapes("textbook kernels", card, measured, predicted))
 
@@ -252,10 +252,10 @@ class Evaluator:
             options = ProfilingOptions(
                 TEXTBOOK, self._processes, only=configs, progress=lambda done, of: _progress(label, done, of)
             )
-            found = analyze(kernel, problem, gpu, path, Query(Objective.LATENCY, top=1), options)
+            analyzed = analyze(kernel, problem, gpu, path, Query(Objective.LATENCY, top=1), options)
         finally:
             os.close(lock)
-        reasons = Counter(failure.message.split(": ", 1)[-1][:100] for failure in found.failures)
+        reasons = Counter(failure.message.split(": ", 1)[-1][:100] for failure in analyzed.failures)
         for reason, count in reasons.most_common(2):
             print(f"{label}: {count} configs failed: {reason}", file=sys.stderr)
 
@@ -322,17 +322,17 @@ def sample(rows: Rows, count: int, best: int) -> list[int]:
     return order[:count] + np.argsort(rows.latency_s, kind="stable")[:best].tolist()
 
 
-def _sweep(name: str, card: str, measured: np.ndarray, found: Predictions, places: np.ndarray) -> SweepScore:
+def _sweep(name: str, card: str, measured: np.ndarray, predictions: Predictions, places: np.ndarray) -> SweepScore:
     def efficiency(badness: np.ndarray) -> float:
         return float(measured.min() / measured[int(badness.argmin())])
 
-    threads = found.threads[places]
+    threads = predictions.threads[places]
     return SweepScore(
         name,
         card,
         len(measured),
-        efficiency(found.latency_s[places]),
-        efficiency(-(found.occupancy[places] * 4096.0 + threads)),
+        efficiency(predictions.latency_s[places]),
+        efficiency(-(predictions.occupancy[places] * 4096.0 + threads)),
         efficiency(np.abs(np.log(threads / 256))),
     )
 

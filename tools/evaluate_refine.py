@@ -171,7 +171,7 @@ def features_of(table: dict[str, Array], card: Card) -> tuple[Array, Array]:
     return np.column_stack(columns), np.log(roofline)
 
 
-def fitted(recording: Recording, rows: Array, at: Array) -> Predicted:
+def fitted(recording: Recording, rows: Array, inputs: Array) -> Predicted:
     """The predictions for features `at` (N, F + 1, the last one the log of the roofline) by a model of some rows."""
     import xgboost
 
@@ -181,19 +181,19 @@ def fitted(recording: Recording, rows: Array, at: Array) -> Predicted:
         "max_depth": 6, "eta": 0.15, "subsample": 0.7, "colsample_bytree": 0.5, "min_child_weight": 5,
         "max_bin": 64, "nthread": 1,
     }  # fmt: skip
-    predictions, features = [], xgboost.DMatrix(at[:, :-1])
+    predictions, features = [], xgboost.DMatrix(inputs[:, :-1])
     for wanted in (np.minimum(above, 1.5), (recording.log_s - recording.roofline)[rows]):
         data = xgboost.DMatrix(recording.features[rows], wanted, weight=weight)
         models = [xgboost.train(settings | {"seed": seed}, data, _ROUNDS) for seed in range(_MODELS)]
         predictions.append(np.mean([model.predict(features) for model in models], axis=0))
-    return Predicted(predictions[0], predictions[1] + at[:, -1])
+    return Predicted(predictions[0], predictions[1] + inputs[:, -1])
 
 
 def transferred(source: Recording, target: Recording, leave_out: bool) -> tuple[Predicted, Array, Array]:
     """(what the model of one GPU says of another's rows, its `errors` on its own GPU, its `errors` there)."""
     allowed = ~np.isin(source.shape, target.shape) if leave_out else np.ones(len(source.log_s), dtype=bool)
-    at = np.column_stack((target.features, target.roofline))
-    predicted = fitted(source, np.flatnonzero(allowed), at)
+    inputs = np.column_stack((target.features, target.roofline))
+    predicted = fitted(source, np.flatnonzero(allowed), inputs)
     own = np.column_stack((source.features, source.roofline))
     held_out = np.full((2, len(source.log_s)), np.nan)
     for fold in range(_FOLDS):
@@ -277,7 +277,7 @@ def problems_of(recording: Recording, predicted: Predicted, error: Array, count:
         features = np.column_stack((deviation[:, None] * shared[rows], error[-1] * of_kernel[rows]))
         contenders = Contenders(
             above[order] + level, deviation, features, points[rows], recording.vendor[rows].astype(int),
-            float(error[-1]),
+            float(error[-1]), inputs=recording.features[rows],
         )  # fmt: skip
         result.append(Problem(contenders, rows, float(recording.log_s[members].min())))
     return result

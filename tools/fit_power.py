@@ -156,8 +156,8 @@ def fit(loads: Sequence[Load]) -> dict[str, Any]:
         error[limited] = np.minimum(error[limited], 0.0)
         return np.concatenate([weights * error, (logarithms - start) / spread])
 
-    found = least_squares(residuals, start, loss="soft_l1")
-    return with_values(base, np.exp(found.x))
+    solution = least_squares(residuals, start, loss="soft_l1")
+    return with_values(base, np.exp(solution.x))
 
 
 def usable(loads: Iterable[Load]) -> list[Load]:

@@ -147,8 +147,8 @@ def _tables(work: Path) -> Iterator[Format]:
 
 
 def _stored(work: Path) -> Iterator[Format]:
-    from kernrec.measure.campaign.ingest import ingest
-    from kernrec.measure.campaign.journal import Journal, left_behind
+    from kernrec.measure.campaign.ingest import ingest, waiting_measurements
+    from kernrec.measure.campaign.journal import Journal
     from kernrec.store.intake import merge
 
     path = work / "own.duckdb"
@@ -185,7 +185,7 @@ def _stored(work: Path) -> Iterator[Format]:
     yield Format("rows", "case.json", (sample,), taken, damage.cells, apart=True)
 
     def ingested(path: Path) -> None:
-        left_behind(path)
+        waiting_measurements(path)
         with Journal(path) as journal:
             ingest(journal, work / "own.duckdb")
 
@@ -276,8 +276,8 @@ def _learned(work: Path) -> Iterator[Format]:
         for file in card.parent.iterdir():
             if not (path.parent / file.name).exists():
                 shutil.copyfile(file, path.parent / file.name)
-        found, _ = load(path.parent / card.name)
-        found.log_ratio(found.rows(inputs))
+        model, _ = load(path.parent / card.name)
+        model.log_ratio(model.rows(inputs))
 
     yield Format("model-card", card.name, (card.read_bytes(),), loaded)
     about = json.loads(card.read_bytes())

@@ -18,6 +18,7 @@ from kernrec.compile import CompileCache, NoCompilerError, compile_source
 from kernrec.compile.nvrtc import compiler
 from kernrec.store.share import Folder, Manifest
 from kernrec.store.share.bundle import signed, write_documents
+from kernrec.store.share.manifest import LARGEST_MANIFEST
 from kernrec.store.share.retraction import Retraction
 from kernrec.store.signature import Signer, own_public_key
 
@@ -152,7 +153,8 @@ def _log(work: Path) -> Iterator[Format]:
     yield Format("remote-log", "case.json", samples, pulled, apart=True)
 
     def listed(path: Path) -> None:
-        for name in names_of_index(path.read_bytes(), "index.json", "manifests/"):
+        content = b"".join(Folder(path.parent).read("index.json", LARGEST_MANIFEST))
+        for name in names_of_index(content, "index.json", "manifests/"):
             assert name.startswith("manifests/")
             assert ".." not in name
 

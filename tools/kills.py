@@ -19,8 +19,6 @@ import json
 import os
 import random
 import shutil
-import signal
-import subprocess
 import sys
 import tempfile
 import time
@@ -31,6 +29,7 @@ from typing import Any
 
 import kills_of_sharing
 import numpy as np
+from forked_command import ForkedCommand
 
 from kernrec.errors import KernrecError
 from kernrec.measure.campaign.journal import journal_path
@@ -147,16 +146,14 @@ def kill_collect(folder: Path, kills: int, configs: int, latest_s: float, seed: 
     recording, database = _recording(folder / "recorded.duckdb", configs), folder / "own.duckdb"
     acknowledged: set[Moment] = set()
     for _ in range(kills):
-        process = _start(recording, database)
-        while process.poll() is None and not _journaled(database):
+        process = ForkedCommand(_collecting(recording, database), os.environ)
+        while process.status is None and not _journaled(database):
             time.sleep(0.01)
-        time.sleep(draw.random() * latest_s)
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+        process.wait(draw.random() * latest_s)
+        process.kill()
         acknowledged |= _journaled(database)
-    last = subprocess.run(_command(recording, database), capture_output=True, text=True)
-    if last.returncode != 0:
-        raise SystemExit(f"the last collector failed: {last.stderr.strip()}")
+    if ForkedCommand(_collecting(recording, database), os.environ).wait() != 0:
+        raise SystemExit("the last collector failed")
     return _cost(database, kills, configs, acknowledged)
 
 
@@ -174,12 +171,13 @@ def kill_add(folder: Path, what: str, kills: int, rows: int, seed: int) -> AddKi
     theirs, whole, own = _recording(folder / "theirs.duckdb", rows), folder / "whole.duckdb", folder / "own.duckdb"
     _recording(whole, 500, kernel="own")
     (temporary := folder / "temporary").mkdir()
+    variables = os.environ | {"TMPDIR": str(temporary)}
     source = theirs
     if what == "import":
         source = folder / "theirs.zip"
-        _kernrec(["db", "export", "--bundle", str(source), "--db", str(theirs)], temporary).wait()
+        ForkedCommand(["db", "export", "--bundle", str(source), "--db", str(theirs)], variables).wait()
     with Database.open(whole) as database:
-        keys = {str(row["measurement_id"]) for row in database.rows("measurement")}
+        keys = _keys(database)
     command = ["db", what, str(source), "--db", str(own), *(["--untrusted"] if what == "import" else [])]
     counts: Counter[str] = Counter()
     length_s, left = 0.0, 0
@@ -188,25 +186,19 @@ def kill_add(folder: Path, what: str, kills: int, rows: int, seed: int) -> AddKi
             own.with_name(own.name + suffix).unlink(missing_ok=True)
         shutil.copyfile(whole, own)
         started_s = time.monotonic()
-        process = _kernrec(command, temporary)
+        process = ForkedCommand(command, variables)
         if number < 0:  # how long it takes
             assert process.wait() == 0
             length_s = time.monotonic() - started_s
             continue
-        try:
-            process.wait(draw.random() * length_s)
-            counts["ended"] += 1
-            length_s = time.monotonic() - started_s
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-            counts["kills"] += 1
+        process.wait(draw.random() * length_s)
+        counts["kills" if process.kill() else "ended"] += 1
         left += sum(file.stat().st_size for file in temporary.rglob("*") if file.is_file())
         shutil.rmtree(temporary)
         temporary.mkdir()
         try:
             with Database.open_checked(own) as database:
-                there = {str(row["measurement_id"]) for row in database.rows("measurement")}
+                there = _keys(database)
                 counts["lost"] += len(keys - there) + len(database.altered())
         except KernrecError:
             counts["unreadable"] += 1
@@ -217,24 +209,13 @@ def kill_add(folder: Path, what: str, kills: int, rows: int, seed: int) -> AddKi
     return AddKills(**numbers, added=counts["added"] - counts["ended"], left_mb=round(left / max(1, kills) / 1e6, 1))
 
 
-def _kernrec(arguments: list[str], temporary: Path) -> "subprocess.Popen[bytes]":
-    return subprocess.Popen(
-        [sys.executable, "-m", "kernrec", *arguments],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        env=os.environ | {"TMPDIR": str(temporary)},
-        start_new_session=True,
-    )
+def _keys(database: Database) -> set[str]:
+    return {str(key) for (key,) in database.query("SELECT measurement_id FROM db.measurement")}
 
 
-def _command(recording: Path, database: Path) -> list[str]:
-    command = [sys.executable, "-m", "kernrec", "collect", "--device", "replay", "--effort", "exhaustive"]
+def _collecting(recording: Path, database: Path) -> list[str]:
+    command = ["collect", "--device", "replay", "--effort", "exhaustive"]
     return [*command, "--replay", str(recording), "--db", str(database)]
-
-
-def _start(recording: Path, database: Path) -> "subprocess.Popen[bytes]":
-    command = _command(recording, database)
-    return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
 
 
 def _journaled(database: Path) -> set[Moment]:

@@ -10,14 +10,13 @@ import hashlib
 import os
 import random
 import shutil
-import signal
-import subprocess
-import sys
 import time
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+
+from forked_command import ForkedCommand
 
 from kernrec.op import find_op
 from kernrec.store import Database
@@ -81,13 +80,10 @@ def kill(folder: Path, what: str, kills: int, rows: int, seed: int) -> SharingKi
                 shutil.rmtree(watched)
         process = _start(person, what)
         files = _files(watched) + draw.randint(0, _MOST_FILES)
-        while process.poll() is None and _files(watched) < files:
+        while process.status is None and _files(watched) < files:
             time.sleep(0.002)
-        time.sleep(draw.random() * _LATER_S)
-        counts["ended" if process.poll() is not None else "kills"] += 1
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+        process.wait(draw.random() * _LATER_S)
+        counts["kills" if process.kill() else "ended"] += 1
         counts["halved"] += _half(remote) or (what == "pull" and _pulled(bob) % each != 0)
     _run(alice, "push")
     _run(bob, "pull")
@@ -116,19 +112,15 @@ def _person(home: Path, remote: Path) -> dict[str, str]:
     return person
 
 
-def _start(person: Mapping[str, str], *arguments: str) -> "subprocess.Popen[str]":
-    command = [sys.executable, "-m", "kernrec", "db", *arguments]
-    return subprocess.Popen(
-        command, env=person, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, start_new_session=True
-    )
+def _start(person: Mapping[str, str], *arguments: str, output: Path | None = None) -> ForkedCommand:
+    return ForkedCommand(["db", *arguments], person, output)
 
 
 def _run(person: Mapping[str, str], *arguments: str) -> str:
-    process = _start(person, *arguments)
-    output, _ = process.communicate()
-    if process.returncode:
+    output = Path(person["HOME"]) / "printed"
+    if _start(person, *arguments, output=output).wait() != 0:
         raise SystemExit(f"kernrec db {' '.join(arguments)} failed")
-    return output
+    return output.read_text(encoding="utf-8")
 
 
 def _measure(person: Mapping[str, str], session: int, count: int) -> None:
@@ -144,7 +136,7 @@ def _measure(person: Mapping[str, str], session: int, count: int) -> None:
 
 
 def _files(folder: Path) -> int:
-    return sum(1 for path in folder.rglob("*") if path.is_file())
+    return sum(len(files) for _, _, files in os.walk(folder))  # which folders that vanish meanwhile do not stop
 
 
 def _manifests(remote: Path) -> list[Manifest]:

@@ -69,17 +69,17 @@ def main() -> int:
         except UsageError as error:
             print(f"nothing learned: {error}")
             return 0
-        evaluate(kernel, {card: part_of(found, kernel) for card, found in rows.items()}, work)
+        evaluate(kernel, {card: part_of(recording, kernel) for card, recording in rows.items()}, work)
     return 0
 
 
 def one_per_card(recorded: RecordedSet) -> list[Recording]:
     """The recordings at the cards' own clocks, one of each card."""
-    found: dict[str, Recording] = {}
+    by_card: dict[str, Recording] = {}
     for recording in recorded.recordings:
         if recording.clock_hz is None:
-            found.setdefault(recording.card, recording)
-    return list(found.values())
+            by_card.setdefault(recording.card, recording)
+    return list(by_card.values())
 
 
 def reduced_kernel(recorded: RecordedSet, sources: Path, work: Path) -> Kernel:
@@ -106,7 +106,9 @@ def evaluate(kernel: Kernel, rows: Mapping[str, Rows], work: Path) -> None:
     source, spec, base = work / kernel.source_name, work / "kernel.toml", work / "analyzed.duckdb"
     for card in rows:
         kernrec("analyze", source, "--spec", spec, "--gpu", card, "--db", base)
-    print(f"{kernel.name}: {' / '.join(f'{card}, {len(found.configs)} configs' for card, found in rows.items())}")
+    print(
+        f"{kernel.name}: {' / '.join(f'{card}, {len(recording.configs)} configs' for card, recording in rows.items())}"
+    )
     print(f"{'card left out':18} {'':24} {'configs':>7} {'rank':>5} {'error':>6} {'first':>6}")
     for card, own in rows.items():
         folder = work / f"without-{card}"
@@ -114,14 +116,14 @@ def evaluate(kernel: Kernel, rows: Mapping[str, Rows], work: Path) -> None:
         folder.mkdir()
         database = folder / "kernrec.duckdb"
         shutil.copyfile(base, database)
-        line(card, "prior", own, asked(kernel, card, database))
+        line(card, "prior", own, recommended(kernel, card, database))
         for other, theirs in rows.items():
             if other != card:
                 file = write_csv(folder / f"{other}.csv", theirs)
                 kernrec("db", "import", file, "--kernel", source, "--spec", spec, "--gpu", other, "--db", database)
                 line(card, f"ranking of {other}", own, by_config(theirs), absolute=False)
         kernrec("train", "--kernel", kernel.name, "--db", database)
-        line(card, "trained on the others", own, asked(kernel, card, database))
+        line(card, "trained on the others", own, recommended(kernel, card, database))
 
 
 def write_csv(path: Path, rows: Rows) -> Path:
@@ -134,7 +136,7 @@ def write_csv(path: Path, rows: Rows) -> Path:
     return path
 
 
-def asked(kernel: Kernel, card: str, database: Path) -> dict[tuple[int, ...], float]:
+def recommended(kernel: Kernel, card: str, database: Path) -> dict[tuple[int, ...], float]:
     """Predicted latency of every config that `kernrec recommend --kernel` gives."""
     text = kernrec(
         "recommend", "--kernel", kernel.name, "--gpu", card, "--db", database, "--objective", "latency",
@@ -161,11 +163,11 @@ def line(card: str, what: str, own: Rows, predicted: Mapping[tuple[int, ...], fl
 
 def kernrec(*words: object) -> str:
     """Run a command; its standard output. Its notes are kept back unless it fails."""
-    shown, said = io.StringIO(), io.StringIO()
-    with contextlib.redirect_stdout(shown), contextlib.redirect_stderr(said):
+    shown, errors = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(shown), contextlib.redirect_stderr(errors):
         status = run([str(word) for word in words])
     if status:
-        raise KernrecError(f"kernrec {words[0]}: {said.getvalue().strip().splitlines()[-1]}")
+        raise KernrecError(f"kernrec {words[0]}: {errors.getvalue().strip().splitlines()[-1]}")
     return shown.getvalue()
 
 

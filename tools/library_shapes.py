@@ -112,7 +112,7 @@ def _rtx5090(path: Path) -> Iterator[Shape]:
 def _anchor(folder: Path, anchor: Any) -> Iterator[Shape]:
     for row in _lines(folder / anchor.file):
         dims = {name: int(row[name]) for name in anchor.dims}
-        yield Shape(anchor.op, anchor.dtype, None, dims, float(row[anchor.latency_column]))
+        yield Shape(anchor.op, anchor.dtype, None, dims, anchor.measured_s(row))
 
 
 def _attention(path: Path) -> Iterator[Shape]:

@@ -47,12 +47,12 @@ def find_card() -> Card:
     import cupy
 
     try:
-        found = cupy.cuda.runtime.getDeviceProperties(0) if cupy.cuda.runtime.getDeviceCount() else None
+        properties = cupy.cuda.runtime.getDeviceProperties(0) if cupy.cuda.runtime.getDeviceCount() else None
     except Exception as error:  # CuPy raises an error of its own for a driver that is missing or too old
         raise NoGPUError(f"no GPU can be used: {(str(error).splitlines() or [type(error).__name__])[0]}") from None
-    if found is None:
+    if properties is None:
         raise NoGPUError("no GPU can be used: the driver lists none")
-    return Card(found["name"].decode(), 10 * found["major"] + found["minor"], found["l2CacheSize"])
+    return Card(properties["name"].decode(), 10 * properties["major"] + properties["minor"], properties["l2CacheSize"])
 
 
 def arguments(launch: BoundLaunch, addresses: Mapping[str, Any]) -> tuple[Any, ...]:

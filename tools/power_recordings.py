@@ -69,9 +69,9 @@ def parquet(path: Path, columns: str = "*") -> list[dict[str, Any]]:
     """The rows of a Parquet file, by column name."""
     import duckdb
 
-    found = duckdb.execute(f"SELECT {columns} FROM read_parquet(?)", [str(path)])
-    names = [column[0] for column in found.description]
-    return [dict(zip(names, row, strict=True)) for row in found.fetchall()]
+    result = duckdb.execute(f"SELECT {columns} FROM read_parquet(?)", [str(path)])
+    names = [column[0] for column in result.description]
+    return [dict(zip(names, row, strict=True)) for row in result.fetchall()]
 
 
 def roofline(data: Path) -> Iterator[Load]:

@@ -40,8 +40,8 @@ def verdict(status: int | None, output: str) -> str:
         return f"not finished in {_TIMEOUT_S} s"
     if status == _FOUND:
         return f"ERRORS ({last})"
-    said = (output.strip().splitlines() or ["nothing was said"])[-1]
-    return f"not finished: exit status {status} ({said})"
+    last_line = (output.strip().splitlines() or ["nothing was said"])[-1]
+    return f"not finished: exit status {status} ({last_line})"
 
 
 def counted_on_card(kernel: Kernel, dtype: str, layout: str) -> dict[str, int] | str:

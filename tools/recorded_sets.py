@@ -172,10 +172,10 @@ def load_recorded_kernel(recorded: RecordedSet, sources: Path) -> Kernel:
     """The kernel of a set, of files below `sources`; `UsageError` where one is not there."""
     parts = []
     for end in recorded.source:
-        found = next((path for path in sorted(sources.rglob(Path(end).name)) if str(path).endswith(f"/{end}")), None)
-        if found is None:
+        source = next((path for path in sorted(sources.rglob(Path(end).name)) if str(path).endswith(f"/{end}")), None)
+        if source is None:
             raise UsageError(f"no {end} below {sources}")
-        parts.append(read_text(found, end))
+        parts.append(read_text(source, end))
     spec = SPECS / f"{recorded.name}.toml"
     return kernel_from(read_toml(spec, spec.name), spec.name, recorded.prepare("\n".join(parts)))
 

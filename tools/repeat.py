@@ -92,11 +92,11 @@ def compare(rows: list[dict[str, Any]], uuid: str) -> int:
             client.stop()
     failed = False
     for cost, allowed in (("latency_s", LATENCY), ("energy_j", ENERGY)):
-        found = np.array(differences[cost])
-        middle, most = (float(np.quantile(found, q)) for q in (0.5, 0.9)) if len(found) else (np.inf, np.inf)
+        values = np.array(differences[cost])
+        middle, most = (float(np.quantile(values, q)) for q in (0.5, 0.9)) if len(values) else (np.inf, np.inf)
         failed |= most > allowed
         print(
-            f"{cost}: {len(found)} configs, median difference {middle:.2%}, nine of ten within {most:.2%}"
+            f"{cost}: {len(values)} configs, median difference {middle:.2%}, nine of ten within {most:.2%}"
             f" (allowed {allowed:.0%})"
         )
     return 1 if failed else 0

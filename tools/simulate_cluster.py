@@ -29,7 +29,8 @@ from typing import Any
 
 import numpy as np
 
-from kernrec.cluster.coordinator import CampaignPlan, Coordinator
+from kernrec.cluster.campaign_plan import CampaignPlan
+from kernrec.cluster.coordinator import Coordinator
 from kernrec.cluster.messages import CardIdentity, Message, decode, encode, problem_from_data
 from kernrec.cluster.scheduler import Phase
 from kernrec.cluster.shared_search import SharedSearch

@@ -23,10 +23,10 @@ def heuristics_order(gpu: str, problem: Problem, configs: Sequence[tuple[int, ..
         problem: a matrix product.
         configs: (block_m, block_n, block_k, num_stages, num_warps) of each.
     """
-    asked = _interface(gpu) if problem.dtype == "f16" else None
-    if asked is None:
+    interface_of_card = _interface(gpu) if problem.dtype == "f16" else None
+    if interface_of_card is None:
         return None
-    layouts, interface, card = asked
+    layouts, interface, card = interface_of_card
     dims = problem.sizes
     layout = layouts[f"{problem.layout.upper()}_ROW_MAJOR"]
     answers = [a["kernel"] for a in interface.get_with_mnk(dims["m"], dims["n"], dims["k"], layout, ANSWERS, card)]

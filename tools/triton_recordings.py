@@ -49,7 +49,7 @@ def read_problems(data: Path, gpu: str) -> list[RecordedProblem]:
         gpu: one of `FILES`.
     """
     op = find_kernel("matmul_triton").definition
-    found: dict[tuple[str, int, int, int, str], RecordedProblem] = {}
+    by_key: dict[tuple[str, int, int, int, str], RecordedProblem] = {}
     for row in _rows(data / "triton" / FILES[gpu]):
         dtype = DTYPES[row["dtype"], bool(row["tf32"])]
         m, n, k = row["m"], row["n"], row["k"]
@@ -58,10 +58,10 @@ def read_problems(data: Path, gpu: str) -> list[RecordedProblem]:
         if row["failures"] or a + b not in op.layouts:
             continue
         key = dtype, m, n, k, a + b
-        if key not in found:
-            found[key] = RecordedProblem(gpu, op.problem(dtype, a + b, m=m, n=n, k=k))
-        found[key].times[tuple(row[name] for name in COLUMNS)] = row["latency_s"]
-    return [found[key] for key in sorted(found)]
+        if key not in by_key:
+            by_key[key] = RecordedProblem(gpu, op.problem(dtype, a + b, m=m, n=n, k=k))
+        by_key[key].times[tuple(row[name] for name in COLUMNS)] = row["latency_s"]
+    return [by_key[key] for key in sorted(by_key)]
 
 
 def _rows(path: Path) -> list[dict[str, Any]]:

@@ -127,13 +127,13 @@ def _recording(recorded: RecordedSet, op: str, gpu: str, known: dict[str, Array]
 
 
 def _joined(parts: Sequence[Recording]) -> Recording:
-    def one(name: str) -> Array:
+    def col(name: str) -> Array:
         return np.concatenate([getattr(part, name) for part in parts])
 
     first = parts[0]
     dims = {name: np.concatenate([part.dims[name] for part in parts]) for name in first.dims}
     return Recording(
-        first.recorded, first.op, one("gpu"), one("dtype"), one("layout"), dims, one("latency_s"), one("power_w")
+        first.recorded, first.op, col("gpu"), col("dtype"), col("layout"), dims, col("latency_s"), col("power_w")
     )
 
 
@@ -143,5 +143,5 @@ def _columns(path: Path, names: Sequence[str], where: str = "true") -> dict[str,
 
     path.stat()
     wanted = ", ".join(names)
-    found = duckdb.execute(f"SELECT {wanted} FROM read_parquet(?) WHERE {where} ORDER BY ALL", [str(path)])
-    return {name: np.asarray(column) for name, column in found.fetchnumpy().items()}
+    result = duckdb.execute(f"SELECT {wanted} FROM read_parquet(?) WHERE {where} ORDER BY ALL", [str(path)])
+    return {name: np.asarray(column) for name, column in result.fetchnumpy().items()}

@@ -23,10 +23,10 @@ def compared(name: str, recorded: float, counted: float, least: float = 0.0) -> 
 
 def test_a_score_is_the_median_and_the_ninth_decile_of_relative_errors() -> None:
     rows = [compared("registers", 100.0, counted) for counted in (100.0, 101.0, 98.0, 100.0, 150.0)]
-    found = compare_counters.score(rows, "registers", worst=2)
-    assert (found.median, found.ratio) == pytest.approx((0.01, 1.0))
-    assert found.high == pytest.approx(0.5)
-    assert [worst.config for worst in found.worst] == ["150", "98"]
+    score = compare_counters.score(rows, "registers", worst=2)
+    assert (score.median, score.ratio) == pytest.approx((0.01, 1.0))
+    assert score.high == pytest.approx(0.5)
+    assert [worst.config for worst in score.worst] == ["150", "98"]
 
 
 def test_nothing_counted_of_nothing_is_right_and_something_of_nothing_is_wrong() -> None:

@@ -49,8 +49,8 @@ def test_a_twentieth_of_a_recorded_space_is_enough_for_one_of_its_five_best(reco
     prior, trained = predictions(space, recorded, "a100")
     assert np.isfinite(prior).mean() > 0.99
     for predicted in (prior, trained):
-        found, _ = searched(space, predicted, 1)
-        assert found[-1] <= 1.13
+        best, _ = searched(space, predicted, 1)
+        assert best[-1] <= 1.13
 
 
 @pytest.mark.slow
@@ -59,5 +59,5 @@ def test_a_prior_that_is_right_is_followed_at_once(recorded: dict[str, Any]) -> 
     assert set(recorded) == set(GPUS)
     space = read(SPACES / "convolution-a4000.t4.json.gz")
     for predicted in predictions(space, recorded, "a4000"):
-        found, _ = searched(space, predicted, 1)
-        assert found[0] <= 1.02
+        best, _ = searched(space, predicted, 1)
+        assert best[0] <= 1.02

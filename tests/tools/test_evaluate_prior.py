@@ -89,19 +89,19 @@ def test_rows_take_the_first_value_of_a_tunable_that_the_file_lacks(tmp_path: Pa
     query = f"{rows} 'ok' AS outcome UNION ALL {rows} 'RuntimeFailedConfig'"
     duckdb.execute(f"COPY ({query}) TO '{tmp_path / 'rows.parquet'}' (FORMAT parquet)")
     recording = recorded_sets.Recording("rtx3090", "rows.parquet", unit_s=2.0)
-    found = recorded_sets.read_rows(recording, kernel, tmp_path)
-    assert found.latency_s.tolist() == [1.0]
-    assert found.configs == [
+    recorded = recorded_sets.read_rows(recording, kernel, tmp_path)
+    assert recorded.latency_s.tolist() == [1.0]
+    assert recorded.configs == [
         {"block_size_x": 64, "tile_size": 2, "between_method": 1, "use_precomputed_slopes": 0, "use_method": 0}
     ]
 
 
 def test_cards_share_their_sample_and_the_best_of_each_come_last() -> None:
     configs = [{"x": i} for i in range(50)]
-    one = recorded_sets.Rows(configs, np.arange(1.0, 51.0))
+    card_rows = recorded_sets.Rows(configs, np.arange(1.0, 51.0))
     other = recorded_sets.Rows(configs[:45], np.arange(45.0, 0.0, -1.0))
-    first = [configs[i]["x"] for i in evaluate_prior.sample(one, 45, 2)][:45]
+    first = [configs[i]["x"] for i in evaluate_prior.sample(card_rows, 45, 2)][:45]
     second = [configs[i]["x"] for i in evaluate_prior.sample(other, 45, 2)][:45]
     assert [x for x in first if x < 45] == [x for x in second if x in first]
-    assert evaluate_prior.sample(one, 5, 2)[-2:] == [0, 1]
+    assert evaluate_prior.sample(card_rows, 5, 2)[-2:] == [0, 1]
     assert evaluate_prior.sample(other, 5, 2)[-2:] == [44, 43]

@@ -16,9 +16,9 @@ def test_what_is_exported_and_imported_is_what_was_there(tmp_path: Path) -> None
     assert (path.name, rows) == ("rtx3090.matmul.parquet", 30)
     assert bring_in(tmp_path / "measured", tmp_path / "k.duckdb") == 30
     assert bring_in(tmp_path / "measured", tmp_path / "k.duckdb") == 0
-    with Database.open(database) as one, Database.open(tmp_path / "k.duckdb") as other:
-        assert one.content_hash() == other.content_hash()
-        assert other.altered() == []
+    with Database.open(database) as first, Database.open(tmp_path / "k.duckdb") as second:
+        assert first.content_hash() == second.content_hash()
+        assert second.altered() == []
 
 
 def test_a_file_only_grows(tmp_path: Path) -> None:

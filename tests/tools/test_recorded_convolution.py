@@ -46,15 +46,17 @@ def test_one_percent_of_a_space_tells_of_the_rest(recorded, gpu: str, error: flo
     space = recorded[gpu]
     matrix = features.matrix(space.inputs, features.names(tuple(sorted(space.inputs.tunables)))).astype(np.float64)
     prior = space.limited.latency_s
-    found = []
+    per_card = []
     for seed in range(5):
         chosen = np.random.default_rng(seed).permutation(len(space))
         seen, rest = chosen[:42], chosen[42:]
         correction = adapt(matrix[seen], np.log(space.time_s[seen] / prior[seen]))
         predicted, measured = prior[rest] * np.exp(correction.correction(matrix[rest])), space.time_s[rest]
         covered = scores.coverage(measured, *correction.interval.around(predicted))
-        found.append((scores.rank_correlation(predicted, measured), scores.median_error(measured, predicted), covered))
-    rank, median_error, covered = np.mean(found, axis=0)
+        per_card.append(
+            (scores.rank_correlation(predicted, measured), scores.median_error(measured, predicted), covered)
+        )
+    rank, median_error, covered = np.mean(per_card, axis=0)
     assert rank >= 0.90
     assert median_error <= error
     assert 0.86 <= covered <= 0.96
@@ -72,14 +74,14 @@ def test_at_one_clock_another_gpu_tells_where_the_best_configs_are() -> None:
     assert 0.8 < len(space) / len(whole) < 0.9
     assert space.time_s.min() > 1.4 * whole.time_s.min()
     assert evaluate_spaces.prior_scores(space)["top-1 %"] <= 1.05
-    found = evaluate_spaces.judge(
+    judged = evaluate_spaces.judge(
         space.time_s,
         evaluate_spaces.expected(train(Dataset((recorded["a4000"].group,)), evaluate_spaces.ONE_THREAD), space),
     )
-    assert found["rank"] >= 0.92
-    assert found["top-1 %"] <= 1.05
-    assert found["reduction"] >= 0.99
-    assert found["error"] <= 0.15
+    assert judged["rank"] >= 0.92
+    assert judged["top-1 %"] <= 1.05
+    assert judged["reduction"] >= 0.99
+    assert judged["error"] <= 0.15
     measured = evaluate_spaces.few(space, round(0.05 * len(space)), 2)
     assert measured["rank"] >= 0.96
     assert measured["error"] <= 0.045

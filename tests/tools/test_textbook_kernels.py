@@ -42,8 +42,8 @@ def test_a_textbook_kernel_takes_as_long_as_recorded_and_its_best_block_is_found
     kernel = load_kernel(KERNELS / f"{name}.toml")
     problem = kernel.definition.problem(kernel.dtypes[0], size=size)
     options = ProfilingOptions(processes=1, only=[{"block": block} for block in recorded])
-    found = analyze(kernel, problem, find_gpu(gpu), database, Query("latency", top=len(recorded)), options)
-    choices = found.recommendation.choices
+    analyzed = analyze(kernel, problem, find_gpu(gpu), database, Query("latency", top=len(recorded)), options)
+    choices = analyzed.recommendation.choices
     assert recorded[choices[0].config["block"]] <= 1.05 * min(recorded.values())
     # Today's assembler joins four loads of the tiled product; the recorded program had them apart.
     within = 0.4 if name == "matmul_shared" else 0.2
