@@ -9,6 +9,7 @@ import gc
 import os
 import signal
 import threading
+from pathlib import Path
 from zlib import crc32
 
 import pytest
@@ -46,6 +47,15 @@ def no_database_of_the_user(tmp_path_factory):
         patch.delenv("KERNREC_STATE", raising=False)
         patch.delenv("KERNREC_CONFIG", raising=False)
         yield
+
+
+@pytest.fixture(autouse=True)
+def _no_database_left(no_database_of_the_user):
+    """A test that fills the database of all tests of its process changes what later ones see."""
+    yield
+    folder = Path(os.environ["XDG_DATA_HOME"]) / "kernrec"
+    left = sorted(path.name for path in folder.iterdir()) if folder.exists() else []
+    assert not left, f"left in the data folder of all tests: {left}"
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ folder; these tests are about all later ones.
 import json
 import subprocess
 import sys
+from functools import cache
 from importlib.metadata import packages_distributions
 
 import pytest
@@ -37,14 +38,27 @@ PRINT_LOADED = """
 import json, sys
 print(json.dumps(sorted({name.partition(".")[0] for name in sys.modules})), file=sys.stderr)
 """
-INSTALLED = packages_distributions().keys() - {"kernrec"}
+NOT_NEEDED = {
+    "kernrec.compile",
+    "kernrec.emit.expert_configs",
+    "kernrec.interop.read_results",
+    "multiprocessing",
+    "numpy.ma",
+}
+"""Of kernrec, NumPy and the standard library: together a quarter of the time of a query from a command line."""
+
+
+@cache
+def installed() -> set[str]:
+    """Packages of this environment, kernrec aside."""
+    return packages_distributions().keys() - {"kernrec"}
 
 
 def libraries(code: str) -> set[str]:
     """The installed packages, kernrec aside, that a fresh process has imported after running `code`."""
     command = [sys.executable, "-c", code + PRINT_LOADED]
     done = subprocess.run(command, capture_output=True, text=True, env=environment(), check=True)
-    return INSTALLED & set(json.loads(done.stderr.splitlines()[-1]))
+    return installed() & set(json.loads(done.stderr.splitlines()[-1]))
 
 
 @pytest.fixture(scope="module")
@@ -67,3 +81,13 @@ def test_a_query_imports_numpy_alone(at_start: set[str]) -> None:
 def test_a_command_imports_what_it_needs_alone(at_start: set[str], line: str) -> None:
     code = f"from kernrec.cli.app import run\nrun({line.split()!r})"
     assert libraries(code) - at_start <= COMMANDS[line]
+
+
+@pytest.mark.usefixtures("at_start")
+def test_a_query_imports_neither_compilers_nor_files_of_other_tuners() -> None:
+    line = "recommend --op matmul --gpu h200 --shape m=512,n=512,k=512 --json"
+    code = f"import sys\nfrom kernrec.cli.app import run\nrun({line.split()!r})\nprint(*sys.modules, file=sys.stderr)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment(), check=True)
+    loaded = set(done.stderr.splitlines()[-1].split())
+    assert "kernrec.recommender.recommender" in loaded
+    assert not loaded & NOT_NEEDED

@@ -35,20 +35,31 @@ PLATFORMS = {
 RESOLVED = (
     ("linux-aarch64", "3.11", "[cuda12,cuda13,measure,train]"),
     ("macos-arm64", "3.14", "[cuda12,cuda13,measure,train]"),
-    ("windows-x86_64", "3.14", "[cuda12,cuda13,measure,plot,train]"),
+    ("windows-x86_64", "3.14", "[cuda12,measure,plot,train]"),
+    ("windows-x86_64", "3.14", "[cuda13,train]"),
 )
 """Platform, Python and extras: every platform but Linux x86-64, where these tests are installed, mostly for the Python
-that gets its wheels last; Matplotlib, with half of the packages, on one of them."""
+that gets its wheels last; Matplotlib, with half of the packages, on one of them. The last runs with every change."""
 
 PIP_AS_ON = """
-import json, sys
+import json, os, sys
 from pip._vendor.packaging import markers
 environment = json.loads(sys.argv[1])
 markers.default_environment = lambda: environment
+
+def no_download(preparer, requirements, parallel_builds=False):
+    names = [{"metadata": {"name": requirement.name}} for requirement in requirements]
+    print(json.dumps({"install": names}), flush=True)
+    os._exit(0)
+
+from pip._internal.operations.prepare import RequirementPreparer
+RequirementPreparer.prepare_linked_requirements_more = no_download
 from pip._internal.cli.main import main
 sys.exit(main(sys.argv[2:]))
 """
-"""pip with the environment markers of another platform: its --platform chooses wheels but leaves the markers alone."""
+"""pip with the environment markers of another platform: its --platform chooses wheels but leaves the markers alone.
+It resolves by the metadata that the index serves beside each wheel, and ends there: some versions download half a
+gigabyte of wheels even in a dry run, before they report the same names."""
 
 
 @pytest.fixture(scope="module")
@@ -72,11 +83,12 @@ def test_the_wheel_carries_the_database_and_the_workloads(wheel: Path) -> None:
 @pytest.mark.slow
 def test_an_empty_environment_recommends_outside_the_checkout(wheel: Path, tmp_path: Path) -> None:
     home = tmp_path / "environment"
-    venv.create(home, with_pip=True)
+    venv.create(home)
     python = home / "bin" / "python"
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "KERNREC_"))}
-    install = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", wheel]
-    subprocess.run(install, check=True, env=environment, timeout=600)
+    pip = [sys.executable, "-m", "pip", "--python", python]  # a pip of its own would be installed first
+    options = ["--quiet", "--disable-pip-version-check", "--no-compile"]  # most of what is installed is not imported
+    subprocess.run([*pip, "install", *options, wheel], check=True, env=environment, timeout=600)
     command = [home / "bin" / "kernrec", "recommend", "--op", "conv", "--gpu", "rtx4090", "--json"]
     done = subprocess.run(
         command, capture_output=True, text=True, env=environment, cwd=tmp_path, timeout=120, check=True
@@ -85,10 +97,10 @@ def test_an_empty_environment_recommends_outside_the_checkout(wheel: Path, tmp_p
 
     # Without CuPy a query works; what needs a compiler says which extra to install.
     code = "from kernrec.compile import compile_source; compile_source('', 86)"
-    asked = subprocess.run(
+    recommended = subprocess.run(
         [python, "-c", code], capture_output=True, text=True, env=environment, cwd=tmp_path, timeout=60, check=False
     )
-    assert ".[cuda13]" in asked.stderr.splitlines()[-1]
+    assert ".[cuda13]" in recommended.stderr.splitlines()[-1]
 
 
 def requirements(wheel: Path) -> list[Requirement]:
@@ -99,17 +111,15 @@ def requirements(wheel: Path) -> list[Requirement]:
 
 
 def test_a_query_requires_no_library_of_training_or_compiling(wheel: Path) -> None:
-    needed = {one.name for one in requirements(wheel) if one.marker is None or "extra" not in str(one.marker)}
+    needed = {r.name for r in requirements(wheel) if r.marker is None or "extra" not in str(r.marker)}
     assert needed == {"duckdb", "numpy", "rich", "typer"}
 
 
-@pytest.fixture(scope="module")
-def package_index() -> None:
-    """Skips a test where the package index does not answer."""
+def index_answers() -> bool:
+    """Whether the package index does."""
     probe = ["install", "--dry-run", "--ignore-installed", "--no-deps", "--quiet", "--retries", "1", "rich"]
     command = [sys.executable, "-m", "pip", "--timeout", "15", *probe]
-    if subprocess.run(command, capture_output=True, check=False).returncode:
-        pytest.skip("the package index does not answer")
+    return subprocess.run(command, capture_output=True, check=False).returncode == 0
 
 
 def resolved(requirement: str, platform: str, python: str) -> set[str]:
@@ -129,15 +139,16 @@ def resolved(requirement: str, platform: str, python: str) -> set[str]:
     options += [f"--platform={tag}" for tag in tags]
     command = [sys.executable, "-c", PIP_AS_ON, json.dumps(environment), "install", *options, requirement]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode and not index_answers():
+        pytest.skip("the package index does not answer")
     assert done.returncode == 0, done.stderr
     return {entry["metadata"]["name"].lower() for entry in json.loads(done.stdout)["install"]}
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("package_index")
 @pytest.mark.parametrize(
     ("platform", "python", "extras"),
-    [pytest.param(*case, marks=[] if case[0].startswith("windows") else pytest.mark.deep) for case in RESOLVED],
+    [*(pytest.param(*case, marks=pytest.mark.deep) for case in RESOLVED[:-1]), RESOLVED[-1]],
 )
 def test_every_platform_and_python_has_wheels(wheel: Path, platform: str, python: str, extras: str) -> None:
     names = resolved(f"{wheel}{extras}", platform, python)
@@ -145,5 +156,6 @@ def test_every_platform_and_python_has_wheels(wheel: Path, platform: str, python
     on_mac = platform == "macos-arm64"
     assert names & {"xgboost", "xgboost-cpu"} == {"xgboost" if on_mac else "xgboost-cpu"}
     assert names.isdisjoint({"cupy-cuda12x", "cupy-cuda13x"}) == on_mac
-    assert {"nvidia-ml-py", "scipy"} <= names
+    assert ("nvidia-ml-py" in names) == ("measure" in extras)
+    assert "scipy" in names
     assert ("matplotlib" in names) == ("plot" in extras)

@@ -12,6 +12,9 @@ from kernrec.interop.json_document import read_text
 from kernrec.interop.moe_configs import TILES, read_moe_configs
 from kernrec.interop.triton_autotune import read_autotune_configs
 
+_LARGEST = 16 << 20
+"""Bytes of a file; that of a whole network has some hundred thousand."""
+
 
 def read_config_list(path: Path, source: str) -> list[dict[str, int]]:
     """The different configs in a JSON file of vLLM, SGLang, Inductor or Triton, for a Triton function.
@@ -23,7 +26,7 @@ def read_config_list(path: Path, source: str) -> list[dict[str, int]]:
     Raises:
         UsageError: in one line that names the file, for any other file.
     """
-    text, whole = read_text(path)
+    text, whole = read_text(path, _LARGEST)
     if not whole:
         raise UsageError(f"{path} is cut short")
     start = text.lstrip()[:400]

@@ -21,7 +21,7 @@ TUNABLES = ("BLOCK_M", "BLOCK_N", "BLOCK_K", "GROUP_M", "num_stages", "num_warps
 _OPTIONS = ("template_id", "template_hash", "EVEN_K", "ALLOW_TF32", "USE_FAST_ACCUM", "ACC_TYPE", "hint_override")
 """Members beside the tunables."""
 _TYPES = {"f16": "torch.float16", "bf16": "torch.bfloat16", "f32": "torch.float32", "tf32": "torch.float32"}
-_KEY = re.compile(r"(?:[^+()\n]{1,80}\+)?\(\((?:torch\.\w+|[\d, \[\]()]|, torch\.\w+)+\)\)(?:\+[\w=.&-]+)?\+\w+")
+_KEY = re.compile(r"(?:[^+()\n]{1,80}\+)?\(\((?:torch\.\w++|[\d, \[\]()])+\)\)(?:\+[\w=.&-]+)?\+\w+")
 _LARGEST = 16 << 20
 _MOST_CONFIGS = 65_536
 

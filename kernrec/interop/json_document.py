@@ -31,15 +31,15 @@ class CutShort(Exception):  # noqa: N818 - not a failure: the reader uses what c
     """The text ends too early."""
 
 
-def read_text(path: Path) -> tuple[str, bool]:
+def read_text(path: Path, largest: int | None = None) -> tuple[str, bool]:
     """(the text of a file, whether it is complete); whether it is compressed is detected from its first bytes.
 
-    Raises `UsageError` for a file that cannot be read, is larger than `MOST_BYTES`, unpacks to more than `MOST_RATIO`
-    times its size, has more than `MOST_VALUES` values or is not text.
+    Raises `UsageError` for a file that cannot be read, is larger than `largest` bytes (by default `MOST_BYTES`)
+    uncompressed, unpacks to more than `MOST_RATIO` times its size, has more than `MOST_VALUES` values or is not text.
     """
     try:
         with path.open("rb") as file:
-            data, whole = _read(file, path)
+            data, whole = _read(file, path, largest or MOST_BYTES)
     except OSError as error:
         raise UsageError(f"cannot read {path}: {(error.strerror or str(error)).lower()}") from None
     if data.count(b",") + data.count(b"[") + data.count(b"{") > MOST_VALUES:
@@ -52,7 +52,7 @@ def read_text(path: Path) -> tuple[str, bool]:
         return data[: error.start].decode("utf-8-sig"), False
 
 
-def _read(file: BinaryIO, path: Path) -> tuple[bytes, bool]:
+def _read(file: BinaryIO, path: Path, largest: int) -> tuple[bytes, bool]:
     """(content, whether it is complete) of a file that may be compressed; if damaged, what precedes the damage."""
     parts: list[bytes] = []
     size = taken = 0
@@ -72,8 +72,8 @@ def _read(file: BinaryIO, path: Path) -> tuple[bytes, bool]:
                     chunk, packed = packed.unused_data, zlib.decompressobj(wbits=31)
             parts.append(part)
             size += len(part)
-            if size > MOST_BYTES:
-                raise UsageError(f"{path} holds more than {MOST_BYTES // 2**20} MiB, uncompressed; it is not read")
+            if size > largest:
+                raise UsageError(f"{path} holds more than {largest // 2**20} MiB, uncompressed; it is not read")
             if size > _RATIO_FREE + MOST_RATIO * taken:
                 raise UsageError(f"{path} unpacks to more than {MOST_RATIO} times its size; it is not read")
     return b"".join(parts), packed is None or packed.eof

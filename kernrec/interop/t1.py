@@ -140,6 +140,8 @@ class _T1Reader:
         name = str(self.need(parameter, "Name"))
         what = f"{self.where}: TuningParameters {name}"
         values = read_values(what, self.need(parameter, "Values"))
+        if not values:
+            raise UsageError(f"{what}: Values is empty")
         if not all(isinstance(value, int) or (isinstance(value, float) and value.is_integer()) for value in values):
             raise UsageError(f"{what}: only whole numbers can be tuned, got {values!r:.60}")
         return name, list(dict.fromkeys(int(value) for value in values))
@@ -262,7 +264,7 @@ class _T1Reader:
 
     def fill(self, what: str, argument: Mapping[str, Any], dtype: str) -> str:
         kind, value = argument.get("FillType", "Constant"), argument.get("FillValue", 0)
-        if kind in ("Constant", "Random") and not isinstance(value, int | float):
+        if kind in ("Constant", "Random") and (isinstance(value, bool) or not isinstance(value, int | float)):
             raise UsageError(f"{what}: FillValue: expected a number, got {value!r:.40}")
         if kind == "Constant":
             return f"constant {_decimal(value)}" if value else "zeros"

@@ -12,6 +12,7 @@ from kernrec.ptx import Counts, KernelLaunch, Module, emulate, parse
 from kernrec.ptx.ir.declarations import OPAQUE_TYPES
 
 _LARGEST_SOURCE = 16 << 20
+_COMPILE_LIMIT_S = 120.0
 
 
 @dataclass(frozen=True)
@@ -92,7 +93,8 @@ def emulate_file(launch: FileLaunch, *, check_races: bool = False, budget: int =
 
 def _compiled(text: str, launch: FileLaunch) -> Compiled:
     """In a process of its own: a few macros that multiply each other keep the compiler busy without end."""
-    ((_, result),) = compile_many([CompileJob(text, launch.sm, launch.defines, launch.path.name)], processes=1)
+    job = CompileJob(text, launch.sm, launch.defines, launch.path.name)
+    ((_, result),) = compile_many([job], processes=1, timeout_s=_COMPILE_LIMIT_S)
     if isinstance(result, CompileError):
         raise result
     return result

@@ -5,7 +5,6 @@ launch holds all that its counts depend on: the kernel with the files of its ten
 launch, the instruction budget of a block, and the emulator's own sources. What the emulator refused is kept as well.
 """
 
-import hashlib
 import json
 import zlib
 from collections.abc import Sequence
@@ -25,6 +24,7 @@ from kernrec.profile.fit_profile import Profile
 from kernrec.profile.probe_profile import LaunchProfile
 from kernrec.profile.sample_profile import entry_name
 from kernrec.util.atomic_write import write_whole
+from kernrec.util.file_hash import files_hash
 
 _ROOT = Path(__file__).parents[1]
 _MODULES = ("sample_profile", "cache_behavior", "tensor_values", "wave_reuse")  # of this room: what is counted, and how
@@ -50,7 +50,11 @@ class EmulationCache:
         """
         try:
             kept = json.loads(zlib.decompress(self._path(launch).read_bytes()))
-            return str(kept["refused"]) if "refused" in kept else [_restored(one, compiled) for one in kept["launches"]]
+            return (
+                str(kept["refused"])
+                if "refused" in kept
+                else [_restored(fields, compiled) for fields in kept["launches"]]
+            )
         except (OSError, ValueError, KeyError, TypeError, zlib.error, KernrecError):
             return None
 
@@ -92,10 +96,5 @@ def _restored(kept: dict[str, object], compiled: Compiled) -> LaunchProfile:
 @once
 def emulator_hash() -> str:
     """A hash of the sources that decide what the emulator counts and what it refuses."""
-    digest = hashlib.sha256()
-    for path in [
-        *sorted((_ROOT / "ptx").rglob("*.py")),
-        *(_ROOT / "profile" / f"{name}.py" for name in _MODULES),
-    ]:
-        digest.update(path.read_bytes())
-    return digest.hexdigest()
+    modules = (_ROOT / "profile" / f"{name}.py" for name in _MODULES)
+    return files_hash(_ROOT, [*(_ROOT / "ptx").rglob("*.py"), *modules])

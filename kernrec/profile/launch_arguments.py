@@ -31,6 +31,8 @@ from kernrec.ptx.state.textures import ADDRESSES, FILTERS
 
 _ELEMENTS = {name: kind for name, kind in ELEMENTS.items() if name != "bf16" and name[:2] != "f8"}
 _SCALARS = ("i8", "u8", "i16", "u16", "i32", "u32", "i64", "u64", "f32", "f64")
+_LONGEST = 1 << 16
+"""Characters of a description; Linux passes twice as many to a program."""
 _BUFFER = re.compile(r"([A-Za-z_]\w*)=(?:(zeros|nan):)?([a-z]+[0-9]+)\[([0-9]{1,18})\]")
 _IMAGE = re.compile(r"([A-Za-z_]\w*)=(?:texture|surface)(?:\(([\w=, ]*)\))?:(.+)")
 _MAP = re.compile(r"([A-Za-z_]\w*)=map\(([\w=, ]*)\):(.+)")
@@ -125,6 +127,8 @@ def read_description(text: str) -> Description:
     Raises:
         UsageError: a text that is not a description, or a value that is not a number.
     """
+    if len(text) > _LONGEST:
+        raise UsageError(f"the description of an argument has {len(text)} characters; at most {_LONGEST} are read")
     if match := _BUFFER.fullmatch(text):
         return BufferDescription(match[1], match[2], match[3], int(match[4]))
     if match := _IMAGE.fullmatch(text):

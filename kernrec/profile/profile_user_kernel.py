@@ -38,6 +38,9 @@ class ProfileFailure:
     message: str
     """Why, in one line."""
 
+    stopped: bool = False
+    """Whether the limits of time and memory ended the compiler: the source may do so with every config."""
+
 
 Outcome = tuple[list[Config], list[ProfileRow]] | ProfileFailure
 """Configs with the rows to store of all of them, or a config that cannot be profiled."""
@@ -73,7 +76,8 @@ def profile_configs(
         for job, result in _compile(jobs(), opened):
             equal = configs_of.pop(job)
             if isinstance(result, CompileError):
-                yield from (ProfileFailure(config, str(result)) for config in equal)
+                stopped = result.reason != "compile"
+                yield from (ProfileFailure(config, str(result), stopped) for config in equal)
                 continue
             for config in equal:
                 yield from tasks.add(config, result)

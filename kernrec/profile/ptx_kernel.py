@@ -30,7 +30,8 @@ from kernrec.profile.launch_arguments import (
 from kernrec.profile.sample_profile import argument_mismatch
 from kernrec.profile.tensor_values import load_npy
 from kernrec.ptx import Module, parse
-from kernrec.ptx.ir.program import Function, Register
+from kernrec.ptx.ir.operand import Register
+from kernrec.ptx.ir.program import Function
 
 _WIDTHS = (8, 16, 32, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
 _HEIGHTS = (1, 2, 4, 8, 16, 32)

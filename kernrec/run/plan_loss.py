@@ -22,12 +22,12 @@ class PlanLoss:
     worst: float
     shapes: int
     """How many shapes were drawn."""
-    asked: int
+    uncovered: int
     """Those that the variant of their range cannot run: the engine is asked about them, and nothing is lost."""
     ranges: int
 
     def __str__(self) -> str:
-        unplanned = f"; {self.asked} fit no range and are asked about one by one" if self.asked else ""
+        unplanned = f"; {self.uncovered} fit no range and are asked about one by one" if self.uncovered else ""
         return (
             f"{self.ranges} ranges lose {self.mean * 100:.1f} % on average against the best config of each shape,"
             f" {self.p95 * 100:.1f} % at the 95th percentile, {self.worst * 100:.1f} % at worst, by prediction over"

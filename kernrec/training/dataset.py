@@ -8,6 +8,7 @@ import numpy as np
 from kernrec.errors import UsageError
 from kernrec.model.learn import features
 from kernrec.model.learn.features import ModelInputs
+from kernrec.model.learn.lower_bound import least_log_ratio
 from kernrec.model.learn.model import HEADS
 
 Array = np.ndarray
@@ -101,6 +102,11 @@ class Dataset:
             "latency": np.concatenate([group.inputs.latency_s for group in self.groups]),
             "power": np.concatenate([group.inputs.power_w for group in self.groups]),
         }
+
+    @cached_property
+    def least(self) -> Array:
+        """log(least time that the rows can take / the prior's), (N,)."""
+        return np.concatenate([least_log_ratio(group.inputs) for group in self.groups])
 
     @cached_property
     def residual(self) -> dict[str, Array]:

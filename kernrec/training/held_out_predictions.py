@@ -17,6 +17,7 @@ import numpy as np
 
 from kernrec.errors import KernrecError, UsageError
 from kernrec.model.learn.conformal import Interval
+from kernrec.model.learn.lower_bound import least_log_ratio
 from kernrec.model.learn.model import Model
 from kernrec.model.prior.calibration import Calibration
 from kernrec.recommender.estimate.correction import interval_of
@@ -191,7 +192,8 @@ def _add_learned(problem: HeldOutProblem, members: list[RowGroup], models: list[
         end: {"latency": [], "energy": []} for end in ("value", "low", "high")
     }
     for group, model in zip(members, models, strict=True):
-        ratios, distance = model.log_ratio(model.rows(group.inputs), group.gpu in model.gpus)
+        least = least_log_ratio(group.inputs)
+        ratios, distance = model.log_ratio(model.rows(group.inputs), group.gpu in model.gpus, least)
         latency = group.inputs.latency_s * np.exp(ratios["latency"])
         energy = latency * group.inputs.power_w * np.exp(ratios.get("power", 0.0))
         for quantity, costs in (("latency", latency), ("energy", energy)):

@@ -20,6 +20,7 @@ from kernrec.model.learn.conformal import NEW_GPU, NEW_KERNEL, Interval, calibra
 from kernrec.model.learn.extent import Extent
 from kernrec.model.learn.features import parts
 from kernrec.model.learn.forest import Forest
+from kernrec.model.learn.lower_bound import bounded
 from kernrec.model.learn.model import HEADS, SHAPE, Model, difference_score, faded, transfer_score
 from kernrec.training import scores
 from kernrec.training.boosting import HeadData, TrainedHead, TrainingSettings, fold_of_rows, train_head, trees_of
@@ -77,7 +78,7 @@ def train(data: Dataset, settings: TrainingSettings | None = None) -> Model:
             predictions, far = _transfer_predictions(data, {"latency": shape}, unit, problems, settings.shape)
             predictions = {"latency": faded(predictions["latency"], far)}
             carried = all_scores["share carried to held-out GPUs"] = shape.data.slope(predictions["latency"])
-            predictions["latency"] *= carried
+            predictions["latency"] = bounded(carried * predictions["latency"], data.least)
             all_scores |= _difference_scores(data, predictions["latency"])
         else:
             predictions, far = _transfer_predictions(data, heads, unit, problems, settings)

@@ -101,7 +101,7 @@ class Trial:
     kernel: Kernel
     """Of the launch."""
     tuning_hash: str
-    asked: int
+    proposed: int
     """How many configs were asked for; fewer have results where others cannot run."""
     results: Sequence[tuple[Mapping[str, int], Result]]
     """Configs in kernrec's names, with what they take."""
@@ -120,7 +120,7 @@ def keep(trial: Trial, machine: "Machine", compiler: str) -> None:
     """
     kernel = trial.kernel
     problem = kernel.definition.problem()
-    session = f"{SESSION} {trial.tuning_hash} {trial.asked} {uuid.uuid4().hex[:12]}"
+    session = f"{SESSION} {trial.tuning_hash} {trial.proposed} {uuid.uuid4().hex[:12]}"
     now = datetime.now(UTC).replace(tzinfo=None)
     origin = MeasurementOrigin(session, now, f"{compiler} autotune, kernrec {__version__}")
     device = MeasuredDevice(device=machine.name, device_uuid_hash=machine.uuid_hash, **machine.settings())

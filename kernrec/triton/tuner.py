@@ -30,7 +30,7 @@ class _Running:
     """Of the configs in the launch's list."""
     machine: Machine | None
     """None where measurements cannot be kept."""
-    asked: int
+    proposed: int
     """How many configs were asked for."""
     results: dict[int, Result] = field(default_factory=dict)
     """By place."""
@@ -70,7 +70,8 @@ class Tuner:
 
         def measured(*arguments: Any, config: Any, **options: Any) -> list[float]:
             nonlocal do_bench
-            if do_bench is None:  # asked for by Triton when it is needed: without a driver there is none
+            # Asked for when it is needed: without a driver there is none, and a single config is not measured.
+            if do_bench is None and self._running is not None:
                 do_bench, tuned.do_bench = tuned.do_bench, timed
             return self._measured(config, lambda: bench(*arguments, config=config, **options))
 
@@ -193,7 +194,7 @@ class Tuner:
             places = [(config, launch.place_of(config)) for config in listed_configs(kernel)]
             results = [(config, running.results[place]) for config, place in places if place in running.results]
             compiler = triton_compiler()
-            keep(Trial(kernel, launch.tuning_hash(compiler), running.asked, results), machine, compiler)
+            keep(Trial(kernel, launch.tuning_hash(compiler), running.proposed, results), machine, compiler)
         except KernrecError as error:
             _warn(f"{launch.name}: what was measured is not kept: {error}")
 

@@ -1,5 +1,7 @@
 """The analysis of a source at hand is that of `kernrec analyze`, apart or in the caller's process."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -15,7 +17,8 @@ ARGUMENTS = ["f32:2", "x=f32[100000]", "y=f32[100000]", "i32:100000"]
 
 
 @pytest.mark.slow
-def test_apart_and_in_process_the_answer_is_the_same() -> None:
+def test_apart_and_in_process_the_answer_is_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KERNREC_DB", str(tmp_path / "own.duckdb"))  # the profile is stored
     wanted = SourceAnalysis(AXPY, "rtx4090", arguments=ARGUMENTS, grid=[391], block=[256])
     apart = analyze_source(wanted)
     arguments = {"alpha": 2.0, "x": np.zeros(100_000, np.float32), "y": np.zeros(100_000, np.float32), "n": 100_000}
@@ -26,7 +29,7 @@ def test_apart_and_in_process_the_answer_is_the_same() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changed", "said"),
+    ("changed", "message"),
     [
         ({"source": '#include "/etc/passwd"'}, "other files are not read"),
         ({"gpu": "h2000"}, "unknown GPU"),
@@ -37,9 +40,9 @@ def test_apart_and_in_process_the_answer_is_the_same() -> None:
         ({"source": ".version 8.0", "spec": "name = 1"}, "a spec goes with CUDA"),
     ],
 )
-def test_what_names_a_file_or_is_too_large_is_refused(changed: dict[str, object], said: str) -> None:
+def test_what_names_a_file_or_is_too_large_is_refused(changed: dict[str, object], message: str) -> None:
     given = {"source": AXPY, "gpu": "rtx4090", "arguments": ARGUMENTS} | changed
-    with pytest.raises(UsageError, match=said):
+    with pytest.raises(UsageError, match=message):
         analyze_source(SourceAnalysis(**given))  # type: ignore[arg-type]
 
 

@@ -75,7 +75,7 @@ def test_a_source_that_does_not_compile_says_why() -> None:
 
 
 @pytest.mark.parametrize(
-    ("source", "changed", "said"),
+    ("source", "changed", "message"),
     [
         ('#include "/etc/passwd"\n' + AXPY, {}, "other files are not read"),
         ("", {}, "the source is empty"),
@@ -90,8 +90,8 @@ def test_a_source_that_does_not_compile_says_why() -> None:
         (AXPY, {"defines": {"N": "1 -I/etc"}}, "define"),
     ],
 )
-def test_what_cannot_be_checked_is_refused_in_one_line(source: str, changed: dict[str, object], said: str) -> None:
-    with pytest.raises(UsageError, match=said) as refused:
+def test_what_cannot_be_checked_is_refused_in_one_line(source: str, changed: dict[str, object], message: str) -> None:
+    with pytest.raises(UsageError, match=message) as refused:
         checked(source, changed.pop("reference", None), **changed)
     assert "\n" not in str(refused.value)
 

@@ -130,26 +130,35 @@ def _environment(home: Path) -> dict[str, str]:
 def _run_in_terminal(block: Block, command: str, folder: Path, home: Path) -> str:
     """What a terminal shows: standard output, then what is on standard error.
 
-    Commands of the README, and those that need a shell, run in a process of their own; others in this one.
+    Commands of the README, and those that need a shell, run in a process of their own; others in this one, and only
+    the pipe or the redirection behind them in a shell.
     """
-    arguments = None if block.page.name == "README.md" else _arguments(command)
+    arguments, behind = (None, "") if block.page.name == "README.md" else _arguments(command)
     if arguments is None:
         status, shown, errors = _in_a_shell(command, folder, home)
     else:
-        done = run_here(*arguments, cwd=folder, variables=_environment(home), in_terminal=True)
+        done = run_here(*arguments, cwd=folder, variables=_environment(home), in_terminal=not behind)
         status, shown, errors = done.returncode, done.stdout, done.stderr
+        if behind:
+            shell = ["bash", "-c", f"cat {behind}"]
+            piped = subprocess.run(shell, cwd=folder, input=shown, capture_output=True, text=True, check=False)
+            status, shown, errors = status or piped.returncode, piped.stdout, errors + piped.stderr
     output = shown + re.sub(r"^.* (?:so far|left)\n", "", errors, flags=re.MULTILINE)  # of a slow machine
     assert status == 0, f"{block}: {command}: exit status {status}\n{output}"
     return output
 
 
-def _arguments(command: str) -> list[str] | None:
-    """The arguments of a call of kernrec; None for a command that needs a shell, for a pipe or a file, say."""
-    lexer = shlex.shlex(command.replace("\\\n", " "), posix=True, punctuation_chars="|&;<>$*")
+def _arguments(command: str) -> tuple[list[str] | None, str]:
+    """The arguments of a call of kernrec, and the pipe or redirection of its output behind them; None for a command
+    that needs a shell for more."""
+    parts = re.fullmatch(r"([^|>]*?)( [|>] .*)?", command.replace("\\\n", " "))
+    if parts is None:
+        return None, ""
+    lexer = shlex.shlex(parts[1], posix=True, punctuation_chars="|&;<>$*")
     lexer.whitespace_split = True
     words = list(lexer)
     needs_shell = words[0] != "kernrec" or any(set(word) <= set(lexer.punctuation_chars) for word in words)
-    return None if needs_shell else words[1:]
+    return (None, "") if needs_shell else (words[1:], parts[2] or "")
 
 
 def _in_a_shell(command: str, folder: Path, home: Path) -> tuple[int, str, str]:

@@ -32,8 +32,8 @@ NOTES = (
 PLAIN = {
     "figure", "value", "change", "config", "against", "name", "title", "sm", "sms", "memory", "memory bandwidth", "l2",
     "tdp w", "boost clock", "aliases", "dimensions", "codes", "dtypes", "layouts", "min sm", "dtype min sm", "hash",
-    "tunables", "description", "op", "kernel", "quantity", "method", "problems", "row", "path", "about", "by", "cost",
-    "dtype", "s/s per k", "/million s", "s/s", "s/J", "with each layer's", "of a year", "default",
+    "tunables", "description", "op", "ops", "kernel", "quantity", "method", "problems", "row", "path", "about", "by",
+    "cost", "dtype", "s/s per k", "/million s", "s/s", "s/J", "with each layer's", "of a year", "default",
     "configs", "time", "first config", "energy saved", "age", "failed", "last measured", "calls/s",
 }  # fmt: skip
 """Column heads that are data sheet figures, or words of everyday."""

@@ -14,7 +14,7 @@ from kernrec.kernel import Config, Kernel, Space, all_kernels
 from kernrec.recommender import Recommender
 from tests.helpers.nvcc import complaints
 
-SMS = (75, 80, 90, 120)
+SMS = (75, 80, 90, 100, 120)
 """The first and the last architecture, and those from which on the library's sources differ or take other configs."""
 
 CASES = [(kernel, dtype, layout) for kernel in all_kernels() for dtype in kernel.dtypes for layout in kernel.layouts]
@@ -76,6 +76,7 @@ def test_nvcc_compiles_a_kernel_for_tensor_cores_without_a_warning(tmp_path: Pat
 
 
 @pytest.mark.slow
+@pytest.mark.every(2)
 @pytest.mark.parametrize("number", [_case(number) for number in range(len(DTYPES))])
 def test_nvcc_compiles_every_kernel_and_dtype_without_a_warning(number: int, tmp_path: Path) -> None:
     """Dtypes of a kernel take its vector widths in turn."""

@@ -49,9 +49,9 @@ def answer(recommender: Recommender, op: str, shape: str, layout: str | None = N
 @pytest.fixture(scope="module")
 def answers(recommender: Recommender) -> list[Recommendation]:
     """A small problem of every op, in its first dtype and, where it has several, in another layout too."""
-    asked = [(op, shape, layout) for op, shape in SHAPES.items() for layout in {None: 0, LAYOUTS.get(op): 0}]
+    problems = [(op, shape, layout) for op, shape in SHAPES.items() for layout in {None: 0, LAYOUTS.get(op): 0}]
     batched = answer(recommender, "matmul", "m=9,n=24,k=32,batch=2,activation=2", "nn", "f16")
-    return [batched, *(answer(recommender, op, shape, layout) for op, shape, layout in asked)]
+    return [batched, *(answer(recommender, op, shape, layout) for op, shape, layout in problems)]
 
 
 def drawn(problem: Problem) -> dict[str, np.ndarray]:

@@ -87,11 +87,11 @@ def test_every_figure_has_its_source(gpu: GPU) -> None:
 
 @pytest.mark.parametrize("sm", [70, 75, 80, 86, 89, 90, 100, 120])
 def test_limits_of_an_sm_are_consistent(sm: int) -> None:
-    at = kernrec.gpu.limits(sm)
-    assert at.smem_per_block + at.smem_reserved_per_block == at.smem_per_sm
-    assert at.smem_per_block % at.smem_allocation_unit == 0
-    assert at.max_warps_per_sm * 32 >= at.max_threads_per_block
-    assert at.max_warps_per_sm % at.schedulers == 0
+    limits = kernrec.gpu.limits(sm)
+    assert limits.smem_per_block + limits.smem_reserved_per_block == limits.smem_per_sm
+    assert limits.smem_per_block % limits.smem_allocation_unit == 0
+    assert limits.max_warps_per_sm * 32 >= limits.max_threads_per_block
+    assert limits.max_warps_per_sm % limits.schedulers == 0
 
 
 def test_names_and_generation_files_list_the_same_gpus() -> None:

@@ -42,26 +42,26 @@ smem = st.one_of(st.integers(-200, 240_000), st.sampled_from([0, 65536, 65537, 1
     ],
 )
 def test_known_blocks(sm: int, block: tuple[int, int, int], blocks: int, limiter: str) -> None:
-    found = occupancy(limits(sm), *block)
-    assert (found.blocks, LIMITERS[found.limiter]) == (blocks, limiter)
-    assert found.warps == blocks * -(-block[0] // 32)
-    assert found.fraction == found.warps / limits(sm).max_warps_per_sm
+    result = occupancy(limits(sm), *block)
+    assert (result.blocks, LIMITERS[result.limiter]) == (blocks, limiter)
+    assert result.warps == blocks * -(-block[0] // 32)
+    assert result.fraction == result.warps / limits(sm).max_warps_per_sm
 
 
 @pytest.mark.parametrize(
     "block", [(0, 32, 0), (-1, 32, 0), (1025, 32, 0), (128, 256, 0), (1024, 65, 0), (992, 72, 0), (32, 32, 101377)]
 )
 def test_what_cannot_be_launched_has_no_blocks_and_no_limiter(block: tuple[int, int, int]) -> None:
-    found = occupancy(limits(86), *block)
-    assert (found.blocks, found.warps, found.fraction, found.limiter) == (0, 0, 0.0, -1)
+    result = occupancy(limits(86), *block)
+    assert (result.blocks, result.warps, result.fraction, result.limiter) == (0, 0, 0.0, -1)
 
 
 @given(sm=sms, rows=st.lists(st.tuples(threads, registers, smem), min_size=1, max_size=50))
 def test_arrays_and_single_values_agree(sm: int, rows: list[tuple[int, int, int]]) -> None:
     many = occupancy(limits(sm), *np.array(rows).T)
     for i, row in enumerate(rows):
-        one = occupancy(limits(sm), *row)
-        assert (one.blocks, one.warps, one.fraction, one.limiter) == (
+        single = occupancy(limits(sm), *row)
+        assert (single.blocks, single.warps, single.fraction, single.limiter) == (
             many.blocks[i],
             many.warps[i],
             many.fraction[i],
@@ -86,8 +86,8 @@ def test_asking_for_more_never_fits_more_blocks(
 
 
 def test_a_scalar_is_broadcast_against_an_array() -> None:
-    found = occupancy(limits(89), np.array([64, 128, 256]), 64, 1024)
-    assert found.blocks.tolist() == [occupancy(limits(89), t, 64, 1024).blocks for t in (64, 128, 256)]
+    result = occupancy(limits(89), np.array([64, 128, 256]), 64, 1024)
+    assert result.blocks.tolist() == [occupancy(limits(89), t, 64, 1024).blocks for t in (64, 128, 256)]
 
 
 HEADER = next(Path(sysconfig.get_path("purelib")).glob("nvidia/**/cuda_occupancy.h"), None)
@@ -134,18 +134,22 @@ def test_blocks_are_those_of_the_cuda_toolkit(tmp_path: Path) -> None:
     draw = np.random.default_rng(2)
     count = 5_000
     for sm in ARCHITECTURES:
-        at = limits(sm)
+        of_sm = limits(sm)
         block = np.stack(
             [
                 draw.integers(1, 1025, count),
                 draw.integers(1, 256, count),
-                draw.integers(0, at.smem_per_block + 1, count) // draw.integers(1, 64, count),
+                draw.integers(0, of_sm.smem_per_block + 1, count) // draw.integers(1, 64, count),
             ]
         )
-        device = f"{sm} {at.max_warps_per_sm} {at.smem_per_sm} {at.smem_per_block} {at.smem_reserved_per_block}"
+        device = (
+            f"{sm} {of_sm.max_warps_per_sm} {of_sm.smem_per_sm} {of_sm.smem_per_block} {of_sm.smem_reserved_per_block}"
+        )
         rows = "\n".join(f"{device} {t} {r} {s}" for t, r, s in block.T)
         answer = subprocess.run([program], input=rows, capture_output=True, text=True, check=True).stdout
-        np.testing.assert_array_equal(occupancy(at, *block).blocks, np.array(answer.split(), int), err_msg=f"sm_{sm}")
+        np.testing.assert_array_equal(
+            occupancy(of_sm, *block).blocks, np.array(answer.split(), int), err_msg=f"sm_{sm}"
+        )
 
 
 def test_l1_has_what_shared_memory_leaves() -> None:

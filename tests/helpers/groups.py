@@ -20,7 +20,7 @@ def simulated_inputs(count: int, seed: int, gpu: str = "rtx4090") -> ModelInputs
     return ModelInputs(
         gpu=find_gpu(gpu),
         flops=float(np.exp(draw.uniform(20, 26))),
-        bytes=float(np.exp(draw.uniform(15, 20))),
+        bytes=float(np.exp(draw.uniform(12, 17))),  # which pass within the latency
         tunables={"tile": draw.choice([16, 32, 64], count), "stages": draw.choice([1, 2, 3], count)},
         latency_s=latency,
         power_w=power,
@@ -56,10 +56,10 @@ def simulated_groups(
 ) -> list[RowGroup]:
     """Groups of one kernel on one GPU: measured = prior * factor * noise, latency and power."""
     draw = np.random.default_rng(seed)
-    found = []
+    groups = []
     for number in range(problems):
         inputs = simulated_inputs(rows, seed * 1000 + number, gpu)
         latency = inputs.latency_s * factor(inputs) * np.exp(draw.normal(0.0, noise, rows))
         energy = latency * inputs.power_w * 0.8 * np.exp(draw.normal(0.0, noise, rows))
-        found.append(RowGroup(gpu, f"problem {number}", "matmul", "simulated", "0" * 16, inputs, latency, energy))
-    return found
+        groups.append(RowGroup(gpu, f"problem {number}", "matmul", "simulated", "0" * 16, inputs, latency, energy))
+    return groups

@@ -19,8 +19,8 @@ def nvcc() -> str:
         for candidate in sorted(Path(folder).glob("cu[0-9]*/bin/nvcc"), reverse=True):
             if (candidate.parents[1] / "include" / "cuda_runtime.h").is_file():
                 return str(candidate)
-    if (found := shutil.which("nvcc")) is not None:
-        return found
+    if (installed := shutil.which("nvcc")) is not None:
+        return installed
     pytest.skip("there is no nvcc: pip install -e '.[dev]'")
 
 

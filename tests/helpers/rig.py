@@ -91,8 +91,8 @@ def outcomes(database: Path) -> dict[int, tuple[str, str]]:
     with Database.open(database) as opened:
         configs = {row["config_id"]: row["tunables"] for row in opened.rows("config")}
         rows = opened.rows("measurement")
-    found = {int(str(configs[r["config_id"]]).split('"i":')[1].rstrip("}")): r for r in rows}
-    return {i: (str(row["outcome"]), str(row["error"] or "")) for i, row in found.items()}
+    by_number = {int(str(configs[r["config_id"]]).split('"i":')[1].rstrip("}")): r for r in rows}
+    return {i: (str(row["outcome"]), str(row["error"] or "")) for i, row in by_number.items()}
 
 
 def gone(pids: Iterable[int]) -> bool:

@@ -122,10 +122,17 @@ OPS: dict[str, Trial] = {
             "matmul_wgmma": [
                 {"m": 1, "n": 8, "k": 16},
                 {"m": 70, "n": 72, "k": 80, "bias": 1},
-                {"m": 130, "n": 264, "k": 144},
+                {"m": 130, "n": 264, "k": 976},
                 {"m": 66, "n": 136, "k": 464, "batch": 2, "bias": 1, "activation": 1},
                 {"m": 130, "n": 704, "k": 32},
-            ]
+            ],
+            "matmul_tcgen05": [
+                {"m": 1, "n": 8, "k": 16},
+                {"m": 70, "n": 72, "k": 80, "bias": 1},
+                {"m": 130, "n": 264, "k": 144},
+                {"m": 66, "n": 136, "k": 464, "batch": 2, "bias": 1, "activation": 1},
+                {"m": 130, "n": 520, "k": 32, "batch": 2},
+            ],
         },
     ),
     "conv2d": Trial(
@@ -402,7 +409,7 @@ def run(case: Case, config: Config, problem: Problem, given: Tensors, budget: in
 
 def flaws(problem: Problem, given: Tensors, outputs: Tensors) -> list[str]:
     """How outputs differ from the op's float64 reference by more than f32 sums, rounded once, can."""
-    trial, found = OPS[problem.op], []
+    trial, faults = OPS[problem.op], []
     tensors = problem.tensors
     value = {name: decode_elements(tensor, tensors[name].dtype) for name, tensor in given.items()}
     expected = reference(problem, given)
@@ -414,8 +421,8 @@ def flaws(problem: Problem, given: Tensors, outputs: Tensors) -> list[str]:
             bound += ROUNDING[dtype] * (np.abs(expected[name]) + bound) + LEAST[dtype]
         wrong = ~(np.abs(decode_elements(got, dtype) - expected[name]) <= bound)
         if wrong.any():
-            found.append(f"{wrong.sum()} of {wrong.size} values of {name} are wrong on {problem.key}")
-    return found
+            faults.append(f"{wrong.sum()} of {wrong.size} values of {name} are wrong on {problem.key}")
+    return faults
 
 
 def given_inputs(problem: Problem) -> Tensors:

@@ -137,12 +137,12 @@ WRONG = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("content", "said"), WRONG.values(), ids=WRONG)
+@pytest.mark.parametrize(("content", "message"), WRONG.values(), ids=WRONG)
 def test_what_is_not_of_this_kernel_is_refused_in_one_line_and_nothing_is_stored(
-    database: Database, kernel: Kernel, write: Write, content: str, said: str
+    database: Database, kernel: Kernel, write: Write, content: str, message: str
 ) -> None:
     path = write(content)
-    with pytest.raises(UsageError, match=said) as caught:
+    with pytest.raises(UsageError, match=message) as caught:
         bind(database, kernel, path)
     assert "\n" not in str(caught.value)
     assert str(path) in str(caught.value)
@@ -164,11 +164,11 @@ TABLES = {
 }
 
 
-@pytest.mark.parametrize(("text", "said"), TABLES.values(), ids=TABLES)
+@pytest.mark.parametrize(("text", "message"), TABLES.values(), ids=TABLES)
 def test_a_table_that_cannot_be_read_says_why_in_one_line(
-    database: Database, kernel: Kernel, write: Write, text: str, said: str
+    database: Database, kernel: Kernel, write: Write, text: str, message: str
 ) -> None:
-    with pytest.raises(UsageError, match=said) as caught:
+    with pytest.raises(UsageError, match=message) as caught:
         bind(database, kernel, write(text, "rows.csv"), gpu="rtx3090")
     assert "\n" not in str(caught.value)
     assert set(database.counts().values()) == {0}
@@ -182,15 +182,15 @@ def test_a_table_that_cannot_be_read_says_why_in_one_line(
     ),
 )
 def test_no_table_escapes_as_anything_but_one_line(write: Write, header: list[str], lines: list[list[str]]) -> None:
-    said = ""
+    message = ""
     try:
-        found = read_table(
+        file = read_table(
             write("\n".join(",".join(cells) for cells in [header, *lines]), "rows.csv"), TableOptions(("bx", "tile"))
         )
-        assert all(result.latency_s is None or result.latency_s > 0 for result in found.results)
+        assert all(result.latency_s is None or result.latency_s > 0 for result in file.results)
     except UsageError as error:
-        said = str(error)
-    assert "\n" not in said
+        message = str(error)
+    assert "\n" not in message
 
 
 def test_a_parquet_file_cut_short_is_refused(database: Database, kernel: Kernel, write: Write) -> None:
@@ -227,9 +227,9 @@ def test_registers_that_agree_are_said_to(database: Database, kernel: Kernel, wr
 
 def test_a_problem_of_nothing_never_took_68_milliseconds() -> None:
     nothing, gpu = find_op("matmul").problem(m=1, n=1, k=1), find_gpu("a100")
-    said = implausible([0.068], nothing, gpu)
-    assert said is not None
-    assert "in which a single thread does matmul[m=1,n=1,k=1]" in said
+    message = implausible([0.068], nothing, gpu)
+    assert message is not None
+    assert "in which a single thread does matmul[m=1,n=1,k=1]" in message
 
 
 @pytest.mark.parametrize("gpu", ["t4", "a100", "rtx4090", "h200"])

@@ -8,8 +8,9 @@ import pytest
 
 from kernrec.errors import KernrecError, UsageError
 from kernrec.gpu import find_gpu
-from kernrec.interop import external_hash, read_results
 from kernrec.interop.import_export import export_t4, import_results
+from kernrec.interop.read_results import read_results
+from kernrec.interop.results import external_hash
 from kernrec.kernel import all_kernels
 from kernrec.op import find_op
 from kernrec.store import Database
@@ -52,10 +53,10 @@ def test_the_whole_of_a_file_after_a_part_of_it_adds_only_the_rest(database: Dat
     part = import_results(database, write(text[: text.index('"128,1"') + 30]), PROBLEM)
     assert (part.results, part.dropped) == (3, 1)
     assert [import_results(database, write(text), PROBLEM).added for _ in range(2)] == [2, 0]
-    (one,) = {row["session"] for row in database.rows("measurement")}
+    (session,) = {row["session"] for row in database.rows("measurement")}
     (answer, *_) = database.measured("rtx3090", ["vector_add"], PROBLEM.key)
     assert answer.sessions == 1
-    assert one
+    assert session
 
 
 def test_the_gpu_is_the_files_or_the_given_one_and_never_another(database: Database, write: Write) -> None:
@@ -104,20 +105,20 @@ def test_what_is_exported_can_be_imported(database: Database, write: Write) -> N
 
 
 @pytest.mark.parametrize(
-    ("made", "said"),
+    ("made", "message"),
     [
         ({"replayed": True}, "holds only replayed rows"),
         ({"mig": True}, "holds no such measurement"),
     ],
 )
 def test_what_was_replayed_or_is_of_a_slice_is_not_given_to_other_tuners(
-    database: Database, made: dict[str, object], said: str
+    database: Database, made: dict[str, object], message: str
 ) -> None:
     row = {"gpu": "rtx3090", "kernel": "theirs", "kernel_hash": "external:0", "config": {"x": 1}, "problem": PROBLEM,
            "protocol_version": 0, "tier": "final", "session": "s", "measured_at": "2026-01-01", "latency_s": 1e-3,
            "outcome": "ok"}  # fmt: skip
     database.add_measurements(map(Measurement.from_columns, [row | made]))
-    with pytest.raises(KernrecError, match=said):
+    with pytest.raises(KernrecError, match=message):
         export_t4(database, find_gpu("3090"), None, "matmul", None)
     database.add_measurements(map(Measurement.from_columns, [row]))
     assert export_t4(database, find_gpu("3090"), None, "matmul", None).results == 1

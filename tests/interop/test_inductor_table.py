@@ -34,6 +34,7 @@ def test_other_templates_are_left_out_and_devices_and_scalars_may_stand_in_a_key
         ("{}", "expected an object with the keys"),
         ("[]", "expected an object with the keys"),
         (table("mm"), "'mm' is not the key of an op's inputs"),
+        (table("((" + "torch.bfloat16" * 40 + "[512, 96]))+mm"), "is not the key of an op's inputs"),
         (table(SPLIT=2), "has 'SPLIT', which kernrec does not know"),
         (table(BLOCK_M=0), "BLOCK_M of .* is 0"),
         (table(num_warps="4"), "num_warps of .* is '4'"),

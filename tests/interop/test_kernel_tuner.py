@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from kernrec.errors import UsageError
-from kernrec.interop import ForeignResult, read_results
+from kernrec.interop.read_results import read_results
+from kernrec.interop.results import ForeignResult
 from tests.helpers.foreign_files import cache, entry
 
 Write = Callable[..., Path]
@@ -23,7 +24,7 @@ MANY = [
 ]
 
 
-def one(write: Write, **given: Any) -> ForeignResult:
+def read_one(write: Write, **given: Any) -> ForeignResult:
     return read_results(write(cache(entry(**given)))).results[0]
 
 
@@ -31,12 +32,12 @@ def test_times_are_milliseconds_and_the_rest_is_kept(write: Write) -> None:
     file = read_results(write(cache(entry())))
     assert (file.tool, file.device, file.kernel) == ("Kernel Tuner", "NVIDIA GeForce RTX 3090", "vector_add")
     assert (file.tunables, file.dropped) == (("bx", "tile"), 0)
-    (found,) = file.results
-    assert found.config == {"bx": 32, "tile": 1}
-    assert found.latency_s == pytest.approx(0.5e-3)
-    assert found.samples_s == pytest.approx((0.4e-3, 0.5e-3, 0.6e-3))
-    assert found.measured_at == datetime(2024, 5, 1, 12)
-    assert (found.outcome, found.energy_j) == ("ok", None)
+    (result,) = file.results
+    assert result.config == {"bx": 32, "tile": 1}
+    assert result.latency_s == pytest.approx(0.5e-3)
+    assert result.samples_s == pytest.approx((0.4e-3, 0.5e-3, 0.6e-3))
+    assert result.measured_at == datetime(2024, 5, 1, 12)
+    assert (result.outcome, result.energy_j) == ("ok", None)
 
 
 @pytest.mark.parametrize(
@@ -51,8 +52,8 @@ def test_times_are_milliseconds_and_the_rest_is_kept(write: Write) -> None:
 )
 def test_an_error_in_place_of_a_time_is_an_outcome_with_its_reason(write: Write, error: str, outcome: str) -> None:
     for given in ({"time": error}, {"__error__": error}):
-        found = one(write, **given)
-        assert (found.outcome, found.error, found.latency_s) == (outcome, error, None)
+        result = read_one(write, **given)
+        assert (result.outcome, result.error, result.latency_s) == (outcome, error, None)
 
 
 @pytest.mark.parametrize(
@@ -68,24 +69,24 @@ def test_an_error_in_place_of_a_time_is_an_outcome_with_its_reason(write: Write,
 def test_energy_is_joules_of_a_launch_from_the_best_meter(
     write: Write, given: dict[str, float], joules: float | None, watts: float | None, method: str | None
 ) -> None:
-    found = one(write, **given)
-    assert found.energy_j == (None if joules is None else pytest.approx(joules))
-    assert found.power_w == (None if watts is None else pytest.approx(watts))
-    assert found.energy_method == method
+    result = read_one(write, **given)
+    assert result.energy_j == (None if joules is None else pytest.approx(joules))
+    assert result.power_w == (None if watts is None else pytest.approx(watts))
+    assert result.energy_method == method
 
 
 def test_limits_of_the_card_that_were_tuned_are_no_tunables_of_the_kernel(write: Write) -> None:
     keys = ["bx", "tile", "nvml_pwr_limit", "nvml_gr_clock"]
     text = cache(entry(nvml_pwr_limit=250, nvml_gr_clock=1410), tune_params_keys=keys)
-    (found,) = read_results(write(text)).results
-    assert found.config == {"bx": 32, "tile": 1}
-    assert (found.power_limit_w, found.locked_sm_clock_hz) == (250.0, 1.41e9)
+    (result,) = read_results(write(text)).results
+    assert result.config == {"bx": 32, "tile": 1}
+    assert (result.power_limit_w, result.locked_sm_clock_hz) == (250.0, 1.41e9)
 
 
 def test_a_cache_cut_at_any_byte_gives_the_entries_that_are_complete(write: Write) -> None:
     text = cache(*MANY)
     whole = read_results(write(text)).results
-    ends = [text.index(json.dumps(one)) + len(json.dumps(one)) for one in MANY]
+    ends = [text.index(json.dumps(entry)) + len(json.dumps(entry)) for entry in MANY]
     for cut in range(len(text)):
         path = write(text[:cut])
         complete = [end for end in ends if end <= cut]

@@ -37,12 +37,12 @@ def test_a_translated_expression_has_the_value_that_python_gives_it(text: str, m
 
 
 def test_what_kernel_tuner_knows_beside_python_is_worked_out() -> None:
-    def said(text: str) -> str:
+    def translated(text: str) -> str:
         return TRANSLATOR.expression("it", text)
 
-    assert said("ProblemSize[1] + max(MWG)") == "problem_size_y + 64"
-    assert said("min(MWG) * problem_size_x") == "16 * problem_size_x"
-    assert said('p["MWG"] && block_size_x != 3 || !MWG') == "mwg and block_size_x != 3 or not mwg"
+    assert translated("ProblemSize[1] + max(MWG)") == "problem_size_y + 64"
+    assert translated("min(MWG) * problem_size_x") == "16 * problem_size_x"
+    assert translated('p["MWG"] && block_size_x != 3 || !MWG') == "mwg and block_size_x != 3 or not mwg"
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kernrec.errors import UsageError
-from kernrec.interop import json_document, read_results, to_measurements
-from kernrec.interop.results import StoredAs
+from kernrec.interop import json_document
+from kernrec.interop.read_results import read_results
+from kernrec.interop.results import StoredAs, to_measurements
 from kernrec.op import find_op
 from kernrec.store import Database
 from tests.helpers.foreign_files import cache, document, entry, result
@@ -74,12 +75,12 @@ def test_no_damage_escapes_as_anything_but_one_line(write: Write, text: str, dam
     for place, byte in damage:
         content[int(place * len(content))] = byte
     path = write(bytes(content))
-    said = ""
+    message = ""
     try:
         assert read_results(path).results
     except UsageError as error:
-        said = str(error)
-    assert "\n" not in said
+        message = str(error)
+    assert "\n" not in message
 
 
 @pytest.fixture(scope="module")
@@ -113,10 +114,10 @@ def test_no_value_in_the_place_of_another_escapes_either(
             break
         node = node[place]
     node[place] = data.draw(junk)
-    said = ""
+    message = ""
     try:
         file = read_results(write(whole))
         database.add_measurements(to_measurements(file, PROBLEM, StoredAs("t4", "k")))
     except UsageError as error:
-        said = str(error)
-    assert "\n" not in said
+        message = str(error)
+    assert "\n" not in message

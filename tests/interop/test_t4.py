@@ -12,9 +12,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kernrec.errors import UsageError
-from kernrec.interop import ForeignResult, read_results, to_measurements, write_t4
 from kernrec.interop.json_document import read_text
-from kernrec.interop.results import ForeignResults, StoredAs
+from kernrec.interop.read_results import read_results
+from kernrec.interop.results import ForeignResult, ForeignResults, StoredAs, to_measurements
+from kernrec.interop.t4 import write_t4
 from kernrec.op import find_op
 from kernrec.store.measurement import Measurement
 from tests.helpers.foreign_files import document, result
@@ -58,7 +59,7 @@ SCHEMA = {
 }
 
 
-def one(write: Write, timeunit: str | None = "milliseconds", **given: Any) -> ForeignResult:
+def read_one(write: Write, timeunit: str | None = "milliseconds", **given: Any) -> ForeignResult:
     metadata = {} if timeunit is None else {"timeunit": timeunit}
     return read_results(write(document(result(**given), metadata=metadata))).results[0]
 
@@ -78,8 +79,8 @@ def measured(**values: tuple[object, str]) -> list[dict[str, object]]:
     ],
 )
 def test_a_time_has_its_own_unit_or_that_of_the_file(write: Write, timeunit: str, unit: str, seconds: float) -> None:
-    found = one(write, timeunit, measurements=measured(time=(0.5, unit)))
-    assert found.latency_s == pytest.approx(seconds)
+    result = read_one(write, timeunit, measurements=measured(time=(0.5, unit)))
+    assert result.latency_s == pytest.approx(seconds)
 
 
 @pytest.mark.parametrize(
@@ -97,15 +98,15 @@ def test_a_time_has_its_own_unit_or_that_of_the_file(write: Write, timeunit: str
 def test_an_invalid_config_is_kept_with_its_reason(
     write: Write, invalidity: str, correctness: float, outcome: str
 ) -> None:
-    found = one(write, invalidity=invalidity, correctness=correctness)
-    assert found.outcome == outcome
-    assert (found.latency_s is None) is (outcome != "ok")
-    assert found.error == (None if outcome == "ok" else invalidity)
+    result = read_one(write, invalidity=invalidity, correctness=correctness)
+    assert result.outcome == outcome
+    assert (result.latency_s is None) is (outcome != "ok")
+    assert result.error == (None if outcome == "ok" else invalidity)
 
 
 def test_energy_has_its_unit(write: Write) -> None:
-    found = one(write, measurements=measured(time=(0.5, "ms"), energy=(90.0, "mJ"), power=(180.0, "W")))
-    assert (found.energy_j, found.power_w) == (pytest.approx(0.09), 180.0)
+    result = read_one(write, measurements=measured(time=(0.5, "ms"), energy=(90.0, "mJ"), power=(180.0, "W")))
+    assert (result.energy_j, result.power_w) == (pytest.approx(0.09), 180.0)
 
 
 @pytest.mark.parametrize(
@@ -126,7 +127,7 @@ def test_energy_has_its_unit(write: Write) -> None:
 )
 def test_what_is_wrong_is_said_with_its_place(write: Write, given: dict[str, Any], says: str) -> None:
     with pytest.raises(UsageError) as caught:
-        one(write, **given)
+        read_one(write, **given)
     assert "result 0: " in str(caught.value)
     assert says in str(caught.value)
 
@@ -146,8 +147,8 @@ failures = st.sampled_from(["timeout", "compile", "crash", "incorrect", "constra
 @st.composite
 def results(draw: st.DrawFn, tunables: list[str]) -> ForeignResult:
     config = {name: draw(st.integers(0, 512) | st.sampled_from(["a", "b"])) for name in tunables}
-    at = draw(st.datetimes(datetime(2020, 1, 1), datetime(2030, 1, 1)))
-    limits = {"power_limit_w": draw(st.none() | st.sampled_from([250.0, 300.0])), "measured_at": at}
+    moment = draw(st.datetimes(datetime(2020, 1, 1), datetime(2030, 1, 1)))
+    limits = {"power_limit_w": draw(st.none() | st.sampled_from([250.0, 300.0])), "measured_at": moment}
     if draw(st.booleans()):
         return ForeignResult(config, draw(failures), draw(names), **limits)
     latency = draw(positive)
@@ -210,7 +211,7 @@ def test_what_is_written_conforms_to_the_schema() -> None:
         assert entry.keys() <= of_result["properties"].keys()
         assert entry.keys() >= set(of_result["required"])
         assert entry["invalidity"] in of_result["properties"]["invalidity"]["enum"]
-        assert all({"name", "value", "unit"} == one.keys() for one in entry["measurements"])
+        assert all({"name", "value", "unit"} == measurement.keys() for measurement in entry["measurements"])
     assert len(written["results"]) == len(EVERY_OUTCOME)
 
 
@@ -243,3 +244,10 @@ def test_a_bomb_is_refused_before_it_is_parsed(tmp_path: Path, content: bytes, s
     path.write_bytes(content)
     with pytest.raises(UsageError, match=says):
         read_text(path)
+
+
+def test_what_is_small_by_nature_is_not_read_where_it_is_large(tmp_path: Path) -> None:
+    path = tmp_path / "large.json"
+    path.write_bytes(b" " * (2**20 + 1))
+    with pytest.raises(UsageError, match="holds more than 1 MiB"):
+        read_text(path, 2**20)

@@ -10,11 +10,10 @@ import jsonschema
 import pytest
 
 from tests.checking.test_check import AXPY
+from tests.helpers.needs import needs
 from tests.helpers.process import environment
 
-client = pytest.importorskip("mcp.client.stdio", reason="needs the extra mcp")
-pytest.importorskip("cupy", reason="needs the extra cuda13")
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, needs("mcp", "cupy")]
 
 ARGUMENTS = ["f32:2", "x=f32[1000]", "y=f32[1000]", "i32:1000"]
 LAUNCH = {"arguments": ARGUMENTS, "grid": [4], "block": [256]}
@@ -45,18 +44,19 @@ CALLS: dict[str, tuple[str, dict[str, Any]]] = {
 
 async def session(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     """The tools, and the answers to `CALLS`."""
-    from mcp import ClientSession
+    from mcp import ClientSession, StdioServerParameters
+    from mcp.client.stdio import stdio_client
 
-    command = ["-m", "kernrec", "mcp", "--folder", str(folder), "--time-limit", "5s"]
-    parameters = client.StdioServerParameters(command=sys.executable, args=command, env=environment())
-    async with client.stdio_client(parameters) as (read, write), ClientSession(read, write) as opened:
+    command = ["-m", "kernrec", "mcp", "--folder", str(folder), "--time-limit", "3s"]
+    parameters = StdioServerParameters(command=sys.executable, args=command, env=environment())
+    async with stdio_client(parameters) as (read, write), ClientSession(read, write) as opened:
         await opened.initialize()
         tools = {tool.name: tool for tool in (await opened.list_tools()).tools}
         return tools, {name: await opened.call_tool(tool, given) for name, (tool, given) in CALLS.items()}
 
 
 @pytest.fixture(scope="module")
-def asked(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], dict[str, Any]]:
+def answered(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], dict[str, Any]]:
     outside = tmp_path_factory.mktemp("mcp")
     inside = outside / "inside"
     inside.mkdir()
@@ -69,8 +69,8 @@ def text_of(answer: Any) -> str:
     return "".join(part.text for part in answer.content)
 
 
-def test_every_tool_has_a_schema_that_its_questions_fit(asked: tuple[dict[str, Any], dict[str, Any]]) -> None:
-    tools, _ = asked
+def test_every_tool_has_a_schema_that_its_questions_fit(answered: tuple[dict[str, Any], dict[str, Any]]) -> None:
+    tools, _ = answered
     assert set(tools) == {"catalog", "recommend", "compare", "explain", "analyze", "check", "emulate"}
     for tool, given in CALLS.values():
         schema = tools[tool].input_schema
@@ -80,35 +80,35 @@ def test_every_tool_has_a_schema_that_its_questions_fit(asked: tuple[dict[str, A
 
 
 @pytest.mark.parametrize("name", ["recommend", "explain", "compare", "right", "wrong", "out of bounds"])
-def test_questions_are_answered(asked: tuple[dict[str, Any], dict[str, Any]], name: str) -> None:
-    answer = asked[1][name]
+def test_questions_are_answered(answered: tuple[dict[str, Any], dict[str, Any]], name: str) -> None:
+    answer = answered[1][name]
     assert not answer.is_error, text_of(answer)
     assert json.loads(text_of(answer)) == answer.structured_content
 
 
-def test_tools_are_asked_about_other_inputs(asked: tuple[dict[str, Any], dict[str, Any]]) -> None:
-    _, answers = asked
+def test_tools_are_asked_about_other_inputs(answered: tuple[dict[str, Any], dict[str, Any]]) -> None:
+    _, answers = answered
     assert answers["recommend"].structured_content["inputs"] == "random"
     assert answers["zeros"].structured_content["inputs"] == "zeros"
     assert {row["inputs"] for row in answers["compare"].structured_content["gpus"]} == {"zeros"}
     assert any("zeros" in note for note in answers["explain"].structured_content["notes"])
 
 
-def test_a_program_learns_whether_its_kernel_is_right(asked: tuple[dict[str, Any], dict[str, Any]]) -> None:
-    right, wrong, beyond = (asked[1][name].structured_content for name in ("right", "wrong", "out of bounds"))
+def test_a_program_learns_whether_its_kernel_is_right(answered: tuple[dict[str, Any], dict[str, Any]]) -> None:
+    right, wrong, beyond = (answered[1][name].structured_content for name in ("right", "wrong", "out of bounds"))
     assert right["correct"]
     assert (wrong["correct"], wrong["outcome"]) == (False, "incorrect")
     assert "offset 4000 of x" in beyond["message"]
 
 
-def test_an_endless_kernel_costs_its_own_process(asked: tuple[dict[str, Any], dict[str, Any]]) -> None:
-    answer = asked[1]["endless"].structured_content
+def test_an_endless_kernel_costs_its_own_process(answered: tuple[dict[str, Any], dict[str, Any]]) -> None:
+    answer = answered[1]["endless"].structured_content
     assert answer["outcome"] == "timeout"
-    assert not asked[1]["after all that"].is_error
+    assert not answered[1]["after all that"].is_error
 
 
 @pytest.mark.parametrize(
-    ("name", "said"),
+    ("name", "message"),
     [
         ("include", "other files are not read"),
         ("escape", "outside the folder"),
@@ -122,10 +122,10 @@ def test_an_endless_kernel_costs_its_own_process(asked: tuple[dict[str, Any], di
     ],
 )
 def test_hostile_questions_are_refused_in_one_line(
-    asked: tuple[dict[str, Any], dict[str, Any]], name: str, said: str
+    answered: tuple[dict[str, Any], dict[str, Any]], name: str, message: str
 ) -> None:
-    answer = asked[1][name]
+    answer = answered[1][name]
     assert answer.is_error
-    assert said in text_of(answer)
+    assert message in text_of(answer)
     assert "\n" not in text_of(answer)
     assert "root:" not in text_of(answer)

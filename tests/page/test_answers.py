@@ -62,19 +62,19 @@ def test_a_command_that_is_copied_at_a_locked_clock_has_it(
 def test_what_kernels_compute_on_is_asked_throughout(
     answers: Answers, about: dict[str, str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    asked = {"gpu": "rtx4090", **about, "dtype": "f32", "layout": "nn", "shape": "m=2048,n=2048,k=2048"}
+    query = {"gpu": "rtx4090", **about, "dtype": "f32", "layout": "nn", "shape": "m=2048,n=2048,k=2048"}
     least = []
     for inputs in ({}, {"inputs": "zeros"}):
-        front = answers.answer("front", asked | inputs)
+        front = answers.answer("front", query | inputs)
         point = of_point(front, front["front"][-1])
-        explained = answers.answer("explain", {**asked, **inputs, **point})
+        explained = answers.answer("explain", {**query, **inputs, **point})
         assert run([*shlex.split(explained["commands"]["explain"])[1:], "--json"]) == 0
-        told = json.loads(capsys.readouterr().out)["energy_j"]
-        assert told == pytest.approx(explained["energy_j"], rel=1e-3)
-        least.append(told)
+        energies = json.loads(capsys.readouterr().out)["energy_j"]
+        assert energies == pytest.approx(explained["energy_j"], rel=1e-3)
+        least.append(energies)
     assert least[1] < 0.9 * least[0]
     with pytest.raises(UsageError, match="unknown inputs 'ones'"):
-        answers.answer("front", asked | {"inputs": "ones"})
+        answers.answer("front", query | {"inputs": "ones"})
 
 
 def test_what_is_offered_is_what_is_answered(answers: Answers) -> None:
@@ -89,11 +89,11 @@ def test_what_is_offered_is_what_is_answered(answers: Answers) -> None:
 
 
 def test_one_kernel_is_answered_like_an_op(answers: Answers, capsys: pytest.CaptureFixture[str]) -> None:
-    asked = {"gpu": "rtx4090", "kernel": "matmul_simt", "shape": "m=256,n=512,k=256"}
-    front = answers.answer("front", asked)
+    query = {"gpu": "rtx4090", "kernel": "matmul_simt", "shape": "m=256,n=512,k=256"}
+    front = answers.answer("front", query)
     assert front["kernels"] == ["matmul_simt"]
     assert front["vendor_library"]["library"] == "cuBLAS"
-    explained = answers.answer("explain", {**asked, **of_point(front, front["front"][0])})
+    explained = answers.answer("explain", {**query, **of_point(front, front["front"][0])})
     assert explained["latency_s"] == front["points"]["latency_s"][front["front"][0]]
     assert run(shlex.split(explained["commands"]["recommend"])[1:]) == 0
     assert "matmul_simt" in capsys.readouterr().out
@@ -111,7 +111,7 @@ def test_kernels_of_a_users_database_are_offered_with_the_shape_of_their_spec(tm
 
 
 @pytest.mark.parametrize(
-    ("path", "asked", "said"),
+    ("path", "query", "message"),
     [
         ("front", {**ASKED, "op": "matmull"}, "did you mean matmul"),
         ("front", {**ASKED, "gpu": "h2000"}, "unknown GPU"),
@@ -131,10 +131,10 @@ def test_kernels_of_a_users_database_are_offered_with_the_shape_of_their_spec(tm
     ],
 )
 def test_what_is_not_known_is_refused_in_one_line(
-    answers: Answers, path: str, asked: dict[str, str], said: str
+    answers: Answers, path: str, query: dict[str, str], message: str
 ) -> None:
-    with pytest.raises(UsageError, match=said) as refused:
-        answers.answer(path, asked)
+    with pytest.raises(UsageError, match=message) as refused:
+        answers.answer(path, query)
     assert "\n" not in str(refused.value)
 
 

@@ -13,9 +13,10 @@ from kernrec.page import report as reports
 from kernrec.page.answers import Answers
 from kernrec.page.subject import Subject
 from kernrec.recommender import Recommender
+from tests.helpers.needs import needs
 from tests.helpers.process import environment
 
-pytest.importorskip("bokeh", reason="needs the extra page")
+pytestmark = needs("bokeh")
 
 PROBLEM = find_op("matmul").problem("f32", None, m=256, n=512, k=256)
 GPUS = [find_gpu("rtx4090"), find_gpu("t4")]
@@ -43,13 +44,13 @@ def test_a_report_loads_nothing(text: str) -> None:
 
 def test_a_report_has_every_front_with_its_explanations(text: str) -> None:
     data = data_of(text)
-    asked = data["answers"]
-    fronts = {name: answer for name, answer in asked.items() if name.startswith("front?")}
+    answers = data["answers"]
+    fronts = {name: answer for name, answer in answers.items() if name.startswith("front?")}
     assert len(fronts) == len(GPUS)
-    explained = [answer for name, answer in asked.items() if name.startswith("explain?")]
+    explained = [answer for name, answer in answers.items() if name.startswith("explain?")]
     assert len(explained) == sum(len(front["front"]) for front in fronts.values())
-    assert len([name for name in asked if name.startswith("network?")]) == len(GPUS)
-    assert asked["database?"]["rows"] == []
+    assert len([name for name in answers if name.startswith("network?")]) == len(GPUS)
+    assert answers["database?"]["rows"] == []
 
 
 def test_a_report_is_small(text: str) -> None:

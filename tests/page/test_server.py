@@ -15,9 +15,10 @@ from kernrec.errors import UsageError
 from kernrec.page.answers import Answers
 from kernrec.page.server import PageServer
 from kernrec.recommender import Recommender
+from tests.helpers.needs import needs
 from tests.helpers.process import environment
 
-pytest.importorskip("bokeh", reason="needs the extra page")
+pytestmark = needs("bokeh")
 
 CHOSEN = {"gpus": ["rtx4090"], "problem": {}}
 

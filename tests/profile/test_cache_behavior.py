@@ -22,10 +22,10 @@ def trace(sectors: list[int], *, step: list[int] | None = None, read: bool = Tru
 
 @given(st.lists(st.integers(0, 20), max_size=200))
 def test_a_reuse_time_is_the_way_back_to_the_same(units: list[int]) -> None:
-    found = reuse_times(np.array(units, np.int64))
+    times = reuse_times(np.array(units, np.int64))
     for i, unit in enumerate(units):
         earlier = [j for j in range(i) if units[j] == unit]
-        assert found[i] == i - earlier[-1] if earlier else found[i] > len(units)
+        assert times[i] == i - earlier[-1] if earlier else times[i] > len(units)
 
 
 @pytest.mark.parametrize("lines", [8, 100])
@@ -56,18 +56,18 @@ def test_shares_of_hits_are_those_of_a_cache_of_least_recently_used_lines(seed: 
 def test_a_load_waits_unless_all_its_sectors_are_held() -> None:
     # Each step reads a sector that the step before read, and a new one.
     sectors = [s * LINE for i in range(100) for s in (i, i + 1)]
-    found = dict(reuse_metrics(trace(sectors, step=[i // 2 for i in range(200)])))
-    assert found["reuse.1"] == pytest.approx(0.5, abs=0.01)
-    assert found["reuse.wait.1"] == 0.0
+    metrics = dict(reuse_metrics(trace(sectors, step=[i // 2 for i in range(200)])))
+    assert metrics["reuse.1"] == pytest.approx(0.5, abs=0.01)
+    assert metrics["reuse.wait.1"] == 0.0
 
 
 def test_who_asks_for_a_sector_on_its_way_waits_as_well() -> None:
     # Two warps read the same new line in each step: the second one's request hits, its wait does not end sooner.
     sectors = np.repeat(np.arange(100) * LINE, 2)
     warps, steps = np.tile([0, 1], 100), np.repeat(np.arange(100), 2)
-    found = dict(reuse_metrics(BlockTrace(steps, warps, sectors, np.ones(200, np.bool_))))
-    assert found["reuse.1"] == pytest.approx(0.5, abs=0.01)
-    assert found["reuse.wait.1"] == 0.0
+    metrics = dict(reuse_metrics(BlockTrace(steps, warps, sectors, np.ones(200, np.bool_))))
+    assert metrics["reuse.1"] == pytest.approx(0.5, abs=0.01)
+    assert metrics["reuse.wait.1"] == 0.0
 
 
 def test_the_next_block_continues_a_run() -> None:
@@ -75,8 +75,8 @@ def test_the_next_block_continues_a_run() -> None:
     own = trace(rows, step=[0] * 32)
     beside = trace([sector + 2 for sector in rows], step=[0] * 32)
     below = trace([sector + 16 * 512 for sector in rows], step=[0] * 32)
-    found = dict(run_metrics(own, {"x": beside, "y": below}))
-    assert found == {"run.read": 64.0, "run.read.x": 1.0, "run.read.y": 0.0}
+    metrics = dict(run_metrics(own, {"x": beside, "y": below}))
+    assert metrics == {"run.read": 64.0, "run.read.x": 1.0, "run.read.y": 0.0}
     # Bytes that are asked for later are another run.
     assert dict(run_metrics(trace(rows), {}))["run.read"] == 32.0
     assert dict(run_metrics(trace(rows, step=[0] * 32, read=False), {}))["run.write"] == 64.0
@@ -84,8 +84,8 @@ def test_the_next_block_continues_a_run() -> None:
 
 def test_atomic_operations_meet_as_far_as_their_sectors_are_the_same() -> None:
     blocks = np.repeat([7, 8], 100)
-    one = dict(atomic_metrics(np.full(200, 64), blocks, [7, 8]))
-    assert one == {"atomic.own": 1.0, "atomic.meet": 1.0}
+    metrics = dict(atomic_metrics(np.full(200, 64), blocks, [7, 8]))
+    assert metrics == {"atomic.own": 1.0, "atomic.meet": 1.0}
     apart = dict(atomic_metrics(blocks * 4096, blocks, [7, 8]))
     assert apart == {"atomic.own": 1.0, "atomic.meet": 0.0}
     spread = dict(atomic_metrics(np.tile(np.arange(100) * 32, 2), blocks, [7, 8]))

@@ -18,6 +18,11 @@ def test_numbers_of_thousands_of_digits_are_refused(text: str) -> None:
         read_arguments([text.format("5" * 5000)])
 
 
+def test_a_description_without_end_is_not_read() -> None:
+    with pytest.raises(UsageError, match="has 70000 characters; at most 65536 are read"):
+        read_arguments(["x" * 70_000])
+
+
 @pytest.mark.parametrize("header", ["{'descr': '<f4', 'shape': (", "\0", "{'descr': " + "[" * 5000])
 def test_a_damaged_header_of_a_numpy_file_is_refused(tmp_path: Path, header: str) -> None:
     path = tmp_path / "a.npy"

@@ -12,11 +12,16 @@ from kernrec.op import Problem, find_op, inputs
 from kernrec.profile.probe_profile import Variant, emulate_config, profile_variant
 from kernrec.profile.profile_library import variants_of
 from kernrec.ptx import parse
+from tests.helpers.depth import DEEP
 from tests.helpers.kernel_code import not_assembled
 
 pytestmark = pytest.mark.slow
 
 SM = 86
+
+
+SEVERAL = 4 if DEEP else 2
+"""Variants that a test looks at."""
 
 
 def sample(name: str, layout: str, count: int) -> list[Variant]:
@@ -51,7 +56,7 @@ def config_with(variant: Variant, **launch: int) -> Config:
 @pytest.mark.parametrize(("split", "k_tiles"), [(1, 1), (1, 7), (4, 11)])
 def test_a_matmul_of_full_tiles_is_predicted_to_the_last_count(nvrtc: str, split: int, k_tiles: int) -> None:
     kernel = find_kernel("matmul_simt")
-    for variant in sample("matmul_simt", "nn", 4):
+    for variant in sample("matmul_simt", "nn", SEVERAL):
         config = config_with(variant, split_k=split, raster=1)
         # Twice the block where the second pass wants whole blocks too.
         m, n = 2 * config["block_m"], 4 * config["block_n"]
@@ -62,7 +67,7 @@ def test_a_matmul_of_full_tiles_is_predicted_to_the_last_count(nvrtc: str, split
 
 def test_instructions_at_the_edge_are_those_of_full_tiles(nvrtc: str) -> None:
     kernel = find_kernel("matmul_simt")
-    for variant in sample("matmul_simt", "nn", 4):
+    for variant in sample("matmul_simt", "nn", SEVERAL):
         config = config_with(variant, split_k=1, raster=1)
         problem = find_op("matmul").problem(
             m=config["block_m"] + 3, n=config["block_n"] + 4, k=3 * config["block_k"] + 4
@@ -90,6 +95,6 @@ def test_a_convolution_issues_what_is_predicted(nvrtc: str, layout: str) -> None
         }
         assert predicted["barriers"] == emulated["barriers"]
         ran += 1
-        if ran == 3:
+        if ran == SEVERAL:
             return
     pytest.fail(f"only {ran} variants of the sample can run the problem")

@@ -1,5 +1,6 @@
 """Calibration recovers a simulated machine's coefficients, leaves what rows cannot tell, and keeps only what helps."""
 
+import json
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -40,8 +41,8 @@ def machines(groups: Iterable[RowGroup], **given: float) -> list[RowGroup]:
 
 
 def test_known_coefficients_are_recovered_and_kept() -> None:
-    (found,) = fit(machines(simulated_groups(10)), {"measurements": 300})
-    calibration = found.calibration
+    (fitted,) = fit(machines(simulated_groups(10)), {"measurements": 300})
+    calibration = fitted.calibration
     assert calibration is not None
     for name, value in KNOWN.items():
         # Board, leakage and clock tree all grow with time: what tells them apart is little.
@@ -50,7 +51,7 @@ def test_known_coefficients_are_recovered_and_kept() -> None:
     for before, after in (calibration.time_factor, calibration.energy_factor):
         assert after < 1.05 < before
     assert calibration.provenance == {"measurements": 300}
-    assert all("10 problems, each held out" in line and line.endswith(": kept") for line in found.findings)
+    assert all("10 problems, each held out" in line and line.endswith(": kept") for line in fitted.findings)
 
 
 def test_the_power_limit_hides_no_coefficient() -> None:
@@ -58,20 +59,20 @@ def test_the_power_limit_hides_no_coefficient() -> None:
     groups = machines(simulated_groups(12), static_power=1.4, core_energy=1.7)
     capped = np.concatenate([g.energy_j / g.latency_s > 0.98 * g.inputs.gpu.tdp_w for g in groups])
     assert 0.2 < capped.mean() < 0.9
-    (found,) = fit(groups)
-    assert found.calibration is not None
-    assert found.calibration.core_time == pytest.approx(1.6, rel=0.05)
-    assert found.calibration.core_energy == pytest.approx(1.7, rel=0.1)
+    (fitted,) = fit(groups)
+    assert fitted.calibration is not None
+    assert fitted.calibration.core_time == pytest.approx(1.6, rel=0.05)
+    assert fitted.calibration.core_energy == pytest.approx(1.7, rel=0.1)
 
 
 def test_without_energy_only_time_is_fitted() -> None:
     groups = [replace(g, energy_j=np.full(len(g), np.nan)) for g in machines(simulated_groups(4))]
-    (found,) = fit(groups)
-    assert found.calibration is not None
-    assert found.calibration.core_time == pytest.approx(KNOWN["core_time"], rel=0.05)
-    assert [getattr(found.calibration, name) for name in ENERGY] == [1.0, 1.0, 1.0]
-    assert found.calibration.energy_factor is None
-    assert found.findings[1] == "energy: too little was measured to calibrate it"
+    (fitted,) = fit(groups)
+    assert fitted.calibration is not None
+    assert fitted.calibration.core_time == pytest.approx(KNOWN["core_time"], rel=0.05)
+    assert [getattr(fitted.calibration, name) for name in ENERGY] == [1.0, 1.0, 1.0]
+    assert fitted.calibration.energy_factor is None
+    assert fitted.findings[1] == "energy: too little was measured to calibrate it"
 
 
 def test_what_does_not_help_on_problems_held_out_is_not_kept() -> None:
@@ -81,15 +82,15 @@ def test_what_does_not_help_on_problems_held_out_is_not_kept() -> None:
         own = 1.5 if number % 2 else 1 / 1.5
         truth = machine(group, **dict.fromkeys(KNOWN, 1.0))
         groups.append(replace(truth, latency_s=truth.latency_s * own, energy_j=truth.energy_j * own))
-    (found,) = fit(groups)
-    assert found.calibration is None
-    assert all("no help, not kept" in line for line in found.findings)
+    (fitted,) = fit(groups)
+    assert fitted.calibration is None
+    assert all("no help, not kept" in line for line in fitted.findings)
 
 
 def test_a_machine_of_the_data_sheet_keeps_the_data_sheet() -> None:
-    (found,) = fit(machines(simulated_groups(10), **dict.fromkeys(KNOWN, 1.0)))
-    if found.calibration is not None:  # noise may be fitted, but nothing else
-        assert all(getattr(found.calibration, name) == pytest.approx(1.0, abs=0.1) for name in TIME + ENERGY)
+    (fitted,) = fit(machines(simulated_groups(10), **dict.fromkeys(KNOWN, 1.0)))
+    if fitted.calibration is not None:  # noise may be fitted, but nothing else
+        assert all(getattr(fitted.calibration, name) == pytest.approx(1.0, abs=0.1) for name in TIME + ENERGY)
 
 
 def test_what_rows_cannot_tell_keeps_its_coefficient() -> None:
@@ -98,19 +99,19 @@ def test_what_rows_cannot_tell_keeps_its_coefficient() -> None:
         replace(g, inputs=replace(g.inputs, dram_s=g.inputs.dram_s * 1e-3, dram_j=g.inputs.dram_j * 1e-3))
         for g in simulated_groups(6)
     ]
-    (found,) = fit(machines(quiet))
-    assert found.calibration is not None
-    assert found.calibration.core_time == pytest.approx(KNOWN["core_time"], rel=0.05)
-    assert found.calibration.dram_time == pytest.approx(1.0, abs=0.01)
-    assert found.calibration.dram_energy == pytest.approx(1.0, abs=0.05)
+    (fitted,) = fit(machines(quiet))
+    assert fitted.calibration is not None
+    assert fitted.calibration.core_time == pytest.approx(KNOWN["core_time"], rel=0.05)
+    assert fitted.calibration.dram_time == pytest.approx(1.0, abs=0.01)
+    assert fitted.calibration.dram_energy == pytest.approx(1.0, abs=0.05)
 
 
 def test_architectures_are_fitted_apart() -> None:
     ours = machines(simulated_groups(5))
     theirs = machines(simulated_groups(5, gpu="a100-sxm4-80gb", seed=2), core_time=0.8)
-    found = {one.arch: one.calibration for one in fit(ours + theirs)}
-    assert found["sm_80"].core_time == pytest.approx(0.8, rel=0.05)
-    assert found[RTX4090].core_time == pytest.approx(1.6, rel=0.05)
+    by_arch = {fitted.arch: fitted.calibration for fitted in fit(ours + theirs)}
+    assert by_arch["sm_80"].core_time == pytest.approx(0.8, rel=0.05)
+    assert by_arch[RTX4090].core_time == pytest.approx(1.6, rel=0.05)
 
 
 def test_too_few_say_how_many_are_missing() -> None:
@@ -129,8 +130,8 @@ def kept(**given: float) -> Calibration:
 def test_what_was_saved_comes_back(tmp_path: Path) -> None:
     saved = {RTX4090: kept(core_time=1.25), "sm_80": replace(kept(dram_time=0.9), arch="sm_80")}
     save(saved, tmp_path / "models")
-    found = load(tmp_path / "models")
-    assert found == saved
+    loaded = load(tmp_path / "models")
+    assert loaded == saved
     assert {path.name for path in (tmp_path / "models").iterdir()} == {FILE}
     assert load(tmp_path) == {}
 
@@ -141,7 +142,7 @@ def test_equal_multipliers_have_equal_hashes_and_others_have_not() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("", "not JSON, or is cut short"),
         ("[1]", "not a calibration of kernrec's"),
@@ -150,9 +151,9 @@ def test_equal_multipliers_have_equal_hashes_and_others_have_not() -> None:
         ('{"format": 1, "architectures": [{"arch": "sm_89"}]}', "'core_time' is missing"),
     ],
 )
-def test_a_foreign_or_truncated_file_is_refused_in_one_line(tmp_path: Path, text: str, said: str) -> None:
+def test_a_foreign_or_truncated_file_is_refused_in_one_line(tmp_path: Path, text: str, message: str) -> None:
     (tmp_path / FILE).write_text(text)
-    with pytest.raises(UsageError, match=said) as caught:
+    with pytest.raises(UsageError, match=message) as caught:
         load(tmp_path)
     assert "\n" not in str(caught.value)
 
@@ -161,5 +162,15 @@ def test_a_foreign_or_truncated_file_is_refused_in_one_line(tmp_path: Path, text
 def test_a_multiplier_out_of_range_is_refused(tmp_path: Path, value: str) -> None:
     path = save({RTX4090: kept(core_time=1.25)}, tmp_path)
     path.write_text(path.read_text().replace("1.25", value))
+    with pytest.raises(UsageError, match="not a calibration"):
+        load(tmp_path)
+
+
+@pytest.mark.parametrize("change", [{"rows": 1e309}, {"energy_rows": 1e309}, {"time_factor": [1e309, 1.0]}])
+def test_a_number_beyond_what_a_double_holds_is_refused(tmp_path: Path, change: dict[str, object]) -> None:
+    path = save({RTX4090: kept()}, tmp_path)
+    content = json.loads(path.read_text())
+    content["architectures"][0] |= change
+    path.write_text(json.dumps(content).replace("Infinity", "1e309"))
     with pytest.raises(UsageError, match="not a calibration"):
         load(tmp_path)

@@ -17,18 +17,18 @@ def random_parts(rows: int = 200, count: int = 3) -> np.ndarray:
 
 def test_the_multipliers_of_exact_rows_are_recovered() -> None:
     expected = np.array([0.5, 1.7, 1.1])
-    found = fit_multipliers(shares_of(random_parts(), expected), np.ones(200), 8.0)
-    assert found == pytest.approx(expected, rel=0.01)
+    multipliers = fit_multipliers(shares_of(random_parts(), expected), np.ones(200), 8.0)
+    assert multipliers == pytest.approx(expected, rel=0.01)
 
 
 def test_a_part_that_is_hardly_there_keeps_its_multiplier() -> None:
     parts = random_parts() * [1.0, 1.0, 1e-4]
-    found = fit_multipliers(shares_of(parts, np.array([0.5, 1.7, 3.0])), np.ones(200), 8.0)
-    assert found[2] == 1.0
-    assert found[:2] == pytest.approx([0.5, 1.7], rel=0.01)
+    multipliers = fit_multipliers(shares_of(parts, np.array([0.5, 1.7, 3.0])), np.ones(200), 8.0)
+    assert multipliers[2] == 1.0
+    assert multipliers[:2] == pytest.approx([0.5, 1.7], rel=0.01)
 
 
 def test_a_multiplier_that_is_not_plausible_is_not_fitted() -> None:
-    found = fit_multipliers(shares_of(random_parts(), np.array([20.0, 1.7, 1.1])), np.ones(200), 8.0)
-    assert found[0] == 1.0
-    assert (found > 0).all()
+    multipliers = fit_multipliers(shares_of(random_parts(), np.array([20.0, 1.7, 1.1])), np.ones(200), 8.0)
+    assert multipliers[0] == 1.0
+    assert (multipliers > 0).all()

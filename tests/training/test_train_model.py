@@ -109,6 +109,8 @@ def test_on_a_gpu_that_was_not_measured_the_differences_between_configs_are_corr
     assert np.median(np.abs(ratios["latency"] * np.exp(distance) - (expected - expected.mean()))) < 0.05
     far = trained.log_ratio(rows * 1e6, gpu_known=False)[0]["latency"]
     assert np.abs(far).max() < 0.5 * np.abs(ratios["latency"]).max()
+    least = ratios["latency"] + 0.2
+    assert (trained.log_ratio(rows, gpu_known=False, least=least)[0]["latency"] >= least).all()
     assert set(trained.log_ratio(rows)[0]) == {"latency", "power"}
     assert trained.scores["share carried to held-out GPUs"] > 0.9
     assert trained.helps_new_gpus
@@ -213,12 +215,12 @@ def test_one_measurement_moves_the_scale_and_many_the_shape() -> None:
     draw = np.random.default_rng(0)
     rows = draw.normal(size=(120, 5))
     truth = 0.5 + 0.3 * np.tanh(rows[:, 0])
-    one = adapt(rows[:1], truth[:1])
-    assert 0.0 < one.offset < truth[0]
+    few = adapt(rows[:1], truth[:1])
+    assert 0.0 < few.offset < truth[0]
     many = adapt(rows[:60], truth[:60])
     error = np.abs(many.correction(rows[60:]) - truth[60:])
     assert np.median(error) < 0.5 * np.median(np.abs(truth[60:] - truth[:60].mean()))
-    assert many.interval.width < one.interval.width or one.interval.width == 0.0
+    assert many.interval.width < few.interval.width or few.interval.width == 0.0
 
 
 def test_adapting_leaves_a_perfect_model_alone() -> None:
@@ -230,12 +232,12 @@ def test_with_rows_enough_features_that_tell_nothing_are_set_aside() -> None:
     draw = np.random.default_rng(0)
     rows = draw.normal(size=(400, 20))
     truth = np.sin(2.0 * rows[:, 3])
-    found = adapt(rows[:100], truth[:100])
-    others = np.delete(found.scale, 3)
-    assert found.scale[3] < 0.2 * others.min()  # a small scale is a great relevance
-    error = np.abs(found.correction(rows[100:]) - truth[100:])
+    adapted = adapt(rows[:100], truth[:100])
+    others = np.delete(adapted.scale, 3)
+    assert adapted.scale[3] < 0.2 * others.min()  # a small scale is a great relevance
+    error = np.abs(adapted.correction(rows[100:]) - truth[100:])
     assert np.median(error) < 0.1
-    low, high = found.interval.around(np.exp(found.correction(rows[100:])))
+    low, high = adapted.interval.around(np.exp(adapted.correction(rows[100:])))
     assert 0.8 <= ((np.exp(truth[100:]) >= low) & (np.exp(truth[100:]) <= high)).mean() <= 0.99
 
 
@@ -245,5 +247,5 @@ def test_adapting_to_many_rows_leaves_a_perfect_model_alone() -> None:
 
 
 def test_rows_that_do_not_differ_are_adapted_by_their_level_alone() -> None:
-    found = adapt(np.ones((50, 4)), np.full(50, 0.3))
-    assert np.allclose(found.correction(np.ones((3, 4))), 0.3, atol=0.01)
+    adapted = adapt(np.ones((50, 4)), np.full(50, 0.3))
+    assert np.allclose(adapted.correction(np.ones((3, 4))), 0.3, atol=0.01)
