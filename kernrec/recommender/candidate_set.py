@@ -10,6 +10,7 @@ from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -28,9 +29,10 @@ from kernrec.recommender.estimate.costs import (
 )
 from kernrec.recommender.estimate.measured_rows import MeasuredRows, applies, measured_rows
 from kernrec.recommender.estimate.operating_point import OperatingPoint
-from kernrec.recommender.estimate.prediction import Prediction, predict
+from kernrec.recommender.estimate.prediction import Prediction, Predictions, predict_all
 from kernrec.recommender.estimate.shortlist import shortlist
 from kernrec.recommender.estimate.static_table import StaticTable
+from kernrec.recommender.estimate.tables import Tables
 from kernrec.store import Evidence, MeasuredAnswer
 from kernrec.util.light_dataclass import dataclass
 
@@ -131,64 +133,136 @@ class KernelCandidates:
         """The config of the candidate at this position."""
         return self.table.space.config(int(self.rows[position]))
 
+
+def _estimated(
+    tables: Tables,
+    runnable: Sequence[RunnableConfigs],
+    points: Sequence[OperatingPoint],
+    scopes: "Sequence[ModelScope | None]",
+    whole_space: bool,
+) -> list[KernelCandidates]:
+    """Estimates the configs of kernels: all of them, or the most promising and those that were measured.
+
+    Args:
+        tables: the static tables.
+        runnable: the configs of each kernel that has at least one.
+        points: the operating points; a model corrects the prior at the first one, and by as much at the others.
+        scopes: the trained model that applies to each of these kernels, if there is one.
+        whole_space: False leaves out configs that are not on the shortlist, and asks the model about the most
+            promising ones alone.
+    """
+    heuristics = [each.table.occupancy_choice(each.on_problem, each.rows) for each in runnable]
+    numbers = {id(table): number for number, table in enumerate(tables)}
+    predictions = predict_all(
+        tables,
+        [
+            (
+                numbers[id(each.table)],
+                each.on_problem,
+                each.rows if whole_space else _shortlisted(each, heuristic),
+            )
+            for each, heuristic in zip(runnable, heuristics, strict=True)
+        ],
+    )
+    first = predictions.limited_at(points[:1])
+    parts = [slice(*ends) for ends in pairwise(predictions.starts)]
+    kernels = [
+        _Estimation.of(each, prediction, first.part(part), scope, whole_space)
+        for each, prediction, part, scope in zip(runnable, predictions.kernels, parts, scopes, strict=True)
+    ]
+    limited = first
+    if len(points) > 1:
+        # Measurements correct the predictions of all configs, so there all of them are estimated.
+        swept = [None if whole_space or kernel.any_measured else kernel.promising(SWEPT) for kernel in kernels]
+        limited = _beside(first, predictions, points[1:], swept)
+    costs = prior_costs(limited)
+    return [
+        kernel.candidates(int(kernel.prediction.rows.searchsorted(heuristic)), limited.part(part), costs.part(part))
+        for kernel, heuristic, part in zip(kernels, heuristics, parts, strict=True)
+    ]
+
+
+@dataclass(frozen=True, eq=False)
+class _Estimation:
+    """A kernel's candidates on the way from the prior's prediction to their costs."""
+
+    runnable: RunnableConfigs
+    prediction: Prediction
+    first: LimitedCosts
+    """The prior's prediction at the first operating point, (1, C)."""
+    taken: list[tuple[Array, list[MeasuredAnswer]]]
+    """At each operating point the positions that were measured, and what was measured of them."""
+    correction: "Correction | None"
+    scope: "ModelScope | None"
+
     @classmethod
     def of(
         cls,
         runnable: RunnableConfigs,
-        points: Sequence[OperatingPoint],
+        prediction: Prediction,
+        first: LimitedCosts,
         scope: "ModelScope | None",
         whole_space: bool,
-    ) -> "KernelCandidates":
-        """Estimates the configs of a kernel: all of them, or the most promising and those that were measured.
-
-        Args:
-            runnable: the configs, at least one.
-            points: the operating points; a model corrects the prior at the first one, and by as much at the others.
-            scope: the trained model that applies to the kernel, if there is one.
-            whole_space: False leaves out configs that are not on the shortlist, and asks the model about the most
-                promising ones alone.
-        """
-        table, on_problem = runnable.table, runnable.on_problem
-        heuristic = table.occupancy_choice(on_problem, runnable.rows)
-        rows = runnable.rows if whole_space else _shortlisted(runnable, heuristic)
-        prediction = predict(table, on_problem, rows)
-        limited = prediction.limited_at(points[:1])
+    ) -> "_Estimation":
+        """With what the model of a kernel, if there is one, says of the candidates at the first operating point."""
+        rows = prediction.rows
         taken = [measured.at(rows) for measured in runnable.measured]
         correction = None
         if scope is not None:
             from kernrec.recommender.estimate.correction import Correction, worth_scoring
 
-            first = limited.at(0)
-            where = np.arange(len(rows)) if whole_space else worth_scoring(prior_costs(first), taken[0][0])
-            correction = Correction.of(scope, prediction, first, where)
+            alone = first.at(0)
+            where = np.arange(len(rows)) if whole_space else worth_scoring(prior_costs(alone), taken[0][0])
+            correction = Correction.of(scope, prediction, alone, where)
             scope = scope.after(max(len(positions) for positions, _ in taken))
-        correct = correction.correct if correction else _unchanged
-        predicted = correct(prior_costs(limited))
-        any_measured = any(len(positions) for positions, _ in taken)
-        if len(points) > 1:
-            # Measurements correct the predictions of all configs, so there all of them are estimated.
-            swept = None if whole_space or any_measured else promising(predicted.at(0), SWEPT)
-            limited = _beside(limited, prediction.limited_at(points[1:], swept), swept)
-            predicted = correct(prior_costs(limited))
-        costs, measurements = _with_measurements(predicted, taken, correction) if any_measured else (predicted, None)
-        return cls(runnable, int(rows.searchsorted(heuristic)), prediction, limited, costs, measurements, scope)
+        return cls(runnable, prediction, first, taken, correction, scope)
+
+    @property
+    def any_measured(self) -> bool:
+        """Whether some candidate was measured."""
+        return any(len(positions) for positions, _ in self.taken)
+
+    def promising(self, count: int) -> Array | None:
+        """The positions of the most promising candidates at the first operating point; None for all."""
+        if len(self.prediction.rows) <= count:
+            return None
+        return promising(self._corrected(prior_costs(self.first)).at(0), count)
+
+    def _corrected(self, costs: Costs) -> Costs:
+        return costs if self.correction is None else self.correction.correct(costs)
+
+    def candidates(self, heuristic: int, limited: LimitedCosts, prior: Costs) -> KernelCandidates:
+        """The candidates with their costs, from the prior's at all operating points."""
+        predicted = self._corrected(prior)
+        costs, measurements = predicted, None
+        if self.any_measured:
+            costs, measurements = _with_measurements(predicted, self.taken, self.correction)
+        return KernelCandidates(self.runnable, heuristic, self.prediction, limited, costs, measurements, self.scope)
 
 
-def _unchanged(costs: Costs) -> Costs:
-    return costs
+def _beside(
+    first: LimitedCosts,
+    predictions: Predictions,
+    points: Sequence[OperatingPoint],
+    swept: Sequence[Array | None],
+) -> LimitedCosts:
+    """Costs at the first operating point, and at others those of the candidates at these positions of each kernel.
 
-
-def _beside(first: LimitedCosts, others: LimitedCosts, where: Array | None) -> LimitedCosts:
-    """Costs at the first operating point, and at others those of the candidates at positions `where` (None: all).
-
-    The costs of the remaining ones are infinite there.
+    The costs of the remaining ones are infinite there. `swept` is None for a kernel of which all are estimated.
     """
-    here, there = first.columns(), others.columns()
-    if where is None:
-        return LimitedCosts(*map(np.concatenate, zip(here, there, strict=True)))
-    columns = np.full((len(here), 1 + len(there[0]), here[0].shape[1]), np.inf)
-    columns[:, :1] = here
-    columns[:, 1:, where] = there
+    if all(where is None for where in swept):
+        there = predictions.limited_at(points)
+        return LimitedCosts(*map(np.concatenate, zip(first.columns(), there.columns(), strict=True)))
+    starts = predictions.starts
+    where = np.concatenate(
+        [
+            np.arange(start, end) if where is None else where + start
+            for where, (start, end) in zip(swept, pairwise(starts), strict=True)
+        ]
+    )
+    columns = np.full((len(first.columns()), 1 + len(points), starts[-1]), np.inf)
+    columns[:, :1] = first.columns()
+    columns[:, 1:, where] = predictions.limited_at(points, where).columns()
     return LimitedCosts(*columns)
 
 
@@ -329,14 +403,11 @@ def candidate_set(
         models: where trained models of the kernels are; None: only the prior predicts.
         whole_space: whether every config is estimated, not only the most promising ones.
     """
-    considered = tuple(RunnableConfigs.of(table, problem, points, evidence) for table in tables)
+    considered = tuple([RunnableConfigs.of(table, problem, points, evidence) for table in tables])
     gpu = tables[0].gpu
-    kernels = tuple(
-        KernelCandidates.of(
-            runnable, points, models.scope(problem.op, runnable.table.kernel, gpu) if models else None, whole_space
-        )
-        for runnable in considered
-        if len(runnable.rows)
-    )
+    runnable = [each for each in considered if len(each.rows)]
+    scopes = [models.scope(problem.op, each.table.kernel, gpu) if models else None for each in runnable]
+    together = tables if isinstance(tables, Tables) else Tables(tables)
+    kernels = tuple(_estimated(together, runnable, points, scopes, whole_space)) if runnable else ()
     foreign = tuple(row for row in evidence.foreign if applies(row, gpu, points[0]))
     return CandidateSet(problem, gpu, tuple(points), kernels, considered, foreign)

@@ -18,6 +18,7 @@ from kernrec.model.prior.power import RANDOM
 from kernrec.op import Problem
 from kernrec.recommender.estimate.model_store import ModelStore
 from kernrec.recommender.estimate.static_table import StaticTable
+from kernrec.recommender.estimate.tables import Tables
 from kernrec.store import Database, Evidence, ProfileTable, Stack
 
 
@@ -47,7 +48,7 @@ class Context:
         self.models = models or ModelStore.beside(databases, self.stack, calibrated)
         self._databases = databases
         self._tables: dict[tuple[str, str, str, str], StaticTable] = {}
-        self._of_op: dict[tuple[str, str, str, str], tuple[StaticTable, ...]] = {}
+        self._of_op: dict[tuple[str, str, str, str], Tables] = {}
 
     def for_inputs(self, inputs: str) -> "Context":
         """The same databases and models for other inputs."""
@@ -96,7 +97,7 @@ class Context:
         evidence = self.stack.evidence(gpu.name, problem.op, [kernel.name for kernel in kernels], problem.key)
         return evidence if self.inputs == RANDOM else Evidence(failed=evidence.failed)
 
-    def tables(self, problem: Problem, gpu: GPU) -> tuple[StaticTable, ...]:
+    def tables(self, problem: Problem, gpu: GPU) -> Tables:
         """The static tables of every kernel of the library that implements a problem on a GPU.
 
         Raises:
@@ -112,7 +113,7 @@ class Context:
                     raise
                 kernels = ()
             tables = [self.kernel_table(kernel, problem, gpu) for kernel in kernels]
-            known = self._of_op[key] = (*tables, *triton)
+            known = self._of_op[key] = Tables((*tables, *triton))
         return known
 
     def _triton_tables(self, problem: Problem, gpu: GPU) -> list[StaticTable]:

@@ -111,6 +111,10 @@ class LimitedCosts:
         """Those of several operating points at one of them, or at some."""
         return LimitedCosts(*(column[point] for column in self.columns()))
 
+    def part(self, part: slice) -> "LimitedCosts":
+        """Those of some of the launches."""
+        return LimitedCosts(*[column[..., part] for column in self.columns()])
+
     def columns(self) -> list[Any]:
         """The fields in order."""
         return [getattr(self, name) for name in _LIMITED]

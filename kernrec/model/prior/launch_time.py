@@ -83,9 +83,9 @@ class LaunchWork:
     """Trips ahead of which loads are issued."""
     dram_bytes: Array
     """Bytes between L2 and DRAM."""
-    dram_slowdown: Array
+    dram_slowdown: Array | float
     """By what the pattern of access lengthens their time: 1 for streams."""
-    serial_clk: Array
+    serial_clk: Array | float
     """Clocks of L2 for the atomic operations that meet at the busiest sector."""
     rounds: Array
     """How often an average block waits for memory, caches included: between how many waits barriers fall."""
@@ -159,10 +159,18 @@ def join(works: Sequence[LaunchWork]) -> LaunchWork:
         warps=np.concatenate([w.warps for w in works]),
         prefetch=np.concatenate([w.prefetch for w in works]),
         dram_bytes=np.concatenate([w.dram_bytes for w in works]),
-        dram_slowdown=np.concatenate([w.dram_slowdown for w in works]),
-        serial_clk=np.concatenate([w.serial_clk for w in works]),
+        dram_slowdown=_side_by_side(works, "dram_slowdown"),
+        serial_clk=_side_by_side(works, "serial_clk"),
         rounds=np.concatenate([w.rounds for w in works]),
     )
+
+
+def _side_by_side(works: Sequence[LaunchWork], name: str) -> Array | float:
+    """A field of several launches; one number where it is the same for all."""
+    values = [getattr(work, name) for work in works]
+    if not any(isinstance(value, np.ndarray) for value in values) and len(set(values)) == 1:
+        return float(values[0])
+    return np.concatenate([np.broadcast_to(v, w.variants.shape) for v, w in zip(values, works, strict=True)])
 
 
 def launch_time(gpu: GPU, demand: Demand, work: LaunchWork) -> LaunchTime:

@@ -212,10 +212,14 @@ class PowerModel:
         Returns:
             Arrays (P, N).
         """
+        return self.limit_launches(nominal.columns(), points)
+
+    def limit_launches(self, launches: Floats, points: Sequence[tuple[float | None, float | None]]) -> LimitedCosts:
+        """`apply_power_limits` of the fields of N nominal costs as rows, (5, N)."""
         limits = np.array([[self._limit(limit_w)] for limit_w, _ in points])
         starts = tuple([self._clock(clock_hz) / self.boost_hz for _, clock_hz in points])
         starts = starts if len(set(starts)) > 1 else starts[:1]
-        return self._limited(nominal.columns(), limits, np.array(starts)[:, np.newaxis], starts)
+        return self._limited(launches, limits, np.array(starts)[:, np.newaxis], starts)
 
     def _limited(
         self, launches: Floats, limit: float | Floats, ratio: float | Floats, starts: tuple[float, ...]

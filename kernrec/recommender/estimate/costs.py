@@ -82,6 +82,10 @@ class Estimates:
         columns = zip(*((e.value, e.low, e.high, e.source) for e in points), strict=True)
         return cls(*map(np.stack, columns))
 
+    def part(self, part: slice) -> "Estimates":
+        """Those of some of the candidates."""
+        return Estimates(self.value[..., part], self.low[..., part], self.high[..., part], self.source[..., part])
+
     def scaled(self, factor: Array | float) -> "Estimates":
         """Values and intervals multiplied by a factor; the source stays."""
         return Estimates(self.value * factor, self.low * factor, self.high * factor, self.source)
@@ -108,6 +112,10 @@ class Costs:
     def at(self, point: int | slice) -> "Costs":
         """Those of a table of several operating points at one of them, or at some."""
         return Costs(self.latency.at(point), self.energy.at(point), self.power_w[point])
+
+    def part(self, part: slice) -> "Costs":
+        """Those of some of the candidates."""
+        return Costs(self.latency.part(part), self.energy.part(part), self.power_w[..., part])
 
     @classmethod
     def stacked(cls, points: Sequence["Costs"]) -> "Costs":

@@ -11,6 +11,7 @@ from kernrec.recommender.estimate.operating_point import OperatingPoint
 from kernrec.recommender.estimate.prediction import nominal_costs
 from kernrec.recommender.estimate.shortlist import SHORTLIST, quick_costs
 from kernrec.recommender.estimate.static_table import Array, StaticTable
+from kernrec.recommender.estimate.tables import Tables
 from kernrec.util.light_dataclass import dataclass
 
 ROWS = 1 << 15
@@ -51,11 +52,11 @@ def estimate_many(
     rows = (on_problems.valid & table.profiled_and_fitting(problems[0])).ravel().nonzero()[0]
     rows = _shortlisted(repeated, on_problems, rows)
     starts = rows.searchsorted(np.arange(len(problems) + 1) * width)
-    nominal, *_ = nominal_costs(repeated, on_problems, rows)
+    nominal, *_ = nominal_costs(Tables((repeated,)), [(0, on_problems, rows)])
     columns = np.full((3, len(points), len(rows)), np.inf)
     where: Array | slice = slice(None)
     for number, point in enumerate(points):
-        costs = nominal if isinstance(where, slice) else NominalCosts(*(part[where] for part in vars(nominal).values()))
+        costs = NominalCosts(*nominal[:, where])
         limited = table.power.apply_power_limit(costs, point.power_limit_w, point.clock_hz)
         columns[:, number, where] = limited.latency_s, limited.energy_j, limited.power_w
         if number == 0 and len(points) > 1:

@@ -1,6 +1,7 @@
 """The prior's prediction: time and energy of configs on one problem, before any power limit."""
 
 from collections.abc import Mapping, Sequence
+from itertools import accumulate
 
 import numpy as np
 
@@ -14,6 +15,7 @@ from kernrec.model.prior.launch_time import LAUNCH_S, START_S, LaunchTime, Launc
 from kernrec.op import Problem
 from kernrec.recommender.estimate.operating_point import DEFAULT_POINT, OperatingPoint
 from kernrec.recommender.estimate.static_table import Array, StaticTable
+from kernrec.recommender.estimate.tables import Tables
 from kernrec.util.light_dataclass import dataclass
 
 _Columns = Mapping[str, Array | float]
@@ -31,7 +33,7 @@ class Prediction:
     nominal: NominalCosts
     """Seconds at the boost clock by what bounds them, joules at nominal voltage."""
     times: LaunchTime
-    """Of all launches, one launch after the other."""
+    """Of all launches, one launch after the other; those of other kernels may be among them."""
     launches: tuple[tuple[int, Array], ...]
     """For each launch where it begins in `times`, and the positions in `rows` that perform it."""
 
@@ -68,58 +70,120 @@ class Prediction:
         return places
 
 
+@dataclass(frozen=True, eq=False)
+class Predictions:
+    """The predictions of several kernels on one problem, kernel after kernel: C configs in all."""
+
+    kernels: tuple[Prediction, ...]
+    nominal: Array
+    """The fields of `NominalCosts` as rows, (5, C)."""
+    starts: tuple[int, ...]
+    """Where the configs of each kernel begin, and C."""
+
+    def limited_at(self, points: Sequence[OperatingPoint], where: Array | None = None) -> LimitedCosts:
+        """Latency, power and energy of the configs at positions `where` (None: all), (points, len(where))."""
+        nominal = self.nominal if where is None else self.nominal.take(where, axis=1)
+        power = self.kernels[0].table.power
+        return power.limit_launches(nominal, [(point.power_limit_w, point.clock_hz) for point in points])
+
+
 def predict(table: StaticTable, on_problem: ProblemSpace, rows: Array) -> Prediction:
     """The prior's time and energy of the configs `rows` (ascending) on a problem."""
-    return Prediction(table, on_problem, rows, *nominal_costs(table, on_problem, rows))
+    return predict_all(Tables((table,)), [(0, on_problem, rows)]).kernels[0]
+
+
+def predict_all(tables: Tables, parts: Sequence[tuple[int, ProblemSpace, Array]]) -> Predictions:
+    """The prior's time and energy of configs of several kernels on a problem.
+
+    A pass over arrays costs more by its calls than by their length, so the launches of all kernels are laid side by
+    side.
+
+    Args:
+        tables: of the kernels, on one GPU.
+        parts: for each kernel its number in `tables`, its space on the problem, and rows of it, ascending.
+    """
+    nominal, times, launches = nominal_costs(tables, parts)
+    starts = list(accumulate([len(rows) for _, _, rows in parts], initial=0))
+    kernels = [
+        Prediction(tables[number], on_problem, rows, NominalCosts(*nominal[:, start:end]), times, performed)
+        for (number, on_problem, rows), start, end, performed in zip(
+            parts, starts[:-1], starts[1:], launches, strict=True
+        )
+    ]
+    return Predictions(tuple(kernels), nominal, tuple(starts))
 
 
 def nominal_costs(
-    table: StaticTable, on_problem: OnProblems, rows: Array
-) -> tuple[NominalCosts, LaunchTime, tuple[tuple[int, Array], ...]]:
-    """The fields `nominal`, `times` and `launches` of a `Prediction`, of a problem or of many."""
-    count = len(rows)
-    performed: list[Array] = []
+    tables: Tables, parts: Sequence[tuple[int, OnProblems, Array]]
+) -> tuple[Array, LaunchTime, list[tuple[tuple[int, Array], ...]]]:
+    """The costs of `Predictions.nominal`, the times of all launches, and of each kernel `Prediction.launches`."""
+    first = tables[0]
+    demand, columns = tables.demand
     works: list[LaunchWork] = []
-    for index, spec in enumerate(table.kernel.launches):
-        positions = table.geometry(on_problem, index).performed.take(rows).nonzero()[0]
-        if count and not len(positions):
-            continue
-        subset = rows.take(positions)
-        tensors: dict[str, Array | float] = dict.fromkeys((*spec.reads, *spec.writes), 0.0)  # not all in each dtype
-        tensors |= on_problem.tensor_bytes(subset)
-        tensors |= {
-            w.name: np.multiply(on_problem.column(w.elements, subset), float(WORKSPACE_BYTES[w.dtype]))
-            for w in table.kernel.workspaces
-            if w.name in spec.reads or w.name in spec.writes
-        }
-        performed.append(positions)
-        works.append(_work(table, index, subset, on_problem, tensors))
-    # All launches at once: a pass over the arrays costs more by its calls than by their length.
+    launches: list[list[tuple[int, Array]]] = []
+    places: list[Array] = []
+    count = start = 0
+    for number, on_problem, rows in parts:
+        table = tables[number]
+        launches.append([])
+        for index, spec in enumerate(table.kernel.launches):
+            positions = table.geometry(on_problem, index).performing(rows)
+            if len(rows) and not len(positions):
+                continue
+            subset = rows.take(positions)
+            tensors: dict[str, Array | float] = dict.fromkeys((*spec.reads, *spec.writes), 0.0)  # not all in each dtype
+            tensors |= on_problem.tensor_bytes(subset)
+            tensors |= {
+                w.name: np.multiply(on_problem.column(w.elements, subset), float(WORKSPACE_BYTES[w.dtype]))
+                for w in table.kernel.workspaces
+                if w.name in spec.reads or w.name in spec.writes
+            }
+            works.append(_work(table, index, subset, on_problem, tensors, columns[number][index]))
+            launches[-1].append((start, positions))
+            places.append(positions + count if count else positions)
+            start += len(positions)
+        count += len(rows)
     work = join(works)
-    times = launch_time(table.gpu, table.demand[0], work)
-    if table.calibration:
-        times = table.calibration.apply_to_time(times)
-    moved_j = work.dram_bytes * table.power.event_j("dram.bytes")
-    sums = np.zeros((5, count))
-    sums[4] = START_S
-    starts, start = [], 0
-    for positions in performed:
-        part = slice(start, start + len(positions))
-        for total, value in zip(sums, (times.core_s, times.dram_s, times.core_j, moved_j), strict=False):
-            total[positions] += value[part]
-        sums[4][positions] += LAUNCH_S
-        starts.append(start)
+    times = launch_time(first.gpu, demand, work)
+    if first.calibration:
+        times = first.calibration.apply_to_time(times)
+    moved_j = work.dram_bytes * first.power.event_j("dram.bytes")
+    nominal = np.zeros((5, count))
+    core_s, dram_s, fixed_s, core_j, dram_j = nominal
+    fixed_s += START_S
+    start = 0
+    for place in places:  # launches of a config are added in order
+        part = slice(start, start + len(place))
+        core_s[place] += times.core_s[part]
+        dram_s[place] += times.dram_s[part]
+        fixed_s[place] += LAUNCH_S
+        core_j[place] += times.core_j[part]
+        dram_j[place] += moved_j[part]
         start = part.stop
-    # A profile of sampled blocks is of this very problem, and has it all.
-    if not table.kernel.sampled:
-        more = [_finishing(table, problem) for problem in on_problem.problems]
-        if isinstance(on_problem, ManyProblems):
-            sums[:4] += np.array(more).T.take(on_problem.numbers(rows), axis=1)
-        elif any(more[0]):
-            sums[:4] += np.array(more).T
-    core_s, dram_s, core_j, dram_j, fixed_s = sums
-    nominal = NominalCosts(core_s, dram_s, fixed_s, core_j, dram_j)
-    return nominal, times, tuple(zip(starts, performed, strict=True))
+    _add_finishing(tables, parts, nominal)
+    return nominal, times, [tuple(performed) for performed in launches]
+
+
+_DYNAMIC = [0, 1, 3, 4]
+"""Rows of `NominalCosts` that an epilogue adds to: all but the overhead of launches."""
+
+
+def _add_finishing(tables: Tables, parts: Sequence[tuple[int, OnProblems, Array]], nominal: Array) -> None:
+    """Adds the epilogues of problems, which are the same for every kernel on a GPU."""
+    start = 0
+    of_problem: tuple[float, ...] | None = None
+    for number, on_problem, rows in parts:
+        end = start + len(rows)
+        # A profile of sampled blocks is of this very problem, and has it all.
+        if not tables[number].kernel.sampled:
+            if isinstance(on_problem, ManyProblems):
+                more = np.array([_finishing(tables[number], problem) for problem in on_problem.problems])
+                nominal[_DYNAMIC, start:end] += more.T.take(on_problem.numbers(rows), axis=1)
+            else:
+                of_problem = of_problem or _finishing(tables[number], on_problem.problem)
+                if any(of_problem):
+                    nominal[_DYNAMIC, start:end] += np.array([of_problem]).T
+        start = end
 
 
 def _finishing(table: StaticTable, problem: Problem) -> tuple[float, float, float, float]:
@@ -132,16 +196,20 @@ def _finishing(table: StaticTable, problem: Problem) -> tuple[float, float, floa
     return slower * more.core_s, more.dram_bytes / table.bandwidth, more.core_j, moved_j
 
 
-def _work(table: StaticTable, index: int, rows: Array, on_problem: OnProblems, tensor_bytes: _Columns) -> LaunchWork:
-    """What one launch of these rows does on a problem."""
+def _work(
+    table: StaticTable, index: int, rows: Array, on_problem: OnProblems, tensor_bytes: _Columns, column: int
+) -> LaunchWork:
+    """What one launch of these rows does on a problem; column: where its variants begin in the demand."""
     spec, launch, geometry = table.kernel.launches[index], table.launches[index], table.geometry(on_problem, index)
+    count = len(rows)
 
     def each(value: Array | float) -> Array:
         """One value for each row, also where it is the same for all."""
-        return value if isinstance(value, np.ndarray) else np.full(len(rows), value)
+        return value if isinstance(value, np.ndarray) else np.full(count, value)
 
     gpu = table.gpu
-    resident = geometry.resident.take(rows)
+    resident, warps, prefetch = geometry.columns.take(rows, axis=1)
+    variants = launch.variant.take(rows)
     blocks = each(on_problem.column(spec.blocks, rows))
     loops = [table.trips(on_problem, index, loop, rows, blocks) for loop in launch.loops]
     concurrent = resident * float(gpu.sms)
@@ -151,9 +219,8 @@ def _work(table: StaticTable, index: int, rows: Array, on_problem: OnProblems, t
     rounds: Array | float = sum([total for total, _ in loops], 0.0) / blocks
     if launch.sample is not None:
         x, y, z = (each(on_problem.column(extent, rows)).astype(np.float64) for extent in spec.grid)
-        footprints = launch.sample.footprints(launch.variant.take(rows), tensor_bytes, table.scratch)
+        footprints = launch.sample.footprints(variants, tensor_bytes, table.scratch)
         moved = sampled_dram_bytes((x, y, z), footprints, concurrent, float(gpu.l2_bytes))
-        variants = launch.variant.take(rows)
         slowdown = launch.sample.dram_slowdown(variants, (x, y, z), concurrent, float(gpu.l2_bytes))
         serial = launch.sample.serial_clk(variants, blocks)
         rounds = launch.sample.every_round.take(variants)
@@ -162,14 +229,14 @@ def _work(table: StaticTable, index: int, rows: Array, on_problem: OnProblems, t
         access = TensorAccess(launch.reads, launch.writes, tensor_bytes, table.scratch)
         moved = dram_bytes(order, access, blocks, concurrent, float(gpu.l2_bytes))
     return LaunchWork(
-        variants=launch.variant.take(rows) + table.demand[1][index],
+        variants=variants + column,
         terms=(blocks, *[each(total) for total, _ in loops]),
         depth=tuple([each(depth) for _, depth in loops]),
         concurrent=resident,
-        warps=geometry.warps.take(rows),
-        prefetch=geometry.prefetch.take(rows),
+        warps=warps,
+        prefetch=prefetch,
         dram_bytes=each(moved),
-        dram_slowdown=each(slowdown),
-        serial_clk=each(serial),
+        dram_slowdown=slowdown,
+        serial_clk=serial,
         rounds=each(rounds),
     )

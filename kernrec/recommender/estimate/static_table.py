@@ -69,9 +69,23 @@ class LaunchGeometry:
     quick: tuple[tuple[Array, Array, Array], ...]
     """For each term of the demand: clocks of the busiest pipe, clocks of a block alone, joules of the core."""
 
+    @cached_property
+    def columns(self) -> Array:
+        """`resident`, `warps` and `prefetch` as rows, (3, rows)."""
+        return np.stack([self.resident, self.warps, self.prefetch])
+
+    @cached_property
+    def _everywhere(self) -> bool:
+        return bool(self.performed.all())
+
+    def performing(self, rows: Array) -> Array:
+        """The positions in `rows` that perform the launch, ascending."""
+        return np.arange(len(rows)) if self._everywhere else self.performed.take(rows).nonzero()[0]
+
     def repeated(self, count: int) -> "LaunchGeometry":
         """The rows `count` times, one time after the other."""
-        columns = {name: np.tile(value, count) for name, value in vars(self).items() if name != "quick"}
+        names = ("performed", "warps", "prefetch", "resident", "occupancy")
+        columns = {name: np.tile(getattr(self, name), count) for name in names}
         quick = tuple((np.tile(a, count), np.tile(b, count), np.tile(c, count)) for a, b, c in self.quick)
         return replace(self, quick=quick, **columns)
 
