@@ -217,7 +217,7 @@ def search(space: Space, predicted_s: Array | None, seed: int) -> list[int]:
     next_configs = expected_improvement.ExpectedImprovement(space.tunables, predicted_s, seed)
     seen: list[int] = []
     measured_s: list[float] = []
-    while len(seen) < max(COUNTS):
+    while len(seen) < min(max(COUNTS), len(space.tunables)):
         order = next_configs.order(np.array(seen, dtype=np.int64), np.array(measured_s))
         for i in order[: next_configs.batch(len(seen))].tolist():
             seen.append(i)

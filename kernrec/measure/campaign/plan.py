@@ -19,6 +19,7 @@ from kernrec.errors import KernrecError, UsageError
 from kernrec.gpu import GPU
 from kernrec.kernel import Kernel, Space, able_kernels
 from kernrec.measure.device.replay import Recording
+from kernrec.model.search.completed_predictions import completed_predictions
 from kernrec.model.search.expected_improvement import ExpectedImprovement
 from kernrec.op import Problem
 from kernrec.profile.kernel_code import compile_job_for
@@ -196,8 +197,24 @@ def _planned(name: str, ranking: "_Ranking", options: PlanOptions, draw: np.rand
             name, problem, tasks, probability=probability, baseline=ranking.baseline, energy=EnergyRule.ALL
         )
     predicted = np.array([math.nan if rank >= _UNPREDICTED else rank for rank, _, _ in order])
-    search = ExpectedImprovement(tunable_columns(tasks), predicted, options.seed)
+    columns = tunable_columns(tasks)
+    search = ExpectedImprovement(columns, _completed(columns, predicted, options.seed), options.seed)
     return PlannedProblem(name, problem, tasks, most=options.most, search=search, baseline=ranking.baseline)
+
+
+def _completed(columns: np.ndarray, predicted_s: np.ndarray, seed: int) -> np.ndarray | None:
+    """Predictions of tasks, (tasks,), where those of a kernel that lack one get it from the others; None without any.
+
+    columns: as of `tunable_columns`.
+    """
+    if not np.isfinite(predicted_s).any():
+        return None
+    for kernel in np.unique(columns[:, 0]):
+        rows = np.flatnonzero(columns[:, 0] == kernel)
+        of_kernel = columns[rows]
+        tunables = of_kernel[:, ~np.isnan(of_kernel).all(axis=0)]
+        predicted_s[rows] = completed_predictions(tunables, predicted_s[rows], seed)
+    return predicted_s
 
 
 @dataclass(frozen=True)

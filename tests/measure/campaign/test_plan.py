@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -17,13 +18,14 @@ from kernrec.measure.campaign.campaign import Campaign, CampaignSettings
 from kernrec.measure.campaign.compile_queue import CompiledVariant, CompileQueue
 from kernrec.measure.campaign.ingest import ingest
 from kernrec.measure.campaign.journal import Journal, journal_path
-from kernrec.measure.campaign.plan import PlanOptions, Task, plan_library
+from kernrec.measure.campaign.plan import PlannedProblem, PlanOptions, Task, plan_library
 from kernrec.measure.campaign.results import MeasuringEffort
 from kernrec.measure.worker.worker_client import WorkerClient
+from kernrec.model.search.expected_improvement import FIRST_COLD, ExpectedImprovement
 from kernrec.op import find_op
 from kernrec.recommender import Objective, Query, Recommender
 from kernrec.recommender.context import Context
-from kernrec.store import Database, Stack
+from kernrec.store import Database, ProfileTable, Stack
 from tests.helpers.rig import KERNEL
 
 GPU = find_gpu("h200")
@@ -86,6 +88,44 @@ def test_a_kernel_whose_source_has_no_profile_is_planned_in_random_order(monkeyp
     assert first == same != other
 
 
+def test_without_any_prediction_the_search_begins_cold(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Stack, "profiles", lambda *_: {})
+    (target,) = plan_library([("gemv", MATVEC)], GPU, Context([]), PlanOptions())
+    assert target.search is not None
+    assert target.search.batch(0) == FIRST_COLD
+
+
+def test_configs_without_a_profile_are_predicted_from_those_with_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    (whole,) = plan_library([("gemv", MATVEC)], GPU, Context([]), PlanOptions())
+    profiles = Stack.profiles
+
+    def of_a_half(stack: Stack, kernel: str, kernel_hash: str, sm: int) -> dict[int, ProfileTable]:
+        return {launch: half_of(table) for launch, table in profiles(stack, kernel, kernel_hash, sm).items()}
+
+    monkeypatch.setattr(Stack, "profiles", of_a_half)
+    (part,) = plan_library([("gemv", MATVEC)], GPU, Context([]), PlanOptions())
+    predicted, completed = predictions_of(whole), predictions_of(part)
+    assert set(completed) == set(predicted)
+    exact = sum(completed[key] == seconds for key, seconds in predicted.items())
+    assert 0.2 * len(predicted) < exact < 0.9 * len(predicted)
+    errors = [np.log(completed[key] / seconds) for key, seconds in predicted.items()]
+    assert np.std(errors) < 0.5 * np.std(np.log(list(predicted.values())))
+
+
+def predictions_of(planned: PlannedProblem) -> dict[tuple[str, str, str], float]:
+    """Predicted seconds by the key of the task."""
+    assert isinstance(planned.search, ExpectedImprovement)
+    assert planned.search.space.predicted_s is not None
+    keys = (task.key for task in planned.tasks)
+    return dict(zip(keys, planned.search.space.predicted_s.tolist(), strict=True))
+
+
+def half_of(table: ProfileTable) -> ProfileTable:
+    """Every other variant of a table."""
+    columns = ("variant_keys", "registers", "spill_bytes", "stack_bytes", "static_smem_bytes", "counts")
+    return replace(table, **{name: getattr(table, name)[::2] for name in columns})
+
+
 def test_rows_of_library_kernels_carry_what_was_compiled(nvrtc: None, tmp_path: Path) -> None:
     database = tmp_path / "k.duckdb"
     (target,) = plan_library([("softmax", SOFTMAX)], GPU, Context([]), PlanOptions(3))
@@ -133,8 +173,6 @@ def test_what_is_wanted_later_does_not_wait_for_what_nobody_uses(nvrtc: None, mo
 
 
 def test_code_that_does_not_compile_is_a_stored_outcome_with_the_compilers_words(nvrtc: None) -> None:
-    from dataclasses import replace
-
     kernel = replace(find_kernel("softmax_rows"), source="this is no CUDA", hash="broken")
     (target,) = plan_library([("softmax", SOFTMAX)], GPU, Context([]), PlanOptions(1))
     task = Task(KERNEL[0], "broken", target.tasks[0].config, SOFTMAX, kernel)
