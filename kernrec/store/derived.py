@@ -12,7 +12,6 @@ MOMENT = "gpu, problem_id, kernel, kernel_hash, config_id, session, block, posit
 """The columns that say which measurement a row is about; two rows that agree in all of them contradict each other."""
 
 _VIEW = re.compile(r"^CREATE OR REPLACE VIEW (\w+) AS$(.*?);$", re.MULTILINE | re.DOTALL)
-_RETRACTED = "ANTI JOIN db.retraction USING (measurement_id)"
 _TABLE = re.compile(r"\b(FROM|JOIN) (measurement|retraction)\b")
 
 
@@ -28,22 +27,19 @@ def derived() -> dict[str, str]:
     return {name: _TABLE.sub(r"\1 db.\2", body).strip() for name, body in _VIEW.findall(views_sql())}
 
 
-def with_derived(name: str, query: str, where: str = "", *, retractions: bool = True) -> str:
+def with_derived(name: str, query: str, where: str = "") -> str:
     """A query that may use the relation `name` and those that it is derived from.
 
     Args:
         name: of the relation.
         query: in SQL.
         where: a condition on the measurements that all of these are derived from; it applies while the log is scanned.
-        retractions: whether there are any; without them no keys of measurements are read.
     """
     parts: list[str] = []
     log = f"(SELECT * FROM db.measurement WHERE {where}) AS measurement"
     for part, body in derived().items():
         if where:
             body = body.replace("FROM db.measurement", f"FROM {log}")
-        if not retractions:
-            body = body.replace(_RETRACTED, "")
         # Not materialized, so that no columns are read but those that the query uses.
         parts.append(f"{part} AS NOT MATERIALIZED (\n{body}\n)")
         if part == name:

@@ -83,11 +83,10 @@ def read_log(
         return MeasurementLog({}, {})
     # As constants they are applied while the log is scanned; a join would read the whole log.
     where, values = f"gpu = $1 AND problem_id IN ({', '.join(quoted(name) for (name,) in ids)})", [gpu]
-    some = connection.execute(f"SELECT EXISTS (FROM db.retraction), EXISTS ({_FAILED_HERE} AND {where})", values)
-    retractions, failed = some.fetchone() or (True, True)
+    (failed,) = connection.execute(f"SELECT EXISTS ({_FAILED_HERE} AND {where})", values).fetchone() or (True,)
 
     def rows_of(relation: str, query: str) -> list[_Row]:
-        return connection.execute(with_derived(relation, query, where, retractions=retractions), values).fetchall()
+        return connection.execute(with_derived(relation, query, where), values).fetchall()
 
     signers: dict[_Row, tuple[str, ...]] = {}
     if signed:

@@ -4,7 +4,6 @@ import pytest
 
 from kernrec.op import find_op
 from kernrec.store import Database, Evidence
-from kernrec.store.derived import with_derived
 from kernrec.store.measurement import Measurement
 from kernrec.store.measurement_log import evidence
 from kernrec.store.retractions import retraction_rows
@@ -161,9 +160,3 @@ def test_a_log_in_which_nothing_was_taken_back_and_nothing_failed_reads_as_any_o
     assert log() == whole
     database.add("retraction", retraction_rows([key], "", None))
     assert [answer.sessions for answer in whole.measured + log().measured] == [2, 1]
-
-
-def test_where_nothing_was_taken_back_no_keys_are_read():
-    for name in ("unretracted_rows", "whole_card_rows", "answer"):
-        assert "measurement_id" in with_derived(name, f"FROM {name}")
-        assert "measurement_id" not in with_derived(name, f"FROM {name}", retractions=False)

@@ -2,9 +2,7 @@
 
 import pytest
 
-from kernrec.errors import UsageError
-from kernrec.gpu import limits
-from kernrec.kernel import Space, able_kernels, bind_launches, find_kernel
+from kernrec.kernel import able_kernels, bind_launches, find_kernel
 from kernrec.kernel.tensor_map import MapHandle
 from kernrec.op import encode_elements, reference
 from kernrec.profile.probe_profile import profile_variant
@@ -81,15 +79,6 @@ def test_only_data_center_blackwell_has_it() -> None:
     offered = {sm: {kernel.name for kernel in able_kernels("matmul", "bf16", "nt", sm)} for sm in (90, 100, 120)}
     assert [sm for sm, names in offered.items() if "matmul_tcgen05" in names] == [100]
     assert {kernel.name for kernel in able_kernels("matmul", "f8e4m3", "nt", 100)} == {"matmul_tcgen05"}
-
-
-def test_rows_that_no_tensor_map_describes_are_refused() -> None:
-    space = Space(KERNEL, SM, limits(SM), "bf16", "nt")
-    assert len(space.at(matmul("bf16", "nt", m=300, n=264, k=72)).rows)
-    for dims in ({"m": 300, "n": 264, "k": 68}, {"m": 300, "n": 262, "k": 72}):
-        assert not len(space.at(matmul("bf16", "nt", **dims)).rows)
-    with pytest.raises(UsageError, match=r"map a: strides are 136, 40800 bytes and the box .*; accepted are multiples"):
-        bind_launches(KERNEL, CONFIG, matmul("bf16", "nt", m=300, n=264, k=68), SM)
 
 
 def test_each_block_of_a_pair_copies_half_of_the_columns_of_b() -> None:

@@ -3,9 +3,7 @@
 import numpy as np
 import pytest
 
-from kernrec.errors import UsageError
-from kernrec.gpu import limits
-from kernrec.kernel import Space, bind_launches, find_kernel
+from kernrec.kernel import bind_launches, find_kernel
 from kernrec.kernel.tensor_map import MapHandle
 from kernrec.op import encode_elements, reference
 from kernrec.profile.probe_profile import profile_variant
@@ -70,15 +68,6 @@ def test_registers_hold_the_largest_tiles_and_products_are_not_put_in_line(block
     assert (resources.spill_store_bytes, resources.spill_load_bytes) == (0, 0)
     assert "serialized" not in compiled.log
     assert "setmaxnreg" not in compiled.log
-
-
-def test_rows_that_no_tensor_map_describes_are_refused() -> None:
-    space = Space(KERNEL, SM, limits(SM), "bf16", "nt")
-    assert len(space.at(matmul("bf16", "nt", m=300, n=264, k=72)).rows)
-    for dims in ({"m": 300, "n": 264, "k": 68}, {"m": 300, "n": 262, "k": 72}):
-        assert not len(space.at(matmul("bf16", "nt", **dims)).rows)
-    with pytest.raises(UsageError, match=r"map a: strides are 136, 40800 bytes and the box .*; accepted are multiples"):
-        bind_launches(KERNEL, CONFIG, matmul("bf16", "nt", m=300, n=264, k=68), SM)
 
 
 def test_maps_have_the_boxes_of_the_config_and_the_axes_of_a_batch() -> None:

@@ -1,0 +1,23 @@
+"""Kernels that copy through tensor maps: which matrices a map can describe."""
+
+import pytest
+
+from kernrec.errors import UsageError
+from kernrec.gpu import limits
+from kernrec.kernel import Space, bind_launches, find_kernel
+from tests.helpers.products import matmul
+
+TILES = {"block_m": 128, "block_n": 128, "block_k": 64, "stages": 6, "cluster": 2, "raster": 1, "block_tiles": 1}
+
+
+@pytest.mark.parametrize(
+    ("name", "sm", "config"), [("matmul_wgmma", 90, TILES | {"split_k": 1}), ("matmul_tcgen05", 100, TILES)]
+)
+def test_rows_that_no_tensor_map_describes_are_refused(name: str, sm: int, config: dict[str, int]) -> None:
+    kernel = find_kernel(name)
+    space = Space(kernel, sm, limits(sm), "bf16", "nt")
+    assert len(space.at(matmul("bf16", "nt", m=300, n=264, k=72)).rows)
+    for dims in ({"m": 300, "n": 264, "k": 68}, {"m": 300, "n": 262, "k": 72}):
+        assert not len(space.at(matmul("bf16", "nt", **dims)).rows)
+    with pytest.raises(UsageError, match=r"map a: strides are 136, 40800 bytes and the box .*; accepted are multiples"):
+        bind_launches(kernel, config, matmul("bf16", "nt", m=300, n=264, k=68), sm)
