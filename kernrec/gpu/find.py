@@ -5,7 +5,7 @@ the compute capability only. Those files are in data-sheet units; a `GPU` is in 
 """
 
 from collections.abc import Mapping
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +56,7 @@ def all_gpus() -> tuple[GPU, ...]:
     return tuple(_load(*entry) for entry in dict.fromkeys(_names().values()))
 
 
+@lru_cache
 def fold_gpu(name: str) -> str:
     """A GPU's name in the form that is compared: lower-case letters and digits without the vendor's leading words."""
     text = fold(name)

@@ -99,7 +99,7 @@ class Space:
     def __len__(self) -> int:
         return self._columns.configs.count
 
-    @property
+    @cached_property
     def columns(self) -> dict[str, np.ndarray]:
         """The values of each tunable, int64 (rows,)."""
         columns = self._columns.configs.columns

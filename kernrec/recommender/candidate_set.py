@@ -212,7 +212,7 @@ class _Estimation:
             from kernrec.recommender.estimate.correction import Correction, worth_scoring
 
             alone = first.at(0)
-            where = np.arange(len(rows)) if whole_space else worth_scoring(prior_costs(alone), taken[0][0])
+            where = np.arange(len(rows)) if whole_space else worth_scoring(alone, taken[0][0])
             correction = Correction.of(scope, prediction, alone, where)
             scope = scope.after(max(len(positions) for positions, _ in taken))
         return cls(runnable, prediction, first, taken, correction, scope)
@@ -226,14 +226,14 @@ class _Estimation:
         """The positions of the most promising candidates at the first operating point; None for all."""
         if len(self.prediction.rows) <= count:
             return None
-        return promising(self._corrected(prior_costs(self.first)).at(0), count)
-
-    def _corrected(self, costs: Costs) -> Costs:
-        return costs if self.correction is None else self.correction.correct(costs)
+        if self.correction is None:
+            return promising(self.first.latency_s[0], self.first.energy_j[0], count)
+        corrected = self.correction.correct(prior_costs(self.first))
+        return promising(corrected.latency.value[0], corrected.energy.value[0], count)
 
     def candidates(self, heuristic: int, limited: LimitedCosts, prior: Costs) -> KernelCandidates:
         """The candidates with their costs, from the prior's at all operating points."""
-        predicted = self._corrected(prior)
+        predicted = prior if self.correction is None else self.correction.correct(prior)
         costs, measurements = predicted, None
         if self.any_measured:
             costs, measurements = _with_measurements(predicted, self.taken, self.correction)

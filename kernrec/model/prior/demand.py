@@ -6,6 +6,7 @@ only multiplies by its numbers of blocks and trips.
 """
 
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -121,6 +122,11 @@ class Demand:
     """`block`, and a name for each loop."""
     rates: tuple[np.ndarray, ...]
     """For each term an array (`QUANTITIES`, C): each quantity per block (first term) or per trip of a loop."""
+
+    @cached_property
+    def grouped(self) -> bool:
+        """Whether some variant has arithmetic between products of warpgroups."""
+        return any(bool(rates[BETWEEN_GROUPS].any()) for rates in self.rates)
 
 
 def demand(

@@ -66,7 +66,8 @@ def dram_bytes(
     """
     reads, writes, tensor_bytes = access.reads, access.writes, access.size_bytes
     working_set: Array = sum([tensor_bytes[name] for name in dict.fromkeys((*reads, *writes))])
-    miss = np.maximum(1.0 - l2_bytes / working_set, 0.0)
+    missing = 1.0 - l2_bytes / working_set
+    miss = max(missing, 0.0) if isinstance(missing, float) else np.maximum(missing, 0.0)
     wave = np.minimum(concurrent_blocks, blocks)
     waves = blocks / wave
     total: Array = 0.0

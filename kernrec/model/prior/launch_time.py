@@ -86,7 +86,7 @@ class LaunchWork:
     dram_slowdown: Array | float
     """By what the pattern of access lengthens their time: 1 for streams."""
     serial_clk: Array | float
-    """Clocks of L2 for the atomic operations that meet at the busiest sector."""
+    """Clocks of L2 for the atomic operations that meet at the busiest sector; a number stands for none (0)."""
     rounds: Array
     """How often an average block waits for memory, caches included: between how many waits barriers fall."""
 
@@ -200,7 +200,8 @@ def launch_time(gpu: GPU, demand: Demand, work: LaunchWork) -> LaunchTime:
         beyond = depth - average
         trips = trips + average
         longer = longer + beyond
-        first_clk = first_clk + rate[BETWEEN_GROUPS] * np.minimum(average, 1.0)
+        if demand.grouped:
+            first_clk = first_clk + rate[BETWEEN_GROUPS] * np.minimum(average, 1.0)
         longer_clk = longer_clk + (rate[ALONE] / warps + rate[BARRIERS] * barrier_clk) * beyond
 
     # SM pipes: clocks of an average block, combined by a smooth maximum. Warps in different phases use different
@@ -239,15 +240,16 @@ def launch_time(gpu: GPU, demand: Demand, work: LaunchWork) -> LaunchTime:
     busy_rest = _occupied(rest, block_clk, by_scheduler, warps)
     # While a scheduler runs one warp's arithmetic between tensor instructions, its tensor core idles.
     between = total[BETWEEN] * (4.0 * each / warps)
-    grouped = total[BETWEEN_GROUPS] * each
-    if grouped.any():
+    if demand.grouped and (grouped := total[BETWEEN_GROUPS] * each).any():
         # Before its first tiles have come, a block of warpgroups has nothing to do, and then no product hides weights.
         exposed = GROUPS_SHARE * grouped + (1.0 - GROUPS_SHARE) * first_clk + start_clk
         between = np.where(first_clk > 0, between + exposed, between)
     sm_clk = full * (own_clk + _smooth_max(np.maximum(busy + between - own_clk, 0.0), wait))
     sm_clk += (rest > 0) * (own_clk + np.maximum(busy_rest + between - own_clk, wait))
     sm_clk += np.maximum(longer_clk, longer * wait_clk)  # the tail, when all other blocks are done
-    l2_clk = np.maximum(total[SECTORS] * (32.0 / l2_bytes_per_clk(gpu)), work.serial_clk)
+    l2_clk = total[SECTORS] * (32.0 / l2_bytes_per_clk(gpu))
+    if isinstance(work.serial_clk, np.ndarray):
+        l2_clk = np.maximum(l2_clk, work.serial_clk)
     l2_s = l2_clk * (1.0 / clock)
     return LaunchTime(
         core_s=_smooth_max(sm_clk / clock, l2_s),

@@ -231,10 +231,11 @@ class Correction:
         return Costs(scaled("latency", predicted.latency), scaled("energy", predicted.energy), power)
 
 
-def worth_scoring(costs: Costs, always: Array) -> Array:
+def worth_scoring(limited: LimitedCosts, always: Array) -> Array:
     """Positions of the candidates that the trees are asked about, ascending: the most promising, and those of `always`.
 
     All, where enough were measured to say that others are promising than the prior thinks; that takes milliseconds.
     """
-    count = len(costs.power_w)
-    return np.arange(count) if len(always) >= FEWEST else np.union1d(promising(costs, SCORED), always)
+    if len(always) >= FEWEST:
+        return np.arange(len(limited.latency_s))
+    return np.union1d(promising(limited.latency_s, limited.energy_j, SCORED), always)

@@ -160,14 +160,14 @@ def prior_costs(limited: LimitedCosts) -> Costs:
     return Costs(estimates(limited.latency_s), estimates(limited.energy_j), limited.power_w)
 
 
-def promising(costs: Costs, count: int) -> Array:
+def promising(latency: Array, energy: Array, count: int) -> Array:
     """Positions of the `count` candidates with the least latency and energy, half of them for each, ascending."""
-    most = len(costs.power_w)
+    most = len(latency)
     if most <= count:
         return np.arange(most)
     chosen = np.zeros(most, dtype=bool)
-    for estimates in (costs.latency, costs.energy):
-        chosen[estimates.value.argpartition(count // 2)[: count // 2]] = True
+    for values in (latency, energy):
+        chosen[values.argpartition(count // 2)[: count // 2]] = True
     return chosen.nonzero()[0]
 
 
