@@ -37,12 +37,10 @@ from kernrec.profile.profile_library import VariantFailure, profile_variants, va
 from kernrec.store import ProfileRow, profiles_hash, read_profile_rows, write_profiles
 
 ARCHITECTURES = (75, 80, 86, 89, 90, 100, 120)
-TRITON_ARCHITECTURES = (80, 86, 89, 120)
+TRITON_ARCHITECTURES = (80, 86, 89, 90, 120)
 """Those for which profiles of Triton kernels are shipped. They are built where the kernel is named, and need Triton."""
-_OTHERS = {"matmul_triton": (80, 86, 89, 90, 120)}
-"""Those for which profiles of some are shipped instead."""
-_WAITING = {"matmul_triton": dict.fromkeys((86, 89, 90, 120), ("tf32", "f32"))}
-"""By kernel and architecture: data types whose profiles are not built yet."""
+_WAITING = {"matmul_triton": dict.fromkeys((86, 89, 90, 120), ("f32",))}
+"""By kernel and architecture: data types whose profiles are not shipped yet."""
 _SAVE_S = 120.0
 _COMPILE_S = 3600.0  # a busy machine is no reason to leave out a variant
 _FIXED = ("global.", "barriers", "issue.fma", "issue.mma", "mma.", "issue.bar", "issue.cp_async", "issue.st_")
@@ -127,7 +125,7 @@ def build(kernel: Kernel, fresh: bool, processors: Processors | int, only: Only)
 
 def architectures(kernel: Kernel) -> Sequence[int]:
     """Those for which profiles of a kernel are shipped."""
-    return _OTHERS.get(kernel.name, TRITON_ARCHITECTURES) if kernel.triton else ARCHITECTURES
+    return TRITON_ARCHITECTURES if kernel.triton else ARCHITECTURES
 
 
 def shipped_variants(kernel: Kernel) -> list[Variant]:

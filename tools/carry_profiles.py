@@ -29,6 +29,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from rich.progress import track
 
@@ -116,7 +117,7 @@ def carry(old: Kernel, new: Kernel, sample: int | None) -> int:
 
 def carried_over(old: Kernel, new: Kernel, rows: Sequence[ProfileRow], sample: int | None = None) -> Outcome:
     """The profiles of `old` that hold for `new` too."""
-    if kernel_hash(old.spec, "") != kernel_hash(new.spec, ""):
+    if kernel_hash(_profiled(old.spec), "") != kernel_hash(_profiled(new.spec), ""):
         print(f"{new.name}: the specification changed, not the source alone: nothing is carried over")
         return Outcome([], 0, len(rows))
     if tokens(old.source) == tokens(new.source):
@@ -148,6 +149,15 @@ def carried_over(old: Kernel, new: Kernel, rows: Sequence[ProfileRow], sample: i
         others = [replace(r, kernel_hash=new.hash) for r in rows if (r.variant_key, r.sm) not in compared]
         kept = [] if differing else kept + others
     return Outcome(kept, comparison.compiled, differing)
+
+
+def _profiled(spec: Mapping[str, Any]) -> dict[str, Any]:
+    """What a config's profile depends on of a specification.
+
+    That leaves out which configs are valid, and how far ahead loads are issued, which says only what counts cost.
+    """
+    launches = [{name: value for name, value in launch.items() if name != "prefetch"} for launch in spec["launch"]]
+    return {**{name: value for name, value in spec.items() if name != "constraints"}, "launch": launches}
 
 
 def _alike(variant: Variant, profiles: Profiles) -> Iterator[list[int]]:

@@ -14,7 +14,7 @@ import numpy as np
 
 from kernrec.op import Problem
 
-RANKINGS = {"a100-sxm4-80gb": "MMRankingA100", "h100-sxm": "MMRankingH100"}
+RANKINGS = {"a100-sxm4-80gb": "MMRankingA100", "h100-sxm-96gb": "MMRankingH100"}
 """The class of a card's ranking, in the module of the same name behind an underscore."""
 _DTYPES = {"f16": "float16", "bf16": "bfloat16", "f32": "float32", "tf32": "float32"}
 

@@ -68,7 +68,7 @@ def shape_sets(data: Path, skip: Callable[[str, object], None]) -> Iterator[Scor
 def _sets(data: Path) -> Iterator[tuple[str, str, Callable[[], Iterable[Shape]]]]:
     for file, card in (("gemm_a100", "a100-sxm4-80gb"), ("gemm_l40s", "l40s"), ("gemm_h200_power", "h200-sxm")):
         yield "bf16 product, library", card, lambda file=file: _gemm(data / "library" / f"{file}.parquet")  # type: ignore[misc]
-    for file, card in (("inductor_mm_a100", "a100-sxm4-40gb"), ("inductor_mm_h100", "h100-sxm")):
+    for file, card in (("inductor_mm_a100", "a100-sxm4-40gb"), ("inductor_mm_h100", "h100-sxm-96gb")):
         yield "f16 product, cuBLAS", card, lambda file=file: _inductor(data / "triton" / f"{file}.parquet")  # type: ignore[misc]
     yield "bf16 product, cuBLAS", "rtx5090", lambda: _rtx5090(data / "anchors" / "matmul_bf16_rtx5090.csv")
     for anchor in ANCHORS:

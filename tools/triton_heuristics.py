@@ -8,7 +8,7 @@ import numpy as np
 
 from kernrec.op import Problem
 
-CARDS = {"a100-sxm4-80gb": "A100_SXM_80GB", "h100-sxm": "H100_SXM"}
+CARDS = {"a100-sxm4-80gb": "A100_SXM_80GB", "h100-sxm-96gb": "H100_SXM"}
 ANSWERS = 8
 
 

@@ -21,8 +21,10 @@ from kernrec.store.connection import parquet_rows
 from kernrec.training.dataset import RowGroup
 from kernrec.training.load_measurements import profiled_inputs
 
-FILES = {"a100-sxm4-80gb": "inductor_mm_a100.parquet", "h100-sxm": "inductor_mm_h100.parquet"}
-"""By catalog name: the card nearest to the bandwidth that its recording reaches."""
+FILES = {"a100-sxm4-80gb": "inductor_mm_a100.parquet", "h100-sxm-96gb": "inductor_mm_h100.parquet"}
+"""By catalog name. The A100 is the one nearest to the bandwidth that its recording reaches. The H100 reaches 2.40 TB/s,
+more than an H100 PCIe and less than an H100 SXM has; PyTorch's developers publish benchmarks of H100s with 2.4 TB/s of
+HBM2e. Its power limit is not known: theirs is 500 W, with which the prior finds large products slower than recorded."""
 RECORDED = "TorchInductor's Triton template of August 2024, by an older Triton, at clocks that nobody stated"
 DTYPES = {("float16", False): "f16", ("bfloat16", False): "bf16", ("float32", True): "tf32", ("float32", False): "f32"}
 COLUMNS = ("block_m", "block_n", "block_k", "num_stages", "num_warps")

@@ -199,7 +199,8 @@ class _CallReader:
                     "grid": ["grid_x", "grid_y", "grid_z"],
                     "block": ["32 * num_warps"],
                     "arguments": [*(text for _, text in passed), *["u64 0"] * SCRATCH],
-                    "prefetch": "num_stages - 1",
+                    # Of the num_stages - 1 steps in shared memory one is in use.
+                    "prefetch": "max(num_stages - 2, 0)",
                 }
             ],
         }

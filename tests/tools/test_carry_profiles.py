@@ -72,3 +72,11 @@ def test_a_changed_specification_carries_nothing_over() -> None:
     rows = rows_of_one_variant()
     other = replace(KERNEL, spec={**KERNEL.spec, "min_sm": 80}, hash="new")
     assert carried_over(KERNEL, other, rows).rows == []
+
+
+def test_what_only_the_cost_of_counts_depends_on_carries_over() -> None:
+    rows = rows_of_one_variant()
+    launches = [{**launch, "prefetch": "1"} for launch in KERNEL.spec["launch"]]
+    other = replace(KERNEL, spec={**KERNEL.spec, "launch": launches, "constraints": []}, hash="new")
+    outcome = carried_over(KERNEL, other, rows)
+    assert (len(outcome.rows), outcome.compiled) == (len(rows), 0)

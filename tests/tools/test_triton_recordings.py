@@ -47,7 +47,7 @@ def test_failures_and_the_vendor_librarys_rows_are_left_out(data: Path) -> None:
     assert recorded.times == {FASTER: 1e-5, SLOWER: 2e-5, (16, 16, 16, 1, 1): 3e-5}
 
 
-@pytest.mark.parametrize("gpu", [GPU, "h100-sxm"])
+@pytest.mark.parametrize("gpu", [GPU, "h100-sxm-96gb"])
 def test_rows_with_profiles_become_training_data_whose_prior_is_that_of_their_config(data: Path, gpu: str) -> None:
     recorded = read_problems(data, GPU)[0]
     recorded.gpu = gpu

@@ -204,10 +204,11 @@ def demand(
         ending("_passes") / figures.shared_wavefronts_per_clk, (ending("read_bytes") - copied) / _L1_BYTES_PER_CLK
     )
     wavefronts = total(*(f"shared.{what}_wavefronts" for what in ("load", "store", "atomic")))
-    # Tensor cores read by the same port. On a B200, products of fewer than 128 columns are bound by it, at 128 bytes a
-    # clock ("Dissecting Nvidia Blackwell", SemiAnalysis, March 2026, operands of both matrices in shared memory).
-    copied = copied + total("wgmma.shared_bytes", "tcgen05.shared_bytes")
-    shared = (wavefronts + copied / _WAVEFRONT_BYTES) / figures.shared_wavefronts_per_clk
+    # Copies of threads write the wavefronts that are counted as stores, and nothing else. Tensor cores read by the same
+    # port. On a B200, products of fewer than 128 columns are bound by it, at 128 bytes a clock ("Dissecting Nvidia
+    # Blackwell", SemiAnalysis, March 2026, operands of both matrices in shared memory).
+    multiplicands = total("wgmma.shared_bytes", "tcgen05.shared_bytes")
+    shared = (wavefronts + multiplicands / _WAVEFRONT_BYTES) / figures.shared_wavefronts_per_clk
     l1 = np.maximum(sectors / _L1_SECTORS_PER_CLK + total("l1.wavefronts"), returned)
     pipes = (
         issue,

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from kernrec.ptx.instructions.registry import Step
-from kernrec.ptx.ir.operand import registers_of
+from kernrec.ptx.ir.operand import Vector, registers_of
 from kernrec.ptx.ir.program import Function, Instruction, accumulates
 
 _WATCHED = "registers of wgmma"
@@ -20,7 +20,8 @@ def watched_registers(function: Function) -> frozenset[str]:
     watched: frozenset[str] | None = function.memo.get(_WATCHED)
     if watched is None:
         products = (ins for ins in function.instructions if accumulates(ins))
-        operands = (operand for ins in products for operand in ins.operands[:2])
+        # A descriptor in place of A is read at once; only what is in registers is used until the operation ends.
+        operands = (operand for ins in products for operand in ins.operands[:2] if isinstance(operand, Vector))
         watched = frozenset(name for operand in operands for name in registers_of(operand))
         function.memo[_WATCHED] = watched
     return watched

@@ -111,11 +111,20 @@ def test_it_is_among_the_answers_where_its_profiles_are_shipped() -> None:
         ("bf16", "h200", True),
         ("bf16", "rtx4090", True),
         ("f32", "a100", True),
+        ("tf32", "rtx3090", True),
+        ("tf32", "h100", True),
         ("f16", "b200", False),
     ):
         problem = KERNEL.definition.problem(dtype, "tn", m=1024, n=1024, k=1024)
         names = [table.kernel.name for table in Context([]).tables(problem, find_gpu(gpu))]
         assert ("matmul_triton" in names) is shipped
+
+
+def test_on_hopper_one_stage_more_has_to_fit() -> None:
+    config = dict(zip(COLUMNS, (64, 32, 128, 5, 4, 8, 1), strict=True))
+    problem = KERNEL.definition.problem("tf32", "nn", m=64, n=64, k=640)
+    assert not KERNEL.fits(config, problem, limits(90))
+    assert KERNEL.fits(config, KERNEL.definition.problem("f32", "nn", m=64, n=64, k=640), limits(90))
 
 
 def test_its_configs_are_those_of_the_list_where_the_problem_is_aligned() -> None:

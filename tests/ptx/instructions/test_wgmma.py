@@ -242,6 +242,17 @@ def test_what_is_fenced_and_waited_for_is_no_error(body: str) -> None:
     multiply(Case(in_registers=True), body)
 
 
+def test_a_descriptor_may_be_written_while_the_operation_that_it_described_runs() -> None:
+    def sums_first(text: str) -> str:
+        """Rows of the register files are given out as registers appear: the sums get the lowest of the 32-bit ones."""
+        return text.replace(
+            "mov.u32 %r0, %tid.x;", "".join(f"mov.b32 %d{i}, 0;" for i in range(16)) + "mov.u32 %r0, %tid.x;"
+        )
+
+    result, expected, _ = multiply(Case(), PLAIN.replace(WAIT, f"mov.b64 %rd10, 0; {WAIT}"), sums_first)
+    assert np.allclose(result, expected, rtol=1e-3, atol=1e-3)
+
+
 def test_a_part_of_a_warpgroup_cannot_multiply() -> None:
     part = "setp.lt.u32 %p2, %r0, 96; @!%p2 bra AFTER; " + PLAIN + "AFTER:"
     with pytest.raises(EmulationError, match="not all 128 threads of the warpgroup"):
