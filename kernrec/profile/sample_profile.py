@@ -15,8 +15,8 @@ counted once; `chain`, the clocks that the warps of a block take one after the o
 `cache_behavior` says of the block in the middle, and `wave_reuse` of blocks that run together; `instructions`, how many
 the code has; `crowded.runs`, how often a warp runs the code in which most registers are alive, from which the assembler
 spills; `depends.branch`, `depends.load` and `depends.store`: instructions whose condition or address depends on data;
-`extrapolated`, machine instructions of trips of long loops that were counted but not executed
-(`kernrec.ptx.execution.extrapolation`).
+`extrapolated`, machine instructions of trips of long loops that were counted but not executed, and `sampled`, those of
+them in loops whose trips depend on data (`kernrec.ptx.execution.extrapolation`).
 """
 
 import contextlib

@@ -123,8 +123,14 @@ def of_kernel(considered: RunnableConfigs, best: Choice) -> Iterator[str]:
     count, share = extrapolated(considered)
     if count:
         yield (
-            f"trips of long loops that repeat are extrapolated in {_configs(count)} (up to {100 * share:.0f} % of the"
+            f"trips of long loops are extrapolated in {_configs(count)} (up to {100 * share:.0f} % of the"
             " machine instructions): counted, not emulated"
+        )
+    count, share = extrapolated(considered, "sampled")
+    if count:
+        yield (
+            f"long loops whose trips depend on data are sampled in {_configs(count)}: some trips are emulated, those"
+            f" between are counted like them (up to {100 * share:.0f} % of the machine instructions)"
         )
     if coverage.spilling:
         yield (
@@ -157,13 +163,16 @@ def sampled_blocks(considered: RunnableConfigs) -> tuple[int, int]:
     return int(blocks.min()), int(blocks.max())
 
 
-def extrapolated(considered: RunnableConfigs) -> tuple[int, float]:
-    """How many configs have trips of loops that were counted but not emulated, and their greatest share."""
+def extrapolated(considered: RunnableConfigs, metric: str = "extrapolated") -> tuple[int, float]:
+    """How many configs have trips of loops that were counted but not emulated, and their greatest share.
+
+    `metric`: `sampled`: of those, what stands for trips that depend on data.
+    """
     configs, greatest = 0, 0.0
     for launch in considered.table.launches:
         profiles = launch.profiles
-        if "extrapolated" in profiles.metrics:
-            left_out, issued = (profiles.counts[:, profiles.metrics.index(m), 0] for m in ("extrapolated", "issue"))
+        if metric in profiles.metrics:
+            left_out, issued = (profiles.counts[:, profiles.metrics.index(m), 0] for m in (metric, "issue"))
             configs = max(configs, int(np.count_nonzero(left_out > 0)))
             greatest = max(greatest, float((left_out / issued).max()))
     return configs, greatest

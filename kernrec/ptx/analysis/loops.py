@@ -1,18 +1,20 @@
 """Loops of which a few trips can stand for many: the registers that steer them, and the comparisons they make.
 
 What a kernel executes and which addresses it touches is decided by its *steering* registers: those that branches,
-guards, addresses and barriers depend on. A loop is *steady* where none of them is set from memory, from another lane or
-by a comparison of other than integers inside it. Then one trip differs from the next only in the steering registers
-that are carried from trip to trip, and goes another way only where the outcome of a comparison changes, which
-`kernrec.ptx.execution.extrapolation` foresees.
+guards, addresses and barriers depend on. One of them follows *data* where the loop sets it from memory, from another
+lane, by a comparison of other than integers, or from another that does. A loop is *counted* where none of those is
+carried from trip to trip, and none decides whether the loop ends. It is *steady* where there are none at all: then one
+trip differs from the next only in the steering registers that are carried, and goes another way only where the outcome
+of a comparison changes, which `kernrec.ptx.execution.extrapolation` foresees. Of a loop that is counted alone it knows
+how many trips are to come, but not what each of them does: some are executed, and stand for their neighbors.
 """
 
 from dataclasses import dataclass
 
 from kernrec.ptx.analysis.dependence import address_registers
 from kernrec.ptx.analysis.liveness import live_before, successors
-from kernrec.ptx.ir.operand import Immediate, Register
-from kernrec.ptx.ir.program import Function, Instruction
+from kernrec.ptx.ir.operand import Immediate, Pair, Register, registers_of
+from kernrec.ptx.ir.program import BasicBlock, Function, Instruction
 
 _FROM_ELSEWHERE = frozenset(
     {
@@ -23,6 +25,7 @@ _FROM_ELSEWHERE = frozenset(
 _LEAVES = frozenset({"exit", "ret", "call"})
 _IMAGES = frozenset({"tex", "tld4", "suld", "sust", "sured"})
 """What these touch depends on coordinates in a way that is not watched."""
+_COMPARISONS = ("setp", "set", "min", "max")
 _ORDERINGS = {"lt": "lt", "lo": "lt", "ge": "lt", "hs": "lt", "le": "le", "ls": "le", "gt": "le", "hi": "le"}
 _INTEGERS = frozenset(f"{kind}{width}" for kind in "us" for width in (16, 32, 64)) | {"b16", "b32", "b64"}
 
@@ -46,7 +49,7 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Loop:
-    """A steady loop."""
+    """A counted loop."""
 
     header: int
     """The basic block that every trip begins with."""
@@ -58,17 +61,21 @@ class Loop:
     """Steering registers that one trip leaves for the next."""
 
     comparisons: tuple[Comparison, ...]
-    """The comparisons that set steering registers."""
+    """The comparisons that set steering registers, of those that do not follow data."""
 
     moduli: tuple[tuple[Register, int], ...]
     """Registers that may only move by multiples of a number, so that what is computed from their bits moves evenly."""
 
     linear: bool
-    """Whether, apart from that, steering registers move evenly while no comparison changes."""
+    """Whether, apart from that, steering registers move evenly while no comparison changes; those that follow data
+    are not meant."""
+
+    steady: bool
+    """Whether no steering register follows data."""
 
 
-def steady_loops(function: Function) -> dict[int, Loop]:
-    """The steady loops of a function by their header."""
+def counted_loops(function: Function) -> dict[int, Loop]:
+    """The counted loops of a function by their header."""
     bodies = _natural_loops(function)
     if not bodies:
         return {}
@@ -82,19 +89,23 @@ def steady_loops(function: Function) -> dict[int, Loop]:
         steers = [ins for ins in instructions if ins.results & steering]
         written = frozenset().union(*(ins.results for ins in steers))
         constant = {"param"} if any(_may_write_stack(ins) for ins in instructions) else {"param", "local"}
-        if any(_from_elsewhere(ins, constant, written) for ins in steers):
+        sometimes = blocks - _once_a_trip(function, header, blocks)
+        data = _that_follow_data([function.blocks[b] for b in blocks], steers, sometimes, constant)
+        carried = live[header] & written
+        ends = [function.blocks[b].instructions[-1] for b in blocks if not blocks.issuperset(successors(function, b))]
+        if carried & data or any(end.sources & data for end in ends):
             continue
-        comparisons = [_comparison(ins) for ins in steers if ins.opcode in ("setp", "set", "min", "max")]
-        if None in comparisons:
-            continue
+        steers = [ins for ins in steers if not ins.results & data]
+        comparisons = [_comparison(ins) for ins in steers if ins.opcode in _COMPARISONS]
         moduli = [(ins.operands[1], _modulus(ins)) for ins in steers]
         loops[header] = Loop(
             header,
             tuple(sorted(blocks)),
-            tuple(sorted(live[header] & written)),
+            tuple(sorted(carried)),
             tuple(dict.fromkeys(c for c in comparisons if c is not None)),
             tuple(dict.fromkeys((r, m) for r, m in moduli if m and isinstance(r, Register) and r.name in written)),
             all(modulus or _is_linear(ins, written) for ins, (_, modulus) in zip(steers, moduli, strict=True)),
+            not data,
         )
     return loops
 
@@ -113,15 +124,77 @@ def steering_registers(function: Function) -> frozenset[str]:
         before = len(steering)
         for ins in function.instructions:
             if steering & ins.results:
-                steering |= ins.sources
+                steering |= _decisive(ins, steering)
         grown = len(steering) > before
     return frozenset(steering)
+
+
+def _decisive(ins: Instruction, steering: set[str]) -> frozenset[str]:
+    """The sources that decide those results of an instruction that are in `steering`."""
+    result = ins.operands[0]
+    if ins.opcode != "shfl" or not isinstance(result, Pair) or steering & {*registers_of(result.first)}:
+        return ins.sources
+    others = {name for operand in ins.operands[2:] for name in registers_of(operand)}
+    return ins.sources - (frozenset(registers_of(ins.operands[1])) - others)  # its flag: whether there is such a lane
 
 
 def _may_write_stack(ins: Instruction) -> bool:
     """Whether an instruction may change local memory, which is a thread's own."""
     writes = ins.opcode in ("st", "atom", "red")
     return writes and not {"global", "shared", "shared::cta", "shared::cluster"} & set(ins.modifiers)
+
+
+def _that_follow_data(
+    body: list[BasicBlock], steers: list[Instruction], sometimes: frozenset[int], constant: set[str]
+) -> frozenset[str]:
+    """The steering registers of a loop that follow data, by what they are computed from or by whether they are.
+
+    Args:
+        body: the loop.
+        steers: its instructions that set steering registers.
+        sometimes: its basic blocks that not each trip runs, or not once.
+        constant: state spaces that it does not write.
+    """
+    written = frozenset().union(*(ins.results for ins in steers))
+    data: set[str] = set()
+    for ins in steers:
+        if _from_elsewhere(ins, constant, written) or (ins.opcode in _COMPARISONS and _comparison(ins) is None):
+            data |= ins.results
+    if not data:
+        return frozenset()
+    by_branch = written & {
+        name for block in body if block.index in sometimes for ins in block.instructions for name in ins.results
+    }
+    grown = True
+    while grown:
+        before = len(data)
+        for ins in steers:
+            if ins.sources & data:
+                data |= ins.results
+        if any(block.instructions[-1].sources & data for block in body):
+            data |= by_branch
+        grown = len(data) > before
+    return frozenset(data)
+
+
+def _once_a_trip(function: Function, header: int, blocks: frozenset[int]) -> frozenset[int]:
+    """The basic blocks of a loop that each trip runs, and runs once."""
+    following = {b: [n for n in successors(function, b) if n in blocks] for b in blocks}
+
+    def reached(start: int, without: int) -> set[int]:
+        """The blocks that follow `start` before the trip ends, but for what only `without` leads to."""
+        seen: set[int] = set()
+        waiting = [start]
+        while waiting:
+            for next_ in following[waiting.pop()]:
+                if next_ not in seen:
+                    seen.add(next_)
+                    if next_ not in (header, without):
+                        waiting.append(next_)
+        return seen
+
+    once = {b for b in blocks - {header} if header not in reached(header, b) and b not in reached(b, header)}
+    return frozenset(once | {header})
 
 
 def _from_elsewhere(ins: Instruction, constant: set[str], written: frozenset[str]) -> bool:

@@ -1,12 +1,19 @@
 """Long loops from a few of their trips, where only counts are asked for.
 
-Trips of a steady loop (`kernrec.ptx.analysis.loops`) are watched. Once the last `p` of them did what the `p` before did
-(the same basic blocks, the same counts, the same access patterns at addresses moved by a constant each), and the
-steering registers that a trip leaves for the next changed by the same amounts, the comparisons of the loop tell how
-often these trips repeat before one of them comes out another way: the one that ends the loop, or that of a guard. But
-for the last two, these repetitions are not executed: their counts are added, their accesses to global memory are
-recorded at the addresses that they would have, and the steering registers are set to where they would be. The next `p`
-trips have to go on as foretold, or `UnsteadyError` is raised; then the loop is watched again.
+Trips of a loop are watched; `kernrec.ptx.analysis.loops` says of which. Of a *steady* loop a few foretell the others.
+Once the last `p` trips did what the `p` before did (the same basic blocks, the same counts, the same access patterns at
+addresses moved by a constant each), and the steering registers that a trip leaves for the next changed by the same
+amounts, the comparisons of the loop tell how often these trips repeat before one of them comes out another way: the
+one that ends the loop, or that of a guard. But for the last two, these repetitions are not executed: their counts are
+added, their accesses to global memory are recorded at the addresses that they would have, and the steering registers
+are set to where they would be. The next `p` trips have to go on as foretold, or `UnsteadyError` is raised; then the
+loop is watched again.
+
+A loop that is counted but not steady is *sampled*. What its trips do follows data, so none foretells another; but where
+the state that they carry changes evenly, the comparisons tell how many are to come. Some in a row are executed, those
+behind them are left out, and so on to the end, with the same distance between: each left-out trip counts as an executed
+one, with accesses on a straight line from where that one made them to where the next executed ones do. This is an
+estimate, with an error where trips differ much; `sampled` says how much of the counts it is.
 
 Values are wrong afterwards: this is not for results. Of a loop with steering registers that are not linear (remainders,
 bits, minima) more trips have to show that they repeat, which is no proof that they go on to.
@@ -17,11 +24,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from kernrec.ptx.analysis.loops import Loop, steady_loops
+from kernrec.ptx.analysis.loops import Loop, counted_loops
 from kernrec.ptx.execution.barriers import Barriers
+from kernrec.ptx.execution.trips import Trip, is_period, moves_by_multiples, repetitions
 from kernrec.ptx.instructions.decoder import DecodedBlock, OperandResolver
 from kernrec.ptx.ir.operand import Register
-from kernrec.ptx.state.global_request import GlobalRequest
+from kernrec.ptx.state.global_request import between
 from kernrec.ptx.state.memory import Memory
 from kernrec.ptx.state.types import Array
 
@@ -29,6 +37,9 @@ _LONGEST_PERIOD = 64
 _MOST_REQUESTS = 4096  # that are remembered: some 8 KiB each
 _FEWEST_LEFT_OUT = 16  # trips
 _EVIDENCE = 16  # trips that have to follow the rule, where the code does not show that they always do
+_FEWEST_TO_SAMPLE = 96  # trips to come of a loop whose trips follow data
+_SAMPLES = 24  # of such a loop: pieces of it that begin with trips that are executed
+_SHORTEST_PIECE = 15  # trips of a piece that are left out
 _MOST_FAILURES = 2  # runs of a loop that were watched to no end, before it is left alone
 
 
@@ -52,47 +63,21 @@ class _Totals(NamedTuple):
     """Accesses to global memory in the trace."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Trip:
-    """What one trip of a loop did."""
-
-    work: int
-    """Hash of all that it did, apart from addresses: trips with the same hash did the same."""
-
-    counts: dict[str, int]
-    """What it added to the counts, but for global memory."""
-
-    runs: tuple[tuple[int, int], ...]
-    """Warps and lanes that ran each basic block of the loop."""
-
-    barriers: int
-    """Barriers that blocks passed."""
-
-    requests: list[GlobalRequest]
-    """Its accesses to global memory, in order."""
-
-    differences: list[Array]
-    """Left minus right operand of each comparison, in the live lanes, at its end."""
-
-    remainders: list[Array]
-    """Each register that may only move by multiples of a number, at its end."""
-
-    state: list[Array]
-    """The carried registers at its end."""
-
-
 @dataclass(frozen=True)
 class _Forecast:
     """The trips that have to follow those that were left out."""
 
-    trips: list[_Trip]
+    trips: list[Trip]
     """Those that repeat."""
 
     moves: list[list[int]]
-    """Bytes that each access of each of them moves until it repeats."""
+    """Bytes that each access of each of them moves until it repeats; nothing where they are a sample."""
 
     times: int
     """How often they repeat until they are executed again."""
+
+    turns: int
+    """Runs of basic blocks that were left out for it, where they are a sample."""
 
 
 class _Watch:
@@ -102,8 +87,9 @@ class _Watch:
         self.loop = loop
         self.watching = False
         self.failures = 0
-        self.trips: list[_Trip] = []
+        self.trips: list[Trip] = []
         self.forecast: _Forecast | None = None
+        self.distance: int | None = None  # trips between those of a sample and the next, once that is known
         self.begin = _Totals({}, [], 0, 0)  # when the trip began
         self.live: Array | None = None  # lanes that run the loop
 
@@ -115,17 +101,27 @@ class Extrapolation:
         self, operands: OperandResolver, memory: Memory, barriers: Barriers, decoded: list[DecodedBlock | None]
     ) -> None:
         self.issued = 0  # machine instructions of the trips that were left out
+        self.sampled = 0  # those of loops that are not steady
         self._operands = operands
         self._memory = memory
         self._barriers = barriers
         self._decoded = decoded
-        self._watches = {header: _Watch(loop) for header, loop in steady_loops(operands.function).items()}
+        self._watches = {header: _Watch(loop) for header, loop in counted_loops(operands.function).items()}
         self.headers = frozenset(self._watches)
 
     def start_batch(self) -> None:
         """Forgets the trips of the last batch."""
         for watch in self._watches.values():
             self._stop(watch)
+
+    def end_batch(self) -> None:
+        """All lanes exited.
+
+        Raises:
+            UnsteadyError: trips that had to follow those that were left out never came.
+        """
+        if any(watch.forecast is not None for watch in self._watches.values()):
+            raise UnsteadyError
 
     def arrive(self, header: int, previous: int, live: Array) -> None:
         """All live lanes are at the header of a loop; `previous`: the basic block that ran before.
@@ -144,7 +140,9 @@ class Extrapolation:
         watch.trips.append(trip)
         if watch.forecast is not None:
             self._check(watch, trip)
-        elif not self._leave_out(watch):
+            if watch.forecast is not None or watch.loop.steady:
+                return
+        if not self._leave_out(watch):
             too_much = sum(len(t.requests) for t in watch.trips) > _MOST_REQUESTS
             if too_much or len(watch.trips) > 2 * _LONGEST_PERIOD + _EVIDENCE:
                 watch.failures += 1
@@ -153,15 +151,17 @@ class Extrapolation:
     # Watching
 
     def _start(self, watch: _Watch, live: Array) -> None:
+        if watch.forecast is not None:
+            raise UnsteadyError
         watch.watching, watch.live = True, live
-        watch.trips, watch.forecast = [], None
+        watch.trips, watch.distance = [], None
         if self._memory.trace is None:
             self._memory.trace = []
         watch.begin = self._totals(watch)
 
     def _stop(self, watch: _Watch) -> None:
         watch.watching, watch.live = False, None
-        watch.trips, watch.forecast = [], None
+        watch.trips, watch.forecast, watch.distance = [], None, None
         if not any(other.watching for other in self._watches.values()):
             self._memory.trace = None
 
@@ -176,7 +176,7 @@ class Extrapolation:
         codes = [self._decoded[block] for block in loop.blocks]
         return [(0, 0) if code is None else (code.warps, code.lanes) for code in codes]
 
-    def _finish_trip(self, watch: _Watch) -> _Trip:
+    def _finish_trip(self, watch: _Watch) -> Trip:
         """What was done since the last arrival."""
         begin = watch.begin
         watch.begin = end = self._totals(watch)
@@ -197,7 +197,7 @@ class Extrapolation:
         requests = trace[begin.requests : end.requests]
         work = hash((frozenset(added.items()), ran, passed, tuple([request.shape for request in requests])))
         state = [self._register(name).copy() for name in watch.loop.carried]
-        return _Trip(work, added, ran, passed, requests, differences, remainders, state)
+        return Trip(work, added, ran, passed, requests, differences, remainders, state)
 
     def _register(self, name: str) -> Array:
         """The lanes of a register as unsigned integers, or flags."""
@@ -210,38 +210,73 @@ class Extrapolation:
         """Leaves out trips that repeat the last ones, if that are enough of them."""
         if any(other.forecast is not None for other in self._watches.values()):
             return False
-        trips, evidence = watch.trips, 0 if watch.loop.linear else _EVIDENCE
+        loop, trips, evidence = watch.loop, watch.trips, 0 if watch.loop.linear else _EVIDENCE
         for period in range(1, min(_LONGEST_PERIOD, (len(trips) - 1) // 2) + 1):
-            if _is_period(trips, period, evidence) and _moves_by_multiples(watch.loop, trips[-1], trips[-1 - period]):
-                last, before = trips[-period:], trips[-2 * period : -period]
-                times = _repetitions(watch.loop, last, before)
-                if times * period >= _FEWEST_LEFT_OUT:
-                    self._skip(watch, last, before, times)
-                    return True
+            if not is_period(loop, trips, period, evidence) or not moves_by_multiples(
+                loop, trips[-1], trips[-1 - period]
+            ):
+                continue
+            last, before = trips[-period:], trips[-2 * period : -period]
+            times = repetitions(loop, last, before)
+            if loop.steady and times * period >= _FEWEST_LEFT_OUT:
+                self._skip_repetitions(watch, last, before, times)
+                return True
+            if not loop.steady and self._skip_to_next_sample(watch, period, times):
+                return True
         return False
 
-    def _skip(self, watch: _Watch, last: list[_Trip], before: list[_Trip], times: int) -> None:
+    def _skip_repetitions(self, watch: _Watch, last: list[Trip], before: list[Trip], times: int) -> None:
         """Puts the loop behind `times` repetitions of the trips `last`; `before`: those that they repeat."""
         moves = [
             [a.first - b.first for a, b in zip(trip.requests, earlier.requests, strict=True)]
             for trip, earlier in zip(last, before, strict=True)
         ]
-        self._add(watch, last, moves, times)
-        for name, now, then in zip(watch.loop.carried, last[-1].state, before[-1].state, strict=True):
+        self._add_work(watch, last, times)
+        offsets = [move * np.arange(1, times + 1) for of_trip in moves for move in of_trip]
+        self._memory.repeat([request for trip in last for request in trip.requests], offsets)
+        self._go_on_behind(watch, len(last), times, _Forecast(last, moves, times, 0))
+
+    def _skip_to_next_sample(self, watch: _Watch, period: int, periods: int) -> bool:
+        """Leaves out trips behind those that were executed last; whether there are enough to come.
+
+        Args:
+            watch: of a loop that is not steady.
+            period: trips after which the state changes by the same again.
+            periods: how many of them are to come.
+        """
+        if watch.distance is None:
+            if periods * period < _FEWEST_TO_SAMPLE:
+                return False
+            watch.distance = max(periods * period // _SAMPLES, _SHORTEST_PIECE)
+        together = len(watch.trips) // period  # periods that stand for those to come
+        times = min(watch.distance // period, periods - together) // together
+        if times < 2:  # as many as are executed
+            return False
+        sample = watch.trips[-together * period :]
+        self._add_work(watch, sample, times)
+        turns = self._memory.leave_turns_out([request for trip in sample for request in trip.requests], times)
+        self._go_on_behind(watch, period, times * together, _Forecast(sample, [], times, turns))
+        return True
+
+    def _go_on_behind(self, watch: _Watch, period: int, periods: int, forecast: _Forecast) -> None:
+        """Sets the carried registers to where they are behind some periods, and expects what `forecast` says."""
+        last, before = watch.trips[-1], watch.trips[-1 - period]
+        for name, now, then in zip(watch.loop.carried, last.state, before.state, strict=True):
             if now.dtype != bool:
-                self._register(name)[:] += (now - then) * now.dtype.type(times)
+                self._register(name)[:] += (now - then) * now.dtype.type(periods)
         for other in self._watches.values():
             if other is not watch and other.watching:
                 self._stop(other)
-        watch.forecast = _Forecast(last, moves, times)
+        watch.forecast = forecast
         watch.trips = []
         watch.begin = self._totals(watch)
 
-    def _add(self, watch: _Watch, trips: list[_Trip], moves: list[list[int]], times: int) -> None:
-        """Adds what `times` repetitions of some trips do."""
+    def _add_work(self, watch: _Watch, trips: list[Trip], times: int) -> None:
+        """Adds what `times` repetitions of some trips do, but for global memory."""
         memory = self._memory
         assert memory.counts is not None
         codes = [self._decoded[block] for block in watch.loop.blocks]
+        issued = 0
         for trip in trips:
             for name, value in trip.counts.items():
                 memory.counts.bump(name, value * times)
@@ -249,16 +284,24 @@ class Extrapolation:
                 if code is not None:
                     code.warps += warps * times
                     code.lanes += lanes * times
-                    self.issued += sum(code.issue.values()) * warps * times
+                    issued += sum(code.issue.values()) * warps * times
             self._barriers.passed += trip.barriers * times
-        requests = [request for trip in trips for request in trip.requests]
-        memory.repeat(requests, [move for of_trip in moves for move in of_trip], times)
+        self.issued += issued
+        if not watch.loop.steady:
+            self.sampled += issued
 
-    def _check(self, watch: _Watch, trip: _Trip) -> None:
-        """Compares a trip behind those that were left out with what it should be."""
+    def _check(self, watch: _Watch, trip: Trip) -> None:
+        """Compares a trip behind those that were left out with what it should be, or takes it for the next sample."""
         forecast = watch.forecast
         assert forecast is not None
         number = len(watch.trips) - 1
+        if not watch.loop.steady:
+            if number + 1 == len(forecast.trips):
+                watch.forecast = None
+                sample = [request for each in forecast.trips for request in each.requests]
+                following = [request for each in watch.trips for request in each.requests]
+                self._memory.repeat(sample, between(sample, following, forecast.times), forecast.turns)
+            return
         expected, moves = forecast.trips[number], forecast.moves[number]
         as_foretold = expected.work == trip.work and all(
             then.first + move * (forecast.times + 1) == now.first
@@ -268,75 +311,3 @@ class Extrapolation:
             raise UnsteadyError
         if number + 1 == len(forecast.trips):
             watch.forecast = None
-
-
-def _is_period(trips: list[_Trip], period: int, evidence: int) -> bool:
-    """Whether trips do the same again after `period` of them, with the state changed by the same.
-
-    `evidence`: the fewest trips that have to show it.
-    """
-    shown = max(period, evidence)
-    return shown + 2 * period <= len(trips) + 1 and all(_repeats(trips, i, period) for i in range(1, shown + 1))
-
-
-def _moves_by_multiples(loop: Loop, now: _Trip, then: _Trip) -> bool:
-    """Whether the registers of `Loop.moduli` moved by multiples of their number from one trip to another."""
-    return all(
-        not ((a.view(f"i{a.dtype.itemsize}") - b.view(f"i{a.dtype.itemsize}")).astype(np.int64) % modulus).any()
-        for a, b, (_, modulus) in zip(now.remainders, then.remainders, loop.moduli, strict=True)
-    )
-
-
-def _repeats(trips: list[_Trip], back: int, period: int) -> bool:
-    """Whether the trip that is `back` from the end did what the one a period before did, and changed as much."""
-    now, then = trips[-back], trips[-back - period]
-    if now.work != then.work:
-        return False
-    if back > 1 and len(trips) < back + 2 * period:
-        return True  # too early to tell how much it changed
-    before = trips[-back - 2 * period]
-    return all(_goes_on(*values) for values in zip(now.state, then.state, before.state, strict=True))
-
-
-def _goes_on(now: Array, then: Array, before: Array) -> bool:
-    """Whether a register changed by the same amount twice; a predicate: not at all."""
-    if now.dtype == bool:
-        return np.array_equal(now, then)
-    return np.array_equal(now - then, then - before)
-
-
-def _repetitions(loop: Loop, last: list[_Trip], before: list[_Trip]) -> int:
-    """How often some trips repeat until a comparison comes out another way in a lane; 0 where none ever does.
-
-    The last two are left: one is executed and checked, and values at the end of a trip may be those of the next.
-    """
-    changes = [
-        _first_change(comparison.kind, now, now - then)
-        for trip, earlier in zip(last, before, strict=True)
-        for comparison, now, then in zip(loop.comparisons, trip.differences, earlier.differences, strict=True)
-    ]
-    return max(min((change for change in changes if change), default=0) - 3, 0)
-
-
-def _first_change(kind: str, difference: Array, step: Array) -> int:
-    """The least number of steps from 1 after which `difference <kind> 0` comes out another way in a lane; 0: never.
-
-    1 too where the last step changed it: the trip that it was for is still to come.
-    """
-    moving = step != 0
-    difference, step = difference[moving], step[moving]
-    if kind == "eq":
-        if ((difference == 0) | (difference == step)).any():
-            return 1
-        counts = np.where(difference % step == 0, -difference // step, 0)
-    else:
-        if kind == "le":
-            difference = difference - 1
-        if ((difference < 0) != (difference - step < 0)).any():
-            return 1
-        up = (difference < 0) & (step > 0)
-        down = (difference >= 0) & (step < 0)
-        rise, fall = np.where(up, step, 1), np.where(down, -step, 1)
-        counts = np.where(up, (-difference + rise - 1) // rise, np.where(down, difference // fall + 1, 0))
-    counts = counts[counts > 0]
-    return int(counts.min()) if len(counts) else 0

@@ -164,6 +164,8 @@ class Scheduler:
                     f"loop near PTX line {code.block.instructions[0].line}"
                 )
         self.memory.end_batch()
+        if extrapolation is not None:
+            extrapolation.end_batch()
 
     def _decode(self, index: int) -> DecodedBlock:
         registers, symbols = self.operands.registers, self.operands.symbols
@@ -384,8 +386,10 @@ class Scheduler:
             counts.bump("issue", issued * code.warps)
             counts.bump("lanes", issued * code.lanes)
         counts.bump("barriers", self.barriers.passed)
-        if self.extrapolated:
+        if self.extrapolation is not None and self.extrapolated:
             counts.bump("extrapolated", self.extrapolated)
+            if self.extrapolation.sampled:
+                counts.bump("sampled", self.extrapolation.sampled)
         return counts
 
     @property

@@ -96,7 +96,8 @@ class AccessTrace:
 
     def _finish(self) -> None:
         """Makes the traces of the batch that ran."""
-        events, self._events = self._events, []
+        # Accesses of trips that were left out are told after those that follow them.
+        events, self._events = sorted(self._events, key=lambda event: event[0]), []
         if not events:
             return
         sizes = [len(sectors) for _, _, _, sectors, _ in events]

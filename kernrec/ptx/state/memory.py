@@ -15,7 +15,7 @@ from kernrec.ptx.state.batch import Lanes
 from kernrec.ptx.state.bulk_copies import BulkCopies, Elements
 from kernrec.ptx.state.cluster_memory import RANK_SHIFT, ClusterMemory
 from kernrec.ptx.state.errors import EmulationError
-from kernrec.ptx.state.global_request import GlobalRequest, one_lane_per_word
+from kernrec.ptx.state.global_request import GlobalRequest, one_lane_per_word, turns_of
 from kernrec.ptx.state.launch_layout import BUFFER_SHIFT, WINDOW_SHIFT, WINDOWS, LaunchLayout
 from kernrec.ptx.state.map_fences import MapFences
 from kernrec.ptx.state.mbarriers import Mbarriers
@@ -265,50 +265,66 @@ class Memory:
         block_of = self.lanes.shape.block_of
         return block_of if lanes is None else block_of[lanes]
 
-    def repeat(self, requests: list[GlobalRequest], moves: list[int], times: int) -> None:
-        """Counts accesses `times` more, each time moved on by their number of bytes, without doing them.
+    def repeat(self, requests: list[GlobalRequest], offsets: list[Array], turns: int | None = None) -> None:
+        """Counts accesses once more at each of some places, without doing them.
+
+        Args:
+            requests: of trips of a loop.
+            offsets: bytes from each; (times,) each.
+            turns: what `leave_turns_out` returned for them; None: it was not called.
 
         Raises:
             EmulationError: one of them would be outside of its buffer.
         """
-        for request, move in zip(requests, moves, strict=True):
-            request.check_moved(move * times)
+        for request, moved in zip(requests, offsets, strict=True):
+            request.check_moved(int(moved.min()))
+            request.check_moved(int(moved.max()))
             # What a pattern costs depends on where in a line it begins.
-            begins, often = np.unique((request.first + move * np.arange(1, times + 1)) & 127, return_counts=True)
+            begins, often = np.unique((request.first + moved) & 127, return_counts=True)
             places = zip(begins.tolist(), often.tolist(), strict=True)
             self._count_requests(request.region, request.kind, request.access, request.pattern, places)
-        if self._order is not None:
-            self._repeat_in_order(self._order, requests, moves, times)
+        if self._order is not None and requests:
+            self._repeat_in_order(self._order, requests, offsets, turns)
         if self._touched is None:
             return
-        for request, move in zip(requests, moves, strict=True):
-            if not move:
+        for request, moved in zip(requests, offsets, strict=True):
+            if not moved.any():
                 continue  # it touches what it touched before
-            blocks, where = one_lane_per_word(request, self._blocks(request.lanes), move)
+            blocks, where = one_lane_per_word(request, self._blocks(request.lanes), moved)
             at_once = max(_MOST_TOUCHED // len(where), 1)
-            for start in range(1, times + 1, at_once):
-                steps = np.arange(start, min(start + at_once, times + 1))
-                moved = (where + move * steps[:, None]).reshape(-1)
-                spread = np.tile(blocks, len(steps))
-                self._touched.record(request.region, request.access.size, spread, moved, request.kind)
+            for start in range(0, len(moved), at_once):
+                some = moved[start : start + at_once]
+                there = (where + some[:, None]).reshape(-1)
+                self._touched.record(
+                    request.region, request.access.size, np.tile(blocks, len(some)), there, request.kind
+                )
 
-    def _repeat_in_order(self, order: AccessTrace, requests: list[GlobalRequest], moves: list[int], times: int) -> None:
+    def leave_turns_out(self, requests: list[GlobalRequest], times: int) -> int:
+        """Says that trips are left out whose accesses follow later (`repeat`); returns their runs of basic blocks."""
+        turns = turns_of(requests) * times
+        if self._order is not None:
+            self._order.skip_steps(turns)
+        return turns
+
+    def _repeat_in_order(
+        self, order: AccessTrace, requests: list[GlobalRequest], offsets: list[Array], turns: int | None
+    ) -> None:
         """Tells the trace of accesses that were left out."""
-        steps = [request.step for request in requests]
-        period = max(steps) - min(steps) + 1 if steps else 0
-        for repetition in range(1, times + 1):
+        period, times = turns_of(requests), len(offsets[0])
+        for repetition in range(times):
             if order.full:
                 break
-            for request, move in zip(requests, moves, strict=True):
-                begin = request.first + move * repetition
+            for request, moved in zip(requests, offsets, strict=True):
+                begin = request.first + int(moved[repetition])
                 if request.kind == "atomic":
                     assert request.where is not None
-                    addresses = request.where + (request.region.base + move * repetition)
+                    addresses = request.where + (request.region.base + int(moved[repetition]))
                     order.record_atomic(addresses, self._blocks(request.lanes))
                 else:
-                    step = request.step + period * repetition
+                    step = request.step + period * (repetition + 1) - (turns or 0)
                     order.record(step, request.pattern, begin, request.kind == "read")
-        order.skip_steps(period * times)
+        if turns is None:
+            order.skip_steps(period * times)
 
     def count_image(self, region: Region, lanes: Array, stored: Array, kind: str, size: int, passes: int) -> None:
         """Counts accesses to a texture or surface.

@@ -8,7 +8,7 @@ import pytest
 
 from kernrec.profile.sample_profile import SAMPLING, sampled_counts
 from kernrec.ptx import KernelLaunch, emulate
-from kernrec.ptx.analysis.loops import steady_loops
+from kernrec.ptx.analysis.loops import counted_loops
 from tests.helpers.ptx_text import cuda
 
 TILED_PRODUCT = """
@@ -110,7 +110,6 @@ KERNELS = {
     "guard that changes on the way": (GUARD_THAT_CHANGES, 500, 0.7),
     "bits of the counter": (BITS_OF_THE_COUNTER, 600, 0.0),
     "place that is on the stack": (PLACE_ON_THE_STACK, 500, 0.8),
-    "place on the stack that is written": (PLACE_THAT_IS_WRITTEN, 200, 0.0),
 }
 
 
@@ -131,17 +130,62 @@ def test_extrapolated_counts_are_those_of_all_trips(name: str) -> None:
 
 
 FROM_DATA = {
-    "an address from data": "for (int k = 0; k < n; k++) sum += x[(int) y[k]];",
-    "an end from data": "for (int k = 0; y[k] > -1.0f && k < n; k++) sum += x[k];",
-    "a guard from data": "for (int k = 0; k < n; k++) if (y[k] > 0.0f) sum += x[k];",
+    "a gather": "for (int k = 0; k < n; k++) sum += x[(int) y[k]];",
+    "a place that drifts with data": "for (int k = 0; k < n; k++) sum += x[64 * k + ((int) y[k] & 31) + threadIdx.x];",
+    "a guard from data": "for (int k = 0; k < n; k++) if (y[256 * k + threadIdx.x] > 2e5f) sum += x[k];",
+    "an inner loop that data ends": """for (int k = 0; k < n; k++)
+    for (int i = (int) y[k] & 7; i >= 0; i--) sum += x[8 * k + i];""",
 }
 
 
 @pytest.mark.parametrize("name", FROM_DATA)
-def test_a_loop_that_data_steers_runs_whole(name: str) -> None:
-    module, given = launch(f"float sum = 0;\n#pragma unroll 1\n{FROM_DATA[name]} z[threadIdx.x] = sum;", 400)
-    assert not steady_loops(module.functions["k"])
+def test_trips_that_follow_data_are_sampled_and_the_estimate_is_near(name: str) -> None:
+    module, given = launch(f"float sum = 0;\n#pragma unroll 1\n{FROM_DATA[name]} z[threadIdx.x] = sum;", 1200)
+    given.buffers["y"][:] = np.random.default_rng(1).integers(0, 400_000, 400_000)
+    full = sampled_counts(module, given, replace(SAMPLING, extrapolate=False))
+    short = sampled_counts(module, given)
+    assert short.pop("sampled") == short.pop("extrapolated") > 0.6 * full["issue"]
+    for metric, count in full.items():
+        if metric.startswith(("issue", "lanes", "global.")):
+            assert short[metric] == pytest.approx(count, rel=0.1), metric
+    for metric in ("touch.x.read", "touch.y.read"):  # of which places between executed ones are guessed
+        assert short[metric] == pytest.approx(full[metric], rel=0.2), metric
+
+
+def test_what_a_loop_does_once_to_what_steers_it_is_not_missed() -> None:
+    module, given = launch(PLACE_THAT_IS_WRITTEN, 400)
+    full = sampled_counts(module, given, replace(SAMPLING, extrapolate=False))
+    short = sampled_counts(module, given)
+    assert short["sampled"] > 0.5 * full["issue"]
+    assert short["global.x.read_sectors"] == pytest.approx(full["global.x.read_sectors"], rel=0.05)
+
+
+TO_BE_RUN_WHOLE = {
+    "an end from data": "for (int k = 0; y[k] > -1.0f && k < n; k++) sum += x[k];",
+    "a place that data leads to": "for (int k = 0, i = 0; k < n; k++) { i = (int) y[i]; sum += x[i]; }",
+    "a place that a branch moves": """for (int k = 0, i = 0; k < n; k++) {
+    if (y[k] > 5e4f) { i += 3; z[i] = k; }
+    sum += x[i];
+}""",
+    "few trips": "for (int k = 0; k < 60; k++) sum += x[(int) y[k]];",
+}
+
+
+@pytest.mark.parametrize("name", TO_BE_RUN_WHOLE)
+def test_a_loop_whose_way_data_decides_runs_whole(name: str) -> None:
+    module, given = launch(f"float sum = 0;\n#pragma unroll 1\n{TO_BE_RUN_WHOLE[name]} z[threadIdx.x] = sum;", 400)
+    given.buffers["y"][:] = np.random.default_rng(1).integers(0, 100_000, 400_000)
     assert "extrapolated" not in sampled_counts(module, given)
+
+
+def test_a_sum_over_a_warp_behind_a_loop_does_not_make_its_sum_steer() -> None:
+    body = "for (int k = 0; k < n; k++) sum += x[k * 256 + threadIdx.x];"
+    shuffle = """
+    asm("{ .reg .pred p; .reg .f32 r; shfl.sync.down.b32 r|p, %0, 1, 0x1f, 0xffffffff; @p add.f32 %0, %0, r; }"
+        : "+f"(sum));
+    """
+    module, _ = launch(f"float sum = 0;\n#pragma unroll 1\n{body} {shuffle} z[threadIdx.x] = sum;", 400)
+    assert [loop.steady for loop in counted_loops(module.functions["k"]).values()] == [True]
 
 
 def test_results_are_never_extrapolated() -> None:

@@ -1,0 +1,115 @@
+"""Trips of a loop, and whether, and how often, they repeat."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from kernrec.ptx.analysis.loops import Loop
+from kernrec.ptx.state.global_request import GlobalRequest
+from kernrec.ptx.state.types import Array
+
+
+@dataclass(frozen=True, slots=True)
+class Trip:
+    """What one trip of a loop did."""
+
+    work: int
+    """Hash of all that it did, apart from addresses: trips with the same hash did the same."""
+
+    counts: dict[str, int]
+    """What it added to the counts, but for global memory."""
+
+    runs: tuple[tuple[int, int], ...]
+    """Warps and lanes that ran each basic block of the loop."""
+
+    barriers: int
+    """Barriers that blocks passed."""
+
+    requests: list[GlobalRequest]
+    """Its accesses to global memory, in order."""
+
+    differences: list[Array]
+    """Left minus right operand of each comparison, in the live lanes, at its end."""
+
+    remainders: list[Array]
+    """Each register that may only move by multiples of a number, at its end."""
+
+    state: list[Array]
+    """The carried registers at its end."""
+
+
+def is_period(loop: Loop, trips: list[Trip], period: int, evidence: int) -> bool:
+    """Whether trips do the same again after `period` of them, with the state changed by the same.
+
+    Of a loop that is not steady only the state counts. `evidence`: the fewest trips that have to show it.
+    """
+    shown = max(period, evidence)
+    if shown + 2 * period > len(trips) + 1:
+        return False
+    return all(_repeats(trips, back, period, loop.steady) for back in range(1, shown + 1))
+
+
+def moves_by_multiples(loop: Loop, now: Trip, then: Trip) -> bool:
+    """Whether the registers of `Loop.moduli` moved by multiples of their number from one trip to another."""
+    return all(
+        not ((a.view(f"i{a.dtype.itemsize}") - b.view(f"i{a.dtype.itemsize}")).astype(np.int64) % modulus).any()
+        for a, b, (_, modulus) in zip(now.remainders, then.remainders, loop.moduli, strict=True)
+    )
+
+
+def _repeats(trips: list[Trip], back: int, period: int, steady: bool) -> bool:
+    """Whether the trip that is `back` from the end did what the one a period before did, and changed as much.
+
+    `steady`: False: what it did does not matter.
+    """
+    now, then = trips[-back], trips[-back - period]
+    if steady and now.work != then.work:
+        return False
+    if back > 1 and len(trips) < back + 2 * period:
+        return True  # too early to tell how much it changed
+    before = trips[-back - 2 * period]
+    return all(_goes_on(*values) for values in zip(now.state, then.state, before.state, strict=True))
+
+
+def _goes_on(now: Array, then: Array, before: Array) -> bool:
+    """Whether a register changed by the same amount twice; a predicate: not at all."""
+    if now.dtype == bool:
+        return np.array_equal(now, then)
+    return np.array_equal(now - then, then - before)
+
+
+def repetitions(loop: Loop, last: list[Trip], before: list[Trip]) -> int:
+    """How often some trips repeat until a comparison comes out another way in a lane; 0 where none ever does.
+
+    The last two are left: one is executed and checked, and values at the end of a trip may be those of the next.
+    """
+    changes = [
+        _first_change(comparison.kind, now, now - then)
+        for trip, earlier in zip(last, before, strict=True)
+        for comparison, now, then in zip(loop.comparisons, trip.differences, earlier.differences, strict=True)
+    ]
+    return max(min((change for change in changes if change), default=0) - 3, 0)
+
+
+def _first_change(kind: str, difference: Array, step: Array) -> int:
+    """The least number of steps from 1 after which `difference <kind> 0` comes out another way in a lane; 0: never.
+
+    1 too where the last step changed it: the trip that it was for is still to come.
+    """
+    moving = step != 0
+    difference, step = difference[moving], step[moving]
+    if kind == "eq":
+        if ((difference == 0) | (difference == step)).any():
+            return 1
+        counts = np.where(difference % step == 0, -difference // step, 0)
+    else:
+        if kind == "le":
+            difference = difference - 1
+        if ((difference < 0) != (difference - step < 0)).any():
+            return 1
+        up = (difference < 0) & (step > 0)
+        down = (difference >= 0) & (step < 0)
+        rise, fall = np.where(up, step, 1), np.where(down, -step, 1)
+        counts = np.where(up, (-difference + rise - 1) // rise, np.where(down, difference // fall + 1, 0))
+    counts = counts[counts > 0]
+    return int(counts.min()) if len(counts) else 0
