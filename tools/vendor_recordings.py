@@ -81,7 +81,7 @@ def _inductor(data: Path) -> Recording:
     spelled = {"float16": "f16", "bfloat16": "bf16", "float32": "f32"}
     parts = []
     # The A100 reaches 1,735 GB/s, more than the 40 GB card has.
-    for file, gpu in (("a100", "a100-sxm4-80gb"), ("h100", "h100-sxm")):
+    for file, gpu in (("a100", "a100-sxm4-80gb"), ("h100", "h100-sxm-96gb")):
         path = data / "triton" / f"inductor_mm_{file}.parquet"
         known = _columns(path, names, "implementation = 'extern_mm'")
         dtypes = [spelled[str(name)] for name in known["dtype"]]

@@ -18,7 +18,7 @@ from kernrec.gpu import GPU
 from kernrec.model.learn.conformal import Interval
 from kernrec.model.learn.extent import Extent
 from kernrec.model.vendor.compact_trees import CompactTrees, Trees, expand
-from kernrec.model.vendor.roofline import DIMS, Timing, features
+from kernrec.model.vendor.roofline import DIMS, Timing, features, rate_of
 from kernrec.op import Problem
 from kernrec.util.light_dataclass import dataclass
 
@@ -159,7 +159,7 @@ class VendorModel:
     """What was predicted last, by problem and card."""
 
     def predict(self, problem: Problem, gpu: GPU) -> VendorPrediction | None:
-        """What the library takes and draws; None for a problem of a kind that was not recorded."""
+        """What the library takes and draws; None for a problem of a kind that was not recorded, or not of this card."""
         self.predict_many([problem], gpu)
         return self._predicted[problem, gpu.name]
 
@@ -173,7 +173,7 @@ class VendorModel:
             if (problem, gpu.name) in self._predicted:
                 continue
             covering = [place for place, known in enumerate(self.sets) if known.recorded.covers(problem)]
-            if not covering:
+            if not covering or not rate_of(gpu, problem.dtype):
                 self._predicted[problem, gpu.name] = None
                 continue
             chosen = next((place for place in covering if gpu.name in self.sets[place].gpus()), covering[0])

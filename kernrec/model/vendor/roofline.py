@@ -77,8 +77,7 @@ def features(
         Seconds, (N,), and the features by name, arrays (N,).
     """
     sizes = {name: np.asarray(dims[name], dtype=float) for name in DIMS[op]}
-    peak = gpu.peak_flops(dtype, tensor=True) or gpu.peak_flops(dtype)
-    card = _Card(gpu, ELEMENT_BYTES[dtype], peak, timing)
+    card = _Card(gpu, ELEMENT_BYTES[dtype], rate_of(gpu, dtype), timing)
     times, columns = (_matmul if op == "matmul" else _attention)(card, sizes)
     total = times.pop("total")
     columns |= {f"share.{name}": np.log2(part / total) for name, part in times.items()}
@@ -89,6 +88,11 @@ def features(
     for place, letter in enumerate(layout[:2] if op == "matmul" else ""):
         columns[f"layout.{'ab'[place]}"] = np.full(len(total), float(letter == "t"))
     return total, columns
+
+
+def rate_of(gpu: GPU, dtype: str) -> float:
+    """FLOP/s of a library in a data type, at the data sheet's rate; 0: the card has no arithmetic in it."""
+    return gpu.peak_flops(dtype, tensor=True) or gpu.peak_flops(dtype)
 
 
 @dataclass(frozen=True)

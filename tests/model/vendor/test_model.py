@@ -32,6 +32,12 @@ def test_problems_asked_together_have_the_predictions_that_they_have_alone(gpu: 
             assert predicted.recorded_as == expected.recorded_as
 
 
+def test_a_card_without_arithmetic_in_a_data_type_has_no_prediction() -> None:
+    turing, problem = find_gpu("rtx2080ti"), find_op("matmul").problem("bf16", "nt", m=256, n=256, k=256)
+    assert model().predict(problem, turing) is None
+    assert model().predict(problem, find_gpu("rtx3090")) is not None
+
+
 def test_what_is_kept_of_earlier_questions_is_bounded() -> None:
     predictor, card, op = model(), find_gpu("a100"), find_op("matmul")
     for start in range(0, 9000, 3000):  # batches, which nobody recorded: quickly answered
