@@ -25,7 +25,7 @@ NOTES = (
     "measured on no GPU", "spill", "session", "occupancy heuristic", "static profile", "prior", "learned", "measured",
     "calibration", "MIG", "drift", "Pareto front", "EDP", "screen", "coarse", "final", "wave", "wavefront", "sector",
     "roofline", "bank conflict", "`1=`", "`~2`", "power limit", "clock", "interval", "replay", "conformal",
-    "extrapolated",
+    "extrapolated", "sampled",
 )  # fmt: skip
 """Words that notes, errors and explanations use."""
 
