@@ -54,19 +54,14 @@ __device__ __forceinline__ void wait_for_products() {
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(PENDING) : "memory");
 }
 
-// Registers of products: what was written to them is there before this place, and they are not read before it.
-template <unsigned N>
-__device__ __forceinline__ void hold(float (&d)[N][4]) {
-#pragma unroll
-    for (unsigned j = 0; j < N; ++j)
-#pragma unroll
-        for (unsigned e = 0; e < 4; ++e) asm volatile("" : "+f"(d[j][e])::"memory");
-}
+// A register of a product: what was written to it is there before this place, and it is not read before it.
+__device__ __forceinline__ void hold(float& d) { asm volatile("" : "+f"(d)::"memory"); }
+__device__ __forceinline__ void hold(unsigned& a) { asm volatile("" : "+r"(a)::"memory"); }
 
-template <unsigned N>
-__device__ __forceinline__ void hold(unsigned (&a)[N][4]) {
+template <typename Word, unsigned N>
+__device__ __forceinline__ void hold(Word (&words)[N][4]) {
 #pragma unroll
     for (unsigned j = 0; j < N; ++j)
 #pragma unroll
-        for (unsigned e = 0; e < 4; ++e) asm volatile("" : "+r"(a[j][e])::"memory");
+        for (unsigned e = 0; e < 4; ++e) hold(words[j][e]);
 }

@@ -109,8 +109,8 @@ MUTANTS: list[tuple[str, str, Case, dict[str, int]]] = [
     ),
     ("        wait_for_products<1>();\n", "", NARROW, PROMPT),
     (
-        "    wait_for_products<0>();\n    hold(result);\n#else",
-        "    wait_for_products<1>();\n    hold(result);\n#else",
+        "        wait_for_products<0>();\n        hold(result);\n    };",
+        "        wait_for_products<1>();\n        hold(result);\n    };",
         NARROW,
         PROMPT,
     ),

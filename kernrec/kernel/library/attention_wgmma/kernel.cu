@@ -267,6 +267,16 @@ extern "C" __global__ void __launch_bounds__(GROUP * (READERS + 1), 1)
                 weight[step][e] = pack(two[0], two[1]);
             }
     };
+    // Adds the values of a stage, with the weights that are held.
+    const auto add_values = [&](const Stage& held) {
+        barrier_wait(v_full(held.number), held.parity);
+        hold(weight);
+        hold(result);
+        products_fence();
+        multiply_weights(held.number);
+        wait_for_products<0>();
+        hold(result);
+    };
 
     barrier_wait(q_full, 0);
 #if OVERLAP
@@ -312,13 +322,7 @@ extern "C" __global__ void __launch_bounds__(GROUP * (READERS + 1), 1)
 #if TURNS
     if (reader == 0) await_turn(reader);  // which nobody else takes
 #endif
-    barrier_wait(v_full(stage.number), stage.parity);
-    hold(weight);
-    hold(result);
-    products_fence();
-    multiply_weights(stage.number);
-    wait_for_products<0>();
-    hold(result);
+    add_values(stage);
 #else
 #pragma unroll 1
     for (unsigned trip = 0; trip < tiles.trips; ++trip) {
@@ -331,13 +335,7 @@ extern "C" __global__ void __launch_bounds__(GROUP * (READERS + 1), 1)
         release(k_empty(stage.number));
         rows.weigh(score, rescale);
         apply_weights();
-        barrier_wait(v_full(stage.number), stage.parity);
-        hold(weight);
-        hold(result);
-        products_fence();
-        multiply_weights(stage.number);
-        wait_for_products<0>();
-        hold(result);
+        add_values(stage);
         release(v_empty(stage.number));
         stage.next();
     }

@@ -15,52 +15,18 @@
 // A warp reads the sums of its 32 lanes, 64 columns at a time, as the fragments of mma.sync (shape 16x256b): what stores
 // those of the other products stores these.
 
-#define THROUGH_REGISTERS 0
-#define FRAGMENTS 1
-#define VECTOR 8
 #define WARP_M 32
 #define WARP_N 64
-
-#if DTYPE_F8E4M3
-#define DTYPE_TF32 1  // of the headers: without the product of 16-bit numbers
-#if BLOCK_K != 128
-#error "a row of a tile is 128 bytes"
-#endif
-#undef BLOCK_K
-#define BLOCK_K 64  // in pairs, as to the headers an element is one
-constexpr unsigned DEPTH = 128;  // numbers in a row of a tile
-#else
-constexpr unsigned DEPTH = BLOCK_K;
-#endif
-
-#include "mma.cuh"
-#include "epilogue.cuh"
-
-using Scalar = Element;
-using ATile = Tile<BLOCK_M, BLOCK_K, true>;
-using BTile = Tile<BLOCK_N / CLUSTER, BLOCK_K, true>;
-
-constexpr unsigned UNIT = VECTOR;
-constexpr unsigned MMA_K = STEP_K;
-
-#if DTYPE_F8E4M3
-__device__ void multiply_add(float (&)[4], const unsigned (&)[2][2], const unsigned (&)[2]);  // not used
-#endif
-#include "matmul_tiles.cuh"
-#include "tma.cuh"
-#include "clusters.cuh"
-#if DTYPE_F8E4M3
-#include "scaled.cuh"
-#endif
+#define B_ROWS (BLOCK_N / CLUSTER)
+#include "matmul_tma.cuh"
 
 constexpr unsigned LOADER = 0, MULTIPLIER = 1, ALLOCATOR = 2;  // warps
 constexpr unsigned STORERS = 4;                                // the first of those that store
 constexpr unsigned TILES = 2;                                  // whose sums tensor memory holds
-constexpr unsigned ROW_BYTES = 128;                            // of a tile: the span of the swizzle
 constexpr unsigned STEP_BYTES = 32;                            // of it that one product takes
 constexpr unsigned BARRIERS = STAGES * SLOT;                   // offset of the barriers, behind the tiles
 
-static_assert(BLOCK_M == 128 && ATile::ROW_BYTES == ROW_BYTES, "a row for each lane, whole rows of the swizzle");
+static_assert(BLOCK_M == 128, "a row for each lane");
 static_assert(BLOCK_N % (16 * CLUSTER) == 0 && TILES * BLOCK_N <= 512, "columns of tensor memory");
 
 #if CLUSTER > 1

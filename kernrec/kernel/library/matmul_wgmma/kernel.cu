@@ -14,50 +14,16 @@
 // Split-K: blockIdx.y takes an equal share of the reduction and writes a partial C in f32, of e4m3 scaled;
 // matmul_wgmma_reduce adds the partials in a fixed order.
 
-#define THROUGH_REGISTERS 0
-#define FRAGMENTS 1
-#define VECTOR 8
 #define WARP_M 16
 #define WARP_N BLOCK_N
-
-#if DTYPE_F8E4M3
-#define DTYPE_TF32 1  // of the headers: without the product and the stores of 16-bit numbers
-#if BLOCK_K != 128
-#error "a row of a tile is 128 bytes"
-#endif
-#undef BLOCK_K
-#define BLOCK_K 64  // in pairs, as to the headers an element is one
-constexpr unsigned DEPTH = 128;  // numbers in a row of a tile
-#else
-constexpr unsigned DEPTH = BLOCK_K;
-#endif
-
-#include "mma.cuh"
-#include "epilogue.cuh"
-
-using Scalar = Element;
-using ATile = Tile<BLOCK_M, BLOCK_K, true>;
-using BTile = Tile<BLOCK_N, BLOCK_K, true>;
-
-constexpr unsigned UNIT = VECTOR;
-constexpr unsigned MMA_K = STEP_K;
-
-#if DTYPE_F8E4M3
-__device__ void multiply_add(float (&)[4], const unsigned (&)[2][2], const unsigned (&)[2]);  // not used
-#endif
-#include "matmul_tiles.cuh"
-#include "tma.cuh"
-#include "clusters.cuh"
+#define B_ROWS BLOCK_N
+#include "matmul_tma.cuh"
 #include "wgmma.cuh"
-#if DTYPE_F8E4M3
-#include "scaled.cuh"
-#endif
 
 constexpr unsigned MULTIPLIERS = BLOCK_M / 64;  // warpgroups that multiply
-constexpr unsigned ROW_BYTES = 128;             // of a tile: the span of the swizzle
 constexpr unsigned BARRIERS = STAGES * SLOT;    // offset of the barriers: those of all stages, `full` first
 
-static_assert(ATile::ROW_BYTES == ROW_BYTES && BLOCK_N % (8 * CLUSTER) == 0, "whole rows of the swizzle");
+static_assert(BLOCK_N % (8 * CLUSTER) == 0, "eights of rows of B, which the swizzle permutes");
 
 #if DTYPE_F8E4M3
 #define WGMMA(n) "wgmma.mma_async.sync.aligned.m64n" n "k32.f32.e4m3.e4m3 "
