@@ -29,7 +29,7 @@ from kernrec.ptx.execution.barriers import Barriers
 from kernrec.ptx.execution.trips import Trip, is_period, moves_by_multiples, repetitions
 from kernrec.ptx.instructions.decoder import DecodedBlock, OperandResolver
 from kernrec.ptx.ir.operand import Register
-from kernrec.ptx.state.global_request import between
+from kernrec.ptx.state.global_request import GlobalRequest, between
 from kernrec.ptx.state.memory import Memory
 from kernrec.ptx.state.types import Array
 
@@ -77,7 +77,7 @@ class _Forecast:
     """How often they repeat until they are executed again."""
 
     turns: int
-    """Runs of basic blocks that were left out for it, where they are a sample."""
+    """Runs of basic blocks that were left out for it."""
 
 
 class _Watch:
@@ -139,7 +139,7 @@ class Extrapolation:
         trip = self._finish_trip(watch)
         watch.trips.append(trip)
         if watch.forecast is not None:
-            self._check(watch, trip)
+            self._reach(watch, trip, watch.forecast)
             if watch.forecast is not None or watch.loop.steady:
                 return
         if not self._leave_out(watch):
@@ -211,32 +211,30 @@ class Extrapolation:
         if any(other.forecast is not None for other in self._watches.values()):
             return False
         loop, trips, evidence = watch.loop, watch.trips, 0 if watch.loop.linear else _EVIDENCE
+        leave_out = self._leave_out_repetitions if loop.steady else self._leave_out_to_next_sample
         for period in range(1, min(_LONGEST_PERIOD, (len(trips) - 1) // 2) + 1):
-            if not is_period(loop, trips, period, evidence) or not moves_by_multiples(
-                loop, trips[-1], trips[-1 - period]
-            ):
-                continue
-            last, before = trips[-period:], trips[-2 * period : -period]
-            times = repetitions(loop, last, before)
-            if loop.steady and times * period >= _FEWEST_LEFT_OUT:
-                self._skip_repetitions(watch, last, before, times)
-                return True
-            if not loop.steady and self._skip_to_next_sample(watch, period, times):
-                return True
+            if is_period(loop, trips, period, evidence) and moves_by_multiples(loop, trips[-1], trips[-1 - period]):
+                times = repetitions(loop, trips[-period:], trips[-2 * period : -period])
+                if leave_out(watch, period, times):
+                    return True
         return False
 
-    def _skip_repetitions(self, watch: _Watch, last: list[Trip], before: list[Trip], times: int) -> None:
-        """Puts the loop behind `times` repetitions of the trips `last`; `before`: those that they repeat."""
+    def _leave_out_repetitions(self, watch: _Watch, period: int, times: int) -> bool:
+        """Leaves out repetitions of the last `period` trips of a steady loop; whether `times` of them are enough."""
+        if times * period < _FEWEST_LEFT_OUT:
+            return False
+        last, before = watch.trips[-period:], watch.trips[-2 * period : -period]
         moves = [
             [a.first - b.first for a, b in zip(trip.requests, earlier.requests, strict=True)]
             for trip, earlier in zip(last, before, strict=True)
         ]
-        self._add_work(watch, last, times)
         offsets = [move * np.arange(1, times + 1) for of_trip in moves for move in of_trip]
-        self._memory.repeat([request for trip in last for request in trip.requests], offsets)
-        self._go_on_behind(watch, len(last), times, _Forecast(last, moves, times, 0))
+        turns = self._add_work(watch, last, times)
+        self._memory.repeat(_requests(last), offsets, turns)
+        self._go_on_behind(watch, period, times, _Forecast(last, moves, times, turns))
+        return True
 
-    def _skip_to_next_sample(self, watch: _Watch, period: int, periods: int) -> bool:
+    def _leave_out_to_next_sample(self, watch: _Watch, period: int, periods: int) -> bool:
         """Leaves out trips behind those that were executed last; whether there are enough to come.
 
         Args:
@@ -253,8 +251,7 @@ class Extrapolation:
         if times < 2:  # as many as are executed
             return False
         sample = watch.trips[-together * period :]
-        self._add_work(watch, sample, times)
-        turns = self._memory.leave_turns_out([request for trip in sample for request in trip.requests], times)
+        turns = self._add_work(watch, sample, times)
         self._go_on_behind(watch, period, times * together, _Forecast(sample, [], times, turns))
         return True
 
@@ -271,8 +268,12 @@ class Extrapolation:
         watch.trips = []
         watch.begin = self._totals(watch)
 
-    def _add_work(self, watch: _Watch, trips: list[Trip], times: int) -> None:
-        """Adds what `times` repetitions of some trips do, but for global memory."""
+    def _add_work(self, watch: _Watch, trips: list[Trip], times: int) -> int:
+        """Adds what `times` repetitions of some trips do, but for their accesses to global memory.
+
+        Returns:
+            Their runs of basic blocks, which `Memory.repeat` is to know.
+        """
         memory = self._memory
         assert memory.counts is not None
         codes = [self._decoded[block] for block in watch.loop.blocks]
@@ -289,19 +290,21 @@ class Extrapolation:
         self.issued += issued
         if not watch.loop.steady:
             self.sampled += issued
+        return memory.leave_turns_out(_requests(trips), times)
 
-    def _check(self, watch: _Watch, trip: Trip) -> None:
-        """Compares a trip behind those that were left out with what it should be, or takes it for the next sample."""
-        forecast = watch.forecast
-        assert forecast is not None
-        number = len(watch.trips) - 1
-        if not watch.loop.steady:
-            if number + 1 == len(forecast.trips):
-                watch.forecast = None
-                sample = [request for each in forecast.trips for request in each.requests]
-                following = [request for each in watch.trips for request in each.requests]
-                self._memory.repeat(sample, between(sample, following, forecast.times), forecast.turns)
+    def _reach(self, watch: _Watch, trip: Trip, forecast: _Forecast) -> None:
+        """Takes the next trip behind those that were left out; the last that was waited for ends the forecast."""
+        if watch.loop.steady:
+            self._check(trip, forecast, len(watch.trips) - 1)
+        if len(watch.trips) < len(forecast.trips):
             return
+        watch.forecast = None
+        if not watch.loop.steady:
+            sample, following = _requests(forecast.trips), _requests(watch.trips)
+            self._memory.repeat(sample, between(sample, following, forecast.times), forecast.turns)
+
+    def _check(self, trip: Trip, forecast: _Forecast, number: int) -> None:
+        """Compares a trip behind those that were left out with the one of this number that it should repeat."""
         expected, moves = forecast.trips[number], forecast.moves[number]
         as_foretold = expected.work == trip.work and all(
             then.first + move * (forecast.times + 1) == now.first
@@ -309,5 +312,8 @@ class Extrapolation:
         )
         if not as_foretold:
             raise UnsteadyError
-        if number + 1 == len(forecast.trips):
-            watch.forecast = None
+
+
+def _requests(trips: list[Trip]) -> list[GlobalRequest]:
+    """All accesses to global memory of some trips, in order."""
+    return [request for trip in trips for request in trip.requests]

@@ -265,13 +265,13 @@ class Memory:
         block_of = self.lanes.shape.block_of
         return block_of if lanes is None else block_of[lanes]
 
-    def repeat(self, requests: list[GlobalRequest], offsets: list[Array], turns: int | None = None) -> None:
+    def repeat(self, requests: list[GlobalRequest], offsets: list[Array], turns: int) -> None:
         """Counts accesses once more at each of some places, without doing them.
 
         Args:
             requests: of trips of a loop.
             offsets: bytes from each; (times,) each.
-            turns: what `leave_turns_out` returned for them; None: it was not called.
+            turns: what `leave_turns_out` returned for them.
 
         Raises:
             EmulationError: one of them would be outside of its buffer.
@@ -307,7 +307,7 @@ class Memory:
         return turns
 
     def _repeat_in_order(
-        self, order: AccessTrace, requests: list[GlobalRequest], offsets: list[Array], turns: int | None
+        self, order: AccessTrace, requests: list[GlobalRequest], offsets: list[Array], turns: int
     ) -> None:
         """Tells the trace of accesses that were left out."""
         period, times = turns_of(requests), len(offsets[0])
@@ -321,10 +321,8 @@ class Memory:
                     addresses = request.where + (request.region.base + int(moved[repetition]))
                     order.record_atomic(addresses, self._blocks(request.lanes))
                 else:
-                    step = request.step + period * (repetition + 1) - (turns or 0)
+                    step = request.step + period * (repetition + 1) - turns
                     order.record(step, request.pattern, begin, request.kind == "read")
-        if turns is None:
-            order.skip_steps(period * times)
 
     def count_image(self, region: Region, lanes: Array, stored: Array, kind: str, size: int, passes: int) -> None:
         """Counts accesses to a texture or surface.
