@@ -161,7 +161,12 @@ def argument_mismatch(module: Module, name: str, bound: BoundLaunch) -> str | No
 
 
 def profile_by_sampling(
-    kernel: Kernel, config: Config, target: ProfileTarget, compiled: Compiled, tensors: Tensors
+    kernel: Kernel,
+    config: Config,
+    target: ProfileTarget,
+    compiled: Compiled,
+    tensors: Tensors,
+    options: EmulationOptions = SAMPLING,
 ) -> list[LaunchProfile]:
     """Profiles of the launches of a compiled config from a sample of blocks.
 
@@ -172,6 +177,7 @@ def profile_by_sampling(
         compiled: the config's code.
         tensors: of the problem; outputs are written. Their values are read only where an address or a branch of the
             code depends on data.
+        options: how blocks are run, but for the budget, which is the target's.
 
     Raises:
         KernrecError: a block cannot be emulated; the message names kernel and config.
@@ -190,7 +196,7 @@ def profile_by_sampling(
         name = names[bound.entry]
         try:
             launch = kernel_launch(bound, buffers, constants, name)
-            counts = sampled_counts(module, launch, replace(SAMPLING, budget=target.budget))
+            counts = sampled_counts(module, launch, replace(options, budget=target.budget))
         except KernrecError as error:
             raise KernrecError(f"{kernel.name} {config_text(config)}: {error}") from None
         for dependence in dependences[bound.entry]:
