@@ -2,7 +2,8 @@
 
 What the assembler would refuse is refused here, with the line: a register that was never declared, an operand too many
 or too few, an integer register in f32 arithmetic, a literal with more bits than its type, a symbol that does not exist.
-So is a register that is read and nowhere written. Instructions without an entry in `signatures` are checked for
+So is a register that is read and nowhere written, but for a part of a pack (`mov.b64 %rd1, {%r1, %r2}`) with other parts
+that are: compilers leave the half open that nobody unpacks. Instructions without an entry in `signatures` are checked for
 declared registers only, all of which may be written by them.
 """
 
@@ -66,6 +67,7 @@ class _FunctionCheck:
         self._types: dict[str, str] = {}  # of registers, as far as they were looked up
         self._written: set[str] = set()
         self._reads: dict[str, Instruction] = {}  # by register: the first instruction that reads it
+        self._packs: list[tuple[frozenset[str], Instruction]] = []  # registers that become parts of one
 
     def run(self, undefined: frozenset[str]) -> None:
         """Checks the instructions in order, then that what is read is written somewhere."""
@@ -76,6 +78,10 @@ class _FunctionCheck:
                 raise ParseError(f"{ins.name}: {error}", ins.line) from None
         for name, ins in self._reads.items():
             if name not in self._written and name not in undefined and _special(name) is None:
+                raise ParseError(f"{ins.name}: register {name} is read but never written", ins.line)
+        for parts, ins in self._packs:
+            if parts and parts.isdisjoint(self._written) and parts.isdisjoint(undefined):
+                name = min(parts)
                 raise ParseError(f"{ins.name}: register {name} is read but never written", ins.line)
 
     def _check(self, ins: Instruction) -> None:
@@ -107,6 +113,8 @@ class _FunctionCheck:
             self._operand(slot, operand)
             if slot.role == "write":
                 self._written.update(_registers((operand,)))
+            elif ins.opcode == "mov" and isinstance(operand, Vector):
+                self._packs.append((frozenset(_registers((operand,))), ins))
             else:
                 for register in _registers((operand,)):
                     self._reads.setdefault(register, ins)

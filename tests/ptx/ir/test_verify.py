@@ -110,6 +110,17 @@ def test_a_register_that_the_compiler_leaves_undefined_may_be_read() -> None:
     parse(HEAD + ".entry k()\n{\n.reg .b32 %r<3>;\n// implicit-def: %r1\nadd.s32 %r2, %r1, 1;\nret;\n}")
 
 
+def test_half_of_a_pack_may_be_left_open_where_nobody_reads_it_otherwise() -> None:
+    half = "mov.b32 %r1, 7; mov.b64 %rd1, {%r1, %r2}; mov.b64 {%r3, _}, %rd1;"
+    module(half)
+    with pytest.raises(ParseError, match="register %r2 is read but never written"):
+        module(half + " add.s32 %r3, %r2, 1;")
+    with pytest.raises(ParseError, match="register %r1 is read but never written"):
+        module("mov.b64 %rd1, {%r1, %r2};")
+    with pytest.raises(ParseError, match="register %r2 is read but never written"):
+        module("mov.b64 %rd1, 0; st.global.v2.b32 [%rd1], {%r1, %r2}; mov.b32 %r1, 0;")
+
+
 @given(st.integers(0, 400), st.integers(0, 400), st.text('%@;{}[]().,:|!<>0x-"abdfprsu123\n ', max_size=6))
 def test_damaged_text_is_one_line_or_a_module(start: int, length: int, patch: str) -> None:
     text = HEAD + (
