@@ -25,9 +25,9 @@ from kernrec.training.load_measurements import provenance_of_rows
 from kernrec.training.train_model import train
 
 ROOT = Path(__file__).resolve().parents[1]
-SHAPE = TrainingSettings(rounds=150, depth=5, rate=0.06, sharpness=0.0, threads=1)
-"""For cards without recordings. What carries over from card to card is simpler, and is learned from all configs alike:
-deeper trees, more of them and weights for the fastest configs rank better on a card's own problems, worse elsewhere."""
+SHAPE = TrainingSettings(rounds=150, depth=5, rate=0.06, threads=1)
+"""For cards without recordings. What carries over from card to card is simpler: deeper trees, and more of them, rank
+better on a card's own problems, worse elsewhere."""
 SETTINGS = TrainingSettings(rounds=300, depth=8, rate=0.06, child_weight=10.0, threads=1, shape=SHAPE)
 """Chosen by the first choice and the error on problems left out, and by what a query can afford."""
 FEWEST = 10

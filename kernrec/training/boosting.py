@@ -75,11 +75,15 @@ class HeadData:
 
     @classmethod
     def of_shape(cls, data: Dataset, settings: TrainingSettings) -> "HeadData":
-        """The same for the part of latency that GPUs have in common: without the mean of the problem on the GPU."""
+        """The same for the part of latency that GPUs have in common: without the mean of the problem on the GPU.
+
+        The mean is weighted as the loss is, so that it is the fast configs of a problem that keep the prior's level.
+        """
         whole = cls.of(data, "latency", settings)
-        group, known = data.numbers("gpu", "problem", "op", "kernel_hash"), whole.measured
-        count = np.maximum(np.bincount(group, known), 1)
-        mean = np.bincount(group, np.where(known, whole.target, 0.0)) / count
+        group = data.numbers("gpu", "problem", "op", "kernel_hash")
+        weight = np.where(whole.measured, whole.weights, 0.0)
+        weighted = np.where(whole.measured, weight * whole.target, 0.0)
+        mean = np.bincount(group, weighted) / np.maximum(np.bincount(group, weight), 1e-30)
         return replace(whole, target=whole.target - mean[group])
 
     @property

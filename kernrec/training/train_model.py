@@ -6,7 +6,8 @@
     new GPUs        each GPU (and each kernel) is held out together with its problems, which shows how well the model
     and kernels     transfers to a GPU or kernel that nobody measured
     shape           trees for GPUs that nobody measured, where the settings ask for them: how far off the prior is on a
-                    GPU as a whole is that GPU's own; which configs of a problem it finds too fast is not
+                    GPU as a whole is that GPU's own; which configs of a problem it finds too fast is so in part: the
+                    share that carries over to GPUs held out is what the trees correct
 
 Everything is seeded and the number of threads is fixed, so the same rows give the same model file.
 """
@@ -21,7 +22,7 @@ from kernrec.model.learn.extent import Extent
 from kernrec.model.learn.features import parts
 from kernrec.model.learn.forest import Forest
 from kernrec.model.learn.lower_bound import bounded
-from kernrec.model.learn.model import HEADS, SHAPE, Model, difference_score, faded, transfer_score
+from kernrec.model.learn.model import HEADS, SHAPE, Model, choice_score, difference_score, faded, transfer_score
 from kernrec.training import scores
 from kernrec.training.boosting import HeadData, TrainedHead, TrainingSettings, fold_of_rows, train_head, trees_of
 from kernrec.training.dataset import Dataset
@@ -35,6 +36,9 @@ _TRANSFER_ROWS = 30_000
 """Most rows that are used where GPUs or kernels are held out: each of them takes two more models."""
 _TRANSFER_FOLDS = 5
 """More GPUs or kernels than this are held out several at a time."""
+_UNKNOWN_SHARE = 0.5
+"""The mean of a share, 0 to 1, of which nothing is known: what carries over from one GPU to others before any is held
+out. It counts like that of one more GPU."""
 
 
 def train(data: Dataset, settings: TrainingSettings | None = None) -> Model:
@@ -67,7 +71,7 @@ def train(data: Dataset, settings: TrainingSettings | None = None) -> Model:
         distance = held_out_distance(data, fold_of_rows(groups, settings))
         for quantity, error in errors.items():
             intervals[quantity] = _problem_intervals(data, error, groups, distance)
-    helps_new_kernels, carried = False, 1.0
+    helps_new_kernels, carried = False, _UNKNOWN_SHARE
     shape = TrainedHead.of_shape(data, settings.shape) if settings.shape else None
     for name, key, fields in (("GPU", NEW_GPU, ("gpu",)), ("kernel", NEW_KERNEL, ("kernel", "kernel_hash"))):
         unit = data.numbers(*fields)
@@ -77,9 +81,12 @@ def train(data: Dataset, settings: TrainingSettings | None = None) -> Model:
         if name == "GPU" and shape and settings.shape:
             predictions, far = _transfer_predictions(data, {"latency": shape}, unit, problems, settings.shape)
             predictions = {"latency": faded(predictions["latency"], far)}
-            carried = all_scores["share carried to held-out GPUs"] = shape.data.slope(predictions["latency"])
-            predictions["latency"] = bounded(carried * predictions["latency"], data.least)
-            all_scores |= _difference_scores(data, predictions["latency"])
+            carried = all_scores["share carried to new GPUs"] = _carried(shape.data, predictions["latency"], unit)
+            known = np.isfinite(predictions["latency"])  # where many rows are, a sample was predicted
+            predictions["latency"][known] = bounded(carried * predictions["latency"][known], data.least[known])
+            all_scores |= _difference_scores(data, predictions["latency"]) | _choice_scores(
+                data, predictions["latency"]
+            )
         else:
             predictions, far = _transfer_predictions(data, heads, unit, problems, settings)
         transfer_errors = _errors_by_quantity(data, predictions)
@@ -168,6 +175,14 @@ def _transfer_predictions(
     return predicted, distance
 
 
+def _carried(data: HeadData, predicted: Array, unit: Array) -> float:
+    """The share of predicted differences (N,) to expect on one more GPU; `unit`: the GPU of each row, held out."""
+    slopes = [
+        data.slope(np.where(unit == number, predicted, np.nan)) for number in np.unique(unit[np.isfinite(predicted)])
+    ]
+    return float(np.mean([*slopes, _UNKNOWN_SHARE]))
+
+
 def _problem_intervals(data: Dataset, error: Array, groups: Array, distance: Array) -> dict[str, Interval]:
     """The interval of all GPUs together (`*`), and of each GPU that has enough groups for one of its own."""
     known = np.isfinite(error)
@@ -226,6 +241,21 @@ def _difference_scores(data: Dataset, predicted: Array) -> dict[str, float | str
         mean = np.bincount(problem, error) / np.bincount(problem)
         medians.append(_median_relative_error(error - mean[problem]))
     return {difference_score("GPU"): medians[0], difference_score("GPU", " of the prior"): medians[1]}
+
+
+def _choice_scores(data: Dataset, predicted: Array) -> dict[str, float | str]:
+    """Efficiency of the first choice on held-out GPUs, of the model and of the prior: the mean of the GPUs' means."""
+    problems, gpu, prior = data.numbers("gpu", "problem", "op"), data.numbers("gpu"), data.prior["latency"]
+    chosen: dict[int, list[tuple[float, float]]] = {}
+    known = np.flatnonzero(np.isfinite(predicted))
+    ascending = known[np.argsort(problems[known], kind="stable")]
+    for rows in np.split(ascending, np.flatnonzero(np.diff(problems[ascending])) + 1):
+        expected = prior[rows] * np.exp(predicted[rows])
+        best, times = data.latency_s[rows].min(), data.latency_s[rows]
+        efficiency = best / times[expected.argmin()], best / times[prior[rows].argmin()]
+        chosen.setdefault(int(gpu[rows[0]]), []).append(efficiency)
+    model, of_prior = np.mean([np.mean(pairs, axis=0) for pairs in chosen.values()], axis=0)
+    return {choice_score(""): float(model), choice_score(" of the prior"): float(of_prior)}
 
 
 def _median_relative_error(error: Array) -> float:

@@ -53,10 +53,13 @@ class Model:
 
     @property
     def helps_new_gpus(self) -> bool:
-        """False where GPUs were held out and the prior was better on them at what the model corrects there."""
+        """False where GPUs were held out and the prior was better on them at what the model corrects there.
+
+        Where that is the differences between the configs of a problem, it was not to choose worse than the prior, too.
+        """
         judged = difference_score if SHAPE in self.forests else transfer_score
-        error, prior = (self.scores.get(judged("GPU", of)) for of in ("", " of the prior"))
-        return not (isinstance(error, float) and isinstance(prior, float)) or error <= prior
+        ascending = (judged("GPU"), judged("GPU", " of the prior")), (choice_score(" of the prior"), choice_score(""))
+        return all(float(self.scores.get(low, 0.0)) <= float(self.scores.get(high, 0.0)) for low, high in ascending)
 
     def rows(self, inputs: ModelInputs) -> Array:
         """The features of candidates that this model takes, (C, F)."""
@@ -92,6 +95,11 @@ def transfer_score(kind: str, of: str = "") -> str:
 def difference_score(kind: str, of: str = "") -> str:
     """The same of the differences between the configs of a problem: all that trees for new GPUs correct."""
     return f"median error of differences{of} on held-out {kind}s"
+
+
+def choice_score(of: str) -> str:
+    """The name of the efficiency of the first choice on held-out GPUs."""
+    return f"efficiency@1{of} on held-out GPUs"
 
 
 def faded(correction: Array, distance: Array) -> Array:
