@@ -39,8 +39,6 @@ from kernrec.store import ProfileRow, profiles_hash, read_profile_rows, write_pr
 ARCHITECTURES = (75, 80, 86, 89, 90, 100, 120)
 TRITON_ARCHITECTURES = (80, 86, 89, 90, 120)
 """Those for which profiles of Triton kernels are shipped. They are built where the kernel is named, and need Triton."""
-_WAITING = {"matmul_triton": dict.fromkeys((86, 89, 90, 120), ("f32",))}
-"""By kernel and architecture: data types whose profiles are not shipped yet."""
 _SAVE_S = 120.0
 _COMPILE_S = 3600.0  # a busy machine is no reason to leave out a variant
 _FIXED = ("global.", "barriers", "issue.fma", "issue.mma", "mma.", "issue.bar", "issue.cp_async", "issue.st_")
@@ -130,12 +128,7 @@ def architectures(kernel: Kernel) -> Sequence[int]:
 
 def shipped_variants(kernel: Kernel) -> list[Variant]:
     """Those of which profiles are shipped, each for the architectures with which it is."""
-    waiting = _WAITING.get(kernel.name, {})
-    variants = [
-        dataclasses.replace(v, configs={sm: c for sm, c in v.configs.items() if v.dtype not in waiting.get(sm, ())})
-        for v in variants_of(kernel, architectures(kernel))
-    ]
-    return [variant for variant in variants if variant.configs]
+    return list(variants_of(kernel, architectures(kernel)))
 
 
 def check(kernel: Kernel, count: int, processes: int) -> int:

@@ -34,7 +34,7 @@ def simulated(problems: int, configs: int = 12) -> Iterator[dict[str, Any]]:
     recommender, draw = Recommender([]), np.random.default_rng(0)
     for number in range(problems):
         problem = find_op("matmul").problem(m=256 * (number + 1), n=512, k=256)
-        (table,) = recommender.context.tables(problem, find_gpu(GPU))
+        table = recommender.context.tables(problem, find_gpu(GPU))[0]  # of matmul_simt
         problem_space = table.space.at(problem)
         rows = np.sort(draw.choice(table.runnable(problem_space), configs, replace=False))
         limited = predict(table, problem_space, rows).limited()

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 
-import kernrec
+from kernrec.recommender import Objective, Query, Recommender
 from kernrec.store import Database
 from kernrec.store.measurement import Measurement
 
@@ -12,11 +12,12 @@ from kernrec.store.measurement import Measurement
 def make_measured_database(path: Path, problems: int = 12, configs: int = 12, factor: float = 1.3) -> None:
     """Matmul on an RTX 4090: `configs` configs of each of `problems` shapes, `factor` times the prior, 2 % of noise."""
     draw = np.random.default_rng(0)
+    recommender, query = Recommender([]), Query(Objective.LATENCY, top=configs)
+    recommender.context.triton = False  # its estimates are not the prior's
     rows = []
     for number in range(problems):
-        answer = kernrec.recommend(
-            "matmul", "rtx4090", m=256 * (number + 1), n=512, k=256, objective="latency", top=configs
-        )
+        shape = {"m": 256 * (number + 1), "n": 512, "k": 256}
+        answer = recommender.recommend("matmul", "rtx4090", shape, query=query)
         for choice in answer.choices:
             latency_s = choice.latency_s.value * factor * float(np.exp(draw.normal(0, 0.02)))
             rows.append(

@@ -420,7 +420,7 @@ def test_what_cannot_run_says_what_it_needs(kernel: Kernel, database: Path, pred
     table = StaticTable.of(kernel, predicted.problem, GPU, profiles)
     with pytest.raises(KernrecError, match=r"can run .* on rtx4090: it needs 'threads <= width'"):
         kernel_recommendation(candidate_set([table], problem, [DEFAULT_POINT], Evidence()), Query())
-    shape = {"m": 64, "n": 64, "k": 64}
+    shape = {"m": 64, "n": 72, "k": 72}
     with pytest.raises(KernrecError, match="there is one for m of at most 32, or for f32 in nn") as raised:
         explainable(Request(GPU.name, "matmul", None, shape, "f32", "nt", Query(Objective.LATENCY)), Context([]))
     assert "\n" not in str(raised.value)

@@ -89,7 +89,7 @@ def test_what_is_wrong_with_all_shapes_is_one_error(
 
 def test_measured_shapes_are_answered_from_measurements(tmp_path: Path) -> None:
     path = tmp_path / "measured.duckdb"
-    make_measured_database(path)
+    make_measured_database(path, factor=0.5)
     own = Recommender([path])
     query = Query(Objective.LATENCY, top=1)
     many = answer_many(own, "matmul", "rtx4090", {"m": [768, 768], "n": 512, "k": [256, 192]}, query)

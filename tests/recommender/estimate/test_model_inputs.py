@@ -2,15 +2,20 @@
 
 import numpy as np
 
-from kernrec.gpu import find_gpu
+from kernrec.gpu import GPU, find_gpu
 from kernrec.model.learn.features import matrix, names
-from kernrec.op import find_op
+from kernrec.op import Problem, find_op
 from kernrec.recommender import Recommender
 from kernrec.recommender.candidate_set import candidate_set
 from kernrec.recommender.estimate.model_inputs import features_of, inputs_of
 from kernrec.recommender.estimate.operating_point import DEFAULT_POINT
 from kernrec.recommender.estimate.prediction import predict
+from kernrec.recommender.estimate.static_table import StaticTable
 from kernrec.store import Evidence
+
+
+def table_of_simt(recommender: Recommender, problem: Problem, gpu: GPU) -> StaticTable:
+    return next(t for t in recommender.context.tables(problem, gpu) if t.kernel.name == "matmul_simt")
 
 
 def test_features_kept_for_a_space_are_those_made_for_the_candidates() -> None:
@@ -18,7 +23,7 @@ def test_features_kept_for_a_space_are_those_made_for_the_candidates() -> None:
     recommender = Recommender([])
     for m in (512, 1000):
         problem = find_op("matmul").problem(m=m, n=256, k=384)
-        (table,) = recommender.context.tables(problem, gpu)
+        table = table_of_simt(recommender, problem, gpu)
         (kernel,) = candidate_set([table], problem, [DEFAULT_POINT], Evidence()).kernels
         where = np.arange(0, len(kernel.rows), 7)
         inputs = inputs_of(kernel.prediction, kernel.limited.at(0), where)
@@ -31,7 +36,7 @@ def test_features_kept_for_a_space_are_those_made_for_the_candidates() -> None:
 
 def test_of_no_candidates_there_are_facts_all_the_same() -> None:
     problem, gpu = find_op("matmul").problem(m=512, n=256, k=384), find_gpu("rtx4090")
-    (table,) = Recommender([]).context.tables(problem, gpu)
+    table = table_of_simt(Recommender([]), problem, gpu)
     none = np.empty(0, dtype=np.int64)
     prediction = predict(table, table.space.at(problem), none)
     inputs = inputs_of(prediction, prediction.limited(), none)
