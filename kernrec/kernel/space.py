@@ -107,7 +107,7 @@ class Space:
 
     def config(self, row: int) -> dict[str, int]:
         """The config in this row."""
-        return {name: int(column[row]) for name, column in self.columns.items()}
+        return {name: column.item(row) for name, column in self.columns.items()}
 
     def find(self, configs: Sequence[Mapping[str, object]]) -> np.ndarray:
         """The row of each config, int64 (N,); -1 for a config that is not in this space."""
@@ -241,6 +241,10 @@ class ProblemSpace:
 
     def tensor_bytes(self, rows: np.ndarray) -> dict[str, float]:
         """The size of each tensor, the same for all rows."""
+        return self._tensor_bytes
+
+    @cached_property
+    def _tensor_bytes(self) -> dict[str, float]:
         return {name: float(tensor.bytes) for name, tensor in self.problem.tensors.items()}
 
     def names(self, rows: np.ndarray | None = None) -> dict[str, Column]:

@@ -2,7 +2,8 @@
 
 request.py      what is asked: op or kernel, problem, GPU, objective, bounds
 context.py      what is opened once: databases, models, calibrations, static tables
-candidate_set.py  the configs of all kernels side by side, with a cost table (`estimate/`)
+kernel_candidates.py  the configs of one kernel that can run a problem, and what they cost (`estimate/`)
+candidate_set.py  those of all kernels side by side, with a cost table
 select.py, choices.py, result.py, notes.py   the selection, and the answer that is built of it
 recommender.py  the engine that puts these together; `analyze_kernel.py` and `explain/` ask it too
 network.py, network_sweep.py, bill.py   the layers of a network together: totals, power limits and clocks, a year's bill

@@ -4,9 +4,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from kernrec.recommender.candidate_set import CandidateSet, KernelCandidates
+from kernrec.recommender.candidate_set import CandidateSet
 from kernrec.recommender.estimate.costs import SOURCES, Estimates, Source
 from kernrec.recommender.estimate.operating_point import OperatingPoint
+from kernrec.recommender.kernel_candidates import KernelCandidates
 from kernrec.recommender.request import Objective, Query
 from kernrec.recommender.result import Choice, Comparison, Estimate, Foreign, MeasuredOn
 from kernrec.recommender.select import Picked
@@ -96,10 +97,10 @@ def _located(candidates: CandidateSet, point: int, position: int) -> _Located:
 
 def _estimate(estimates: Estimates, place: tuple[int, int]) -> Estimate:
     return Estimate(
-        float(estimates.value[place]),
-        float(estimates.low[place]),
-        float(estimates.high[place]),
-        SOURCES[estimates.source[place]],
+        estimates.value.item(place),
+        estimates.low.item(place),
+        estimates.high.item(place),
+        SOURCES[estimates.source.item(place)],
     )
 
 
@@ -111,8 +112,8 @@ def _build(candidates: CandidateSet, located: _Located, rank: Place) -> Choice:
     def against(other: int) -> Comparison:
         """Compared with another candidate at the first operating point."""
         return Comparison(
-            1.0 - energy.value / float(candidates.energy_j[0, other]),
-            latency.value / float(candidates.latency_s[0, other]) - 1.0,
+            1.0 - energy.value / candidates.energy_j.item(0, other),
+            latency.value / candidates.latency_s.item(0, other) - 1.0,
         )
 
     measured = kernel.measured(point).get(own)
@@ -125,8 +126,8 @@ def _build(candidates: CandidateSet, located: _Located, rank: Place) -> Choice:
         place=rank,
         latency_s=latency,
         energy_j=energy,
-        power_w=float(kernel.costs.power_w[point, own]),
-        clock_hz=float(kernel.limited.clock_hz[point, own]),
+        power_w=kernel.costs.power_w.item(point, own),
+        clock_hz=kernel.limited.clock_hz.item(point, own),
         bottleneck=kernel.prediction.bottleneck(own),
         occupancy=table.occupancy(kernel.runnable.on_problem, int(kernel.rows[own])),
         versus_fastest=against(candidates.fastest),

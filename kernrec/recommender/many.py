@@ -13,10 +13,10 @@ from kernrec.errors import KernrecError, UsageError
 from kernrec.gpu import find_gpu
 from kernrec.model.prior.launch_time import INTERVAL
 from kernrec.op import Op, Problem, find_op
-from kernrec.recommender.candidate_set import SWEPT
 from kernrec.recommender.estimate.costs import Source
 from kernrec.recommender.estimate.many_estimates import ROWS, estimate_many
 from kernrec.recommender.estimate.static_table import StaticTable
+from kernrec.recommender.kernel_candidates import SWEPT
 from kernrec.recommender.recommender import Recommender
 from kernrec.recommender.request import Objective, Query
 from kernrec.recommender.result import Choice

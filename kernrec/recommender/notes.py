@@ -7,8 +7,9 @@ import numpy as np
 
 from kernrec.kernel import config_text
 from kernrec.model.prior.power import ZEROS
-from kernrec.recommender.candidate_set import CandidateSet, KernelCandidates, RunnableConfigs
+from kernrec.recommender.candidate_set import CandidateSet
 from kernrec.recommender.estimate.costs import Source
+from kernrec.recommender.kernel_candidates import KernelCandidates, RunnableConfigs
 from kernrec.recommender.result import Choice
 from kernrec.store import ProfileTable
 

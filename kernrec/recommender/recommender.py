@@ -17,12 +17,13 @@ from kernrec.gpu import GPU, find_gpu
 from kernrec.kernel import Kernel
 from kernrec.model.prior.power import RANDOM
 from kernrec.op import Problem, find_op
-from kernrec.recommender.candidate_set import CandidateSet, RunnableConfigs, candidate_set
+from kernrec.recommender.candidate_set import CandidateSet, candidate_set
 from kernrec.recommender.choices import build_choice, build_choices, foreign_rows
 from kernrec.recommender.context import Context
 from kernrec.recommender.estimate.model_store import ModelStore
 from kernrec.recommender.estimate.operating_point import OperatingPoint
 from kernrec.recommender.infeasible import refusing_constraint, why_not
+from kernrec.recommender.kernel_candidates import RunnableConfigs
 from kernrec.recommender.notes import notes, of_inputs, of_kernel, sampled_blocks
 from kernrec.recommender.request import Query, Request
 from kernrec.recommender.result import KernelAnswer, Recommendation

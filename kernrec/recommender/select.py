@@ -25,12 +25,10 @@ def select(candidates: CandidateSet, query: Query, first: int = 0) -> list[Picke
     """
     latency, energy = candidates.latency_s[first:], candidates.energy_j[first:]
     count = latency.shape[1]
-    if len(latency) > 1:
+    if len(latency) > 1 and candidates.any_measured:
         # A power limit that does not bind gives the same prediction as the default one: the measured one is taken.
-        measured = candidates.latency_source[first:] == MEASURED
-        if measured.any():
-            of_equals = 1.0 - 1e-9 * measured
-            latency, energy = latency * of_equals, energy * of_equals
+        of_equals = 1.0 - 1e-9 * (candidates.latency_source[first:] == MEASURED)
+        latency, energy = latency * of_equals, energy * of_equals
     allowed = _allowed(latency, candidates.power_w[first:], query)
     if query.objective is Objective.PARETO:
         flat = latency.ravel(), energy.ravel()

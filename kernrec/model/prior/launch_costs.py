@@ -18,17 +18,19 @@ OVERLAP = 2**OVERLAP_DOUBLINGS
 def combine(core_s: ArrayLike, memory_s: ArrayLike) -> Floats:
     """Time of two parts that overlap: `(core_s**p + memory_s**p)**(1/p)` with p = `OVERLAP`, elementwise."""
     core, memory = np.asarray(core_s, dtype=np.float64), np.asarray(memory_s, dtype=np.float64)
-    return _root(_power(core) + _power(memory))
+    return overlap_root(overlap_power(core) + overlap_power(memory))
 
 
-def _power(part: Floats) -> Floats:
+def overlap_power(part: Floats) -> Floats:
+    """`part**OVERLAP`, elementwise."""
     # Squaring and square roots take a twentieth of the time of a general power.
     for _ in range(OVERLAP_DOUBLINGS):
         part = part * part
     return part
 
 
-def _root(total: Floats) -> Floats:
+def overlap_root(total: Floats) -> Floats:
+    """`total**(1/OVERLAP)`, elementwise."""
     for _ in range(OVERLAP_DOUBLINGS):
         total = np.sqrt(total)
     return total
@@ -66,7 +68,7 @@ class ScaledLaunches:
     def __init__(self, launches: Floats) -> None:
         """Of the fields of `NominalCosts` as rows, (5, N)."""
         self._core_s, dram_s, self._fixed_s, self._core_j, self.dram_j = launches
-        self._dram = _power(dram_s)
+        self._dram = overlap_power(dram_s)
 
     def at(
         self, ratio: float | Floats, static_w: float | Floats, tree_w: float | Floats, volts_squared: float | Floats
@@ -79,7 +81,7 @@ class ScaledLaunches:
             tree_w: power of the clock tree at this clock and nominal voltage (W).
             volts_squared: square of the core voltage over that at the boost clock.
         """
-        latency = _root(_power(self._core_s / ratio) + self._dram) + self._fixed_s
+        latency = overlap_root(overlap_power(self._core_s / ratio) + self._dram) + self._fixed_s
         return latency, static_w * latency, (tree_w * latency + self._core_j) * volts_squared
 
 
@@ -113,6 +115,8 @@ class LimitedCosts:
 
     def part(self, part: slice) -> "LimitedCosts":
         """Those of some of the launches."""
+        if part.start == 0 and part.stop == self.latency_s.shape[-1]:
+            return self
         return LimitedCosts(*[column[..., part] for column in self.columns()])
 
     def columns(self) -> list[Any]:

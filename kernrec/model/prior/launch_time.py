@@ -228,14 +228,16 @@ def launch_time(gpu: GPU, demand: Demand, work: LaunchWork) -> LaunchTime:
     alone = np.maximum(total[ALONE] * (each / warps) + barriers * barrier_clk, own_clk)
     memory_clk = figures.dram_latency_clk
     wait_clk = memory_clk / np.maximum(ahead, 1)
-    late = np.maximum(trips * wait_clk - np.where(ahead == 0, 0.0, alone), 0.0)
-    start_clk = np.where(ahead == 0, _START_CLK, memory_clk + _BLOCK_CLK)
+    none_ahead = ahead == 0
+    late = np.maximum(trips * wait_clk - np.where(none_ahead, 0.0, alone), 0.0)
+    start_clk = np.where(none_ahead, _START_CLK, memory_clk + _BLOCK_CLK)
     wait = alone - own_clk + late + start_clk
     # Rounds: an SM finishes `concurrent` blocks in the pipe time of one and the longer of the others' and its waits.
     per_sm = np.ceil(blocks / gpu.sms)
     together = np.minimum(work.concurrent, per_sm)
     full = np.floor(per_sm / together)
     rest = per_sm - full * together
+    uneven = rest > 0
     busy = _occupied(together, block_clk, by_scheduler, warps)
     busy_rest = _occupied(rest, block_clk, by_scheduler, warps)
     # While a scheduler runs one warp's arithmetic between tensor instructions, its tensor core idles.
@@ -245,7 +247,7 @@ def launch_time(gpu: GPU, demand: Demand, work: LaunchWork) -> LaunchTime:
         exposed = GROUPS_SHARE * grouped + (1.0 - GROUPS_SHARE) * first_clk + start_clk
         between = np.where(first_clk > 0, between + exposed, between)
     sm_clk = full * (own_clk + _smooth_max(np.maximum(busy + between - own_clk, 0.0), wait))
-    sm_clk += (rest > 0) * (own_clk + np.maximum(busy_rest + between - own_clk, wait))
+    sm_clk += uneven * (own_clk + np.maximum(busy_rest + between - own_clk, wait))
     sm_clk += np.maximum(longer_clk, longer * wait_clk)  # the tail, when all other blocks are done
     l2_clk = total[SECTORS] * (32.0 / l2_bytes_per_clk(gpu))
     if isinstance(work.serial_clk, np.ndarray):
@@ -257,7 +259,7 @@ def launch_time(gpu: GPU, demand: Demand, work: LaunchWork) -> LaunchTime:
         core_j=total[CORE_J],
         pipe_clk=pipe_clk,
         busy_s=(full * busy + busy_rest) / clock,
-        latency_s=(full + (rest > 0)) * (own_clk + wait) / clock,
+        latency_s=(full + uneven) * (own_clk + wait) / clock,
         l2_s=l2_s,
         dram_bytes=work.dram_bytes,
     )

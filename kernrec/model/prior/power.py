@@ -19,7 +19,7 @@ are in `power.toml`.
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache, cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -32,6 +32,8 @@ from kernrec.util.cache import shipped_toml
 from kernrec.util.light_dataclass import dataclass
 
 Floats = NDArray[np.float64]
+_Key = TypeVar("_Key")
+_Value = TypeVar("_Value")
 
 DRAM = "dram.bytes"
 """The event of a byte between L2 and DRAM."""
@@ -40,7 +42,8 @@ ISSUE = "issue."
 RANDOM, ZEROS = "random", "zeros"
 INPUTS = (RANDOM, ZEROS)
 """What kernels may be taken to compute on: random numbers, or zeros (any constant), with which few bits toggle."""
-_GRIDS_KEPT = 16
+_KEPT = 16
+"""The most entries of a cache that does not depend on launches."""
 PARTNER_HEADROOM = 1.35
 """Highest power limit over the reference board's that partners' GeForce boards accept, where the catalog knows of none
 above the TDP: 450 W on a recorded RTX 3090 (anchor matmul_tf32_limits_rtx3090.csv; reference 350 W); 600 W on RTX 4090
@@ -197,8 +200,7 @@ class PowerModel:
         Raises:
             UsageError: the GPU does not accept this power limit or clock.
         """
-        start = self._clock(clock_hz) / self.boost_hz
-        return self._limited(nominal.columns(), self._limit(limit_w), start, (start,))
+        return self._limited(nominal.columns(), self._setting(self._limit(limit_w), (self._clock(clock_hz),)))
 
     def apply_power_limits(
         self, nominal: NominalCosts, points: Sequence[tuple[float | None, float | None]]
@@ -216,46 +218,57 @@ class PowerModel:
 
     def limit_launches(self, launches: Floats, points: Sequence[tuple[float | None, float | None]]) -> LimitedCosts:
         """`apply_power_limits` of the fields of N nominal costs as rows, (5, N)."""
-        limits = np.array([[self._limit(limit_w)] for limit_w, _ in points])
-        starts = tuple([self._clock(clock_hz) / self.boost_hz for _, clock_hz in points])
-        starts = starts if len(set(starts)) > 1 else starts[:1]
-        return self._limited(launches, limits, np.array(starts)[:, np.newaxis], starts)
+        key = tuple(points)
+        setting = self._settings.get(key)
+        if setting is None:
+            limits = np.array([[self._limit(limit_w)] for limit_w, _ in points])
+            setting = self._setting(limits, tuple([self._clock(clock_hz) for _, clock_hz in points]))
+            _keep(self._settings, key, setting)
+        return self._limited(launches, setting)
 
-    def _limited(
-        self, launches: Floats, limit: float | Floats, ratio: float | Floats, starts: tuple[float, ...]
-    ) -> LimitedCosts:
-        """The launches at power limits, from the highest clocks down.
+    def _setting(self, limit_w: float | Floats, clocks_hz: tuple[float, ...]) -> "_Setting":
+        """What launches run at.
 
         Args:
-            launches: the fields of N nominal costs as rows, (5, N).
-            limit: a number; one for each launch, (N,); or one for each operating point, (P, 1).
-            ratio: the highest clock over the boost clock: a number, or (1, 1) or (P, 1).
-            starts: the different values of `ratio`; as many as points, or one.
+            limit_w: the power limit; one for each launch, (N,); or one for each operating point, (P, 1).
+            clocks_hz: the highest clock of each operating point.
         """
-        dram_j = launches[4]
+        starts = tuple([clock_hz / self.boost_hz for clock_hz in clocks_hz])
+        starts = starts if len(set(starts)) > 1 else starts[:1]
+        ratio: Any = np.array(starts)[:, np.newaxis] if np.ndim(limit_w) == 2 else starts[0]
         volts = self.voltage(np.multiply(ratio, self.boost_hz))
-        static_w = self.board_w + self.leakage_w * volts
-        latency, static_j, core_j = ScaledLaunches(launches).at(ratio, static_w, self.clock_w * ratio, volts * volts)
+        at_clock = (ratio, self.board_w + self.leakage_w * volts, self.clock_w * ratio, volts * volts)
+        return _Setting(limit_w, ratio * self.boost_hz, at_clock, starts)
+
+    def _limited(self, launches: Floats, setting: "_Setting") -> LimitedCosts:
+        """The launches (the fields of N nominal costs as rows, (5, N)) under power limits, from the highest clocks
+        down."""
+        dram_j, limit = launches[4], setting.limit_w
+        latency, static_j, core_j = ScaledLaunches(launches).at(*setting.at_clock)
         energy = static_j + core_j + dram_j
         power = energy / latency
         capped = power > limit
         if len(capped) != len(latency):  # one highest clock for several points
             columns = latency, static_j, core_j, energy, power
-            latency, static_j, core_j, energy, power = (np.repeat(column, len(capped), axis=0) for column in columns)
+            latency, static_j, core_j, energy, power = (column.repeat(len(capped), axis=0) for column in columns)
         clock = np.empty(capped.shape)
-        clock[...] = ratio * self.boost_hz
+        clock[...] = setting.clock_hz
         drams = np.empty(capped.shape)
         drams[...] = dram_j
-        if capped.any():
-            *points, over = capped.nonzero()
-            slowed = launches.take(over, axis=1)
-            first: Any = points[0] * CLOCKS if len(starts) > 1 else 0
-            limits = np.broadcast_to(limit, capped.shape)[capped]
-            throttled = self._clock_grid(starts).throttle(slowed, limits, first)
-            for column, values in zip((clock, latency, static_j, core_j), throttled, strict=True):
-                column[capped] = values
-            energy[capped] = throttled[2] + throttled[3] + slowed[4]
-            power[capped] = energy[capped] / throttled[1]
+        over = capped.ravel().nonzero()[0]
+        if len(over):
+            places, points = over, None
+            if capped.ndim == 2:
+                points, places = np.divmod(over, capped.shape[1])
+            slowed = launches.take(places, axis=1)
+            first: Any = points * CLOCKS if points is not None and len(setting.starts) > 1 else 0
+            if isinstance(limit, np.ndarray):
+                limit = limit.ravel().take(places if points is None else points)
+            throttled = self._clock_grid(setting.starts).throttle(slowed, limit, first)
+            joules = throttled[2] + throttled[3] + slowed[4]
+            values = (*throttled, joules, joules / throttled[1])
+            for column, value in zip((clock, latency, static_j, core_j, energy, power), values, strict=True):
+                column.reshape(-1)[over] = value
         return LimitedCosts(latency, power, energy, clock, capped, static_j, core_j, drams)
 
     def breakdown(self, events: Mapping[str, ArrayLike], limited: LimitedCosts) -> dict[str, Floats]:
@@ -288,13 +301,15 @@ class PowerModel:
             volts = self.voltage(clock)
             static_w = self.board_w + self.leakage_w * volts
             grid = ClockGrid(clock, np.stack([ratio, static_w, self.clock_w * ratio, volts * volts]))
-            if len(self._clock_grids) >= _GRIDS_KEPT:
-                self._clock_grids.clear()
-            self._clock_grids[starts] = grid
+            _keep(self._clock_grids, starts, grid)
         return grid
 
     @cached_property
     def _clock_grids(self) -> dict[tuple[float, ...], ClockGrid]:
+        return {}
+
+    @cached_property
+    def _settings(self) -> "dict[tuple[tuple[float | None, float | None], ...], _Setting]":
         return {}
 
     def _limit(self, limit_w: float | Floats | None) -> float | Floats:
@@ -313,6 +328,26 @@ class PowerModel:
                 "clock", clock * scale, self.minimum_hz * scale, self.maximum_hz * scale, "MHz", self.title
             )
         return clock
+
+
+@dataclass(frozen=True, eq=False)
+class _Setting:
+    """Power limits and highest clocks, and what follows from them alone."""
+
+    limit_w: float | Floats
+    """A number; one for each launch, (N,); or one for each operating point, (P, 1)."""
+    clock_hz: float | Floats
+    """The highest clock: a number, or (1, 1) or (P, 1)."""
+    at_clock: tuple[Any, Any, Any, Any]
+    """What `ScaledLaunches.at` takes at the highest clock."""
+    starts: tuple[float, ...]
+    """The highest clock over the boost clock: one, or one for each operating point."""
+
+
+def _keep(cache: dict[_Key, _Value], key: _Key, value: _Value) -> None:
+    if len(cache) >= _KEPT:
+        cache.clear()
+    cache[key] = value
 
 
 def _event_energies(gpu: GPU, coefficients: Mapping[str, Any], volts: float, zeros: bool) -> dict[str, float]:

@@ -1,23 +1,26 @@
 """Clocks, the voltage they need, and the clock at which a launch stays within a power limit.
 
-That clock is found by halving a table of clocks. What follows from a clock alone (voltage, static power, power of the
-clock tree) is computed once for the table, so that a step of the search takes few operations on the launches.
+That clock is searched in a table of clocks: a launch draws more power the higher its clock, so each round tries a few
+clocks of the range that is left, all of them in one go. What follows from a clock alone (voltage, static power, power
+of the clock tree) is computed once for the table, and a round asks only whether the limit holds; a pass over short
+arrays costs more by its calls than by their length.
 """
 
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from kernrec.model.prior.launch_costs import ScaledLaunches
+from kernrec.model.prior.launch_costs import OVERLAP, ScaledLaunches, overlap_power, overlap_root
 from kernrec.util.light_dataclass import dataclass
 
 Floats = NDArray[np.float64]
 
-BISECTIONS = 10
-"""Steps that find the clock to 1/1024 of its range, finer than the 15 MHz steps of real GPUs."""
-CLOCKS = 2**BISECTIONS
-"""Clocks of a table."""
+_PARTS, _ROUNDS = 4, 5
+"""Parts into which a round of the search divides the range that is left, and rounds."""
+CLOCKS = _PARTS**_ROUNDS
+"""Clocks of a table: 1/1024 of its range is finer than the 15 MHz steps of real GPUs."""
 
 
 @dataclass(frozen=True)
@@ -46,36 +49,51 @@ class ClockGrid:
     """What `ScaledLaunches.at` takes, as rows: clock over the boost clock, power of board and leakage (W), power of the
     clock tree at nominal voltage (W), square of the core voltage over that at the boost clock."""
 
-    def throttle(self, launches: Floats, limit_w: Floats, first: Any) -> tuple[Floats, Floats, Floats, Floats]:
+    def throttle(self, launches: Floats, limit_w: float | Floats, first: Any) -> tuple[Floats, Floats, Floats, Floats]:
         """The launches at the highest clock of a table that keeps them within their power limits, or else the lowest.
 
         Args:
             launches: the fields of `NominalCosts` as rows, (5, N).
-            limit_w: power limits, (N,).
+            limit_w: power limits, (N,) or one number for all.
             first: where the table of each launch begins, (N,) or one number for all.
 
         Returns:
             clock_hz, latency_s, static_j, core_j; each (N,).
         """
-        scaled = ScaledLaunches(launches)
-
-        def run(place: Any) -> tuple[Floats, Floats, Floats]:
-            return scaled.at(*self.at_clock.take(place, axis=1))
-
-        place = np.zeros(len(limit_w), dtype=np.int64)
+        core_s, dram_s, fixed_s, core_j, dram_j = launches
+        core, dram, budget_j = overlap_power(core_s), overlap_power(dram_s), -dram_j
+        place = np.zeros(len(core_s), dtype=np.int64)
         place += first
-        step = CLOCKS
-        while step > 1:
-            step //= 2
-            latency, static_j, core_j = run(place + step)
-            place += (static_j + core_j + scaled.dram_j <= latency * limit_w) * step
-        return self.clock_hz.take(place), *run(place)
+        for trials in _TRIALS:
+            shortened, power_w, volts_squared = self._by_clock.take(place + trials, axis=1)
+            shortened *= core
+            shortened += dram
+            latency = overlap_root(shortened)
+            latency += fixed_s
+            power_w -= limit_w
+            power_w *= latency
+            volts_squared *= core_j
+            power_w += volts_squared
+            place += np.add.reduce(power_w <= budget_j, axis=0) * trials[0]
+        at_place = ScaledLaunches(launches).at(*self.at_clock.take(place, axis=1))
+        return self.clock_hz.take(place), *at_place
+
+    @cached_property
+    def _by_clock(self) -> Floats:
+        """What the search takes, as rows: boost clock over the clock to the power of `OVERLAP`, power without events
+        (W), square of the core voltage over that at the boost clock."""
+        ratio, static_w, tree_w, volts_squared = self.at_clock
+        return np.stack([ratio**-OVERLAP, static_w + tree_w * volts_squared, volts_squared])
+
+
+_TRIALS = [CLOCKS // _PARTS**number * np.arange(1, _PARTS)[:, np.newaxis] for number in range(1, _ROUNDS + 1)]
+"""For each round of the search the distances of the clocks that it tries from the lowest one left, (parts - 1, 1)."""
 
 
 def clocks_between(lowest: float, highest: float) -> Floats:
     """The `CLOCKS` values that halving a range can lead to, ascending, from the lowest on."""
     values, width = np.array([lowest]), highest - lowest
-    for _ in range(BISECTIONS):
+    while len(values) < CLOCKS:
         width *= 0.5
         values = np.stack([values, values + width], axis=1).ravel()
     return values

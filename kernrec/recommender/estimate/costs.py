@@ -115,6 +115,8 @@ class Costs:
 
     def part(self, part: slice) -> "Costs":
         """Those of some of the candidates."""
+        if part.start == 0 and part.stop == self.power_w.shape[-1]:
+            return self
         return Costs(self.latency.part(part), self.energy.part(part), self.power_w[..., part])
 
     @classmethod

@@ -34,7 +34,7 @@ def quick_costs(table: StaticTable, on_problem: OnProblems, rows: Array) -> tupl
     clocks, joules = np.zeros(len(rows)), np.zeros(len(rows))
     for index, spec in enumerate(launches):
         geometry = table.geometry(on_problem, index)
-        positions = geometry.performed.take(rows).nonzero()[0]
+        positions = geometry.performing(rows)
         clocks[positions] += LAUNCH_S * gpu.boost_clock_hz + _SECOND_PASS_CLK * (index > 0)
         if spec.entry == launches[0].entry:
             quick_clk, quick_j = _quick(table, on_problem, index, rows.take(positions), geometry)
@@ -52,7 +52,7 @@ def _quick(
     spec, launch = table.kernel.launches[index], table.launches[index]
     memory_clk = microarchitecture(table.gpu).dram_latency_clk
     blocks = on_problem.column(spec.blocks, rows)
-    (work, alone, dynamic), *loops = ([rate.take(rows) for rate in term] for term in geometry.quick)
+    (work, alone, dynamic), *loops = (rates.take(rows, axis=1) for rates in geometry.quick)
     dynamic *= blocks
     trips: Array | float = 0.0
     for (work_trip, alone_trip, dynamic_trip), loop in zip(loops, launch.loops, strict=True):

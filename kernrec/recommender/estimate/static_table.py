@@ -66,8 +66,8 @@ class LaunchGeometry:
     than there are by less than a granule is taken to fit."""
     occupancy: Array
     """Resident warps over the most an SM holds; 0 where the launch does not fit as it was compiled."""
-    quick: tuple[tuple[Array, Array, Array], ...]
-    """For each term of the demand: clocks of the busiest pipe, clocks of a block alone, joules of the core."""
+    quick: tuple[Array, ...]
+    """For each term of the demand, (3, rows): clocks of the busiest pipe and of a block alone, joules of the core."""
 
     @cached_property
     def columns(self) -> Array:
@@ -86,7 +86,7 @@ class LaunchGeometry:
         """The rows `count` times, one time after the other."""
         names = ("performed", "warps", "prefetch", "resident", "occupancy")
         columns = {name: np.tile(getattr(self, name), count) for name in names}
-        quick = tuple((np.tile(a, count), np.tile(b, count), np.tile(c, count)) for a, b, c in self.quick)
+        quick = tuple(np.tile(rates, count) for rates in self.quick)
         return replace(self, quick=quick, **columns)
 
 
@@ -364,10 +364,12 @@ class StaticTable:
             resident=resident,
             occupancy=held.fraction,
             quick=tuple(
-                (
-                    rates[: PORT + 1].max(axis=0).take(launch.variant),
-                    alone_clk(rates, warps, launch.variant),
-                    rates[CORE_J].take(launch.variant),
+                np.stack(
+                    [
+                        rates[: PORT + 1].max(axis=0).take(launch.variant),
+                        alone_clk(rates, warps, launch.variant),
+                        rates[CORE_J].take(launch.variant),
+                    ]
                 )
                 for rates in launch.demand.rates
             ),

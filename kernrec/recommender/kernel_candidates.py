@@ -1,0 +1,305 @@
+"""The candidates of one kernel: the configs that can run a problem, and those that are estimated, with their costs.
+
+    runnable configs -> shortlist -> prediction -> costs at each operating point
+
+A card is measured at one operating point as a rule. What was found there counts there as measured; at the other points
+it corrects the predictions, or a config that was found to be slow would be recommended at every point but that one.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from kernrec.kernel import ProblemSpace
+from kernrec.model.prior.launch_costs import LimitedCosts
+from kernrec.op import Problem
+from kernrec.recommender.estimate.costs import (
+    Costs,
+    Rescaling,
+    carried_over,
+    prior_costs,
+    promising,
+    with_measured,
+)
+from kernrec.recommender.estimate.measured_rows import MeasuredRows, measured_rows
+from kernrec.recommender.estimate.operating_point import OperatingPoint
+from kernrec.recommender.estimate.prediction import Prediction, Predictions, predict_all
+from kernrec.recommender.estimate.shortlist import shortlist
+from kernrec.recommender.estimate.static_table import StaticTable
+from kernrec.recommender.estimate.tables import Tables
+from kernrec.store import Evidence, MeasuredAnswer
+from kernrec.util.light_dataclass import dataclass
+
+if TYPE_CHECKING:
+    from kernrec.recommender.estimate.correction import Correction, ModelScope
+
+Array = np.ndarray
+
+SWEPT = 64
+"""Candidates of a kernel that are estimated at other operating points than the first: the fastest and the most frugal
+there. Of 72 problems of four ops the least energy was missed on one, by 1.3 %."""
+
+
+@dataclass(frozen=True, eq=False)
+class RunnableConfigs:
+    """The configs of one kernel that can run a problem."""
+
+    table: StaticTable
+    on_problem: ProblemSpace
+    """The space of the table on the problem."""
+    measured: tuple[MeasuredRows, ...]
+    """What databases hold of it at each operating point."""
+    rows: Array
+    """Rows of the space, ascending; configs that failed when they were measured are left out."""
+    unprofiled: tuple[MeasuredAnswer, ...] = ()
+    """MeasuredAnswer at the first point, but without a profile: they cannot be compared with the others."""
+
+    @classmethod
+    def of(
+        cls, table: StaticTable, problem: Problem, points: Sequence[OperatingPoint], evidence: Evidence
+    ) -> "RunnableConfigs":
+        """Those of a kernel's table on a problem, in the light of what databases hold."""
+        on_problem = table.space.at(problem)
+        measured = measured_rows(table.space, on_problem, table.gpu, evidence, points)
+        everywhere = measured[0].rows
+        if any(len(other.rows) for other in measured[1:]):
+            everywhere = np.unique(np.concatenate([m.rows for m in measured]))
+        rows = table.runnable(on_problem, everywhere)
+        first = measured[0]
+        unprofiled = [m for row, m in zip(first.rows, first.measured, strict=True) if row not in rows]
+        if len(first.failed):
+            rows = np.setdiff1d(rows, first.failed, assume_unique=True)
+        return cls(table, on_problem, measured, rows, tuple(unprofiled))
+
+
+@dataclass(frozen=True, eq=False)
+class KernelMeasurements:
+    """What was measured of a kernel's candidates, and what predictions became in its light."""
+
+    measured: tuple[dict[int, MeasuredAnswer], ...]
+    """At each operating point by position of the candidate."""
+    predicted: Costs
+    """The costs as if none of the candidates had been measured, on the scale of the measurements; (points, C)."""
+    rescaling: Rescaling
+    """By what predictions were multiplied to fit what was measured."""
+
+
+@dataclass(frozen=True, eq=False)
+class KernelCandidates:
+    """The candidates of one kernel that are estimated, with their costs at each operating point."""
+
+    runnable: RunnableConfigs
+    heuristic: int
+    """Position of the candidate that the occupancy heuristic picks."""
+    prediction: Prediction
+    limited: LimitedCosts
+    """The prior's prediction, (points, C)."""
+    costs: Costs
+    """The costs, (points, C)."""
+    measurements: KernelMeasurements | None
+    """What was measured, and what predictions became in its light; None where nothing was measured."""
+    scope: "ModelScope | None"
+    """The model that corrects the prior; None where none applies."""
+
+    @property
+    def table(self) -> StaticTable:
+        """The static table of the kernel."""
+        return self.runnable.table
+
+    @property
+    def rows(self) -> Array:
+        """Rows of the space that are estimated, ascending."""
+        return self.prediction.rows
+
+    def at(self, point: int) -> "KernelCandidates":
+        """The candidates at one of the operating points alone."""
+        alone, there = slice(point, point + 1), self.measurements
+        if there is not None:
+            there = KernelMeasurements(there.measured[alone], there.predicted.at(alone), there.rescaling)
+        return replace(self, limited=self.limited.at(alone), costs=self.costs.at(alone), measurements=there)
+
+    def measured(self, point: int) -> Mapping[int, MeasuredAnswer]:
+        """What was measured at an operating point, by position of the candidate."""
+        return self.measurements.measured[point] if self.measurements else {}
+
+    def config(self, position: int) -> dict[str, int]:
+        """The config of the candidate at this position."""
+        return self.table.space.config(int(self.rows[position]))
+
+
+def estimate_kernels(
+    tables: Tables,
+    runnable: Sequence[RunnableConfigs],
+    points: Sequence[OperatingPoint],
+    scopes: "Sequence[ModelScope | None]",
+    whole_space: bool,
+) -> list[KernelCandidates]:
+    """Estimates the configs of kernels: all of them, or the most promising and those that were measured.
+
+    Args:
+        tables: the static tables.
+        runnable: the configs of each kernel that has at least one.
+        points: the operating points; a model corrects the prior at the first one, and by as much at the others.
+        scopes: the trained model that applies to each of these kernels, if there is one.
+        whole_space: False leaves out configs that are not on the shortlist, and asks the model about the most
+            promising ones alone.
+    """
+    heuristics = [each.table.occupancy_choice(each.on_problem, each.rows) for each in runnable]
+    numbers = {id(table): number for number, table in enumerate(tables)}
+    predictions = predict_all(
+        tables,
+        [
+            (
+                numbers[id(each.table)],
+                each.on_problem,
+                each.rows if whole_space else _shortlisted(each, heuristic),
+            )
+            for each, heuristic in zip(runnable, heuristics, strict=True)
+        ],
+    )
+    first = predictions.limited_at(points[:1])
+    parts = [slice(*ends) for ends in pairwise(predictions.starts)]
+    kernels = [
+        _Estimation.of(each, prediction, first.part(part), scope, whole_space)
+        for each, prediction, part, scope in zip(runnable, predictions.kernels, parts, scopes, strict=True)
+    ]
+    limited = first
+    if len(points) > 1:
+        # Measurements correct the predictions of all configs, so there all of them are estimated.
+        swept = [None if whole_space or kernel.any_measured else kernel.promising(SWEPT) for kernel in kernels]
+        limited = _beside(first, predictions, points[1:], swept)
+    costs = prior_costs(limited)
+    return [
+        kernel.candidates(int(kernel.prediction.rows.searchsorted(heuristic)), limited.part(part), costs.part(part))
+        for kernel, heuristic, part in zip(kernels, heuristics, parts, strict=True)
+    ]
+
+
+@dataclass(frozen=True, eq=False)
+class _Estimation:
+    """A kernel's candidates on the way from the prior's prediction to their costs."""
+
+    runnable: RunnableConfigs
+    prediction: Prediction
+    first: LimitedCosts
+    """The prior's prediction at the first operating point, (1, C)."""
+    taken: list[tuple[Array, list[MeasuredAnswer]]]
+    """At each operating point the positions that were measured, and what was measured of them."""
+    correction: "Correction | None"
+    scope: "ModelScope | None"
+
+    @classmethod
+    def of(
+        cls,
+        runnable: RunnableConfigs,
+        prediction: Prediction,
+        first: LimitedCosts,
+        scope: "ModelScope | None",
+        whole_space: bool,
+    ) -> "_Estimation":
+        """With what the model of a kernel, if there is one, says of the candidates at the first operating point."""
+        rows = prediction.rows
+        taken = [measured.at(rows) for measured in runnable.measured]
+        correction = None
+        if scope is not None:
+            from kernrec.recommender.estimate.correction import Correction, worth_scoring
+
+            alone = first.at(0)
+            where = np.arange(len(rows)) if whole_space else worth_scoring(alone, taken[0][0])
+            correction = Correction.of(scope, prediction, alone, where)
+            scope = scope.after(max(len(positions) for positions, _ in taken))
+        return cls(runnable, prediction, first, taken, correction, scope)
+
+    @property
+    def any_measured(self) -> bool:
+        """Whether some candidate was measured."""
+        return any(len(positions) for positions, _ in self.taken)
+
+    def promising(self, count: int) -> Array | None:
+        """The positions of the most promising candidates at the first operating point; None for all."""
+        if len(self.prediction.rows) <= count:
+            return None
+        if self.correction is None:
+            return promising(self.first.latency_s[0], self.first.energy_j[0], count)
+        corrected = self.correction.correct(prior_costs(self.first))
+        return promising(corrected.latency.value[0], corrected.energy.value[0], count)
+
+    def candidates(self, heuristic: int, limited: LimitedCosts, prior: Costs) -> KernelCandidates:
+        """The candidates with their costs, from the prior's at all operating points."""
+        predicted = prior if self.correction is None else self.correction.correct(prior)
+        costs, measurements = predicted, None
+        if self.any_measured:
+            costs, measurements = _with_measurements(predicted, self.taken, self.correction)
+        return KernelCandidates(self.runnable, heuristic, self.prediction, limited, costs, measurements, self.scope)
+
+
+def _beside(
+    first: LimitedCosts,
+    predictions: Predictions,
+    points: Sequence[OperatingPoint],
+    swept: Sequence[Array | None],
+) -> LimitedCosts:
+    """Costs at the first operating point, and at others those of the candidates at these positions of each kernel.
+
+    The costs of the remaining ones are infinite there. `swept` is None for a kernel of which all are estimated.
+    """
+    if all(where is None for where in swept):
+        there = predictions.limited_at(points)
+        return LimitedCosts(*map(np.concatenate, zip(first.columns(), there.columns(), strict=True)))
+    starts = predictions.starts
+    where = np.concatenate(
+        [
+            np.arange(start, end) if where is None else where + start
+            for where, (start, end) in zip(swept, pairwise(starts), strict=True)
+        ]
+    )
+    columns = np.full((len(first.columns()), 1 + len(points), starts[-1]), np.inf)
+    columns[:, :1] = first.columns()
+    columns[:, 1:, where] = predictions.limited_at(points, where).columns()
+    return LimitedCosts(*columns)
+
+
+def _shortlisted(runnable: RunnableConfigs, heuristic: int) -> Array:
+    """The rows worth a full estimate: the shortlist, what was measured, and what the occupancy heuristic picks."""
+    rows = shortlist(runnable.table, runnable.on_problem, runnable.rows)
+    for measured in runnable.measured:
+        if len(measured.rows):
+            rows = np.union1d(rows, np.intersect1d(measured.rows, runnable.rows, assume_unique=True))
+    place = int(rows.searchsorted(heuristic))
+    if place == len(rows) or rows[place] != heuristic:
+        rows = np.concatenate([rows[:place], [heuristic], rows[place:]])
+    return rows
+
+
+def _with_measurements(
+    predicted: Costs,
+    taken: Sequence[tuple[Array, list[MeasuredAnswer]]],
+    correction: "Correction | None",
+) -> tuple[Costs, KernelMeasurements]:
+    """The costs at each operating point where something was measured at one of them at least.
+
+    A point at which nothing was measured takes its scale from the point with the most measured configs, the first of
+    them where several have as many.
+    """
+    by_point: list[Costs] = []
+    scaled: list[Costs] = []
+    rescalings: list[Rescaling | None] = []
+    for point, (positions, rows) in enumerate(taken):
+        estimated = predicted.at(point)
+        adapted = correction.adapted(estimated, positions, rows) if correction and len(positions) else estimated
+        costs, rescaling = with_measured(adapted, positions, rows)
+        by_point.append(costs)
+        scaled.append(rescaling.apply(adapted) if rescaling and len(taken) > 1 else adapted)
+        rescalings.append(rescaling)
+    anchor = max(range(len(taken)), key=lambda point: len(taken[point][0]))
+    scale, there = rescalings[anchor], by_point[anchor]
+    assert scale is not None
+    for point, (positions, _) in enumerate(taken):
+        if not len(positions):
+            by_point[point] = carried_over(predicted.at(point), there, predicted.at(anchor), scale)
+            scaled[point] = scale.apply(predicted.at(point))
+    measured = tuple([dict(zip(positions.tolist(), rows, strict=True)) for positions, rows in taken])
+    return Costs.stacked(by_point), KernelMeasurements(measured, Costs.stacked(scaled), scale)
