@@ -306,8 +306,8 @@ def answer_regrets(candidates: CandidateSet, evidence: Evidence, objective: Obje
         for measured in measured_of(contenders, rows, scalar):
             posterior.add(0, measured)
         mean, _ = posterior.belief(0)
-        best = posterior.probability_best(0)
+        expected, best = posterior.prospects(0)
         order = np.argsort(mean, kind="stable")[:LISTED].tolist()
         listed = tuple((contenders.keys[i], math.exp(mean[i]), float(best[i])) for i in order)
-        regrets.append(Regret(scalar, posterior.regret(0), listed))
+        regrets.append(Regret(scalar, expected, listed))
     return tuple(regrets)

@@ -134,8 +134,12 @@ class Recommender:
             (self.context.kernel_table(about.kernel, problem, gpu),) if about else self.context.tables(problem, gpu)
         )
         evidence = self.context.evidence(problem, gpu, [table.kernel for table in tables])
-        whole_space = bool(evidence.measured or about)
-        candidates = candidate_set(tables, problem, [answer.point], Evidence(), self.context.models, whole_space)
+        candidates = None
+        if evidence == Evidence() and not about:
+            candidates = self._kept_at(problem, gpu, answer.point)
+        if candidates is None:
+            whole_space = bool(evidence.measured or about)
+            candidates = candidate_set(tables, problem, [answer.point], Evidence(), self.context.models, whole_space)
         return answer_regrets(candidates, evidence, answer.objective)
 
     def answer_problem(self, problem: Problem, gpu: GPU, query: Query) -> Recommendation:
@@ -155,6 +159,13 @@ class Recommender:
         return _kept(
             self._sets, (problem, gpu.name, points), _KEPT_SETS, lambda: self._candidates(problem, gpu, points)
         )
+
+    def _kept_at(self, problem: Problem, gpu: GPU, point: OperatingPoint) -> CandidateSet | None:
+        """A kept candidate set whose first operating point is this one, at that point alone."""
+        for (known, name, points), candidates in self._sets.items():
+            if (known, name, points[0]) == (problem, gpu.name, point):
+                return candidates.at(0)
+        return None
 
     def _forget_if_changed(self) -> None:
         if (version := self.context.stack.version()) != self._version:

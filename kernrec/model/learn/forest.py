@@ -212,11 +212,11 @@ class Forest:
         return pack(header | {"levels": len(self.column)}, arrays | {"leaf": self.leaf})
 
     @classmethod
-    def unpacked(cls, data: bytes, source: bytes) -> "Forest":
-        """Read what `packed` wrote for the UBJSON `source`; `ValueError` where it is damaged or of another source."""
+    def unpacked(cls, data: bytes, source_sha256: str) -> "Forest":
+        """Read what `packed` wrote; `ValueError` where it is damaged, or of other UBJSON than that with this hash."""
         header, arrays = unpack(data)
         try:
-            if header["of"] != sha256(source).hexdigest():
+            if header["of"] != source_sha256:
                 raise ValueError("made of other trees")
             column, threshold = (
                 tuple([arrays[f"{what}.{level}"] for level in range(header["levels"])]) for what in _LEVEL

@@ -32,7 +32,7 @@ class Model:
     columns: tuple[str, ...]
     """Names of the features, in the order of the trees' columns."""
     trees: Mapping[str, bytes]
-    """Head, or `SHAPE` -> trees as XGBoost saves them (UBJSON)."""
+    """Head, or `SHAPE` -> trees as XGBoost saves them (UBJSON); none in a model that was read from a file."""
     extent: Extent
     """The region of feature space that the training data covers."""
     intervals: Mapping[str, Mapping[str, Interval]]

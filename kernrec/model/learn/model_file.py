@@ -133,12 +133,11 @@ def load(path: Path) -> tuple[Model, dict[str, Any]]:
         unknown = [column for column in columns if column not in known and not str(column).startswith(prefixes)]
         if unknown:
             raise UsageError(f"{path} uses a feature that this kernrec does not have: {unknown[0]!s:.60}")
-        trees, forests = {}, {}
+        forests = {}
         for head, entry in card["heads"].items():
             if head not in _PARTS:
                 raise UsageError(f"{path} has a head {head!r:.40}; known: {', '.join(_PARTS)}")
-            trees[head] = _trees(path, entry)
-            forests[head] = _forest(path.parent / entry["file"], trees[head])
+            forests[head] = _forest(path, entry)
             if forests[head].features != len(columns):
                 raise UsageError(
                     f"{path}: the {head} trees take {forests[head].features} features, the card names {len(columns)}"
@@ -153,7 +152,7 @@ def load(path: Path) -> tuple[Model, dict[str, Any]]:
             raise UsageError(f"{path}: the extent does not have one number for each feature")
         model = Model(
             columns,
-            trees,
+            {},
             Extent(**parts, part=features.parts(columns)),
             {
                 quantity: {key: _interval(entry) for key, entry in entries.items()}
@@ -220,12 +219,13 @@ def _first_line(error: Exception) -> str:
     return (str(error).splitlines() or [type(error).__name__])[0][:100]
 
 
-def _forest(path: Path, trees: bytes) -> Forest:
-    """The trees of a UBJSON file, from the arrays beside it if those were made of it."""
+def _forest(card: Path, entry: Mapping[str, Any]) -> Forest:
+    """The trees of a head, from the arrays beside its UBJSON file if those were made of it: then it is not read."""
+    path = _trees_path(card, entry)
     try:
-        return Forest.unpacked(path.with_suffix(ARRAYS).read_bytes(), trees)
+        return Forest.unpacked(path.with_suffix(ARRAYS).read_bytes(), str(entry["sha256"]))
     except (OSError, ValueError):
-        return Forest.parse(trees, str(path))
+        return Forest.parse(_trees(card, entry), str(path))
 
 
 def _json(path: Path) -> dict[str, Any]:
@@ -244,11 +244,15 @@ def _json(path: Path) -> dict[str, Any]:
     return card
 
 
-def _trees(card: Path, entry: Mapping[str, Any]) -> bytes:
+def _trees_path(card: Path, entry: Mapping[str, Any]) -> Path:
     file = str(entry["file"])
     if Path(file).name != file:
         raise UsageError(f"{card} names trees outside of its folder: {file!r:.60}")
-    path = card.parent / file
+    return card.parent / file
+
+
+def _trees(card: Path, entry: Mapping[str, Any]) -> bytes:
+    path = _trees_path(card, entry)
     try:
         if path.stat().st_size > _MOST_BYTES:
             raise UsageError(f"{path} has {path.stat().st_size >> 20} MiB; trees of kernrec are far smaller")

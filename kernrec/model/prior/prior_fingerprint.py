@@ -6,14 +6,17 @@ from it and the model must be trained again.
 """
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 
+import kernrec.gpu
 from kernrec.gpu import find_gpu
 from kernrec.model.prior.demand import demand
 from kernrec.model.prior.launch_costs import NominalCosts
 from kernrec.model.prior.launch_time import LAUNCH_S, START_S, LaunchWork, launch_time
 from kernrec.model.prior.power import PowerModel
+from kernrec.util.cache import Kept, kept
 
 _GPUS = ("t4", "a100-sxm4-80gb", "rtx3090", "rtx4090", "h200-sxm", "rtx5090", "b200")
 """One GPU of each generation that has figures of its own."""
@@ -67,7 +70,18 @@ def prior_fingerprint() -> list[float]:
 def fingerprint_change(earlier: Sequence[float]) -> float:
     """The largest relative change of the prior's predictions since an earlier fingerprint; infinity if it is not
     comparable."""
-    now = prior_fingerprint()
+    now = _known_fingerprint()
     if len(earlier) != len(now) or not all(isinstance(value, int | float) and value > 0 for value in earlier):
         return float("inf")
     return float(np.expm1(np.abs(np.log(np.array(now) / np.array(earlier))).max()))
+
+
+def _known_fingerprint() -> list[float]:
+    """`prior_fingerprint`, kept in the cache as long as neither the prior nor the catalog of GPUs changes."""
+
+    def make() -> Kept:
+        return {"values": prior_fingerprint()}, {}
+
+    folders = Path(__file__).parent, Path(kernrec.gpu.__file__).parent
+    files = (file for folder in folders for file in sorted(folder.rglob("*")) if file.suffix in (".py", ".toml"))
+    return list(kept("prior_fingerprint", b"\0".join(file.read_bytes() for file in files), make)[0]["values"])

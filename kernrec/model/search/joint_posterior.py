@@ -262,11 +262,17 @@ class JointPosterior:
 
     def regret(self, problem: int) -> float:
         """The expected regret of the present choice, not weighted."""
-        return float(self._regrets(problem).mean())
+        return float(self._regrets(problem, self._drawn(problem)).mean())
 
-    def _regrets(self, problem: int) -> Array:
-        """Draws of the regret of the present choice, (draws,)."""
-        costs, reach = self._drawn(problem), self._reach(problem) / max(1, len(self.measured(problem)))
+    def prospects(self, problem: int) -> tuple[float, Array]:
+        """(`regret`, with which probability each contender is the best one, (C,)), from the same draws."""
+        costs = self._drawn(problem)
+        best = np.bincount(costs.argmin(axis=1), minlength=costs.shape[1]) / len(costs)
+        return float(self._regrets(problem, costs).mean()), best
+
+    def _regrets(self, problem: int, costs: Array) -> Array:
+        """Draws of the regret of the present choice, (draws,), from those of the costs."""
+        reach = self._reach(problem) / max(1, len(self.measured(problem)))
         regrets = np.minimum(costs[:, self.choice(problem)] - costs.min(axis=1), reach)
         misjudged = self._misjudged(problem)
         return np.asarray((1.0 - misjudged) * regrets + misjudged * reach)
@@ -278,11 +284,6 @@ class JointPosterior:
     def _reach(self, problem: int) -> float:
         """How far below the present choice the best contender can be."""
         return max(LEAST_REACH, float(self.contenders(problem).deviation[self.choice(problem)]))
-
-    def probability_best(self, problem: int) -> Array:
-        """With which probability each contender is the best one, (C,)."""
-        costs = self._drawn(problem)
-        return np.bincount(costs.argmin(axis=1), minlength=costs.shape[1]) / len(costs)
 
     def _drawn(self, problem: int) -> Array:
         """Draws of the log costs of a problem's contenders, up to what all of them share, (draws, C)."""
@@ -312,7 +313,7 @@ class JointPosterior:
         """Draws of the weighted mean regret of the present choices, (draws,)."""
         total, weights = np.zeros(_DRAWS), 0.0
         for problem, block in enumerate(self._blocks):
-            total += block.contenders.weight * self._regrets(problem)
+            total += block.contenders.weight * self._regrets(problem, self._drawn(problem))
             weights += block.contenders.weight
         return total / weights
 

@@ -6,11 +6,13 @@ are its nodes 2 i + 1 and 2 i + 2, and no links are stored. `kernrec.model.learn
 which 10 levels take ten times the space; it is the faster one for many candidates at once.
 """
 
+import zlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from kernrec.util.array_file import pack, unpack
 from kernrec.util.light_dataclass import dataclass
 
 Array = np.ndarray
@@ -18,10 +20,10 @@ Array = np.ndarray
 Trees = tuple[Mapping[str, Any], Mapping[str, Array]]
 """Facts, which JSON can hold, and arrays: trees as `compact` makes them and `expand` reads them."""
 
-PARTS = ("nodes", "inner", "column", "cut", "leaf", "cuts", "cut_count")
-"""Names of the arrays."""
 MOST_CUTS = 256
 _MOST_LEVELS = 32
+_MOST_BYTES = 16 << 20
+"""The most that is made of compressed trees."""
 
 
 @dataclass(frozen=True)
@@ -30,14 +32,18 @@ class CompactTrees:
 
     start: Array
     """The first node of each tree, (T,)."""
+    inner: Array
+    """Whether a node is a split, (N,); else it is a leaf."""
+    before: Array
+    """How many splits come before each node, (N,): the number of the split, if it is one."""
     left: Array
-    """The left child of each node, (N,); the right one is the next. A leaf is its own."""
+    """The left child of each split, a node, (S,); the right one is the next."""
     feature: Array
-    """What each node splits on, (N,); 0 in a leaf."""
+    """What each split asks about, (S,)."""
     threshold: Array
-    """Values that are not less go right, (N,); infinity in a leaf."""
-    value: Array
-    """Of each leaf, (N,); 0 in other nodes."""
+    """Values that are not less go right, (S,)."""
+    leaf: Array
+    """The values of the leaves, (N - S,)."""
     base: float
     """What is added to every sum of leaves."""
     levels: int
@@ -47,10 +53,13 @@ class CompactTrees:
         """The prediction for each row of a matrix (C, F) without missing values; float64 (C,)."""
         count, features = matrix.shape
         flat, row = np.asarray(matrix, dtype=np.float32).ravel(), (np.arange(count) * features)[:, None]
-        node = np.broadcast_to(self.start, (count, len(self.start)))
+        node: Array = np.broadcast_to(self.start, (count, len(self.start)))
         for _ in range(self.levels):
-            node = self.left.take(node) + (flat.take(self.feature.take(node) + row) >= self.threshold.take(node))
-        return self.base + self.value.take(node).sum(axis=1, dtype=np.float64)
+            split = np.minimum(self.before.take(node), len(self.left) - 1)  # of a leaf any will do
+            right = flat.take(self.feature.take(split) + row) >= self.threshold.take(split)
+            node = np.where(self.inner.take(node), self.left.take(split) + right, node)
+        values = self.leaf.take(node - self.before.take(node)).astype(np.float32)
+        return self.base + values.sum(axis=1, dtype=np.float64)
 
 
 def compact(trees: Sequence[Mapping[str, Any]], features: int, base: float) -> Trees:
@@ -89,38 +98,56 @@ def compact(trees: Sequence[Mapping[str, Any]], features: int, base: float) -> T
 
 
 def expand(facts: Mapping[str, Any], arrays: Mapping[str, Array]) -> CompactTrees:
-    """The trees of what `compact` gave; `ValueError` where the arrays do not fit together."""
+    """The trees of what `compact` gave; `ValueError` where the arrays do not fit together.
+
+    Only what every path down a tree needs is laid out: the trees have some 100,000 nodes, of which an answer visits a
+    few thousand.
+    """
     nodes, levels = arrays["nodes"].astype(np.int64), int(facts["levels"])
     count = int(nodes.sum())
-    inner = np.unpackbits(arrays["inner"], count=count).astype(bool)
+    inner = np.unpackbits(arrays["inner"], count=count).view(bool)
+    splits = np.flatnonzero(inner)
+    before = np.cumsum(inner, dtype=np.int32)
+    before -= inner
     start = np.cumsum(nodes) - nodes
-    before = np.cumsum(inner) - inner  # inner nodes before each node, over all trees
-    tree = np.repeat(np.arange(len(nodes)), nodes)
-    rank = before - before[start][tree]
-    left = np.where(inner, start[tree] + 1 + 2 * rank, np.arange(count))
-    cut_count = arrays["cut_count"].astype(np.int64)
-    first_cut = np.cumsum(cut_count) - cut_count
-    column, cut = arrays["column"].astype(np.int64), arrays["cut"].astype(np.int64)
-    splits = int(inner.sum())
+    # Of the splits of each tree: the first, and how many.
+    first = np.append(before, len(splits)).take(start)
+    of_tree = np.diff(first, append=len(splits))
+    left = 2 * np.arange(len(splits)) + np.repeat(start + 1 - 2 * first, of_tree)
+    column, cut, cut_count = arrays["column"], arrays["cut"], arrays["cut_count"].astype(np.int64)
     if (
         not 0 <= levels <= _MOST_LEVELS
         or (nodes < 1).any()
-        or len(column) != splits
-        or len(cut) != splits
-        or len(arrays["leaf"]) != count - splits
-        or (left[inner] + 1 >= (start + nodes)[tree][inner]).any()
-        or (left[inner] <= np.flatnonzero(inner)).any()
-        or (splits and column.max() >= len(first_cut))
-        or (cut >= cut_count[column]).any()
+        or len(column) != len(splits)
+        or len(cut) != len(splits)
+        or len(arrays["leaf"]) != count - len(splits)
+        or (left + 1 >= np.repeat(start + nodes, of_tree)).any()
+        or (left <= splits).any()
+        or (len(splits) and column.max() >= len(cut_count))
+        or (cut >= cut_count.take(column)).any()
         or int(cut_count.sum()) != len(arrays["cuts"])
+        or (levels and not len(splits))
     ):
         raise ValueError("trees whose arrays do not fit together")
-    feature = np.zeros(count, dtype=np.int64)
-    threshold, value = np.full(count, np.inf, np.float32), np.zeros(count, np.float32)
-    feature[inner] = column
-    threshold[inner] = arrays["cuts"][first_cut[column] + cut]
-    value[~inner] = arrays["leaf"]
-    return CompactTrees(start, left, feature, threshold, value, float(facts["base"]), levels)
+    threshold = arrays["cuts"].take((np.cumsum(cut_count) - cut_count).take(column) + cut)
+    return CompactTrees(start, inner, before, left, column, threshold, arrays["leaf"], float(facts["base"]), levels)
+
+
+def compressed(trees: Trees) -> Array:
+    """Trees as compressed bytes, uint8; `decompressed` reads them."""
+    return np.frombuffer(zlib.compress(pack(*trees), 9), dtype=np.uint8)
+
+
+def decompressed(data: Array) -> Trees:
+    """What `compressed` was given; `ValueError` for anything else."""
+    inflate = zlib.decompressobj()
+    try:
+        whole = inflate.decompress(data.tobytes(), _MOST_BYTES)
+    except zlib.error as error:
+        raise ValueError(str(error)) from None
+    if not inflate.eof:
+        raise ValueError("trees that are cut short or far too large")
+    return unpack(whole)
 
 
 def _by_level(tree: Mapping[str, Any]) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from kernrec.errors import UsageError
 from kernrec.gpu import GPU
 from kernrec.model.learn.conformal import Interval
 from kernrec.model.learn.extent import Extent
-from kernrec.model.vendor.compact_trees import CompactTrees, Trees, expand
+from kernrec.model.vendor.compact_trees import CompactTrees, decompressed, expand
 from kernrec.model.vendor.roofline import DIMS, Timing, features, rate_of
 from kernrec.op import Problem
 from kernrec.util.light_dataclass import dataclass
@@ -83,8 +83,8 @@ class Head:
 
     columns: tuple[str, ...]
     """The features of the trees, in order."""
-    packed: Trees
-    """The trees as the file has them."""
+    packed: Array
+    """The trees as the file has them, compressed."""
     recorded: Interval
     """Calibrated on problems left out, of sizes that were recorded; on whole cards for cards not recorded."""
     between: Interval
@@ -94,7 +94,7 @@ class Head:
     def trees(self) -> CompactTrees:
         """Expanded when they are first asked: a query needs those of one card. `UsageError` where they are damaged."""
         try:
-            trees = expand(*self.packed)
+            trees = expand(*decompressed(self.packed))
         except (ValueError, KeyError, TypeError, IndexError) as error:
             raise UsageError(f"the trees of a vendor library are damaged ({error})") from None
         if len(trees.feature) and trees.feature.max() >= len(self.columns):

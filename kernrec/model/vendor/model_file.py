@@ -1,4 +1,6 @@
-"""The file of a vendor library's model: a JSON card, which says what it was trained on, and compressed arrays of trees.
+"""The file of a vendor library's model: a JSON card, which says what it was trained on, and compressed trees.
+
+The trees of each card are compressed by themselves, for an answer needs those of one.
 
 The card is written last and names the SHA-256 of the trees. Nothing is unpickled; a file that does not fit is an error
 of one line. Rows of the recordings are in neither file.
@@ -6,7 +8,6 @@ of one line. Rows of the recordings are in neither file.
 
 import hashlib
 import json
-import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -16,13 +17,13 @@ import numpy as np
 from kernrec.errors import UsageError
 from kernrec.model.learn.conformal import Interval
 from kernrec.model.learn.extent import Extent
-from kernrec.model.vendor.compact_trees import PARTS, Trees
+from kernrec.model.vendor.compact_trees import Trees, compressed
 from kernrec.model.vendor.model import CASES, Head, RecordedSet, SetModel, VendorModel
 from kernrec.model.vendor.roofline import DIMS, Timing
 from kernrec.util.array_file import pack, unpack
 from kernrec.util.atomic_write import write_whole
 
-FORMAT = 1
+FORMAT = 2
 _MOST_BYTES = 16 << 20
 _QUANTITIES = ("latency", "power")
 _EXTENT = ("low", "high", "spread")
@@ -39,9 +40,7 @@ def save(card: Mapping[str, Any], trees: Mapping[str, Trees], folder: Path) -> P
     Returns:
         The path of the card.
     """
-    facts = {name: dict(known) for name, (known, _) in trees.items()}
-    arrays = {f"{name}/{part}": array for name, (_, parts) in trees.items() for part, array in parts.items()}
-    content = zlib.compress(pack(facts, arrays), 9)
+    content = pack({}, {name: compressed(known) for name, known in trees.items()})
     file = f"{card['op']}.trees"
     folder.mkdir(parents=True, exist_ok=True)
     write_whole(folder / file, content, shared=True)
@@ -72,8 +71,8 @@ def load(path: Path) -> VendorModel:
         content = _content(path.parent / file)
         if hashlib.sha256(content).hexdigest() != card["trees"]["sha256"]:
             raise UsageError(f"{path.parent / file} is damaged or was replaced: its SHA-256 is not that in {path.name}")
-        facts, arrays = unpack(_inflated(content))
-        sets = tuple(_set(entry, facts, arrays) for entry in card["sets"])
+        _, arrays = unpack(content)
+        sets = tuple(_set(entry, arrays) for entry in card["sets"])
         return VendorModel(card["op"], str(card["library"]), sets)
     except UsageError:
         raise
@@ -91,19 +90,7 @@ def _content(path: Path) -> bytes:
         raise UsageError(f"cannot read {path}: {error.strerror}") from None
 
 
-def _inflated(content: bytes) -> bytes:
-    """What was compressed, of which no more than is sensible is made."""
-    inflate = zlib.decompressobj()
-    try:
-        whole = inflate.decompress(content, _MOST_BYTES)
-    except zlib.error as error:
-        raise ValueError(str(error)) from None
-    if not inflate.eof:
-        raise ValueError("trees that are cut short or far too large")
-    return whole
-
-
-def _set(entry: Mapping[str, Any], facts: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> SetModel:
+def _set(entry: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> SetModel:
     if entry["case"] not in CASES:
         raise ValueError(f"case {entry['case']!r:.40}")
     timing = Timing(float(entry["timing"]["launch_clk"]), float(entry["timing"]["working_sets"] or np.inf))
@@ -117,10 +104,8 @@ def _set(entry: Mapping[str, Any], facts: Mapping[str, Any], arrays: Mapping[str
     heads = {}
     for quantity in _QUANTITIES:
         for gpu, head in entry["heads"].get(quantity, {}).items():
-            name = head["trees"]
-            packed = facts[name], {part: arrays[f"{name}/{part}"] for part in PARTS}
             columns, intervals = tuple(head["columns"]), (_interval(head["recorded"]), _interval(head["between"]))
-            heads[quantity, str(gpu)] = Head(columns, packed, *intervals)
+            heads[quantity, str(gpu)] = Head(columns, arrays[head["trees"]], *intervals)
     return SetModel(recorded, {n: tuple(map(int, v)) for n, v in entry["sizes"].items()}, extent, heads)
 
 

@@ -41,9 +41,9 @@ def test_packed_trees_predict_the_same(seed: int, depth: int, rounds: int) -> No
     data, rows, _ = grown(seed, depth, rounds, 0.2)
     forest = Forest.parse(data, "model")
     packed = forest.packed(data)
-    assert (Forest.unpacked(packed, data).predict(rows) == forest.predict(rows)).all()
+    assert (Forest.unpacked(packed, sha256(data).hexdigest()).predict(rows) == forest.predict(rows)).all()
     with pytest.raises(ValueError, match="of other trees"):
-        Forest.unpacked(packed, data[:-1])
+        Forest.unpacked(packed, sha256(data[:-1]).hexdigest())
 
 
 def test_packed_trees_that_do_not_fit_together_are_refused() -> None:
@@ -52,10 +52,10 @@ def test_packed_trees_that_do_not_fit_together_are_refused() -> None:
     strange = replace(forest, column=(forest.column[0] + 2 * forest.features, *forest.column[1:]))
     for wrong in (shorter, strange, replace(forest, trees=forest.trees + 1)):
         with pytest.raises(ValueError, match=r"levels|split"):
-            Forest.unpacked(wrong.packed(DATA), DATA)
+            Forest.unpacked(wrong.packed(DATA), sha256(DATA).hexdigest())
     for other in (pack({}, {}), pack({"of": 1}, {}), pack({"of": sha256(DATA).hexdigest(), "levels": "x"}, {})):
         with pytest.raises(ValueError, match=r"other trees|not packed trees"):
-            Forest.unpacked(other, DATA)
+            Forest.unpacked(other, sha256(DATA).hexdigest())
 
 
 DATA = grown(0, 4, 5, 0.1)[0]

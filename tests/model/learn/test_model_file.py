@@ -106,9 +106,12 @@ def test_a_card_without_a_field_names_it_in_one_line(card: Path, field: str) -> 
     assert "\n" not in str(caught.value)
 
 
-def test_damaged_trees_are_refused(card: Path) -> None:
+def test_trees_are_read_where_their_arrays_are_missing_and_damaged_ones_are_refused(card: Path) -> None:
     trees = next(card.parent.glob("*.latency.*.ubj"))
     data = trees.read_bytes()
+    trees.write_bytes(b"")
+    load(card)
+    trees.with_suffix(".trees").unlink()
     for damage in (data[:-10], data[:50] + b"x" + data[51:], b""):
         trees.write_bytes(damage)
         with pytest.raises(UsageError, match="its SHA-256 is not the one in"):

@@ -122,7 +122,7 @@ def test_what_is_all_measured_has_no_regret_and_no_gain() -> None:
         posterior.add(0, Measured(which, 0.1 * which, 1e-4))
     assert posterior.choice(0) == 0
     assert posterior.regret(0) < 1e-3
-    assert posterior.probability_best(0)[0] == 1.0
+    assert posterior.prospects(0)[1][0] == 1.0
     assert posterior.sequence(0, 4, NOISE) == []
 
 
@@ -152,7 +152,7 @@ def test_a_contender_that_cannot_run_is_never_chosen_and_never_measured() -> Non
     best = posterior.choice(0)
     posterior.exclude(0, best)
     assert posterior.choice(0) != best
-    assert posterior.probability_best(0)[best] == 0.0
+    assert posterior.prospects(0)[1][best] == 0.0
     assert best not in [which for which, _ in posterior.sequence(0, 6, NOISE)]
     for which in range(6):
         posterior.exclude(0, which)
