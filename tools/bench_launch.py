@@ -132,7 +132,7 @@ def main() -> int:
             arrays = tuple(tensors.values())
             kernel(*arrays, out=out, stream=7)
             (prepared,) = kernel._calls.values()
-            launch, queued = StandIn(device).launch, prepared._queued
+            launch, queued = StandIn(device).launch, prepared.launches.queued
 
             def bare(launch: Any = launch, queued: Any = queued) -> None:
                 for function, gx, gy, gz, bx, by, bz, shared, packed in queued:

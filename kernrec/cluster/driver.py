@@ -6,7 +6,6 @@ What a cluster is made of is behind `Cluster`: Ray's (`ray_cluster.py`), or thre
 try the same campaign.
 """
 
-import math
 import socket
 import time
 from collections.abc import Callable, Iterable
@@ -108,7 +107,7 @@ class Driver:
         """Whether everything was measured; False: it was told to stop."""
         coordinator, cluster = self._coordinator, self._cluster
         looked_s, alone_s = 0.0, time.monotonic()
-        expected_until_s: float | None = None
+        gathering = _Gathering()
         present: set[str] = set()
         spent = False
         while present or not (coordinator.finished or spent):
@@ -119,15 +118,13 @@ class Driver:
             if now_s - looked_s >= _LOOK_S and not coordinator.finished:
                 looked_s = now_s
                 joined = cluster.join(self._setup)
-                if joined and expected_until_s is None:
+                if joined and gathering.begin(now_s):
                     coordinator.expect(joined)
-                    expected_until_s = now_s + _HELLO_S
                 for card in joined:
                     present.add(card)
                     cluster.turn(card, "{}")
-            if expected_until_s is not None and now_s >= expected_until_s:
+            if gathering.ends(now_s):
                 coordinator.expect(())
-                expected_until_s = math.inf
                 self._retry()
             if present:
                 alone_s = now_s
@@ -177,3 +174,24 @@ class Driver:
 def campaign_name(database: Path) -> str:
     """Names the journals of the cards: rows that one left behind go into the database that they were made for."""
     return sha256(f"{socket.gethostname()} {database.absolute()}".encode()).hexdigest()[:12]
+
+
+class _Gathering:
+    """The wait for the cards that join first: work is spread over all of them. Who joins later is not waited for."""
+
+    def __init__(self) -> None:
+        self._begun = self._ended = False
+        self._until_s = 0.0
+
+    def begin(self, now_s: float) -> bool:
+        """Cards joined; whether they are the first, and are waited for from now on."""
+        first, self._begun = not self._begun, True
+        if first:
+            self._until_s = now_s + _HELLO_S
+        return first
+
+    def ends(self, now_s: float) -> bool:
+        """Whether the wait is over; True once."""
+        over = self._begun and not self._ended and now_s >= self._until_s
+        self._ended |= over
+        return over

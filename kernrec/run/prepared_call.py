@@ -35,8 +35,54 @@ class LoadedVariant:
         return self._functions[entry, shared_bytes]
 
 
+class PackedLaunches:
+    """The launches of a variant on a problem, with their arguments packed, and where in these the addresses go.
+
+    The packed arguments are shared by all calls: who queues launches holds a lock.
+    """
+
+    def __init__(self, driver: Driver, loaded: LoadedVariant, variant: Variant, problem: Problem, sm: int) -> None:
+        self.workspace_bytes = 0
+        """All workspaces together."""
+        offsets = {}
+        for space in workspaces(variant.kernel, variant.config, problem, sm):
+            offsets[space.name] = self.workspace_bytes
+            self.workspace_bytes += -(-space.bytes // 256) * 256
+        self._launch: Callable[..., Any] = driver.launch
+        self._packed: list[PackedArguments] = []
+        self.queued: list[tuple[Any, ...]] = []
+        """What the driver takes of each launch: its kernel, grid, block, shared memory and arguments."""
+        for bound in bind_launches(variant.kernel, variant.config, problem, sm):
+            packed = PackedArguments.bound(bound)
+            shared = dynamic_shared_bytes(variant.kernel, bound, loaded.compiled)
+            function = loaded.function(bound.entry, shared)
+            self._packed.append(packed)
+            self.queued.append((function, *bound.grid, *bound.block, shared, packed.address))
+        outputs = problem.definition.outputs
+        inputs = [name for name in problem.tensors if name not in outputs]
+        output = next(name for name in problem.tensors if name in outputs)
+        self._inputs = [(slot, i) for i, name in enumerate(inputs) for slot in self._slots(name)]
+        self._output = self._slots(output)
+        self._workspaces = [(slot, offset) for name, offset in offsets.items() for slot in self._slots(name)]
+
+    def _slots(self, tensor: str) -> list[Any]:
+        """The places of a tensor's address in the arguments of all launches."""
+        return [value for packed in self._packed for value in packed.slots.get(tensor, ())]
+
+    def queue(self, addresses: Sequence[int], output: int, workspace: int, stream: int) -> None:
+        """Queues them in a stream: addresses of the inputs in order, of the output, and of the workspaces."""
+        for slot, place in self._inputs:
+            slot.value = addresses[place]
+        for slot in self._output:
+            slot.value = output
+        for slot, offset in self._workspaces:
+            slot.value = workspace + offset
+        for function, gx, gy, gz, bx, by, bz, shared, arguments in self.queued:
+            self._launch(function, gx, gy, gz, bx, by, bz, shared, stream, arguments, 0)
+
+
 class PreparedCall:
-    """Launches of a variant on a problem."""
+    """A variant on a problem, on one device: the arrays that it takes, and its launches."""
 
     def __init__(
         self,
@@ -49,7 +95,6 @@ class PreparedCall:
         """Make one; `place` is the device, and the memory for workspaces there."""
         self.variant, self.problem = variant, problem
         self.device, self._workspaces = place
-        sm = driver.sm(self.device)
         tensors = [Expected(t.name, t.shape, t.dtype, t.bytes) for t in problem.tensors.values()]
         outputs = problem.definition.outputs
         self.inputs = tuple(tensor for tensor in tensors if tensor.name not in outputs)
@@ -57,44 +102,16 @@ class PreparedCall:
         self._input_sizes = [(place, tensor.bytes) for place, tensor in enumerate(self.inputs)]
         self.out = Expected("out", self.output.shape, self.output.dtype, self.output.bytes)
         """The output under the name that callers give it."""
-        scratch = workspaces(variant.kernel, variant.config, problem, sm)
-        self.workspace_bytes = 0
-        """All workspaces together."""
-        self._offsets = {}
-        for space in scratch:
-            self._offsets[space.name] = self.workspace_bytes
-            self.workspace_bytes += -(-space.bytes // 256) * 256
-        self._launch: Callable[..., Any] = driver.launch
+        self.launches = PackedLaunches(driver, loaded, variant, problem, driver.sm(self.device))
         self._lock = Lock()
-        self._packed: list[PackedArguments] = []
-        self._queued: list[tuple[Any, ...]] = []
-        for bound in bind_launches(variant.kernel, variant.config, problem, sm):
-            packed = PackedArguments.bound(bound)
-            shared = dynamic_shared_bytes(variant.kernel, bound, loaded.compiled)
-            function = loaded.function(bound.entry, shared)
-            self._packed.append(packed)
-            self._queued.append((function, *bound.grid, *bound.block, shared, packed.address))
-        self._slots: dict[str, list[Any]] = {
-            name: [value for packed in self._packed for value in packed.slots.get(name, ())]
-            for name in (*(tensor.name for tensor in tensors), *self._offsets)
-        }
-        self._input_slots = [(slot, i) for i, tensor in enumerate(self.inputs) for slot in self._slots[tensor.name]]
-        self._output_slots = self._slots[self.output.name]
-        self._workspace_slots = [(slot, offset) for name, offset in self._offsets.items() for slot in self._slots[name]]
 
     def run(self, addresses: Sequence[int], output: int, stream: int) -> None:
         """Queues the launches in a stream: addresses of the inputs in order, and of the output."""
-        with self._lock:  # the packed arguments are shared; the driver copies them
-            for slot, place in self._input_slots:
-                slot.value = addresses[place]
-            for slot in self._output_slots:
-                slot.value = output
-            if self.workspace_bytes:
-                workspace = self._workspaces.address(self.workspace_bytes, self.device, stream)
-                for slot, offset in self._workspace_slots:
-                    slot.value = workspace + offset
-            for function, gx, gy, gz, bx, by, bz, shared, arguments in self._queued:
-                self._launch(function, gx, gy, gz, bx, by, bz, shared, stream, arguments, 0)
+        launches = self.launches
+        with self._lock:  # the driver copies the packed arguments
+            size = launches.workspace_bytes
+            workspace = self._workspaces.address(size, self.device, stream) if size else 0
+            launches.queue(addresses, output, workspace, stream)
 
     def check_overlap(self, addresses: Sequence[int], output: int) -> None:
         """Raises `UsageError` if the output lies in the memory of an input."""
