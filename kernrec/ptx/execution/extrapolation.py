@@ -155,18 +155,18 @@ class Extrapolation:
             raise UnsteadyError
         watch.watching, watch.live = True, live
         watch.trips, watch.distance = [], None
-        if self._memory.trace is None:
-            self._memory.trace = []
+        if self._memory.counters.trace is None:
+            self._memory.counters.trace = []
         watch.begin = self._totals(watch)
 
     def _stop(self, watch: _Watch) -> None:
         watch.watching, watch.live = False, None
         watch.trips, watch.forecast, watch.distance = [], None, None
         if not any(other.watching for other in self._watches.values()):
-            self._memory.trace = None
+            self._memory.counters.trace = None
 
     def _totals(self, watch: _Watch) -> _Totals:
-        counts, trace = self._memory.counts, self._memory.trace
+        counts, trace = self._memory.counters.counts, self._memory.counters.trace
         assert counts is not None
         assert trace is not None
         return _Totals(dict(counts), self._runs(watch.loop), self._barriers.passed, len(trace))
@@ -187,7 +187,7 @@ class Extrapolation:
             if value != begin.counts.get(name, 0) and not name.startswith("global.")
         }
         passed = end.barriers - begin.barriers
-        trace, row = self._memory.trace, self._operands.row
+        trace, row = self._memory.counters.trace, self._operands.row
         assert trace is not None
         differences = [
             (row(c.left, c.type).astype(np.int64) - row(c.right, c.type).astype(np.int64))[watch.live]
@@ -230,7 +230,7 @@ class Extrapolation:
         ]
         offsets = [move * np.arange(1, times + 1) for of_trip in moves for move in of_trip]
         turns = self._add_work(watch, last, times)
-        self._memory.repeat(_requests(last), offsets, turns)
+        self._memory.counters.repeat(_requests(last), offsets, turns)
         self._go_on_behind(watch, period, times, _Forecast(last, moves, times, turns))
         return True
 
@@ -275,12 +275,12 @@ class Extrapolation:
             Their runs of basic blocks, which `Memory.repeat` is to know.
         """
         memory = self._memory
-        assert memory.counts is not None
+        assert memory.counters.counts is not None
         codes = [self._decoded[block] for block in watch.loop.blocks]
         issued = 0
         for trip in trips:
             for name, value in trip.counts.items():
-                memory.counts.bump(name, value * times)
+                memory.counters.counts.bump(name, value * times)
             for code, (warps, lanes) in zip(codes, trip.runs, strict=True):
                 if code is not None:
                     code.warps += warps * times
@@ -290,7 +290,7 @@ class Extrapolation:
         self.issued += issued
         if not watch.loop.steady:
             self.sampled += issued
-        return memory.leave_turns_out(_requests(trips), times)
+        return memory.counters.leave_turns_out(_requests(trips), times)
 
     def _reach(self, watch: _Watch, trip: Trip, forecast: _Forecast) -> None:
         """Takes the next trip behind those that were left out; the last that was waited for ends the forecast."""
@@ -301,7 +301,7 @@ class Extrapolation:
         watch.forecast = None
         if not watch.loop.steady:
             sample, following = _requests(forecast.trips), _requests(watch.trips)
-            self._memory.repeat(sample, between(sample, following, forecast.times), forecast.turns)
+            self._memory.counters.repeat(sample, between(sample, following, forecast.times), forecast.turns)
 
     def _check(self, trip: Trip, forecast: _Forecast, number: int) -> None:
         """Compares a trip behind those that were left out with the one of this number that it should repeat."""

@@ -73,7 +73,7 @@ class PhaseWaits:
         Raises:
             EmulationError: naming a barrier whose phase never completes.
         """
-        mbarriers, engine = self._memory.mbarriers, self._memory.engine
+        mbarriers, engine = self._memory.mbarriers, self._memory.pending.engine
         awaited = set(self._awaited[self.paused].tolist())
         while mbarriers.completed == self._completed and engine.finish_one(awaited):
             pass

@@ -372,9 +372,9 @@ class Scheduler:
 
     def totals(self, lanes_by_class: bool = False) -> Counts:
         """The counters of all batches so far; `lanes_by_class`: with `lanes.<class>`."""
-        if self.memory.counts is None:
+        if self.memory.counters.counts is None:
             return Counts()
-        counts = Counts(self.memory.counts)
+        counts = Counts(self.memory.counters.counts)
         for code in self.decoded:
             if code is None or not code.warps:
                 continue

@@ -26,7 +26,7 @@ def _copy(decoder: BlockDecoder, ins: Instruction) -> Step:
         raise UnsupportedFormError
     if "mbarrier" in ins.modifiers:
         return _arrive_after_copies(decoder, ins)
-    copies = decoder.memory.async_copies
+    copies = decoder.memory.pending.copies
     all_lanes = decoder.lanes.shape.numbers
     running_lanes = decoder.running_lanes(ins)
 
@@ -113,7 +113,7 @@ class _AsyncCopyStep:
                     partial_access = replace(self.source[1], size=amount, unit=1 if amount % unit else unit)
                     self._fetch(partial_access, part, data, rows)
         index, shift = target.index(region, unit, access.offset)
-        memory.async_copies.start(lanes, region.views[unit], index + shift, data)
+        memory.pending.copies.start(lanes, region.views[unit], index + shift, data)
 
     def _fetch(self, access: Access, selection: Selection, data: Array, rows: Array) -> None:
         """Reads what the lanes of `selection` copy into these rows of `data` (lanes, elements)."""
@@ -135,7 +135,7 @@ class _AsyncCopyStep:
                 where = rows[np.searchsorted(owners, numbers)]
             for k in range(size // unit):
                 into[where, k] = region.views[unit][shift + k :].take(index, None, None, "clip")
-            memory.count_global(access, region, part, "read")
+            memory.counters.count_global(access, region, part, "read")
 
 
 def _arrive_after_copies(decoder: BlockDecoder, ins: Instruction) -> Step:
@@ -157,9 +157,9 @@ def _arrive_after_copies(decoder: BlockDecoder, ins: Instruction) -> Step:
         where = barriers.of(lanes)  # the registers may hold something else once the copies are done
 
         def finish() -> None:
-            memory.async_copies.wait(lanes, None)
+            memory.pending.copies.wait(lanes, None)
             barriers.each_of(where, arrive)
 
-        memory.engine.start(finish, where[1].tolist())
+        memory.pending.engine.start(finish, where[1].tolist())
 
     return run

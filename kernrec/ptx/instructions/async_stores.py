@@ -60,8 +60,8 @@ def _async_store(decoder: BlockDecoder, ins: Instruction) -> Step:
                     races.end_write((place, place + size), barrier)
             barriers.each_of(barrier_places, lambda lane, place: memory.mbarriers.expect(place, -size))
 
-        memory.engine.start(finish, barrier_places[1].tolist())
-        if memory.counts is not None:
-            memory.counts.bump("bulk.shared_write_bytes", size * len(lanes))
+        memory.pending.engine.start(finish, barrier_places[1].tolist())
+        if memory.counters.counts is not None:
+            memory.counters.counts.bump("bulk.shared_write_bytes", size * len(lanes))
 
     return run

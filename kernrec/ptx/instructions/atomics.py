@@ -124,13 +124,13 @@ class _AtomicStep:
                     view[where + i] = operation(old, b[i][numbers], c[i][numbers])
                     if self.targets:
                         self.targets[i][numbers] = old
-            if memory.counts is not None:
+            if memory.counters.counts is not None:
                 name = region.name if region.space == "global" else region.space
-                memory.counts.bump(f"atomic.{name}", part.pattern.count)
+                memory.counters.counts.bump(f"atomic.{name}", part.pattern.count)
                 if region.space == "global":
-                    memory.count_global(access, region, part, "atomic")
+                    memory.counters.count_global(access, region, part, "atomic")
                 elif region.space == "shared":
-                    memory.count_shared(access, part, "atomic")
+                    memory.counters.count_shared(access, part, "atomic")
 
 
 def turns(index: Array) -> list[Array]:

@@ -38,7 +38,7 @@ def bulk_step(decoder: BlockDecoder, ins: Instruction) -> Step:
     """The step of a `cp` with `.bulk`."""
     marks = {*ins.modifiers}
     running = decoder.running_lanes(ins)
-    bulk, everyone = decoder.memory.bulk, decoder.lanes.shape.numbers
+    bulk, everyone = decoder.memory.pending.bulk, decoder.lanes.shape.numbers
 
     def lanes() -> list[int]:
         numbers = running()
@@ -74,9 +74,11 @@ class _Starter:
         memory = self.memory
         copies = [self._prepared(lane) for lane in lanes]
         for copy in copies:
-            memory.bulk.start(copy)
+            memory.pending.bulk.start(copy)
         if self.barrier is not None and copies:
-            memory.engine.start(lambda: self._finish_all(copies), [place for copy in copies for place in copy.barriers])
+            memory.pending.engine.start(
+                lambda: self._finish_all(copies), [place for copy in copies for place in copy.barriers]
+            )
 
     def _prepared(self, lane: int) -> BulkCopy:
         copy = self.copy(lane)
@@ -111,7 +113,7 @@ class _Starter:
 
     def _finish_all(self, copies: list[BulkCopy]) -> None:
         for copy in copies:
-            self.memory.bulk.finish(copy)
+            self.memory.pending.bulk.finish(copy)
             for place in copy.barriers:
                 try:
                     self.memory.mbarriers.expect(place, -copy.bytes)
@@ -280,7 +282,7 @@ def tensor_map(memory: Memory, access: Access, lane: int, address: int) -> Tenso
     _, raw = map_bytes(memory, replace(access, space="generic"), lane, address)
     if memory.races is not None:
         block = int(memory.lanes.shape.block_of[lane])
-        if fence := memory.map_fences.missing(address, block):
+        if fence := memory.pending.map_fences.missing(address, block):
             _fail(memory, access, lane, f"uses a tensor map that the kernel wrote with no {fence} since")
     try:
         tensor = decode(raw.tobytes())

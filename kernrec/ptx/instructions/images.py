@@ -262,7 +262,7 @@ def _count(
     image = fetch.image
     stored = np.stack([np.where(c.inside, image.stored_at(c.where, *place), -1) for c in read], axis=1)
     passes = _CLOCKS * max(len(read) // 4, 1)
-    decoder.memory.count_image(fetch.region, lanes, stored, "read", image.texel_bytes, passes)
+    decoder.memory.counters.count_image(fetch.region, lanes, stored, "read", image.texel_bytes, passes)
 
 
 @steps("tld4")

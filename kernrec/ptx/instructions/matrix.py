@@ -191,7 +191,7 @@ class _Product:
         file = self.decoder.registers.files[ELEMENT_TYPES[kind.d].width]
         results = [item.d for item in self.items]
         write_d(file, results, warps, saturated(product) if kind.saturates else product, kind.d)
-        counts = self.decoder.memory.counts
+        counts = self.decoder.memory.counters.counts
         if counts is not None:
             operations = 2 * m * 8 * k * count * len(self.items)
             counts.bump(f"mma.{ELEMENT_TYPES[kind.a].counted}", int(operations * ELEMENT_TYPES[kind.a].share))

@@ -208,7 +208,7 @@ def _test(decoder: BlockDecoder, ins: Instruction) -> Step:
         lanes, places, done = test.completed(numbers)
         target[lanes] = done
         memory.acquire(lanes[done], places[done])
-        if memory.counts is not None:
-            memory.counts.bump("mbarrier.waits", len(np.unique(lanes[done] >> 5)))
+        if memory.counters.counts is not None:
+            memory.counters.counts.bump("mbarrier.waits", len(np.unique(lanes[done] >> 5)))
 
     return run

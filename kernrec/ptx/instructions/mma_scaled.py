@@ -117,7 +117,7 @@ class _ScaledProduct:
         product = np.matmul(a, b.swapaxes(1, 2))[None]
         product += c_matrices(register_values(file, [self.rows["c"]], kind.c, warps))
         write_d(file, [self.rows["d"]], warps, product, kind.d)
-        counts = self.decoder.memory.counts
+        counts = self.decoder.memory.counters.counts
         if counts is not None:
             share = 0.25 if _DEPTHS[kind.kind] == 64 else ELEMENT_TYPES["e4m3"].share
             counts.bump("mma.f16", int(2 * 16 * 8 * _DEPTHS[kind.kind] * product.shape[1] * share))

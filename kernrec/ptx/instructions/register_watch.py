@@ -44,4 +44,4 @@ def watch(first: dict[str, Instruction], decoder: Any, _: Instruction) -> Step:
     """The step that checks these accesses, from a `BlockDecoder`, whose module imports what makes plans."""
     rows = decoder.registers.rows
     by_row = {rows.register(name)[1]: ins for name, ins in first.items()}
-    return partial(decoder.memory.warpgroups.touch, decoder.function, by_row)
+    return partial(decoder.memory.pending.warpgroups.touch, decoder.function, by_row)

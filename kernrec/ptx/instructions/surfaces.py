@@ -94,7 +94,7 @@ class _SurfaceAccess:
             first_byte = image.texel(texels, number, 0) * image.texel_bytes + x % image.texel_bytes
             stored = image.stored_at(texels, number, 0)
             outside = ~inside if self._mode == "zero" else np.zeros(len(lanes), np.bool_)
-            memory.count_image(region, lanes, np.where(outside, -1, stored)[:, None], kind, size, _CLOCKS)
+            memory.counters.count_image(region, lanes, np.where(outside, -1, stored)[:, None], kind, size, _CLOCKS)
             places.append(_Place(lanes, image, region, first_byte // self.unit, stored, outside))
         return places
 
@@ -170,8 +170,8 @@ def _reduce(decoder: BlockDecoder, ins: Instruction) -> Step:
             for turn in turns(element):
                 values = source[lanes[turn]]
                 view[element[turn]] = operation(view[element[turn]], values, values)
-            if decoder.memory.counts is not None:
-                decoder.memory.counts.bump(f"atomic.{place.region.name}", len(lanes))
+            if decoder.memory.counters.counts is not None:
+                decoder.memory.counters.counts.bump(f"atomic.{place.region.name}", len(lanes))
 
     return run
 

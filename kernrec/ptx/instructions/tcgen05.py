@@ -34,7 +34,9 @@ def _allocate(decoder: BlockDecoder, ins: Instruction) -> Step:
 
     def run() -> None:
         for lane in (warps() * WARP).tolist():
-            address = memory.tensor.memory.allocate(access.location, int(shape.block_of[lane]), int(columns[lane]))
+            address = memory.pending.tensor.memory.allocate(
+                access.location, int(shape.block_of[lane]), int(columns[lane])
+            )
             selection = memory.select(np.array([lane]), row[lane : lane + 1].copy())
             for region, part in memory.resolve(access, selection, True):
                 index, shift = part.index(region, _WORD, offset)
@@ -47,7 +49,7 @@ def _allocate(decoder: BlockDecoder, ins: Instruction) -> Step:
 def _release(decoder: BlockDecoder, ins: Instruction) -> Step:
     """`tcgen05.dealloc`: a warp releases columns."""
     addresses, columns = (decoder.row(operand, "u32") for operand in ins.operands)
-    tensor, shape, where = decoder.memory.tensor.memory, decoder.lanes.shape, location(decoder.function, ins)
+    tensor, shape, where = decoder.memory.pending.tensor.memory, decoder.lanes.shape, location(decoder.function, ins)
     warps = running_warps(decoder, ins)
 
     def run() -> None:
@@ -59,7 +61,7 @@ def _release(decoder: BlockDecoder, ins: Instruction) -> Step:
 
 def _relinquish(decoder: BlockDecoder, ins: Instruction) -> Step:
     """`tcgen05.relinquish_alloc_permit`: the block allocates no more."""
-    tensor, shape, warps = decoder.memory.tensor.memory, decoder.lanes.shape, running_warps(decoder, ins)
+    tensor, shape, warps = decoder.memory.pending.tensor.memory, decoder.lanes.shape, running_warps(decoder, ins)
 
     def run() -> None:
         for lane in (warps() * WARP).tolist():
@@ -70,7 +72,7 @@ def _relinquish(decoder: BlockDecoder, ins: Instruction) -> Step:
 
 def _wait(decoder: BlockDecoder, ins: Instruction) -> Step:
     """`tcgen05.wait::ld` and `tcgen05.wait::st`: a warp waits for all its loads or stores."""
-    tensor, counts, warps = decoder.memory.tensor, decoder.memory.counts, running_warps(decoder, ins)
+    tensor, counts, warps = decoder.memory.pending.tensor, decoder.memory.counters.counts, running_warps(decoder, ins)
     wait = {"ld": tensor.wait_for_loads, "st": tensor.wait_for_stores}[ins.modifiers[1]]
 
     def run() -> None:

@@ -171,17 +171,17 @@ class _Multiplication:
         if form.vector:
             a = a * self._scales("scale_a", issue, issue.blocks, says.m, read)
             b = b * self._scales("scale_b", issue, issue.blocks[:1], says.n, read)
-        memory.tensor.issue(issue.lane, Operation(self.where, read, targets), np.concatenate(tiles))
+        memory.pending.tensor.issue(issue.lane, Operation(self.where, read, targets), np.concatenate(tiles))
         product = np.matmul(a, b.T) * says.sign
         enabled = self._enabled(issue.lane)
         for i, cells in enumerate(targets):
             part = product[i * rows : (i + 1) * rows]
-            old = memory.tensor.memory.values(cells)
+            old = memory.pending.tensor.memory.values(cells)
             if enabled:
                 part = part + _numbers(old, says.d) * 2.0**-form.shift
             new = _bits(saturated(part) if says.saturates else part, says.d)
             kept = self._kept(issue.lane, i)
-            memory.tensor.memory.put(cells, new if kept is None else np.where(kept[cells.lane], old, new))
+            memory.pending.tensor.memory.put(cells, new if kept is None else np.where(kept[cells.lane], old, new))
         self._count(issue, sum(map(len, (tile.reshape(-1) for tile in tiles))), len(read), enabled)
 
     def _kept(self, lane: int, part: int) -> Array | None:
@@ -212,7 +212,7 @@ class _Multiplication:
         lanes = row if len(issue.blocks) == 2 else _lanes(row, rows)
         cells = Cells(block, lane + lanes + 0 * columns, column + columns + 0 * row)
         used[1].append(cells)
-        words = np.ascontiguousarray(self.decoder.memory.tensor.memory.values(cells))
+        words = np.ascontiguousarray(self.decoder.memory.pending.tensor.memory.values(cells))
         return self._operand(words.view(np.uint8), issue.says.a)
 
     def _shared(self, name: str, issue: _Issue, block: int, extent: int, tiles: list[Array]) -> Array:
@@ -252,13 +252,13 @@ class _Multiplication:
             row = np.arange(extent // len(blocks))
             cells = Cells(block, lane + row % 32, column + row // 32)
             read.append(cells)
-            words = np.ascontiguousarray(self.decoder.memory.tensor.memory.values(cells))
+            words = np.ascontiguousarray(self.decoder.memory.pending.tensor.memory.values(cells))
             parts.append(words.view(np.uint8).reshape(-1, 4)[:, first : first + count])
         factors = scale_values(scales.type, np.concatenate(parts))
         return np.repeat(factors, self.form.vector, axis=1)
 
     def _count(self, issue: _Issue, elements_read: int, tiles: int, enabled: bool) -> None:
-        counts, says = self.decoder.memory.counts, issue.says
+        counts, says = self.decoder.memory.counters.counts, issue.says
         if counts is None:
             return
         of = ELEMENT_TYPES.get(says.a)
@@ -318,6 +318,6 @@ def commit(decoder: BlockDecoder, ins: Instruction) -> Step:
                 first = place // stride // blocks * blocks
                 places = [(first + i) * stride + place % stride for i in range(blocks) if int(masks[lane]) >> i & 1]
             each = np.full(len(places), lane), np.array(places)
-            memory.tensor.commit(lane, memory.engine, places, partial(barriers.each_of, each, arrive))
+            memory.pending.tensor.commit(lane, memory.pending.engine, places, partial(barriers.each_of, each, arrive))
 
     return run

@@ -146,7 +146,7 @@ class _Move:
 
     def load(self) -> None:
         """Loads registers."""
-        decoder, tensor = self.decoder, self.decoder.memory.tensor
+        decoder, tensor = self.decoder, self.decoder.memory.pending.tensor
         file = decoder.registers.files[32]
         warps = self.warps()
         for warp in warps.tolist():
@@ -163,7 +163,7 @@ class _Move:
 
     def store(self) -> None:
         """Stores registers."""
-        decoder, tensor = self.decoder, self.decoder.memory.tensor
+        decoder, tensor = self.decoder, self.decoder.memory.pending.tensor
         file = decoder.registers.files[32]
         warps = self.warps()
         for warp in warps.tolist():
@@ -177,7 +177,7 @@ class _Move:
         self._count("store", len(warps))
 
     def _count(self, kind: str, warps: int) -> None:
-        counts = self.decoder.memory.counts
+        counts = self.decoder.memory.counters.counts
         if counts is not None:
             counts.bump(f"tensor_memory.{kind}_bytes", warps * WARP * len(self.rows) * 4 * (1 + self.packed))
 
@@ -233,8 +233,8 @@ def _copy(
             words = np.ascontiguousarray(data).view(np.uint32)
             column = (address & 0xFFFF) + np.arange(words.shape[1])
             cells = Cells(block, lanes + (address >> 16), np.minimum(column, COLUMNS))
-            memory.tensor.issue(lane, Operation(where, [], [cells]), index)
-            memory.tensor.memory.put(cells, np.tile(words, (len(lanes) // len(words), 1)))
-            if memory.counts is not None:
-                memory.counts.bump("tcgen05.shared_bytes", words.nbytes)
-                memory.counts.bump("tensor_memory.copy_bytes", 4 * len(lanes) * words.shape[1])
+            memory.pending.tensor.issue(lane, Operation(where, [], [cells]), index)
+            memory.pending.tensor.memory.put(cells, np.tile(words, (len(lanes) // len(words), 1)))
+            if memory.counters.counts is not None:
+                memory.counters.counts.bump("tcgen05.shared_bytes", words.nbytes)
+                memory.counters.counts.bump("tensor_memory.copy_bytes", 4 * len(lanes) * words.shape[1])

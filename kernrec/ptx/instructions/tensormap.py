@@ -72,7 +72,7 @@ def _replace(decoder: BlockDecoder, ins: Instruction) -> Step:
                 raise EmulationError(f"{access.location}: {error}") from None
             raw[:] = np.frombuffer(new, np.uint8)
             if region.space == "global":
-                memory.map_fences.write(address)
+                memory.pending.map_fences.write(address)
 
     return run
 
@@ -90,7 +90,7 @@ def _copy(decoder: BlockDecoder, ins: Instruction) -> Step:
             address = int(to[lane]) + to_offset
             _, raw = map_bytes(memory, source, lane, int(of[lane]) + of_offset)
             map_bytes(memory, target, lane, address, True)[1][:] = raw
-            memory.map_fences.write_released(address)
+            memory.pending.map_fences.write_released(address)
 
     return run
 
@@ -112,13 +112,13 @@ def _fence(decoder: BlockDecoder, ins: Instruction) -> Step:
     running = _lanes(decoder, ins)
     if ins.modifiers[:2] == ("proxy", "tensormap"):
         if "release" in ins.modifiers:
-            return memory.map_fences.release
+            return memory.pending.map_fences.release
         row, offset = decoder.address(address_of(ins.operands[0]))
         block_of = lanes.shape.block_of
 
         def acquire() -> None:
             for lane in running():
-                memory.map_fences.acquire(int(row[lane]) + offset, int(block_of[lane]))
+                memory.pending.map_fences.acquire(int(row[lane]) + offset, int(block_of[lane]))
 
         return acquire
     races = memory.races

@@ -234,7 +234,7 @@ class _Multiplication:
             a, index_a = operands.a.read(first, _M)
             index = [np.concatenate([x.reshape(-1), y.reshape(-1)]) for x, y in zip(index_a, index_b, strict=True)]
         for number, where in zip(numbers.tolist(), index, strict=True):
-            decoder.memory.warpgroups.start(number, self.operation, where)
+            decoder.memory.pending.warpgroups.start(number, self.operation, where)
         self._accumulate(np.matmul(a, b.swapaxes(1, 2)) * operands.sign, operands.adds(first), warps)
         self._count(len(first))
 
@@ -251,7 +251,7 @@ class _Multiplication:
         write_d(file, tiles, warps, saturated(sums) if kind.saturates else sums, kind.d)
 
     def _count(self, warpgroups: int) -> None:
-        counts = self.decoder.memory.counts
+        counts = self.decoder.memory.counters.counts
         if counts is None:
             return
         kind, of = self.kind, ELEMENT_TYPES[self.kind.a]
@@ -270,14 +270,14 @@ def _wgmma(decoder: BlockDecoder, ins: Instruction) -> Step:
         return _Multiplication(decoder, ins)
     if marks != ["sync", "aligned"]:
         raise UnsupportedFormError
-    warpgroups, operations = _warpgroups(decoder, ins), decoder.memory.warpgroups
+    warpgroups, operations = _warpgroups(decoder, ins), decoder.memory.pending.warpgroups
     if what == "fence":
         return lambda: operations.fence(warpgroups())
     if what == "commit_group":
         return lambda: operations.commit(warpgroups())
     if what != "wait_group" or not isinstance(ins.operands[0], Immediate):
         raise UnsupportedFormError
-    allowed, counts = int(ins.operands[0].value), decoder.memory.counts
+    allowed, counts = int(ins.operands[0].value), decoder.memory.counters.counts
 
     def wait() -> None:
         numbers = warpgroups()
