@@ -109,11 +109,9 @@ class RefinePlanner:
         if self._left == 0:
             return None
         until = self._request.until
-        if until is not None and self._visits % _CHECKED_EVERY == 0:
-            self.knowledge.posterior.rescale()
-            if self.knowledge.posterior.regret_bound() <= until:
-                self._ended = f"the regret is below {100 * until:.3g} %"
-                return None
+        if until is not None and self._visits % _CHECKED_EVERY == 0 and self.refinement.below(until):
+            self._ended = f"the regret is below {100 * until:.3g} %"
+            return None
         taken = set(pending)
         while not stopping():
             visit = self.refinement.next(without=taken)

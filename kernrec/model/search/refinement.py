@@ -78,6 +78,7 @@ class Refinement:
         self._total = sum(posterior.contenders(problem).weight for problem in range(len(posterior)))
         self._taken = 0
         self._measured = sum(len(posterior.measured(problem)) for problem in range(len(posterior)))
+        self._settling = False
         self._relearned_at = LEAST
         self._relearn()
         self._outlook = [_Outlook() for _ in range(len(posterior))]
@@ -117,11 +118,26 @@ class Refinement:
 
     def _rates(self, without: Collection[int]) -> np.ndarray:
         visits = [None if problem in without else self._best_visit(problem) for problem in range(len(self._outlook))]
-        return np.array([-1.0 if visit is None else visit.gain / visit.seconds for visit in visits])
+        rates = np.array([-1.0 if visit is None else visit.gain / visit.seconds for visit in visits])
+        if self._settling:
+            unsettled = np.array([self.posterior.unsettled(problem) for problem in range(len(rates))])
+            if (rates[unsettled] >= 0.0).any():
+                rates[~unsettled] = -1.0
+        return rates
+
+    def below(self, until: float) -> bool:
+        """Whether the bound on the weighted mean regret is below `until`.
+
+        If only problems that may have been overlooked are in its way, they are visited next.
+        """
+        self.posterior.rescale()
+        bound = self.posterior.regret_bound()
+        self._settling = bound > until >= bound - self.posterior.overlooked()
+        return bound <= until
 
     def take(self, problem: int, measured: Measured) -> None:
         """Take a measurement into account."""
-        self.posterior.add(problem, measured)
+        self.posterior.watch(problem, measured)
         self._taken += 1
         if self._taken in _RESCALED_AT or self._taken % _RESCALED_EVERY == 0:
             self.posterior.rescale()
@@ -152,4 +168,4 @@ class Refinement:
         for visit in self.visits():
             gain += visit.gain * min(1.0, max(0.0, seconds) / visit.seconds)
             seconds -= visit.seconds
-        return min(gain, self.posterior.mean_regret())
+        return min(self.posterior.record.factor * gain, self.posterior.mean_regret())

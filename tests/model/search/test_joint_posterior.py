@@ -108,6 +108,42 @@ def test_the_bound_is_above_the_mean_and_nearer_to_it_with_more_problems() -> No
     assert ratios[0] > ratios[1] > 1.0
 
 
+def test_the_bound_allows_for_a_problem_measured_less_than_twice_whatever_is_predicted_of_it() -> None:
+    problems = [contenders(seed, weight=weight) for seed, weight in ((1, 1.0), (2, 3.0))]
+    posterior = JointPosterior(problems)
+    margins = [posterior.overlooked()]
+    for problem in (1, 0):
+        for which in range(2):
+            assert posterior.unsettled(problem)
+            posterior.add(problem, Measured(which, 0.1 * which, NOISE))
+        margins.append(posterior.overlooked())
+    assert margins == pytest.approx([0.75 * math.log(2.0), 0.25 * math.log(2.0), 0.0])
+    assert JointPosterior(problems).regret_bound() > margins[0]
+
+
+def test_a_problem_that_cannot_be_measured_twice_does_not_keep_the_bound_up() -> None:
+    posterior = JointPosterior([contenders(6)])
+    for which in range(6):
+        posterior.exclude(0, which)
+    assert not posterior.unsettled(0)
+    assert posterior.overlooked() == 0.0
+
+
+def test_regrets_that_did_not_come_true_lower_those_that_are_left() -> None:
+    """All configs turn out exactly as predicted, so no choice gets better."""
+    problems = [contenders(seed, shared=False) for seed in range(40)]
+    watched, added = JointPosterior(problems), JointPosterior(problems)
+    for number in range(30):
+        for which in range(6):
+            measured = Measured(which, float(problems[number].expected[which]), NOISE)
+            watched.watch(number, measured)
+            added.add(number, measured)
+    assert watched.record.factor < 0.8
+    assert added.record.factor == 1.0
+    assert watched.regret(35) < added.regret(35)
+    assert watched.mean_regret() < added.mean_regret()
+
+
 def test_the_mean_regret_is_weighted() -> None:
     weights, problems = (1.0, 3.0), [contenders(seed, weight=weight) for seed, weight in ((1, 1.0), (2, 3.0))]
     posterior = JointPosterior(problems)

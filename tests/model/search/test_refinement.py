@@ -65,3 +65,19 @@ def test_more_time_buys_more_but_never_more_than_the_regret() -> None:
     assert bought[0] == 0.0
     assert bought == sorted(bought)
     assert bought[-1] <= policy.posterior.mean_regret() + 0.01
+
+
+def test_problems_that_may_have_been_overlooked_come_next_once_only_they_keep_the_bound_up() -> None:
+    """Ten uncertain problems and one that is sure: the sure one would be left to the end."""
+    policy = refinement(problem(0.001, weight=0.5), *(problem(0.1 + 0.01 * number) for number in range(10)))
+    visited = []
+    while not policy.below(0.03):
+        visit = visit_of(policy.next())
+        visited.append(visit.problem)
+        only_it = policy.posterior.regret_bound() - policy.posterior.overlooked() <= 0.03
+        assert not only_it or policy.posterior.unsettled(visit.problem)
+        it = policy.posterior.contenders(visit.problem)
+        policy.take(visit.problem, Measured(visit.contenders[0], float(it.expected[visit.contenders[0]]), NOISE))
+    assert policy.posterior.regret_bound() <= 0.03
+    assert policy.posterior.mean_regret() < 0.03
+    assert len(policy.posterior.measured(0)) >= 1
