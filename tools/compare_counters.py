@@ -215,7 +215,7 @@ COUNTERS = (
     Counter(
         "integer instructions, moves, conversions",
         (f"{_THREAD}integer_pred_on.sum", f"{_THREAD}misc_pred_on.sum", f"{_THREAD}conversion_pred_on.sum"),
-        _lanes("alu", "imad", "wide64", "setp", "move", "cvt", "cvt64", "other", "shfl"),
+        _lanes("alu", "imad", "wide64", "setp", "move", "cvt", "i2f", "f2i", "cvt64", "other", "shfl"),
         (0.1, 0.1),
         _CLASSES,
     ),

@@ -1,16 +1,19 @@
 """How many machine instructions the assembler makes of one PTX instruction that stands alone, by class.
 
 `kernrec.ptx.analysis.lowering` says which PTX instructions do not stand alone. The classes are those of
-`kernrec.ptx.analysis.issue_cost`, with six that are told apart here:
+`kernrec.ptx.analysis.issue_cost`, with eight that are told apart here:
 
 - `fcmp`: comparison, minimum and maximum of f32 (FSETP, FMNMX), which run beside the integer instructions;
+- `i2f`: integers to f32 that ptxas converts by I2FP from sm_86 on, and by I2F before;
+- `f2i`: conversions to integers, all others from integers, and rounding to whole numbers (F2I, I2F, FRND);
 - `cvt64`: conversions from and to 64-bit types, which take the slow conversion path;
 - `move` and `load_const`: moves and loads of constants that remain, in place of `mov` and `ld_const`, which count PTX
   instructions whether or not the assembler removes them;
 - `uniform`: integer arithmetic and loads of constants that are the same for the whole warp, by the uniform datapath;
 - `converge`: what brings the threads of a warp together again behind a branch (BSSY, BSYNC).
 
-The sequences are those of ptxas 13 for sm_75, sm_86 and sm_90, counted by assembling the instruction alone. IEEE
+The sequences are those of ptxas 13 for sm_75, sm_86 and sm_90, counted by assembling the instruction alone; those of
+conversions for sm_75 to sm_120, as nvdisasm shows them (`tools/compare_conversions.py`). IEEE
 division, reciprocal and square root branch to a function of their own for operands that are zero, infinite, denormal or
 near the ends of the exponent's range; what is counted is the path of all others.
 """
@@ -21,11 +24,15 @@ from kernrec.ptx.analysis.issue_cost import Cost, classify
 from kernrec.ptx.ir.operand import Immediate
 from kernrec.ptx.ir.program import Instruction
 
-CLASSES = ("fcmp", "cvt64", "move", "load_const", "uniform", "converge")
+CLASSES = ("fcmp", "i2f", "f2i", "cvt64", "move", "load_const", "uniform", "converge")
 """Classes beside those of `issue_cost`."""
 
 _F32 = ("f32", "f32x2")
 _LONG = ("s64", "u64", "b64", "f64")
+_TO_WHOLE = frozenset({"rni", "rzi", "rmi", "rpi"})
+_PACKED = ("u32", "s32", "u16")
+_NEAR = frozenset({"rn", "rz"})
+"""Sources and rounding of I2FP."""
 
 # Special functions of f32 that keep denormal values (without .ftz) scale their operand and their result.
 _APPROXIMATE = {
@@ -45,10 +52,10 @@ _DOUBLE = {
 }
 # By 32 bits, of values that are not literals: quotient signed, unsigned; remainder signed, unsigned.
 _INTEGER = {
-    ("div", "s32"): (("imad", 6), ("alu", 12), ("move", 4), ("mufu", 1), ("cvt", 2)),
-    ("div", "u32"): (("imad", 5), ("alu", 7), ("move", 3), ("mufu", 1), ("cvt", 2)),
-    ("rem", "s32"): (("imad", 6), ("alu", 10), ("move", 4), ("mufu", 1), ("cvt", 2)),
-    ("rem", "u32"): (("imad", 5), ("alu", 6), ("move", 2), ("mufu", 1), ("cvt", 2)),
+    ("div", "s32"): (("imad", 6), ("alu", 12), ("move", 4), ("mufu", 1), ("f2i", 2)),
+    ("div", "u32"): (("imad", 5), ("alu", 7), ("move", 3), ("mufu", 1), ("f2i", 2)),
+    ("rem", "s32"): (("imad", 6), ("alu", 10), ("move", 4), ("mufu", 1), ("f2i", 2)),
+    ("rem", "u32"): (("imad", 5), ("alu", 6), ("move", 2), ("mufu", 1), ("f2i", 2)),
 }
 
 
@@ -110,8 +117,12 @@ def _conversion(modifiers: tuple[str, ...]) -> Cost | None:
     floats = to[:1] in "fb" or source[:1] in "fb"
     if floats and (to in _LONG or source in _LONG):
         return (("cvt64", 1),)
-    if to == "f32" and source == "f32":
-        return (("fma32", 1),) if "sat" in modifiers else (("cvt", 1),)
+    if floats and to == source:
+        return (("f2i", 1),) if _TO_WHOLE & {*modifiers} else (("fma32", 1),)
+    if to == "tf32":
+        return (("fcmp", 1), ("alu", 2))
+    if floats and (to[:1] in "su" or source[:1] in "su"):
+        return (("i2f" if to == "f32" and source in _PACKED and _NEAR & {*modifiers} else "f2i", 1),)
     if to.startswith(("f", "bf")) or source.startswith(("f", "bf")):
         return None
     if to == "s64" and source[:1] == "s":

@@ -33,6 +33,18 @@ def test_f64_has_a_pipe_of_its_own_with_20_clocks_an_instruction_where_there_are
     assert many["special"] == 2 * 2.0 + 2 * 2.0  # conversions go where special functions do
 
 
+@pytest.mark.parametrize(
+    ("gpu", "slow"),
+    [("rtx2080ti", {"cvt", "i2f", "f2i"}), ("a100", {"i2f", "f2i"}), ("rtx3090", {"f2i"}), ("h100", {"f2i"})],
+)
+def test_conversions_that_no_packing_instruction_does_take_two_clocks_of_the_special_pipe(
+    gpu: str, slow: set[str]
+) -> None:
+    for name in ("cvt", "i2f", "f2i"):
+        taken = rates(gpu, issue=4, **{f"issue__{name}": 4})
+        assert (taken["special"], taken["int"]) == ((8.0, 0.0) if name in slow else (0.0, 2.0))
+
+
 def test_register_moves_are_the_assemblers_business() -> None:
     assert rates("a100", issue=100, issue__mov=60)["issue"] == pytest.approx(rates("a100", issue=40)["issue"])
 
