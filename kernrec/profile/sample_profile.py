@@ -6,7 +6,8 @@ axis, and blocks at both ends of each axis, where tiles may be partial. Each sta
     counts of the launch = sum over kinds (counts of the sampled block * blocks of its kind)
 
 This is exact where a block does the same work as the others of its kind. Nothing checks that, and every answer says so.
-Where blocks are long, the corners are left out, then all the ends; those then count as the middle.
+Where blocks are long, the corners are left out, then all the ends that stand for few blocks; those then count as the
+middle.
 
 Beside the emulator's counts a sample has: `rounds`, how often a block waits for global memory, loads in flight together
 counted once; `chain`, the clocks that the warps of a block take one after the other if none ever waits for memory;
@@ -57,6 +58,7 @@ BLOCK_BUDGET = 2_000_000
 SAMPLING = EmulationOptions(budget=BLOCK_BUDGET, extrapolate=True, lowering=lowered)
 """How sampled blocks are run."""
 _EDGE_INSTRUCTIONS = 40_000  # of the blocks at the ends of the grid that are worth emulating, per launch
+_EDGE_SHARE = 0.02  # of the blocks of the grid: an end that stands for as many is worth it in any case
 _MOST_KINDS = 12
 _CROWDED = 0.9  # of the most registers alive anywhere: where as many are, the assembler spills (assumption)
 
@@ -246,7 +248,8 @@ def _sampled(module: Module, launch: KernelLaunch, options: EmulationOptions) ->
     ends = dict(sample.ends)
     for kept in (sample.not_corners, frozenset()):
         if len(ends) * instructions > _EDGE_INSTRUCTIONS:
-            ends = {block: weight for block, weight in ends.items() if block in kept or block in sample.inner}
+            worth = {block for block, weight in ends.items() if weight >= _EDGE_SHARE * sample.total}
+            ends = {block: weight for block, weight in ends.items() if block in {*kept, *worth, *sample.inner}}
     totals = {metric: value * (sample.total - sum(ends.values())) for metric, value in middle.items()}
     for weight in dict.fromkeys(ends.values()):  # blocks of one weight run together: that takes no longer than one
         for metric, value in _run(emulation, [block for block, w in ends.items() if w == weight]).items():

@@ -68,15 +68,17 @@ extern "C" __global__ void shift(const float* x, const int* where, float* y, int
 """
 
 
-def metrics(tmp_path: Path, values: str, source: str = SOURCE) -> dict[str, float]:
+def metrics(
+    tmp_path: Path, values: str, source: str = SOURCE, threads: int = 128, budget: int = 20_000
+) -> dict[str, float]:
     (tmp_path / "shift.cu").write_text(source)
     (tmp_path / "kernel.toml").write_text(SPEC.replace("VALUES", values))
     kernel = load_kernel(tmp_path / "kernel.toml")
     problem = kernel.definition.problem()
-    compiled = compile_source(kernel.source, 86, kernel.defines({"threads": 128}, "f32", "any"), "shift.cu")
+    compiled = compile_source(kernel.source, 86, kernel.defines({"threads": threads}, "f32", "any"), "shift.cu")
     tensors = Tensors(kernel, problem, tmp_path)
-    target = ProfileTarget(problem, 86, budget=20_000)
-    (launch,) = profile_by_sampling(kernel, {"threads": 128}, target, compiled, tensors)
+    target = ProfileTarget(problem, 86, budget=budget)
+    (launch,) = profile_by_sampling(kernel, {"threads": threads}, target, compiled, tensors)
     return dict(zip(launch.profile.metrics, launch.profile.coefficients[:, 0].tolist(), strict=True))
 
 
@@ -95,6 +97,24 @@ def test_neighbors_share_the_sectors_of_a_halo(nvrtc: str, tmp_path: Path) -> No
     assert counts["touch.x.read.x"] == pytest.approx(16 / 20)
     assert counts["touch.y.write.x"] == 1.0
     assert counts["rounds"] == 3.0  # x[i], for the branch; then where[i], and x there
+
+
+IDLE_END = """
+extern "C" __global__ void shift(const float* x, const int* where, float* y, int n) {
+    int i = blockIdx.x * THREADS + threadIdx.x, place = i;
+    float sum = 0.0f;
+    if (i < n - THREADS) for (int k = 0; k < 5000; k++) { place = where[place]; sum += x[place]; }
+    y[i] = sum;
+}
+"""
+
+
+@pytest.mark.parametrize(("threads", "busy"), [(128, 31 / 32), (64, 1.0)])
+def test_an_end_of_the_grid_counts_as_what_it_does_where_it_stands_for_2_percent_of_the_blocks(
+    nvrtc: str, tmp_path: Path, threads: int, busy: float
+) -> None:
+    counts = metrics(tmp_path, "normal", IDLE_END, threads, 200_000)  # of 32 and 64 blocks, all of them long
+    assert counts["global.x.read_requests"] == pytest.approx(busy * 5000 * threads / 32)
 
 
 GUARDED = """

@@ -73,6 +73,9 @@ class Loop:
     steady: bool
     """Whether no steering register follows data."""
 
+    barriers: bool
+    """Whether lanes wait in it for others of their thread block."""
+
 
 def counted_loops(function: Function) -> dict[int, Loop]:
     """The counted loops of a function by their header."""
@@ -106,6 +109,7 @@ def counted_loops(function: Function) -> dict[int, Loop]:
             tuple(dict.fromkeys((r, m) for r, m in moduli if m and isinstance(r, Register) and r.name in written)),
             all(modulus or _is_linear(ins, written) for ins, (_, modulus) in zip(steers, moduli, strict=True)),
             not data,
+            any(ins.opcode in ("bar", "barrier") for ins in instructions),
         )
     return loops
 

@@ -81,7 +81,7 @@ class _Forecast:
 
 
 class _Watch:
-    """One loop while all lanes run it together."""
+    """One loop while the same lanes run it together."""
 
     def __init__(self, loop: Loop) -> None:
         self.loop = loop
@@ -91,7 +91,11 @@ class _Watch:
         self.forecast: _Forecast | None = None
         self.distance: int | None = None  # trips between those of a sample and the next, once that is known
         self.begin = _Totals({}, [], 0, 0)  # when the trip began
-        self.live: Array | None = None  # lanes that run the loop
+        self.lanes: Array | None = None  # that run the loop
+
+    def runs_with(self, lanes: Array) -> bool:
+        """Whether these are the lanes that ran the last trip."""
+        return self.lanes is lanes or (self.lanes is not None and np.array_equal(self.lanes, lanes))
 
 
 class Extrapolation:
@@ -123,16 +127,24 @@ class Extrapolation:
         if any(watch.forecast is not None for watch in self._watches.values()):
             raise UnsteadyError
 
-    def arrive(self, header: int, previous: int, live: Array) -> None:
-        """All live lanes are at the header of a loop; `previous`: the basic block that ran before.
+    def arrive(self, header: int, previous: int, lanes: Array, others: int | None = None) -> None:
+        """Lanes are at the header of a loop.
+
+        Args:
+            header: the basic block that it begins with.
+            previous: the basic block that ran before.
+            lanes: which; they run while all others stay where they are.
+            others: the lowest basic block of the other live lanes; None: there are none.
 
         Raises:
             UnsteadyError: trips that were left out were not what they were taken for.
         """
         watch = self._watches[header]
-        if previous not in watch.loop.blocks or watch.live is not live:
+        if others is not None and (others <= watch.loop.blocks[-1] or watch.loop.barriers):
+            return
+        if previous not in watch.loop.blocks or not watch.runs_with(lanes):
             if watch.failures < _MOST_FAILURES:
-                self._start(watch, live)
+                self._start(watch, lanes)
             return
         if not watch.watching:
             return
@@ -150,17 +162,17 @@ class Extrapolation:
 
     # Watching
 
-    def _start(self, watch: _Watch, live: Array) -> None:
+    def _start(self, watch: _Watch, lanes: Array) -> None:
         if watch.forecast is not None:
             raise UnsteadyError
-        watch.watching, watch.live = True, live
+        watch.watching, watch.lanes = True, lanes
         watch.trips, watch.distance = [], None
         if self._memory.counters.trace is None:
             self._memory.counters.trace = []
         watch.begin = self._totals(watch)
 
     def _stop(self, watch: _Watch) -> None:
-        watch.watching, watch.live = False, None
+        watch.watching, watch.lanes = False, None
         watch.trips, watch.forecast, watch.distance = [], None, None
         if not any(other.watching for other in self._watches.values()):
             self._memory.counters.trace = None
@@ -190,7 +202,7 @@ class Extrapolation:
         trace, row = self._memory.counters.trace, self._operands.row
         assert trace is not None
         differences = [
-            (row(c.left, c.type).astype(np.int64) - row(c.right, c.type).astype(np.int64))[watch.live]
+            (row(c.left, c.type).astype(np.int64) - row(c.right, c.type).astype(np.int64))[watch.lanes]
             for c in watch.loop.comparisons
         ]
         remainders = [self._register(register.name).copy() for register, _ in watch.loop.moduli]

@@ -146,6 +146,8 @@ class Scheduler:
                 if running == live.count and code.phase_test is None:
                     position = lowest
                     continue
+                if lowest in headers and extrapolation is not None:
+                    extrapolation.arrive(lowest, previous, mask, int(np.where(mask, WAITS, self.positions).min()))
                 previous = lowest
                 lanes.partial = lanes.active = mask
                 code.warps += _warps(mask)

@@ -101,7 +101,29 @@ for (int k = 0; k < 200; k++) {
 }
 z[place] = sum;
 """
+EDGE_OF_THE_GRID = """
+int px = blockIdx.x * 16 + threadIdx.x, py = blockIdx.y * 16 + threadIdx.y;
+float sum = 0;
+if (px < 23 && py < 21) for (int k = 0; k < n; k++) sum += x[(k * 32 + py) * 32 + px];
+if (px < 30) z[py * 32 + px] = sum;
+"""
+TWO_WAYS = """
+int id = threadIdx.y * 16 + threadIdx.x;
+float sum = 0;
+if (id % 5 == 2) for (int k = 0; k < n; k++) sum += x[k * 256 + id];
+else for (int k = 0; k < 2 * n; k++) sum += y[k * 100 + id];
+z[id] = sum;
+"""
+LOOPS_OF_MANY_LENGTHS = """
+int id = threadIdx.y * 16 + threadIdx.x;
+float sum = 0;
+for (int k = 0; k < n + 40 * (id & 3); k++) sum += x[k * 256 + id];
+z[id] = sum;
+"""
 KERNELS = {
+    "some lanes at the edge of the grid": (EDGE_OF_THE_GRID, 300, 0.8),
+    "lanes that go two ways": (TWO_WAYS, 300, 0.8),
+    "lanes that leave one after the other": (LOOPS_OF_MANY_LENGTHS, 300, 0.6),
     "tiled product": (TILED_PRODUCT, 512, 0.7),
     "channel loop": (CHANNELS, 100, 0.9),
     "channel loop in one with the filter's": (FLAT_CHANNELS, 50, 0.5),
@@ -133,6 +155,7 @@ FROM_DATA = {
     "a gather": "for (int k = 0; k < n; k++) sum += x[(int) y[k]];",
     "a place that drifts with data": "for (int k = 0; k < n; k++) sum += x[64 * k + ((int) y[k] & 31) + threadIdx.x];",
     "a guard from data": "for (int k = 0; k < n; k++) if (y[256 * k + threadIdx.x] > 2e5f) sum += x[k];",
+    "lanes at an edge": "if (threadIdx.x + 16 * blockIdx.x < 27) for (int k = 0; k < n; k++) sum += x[(int) y[k]];",
     "an inner loop that data ends": """for (int k = 0; k < n; k++)
     for (int i = (int) y[k] & 7; i >= 0; i--) sum += x[8 * k + i];""",
 }
