@@ -43,3 +43,11 @@ def test_what_is_kept_of_earlier_questions_is_bounded() -> None:
     for start in range(0, 9000, 3000):  # batches, which nobody recorded: quickly answered
         predictor.predict_many([op.problem("bf16", "nt", m=start + m, n=1, k=1, batch=2) for m in range(1, 3001)], card)
     assert len(predictor._predicted) <= 7096
+
+
+def test_only_the_trees_of_the_card_that_is_asked_about_are_expanded() -> None:
+    asked_about = model()
+    asked_about.predict(find_op("matmul").problem("bf16", "nt", m=256, n=256, k=256), find_gpu("h200"))
+    heads = {of: head for known in asked_about.sets for of, head in known.heads.items()}
+    assert {gpu for (_, gpu), head in heads.items() if "trees" in vars(head)} == {"h200-sxm"}
+    assert len({gpu for _, gpu in heads}) > 2

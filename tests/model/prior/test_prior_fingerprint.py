@@ -1,0 +1,38 @@
+"""The fingerprint of the prior tells whether a model still corrects the prior that it was trained with."""
+
+from pathlib import Path
+
+import pytest
+
+from kernrec.model.prior import prior_fingerprint as fingerprint
+from kernrec.model.prior.prior_fingerprint import SAME_PRIOR, fingerprint_change, prior_fingerprint
+
+
+@pytest.fixture(autouse=True)
+def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KERNREC_CACHE", str(tmp_path / "cache"))
+
+
+def test_the_prior_is_itself_and_a_change_shows_in_full() -> None:
+    now = prior_fingerprint()
+    assert fingerprint_change(now) == 0.0
+    assert fingerprint_change([now[0] / 1.2, *now[1:]]) == pytest.approx(0.2)
+    assert fingerprint_change([now[0] * (1 + SAME_PRIOR / 2), *now[1:]]) < SAME_PRIOR
+    for strange in ([], now[1:], [*now[1:], -1.0], [*now[1:], "x"]):
+        assert fingerprint_change(strange) == float("inf")  # type: ignore[arg-type]
+
+
+def test_it_is_computed_once_until_the_source_of_the_prior_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, computed = prior_fingerprint(), []
+
+    def counted() -> list[float]:
+        computed.append(1)
+        return now
+
+    monkeypatch.setattr(fingerprint, "prior_fingerprint", counted)
+    assert fingerprint_change(now) == fingerprint_change(now) == 0.0
+    assert len(computed) == 1
+    read = Path.read_bytes
+    monkeypatch.setattr(Path, "read_bytes", lambda self: read(self) + b"\n" * (self.name == "power.toml"))
+    assert fingerprint_change(now) == 0.0
+    assert len(computed) == 2
