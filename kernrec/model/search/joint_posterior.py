@@ -174,7 +174,7 @@ class JointPosterior:
         self._seed = seed
         self.scale = _UNIT
         """What stated deviations are multiplied by: the scale of Student's t, of all problems together."""
-        self.record = RegretRecord(len(problems))
+        self.record = RegretRecord()
         self._left = 1.0  # of the squared errors of the predictions that were given
         self._blocks = [_Block(problem, self.scale) for problem in problems]
         self._solve()

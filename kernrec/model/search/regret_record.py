@@ -16,9 +16,8 @@ import numpy as np
 
 Array = np.ndarray
 
-_LEAST_MEMORY = 60.0
-"""Measurements after which one counts 1/e, or as many as there are problems: predictions get better with each
-measurement of a problem, and older ones tell of other beliefs."""
+_MEMORY = 60.0
+"""Measurements after which one counts 1/e: predictions get better, and older ones tell of other beliefs."""
 _PRIOR = 4.0
 """The belief that regrets are right as stated, in losses seen."""
 _JUMP, _JUMP_PRIOR = 0.065, 4.0
@@ -29,9 +28,8 @@ _DRAWS = 2048
 class RegretRecord:
     """What became of the regrets that were stated; begins with the belief that they are right."""
 
-    def __init__(self, problems: int) -> None:
-        """Begin; problems: how many are refined."""
-        self._keep = math.exp(-1.0 / max(_LEAST_MEMORY, problems))
+    def __init__(self) -> None:
+        self._keep = math.exp(-1.0 / _MEMORY)
         self._stated = self._gained = self._squared = 0.0
 
     def note(self, stated: float, gained: float) -> None:

@@ -11,7 +11,7 @@ PROBLEMS = 60
 def record(factor: float, measurements: int, seed: int = 0) -> RegretRecord:
     """Of regrets of 1 to 3 % that fell to nothing, where losses are `factor` times as likely as was stated."""
     draw = np.random.default_rng(seed)
-    it = RegretRecord(PROBLEMS)
+    it = RegretRecord()
     for stated in draw.uniform(0.01, 0.03, measurements).tolist():
         it.note(stated, 0.08 * draw.standard_gamma(draw.poisson(factor * stated / 0.08)))
     return it
@@ -22,8 +22,8 @@ def means(it: RegretRecord, stated: float, problems: int = PROBLEMS) -> np.ndarr
 
 
 def test_at_first_regrets_are_believed() -> None:
-    assert RegretRecord(PROBLEMS).factor == 1.0
-    assert means(RegretRecord(PROBLEMS), 0.02).mean() == pytest.approx(0.02, rel=0.05)
+    assert RegretRecord().factor == 1.0
+    assert means(RegretRecord(), 0.02).mean() == pytest.approx(0.02, rel=0.05)
 
 
 @pytest.mark.parametrize("factor", [0.4, 1.0, 2.0])
@@ -46,7 +46,7 @@ def test_older_measurements_are_forgotten() -> None:
 
 
 def test_large_losses_seen_make_the_bound_wider_though_as_much_was_lost_altogether() -> None:
-    small, large = RegretRecord(PROBLEMS), RegretRecord(PROBLEMS)
+    small, large = RegretRecord(), RegretRecord()
     for number in range(60):
         small.note(0.02, 0.02)
         large.note(0.02, 0.4 if number % 20 == 0 else 0.0)
