@@ -248,8 +248,9 @@ def _sampled(module: Module, launch: KernelLaunch, options: EmulationOptions) ->
     ends = dict(sample.ends)
     for kept in (sample.not_corners, frozenset()):
         if len(ends) * instructions > _EDGE_INSTRUCTIONS:
-            worth = {block for block, weight in ends.items() if weight >= _EDGE_SHARE * sample.total}
-            ends = {block: weight for block, weight in ends.items() if block in {*kept, *worth, *sample.inner}}
+            always = {*kept, *sample.inner}
+            least = _EDGE_SHARE * sample.total
+            ends = {block: weight for block, weight in ends.items() if block in always or weight >= least}
     totals = {metric: value * (sample.total - sum(ends.values())) for metric, value in middle.items()}
     for weight in dict.fromkeys(ends.values()):  # blocks of one weight run together: that takes no longer than one
         for metric, value in _run(emulation, [block for block, w in ends.items() if w == weight]).items():

@@ -23,11 +23,10 @@ PIPES = ("issue", "fma", "int", "special", "f64", "tensor", "LSU", "shared memor
 # (CUDA C++ Programming Guide, "Throughput of Native Arithmetic Instructions").
 _SPECIAL_LANES = 16  # of special functions and of F2I, I2F, F2F and FRND (Nsight Compute's documentation: pipeline XU)
 _CONVERT_LONG_LANES = 16  # from and to 64-bit types; where f64 arithmetic is slower, as slow as that, and in its pipe
-_SM_PACKS_FLOATS = 80
-_SM_PACKS_INTEGERS = 86
-"""Compute capabilities from which ptxas converts f32 to half precision by F2FP and integers to f32 by I2FP
-(`tools/compare_conversions.py`). These go where additions of integers go, the first by Nsight Compute's documentation
-(pipeline ALU), the second because its name and its rate are those of the first (assumption)."""
+_PACKED_SINCE = {"i2f": 86, "cvt": 80}
+"""Compute capabilities from which ptxas converts integers to f32 by I2FP, and f32 to half precision by F2FP
+(`tools/compare_conversions.py`). These go where additions of integers go, the second by Nsight Compute's documentation
+(pipeline ALU), the first because its name and its rate are those of the second (assumption)."""
 _FEW_F64_SHARE = 0.8
 """Share of the published rate that the two f64 lanes of an SM reach: an instruction of a warp takes 20 clocks, where
 16 are published. On a Quadro RTX 8000 the pipe's activity ends at 0.78 to 0.80 in three of four recorded kernels
@@ -195,13 +194,9 @@ def demand(
     between = np.where(tensor > 0, fma + special, 0.0)
     multiplied = total(*(f"mma.{dtype}" for dtype in gpu.tensor_fma_per_clk_sm))
     by_groups = total(*(f"wgmma.{dtype}" for dtype in gpu.tensor_fma_per_clk_sm)) / np.maximum(multiplied, 1e-30)
-    packed, by_special = ["cvt", "i2f"], ["f2i"]
-    if gpu.sm < _SM_PACKS_INTEGERS:
-        by_special.append(packed.pop())
-    if gpu.sm < _SM_PACKS_FLOATS:
-        by_special.append(packed.pop())
+    packed = [name for name, since in _PACKED_SINCE.items() if gpu.sm >= since]
     integer = integer + classes(*packed)
-    special = special + classes(*by_special) * (32 / _SPECIAL_LANES)
+    special = special + classes("f2i", *(name for name in _PACKED_SINCE if name not in packed)) * (32 / _SPECIAL_LANES)
     # f64 arithmetic has a pipe of its own (Nsight Compute's documentation of the pipeline FP64).
     few = lanes["f64"] < _CONVERT_LONG_LANES
     doubles = classes("f64", *(("cvt64",) if few else ())) * (32 / (lanes["f64"] * (_FEW_F64_SHARE if few else 1.0)))
