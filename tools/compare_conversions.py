@@ -104,7 +104,7 @@ def run(command: Sequence[str | Path]) -> str | None:
 
 def conversion_of(sass: str) -> str:
     """The first instruction of a listing that converts; empty without one."""
-    known = "|".join(("F2FP", "I2FP", "F2I", "I2F", "F2F", "FRND", "FADD", "HADD2"))
+    known = "|".join({**_CLASSES, **_OLD})
     match = re.search(rf"^\s+/\*[0-9a-f]+\*/\s+((?:{known})(?:\.[A-Z0-9_]+)*)\s", sass, re.MULTILINE)
     return match.group(1) if match else ""
 

@@ -17,7 +17,7 @@ Takes a quarter of a minute. Exits with status 2 where there is no data.
 import argparse
 import csv
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -79,14 +79,16 @@ def main() -> int:
 def recorded_products(folder: Path) -> Iterator[Recorded]:
     """The best of Triton that others recorded on cards that the model was not trained on."""
     for row in rows_of(folder / "matmul_f16_rtx3090.csv"):
-        dims = {name: int(row[name]) for name in "mnk"}
-        problem = KERNEL.definition.problem("f16", "nn", **dims)
-        yield Recorded("rtx3090", problem, DEFAULT_POINT, float(row["best_triton_latency_s"]))
+        yield Recorded("rtx3090", product_of(row, "f16"), DEFAULT_POINT, float(row["best_triton_latency_s"]))
     for row in rows_of(folder / "matmul_bf16_rtx5090.csv"):
-        dims = {name: int(row[name]) for name in "mnk"}
-        problem = KERNEL.definition.problem("bf16", "nn", **dims)
+        problem = product_of(row, "bf16")
         seconds = problem.flops / (float(row["inductor_triton_tflops"]) * 1e12)
         yield Recorded("rtx5090", problem, OperatingPoint(400.0), seconds)
+
+
+def product_of(row: Mapping[str, str], dtype: str) -> Problem:
+    """The matrix product of a row."""
+    return KERNEL.definition.problem(dtype, "nn", **{name: int(row[name]) for name in "mnk"})
 
 
 def rows_of(path: Path) -> list[dict[str, str]]:

@@ -139,7 +139,7 @@ def features_of(table: dict[str, Array], card: Card) -> tuple[Array, Array]:
 
 
 def fitted(recording: Recording, rows: Array, inputs: Array) -> Predicted:
-    """The predictions for features `at` (N, F + 1, the last one the log of the roofline) by a model of some rows."""
+    """The predictions for `inputs` (N, F + 1: features and the log of the roofline) by a model of some rows."""
     import xgboost
 
     above = recording.above_best()[rows]
