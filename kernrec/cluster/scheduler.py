@@ -251,6 +251,10 @@ class Scheduler:
         it = self._jobs[job]
         return len(it.settled), it.plan.most
 
+    def is_settled(self, job: str, config: int) -> bool:
+        """Whether a measurement of a job's config is in a closed block."""
+        return config in self._jobs[job].settled
+
     def is_finished(self, job: str) -> bool:
         """Whether nothing of a job is left to measure."""
         return self._jobs[job].finished

@@ -182,6 +182,25 @@ def test_of_an_open_block_the_best_config_is_not_taken_for_known(driver: Coordin
     assert reply["earlier"] == []
 
 
+def test_the_best_config_of_a_block_that_was_lost_is_measured_again(driver: Coordinator) -> None:
+    driver.take("first", hello())
+    driver.take("first", {"want": "job"})
+    driver.take("first", {"want": "configs", "proposed": list(range(12)), "count": 12})
+    driver.take("first", {"records": [row(3, latency_s=2e-3), {"closed": 0, "session": "s"}, row(5, block=1)]})
+    driver.lose("first", "its node died")
+    driver.take("second", hello(uuid_hash="second"))
+    reply = driver.take("second", {"want": "job"})
+    assert reply is not None
+    assert reply["lost"] == [5]
+    assert reply["earlier"] == []
+    driver.take("second", {"want": "configs", "proposed": [5], "count": 1})
+    again = [row(5, session="t"), {"closed": 0, "session": "t"}]
+    driver.take("second", {"records": again, "left_job": {"done": False, "spent": False}})
+    reply = driver.take("second", {"want": "job"})
+    assert reply is not None
+    assert [earlier["config"] for earlier in reply["earlier"]] == [TASKS[5].config]
+
+
 def test_a_problem_is_the_same_after_it_was_sent() -> None:
     data = decode(encode(problem_as_data(PLANNED)))
     planned, guide = problem_from_data(data, lambda key: PROBLEM, compiles=False, seed=0)

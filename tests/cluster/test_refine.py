@@ -55,9 +55,10 @@ def test_one_card_of_a_cluster_measures_what_one_machine_would(tmp_path: Path) -
     assert refined.stored == 6
 
 
-def test_a_visit_of_a_machine_that_dies_is_made_by_another(tmp_path: Path) -> None:
+@pytest.mark.parametrize("dies_at", [9, 12, 15, 23])
+def test_a_visit_of_a_machine_that_dies_is_made_by_another(tmp_path: Path, dies_at: int) -> None:
     def die(cluster: ThreadCluster, message: int) -> None:
-        if message == 12:
+        if message == dies_at:
             cluster.kill("machine-0")
             cluster.add_machine()
 
