@@ -30,6 +30,7 @@ from kernrec.ptx.state.types import DTYPES, Array
 
 _PIECE = 16  # what addresses and sizes are multiples of
 _TENSOR_ALIGN = 128  # what the address of a box in shared memory is a multiple of
+_OF_MAPS = ("global", "const", "param")  # memories whose tensor maps a copy reads
 _REDUCIBLE = frozenset({"f16", "bf16", "u32", "s32", "u64", "s64", "f32", "f64", "b32", "b64"})
 _OPERATIONS = ("add", "min", "max", "inc", "dec", "and", "or", "xor")
 
@@ -278,8 +279,12 @@ def _tensor(decoder: BlockDecoder, ins: Instruction) -> _Starter:
 
 
 def tensor_map(memory: Memory, access: Access, lane: int, address: int) -> TensorMap:
-    """The tensor map at a generic address."""
-    _, raw = map_bytes(memory, replace(access, space="generic"), lane, address)
+    """The tensor map at a generic address: of global, constant or parameter memory (PTX ISA, section
+    "Tensor-map")."""
+    region, raw = map_bytes(memory, replace(access, space="generic"), lane, address)
+    if region.space not in _OF_MAPS:
+        what = f"uses a tensor map in {region.space} memory, where no copy reads one"
+        _fail(memory, access, lane, f"{what} (a parameter has to be __grid_constant__)")
     if memory.races is not None:
         block = int(memory.lanes.shape.block_of[lane])
         if fence := memory.pending.map_fences.missing(address, block):

@@ -4,10 +4,11 @@ import numpy as np
 
 from kernrec.ptx.instructions.decoder import BlockDecoder
 from kernrec.ptx.instructions.registry import Step, UnsupportedFormError, steps
-from kernrec.ptx.ir.operand import Address, Operand, Pair, Register, Symbol
+from kernrec.ptx.ir.operand import Address, Immediate, Operand, Pair, Register, Symbol
 from kernrec.ptx.ir.program import Instruction
 from kernrec.ptx.state.batch import WARP
 from kernrec.ptx.state.cluster_memory import RANK_BITS, RANK_SHIFT
+from kernrec.ptx.state.errors import location
 
 
 @steps("elect")
@@ -78,7 +79,25 @@ def _rank_of_address(decoder: BlockDecoder, ins: Instruction) -> Step:
     return run
 
 
-@steps("setmaxnreg", "griddepcontrol")
+@steps("setmaxnreg")
+def _move_registers(decoder: BlockDecoder, ins: Instruction) -> Step:
+    """`setmaxnreg`: a warp gives registers back, or waits for more (PTX ISA, section "setmaxnreg")."""
+    action, count = ins.modifiers[0], ins.operands[0]
+    if action not in ("inc", "dec") or not isinstance(count, Immediate):
+        raise UnsupportedFormError
+    pool, registers, where = decoder.memory.pending.registers, int(count.value), location(decoder.function, ins)
+    pool.begin(decoder.function.directives)
+    running = decoder.running_lanes(ins)
+    everyone = decoder.lanes.shape.numbers
+
+    def run() -> None:
+        numbers = running()
+        warps = np.unique((everyone if numbers is None else numbers) // WARP)
+        pool.move(where, warps, registers, grows=action == "inc")
+
+    return run
+
+
+@steps("griddepcontrol")
 def _nothing(decoder: BlockDecoder, ins: Instruction) -> Step:
-    # Registers move between warps; the grid before is complete. Neither changes what is computed.
-    return lambda: None
+    return lambda: None  # the grid before is complete

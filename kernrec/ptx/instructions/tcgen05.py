@@ -1,9 +1,9 @@
 """Tensor memory of data-center Blackwell: the `tcgen05` instructions, and those that allocate, wait and fence.
 
 PTX ISA, section "TensorCore 5th Generation Family Instructions". What computes is in `tcgen05_mma`, what moves data in
-`tcgen05_moves`. Fences (`tcgen05.fence::before_thread_sync` and `::after_thread_sync`) do nothing here: compilers leave
-them out where a barrier stands, and what matters, that an operation is done before another one uses its cells, is
-checked as it happens (`kernrec.ptx.state.tensor_memory`).
+`tcgen05_moves`. That an operation is done before another one uses its cells is checked as it happens
+(`kernrec.ptx.state.tensor_memory`). Where races are checked, a kernel that has fences (`tcgen05.fence`) must have them
+everywhere (`kernrec.ptx.state.tensor_fences`).
 """
 
 from collections.abc import Callable
@@ -15,12 +15,16 @@ from kernrec.ptx.instructions.decoder import BlockDecoder
 from kernrec.ptx.instructions.registry import Step, UnsupportedFormError, steps
 from kernrec.ptx.instructions.tcgen05_mma import commit, multiplication
 from kernrec.ptx.instructions.tcgen05_moves import copy, move, running_warps
-from kernrec.ptx.ir.program import Instruction
+from kernrec.ptx.ir.program import Function, Instruction
 from kernrec.ptx.state.access import Access
 from kernrec.ptx.state.batch import WARP
 from kernrec.ptx.state.errors import location
 
 _WORD = 4
+
+
+def _has_fences(function: Function) -> bool:
+    return any(ins.opcode == "tcgen05" and ins.modifiers[0] == "fence" for ins in function.instructions)
 
 
 def _allocate(decoder: BlockDecoder, ins: Instruction) -> Step:
@@ -31,6 +35,8 @@ def _allocate(decoder: BlockDecoder, ins: Instruction) -> Step:
     access = Access(decoder.function, ins, space, offset, _WORD, _WORD)
     memory, shape = decoder.memory, decoder.lanes.shape
     warps = running_warps(decoder, ins)
+    if memory.races is not None and _has_fences(decoder.function):
+        memory.pending.tensor.fences.watch()
 
     def run() -> None:
         for lane in (warps() * WARP).tolist():
@@ -85,9 +91,17 @@ def _wait(decoder: BlockDecoder, ins: Instruction) -> Step:
 
 
 def _fence(decoder: BlockDecoder, ins: Instruction) -> Step:
+    """`tcgen05.fence`: a warp orders what it does in tensor memory with its synchronization."""
     if ins.modifiers[1] not in ("before_thread_sync", "after_thread_sync"):
         raise UnsupportedFormError
-    return lambda: None
+    fences, before = decoder.memory.pending.tensor.fences, ins.modifiers[1] == "before_thread_sync"
+    running, everyone = decoder.running_lanes(ins), decoder.lanes.shape.numbers
+
+    def run() -> None:
+        numbers = running()
+        fences.fence(np.unique((everyone if numbers is None else numbers) // WARP), before=before)
+
+    return run
 
 
 _BUILDERS: dict[str, Callable[[BlockDecoder, Instruction], Step]] = {

@@ -158,7 +158,7 @@ class _Move:
                 halves = (values & 0xFFFF).reshape(WARP, -1, 2)
                 values = halves[:, :, 0] | halves[:, :, 1] << 16
             file[self.rows, warp * WARP : (warp + 1) * WARP] = values.T
-            tensor.load(warp, cells)
+            tensor.load(self.where, warp, cells)
         self._count("load", len(warps))
 
     def store(self) -> None:
@@ -173,7 +173,7 @@ class _Move:
                 cells = _pairs(cells)
                 values = np.stack([values & 0xFFFF, values >> 16], axis=-1).reshape(WARP, -1)
             tensor.memory.store(self.where, cells, values)
-            tensor.store(warp, cells)
+            tensor.store(self.where, warp, cells)
         self._count("store", len(warps))
 
     def _count(self, kind: str, warps: int) -> None:

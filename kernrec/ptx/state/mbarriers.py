@@ -65,6 +65,7 @@ class Mbarriers:
         """`words`: shared memory, 8 bytes at a time; `on_completion` is told the place of a barrier whose phase
         completes."""
         self._words = words
+        self._initialized: set[int] = set()  # places
         self.completed = 0
         """Phases that completed so far."""
         self._on_completion = on_completion
@@ -74,7 +75,13 @@ class Mbarriers:
         return phase_of(int(self._words[place >> 3]))
 
     def initialize(self, place: int, count: int) -> None:
-        """`mbarrier.init`: a first phase with `count` arrivals."""
+        """`mbarrier.init`: a first phase with `count` arrivals.
+
+        Where a barrier is, `mbarrier.inval` must come first (PTX ISA, section "mbarrier.init").
+        """
+        if place in self._initialized and int(self._words[place >> 3]) >> 62 == 1:
+            raise BarrierMisuseError("which is initialized already, with no mbarrier.inval since")
+        self._initialized.add(place)
         if not 1 <= count <= MOST_ARRIVALS:
             raise BarrierMisuseError(f"initialized with {count} arrivals, 1 to {MOST_ARRIVALS} are possible")
         self._words[place >> 3] = Phase(count, count, 0, 0).word()
@@ -82,6 +89,7 @@ class Mbarriers:
     def invalidate(self, place: int) -> None:
         """`mbarrier.inval`: the memory may be used for something else."""
         self.phase(place)
+        self._initialized.discard(place)
         self._words[place >> 3] = 0
 
     def expect(self, place: int, amount: int) -> None:

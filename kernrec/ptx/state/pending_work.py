@@ -9,6 +9,8 @@ from kernrec.ptx.state.errors import EmulationError
 from kernrec.ptx.state.map_fences import MapFences
 from kernrec.ptx.state.phase_races import PhaseRaceDetector
 from kernrec.ptx.state.race_detector import RaceDetector
+from kernrec.ptx.state.register_pool import RegisterPool
+from kernrec.ptx.state.tensor_fences import TensorFences
 from kernrec.ptx.state.tensor_memory import TensorMemory
 from kernrec.ptx.state.tensor_operations import TensorOperations
 from kernrec.ptx.state.warpgroup_operations import WarpgroupOperations
@@ -24,16 +26,19 @@ class PendingWork:
         """Of `cp.async.bulk`."""
         self.warpgroups = WarpgroupOperations(lanes, races)
         """Of `wgmma`."""
-        self.tensor = TensorOperations(TensorMemory(lanes.shape.blocks), races)
+        self.tensor = TensorOperations(TensorMemory(lanes.shape.blocks), TensorFences(lanes.shape), races)
         """Of `tcgen05`."""
         self.engine = AsyncEngine()
         """What completes by itself, in some order."""
         self.map_fences = MapFences()
+        self.registers = RegisterPool(lanes.shape)
+        """What `setmaxnreg` moves."""
         self._lanes = lanes
 
     def start_batch(self) -> None:
         """Forgets what the last batch of blocks left."""
-        for part in (self.copies, self.bulk, self.warpgroups, self.tensor, self.engine, self.map_fences):
+        parts = self.copies, self.bulk, self.warpgroups, self.tensor, self.engine, self.map_fences, self.registers
+        for part in parts:
             part.start_batch()
 
     def end_batch(self, races_checked: bool) -> None:
@@ -53,3 +58,4 @@ class PendingWork:
             pass
         self.bulk.finish_all()
         self.tensor.memory.check_released()
+        self.registers.check_granted()

@@ -16,6 +16,7 @@ from kernrec.ptx.state.async_engine import AsyncEngine
 from kernrec.ptx.state.batch import WARP
 from kernrec.ptx.state.phase_races import PhaseRaceDetector
 from kernrec.ptx.state.race_detector import RaceDetector, TileRead
+from kernrec.ptx.state.tensor_fences import COMPUTED, LOADED, STORED, TensorFences
 from kernrec.ptx.state.tensor_memory import Cells, Operation, TensorMemory
 from kernrec.ptx.state.types import Array
 
@@ -23,8 +24,9 @@ from kernrec.ptx.state.types import Array
 class TensorOperations:
     """The `tcgen05` instructions under way of a batch."""
 
-    def __init__(self, memory: TensorMemory, races: RaceDetector | None) -> None:
+    def __init__(self, memory: TensorMemory, fences: TensorFences, races: RaceDetector | None) -> None:
         self.memory = memory
+        self.fences = fences
         self._races = races
         self._issued: dict[int, list[tuple[Operation, TileRead | None]]] = {}  # by lane: not committed yet
         self._loads: dict[int, list[Cells]] = {}  # by warp
@@ -33,6 +35,7 @@ class TensorOperations:
     def start_batch(self) -> None:
         """Forgets the last batch."""
         self.memory.start_batch()
+        self.fences.start_batch()
         self._issued.clear()
         self._loads.clear()
         self._stores.clear()
@@ -49,6 +52,10 @@ class TensorOperations:
         if self._races is not None:
             read = self._races.begin_tile(operation.where, tile, np.array([lane // WARP]))
         self.memory.begin(operation)
+        for cells in operation.read:
+            self.fences.check(operation.where, lane // WARP, (STORED, COMPUTED), cells)
+        for cells in operation.written:
+            self.fences.check(operation.where, lane // WARP, (LOADED, STORED, COMPUTED), cells)
         self._issued.setdefault(lane, []).append((operation, read))
 
     def commit(self, lane: int, engine: AsyncEngine, places: Sequence[int], arrive: Callable[[], None]) -> None:
@@ -60,6 +67,7 @@ class TensorOperations:
         def finish() -> None:
             for operation, read in issued:
                 self.memory.end(operation)
+                self.fences.note(lane // WARP, COMPUTED, operation.read + operation.written)
                 if races is not None and read is not None:
                     races.end_tile(read, known)
             if isinstance(races, PhaseRaceDetector) and known is not None:
@@ -71,20 +79,34 @@ class TensorOperations:
 
     # Loads and stores
 
-    def load(self, warp: int, cells: Cells) -> None:
-        """A warp loads cells into registers."""
+    def load(self, where: str, warp: int, cells: Cells) -> None:
+        """A warp loads cells into registers.
+
+        Raises:
+            EmulationError: a fence is missing.
+        """
+        self.fences.check(where, warp, (STORED, COMPUTED), cells)
         self._loads.setdefault(warp, []).append(cells)
 
-    def store(self, warp: int, cells: Cells) -> None:
-        """A warp stores to cells."""
+    def store(self, where: str, warp: int, cells: Cells) -> None:
+        """A warp stores to cells.
+
+        Raises:
+            EmulationError: a fence is missing.
+        """
+        self.fences.check(where, warp, (LOADED, STORED, COMPUTED), cells)
         self._stores.setdefault(warp, []).append(cells)
 
     def wait_for_loads(self, warps: Array) -> None:
         """These warps run `tcgen05.wait::ld`."""
         for warp in warps.tolist():
-            self.memory.finish_loads(self._loads.pop(warp, []))
+            done = self._loads.pop(warp, [])
+            self.memory.finish_loads(done)
+            self.fences.note(warp, LOADED, done)
 
     def wait_for_stores(self, warps: Array) -> None:
         """These warps run `tcgen05.wait::st`."""
         for warp in warps.tolist():
-            self.memory.finish_stores(self._stores.pop(warp, []))
+            done = self._stores.pop(warp, [])
+            self.memory.finish_stores(done)
+            self.fences.note(warp, STORED, done)

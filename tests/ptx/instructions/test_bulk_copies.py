@@ -184,6 +184,12 @@ def test_a_map_that_no_copy_can_use_is_refused_when_it_is_built(changed: dict[st
         TensorMap(**fields).encode(1 << 40)
 
 
+def test_a_map_that_the_compiler_moved_to_the_stack_is_refused() -> None:
+    """Which it does with a parameter whose address is taken and that is not __grid_constant__."""
+    with pytest.raises(EmulationError, match=r"a tensor map in local memory.*__grid_constant__"):
+        add_one(COPY.replace("const __grid_constant__ Map in,", "Map in,"), (0, 0), 128)
+
+
 def test_bytes_that_are_no_map_are_refused() -> None:
     arguments = [bytes(128), bytes(128), 0, 0, 2048]
     with pytest.raises(EmulationError, match="no tensor map"):

@@ -76,6 +76,15 @@ def test_a_broken_pipe_ends_in_one_clear_error(old: str, new: str, message: str)
         pipe(old, new)
 
 
+def test_where_a_barrier_is_another_one_takes_its_invalidation() -> None:
+    start, end = "mbarrier.init.shared.b64 [%r1], 1;", "mbarrier.inval.shared.b64 [%r1];"
+    head = ".shared .align 8 .b64 bar; mov.u32 %r1, bar;"
+    run(f"{head} {start} {end} {start}", block=(1,))
+    run(f"{head} {start} st.shared.b64 [%r1], 0; {start}", block=(1,))  # there is none anymore
+    with pytest.raises(EmulationError, match=r"byte 0 of shared memory, which is initialized already, with no .*inval"):
+        run(f"{head} {start} {start}", block=(1,))
+
+
 def test_a_barrier_may_be_tested_before_what_completes_its_phase() -> None:
     body = """
     .shared .align 8 .b64 bar; mov.u32 %r1, bar; ld.param.u64 %rd0, [o];

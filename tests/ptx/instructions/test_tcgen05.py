@@ -11,7 +11,8 @@ from tests.helpers.matrix_tiles import RNG, SIZES, numbers, packed, random_bits,
 
 FENCED = "tcgen05.fence::before_thread_sync; bar.sync 0; tcgen05.fence::after_thread_sync;"
 COMMIT = "@%first tcgen05.commit.cta_group::1.mbarrier::arrive::one.shared::cluster.b64 [%bar];"
-WAIT = "WAIT: mbarrier.try_wait.parity.shared::cta.b64 %done, [%bar], 0; @!%done bra WAIT;"
+AFTER = "tcgen05.fence::after_thread_sync;"
+WAIT = f"WAIT: mbarrier.try_wait.parity.shared::cta.b64 %done, [%bar], 0; @!%done bra WAIT; {AFTER}"
 DEALLOC = "bar.sync 0; @%warp0 tcgen05.dealloc.cta_group::1.sync.aligned.b32 %base, COLUMNS;"
 LOADED = "tcgen05.wait::ld.sync.aligned;"
 STORED = "tcgen05.wait::st.sync.aligned;"
@@ -312,6 +313,30 @@ def test_lanes_keep_what_they_hold_where_asked() -> None:
 def test_what_is_not_done_or_not_there_is_an_error(body: str, message: str) -> None:
     with pytest.raises(EmulationError, match=message):
         multiply(Case(), body)
+
+
+BEFORE = "tcgen05.fence::before_thread_sync;"
+STORE_FIRST = "tcgen05.st.sync.aligned.32x32b.x1.b32 [%mine], {%i0};" + STORED
+LOAD_FIRST = "tcgen05.ld.sync.aligned.32x32b.x1.b32 {%o0}, [%mine];" + LOADED
+
+
+@pytest.mark.parametrize("first", [STORE_FIRST, LOAD_FIRST])
+def test_warps_that_share_cells_fence_on_both_sides_of_their_barrier(first: str) -> None:
+    case = Case()
+    d, expected, _ = multiply(case, first + FENCED + MULTIPLY)
+    assert np.array_equal(d, expected)
+    did = "stored" if first is STORE_FIRST else "loaded"
+    with pytest.raises(EmulationError, match=rf"tcgen05\.mma.* warp 1 {did} with no .*before_thread_sync since"):
+        multiply(case, first + FENCED.replace(BEFORE, "") + MULTIPLY)
+    with pytest.raises(EmulationError, match=rf"tcgen05\.mma.* warp 1 {did} with no .*after_thread_sync since"):
+        multiply(case, first + FENCED.replace(AFTER, "") + MULTIPLY)
+    with pytest.raises(EmulationError, match=r"tcgen05\.ld.* warp 0 computed with no .*after_thread_sync since"):
+        multiply(case, first + FENCED + MULTIPLY.replace(AFTER, ""))
+
+
+def test_a_kernel_that_leaves_all_fences_to_its_barriers_is_not_held_to_them() -> None:
+    d, expected, _ = multiply(Case(), STORE_FIRST + "bar.sync 0;" + MULTIPLY.replace(AFTER, ""))
+    assert np.array_equal(d, expected)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,63 @@
+"""Registers that warps of a block give to one another, and blocks that ask for more than they have."""
+
+import numpy as np
+import pytest
+
+from kernrec.ptx import EmulationError, KernelLaunch, emulate
+from kernrec.ptx.state.batch import BatchShape
+from kernrec.ptx.state.register_pool import RegisterPool, registers_at_launch
+from tests.helpers.ptx_text import cuda
+
+KERNEL = """
+extern "C" __global__ void __launch_bounds__(384, 1) k(int* o) {
+    if (threadIdx.x >= 256) {
+        asm volatile("setmaxnreg.dec.sync.aligned.u32 LESS;");
+    } else {
+        asm volatile("setmaxnreg.inc.sync.aligned.u32 MORE;");
+    }
+    o[threadIdx.x] = threadIdx.x;
+}
+"""
+
+
+def launch(less: int, more: int) -> np.ndarray:
+    """What a block of two warpgroups that ask for registers and one that gives some back writes."""
+    out = np.zeros(384, np.int32)
+    program = cuda(KERNEL.replace("LESS", str(less)).replace("MORE", str(more)), "sm_90a")
+    emulate(program, KernelLaunch("k", (1,), (384,), ["o"], {"o": out}))
+    return out
+
+
+def test_a_block_has_registers_for_what_its_warps_asked_for() -> None:
+    np.testing.assert_array_equal(launch(40, 232), np.arange(384))
+
+
+@pytest.mark.parametrize(("less", "more", "asked"), [(48, 232, 65536), (40, 240, 66560)])
+def test_warps_that_ask_for_more_than_their_block_has_wait_for_ever(less: int, more: int, asked: int) -> None:
+    with pytest.raises(EmulationError, match=rf"deadlock: .* ask for {asked} registers in all, of which it has 64512"):
+        launch(less, more)
+
+
+@pytest.mark.parametrize(
+    ("less", "more", "message"),
+    [(20, 232, "20 registers, where a multiple of 8"), (40, 160, "160 registers are not more than the 168")],
+)
+def test_a_number_that_a_warp_cannot_have_is_an_error(less: int, more: int, message: str) -> None:
+    with pytest.raises(EmulationError, match=message):
+        launch(less, more)
+
+
+def test_registers_at_the_launch_are_what_the_kernel_says_or_what_leaves_room_for_its_blocks() -> None:
+    assert registers_at_launch({"maxntid": (384, 1, 1), "minnctapersm": (1,)}) == 168
+    assert registers_at_launch({"maxntid": (512, 1, 1)}) == 128
+    assert registers_at_launch({"maxntid": (256,), "minnctapersm": (2,)}) == 128
+    assert registers_at_launch({"maxntid": (256,), "maxnreg": (90,)}) == 96
+    assert registers_at_launch({"maxntid": (32,)}) == 256
+    assert registers_at_launch({}) is None
+
+
+def test_sums_are_not_checked_where_nobody_knows_how_many_registers_there_are() -> None:
+    pool = RegisterPool(BatchShape((1, 1, 1), (256, 1, 1), 1))
+    pool.begin({})
+    pool.move("here", np.arange(4), 256, grows=True)
+    pool.check_granted()
