@@ -78,9 +78,9 @@ class RegisterPool:
         for warp, where in self._raised.items():
             first = warp // self._warps_per_block * self._warps_per_block
             of_block = range(first, first + self._warps_per_block)
-            asked = sum(self._held.get(other, self._at_launch) for other in of_block)
-            if asked > there:
+            wanted = sum(self._held.get(other, self._at_launch) for other in of_block)
+            if wanted > there:
                 raise EmulationError(
-                    f"{where}: deadlock: the warps of a block ask for {asked * WARP} registers in all, of which it has"
+                    f"{where}: deadlock: the warps of a block ask for {wanted * WARP} registers in all, of which it has"
                     f" {there * WARP}"
                 )

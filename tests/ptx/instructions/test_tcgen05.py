@@ -499,7 +499,7 @@ def test_a_pair_of_thread_blocks_multiplies_together(m: int) -> None:
     out = np.zeros((2, 128, n), np.uint32)
     says = 1 << 4 | n >> 3 << 17 | m >> 4 << 24
     arguments = ["image", "in", "out", np.uint64(tiles[0].tcgen05), np.uint64(tiles[1].tcgen05), np.uint32(says)]
-    buffers = {"image": image, "in": np.zeros_like(out), "out": out}
+    buffers: dict[str, np.ndarray] = {"image": image, "in": np.zeros_like(out), "out": out}
     counts = emulate(parse(text), KernelLaunch("k", (2,), (128,), arguments, buffers, cluster=(2,)), check_races=True)
     d = out[:, :, :columns].view(np.float32)
     if m == 128:

@@ -32,9 +32,9 @@ def test_a_block_has_registers_for_what_its_warps_asked_for() -> None:
     np.testing.assert_array_equal(launch(40, 232), np.arange(384))
 
 
-@pytest.mark.parametrize(("less", "more", "asked"), [(48, 232, 65536), (40, 240, 66560)])
-def test_warps_that_ask_for_more_than_their_block_has_wait_for_ever(less: int, more: int, asked: int) -> None:
-    with pytest.raises(EmulationError, match=rf"deadlock: .* ask for {asked} registers in all, of which it has 64512"):
+@pytest.mark.parametrize(("less", "more", "wanted"), [(48, 232, 65536), (40, 240, 66560)])
+def test_warps_that_ask_for_more_than_their_block_has_wait_for_ever(less: int, more: int, wanted: int) -> None:
+    with pytest.raises(EmulationError, match=rf"deadlock: .* ask for {wanted} registers in all, of which it has 64512"):
         launch(less, more)
 
 
