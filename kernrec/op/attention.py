@@ -6,6 +6,10 @@ one key fewer than the next. A prompt has queries = keys, a generated token quer
 
 Layout `bhsd` is (batch, heads, tokens, head_dim). Layout `bshd` is (batch, tokens, heads, head_dim), as linear layers
 write it.
+
+In dtype `f8e4m3`, q, k and v have 8 bits, each with positive f32 scales: one for the tensor, or one for every sequence
+and head of keys, which the queries of its group share (as FlashAttention-3 takes them). Scores are multiplied by the
+scales of q and k, results by that of v; o is bf16 or f16. v lies as it does in other dtypes.
 """
 
 from collections.abc import Mapping
@@ -23,6 +27,9 @@ def _derive(d: Names) -> dict[str, int]:
     heads, kv_heads = d["heads"], d["kv_heads"]
     if heads % kv_heads:
         raise UsageError(f"attention kv_heads={kv_heads} must divide heads={heads}")
+    for name in ("scales", "output"):
+        if d[name] and not d["scaled"]:
+            raise UsageError(f"attention dimension {name} is {d[name]}; it is for f8e4m3, 0 is accepted")
     if d["causal"] and d["queries"] > d["keys"]:
         raise UsageError(
             f"causal attention has queries={d['queries']} but only keys={d['keys']}; expected at least as many keys as "
@@ -37,7 +44,19 @@ def _shapes(d: Names, layout: str) -> dict[str, tuple[int, ...]]:
         return (d["batch"], *inner, d["head_dim"])
 
     keys = shape("kv_heads", "keys")
-    return {"q": shape("heads", "queries"), "k": keys, "v": keys, "o": shape("heads", "queries")}
+    scales = {}
+    if d["scaled"]:
+        scales = dict.fromkeys(SCALES, (d["batch"], d["kv_heads"]) if d["scales"] else (1,))
+    return {"q": shape("heads", "queries"), "k": keys, "v": keys, **scales, "o": shape("heads", "queries")}
+
+
+SCALES = ("q_scale", "k_scale", "v_scale")
+"""The scales of q, k and v where these have 8 bits."""
+
+OUTPUTS = ("bf16", "f16")
+"""The types of o where q, k and v have 8 bits, by number."""
+
+_SPREAD = 32.0  # of 8-bit values, as those of matmul
 
 
 def _flops(d: Names) -> int:
@@ -47,9 +66,21 @@ def _flops(d: Names) -> int:
     return 4 * d["batch"] * d["heads"] * pairs * d["head_dim"]
 
 
+def _of_dtype(dtype: str) -> dict[str, int]:
+    return {"scaled": int(dtype == "f8e4m3")}
+
+
+def _element_types(d: Names) -> dict[str, str]:
+    return {**dict.fromkeys(SCALES, "f32"), "o": OUTPUTS[d["output"]]} if d["scaled"] else {}
+
+
 def _values(d: Names) -> dict[str, Normal]:
     """Queries of deviation 2 give scores of deviation 2, so that a few keys dominate, as in trained networks."""
-    return {"q": (0, 2)}
+    if not d["scaled"]:
+        return {"q": (0, 2)}
+    scales = {"q_scale": 2 / _SPREAD, "k_scale": 1 / _SPREAD, "v_scale": 1 / _SPREAD}
+    spread: dict[str, Normal] = dict.fromkeys("qkv", (0, _SPREAD))
+    return spread | {name: (scale, scale / 8) for name, scale in scales.items()}
 
 
 def _reference(d: Names, layout: str, tensors: "Mapping[str, np.ndarray]") -> "dict[str, np.ndarray]":
@@ -57,13 +88,16 @@ def _reference(d: Names, layout: str, tensors: "Mapping[str, np.ndarray]") -> "d
 
     q, k, v = (tensors[name] if layout == "bhsd" else tensors[name].swapaxes(1, 2) for name in "qkv")
     queries, keys = d["queries"], d["keys"]
+    by_head = {name: np.broadcast_to(tensors.get(name, 1.0), (d["batch"], d["kv_heads"])) for name in SCALES}
+    of_scores, of_values = by_head["q_scale"] * by_head["k_scale"] / np.sqrt(d["head_dim"]), by_head["v_scale"]
     mask = np.where(np.tri(queries, keys, keys - queries), 0, -np.inf) if d["causal"] else 0.0
     o = np.empty(q.shape)
     for b in range(d["batch"]):  # one head at a time: the scores of all heads of a long prompt would not fit in memory
         for h in range(d["heads"]):
-            scores = q[b, h] @ k[b, h // d["group"]].T / np.sqrt(d["head_dim"]) + mask
+            shared = b, h // d["group"]
+            scores = q[b, h] @ k[shared].T * of_scores[shared] + mask
             weights = np.exp(scores - scores.max(axis=1, keepdims=True))
-            o[b, h] = weights @ v[b, h // d["group"]] / weights.sum(axis=1, keepdims=True)
+            o[b, h] = weights @ v[shared] * of_values[shared] / weights.sum(axis=1, keepdims=True)
     return {"o": o if layout == "bhsd" else np.ascontiguousarray(o.swapaxes(1, 2))}
 
 
@@ -79,8 +113,10 @@ ATTENTION = Op(
         Dim("keys", "key and value tokens per sequence", "queries"),
         Dim("head_dim", "elements per token and head"),
         Dim("causal", "1: a query does not attend to later tokens", 0, minimum=0, maximum=1),
+        Dim("scales", "8 bits: 0 one a tensor, 1 a sequence and kv head", 0, minimum=0, maximum=1, late=True),
+        Dim("output", "8 bits: o is 0 bf16, 1 f16", 0, minimum=0, maximum=1, late=True),
     ),
-    dtypes=("f32", "f16", "bf16"),
+    dtypes=("f32", "f16", "bf16", "f8e4m3"),
     layouts=("bhsd", "bshd"),
     outputs=("o",),
     workload="llama-3-8b-prefill",
@@ -89,4 +125,6 @@ ATTENTION = Op(
     reference=_reference,
     derive=_derive,
     values=_values,
+    of_dtype=_of_dtype,
+    element_types=_element_types,
 )

@@ -8,6 +8,7 @@ from kernrec.gpu import limits
 from kernrec.kernel import Kernel, find_kernel
 from kernrec.op import Problem, decode_elements, find_op, inputs, reference
 from kernrec.ptx import EmulationError
+from tests.helpers.attention_8bit import with_rounded_weights
 from tests.helpers.kernel_code import Config, module_of
 from tests.helpers.trial import execute
 
@@ -47,25 +48,34 @@ def run(
     """The values of o as the kernel leaves them in memory."""
     module = module_of(*code_of(kernel, config, problem.dtype))
     o = execute(kernel, config, problem, sm_of(kernel, problem.dtype), module, given, check_races=check_races)["o"]
-    return decode_elements(o, problem.dtype)
+    return decode_elements(o, problem.tensors["o"].dtype)
 
 
-def bound(kernel: Kernel, problem: Problem, given: dict[str, np.ndarray], expected: np.ndarray) -> np.ndarray:
-    """How far roundings may take o from what it is in exact arithmetic.
+def outcome(
+    kernel: Kernel, config: dict[str, int], problem: Problem, given: dict[str, np.ndarray]
+) -> tuple[np.ndarray, np.ndarray]:
+    """What o is in exact arithmetic, and how far roundings may take it from that.
 
     A score is a sum of head_dim products, scaled, in f32: its absolute error is the relative error of its weight. The
     weights are rounded to the dtype before tensor cores multiply them, and what is left of those below its least normal
-    number. Then come the sums over the keys, rescaled once a tile, and the rounding of the result.
+    number; where that is e4m3, what is expected has weights so rounded. Then come the sums over the keys, rescaled once
+    a tile, and the rounding of the result.
     """
-    dim, dtype = problem.sizes, problem.dtype
-    value = {name: decode_elements(tensor, dtype) for name, tensor in given.items()}
+    dim, dtype, output = problem.sizes, problem.dtype, problem.tensors["o"].dtype
+    value = {name: decode_elements(tensor, problem.tensors[name].dtype) for name, tensor in given.items()}
     size = problem.definition.reference(problem.sizes, problem.layout, value | {"v": np.abs(value["v"])})["o"]
-    longest = [np.linalg.norm(value[name], axis=-1).max() for name in "qk"]
+    scale = {name: value[f"{name}_scale"].max() if dim["scaled"] else 1.0 for name in "qk"}
+    longest = [np.linalg.norm(value[name], axis=-1).max() * scale[name] for name in "qk"]
     of_score = (dim["head_dim"] + 8) * UNIT * longest[0] * longest[1] / np.sqrt(dim["head_dim"])
-    of_weight = 0.0 if kernel is SIMT else ROUNDING[dtype]
-    relative = of_weight + 2 * of_score + (3 * dim["keys"] + 32) * UNIT
-    lost = dim["keys"] * LEAST[dtype] * np.abs(value["v"]).max() if kernel is not SIMT else 0.0
-    return relative * size + ROUNDING[dtype] * np.abs(expected) + lost + LEAST[dtype]
+    relative = 2 * of_score + (3 * dim["keys"] + 32) * UNIT
+    if dim["scaled"]:
+        expected, lost = with_rounded_weights(problem, given, config["block_k"], 2 * of_score + 32 * UNIT)
+    else:
+        expected, lost = reference(problem, given)["o"], np.zeros(1)
+        if kernel is not SIMT:
+            relative += ROUNDING[dtype]
+            lost = dim["keys"] * LEAST[dtype] * np.abs(value["v"]).max()
+    return expected, relative * size + ROUNDING[output] * np.abs(expected) + lost + LEAST[output]
 
 
 def count_wrong(
@@ -73,9 +83,9 @@ def count_wrong(
 ) -> int:
     """How many values of o are further from the reference than roundings take them."""
     given = inputs(problem, seed)
-    expected = reference(problem, given)["o"]
     o = run(kernel, config, problem, given, check_races)
-    return int((~(np.abs(o - expected) <= bound(kernel, problem, given, expected))).sum())
+    expected, bound = outcome(kernel, config, problem, given)
+    return int((~(np.abs(o - expected) <= bound)).sum())
 
 
 def fitting(case: Case, problem: Problem) -> dict[str, int]:
@@ -94,9 +104,9 @@ def is_noticed(old: str, new: str, case: Case, shape: dict[str, int]) -> bool:
     problem = problem_of(dtype, dim, shape, "bshd")
     config = fitting(case, problem)
     given = inputs(problem)
-    expected = reference(problem, given)["o"]
     try:
         o = run(broken, config, problem, given, check_races=True)
     except EmulationError:
         return True
-    return not (np.abs(o - expected) <= bound(kernel, problem, given, expected)).all()
+    expected, bound = outcome(kernel, config, problem, given)
+    return not (np.abs(o - expected) <= bound).all()

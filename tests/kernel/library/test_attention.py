@@ -67,6 +67,12 @@ CASES = (
     wgmma_case(128, 128, 128, 2, 1, 1, dim=104),
     wgmma_case(192, 128, 96, 2, 1, 0, dtype="bf16", dim=168),
     wgmma_case(256, 128, 80, 2, 1, 1),
+    wgmma_case(64, 192, 128, 3, 1, 1, dtype="f8e4m3", dim=48),
+    wgmma_case(64, 64, 192, 3, 1, 0, dtype="f8e4m3"),
+    wgmma_case(128, 128, 128, 3, 1, 1, dtype="f8e4m3", dim=112),
+    wgmma_case(128, 128, 192, 2, 1, 0, dtype="f8e4m3", dim=80),
+    wgmma_case(192, 128, 128, 2, 0, 0, dtype="f8e4m3", dim=144),
+    wgmma_case(256, 128, 64, 3, 1, 0, dtype="f8e4m3", dim=240),
 )
 EACH_CASE = pytest.mark.parametrize("case", CASES, ids=lambda c: "-".join(map(str, (c[0].name, *c[1].values(), c[2]))))
 
@@ -78,6 +84,8 @@ SHAPES = (
     {"heads": 1, "queries": 131, "keys": 150, "causal": 1},
     {"heads": 2, "queries": 5, "keys": 5, "causal": 1},
 )
+SCALED = ({}, {"scales": 1}, {"output": 1})
+"""What of 8 bits is tried in turn: one scale a tensor or one a head of keys, results in bf16 or f16."""
 
 
 @pytest.mark.every(3)
@@ -91,7 +99,10 @@ def test_attention_is_within_its_roundings_of_the_reference(case: Case) -> None:
         if number >= 3 and config in ran:
             break
         layout = kernel.layouts[(number + place) % 2]
-        problem = problem_of(dtype, dim, SHAPES[(number + place) % len(SHAPES)], layout)
+        shape = SHAPES[(number + place) % len(SHAPES)]
+        if dtype == "f8e4m3":
+            shape = shape | SCALED[number % len(SCALED)]
+        problem = problem_of(dtype, dim, shape, layout)
         ran.append(fitting(case, problem))
         assert count_wrong(kernel, ran[-1], problem, check_races=number == 0, seed=number) == 0, (ran[-1], problem.key)
     assert config in ran, "the config runs as it is on none of the shapes"
@@ -119,8 +130,10 @@ def test_a_sequence_comes_out_alike_in_either_layout(case: Case) -> None:
     first, second = (problem_of(dtype, dim, shape, layout) for layout in ("bhsd", "bshd"))
     config = fitting(case, first)
     given = inputs(first)
-    swapped = {name: np.ascontiguousarray(tensor.swapaxes(1, 2)) for name, tensor in given.items()}
-    assert np.array_equal(run(kernel, config, first, given), run(kernel, config, second, swapped).swapaxes(1, 2))
+    swapped = {name: np.ascontiguousarray(given[name].swapaxes(1, 2)) for name in "qkv"}
+    assert np.array_equal(
+        run(kernel, config, first, given), run(kernel, config, second, given | swapped).swapaxes(1, 2)
+    )
 
 
 @for_all(data=st.data())
@@ -168,7 +181,8 @@ def test_every_block_issues_what_its_profile_says_whatever_the_edges(case: Case)
         if kernel is WGMMA and shape["keys"] <= 2 * config["block_k"]:
             shape = shape | {"keys": shape["keys"] + 2 * config["block_k"]}  # see the probes of its spec
         problem = problem_of(dtype, dim, shape)
-        buffers = {**inputs(problem), "o": encode_elements(np.zeros(problem.tensors["o"].shape), dtype)}
+        o = problem.tensors["o"]
+        buffers = {**inputs(problem), "o": encode_elements(np.zeros(o.shape), o.dtype)}
         for bound, counts in emulate_config(kernel, fitting(case, problem), problem, sm, module, buffers):
             expected = profiles[bound.index].counts({"block": bound.blocks, **bound.trips})
             for metric, count in expected.items():

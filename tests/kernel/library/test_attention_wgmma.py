@@ -17,26 +17,50 @@ THREE = wgmma_case(64, 192, 128, 3, 1, 1, dtype="bf16")
 PLAIN = wgmma_case(96, 128, 176, 2, 0, 0, dim=88)
 TURNS = wgmma_case(128, 128, 128, 2, 1, 1, dim=104)
 WIDE = wgmma_case(256, 128, 80, 2, 1, 1)
+NARROW_8BIT = wgmma_case(64, 64, 192, 3, 1, 0, dtype="f8e4m3", dim=48)
+THREE_8BIT = wgmma_case(64, 192, 128, 3, 1, 1, dtype="f8e4m3")
+TURNS_8BIT = wgmma_case(128, 128, 128, 3, 1, 1, dtype="f8e4m3", dim=112)
+PLAIN_8BIT = wgmma_case(128, 128, 128, 3, 1, 0, dtype="f8e4m3")
+NARROW_TILE = wgmma_case(256, 128, 64, 3, 1, 0, dtype="f8e4m3")
+WIDE_8BIT = wgmma_case(256, 128, 128, 2, 0, 0, dtype="f8e4m3")
 SHAPE = {"heads": 2, "kv_heads": 1, "queries": 70, "keys": 129, "causal": 1}
 
 
-@pytest.mark.parametrize("case", [PLAIN, WIDE], ids=lambda case: "-".join(map(str, case[1].values())))
+@pytest.mark.parametrize(
+    "case", [PLAIN, WIDE, NARROW_8BIT, TURNS_8BIT], ids=lambda case: "-".join(map(str, case[1].values()))
+)
 def test_a_trip_of_warpgroups_brings_each_byte_once_and_multiplies_its_tiles(case: Case) -> None:
     kernel, config, dtype, _ = case
     compiled = not_assembled(*code_of(kernel, config, dtype))
     profile = profile_variant(kernel, [config], dtype, "bhsd", 90, compiled)[0].profile
     trip = dict(zip(profile.metrics, profile.coefficients[:, profile.terms.index("k_tiles")].tolist(), strict=True))
     tile = config["block_k"] * config["head"]
-    assert trip["mma.f16"] == trip["wgmma.f16"] == 2 * 2 * config["block_q"] * tile
+    size = 1 if dtype == "f8e4m3" else 2
+    assert trip["mma.f16"] == trip["wgmma.f16"] == 2 * size * config["block_q"] * tile  # of 8 bits, at twice the rate
     # queries and keys of the first product of each warpgroup, values of the second
-    of_warpgroup = 2 * (64 * config["head"] + 2 * tile)
+    of_warpgroup = size * (64 * config["head"] + 2 * tile)
     assert trip["wgmma.shared_bytes"] == config["block_q"] // 64 * of_warpgroup
     for name in "kv":
-        assert trip[f"global.{name}.read_bytes"] == trip[f"global.{name}.read_sectors"] * 32 == 2 * tile
+        assert trip[f"global.{name}.read_bytes"] == trip[f"global.{name}.read_sectors"] * 32 == size * tile
     assert trip["barriers"] == (config["block_q"] // 64 if config["turns"] else 0)
 
 
-@pytest.mark.parametrize("case", [THREE, TURNS, WIDE], ids=lambda case: "-".join(map(str, case[1].values())))
+@pytest.mark.parametrize("case", [NARROW_8BIT, TURNS_8BIT, WIDE_8BIT], ids=lambda case: str(case[1]["head"]))
+def test_values_of_8_bits_are_turned_once_without_bank_conflicts(case: Case) -> None:
+    kernel, config, dtype, _ = case
+    compiled = not_assembled(*code_of(kernel, config, dtype))
+    profile = profile_variant(kernel, [config], dtype, "bhsd", 90, compiled)[0].profile
+    trip = dict(zip(profile.metrics, profile.coefficients[:, profile.terms.index("k_tiles")].tolist(), strict=True))
+    tile = config["block_k"] * config["head"]
+    for way in ("load", "store"):
+        assert trip[f"shared.{way}_wavefronts"] == trip[f"shared.{way}_ideal"] == tile / 128
+
+
+@pytest.mark.parametrize(
+    "case",
+    [THREE, TURNS, WIDE, THREE_8BIT, TURNS_8BIT, WIDE_8BIT],
+    ids=lambda case: "-".join(map(str, (case[2], *case[1].values()))),
+)
 def test_warpgroups_have_registers_enough_and_their_products_are_not_put_in_line(case: Case) -> None:
     compiled = assembled(*code_of(*case[:3]))
     resources = compiled.resources["attention_wgmma"]
@@ -58,6 +82,9 @@ def test_rows_that_no_tensor_map_describes_get_no_config_of_warpgroups() -> None
     assert len(space.at(problem_of("f16", 72, SHAPE)).rows)
     assert not len(space.at(problem_of("f16", 68, SHAPE)).rows)
     assert not len(space.at(problem_of("f16", 264, SHAPE)).rows)
+    space = Space(WGMMA, 90, limits(90), "f8e4m3", "bhsd")
+    assert len(space.at(problem_of("f8e4m3", 80, SHAPE)).rows)
+    assert not len(space.at(problem_of("f8e4m3", 72, SHAPE)).rows)
 
 
 @pytest.mark.parametrize("layout", WGMMA.layouts)
@@ -71,8 +98,17 @@ def test_boxes_of_warpgroups_are_tokens_of_one_head_in_either_layout(layout: str
     assert k.box == tuple({0: 32, tokens: 176}.get(axis, 1) for axis in range(4))
 
 
+def test_an_overlap_of_products_and_weights_is_there_for_every_head_of_8_bits() -> None:
+    space = Space(WGMMA, 90, limits(90), "f8e4m3", "bhsd")
+    for dim in (64, 128, 192, 256):
+        rows = space.at(problem_of("f8e4m3", dim, SHAPE)).rows
+        assert {(1, 128)} <= {(row["overlap"], row["block_q"]) for row in map(space.config, rows)}
+
+
 PROMPT = {"heads": 2, "kv_heads": 1, "queries": 70, "keys": 140, "causal": 1}
 LONG = {"heads": 1, "queries": 70, "keys": 600}
+LONG_8BIT = {"heads": 1, "queries": 70, "keys": 1100}
+EACH = {"batch": 2, "heads": 4, "kv_heads": 2, "queries": 20, "keys": 130, "scales": 1, "output": 1}
 
 MUTANTS: list[tuple[str, str, Case, dict[str, int]]] = [
     ("    barrier_wait(q_full, 0);\n", "", NARROW, PROMPT),
@@ -86,8 +122,8 @@ MUTANTS: list[tuple[str, str, Case, dict[str, int]]] = [
     ),
     ("barrier_wait(k_empty(stage.number), stage.parity ^ 1);", "", TURNS, LONG),
     (
-        "barrier_wait(v_empty(stage.number), stage.parity ^ 1);",
-        "barrier_wait(v_empty(stage.number), stage.parity);",
+        "barrier_wait(turned(stage.number), stage.parity ^ 1);",
+        "barrier_wait(turned(stage.number), stage.parity);",
         TURNS,
         LONG,
     ),
@@ -123,9 +159,9 @@ MUTANTS: list[tuple[str, str, Case, dict[str, int]]] = [
     ("reader * 64 * ROW_BYTES", "0", TURNS, PROMPT),
     ("ROW_BYTES == 128 ? 1 : 2;", "ROW_BYTES == 128 ? 2 : 1;", NARROW, PROMPT),
     ("described<ROW_BYTES, K_BOX>", "described<ROW_BYTES, Q_BOX>", WIDE, PROMPT),
-    ("v_tile + step * ROW_BYTES", "v_tile + step * STEP_BYTES", NARROW, PROMPT),
+    ("{ return key * ROW_BYTES; }", "{ return key * STEP_BYTES; }", NARROW, PROMPT),
     ("box + step > 0", "1", NARROW, PROMPT),
-    ('v_place ", p, 1, 1, 1; }"', 'v_place ", p, 1, 1, 0; }"', NARROW, PROMPT),
+    ('RESULTS_END ", p, 1, 1, 1; }"', 'RESULTS_END ", p, 1, 1, 0; }"', NARROW, PROMPT),
     ("origin.token += BLOCK_K;", "origin.token += BLOCK_K - 1;", NARROW, PROMPT),
     ("origin.inner ? origin.token : origin.head", "origin.token", NARROW, PROMPT),
     ("{tiles.first, blockIdx.y / group,", "{tiles.first, blockIdx.y,", NARROW, PROMPT),
@@ -135,6 +171,45 @@ MUTANTS: list[tuple[str, str, Case, dict[str, int]]] = [
     ("result[j][e] *= rescale[e / 2];", "", NARROW, PROMPT),
     ("        pass_turn(reader);\n", "", TURNS, PROMPT),
     ("    if (reader == READERS - 1) pass_turn(reader);\n", "", TURNS, PROMPT),
+    # 8 bits: barriers and fences
+    ("            barrier_wait(copied(last.number), last.parity);\n", "", PLAIN_8BIT, LONG_8BIT),
+    ("            barrier_wait(v_empty(last.number), last.parity ^ 1);\n", "", PLAIN_8BIT, LONG_8BIT),
+    ("barrier_wait(turned(stage.number), stage.parity ^ 1);", "", PLAIN_8BIT, LONG_8BIT),
+    ("            release(turned(last.number));\n", "", PLAIN_8BIT, LONG_8BIT),
+    ("barrier_start(turned(stage), GROUP / 32);", "barrier_start(turned(stage), 1);", PLAIN_8BIT, LONG_8BIT),
+    ("barrier_start(v_full(stage), GROUP / 32);", "barrier_start(v_full(stage), 1);", TURNS_8BIT, PROMPT),
+    (
+        '            asm volatile("fence.proxy.async.shared::cta;" ::: "memory");  // tensor cores',
+        "            //",
+        NARROW_8BIT,
+        PROMPT,
+    ),
+    ("stage * STAGE_BARRIERS : v_full(stage); };", "stage * 32 : v_full(stage); };", TURNS_8BIT, PROMPT),
+    # 8 bits: values turned
+    ("i % 2 ? 0x7531 : 0x6420", "i % 2 ? 0x6420 : 0x7531", NARROW_8BIT, PROMPT),
+    ("pairs[i / 2 * 2 + 1], i % 2", "pairs[i / 2 * 2], i % 2", NARROW_8BIT, PROMPT),
+    ("m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];\"\n                         : \"=r\"(pairs[0])",
+     "m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];\"\n                         : \"=r\"(pairs[0])", NARROW_8BIT, PROMPT),
+    ("lane / 16 * 16 ^ swizzle(row, VALUES_ROW)", "lane / 16 * 16", NARROW_8BIT, PROMPT),
+    ("warp * 16 ^ swizzle(lane, ROW_BYTES)", "warp * 16", NARROW_8BIT, PROMPT),
+    ("(from_piece ^ column % ROW_BYTES)", "from_piece", TURNS_8BIT, PROMPT),
+    ("column / ROW_BYTES * K_BOX", "column / ROW_BYTES * Q_BOX", NARROW_TILE, PROMPT),
+    ("key / VALUES_ROW * VALUES_BOX + (to_piece", "key / 128 * VALUES_BOX + (to_piece", NARROW_8BIT, PROMPT),
+    ("return key / VALUES_ROW * VALUES_BOX + key % VALUES_ROW;", "return key;", NARROW_8BIT, PROMPT),
+    # 8 bits: weights, scales, results
+    ("satfinite.e4m3x2.f32 low, %2, %1;", "satfinite.e4m3x2.f32 low, %1, %2;", NARROW_8BIT, PROMPT),
+    ("4 * step + e / 2 * 2, h = e % 2 * 2;", "4 * step + e % 2 * 2, h = e / 2 * 2;", NARROW_8BIT, PROMPT),
+    ("WEIGHT_SHIFT = 8;", "WEIGHT_SHIFT = 0;", NARROW_8BIT, PROMPT),
+    ("WEIGHT_SHIFT = 8;", "WEIGHT_SHIFT = 9;", NARROW_8BIT, PROMPT),
+    ("const float scaled = over * v_scale[scale];", "const float scaled = over;", NARROW_8BIT, PROMPT),
+    ("(q_scale[scale] * k_scale[scale])", "k_scale[scale]", NARROW_8BIT, PROMPT),
+    ("blockIdx.z * (heads / group) + blockIdx.y / group : 0", "blockIdx.y / group : 0", NARROW_8BIT, EACH),
+    ("blockIdx.z * (heads / group) + blockIdx.y / group : 0", "blockIdx.z * heads + blockIdx.y : 0", NARROW_8BIT, EACH),
+    ("each_scale ? blockIdx.z", "0 ? blockIdx.z", NARROW_8BIT, EACH),
+    ("        if (halves)\n", "        if (!halves)\n", NARROW_8BIT, EACH),
+    ("j * 8 + threadIdx.x % 4 * 4;", "j * 8 + threadIdx.x % 4 * 2;", NARROW_8BIT, PROMPT),
+    ("store_packet(start + at, four, inside && at < head_dim);", "store_packet(start + at, four, inside);",
+     NARROW_8BIT, PROMPT),
 ]  # fmt: skip
 
 

@@ -1,5 +1,5 @@
-// o = softmax(q k^T / sqrt(head_dim)) v on Hopper's tensor cores, f16 or bf16 with f32 sums; the algorithm is that of
-// FlashAttention-3 (Shah et al., arXiv 2407.08608).
+// o = softmax(q k^T / sqrt(head_dim)) v on Hopper's tensor cores, f16, bf16 or e4m3 with f32 sums; the algorithm is that
+// of FlashAttention-3 (Shah et al., arXiv 2407.08608).
 //
 // A block owns BLOCK_Q queries of a head and walks the keys in tiles of BLOCK_K. One warpgroup loads: the queries once,
 // then tiles of keys and of values into a ring of STAGES slots, as boxes that tensor maps describe; what lies past the
@@ -8,12 +8,13 @@
 //
 // The other warpgroups own 64 queries each. Scores are products of queries and keys from shared memory by
 // wgmma.mma_async; weights go from the registers of the scores into the second product, whose other operand is the
-// tile of values as it lies, transposed by its descriptor. With OVERLAP, the scores of the next tile and the second
+// tile of values as it lies, transposed by its descriptor; in e4m3, which no descriptor transposes, the warps that load
+// turn it first (attention_8bit.cuh), a tile behind the copies. With OVERLAP, the scores of the next tile and the second
 // product of this one are under way while weights are computed. With TURNS, warpgroups start their products one after
 // the other: while one computes weights, another has the tensor cores.
 //
-// Rows of a tile are boxes of 64 elements of a token, or of 32 where HEAD is no multiple of 64: 128 or 64 bytes,
-// swizzled over their length. Boxes of the same tokens follow each other.
+// Rows of a tile are boxes of 128 bytes of a token, or of 64 where a token is no multiple of 128: swizzled over their
+// length. Boxes of the same tokens follow each other.
 //
 // Masks cost only the tiles that the diagonal or the last key falls into. So a block executes prologue + trips * body +
 // masked trips * mask instructions, for any trips.
@@ -23,27 +24,46 @@
 #include "tma.cuh"
 #include "wgmma.cuh"
 
+#if DTYPE_F8E4M3
+using Number = unsigned char;
+constexpr bool TURNED = true;  // whether values are
+#define WGMMA(n) "wgmma.mma_async.sync.aligned.m64n" n "k32.f32.e4m3.e4m3 "
+#define SCORES_END ", p, 1, 1; }"
+#define RESULTS_END ", p, 1, 1; }"
+#else
+using Number = Element;
+constexpr bool TURNED = false;
+#define WGMMA(n) "wgmma.mma_async.sync.aligned.m64n" n "k16.f32." ELEMENT "." ELEMENT " "
+#define SCORES_END ", p, 1, 1, 0, 0; }"
+#define RESULTS_END ", p, 1, 1, 1; }"
+#endif
+
 constexpr unsigned READERS = BLOCK_Q / 64;  // warpgroups that multiply
-constexpr unsigned BOX = HEAD % 64 == 0 ? 64 : 32;
+constexpr unsigned ROW_BYTES = HEAD * sizeof(Number) % 128 == 0 ? 128 : 64;
+constexpr unsigned BOX = ROW_BYTES / sizeof(Number);
 constexpr unsigned BOXES = HEAD / BOX;
-constexpr unsigned ROW_BYTES = BOX * sizeof(Element);
+constexpr unsigned STEP = STEP_BYTES / sizeof(Number);  // keys of one product with values
 constexpr unsigned Q_BOX = BLOCK_Q * ROW_BYTES, K_BOX = BLOCK_K * ROW_BYTES;  // bytes
 constexpr unsigned Q_TILE = BOXES * Q_BOX, K_TILE = BOXES * K_BOX;
-constexpr unsigned KEYS = Q_TILE, VALUES = KEYS + STAGES * K_TILE;  // offsets of the first slots
+constexpr unsigned KEYS = Q_TILE, COPIED = KEYS + STAGES * K_TILE;  // offsets of the first slots: of values as copied
+constexpr unsigned VALUES = COPIED + TURNED * STAGES * K_TILE;      // and as multiplied
 constexpr unsigned BARRIERS = VALUES + STAGES * K_TILE;             // and of the barriers, that of the queries first
+constexpr unsigned STAGE_BARRIERS = TURNED ? 48 : 32;               // bytes of those of a stage
 
 static_assert(COMBINE_THREADS > 0, "of the header, without a second pass here");
 static_assert(BLOCK_K % 16 == 0 && K_BOX % 1024 == 0 && Q_BOX % 1024 == 0, "slots begin where a swizzle does");
 
-#define WGMMA(n, places, adds)                                                          \
-    "{ .reg .pred p; setp.ne.u32 p, " adds ", 0;\n"                                     \
-    "wgmma.mma_async.sync.aligned.m64n" #n "k16.f32." ELEMENT "." ELEMENT " {" places "}, "
+#if DTYPE_F8E4M3
+#include "attention_8bit.cuh"
+#endif
 
-// d = q k, or d + q k if `add`, for 16 columns of the queries and of N keys.
+#define PRODUCT(n, places, adds) "{ .reg .pred p; setp.ne.u32 p, " adds ", 0;\n" WGMMA(#n) "{" places "}, "
+
+// d = q k, or d + q k if `add`, for a step of columns of the queries and of N keys.
 #define DEFINE_SCORES(n, count, q_place, k_place, add_place)                                               \
     __device__ __forceinline__ void multiply_keys(float (&d)[n / 8][4], unsigned long long q,              \
                                                   unsigned long long k, unsigned add) {                    \
-        asm volatile(WGMMA(n, PLACES_##count, add_place) q_place ", " k_place ", p, 1, 1, 0, 0; }"         \
+        asm volatile(PRODUCT(n, PLACES_##count, add_place) q_place ", " k_place SCORES_END                 \
                      : SUMS_##count                                                                        \
                      : "l"(q), "l"(k), "r"(add));                                                          \
     }
@@ -55,15 +75,17 @@ DEFINE_SCORES(80, 40, "%40", "%41", "%42")
 DEFINE_SCORES(96, 48, "%48", "%49", "%50")
 #elif BLOCK_K == 128
 DEFINE_SCORES(128, 64, "%64", "%65", "%66")
-#else
+#elif BLOCK_K == 176
 DEFINE_SCORES(176, 88, "%88", "%89", "%90")
+#else
+DEFINE_SCORES(192, 96, "%96", "%97", "%98")
 #endif
 
-// d += w v, for weights of 16 keys in registers, and N columns of their values.
+// d += w v, for weights of a step of keys in registers, and N columns of their values.
 #define DEFINE_RESULTS(n, count, w0, w1, w2, w3, v_place)                                                            \
     __device__ __forceinline__ void multiply_values(float (&d)[n / 8][4], const unsigned (&w)[4],                    \
                                                     unsigned long long v) {                                          \
-        asm volatile(WGMMA(n, PLACES_##count, "1") "{" w0 ", " w1 ", " w2 ", " w3 "}, " v_place ", p, 1, 1, 1; }"    \
+        asm volatile(PRODUCT(n, PLACES_##count, "1") "{" w0 ", " w1 ", " w2 ", " w3 "}, " v_place RESULTS_END        \
                      : SUMS_##count                                                                                  \
                      : "r"(w[0]), "r"(w[1]), "r"(w[2]), "r"(w[3]), "l"(v));                                          \
     }
@@ -147,7 +169,11 @@ struct Rows {
             for (unsigned j = 0; j < BLOCK_K / 8; ++j) most = fmaxf(most, fmaxf(score[j][2 * h], score[j][2 * h + 1]));
             most = over_quad(most, [](float x, float y) { return fmaxf(x, y); });
             rescale[h] = ex2((greatest[h] - most) * scale);
+#if DTYPE_F8E4M3
+            const float shift = fmaf(most, -scale, WEIGHT_SHIFT);
+#else
             const float shift = most * -scale;
+#endif
             greatest[h] = most;
             sum[h] *= rescale[h];
 #pragma unroll
@@ -163,20 +189,26 @@ struct Rows {
 };
 
 // Grid: x = tiles of queries, y = heads, z = sequences. Tensor maps have boxes of BOX elements of BLOCK_Q or BLOCK_K
-// tokens; `inner`: their second axis is that of the tokens.
+// tokens; `inner`: their second axis is that of the tokens. Scales are those of e4m3, null for others: one each, or with
+// `each_scale` one for every sequence and head of keys; `halves`: o is then f16, not bf16.
 extern "C" __global__ void __launch_bounds__(GROUP * (READERS + 1), 1)
     attention_wgmma(const __grid_constant__ TensorMap q, const __grid_constant__ TensorMap k,
-                    const __grid_constant__ TensorMap v, Element* __restrict__ o, const unsigned queries,
-                    const unsigned keys, const unsigned head_dim, const unsigned heads, const unsigned group,
-                    const unsigned q_pitch, const unsigned q_head, const unsigned inner, const unsigned older) {
+                    const __grid_constant__ TensorMap v, const float* __restrict__ q_scale,
+                    const float* __restrict__ k_scale, const float* __restrict__ v_scale, Element* __restrict__ o,
+                    const unsigned each_scale, const unsigned halves, const unsigned queries, const unsigned keys,
+                    const unsigned head_dim, const unsigned heads, const unsigned group, const unsigned q_pitch,
+                    const unsigned q_head, const unsigned inner, const unsigned older) {
     extern __shared__ __align__(1024) unsigned char shared[];
     const Attention a = {queries, keys, head_dim, heads, 0, group, q_pitch, q_head, 0, 0, 1, BLOCK_Q, 1, older};
     const unsigned slots = static_cast<unsigned>(__cvta_generic_to_shared(shared));
     const unsigned q_full = slots + BARRIERS;
-    const auto k_full = [&](unsigned stage) { return q_full + 8 + stage * 32; };
-    const auto k_empty = [&](unsigned stage) { return q_full + 16 + stage * 32; };
-    const auto v_full = [&](unsigned stage) { return q_full + 24 + stage * 32; };
-    const auto v_empty = [&](unsigned stage) { return q_full + 32 + stage * 32; };
+    const auto k_full = [&](unsigned stage) { return q_full + 8 + stage * STAGE_BARRIERS; };
+    const auto k_empty = [&](unsigned stage) { return q_full + 16 + stage * STAGE_BARRIERS; };
+    const auto v_full = [&](unsigned stage) { return q_full + 24 + stage * STAGE_BARRIERS; };
+    const auto v_empty = [&](unsigned stage) { return q_full + 32 + stage * STAGE_BARRIERS; };
+    // of values as copied, where they are turned; else the same
+    const auto copied = [&](unsigned stage) { return TURNED ? q_full + 40 + stage * STAGE_BARRIERS : v_full(stage); };
+    const auto turned = [&](unsigned stage) { return TURNED ? q_full + 48 + stage * STAGE_BARRIERS : v_empty(stage); };
     const unsigned warp = threadIdx.x / 32, lane = threadIdx.x % 32, tile = a.tile();
     const KeyTiles tiles(a, tile, BLOCK_K);
 
@@ -184,9 +216,13 @@ extern "C" __global__ void __launch_bounds__(GROUP * (READERS + 1), 1)
         barrier_start(q_full, 1);
         for (unsigned stage = 0; stage < STAGES; ++stage) {
             barrier_start(k_full(stage), 1);
-            barrier_start(v_full(stage), 1);
+            barrier_start(copied(stage), 1);
             barrier_start(k_empty(stage), READERS * (GROUP / 32));
             barrier_start(v_empty(stage), READERS * (GROUP / 32));
+            if (TURNED) {
+                barrier_start(v_full(stage), GROUP / 32);
+                barrier_start(turned(stage), GROUP / 32);
+            }
         }
         asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     }
@@ -194,47 +230,71 @@ extern "C" __global__ void __launch_bounds__(GROUP * (READERS + 1), 1)
 
     Stage stage;
     if (warp >= READERS * (GROUP / 32)) {
-#if BLOCK_Q == 128
+#if BLOCK_Q == 128 && DTYPE_F8E4M3
+        asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");  // to turn values with
+#elif BLOCK_Q == 128
         asm volatile("setmaxnreg.dec.sync.aligned.u32 24;");
 #elif BLOCK_Q == 192
         asm volatile("setmaxnreg.dec.sync.aligned.u32 32;");
 #endif
-        if (warp == READERS * (GROUP / 32)) {
-            if (lane == 0)
-                copy_tile(slots, Q_BOX, q, q_full, {tile * BLOCK_Q, blockIdx.y, blockIdx.z, inner != 0});
-            Origin origin = {tiles.first, blockIdx.y / group, blockIdx.z, inner != 0};
+        const bool loads = warp == READERS * (GROUP / 32);
+        if (loads && lane == 0)
+            copy_tile(slots, Q_BOX, q, q_full, {tile * BLOCK_Q, blockIdx.y, blockIdx.z, inner != 0});
+        Origin origin = {tiles.first, blockIdx.y / group, blockIdx.z, inner != 0};
+        const auto load = [&]() {
+            barrier_wait(k_empty(stage.number), stage.parity ^ 1);
+            if (lane == 0) copy_tile(slots + KEYS + stage.number * K_TILE, K_BOX, k, k_full(stage.number), origin);
+            __syncwarp();
+            barrier_wait(turned(stage.number), stage.parity ^ 1);
+            if (lane == 0) copy_tile(slots + COPIED + stage.number * K_TILE, K_BOX, v, copied(stage.number), origin);
+            __syncwarp();
+            origin.token += BLOCK_K;
+            stage.next();
+        };
+#if DTYPE_F8E4M3
+        Stage last;  // whose values are turned
 #pragma unroll 1
-            for (unsigned trip = 0; trip < tiles.trips; ++trip) {
-                barrier_wait(k_empty(stage.number), stage.parity ^ 1);
-                if (lane == 0)
-                    copy_tile(slots + KEYS + stage.number * K_TILE, K_BOX, k, k_full(stage.number), origin);
-                __syncwarp();
-                barrier_wait(v_empty(stage.number), stage.parity ^ 1);
-                if (lane == 0)
-                    copy_tile(slots + VALUES + stage.number * K_TILE, K_BOX, v, v_full(stage.number), origin);
-                __syncwarp();
-                origin.token += BLOCK_K;
-                stage.next();
-            }
+        for (unsigned trip = 0; trip <= tiles.trips; ++trip) {
+            if (loads && trip < tiles.trips) load();
+            if (trip == 0) continue;
+            barrier_wait(copied(last.number), last.parity);
+            barrier_wait(v_empty(last.number), last.parity ^ 1);
+            turn_values(slots + COPIED + last.number * K_TILE, slots + VALUES + last.number * K_TILE);
+            asm volatile("fence.proxy.async.shared::cta;" ::: "memory");  // tensor cores read what was stored
+            __syncwarp();
+            release(turned(last.number));
+            release(v_full(last.number));
+            last.next();
         }
+#else
+#pragma unroll 1
+        for (unsigned trip = 0; loads && trip < tiles.trips; ++trip) load();
+#endif
         return;
     }
 
-#if BLOCK_Q == 128
+#if BLOCK_Q == 128 && DTYPE_F8E4M3
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
+#elif BLOCK_Q == 128
     asm volatile("setmaxnreg.inc.sync.aligned.u32 240;");
 #elif BLOCK_Q == 192
     asm volatile("setmaxnreg.inc.sync.aligned.u32 160;");
 #endif
     const unsigned reader = warp / (GROUP / 32);
     Rows rows;
+#if DTYPE_F8E4M3
+    const unsigned scale = each_scale ? blockIdx.z * (heads / group) + blockIdx.y / group : 0;
+    rows.scale = LOG2_E * rsqrtf(float(head_dim)) * (q_scale[scale] * k_scale[scale]);
+#else
     rows.scale = LOG2_E * rsqrtf(float(head_dim));
+#endif
     rows.unmasked = int(tiles.unmasked - tiles.first);
 #pragma unroll
     for (unsigned h = 0; h < 2; ++h)
         rows.met[h] = int(a.visible(tile, warp * 16 + h * 8 + lane / 4) - tiles.first - lane % 4 * 2);
 
     float score[BLOCK_K / 8][4] = {}, result[HEAD / 8][4] = {}, rescale[2];
-    unsigned weight[BLOCK_K / 16][4];
+    unsigned weight[BLOCK_K / STEP][4];
     const auto multiply_queries = [&](unsigned number) {
         const unsigned long long q_tile = described<ROW_BYTES>(slots + reader * 64 * ROW_BYTES);
         const unsigned long long k_tile = described<ROW_BYTES>(slots + KEYS + number * K_TILE);
@@ -247,10 +307,16 @@ extern "C" __global__ void __launch_bounds__(GROUP * (READERS + 1), 1)
         commit_products();
     };
     const auto multiply_weights = [&](unsigned number) {
+#if DTYPE_F8E4M3
+        const unsigned long long v_tile = described<VALUES_ROW>(slots + VALUES + number * K_TILE);
+        const auto place = [](unsigned key) { return key / VALUES_ROW * VALUES_BOX + key % VALUES_ROW; };
+#else
         const unsigned long long v_tile = described<ROW_BYTES, K_BOX>(slots + VALUES + number * K_TILE);
+        const auto place = [](unsigned key) { return key * ROW_BYTES; };
+#endif
 #pragma unroll
-        for (unsigned step = 0; step < BLOCK_K / 16; ++step)
-            multiply_values(result, weight[step], v_tile + step * ROW_BYTES);
+        for (unsigned step = 0; step < BLOCK_K / STEP; ++step)
+            multiply_values(result, weight[step], v_tile + place(step * STEP) / 16);
         commit_products();
     };
     // The weights as the operand of a product, and the results so far as if computed with them.
@@ -260,11 +326,16 @@ extern "C" __global__ void __launch_bounds__(GROUP * (READERS + 1), 1)
 #pragma unroll
             for (unsigned e = 0; e < 4; ++e) result[j][e] *= rescale[e / 2];
 #pragma unroll
-        for (unsigned step = 0; step < BLOCK_K / 16; ++step)
+        for (unsigned step = 0; step < BLOCK_K / STEP; ++step)
 #pragma unroll
             for (unsigned e = 0; e < 4; ++e) {
+#if DTYPE_F8E4M3
+                const unsigned j = 4 * step + e / 2 * 2, h = e % 2 * 2;
+                weight[step][e] = pack_bytes(score[j][h], score[j][h + 1], score[j + 1][h], score[j + 1][h + 1]);
+#else
                 const float* two = &score[2 * step + e / 2][e % 2 * 2];
                 weight[step][e] = pack(two[0], two[1]);
+#endif
             }
     };
     // Adds the values of a stage, with the weights that are held.
@@ -346,6 +417,13 @@ extern "C" __global__ void __launch_bounds__(GROUP * (READERS + 1), 1)
         const float over = 1 / over_quad(rows.sum[h], [](float x, float y) { return x + y; });
         bool inside;
         const unsigned start = a.row(tile, warp * 16 + h * 8 + lane / 4, inside) * head_dim;
+#if DTYPE_F8E4M3
+        const float scaled = over * v_scale[scale];
+        if (halves)
+            store_row<true>(o + start, result, h, scaled, head_dim, inside);
+        else
+            store_row<false>(o + start, result, h, scaled, head_dim, inside);
+#else
 #pragma unroll
         for (unsigned j = 0; j < HEAD / 8; j += 4) {
             unsigned four[4];
@@ -356,5 +434,6 @@ extern "C" __global__ void __launch_bounds__(GROUP * (READERS + 1), 1)
             const unsigned at = j * 8 + lane % 4 * 8;
             store_packet(o + (start + at), Packet<16>{four[0], four[1], four[2], four[3]}, inside && at < head_dim);
         }
+#endif
     }
 }

@@ -1,0 +1,43 @@
+"""What attention with weights of e4m3 results in: the reference, but for the roundings of these weights."""
+
+import numpy as np
+
+from kernrec.op import Problem, decode_elements, encode_elements
+
+_SHIFT = 256.0
+"""What weights, at most 1, are multiplied by before they are rounded."""
+
+
+def with_rounded_weights(
+    problem: Problem, given: dict[str, np.ndarray], block_k: int, error: float
+) -> tuple[np.ndarray, np.ndarray]:
+    """o with weights of e4m3, sums exact; and how far o may be from it where weights are wrong by a relative `error`.
+
+    A weight is rounded relative to the greatest score of its tile of `block_k` keys and the tiles before; an error
+    takes it to the other neighbor only where it is as near to the middle between them.
+    """
+    d = problem.sizes
+    value = {name: decode_elements(tensor, problem.tensors[name].dtype) for name, tensor in given.items()}
+    q, k, v = (value[name] if problem.layout == "bhsd" else value[name].swapaxes(1, 2) for name in "qkv")
+    scale = {name: np.broadcast_to(value[f"{name}_scale"], (d["batch"], d["kv_heads"])) for name in "qkv"}
+    queries, keys = d["queries"], d["keys"]
+    mask = np.where(np.tri(queries, keys, keys - queries), 0, -np.inf) if d["causal"] else 0.0
+    o, slack = np.empty(q.shape), np.empty(q.shape)
+    for b, h in np.ndindex(d["batch"], d["heads"]):
+        shared = b, h // d["group"]
+        factor = scale["q"][shared] * scale["k"][shared] / np.sqrt(d["head_dim"])
+        scores = q[b, h] @ k[shared].T * factor + mask
+        tiles = np.maximum.reduceat(scores, np.arange(0, keys, block_k), axis=1)
+        met = np.maximum.accumulate(tiles, axis=1).repeat(block_k, axis=1)[:, :keys]
+        held = np.exp(met - scores.max(axis=1, keepdims=True)) / _SHIFT
+        weights = _SHIFT * np.exp(scores - met)
+        low, near, high = (_rounded(weights * factor) * held for factor in (1 - error, 1, 1 + error))
+        share = scale["v"][shared] / np.exp(scores - scores.max(axis=1, keepdims=True)).sum(axis=1, keepdims=True)
+        o[b, h] = near @ v[shared] * share
+        slack[b, h] = (high - low) @ np.abs(v[shared]) * share
+    back = (lambda x: x) if problem.layout == "bhsd" else (lambda x: np.ascontiguousarray(x.swapaxes(1, 2)))
+    return back(o), back(slack)
+
+
+def _rounded(weights: np.ndarray) -> np.ndarray:
+    return decode_elements(encode_elements(weights, "f8e4m3"), "f8e4m3")
