@@ -42,8 +42,15 @@ def recommender() -> Recommender:
     return Recommender([])
 
 
-def answer(recommender: Recommender, op: str, shape: str, layout: str | None = None, dtype: str | None = None):
-    return recommender.recommend(op, "l4", shape, dtype, layout, Query(Objective.LATENCY, top=1))
+def answer(
+    recommender: Recommender,
+    op: str,
+    shape: str,
+    layout: str | None = None,
+    dtype: str | None = None,
+    gpu: str = "l4",
+) -> Recommendation:
+    return recommender.recommend(op, gpu, shape, dtype, layout, Query(Objective.LATENCY, top=1))
 
 
 @pytest.fixture(scope="module")
@@ -52,6 +59,14 @@ def answers(recommender: Recommender) -> list[Recommendation]:
     problems = [(op, shape, layout) for op, shape in SHAPES.items() for layout in {None: 0, LAYOUTS.get(op): 0}]
     batched = answer(recommender, "matmul", "m=9,n=24,k=32,batch=2,activation=2", "nn", "f16")
     return [batched, *(answer(recommender, op, shape, layout) for op, shape, layout in problems)]
+
+
+@pytest.fixture(scope="module")
+def answers_8bit(recommender: Recommender) -> list[Recommendation]:
+    """Problems of 8 bits with scales for rows, or for heads, and for whole tensors."""
+    product, heads = "m=9,n=24,k=32,batch=2", "batch=2,heads=4,kv_heads=2,queries=5,keys=9,head_dim=64,causal=1"
+    shapes = [("matmul", product + ",scales=1"), ("attention", heads + ",scales=1"), ("attention", heads)]
+    return [answer(recommender, op, shape, None, "f8e4m3", "h100-sxm") for op, shape in shapes]
 
 
 def drawn(problem: Problem) -> dict[str, np.ndarray]:
@@ -115,9 +130,14 @@ def expectations(text: str) -> dict[str, np.ndarray]:
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="links with the options of Linux")
-def test_the_values_that_programs_expect_are_those_of_the_op(answers: list[Recommendation], tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["answers", "answers_8bit"])
+def test_the_values_that_programs_expect_are_those_of_the_op(
+    kind: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
     """The program without the kernels, which a stand-in replaces: it is asked only for what it expects."""
-    assert {known.problem.op for known in answers} == {op.name for op in all_ops()}
+    answers: list[Recommendation] = request.getfixturevalue(kind)
+    if kind == "answers":
+        assert {known.problem.op for known in answers} == {op.name for op in all_ops()}
     write_files(tmp_path / "all", emit(answers, "cmake"))
     static = libraries()
     options = ["-std=c++17", "-Wall", "-Wextra", "-Werror", f"-I{toolkit() / 'include'}"]

@@ -51,6 +51,11 @@ PROBLEMS = {
         {"n": 2, "c": 9, "h": 7, "w": 7, "k": 9, "r": 5, "s": 5, "stride": 2, "padding": 2, "groups": 9},
         {"n": 3, "c": 40, "h": 14, "w": 13, "k": 40, "r": 7, "s": 7, "padding": 3, "groups": 40},
     ],
+    "attention_wgmma": [
+        {"heads": 32, "kv_heads": 8, "queries": 2048, "head_dim": 128, "causal": 1},
+        {"batch": 3, "heads": 6, "kv_heads": 2, "queries": 1, "keys": 1000, "head_dim": 64},
+        {"heads": 8, "queries": 300, "keys": 77, "head_dim": 48},
+    ],
     "attention": [
         {"heads": 32, "kv_heads": 8, "queries": 2048, "head_dim": 128, "causal": 1},
         {"batch": 3, "heads": 6, "kv_heads": 2, "queries": 1, "keys": 1000, "head_dim": 64},
@@ -89,6 +94,10 @@ def test_a_kernel_of_one_architecture_is_offered_on_no_other() -> None:
     assert [sm for sm, names in offered.items() if "matmul_wgmma" in names] == [90]
     with pytest.raises(UsageError, match=r"f8e4m3, nt on sm_86; .*; nearest to f8e4m3 is i8"):
         able_kernels("matmul", "f8e4m3", "nt", 86)
+    assert [kernel.name for kernel in able_kernels("attention", "f8e4m3", "bshd", 90)] == ["attention_wgmma"]
+    for sm in (80, 89, 100, 120):
+        with pytest.raises(UsageError, match=rf"f8e4m3, bshd on sm_{sm}; .*; nearest to f8e4m3 is bf16"):
+            able_kernels("attention", "f8e4m3", "bshd", sm)
 
 
 @CASES

@@ -23,7 +23,14 @@ def attentions(draw: st.DrawFn) -> Problem:
     dims = {"batch": size(1, 2), "kv_heads": size(1, 3), "queries": size(1, 5), "head_dim": size(1, 4)}
     dims |= {"heads": dims["kv_heads"] * size(1, 3), "causal": size(0, 1)}
     dims["keys"] = size(dims["queries"] if dims["causal"] else 1, 8)
-    return ATTENTION.problem(draw(st.sampled_from(ATTENTION.dtypes)), draw(st.sampled_from(ATTENTION.layouts)), **dims)
+    dtype = draw(st.sampled_from(ATTENTION.dtypes))
+    if dtype == "f8e4m3":
+        dims |= {"scales": size(0, 1), "output": size(0, 1)}
+    return ATTENTION.problem(dtype, draw(st.sampled_from(ATTENTION.layouts)), **dims)
+
+
+def decoded(problem: Problem, stored: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    return {name: decode_elements(tensor, problem.tensors[name].dtype) for name, tensor in stored.items()}
 
 
 def meeting(d: dict[str, int], query: int) -> int:
@@ -35,21 +42,22 @@ def meeting(d: dict[str, int], query: int) -> int:
 def test_attention_is_its_definition(problem: Problem, seed: int) -> None:
     d = problem.sizes
     stored = inputs(problem, seed)
-    values = {name: decode_elements(tensor, problem.dtype) for name, tensor in stored.items()} | reference(
-        problem, stored
-    )
+    values = decoded(problem, stored) | reference(problem, stored)
     assert values["o"].shape == problem.tensors["o"].shape == problem.tensors["q"].shape
 
     def vector(name: str, batch: int, head: int, token: int) -> np.ndarray:
         return values[name][batch, head, token] if problem.layout == "bhsd" else values[name][batch, token, head]
 
+    def scale(name: str, batch: int, shared: int) -> float:
+        return float(values[f"{name}_scale"][(batch, shared) if d["scales"] else 0]) if d["scaled"] else 1.0
+
     for b, h, i in product(range(d["batch"]), range(d["heads"]), range(d["queries"])):
         shared = h * d["kv_heads"] // d["heads"]
         keys = range(meeting(d, i))
-        weights = [exp(vector("q", b, h, i) @ vector("k", b, shared, j) / sqrt(d["head_dim"])) for j in keys]
-        expected = sum(weight * vector("v", b, shared, j) for j, weight in zip(keys, weights, strict=True)) / sum(
-            weights
-        )
+        factor = scale("q", b, shared) * scale("k", b, shared) / sqrt(d["head_dim"])
+        weights = [exp(vector("q", b, h, i) @ vector("k", b, shared, j) * factor) for j in keys]
+        total = sum(weight * vector("v", b, shared, j) for j, weight in zip(keys, weights, strict=True))
+        expected = total * scale("v", b, shared) / sum(weights)
         assert_allclose(vector("o", b, h, i), expected, atol=1e-12)
 
 
@@ -64,15 +72,18 @@ def test_flops_are_those_of_the_pairs_that_meet(problem: Problem) -> None:
 def test_grouped_queries_share_keys_and_values_in_memory(problem: Problem) -> None:
     d = problem.sizes
     assert d["group"] * d["kv_heads"] == d["heads"]
-    tokens = d["queries"] * d["heads"] + d["keys"] * d["kv_heads"]
-    assert problem.bytes == 2 * d["batch"] * tokens * d["head_dim"] * problem.names["dtype_bytes"]
+    q, kv = d["queries"] * d["heads"], d["keys"] * d["kv_heads"]
+    scales = (d["batch"] * d["kv_heads"] if d["scales"] else 1) if d["scaled"] else 0
+    of_o = 2 if d["scaled"] else problem.names["dtype_bytes"]
+    in_elements = d["batch"] * d["head_dim"] * (q + 2 * kv) * problem.names["dtype_bytes"]
+    assert problem.bytes == in_elements + d["batch"] * d["head_dim"] * q * of_o + 3 * 4 * scales
 
 
 @given(attentions(), st.integers(0, 100))
 def test_layout_moves_values_and_changes_none(problem: Problem, seed: int) -> None:
-    first, other = (ATTENTION.problem("f32", layout, **problem.dim) for layout in ("bhsd", "bshd"))
+    first, other = (ATTENTION.problem(problem.dtype, layout, **problem.dim) for layout in ("bhsd", "bshd"))
     tensors = inputs(first, seed)
-    swapped = {name: np.ascontiguousarray(tensor.swapaxes(1, 2)) for name, tensor in tensors.items()}
+    swapped = tensors | {name: np.ascontiguousarray(tensors[name].swapaxes(1, 2)) for name in "qkv"}
     assert {name: tensor.shape for name, tensor in swapped.items()} == {
         name: tensor.shape for name, tensor in other.tensors.items() if tensor.role == "input"
     }
@@ -106,6 +117,33 @@ def test_heads_and_tokens_that_do_not_fit_together_are_refused(dims: dict[str, i
     with pytest.raises(UsageError) as caught:
         ATTENTION.problem(head_dim=8, **dims)
     assert message in str(caught.value)
+
+
+def test_8_bits_have_scales_for_all_or_for_each_head_of_keys_and_results_in_16_bits() -> None:
+    dims = {"batch": 2, "heads": 4, "kv_heads": 2, "queries": 3, "head_dim": 8}
+    for spelling in ("fp8", "e4m3", "float8_e4m3fn"):
+        assert ATTENTION.problem(spelling, **dims).dtype == "f8e4m3"
+    plain, each = ATTENTION.problem("fp8", **dims), ATTENTION.problem("fp8", **dims, scales=1, output=1)
+    for name in ("q_scale", "k_scale", "v_scale"):
+        assert (plain.tensors[name].shape, each.tensors[name].shape) == ((1,), (2, 2))
+        assert plain.tensors[name].dtype == "f32"
+    assert [problem.tensors["o"].dtype for problem in (plain, each)] == ["bf16", "f16"]
+    for name in ("scales", "output"):
+        with pytest.raises(UsageError, match=f"dimension {name} is 1; it is for f8e4m3, 0 is accepted"):
+            ATTENTION.problem("bf16", **dims, **{name: 1})
+
+
+def test_scores_are_multiplied_by_the_scales_of_queries_and_keys_and_results_by_that_of_values() -> None:
+    problem = ATTENTION.problem("fp8", heads=2, queries=5, head_dim=8)
+    tensors = inputs(problem)
+    twice = {name: 2 * tensors[name] for name in ("q_scale", "k_scale", "v_scale")}
+    halved = tensors | {name: tensors[name] / 2 for name in ("q_scale", "v_scale")}
+    assert_allclose(
+        reference(problem, halved | {"k_scale": twice["k_scale"]})["o"] * 2, reference(problem, tensors)["o"]
+    )
+    assert_allclose(
+        reference(problem, tensors | {"v_scale": twice["v_scale"]})["o"], reference(problem, tensors)["o"] * 2
+    )
 
 
 def test_without_a_mask_there_may_be_more_queries_than_keys() -> None:

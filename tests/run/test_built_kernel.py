@@ -62,7 +62,8 @@ def error_of(problem: Problem, given: dict[str, np.ndarray], output: np.ndarray)
     """The error over what rounding explains."""
     (expected,) = reference(problem, given).values()
     rms = np.sqrt((expected**2).mean())
-    apart = np.abs(decode_elements(output, problem.dtype) - expected) / np.maximum(np.abs(expected), rms)
+    dtype = problem.tensors[problem.definition.outputs[0]].dtype
+    apart = np.abs(decode_elements(output, dtype) - expected) / np.maximum(np.abs(expected), rms)
     return float(apart.max()) / tolerance(problem)
 
 
@@ -110,6 +111,19 @@ def test_a_kernel_is_emulated_on_numpy_arrays(op: str, dtype: str, dims: dict, r
     output = kernel.emulate(*given.values())
     assert output.shape == problem.tensors[problem.definition.outputs[0]].shape
     assert error_of(problem, given, output) <= 1
+
+
+def test_attention_of_8_bits_takes_scales_and_gives_16_bits(recommender: Recommender) -> None:
+    dims = {"heads": 2, "queries": [70], "head_dim": 64, "causal": 1, "scales": 1, "output": 1}
+    shapes = Shapes.of(find_op("attention"), "f8e4m3", None, dims)
+    kernel = build_kernel(recommender, shapes, "h100-sxm", Query(Objective.LATENCY, top=1), None)
+    problem = middle(kernel)
+    given = inputs(problem)
+    output = kernel.emulate(*given.values())
+    assert (list(given), output.dtype) == (["q", "k", "v", "q_scale", "k_scale", "v_scale"], np.float16)
+    assert error_of(problem, given, output) <= 1
+    other = given | {"v_scale": given["v_scale"] * 2}
+    assert error_of(problem, other, output) > 1
 
 
 def test_workspaces_of_one_stream_are_kept_and_grow(recommender: Recommender, driver: EmulatingDriver) -> None:

@@ -67,13 +67,16 @@ inline double attention(const Dims& d, const std::string& layout, const Values& 
     const auto place = [&](long all, long tokens, long which, long token) {
         return (bhsd ? (batch * all + which) * tokens + token : (batch * tokens + token) * all + which) * size;
     };
+    const bool scaled = d.at("scaled");
+    const long scale = d.at("scales") ? batch * kv_heads + shared : 0;
+    const double of_scores = scaled ? t(3, scale) * t(4, scale) : 1, of_values = scaled ? t(5, scale) : 1;
     std::vector<double> scores(static_cast<size_t>(seen));
     double most = -INFINITY;
     for (long key = 0; key < seen; ++key) {
         double score = 0;
         for (long x = 0; x < size; ++x)
             score += t(0, place(heads, queries, head, query) + x) * t(1, place(kv_heads, keys, shared, key) + x);
-        scores[static_cast<size_t>(key)] = score / std::sqrt(static_cast<double>(size));
+        scores[static_cast<size_t>(key)] = score * of_scores / std::sqrt(static_cast<double>(size));
         most = std::max(most, scores[static_cast<size_t>(key)]);
     }
     double sum = 0, total = 0;
@@ -82,7 +85,7 @@ inline double attention(const Dims& d, const std::string& layout, const Values& 
         total += weight;
         sum += weight * t(2, place(kv_heads, keys, shared, key) + element);
     }
-    return sum / total;
+    return sum * of_values / total;
 }
 
 inline double softmax(const Dims& d, const std::string&, const Values& t, long i) {

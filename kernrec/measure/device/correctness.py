@@ -16,6 +16,8 @@ from kernrec.op.data import decode_elements
 _UNIT_ROUNDOFF = {"f64": 2.0**-53, "f32": 2.0**-24, "tf32": 2.0**-24, "f16": 2.0**-11, "bf16": 2.0**-8}
 _INNER_ROUNDOFF = {"f16": 2.0**-11, "bf16": 2.0**-8, "tf32": 2.0 * 2.0**-11}
 """Unit roundoff of the terms of sums: weights in 16 bits, both factors of a product in TF32."""
+_WEIGHT_ROUNDOFF = {"f8e4m3": 2.0**-4}
+"""The same of the weights of attention where the output has another dtype."""
 _SUM_ROUNDOFF = {"f8e4m3": 2.0**-14}
 """Unit roundoff of partial sums by the dtype of what is multiplied, where it is not f32's: Hopper's tensor cores keep
 some 14 bits of sums of 8-bit products (DeepSeek-V3 Technical Report, arXiv 2412.19437, section 3.3.2)."""
@@ -35,7 +37,8 @@ def tolerance(problem: Problem) -> float:
     if output == problem.dtype:
         return rounding(output, terms)
     summed = _SUM_ROUNDOFF.get(problem.dtype, _UNIT_ROUNDOFF["f32"])
-    return _UNIT_ROUNDOFF[output] + _of_sums(summed, terms)
+    weights = _of_terms(_WEIGHT_ROUNDOFF[problem.dtype]) if problem.op == "attention" else 0.0
+    return _UNIT_ROUNDOFF[output] + weights + _of_sums(summed, terms)
 
 
 def tolerances(problem: Problem, kernel: Kernel | None) -> dict[str, float]:
@@ -74,8 +77,13 @@ def rounding(dtype: str, terms: float) -> float:
     sign is not larger.
     """
     rounded = _UNIT_ROUNDOFF[dtype]
-    inner = 0.42 * _INNER_ROUNDOFF.get(dtype, 0.0)
-    return rounded + _LARGEST_DEVIATIONS * inner + _of_sums(min(rounded, _UNIT_ROUNDOFF["f32"]), terms)
+    inner = _of_terms(_INNER_ROUNDOFF.get(dtype, 0.0))
+    return rounded + inner + _of_sums(min(rounded, _UNIT_ROUNDOFF["f32"]), terms)
+
+
+def _of_terms(roundoff: float) -> float:
+    """The largest error of a sum whose terms are rounded, as `rounding` explains."""
+    return _LARGEST_DEVIATIONS * 0.42 * roundoff
 
 
 def _of_sums(roundoff: float, terms: float) -> float:

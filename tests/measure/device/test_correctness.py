@@ -9,6 +9,7 @@ from kernrec.measure.device.correctness import compare, tolerance, tolerances
 from kernrec.measure.device.interface import OutputError
 from kernrec.op import find_op
 from kernrec.op.data import encode_elements, inputs, reference
+from tests.helpers.attention_8bit import with_rounded_weights
 
 MATMUL = find_op("matmul")
 
@@ -121,6 +122,22 @@ def test_a_declared_output_is_held_to_what_the_spec_says_or_to_rounding_of_both_
     assert alone["y"] == pytest.approx(2.0 * given["y"])
     assert allowed(f'flops = "2000000 * n", tensors = {{ {y} }} }}')["y"] > 5 * alone["y"]
     assert allowed(f"tolerance = 0.25, tensors = {{ {y} }}, {counts} }}") == {"y": 0.25, "counts": 0.25}
+
+
+def test_attention_of_8_bits_may_be_off_by_its_weights_and_a_wrong_scale_is_not() -> None:
+    attention = find_op("attention")
+    problem = attention.problem("fp8", heads=2, queries=64, head_dim=64)
+    given = inputs(problem)
+    expected = reference(problem, given)["o"]
+    rounded, _ = with_rounded_weights(problem, given, 128, 0.0)
+    allowed = tolerance(problem)
+    errors = compare(encode_elements(rounded, "bf16").reshape(-1), "bf16", expected, np, allowed, "")
+    assert 0.02 < errors.largest <= allowed < 0.3
+    for name in ("q_scale", "k_scale", "v_scale"):
+        other = reference(problem, given | {name: given[name] * 1.5})["o"]
+        assert compare(encode_elements(other, "bf16").reshape(-1), "bf16", expected, np, 0.0, "").largest > allowed
+    product = MATMUL.problem("fp8", m=64, n=64, k=64)
+    assert tolerance(product) < 0.1 * allowed
 
 
 def test_tf32_has_the_tolerance_of_its_products() -> None:
