@@ -2,6 +2,7 @@
 
 from itertools import product
 from math import exp, sqrt
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from numpy.testing import assert_allclose
 
 from kernrec.errors import UsageError
 from kernrec.op import Problem, decode_elements, find_op, inputs, reference
+from kernrec.op.dtype import ELEMENT_BYTES
 
 ATTENTION = find_op("attention")
 
@@ -74,8 +76,9 @@ def test_grouped_queries_share_keys_and_values_in_memory(problem: Problem) -> No
     assert d["group"] * d["kv_heads"] == d["heads"]
     q, kv = d["queries"] * d["heads"], d["keys"] * d["kv_heads"]
     scales = (d["batch"] * d["kv_heads"] if d["scales"] else 1) if d["scaled"] else 0
-    of_o = 2 if d["scaled"] else problem.names["dtype_bytes"]
-    in_elements = d["batch"] * d["head_dim"] * (q + 2 * kv) * problem.names["dtype_bytes"]
+    size = ELEMENT_BYTES[problem.dtype]
+    of_o = 2 if d["scaled"] else size
+    in_elements = d["batch"] * d["head_dim"] * (q + 2 * kv) * size
     assert problem.bytes == in_elements + d["batch"] * d["head_dim"] * q * of_o + 3 * 4 * scales
 
 
@@ -120,7 +123,7 @@ def test_heads_and_tokens_that_do_not_fit_together_are_refused(dims: dict[str, i
 
 
 def test_8_bits_have_scales_for_all_or_for_each_head_of_keys_and_results_in_16_bits() -> None:
-    dims = {"batch": 2, "heads": 4, "kv_heads": 2, "queries": 3, "head_dim": 8}
+    dims: dict[str, Any] = {"batch": 2, "heads": 4, "kv_heads": 2, "queries": 3, "head_dim": 8}
     for spelling in ("fp8", "e4m3", "float8_e4m3fn"):
         assert ATTENTION.problem(spelling, **dims).dtype == "f8e4m3"
     plain, each = ATTENTION.problem("fp8", **dims), ATTENTION.problem("fp8", **dims, scales=1, output=1)
@@ -130,7 +133,7 @@ def test_8_bits_have_scales_for_all_or_for_each_head_of_keys_and_results_in_16_b
     assert [problem.tensors["o"].dtype for problem in (plain, each)] == ["bf16", "f16"]
     for name in ("scales", "output"):
         with pytest.raises(UsageError, match=f"dimension {name} is 1; it is for f8e4m3, 0 is accepted"):
-            ATTENTION.problem("bf16", **dims, **{name: 1})
+            ATTENTION.problem("bf16", **dims | {name: 1})
 
 
 def test_scores_are_multiplied_by_the_scales_of_queries_and_keys_and_results_by_that_of_values() -> None:

@@ -5,10 +5,12 @@ import numpy as np
 import pytest
 from hypothesis import given as for_all
 from hypothesis import strategies as st
+from on_gpu import Card, Code, NoGPUError, Prepared, arguments, find_card
 
 from kernrec.gpu import limits
 from kernrec.kernel import Kernel, Space, bind_launches, find_kernel
-from kernrec.op import encode_elements, inputs
+from kernrec.measure.device.correctness import compare, tolerance
+from kernrec.op import encode_elements, inputs, reference
 from kernrec.profile.probe_profile import emulate_config, profile_variant
 from tests.helpers.attention import (
     WGMMA,
@@ -84,7 +86,7 @@ SHAPES = (
     {"heads": 1, "queries": 131, "keys": 150, "causal": 1},
     {"heads": 2, "queries": 5, "keys": 5, "causal": 1},
 )
-SCALED = ({}, {"scales": 1}, {"output": 1})
+SCALED: tuple[dict[str, int], ...] = ({}, {"scales": 1}, {"output": 1})
 """What of 8 bits is tried in turn: one scale a tensor or one a head of keys, results in bf16 or f16."""
 
 
@@ -113,6 +115,46 @@ def test_every_value_of_every_tunable_is_among_the_cases_but_the_widest_splits()
         for tunable in kernel.tunables:
             seen = {case[1][tunable.name] for case in CASES if case[0] is kernel}
             assert seen == {value for value in tunable.values if tunable.name != "split_keys" or value <= 4}
+
+
+@pytest.fixture(scope="module")
+def card() -> Card:
+    try:
+        return find_card()
+    except NoGPUError as error:
+        pytest.skip(str(error))
+
+
+@pytest.mark.gpu
+@EACH_CASE
+def test_attention_on_a_card_is_as_near_as_what_is_measured_must_be(card: Card, case: Case) -> None:
+    kernel, config, dtype, dim = case
+    if not kernel.runs_on(dtype, card.sm):
+        pytest.skip(f"{kernel.name} has no {dtype} on {card.name}, sm_{card.sm}")
+    code = Code(assembled(kernel, config, dtype, "bhsd", card.sm))
+    for number, shape in enumerate(SHAPES):
+        problem = problem_of(dtype, dim, shape, kernel.layouts[number % 2])
+        if not kernel.fits(config, problem, limits(card.sm)):
+            continue
+        given = inputs(problem, number)
+        prepared = Prepared(kernel, config, problem, card.sm, code, given)
+        prepared.launch()
+        o, output = prepared.outputs()["o"].reshape(-1), problem.tensors["o"].dtype
+        error = compare(o, output, reference(problem, given)["o"], np, tolerance(problem), "reference")
+        assert (error.unwritten, error.largest <= error.tolerance) == (0, True), (problem.key, error)
+
+
+@pytest.mark.every(3)
+@EACH_CASE
+def test_arguments_have_the_sizes_that_the_kernel_expects(case: Case) -> None:
+    kernel, _, dtype, dim = case
+    problem = problem_of(dtype, dim, SHAPES[0])
+    config = fitting(case, problem)
+    addresses = {name: np.uint64(1) for name in [*problem.tensors, *(space.name for space in kernel.workspaces)]}
+    module = module_of(*code_of(kernel, config, dtype))
+    for launch in bind_launches(kernel, config, problem, sm_of(kernel, dtype)):
+        sizes = [np.asarray(argument).nbytes for argument in arguments(launch, addresses)]
+        assert sizes == [parameter.size for parameter in module.functions[launch.entry].parameters]
 
 
 @pytest.mark.parametrize("split_keys", [8, 16, 32])
