@@ -4,7 +4,9 @@
 becomes `new`; `when` says what the configs have that meet the broken place, and `dtype`, `layout` and `sm` which case,
 where it is not the kernel's first dtype and layout on sm_86. A mutant counts as noticed where one of the runs of
 test_kernels.py computes a wrong result, leaves a result unwritten, races, accesses memory out of bounds, deadlocks or
-does not end.
+does not end. Where none of these runs meets the broken place, `dims` are those of a problem that does.
+
+Tables `equivalent` are changes that break nothing, with the reason (`why`): no run may notice them.
 
 A kernel whose own test file breaks copies of it says so instead: `tried_by = "test_attention.py"`.
 """
@@ -14,12 +16,15 @@ import tomllib
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import kernrec.kernel
-from kernrec.kernel import all_kernels, find_kernel
+from kernrec.kernel import Kernel, all_kernels, find_kernel
+from kernrec.op import Problem, find_op
 from kernrec.ptx import EmulationError
-from tests.helpers.trial import Case, Run, flaws, given_inputs, run, runs
+from tests.helpers.kernel_code import Config
+from tests.helpers.trial import Case, Run, flaws, given_inputs, run, runs, space
 
 pytestmark = pytest.mark.slow
 
@@ -43,6 +48,8 @@ class Mutant:
     dtype: str | None = None
     layout: str | None = None
     sm: int = 86
+    dims: dict[str, int] = field(default_factory=dict)
+    why: str = ""
 
     def __str__(self) -> str:
         return f"{self.kernel}: {self.breaks}"
@@ -59,7 +66,14 @@ class Mutant:
         return dataclasses.replace(sound, kernel=dataclasses.replace(sound.kernel, source=source))
 
     def runs(self) -> list[Run]:
-        """The suite's runs of the configs that meet the broken place, a code after the other."""
+        """The suite's runs of the configs that meet the broken place, a code after the other; or, of its own problem,
+        that of the first such config."""
+        if self.dims:
+            case = self.sound
+            problem = find_op(case.kernel.op).problem(dtype=case.dtype, layout=case.layout, **self.dims)
+            of_case = space(case)
+            configs = (of_case.config(int(row)) for row in np.flatnonzero(of_case.valid(problem)))
+            return [(next(config for config in configs if self.when.items() <= config.items()), problem)]
         chosen = [(c, p) for c, p in runs(self.sound) if self.when.items() <= c.items()]
         order = list(dict.fromkeys(self.code(config) for config, _ in chosen))
         return sorted(chosen, key=lambda run: order.index(self.code(run[0])))
@@ -76,24 +90,30 @@ MUTANTS = [
     if kernel not in ELSEWHERE
     for given in content["mutant"]
 ]
+EQUIVALENT = [Mutant(kernel, **given) for kernel, content in FILES.items() for given in content.get("equivalent", [])]
+OF_THEIR_OWN = list(
+    {(m.kernel, *m.when.items(), *m.dims.items()): m for m in [*MUTANTS, *EQUIVALENT] if m.dims}.values()
+)
+"""A mutant for each problem that mutants have and the suite's runs do not."""
 
 
 def noticed(mutant: Mutant) -> bool:
     """Whether one of the suite's runs of a mutant fails."""
-    broken = mutant.broken
-    for config, problem in mutant.runs():
-        given = given_inputs(problem)
-        try:
-            outputs = run(broken, config, problem, given, budget=BUDGET)
-        except EmulationError:
-            return True
-        if flaws(problem, given, outputs):
-            return True
-    return False
+    return any(fails(mutant.broken, config, problem) for config, problem in mutant.runs())
+
+
+def fails(case: Case, config: Config, problem: Problem) -> bool:
+    """Whether a run ends in an error or leaves a wrong result."""
+    given = given_inputs(problem)
+    try:
+        outputs = run(case, config, problem, given, budget=BUDGET)
+    except EmulationError:
+        return True
+    return bool(flaws(problem, given, outputs))
 
 
 @pytest.mark.parametrize("kernel", all_kernels(), ids=lambda kernel: kernel.name)
-def test_every_kernel_has_mutants(kernel) -> None:
+def test_every_kernel_has_mutants(kernel: Kernel) -> None:
     if kernel.name in ELSEWHERE:
         text = FOLDER.with_name(ELSEWHERE[kernel.name]).read_text(encoding="utf-8")
         assert kernel.name in text
@@ -110,7 +130,7 @@ def test_every_header_has_mutants() -> None:
             assert any(mutant.old in header.read_text() for mutant in MUTANTS), header.name
 
 
-@pytest.mark.parametrize("mutant", MUTANTS, ids=str)
+@pytest.mark.parametrize("mutant", [*MUTANTS, *EQUIVALENT], ids=str)
 def test_a_mutant_changes_one_place_of_the_source(mutant: Mutant) -> None:
     assert mutant.sound.kernel.source.count(mutant.old) == 1, f"{mutant.old!r} must occur once"
 
@@ -120,3 +140,17 @@ def test_a_mutant_changes_one_place_of_the_source(mutant: Mutant) -> None:
 def test_a_mutant_is_noticed(mutant: Mutant) -> None:
     assert mutant.runs(), f"no run of the suite has {mutant.when}"
     assert noticed(mutant)
+
+
+@pytest.mark.every(6)
+@pytest.mark.parametrize("mutant", EQUIVALENT, ids=str)
+def test_a_change_that_breaks_nothing_is_not_noticed(mutant: Mutant) -> None:
+    assert mutant.why
+    assert mutant.runs(), f"no run of the suite has {mutant.when}"
+    assert not noticed(mutant)
+
+
+@pytest.mark.parametrize("mutant", OF_THEIR_OWN, ids=str)
+def test_the_sound_kernel_passes_on_a_problem_that_a_mutant_needs(mutant: Mutant) -> None:
+    [(config, problem)] = mutant.runs()
+    assert not fails(mutant.sound, config, problem)
