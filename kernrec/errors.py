@@ -67,6 +67,10 @@ _SHORTEST_PREFIX = 3
 """Letters of a known name that what was given begins with: many words begin with `m`."""
 _LEAST_SIMILARITY = 0.5
 """Half of the letters in common and in the same order, as `u7` and `u8`."""
+_NEAR = 0.6
+"""Similarity from which on the others need not be listed: `speed` has half of its letters in common with `edp`."""
+_FEW = 12
+"""Names that are all listed where none is near."""
 
 
 def _similarity(wanted: str, name: str) -> tuple[float, bool]:
@@ -74,6 +78,12 @@ def _similarity(wanted: str, name: str) -> tuple[float, bool]:
     from difflib import SequenceMatcher  # only when an error is made
 
     return SequenceMatcher(None, wanted, name, autojunk=False).ratio(), sorted(wanted) == sorted(name)
+
+
+def _is_near(wanted: str, name: str) -> bool:
+    first, second = fold(wanted), fold(name)
+    begins = bool(first) and (first.startswith(second) or second.startswith(first))
+    return begins or _similarity(first, second)[0] >= _NEAR
 
 
 def unknown(kind: str, given: object, known: Iterable[str], see: str | None = None) -> UsageError:
@@ -86,10 +96,11 @@ def unknown(kind: str, given: object, known: Iterable[str], see: str | None = No
         see: The command that lists all of them, if there is one.
     """
     names = list(known)
-    close = nearest(str(given)[:_LONGEST], names)
-    if close:
+    wanted = str(given)[:_LONGEST]
+    close = nearest(wanted, names)
+    if close and (len(names) > _FEW or _is_near(wanted, close[0])):
         hint = f"did you mean {' or '.join(close)}?"
-    elif len(names) <= 12:
+    elif len(names) <= _FEW:
         hint = f"known: {', '.join(names)}" if names else "there are none"
     else:
         hint = f"{len(names)} are known"

@@ -36,3 +36,10 @@ def test_the_command_that_lists_them_is_named() -> None:
 
 def test_what_a_message_quotes_cannot_act_on_a_terminal() -> None:
     assert str(UsageError("a\x1b[2Jb\nc \u202e é")) == r"a\x1b[2Jb\nc \u202e é"
+
+
+def test_all_of_a_few_names_are_listed_where_none_is_near() -> None:
+    objectives = ["pareto", "latency", "energy", "edp"]
+    assert str(unknown("objective", "speed", objectives)).endswith("; known: pareto, latency, energy, edp")
+    assert str(unknown("objective", "enrgy", objectives)).endswith("; did you mean energy?")
+    assert str(unknown("objective", "lat", objectives)).endswith("; did you mean latency?")

@@ -106,7 +106,9 @@ def _run(arguments: Sequence[str]) -> int:
     except KernrecError as error:
         return _fail(str(error), error.exit_status)
     except TyperException as error:
-        return _fail(error.format_message().replace("\n", " "), 2)
+        from kernrec.cli.misuse import sentence
+
+        return _fail(sentence(error), 2)
     except (KeyboardInterrupt, typer.Abort):
         return _fail("interrupted", 130)
     except BrokenPipeError:

@@ -2,12 +2,15 @@
 
 import json
 import sys
+from math import prod
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from kernrec.errors import UsageError
+
+_MOST_THREADS = 1024  # of a block
 
 
 def emulate(
@@ -58,7 +61,7 @@ def emulate(
         source,
         entry,
         extents("--grid", grid),
-        extents("--block", block),
+        block_extents(block),
         read,
         sm=sm,
         defines=dict(_macro(text) for text in define or []),
@@ -75,6 +78,14 @@ def emulate(
     for metric, count in sorted(counts.items()):
         print(f"{metric:{width}}  {count}")
     print("note: counted by the emulator, not measured on a GPU", file=sys.stderr)
+
+
+def block_extents(text: str) -> list[int]:
+    """Threads of a block along each axis, as `--block` has them."""
+    block = extents("--block", text)
+    if (threads := prod(block)) > _MOST_THREADS:
+        raise UsageError(f"--block {text!r}: {threads} threads, where 1 to {_MOST_THREADS} are possible")
+    return block
 
 
 def extents(flag: str, text: str) -> list[int]:

@@ -20,6 +20,8 @@ def load_spec(spec: Path, source: Path) -> tuple[Kernel, list[str]]:
     if spec.suffix == ".json":
         return load_t1(spec, source)
     kernel = load_kernel(spec)
+    if not source.is_file():
+        raise UsageError(f"{source} cannot be read: there is no such file")
     if kernel.source_name != source.name or spec.resolve().parent != source.resolve().parent:
-        raise UsageError(f"{spec} describes {kernel.source_name} beside it, not {source}")
+        raise UsageError(f"{spec} describes {spec.parent / kernel.source_name}, not {source}")
     return kernel, []

@@ -68,6 +68,37 @@ REFINE = ("refine", "--op", "matmul", "--shape", "m=64,n=64,k=64")
         (("search", "--op", "matmul", "--shape", "m=1,n=1,k=1", "--budget", "5"), "such as 30m or 200configs"),
         ((*EXPLAIN, "--top", "0"), "at least 1 is accepted"),
         ((*EXPLAIN, "--db", "broken.json"), "is not a DuckDB database"),
+        ((*EXPLAIN, "--objective", "speed"), "unknown objective 'speed'; known: "),
+        (("recomend", "--op", "mm"), "unknown command 'recomend'; did you mean recommend? (`kernrec --help`"),
+        (("frobnicate",), "unknown command 'frobnicate'; 19 are known (`kernrec --help` lists them)"),
+        (("db", "inof"), "unknown command 'inof'; did you mean info? (`kernrec db --help` lists them)"),
+        (
+            (*REFINE, "--gpus", "t4"),
+            "unknown option '--gpus'; did you mean --gpu? (`kernrec refine --help` lists them)",
+        ),
+        (
+            ("recommend", "--op", "mm", *MNK),
+            "--gpu is missing; expected: GPU name or alias (`kernrec gpus` lists them)",
+        ),
+        (("recommend", "--op", "mm", *MNK, "--gpu"), "--gpu has no value"),
+        (("recommend", "--op", "mm", *MNK, "--gpu", "t4", "--top", "x"), "--top 'x': a whole number is expected"),
+        (("recommend", "--op", "mm", *MNK, "--gpu", "t4", "--emit", "rust"), "unknown format to emit 'rust'; known: "),
+        (("monitor", "--pid", "abc"), "--pid 'abc': a whole number is expected"),
+        (("gpus", "t4"), "unexpected argument 't4' (`kernrec gpus --help` shows what is accepted)"),
+        (("db", "remote", "add", "team"), "URL is missing; expected: s3://, gs://"),
+        (("report", "--op", "mm", "--gpu", "t4"), "--html is missing; expected: file to write"),
+        (
+            ("analyze", "none.cu", "--spec", "twice.toml", "--gpu", "t4"),
+            "none.cu cannot be read: there is no such file",
+        ),
+        (
+            ("analyze", "folder/twice.cu", "--spec", "twice.toml", "--gpu", "t4"),
+            "twice.toml describes twice.cu, not folder/twice.cu",
+        ),
+        (
+            ("emulate", "twice.cu", "x=f32[32]", "--block", "64,32"),
+            "--block '64,32': 2048 threads, where 1 to 1024 are",
+        ),
     ],
 )
 def test_misuse_is_one_line_and_writes_nothing(command: tuple[str, ...], message: str, tmp_path: Path) -> None:
@@ -75,6 +106,7 @@ def test_misuse_is_one_line_and_writes_nothing(command: tuple[str, ...], message
     (tmp_path / "twice.toml").write_text(SPEC)
     (tmp_path / "broken.json").write_text("{ broken")
     (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "twice.cu").write_text(SOURCE)
     before = sorted(tmp_path.rglob("*"))
     done = run_here(*command, cwd=tmp_path, home=tmp_path / "home")
     assert done.returncode == 2

@@ -1,0 +1,55 @@
+"""Command lines that Typer cannot read: a line that says what was given, what is expected, and the nearest choice."""
+
+import re
+from typing import Any
+
+from typer.exceptions import TyperException
+
+from kernrec.errors import unknown
+
+_WHOLE = {"int": "a whole number", "integer": "a whole number", "float": "a number"}
+
+
+def sentence(error: TyperException) -> str:
+    """The line for an error of Typer's parser; its own text where nothing better is known."""
+    text, context = error.format_message(), getattr(error, "ctx", None)
+    parameter = getattr(error, "param", None)
+    option = getattr(error, "option_name", None)
+    if option and "requires an argument" in text:
+        return f"{option} has no value" + (f"; expected: {_help_of(context, option)}" if context else "")
+    if context is None:
+        return text.replace("\n", " ")
+    lists = f"{context.command_path} --help"
+    if option and "No such option" in text:
+        return str(unknown("option", option, _options(context), lists))
+    if match := re.match(r"No such command '(.*?)'", text, re.DOTALL):
+        return str(unknown("command", match[1], getattr(context.command, "commands", {}), lists))
+    if match := re.match(r"Got unexpected extra argument\S* \((.*)\)$", text, re.DOTALL):
+        return f"unexpected argument {match[1].split()[0]!r} (`{lists}` shows what is accepted)"
+    if parameter is None:
+        return text.replace("\n", " ")
+    if text.startswith("Missing"):
+        return f"{_name(parameter)} is missing; expected: {_help(parameter)}"
+    if match := re.match(r"'(.*)' is not a valid (\w+)", error.message, re.DOTALL):
+        return f"{_name(parameter)} {match[1]!r}: {_WHOLE.get(match[2], match[2])} is expected"
+    return text.replace("\n", " ")
+
+
+def _options(context: Any) -> list[str]:
+    return [name for parameter in context.command.params for name in parameter.opts if name.startswith("-")]
+
+
+def _name(parameter: Any) -> str:
+    """A parameter as it is written: an option by its long name, an argument in capitals."""
+    options = [name for name in parameter.opts if name.startswith("--")]
+    return options[0] if options else str(parameter.name).upper()
+
+
+def _help(parameter: Any) -> str:
+    text = str(getattr(parameter, "help", None) or "a value").rstrip(".")
+    return text[:1].lower() + text[1:] if text[1:2].islower() else text
+
+
+def _help_of(context: Any, option: str) -> str:
+    """The help sentence of an option."""
+    return next((_help(parameter) for parameter in context.command.params if option in parameter.opts), "a value")
