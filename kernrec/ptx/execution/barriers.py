@@ -11,6 +11,8 @@ import numpy as np
 from kernrec.ptx.instructions.decoder import OperandResolver, unsupported
 from kernrec.ptx.ir.operand import Immediate, Negated, Operand
 from kernrec.ptx.ir.program import Instruction
+from kernrec.ptx.state.batch import WARP
+from kernrec.ptx.state.race_detector import RaceDetector
 from kernrec.ptx.state.types import Array
 
 WAITS = np.iinfo(np.int64).max - 1  # position of a lane that waits
@@ -32,8 +34,10 @@ class _Reduction(NamedTuple):
 class Barriers:
     """Which lanes of a batch wait at which barrier, and where they go on."""
 
-    def __init__(self, operands: OperandResolver) -> None:
+    def __init__(self, operands: OperandResolver, races: RaceDetector | None) -> None:
+        """`races`: is told who passes a barrier."""
         shape = operands.lanes.shape
+        self._races = races
         self.passed = 0  # barriers that blocks passed
         self.waiting_at = np.full(shape.lanes, -1, np.int64)  # barrier that each lane waits at, or -1
         self.resume = np.zeros(shape.lanes, np.int64)  # basic block where each waiting lane goes on
@@ -88,6 +92,9 @@ class Barriers:
             for block, barrier in zip(block_of[mask], number[mask], strict=True):
                 key = (int(block), int(barrier))
                 self._arrived[key] = self._arrived.get(key, 0) + 1
+            if self._races is not None:
+                for lane in np.unique(np.flatnonzero(mask) // WARP) * WARP:
+                    self._races.reach((int(block_of[lane]), int(number[lane])), int(lane) // WARP)
         else:
             positions[mask] = WAITS
             self.resume[mask] = after
@@ -100,25 +107,22 @@ class Barriers:
     def _values(self, operand: Operand) -> Array:
         return self._operands.row(operand, "u32").astype(np.int64)
 
-    def release(self, live: Array, positions: Array) -> Array | None:
+    def release(self, live: Array, positions: Array) -> None:
         """Lets the lanes at every complete barrier go on.
 
         Args:
             live: bool, (lanes).
             positions: basic block of each lane; set for those that go on.
-
-        Returns:
-            The blocks that passed a barrier, bool by position in the batch; None where none did.
         """
         if not (self.waiting_at >= 0).any():
-            return None
+            return
         waiting, alive = self.waiting_at.reshape(self._by_block), live.reshape(self._by_block)
-        passed = np.zeros(self._by_block[0], np.bool_)
         for block in np.flatnonzero((waiting >= 0).any(axis=1)):
             for number in np.unique(waiting[block][waiting[block] >= 0]):
                 here = waiting[block] == number
                 key = (int(block), int(number))
-                expected = self._expected.get(key, int(np.count_nonzero(alive[block])))
+                everyone = int(np.count_nonzero(alive[block]))
+                expected = self._expected.get(key, everyone)
                 if int(np.count_nonzero(here)) + self._arrived.get(key, 0) < expected:
                     continue
                 self._arrived.pop(key, None)
@@ -126,8 +130,15 @@ class Barriers:
                 mask = np.zeros(self._by_block, np.bool_)
                 mask[block] = here
                 self._open(mask.reshape(-1), positions)
-                passed[block] = True
-        return passed if passed.any() else None
+                if self._races is not None:
+                    self._tell(self._races, key, mask, expected >= everyone)
+
+    def _tell(self, races: RaceDetector, key: tuple[int, int], mask: Array, is_whole: bool) -> None:
+        """Lanes of a block pass a barrier; `is_whole`: all lanes of it take part."""
+        if is_whole:
+            races.pass_barrier(np.arange(len(mask)) == key[0])
+        else:
+            races.pass_some(key, np.unique(np.flatnonzero(mask) // WARP))
 
     def _open(self, mask: Array, positions: Array) -> None:
         if self._reduction is not None:

@@ -82,7 +82,7 @@ class Scheduler:
         if issue is not None:
             self.pieces = straightened(operands.function, issue)
         self._goes_on = frozenset(block.index for piece in self.pieces for block in piece[1:])
-        self.barriers = Barriers(operands)
+        self.barriers = Barriers(operands, memory.races)
         self.cluster_barrier = ClusterBarrier(operands.lanes.shape)
         self.decoded: list[DecodedBlock | None] = [None] * len(operands.function.blocks)
         # Trips that are left out would leave phases of barriers in memory out, too.
@@ -334,10 +334,8 @@ class Scheduler:
 
     def _release(self) -> None:
         live, races = self.live.mask, self.memory.races
-        passed = self.barriers.release(live, self.positions)
+        self.barriers.release(live, self.positions)
         together = self.cluster_barrier.release(live, self.positions)
-        if races is not None and passed is not None:
-            races.pass_barrier(passed)
         if races is not None and together is not None:
             races.pass_cluster_barrier(together)
 

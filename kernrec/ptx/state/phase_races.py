@@ -36,6 +36,7 @@ class PhaseRaceDetector(RaceDetector):
         super().__init__(lanes, size)
         shape = lanes.shape
         self.clocks = VectorClocks(shape.lanes // WARP)
+        self._reached: dict[tuple[int, int], list[Array]] = {}  # by barrier: what those know that did not wait
         self._warps_per_cluster = self.warps_per_block * shape.cluster_blocks
         self.start_batch()
 
@@ -48,12 +49,24 @@ class PhaseRaceDetector(RaceDetector):
         self._read = np.zeros((self._warps_per_cluster, size), np.int32)
         self._tile_read = np.zeros((self._warps_per_cluster, size // PIECE), np.int32)
         self._ended = np.zeros(self.lanes.shape.blocks, np.bool_)
+        self._reached.clear()
         self.clocks.start_batch()
         self.tensor_reads.start_batch()
 
     def pass_barrier(self, blocks: Array) -> None:
         """The warps of each of these blocks pass a barrier; bool, by position in the batch."""
         self._join(blocks, 1)
+
+    def reach(self, barrier: tuple[int, int], warp: int) -> None:
+        """A warp arrives at a barrier of some lanes (block, number) and does not wait."""
+        self._reached.setdefault(barrier, []).append(self.clocks.snapshot(warp))
+
+    def pass_some(self, barrier: tuple[int, int], warps: Array) -> None:
+        """These warps waited at a barrier of some lanes of a block, and know now what all know that arrived there."""
+        self.clocks.join(warps, self._reached.pop(barrier, []))
+        blocks = np.zeros(self.lanes.shape.blocks, np.bool_)
+        blocks[barrier[0]] = True
+        self.tensor_reads.pass_barrier(blocks)
 
     def pass_cluster_barrier(self, blocks: Array) -> None:
         """The warps of each cluster of these blocks pass a barrier; bool, by position in the batch."""

@@ -81,6 +81,15 @@ class RaceDetector:
         blocks[self.lanes.shape.block_of[lanes]] = True
         self.pass_barrier(blocks)
 
+    def reach(self, barrier: tuple[int, int], warp: int) -> None:
+        """A warp arrives at a barrier of some lanes (block, number) and does not wait."""
+
+    def pass_some(self, barrier: tuple[int, int], warps: Array) -> None:
+        """These warps waited at a barrier of some lanes of a block (block, number) and go on."""
+        blocks = np.zeros(self.lanes.shape.blocks, np.bool_)
+        blocks[barrier[0]] = True
+        self.pass_barrier(blocks)
+
     def pass_cluster_barrier(self, blocks: Array) -> None:
         """Blocks passed the barrier of their cluster; bool, by position in the batch."""
         self.pass_barrier(blocks)

@@ -6,6 +6,8 @@ consistency model": release and acquire patterns). Copies that a barrier counts 
 time is the number of its phases: who saw a phase complete saw the copies of it.
 """
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from kernrec.ptx.state.types import Array
@@ -83,7 +85,10 @@ class VectorClocks:
         if row is not None:
             np.maximum(self.seen[warp], row, out=self.seen[warp])
 
-    def join(self, warps: Array) -> None:
-        """Warps pass a barrier together."""
-        self.seen[warps] = self.seen[warps].max(axis=0)
+    def join(self, warps: Array, snapshots: Sequence[Array] = ()) -> None:
+        """Warps pass a barrier together, at which others arrived when they knew what these snapshots hold."""
+        known = self.seen[warps].max(axis=0)
+        for row in snapshots:
+            np.maximum(known[: len(row)], row, out=known[: len(row)])
+        self.seen[warps] = known
         self.seen[warps, warps] += 1

@@ -20,7 +20,6 @@ WIDE = wgmma_case(256, 128, 80, 2, 1, 1)
 NARROW_8BIT = wgmma_case(64, 64, 192, 3, 1, 0, dtype="f8e4m3", dim=48)
 THREE_8BIT = wgmma_case(64, 192, 128, 3, 1, 1, dtype="f8e4m3")
 TURNS_8BIT = wgmma_case(128, 128, 128, 3, 1, 1, dtype="f8e4m3", dim=112)
-PLAIN_8BIT = wgmma_case(128, 128, 128, 3, 1, 0, dtype="f8e4m3")
 NARROW_TILE = wgmma_case(256, 128, 64, 3, 1, 0, dtype="f8e4m3")
 WIDE_8BIT = wgmma_case(256, 128, 128, 2, 0, 0, dtype="f8e4m3")
 SHAPE = {"heads": 2, "kv_heads": 1, "queries": 70, "keys": 129, "causal": 1}
@@ -179,11 +178,11 @@ MUTANTS: list[tuple[str, str, Case, dict[str, int]]] = [
     ("setmaxnreg.dec.sync.aligned.u32 32;", "setmaxnreg.dec.sync.aligned.u32 40;", THREE, PROMPT),
     ("setmaxnreg.inc.sync.aligned.u32 160;", "setmaxnreg.inc.sync.aligned.u32 168;", THREE, PROMPT),
     # 8 bits: barriers and fences
-    ("            barrier_wait(copied(last.number), last.parity);\n", "", PLAIN_8BIT, LONG_8BIT),
-    ("            barrier_wait(v_empty(last.number), last.parity ^ 1);\n", "", PLAIN_8BIT, LONG_8BIT),
-    ("barrier_wait(turned(stage.number), stage.parity ^ 1);", "", PLAIN_8BIT, LONG_8BIT),
-    ("            release(turned(last.number));\n", "", PLAIN_8BIT, LONG_8BIT),
-    ("barrier_start(turned(stage), GROUP / 32);", "barrier_start(turned(stage), 1);", PLAIN_8BIT, LONG_8BIT),
+    ("            barrier_wait(copied(last.number), last.parity);\n", "", TURNS_8BIT, LONG_8BIT),
+    ("            barrier_wait(v_empty(last.number), last.parity ^ 1);\n", "", TURNS_8BIT, LONG_8BIT),
+    ("barrier_wait(turned(stage.number), stage.parity ^ 1);", "", TURNS_8BIT, LONG_8BIT),
+    ("            release(turned(last.number));\n", "", TURNS_8BIT, LONG_8BIT),
+    ("barrier_start(turned(stage), GROUP / 32);", "barrier_start(turned(stage), 1);", TURNS_8BIT, LONG_8BIT),
     ("barrier_start(v_full(stage), GROUP / 32);", "barrier_start(v_full(stage), 1);", TURNS_8BIT, PROMPT),
     (
         '            asm volatile("fence.proxy.async.shared::cta;" ::: "memory");  // tensor cores',

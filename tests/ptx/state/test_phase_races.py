@@ -123,6 +123,57 @@ def test_a_broken_pipeline_is_an_error(old: str, new: str, message: str) -> None
         pipeline(old, new)
 
 
+SOME = (
+    HELPERS
+    + r"""
+// Three warps; warp 2 writes what warp 0 reads.
+extern "C" __global__ void k(int* out) {
+    __shared__ int held[32];
+    __shared__ unsigned long long unused;
+    if (threadIdx.x == 0) start(&unused, 1);
+    __syncthreads();
+    if (threadIdx.x >= 64) {
+        held[threadIdx.x - 64] = threadIdx.x;
+        WRITER
+    } else if (threadIdx.x < 32) {
+        READER
+        out[threadIdx.x] = held[31 - threadIdx.x];
+    } else {
+        OTHER
+    }
+}
+"""
+)
+
+
+@pytest.mark.parametrize(
+    ("writer", "reader", "other", "right"),
+    [
+        ("bar.arrive 1, 64;", "bar.sync 1, 64;", "", True),
+        ("bar.sync 1, 64;", "bar.sync 1, 64;", "", True),
+        ("bar.sync 1, 96;", "bar.sync 1, 96;", "bar.arrive 1, 96;", True),
+        ("bar.arrive 1, 64;", "bar.sync 2, 64;", "bar.sync 1, 64; bar.arrive 2, 64;", True),
+        ("", "bar.sync 1, 64;", "bar.sync 1, 64;", False),
+        ("", "bar.sync 1, 64;", "bar.arrive 1, 64;", False),
+        ("bar.arrive 1, 64;", "bar.sync 2, 64;", "bar.arrive 2, 64; bar.sync 1, 64;", False),
+    ],
+)
+def test_a_barrier_of_some_warps_tells_only_those_that_wait_there(
+    writer: str, reader: str, other: str, right: bool
+) -> None:
+    source = SOME
+    for name, text in (("WRITER", writer), ("READER", reader), ("OTHER", other)):
+        source = source.replace(name, f'asm volatile("{text}" ::: "memory");', 1)
+    out = np.zeros(32, np.int32)
+    launch = KernelLaunch("k", (1,), (96,), ["o"], {"o": out})
+    if right:
+        emulate(cuda(source, "sm_90a"), launch, check_races=True)
+        np.testing.assert_array_equal(out, 64 + np.arange(32)[::-1])
+    else:
+        with pytest.raises(EmulationError, match=r"race: warp . .* which warp . (wrote|read)"):
+            emulate(cuda(source, "sm_90a"), launch, check_races=True)
+
+
 PRODUCTS = (
     HELPERS
     + r"""
