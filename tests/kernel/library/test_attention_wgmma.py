@@ -191,6 +191,8 @@ MUTANTS: list[tuple[str, str, Case, dict[str, int]]] = [
         PROMPT,
     ),
     ("stage * STAGE_BARRIERS : v_full(stage); };", "stage * 32 : v_full(stage); };", TURNS_8BIT, PROMPT),
+    ("setmaxnreg.dec.sync.aligned.u32 40;", "setmaxnreg.dec.sync.aligned.u32 48;", TURNS_8BIT, PROMPT),
+    ("setmaxnreg.inc.sync.aligned.u32 232;", "setmaxnreg.inc.sync.aligned.u32 240;", TURNS_8BIT, PROMPT),
     # 8 bits: values turned
     ("i % 2 ? 0x7531 : 0x6420", "i % 2 ? 0x6420 : 0x7531", NARROW_8BIT, PROMPT),
     ("pairs[i / 2 * 2 + 1], i % 2", "pairs[i / 2 * 2], i % 2", NARROW_8BIT, PROMPT),
@@ -235,6 +237,9 @@ EQUIVALENT: list[tuple[str, str, str, Case, dict[str, int]]] = [
     ("a ring of one stage", "number = number + 1 == STAGES ? 0 : number + 1;", "", TURNS, LONG),
     ("the assembler gets along with fewer registers, and spills",
      'asm volatile("setmaxnreg.inc.sync.aligned.u32 240;");', "", TURNS, PROMPT),
+    ("which of two arrivals comes first does not count",
+     "            release(turned(last.number));\n            release(v_full(last.number));",
+     "            release(v_full(last.number));\n            release(turned(last.number));", TURNS_8BIT, LONG_8BIT),
 ]  # fmt: skip
 """Changes that break nothing, and why."""
 
