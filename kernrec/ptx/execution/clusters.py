@@ -8,7 +8,8 @@ from kernrec.errors import UsageError
 from kernrec.ptx.execution.barriers import WAITS
 from kernrec.ptx.instructions.registry import UnsupportedFormError
 from kernrec.ptx.ir.program import Function, Instruction
-from kernrec.ptx.state.batch import BatchShape
+from kernrec.ptx.state.batch import BatchShape, Lanes
+from kernrec.ptx.state.errors import EmulationError, location
 from kernrec.ptx.state.launch_layout import KernelLaunch
 from kernrec.ptx.state.types import Array
 
@@ -99,3 +100,14 @@ class ClusterBarrier:
         self.waiting &= ~going
         blocks: Array = going.reshape(self._by_cluster).any(axis=1).repeat(self._blocks)
         return blocks
+
+    def refuse_waiting(self, function: Function, lanes: Lanes) -> None:
+        """Raises for a lane that waits, where all others do."""
+        if self.waiting.any():
+            lane = int(np.flatnonzero(self.waiting)[0])
+            block, thread = lanes.coordinates(lane)
+            ins = function.blocks[int(self.resume[lane]) - 1].instructions[-1]
+            raise EmulationError(
+                f"{location(function, ins)}: deadlock: block {block} thread {thread} waits at the barrier of its"
+                " cluster, and others never arrive"
+            )

@@ -66,6 +66,14 @@ class PhaseWaits:
             self.paused[:] = False
             self._tests.clear()
 
+    def advance(self) -> bool:
+        """Finishes what goes on beside the threads until a phase completes; whether one did."""
+        mbarriers, engine = self._memory.mbarriers, self._memory.pending.engine
+        awaited = set(self._awaited[self.paused].tolist())
+        while mbarriers.completed == self._completed and engine.finish_one(awaited):
+            pass
+        return bool(mbarriers.completed != self._completed)
+
     def break_stall(self) -> None:
         """No lane can run: finishes what goes on beside the threads until a phase completes; where nothing does, the
         waiting lanes run into their time limits.
@@ -73,11 +81,7 @@ class PhaseWaits:
         Raises:
             EmulationError: naming a barrier whose phase never completes.
         """
-        mbarriers, engine = self._memory.mbarriers, self._memory.pending.engine
-        awaited = set(self._awaited[self.paused].tolist())
-        while mbarriers.completed == self._completed and engine.finish_one(awaited):
-            pass
-        if mbarriers.completed != self._completed:
+        if self.advance():
             return
         self._expiries += 1
         if self._expiries > _MOST_EXPIRIES:

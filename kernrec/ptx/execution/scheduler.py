@@ -18,7 +18,9 @@ from kernrec.ptx.analysis.lowering import straightened
 from kernrec.ptx.execution.barriers import WAITS, Barriers
 from kernrec.ptx.execution.clusters import ClusterBarrier
 from kernrec.ptx.execution.extrapolation import Extrapolation
+from kernrec.ptx.execution.live_lanes import LiveLanes, warps_of
 from kernrec.ptx.execution.phase_waits import PhaseWaits
+from kernrec.ptx.execution.spins import SpinWaits
 from kernrec.ptx.instructions.block_plan import kept_plan, plan_block
 from kernrec.ptx.instructions.decoder import BlockDecoder, DecodedBlock, OperandResolver, unsupported
 from kernrec.ptx.instructions.mbarrier import PhaseTest
@@ -33,23 +35,6 @@ from kernrec.ptx.state.types import Array
 
 _CONTROL = frozenset({"bra", "brx", "exit", "ret", "trap", "bar", "barrier"})
 _EXITED = np.iinfo(np.int64).max  # position of a lane that exited
-
-
-def _warps(mask: Array) -> int:
-    """Warps with a lane in `mask`."""
-    return int(np.count_nonzero(mask.reshape(-1, WARP).any(axis=1)))
-
-
-class _LiveLanes:
-    """The lanes that have not exited."""
-
-    __slots__ = ("count", "mask", "mask_or_none", "warps")
-
-    def __init__(self, mask: Array) -> None:
-        self.mask = mask
-        self.count = int(np.count_nonzero(mask))
-        self.mask_or_none = None if self.count == len(mask) else mask  # None: all lanes of the batch are live
-        self.warps = _warps(mask)
 
 
 class Scheduler:
@@ -90,7 +75,8 @@ class Scheduler:
         watched = extrapolate and steady
         self.extrapolation = Extrapolation(operands, memory, self.barriers, self.decoded) if watched else None
         self.phase_waits = PhaseWaits(memory)
-        self.live = _LiveLanes(np.zeros(lanes, np.bool_))
+        self.spins = SpinWaits(operands.function, lanes)
+        self.live = LiveLanes(np.zeros(lanes, np.bool_))
         self.positions = np.zeros(lanes, np.int64)  # basic block of each lane, while they disagree
         self.parked = np.zeros(lanes, np.bool_)  # lanes that wait for others of their warp
 
@@ -107,15 +93,17 @@ class Scheduler:
         self.memory.start_batch()
         self.barriers.start_batch()
         self.cluster_barrier.start_batch()
-        self.live = _LiveLanes(lanes.shape.is_thread & (lanes.shape.block_of < len(block_numbers)))
+        self.live = LiveLanes(lanes.shape.is_thread & (lanes.shape.block_of < len(block_numbers)))
         self.positions = np.where(self.live.mask, 0, _EXITED)
         self.parked[:] = False
         self.phase_waits.start_batch()
+        self.spins.start_batch()
         position: int | None = 0  # the basic block of all live lanes; None: they disagree, see `positions`
         previous = -1  # the basic block that ran last
         executed = 0
         extrapolation = self.extrapolation
         headers: frozenset[int] = frozenset()
+        spinning = self.spins.blocks
         if extrapolation is not None:
             extrapolation.start_batch()
             headers = extrapolation.headers
@@ -125,6 +113,9 @@ class Scheduler:
                 code = self.decoded[position] or self._decode(position)
                 if code.phase_test is not None and not self._all_ready(code, position):
                     position = None
+                    continue
+                if position in spinning:
+                    self.positions[live.mask], position = position, None
                     continue
                 if position in headers and extrapolation is not None:
                     extrapolation.arrive(position, previous, live.mask)
@@ -143,14 +134,14 @@ class Scheduler:
                 if mask is None:
                     continue
                 running = int(np.count_nonzero(mask))
-                if running == live.count and code.phase_test is None:
+                if running == live.count and code.phase_test is None and lowest not in spinning:
                     position = lowest
                     continue
                 if lowest in headers and extrapolation is not None:
                     extrapolation.arrive(lowest, previous, mask, int(np.where(mask, WAITS, self.positions).min()))
                 previous = lowest
                 lanes.partial = lanes.active = mask
-                code.warps += _warps(mask)
+                code.warps += warps_of(mask)
                 code.lanes += running
                 lanes.start_block(lowest in self._goes_on)
                 for step in code.masked:
@@ -159,6 +150,8 @@ class Scheduler:
                     self.positions[mask] = lowest + 1
                 else:
                     self._control(code.end, lowest, mask)
+                if spinning:
+                    self.spins.ran(lowest, mask, self.positions)
             executed += len(code.block.instructions)
             if executed > self.budget:
                 raise EmulationError(
@@ -200,12 +193,19 @@ class Scheduler:
 
     def _lowest(self) -> int:
         """The basic block to run next while lanes disagree."""
-        waits = self.phase_waits
+        waits, spins = self.phase_waits, self.spins
         while True:
             waits.wake()
-            lowest = int(np.where(self.parked | waits.paused, WAITS, self.positions).min())
+            held = self.parked | waits.paused
+            if spins.blocks:
+                held |= spins.waiting(self.positions)
+            lowest = int(np.where(held, WAITS, self.positions).min())
             if lowest < WAITS:
                 return lowest
+            if spins.blocks and not (waits.paused.any() and waits.advance()):
+                lowest = int(np.where(spins.untried(self.positions) & ~self.parked, self.positions, WAITS).min())
+                if lowest < WAITS:
+                    return lowest
             if not waits.paused.any():
                 self._fail_deadlocked()
             waits.break_stall()
@@ -265,7 +265,7 @@ class Scheduler:
             self._branch_indexed(ins, everyone)
         elif opcode in ("exit", "ret"):
             self.positions[on] = _EXITED
-            self.live = _LiveLanes(self.live.mask & ~on)
+            self.live = LiveLanes(self.live.mask & ~on)
             self.parked[:] = False  # lanes that waited for those that exited go on
             if self.memory.races is not None:
                 self.memory.races.exit(location(self.function, ins), on, self.live.mask)
@@ -343,14 +343,8 @@ class Scheduler:
         """Raises for a lane that can never go on."""
         lanes, blocks, waiting_at = self.operands.lanes, self.function.blocks, self.barriers.waiting_at
         at_barrier = waiting_at >= 0
-        if self.cluster_barrier.waiting.any():
-            lane = int(np.flatnonzero(self.cluster_barrier.waiting)[0])
-            block, thread = lanes.coordinates(lane)
-            ins = blocks[int(self.cluster_barrier.resume[lane]) - 1].instructions[-1]
-            raise EmulationError(
-                f"{location(self.function, ins)}: deadlock: block {block} thread {thread} waits at the barrier of its"
-                " cluster, and others never arrive"
-            )
+        self.spins.refuse_waiting(self.function, lanes, self.positions)
+        self.cluster_barrier.refuse_waiting(self.function, lanes)
         lane = int(np.flatnonzero(at_barrier if at_barrier.any() else self.parked)[0])
         block, thread = lanes.coordinates(lane)
         if not at_barrier.any():
