@@ -11,6 +11,9 @@ from kernrec.profile.probe_profile import kernel_launch
 from kernrec.profile.tensor_values import ELEMENTS
 from kernrec.ptx import Module, emulate
 
+_ODD = 0x5B
+"""What integers of workspaces begin as."""
+
 
 def emulate_config(
     kernel: Kernel,
@@ -39,8 +42,8 @@ def emulate_config(
     scratch = {}
     for space in workspaces(kernel, config, problem, sm):
         scratch[space.name] = np.zeros(space.elements, ELEMENTS[space.dtype])
-        if scratch[space.name].dtype.kind == "f":
-            scratch[space.name].fill(np.nan)  # so that nothing can count on what was there
+        kind = scratch[space.name].dtype.kind
+        scratch[space.name].fill(np.nan if kind == "f" else _ODD)  # so that nothing can count on what was there
     for launch in bind_launches(kernel, config, problem, sm):
         emulated = kernel_launch(launch, {**tensors, **scratch})
         emulate(module, emulated, count=False, check_races=check_races, budget=budget)

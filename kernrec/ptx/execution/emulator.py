@@ -47,6 +47,7 @@ from kernrec.ptx.state.access_cost import Counts
 from kernrec.ptx.state.access_trace import AccessTrace
 from kernrec.ptx.state.batch import WARP, BatchShape, Lanes
 from kernrec.ptx.state.errors import EmulationError
+from kernrec.ptx.state.handovers import Handovers, hands_over
 from kernrec.ptx.state.launch_layout import RESERVED_BYTES, KernelLaunch, lay_out
 from kernrec.ptx.state.memory import Memory
 from kernrec.ptx.state.phase_races import PhaseRaceDetector
@@ -100,7 +101,7 @@ class EmulationOptions:
     """PTX instructions that one batch of blocks may execute before the kernel is taken for an endless loop."""
 
     check_races: bool = False
-    """Whether a data race in shared memory is an error."""
+    """Whether a data race is an error: in shared memory, or in global memory that blocks hand over."""
 
     touched: TouchedSectors | None = None
     """Is told every access to global memory."""
@@ -196,9 +197,12 @@ class Emulation:
         }
         registers = RegisterFiles(row_map(function), lanes, layout.symbols, sizes)
         in_memory = any(ins.opcode == "mbarrier" or "bulk" in ins.modifiers for ins in function.instructions)
-        ordered = in_memory or together > 1
-        detector = PhaseRaceDetector if ordered else RaceDetector
-        races = detector(lanes, layout.shared_bytes) if options.check_races else None
+        races: RaceDetector | None = None
+        if options.check_races and (in_memory or together > 1 or hands_over(function)):
+            races = phases = PhaseRaceDetector(lanes, layout.shared_bytes)
+            phases.handovers = Handovers(lanes, phases.clocks) if hands_over(function) else None
+        elif options.check_races:
+            races = RaceDetector(lanes, layout.shared_bytes)
         memory = Memory(lanes, layout, Counts() if options.count else None, races, options.touched, options.trace)
         operands = OperandResolver(registers, layout.symbols)
         issue = None if options.lowering is None else options.lowering(function)

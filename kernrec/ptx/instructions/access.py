@@ -104,6 +104,11 @@ def _run_load(memory: Memory, shared: SharedSelection, access: Access, targets: 
             else:
                 loaded = view[shift + i :].take(index, None, None, "clip").view(narrow)
                 row[slice(None) if lanes is None else lanes] = loaded
+        if memory.handovers is not None and region.space == "global" and access.size == unit and targets:
+            _, row, narrow = targets[0]
+            for position, seen in memory.handovers.overlooked(access, region, part):
+                value = seen.view(narrow or row.dtype)[0]
+                row[position if lanes is None else lanes[position]] = value
         memory.record(access, region, part, False)
 
 
@@ -125,6 +130,8 @@ def _run_store(memory: Memory, shared: SharedSelection, access: Access, sources:
     if selection is None:
         return
     for region, part in memory.resolve(access, selection, True):
+        if memory.handovers is not None and region.space == "global":
+            memory.handovers.keep(access, region, part)
         index, shift = part.index(region, access.unit, access.offset)
         view = region.views[access.unit]
         lanes = part.lanes

@@ -124,6 +124,8 @@ class _AtomicStep:
                     view[where + i] = operation(old, b[i][numbers], c[i][numbers])
                     if self.targets:
                         self.targets[i][numbers] = old
+            if region.space == "global":
+                memory.hand_over(access, region, part, True, True)
             if memory.counters.counts is not None:
                 name = region.name if region.space == "global" else region.space
                 memory.counters.counts.bump(f"atomic.{name}", part.pattern.count)

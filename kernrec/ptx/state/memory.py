@@ -12,9 +12,11 @@ from kernrec.ptx.state.access_trace import AccessTrace
 from kernrec.ptx.state.batch import Lanes
 from kernrec.ptx.state.cluster_memory import RANK_SHIFT, ClusterMemory
 from kernrec.ptx.state.errors import EmulationError
+from kernrec.ptx.state.handovers import Handovers
 from kernrec.ptx.state.launch_layout import BUFFER_SHIFT, WINDOW_SHIFT, WINDOWS, LaunchLayout
 from kernrec.ptx.state.mbarriers import Mbarriers
 from kernrec.ptx.state.pending_work import PendingWork
+from kernrec.ptx.state.phase_races import PhaseRaceDetector
 from kernrec.ptx.state.race_detector import RaceDetector, SharedAccess
 from kernrec.ptx.state.region import POISON, Region, global_buffers, private_spaces
 from kernrec.ptx.state.selection import Selection
@@ -180,11 +182,24 @@ class Memory:
             f"{head}offset {address - start} of {region.name}, which has {region.size} bytes (address 0x{address:x})"
         )
 
+    @property
+    def handovers(self) -> Handovers | None:
+        """Races in global memory, where they are looked for."""
+        return self.races.handovers if isinstance(self.races, PhaseRaceDetector) else None
+
+    def hand_over(
+        self, access: Access, region: Region, selection: Selection, write: bool, atomic: bool = False
+    ) -> None:
+        """Checks an access to global memory for races, where blocks hand over what they stored there."""
+        if self.handovers is not None and region.writable:
+            self.handovers.record(access, region, selection, write, atomic)
+
     def record(self, access: Access, region: Region, selection: Selection, write: bool, agree: bool = False) -> None:
         """Counts a load or store, and checks it for races; `agree`: lanes that write to one place write the same."""
         counters = self.counters
         if region.space == "global":
             counters.count_global(access, region, selection, "write" if write else "read")
+            self.hand_over(access, region, selection, write)
         elif region.space == "shared":
             counters.count_shared(access, selection, "store" if write else "load")
             if self.races is not None:

@@ -17,6 +17,7 @@ import numpy as np
 from kernrec.ptx.state.access_cost import SEVERAL_WARPS
 from kernrec.ptx.state.batch import WARP, Lanes
 from kernrec.ptx.state.errors import EmulationError
+from kernrec.ptx.state.handovers import Handovers
 from kernrec.ptx.state.race_detector import RaceDetector, SharedAccess, TileRead
 from kernrec.ptx.state.tensor_reads import PIECE
 from kernrec.ptx.state.types import Array
@@ -34,6 +35,8 @@ class PhaseRaceDetector(RaceDetector):
 
     def __init__(self, lanes: Lanes, size: int) -> None:
         super().__init__(lanes, size)
+        self.handovers: Handovers | None = None
+        """Races in global memory, where blocks hand over what they stored there."""
         shape = lanes.shape
         self.clocks = VectorClocks(shape.lanes // WARP)
         self._reached: dict[tuple[int, int], list[Array]] = {}  # by barrier: what those know that did not wait
@@ -52,6 +55,8 @@ class PhaseRaceDetector(RaceDetector):
         self._reached.clear()
         self.clocks.start_batch()
         self.tensor_reads.start_batch()
+        if self.handovers is not None:
+            self.handovers.start_batch()
 
     def pass_barrier(self, blocks: Array) -> None:
         """The warps of each of these blocks pass a barrier; bool, by position in the batch."""
