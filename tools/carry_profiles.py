@@ -151,12 +151,16 @@ def carried_over(old: Kernel, new: Kernel, rows: Sequence[ProfileRow], sample: i
     return Outcome(kept, comparison.compiled, differing)
 
 
+_COSTS = ("prefetch", "waits", "visits")
+"""Keys of a launch that say what counts cost: how far ahead loads are issued, and so on."""
+
+
 def _profiled(spec: Mapping[str, Any]) -> dict[str, Any]:
     """What a config's profile depends on of a specification.
 
-    That leaves out which configs are valid, and how far ahead loads are issued, which says only what counts cost.
+    That leaves out which configs are valid, and what says only what counts cost.
     """
-    launches = [{name: value for name, value in launch.items() if name != "prefetch"} for launch in spec["launch"]]
+    launches = [{name: value for name, value in launch.items() if name not in _COSTS} for launch in spec["launch"]]
     return {**{name: value for name, value in spec.items() if name != "constraints"}, "launch": launches}
 
 

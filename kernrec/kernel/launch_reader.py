@@ -60,7 +60,7 @@ class LaunchReader:
             raise UsageError(f"{table.where}: entry: {unknown('kernel of the source', entry, kernels)}")
         when = self._expressions.condition(table, names)
         grid = self._extents(table, "grid")
-        block = self._extents(table, "block")
+        block, blocks = self._extents(table, "block"), product(grid)
         shared = expression("shared", table.take("shared", object, "an expression", "0"))
         arguments = tuple(
             self._argument(f"arguments[{i}]", text, where)
@@ -71,6 +71,7 @@ class LaunchReader:
             if not (isinstance(step, list) and len(step) == 2 and isinstance(step[0], str)):
                 raise table.fail(f"order[{i}]", "[axis, extent]", step)
             order.append((step[0], expression(f"order[{i}]", step[1])))
+        visits = expression("visits", table.take("visits", object, "an expression", blocks.text))
         axes = list(dict.fromkeys(axis for axis, _ in order))
         reads = self._touched(table, "reads", axes)
         writes = self._touched(table, "writes", axes)
@@ -85,6 +86,7 @@ class LaunchReader:
         if "block" in trips:
             raise table.fail("trips", "a loop not called 'block', which stands for the blocks themselves", "block")
         prefetch = expression("prefetch", table.take("prefetch", object, "an expression", "0"))
+        waits = expression("waits", table.take("waits", object, "an expression", "0"))
         probes = []
         for i, probe in enumerate(table.take("probes", list, "a list of tables", [])):
             if not isinstance(probe, dict):
@@ -101,16 +103,18 @@ class LaunchReader:
             when=when,
             grid=grid,
             block=block,
-            blocks=product(grid),
+            blocks=blocks,
             threads=product(block),
             shared=shared,
             arguments=arguments,
             order=tuple(order),
+            visits=visits,
             reads=reads,
             writes=writes,
             trips=trips,
             depth=depth,
             prefetch=prefetch,
+            waits=waits,
             probes=tuple(probes),
         )
 

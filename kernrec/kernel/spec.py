@@ -144,6 +144,8 @@ class Launch:
     arguments: tuple[PointerArgument | ScalarArgument | ImageArgument | MapArgument, ...]
     order: tuple[tuple[str, Expression], ...]
     """(axis, extent) of the tiles that consecutive blocks walk, the fastest-varying axis first."""
+    visits: Expression
+    """How many tiles all blocks walk together: one each, unless a block goes on to others."""
     reads: Mapping[str, tuple[str, ...]]
     """By tensor or workspace, the axes that select the tile that a block reads."""
     writes: Mapping[str, tuple[str, ...]]
@@ -154,6 +156,8 @@ class Launch:
     """Executions of each loop body in the block that runs it most often."""
     prefetch: Expression
     """How many trips ahead the loop issues its global loads."""
+    waits: Expression
+    """How often the block that runs longest waits for L2 with nothing to do meanwhile, beside its loops."""
     probes: tuple[Mapping[str, Expression], ...]
     """Dimensions of the small problems, made of full tiles, on which the launch is emulated for its profile."""
 

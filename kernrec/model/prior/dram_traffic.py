@@ -60,7 +60,7 @@ def dram_bytes(
     Args:
         order: (axis, extent) of the grid's tiles, fastest-varying first.
         access: the tensors that the launch reads and writes.
-        blocks: thread blocks of the launch.
+        blocks: thread blocks of the launch; the tiles that they visit, where each goes on to several.
         concurrent_blocks: blocks that run on the GPU at the same time.
         l2_bytes: size of L2.
     """

@@ -5,7 +5,7 @@
                     arithmetic between tensor instructions that other warps do not hide, and
                   - what is left of the latency of one block when others keep the pipes busy meanwhile: its
                     instructions in order, barriers, and exposed load latency;
-                plus the tail: the time of the longest block beyond an average one
+                plus the tail: the time of the longest block beyond an average one, and its waits for other blocks
     core time   the slower of SM clocks and L2 (its bandwidth, and atomic operations that meet at one sector)
     DRAM time   bytes between L2 and DRAM over the bandwidth that this pattern of access reaches
     latency     core and DRAM time combined by a smooth maximum, plus launch overhead
@@ -89,6 +89,9 @@ class LaunchWork:
     """Clocks of L2 for the atomic operations that meet at the busiest sector; a number stands for none (0)."""
     rounds: Array
     """How often an average block waits for memory, caches included: between how many waits barriers fall."""
+    waits: Array | float = 0.0
+    """How often the block that runs longest waits for L2 with nothing to do meanwhile, beside its loops; a number
+    stands for none (0)."""
 
 
 @dataclass(frozen=True)
@@ -162,6 +165,7 @@ def join(works: Sequence[LaunchWork]) -> LaunchWork:
         dram_slowdown=_side_by_side(works, "dram_slowdown"),
         serial_clk=_side_by_side(works, "serial_clk"),
         rounds=np.concatenate([w.rounds for w in works]),
+        waits=_side_by_side(works, "waits"),
     )
 
 
@@ -249,6 +253,8 @@ def launch_time(gpu: GPU, demand: Demand, work: LaunchWork) -> LaunchTime:
     sm_clk = full * (own_clk + _smooth_max(np.maximum(busy + between - own_clk, 0.0), wait))
     sm_clk += uneven * (own_clk + np.maximum(busy_rest + between - own_clk, wait))
     sm_clk += np.maximum(longer_clk, longer * wait_clk)  # the tail, when all other blocks are done
+    if isinstance(work.waits, np.ndarray):
+        sm_clk += work.waits * figures.l2_latency_clk
     l2_clk = total[SECTORS] * (32.0 / l2_bytes_per_clk(gpu))
     if isinstance(work.serial_clk, np.ndarray):
         l2_clk = np.maximum(l2_clk, work.serial_clk)

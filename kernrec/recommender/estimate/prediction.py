@@ -227,7 +227,10 @@ def _work(
     else:
         order = [(axis, on_problem.column(extent, rows)) for axis, extent in spec.order]
         access = TensorAccess(launch.reads, launch.writes, tensor_bytes, table.scratch)
-        moved = dram_bytes(order, access, blocks, concurrent, float(gpu.l2_bytes))
+        visits, together = blocks, concurrent
+        if spec.visits is not spec.blocks:
+            visits, together = each(on_problem.column(spec.visits, rows)), np.minimum(concurrent, blocks)
+        moved = dram_bytes(order, access, visits, together, float(gpu.l2_bytes))
     return LaunchWork(
         variants=variants + column,
         terms=(blocks, *[each(total) for total, _ in loops]),
@@ -239,4 +242,5 @@ def _work(
         dram_slowdown=slowdown,
         serial_clk=serial,
         rounds=each(rounds),
+        waits=on_problem.column(spec.waits, rows),
     )
