@@ -48,6 +48,7 @@ LETTERS: dict[str, tuple[str, int | None]] = {
     "cluster": ("c", 1),
     "block_tiles": ("t", 1),
     "split_k": ("k", 1),
+    "stream": ("stream", 0),
     "split_keys": ("k", 1),
     "split": ("k", 1),
     "min_blocks": ("m", 0),

@@ -1,21 +1,29 @@
 """`matmul_wgmma`: what holds of it beyond what every kernel of the library keeps (test_kernels.py)."""
 
+from collections import Counter
+from itertools import pairwise
+
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from kernrec.kernel import bind_launches, find_kernel
+from kernrec.gpu import limits
+from kernrec.kernel import Space, bind_launches, find_kernel, workspaces
 from kernrec.kernel.tensor_map import MapHandle
-from kernrec.op import encode_elements, reference
-from kernrec.profile.probe_profile import profile_variant
-from kernrec.ptx import EmulationError
-from tests.helpers.kernel_code import assembled, not_assembled
+from kernrec.op import decode_elements, encode_elements, reference
+from kernrec.profile.probe_profile import kernel_launch, profile_variant
+from kernrec.profile.tensor_values import ELEMENTS
+from kernrec.ptx import EmulationError, emulate, parse
+from tests.helpers.kernel_code import Config, assembled, not_assembled
 from tests.helpers.products import bits, broken, matmul, run, whole_numbers
 
 KERNEL, SM = find_kernel("matmul_wgmma"), 90
 CONFIG = {
     "block_m": 128, "block_n": 128, "block_k": 64, "stages": 6, "cluster": 2, "raster": 1, "block_tiles": 1,
-    "split_k": 1,
+    "split_k": 1, "stream": 0,
 }  # fmt: skip
+SMALL = CONFIG | {"block_m": 64, "block_n": 64, "cluster": 1, "stream": 114}
 
 
 @pytest.mark.slow
@@ -35,6 +43,95 @@ def test_shares_of_the_reduction_add_up_to_the_same_bits() -> None:
     given = whole_numbers(problem)
     expected = encode_elements(reference(problem, given)["c"], "bf16")
     assert bits(run(KERNEL, CONFIG | {"split_k": 4}, problem, given, SM, check_races=True)) == bits(expected)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("change", "dims"),
+    [
+        ({}, {"m": 70, "n": 72, "k": 616}),  # 20 ranges in 4 tiles: an owner adds up to five others' sums
+        ({}, {"m": 200, "n": 200, "k": 424, "bias": 1, "activation": 2}),  # odd trips: not all ranges have as many
+        ({"cluster": 2, "block_n": 128}, {"m": 128, "n": 14720, "k": 80, "bias": 1}),  # 115 tiles, 57 of them whole
+        ({"block_m": 128, "block_n": 256, "stages": 4, "cluster": 2}, {"m": 300, "n": 520, "k": 264, "batch": 3}),
+    ],
+)
+def test_even_shares_of_the_last_tiles_add_up_to_the_same_bits(change: Config, dims: dict[str, int]) -> None:
+    problem = matmul("bf16", "nt", **dims)
+    given = whole_numbers(problem)
+    if dims.get("activation"):
+        plain = reference(problem, given)["c"]
+        got = decode_elements(run(KERNEL, SMALL | change, problem, given, SM, check_races=True), "bf16")
+        assert np.allclose(got, plain, rtol=2.0**-8, atol=2.0**-8)
+        return
+    expected = encode_elements(reference(problem, given)["c"], "bf16")
+    assert bits(run(KERNEL, SMALL | change, problem, given, SM, check_races=True)) == bits(expected)
+
+
+@given(tiles=st.integers(1, 600), k_tiles=st.integers(1, 300), stream=st.sampled_from([114, 132]))
+def test_the_block_with_most_work_is_what_the_spec_says(tiles: int, k_tiles: int, stream: int) -> None:
+    """What each range has, counted one by one: trips, tiles that begin in it, and sums that others leave for it."""
+    config = SMALL | {"stream": stream}
+    problem = matmul("bf16", "nt", m=64, n=64 * tiles, k=64 * k_tiles)
+    names = KERNEL.namespace(config, problem, SM)
+    launch = next(x for x in KERNEL.launches if "partials" in x.trips)
+    ranges, shared, whole = (names[name] for name in ("streams", "shared_tiles", "whole_tiles"))
+    assert shared + whole * ranges == tiles
+    assert whole == 0 or ranges < shared < 2 * ranges or tiles % ranges == 0
+    starts = [number * shared * k_tiles // ranges for number in range(ranges + 1)]
+    trips = {name: expression.evaluate(names) for name, expression in launch.trips.items()}
+    depth = {name: expression.evaluate(names) for name, expression in launch.depth.items()}
+    within = [start for start in starts[:-1] if start % k_tiles]
+    assert trips == {"tiles": tiles, "k_tiles": tiles * k_tiles, "partials": len(within)}
+    lengths = [end - start for start, end in pairwise(starts)]
+    assert min(lengths) >= 1
+    assert depth["k_tiles"] == whole * k_tiles + max(lengths)
+    begun = [-(-end // k_tiles) - -(-start // k_tiles) for start, end in pairwise(starts)]
+    assert depth["tiles"] == whole + max(begun)
+    most = max(Counter(start // k_tiles for start in within).values(), default=0)
+    assert names["helpers"] >= most
+    assert 2 * depth["partials"] >= most + bool(within)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dims", [{"m": 64, "n": 1280, "k": 448}, {"m": 128, "n": 14720, "k": 64}])
+def test_counts_of_even_shares_follow_from_the_profile(dims: dict[str, int]) -> None:
+    """Of traffic and products, on shapes unlike the probes: several who share a tile, and tiles that are whole."""
+    config = SMALL if dims["m"] == 64 else SMALL | {"cluster": 2, "block_n": 128}
+    code, problem = not_assembled(KERNEL, config, "bf16", "nt", SM), matmul("bf16", "nt", **dims)
+    index = next(i for i, launch in enumerate(KERNEL.launches) if "partials" in launch.trips)
+    profile = next(x for x in profile_variant(KERNEL, [config], "bf16", "nt", SM, code) if x.launch == index).profile
+    bound = next(x for x in bind_launches(KERNEL, config, problem, SM) if x.index == index)
+    sizes = {name: (t.dtype, t.elements) for name, t in problem.tensors.items()}
+    sizes |= {s.name: (s.dtype, s.elements) for s in workspaces(KERNEL, config, problem, SM)}
+    buffers = {name: np.zeros(elements, ELEMENTS[dtype]) for name, (dtype, elements) in sizes.items()}
+    counted = emulate(parse(code.ptx), kernel_launch(bound, buffers))
+    predicted = profile.counts({"block": bound.blocks, **bound.trips})
+    exact = [name for name in predicted if name.startswith(("global.", "mma.", "wgmma.", "bulk."))]
+    assert "global.partial.read_bytes" in exact
+    assert {name: predicted[name] for name in exact} == {name: counted[name] for name in exact}
+    assert predicted["issue"] == pytest.approx(counted["issue"], rel=0.02)
+
+
+def test_the_workspace_holds_what_one_block_leaves_for_another_and_the_flags() -> None:
+    problem = matmul("bf16", "nt", m=2048, n=2560, k=4096)
+    config = CONFIG | {"block_n": 256, "stages": 4, "stream": 132}
+    spaces = {space.name: space.bytes for space in workspaces(KERNEL, config, problem, SM)}
+    assert spaces == {"partial": 132 * 128 * 256 * 4, "flags": 9 * 128 * 4}
+    assert KERNEL.namespace(config, problem, SM)["flag_blocks"] == 9
+
+
+def test_even_shares_are_offered_where_tiles_are_no_multiple_of_the_blocks() -> None:
+    def offered(m: int, n: int) -> bool:
+        space = Space(KERNEL, SM, limits(SM), "bf16", "nt")
+        columns = space.columns
+        large = (columns["block_m"] == 128) & (columns["block_n"] == 256) & (columns["cluster"] == 2)
+        valid = space.valid(matmul("bf16", "nt", m=m, n=n, k=4096))
+        return bool((valid & large & (columns["stream"] == 132)).any())
+
+    assert offered(2048, 2560)
+    assert not offered(66 * 256, 256)
+    assert not offered(66 * 256, 512)
+    assert offered(65 * 256, 256)
 
 
 @pytest.mark.slow

@@ -11,7 +11,8 @@ TILES = {"block_m": 128, "block_n": 128, "block_k": 64, "stages": 6, "cluster": 
 
 
 @pytest.mark.parametrize(
-    ("name", "sm", "config"), [("matmul_wgmma", 90, TILES | {"split_k": 1}), ("matmul_tcgen05", 100, TILES)]
+    ("name", "sm", "config"),
+    [("matmul_wgmma", 90, TILES | {"split_k": 1, "stream": 0}), ("matmul_tcgen05", 100, TILES)],
 )
 def test_rows_that_no_tensor_map_describes_are_refused(name: str, sm: int, config: dict[str, int]) -> None:
     kernel = find_kernel(name)

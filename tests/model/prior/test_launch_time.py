@@ -226,3 +226,31 @@ def test_atomic_operations_that_meet_and_scattered_bytes_take_their_time() -> No
     plain, scattered = (launch_time(ADA, work(fma=1.0), launch(dram_slowdown=np.full(1, s))) for s in (1.0, 2.0))
     assert scattered.dram_s == pytest.approx(2 * plain.dram_s)
     assert (scattered.dram_bytes == plain.dram_bytes).all()
+
+
+def test_a_wait_for_another_block_lasts_as_long_as_a_hit_in_l2() -> None:
+    gpu = find_gpu("h200")
+    demand = work(issue=100.0, alone=400.0)
+    without, with_waits = (
+        launch_time(gpu, demand, launch(**change)).core_s for change in ({}, {"waits": np.ones(1) * 7})
+    )
+    assert (with_waits - without) * gpu.boost_clock_hz == pytest.approx(7 * microarchitecture(gpu).l2_latency_clk)
+
+
+def test_blocks_that_compute_several_tiles_load_from_dram_as_often_as_one_for_each() -> None:
+    """8,192 cubed does not fit in L2. Only who shares the last tiles moves more: what is left for others, in part."""
+    gpu, problem = find_gpu("h200"), find_op("matmul").problem("bf16", "nt", m=8192, n=8192, k=8192)
+    table = table_of("matmul_wgmma", gpu, problem)
+    on_problem = table.space.at(problem)
+    rows = table.runnable(on_problem)
+    configs = [table.space.config(int(row)) for row in rows]
+    dram_s = predict(table, on_problem, rows).nominal.dram_s
+    tile = {"block_m": 128, "block_n": 256, "cluster": 2, "raster": 8}
+    own = {"block_tiles": 1, "split_k": 1, "stream": 0}
+
+    def moved(**change: int) -> float:
+        return float(dram_s[next(i for i, c in enumerate(configs) if (tile | own | change).items() <= c.items())])
+
+    assert moved(block_tiles=4) == pytest.approx(moved(), rel=0.02)
+    left_s = 132 * 128 * 256 * 4 * 2 / gpu.memory_bandwidth
+    assert moved() < moved(stream=132) < moved() + 3 * left_s

@@ -12,14 +12,17 @@
 // tile of B for both.
 //
 // Split-K: blockIdx.y takes an equal share of the reduction and writes a partial C in f32, of e4m3 scaled;
-// matmul_wgmma_reduce adds the partials in a fixed order.
+// matmul_wgmma_reduce adds the partials in a fixed order. Stream-K (stream_k.cuh): clusters share the reductions of some
+// tiles evenly; a warp hands its sums to the same warp of another block. matmul_wgmma_clear takes back all flags.
 
 #define WARP_M 16
 #define WARP_N BLOCK_N
 #define B_ROWS BLOCK_N
 #include "matmul_tma.cuh"
 #include "wgmma.cuh"
+#include "stream_k.cuh"
 
+constexpr unsigned CLEAR_THREADS = 128;
 constexpr unsigned MULTIPLIERS = BLOCK_M / 64;  // warpgroups that multiply
 constexpr unsigned BARRIERS = STAGES * SLOT;    // offset of the barriers: those of all stages, `full` first
 
@@ -52,25 +55,30 @@ __device__ __forceinline__ void multiply_group(float (&d)[BLOCK_N / 8][4], unsig
 }
 
 // Grid: x = clusters of CLUSTER blocks; each takes every so many-th of `tiles`, of which one is CLUSTER * BLOCK_M rows;
-// y = shares of the reduction, of which the first `longer_shares` have one tile more than `share`. a_scale, b_scale,
-// bias: null for none. partial: null without split-K. Tensor maps have boxes of DEPTH by BLOCK_M and by BLOCK_N / CLUSTER.
+// y = shares of the reduction, which is of `k_tiles`. a_scale, b_scale, bias: null for none. partial: null without
+// split-K and Stream-K; flags: null without Stream-K, which shares the first `shared_tiles`. Tensor maps have boxes of
+// DEPTH by BLOCK_M and by BLOCK_N / CLUSTER.
 extern "C" __global__ void __launch_bounds__(GROUP * (MULTIPLIERS + 1), 1)
 #if CLUSTER > 1
     __cluster_dims__(CLUSTER, 1, 1)
 #endif
         matmul_wgmma(const __grid_constant__ TensorMap a, const __grid_constant__ TensorMap b,
                      const float* __restrict__ a_scale, const float* __restrict__ b_scale,
-                     const void* __restrict__ bias, void* __restrict__ c, float* __restrict__ partial, unsigned m,
-                     unsigned n, unsigned each_scale, unsigned output, unsigned activation, unsigned tiles_m,
-                     unsigned tiles_n, unsigned raster, unsigned tiles, unsigned share, unsigned longer_shares) {
+                     const void* __restrict__ bias, void* __restrict__ c, float* __restrict__ partial,
+                     unsigned* __restrict__ flags, unsigned m, unsigned n, unsigned each_scale, unsigned output,
+                     unsigned activation, unsigned tiles_m, unsigned tiles_n, unsigned raster, unsigned tiles,
+                     unsigned k_tiles, unsigned shared_tiles) {
     extern __shared__ __align__(1024) unsigned char stages[];
     const unsigned slots = static_cast<unsigned>(__cvta_generic_to_shared(stages));
     const auto full = [&](unsigned stage) { return slots + BARRIERS + stage * 8; };
     const auto empty = [&](unsigned stage) { return slots + BARRIERS + (STAGES + stage) * 8; };
     const unsigned rank = blockIdx.x % CLUSTER, cluster = blockIdx.x / CLUSTER, clusters = gridDim.x / CLUSTER;
     const unsigned warp = threadIdx.x / 32;
-    const unsigned trips = share + (blockIdx.y < longer_shares);
-    const unsigned first_trip = blockIdx.y * share + min(blockIdx.y, longer_shares);
+    const bool split = gridDim.y > 1;
+    const unsigned range = split ? blockIdx.y : clusters - 1 - cluster, before_it = split ? cluster * k_tiles : 0;
+    const Ranges ranges(split ? k_tiles : shared_tiles * k_tiles, split ? gridDim.y : clusters);
+    Pieces piece(before_it + ranges.begin(range), before_it + ranges.begin(range + 1),
+                 split ? tiles : shared_tiles + cluster);
 
     if (threadIdx.x == 0) {
         for (unsigned stage = 0; stage < STAGES; ++stage) {
@@ -89,14 +97,14 @@ extern "C" __global__ void __launch_bounds__(GROUP * (MULTIPLIERS + 1), 1)
         if (warp == MULTIPLIERS * GROUP / 32) {
             constexpr unsigned PART = BLOCK_N / CLUSTER;
 #pragma unroll 1
-            for (unsigned tile = cluster; tile < tiles; tile += clusters) {
-                const Place place(tile, tiles_m, tiles_n, raster, rank);
+            while (piece.next(k_tiles, clusters, tiles)) {
+                const Place place(piece.tile, tiles_m, tiles_n, raster, rank);
 #pragma unroll 1
-                for (unsigned trip = 0; trip < trips; ++trip) {
+                for (unsigned trip = 0; trip < piece.trips; ++trip) {
                     barrier_wait(empty(stage.number), stage.parity ^ 1);
                     if (threadIdx.x % 32 == 0) {
                         const unsigned slot = slots + stage.number * SLOT, landed = full(stage.number);
-                        const unsigned depth = (first_trip + trip) * DEPTH;
+                        const unsigned depth = (piece.first + trip) * DEPTH;
                         barrier_expect(landed, SLOT);
                         copy_box<false>(slot, a, landed, depth, place.row, place.matrix);
                         copy_box<(CLUSTER > 1)>(slot + ATile::BYTES + rank * PART * ROW_BYTES, b, landed, depth,
@@ -116,8 +124,7 @@ extern "C" __global__ void __launch_bounds__(GROUP * (MULTIPLIERS + 1), 1)
             if (threadIdx.x % 32 < CLUSTER) barrier_arrive(empty(number), threadIdx.x % 32);
         };
 #pragma unroll 1
-        for (unsigned tile = cluster; tile < tiles; tile += clusters) {
-            const Place place(tile, tiles_m, tiles_n, raster, rank);
+        while (piece.next(k_tiles, clusters, tiles)) {
             Sums sums;
 #pragma unroll
             for (unsigned j = 0; j < BLOCK_N / 8; ++j)
@@ -125,7 +132,7 @@ extern "C" __global__ void __launch_bounds__(GROUP * (MULTIPLIERS + 1), 1)
                 for (unsigned e = 0; e < 4; ++e) sums[0][j][e] = 0.0f;
             unsigned before = 0;
 #pragma unroll 1
-            for (unsigned trip = 0; trip < trips; ++trip) {
+            for (unsigned trip = 0; trip < piece.trips; ++trip) {
                 barrier_wait(full(stage.number), stage.parity);
                 const unsigned slot = slots + stage.number * SLOT;
                 const unsigned long long a_tile = described<ROW_BYTES>(slot + warp / 4 * 64 * ROW_BYTES);
@@ -144,6 +151,25 @@ extern "C" __global__ void __launch_bounds__(GROUP * (MULTIPLIERS + 1), 1)
             hold(sums[0]);
             release(before);
 
+            if (flags) {
+                const Grid grid;
+                const unsigned clusters = grid.blocks / CLUSTER, range = clusters - 1 - grid.block / CLUSTER;
+                const Ranges ranges(shared_tiles * k_tiles, clusters);
+                // Of a range: where this warp, or the same one of another block, leaves its sums.
+                const auto left = [&](unsigned number) {
+                    return (number * CLUSTER + grid.block % CLUSTER) * (BLOCK_M / 16) + warp;
+                };
+                if (piece.first) {
+                    leave(sums[0], partial + left(range) * (16 * BLOCK_N), flags + left(range));
+                    continue;
+                }
+                for (unsigned other = range + 1, summed = piece.trips; summed < k_tiles; ++other) {
+                    add_left(sums[0], partial + left(other) * (16 * BLOCK_N), flags + left(other));
+                    summed = ranges.begin(other + 1) - piece.tile * k_tiles;
+                }
+            }
+
+            const Place place(piece.tile, tiles_m, tiles_n, raster, rank);
             const unsigned row = place.row + warp * 16 + threadIdx.x % 32 / 4;
             const unsigned lane_column = place.column + threadIdx.x % 4 * 2;
 #if DTYPE_F8E4M3
@@ -152,7 +178,7 @@ extern "C" __global__ void __launch_bounds__(GROUP * (MULTIPLIERS + 1), 1)
             scale(sums, of_rows, of_columns, row, lane_column);
 #endif
             const size_t elements = size_t(m) * n;
-            if (partial) {
+            if (partial && !flags) {
                 const size_t skipped = (blockIdx.y * (tiles / (tiles_m * tiles_n)) + place.matrix) * elements;
                 store_sums(sums, Matrix<float>{partial + skipped, row, m, n}, lane_column);
             } else {
@@ -187,4 +213,9 @@ extern "C" __global__ void __launch_bounds__(REDUCE_THREADS)
     const Packet<8> words{pack(sum.value[0], sum.value[1]), pack(sum.value[2], sum.value[3])};
     store_packet(static_cast<Element*>(c) + first, words, inside);
 #endif
+}
+
+// Grid: x = CLEAR_THREADS flags each.
+extern "C" __global__ void __launch_bounds__(CLEAR_THREADS) matmul_wgmma_clear(unsigned* __restrict__ flags) {
+    flags[blockIdx.x * CLEAR_THREADS + threadIdx.x] = 0;
 }
