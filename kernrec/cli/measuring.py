@@ -36,7 +36,7 @@ LockClocks = Annotated[
 Cluster = Annotated[
     str | None, typer.Option(help="Measure on a Ray cluster: auto, or host:port of its head node.", metavar="ADDRESS")
 ]
-Seed = Annotated[int, typer.Option(min=0, help="Seed of all random choices.")]
+Seed = Annotated[int, typer.Option(min=0, metavar="<int>", help="Seed of all random choices.")]
 
 
 def check_device(device: str, replay: Path | None, db: Path | None) -> None:

@@ -32,6 +32,8 @@ def sentence(error: TyperException) -> str:
         return f"{_name(parameter)} is missing; expected: {_help(parameter)}"
     if match := re.match(r"'(.*)' is not a valid (\w+)", error.message, re.DOTALL):
         return f"{_name(parameter)} {match[1]!r}: {_WHOLE.get(match[2], match[2])} is expected"
+    if match := re.match(r"(\S+) is not in the range x>=(\S+)\.", error.message):
+        return f"{_name(parameter)} is {match[1]}; at least {match[2]} is accepted"
     return text.replace("\n", " ")
 
 

@@ -19,7 +19,7 @@ Databases = Annotated[
 OpName = Annotated[str | None, typer.Option("--op", help="Only this op (`kernrec ops` lists them).")]
 KernelName = Annotated[str | None, typer.Option("--kernel", help="Only this kernel, such as one of your own.")]
 GpuName = Annotated[str | None, typer.Option("--gpu", help="Only this GPU (`kernrec gpus` lists them).")]
-Threads = Annotated[int, typer.Option(min=1, help="Number of threads used for training.")]
+Threads = Annotated[int, typer.Option(min=1, metavar="<int>", help="Number of threads used for training.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 

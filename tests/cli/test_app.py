@@ -50,6 +50,7 @@ def test_help_fits_eighty_columns(
     assert not errors
     assert f"Usage: {' '.join(['kernrec', *path])}" in output
     assert max(map(len, output.splitlines())) <= 80
+    assert "…" not in output, "something is cut off"
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh"])

@@ -83,6 +83,7 @@ REFINE = ("refine", "--op", "matmul", "--shape", "m=64,n=64,k=64")
         (("recommend", "--op", "mm", *MNK, "--gpu"), "--gpu has no value"),
         (("recommend", "--op", "mm", *MNK, "--gpu", "t4", "--top", "x"), "--top 'x': a whole number is expected"),
         (("recommend", "--op", "mm", *MNK, "--gpu", "t4", "--emit", "rust"), "unknown format to emit 'rust'; known: "),
+        ((*REFINE, "--seed", "-1"), "--seed is -1; at least 0 is accepted"),
         (("monitor", "--pid", "abc"), "--pid 'abc': a whole number is expected"),
         (("gpus", "t4"), "unexpected argument 't4' (`kernrec gpus --help` shows what is accepted)"),
         (("db", "remote", "add", "team"), "URL is missing; expected: s3://, gs://"),
