@@ -232,7 +232,7 @@ def test_a_wait_for_another_block_lasts_as_long_as_a_hit_in_l2() -> None:
     gpu = find_gpu("h200")
     demand = work(issue=100.0, alone=400.0)
     without, with_waits = (
-        launch_time(gpu, demand, launch(**change)).core_s for change in ({}, {"waits": np.ones(1) * 7})
+        launch_time(gpu, demand, launched).core_s for launched in (launch(), launch(waits=np.full(1, 7.0)))
     )
     assert (with_waits - without) * gpu.boost_clock_hz == pytest.approx(7 * microarchitecture(gpu).l2_latency_clk)
 
@@ -244,7 +244,7 @@ def test_blocks_that_compute_several_tiles_load_from_dram_as_often_as_one_for_ea
     on_problem = table.space.at(problem)
     rows = table.runnable(on_problem)
     configs = [table.space.config(int(row)) for row in rows]
-    dram_s = predict(table, on_problem, rows).nominal.dram_s
+    dram_s = np.asarray(predict(table, on_problem, rows).nominal.dram_s)
     tile = {"block_m": 128, "block_n": 256, "cluster": 2, "raster": 8}
     own = {"block_tiles": 1, "split_k": 1, "stream": 0}
 
