@@ -214,6 +214,7 @@ class Recorded:
             dram_slowdown=np.ones(len(self)),
             serial_clk=np.zeros(len(self)),
             rounds=self.stage_waits,
+            overlapped=np.nan,
         )
 
 

@@ -10,14 +10,15 @@ Where blocks are long, the corners are left out, then all the ends that stand fo
 middle.
 
 Beside the emulator's counts a sample has: `rounds`, how often a block waits for global memory, loads in flight together
-counted once; `chain`, the clocks that the warps of a block take one after the other if none ever waits for memory;
-`blocks.sampled`; for each buffer `touch.<buffer>.read`, the distinct sectors that a block reads, with `.x`, `.y` and
-`.z`: the share of them that is new from one block to the next along that axis (and the same of writes); what
-`cache_behavior` says of the block in the middle, and `wave_reuse` of blocks that run together; `instructions`, how many
-the code has; `crowded.runs`, how often a warp runs the code in which most registers are alive, from which the assembler
-spills; `depends.branch`, `depends.load` and `depends.store`: instructions whose condition or address depends on data;
-`extrapolated`, machine instructions of trips of long loops that were counted but not executed, and `sampled`, those of
-them in loops whose trips depend on data (`kernrec.ptx.execution.extrapolation`).
+counted once; `overlapped`, the share of these waits beside which other warps of the block have work
+(`kernrec.ptx.analysis.barrier_phases`); `chain`, the clocks that the warps of a block take one after the other if none
+ever waits for memory; `blocks.sampled`; for each buffer `touch.<buffer>.read`, the distinct sectors that a block reads,
+with `.x`, `.y` and `.z`: the share of them that is new from one block to the next along that axis (and the same of
+writes); what `cache_behavior` says of the block in the middle, and `wave_reuse` of blocks that run together;
+`instructions`, how many the code has; `crowded.runs`, how often a warp runs the code in which most registers are alive,
+from which the assembler spills; `depends.branch`, `depends.load` and `depends.store`: instructions whose condition or
+address depends on data; `extrapolated`, machine instructions of trips of long loops that were counted but not executed,
+and `sampled`, those of them in loops whose trips depend on data (`kernrec.ptx.execution.extrapolation`).
 """
 
 import contextlib
@@ -39,7 +40,8 @@ from kernrec.profile.probe_profile import LaunchProfile, emulator_arguments, ker
 from kernrec.profile.tensor_values import Tensors
 from kernrec.profile.wave_reuse import wave_metrics
 from kernrec.ptx import KernelLaunch, Module, parse
-from kernrec.ptx.analysis.dependence import data_dependences, load_chain
+from kernrec.ptx.analysis.barrier_phases import as_one, overlapped_waits, waits_for_loads
+from kernrec.ptx.analysis.dependence import data_dependences
 from kernrec.ptx.analysis.latency import chain_clk
 from kernrec.ptx.analysis.liveness import live_by_block
 from kernrec.ptx.analysis.lowering import lowered
@@ -47,7 +49,6 @@ from kernrec.ptx.analysis.wide_access import with_wide_accesses
 from kernrec.ptx.execution.emulator import Emulation, EmulationOptions
 from kernrec.ptx.execution.extrapolation import UnsteadyError
 from kernrec.ptx.ir.inline import inlined
-from kernrec.ptx.ir.program import BasicBlock
 from kernrec.ptx.state.access_trace import AccessTrace
 from kernrec.ptx.state.touched_sectors import SECTOR, TouchedSectors
 
@@ -243,6 +244,7 @@ def _sampled(module: Module, launch: KernelLaunch, options: EmulationOptions) ->
     waits, chain = _waits(emulation)
     rounds, chain = waits / (warps * ran), chain / ran
     crowded_runs = _crowded_runs(emulation) / (warps * ran)
+    overlapped = overlapped_waits(emulation.function, emulation.pieces, emulation.warps_by_block())
     middle = {metric: value / len(inner) for metric, value in first.items()}
     instructions = (middle["issue"] - middle.get("extrapolated", 0.0)) / warps
     ends = dict(sample.ends)
@@ -255,7 +257,12 @@ def _sampled(module: Module, launch: KernelLaunch, options: EmulationOptions) ->
     for weight in dict.fromkeys(ends.values()):  # blocks of one weight run together: that takes no longer than one
         for metric, value in _run(emulation, [block for block, w in ends.items() if w == weight]).items():
             totals[metric] = totals.get(metric, 0.0) + value * weight
-    extra = {"rounds": rounds, "chain": chain, "blocks.sampled": float(len(inner) + len(ends))}
+    extra = {
+        "rounds": rounds,
+        "overlapped": overlapped,
+        "chain": chain,
+        "blocks.sampled": float(len(inner) + len(ends)),
+    }
     extra |= dict(_touch_metrics(touched, sample, written=False))
     extra |= dict(_touch_metrics(touched, sample, written=True))
     next_is_new = [value for metric, value in extra.items() if metric.endswith(".read.x")]
@@ -281,12 +288,10 @@ def _run(emulation: Emulation, blocks: Sequence[int]) -> dict[str, float]:
 def _waits(emulation: Emulation) -> tuple[float, float]:
     """Over all warps so far: how often they waited for global memory, and clocks that their instructions take alone."""
     ran = emulation.warps_by_block()
-    waits, clocks = 0, 0
-    for piece in emulation.pieces:
-        code = BasicBlock(piece[0].index, tuple(ins for block in piece for ins in block.instructions), ())
-        clocks += max(ran.get(block.index, 0) for block in piece) * chain_clk(code)
-        if loading := [ran.get(block.index, 0) for block in piece if load_chain(block)]:
-            waits += max(loading) * load_chain(code)
+    waits = sum(waits_for_loads(piece, ran) for piece in emulation.pieces)
+    clocks = sum(
+        max(ran.get(block.index, 0) for block in piece) * chain_clk(as_one(piece)) for piece in emulation.pieces
+    )
     return float(waits), float(clocks)
 
 

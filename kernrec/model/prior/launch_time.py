@@ -11,9 +11,10 @@
     latency     core and DRAM time combined by a smooth maximum, plus launch overhead
 
 What overlaps: a block (or, in a kernel without barriers, a warp) either waits or uses the pipes, never both. With K of
-them on an SM a round takes P + max((K - 1) P, Z), where P is the pipe time of one and Z the time that it waits: the
-bound of the machine repairman problem (Lazowska et al., "Quantitative System Performance", chapter 5). A lone block
-with barriers takes P + Z. Where loads are issued ahead (`LaunchWork.prefetch`), Z is only what exceeds the arithmetic.
+them on an SM a round takes at least P + max((K - 1) P, Z), where P is the pipe time of one and Z the time that it waits
+(machine repairman problem; Lazowska et al., "Quantitative System Performance", chapter 5), and more by the time that
+they are in each other's way (`_round_clk`). A lone block with barriers takes P + Z. Where loads are issued ahead
+(`LaunchWork.prefetch`), Z is only what exceeds the arithmetic.
 
 Power, and the clock that a power limit allows, are in `kernrec.model.prior.power`. All computations are elementwise
 over candidates.
@@ -89,6 +90,9 @@ class LaunchWork:
     """Clocks of L2 for the atomic operations that meet at the busiest sector; a number stands for none (0)."""
     rounds: Array
     """How often an average block waits for memory, caches included: between how many waits barriers fall."""
+    overlapped: Array | float
+    """Share of these waits beside which other warps of the block have work, no barrier being between; NaN: all but as
+    many as it has barriers."""
     waits: Array | float = 0.0
     """How often the block that runs longest waits for L2 with nothing to do meanwhile, beside its loops; a number
     stands for none (0)."""
@@ -165,6 +169,7 @@ def join(works: Sequence[LaunchWork]) -> LaunchWork:
         dram_slowdown=_side_by_side(works, "dram_slowdown"),
         serial_clk=_side_by_side(works, "serial_clk"),
         rounds=np.concatenate([w.rounds for w in works]),
+        overlapped=_side_by_side(works, "overlapped"),
         waits=_side_by_side(works, "waits"),
     )
 
@@ -227,6 +232,8 @@ def launch_time(gpu: GPU, demand: Demand, work: LaunchWork) -> LaunchTime:
     # What uses the pipes as one: the block where barriers hold its warps together, else each warp.
     ahead = work.prefetch
     together_share = np.minimum(barriers / np.maximum(work.rounds, 1.0), 1.0)
+    if isinstance(work.overlapped, np.ndarray):
+        together_share = np.where(np.isnan(work.overlapped), together_share, 1.0 - work.overlapped)
     own_clk = block_clk * (together_share + (1.0 - together_share) / warps)
     # Latency of an average block: its instructions in order, barriers, and loads that prefetching does not hide.
     alone = np.maximum(total[ALONE] * (each / warps) + barriers * barrier_clk, own_clk)
@@ -250,8 +257,8 @@ def launch_time(gpu: GPU, demand: Demand, work: LaunchWork) -> LaunchTime:
         # Before its first tiles have come, a block of warpgroups has nothing to do, and then no product hides weights.
         exposed = GROUPS_SHARE * grouped + (1.0 - GROUPS_SHARE) * first_clk + start_clk
         between = np.where(first_clk > 0, between + exposed, between)
-    sm_clk = full * (own_clk + _smooth_max(np.maximum(busy + between - own_clk, 0.0), wait))
-    sm_clk += uneven * (own_clk + np.maximum(busy_rest + between - own_clk, wait))
+    sm_clk = full * _round_clk(own_clk, wait, busy + between)
+    sm_clk += uneven * _round_clk(own_clk, wait, np.maximum(busy_rest + between, own_clk))
     sm_clk += np.maximum(longer_clk, longer * wait_clk)  # the tail, when all other blocks are done
     if isinstance(work.waits, np.ndarray):
         sm_clk += work.waits * figures.l2_latency_clk
@@ -283,6 +290,22 @@ def _occupied(blocks: Array, block_clk: Array, by_scheduler: Array, warps: Array
     if by_scheduler is block_clk:
         return blocks * block_clk * uneven
     return blocks * np.maximum(block_clk, by_scheduler * uneven)
+
+
+def _round_clk(own: Array, wait: Array, busy: Array) -> Array:
+    """Clocks of a round: K = busy / own that use the pipes in turn, for `own` clocks each, and wait in between.
+
+    By mean value analysis one of K finds (K - 1) / K of the queue that all of them make; of the one in service half is
+    left, for service takes as long each time:
+
+        response = own (1 + (K - 1) / K (queue - use / 2)),   queue = K response / round,   use = K own / round
+
+    with round = response + wait: a quadratic equation. A round is never shorter than `busy`, nor than own + wait, and
+    that is it where K = 1 (Lazowska et al., chapter 6, approximate mean value analysis; Reiser, "A Queueing Network
+    Analysis of Computer Communication Networks with Window Flow Control", 1979, for what is left in service).
+    """
+    longer = busy - wait - own
+    return np.maximum(busy, 0.5 * (busy + wait + np.sqrt(longer * longer + own * (own + 2.0 * wait))))
 
 
 def _smooth_max(a: Array, b: Array) -> Array:

@@ -23,22 +23,25 @@ _GPUS = ("t4", "a100-sxm4-80gb", "rtx3090", "rtx4090", "h200-sxm", "rtx5090", "b
 """One GPU of each generation that has figures of its own."""
 _METRICS = (
     "issue", "issue.fma32", "issue.imad", "issue.alu", "issue.mufu", "issue.mma", "issue.ld_shared", "issue.ld_global",
-    "mma.f16", "shared.load_wavefronts", "global.a.load_requests", "global.a.load_sectors", "barriers",
+    "mma.f16", "shared.load_wavefronts", "global.a.load_requests", "global.a.load_sectors", "barriers", "issue.cvt",
+    "issue.i2f", "issue.f2i", "issue.f64", "issue.cvt64",
 )  # fmt: skip
 SAME_PRIOR = 0.005
 """Changes up to this fraction are rounding, or too small to matter."""
 
 
 def prior_fingerprint() -> list[float]:
-    """Latency (us) and energy (mJ) of four made-up launches on a GPU of each generation, by the uncalibrated prior."""
-    # Four variants, bound by arithmetic, by tensor cores, by shared memory and by DRAM; events per block and per trip.
-    block = np.array([[90, 20, 12, 40, 2, 0, 4, 8, 0, 8, 8, 32, 2]] * 4, dtype=np.float64)
+    """Latency (us) and energy (mJ) of five made-up launches on a GPU of each generation, by the uncalibrated prior."""
+    # Five variants, bound by arithmetic, tensor cores, shared memory, DRAM, conversions; events of a block and a trip.
+    # Of the last it is known how many of its waits overlap.
+    block = np.array([[90, 20, 12, 40, 2, 0, 4, 8, 0, 8, 8, 32, 2, 0, 0, 0, 0, 0]] * 5, dtype=np.float64)
     trip = np.array(
         [
-            [90, 56, 12, 10, 4, 0, 4, 2, 0, 4, 2, 8, 1],
-            [40, 0, 4, 10, 0, 16, 8, 2, 65536, 16, 2, 8, 1],
-            [60, 8, 8, 10, 0, 0, 30, 2, 0, 90, 2, 8, 1],
-            [30, 4, 4, 6, 0, 0, 0, 16, 0, 0, 16, 64, 0],
+            [90, 56, 12, 10, 4, 0, 4, 2, 0, 4, 2, 8, 1, 0, 0, 0, 0, 0],
+            [40, 0, 4, 10, 0, 16, 8, 2, 65536, 16, 2, 8, 1, 0, 0, 0, 0, 0],
+            [60, 8, 8, 10, 0, 0, 30, 2, 0, 90, 2, 8, 1, 0, 0, 0, 0, 0],
+            [30, 4, 4, 6, 0, 0, 0, 16, 0, 0, 16, 64, 0, 0, 0, 0, 0, 0],
+            [60, 8, 4, 6, 0, 0, 0, 2, 0, 0, 2, 8, 1, 6, 8, 8, 2, 4],
         ],
         dtype=np.float64,
     )
@@ -47,18 +50,19 @@ def prior_fingerprint() -> list[float]:
         gpu = find_gpu(name)
         power = PowerModel.for_gpu(gpu)
         demanded = demand(gpu, power, _METRICS, ("block", "trip"), np.stack([block, trip], axis=2))
-        blocks, trips = np.array([900.0, 2000.0, 300.0, 5000.0]), np.array([64.0, 32.0, 128.0, 16.0])
+        blocks, trips = np.array([900.0, 2000.0, 300.0, 5000.0, 700.0]), np.array([64.0, 32.0, 128.0, 16.0, 96.0])
         work = LaunchWork(
-            variants=np.arange(4),
+            variants=np.arange(5),
             terms=(blocks, blocks * trips),
             depth=(trips,),
-            concurrent=np.array([4.0, 2.0, 1.0, 8.0]),
-            warps=np.array([8.0, 4.0, 8.0, 4.0]),
-            prefetch=np.array([0.0, 2.0, 1.0, 0.0]),
-            dram_bytes=np.array([4e6, 2e7, 1e6, 4e8]),
-            dram_slowdown=np.ones(4),
-            serial_clk=np.zeros(4),
+            concurrent=np.array([4.0, 2.0, 1.0, 8.0, 3.0]),
+            warps=np.array([8.0, 4.0, 8.0, 4.0, 6.0]),
+            prefetch=np.array([0.0, 2.0, 1.0, 0.0, 0.0]),
+            dram_bytes=np.array([4e6, 2e7, 1e6, 4e8, 2e6]),
+            dram_slowdown=np.ones(5),
+            serial_clk=np.zeros(5),
             rounds=trips,
+            overlapped=np.array([np.nan, np.nan, np.nan, np.nan, 0.5]),
         )
         times = launch_time(gpu, demanded, work)
         dram_j = work.dram_bytes * power.event_j("dram.bytes")

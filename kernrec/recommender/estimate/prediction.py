@@ -217,6 +217,7 @@ def _work(
     slowdown: Array | float = 1.0
     serial: Array | float = 0.0
     rounds: Array | float = sum([total for total, _ in loops], 0.0) / blocks
+    overlapped: Array | float = np.nan
     if launch.sample is not None:
         x, y, z = (each(on_problem.column(extent, rows)).astype(np.float64) for extent in spec.grid)
         footprints = launch.sample.footprints(variants, tensor_bytes, table.scratch)
@@ -224,6 +225,7 @@ def _work(
         slowdown = launch.sample.dram_slowdown(variants, (x, y, z), concurrent, float(gpu.l2_bytes))
         serial = launch.sample.serial_clk(variants, blocks)
         rounds = launch.sample.every_round.take(variants)
+        overlapped = launch.sample.overlapped.take(variants)
     else:
         order = [(axis, on_problem.column(extent, rows)) for axis, extent in spec.order]
         access = TensorAccess(launch.reads, launch.writes, tensor_bytes, table.scratch)
@@ -242,5 +244,6 @@ def _work(
         dram_slowdown=slowdown,
         serial_clk=serial,
         rounds=each(rounds),
+        overlapped=overlapped,
         waits=on_problem.column(spec.waits, rows),
     )

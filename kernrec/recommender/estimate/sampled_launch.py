@@ -44,6 +44,8 @@ class SampledLaunch:
     """How often a block waits for memory, in latencies of DRAM; a hit in a cache counts by its share. By row."""
     every_round: Array
     """How often a block waits, whatever answers. By row."""
+    overlapped: Array
+    """Share of the waits beside which other warps of the block have work; NaN: not sampled. By row."""
 
     def dram_slowdown(self, variants: Array, grid: Sequence[Array], concurrent_blocks: Array, l2_bytes: float) -> Array:
         """How much longer DRAM takes for the bytes of these variants than for a stream of as many.
@@ -137,7 +139,10 @@ def read_sample(index: int, table: ProfileTable, variants: Array, on_problem: Pr
     near = _L1_LATENCY_CLK / figures.dram_latency_clk
     rounds = _column(table, "rounds")
     answered = _with_local_memory(replace(table, counts=counts), threads, resident, cache * resident)
-    return SampledLaunch(table, answered, rounds * ((1.0 - held_wait) * far + held_wait * near), rounds)
+    overlapped = np.full(len(rounds), np.nan)
+    if "overlapped" in table.metrics:
+        overlapped = np.clip(_column(table, "overlapped"), 0.0, 1.0)  # whoever made the profile
+    return SampledLaunch(table, answered, rounds * ((1.0 - held_wait) * far + held_wait * near), rounds, overlapped)
 
 
 def _with_local_memory(table: ProfileTable, threads: Array, resident: Array, cache: Array) -> ProfileTable:

@@ -1,5 +1,6 @@
 """Laws that physics sets the prior, checked on the shipped kernels."""
 
+from bisect import insort
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -12,7 +13,7 @@ from kernrec.gpu import GPU, find_gpu
 from kernrec.kernel import find_kernel
 from kernrec.model.prior.demand import QUANTITIES, Demand
 from kernrec.model.prior.launch_costs import LimitedCosts
-from kernrec.model.prior.launch_time import Array, LaunchWork, alone_clk, launch_time
+from kernrec.model.prior.launch_time import Array, LaunchWork, _round_clk, alone_clk, launch_time
 from kernrec.model.prior.microarchitecture import microarchitecture
 from kernrec.op import Problem, find_op
 from kernrec.recommender.estimate.operating_point import OperatingPoint
@@ -133,6 +134,7 @@ def launch(codes: int = 1, **change: Array) -> LaunchWork:
         dram_slowdown=np.ones(codes),
         serial_clk=np.zeros(codes),
         rounds=np.full(codes, 100.0),
+        overlapped=np.nan,
     )
     return replace(usual, **change)
 
@@ -213,6 +215,44 @@ def test_a_lone_block_waits_and_computes_in_turn_and_several_at_once() -> None:
     assert round_clk(1) == pytest.approx(busy + waits, rel=0.05)
     assert max(2 * busy, busy + waits) <= round_clk(2) <= 1.2 * max(2 * busy, busy + waits)
     assert round_clk(8) == pytest.approx(8 * busy, rel=0.05)
+
+
+def simulated_round_clk(customers: int, own: float, wait: float) -> float:
+    """Clocks of a round of a queue that is simulated: service takes `own`, waits are exponential with this mean."""
+    draw = np.random.default_rng(customers)
+    arrivals = sorted(draw.exponential(wait, customers).tolist())
+    free, rounds = 0.0, 4000
+    for _ in range(rounds * customers):
+        free = max(free, arrivals.pop(0)) + own
+        insort(arrivals, free + draw.exponential(wait))
+    return free / rounds
+
+
+@pytest.mark.parametrize("customers", [1, 2, 3, 6, 12, 32])
+@pytest.mark.parametrize("load", [0.25, 0.5, 1.0, 2.0, 4.0])
+def test_a_round_takes_as_long_as_that_of_a_simulated_queue(customers: int, load: float) -> None:
+    """load: the pipe time of all over the time that one waits."""
+    busy = np.array([float(customers)])
+    wait = busy / load
+    (expected,) = _round_clk(np.ones(1), wait, busy)
+    assert expected == pytest.approx(simulated_round_clk(customers, 1.0, float(wait[0])), rel=0.06)
+
+
+@given(st.floats(1.0, 1e6), st.floats(0.0, 1e7), st.floats(1.0, 100.0))
+def test_a_round_is_at_most_work_and_waits_in_turn_and_at_least_the_longer_of_them(
+    own: float, wait: float, customers: float
+) -> None:
+    busy = own * customers
+    (clk,) = _round_clk(np.array([own]), np.array([wait]), np.array([busy]))
+    assert max(busy, own + wait) * (1 - 1e-9) <= clk <= (busy + wait) * (1 + 1e-9)
+
+
+def test_where_it_is_known_how_many_waits_overlap_barriers_do_not_decide() -> None:
+    def waiting(share: float) -> float:
+        return round_clk(1, warps=np.full(1, 32.0), overlapped=np.full(1, share))
+
+    assert waiting(np.nan) == waiting(0.0)
+    assert waiting(1.0) < waiting(0.5) < waiting(0.0)
 
 
 def test_without_barriers_warps_overlap_within_a_block() -> None:

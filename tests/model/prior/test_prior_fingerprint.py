@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from kernrec.model.prior import demand
 from kernrec.model.prior import prior_fingerprint as fingerprint
 from kernrec.model.prior.prior_fingerprint import SAME_PRIOR, fingerprint_change, prior_fingerprint
 
@@ -20,6 +21,13 @@ def test_the_prior_is_itself_and_a_change_shows_in_full() -> None:
     assert fingerprint_change([now[0] * (1 + SAME_PRIOR / 2), *now[1:]]) < SAME_PRIOR
     for strange in ([], now[1:], [*now[1:], -1.0], [*now[1:], "x"]):
         assert fingerprint_change(strange) == float("inf")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("lanes", ["_SPECIAL_LANES", "_CONVERT_LONG_LANES"])
+def test_a_change_of_what_conversions_take_shows(monkeypatch: pytest.MonkeyPatch, lanes: str) -> None:
+    before = prior_fingerprint()
+    monkeypatch.setattr(demand, lanes, getattr(demand, lanes) / 2)
+    assert prior_fingerprint() != before
 
 
 def test_it_is_computed_once_until_the_source_of_the_prior_changes(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,95 @@
+"""Phases of a kernel: parts of its code that a warp can run through without a block-wide barrier in between.
+
+The warps of a block are in the same phase at the same time. While some of them wait for memory, the others can only
+work at what the phase has: in a kernel that loads a tile, meets at a barrier and then computes, next to nothing.
+"""
+
+from collections.abc import Mapping, Sequence
+
+from kernrec.ptx.analysis.dependence import load_chain
+from kernrec.ptx.analysis.issue_cost import classify
+from kernrec.ptx.analysis.liveness import successors
+from kernrec.ptx.ir.program import BasicBlock, Function
+
+
+def barrier_phases(function: Function) -> list[tuple[BasicBlock, ...]]:
+    """The phases of a kernel, in the order of the text. A barrier is the last instruction of its basic block."""
+    phase_of = list(range(len(function.blocks)))
+
+    def first_of(index: int) -> int:
+        while phase_of[index] != index:
+            index = phase_of[index]
+        return index
+
+    for block in function.blocks:
+        if not _ends_phase(block):
+            for index in successors(function, block.index):
+                low, high = sorted((first_of(block.index), first_of(index)))
+                phase_of[high] = low
+    phases: dict[int, list[BasicBlock]] = {}
+    for block in function.blocks:
+        phases.setdefault(first_of(block.index), []).append(block)
+    return [tuple(blocks) for blocks in phases.values()]
+
+
+def waits_for_loads(piece: Sequence[BasicBlock], ran: Mapping[int, int]) -> int:
+    """How often warps waited for global memory in basic blocks that the assembler makes one of; loads wait together.
+
+    Args:
+        piece: the basic blocks.
+        ran: how often a warp ran each basic block, by its index.
+    """
+    if not (loading := [ran.get(block.index, 0) for block in piece if load_chain(block)]):
+        return 0
+    return max(loading) * load_chain(as_one(piece))
+
+
+def as_one(piece: Sequence[BasicBlock]) -> BasicBlock:
+    """Several basic blocks as one."""
+    return BasicBlock(piece[0].index, tuple(ins for block in piece for ins in block.instructions), ())
+
+
+def overlapped_waits(function: Function, pieces: Sequence[Sequence[BasicBlock]], ran: Mapping[int, int]) -> float:
+    """Share of the waits for global memory beside which other warps of the block have work to do.
+
+    A phase with a share `w` of the waits and a share `n` of the instructions has min(w, n), but for one wait of each
+    time that it is run through: all warps begin together, so the first one finds all of them waiting. Without barriers
+    all code is one phase, which no barrier begins, and the share is 1.
+
+    Args:
+        function: the kernel.
+        pieces: its basic blocks, together where the assembler makes one of them.
+        ran: how often a warp ran each basic block, by its index.
+    """
+    phases = barrier_phases(function)
+    place = {block.index: number for number, phase in enumerate(phases) for block in phase}
+    work, waits = [0] * len(phases), [0] * len(phases)
+    for piece in pieces:
+        work[place[piece[0].index]] += sum(ran.get(block.index, 0) * _issued(block) for block in piece)
+        waits[place[piece[0].index]] += waits_for_loads(piece, ran)
+    if not (all_work := sum(work)) or not (all_waits := sum(waits)):
+        return 1.0
+    passes = [_passes(function, phase, ran) for phase in phases]
+    return sum(
+        min(n / all_work, w / all_waits) * max(1.0 - times / w, 0.0)
+        for n, w, times in zip(work, waits, passes, strict=True)
+        if w
+    )
+
+
+def _passes(function: Function, phase: tuple[BasicBlock, ...], ran: Mapping[int, int]) -> int:
+    """How often warps ran through a phase, by the barriers before it or behind it."""
+    own = {block.index for block in phase}
+    ended = [block for block in function.blocks if _ends_phase(block)]
+    begun = sum(ran.get(block.index, 0) for block in ended if own.intersection(successors(function, block.index)))
+    return max(begun, sum(ran.get(block.index, 0) for block in ended if block.index in own))
+
+
+def _issued(block: BasicBlock) -> int:
+    """Machine instructions of a basic block."""
+    return sum(count for ins in block.instructions for _, count in classify(ins))
+
+
+def _ends_phase(block: BasicBlock) -> bool:
+    last = block.instructions[-1]
+    return last.opcode in ("bar", "barrier") and not {"arrive", "cluster"}.intersection(last.modifiers)

@@ -1,0 +1,85 @@
+"""Barriers part a kernel into phases, and waits overlap with the work of their own phase alone."""
+
+import pytest
+
+from kernrec.ptx import parse
+from kernrec.ptx.analysis.barrier_phases import barrier_phases, overlapped_waits, waits_for_loads
+from kernrec.ptx.ir.program import Function
+
+HEAD = """
+.version 8.0
+.target sm_80
+.address_size 64
+.visible .entry k(.param .u64 x)
+{
+    .reg .pred %p<3>; .reg .b32 %r<8>; .reg .f32 %f<4>; .reg .b64 %rd<8>;
+    .shared .align 4 .b8 tile[256];
+    ld.param.u64 %rd1, [x]; mov.u32 %r1, 0;
+"""
+LOAD, STORE, WORK, BARRIER = (
+    "ld.global.f32 %f1, [%rd1];",
+    "st.shared.f32 [tile], %f1;",
+    "fma.rn.f32 %f2, %f2, %f2, %f2;" * 50,
+    "bar.sync 0;",
+)
+AGAIN = "add.u32 %r1, %r1, 1; setp.lt.u32 %p1, %r1, 8; @%p1 bra LOOP;"
+
+
+def kernel(body: str) -> Function:
+    return parse(f"{HEAD}{body}\nret;\n}}\n").functions["k"]
+
+
+def overlapped(body: str, trips: int = 1000) -> float:
+    """Of a kernel whose loop runs so often."""
+    function = kernel(body)
+    labels = {block.index: bool(block.labels) for block in function.blocks}
+    inside, ran = False, {}
+    for block in function.blocks:
+        inside = inside or labels[block.index]
+        ran[block.index] = trips if inside else 1
+        inside = inside and block.instructions[-1].opcode != "bra"
+    return overlapped_waits(function, [[block] for block in function.blocks], ran)
+
+
+def test_without_barriers_all_waits_overlap() -> None:
+    assert overlapped(f"LOOP: {LOAD} {WORK} {AGAIN}") == 1.0
+
+
+def test_a_barrier_after_each_load_leaves_nothing_that_overlaps() -> None:
+    """The loop is one phase, through which warps go together: the first that waits finds the others waiting."""
+    assert overlapped(f"LOOP: {LOAD} {STORE} {BARRIER} {WORK} {AGAIN}") == pytest.approx(0.0, abs=0.01)
+
+
+def test_of_four_waits_between_two_barriers_three_overlap() -> None:
+    chase = "ld.global.u64 %rd1, [%rd1];" * 4
+    assert overlapped(f"LOOP: {chase} {WORK} {BARRIER} {AGAIN}") == pytest.approx(0.75, abs=0.01)
+
+
+def test_loads_before_a_barrier_and_arithmetic_behind_it_do_not_overlap() -> None:
+    apart = f"LOOP: {LOAD} {STORE} {AGAIN} {BARRIER} {WORK * 200}"
+    mixed = f"LOOP: {LOAD} {STORE} {AGAIN} {WORK * 200} {BARRIER}"
+    assert overlapped(apart, trips=100) < 0.1
+    assert overlapped(mixed, trips=100) > 0.9
+
+
+def test_two_barriers_part_a_loop_into_two_phases_and_the_way_back_joins_its_ends() -> None:
+    function = kernel(f"LOOP: {LOAD} {STORE} {BARRIER} {WORK} {BARRIER} {AGAIN}")
+    phases = barrier_phases(function)
+    assert [[block.index for block in phase] for phase in phases] == [[0, 1, 3, 4], [2]]
+
+
+def test_what_arrives_at_a_barrier_and_goes_on_is_in_one_phase() -> None:
+    assert len(barrier_phases(kernel(f"{LOAD} bar.arrive 1, 64; {WORK}"))) == 1
+
+
+def test_a_barrier_that_no_warp_reaches_and_code_without_loads_leave_all_as_it_is() -> None:
+    assert overlapped(f"{WORK} {BARRIER} {WORK}") == 1.0
+    function = kernel(f"{LOAD} {WORK} {BARRIER} {WORK}")
+    assert overlapped_waits(function, [[block] for block in function.blocks], {}) == 1.0
+
+
+def test_loads_in_blocks_that_the_assembler_joins_wait_together() -> None:
+    function = kernel(f"setp.eq.u32 %p1, %r1, 0;\n@%p1 bra NEXT;\n{LOAD}\nNEXT: ld.global.f32 %f3, [%rd1+4];")
+    ran = dict.fromkeys(range(len(function.blocks)), 4)
+    assert waits_for_loads(function.blocks, ran) == 4
+    assert sum(waits_for_loads([block], ran) for block in function.blocks) == 8
