@@ -13,9 +13,10 @@ import sys
 from pathlib import Path
 
 import numpy as np
-from evaluate_prior import Evaluator, Results, profiles_file, sample
+from evaluate_prior import Evaluator, profiles_file, sample
 from fit_power import DEFAULT_DATA
 from power_recordings import parquet
+from prior_tables import Results
 from recorded_sets import SETS, RecordedSet, load_recorded_kernel, read_rows
 
 from kernrec.errors import KernrecError

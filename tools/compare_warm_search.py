@@ -26,7 +26,8 @@ from pathlib import Path
 
 import numpy as np
 from compare_kernel_tuner import COUNTS, Space, read, search
-from evaluate_prior import Evaluator, Results, Sample, profiles_file, sample
+from evaluate_prior import Evaluator, Sample, profiles_file, sample
+from prior_tables import Results
 from recorded_sets import SETS, RecordedSet, Recording, load_recorded_kernel, read_rows
 
 from kernrec.errors import KernrecError, UsageError

@@ -18,20 +18,20 @@ prints what is left out then. Exits 0.
 import argparse
 import csv
 import hashlib
-import json
 import os
 import sys
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 from compare_counters import ZERO_BY_ZERO
 from leave_out import left_out
 from library_shapes import shape_sets
-from prior_scores import Agreement, ShapeScore, SpaceScore, SweepScore, agreement, score_shapes, score_space, within
+from prior_scores import SweepScore, agreement, score_by_residents, score_shapes, score_space
+from prior_tables import Results, print_tables
 from recorded_sets import SETS, Recording, Rows, load_recorded_kernel, read_rows
 
 from kernrec import paths
@@ -54,22 +54,6 @@ TEXTBOOK = ROOT / "datasets" / "kernels" / "textbook"
 TEXTBOOK_TIMES = "textbook_rtx3060_rtx3070ti.csv"
 BEST = 15
 NAMES = (*(recorded.name for recorded in SETS), "textbook", "library")
-
-
-@dataclass
-class Results:
-    """Everything that was found, in the order of the tables."""
-
-    spaces: list[SpaceScore] = field(default_factory=list)
-    agreements: list[Agreement] = field(default_factory=list)
-    shapes: list[ShapeScore] = field(default_factory=list)
-    sweeps: list[SweepScore] = field(default_factory=list)
-    skipped: list[str] = field(default_factory=list)
-
-    def write(self, path: Path | None) -> None:
-        """Everything as JSON, where a file is named."""
-        if path is not None:
-            path.write_text(json.dumps(asdict(self), indent=1))
 
 
 @dataclass(frozen=True)
@@ -197,6 +181,11 @@ class Evaluator:
                 (sum(runs[int(i)] < 0 for i in best), len(best)),
             )
         )
+        self._results.by_residents.append(
+            score_by_residents(
+                (name, label), rows.latency_s[random_part], predictions.latency_s[places], predictions.resident[places]
+            )
+        )
 
     def _compare(self, name: str, label: str, gpu: GPU, rows: Rows) -> None:
         """Hold a recording against those of the same kernel and architecture before it."""
@@ -272,6 +261,8 @@ class Predictions:
     """(K,)."""
     threads: np.ndarray
     """Threads of a block, (K,)."""
+    resident: np.ndarray
+    """Blocks that an SM holds, (K,)."""
 
     @classmethod
     def of(
@@ -287,8 +278,9 @@ class Predictions:
         place[of_kernel.rows] = np.arange(len(of_kernel.rows))
         on_problem = of_kernel.runnable.on_problem
         threads = on_problem.column(table.kernel.launches[0].threads, of_kernel.rows) + np.zeros(len(of_kernel.rows))
-        occupancy = table.geometry(on_problem, 0).occupancy.take(of_kernel.rows)
-        return cls(np.where(rows < 0, -1, place[rows]), candidates.latency_s[0], occupancy, threads)
+        geometry = table.geometry(on_problem, 0)
+        occupancy, resident = geometry.occupancy.take(of_kernel.rows), geometry.columns[0].take(of_kernel.rows)
+        return cls(np.where(rows < 0, -1, place[rows]), candidates.latency_s[0], occupancy, threads, resident)
 
 
 def dividing_zeros(table: ProfileTable) -> ProfileTable:
@@ -345,48 +337,6 @@ def _progress(label: str, done: int, of: int) -> None:
     if time.monotonic() - _said > 20 or done == of:
         _said = time.monotonic()
         print(f"{label}: {done} of {of} configs", file=sys.stderr, flush=True)
-
-
-def print_tables(results: Results) -> None:
-    """The tables, at most 120 columns wide."""
-    if results.spaces:
-        print("recorded spaces; efficiency is the best measured time over that of the choice, 1 is perfect")
-        print(
-            f"{'set':13} {'card':24} {'configs':>7} {'rank':>5} {'error':>6} {'ratio':>6} {'first':>6} {'of 5':>5}"
-            f" {'of 1 %':>6} {'refused':>8}   {'occup.':>6} {'256':>5} {'random':>6}"
-        )
-    for s in results.spaces:
-        print(
-            f"{s.set:13} {s.card:24} {s.sampled:7} {s.rank:5.2f} {s.error:6.1%} {s.ratio:6.2f} {s.first:6.3f}"
-            f" {s.best_of_5:5.3f} {s.best_of_1_percent:6.3f} {s.refused:3} of {s.of_best:2}   {s.occupancy:6.3f}"
-            f" {s.threads_256:5.3f} {s.random:6.3f}"
-        )
-    if results.agreements:
-        print("\nrecordings of one architecture against each other, which no prediction of one code can beat on both")
-        print(f"{'set':13} {'recording':24} {'another':24} {'configs':>7} {'rank':>5} {'error':>6}")
-    for a in results.agreements:
-        print(f"{a.set:13} {a.first:24} {a.second:24} {a.configs:7} {a.rank:5.2f} {a.error:6.1%}")
-    if results.shapes:
-        print("\nshapes, one measured time each; ratio is predicted over measured, low and high its 10 and 90 %")
-        print(f"{'set':34} {'card':18} {'shapes':>6} {'rank':>5} {'error':>6} {'ratio':>6} {'low':>5} {'high':>5}")
-    for shape in results.shapes:
-        print(
-            f"{shape.set:34} {shape.card:18} {shape.shapes:6} {shape.rank:5.2f} {shape.error:6.1%} {shape.ratio:6.2f}"
-            f" {shape.low:5.2f} {shape.high:5.2f}"
-        )
-    if results.sweeps:
-        print("\nsweeps over block sizes; efficiency of the block that is chosen")
-        print(f"{'kernel':30} {'card':12} {'sizes':>5} {'kernrec':>8} {'occupancy':>10} {'always 256':>11}")
-    for sweep in results.sweeps:
-        print(
-            f"{sweep.kernel:30} {sweep.card:12} {sweep.sizes:5} {sweep.chosen:8.3f} {sweep.occupancy:10.3f}"
-            f" {sweep.threads_256:11.3f}"
-        )
-    if results.sweeps:
-        counts = [within([getattr(s, n) for s in results.sweeps]) for n in ("chosen", "occupancy", "threads_256")]
-        print(
-            f"{'within 5 % of the best':30} {'':12} {len(results.sweeps):5} {counts[0]:8} {counts[1]:10} {counts[2]:11}"
-        )
 
 
 if __name__ == "__main__":

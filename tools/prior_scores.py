@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
@@ -90,6 +91,45 @@ def _expected(measured: Array, badness: Array) -> float:
     """The mean efficiency of the configs that a heuristic holds equally good."""
     chosen = badness == badness.min()
     return float((measured.min() / measured[chosen]).mean())
+
+
+_RESIDENTS = (1, 2, 3, 5, 8)
+"""Where classes of resident blocks begin."""
+_SLOW = 6.0
+"""Configs that take longer than so many times the fastest say little about choices."""
+
+
+@dataclass(frozen=True)
+class ResidencyScore:
+    """Whether times are over- or underestimated by how many blocks an SM holds, which nothing else shows as well."""
+
+    set: str
+    card: str
+    medians: Sequence[tuple[float, int]]
+    """For each class of `residency_titles`: median of predicted over measured, of how many configs."""
+
+
+def residency_titles() -> list[str]:
+    """The classes of resident blocks."""
+    titles = [f"{low} to {high - 1}" if high - low > 1 else str(low) for low, high in pairwise(_RESIDENTS)]
+    return [*titles, f"{_RESIDENTS[-1]} and more"]
+
+
+def score_by_residents(names: tuple[str, str], measured: Array, predicted: Array, resident: Array) -> ResidencyScore:
+    """The score of a sample.
+
+    Args:
+        names: of the set and the card.
+        measured: times, (N,).
+        predicted: times, (N,).
+        resident: blocks that an SM holds, (N,).
+    """
+    fast = measured < _SLOW * measured.min()
+    medians = []
+    for low, high in pairwise((*_RESIDENTS, np.inf)):
+        ratios = (predicted / measured)[fast & (resident >= low) & (resident < high)]
+        medians.append((float(np.median(ratios)) if len(ratios) else 0.0, len(ratios)))
+    return ResidencyScore(*names, medians=medians)
 
 
 @dataclass(frozen=True)

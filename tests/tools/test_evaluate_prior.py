@@ -54,6 +54,17 @@ def test_a_prediction_that_is_off_by_a_factor_keeps_its_rank_and_shows_the_facto
     assert score.first == 1.0
 
 
+def test_errors_that_go_with_the_blocks_on_an_sm_are_shown_by_their_number() -> None:
+    measured, resident = np.array([1.0, 1.0, 2.0, 2.0, 9.0]), np.array([1.0, 1.0, 4.0, 16.0, 1.0])
+    predicted = measured * np.array([0.7, 0.9, 1.0, 1.1, 5.0])  # the last is too slow to count
+    score = prior_scores.score_by_residents(("s", "c"), measured, predicted, resident)
+    by_title = dict(zip(prior_scores.residency_titles(), score.medians, strict=True))
+    assert by_title["1"] == (pytest.approx(0.8), 2)
+    assert by_title["3 to 4"] == (pytest.approx(1.0), 1)
+    assert by_title["8 and more"] == (pytest.approx(1.1), 1)
+    assert by_title["2"] == by_title["5 to 7"] == (0.0, 0)
+
+
 def test_two_recordings_agree_up_to_their_level() -> None:
     first = {str(i): float(i) for i in range(1, 9)}
     same = prior_scores.agreement(("set", "a", "b"), first, {config: 3.0 * time for config, time in first.items()})
