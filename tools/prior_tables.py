@@ -39,9 +39,7 @@ def print_tables(results: Results) -> None:
             f" {s.threads_256:5.3f} {s.random:6.3f}"
         )
     if results.by_residents:
-        print(
-            "\npredicted over measured by the blocks that an SM holds; medians of configs within 6 times the fastest"
-        )
+        print("\npredicted over measured by the blocks that an SM holds; medians of configs within 6 times the fastest")
         print(f"{'set':13} {'card':24} " + " ".join(f"{title:>11}" for title in residency_titles()))
     for r in results.by_residents:
         cells = [f"{ratio:.2f} ({count})" if count else "-" for ratio, count in r.medians]
