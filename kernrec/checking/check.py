@@ -119,6 +119,9 @@ def check(
         raise UsageError(f"tolerance is {tolerance}; a number of at least 0 is accepted")
     copies = {name: _array(value) for name, value in launch.arguments.items()}
     given = reference({name: value.copy() for name, value in copies.items()}) if callable(reference) else reference
+    if given is not None and not isinstance(given, Mapping):
+        kind = type(given).__name__
+        raise UsageError(f"the reference is of type {kind}; outputs by name are expected, such as {{'y': 'alpha * x'}}")
     expected: dict[str, Any] = dict(given or {})
     for name in expected:
         if name not in copies or not copies[name].ndim:

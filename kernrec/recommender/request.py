@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import field
 from enum import StrEnum
+from numbers import Real
 
 import numpy as np
 
@@ -74,6 +75,14 @@ class Query:
             raise unknown("inputs", self.inputs, INPUTS)
         if self.top < 1:
             raise UsageError(f"top is {self.top}; at least 1 is accepted")
+        for name, value, expected in (
+            ("max slowdown", self.max_slowdown, "a fraction, such as 0.03"),
+            ("max power", self.max_power_w, "a number of watts, such as 250"),
+            ("power limit", self.power_limit_w, "a number of watts, such as 250"),
+            ("clock", self.clock_hz, "a number of hertz, such as 1.41e9"),
+        ):
+            if value is not None and not isinstance(value, Real):
+                raise UsageError(f"{name} is {value!r}; {expected}, is accepted")
         if self.max_slowdown is not None and not self.max_slowdown >= 0:
             raise UsageError(f"max slowdown is {self.max_slowdown:g}; a fraction of at least 0 is accepted")
         if self.clocks and self.clock_hz is not None:

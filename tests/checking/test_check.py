@@ -84,6 +84,7 @@ def test_a_source_that_does_not_compile_says_why() -> None:
         (AXPY, {"gpu": "h2000"}, "unknown GPU"),
         (AXPY, {"reference": {"z": "x"}}, "unknown output in the reference"),
         (AXPY, {"reference": {"n": "x"}}, "unknown output in the reference"),
+        (AXPY, {"reference": "x"}, "the reference is of type str; outputs by name are expected"),
         (AXPY, {"arguments": {"x": np.zeros(9 << 20)}}, "at most"),
         (AXPY, {"arguments": {"x": np.array(["a"])}}, "numbers are accepted"),
         (AXPY, {"tolerance": -1.0}, "tolerance"),

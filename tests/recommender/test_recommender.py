@@ -233,6 +233,10 @@ def test_emitted_source_compiles_as_it_stands(recommender: Recommender) -> None:
         ({"objective": "speed"}, "unknown objective 'speed'"),
         ({"top": 0}, "at least 1"),
         ({"max_slowdown": -0.1}, "max slowdown"),
+        ({"max_slowdown": "3%"}, "max slowdown is '3%'; a fraction, such as 0.03, is accepted"),
+        ({"max_power_w": "250W"}, "max power is '250W'; a number of watts, such as 250, is accepted"),
+        ({"power_limit_w": "250W"}, "power limit is '250W'; a number of watts, such as 250, is accepted"),
+        ({"clock_hz": "1GHz"}, "clock is '1GHz'; a number of hertz, such as 1.41e9, is accepted"),
         ({"max_power_w": 0.0}, "max power"),
     ],
 )
