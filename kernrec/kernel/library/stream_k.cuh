@@ -9,15 +9,6 @@
 //
 // After wgmma.cuh and packet.cuh.
 
-// The grid, read anew: what follows from it takes no registers while products are summed up.
-struct Grid {
-    unsigned block, blocks;
-
-    __device__ __forceinline__ Grid() {
-        asm volatile("mov.u32 %0, %%ctaid.x; mov.u32 %1, %%nctaid.x;" : "=r"(block), "=r"(blocks));
-    }
-};
-
 // The trips of all shared tiles, `even` for each cluster and `rest` more, spread among them.
 struct Ranges {
     unsigned even, rest, clusters;
@@ -31,33 +22,66 @@ struct Ranges {
     }
 };
 
-// What a cluster computes, piece by piece: `trips` trips of a tile, from `first` on.
+// What a cluster computes of `tiles` tiles of `depth` trips, of which the first `shared` are shared; in a grid of several
+// rows (split-K) a cluster computes the share of its row of one tile. All of it is computed anew where it is asked for:
+// the sums need the registers.
+struct Share {
+    unsigned cluster, clusters, range, before, others;
+    Ranges ranges;
+
+    __device__ __forceinline__ Share(unsigned depth, unsigned shared, unsigned tiles) : Share(Grid(), depth, shared, tiles) {}
+
+    // The trips of its range, counted over all tiles.
+    __device__ __forceinline__ unsigned begin() const { return before + ranges.begin(range); }
+    __device__ __forceinline__ unsigned end() const { return before + ranges.begin(range + 1); }
+
+private:
+    // Read at this place, not earlier.
+    struct Grid {
+        unsigned block, blocks, row, rows;
+
+        __device__ __forceinline__ Grid() {
+            asm volatile("mov.u32 %0, %%ctaid.x; mov.u32 %1, %%nctaid.x; mov.u32 %2, %%ctaid.y; mov.u32 %3, %%nctaid.y;"
+                         : "=r"(block), "=r"(blocks), "=r"(row), "=r"(rows));
+        }
+    };
+
+    __device__ __forceinline__ Share(const Grid& grid, unsigned depth, unsigned shared, unsigned tiles)
+        : cluster(grid.block / CLUSTER),
+          clusters(grid.blocks / CLUSTER),
+          range(grid.rows > 1 ? grid.row : clusters - 1 - cluster),
+          before(grid.rows > 1 ? cluster * depth : 0),
+          others(grid.rows > 1 ? tiles : shared),
+          ranges(grid.rows > 1 ? depth : shared * depth, grid.rows > 1 ? grid.rows : clusters) {}
+};
+
+// The pieces of that: `trips` trips of a tile, from `first` on. First those of its range, then every so many-th of the
+// tiles that are not shared, whole.
 struct Pieces {
     unsigned tile = 0, first = 0, trips = 0;
 
-    // place, end: its range of the trips of tiles, counted over all of them; whole: the first of its other tiles.
-    __device__ __forceinline__ Pieces(unsigned place, unsigned end, unsigned whole)
-        : place_(place), end_(end), whole_(whole) {}
+    __device__ __forceinline__ Pieces(const Share& share) : place_(share.begin()) {}
 
-    // Goes on to the next piece, if there is one, of tiles of `depth` trips; of its other tiles, which end before
-    // `tiles`, to the `clusters`-th after the last.
-    __device__ __forceinline__ bool next(unsigned depth, unsigned clusters, unsigned tiles) {
-        if (place_ < end_) {
+    // Goes on to the next piece, if there is one.
+    __device__ __forceinline__ bool next(unsigned depth, unsigned shared, unsigned tiles) {
+        const Share share(depth, shared, tiles);
+        const unsigned end = share.end();
+        if (place_ < end) {
             tile = place_ / depth;
             first = place_ - tile * depth;
-            trips = min(depth - first, end_ - place_);
+            trips = min(depth - first, end - place_);
             place_ += trips;
             return true;
         }
-        tile = whole_;
+        tile = share.others + share.cluster + (place_ - end) * share.clusters;
         first = 0;
         trips = depth;
-        whole_ += clusters;
+        ++place_;
         return tile < tiles;
     }
 
 private:
-    unsigned place_, end_, whole_;
+    unsigned place_;  // the next trip of the range, and beyond its end, how many whole tiles are done
 };
 
 // Leaves the sums of a warp at `place`, four of each lane, then four more of each, and says so in `flag`.

@@ -157,10 +157,13 @@ def test_a_trip_multiplies_its_tiles_and_brings_each_byte_of_them_once() -> None
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("block_m", "block_n"), [(64, 256), (128, 256)])
-def test_registers_hold_the_largest_tiles_and_products_are_not_put_in_line(block_m: int, block_n: int) -> None:
-    config = CONFIG | {"block_m": block_m, "block_n": block_n, "stages": 4}
-    compiled = assembled(KERNEL, config, "bf16", "nt", SM)
+@pytest.mark.parametrize(("block_m", "dtype"), [(64, "bf16"), (128, "bf16"), (64, "f8e4m3"), (128, "f8e4m3")])
+@pytest.mark.parametrize("cluster", [1, 2])
+def test_registers_hold_the_largest_tiles_and_products_are_not_put_in_line(
+    block_m: int, dtype: str, cluster: int
+) -> None:
+    deep = {"block_k": 128 if dtype == "f8e4m3" else 64, "stages": 4 if block_m == 128 else 6, "cluster": cluster}
+    compiled = assembled(KERNEL, CONFIG | {"block_m": block_m, "block_n": 256} | deep, dtype, "nt", SM)
     resources = compiled.resources["matmul_wgmma"]
     assert (resources.spill_store_bytes, resources.spill_load_bytes) == (0, 0)
     assert "serialized" not in compiled.log

@@ -72,13 +72,9 @@ extern "C" __global__ void __launch_bounds__(GROUP * (MULTIPLIERS + 1), 1)
     const unsigned slots = static_cast<unsigned>(__cvta_generic_to_shared(stages));
     const auto full = [&](unsigned stage) { return slots + BARRIERS + stage * 8; };
     const auto empty = [&](unsigned stage) { return slots + BARRIERS + (STAGES + stage) * 8; };
-    const unsigned rank = blockIdx.x % CLUSTER, cluster = blockIdx.x / CLUSTER, clusters = gridDim.x / CLUSTER;
+    const unsigned rank = blockIdx.x % CLUSTER;
     const unsigned warp = threadIdx.x / 32;
-    const bool split = gridDim.y > 1;
-    const unsigned range = split ? blockIdx.y : clusters - 1 - cluster, before_it = split ? cluster * k_tiles : 0;
-    const Ranges ranges(split ? k_tiles : shared_tiles * k_tiles, split ? gridDim.y : clusters);
-    Pieces piece(before_it + ranges.begin(range), before_it + ranges.begin(range + 1),
-                 split ? tiles : shared_tiles + cluster);
+    Pieces piece(Share(k_tiles, shared_tiles, tiles));
 
     if (threadIdx.x == 0) {
         for (unsigned stage = 0; stage < STAGES; ++stage) {
@@ -97,7 +93,7 @@ extern "C" __global__ void __launch_bounds__(GROUP * (MULTIPLIERS + 1), 1)
         if (warp == MULTIPLIERS * GROUP / 32) {
             constexpr unsigned PART = BLOCK_N / CLUSTER;
 #pragma unroll 1
-            while (piece.next(k_tiles, clusters, tiles)) {
+            while (piece.next(k_tiles, shared_tiles, tiles)) {
                 const Place place(piece.tile, tiles_m, tiles_n, raster, rank);
 #pragma unroll 1
                 for (unsigned trip = 0; trip < piece.trips; ++trip) {
@@ -124,7 +120,8 @@ extern "C" __global__ void __launch_bounds__(GROUP * (MULTIPLIERS + 1), 1)
             if (threadIdx.x % 32 < CLUSTER) barrier_arrive(empty(number), threadIdx.x % 32);
         };
 #pragma unroll 1
-        while (piece.next(k_tiles, clusters, tiles)) {
+        while (piece.next(k_tiles, shared_tiles, tiles)) {
+            const Place place(piece.tile, tiles_m, tiles_n, raster, rank);
             Sums sums;
 #pragma unroll
             for (unsigned j = 0; j < BLOCK_N / 8; ++j)
@@ -152,24 +149,19 @@ extern "C" __global__ void __launch_bounds__(GROUP * (MULTIPLIERS + 1), 1)
             release(before);
 
             if (flags) {
-                const Grid grid;
-                const unsigned clusters = grid.blocks / CLUSTER, range = clusters - 1 - grid.block / CLUSTER;
-                const Ranges ranges(shared_tiles * k_tiles, clusters);
+                const Share mine(k_tiles, shared_tiles, tiles);
                 // Of a range: where this warp, or the same one of another block, leaves its sums.
-                const auto left = [&](unsigned number) {
-                    return (number * CLUSTER + grid.block % CLUSTER) * (BLOCK_M / 16) + warp;
-                };
+                const auto left = [&](unsigned number) { return (number * CLUSTER + rank) * (BLOCK_M / 16) + warp; };
                 if (piece.first) {
-                    leave(sums[0], partial + left(range) * (16 * BLOCK_N), flags + left(range));
+                    leave(sums[0], partial + left(mine.range) * (16 * BLOCK_N), flags + left(mine.range));
                     continue;
                 }
-                for (unsigned other = range + 1, summed = piece.trips; summed < k_tiles; ++other) {
+                for (unsigned other = mine.range + 1, summed = piece.trips; summed < k_tiles; ++other) {
                     add_left(sums[0], partial + left(other) * (16 * BLOCK_N), flags + left(other));
-                    summed = ranges.begin(other + 1) - piece.tile * k_tiles;
+                    summed = mine.ranges.begin(other + 1) - piece.tile * k_tiles;
                 }
             }
 
-            const Place place(piece.tile, tiles_m, tiles_n, raster, rank);
             const unsigned row = place.row + warp * 16 + threadIdx.x % 32 / 4;
             const unsigned lane_column = place.column + threadIdx.x % 4 * 2;
 #if DTYPE_F8E4M3
