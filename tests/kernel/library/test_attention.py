@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from hypothesis import given as for_all
 from hypothesis import strategies as st
-from on_gpu import Card, Code, NoGPUError, Prepared, arguments, find_card
+from on_gpu import Card, Code, Prepared, arguments
 
 from kernrec.gpu import limits
 from kernrec.kernel import Kernel, Space, bind_launches, find_kernel
@@ -115,14 +115,6 @@ def test_every_value_of_every_tunable_is_among_the_cases_but_the_widest_splits()
         for tunable in kernel.tunables:
             seen = {case[1][tunable.name] for case in CASES if case[0] is kernel}
             assert seen == {value for value in tunable.values if tunable.name != "split_keys" or value <= 4}
-
-
-@pytest.fixture(scope="module")
-def card() -> Card:
-    try:
-        return find_card()
-    except NoGPUError as error:
-        pytest.skip(str(error))
 
 
 @pytest.mark.gpu

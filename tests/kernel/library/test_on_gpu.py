@@ -2,19 +2,11 @@
 
 import numpy as np
 import pytest
-from on_gpu import Card, Code, NoGPUError, Prepared, arguments, find_card
+from on_gpu import Card, Code, Prepared, arguments
 
 from kernrec.kernel import bind_launches
 from tests.helpers.kernel_code import assembled, module_of
 from tests.helpers.trial import CASES, Case, flaws, given_inputs, runs
-
-
-@pytest.fixture(scope="module")
-def card() -> Card:
-    try:
-        return find_card()
-    except NoGPUError as error:
-        pytest.skip(str(error))
 
 
 @pytest.mark.gpu

@@ -1,0 +1,12 @@
+"""The card on which tests marked `gpu` run the library; without one they are skipped with the reason."""
+
+import pytest
+from on_gpu import Card, NoGPUError, find_card
+
+
+@pytest.fixture(scope="module")
+def card() -> Card:
+    try:
+        return find_card()
+    except NoGPUError as error:
+        pytest.skip(str(error))
