@@ -62,10 +62,12 @@ def test_rows_of_a_list_of_shapes_end_at_these_shapes(recommender: Recommender) 
 
 def test_one_shape_has_one_row_with_the_recommended_config(recommender: Recommender) -> None:
     plan = plan_of(recommender, "softmax", "f32", rows=512, columns=1024)
-    answer = recommender.recommend("softmax", "rtx4090", "rows=512,columns=1024", query=QUERY)
+    several = Query(Objective.LATENCY, top=10)  # a plan has no kernel of Triton's where Triton is not installed
+    answer = recommender.recommend("softmax", "rtx4090", "rows=512,columns=1024", query=several)
+    best = next(choice for choice in answer.choices if choice.kernel.name == "softmax_rows")
     (row,) = plan.rows
-    assert dict(row.variant.config) == dict(answer.best.config)
-    assert row.latency_s == pytest.approx((answer.best.latency_s.value,) * 2, rel=1e-5)
+    assert dict(row.variant.config) == dict(best.config)
+    assert row.latency_s == pytest.approx((best.latency_s.value,) * 2, rel=1e-5)
     assert plan.as_dicts()[0]["kernel"] == "softmax_rows"
 
 
