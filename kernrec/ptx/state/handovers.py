@@ -22,7 +22,7 @@ from kernrec.ptx.state.errors import EmulationError
 from kernrec.ptx.state.region import Region
 from kernrec.ptx.state.selection import Selection
 from kernrec.ptx.state.types import Array
-from kernrec.ptx.state.vector_clocks import VectorClocks
+from kernrec.ptx.state.vector_clocks import VectorClocks, merged
 
 _WORD = 4
 _WIDE = frozenset({"gpu", "sys"})
@@ -101,8 +101,8 @@ class Handovers:
     def keep(self, access: Access, region: Region, selection: Selection) -> None:
         """Lanes are about to store: keeps what was there before a release."""
         if _RELEASES & set(access.ins.modifiers):
-            index, shift = selection.index(region, 1, access.offset)
-            for place in np.unique(index + shift).tolist():
+            _, places = self._places(access, region, selection)
+            for place in np.unique(places).tolist():
                 self._before[region.name, place] = region.bytes[place : place + access.size].copy()
                 self._looked = {look for look in self._looked if look[2:] != (region.name, place)}
 
@@ -112,9 +112,8 @@ class Handovers:
         late: list[tuple[int, Array]] = []
         if not _ACQUIRES & set(access.ins.modifiers):
             return late
-        index, shift = selection.index(region, 1, access.offset)
-        lanes = self._lanes.shape.numbers if selection.lanes is None else selection.lanes
-        for position, (lane, place) in enumerate(zip(lanes.tolist(), (index + shift).tolist(), strict=True)):
+        lanes, places = self._places(access, region, selection)
+        for position, (lane, place) in enumerate(zip(lanes.tolist(), places.tolist(), strict=True)):
             before = self._before.get((region.name, place))
             if before is not None and (self._batch, lane // WARP, region.name, place) not in self._looked:
                 late.append((position, before))
@@ -127,9 +126,7 @@ class Handovers:
             EmulationError: the access is part of a race; the message names both sides.
         """
         marks = set(access.ins.modifiers)
-        index, shift = selection.index(region, 1, access.offset)
-        places = index + shift
-        lanes = self._lanes.shape.numbers if selection.lanes is None else selection.lanes
+        lanes, places = self._places(access, region, selection)
         warps = lanes // WARP
         if atomic or marks & _STRONG:
             met = sorted({*zip(warps.tolist(), places.tolist(), strict=True)}) if marks & _WIDE else []
@@ -144,6 +141,11 @@ class Handovers:
             self._record_words(
                 access, region, (places // _WORD)[:, None] + np.arange(access.size // _WORD), warps, write
             )
+
+    def _places(self, access: Access, region: Region, selection: Selection) -> tuple[Array, Array]:
+        """(lanes of a selection, the byte of the region that each accesses)."""
+        index, shift = selection.index(region, 1, access.offset)
+        return self._lanes.shape.numbers if selection.lanes is None else selection.lanes, index + shift
 
     def _record_words(self, access: Access, region: Region, words: Array, warps: Array, write: bool) -> None:
         last = self._words.get(region.name)
@@ -183,7 +185,7 @@ class Handovers:
         if before is not None:
             _learn(release.past, before.past)
             if before.batch == release.batch:
-                np.maximum(release.row, np.resize(before.row, release.row.shape), out=release.row)
+                release = release._replace(row=merged(release.row, before.row))
             else:
                 _learn(release.past, {before.batch: before.row})
         self._releases[place] = release
@@ -195,8 +197,7 @@ class Handovers:
         past = self._past[warp // self._warps_per_block]
         _learn(past, release.past)
         if release.batch == self._batch:
-            known = self._clocks.seen[warp]
-            np.maximum(known[: len(release.row)], release.row, out=known[: len(release.row)])
+            self._clocks.learn(warp, release.row)
         else:
             _learn(past, {release.batch: release.row})
 
@@ -215,9 +216,4 @@ class Handovers:
 
 def _learn(known: _Past, more: _Past) -> None:
     for batch, row in more.items():
-        if batch in known:
-            longest = max(len(row), len(known[batch]))
-            a, b = (np.pad(r, (0, longest - len(r))) for r in (row, known[batch]))
-            known[batch] = np.maximum(a, b)
-        else:
-            known[batch] = row
+        known[batch] = merged(known[batch], row) if batch in known else row

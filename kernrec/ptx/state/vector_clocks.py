@@ -7,12 +7,19 @@ time is the number of its phases: who saw a phase complete saw the copies of it.
 """
 
 from collections.abc import Sequence
+from functools import reduce
 
 import numpy as np
 
 from kernrec.ptx.state.types import Array
 
 _ROOM = 32  # columns for barriers that are added at once
+
+
+def merged(first: Array, second: Array) -> Array:
+    """What two snapshots hold together; one made before a barrier was added knows nothing of its copies."""
+    size = max(len(first), len(second))
+    return np.maximum(*(np.pad(row, (0, size - len(row))) for row in (first, second)))
 
 
 class VectorClocks:
@@ -83,12 +90,14 @@ class VectorClocks:
         """A warp saw the last phase of a barrier complete."""
         row = self._completed.get(place)
         if row is not None:
-            np.maximum(self.seen[warp], row, out=self.seen[warp])
+            self.learn(warp, row)
+
+    def learn(self, warp: int, row: Array) -> None:
+        """A warp knows from now on what a snapshot of this batch holds."""
+        known = self.seen[warp, : len(row)]
+        np.maximum(known, row, out=known)
 
     def join(self, warps: Array, snapshots: Sequence[Array] = ()) -> None:
         """Warps pass a barrier together, at which others arrived when they knew what these snapshots hold."""
-        known = self.seen[warps].max(axis=0)
-        for row in snapshots:
-            np.maximum(known[: len(row)], row, out=known[: len(row)])
-        self.seen[warps] = known
+        self.seen[warps] = reduce(merged, snapshots, self.seen[warps].max(axis=0))
         self.seen[warps, warps] += 1
