@@ -241,10 +241,11 @@ def _sampled(module: Module, launch: KernelLaunch, options: EmulationOptions) ->
     warps = -(-math.prod(launch.block) // 32)
     first = _run(emulation, inner)
     ran = len(emulation.whole_clusters(inner))
-    waits, chain = _waits(emulation)
-    rounds, chain = waits / (warps * ran), chain / ran
+    warps_by_block = emulation.warps_by_block()
+    waits = [waits_for_loads(piece, warps_by_block) for piece in emulation.pieces]
+    rounds, chain = sum(waits) / (warps * ran), _chain(emulation) / ran
     crowded_runs = _crowded_runs(emulation) / (warps * ran)
-    overlapped = overlapped_waits(emulation.function, emulation.pieces, emulation.warps_by_block())
+    overlapped = overlapped_waits(emulation.function, emulation.pieces, waits, warps_by_block)
     middle = {metric: value / len(inner) for metric, value in first.items()}
     instructions = (middle["issue"] - middle.get("extrapolated", 0.0)) / warps
     ends = dict(sample.ends)
@@ -285,14 +286,10 @@ def _run(emulation: Emulation, blocks: Sequence[int]) -> dict[str, float]:
     return {metric: value * share for metric, value in emulation.run(together).items()}
 
 
-def _waits(emulation: Emulation) -> tuple[float, float]:
-    """Over all warps so far: how often they waited for global memory, and clocks that their instructions take alone."""
+def _chain(emulation: Emulation) -> int:
+    """Over all warps so far: clocks that their instructions take alone."""
     ran = emulation.warps_by_block()
-    waits = sum(waits_for_loads(piece, ran) for piece in emulation.pieces)
-    clocks = sum(
-        max(ran.get(block.index, 0) for block in piece) * chain_clk(as_one(piece)) for piece in emulation.pieces
-    )
-    return float(waits), float(clocks)
+    return sum(max(ran.get(block.index, 0) for block in piece) * chain_clk(as_one(piece)) for piece in emulation.pieces)
 
 
 def _crowded_runs(emulation: Emulation) -> float:

@@ -49,7 +49,9 @@ def as_one(piece: Sequence[BasicBlock]) -> BasicBlock:
     return BasicBlock(piece[0].index, tuple(ins for block in piece for ins in block.instructions), ())
 
 
-def overlapped_waits(function: Function, pieces: Sequence[Sequence[BasicBlock]], ran: Mapping[int, int]) -> float:
+def overlapped_waits(
+    function: Function, pieces: Sequence[Sequence[BasicBlock]], waited: Sequence[int], ran: Mapping[int, int]
+) -> float:
     """Share of the waits for global memory beside which other warps of the block have work to do.
 
     A phase with a share `w` of the waits and a share `n` of the instructions has min(w, n), but for one wait of each
@@ -59,35 +61,28 @@ def overlapped_waits(function: Function, pieces: Sequence[Sequence[BasicBlock]],
     Args:
         function: the kernel.
         pieces: its basic blocks, together where the assembler makes one of them.
+        waited: how often warps waited in each piece, as `waits_for_loads` says.
         ran: how often a warp ran each basic block, by its index.
     """
     phases = barrier_phases(function)
     place = {block.index: number for number, phase in enumerate(phases) for block in phase}
-    work, waits = [0] * len(phases), [0] * len(phases)
-    for piece in pieces:
-        work[place[piece[0].index]] += sum(ran.get(block.index, 0) * _issued(block) for block in piece)
-        waits[place[piece[0].index]] += waits_for_loads(piece, ran)
+    work, waits, begun, ended = ([0] * len(phases) for _ in range(4))
+    for piece, times in zip(pieces, waited, strict=True):
+        waits[place[piece[0].index]] += times
+    for block in function.blocks:
+        times, phase = ran.get(block.index, 0), place[block.index]
+        work[phase] += times * sum(count for ins in block.instructions for _, count in classify(ins))
+        if _ends_phase(block):
+            ended[phase] += times
+            for following in {place[index] for index in successors(function, block.index)}:
+                begun[following] += times
     if not (all_work := sum(work)) or not (all_waits := sum(waits)):
         return 1.0
-    passes = [_passes(function, phase, ran) for phase in phases]
     return sum(
-        min(n / all_work, w / all_waits) * max(1.0 - times / w, 0.0)
-        for n, w, times in zip(work, waits, passes, strict=True)
+        min(n / all_work, w / all_waits) * max(1.0 - passes / w, 0.0)
+        for n, w, passes in zip(work, waits, map(max, begun, ended), strict=True)
         if w
     )
-
-
-def _passes(function: Function, phase: tuple[BasicBlock, ...], ran: Mapping[int, int]) -> int:
-    """How often warps ran through a phase, by the barriers before it or behind it."""
-    own = {block.index for block in phase}
-    ended = [block for block in function.blocks if _ends_phase(block)]
-    begun = sum(ran.get(block.index, 0) for block in ended if own.intersection(successors(function, block.index)))
-    return max(begun, sum(ran.get(block.index, 0) for block in ended if block.index in own))
-
-
-def _issued(block: BasicBlock) -> int:
-    """Machine instructions of a basic block."""
-    return sum(count for ins in block.instructions for _, count in classify(ins))
 
 
 def _ends_phase(block: BasicBlock) -> bool:

@@ -38,7 +38,13 @@ def overlapped(body: str, trips: int = 1000) -> float:
         inside = inside or labels[block.index]
         ran[block.index] = trips if inside else 1
         inside = inside and block.instructions[-1].opcode != "bra"
-    return overlapped_waits(function, [[block] for block in function.blocks], ran)
+    return share_of(function, ran)
+
+
+def share_of(function: Function, ran: dict[int, int]) -> float:
+    """Of a kernel of whose basic blocks the assembler joins none."""
+    pieces = [[block] for block in function.blocks]
+    return overlapped_waits(function, pieces, [waits_for_loads(piece, ran) for piece in pieces], ran)
 
 
 def test_without_barriers_all_waits_overlap() -> None:
@@ -75,7 +81,7 @@ def test_what_arrives_at_a_barrier_and_goes_on_is_in_one_phase() -> None:
 def test_a_barrier_that_no_warp_reaches_and_code_without_loads_leave_all_as_it_is() -> None:
     assert overlapped(f"{WORK} {BARRIER} {WORK}") == 1.0
     function = kernel(f"{LOAD} {WORK} {BARRIER} {WORK}")
-    assert overlapped_waits(function, [[block] for block in function.blocks], {}) == 1.0
+    assert share_of(function, {}) == 1.0
 
 
 def test_loads_in_blocks_that_the_assembler_joins_wait_together() -> None:
