@@ -30,7 +30,6 @@ _SUMMARY = frozenset({
 
 @dataclass
 class _Job:
-    key: str
     planned: PlannedProblem
     visit: str
     """Its key; empty where it is no visit."""
@@ -244,7 +243,7 @@ class Coordinator:
         before = self._jobs.get(key)  # measured earlier in this campaign, other configs of it
         result = ProblemResult(planned.name, planned.problem.key, most) if before is None else before.result
         places = {task.key: i for i, task in enumerate(planned.tasks)}
-        job = self._jobs[key] = _Job(key, planned, "" if visit is None else visit.key, places, result, [])
+        job = self._jobs[key] = _Job(planned, "" if visit is None else visit.key, places, result, [])
         history, settled = ProblemHistory(), {}
         for measurement in earlier:
             history.add(measurement)
@@ -345,22 +344,27 @@ class Coordinator:
         job = self._jobs[assignment.job]
         reply: Message = {"phase": assignment.phase, "share": assignment.share}
         if assignment.phase is Phase.SCREEN:
-            return reply | {"problem": problem_as_data(job.planned), "earlier": self._best(job)} | self._news(card)
+            return (
+                reply
+                | {"problem": problem_as_data(job.planned), "earlier": self._best(assignment.job)}
+                | self._news(card)
+            )
         measured = {_task_of(row) for row in job.rows}
         places = [place for task, place in job.places.items() if task in measured]
         return reply | {"problem": problem_as_data(job.planned, places), "earlier": job.rows}
 
-    def _best(self, job: _Job) -> list[dict[str, Any]]:
+    def _best(self, key: str) -> list[dict[str, Any]]:
         """The fastest measurement of a job's problem, which limits how long the others may take.
 
         None before its block is closed: a card counts what it is given as measured, and this may have to be measured
         again, by whichever card is granted it.
         """
+        job = self._jobs[key]
         if (best := job.result.best) is None:
             return []
         row = _summary(best.as_json())
         place = job.places.get(_task_of(row))
-        return [row] if place is None or self.scheduler.is_settled(job.key, place) else []
+        return [row] if place is None or self.scheduler.is_settled(key, place) else []
 
     def _news(self, card: str) -> Message:
         if self.scheduler.job_of(card) is None:
