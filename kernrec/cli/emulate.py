@@ -10,8 +10,6 @@ import typer
 
 from kernrec.errors import UsageError
 
-_MOST_THREADS = 1024  # of a block
-
 
 def emulate(
     source: Annotated[Path, typer.Argument(help="The kernel's file: .cu or .ptx.")],
@@ -61,7 +59,7 @@ def emulate(
         source,
         entry,
         extents("--grid", grid),
-        block_extents(block),
+        _block_extents(block),
         read,
         sm=sm,
         defines=dict(_macro(text) for text in define or []),
@@ -80,11 +78,13 @@ def emulate(
     print("note: counted by the emulator, not measured on a GPU", file=sys.stderr)
 
 
-def block_extents(text: str) -> list[int]:
+def _block_extents(text: str) -> list[int]:
     """Threads of a block along each axis, as `--block` has them."""
+    from kernrec.ptx.state.launch_layout import MOST_THREADS
+
     block = extents("--block", text)
-    if (threads := prod(block)) > _MOST_THREADS:
-        raise UsageError(f"--block {text!r}: {threads} threads, where 1 to {_MOST_THREADS} are possible")
+    if (threads := prod(block)) > MOST_THREADS:
+        raise UsageError(f"--block {text!r}: {threads} threads, where 1 to {MOST_THREADS} are possible")
     return block
 
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kernrec.cli.emulate import block_extents, extents
+from kernrec.cli.emulate import extents
 from kernrec.errors import UsageError
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def kernel_argument(
     if source.suffix == ".ptx":
         from kernrec.profile.ptx_kernel import kernel_of_ptx
 
-        grid, block = extents("--grid", ptx["--grid"] or "1"), block_extents(ptx["--block"] or "128")
+        grid, block = extents("--grid", ptx["--grid"] or "1"), extents("--block", ptx["--block"] or "128")
         return *kernel_of_ptx(source, ptx["--entry"], grid, block, arguments, ptx["--shared"] or 0), source.parent
     if call is not None:
         from kernrec.op import parse_shape

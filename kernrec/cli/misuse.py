@@ -13,12 +13,12 @@ _WHOLE = {"int": "a whole number", "integer": "a whole number", "float": "a numb
 def sentence(error: TyperException) -> str:
     """The line for an error of Typer's parser; its own text where nothing better is known."""
     text, context = error.format_message(), getattr(error, "ctx", None)
-    parameter = getattr(error, "param", None)
+    plain, parameter = text.replace("\n", " "), getattr(error, "param", None)
     option = getattr(error, "option_name", None)
     if option and "requires an argument" in text:
         return f"{option} has no value" + (f"; expected: {_help_of(context, option)}" if context else "")
     if context is None:
-        return text.replace("\n", " ")
+        return plain
     lists = f"{context.command_path} --help"
     if option and "No such option" in text:
         return str(unknown("option", option, _options(context), lists))
@@ -27,14 +27,14 @@ def sentence(error: TyperException) -> str:
     if match := re.match(r"Got unexpected extra argument\S* \((.*)\)$", text, re.DOTALL):
         return f"unexpected argument {match[1].split()[0]!r} (`{lists}` shows what is accepted)"
     if parameter is None:
-        return text.replace("\n", " ")
+        return plain
     if text.startswith("Missing"):
         return f"{_name(parameter)} is missing; expected: {_help(parameter)}"
     if match := re.match(r"'(.*)' is not a valid (\w+)", error.message, re.DOTALL):
         return f"{_name(parameter)} {match[1]!r}: {_WHOLE.get(match[2], match[2])} is expected"
     if match := re.match(r"(\S+) is not in the range x>=(\S+)\.", error.message):
         return f"{_name(parameter)} is {match[1]}; at least {match[2]} is accepted"
-    return text.replace("\n", " ")
+    return plain
 
 
 def _options(context: Any) -> list[str]:

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from kernrec.errors import UsageError
-from kernrec.op.problem import Dim, Names, Normal, Op
+from kernrec.op.problem import SPREAD_8BIT, Dim, Names, Normal, Op
 
 if TYPE_CHECKING:
     import numpy as np
@@ -56,8 +56,6 @@ SCALES = ("q_scale", "k_scale", "v_scale")
 OUTPUTS = ("bf16", "f16")
 """The types of o where q, k and v have 8 bits, by number."""
 
-_SPREAD = 32.0  # of 8-bit values, as those of matmul
-
 
 def _flops(d: Names) -> int:
     """The two products over the unmasked pairs of query and key; softmax is not counted, as in published figures."""
@@ -78,8 +76,8 @@ def _values(d: Names) -> dict[str, Normal]:
     """Queries of deviation 2 give scores of deviation 2, so that a few keys dominate, as in trained networks."""
     if not d["scaled"]:
         return {"q": (0, 2)}
-    scales = {"q_scale": 2 / _SPREAD, "k_scale": 1 / _SPREAD, "v_scale": 1 / _SPREAD}
-    spread: dict[str, Normal] = dict.fromkeys("qkv", (0, _SPREAD))
+    scales = {"q_scale": 2 / SPREAD_8BIT, "k_scale": 1 / SPREAD_8BIT, "v_scale": 1 / SPREAD_8BIT}
+    spread: dict[str, Normal] = dict.fromkeys("qkv", (0, SPREAD_8BIT))
     return spread | {name: (scale, scale / 8) for name, scale in scales.items()}
 
 

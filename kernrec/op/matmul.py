@@ -18,7 +18,7 @@ from math import sqrt
 from typing import TYPE_CHECKING
 
 from kernrec.errors import UsageError
-from kernrec.op.problem import Dim, Names, Normal, Op
+from kernrec.op.problem import SPREAD_8BIT, Dim, Names, Normal, Op
 
 if TYPE_CHECKING:
     import numpy as np
@@ -62,15 +62,14 @@ def _element_types(d: Names) -> dict[str, str]:
 
 
 _SCALED = ("f8e4m3", "i8")
-_SPREAD = 32.0  # of 8-bit values: wide enough that few are rounded coarsely, far from where they saturate
 
 
 def _values(d: Names) -> dict[str, Normal]:
     wide = 1 / sqrt(d["k"])
     if not d["scaled"]:
         return {"b": (0, wide)}
-    scale = 1 / _SPREAD
-    spread: Normal = 0, _SPREAD
+    scale = 1 / SPREAD_8BIT
+    spread: Normal = 0, SPREAD_8BIT
     return {"a": spread, "b": spread, "a_scale": (scale, scale / 8), "b_scale": (wide * scale, wide * scale / 8)}
 
 

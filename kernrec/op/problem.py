@@ -26,6 +26,9 @@ Names = Mapping[str, int]
 Normal = tuple[float, float]
 """Mean and standard deviation of a tensor's values."""
 
+SPREAD_8BIT = 32.0
+"""Standard deviation of values of 8 bits: few are rounded coarsely, and few are near where they saturate."""
+
 LARGEST = 2**31 - 1
 """The largest dimension, and the most elements in one tensor: the kernels index with 32-bit integers."""
 

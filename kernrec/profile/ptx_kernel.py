@@ -32,10 +32,10 @@ from kernrec.profile.tensor_values import load_npy
 from kernrec.ptx import Module, parse
 from kernrec.ptx.ir.operand import Register
 from kernrec.ptx.ir.program import Function
+from kernrec.ptx.state.launch_layout import MOST_THREADS
 
 _WIDTHS = (8, 16, 32, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
 _HEIGHTS = (1, 2, 4, 8, 16, 32)
-_MOST_THREADS = 1024  # of a block, on every GPU (CUDA C++ Programming Guide, "Technical Specifications")
 
 
 def kernel_of_ptx(
@@ -59,8 +59,8 @@ def kernel_of_ptx(
         raise UsageError(f"{path} has no kernel (.entry)")
     entry = select_entry(module, entry, path)
     (gx, gy, gz), (bx, by, bz) = ([*extents, 1, 1][:3] for extents in (grid, block))
-    if bx * by * bz > _MOST_THREADS:
-        raise UsageError(f"block {bx} x {by} x {bz} has {bx * by * bz} threads; at most {_MOST_THREADS} are accepted")
+    if bx * by * bz > MOST_THREADS:
+        raise UsageError(f"block {bx} x {by} x {bz} has {bx * by * bz} threads; at most {MOST_THREADS} are accepted")
     if shared < 0:
         raise UsageError(f"{shared} bytes of shared memory: 0 or more are accepted")
     function = module.functions[entry]
@@ -68,7 +68,7 @@ def kernel_of_ptx(
     widths = (bx,) if reason else sorted({bx, *_WIDTHS})
     heights = (by,) if reason or (gy == 1 and by == 1) else sorted({by, *_HEIGHTS})
     tensors, passed = _arguments(arguments)
-    constraints = [f"32 <= block_x * block_y * {bz} <= {_MOST_THREADS} or (block_x == {bx} and block_y == {by})"]
+    constraints = [f"32 <= block_x * block_y * {bz} <= {MOST_THREADS} or (block_x == {bx} and block_y == {by})"]
     if "maxntid" in function.directives and not reason:
         constraints.append(f"block_x * block_y * {bz} <= {int(np.prod(function.directives['maxntid']))}")
     spec = {

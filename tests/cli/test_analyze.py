@@ -208,7 +208,7 @@ def test_ptx_that_cannot_be_analysed_gets_one_line(folder: Path, run: Run, old: 
         (["copy.ptx", "x", "--gpu", "t4"], "expected a=f32[4096]"),
         (["copy.ptx", "--gpu", "t4", "--entry", "cpoy"], "did you mean copy"),
         (["copy.ptx", "x=f32[8]", "--gpu", "t4"], "takes arguments of 8, 8, 4 bytes, given are 8"),
-        (["copy.ptx", *ARGUMENTS, "--block", "2048"], "2048 threads, where 1 to 1024 are possible"),
+        (["copy.ptx", *ARGUMENTS, "--block", "2048"], "block 2048 x 1 x 1 has 2048 threads; at most 1024 are accepted"),
         (["copy.ptx", *ARGUMENTS, "--shared", "-1"], "0 or more are accepted"),
         (["huge.cu", "--spec", "huge.toml", "--gpu", "t4"], "larger than"),
         (["huge.ptx", "--gpu", "t4"], "at most"),

@@ -48,7 +48,7 @@ from kernrec.ptx.state.access_trace import AccessTrace
 from kernrec.ptx.state.batch import WARP, BatchShape, Lanes
 from kernrec.ptx.state.errors import EmulationError
 from kernrec.ptx.state.handovers import Handovers, hands_over
-from kernrec.ptx.state.launch_layout import RESERVED_BYTES, KernelLaunch, lay_out
+from kernrec.ptx.state.launch_layout import MOST_THREADS, RESERVED_BYTES, KernelLaunch, lay_out
 from kernrec.ptx.state.memory import Memory
 from kernrec.ptx.state.phase_races import PhaseRaceDetector
 from kernrec.ptx.state.race_detector import RaceDetector
@@ -174,8 +174,8 @@ class Emulation:
         self.function = function
         self.grid, size = _extents("grid", launch.grid), _extents("block", launch.block)
         threads = size[0] * size[1] * size[2]
-        if threads > 1024:
-            raise UsageError(f"block {tuple(launch.block)} has {threads} threads, more than 1024")
+        if threads > MOST_THREADS:
+            raise UsageError(f"block {tuple(launch.block)} has {threads} threads, more than {MOST_THREADS}")
         most = options.most_blocks
         batches = -(-most * -(-threads // WARP) * WARP // _BATCH_LANES)
         cluster = cluster_of(function, launch, self.grid)

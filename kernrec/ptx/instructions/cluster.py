@@ -87,15 +87,8 @@ def _move_registers(decoder: BlockDecoder, ins: Instruction) -> Step:
         raise UnsupportedFormError
     pool, registers, where = decoder.memory.pending.registers, int(count.value), location(decoder.function, ins)
     pool.begin(decoder.function.directives)
-    running = decoder.running_lanes(ins)
-    everyone = decoder.lanes.shape.numbers
-
-    def run() -> None:
-        numbers = running()
-        warps = np.unique((everyone if numbers is None else numbers) // WARP)
-        pool.move(where, warps, registers, grows=action == "inc")
-
-    return run
+    warps = decoder.warps_with_lanes(ins)
+    return lambda: pool.move(where, warps(), registers, grows=action == "inc")
 
 
 @steps("griddepcontrol")

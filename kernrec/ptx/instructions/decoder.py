@@ -220,6 +220,16 @@ class BlockDecoder(OperandResolver):
 
         return numbers
 
+    def warps_with_lanes(self, ins: Instruction) -> Callable[[], Array]:
+        """A function that gives the numbers of the warps of which a lane runs an instruction."""
+        running, everyone = self.running_lanes(ins), self.lanes.shape.numbers
+
+        def warps() -> Array:
+            numbers = running()
+            return np.unique((everyone if numbers is None else numbers) // WARP)
+
+        return warps
+
 
 def unsupported(function: Function, ins: Instruction, detail: str = "") -> UnsupportedInstructionError:
     """The error for an instruction that the emulator does not support; `detail`: what of it."""

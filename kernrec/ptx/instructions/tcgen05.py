@@ -95,13 +95,8 @@ def _fence(decoder: BlockDecoder, ins: Instruction) -> Step:
     if ins.modifiers[1] not in ("before_thread_sync", "after_thread_sync"):
         raise UnsupportedFormError
     fences, before = decoder.memory.pending.tensor.fences, ins.modifiers[1] == "before_thread_sync"
-    running, everyone = decoder.running_lanes(ins), decoder.lanes.shape.numbers
-
-    def run() -> None:
-        numbers = running()
-        fences.fence(np.unique((everyone if numbers is None else numbers) // WARP), before=before)
-
-    return run
+    warps = decoder.warps_with_lanes(ins)
+    return lambda: fences.fence(warps(), before=before)
 
 
 _BUILDERS: dict[str, Callable[[BlockDecoder, Instruction], Step]] = {

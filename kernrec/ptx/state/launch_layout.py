@@ -14,6 +14,8 @@ from kernrec.ptx.state.textures import Image
 from kernrec.ptx.state.types import Array
 
 # State-space windows of the generic address space. Buffer i of global memory starts at (i + 1) << 40.
+MOST_THREADS = 1024
+"""Threads of a block, on every GPU (CUDA C++ Programming Guide, "Technical Specifications")."""
 BUFFER_SHIFT = 40
 WINDOW_SHIFT = 56
 CODE_WINDOW = 0x7D
