@@ -18,7 +18,7 @@ from kernrec.kernel import find_kernel
 from kernrec.recommender import Query, Recommender
 from kernrec.run.plan import Plan, PlanRow, Variant, make_plan
 from kernrec.run.shapes import Shapes
-from kernrec.util.cache import Kept, kept
+from kernrec.util.cache import CacheEntry, cached
 
 
 def kept_plan(recommender: Recommender, shapes: Shapes, gpu: GPU, query: Query) -> Plan:
@@ -41,11 +41,11 @@ def kept_plan(recommender: Recommender, shapes: Shapes, gpu: GPU, query: Query) 
     name = f"plan.{shapes.op.name}.{sha256(request.encode()).hexdigest()[:16]}"
     made: list[Plan] = []
 
-    def make() -> Kept:
+    def make() -> CacheEntry:
         made.append(make_plan(recommender, shapes, gpu, query))
         return {"aligned": made[0].aligned, "rows": [_as_facts(row) for row in made[0].rows]}, {}
 
-    facts, _ = kept(name, json.dumps(made_of).encode(), make)
+    facts, _ = cached(name, json.dumps(made_of).encode(), make)
     if made:
         return made[0]
     try:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kernrec.errors import UsageError
-from kernrec.util.cache import Kept, kept
+from kernrec.util.cache import CacheEntry, cached
 from kernrec.util.light_dataclass import dataclass
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ def expected_layout(step: int, made_of: bytes) -> Layout:
     """
     import duckdb
 
-    def make() -> Kept:
+    def make() -> CacheEntry:
         from kernrec.store.connection import connect_memory
 
         with closing(connect_memory()) as connection:
@@ -115,7 +115,7 @@ def expected_layout(step: int, made_of: bytes) -> Layout:
         }
         return {"statements": statements, "columns": columns, "checks": checks, "required": required}, {}
 
-    facts, _ = kept(f"schema.{step}.layout", f"{duckdb.__version__}\n".encode() + made_of, make)
+    facts, _ = cached(f"schema.{step}.layout", f"{duckdb.__version__}\n".encode() + made_of, make)
     return Layout(**facts)
 
 

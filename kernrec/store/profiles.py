@@ -19,7 +19,7 @@ from kernrec.store.connection import connect_memory, exchange_folder, one_line, 
 from kernrec.store.identity import canonical_json, content_hash
 from kernrec.store.migrations import migrate
 from kernrec.store.rows import Row, as_dicts, insert
-from kernrec.util.cache import Kept, kept
+from kernrec.util.cache import CacheEntry, cached
 from kernrec.util.light_dataclass import dataclass
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ def shipped_profiles(kernel: str, kernel_hash: str, sm: int) -> dict[int, Profil
         content = path.read_bytes()
     except FileNotFoundError:
         return {}
-    facts, arrays = kept(
+    facts, arrays = cached(
         f"{kernel}.sm_{sm}.profiles",
         f"{_KEPT_FORM} {kernel_hash}\n".encode() + content,
         lambda: _as_kept(read_profiles(path, kernel, kernel_hash, sm)),
@@ -116,7 +116,7 @@ _KEPT_FORM = 2
 _ARRAYS = ("registers", "spill_bytes", "stack_bytes", "static_smem_bytes", "counts")
 
 
-def _as_kept(tables: Mapping[int, ProfileTable]) -> Kept:
+def _as_kept(tables: Mapping[int, ProfileTable]) -> CacheEntry:
     return (
         {"tables": [{k: v for k, v in vars(table).items() if k not in _ARRAYS} for table in tables.values()]},
         {f"{name}.{launch}": getattr(table, name) for launch, table in tables.items() for name in _ARRAYS},

@@ -1,8 +1,8 @@
-"""What was made from a file that ships with kernrec, kept in the user's cache: read again sooner than made again.
+"""A cache, in the user's cache folder, of results derived from files that ship with kernrec.
 
-A thing is kept with a hash of all that it was made of, and one that does not match is made anew: a cache is never out
-of date. A file appears whole or not at all; one that cannot be read, for whatever reason, counts as absent, and a
-folder that cannot be written is no error; a home that does not exist is not made.
+Each entry stores a hash of its inputs and is derived again when the hash does not match. A file appears whole or not at
+all; one that cannot be read counts as absent, a folder that cannot be written is no error, and a missing home directory
+is not created.
 """
 
 from collections.abc import Callable, Mapping
@@ -18,14 +18,14 @@ from kernrec.util.array_file import pack, unpack
 from kernrec.util.atomic_write import write_whole
 from kernrec.version import __version__
 
-Kept = tuple[Mapping[str, Any], Mapping[str, np.ndarray]]
+CacheEntry = tuple[Mapping[str, Any], Mapping[str, np.ndarray]]
 """Facts, which JSON can hold, and arrays; as for `array_file.pack`."""
 
 
-def kept(name: str, made_of: bytes, make: Callable[[], Kept]) -> Kept:
-    """What `make` gives, or gave when it was last asked for this `name` with the same `made_of`.
+def cached(name: str, made_of: bytes, make: Callable[[], CacheEntry]) -> CacheEntry:
+    """The result of `make`, from the cache where `name` was stored with the same `made_of`.
 
-    name: of the file in the cache; a later version of what it is made of takes its place.
+    name: of the file in the cache; an entry with other inputs replaces it.
     """
     path = paths.cache() / "kept" / name
     key = sha256(f"{__version__}\n".encode() + made_of).hexdigest()
@@ -45,12 +45,12 @@ def kept(name: str, made_of: bytes, make: Callable[[], Kept]) -> Kept:
 
 
 def shipped_toml(path: Path) -> dict[str, Any]:
-    """The content of a TOML file that ships with kernrec; JSON, as which it is kept, is parsed fifty times as fast."""
+    """The content of a TOML file that ships with kernrec; JSON, as which it is cached, is parsed fifty times as fast."""
     content = path.read_bytes()
 
-    def parse() -> Kept:
+    def parse() -> CacheEntry:
         import tomllib
 
         return tomllib.loads(content.decode()), {}
 
-    return dict(kept(f"{path.parent.name}.{path.stem}", content, parse)[0])
+    return dict(cached(f"{path.parent.name}.{path.stem}", content, parse)[0])

@@ -7,7 +7,7 @@ import pytest
 
 from kernrec.kernel import load_kernel
 from kernrec.store import read_profiles, shipped_profiles
-from kernrec.util.cache import kept, shipped_toml
+from kernrec.util.cache import cached, shipped_toml
 from tests.helpers.paths import ROOT
 
 
@@ -26,7 +26,7 @@ def made_count(name: str, made_of: bytes) -> list[int]:
         return {"of": made_of.decode()}, {"numbers": np.arange(3)}
 
     for _ in range(2):
-        facts, arrays = kept(name, made_of, make)
+        facts, arrays = cached(name, made_of, make)
         assert facts == {"of": made_of.decode()}
         np.testing.assert_array_equal(arrays["numbers"], [0, 1, 2])
     return len(made)
