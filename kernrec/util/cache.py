@@ -27,7 +27,7 @@ def cached(name: str, made_of: bytes, make: Callable[[], CacheEntry]) -> CacheEn
 
     name: of the file in the cache; an entry with other inputs replaces it.
     """
-    path = paths.cache() / "kept" / name
+    path = paths.cache() / "derived" / name
     key = sha256(f"{__version__}\n".encode() + made_of).hexdigest()
     try:
         facts, arrays = unpack(path.read_bytes())
@@ -45,7 +45,7 @@ def cached(name: str, made_of: bytes, make: Callable[[], CacheEntry]) -> CacheEn
 
 
 def shipped_toml(path: Path) -> dict[str, Any]:
-    """The content of a TOML file that ships with kernrec; JSON, as which it is cached, is parsed fifty times as fast."""
+    """The content of a shipped TOML file, cached as JSON, which is parsed fifty times as fast."""
     content = path.read_bytes()
 
     def parse() -> CacheEntry:
