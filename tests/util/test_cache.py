@@ -36,13 +36,13 @@ def test_a_thing_is_made_once_and_again_when_what_it_is_made_of_changed(cache):
     assert made_count("thing", b"one") == 1
     assert made_count("thing", b"one") == 0
     assert made_count("thing", b"two") == 1
-    assert [file.name for file in (cache / "kept").iterdir()] == ["thing"]
+    assert [file.name for file in (cache / "derived").iterdir()] == ["thing"]
 
 
 @pytest.mark.parametrize("damage", [lambda d: d[:-1], lambda d: b"", lambda d: d[:60] + b"\x00" + d[61:]])
 def test_a_damaged_file_is_made_again(cache, damage):
     made_count("thing", b"one")
-    file = cache / "kept" / "thing"
+    file = cache / "derived" / "thing"
     file.write_bytes(damage(file.read_bytes()))
     assert made_count("thing", b"one") == 1
     assert made_count("thing", b"one") == 0
@@ -50,7 +50,7 @@ def test_a_damaged_file_is_made_again(cache, damage):
 
 def test_a_cache_that_cannot_be_written_is_no_error(cache):
     cache.mkdir()
-    (cache / "kept").write_text("a file where a folder should be")
+    (cache / "derived").write_text("a file where a folder should be")
     assert made_count("thing", b"one") == 2
 
 
@@ -81,6 +81,6 @@ def test_a_shipped_file_reads_the_same_from_the_cache(cache, tmp_path):
     file = tmp_path / "some.toml"
     file.write_text('a = 1\nb = [1.5e-9, "x"]\n[c]\nd = true\n')
     assert shipped_toml(file) == shipped_toml(file) == {"a": 1, "b": [1.5e-9, "x"], "c": {"d": True}}
-    assert os.listdir(cache / "kept")
+    assert os.listdir(cache / "derived")
     file.write_text("a = 2")
     assert shipped_toml(file) == {"a": 2}
