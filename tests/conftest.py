@@ -1,14 +1,18 @@
 """What all tests share.
 
 Property tests draw new examples at a desk, and the same ones in every run of CI; a slow machine fails none. With
-`KERNREC_TEST_PROFILE=deep` they draw many more, and cases that repeat what others say run, too. The
-databases of whoever runs the tests are neither read nor written.
+`KERNREC_TEST_PROFILE=deep` (`tools/test.sh --deep`) they draw many more, and every case of every test runs. Without
+it, one case in n of a test marked `every(n)` runs, and other commits run other cases. The databases of whoever runs the
+tests are neither read nor written.
 """
 
 import gc
 import os
+import re
 import signal
+import subprocess
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from zlib import crc32
 
@@ -16,6 +20,12 @@ import pytest
 from hypothesis import settings
 
 from tests.helpers.depth import DEEP
+from tests.helpers.paths import ROOT
+
+ROTATION = "KERNREC_TEST_ROTATION"
+"""Environment variable whose text chooses the cases of `every(n)`; the commit where it is not set."""
+ALWAYS_SKIPPED = re.compile(r"GPU|on sm_\d|Chromium|playwright|PyTorch|shared/data|shared data|win32")
+"""Reasons for which a test may skip although every package of the extra `ci` is installed."""
 
 # Matrices here have a few hundred rows: threads that wait for each other take three times the CPU time. For NumPy,
 # which reads this when it is imported, in this process and its children.
@@ -30,6 +40,18 @@ settings.register_profile("desk", deadline=None, max_examples=15)
 settings.register_profile("ci", deadline=None, max_examples=15, derandomize=True)
 settings.register_profile("deep", deadline=None, max_examples=1000)
 settings.load_profile("deep" if DEEP else "ci" if os.environ.get("CI") else "desk")
+
+
+def commit() -> str:
+    """The commit of the checkout; empty outside a checkout."""
+    command = ["git", "-C", str(ROOT), "rev-parse", "--short", "HEAD"]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
+    except OSError:
+        return ""
+
+
+os.environ.setdefault(ROTATION, commit())  # inherited by the processes of this run, so that they agree
 
 # A shell that starts the tests in the background has them ignore interrupts, and their children after them.
 if threading.current_thread() is threading.main_thread():
@@ -72,6 +94,38 @@ def nvrtc() -> str:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--one-case", action="store_true", help="of every parametrized test, run one case alone")
+    parser.addoption(
+        "--complete",
+        action="store_true",
+        help="a test fails that skips although everything is installed: for want of a GPU or a browser it may",
+    )
+
+
+def pytest_report_header() -> str:
+    return f"cases of every(n): {'all' if DEEP else f'those of {ROTATION}={os.environ[ROTATION]}'}"
+
+
+def fail_if_incomplete(report: pytest.TestReport | pytest.CollectReport, config: pytest.Config) -> None:
+    """With `--complete`, a skip for a reason that the extra `ci` removes is a failure."""
+    if not (config.getoption("complete") and report.skipped and isinstance(report.longrepr, tuple)):
+        return
+    if not ALWAYS_SKIPPED.search(reason := report.longrepr[2]):
+        report.outcome = "failed"
+        report.longrepr = f"{report.nodeid} did not run: {reason}"
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
+    report = yield
+    fail_if_incomplete(report, item.config)
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(collector: pytest.Collector) -> Iterator[None]:
+    report = yield
+    fail_if_incomplete(report, collector.config)
+    return report
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest reads -m
@@ -79,7 +133,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Every test that is not marked `slow` is `fast`; with `--one-case` a hash of its name chooses a test's case.
 
     What is marked `deep` is left to the deep profile, and of the cases of a test that is marked `every(n)` all but one
-    in n; which, a hash of the test's name decides.
+    in n; a hash of the test's name and of the commit decides which.
     """
     if not DEEP:
         turns: dict[str, int] = {}  # by test: counts its cases
@@ -87,7 +141,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for item in items:
             name = item.nodeid.partition("[")[0]
             if every := item.get_closest_marker("every"):
-                turns[name] = turns.get(name, crc32(name.encode())) + 1
+                turns[name] = turns.get(name, crc32(f"{name} {os.environ[ROTATION]}".encode())) + 1
             if item.get_closest_marker("deep") or (every and turns[name] % every.args[0]):
                 left.append(item)
         config.hook.pytest_deselected(items=left)
