@@ -3,13 +3,14 @@
 #
 #     bash tools/install.sh                                    .venv
 #     PYTHON=python3.13 VENV=.venv-3.13 bash tools/install.sh  another Python, in an environment of its own
-#     EXTRA=test ...                                           with what the extra `test` names instead of `dev`
+#     EXTRA=test ...                                           with the packages of another extra than `ci` (Linux) or `dev`
 set -euo pipefail
 cd "$(dirname "$0")/.."
 venv=${VENV:-.venv}
+extra=${EXTRA:-$([ "$(uname)" = Linux ] && echo ci || echo dev)}  # Ray and Triton have wheels for Linux
 [ -x "$venv/bin/python" ] || "${PYTHON:-python3}" -m venv "$venv"
 # Editable, so that later runs test what the checkout holds now; again only when the requirements changed.
-if ! cmp -s pyproject.toml "$venv/installed.toml"; then
-    "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --editable ".[${EXTRA:-dev}]"
-    cp pyproject.toml "$venv/installed.toml"
+if ! cmp -s <(echo "# $extra"; cat pyproject.toml) "$venv/installed.toml"; then
+    "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --editable ".[$extra]"
+    (echo "# $extra"; cat pyproject.toml) > "$venv/installed.toml"
 fi
