@@ -1,0 +1,40 @@
+"""For a measurer: measure problems, train a model on them, and see how well it predicts problems held out.
+
+    python examples/measure_and_learn.py              measures on the GPU of this machine for ten minutes
+    python examples/measure_and_learn.py --replay recorded.duckdb
+
+With `--replay` the measurements come from a database that somebody collected: the whole way can be tried without a GPU.
+Needs the extras `measure` and `train`, and `cuda13` on a GPU.
+"""
+
+import argparse
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+
+def kernrec(*arguments: str) -> None:
+    """Run a command of kernrec; what it prints is shown as it comes."""
+    print("$ kernrec", *arguments, flush=True)
+    subprocess.run([sys.executable, "-m", "kernrec", *arguments], check=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--op", default="matmul")
+    parser.add_argument("--budget", default="10m", help="time (10m) or number of configs (100configs)")
+    parser.add_argument("--replay", type=Path, help="database whose measurements are replayed")
+    options = parser.parse_args()
+
+    with tempfile.TemporaryDirectory() as folder:
+        database, model = f"{folder}/measured.duckdb", f"{folder}/model"
+        source = ["--device", "replay", "--replay", str(options.replay)] if options.replay else ["--op", options.op]
+        kernrec("collect", "--budget", options.budget, "--db", database, *source)
+        kernrec("db", "info", "--db", database)
+        measured = str(options.replay) if options.replay else database  # nothing is learned from replayed rows
+        kernrec("train", "--op", options.op, "--db", measured, "--out", model)
+
+
+if __name__ == "__main__":
+    main()
