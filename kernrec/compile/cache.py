@@ -20,7 +20,7 @@ _FORMAT = "kernrec compile cache 1"
 
 
 class CompileCache:
-    """Results by key under `folder`; with `None` for a folder, nothing is kept."""
+    """Results by key under `folder`; with `None` for a folder, nothing is cached."""
 
     def __init__(self, folder: Path | None) -> None:
         self.folder = folder
@@ -37,7 +37,7 @@ class CompileCache:
         return sha256(text.encode()).hexdigest()
 
     def get(self, key: str) -> Result | None:
-        """The result kept under `key`, or None."""
+        """The result under `key`, or None."""
         if self.folder is None:
             return None
         try:
@@ -46,7 +46,7 @@ class CompileCache:
             return None
 
     def put(self, key: str, result: Result) -> None:
-        """Keep `result` under `key`, if the folder can be written."""
+        """Writes `result` under `key`, if the folder can be written."""
         if self.folder is None:
             return
         path = self._path(self.folder, key)

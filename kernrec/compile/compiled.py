@@ -1,4 +1,4 @@
-"""Input and output of a compilation: `CompileJob`, `Compiled`, `Resources`, `CompileError`."""
+"""Input and output of a compilation: `CompileJob`, `Compiled`, `Resources`, `CompileError`; and its target's name."""
 
 import hashlib
 import re
@@ -14,20 +14,16 @@ Reason = Literal["compile", "timeout", "crash"]
 
 @dataclass(frozen=True)
 class Resources:
-    """What the assembler allocates for one kernel."""
+    """The resources that the assembler allocates for one kernel."""
 
     registers: int
     """Per thread."""
-
     spill_store_bytes: int
     """Bytes of spill stores in the code, per thread."""
-
     spill_load_bytes: int
     """Bytes of spill loads in the code, per thread."""
-
     stack_bytes: int
     """Stack frame, per thread."""
-
     static_smem_bytes: int
     """Static shared memory, per block."""
 
@@ -37,17 +33,12 @@ class Compiled:
     """One translation unit compiled for one architecture."""
 
     ptx: str
-    """The PTX."""
-
     cubin: bytes
     """The machine code; empty where only the PTX is known."""
-
     resources: dict[str, Resources]
     """By name in the PTX: what each `__global__` function uses."""
-
     compiler: str
     """The compiler, such as `nvrtc 13.5`."""
-
     log: str
     """All output of compiler and assembler."""
 
@@ -63,15 +54,11 @@ class TritonTarget:
     """The function of a Triton source that is compiled, and for which arguments."""
 
     function: str
-    """Its name."""
-
     signature: Mapping[str, str]
     """By parameter: the type of its argument, `*fp16` or `i32`, with `:16` where it is a multiple of 16. The other
     parameters are constants, which the job's defines give as Python literals."""
-
     key: str = ""
     """Triton's key of the function's code and of all that it calls; empty: the source stands for it."""
-
     folder: Path | None = None
     """Where the source imports other files from."""
 
@@ -85,21 +72,16 @@ class CompileJob:
 
     source: str
     """CUDA C++, PTX, or Python with a Triton function."""
-
     sm: int
     """Compute capability to compile for: 89 for sm_89."""
-
     defines: Mapping[str, str | int] = field(default_factory=dict)
     """Macros with their values, passed as `-Dname=value`."""
-
     name: str = "kernel.cu"
-    """What the compiler's messages call the source."""
-
+    """The source's name in the compiler's messages."""
     options: tuple[str, ...] = ()
     """Further options of NVRTC, such as `--use_fast_math`."""
-
     triton: TritonTarget | None = None
-    """What is compiled of a Triton source."""
+    """The function of a Triton source that is compiled."""
 
     @property
     def macros(self) -> list[str]:
@@ -115,14 +97,7 @@ class CompileError(KernrecError):
     """A source that did not compile. The message is the compiler's first, with file and line."""
 
     def __init__(self, message: str, log: str = "", reason: Reason = "compile") -> None:
-        """A failure.
-
-        Args:
-            message: one line.
-            log: all output of the compiler.
-            reason: `compile` for a wrong source, `timeout` for one that took too long, `crash` for one that ended the
-                compiler process.
-        """
+        """`message`: one line; `log`: all output; `reason`: `crash` where the source ended the compiler's process."""
         super().__init__(message)
         self.log = log
         self.reason: Reason = reason
@@ -134,6 +109,13 @@ class CompileError(KernrecError):
 
 
 Result = Compiled | CompileError
+
+_ONE_ARCHITECTURE = re.compile(r"\b(?:wgmma|tcgen05|setmaxnreg)\.")
+
+
+def target_name(source: str, sm: int) -> str:
+    """The target of a CUDA source: `sm_89`, or `sm_90a` where it has instructions of one architecture alone."""
+    return f"sm_{sm}a" if _ONE_ARCHITECTURE.search(source) else f"sm_{sm}"
 
 
 _ENTRY = re.compile(r"Compiling entry function '(\S+)' for")
@@ -150,12 +132,10 @@ def parse_resources(log: str) -> dict[str, Resources]:
     functions it calls; only the frame under the entry's own name is the entry's.
     """
     resources: dict[str, Resources] = {}
-    entry, function = "", ""
-    stack, spill_stores, spill_loads = 0, 0, 0
+    entry, function, stack, spill_stores, spill_loads = "", "", 0, 0, 0
     for line in log.splitlines():
         if match := _ENTRY.search(line):
-            entry, function = match[1], ""
-            stack, spill_stores, spill_loads = 0, 0, 0
+            entry, function, stack, spill_stores, spill_loads = match[1], "", 0, 0, 0
         elif match := _PROPERTIES.search(line):
             function = match[1]
         elif (match := _STACK.search(line)) and function == entry:

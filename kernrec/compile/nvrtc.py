@@ -9,8 +9,16 @@ from pathlib import Path
 from types import ModuleType
 
 from kernrec.compile.cache import CompileCache
-from kernrec.compile.compiled import Compiled, CompileError, CompileJob, NoCompilerError, first_error, parse_resources
-from kernrec.compile.target import target_name
+from kernrec.compile.compiled import (
+    Compiled,
+    CompileError,
+    CompileJob,
+    NoCompilerError,
+    Reason,
+    first_error,
+    parse_resources,
+    target_name,
+)
 
 # The whole command line, but for architecture, headers and defines. C++17 is NVRTC's own default, stated
 # so that a newer default cannot change the code; -v makes the assembler report registers and spills.
@@ -73,23 +81,18 @@ def compile_source(
     """Compiles CUDA C++, or assembles PTX where `name` ends with `.ptx`.
 
     Args:
-        source: the text.
-        sm: compute capability, 89 for sm_89.
-        defines: macros with their values.
-        name: what the compiler's messages call the source.
-        cache: where the result is looked up and kept; default: the user's cache.
+        source, sm, defines, name: as of `CompileJob`.
+        cache: of the result; default: the user's.
 
     Raises:
         CompileError: with the compiler's first message.
         NoCompilerError: CuPy or NVRTC is missing.
     """
-    return compile_job(
-        CompileJob(source, sm, defines or {}, name), cache if cache is not None else CompileCache.default()
-    )
+    return compile_job(CompileJob(source, sm, defines or {}, name), cache or CompileCache.default())
 
 
 def compile_job(job: CompileJob, cache: CompileCache) -> Compiled:
-    """The job's result from `cache`, else from the compiler, and then kept; raises as `compile_source` does."""
+    """The job's result from `cache`, else from the compiler, and then cached; raises as `compile_source` does."""
     key = cache_key(job)
     result = cache.get(key)
     if result is None:
@@ -126,8 +129,8 @@ def _compile(job: CompileJob) -> Compiled:
         return compile_triton(job)
     nvrtc, _ = _library()
     if job.sm not in supported_sms():
-        known = ", ".join(f"sm_{sm}" for sm in supported_sms())
-        raise CompileError(f"{compiler()} cannot compile for sm_{job.sm}; it supports {known}")
+        supported = ", ".join(f"sm_{sm}" for sm in supported_sms())
+        raise CompileError(f"{compiler()} cannot compile for sm_{job.sm}; it supports {supported}")
     options = [f"--gpu-architecture={target_name(job.source, job.sm)}", *OPTIONS, *job.options, *job.macros]
     options += [f"--include-path={folder}" for folder in header_folders()]
     program = nvrtc.createProgram(job.source, job.name, [], [])
@@ -136,10 +139,8 @@ def _compile(job: CompileJob) -> Compiled:
             nvrtc.compileProgram(program, options)
         except nvrtc.NVRTCError as error:
             log = _text(nvrtc.getProgramLog(program))
-            refused = error.status == _REFUSED
-            raise CompileError(
-                first_error(log or str(error), job.name), log, "compile" if refused else "crash"
-            ) from None
+            reason: Reason = "compile" if error.status == _REFUSED else "crash"
+            raise CompileError(first_error(log or str(error), job.name), log, reason) from None
         log = _text(nvrtc.getProgramLog(program))
         ptx, cubin = _text(nvrtc.getPTX(program)), nvrtc.getCUBIN(program)
     finally:

@@ -62,11 +62,10 @@ def compile_many(
 
 
 class CompilingProcesses:
-    """Processes that compile, started as jobs come and kept for the next ones until `close`."""
+    """Processes that compile, started as jobs come; they stay for the next ones until `close`."""
 
     def __init__(self, limit: int) -> None:
-        """limit: processes at most."""
-        self._limit = max(1, limit)
+        self._limit = max(1, limit)  # processes at most
         self._workers: list[_Worker] = []
 
     def compile(
@@ -107,8 +106,8 @@ class CompilingProcesses:
         """Ends the processes."""
         self._stop(self._workers.copy())
 
-    def _stop(self, some: "list[_Worker]") -> None:
-        for worker in some:
+    def _stop(self, workers: "list[_Worker]") -> None:
+        for worker in workers:
             worker.stop()
             if worker in self._workers:
                 self._workers.remove(worker)
@@ -167,10 +166,10 @@ class _Worker:
         with suppress(OSError):  # the process may have died while idle; reading from it says so next
             self.connection.send(job)
 
-    def _lost(self, what: str, reason: Reason) -> CompileError:
+    def _lost(self, event: str, reason: Reason) -> CompileError:
         if not self.ready or self.job is None:
-            raise KernrecError(f"a compiling process did not start: {what}")
-        return CompileError(f"{self.job.name}: {what}", reason=reason)
+            raise KernrecError(f"a compiling process did not start: {event}")
+        return CompileError(f"{self.job.name}: {event}", reason=reason)
 
 
 def _serve(connection: Connection, cache_folder: Path | None, of_triton: bool) -> None:
@@ -226,30 +225,12 @@ def interrupts_blocked() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-@contextmanager
-def processes_for(count: int) -> Iterator[ProcessPoolExecutor]:
-    """Processes for Python work, which end with this one, however it ends; `submit` gives them tasks.
-
-    Leaving with an error waits for no task: one may be an endless loop, which takes minutes to be detected.
-    """
-    with interrupts_blocked():  # the pool starts a process that watches over its semaphores
-        pool = ProcessPoolExecutor(count, mp_context=_SPAWN, initializer=_end_with_parent)
-    with pool:
-        try:
-            yield pool
-        except BaseException:
-            for process in list((pool._processes or {}).values()):  # `kill_workers` is Python 3.14's
-                process.kill()
-            pool.shutdown(cancel_futures=True)
-            raise
-
-
 class ProcessorsLostError(KernrecError):
     """Nobody is left to run a task: that says nothing about the task."""
 
 
 class Processors(Protocol):
-    """What compiles sources and runs Python work in parallel: processes of this machine, or of many."""
+    """Processes of this machine, or of many, that compile sources and run Python work in parallel."""
 
     @property
     def count(self) -> int:
@@ -259,46 +240,47 @@ class Processors(Protocol):
         """As `compile_many`."""
 
     def submit(self, task: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> Future[R]:
-        """Give a task, a function of a module, to one of the processes."""
+        """Gives a task, a function of a module, to one of the processes."""
 
 
 class LocalProcessors:
     """Processes of this machine."""
 
     def __init__(self, count: int, pool: ProcessPoolExecutor, compiling: CompilingProcesses) -> None:
-        """count: of each kind, to compile and to work; pool: the latter, from `processes_for`."""
-        self._count = count
+        """count: of each kind; `compiling` compile, `pool` works."""
+        self.count = count
         self._pool = pool
         self._compiling = compiling
-
-    @property
-    def count(self) -> int:
-        """As of `Processors`."""
-        return self._count
 
     def compile(self, jobs: Iterable[CompileJob], timeout_s: float = 120.0) -> Iterator[tuple[CompileJob, Result]]:
         """As of `Processors`."""
         return self._compiling.compile(jobs, timeout_s)
 
     def submit(self, task: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> Future[R]:
-        """As of `Processors`."""
-        return submit(self._pool, task, *args, **kwargs)
+        """As of `Processors`; processes are started as tasks come."""
+        with interrupts_blocked():
+            return self._pool.submit(task, *args, **kwargs)
 
 
 @contextmanager
-def processors_of(given: "Processors | int") -> Iterator[Processors]:
-    """The processors given, or so many processes of this machine, which end with the block."""
-    if not isinstance(given, int):
-        yield given
+def processors_of(processors: "Processors | int") -> Iterator[Processors]:
+    """`processors`, or so many processes of this machine, which end with the block, or with this process.
+
+    Leaving with an error waits for no task: one may be an endless loop, which takes minutes to be detected.
+    """
+    if not isinstance(processors, int):
+        yield processors
         return
-    with processes_for(given) as pool, closing(CompilingProcesses(given)) as compiling:
-        yield LocalProcessors(given, pool, compiling)
-
-
-def submit(pool: ProcessPoolExecutor, task: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> Future[R]:
-    """Gives a task to one of the processes, which are started as tasks come."""
-    with interrupts_blocked():
-        return pool.submit(task, *args, **kwargs)
+    with interrupts_blocked():  # the pool starts a process that watches over its semaphores
+        pool = ProcessPoolExecutor(processors, mp_context=_SPAWN, initializer=_end_with_parent)
+    with pool, closing(CompilingProcesses(processors)) as compiling:
+        try:
+            yield LocalProcessors(processors, pool, compiling)
+        except BaseException:
+            for process in list((pool._processes or {}).values()):  # `kill_workers` is Python 3.14's
+                process.kill()
+            pool.shutdown(cancel_futures=True)
+            raise
 
 
 def _end_with_parent() -> None:

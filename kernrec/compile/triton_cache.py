@@ -1,10 +1,9 @@
 """Triton's on-disk autotune cache with predicted times, as the installed Triton itself writes it.
 
 `predicted_cache` starts a process that loads the source; there Triton's own autotuner makes the key and the file, which
-then gets a member that says who predicted. A JSON object on its standard input, another on its standard output.
+then gets a member that says who predicted.
 """
 
-import io
 import json
 import os
 import sys
@@ -14,14 +13,13 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from kernrec.compile.triton_process import answer_of
+from kernrec.compile.triton_process import answer_of, answer_request
 from kernrec.compile.triton_version import untested_version
-from kernrec.errors import KernrecError, UsageError
+from kernrec.errors import UsageError
 
 PREDICTED = "predicted_by"
 """The member of a cache that holds predictions; Triton reads past it."""
-LIMIT_S = 60.0
-"""Seconds that a file may take to be loaded."""
+_LIMIT_S = 60.0
 _TORCH = {
     "f64": "torch.float64", "f32": "torch.float32", "tf32": "torch.float32", "f16": "torch.float16",
     "bf16": "torch.bfloat16", "f8e4m3": "torch.float8_e4m3fn", "f8e5m2": "torch.float8_e5m2", "i8": "torch.int8",
@@ -44,15 +42,14 @@ def predicted_cache(request: Mapping[str, Any]) -> dict[str, str]:
     """
     if note := untested_version():
         raise UsageError(f"{note}: what its autotune cache looks like is not known")
-    module = "kernrec.compile.triton_cache"
-    answer = answer_of(module, json.dumps(request), request["name"], limit_s=LIMIT_S)
+    answer = answer_of("kernrec.compile.triton_cache", json.dumps(request), request["name"], limit_s=_LIMIT_S)
     if "refused" in answer:
         raise UsageError(answer["refused"])
-    return dict(answer["files"])
+    return dict(answer)
 
 
-def write_cache(request: Mapping[str, Any]) -> dict[str, str]:
-    """What `predicted_cache` gives, in the process that loads the source."""
+def _write_cache(request: Mapping[str, Any]) -> dict[str, str]:
+    """The result of `predicted_cache`, in the process that loads the source."""
     from triton.backends.compiler import GPUTarget
     from triton.runtime import autotuner
 
@@ -71,10 +68,10 @@ def write_cache(request: Mapping[str, Any]) -> dict[str, str]:
     if any(config.pre_hook is not None for config in tuned.configs):
         raise UsageError(f"{name}: a config of {function} has a pre_hook, and Triton keeps no such configs")
     timings = {}
-    for given, time_ms in request["times"]:
-        config = next((config for config in tuned.configs if _is(config, given)), None)
+    for values, time_ms in request["times"]:
+        config = next((config for config in tuned.configs if _has(config, values)), None)
         if config is None:
-            raise UsageError(f"{name}: {function} has no config {given}: its list was changed since the analysis")
+            raise UsageError(f"{name}: {function} has no config {values}: its list was changed since the analysis")
         timings[config] = time_ms
     key = _tuning_key(tuned, request["arguments"])
 
@@ -103,32 +100,12 @@ def _tuning_key(tuned: Any, arguments: Mapping[str, Any]) -> tuple[Any, ...]:
     return (*values, *types)
 
 
-def _is(config: Any, given: Mapping[str, int]) -> bool:
+def _has(config: Any, values: Mapping[str, int]) -> bool:
     """Whether a `triton.Config` has these values, as far as it states them."""
     stated = {**config.kwargs, "num_warps": config.num_warps, "num_stages": config.num_stages}
     stated |= {"num_ctas": config.num_ctas, "maxnreg": config.maxnreg or 0}
-    return all(int(stated[name]) == value for name, value in given.items() if isinstance(stated.get(name), int))
-
-
-def main() -> int:
-    """The process that `predicted_cache` starts; the exit status."""
-    from contextlib import redirect_stdout
-
-    from kernrec.compile.pool import limit_memory
-
-    request = json.loads(sys.stdin.read())
-    limit_memory()
-    try:
-        with redirect_stdout(io.StringIO()):
-            text = json.dumps({"files": write_cache(request)})
-    except KernrecError as error:
-        text = json.dumps({"refused": str(error)})
-    except Exception as error:
-        line = (str(error).strip().splitlines() or [""])[-1]
-        text = json.dumps({"refused": f"{request['name']}: {type(error).__name__}: {line:.200}"})
-    print(text)
-    return 0
+    return all(int(stated[name]) == value for name, value in values.items() if isinstance(stated.get(name), int))
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(answer_request(_write_cache))

@@ -15,12 +15,13 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from kernrec.compile.compiled import Compiled, CompileError, CompileJob, Resources, TritonTarget, parse_resources
+from kernrec.compile.compiled import Compiled, CompileError, CompileJob, TritonTarget, parse_resources
 from kernrec.compile.triton_version import triton_compiler
 from kernrec.errors import unknown
 from kernrec.gpu import limits
@@ -62,9 +63,7 @@ def compile_triton(job: CompileJob) -> Compiled:
     reported = parse_resources(text).get(name) or parse_resources(_assembler_log(ptx, job.sm)).get(name)
     if reported is None:
         raise CompileError(f"{job.name}: the assembler of {triton_compiler()} did not say what {name} uses", text)
-    used = Resources(
-        reported.registers, reported.spill_store_bytes, reported.spill_load_bytes, reported.stack_bytes, shared
-    )
+    used = replace(reported, static_smem_bytes=shared)
     # A launch has to ask for the shared memory; with its size in the text, the PTX says it all.
     ptx = _DYNAMIC.sub(rf"\g<1>.shared\g<2>[{shared}]", ptx) if shared else ptx
     ptx = _with_scratch(ptx, name, len(target.signature))
@@ -92,7 +91,7 @@ def _with_scratch(ptx: str, name: str, own: int) -> str:
 
 
 def _assembler_log(ptx: str, sm: int) -> str:
-    """What Triton's own assembler says of some PTX: releases before 3.5 cannot be told to print it."""
+    """The output of Triton's own assembler for some PTX: releases before 3.5 cannot be told to print it."""
     import triton
 
     tool = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "ptxas"
@@ -110,11 +109,11 @@ def _compile(function: Any, job: CompileJob, target: TritonTarget) -> tuple[Any,
     from triton.compiler import ASTSource
 
     parameters = [parameter.name for parameter in function.params]
-    given = {name: _literal(text) for name, text in job.defines.items()}
-    options = {name: given.pop(name) for name in OPTIONS if name in given and name not in parameters}
+    defines = {name: _literal(text) for name, text in job.defines.items()}
+    options = {name: defines.pop(name) for name in OPTIONS if name in defines and name not in parameters}
     # kernrec defines the data type and the layout of every kernel; a function need not ask for them.
-    given = {k: v for k, v in given.items() if k in parameters or not k.startswith(("DTYPE_", "LAYOUT_"))}
-    for name in given:
+    defines = {k: v for k, v in defines.items() if k in parameters or not k.startswith(("DTYPE_", "LAYOUT_"))}
+    for name in defines:
         if name not in parameters:
             raise CompileError(f"{job.name}: {target.function}: {unknown('parameter', name, parameters)}")
     signature, constants, attributes = {}, {}, {}
@@ -125,9 +124,9 @@ def _compile(function: Any, job: CompileJob, target: TritonTarget) -> tuple[Any,
             signature[name] = kind
             if divisible:
                 attributes[(index,)] = _DIVISIBLE
-        elif name in given or parameter.has_default:
+        elif name in defines or parameter.has_default:
             signature[name] = "constexpr"
-            constants[name] = given.get(name, parameter.default)
+            constants[name] = defines.get(name, parameter.default)
         else:
             raise CompileError(f"{job.name}: {target.function}: parameter {name} is missing")
     with _shared_memory_checked(job):
@@ -140,11 +139,11 @@ def _compile(function: Any, job: CompileJob, target: TritonTarget) -> tuple[Any,
 
 
 def _too_much_shared(job: CompileJob, shared: int) -> str | None:
-    """What is wrong with a block's shared memory; None if the architecture has it."""
+    """The message for more shared memory than a block can have; None if the architecture has it."""
     most = limits(job.sm).smem_per_block
-    return (
-        f"{job.name}: needs {shared} bytes of shared memory a block; sm_{job.sm} has {most}" if shared > most else None
-    )
+    if shared <= most:
+        return None
+    return f"{job.name}: needs {shared} bytes of shared memory a block; sm_{job.sm} has {most}"
 
 
 @contextmanager
@@ -237,11 +236,9 @@ def jit_function(module: ModuleType, name: str) -> Any:
     from triton.runtime.jit import JITFunction
 
     file = Path(module.__file__ or "").name
-    known = {
-        key: value for key, value in vars(module).items() if hasattr(value, "fn") or isinstance(value, JITFunction)
-    }
     if name not in vars(module):
-        raise CompileError(f"{file}: {unknown('Triton function', name, known)}")
+        functions = [k for k, value in vars(module).items() if hasattr(value, "fn") or isinstance(value, JITFunction)]
+        raise CompileError(f"{file}: {unknown('Triton function', name, functions)}")
     function = vars(module)[name]
     for _ in range(16):  # autotune and heuristics
         if isinstance(function, JITFunction):
@@ -304,7 +301,7 @@ def compilation_message(error: Any, source: str = "", name: str = "") -> str:
 
 @contextmanager
 def _captured(log: io.StringIO) -> Iterator[None]:
-    """What is printed inside goes to `log`, by libraries written in C++, too."""
+    """The output of all that runs inside goes to `log`, that of libraries written in C++ too."""
     with tempfile.TemporaryFile() as file:
         sys.stderr.flush()
         saved = os.dup(2)

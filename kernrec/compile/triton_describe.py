@@ -1,35 +1,33 @@
-"""What Triton knows of a function before it compiles it: parameters, configs, grids, and the key of its code.
+"""A Triton function before it is compiled: parameters, configs, grids, and the key of its code.
 
-`described` starts a process of its own, in which the user's file is executed, with limits on time and memory:
-a JSON object on its standard input, another on its standard output. What it says is kept on disk for as long as neither
-the file nor one that it imports from beside itself changes.
+`described` starts a process of its own, in which the user's file is executed, with limits on time and memory. Its
+answer is cached on disk for as long as neither the file nor one that it imports from beside itself changes.
 """
 
 import hashlib
-import io
 import json
+import math
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from kernrec import paths
-from kernrec.compile.triton_process import answer_of
+from kernrec.compile.triton_process import answer_of, answer_request
 from kernrec.compile.triton_version import triton_compiler
-from kernrec.errors import KernrecError, UsageError
+from kernrec.errors import UsageError
 from kernrec.kernel.triton_function import OPTIONS
 from kernrec.util.atomic_write import write_whole
 
-LIMIT_S = 60.0
-"""Seconds that a file may take to be loaded, with its grids for all configs."""
+_LIMIT_S = 60.0  # for a file to be loaded, with its grids for all configs
 
 Description = dict[str, Any]
 """`parameters`, a list of tables; `configs`, a list of tables of `constants`, `options` and `grid`; `key`; `files`."""
 
 
-def described(request: Mapping[str, Any], limit_s: float = LIMIT_S) -> Description:
-    """What a Triton function is, and its configs with their grids for some arguments.
+def described(request: Mapping[str, Any], limit_s: float = _LIMIT_S) -> Description:
+    """The description of a Triton function, with the grids of its configs for some arguments.
 
     Args:
         request: `source`, `name` and `folder` of the file, `function`, `arguments` by parameter (a number, text, or a
@@ -43,18 +41,17 @@ def described(request: Mapping[str, Any], limit_s: float = LIMIT_S) -> Descripti
     """
     text = json.dumps(request)
     key = hashlib.sha256(f"{triton_compiler()} {text}".encode()).hexdigest()
-    kept = paths.cache() / "triton" / f"{key}.json"
+    path = paths.cache() / "triton" / f"{key}.json"
     with suppress(OSError, ValueError, KeyError, TypeError):
-        known: Description = json.loads(kept.read_text(encoding="utf-8"))
-        if all(_digest(Path(file)) == digest for file, digest in known["files"].items()):
-            return known
-    name = request["name"]
-    answer: Description = answer_of("kernrec.compile.triton_describe", text, name, limit_s=limit_s)
+        cached: Description = json.loads(path.read_text(encoding="utf-8"))
+        if all(_digest(Path(file)) == digest for file, digest in cached["files"].items()):
+            return cached
+    answer: Description = answer_of("kernrec.compile.triton_describe", text, request["name"], limit_s=limit_s)
     if "refused" in answer:
         raise UsageError(answer["refused"])
     with suppress(OSError):
-        kept.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(kept, json.dumps(answer).encode())
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(path, json.dumps(answer).encode())
     return answer
 
 
@@ -84,46 +81,39 @@ def describe(function: Any, grid: Callable[..., Any] | None, request: Mapping[st
         for parameter in jit.params
     ]
     arguments = {name: _argument(value) for name, value in request["arguments"].items()}
-    given = request.get("configs")
-    options: list[tuple[dict[str, Any], dict[str, int]]] = [({}, {})]
-    options = next((_options(layer.configs) for layer in layers if hasattr(layer, "configs")), options)
     configs = []
-    for constants, compiler_options in options if given is None else _split(given, [p["name"] for p in parameters]):
+    for constants, options in _chosen_configs(request.get("configs"), layers, [p["name"] for p in parameters]):
         names = {**arguments, **constants}
         for layer in layers:
             for name, value in getattr(layer, "values", {}).items():  # triton.heuristics
                 names[name] = constants[name] = value(names)
         unknown = constants.keys() - {parameter["name"] for parameter in parameters}
         # Who asked refuses a config with an unknown name; the grid would fail at the one that it stands for.
-        shape = list(_extents(_called(grid, {**names, **compiler_options}))) if grid and not unknown else None
-        configs.append({"constants": constants, "options": compiler_options, "grid": shape})
+        shape = list(_extents(_called(grid, {**names, **options}))) if grid and not unknown else None
+        configs.append({"constants": constants, "options": options, "grid": shape})
     return {"parameters": parameters, "configs": configs, "key": jit.cache_key, "files": {}}
 
 
-def _options(configs: Sequence[Any]) -> list[tuple[dict[str, Any], dict[str, int]]]:
-    """(constants, compiler's options) of the configs of an autotuner."""
-    return [(dict(config.kwargs), dict(_chosen(config))) for config in configs]
-
-
-def _chosen(config: Any) -> Iterator[tuple[str, int]]:
-    """The compiler's options that a config of an autotuner chooses."""
-    for name in OPTIONS:
-        value = getattr(config, name, None)
-        if value is not None and (name, value) != ("num_ctas", 1):
-            yield name, value
-
-
-def _split(
-    configs: Sequence[Mapping[str, Any]], parameters: Sequence[str]
+def _chosen_configs(
+    tables: Sequence[Mapping[str, Any]] | None, layers: Sequence[Any], parameters: Sequence[str]
 ) -> list[tuple[dict[str, Any], dict[str, int]]]:
-    """(constants, compiler's options) of configs that were given as tables."""
-    return [
-        (
-            {name: value for name, value in config.items() if name in parameters or name not in OPTIONS},
-            {name: value for name, value in config.items() if name in OPTIONS and name not in parameters},
-        )
-        for config in configs
-    ]
+    """(constants, compiler's options) of configs that are given as tables; None: of the autotuner, if there is one."""
+    if tables is not None:
+        return [
+            (
+                {name: value for name, value in config.items() if name in parameters or name not in OPTIONS},
+                {name: value for name, value in config.items() if name in OPTIONS and name not in parameters},
+            )
+            for config in tables
+        ]
+    autotuner = next((layer for layer in layers if hasattr(layer, "configs")), None)
+    return [({}, {})] if autotuner is None else [(dict(c.kwargs), _stated_options(c)) for c in autotuner.configs]
+
+
+def _stated_options(config: Any) -> dict[str, int]:
+    """The compiler's options that a config of an autotuner states; one CTA is the default."""
+    options = {name: getattr(config, name, None) for name in OPTIONS}
+    return {name: value for name, value in options.items() if value is not None and (name, value) != ("num_ctas", 1)}
 
 
 def _called(grid: Callable[..., Any], names: Mapping[str, Any]) -> Any:
@@ -148,10 +138,7 @@ class _TensorArgument:
         self.ndim = len(self.shape)
 
     def numel(self) -> int:
-        count = 1
-        for extent in self.shape:
-            count *= extent
-        return count
+        return math.prod(self.shape)
 
     def size(self, axis: int | None = None) -> Any:
         return self.shape if axis is None else self.shape[axis]
@@ -184,40 +171,21 @@ def _imported(folder: Path) -> dict[str, str]:
     return files
 
 
-def main() -> int:
-    """The process that `described` starts; the exit status."""
-    from contextlib import redirect_stdout
-
-    from kernrec.compile.pool import limit_memory
+def _answer(request: Mapping[str, Any]) -> Description:
+    """The task of the process that `described` starts."""
     from kernrec.compile.triton_compile import jit_function, load_module
 
-    request = json.loads(sys.stdin.read())
-    limit_memory()
-    name = request["name"]
-    try:
-        with redirect_stdout(io.StringIO()):
-            folder = Path(request["folder"]) if request["folder"] else None
-            module = load_module(request["source"], name, folder)
-            jit_function(module, request["function"])
-            grid = None
-            if request["grid"] is not None:
-                grid = getattr(module, request["grid"], None)
-                if not callable(grid):
-                    raise UsageError(f"{name}: has no function {request['grid']!r} for the grid")
-            answer = describe(getattr(module, request["function"]), grid, request)
-            answer["files"] = _imported(folder) if folder is not None else {}
-        text = json.dumps(answer, default=_plain)
-    except KernrecError as error:
-        text = json.dumps({"refused": str(error)})
-    except ModuleNotFoundError as error:
-        text = json.dumps({"refused": f"{name}: needs the module {error.name}, which is not installed"})
-    except SyntaxError as error:
-        text = json.dumps({"refused": f"{name}:{error.lineno}: {error.msg}"})
-    except Exception as error:
-        line = (str(error).strip().splitlines() or [""])[-1]
-        text = json.dumps({"refused": f"{name}: {type(error).__name__}: {line:.200}"})
-    print(text)
-    return 0
+    folder = Path(request["folder"]) if request["folder"] else None
+    module = load_module(request["source"], request["name"], folder)
+    jit_function(module, request["function"])
+    grid = None
+    if request["grid"] is not None:
+        grid = getattr(module, request["grid"], None)
+        if not callable(grid):
+            raise UsageError(f"{request['name']}: has no function {request['grid']!r} for the grid")
+    answer = describe(getattr(module, request["function"]), grid, request)
+    files = _imported(folder) if folder is not None else {}
+    return answer | {"files": files}
 
 
 def _plain(value: Any) -> Any:
@@ -228,4 +196,4 @@ def _plain(value: Any) -> Any:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(answer_request(_answer, _plain))

@@ -41,7 +41,7 @@ def has_triton() -> bool:
 
 
 def untested_version() -> str | None:
-    """What to tell of a Triton that the tests have not run with; None for one that they have."""
+    """A note on a Triton that the tests have not run with; None for one that they have."""
     installed = triton_compiler().removeprefix("triton ")
     if ".".join(map(str, _release(installed))) in TESTED:
         return None

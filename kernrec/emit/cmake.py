@@ -3,7 +3,7 @@ shapes for each op, and a program that checks and times all of them."""
 
 from collections.abc import Mapping, Sequence
 
-from kernrec.compile.target import target_name
+from kernrec.compile.compiled import target_name
 from kernrec.emit.cuda import launch_comment
 from kernrec.emit.files import Files
 from kernrec.emit.program import (

@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from kernrec.compile.target import target_name
+from kernrec.compile.compiled import target_name
 from kernrec.emit.files import Files
 from kernrec.kernel import Config, Kernel
 from kernrec.kernel.binding import BoundLaunch, Pointer, Scalar, workspaces

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 def emit(answers: "Sequence[Recommendation]") -> Files:
     """The fat binary of the best config."""
-    from kernrec.compile.fat_binary import fat_binary
+    from kernrec.compile.assemble import fat_binary
 
     best = answers[0].best
     return {f"{best.kernel.name}.fatbin": fat_binary(compiled_choice(best), best.gpu.sm)}

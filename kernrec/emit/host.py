@@ -5,7 +5,7 @@ nvcc -std=c++17 -arch=sm_89 matmul.cu -o matmul && ./matmul
 
 from collections.abc import Sequence
 
-from kernrec.compile.target import target_name
+from kernrec.compile.compiled import target_name
 from kernrec.emit.cuda import launch_comment
 from kernrec.emit.files import Files
 from kernrec.emit.program import (

@@ -25,8 +25,8 @@ def compiled_choice(choice: "Choice") -> "Compiled":
     if kernel.triton is None:
         source = variant_source(kernel, choice.config, problem.dtype, problem.layout)
         return compile_source(source, sm, name=kernel.source_name)
-    from kernrec.compile.triton_apart import compile_apart
     from kernrec.compile.triton_compile import with_dynamic_shared
+    from kernrec.compile.triton_process import compile_apart
     from kernrec.profile.kernel_code import compile_job_for
 
     job = compile_job_for(kernel, choice.config, problem, sm, source_folder(kernel))

@@ -193,7 +193,7 @@ class BuiltKernel:
 
         job = compile_job_for(variant.kernel, variant.config, problem, self._plan.gpu.sm)
         if job.triton is not None:  # Triton's compiler changes its process
-            from kernrec.compile.triton_apart import compile_apart
+            from kernrec.compile.triton_process import compile_apart
 
             return compile_apart(job, CompileCache.default())
         return compile_job(job, CompileCache.default())

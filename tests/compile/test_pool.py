@@ -11,7 +11,7 @@ import time
 import pytest
 
 from kernrec.compile import CompileError, CompileJob, compile_many, compile_source
-from kernrec.compile.pool import CompilingProcesses, processes_for, submit
+from kernrec.compile.pool import CompilingProcesses, processors_of
 from tests.helpers.process import environment
 
 
@@ -184,9 +184,9 @@ def test_work_that_does_not_end_is_not_waited_for_when_something_fails():
     processes = []
 
     def work():
-        with processes_for(1) as pool:
-            tasks = [submit(pool, time.sleep, seconds) for seconds in (-1.0, 600.0, 600.0)]
-            processes.extend(pool._processes.values())
+        with processors_of(1) as processors:
+            tasks = [processors.submit(time.sleep, seconds) for seconds in (-1.0, 600.0, 600.0)]
+            processes.extend(processors._pool._processes.values())
             tasks[0].result()
 
     with pytest.raises(ValueError, match="non-negative"):

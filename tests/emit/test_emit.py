@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from kernrec.compile.target import target_name
+from kernrec.compile.compiled import target_name
 from kernrec.emit import emit
 from kernrec.emit.cuda import variant_source
 from kernrec.errors import UsageError
