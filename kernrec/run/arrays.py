@@ -1,8 +1,7 @@
-"""Arrays of several libraries, read alike: CuPy, PyTorch, and whatever speaks `__cuda_array_interface__` or DLPack.
+"""Readers for arrays of CuPy, PyTorch and any library with `__cuda_array_interface__` or DLPack.
 
-A reader knows one library. What it is asked on every call (`key`) is kept short: a launch should cost little more than
-the driver's own call. Arrays whose keys were checked once need no other check; what is wrong with one that was not is
-found out from its `ArrayFacts`.
+A reader serves one library. `key`, which every call computes, is short: a launch should cost little more than the
+driver's own call. Arrays whose key was checked before need no other check; others are checked by their `ArrayFacts`.
 """
 
 import sys
@@ -26,7 +25,7 @@ _TORCH_ALONE = ("bfloat16", "float8_e4m3fn")
 
 @dataclass(frozen=True)
 class Expected:
-    """What an array has to be."""
+    """The array that a kernel takes for one tensor."""
 
     name: str
     shape: tuple[int, ...]
@@ -36,7 +35,7 @@ class Expected:
 
 @dataclass(frozen=True)
 class ArrayFacts:
-    """What an array is."""
+    """Shape, type and place of an array."""
 
     shape: tuple[int, ...]
     strides: tuple[int, ...]
@@ -62,13 +61,7 @@ def dense_strides(shape: Sequence[int]) -> tuple[int, ...]:
 
 
 def check(facts: ArrayFacts, expected: Expected, device: int) -> None:
-    """Raises `UsageError` for what is wrong with an array, in one line.
-
-    Args:
-        facts: what it is.
-        expected: what it has to be.
-        device: number of the GPU that it has to be on; -1 for the host.
-    """
+    """Raise a `UsageError` of one line unless an array is as expected, on GPU number `device` (-1: the host)."""
     name = expected.name
     if facts.device != device:
         places = ["on the CPU" if number < 0 else f"on GPU {number}" for number in (facts.device, device)]
@@ -118,7 +111,7 @@ class TorchReader:
         import torch
 
         self._torch = torch
-        self._dtypes = {name: getattr(torch, known[0], None) for name, known in NAMES.items()}
+        self._dtypes = {name: getattr(torch, names[0], None) for name, names in NAMES.items()}
         self.current_stream: Any = torch.cuda.current_stream
         self._gradients = torch.is_grad_enabled
         self.types = (torch.Tensor, torch.nn.Parameter)
@@ -169,7 +162,7 @@ class CupyReader:
 
         self._cupy = cupy
         self._dtypes = {
-            name: {np.dtype(known) for known in names if known not in _TORCH_ALONE} for name, names in NAMES.items()
+            dtype: {np.dtype(name) for name in names if name not in _TORCH_ALONE} for dtype, names in NAMES.items()
         }
         self.types = (cupy.ndarray,)
 
@@ -241,15 +234,15 @@ class ViewReader:
 
 
 def view_of(array: Any, name: str, driver: Any) -> View:
-    """A view of an array that is neither CuPy's nor PyTorch's.
+    """A view of an array of another library than CuPy and PyTorch.
 
     Args:
         array: with `__cuda_array_interface__` or DLPack.
-        name: what errors call it.
-        driver: knows on which GPU an address is.
+        name: the array's name in errors.
+        driver: tells on which GPU an address is.
 
     Raises:
-        UsageError: it has neither, or is on the CPU.
+        UsageError: the array has neither interface, or is on the CPU.
     """
     interface = getattr(array, "__cuda_array_interface__", None)
     if interface is not None:
@@ -297,11 +290,7 @@ def loaded_readers() -> dict[type, Reader]:
 
 
 def stream_address(stream: Any) -> int:
-    """The address of a stream: of CuPy, PyTorch, one with `__cuda_stream__`, or an address itself.
-
-    Raises:
-        UsageError: it is nothing of that.
-    """
+    """The address of a stream of CuPy or PyTorch, of one with `__cuda_stream__`, or an address as it is."""
     if type(stream) is int:
         return stream
     if hasattr(stream, "__cuda_stream__"):

@@ -5,8 +5,8 @@ from kernrec.gpu import find_gpu
 from kernrec.recommender import Query, Recommender
 from kernrec.recommender.request import SCALAR_OBJECTIVES
 from kernrec.run.built_kernel import BuiltKernel
+from kernrec.run.cached_plan import cached_plan
 from kernrec.run.driver import CudaDriver, Driver
-from kernrec.run.kept_plan import kept_plan
 from kernrec.run.shapes import Shapes
 
 
@@ -16,14 +16,14 @@ def build_kernel(
     """A kernel for all problems of `shapes`.
 
     Args:
-        recommender: who is asked.
+        recommender: the engine.
         shapes: the problems.
         gpu: the GPU; `auto` for the current one of this machine.
         query: objective (`latency`, `energy` or `edp`) and power limit.
         driver: to launch by; the GPUs of this machine if None.
 
     Raises:
-        UsageError: the objective is a front, or the GPU is not known.
+        UsageError: the objective is a front, or the GPU is unknown.
         KernrecError: `auto` without a GPU, or a shape that nothing can run.
     """
     if query.objective not in SCALAR_OBJECTIVES:
@@ -31,4 +31,4 @@ def build_kernel(
     if gpu == "auto":
         driver = driver or CudaDriver()
         gpu = driver.name(driver.current_device())
-    return BuiltKernel(kept_plan(recommender, shapes, find_gpu(gpu), query), recommender, driver)
+    return BuiltKernel(cached_plan(recommender, shapes, find_gpu(gpu), query), recommender, driver)

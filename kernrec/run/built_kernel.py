@@ -58,8 +58,8 @@ class BuiltKernel:
         return self._plan
 
     def plan_loss(self, shapes: int = 100) -> PlanLoss:
-        """What the ranges of the plan lose against the best config of each of so many random shapes, by prediction;
-        `print(kernel.plan_loss())` says it in a line."""
+        """The predicted loss of the plan's ranges against the best config of each of `shapes` random shapes;
+        `print(kernel.plan_loss())` shows it in a line."""
         return plan_loss(self._recommender, self._plan, shapes)
 
     def variant(self, problem: Problem) -> Variant:
@@ -205,8 +205,8 @@ class BuiltKernel:
         self._readers = loaded_readers()  # a library may have been loaded since
         self._is_compiling = _compiling_check()
         self._register()
-        for known, reader in list(self._readers.items()):
-            if isinstance(array, known):
+        for library_type, reader in list(self._readers.items()):
+            if isinstance(array, library_type):
                 self._readers[type(array)] = reader
                 return array
         return view_of(array, name, self._open())
@@ -235,11 +235,11 @@ class BuiltKernel:
         if (call := self._prepared.get((device, problem))) is None:
             with driver.use(device):
                 call = self._prepared[device, problem] = self._prepare(driver, device, problem)
-        given = list(readable)
+        everything = list(readable)
         if out is not None:
-            given.append(self._readable(out, "out"))
-            self._readers[type(given[-1])].address(given[-1], call.out, device)
-        keys, addresses = zip(*(self._readers[type(array)].key(array) for array in given), strict=True)
+            everything.append(self._readable(out, "out"))
+            self._readers[type(everything[-1])].address(everything[-1], call.out, device)
+        keys, addresses = zip(*(self._readers[type(array)].key(array) for array in everything), strict=True)
         if len(self._calls) >= _MOST_CALLS:
             self._calls.clear()
             self._prepared = {(device, problem): call}

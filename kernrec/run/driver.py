@@ -1,4 +1,4 @@
-"""What launching needs of a GPU: code loaded, kernels queued, memory for workspaces. All else is done without one.
+"""The driver's calls that launching needs: load code, queue kernels, allocate workspaces. All else needs no GPU.
 
 `CudaDriver` is the real one, by CuPy. Tests and `tools/bench_launch.py` put a stand-in in its place.
 """

@@ -1,10 +1,9 @@
-"""Which variant runs which shape: a table of ranges of shapes, made before anything runs.
+"""Plans: a table of ranges of shapes and the variant that runs each, made before anything runs.
 
-Every kernel of the op is asked for its costs at a grid of shapes, by the engine of `recommend`. A range is split until
-one config is close to the best at all of its grid points. What a config may need of a shape, such as rows that are
-multiples of 16 bytes, is a second division: shapes whose dimensions are multiples of 16, of 8 and so on have ranges of
-their own where the configs that can run them differ. A config that does not fit a shape in its range is not used for
-it; the engine is then asked about that shape.
+The engine of `recommend` gives the costs of all kernels of the op on a grid of shapes. A range is split until a config
+is close to the best at all of its grid points. Alignment is a second division: where configs need rows that are
+multiples of 16 bytes, say, shapes whose dimensions are multiples of 16, of 8 and so on have ranges of their own. A
+config that does not fit a shape in its range is not used for it; the engine then answers for that shape.
 """
 
 from bisect import bisect_left, bisect_right
@@ -133,7 +132,7 @@ def make_plan(recommender: Recommender, shapes: Shapes, gpu: GPU, query: Query) 
     """The plan for all problems of `shapes` on a GPU.
 
     Args:
-        recommender: who is asked.
+        recommender: the engine.
         shapes: the problems.
         gpu: the GPU.
         query: objective (`latency`, `energy` or `edp`), power limit and clock.
@@ -229,10 +228,9 @@ def _alignment(costs: _Costs, shapes: Shapes) -> tuple[tuple[str, ...], tuple[in
     last: set[tuple[str, int]] = set()
     for multiple in _MULTIPLES:
         close = {n: close_value(shapes.ranged[n], even[n], multiple) for n in aligned}
-        known = {n: value for n, value in close.items() if value is not None}
-        if len(known) < len(close):
+        if None in close.values():
             continue
-        runnable = costs.runnable(shapes.problem(even | known))
+        runnable = costs.runnable(shapes.problem(even | {n: value for n, value in close.items() if value is not None}))
         if not multiples or runnable != last:
             multiples.append(multiple)
         last = runnable

@@ -1,4 +1,4 @@
-"""What a plan's ranges lose: the objective of the variant that a plan names, against the best config of each shape."""
+"""The loss of a plan: the objective of the variant that it names, against that of the best config of each shape."""
 
 from random import Random
 
@@ -18,7 +18,6 @@ class PlanLoss:
 
     mean: float
     p95: float
-    """95th percentile."""
     worst: float
     shapes: int
     """How many shapes were drawn."""
@@ -36,14 +35,7 @@ class PlanLoss:
 
 
 def plan_loss(recommender: Recommender, plan: Plan, shapes: int = 100, seed: int = 0) -> PlanLoss:
-    """The loss of a plan on shapes that are drawn from its ranges, each dimension as likely small as large.
-
-    Args:
-        recommender: whose predictions are compared.
-        plan: the plan.
-        shapes: how many are drawn, with replacement; at least 1.
-        seed: of the draw.
-    """
+    """The loss of a plan on `shapes` shapes drawn from its ranges, with replacement, log-uniform in each dimension."""
     if shapes < 1:
         raise UsageError(f"shapes is {shapes}; at least 1 is accepted")
     draw, losses, unplanned = Random(seed), [], 0

@@ -43,7 +43,6 @@ class PackedLaunches:
 
     def __init__(self, driver: Driver, loaded: LoadedVariant, variant: Variant, problem: Problem, sm: int) -> None:
         self.workspace_bytes = 0
-        """All workspaces together."""
         offsets = {}
         for space in workspaces(variant.kernel, variant.config, problem, sm):
             offsets[space.name] = self.workspace_bytes
@@ -51,7 +50,7 @@ class PackedLaunches:
         self._launch: Callable[..., Any] = driver.launch
         self._packed: list[PackedArguments] = []
         self.queued: list[tuple[Any, ...]] = []
-        """What the driver takes of each launch: its kernel, grid, block, shared memory and arguments."""
+        """The driver's arguments of each launch: kernel, grid, block, shared memory, packed arguments."""
         for bound in bind_launches(variant.kernel, variant.config, problem, sm):
             packed = PackedArguments.bound(bound)
             shared = dynamic_shared_bytes(variant.kernel, bound, loaded.compiled)
@@ -152,12 +151,12 @@ def by_name(inputs: Sequence[str], arrays: Sequence[Any], named: Mapping[str, An
     for name in named:
         if name not in inputs:
             raise unknown("array", name, inputs)
-    given = dict(zip(inputs, arrays, strict=False))
-    if twice := [name for name in named if name in given]:
+    by_input = dict(zip(inputs, arrays, strict=False))
+    if twice := [name for name in named if name in by_input]:
         raise UsageError(f"{twice[0]} was given twice, by place and by name")
-    given |= named
-    if missing := [name for name in inputs if name not in given]:
+    by_input |= named
+    if missing := [name for name in inputs if name not in by_input]:
         raise UsageError(
             f"{', '.join(missing)} {'is' if len(missing) == 1 else 'are'} missing; the arrays are {', '.join(inputs)}"
         )
-    return tuple(given[name] for name in inputs)
+    return tuple(by_input[name] for name in inputs)

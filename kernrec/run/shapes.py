@@ -33,11 +33,11 @@ class Shapes:
         """
         fixed: dict[str, int] = {}
         ranged: dict[str, Sequence[int]] = {}
-        known = [dim.name for dim in op.dims]
-        for name, given in dims.items():
-            if name not in known:
-                raise unknown(f"{op.name} dimension", name, known)
-            values = _values(op.name, name, given)
+        names = [dim.name for dim in op.dims]
+        for name, argument in dims.items():
+            if name not in names:
+                raise unknown(f"{op.name} dimension", name, names)
+            values = _values(op.name, name, argument)
             if len(values) == 1:
                 fixed[name] = values[0]
             else:
@@ -77,17 +77,17 @@ class Shapes:
             raise UsageError(
                 f"{self.op.name} takes {len(self.inputs)} arrays ({', '.join(self.inputs)}); {len(shapes)} were given"
             )
-        given = dict(zip(self.inputs, shapes, strict=True))
-        for tensor, shape in given.items():
+        by_input = dict(zip(self.inputs, shapes, strict=True))
+        for tensor, shape in by_input.items():
             self._check_axes(tensor, shape)
         values = {}
         for name, (tensor, axis) in self._places.items():
-            values[name] = int(given[tensor][axis])
+            values[name] = int(by_input[tensor][axis])
             if values[name] not in self.ranged[name]:
                 accepted = _shown(self.ranged[name])
                 raise UsageError(f"{name} is {values[name]} (axis {axis} of {tensor}); built for {accepted}")
         problem = self.problem(values)
-        for tensor, shape in given.items():
+        for tensor, shape in by_input.items():
             expected = problem.tensors[tensor].shape
             if tuple(shape) != expected:
                 raise UsageError(f"{tensor} has shape {tuple(shape)}; expected {expected} for {problem.key}")
@@ -143,14 +143,14 @@ class Shapes:
         return places
 
 
-def _values(op: str, name: str, given: Any) -> Sequence[int]:
+def _values(op: str, name: str, argument: Any) -> Sequence[int]:
     """Values of a dimension, ascending."""
-    if isinstance(given, range):
-        values: Sequence[int] = given if given.step > 0 else given[::-1]
-    elif isinstance(given, list | tuple):
-        values = tuple(sorted({_whole(op, name, value) for value in given}))
+    if isinstance(argument, range):
+        values: Sequence[int] = argument if argument.step > 0 else argument[::-1]
+    elif isinstance(argument, list | tuple):
+        values = tuple(sorted({_whole(op, name, value) for value in argument}))
     else:
-        values = (_whole(op, name, given),)
+        values = (_whole(op, name, argument),)
     if not values:
         raise UsageError(f"{op} dimension {name} has no value; expected a number, a range or a list of numbers")
     return values
@@ -172,15 +172,9 @@ def _shown(values: Sequence[int]) -> str:
 
 
 def close_value(values: Sequence[int], wanted: int, multiple: int = 1) -> int | None:
-    """Of ascending values the one closest to `wanted` that is a multiple of a power of two, but not of the next.
+    """Of ascending values the closest to `wanted` whose largest power of two up to 16 is `multiple`.
 
-    Args:
-        values: ascending.
-        wanted: to be close to.
-        multiple: the power of two; values of more than 16 count as multiples of 16.
-
-    Returns:
-        None where none of the 64 values on either side is one.
+    None where none of the 64 values on either side is one.
     """
     place = bisect_left(values, wanted)
     window = values[max(place - 64, 0) : place + 64]

@@ -22,25 +22,25 @@ class TorchOp:
         import torch
 
         self.kernel = kernel
-        """What runs: the last kernel that was built under the name."""
+        """The last kernel that was built under the name: a call runs it."""
         shapes, library = plan.shapes, torch.library
         self._shapes = shapes
         self._dtype = NAMES[shapes.output_dtype][0]
-        inputs = ", ".join(f"Tensor {tensor}" for tensor in shapes.inputs)
+        parameters = ", ".join(f"Tensor {tensor}" for tensor in shapes.inputs)
 
         def run(*tensors: Any) -> Any:
             return self.kernel(*(tensor.detach() for tensor in tensors))
 
         def run_out(*tensors: Any) -> None:
-            *given, out = tensors
-            self.kernel(*(tensor.detach() for tensor in given), out=out)
+            *inputs, out = tensors
+            self.kernel(*(tensor.detach() for tensor in inputs), out=out)
 
         def fake(*tensors: Any) -> Any:
             return tensors[0].new_empty(self._output_shape(tensors), dtype=getattr(torch, self._dtype))
 
-        made = library.custom_op(f"kernrec::{name}", run, mutates_args=(), schema=f"({inputs}) -> Tensor")
+        made = library.custom_op(f"kernrec::{name}", run, mutates_args=(), schema=f"({parameters}) -> Tensor")
         made.register_fake(fake)
-        schema = f"({inputs}, Tensor(a!) out) -> ()"
+        schema = f"({parameters}, Tensor(a!) out) -> ()"
         made_out = library.custom_op(f"kernrec::{name}_out", run_out, mutates_args=("out",), schema=schema)
         made_out.register_fake(lambda *tensors: None)
         self.op = getattr(torch.ops.kernrec, name)

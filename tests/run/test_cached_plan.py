@@ -8,7 +8,7 @@ import pytest
 from kernrec.gpu import find_gpu
 from kernrec.op import find_op
 from kernrec.recommender import Objective, Query, Recommender
-from kernrec.run import kept_plan as kept
+from kernrec.run import cached_plan as plans
 from kernrec.run.plan import Plan
 from kernrec.run.shapes import Shapes
 
@@ -20,20 +20,20 @@ def made(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Plan]:
     """An empty cache, and the plans that are made from now on."""
     (tmp_path / "kernrec").mkdir()
     monkeypatch.setenv("KERNREC_CACHE", str(tmp_path / "kernrec"))
-    plans: list[Plan] = []
-    make = kept.make_plan
+    made_plans: list[Plan] = []
+    make = plans.make_plan
 
     def counted(*arguments: object) -> Plan:
-        plans.append(make(*arguments))
-        return plans[-1]
+        made_plans.append(make(*arguments))
+        return made_plans[-1]
 
-    monkeypatch.setattr(kept, "make_plan", counted)
-    return plans
+    monkeypatch.setattr(plans, "make_plan", counted)
+    return made_plans
 
 
 def plan(database: Path | None = None, objective: Objective = Objective.LATENCY, n: int = 64) -> Plan:
     shapes = Shapes.of(find_op("reduce"), None, None, {"rows": [8, 512], "columns": n})
-    return kept.kept_plan(Recommender([database] if database else []), shapes, GPU, Query(objective, top=1))
+    return plans.cached_plan(Recommender([database] if database else []), shapes, GPU, Query(objective, top=1))
 
 
 def test_a_second_recommender_reads_what_the_first_has_made(made: list[Plan]) -> None:
@@ -64,7 +64,7 @@ def test_another_question_and_other_data_have_a_plan_of_their_own(made: list[Pla
 
 def test_a_damaged_file_is_made_again(made: list[Plan], tmp_path: Path) -> None:
     first = plan()
-    (file,) = (tmp_path / "kernrec/kept").glob("plan.reduce.*")
+    (file,) = (tmp_path / "kernrec/derived").glob("plan.reduce.*")
     file.write_bytes(file.read_bytes()[:-20])
     assert plan().as_dicts() == first.as_dicts()
     assert len(made) == 2

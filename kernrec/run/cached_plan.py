@@ -1,7 +1,7 @@
-"""A plan kept in the user's cache: a second process reads it instead of asking about hundreds of shapes again.
+"""Plans in the user's cache: a second process reads one instead of costing hundreds of shapes again.
 
-A plan is kept with a hash of all that it follows from: the question, the files of the package and of the shipped
-database, the user's databases and models, and whether Triton is installed. One that does not match is made anew.
+A plan is stored with a hash of all its inputs: the request, the files of the package and of the shipped database, the
+user's databases and models, and whether Triton is installed. One that does not match is made anew.
 """
 
 import json
@@ -21,7 +21,7 @@ from kernrec.run.shapes import Shapes
 from kernrec.util.cache import CacheEntry, cached
 
 
-def kept_plan(recommender: Recommender, shapes: Shapes, gpu: GPU, query: Query) -> Plan:
+def cached_plan(recommender: Recommender, shapes: Shapes, gpu: GPU, query: Query) -> Plan:
     """The plan of `make_plan`, with the same arguments and errors; from the cache where it was made before."""
     request = json.dumps(
         [
@@ -51,7 +51,7 @@ def kept_plan(recommender: Recommender, shapes: Shapes, gpu: GPU, query: Query) 
     try:
         rows = tuple(_from_facts(row) for row in facts["rows"])
         return Plan(shapes, gpu, query, tuple(facts["aligned"]), rows)
-    except (KeyError, TypeError, ValueError, KernrecError):  # by another kernrec, or by nobody that we know
+    except (KeyError, TypeError, ValueError, KernrecError):  # written by another version, or damaged
         return make_plan(recommender, shapes, gpu, query)
 
 
