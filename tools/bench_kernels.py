@@ -33,7 +33,7 @@ from kernrec.errors import KernrecError, UsageError
 from kernrec.gpu import limits
 from kernrec.kernel import Kernel, Space, all_kernels
 from kernrec.op import Problem, decode_elements, encode_elements, find_op, inputs, reference
-from kernrec.profile.probe_profile import emulate_config
+from kernrec.profile.emulated_launch import emulate_config
 from kernrec.ptx import parse
 from kernrec.recommender import Objective, Query, Recommender
 

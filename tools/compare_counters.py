@@ -34,7 +34,8 @@ from kernrec.compile.compiled import CompileJob
 from kernrec.compile.nvrtc import compile_job
 from kernrec.gpu import find_gpu, l1_bytes, occupancy
 from kernrec.model.prior.dram_traffic import Footprint, sampled_dram_bytes
-from kernrec.profile.sample_profile import AXES, SAMPLING, entry_name, sampled_counts
+from kernrec.profile.emulated_launch import entry_name
+from kernrec.profile.sample_profile import AXES, SAMPLING, sampled_counts
 from kernrec.ptx import KernelLaunch, parse
 from kernrec.ptx.analysis.lowering import lowered
 from kernrec.ptx.execution.emulator import Lowering

@@ -80,7 +80,7 @@ def _texts(extra: Path | None) -> Iterator[Format]:
     from kernrec.kernel.expression import parse as parse_expression
     from kernrec.measure.monitor.trace import read_trace
     from kernrec.op.workload import load_workload
-    from kernrec.profile.emulate_file import FileLaunch, emulate_file
+    from kernrec.profile.emulate_file import emulate_file
     from kernrec.profile.launch_arguments import read_arguments
     from kernrec.ptx import parse as parse_ptx
 
@@ -91,7 +91,7 @@ def _texts(extra: Path | None) -> Iterator[Format]:
 
     def emulated(path: Path) -> None:
         given = read_arguments(["f32:2", "x=f32[500]", "y=f32[500]", "i32:500"])
-        emulate_file(FileLaunch(path, None, (4,), (128,), given), check_races=True, budget=100_000)
+        emulate_file(path, given, (4,), (128,), check_races=True, budget=100_000)
 
     source = ROOT / "docs" / "examples" / "blur.cu"
     ptx = files(".ptx", "docs/examples/*.ptx")

@@ -13,7 +13,6 @@ from kernrec.errors import UsageError
 from kernrec.gpu import find_gpu
 from kernrec.profile.launch_arguments import (
     BufferDescription,
-    FileDescription,
     ImageDescription,
     MapDescription,
     read_arguments,
@@ -91,9 +90,9 @@ def check_descriptions(descriptions: Sequence[str], limits: Limits) -> None:
     for text in descriptions:
         described = read_description(text)
         content = described.content if isinstance(described, ImageDescription | MapDescription) else described
-        if isinstance(content, FileDescription):
-            raise UsageError(f"argument {text!r:.60}: files are not read here; describe it as a=f32[4096]")
         if isinstance(content, BufferDescription):
+            if content.path is not None:
+                raise UsageError(f"argument {text!r:.60}: files are not read here; describe it as a=f32[4096]")
             total += 8 * content.elements
     if total > limits.tensor_bytes:
         raise UsageError(f"the arrays may have {total} bytes together; at most {limits.tensor_bytes} are accepted")

@@ -41,7 +41,7 @@ def emulate(
     """
     import numpy as np
 
-    from kernrec.profile.emulate_file import FileLaunch, emulate_file
+    from kernrec.profile.emulate_file import emulate_file
     from kernrec.profile.launch_arguments import read_arguments
 
     read = read_arguments(arguments or [])
@@ -55,18 +55,19 @@ def emulate(
         if Path(file).suffix != ".npy" or not Path(file).absolute().parent.is_dir():
             raise UsageError(f"--save {text!r}: expected a .npy file in an existing folder")
         targets[name] = Path(file)
-    launch = FileLaunch(
+    counts = emulate_file(
         source,
-        entry,
+        read,
         extents("--grid", grid),
         _block_extents(block),
-        read,
+        entry=entry,
         sm=sm,
         defines=dict(_macro(text) for text in define or []),
         shared_bytes=shared,
         cluster=() if cluster is None else extents("--cluster", cluster),
+        check_races=races,
+        budget=budget,
     )
-    counts = emulate_file(launch, check_races=races, budget=budget)
     for name, path in targets.items():
         np.save(path, read.buffers[name])
     if as_json:

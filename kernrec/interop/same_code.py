@@ -15,8 +15,8 @@ from kernrec.interop.results import ForeignResult
 from kernrec.kernel import Kernel, bind_launches
 from kernrec.kernel.spec import config_text
 from kernrec.op import Problem
+from kernrec.profile.emulated_launch import entry_name
 from kernrec.profile.kernel_code import compile_job_for
-from kernrec.profile.sample_profile import entry_name
 
 SAMPLE = 6
 """Configs that are compiled."""

@@ -1,11 +1,11 @@
 """One config on one problem: launches with every number fixed, for a device, the emulator or a report."""
 
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from kernrec.errors import UsageError
-from kernrec.kernel.expression import Expression
 from kernrec.kernel.image_layout import ImageArgument, ImageHandle
-from kernrec.kernel.spec import SCALAR_RANGES, WORKSPACE_BYTES, Config, Kernel, PointerArgument
+from kernrec.kernel.spec import SCALAR_RANGES, WORKSPACE_BYTES, Config, Kernel, PointerArgument, ScalarArgument
 from kernrec.kernel.tensor_map import MapArgument, MapHandle, map_of
 from kernrec.op import Problem
 from kernrec.util.light_dataclass import dataclass
@@ -47,7 +47,7 @@ class BoundLaunch:
     """One launch with every number fixed."""
 
     index: int
-    """Position in `Kernel.launches`."""
+    """Its number in `Kernel.launches`."""
     entry: str
     """The name of the function."""
     grid: tuple[int, int, int]
@@ -55,9 +55,8 @@ class BoundLaunch:
     block: tuple[int, int, int]
     """In threads."""
     shared_bytes: int
-    """Dynamic shared memory."""
+    """Dynamic shared memory of a block."""
     arguments: tuple[Pointer | Scalar | ImageHandle | MapHandle, ...]
-    """In parameter order."""
     trips: dict[str, int]
     """Executions of each loop body, summed over the grid."""
 
@@ -72,6 +71,10 @@ class BoundLaunch:
         return self.block[0] * self.block[1] * self.block[2]
 
 
+Probe = tuple[BoundLaunch, dict[str, tuple[str, int]]]
+"""A launch to emulate, and its buffers by name: dtype and elements."""
+
+
 def bind_launches(kernel: Kernel, config: Config, problem: Problem, sm: int) -> tuple[BoundLaunch, ...]:
     """The launches that run `config` on `problem`, in order; those whose `when` is false are left out.
 
@@ -82,31 +85,9 @@ def bind_launches(kernel: Kernel, config: Config, problem: Problem, sm: int) -> 
             range, such as an empty grid.
     """
     names = _names(kernel, config, problem, sm)
-    present = {*problem.tensors, *(scratch.name for scratch in _workspaces(kernel, names))}
-    bound = []
-    for index, launch in enumerate(kernel.launches):
-        if launch.when is not None and not launch.when.evaluate(names):
-            continue
-        place = f"{kernel.name}: {launch.entry}"
-        x, y, z = (_whole(f"{place}: grid", size, names, 1) for size in launch.grid)
-        bx, by, bz = (_whole(f"{place}: block", size, names, 1) for size in launch.block)
-        arguments: list[Pointer | Scalar | ImageHandle | MapHandle] = []
-        for argument in launch.arguments:
-            if isinstance(argument, PointerArgument):
-                arguments.append(Pointer(argument.name, argument.name not in present))
-            elif isinstance(argument, MapArgument):
-                box = tuple(_whole(f"{place}: map {argument.name}", extent, names, 1) for extent in argument.box)
-                arguments.append(map_of(problem.tensors[argument.name], box))
-            elif isinstance(argument, ImageArgument):
-                tensor, image = problem.tensors[argument.name], kernel.images[argument.name]
-                extents, layers = image.image_of(argument.name, tensor.shape)
-                arguments.append(ImageHandle(argument.name, tensor.dtype, extents, layers, image))
-            else:
-                arguments.append(Scalar(argument.ctype, _scalar(place, argument.ctype, argument.value, names)))
-        trips = {loop: _whole(f"{place}: trips", count, names, 0) for loop, count in launch.trips.items()}
-        shared = _whole(f"{place}: shared", launch.shared, names, 0)
-        bound.append(BoundLaunch(index, launch.entry, (x, y, z), (bx, by, bz), shared, tuple(arguments), trips))
-    return tuple(bound)
+    scratch = _workspaces(kernel, names)
+    launches = (_bound(kernel, index, names, problem, scratch) for index in range(len(kernel.launches)))
+    return tuple(launch for launch in launches if launch is not None)
 
 
 def workspaces(kernel: Kernel, config: Config, problem: Problem, sm: int) -> tuple[Scratch, ...]:
@@ -117,20 +98,29 @@ def workspaces(kernel: Kernel, config: Config, problem: Problem, sm: int) -> tup
 def probe_problems(
     kernel: Kernel, launch: int, config: Config, dtype: str, layout: str, sm: int
 ) -> tuple[Problem, ...]:
-    """The small problems on which launch number `launch` of a config is emulated for its profile."""
-    op = kernel.definition
-    problems = []
-    for probe in kernel.launches[launch].probes:
-        # Lets that need the problem's dimensions cannot be used here: the probe itself defines the dimensions.
-        names: dict[str, Any] = {**kernel.config(config), "sm": sm, "dtype": dtype, "layout": layout}
-        names["dtype_bytes"] = WORKSPACE_BYTES[dtype]
-        for name, let in kernel.lets.items():
-            if let.names <= names.keys():
-                names[name] = let.evaluate(names)
-        place = f"{kernel.name}: {kernel.launches[launch].entry}: probes"
-        dims = {dim: _whole(place, size, names, 0) for dim, size in probe.items()}
-        problems.append(op.problem(dtype=dtype, layout=layout, **dims))
-    return tuple(problems)
+    """The small problems on which launch number `launch` of a config of a `Space` is emulated for its profile."""
+    names = kernel.static_names(config, dtype, layout, sm)  # the probe itself defines the dimensions
+    place = f"{kernel.name}: {kernel.launches[launch].entry}: probes"
+    return tuple(
+        kernel.definition.problem(
+            dtype=dtype, layout=layout, **{dim: size.whole(names, 0, place) for dim, size in probe.items()}
+        )
+        for probe in kernel.launches[launch].probes
+    )
+
+
+def probe_launches(
+    kernel: Kernel, launch: int, configs: Sequence[Config], dtype: str, layout: str, sm: int
+) -> Iterator[Probe]:
+    """Launch number `launch` on the probes of each config of a `Space` that performs it."""
+    for config in configs:
+        for problem in probe_problems(kernel, launch, config, dtype, layout, sm):
+            names = kernel.namespace(config, problem, sm)
+            scratch = _workspaces(kernel, names)
+            bound = _bound(kernel, launch, names, problem, scratch)
+            if bound is not None:
+                sizes = {name: (tensor.dtype, tensor.elements) for name, tensor in problem.tensors.items()}
+                yield bound, sizes | {space.name: (space.dtype, space.elements) for space in scratch}
 
 
 def _names(kernel: Kernel, config: Config, problem: Problem, sm: int) -> dict[str, Any]:
@@ -140,23 +130,45 @@ def _names(kernel: Kernel, config: Config, problem: Problem, sm: int) -> dict[st
     return kernel.namespace(kernel.config(config), problem, sm)
 
 
-def _workspaces(kernel: Kernel, names: dict[str, Any]) -> tuple[Scratch, ...]:
+def _workspaces(kernel: Kernel, names: Mapping[str, Any]) -> tuple[Scratch, ...]:
     return tuple(
-        Scratch(w.name, w.dtype, _whole(f"{kernel.name}: workspace {w.name}", w.elements, names, 0))
+        Scratch(w.name, w.dtype, w.elements.whole(names, 0, f"{kernel.name}: workspace {w.name}"))
         for w in kernel.workspaces
         if w.when is None or w.when.evaluate(names)
     )
 
 
-def _whole(place: str, expression: Expression, names: dict[str, Any], least: int) -> int:
-    value = expression.evaluate(names)
-    if not isinstance(value, int) or value < least:
-        raise UsageError(f"{place}: {expression.text!r} is {value!r}, expected an integer of at least {least}")
-    return int(value)
+def _bound(
+    kernel: Kernel, index: int, names: Mapping[str, Any], problem: Problem, scratch: Sequence[Scratch]
+) -> BoundLaunch | None:
+    """Launch number `index` with every number fixed; None where its `when` is false."""
+    launch = kernel.launches[index]
+    if launch.when is not None and not launch.when.evaluate(names):
+        return None
+    place = f"{kernel.name}: {launch.entry}"
+    x, y, z = (size.whole(names, 1, f"{place}: grid") for size in launch.grid)
+    bx, by, bz = (size.whole(names, 1, f"{place}: block") for size in launch.block)
+    trips = {loop: count.whole(names, 0, f"{place}: trips") for loop, count in launch.trips.items()}
+    shared = launch.shared.whole(names, 0, f"{place}: shared")
+    present = {*problem.tensors, *(space.name for space in scratch)}
+    arguments: list[Pointer | Scalar | ImageHandle | MapHandle] = []
+    for argument in launch.arguments:
+        match argument:
+            case PointerArgument(name):
+                arguments.append(Pointer(name, name not in present))
+            case ScalarArgument(ctype):
+                arguments.append(Scalar(ctype, _scalar(place, argument, names)))
+            case MapArgument(name, extents):
+                box = tuple(extent.whole(names, 1, f"{place}: map {name}") for extent in extents)
+                arguments.append(map_of(problem.tensors[name], box))
+            case ImageArgument(name):
+                tensor, image = problem.tensors[name], kernel.images[name]
+                arguments.append(ImageHandle(name, tensor.dtype, *image.image_of(name, tensor.shape), image))
+    return BoundLaunch(index, launch.entry, (x, y, z), (bx, by, bz), shared, tuple(arguments), trips)
 
 
-def _scalar(place: str, ctype: str, expression: Expression, names: dict[str, Any]) -> int | float:
-    value = expression.evaluate(names)
+def _scalar(place: str, argument: ScalarArgument, names: Mapping[str, Any]) -> int | float:
+    ctype, value = argument.ctype, argument.value.evaluate(names)
     least, greatest = SCALAR_RANGES[ctype]
     if ctype[0] == "f" and isinstance(value, int | float) and least <= value <= greatest:
         return float(value)
@@ -164,5 +176,5 @@ def _scalar(place: str, ctype: str, expression: Expression, names: dict[str, Any
         return int(value)
     kind = "a number" if ctype[0] == "f" else "an integer"
     raise UsageError(
-        f"{place}: argument '{ctype} {expression.text}' is {value!r}, expected {kind} from {least} to {greatest}"
+        f"{place}: argument '{ctype} {argument.value.text}' is {value!r}, expected {kind} from {least} to {greatest}"
     )

@@ -64,14 +64,21 @@ class Expression:
         missing = sorted(self.names - names.keys())
         if missing:
             raise UsageError(f"expression {_short(self.text)} needs {', '.join(missing)}")
-        given = {name: self._plain(name, names[name]) for name in self.names}
+        values = {name: self._plain(name, names[name]) for name in self.names}
         try:
             with np.errstate(all="ignore"):
-                return self.run(given)
+                return self.run(values)
         except (TypeError, ValueError) as error:
-            shapes = {value.shape for value in given.values() if isinstance(value, np.ndarray)}
+            shapes = {value.shape for value in values.values() if isinstance(value, np.ndarray)}
             reason = "mixes columns of different lengths" if len(shapes) > 1 else str(error)
             raise UsageError(f"expression {_short(self.text)}: {reason}") from None
+
+    def whole(self, names: Namespace, least: int, place: str) -> int:
+        """The value, an integer of at least `least`; `UsageError` for another, which begins with `place`."""
+        value = self.evaluate(names)
+        if not isinstance(value, int) or value < least:
+            raise UsageError(f"{place}: {self.text!r} is {value!r}, expected an integer of at least {least}")
+        return int(value)
 
     def _plain(self, name: str, value: Any) -> Value:
         if isinstance(value, np.ndarray) and value.ndim:
@@ -127,11 +134,11 @@ def parse(text: str) -> Expression:
     return Expression(text, frozenset(compiler.names), run, kind == _TRUTH)
 
 
-def where(condition: Expression, rule: Expression) -> Expression:
+def implication(condition: Expression, rule: Expression) -> Expression:
     """An expression that is true where `condition` is false or `rule` is true."""
-    implication = parse(f"not ({condition.text}) or {rule.text}")
-    implication.sufficient = rule
-    return implication
+    implied = parse(f"not ({condition.text}) or {rule.text}")
+    implied.sufficient = rule
+    return implied
 
 
 def literal(value: float) -> Expression:
@@ -290,25 +297,19 @@ def _as_number(run: _Run, kind: str) -> _Run:
     return _unary(arithmetic.as_integer, run) if kind == _TRUTH else run
 
 
-class _Constant:
+class _Constant(NamedTuple):
     """A number or text as written."""
 
-    __slots__ = ("value",)
-
-    def __init__(self, value: int | str) -> None:
-        self.value = value
+    value: int | str
 
     def __call__(self, names: Namespace) -> Any:
         return self.value
 
 
-class _Name:
+class _Name(NamedTuple):
     """The value of a name."""
 
-    __slots__ = ("name",)
-
-    def __init__(self, name: str) -> None:
-        self.name = name
+    name: str
 
     def __call__(self, names: Namespace) -> Any:
         return names[self.name]

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from kernrec.kernel.expression import Expression, parse, where
+from kernrec.kernel.expression import Expression, implication, parse
 from kernrec.kernel.spec import Launch
 
 
@@ -23,4 +23,4 @@ def launch_limits(launch: Launch) -> list[Expression]:
     if launch.block[2].text != "1":
         rules.append(f"({launch.block[2].text}) <= 64")
     parsed = [parse(rule) for rule in rules if rule != "0 <= (0) <= smem_per_block"]
-    return parsed if launch.when is None else [where(launch.when, rule) for rule in parsed]
+    return parsed if launch.when is None else [implication(launch.when, rule) for rule in parsed]

@@ -241,21 +241,22 @@ class Kernel:
         refusing = (c for c in self.constraints if c.names <= names.keys() and not c.evaluate(names))
         return sm >= self.least_sm(dtype) and next(refusing, None) is None
 
-    def config(self, given: Config) -> dict[str, int]:
-        """`given` in the order of the tunables; `UsageError` for an unknown or missing tunable, or an invalid value."""
+    def config(self, config: Config) -> dict[str, int]:
+        """`config` in the order of the tunables; `UsageError` for an unknown, missing or invalid value."""
         names = [tunable.name for tunable in self.tunables]
-        for name in given:
+        for name in config:
             if name not in names:
                 raise unknown(f"tunable of {self.name}", name, names)
-        if missing := [name for name in names if name not in given]:
+        if missing := [name for name in names if name not in config]:
             raise UsageError(
                 f"config of {self.name} is missing {', '.join(missing)}; its tunables are {', '.join(names)}"
             )
         for tunable in self.tunables:
-            if given[tunable.name] not in tunable.values:
+            value = config[tunable.name]
+            if value not in tunable.values:
                 accepted = ", ".join(map(str, tunable.values))
-                raise UsageError(f"{self.name}: {tunable.name} is {given[tunable.name]!r:.40}, accepted are {accepted}")
-        return {name: int(given[name]) for name in names}
+                raise UsageError(f"{self.name}: {tunable.name} is {value!r:.40}, accepted are {accepted}")
+        return {name: int(config[name]) for name in names}
 
     def defines(self, config: Config, dtype: str, layout: str) -> dict[str, str]:
         """Preprocessor macros that select the compiled variant of a config: `BLOCK_M` -> `128`, `DTYPE_F32` -> `1`."""
@@ -280,6 +281,15 @@ class Kernel:
         """16 hex digits naming the profile of each config on one problem, given by the values of all tunables."""
         form = ",".join([problem_key, *(f"{tunable.name}=%d" for tunable in self.tunables)])
         return [hashlib.sha256((form % tuple(row)).encode()).hexdigest()[:16] for row in configs]
+
+    def static_names(self, config: Config, dtype: str, layout: str, sm: int) -> dict[str, Any]:
+        """The tunables, facts and lets that do not depend on the problem's dimensions, with their values."""
+        names: dict[str, Any] = {**config, "sm": sm, "dtype": dtype, "layout": layout}
+        names["dtype_bytes"] = ELEMENT_BYTES[dtype]
+        for name, let in self.lets.items():
+            if let.names <= names.keys():
+                names[name] = let.evaluate(names)
+        return names
 
     def namespace(self, config: Config, problem: "Problem", sm: int) -> dict[str, Any]:
         """Every name that the launch expressions of one config may use, with its value on a problem."""

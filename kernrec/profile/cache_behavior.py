@@ -1,4 +1,4 @@
-"""What caches, DRAM and the units of atomic operations make of a block's requests: a few numbers from their trace.
+"""The effect of caches, DRAM and atomic units on a block's requests: a few numbers from their trace.
 
     reuse.<KiB>          share of the sectors of loads that an L1 of this size still holds when they are requested again
     reuse.wait.<KiB>     share of the loads (a warp in one run of a basic block) that it holds completely, before any

@@ -1,10 +1,9 @@
 """Runs one kernel of a CUDA or PTX file on the CPU: counts and buffers back."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 
-from kernrec.compile.compiled import Compiled, CompileError, CompileJob
+from kernrec.compile.compiled import CompileError, CompileJob
 from kernrec.compile.pool import compile_many
 from kernrec.errors import UsageError, unknown
 from kernrec.profile.launch_arguments import Arguments
@@ -15,43 +14,31 @@ _LARGEST_SOURCE = 16 << 20
 _COMPILE_LIMIT_S = 120.0
 
 
-@dataclass(frozen=True)
-class FileLaunch:
-    """One launch of a kernel in a CUDA or PTX file."""
-
-    path: Path
-    """A `.cu` or `.ptx` file."""
-
-    entry: str | None
-    """Name of the kernel; None: the only one of the file."""
-
-    grid: Sequence[int]
-    """Thread blocks: one to three extents."""
-
-    block: Sequence[int]
-    """Threads of a block: one to three extents."""
-
-    arguments: Arguments
-    """From `read_arguments`; its buffers are changed in place."""
-
-    sm: int = 86
-    """Compute capability that CUDA is compiled for."""
-
-    defines: Mapping[str, str] = field(default_factory=dict)
-    """Macros that CUDA is compiled with."""
-
-    shared_bytes: int = 0
-    """Dynamic shared memory per block, bytes."""
-
-    cluster: Sequence[int] = ()
-    """Thread blocks of a cluster: one to three extents; empty: as the kernel was compiled, else one."""
-
-
-def emulate_file(launch: FileLaunch, *, check_races: bool = False, budget: int = 20_000_000) -> Counts:
-    """Runs one launch of a kernel on the CPU; the buffers are changed in place.
+def emulate_file(
+    path: Path,
+    arguments: Arguments,
+    grid: Sequence[int],
+    block: Sequence[int],
+    *,
+    entry: str | None = None,
+    sm: int = 86,
+    defines: Mapping[str, str] | None = None,
+    shared_bytes: int = 0,
+    cluster: Sequence[int] = (),
+    check_races: bool = False,
+    budget: int = 20_000_000,
+) -> Counts:
+    """Runs one launch of a kernel on the CPU.
 
     Args:
-        launch: the kernel, and how it is launched.
+        path: a `.cu` or `.ptx` file.
+        arguments: from `read_arguments`; its buffers are changed in place.
+        grid, block: thread blocks, and threads of a block: one to three extents each.
+        entry: name of the kernel; None: the only one of the file.
+        sm: compute capability that CUDA is compiled for.
+        defines: macros that CUDA is compiled with.
+        shared_bytes: dynamic shared memory per block.
+        cluster: thread blocks of a cluster: one to three extents; empty: as the kernel was compiled, else one.
         check_races: whether a data race in shared memory is an error.
         budget: PTX instructions that a batch of blocks may execute before the kernel is taken for an endless loop.
 
@@ -62,42 +49,35 @@ def emulate_file(launch: FileLaunch, *, check_races: bool = False, budget: int =
         KernrecError: in one line: what the compiler or the emulator refuses, such as an unsupported instruction, an
             access out of bounds, a deadlock, or a race.
     """
-    path = launch.path
     if budget < 1:
         raise UsageError(f"a budget of {budget} instructions: at least 1 is accepted")
-    if launch.shared_bytes < 0:
-        raise UsageError(f"{launch.shared_bytes} bytes of shared memory: 0 or more are accepted")
+    if shared_bytes < 0:
+        raise UsageError(f"{shared_bytes} bytes of shared memory: 0 or more are accepted")
     if path.suffix not in (".cu", ".ptx") and path.is_file():
         raise UsageError(f"{path} is neither CUDA nor PTX: a .cu or .ptx file is expected")
     text = read_source(path, "a .cu or .ptx file")
-    ptx = text if path.suffix == ".ptx" else _compiled(text, launch).ptx
-    module = parse(ptx)
-    entry = select_entry(module, launch.entry, path)
-    arguments = launch.arguments
+    module = parse(text if path.suffix == ".ptx" else _compiled(CompileJob(text, sm, defines or {}, path.name)))
     # A texture that the code declares as a variable is not a parameter.
     variables = {v.name for v in module.variables.values() if v.type in OPAQUE_TYPES}
-    order = [a for a in arguments.order if not (isinstance(a, str) and a in arguments.images and a in variables)]
-    grid, block = tuple(launch.grid), tuple(launch.block)
-    emulated = KernelLaunch(
-        entry,
-        grid,
-        block,
-        order,
+    launch = KernelLaunch(
+        select_entry(module, entry, path),
+        tuple(grid),
+        tuple(block),
+        [a for a in arguments.order if not (isinstance(a, str) and a in arguments.images and a in variables)],
         arguments.buffers,
-        launch.shared_bytes,
+        shared_bytes,
         images=arguments.images,
-        cluster=tuple(launch.cluster),
+        cluster=tuple(cluster),
     )
-    return emulate(module, emulated, check_races=check_races, budget=budget)
+    return emulate(module, launch, check_races=check_races, budget=budget)
 
 
-def _compiled(text: str, launch: FileLaunch) -> Compiled:
-    """In a process of its own: a few macros that multiply each other keep the compiler busy without end."""
-    job = CompileJob(text, launch.sm, launch.defines, launch.path.name)
+def _compiled(job: CompileJob) -> str:
+    """The PTX, from a process of its own: a few macros that multiply each other keep the compiler busy without end."""
     ((_, result),) = compile_many([job], processes=1, timeout_s=_COMPILE_LIMIT_S)
     if isinstance(result, CompileError):
         raise result
-    return result
+    return result.ptx
 
 
 def read_source(path: Path, expected: str) -> str:

@@ -1,8 +1,8 @@
-"""What the emulator made of the launches of users' kernels, kept on disk: asked for again, they are not executed again.
+"""The emulator's results for launches of users' kernels, cached on disk: the same launch is not executed again.
 
 Counts do not depend on the architecture where the PTX does not, so a second GPU costs its assembler only. The key of a
 launch holds all that its counts depend on: the kernel with the files of its tensors, the problem, the code and its
-launch, the instruction budget of a block, and the emulator's own sources. What the emulator refused is kept as well.
+launch, the instruction budget of a block, and the emulator's own sources. Refusals are cached as well.
 """
 
 import json
@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from functools import cache as once
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -20,9 +21,9 @@ from kernrec.compile.compiled import Compiled
 from kernrec.errors import KernrecError
 from kernrec.kernel import Kernel
 from kernrec.op import Problem
+from kernrec.profile.emulated_launch import entry_name
 from kernrec.profile.fit_profile import Profile
 from kernrec.profile.probe_profile import LaunchProfile
-from kernrec.profile.sample_profile import entry_name
 from kernrec.util.atomic_write import write_whole
 from kernrec.util.file_hash import files_hash
 
@@ -42,29 +43,27 @@ class EmulationCache:
         self._subject = (kernel.name, kernel.hash, problem.key, str(budget))
 
     def get(self, launch: Sequence[str], compiled: Compiled) -> Emulated | None:
-        """What is known of the launches with this key; None where they were never emulated.
+        """The result for the launches with this key; None where they were never emulated.
 
         Args:
             launch: the key, of which the hash of the PTX is a part.
-            compiled: the same PTX assembled for the architecture that is asked for.
+            compiled: the same PTX assembled for the architecture of the profiles.
         """
         try:
-            kept = json.loads(zlib.decompress(self._path(launch).read_bytes()))
-            return (
-                str(kept["refused"])
-                if "refused" in kept
-                else [_restored(fields, compiled) for fields in kept["launches"]]
-            )
+            document = json.loads(zlib.decompress(self._path(launch).read_bytes()))
+            if "refused" in document:
+                return str(document["refused"])
+            return [_restored(fields, compiled) for fields in document["launches"]]
         except (OSError, ValueError, KeyError, TypeError, zlib.error, KernrecError):
             return None
 
     def put(self, launch: Sequence[str], result: Emulated) -> None:
-        """Keeps what was made of the launches with this key, if the folder can be written."""
-        kept = {"refused": result} if isinstance(result, str) else {"launches": [_plain(profile) for profile in result]}
+        """Writes the result for the launches with this key, if the folder can be written."""
+        document = {"refused": result} if isinstance(result, str) else {"launches": [_plain(p) for p in result]}
         path = self._path(launch)
         with suppress(OSError):
             path.parent.mkdir(parents=True, exist_ok=True)
-            write_whole(path, zlib.compress(json.dumps(kept).encode(), level=3))
+            write_whole(path, zlib.compress(json.dumps(document).encode(), level=3))
 
     def _path(self, launch: Sequence[str]) -> Path:
         key = CompileCache.key("emulated", emulator_hash(), *self._subject, *launch)
@@ -83,14 +82,13 @@ def _plain(profile: LaunchProfile) -> dict[str, object]:
     }
 
 
-def _restored(kept: dict[str, object], compiled: Compiled) -> LaunchProfile:
-    metrics, terms = tuple(map(str, kept["metrics"])), tuple(map(str, kept["terms"]))  # type: ignore[call-overload]
-    counts = np.array(kept["counts"], dtype=np.float64).reshape(len(metrics), len(terms))
-    launch, entry = int(str(kept["launch"])), str(kept["entry"])
+def _restored(fields: dict[str, Any], compiled: Compiled) -> LaunchProfile:
+    metrics, terms = tuple(map(str, fields["metrics"])), tuple(map(str, fields["terms"]))
+    counts = np.array(fields["counts"], dtype=np.float64).reshape(len(metrics), len(terms))
+    launch, entry = int(fields["launch"]), str(fields["entry"])
     resources = compiled.resources[entry_name(compiled.resources, entry)]
-    return LaunchProfile(
-        launch, entry, resources, Profile(metrics, terms, counts), compiled.ptx_hash, compiled.compiler
-    )
+    profile = Profile(metrics, terms, counts)
+    return LaunchProfile(launch, entry, resources, profile, compiled.ptx_hash, compiled.compiler)
 
 
 @once

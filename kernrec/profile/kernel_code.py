@@ -1,9 +1,8 @@
-"""What the compiler gets of a kernel's config: a job, the same for configs whose code cannot differ."""
+"""The compiler's job for a kernel's config, the same for configs whose code cannot differ."""
 
 import re
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
 from kernrec.compile.compiled import Compiled, CompileJob, TritonTarget
 from kernrec.errors import UsageError
@@ -15,7 +14,7 @@ from kernrec.op import Problem
 
 _MACRO = re.compile(r"[A-Za-z_]\w*")
 
-CodeKey = tuple[tuple[str, str], ...]
+CodeKey = tuple[tuple[str, str | int], ...]
 """All in which the codes of a kernel's configs differ; of equal keys the code is the same."""
 
 
@@ -30,18 +29,10 @@ def unused_macros(kernel: Kernel) -> frozenset[str]:
     return (tunables - words).union(layouts)
 
 
-def used_macros(kernel: Kernel, config: Config, problem: Problem) -> dict[str, str]:
-    """The macros of a config, without those of tunables that the source does not mention."""
-    defines, unused = kernel.defines(config, problem.dtype, problem.layout), unused_macros(kernel)
-    return {name: value for name, value in defines.items() if name not in unused}
-
-
-def code_key(kernel: Kernel, config: Config, problem: Problem, sm: int) -> CodeKey:
-    """What the code of a config depends on, beside the kernel's source."""
-    items = used_macros(kernel, config, problem)
-    if kernel.triton is not None:
-        items |= {f"{name}:": kind for name, kind in signature(kernel, config, problem, sm).items()}
-    return tuple(sorted(items.items()))
+def code_key(job: CompileJob) -> CodeKey:
+    """The defines of a kernel's job; of a Triton function the types of its arguments too."""
+    types = {f"{name}:": kind for name, kind in job.triton.signature.items()} if job.triton else {}
+    return tuple(sorted({**job.defines, **types}.items()))
 
 
 def compile_job_for(
@@ -56,11 +47,14 @@ def compile_job_for(
         sm: compute capability.
         folder: where a Triton source imports other files from.
     """
+    unused = unused_macros(kernel)
+    defines = kernel.defines(config, problem.dtype, problem.layout)
+    used = {name: value for name, value in defines.items() if name not in unused}
     target = None
     if kernel.triton is not None:
-        types = signature(kernel, config, problem, sm)
+        types = _signature(kernel, config, problem, sm)
         target = TritonTarget(kernel.launches[0].entry, types, kernel.triton.key, folder)
-    return CompileJob(kernel.source, sm, used_macros(kernel, config, problem), kernel.source_name, (), target)
+    return CompileJob(kernel.source, sm, used, kernel.source_name, (), target)
 
 
 def dynamic_shared_bytes(kernel: Kernel, bound: BoundLaunch, compiled: Compiled) -> int:
@@ -72,16 +66,11 @@ def dynamic_shared_bytes(kernel: Kernel, bound: BoundLaunch, compiled: Compiled)
     return bound.shared_bytes if kernel.triton is None else compiled.resources[bound.entry].static_smem_bytes
 
 
-def signature(kernel: Kernel, config: Config, problem: Problem, sm: int) -> dict[str, str]:
+def _signature(kernel: Kernel, config: Config, problem: Problem, sm: int) -> dict[str, str]:
     """By parameter: its type as Triton writes it, `*fp16` or `i32`, with `:16` where it is a multiple of 16."""
     function = kernel.triton
-    if function is None:
-        raise UsageError(f"{kernel.name} is not a Triton kernel")
-    names: dict[str, Any] = {"dtype": problem.dtype, "layout": problem.layout, "sm": sm, **config}
-    names["dtype_bytes"] = problem.names["dtype_bytes"]
-    for name, let in kernel.lets.items():
-        if let.names <= names.keys():
-            names[name] = let.evaluate(names)
+    assert function is not None
+    names = kernel.static_names(config, problem.dtype, problem.layout, sm)
     result = {}
     for name, argument in zip(function.parameters, kernel.launches[0].arguments, strict=False):
         if isinstance(argument, PointerArgument):

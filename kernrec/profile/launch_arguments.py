@@ -23,7 +23,7 @@ import numpy as np
 
 from kernrec.errors import UsageError, unknown
 from kernrec.kernel.image_layout import ImageLayout
-from kernrec.profile.probe_profile import image_of
+from kernrec.profile.emulated_launch import image_of
 from kernrec.profile.tensor_values import ELEMENTS, load_npy
 from kernrec.ptx import Image, TensorMap
 from kernrec.ptx.state.tensor_maps import ELEMENT_TYPES
@@ -33,41 +33,31 @@ _ELEMENTS = {name: kind for name, kind in ELEMENTS.items() if name != "bf16" and
 _SCALARS = ("i8", "u8", "i16", "u16", "i32", "u32", "i64", "u64", "f32", "f64")
 _LONGEST = 1 << 16
 """Characters of a description; Linux passes twice as many to a program."""
-_BUFFER = re.compile(r"([A-Za-z_]\w*)=(?:(zeros|nan):)?([a-z]+[0-9]+)\[([0-9]{1,18})\]")
+_BUFFER = re.compile(r"([A-Za-z_]\w*)=((?:(?:zeros|nan):)?[a-z]+[0-9]+\[[0-9]{1,18}\]|@.+)")
 _IMAGE = re.compile(r"([A-Za-z_]\w*)=(?:texture|surface)(?:\(([\w=, ]*)\))?:(.+)")
 _MAP = re.compile(r"([A-Za-z_]\w*)=map\(([\w=, ]*)\):(.+)")
 _SHAPED = re.compile(r"(?:(zeros|nan):)?([a-z]+[0-9]+)\[([0-9]{1,18}(?:x[0-9]{1,18})*)\]")
-_FILE = re.compile(r"([A-Za-z_]\w*)=@(.+)")
 _SCALAR = re.compile(r"([a-z]+[0-9]+):(.+)")
 _MOST_ELEMENTS = 1 << 28
 
 
 @dataclass(frozen=True)
 class BufferDescription:
-    """A buffer of values: `a=f32[4096]`, `a=zeros:f32[4096]`."""
+    """A buffer of values, `a=f32[4096]` or `a=zeros:f32[4096]`, or of a NumPy file's content, `a=@values.npy`."""
 
     name: str
-    """What it is called."""
-
-    fill: str | None
+    path: Path | None = None
+    """The file; all below is of a buffer without one."""
+    fill: str | None = None
     """`zeros`, `nan`, or None for random values."""
+    dtype: str = ""
+    shape: tuple[int, ...] = ()
+    """Extents, slowest first."""
 
-    dtype: str
-    """Type of its elements."""
-
-    elements: int
-    """How many it has."""
-
-
-@dataclass(frozen=True)
-class FileDescription:
-    """A buffer with the content of a NumPy file: `a=@values.npy`."""
-
-    name: str
-    """What it is called."""
-
-    path: Path
-    """The file."""
+    @property
+    def elements(self) -> int:
+        """The product of the extents."""
+        return math.prod(self.shape)
 
 
 @dataclass(frozen=True)
@@ -75,68 +65,50 @@ class ScalarDescription:
     """A number passed by value: `i32:4096`."""
 
     dtype: str
-    """Its type."""
-
     value: float | int
-    """The number; an int where the type is an integer."""
+    """An int where the type is an integer."""
 
 
 @dataclass(frozen=True)
 class ImageDescription:
     """A texture or surface: `a=texture(linear):f32[64x64]`, `a=surface:@values.npy`."""
 
-    content: BufferDescription | FileDescription
-    """What it lies over."""
-
-    shape: tuple[int, ...]
-    """Extents, slowest first; of a file, none."""
-
+    content: BufferDescription
     layout: ImageLayout
-    """How it is read."""
 
 
 @dataclass(frozen=True)
 class MapDescription:
     """A tensor map: `a=map(box=16x64,swizzle=128):f16[40x104]`."""
 
-    content: BufferDescription | FileDescription
-    """What it is of."""
-
-    shape: tuple[int, ...]
-    """Extents, slowest first; of a file, none."""
-
+    content: BufferDescription
     box: tuple[int, ...]
     """Elements that a copy moves along each extent."""
-
     swizzle: int = 0
     """Bytes in which pieces of shared memory change places."""
-
     steps: tuple[int, ...] = ()
     """Along each extent, every how many elements one is moved; none: all are."""
-
     fill_nan: bool = False
-    """Whether what is outside reads as NaN."""
+    """Whether elements outside read as NaN."""
 
 
-Description = BufferDescription | FileDescription | ImageDescription | MapDescription | ScalarDescription
+Description = BufferDescription | ImageDescription | MapDescription | ScalarDescription
 
 
 def read_description(text: str) -> Description:
-    """What the description of an argument means; types are not checked.
+    """The meaning of the description of an argument; types are not checked.
 
     Raises:
         UsageError: a text that is not a description, or a value that is not a number.
     """
     if len(text) > _LONGEST:
         raise UsageError(f"the description of an argument has {len(text)} characters; at most {_LONGEST} are read")
-    if match := _BUFFER.fullmatch(text):
-        return BufferDescription(match[1], match[2], match[3], int(match[4]))
     if match := _IMAGE.fullmatch(text):
         return _read_image(text, *match.groups())
     if match := _MAP.fullmatch(text):
         return _read_map(text, *match.groups())
-    if match := _FILE.fullmatch(text):
-        return FileDescription(match[1], Path(match[2]))
+    if match := _BUFFER.fullmatch(text):
+        return _read_buffer(text, *match.groups())
     if match := _SCALAR.fullmatch(text):
         dtype, value = match.groups()
         try:
@@ -147,52 +119,47 @@ def read_description(text: str) -> Description:
 
 
 def _read_image(text: str, name: str, modes: str | None, content: str) -> ImageDescription:
-    """The description of a texture: its modes, and what it lies over."""
-    given: dict[str, Any] = {}
+    layout: dict[str, Any] = {}
     for mode in (part.strip() for part in (modes or "").split(",") if part.strip()):
         key, _, value = mode.partition("=")
         if key in ("axes", "channels") and re.fullmatch(r"[0-9]{1,9}", value):
-            given[key] = int(value)
+            layout[key] = int(value)
         elif mode in ("normalized", "unit_range"):
-            given[mode] = True
+            layout[mode] = True
         elif mode in (*FILTERS, *ADDRESSES):
-            given["filter" if mode in FILTERS else "address"] = mode
+            layout["filter" if mode in FILTERS else "address"] = mode
         else:
-            known = (*FILTERS, *ADDRESSES, "normalized", "unit_range", "channels=4", "axes=2")
-            raise UsageError(f"argument {text!r}: {unknown('mode', mode, known)}")
-    return ImageDescription(*_read_shaped(text, name, content, "texture"), ImageLayout(**given))
+            modes_of_images = (*FILTERS, *ADDRESSES, "normalized", "unit_range", "channels=4", "axes=2")
+            raise UsageError(f"argument {text!r}: {unknown('mode', mode, modes_of_images)}")
+    return ImageDescription(_read_buffer(text, name, content, "texture"), ImageLayout(**layout))
 
 
 def _read_map(text: str, name: str, modes: str, content: str) -> MapDescription:
-    """The description of a tensor map: the box that a copy moves, and what of."""
-    given: dict[str, Any] = {}
+    fields: dict[str, Any] = {}
     for mode in (part.strip() for part in modes.split(",") if part.strip()):
         key, _, value = mode.partition("=")
         if key in ("box", "steps") and re.fullmatch(r"[0-9]{1,9}(?:x[0-9]{1,9}){0,4}", value):
-            given[key] = tuple(int(extent) for extent in value.split("x"))
+            fields[key] = tuple(int(extent) for extent in value.split("x"))
         elif key == "swizzle" and value.isdigit():
-            given[key] = int(value[:9])
+            fields[key] = int(value[:9])
         elif mode == "nan":
-            given["fill_nan"] = True
+            fields["fill_nan"] = True
         else:
-            raise UsageError(
-                f"argument {text!r}: {unknown('mode', mode, ('box=16x64', 'swizzle=128', 'steps=1x2', 'nan'))}"
-            )
-    if "box" not in given:
+            modes_of_maps = ("box=16x64", "swizzle=128", "steps=1x2", "nan")
+            raise UsageError(f"argument {text!r}: {unknown('mode', mode, modes_of_maps)}")
+    if "box" not in fields:
         raise UsageError(f"argument {text!r}: expected the box that a copy moves, as in a=map(box=16x64):f16[40x104]")
-    return MapDescription(*_read_shaped(text, name, content, "map(box=16x64)"), **given)
+    return MapDescription(_read_buffer(text, name, content, "map(box=16x64)"), **fields)
 
 
-def _read_shaped(
-    text: str, name: str, content: str, what: str
-) -> tuple[BufferDescription | FileDescription, tuple[int, ...]]:
-    """What a texture or map lies over, and its extents; of a file, none."""
+def _read_buffer(text: str, name: str, content: str, view: str = "") -> BufferDescription:
+    """The buffer of an argument, or the one below a texture or map, which messages show as `view`."""
     if content.startswith("@"):
-        return FileDescription(name, Path(content[1:])), ()
+        return BufferDescription(name, Path(content[1:]))
     if match := _SHAPED.fullmatch(content):
         shape = tuple(int(extent) for extent in match[3].split("x"))
-        return BufferDescription(name, match[1], match[2], math.prod(shape)), shape
-    raise UsageError(f"argument {text!r}: expected a={what}:f32[480x640] or a={what}:@values.npy")
+        return BufferDescription(name, None, match[1], match[2], shape)
+    raise UsageError(f"argument {text!r}: expected a={view}:f32[480x640] or a={view}:@values.npy")
 
 
 def _invalid_number(text: str, value: object, dtype: str) -> UsageError:
@@ -205,12 +172,9 @@ class Arguments:
 
     order: list[Any]
     """Names of buffers and scalars, in the order of the parameters."""
-
     buffers: dict[str, np.ndarray]
-    """The buffers by name."""
-
     images: dict[str, Image] = field(default_factory=dict)
-    """Textures and surfaces by name."""
+    """Textures and surfaces."""
 
 
 def read_arguments(descriptions: Sequence[str], seed: int = 0) -> Arguments:
@@ -220,43 +184,27 @@ def read_arguments(descriptions: Sequence[str], seed: int = 0) -> Arguments:
         UsageError: a description that cannot be read, or a file that cannot be loaded.
     """
     draw = np.random.default_rng(seed)
-    order: list[Any] = []
-    buffers: dict[str, np.ndarray] = {}
-    images: dict[str, Image] = {}
+    arguments = Arguments([], {})
     for text in descriptions:
-        match read_description(text):
-            case BufferDescription(name) as buffer:
-                buffers[name] = _filled(buffer, draw, text)
-                order.append(name)
-            case FileDescription(name, path):
-                buffers[name] = np.array(load_npy(path), order="C")
-                order.append(name)
-            case MapDescription(content) as described:
-                buffers[content.name], shape, dtype = _shaped(described, draw, text)
-                order.append(_tensor_map(text, described, shape, dtype))
-            case ImageDescription(content, _, layout) as described:
-                name = content.name
-                buffers[name], shape, dtype = _shaped(described, draw, text)
-                images[name] = image_of(name, dtype, *layout.image_of(name, shape), layout)
-                order.append(name)
-            case ScalarDescription(dtype, value):
-                kind = _ELEMENTS[_known(dtype, _SCALARS)]
-                try:
-                    order.append(np.array(value, dtype=kind)[()])
-                except OverflowError:
-                    raise _invalid_number(text, value, dtype) from None
-    return Arguments(order, buffers, images)
-
-
-def _shaped(
-    described: ImageDescription | MapDescription, draw: np.random.Generator, text: str
-) -> tuple[np.ndarray, tuple[int, ...], str]:
-    """The buffer of a texture or map, its extents, and the type of its elements."""
-    content = described.content
-    if isinstance(content, FileDescription):
-        array = np.array(load_npy(content.path), order="C")
-        return array, array.shape, _dtype_of(array)
-    return _filled(content, draw, text), described.shape, content.dtype
+        described = read_description(text)
+        if isinstance(described, ScalarDescription):
+            kind = _ELEMENTS[_element_type(described.dtype, _SCALARS)]
+            try:
+                arguments.order.append(np.array(described.value, dtype=kind)[()])
+            except OverflowError:
+                raise _invalid_number(text, described.value, described.dtype) from None
+            continue
+        content = described if isinstance(described, BufferDescription) else described.content
+        array, shape, dtype = _filled(content, draw, text)
+        arguments.buffers[content.name] = array
+        if isinstance(described, MapDescription):
+            arguments.order.append(_tensor_map(text, described, shape, dtype))
+            continue
+        if isinstance(described, ImageDescription):
+            extents = described.layout.image_of(content.name, shape)
+            arguments.images[content.name] = image_of(content.name, dtype, *extents, described.layout)
+        arguments.order.append(content.name)
+    return arguments
 
 
 def _tensor_map(text: str, described: MapDescription, shape: tuple[int, ...], dtype: str) -> TensorMap:
@@ -274,24 +222,26 @@ def _tensor_map(text: str, described: MapDescription, shape: tuple[int, ...], dt
     return TensorMap(name, kind, extents, strides, box, described.swizzle, steps, described.fill_nan)
 
 
-def _dtype_of(array: np.ndarray) -> str:
-    return f"{array.dtype.kind}{8 * array.dtype.itemsize}"
-
-
-def _known(dtype: str, known: Sequence[str] | Mapping[str, Any]) -> str:
-    if dtype not in known:
-        raise unknown("element type", dtype, known)
+def _element_type(dtype: str, dtypes: Sequence[str] | Mapping[str, Any]) -> str:
+    if dtype not in dtypes:
+        raise unknown("element type", dtype, dtypes)
     return dtype
 
 
-def _filled(buffer: BufferDescription, draw: np.random.Generator, text: str) -> np.ndarray:
-    kind, count = _ELEMENTS[_known(buffer.dtype, _ELEMENTS)], buffer.elements
+def _filled(buffer: BufferDescription, draw: np.random.Generator, text: str) -> tuple[np.ndarray, tuple[int, ...], str]:
+    """The content of a buffer, its extents, and the type of its elements."""
+    if buffer.path is not None:
+        array = np.array(load_npy(buffer.path), order="C")
+        return array, array.shape, f"{array.dtype.kind}{8 * array.dtype.itemsize}"
+    kind, count = _ELEMENTS[_element_type(buffer.dtype, _ELEMENTS)], buffer.elements
     if not 1 <= count <= _MOST_ELEMENTS:
         raise UsageError(f"argument {text!r}: 1 to {_MOST_ELEMENTS} elements are accepted")
     if buffer.fill == "zeros":
-        return np.zeros(count, dtype=kind)
-    if buffer.dtype[0] != "f":
+        array = np.zeros(count, dtype=kind)
+    elif buffer.dtype[0] != "f":
         if buffer.fill:
             raise UsageError(f"argument {text!r}: {buffer.dtype} has no NaN")
-        return draw.integers(0, 100, count).astype(kind)
-    return np.full(count, np.nan, kind) if buffer.fill else draw.standard_normal(count).astype(kind)
+        array = draw.integers(0, 100, count).astype(kind)
+    else:
+        array = np.full(count, np.nan, kind) if buffer.fill else draw.standard_normal(count).astype(kind)
+    return array, buffer.shape, buffer.dtype

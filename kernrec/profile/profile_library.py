@@ -1,7 +1,7 @@
 """Static profiles of every variant of a kernel, over several architectures, in parallel.
 
-Variants are compiled for each architecture (registers differ), but emulated once per distinct PTX. What is known
-already is left out, so an interrupted run goes on where it stopped.
+Variants are compiled for each architecture (registers differ), but emulated once per distinct PTX. Profiles that are
+stored already are left out, so an interrupted run goes on where it stopped.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -13,7 +13,6 @@ from kernrec.compile.pool import Processors, ProcessorsLostError, processors_of
 from kernrec.errors import KernrecError
 from kernrec.gpu import limits
 from kernrec.kernel import Config, Kernel, Space
-from kernrec.op import Problem
 from kernrec.profile.kernel_code import CodeKey, code_key, compile_job_for
 from kernrec.profile.probe_profile import LaunchProfile, Variant, profile_architectures
 from kernrec.store import ProfileRow
@@ -24,25 +23,19 @@ _MOST_WAITING = 4  # variants to be emulated, per process: bounds memory while c
 
 @dataclass(frozen=True)
 class VariantFailure:
-    """A variant that has no profile on one architecture, and why."""
+    """A variant that has no profile on one architecture."""
 
     kernel: str
     """Name of the kernel."""
-
     fixed: Mapping[str, int | str]
     """`Variant.fixed`."""
-
     sm: int
-    """The architecture."""
-
     message: str
-    """Why."""
 
 
 def variants_of(kernel: Kernel, sms: Sequence[int]) -> list[Variant]:
     """Every variant of a kernel over all its dtypes and layouts, with the architectures on which it can run."""
-    configs_of: dict[str, dict[int, Sequence[Config]]] = {}
-    variants: list[Variant] = []
+    variants: dict[str, Variant] = {}
     for layout in kernel.layouts:
         for dtype in kernel.dtypes:
             for sm in sms:
@@ -54,19 +47,18 @@ def variants_of(kernel: Kernel, sms: Sequence[int]) -> list[Variant]:
                     by_variant.setdefault(index, []).append(space.config(row))
                 for index, configs in by_variant.items():
                     key = space.variants.keys[index]
-                    if key not in configs_of:
-                        tunables = {t.name: configs[0][t.name] for t in kernel.tunables if not t.launch}
+                    if key not in variants:
+                        tunables = {name: configs[0][name] for name in kernel.compile_time_tunables}
                         fixed: dict[str, int | str] = {**tunables, "dtype": dtype, "layout": layout}
-                        configs_of[key] = {}
-                        variants.append(Variant(key, dtype, layout, fixed, configs_of[key]))
-                    configs_of[key][sm] = configs
-    return variants
+                        variants[key] = Variant(key, dtype, layout, fixed, {})
+                    variants[key].configs[sm] = configs
+    return list(variants.values())
 
 
 def profile_variants(
     kernel: Kernel,
     variants: Sequence[Variant],
-    known: Collection[tuple[str, int]] = (),
+    stored: Collection[tuple[str, int]] = (),
     processors: Processors | int = 2,
     timeout_s: float = 120.0,
 ) -> Iterator[list[ProfileRow] | VariantFailure]:
@@ -77,55 +69,53 @@ def profile_variants(
     Args:
         kernel: the kernel.
         variants: from `variants_of`.
-        known: (variant key, architecture) that need no work.
+        stored: (variant key, architecture) that need no work.
         processors: to compile and to emulate with; a number: so many processes of this machine.
         timeout_s: limit for one compilation.
     """
-    work = {variant.key: [sm for sm in variant.configs if (variant.key, sm) not in known] for variant in variants}
-    alike: dict[CodeKey, list[Variant]] = {}
+    codes: dict[CodeKey, list[Variant]] = {}
     for variant in variants:
-        sm, configs = next(iter(variant.configs.items()))
-        alike.setdefault(code_key(kernel, configs[0], _any_problem(kernel, variant), sm), []).append(variant)
-    wanted = {macros: sorted({sm for v in group for sm in work[v.key]}) for macros, group in alike.items()}
-    by_job: dict[CompileJob, CodeKey] = {}
+        left = {sm: configs for sm, configs in variant.configs.items() if (variant.key, sm) not in stored}
+        if left:
+            code = code_key(_job(kernel, variant, next(iter(left))))
+            codes.setdefault(code, []).append(replace(variant, configs=left))
+    sms = {code: sorted({sm for variant in group for sm in variant.configs}) for code, group in codes.items()}
+    code_of: dict[CompileJob, CodeKey] = {}
 
     def jobs() -> Iterator[CompileJob]:
-        for macros, sms in wanted.items():
-            variant = alike[macros][0]
-            for sm in sms:
-                configs = next(iter(variant.configs.values()))
-                job = compile_job_for(kernel, configs[0], _any_problem(kernel, variant), sm)
-                by_job[job] = macros
+        for code, group in codes.items():
+            for sm in sms[code]:
+                job = _job(kernel, group[0], sm)
+                code_of[job] = code
                 yield job
 
-    compiled: dict[CodeKey, dict[int, Compiled]] = {}
-    missing = {macros: len(sms) for macros, sms in wanted.items()}
+    compiled: dict[CodeKey, dict[int, Compiled]] = {code: {} for code in codes}
+    missing = {code: len(sms[code]) for code in codes}
     waiting: dict[Future[_Profiles], list[Variant]] = {}
     with processors_of(processors) as opened:
         for job, result in opened.compile(jobs(), timeout_s):
-            macros = by_job.pop(job)
+            code = code_of.pop(job)
+            group = codes[code]
             if isinstance(result, CompileError):
-                for variant in alike[macros]:
-                    if job.sm in work[variant.key]:
-                        yield VariantFailure(kernel.name, variant.fixed, job.sm, str(result))
+                refused = [variant for variant in group if job.sm in variant.configs]
+                yield from (VariantFailure(kernel.name, v.fixed, job.sm, str(result)) for v in refused)
             else:
-                compiled.setdefault(macros, {})[job.sm] = result
-            missing[macros] -= 1
-            if missing[macros] == 0 and macros in compiled:
-                group = alike[macros]
-                to_do = [replace(v, configs={sm: v.configs[sm] for sm in work[v.key]}) for v in group]
-                waiting[opened.submit(profile_architectures, kernel, to_do, compiled.pop(macros))] = group
+                compiled[code][job.sm] = result
+            missing[code] -= 1
+            if not missing[code] and compiled[code]:
+                waiting[opened.submit(profile_architectures, kernel, group, compiled.pop(code))] = group
             while len(waiting) >= _MOST_WAITING * opened.count:
                 yield from _collect(kernel, waiting)
         while waiting:
             yield from _collect(kernel, waiting)
 
 
-def _any_problem(kernel: Kernel, variant: Variant) -> Problem:
-    """A problem of a variant's dtype and layout: code does not depend on its dimensions."""
-    op = kernel.definition
-    least = {dim.name: max(dim.minimum, 1) if dim.default is None else dim.minimum for dim in op.dims}
-    return op.problem(variant.dtype, variant.layout, **least)
+def _job(kernel: Kernel, variant: Variant, sm: int) -> CompileJob:
+    """The compilation of a variant: its code does not depend on the problem's dimensions."""
+    config = next(iter(variant.configs.values()))[0]
+    dims = kernel.definition.dims
+    least = {dim.name: max(dim.minimum, 1) if dim.default is None else dim.minimum for dim in dims}
+    return compile_job_for(kernel, config, kernel.definition.problem(variant.dtype, variant.layout, **least), sm)
 
 
 def _collect(

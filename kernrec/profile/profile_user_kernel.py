@@ -2,19 +2,18 @@
 
 Configs that cannot differ are worked on once: those whose defines the source does not mention compile to the same code,
 and those with the same code, launch and arguments are emulated once. Each result is given as soon as it is there, so
-that an interrupted run goes on where it stopped. What the compiler and the emulator made of a config, or why they
-refused it, is cached: another architecture with the same PTX is not emulated.
+that an interrupted run goes on where it stopped. Results of the compiler and the emulator, refusals too, are cached:
+another architecture with the same PTX is not emulated.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, replace
-from itertools import chain
 from pathlib import Path
 
 from kernrec.compile.assemble import assemble
-from kernrec.compile.compiled import Compiled, CompileError, CompileJob
+from kernrec.compile.compiled import Compiled, CompileError, CompileJob, Result
 from kernrec.compile.pool import Processors, ProcessorsLostError, processors_of
 from kernrec.errors import KernrecError
 from kernrec.kernel import Config, Kernel, bind_launches
@@ -30,14 +29,11 @@ _MOST_WAITING = 4  # tasks to be emulated, per process: bounds memory while comp
 
 @dataclass(frozen=True)
 class ProfileFailure:
-    """A config that cannot be profiled, and why."""
+    """A config that cannot be profiled."""
 
     config: Config
-    """The config."""
-
     message: str
-    """Why, in one line."""
-
+    """The reason, in one line."""
     stopped: bool = False
     """Whether the limits of time and memory ended the compiler: the source may do so with every config."""
 
@@ -60,21 +56,15 @@ def profile_configs(
     Yields:
         Configs that are the same to the compiler and the emulator, with the rows to store of all of them; failures.
     """
-    by_code: dict[CodeKey, list[Config]] = {}
+    by_code: dict[CodeKey, tuple[CompileJob, list[Config]]] = {}
     for config in configs:
-        by_code.setdefault(code_key(kernel, config, target.problem, target.sm), []).append(config)
-    configs_of: dict[CompileJob, list[Config]] = {}
-
-    def jobs() -> Iterator[CompileJob]:
-        for equal in by_code.values():
-            job = compile_job_for(kernel, equal[0], target.problem, target.sm, target.folder)
-            configs_of[job] = equal
-            yield job
-
+        job = compile_job_for(kernel, config, target.problem, target.sm, target.folder)
+        by_code.setdefault(code_key(job), (job, []))[1].append(config)
+    configs_of = dict(by_code.values())
     with processors_of(processors) as opened:
         tasks = _EmulationTasks(kernel, target, opened)
-        for job, result in _compile(jobs(), opened):
-            equal = configs_of.pop(job)
+        for job, result in _compile(list(configs_of), opened):
+            equal = configs_of[job]
             if isinstance(result, CompileError):
                 stopped = result.reason != "compile"
                 yield from (ProfileFailure(config, str(result), stopped) for config in equal)
@@ -103,16 +93,18 @@ class _EmulationTasks:
         return len(self._running)
 
     def add(self, config: Config, compiled: Compiled) -> Iterator[Outcome]:
-        """Starts to emulate a config, where no equal one is or was; its outcome if that is known already."""
+        """Starts to emulate a config, where no equal one is or was, else gives its outcome once there is one."""
+        kernel, target = self._kernel, self._target
         try:
-            key = (compiled.ptx_hash, *_launches(self._kernel, config, self._target))
+            launches = bind_launches(kernel, config, target.problem, target.sm)
         except KernrecError as error:
             yield ProfileFailure(config, str(error))
             return
+        key = (compiled.ptx_hash, *map(repr, launches))
         if key not in self._done and key not in self._configs:
-            known = self._cache.get(key, compiled)
-            if known is not None:
-                self._done[key] = known
+            cached = self._cache.get(key, compiled)
+            if cached is not None:
+                self._done[key] = cached
         if key in self._done:
             yield from self._outcomes([config], self._done[key])
         elif key in self._configs:
@@ -120,8 +112,11 @@ class _EmulationTasks:
         else:
             self._configs[key] = [config]
             slim = replace(compiled, cubin=b"", log="")
-            plain = _PlainTarget.of(self._target)
-            self._running[self._processors.submit(_sample, self._kernel, config, plain, slim)] = key
+            dims, plain = dict(target.problem.dim), (target.sm, target.folder, target.budget)
+            task = self._processors.submit(
+                _sample, kernel, config, target.problem.dtype, target.problem.layout, dims, plain, slim
+            )
+            self._running[task] = key
 
     def collect(self) -> Iterator[Outcome]:
         """The outcomes of the tasks that are done; waits for one at least."""
@@ -148,65 +143,44 @@ class _EmulationTasks:
     def _outcomes(self, configs: list[Config], result: Emulated) -> Iterator[Outcome]:
         if isinstance(result, str):
             yield from (ProfileFailure(config, result) for config in configs)
-        else:
-            yield configs, [row for config in configs for row in _rows(self._kernel, config, self._target, result)]
+            return
+        kernel, target = self._kernel, self._target
+        keys = kernel.sample_keys(([c[t.name] for t in kernel.tunables] for c in configs), target.problem.key)
+        yield (
+            configs,
+            [
+                profile.row(kernel, target.sm, key, {**config, "problem": target.problem.key})
+                for config, key in zip(configs, keys, strict=True)
+                for profile in result
+            ],
+        )
 
 
-def _compile(
-    jobs: Iterable[CompileJob], processors: Processors
-) -> Iterator[tuple[CompileJob, Compiled | CompileError]]:
+def _compile(jobs: list[CompileJob], processors: Processors) -> Iterator[tuple[CompileJob, Result]]:
     """Jobs with their results: from the compiler, or of PTX from the assembler."""
-    jobs = iter(jobs)
-    first = next(jobs, None)
-    if first is None:
-        return
-    if not first.name.endswith(".ptx"):
-        yield from processors.compile(chain([first], jobs))
-        return
-    for job in chain([first], jobs):
-        yield job, assemble(job.source, job.sm, job.name)
+    if jobs and jobs[0].name.endswith(".ptx"):
+        return ((job, assemble(job.source, job.sm, job.name)) for job in jobs)
+    return processors.compile(jobs)
 
 
-def _launches(kernel: Kernel, config: Config, target: ProfileTarget) -> tuple[str, ...]:
-    """All that the emulator gets of a config beside its code."""
-    return tuple(repr(bound) for bound in bind_launches(kernel, config, target.problem, target.sm))
+def _sample(
+    kernel: Kernel,
+    config: Config,
+    dtype: str,
+    layout: str,
+    dims: dict[str, int],
+    plain: tuple[int, Path | None, int],
+    compiled: Compiled,
+) -> list[LaunchProfile]:
+    """The task of a worker process; a problem cannot be sent there, and is given by its dimensions.
 
-
-@dataclass(frozen=True)
-class _PlainTarget:
-    """A `ProfileTarget` that can be sent to another process: the problem by its dimensions."""
-
-    dims: Mapping[str, int]
-    """Of the problem."""
-
-    dtype: str
-    """Of the problem."""
-
-    layout: str
-    """Of the problem."""
-
-    sm: int
-    """`ProfileTarget.sm`."""
-
-    folder: Path | None
-    """`ProfileTarget.folder`."""
-
-    budget: int
-    """`ProfileTarget.budget`."""
-
-    @classmethod
-    def of(cls, target: ProfileTarget) -> "_PlainTarget":
-        problem = target.problem
-        return cls(dict(problem.dim), problem.dtype, problem.layout, target.sm, target.folder, target.budget)
-
-    def restore(self, kernel: Kernel) -> ProfileTarget:
-        problem = kernel.definition.problem(self.dtype, self.layout, **self.dims)
-        return ProfileTarget(problem, self.sm, self.folder, self.budget)
-
-
-def _sample(kernel: Kernel, config: Config, plain: _PlainTarget, compiled: Compiled) -> list[LaunchProfile]:
-    """The task of a worker process."""
-    target = plain.restore(kernel)
+    Args:
+        kernel, config, compiled: of which the launches are profiled.
+        dtype, layout, dims: of the problem.
+        plain: `sm`, `folder` and `budget` of the `ProfileTarget`.
+    """
+    sm, folder, budget = plain
+    target = ProfileTarget(kernel.definition.problem(dtype, layout, **dims), sm, folder, budget)
     return profile_by_sampling(kernel, config, target, compiled, _tensors(kernel, target))
 
 
@@ -220,9 +194,3 @@ def _tensors(kernel: Kernel, target: ProfileTarget) -> Tensors:
         _last_tensors.clear()
         _last_tensors[key] = Tensors(kernel, target.problem, target.folder)
     return _last_tensors[key]
-
-
-def _rows(kernel: Kernel, config: Config, target: ProfileTarget, profiles: list[LaunchProfile]) -> Iterator[ProfileRow]:
-    key = kernel.sample_keys([[config[t.name] for t in kernel.tunables]], target.problem.key)[0]
-    for profile in profiles:
-        yield profile.row(kernel, target.sm, key, {**config, "problem": target.problem.key})

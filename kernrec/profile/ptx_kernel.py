@@ -5,12 +5,11 @@ shared memory (whose layout is likely made for one size) keeps the block it is g
 as many as cover the same threads. It is assumed that the result stays the same, and a note says so.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from kernrec.compile.assemble import assembler
 from kernrec.errors import UsageError, unknown
@@ -19,15 +18,14 @@ from kernrec.kernel.expression import identifier
 from kernrec.kernel.spec_reader import kernel_from
 from kernrec.op.dtype import ELEMENT_BYTES
 from kernrec.profile.emulate_file import read_source, select_entry
+from kernrec.profile.emulated_launch import argument_mismatch
 from kernrec.profile.launch_arguments import (
     BufferDescription,
-    FileDescription,
     ImageDescription,
     MapDescription,
     ScalarDescription,
     read_description,
 )
-from kernrec.profile.sample_profile import argument_mismatch
 from kernrec.profile.tensor_values import load_npy
 from kernrec.ptx import Module, parse
 from kernrec.ptx.ir.operand import Register
@@ -70,7 +68,7 @@ def kernel_of_ptx(
     tensors, passed = _arguments(arguments)
     constraints = [f"32 <= block_x * block_y * {bz} <= {MOST_THREADS} or (block_x == {bx} and block_y == {by})"]
     if "maxntid" in function.directives and not reason:
-        constraints.append(f"block_x * block_y * {bz} <= {int(np.prod(function.directives['maxntid']))}")
+        constraints.append(f"block_x * block_y * {bz} <= {math.prod(function.directives['maxntid'])}")
     spec = {
         "name": identifier(entry),
         "source": path.name,
@@ -125,27 +123,15 @@ def _arguments(descriptions: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
     passed = []
     for text in descriptions:
         match read_description(text):
-            case BufferDescription(name, fill, dtype, elements):
-                if dtype not in ELEMENT_BYTES:
-                    raise unknown("element type", dtype, ELEMENT_BYTES)
-                values = "zeros" if fill else "normal"
-                tensors[identifier(name)] = {
-                    "shape": [str(elements)], "dtype": dtype, "role": "inout", "values": values,
-                }  # fmt: skip
-                passed.append(identifier(name))
-            case FileDescription(name, path):
-                tensors[identifier(name)] = _file(path)
-                passed.append(identifier(name))
-            case ImageDescription(content, shape, layout):
+            case BufferDescription(name) as buffer:
+                name = identifier(name)
+                tensors[name] = _tensor(buffer)
+                tensors[name]["shape"] = [str(math.prod(tensors[name]["shape"]))]
+                passed.append(name)
+            case ImageDescription(content, layout):
                 name = identifier(content.name)
-                if isinstance(content, FileDescription):
-                    tensors[name] = _file(content.path) | {"shape": [str(n) for n in load_npy(content.path).shape]}
-                else:
-                    values = "zeros" if content.fill else "normal"
-                    tensors[name] = {
-                        "shape": [str(extent) for extent in shape], "dtype": content.dtype, "role": "inout",
-                        "values": values,
-                    }  # fmt: skip
+                tensors[name] = _tensor(content)
+                tensors[name]["shape"] = list(map(str, tensors[name]["shape"]))
                 tensors[name]["texture"] = {k: v for k, v in asdict(layout).items() if v is not None}
                 passed.append(f"texture {name}")
             case MapDescription(content):
@@ -155,10 +141,15 @@ def _arguments(descriptions: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
     return tensors, passed
 
 
-def _file(path: Path) -> dict[str, Any]:
-    """The tensor that holds the content of a NumPy file."""
-    array = load_npy(path)
+def _tensor(buffer: BufferDescription) -> dict[str, Any]:
+    """The tensor of a spec that holds a buffer."""
+    if buffer.path is None:
+        if buffer.dtype not in ELEMENT_BYTES:
+            raise unknown("element type", buffer.dtype, ELEMENT_BYTES)
+        values = "zeros" if buffer.fill else "normal"
+        return {"shape": buffer.shape, "dtype": buffer.dtype, "role": "inout", "values": values}
+    array = load_npy(buffer.path)
     dtype = f"{array.dtype.kind}{8 * array.dtype.itemsize}"
     if dtype not in ELEMENT_BYTES:
-        raise UsageError(f"{path} holds {array.dtype}: expected one of {', '.join(ELEMENT_BYTES)}")
-    return {"shape": [str(array.size)], "dtype": dtype, "role": "inout", "values": str(path.resolve())}
+        raise UsageError(f"{buffer.path} holds {array.dtype}: expected one of {', '.join(ELEMENT_BYTES)}")
+    return {"shape": array.shape, "dtype": dtype, "role": "inout", "values": str(buffer.path.resolve())}

@@ -14,7 +14,7 @@ counted once; `overlapped`, the share of these waits beside which other warps of
 (`kernrec.ptx.analysis.barrier_phases`); `chain`, the clocks that the warps of a block take one after the other if none
 ever waits for memory; `blocks.sampled`; for each buffer `touch.<buffer>.read`, the distinct sectors that a block reads,
 with `.x`, `.y` and `.z`: the share of them that is new from one block to the next along that axis (and the same of
-writes); what `cache_behavior` says of the block in the middle, and `wave_reuse` of blocks that run together;
+writes); the metrics of `cache_behavior` for the block in the middle, and of `wave_reuse` for blocks that run together;
 `instructions`, how many the code has; `crowded.runs`, how often a warp runs the code in which most registers are alive,
 from which the assembler spills; `depends.branch`, `depends.load` and `depends.store`: instructions whose condition or
 address depends on data; `extrapolated`, machine instructions of trips of long loops that were counted but not executed,
@@ -29,14 +29,15 @@ from pathlib import Path
 
 import numpy as np
 
-from kernrec.compile.compiled import Compiled, Resources
+from kernrec.compile.compiled import Compiled
 from kernrec.errors import KernrecError
-from kernrec.kernel.binding import BoundLaunch, bind_launches, workspaces
+from kernrec.kernel.binding import bind_launches, workspaces
 from kernrec.kernel.spec import Config, Kernel, config_text
 from kernrec.op import Problem
 from kernrec.profile.cache_behavior import atomic_metrics, reuse_metrics, run_metrics
+from kernrec.profile.emulated_launch import entry_name, kernel_launch
 from kernrec.profile.fit_profile import Profile
-from kernrec.profile.probe_profile import LaunchProfile, emulator_arguments, kernel_launch
+from kernrec.profile.probe_profile import LaunchProfile
 from kernrec.profile.tensor_values import Tensors
 from kernrec.profile.wave_reuse import wave_metrics
 from kernrec.ptx import KernelLaunch, Module, parse
@@ -69,17 +70,13 @@ Place = tuple[int, int, int]
 
 @dataclass(frozen=True)
 class ProfileTarget:
-    """What configs of a user's kernel are profiled for."""
+    """The problem and architecture that configs of a user's kernel are profiled for."""
 
     problem: Problem
-    """The problem that is emulated."""
-
     sm: int
     """Compute capability that the kernel is compiled for."""
-
     folder: Path | None = None
     """Where the `.npy` files of the spec are."""
-
     budget: int = BLOCK_BUDGET
     """PTX instructions that one block may execute before it is taken for an endless loop."""
 
@@ -91,16 +88,12 @@ class BlockSample:
     inner: tuple[int, ...]
     """The block in the middle, which stands for all that no block of `ends` stands for; then its neighbor along each of
     `axes`."""
-
     axes: tuple[int, ...]
     """The axes along which the grid has more than one block."""
-
     ends: Mapping[int, int]
     """Blocks at the ends of an axis, with the number of blocks of the grid that each stands for."""
-
     not_corners: frozenset[int]
     """Those of `ends` that are at the end of one axis only."""
-
     total: int
     """Blocks of the grid."""
 
@@ -135,32 +128,6 @@ def choose_blocks(grid: Place) -> BlockSample:
             inner.append(number(tuple(m + step * (a == axis) for a, m in enumerate(middle))))
             axes.append(axis)
     return BlockSample(tuple(inner), tuple(axes), ends, frozenset(not_corners), gx * gy * gz)
-
-
-def entry_name(functions: Mapping[str, object], name: str) -> str:
-    """The name in the PTX of the kernel `name` of a source, to which C++ may have added its parameters' types.
-
-    Raises:
-        KernrecError: the PTX has no such kernel, or several.
-    """
-    if name in functions:
-        return name
-    mangled = [known for known in functions if known.startswith("_Z") and f"{len(name)}{name}" in known]
-    if len(mangled) == 1:
-        return mangled[0]
-    if mangled:
-        raise KernrecError(f'kernel {name} is overloaded in its source; declare it extern "C"')
-    raise KernrecError(f"the source has no kernel {name} (it has {', '.join(functions) or 'none'})")
-
-
-def argument_mismatch(module: Module, name: str, bound: BoundLaunch) -> str | None:
-    """How the arguments of a launch differ from the parameters of the kernel `name` of the PTX; None: they do not."""
-    given = [np.asarray(a).nbytes if isinstance(a, np.generic) else 8 for a in emulator_arguments(bound)]
-    expected = [parameter.size for parameter in module.functions[name].parameters]
-    if given == expected:
-        return None
-    sizes = [", ".join(map(str, some)) or "none" for some in (expected, given)]
-    return f"{bound.entry} takes arguments of {sizes[0]} bytes, given are {sizes[1]}"
 
 
 def profile_by_sampling(
@@ -206,22 +173,16 @@ def profile_by_sampling(
             metric = f"depends.{dependence.kind}"
             counts[metric] = counts.get(metric, 0.0) + 1.0
         metrics = tuple(sorted(counts))
-        values = np.array([[counts[metric], 0.0] for metric in metrics])
-        resources: Resources = compiled.resources[name]
-        profile = Profile(metrics, TERMS, values)
-        profiles.append(
-            LaunchProfile(bound.index, bound.entry, resources, profile, compiled.ptx_hash, compiled.compiler)
-        )
+        profile = Profile(metrics, TERMS, np.array([[counts[metric], 0.0] for metric in metrics]))
+        code = compiled.resources[name], profile, compiled.ptx_hash, compiled.compiler
+        profiles.append(LaunchProfile(bound.index, bound.entry, *code))
     return profiles
 
 
 def sampled_counts(module: Module, launch: KernelLaunch, options: EmulationOptions = SAMPLING) -> dict[str, float]:
     """Mean counts of a block of a launch, by metric; see this module's description.
 
-    Args:
-        module: the code.
-        launch: the launch.
-        options: how blocks are run; a long loop that cannot be extrapolated is run in full.
+    A long loop that cannot be extrapolated is run in full, whatever the options.
     """
     module = with_wide_accesses(module)
     if options.extrapolate:
@@ -249,9 +210,9 @@ def _sampled(module: Module, launch: KernelLaunch, options: EmulationOptions) ->
     middle = {metric: value / len(inner) for metric, value in first.items()}
     instructions = (middle["issue"] - middle.get("extrapolated", 0.0)) / warps
     ends = dict(sample.ends)
-    for kept in (sample.not_corners, frozenset()):
+    for spared in (sample.not_corners, frozenset()):
         if len(ends) * instructions > _EDGE_INSTRUCTIONS:
-            always = {*kept, *sample.inner}
+            always = {*spared, *sample.inner}
             least = _EDGE_SHARE * sample.total
             ends = {block: weight for block, weight in ends.items() if block in always or weight >= least}
     totals = {metric: value * (sample.total - sum(ends.values())) for metric, value in middle.items()}

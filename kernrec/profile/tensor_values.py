@@ -36,16 +36,17 @@ class Tensors:
 
     def __init__(self, kernel: Kernel, problem: Problem, folder: Path | None = None) -> None:
         self._kernel, self._problem, self._folder = kernel, problem, folder
-        self._check()
+        self._bytes = sum(tensor.bytes for tensor in problem.tensors.values())
+        if self._bytes > _MOST_BYTES:
+            raise UsageError(f"{problem.key} has {self._bytes} bytes of tensors; at most {_MOST_BYTES} can be emulated")
 
     @cached_property
     def filled(self) -> dict[str, np.ndarray]:
         """With the values of `sample_tensors`; raises `UsageError` where that takes too much memory."""
-        total = self._bytes()
-        if total > _MOST_FILLED_BYTES:
+        if self._bytes > _MOST_FILLED_BYTES:
             raise UsageError(
                 f"the kernel's behavior depends on the values of its tensors, and those of {self._problem.key} have"
-                f" {total} bytes; at most {_MOST_FILLED_BYTES} bytes are filled: give a smaller problem"
+                f" {self._bytes} bytes; at most {_MOST_FILLED_BYTES} bytes are filled: give a smaller problem"
             )
         return sample_tensors(self._kernel, self._problem, self._folder)
 
@@ -53,14 +54,6 @@ class Tensors:
     def blank(self) -> dict[str, np.ndarray]:
         """All zero, for kernels whose behavior does not depend on values."""
         return {name: np.zeros(t.elements, ELEMENTS[t.dtype]) for name, t in self._problem.tensors.items()}
-
-    def _bytes(self) -> int:
-        return sum(tensor.bytes for tensor in self._problem.tensors.values())
-
-    def _check(self) -> None:
-        total = self._bytes()
-        if total > _MOST_BYTES:
-            raise UsageError(f"{self._problem.key} has {total} bytes of tensors; at most {_MOST_BYTES} can be emulated")
 
 
 def sample_tensors(
@@ -71,11 +64,8 @@ def sample_tensors(
     Args:
         kernel: whose spec declares the values.
         problem: the problem.
-        folder: where `.npy` files of the spec are.
+        folder: where `.npy` files of the spec are; `UsageError` for one that does not hold its tensor.
         seed: of random values.
-
-    Raises:
-        UsageError: a file does not hold its tensor.
     """
     if not kernel.initial_values:
         total = sum(tensor.bytes for tensor in problem.tensors.values())

@@ -1,4 +1,4 @@
-"""What blocks that run at the same time read in common, for grids in which that does not follow from neighbors.
+"""The reads that blocks have in common which run at the same time, where they do not follow from neighbors.
 
 A kernel may number its tiles in an order of its own: bands of `GROUP_M` rows, say, walked column by column. Then the
 share of a block's reads that the next block repeats says little about the reads of a hundred blocks. So a window of
@@ -45,9 +45,9 @@ class FirstReads(TouchedSectors):
     def start_batch(self, block_numbers: Sequence[int]) -> None:
         self._blocks = np.asarray(block_numbers, np.int64) - self._first
 
-    def record(self, region: Buffer, size: int, block_of: Array, where: Array, kind: str) -> None:
+    def record(self, region: Buffer, size: int, block_of: Array, addresses: Array, kind: str) -> None:
         if kind == "read":
-            self._reads.setdefault(region.name, []).append(self._blocks[block_of] * _SECTORS + where // SECTOR)
+            self._reads.setdefault(region.name, []).append(self._blocks[block_of] * _SECTORS + addresses // SECTOR)
 
     def by_window(self, count: int) -> Iterator[tuple[str, int, float]]:
         """(buffer, n, distinct sectors of n consecutive blocks over those of one) for n = 2, 4, ... up to `count`."""

@@ -12,10 +12,11 @@ from kernrec.errors import KernrecError, UsageError
 from kernrec.kernel import Config, Kernel, bind_launches
 from kernrec.kernel.spec import config_text
 from kernrec.op import Problem
+from kernrec.profile.emulated_launch import argument_mismatch, entry_name
 from kernrec.profile.kernel_code import compile_job_for
 from kernrec.profile.profile_library import VariantFailure, profile_variants, variants_of
 from kernrec.profile.profile_user_kernel import Outcome, ProfileFailure, profile_configs
-from kernrec.profile.sample_profile import BLOCK_BUDGET, ProfileTarget, argument_mismatch, entry_name
+from kernrec.profile.sample_profile import BLOCK_BUDGET, ProfileTarget
 from kernrec.ptx import parse
 from kernrec.recommender.result import Recommendation
 from kernrec.store import Database, ProfileRow

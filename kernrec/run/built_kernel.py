@@ -156,15 +156,16 @@ class BuiltKernel:
             UsageError: an array has the wrong shape or dtype, or the problem is too large to be emulated.
             KernrecError: no compiler is installed, or nothing can run the shape.
         """
-        from kernrec.profile.emulate_config import emulate_config
+        from kernrec.profile.emulated_launch import emulate_config
         from kernrec.ptx import parse
         from kernrec.run.emulated import host_tensors
 
         shapes, sm = self._plan.shapes, self._plan.gpu.sm
         problem, tensors = host_tensors(shapes, by_name(shapes.inputs, arrays, named))
         variant = self.variant(problem)
-        code = sm, parse(self.compiled(variant, problem).ptx)
-        emulate_config(variant.kernel, variant.config, problem, code, tensors, check_races)
+        module = parse(self.compiled(variant, problem).ptx)
+        kernel, config = variant.kernel, variant.config
+        emulate_config(kernel, config, problem, sm, module, tensors, count=False, check_races=check_races)
         return tensors[shapes.output]
 
     @property

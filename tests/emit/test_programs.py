@@ -17,7 +17,7 @@ from kernrec.emit import emit, write_files
 from kernrec.errors import KernrecError, UsageError
 from kernrec.kernel.binding import workspaces
 from kernrec.op import Problem, all_ops, decode_elements, encode_elements, reference
-from kernrec.profile.probe_profile import kernel_launch
+from kernrec.profile.emulated_launch import kernel_launch
 from kernrec.ptx import emulate, parse
 from kernrec.recommender import Objective, Query, Recommendation, Recommender
 from tests.helpers.nvcc import libraries, nvcc, toolkit

@@ -19,7 +19,7 @@ from kernrec.gpu import limits
 from kernrec.kernel import Kernel, Space, all_kernels
 from kernrec.op import Problem, decode_elements, encode_elements, find_op, inputs, reference
 from kernrec.op.dtype import ELEMENT_BYTES
-from kernrec.profile.emulate_config import emulate_config
+from kernrec.profile.emulated_launch import emulate_config
 from kernrec.ptx import Module
 from tests.helpers.kernel_code import Config, module_of
 
@@ -397,7 +397,8 @@ def execute(
 ) -> Tensors:
     """The outputs of a config's launches as they leave them in memory, of which nothing but NaN was there before."""
     outputs = unwritten(problem)
-    emulate_config(kernel, config, problem, (sm, module), {**given, **outputs}, check_races, budget)
+    tensors = {**given, **outputs}
+    emulate_config(kernel, config, problem, sm, module, tensors, count=False, check_races=check_races, budget=budget)
     return outputs
 
 

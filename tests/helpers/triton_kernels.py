@@ -9,8 +9,8 @@ import numpy as np
 
 from kernrec.compile import CompileCache, Compiled, CompileError, CompileJob, compile_many
 from kernrec.kernel import Kernel
+from kernrec.profile.emulated_launch import emulate_config
 from kernrec.profile.kernel_code import compile_job_for
-from kernrec.profile.probe_profile import emulate_config
 from kernrec.profile.triton_call import TritonCall, kernel_of_triton
 from kernrec.ptx import parse
 from tests.helpers.paths import ROOT

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from kernrec.errors import UsageError
 from kernrec.kernel.columns import Columns
 from kernrec.kernel.config_rows import ConfigRows
-from kernrec.kernel.expression import parse, where
+from kernrec.kernel.expression import implication, parse
 
 VALUES = {"s": np.array([1, 2, 3]), "t": np.array([4, 8]), "u": np.array([0, 5, 6, 7])}
 LETS = {"st": parse("s * t"), "big": parse("st > 8"), "per": parse("ceil_div(m, st)")}
@@ -77,7 +77,7 @@ def test_a_let_that_is_not_chosen_is_not_evaluated() -> None:
 
 def test_what_settles_a_constraint_is_asked_first_and_changes_no_answer() -> None:
     columns = Columns(ConfigRows(3, {"s": VALUES["s"]}, {"s": np.arange(3)}), {}, {})
-    rule = where(parse("s == 3"), parse("m * s < 10"))
+    rule = implication(parse("s == 3"), parse("m * s < 10"))
     test = columns.test([rule])
     for m in range(12):
         expected = [s != 3 or m * s < 10 for s in (1, 2, 3)]

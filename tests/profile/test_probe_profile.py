@@ -9,7 +9,8 @@ import pytest
 from kernrec.gpu import limits
 from kernrec.kernel import Config, Kernel, find_kernel
 from kernrec.op import Problem, find_op, inputs
-from kernrec.profile.probe_profile import Variant, emulate_config, profile_variant
+from kernrec.profile.emulated_launch import emulate_config
+from kernrec.profile.probe_profile import Variant, profile_variant
 from kernrec.profile.profile_library import variants_of
 from kernrec.ptx import parse
 from tests.helpers.depth import DEEP

@@ -13,7 +13,7 @@ def test_known_variants_are_left_out_and_a_failure_costs_only_itself(nvrtc: str)
     kernel = find_kernel("matmul_simt")
     variants = [variant for variant in variants_of(kernel, [SM]) if variant.layout == "nn"]
     first, second = random.Random(0).sample(variants, 2)
-    rows = [row for result in profile_variants(kernel, [first, second], known={(first.key, SM)}) for row in result]  # type: ignore[union-attr]
+    rows = [row for result in profile_variants(kernel, [first, second], stored={(first.key, SM)}) for row in result]  # type: ignore[union-attr]
     assert {row.variant_key for row in rows} == {second.key}
     assert {row.launch for row in rows} == {0, 1, 2}
     broken = Variant("broken", "f32", "nn", first.fixed, {SM: [{**first.configs[SM][0], "thread_m": 3}]})

@@ -12,7 +12,8 @@ from kernrec.compile import compile_source
 from kernrec.errors import KernrecError, UsageError
 from kernrec.kernel import load_kernel
 from kernrec.op import find_op
-from kernrec.profile.sample_profile import ProfileTarget, choose_blocks, entry_name, profile_by_sampling
+from kernrec.profile.emulated_launch import entry_name
+from kernrec.profile.sample_profile import ProfileTarget, choose_blocks, profile_by_sampling
 from kernrec.profile.tensor_values import Tensors, sample_tensors
 
 extents = st.integers(1, 40)

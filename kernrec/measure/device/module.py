@@ -9,7 +9,7 @@ from cupy.cuda.function import Module
 from kernrec.compile import Compiled
 from kernrec.kernel import BoundLaunch, Kernel
 from kernrec.measure.device.interface import MeasurementFailure
-from kernrec.profile.sample_profile import argument_mismatch
+from kernrec.profile.emulated_launch import argument_mismatch
 from kernrec.ptx.ir.program import Module as Ptx
 from kernrec.store.measurement import Outcome
 

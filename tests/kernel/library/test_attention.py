@@ -11,7 +11,8 @@ from kernrec.gpu import limits
 from kernrec.kernel import Kernel, Space, bind_launches, find_kernel
 from kernrec.measure.device.correctness import compare, tolerance
 from kernrec.op import encode_elements, inputs, reference
-from kernrec.profile.probe_profile import emulate_config, profile_variant
+from kernrec.profile.emulated_launch import emulate_config
+from kernrec.profile.probe_profile import profile_variant
 from tests.helpers.attention import (
     WGMMA,
     Case,

@@ -9,7 +9,8 @@ import pytest
 from kernrec.gpu import limits
 from kernrec.kernel import Kernel, Space, find_kernel
 from kernrec.op import Problem, decode_elements, encode_elements, find_op, inputs, reference
-from kernrec.profile.probe_profile import emulate_config, profile_variant
+from kernrec.profile.emulated_launch import emulate_config
+from kernrec.profile.probe_profile import profile_variant
 from kernrec.ptx import EmulationError
 from tests.helpers.kernel_code import Config, assembled, module_of, not_assembled
 from tests.helpers.trial import execute

@@ -12,7 +12,8 @@ from kernrec.gpu import limits
 from kernrec.kernel import Space, bind_launches, find_kernel, workspaces
 from kernrec.kernel.tensor_map import MapHandle
 from kernrec.op import decode_elements, encode_elements, reference
-from kernrec.profile.probe_profile import kernel_launch, profile_variant
+from kernrec.profile.emulated_launch import kernel_launch
+from kernrec.profile.probe_profile import profile_variant
 from kernrec.profile.tensor_values import ELEMENTS
 from kernrec.ptx import EmulationError, emulate, parse
 from tests.helpers.kernel_code import Config, assembled, not_assembled

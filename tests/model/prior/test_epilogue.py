@@ -10,7 +10,7 @@ from kernrec.kernel import Space, find_kernel
 from kernrec.model.prior.epilogue import epilogue
 from kernrec.model.prior.power import PowerModel
 from kernrec.op import encode_elements, find_op, inputs
-from kernrec.profile.probe_profile import emulate_config
+from kernrec.profile.emulated_launch import emulate_config
 from kernrec.ptx import parse
 from kernrec.recommender import Objective, Query, Recommender
 

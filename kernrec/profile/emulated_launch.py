@@ -1,0 +1,137 @@
+"""Launches of a kernel in the emulator: how it takes them, and a config run whole on the CPU."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from kernrec.errors import KernrecError
+from kernrec.kernel.binding import BoundLaunch, Pointer, bind_launches, workspaces
+from kernrec.kernel.image_layout import ImageHandle, ImageLayout
+from kernrec.kernel.spec import Config, Kernel
+from kernrec.kernel.tensor_map import MapHandle
+from kernrec.op import Problem
+from kernrec.profile.tensor_values import ELEMENTS
+from kernrec.ptx import Counts, Image, KernelLaunch, Module, Sampler, TensorMap, emulate
+
+_MOVED_AS = {"f8e4m3": "u8", "f8e5m2": "u8", "i8": "u8", "i16": "u16", "i32": "s32", "i64": "s64", "tf32": "f32"}
+"""Types of the emulator's tensor maps for dtypes of another name."""
+_ODD = 0x5B
+"""The first value of integers in workspaces."""
+
+
+def emulate_config(
+    kernel: Kernel,
+    config: Config,
+    problem: Problem,
+    sm: int,
+    module: Module,
+    tensors: Mapping[str, np.ndarray],
+    *,
+    count: bool = True,
+    check_races: bool = False,
+    budget: int = 20_000_000,
+) -> list[tuple[BoundLaunch, Counts]]:
+    """Runs all launches of a config on a problem; the outputs among `tensors` are changed in place.
+
+    Args:
+        kernel: the kernel.
+        config: the config.
+        problem: the problem.
+        sm: the architecture that the config was compiled for (86 for sm_86).
+        module: the PTX that it was compiled to.
+        tensors: inputs and outputs by name, in their memory format (bf16 as its bits).
+        count: whether to count.
+        check_races: whether a data race in shared memory is an error.
+        budget: PTX instructions that a batch of blocks may execute.
+
+    Returns:
+        Each launch with its counts.
+
+    Raises:
+        EmulationError: an access out of bounds, a race, a deadlock, an unsupported instruction.
+    """
+    scratch = {}
+    for space in workspaces(kernel, config, problem, sm):
+        kind = np.dtype(ELEMENTS[space.dtype])
+        # No kernel can count on what was there.
+        scratch[space.name] = np.full(space.elements, np.nan if kind.kind == "f" else _ODD, kind)
+    launches = bind_launches(kernel, config, problem, sm)
+    buffers = {**tensors, **scratch}
+    return [
+        (bound, emulate(module, kernel_launch(bound, buffers), count=count, check_races=check_races, budget=budget))
+        for bound in launches
+    ]
+
+
+def kernel_launch(
+    bound: BoundLaunch,
+    buffers: Mapping[str, np.ndarray],
+    constants: Mapping[str, np.ndarray] | None = None,
+    entry: str | None = None,
+) -> KernelLaunch:
+    """A launch as the emulator takes it; `entry`: its kernel's name in the PTX, where C++ mangled it."""
+    images = {
+        f"texture {a.name}": image_of(a.name, a.dtype, a.extents, a.layers, a.layout)
+        for a in bound.arguments
+        if isinstance(a, ImageHandle)
+    }
+    return KernelLaunch(
+        entry or bound.entry,
+        bound.grid,
+        bound.block,
+        _arguments(bound),
+        buffers,
+        bound.shared_bytes,
+        constants or {},
+        images,
+    )
+
+
+def image_of(name: str, dtype: str, extents: tuple[int, ...], layers: int, layout: ImageLayout) -> Image:
+    """The texture or surface that a tensor is seen as; `UsageError` for one that cannot be."""
+    sampler = Sampler(layout.filter, layout.address, layout.normalized, layout.unit_range)
+    return Image(name, extents, dtype, layout.channels, layers, sampler=sampler)
+
+
+def _arguments(bound: BoundLaunch) -> list[Any]:
+    arguments: list[Any] = []
+    for argument in bound.arguments:
+        if isinstance(argument, Pointer):
+            arguments.append(0 if argument.null else argument.name)
+        elif isinstance(argument, ImageHandle):
+            arguments.append(f"texture {argument.name}")
+        elif isinstance(argument, MapHandle):
+            kind = _MOVED_AS.get(argument.dtype, argument.dtype)
+            arguments.append(
+                TensorMap(argument.name, kind, argument.extents, argument.strides, argument.box, argument.swizzle)
+            )
+        else:
+            arguments.append(np.dtype(ELEMENTS[argument.ctype]).type(argument.value))
+    return arguments
+
+
+def entry_name(functions: Mapping[str, object], name: str) -> str:
+    """The name in the PTX of the kernel `name` of a source, to which C++ may have added its parameters' types.
+
+    Raises:
+        KernrecError: the PTX has no such kernel, or several.
+    """
+    if name in functions:
+        return name
+    mangled = [function for function in functions if function.startswith("_Z") and f"{len(name)}{name}" in function]
+    if len(mangled) == 1:
+        return mangled[0]
+    if mangled:
+        raise KernrecError(f'kernel {name} is overloaded in its source; declare it extern "C"')
+    raise KernrecError(f"the source has no kernel {name} (it has {', '.join(functions) or 'none'})")
+
+
+def argument_mismatch(module: Module, name: str, bound: BoundLaunch) -> str | None:
+    """How the arguments of a launch differ from the parameters of the kernel `name` of the PTX; None: they do not."""
+    passed = [np.asarray(a).nbytes if isinstance(a, np.generic) else 8 for a in _arguments(bound)]
+    expected = [parameter.size for parameter in module.functions[name].parameters]
+    if passed == expected:
+        return None
+    sizes = [", ".join(map(str, some)) or "none" for some in (expected, passed)]
+    return f"{bound.entry} takes arguments of {sizes[0]} bytes, given are {sizes[1]}"
