@@ -4,7 +4,8 @@ The command line prints the message of a `KernrecError` on one line and exits wi
 library catch it like any other exception.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 
 class KernrecError(Exception):
@@ -31,25 +32,29 @@ class KernrecWarning(UserWarning):
     """Something that a program which goes on should know; the message is one line."""
 
 
+@contextmanager
+def file_errors(path: object, done: str) -> Iterator[None]:
+    """Turn an `OSError` into a `UsageError` of one line: `path` cannot be `done`, such as "written"."""
+    try:
+        yield
+    except OSError as error:
+        raise UsageError(f"{path} cannot be {done}: {(error.strerror or str(error)).lower()}") from None
+
+
 def fold(name: str) -> str:
     """`name` without what people write in different ways: case, spaces and punctuation."""
     return "".join(c for c in name.lower() if c.isalnum())
 
 
-def nearest(given: str, known: Iterable[str], count: int = 3) -> list[str]:
-    """The known names most similar to `given`, compared without case, spaces and punctuation.
+def nearest(typed: str, names: Iterable[str], count: int = 3) -> list[str]:
+    """At most `count` of `names` that are most similar to `typed`, compared without case, spaces and punctuation.
 
-    Names that begin with `given` come first, shortest first. Without any, the most similar names by `difflib` are
-    taken; without any of those, the longest name that `given` begins with.
-
-    Args:
-        given: What the user typed.
-        known: The names to choose from.
-        count: The most names to return.
+    Names that begin with `typed` come first, shortest first. Without any, the most similar names by `difflib` are
+    taken; without any of those, the longest name that `typed` begins with.
     """
-    wanted = fold(given)
+    wanted = fold(typed)
     folded: dict[str, str] = {}
-    for name in known:
+    for name in names:
         folded.setdefault(fold(name), name)
     if wanted and (longer := sorted((name for name in folded if name.startswith(wanted)), key=len)):
         return [folded[name] for name in longer[:count]]
@@ -62,9 +67,9 @@ def nearest(given: str, known: Iterable[str], count: int = 3) -> list[str]:
 
 
 _LONGEST = 80
-"""Letters of what was given that are compared."""
+"""Letters of a typed name that are compared."""
 _SHORTEST_PREFIX = 3
-"""Letters of a known name that what was given begins with: many words begin with `m`."""
+"""Letters of a name with which a typed one begins: many words begin with `m`."""
 _LEAST_SIMILARITY = 0.5
 """Half of the letters in common and in the same order, as `u7` and `u8`."""
 _NEAR = 0.6
@@ -86,17 +91,13 @@ def _is_near(wanted: str, name: str) -> bool:
     return begins or _similarity(first, second)[0] >= _NEAR
 
 
-def unknown(kind: str, given: object, known: Iterable[str], see: str | None = None) -> UsageError:
-    """A `UsageError` for an unknown name that suggests the nearest known ones.
+def unknown(kind: str, typed: object, choices: Iterable[str], see: str | None = None) -> UsageError:
+    """A `UsageError` for a name that is no `kind` (such as "GPU"); it suggests the nearest of the choices.
 
-    Args:
-        kind: What the name should be of, such as `GPU`.
-        given: What the user typed.
-        known: The names to choose from.
-        see: The command that lists all of them, if there is one.
+    see: the command that lists all of them, if there is one.
     """
-    names = list(known)
-    wanted = str(given)[:_LONGEST]
+    names = list(choices)
+    wanted = str(typed)[:_LONGEST]
     close = nearest(wanted, names)
     if close and (len(names) > _FEW or _is_near(wanted, close[0])):
         hint = f"did you mean {' or '.join(close)}?"
@@ -106,4 +107,4 @@ def unknown(kind: str, given: object, known: Iterable[str], see: str | None = No
         hint = f"{len(names)} are known"
     if see:
         hint += f" (`{see}` lists them)"
-    return UsageError(f"unknown {kind} {str(given)!r}; {hint}")
+    return UsageError(f"unknown {kind} {str(typed)!r}; {hint}")

@@ -25,12 +25,12 @@ from unittest.mock import patch
 
 from bench_store import RECORDED, fill
 
+from kernrec.store.keys import Signer, make_key
 from kernrec.store.remotes import Remote
 from kernrec.store.share import Selection
 from kernrec.store.share.object_store import place_of
 from kernrec.store.share.pull import pull
 from kernrec.store.share.push import push
-from kernrec.store.signature import Signer, make_key
 
 _MORE = 1000
 

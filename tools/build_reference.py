@@ -370,8 +370,7 @@ class _CleanHome:
 def schema() -> str:
     """Tables and views of a database that all migrations were applied to."""
     from kernrec.store.connection import connect_memory
-    from kernrec.store.derived import views_sql
-    from kernrec.store.migrations import migrate, migrations
+    from kernrec.store.schema import migrate, migrations, views_sql
 
     with connect_memory() as connection:
         migrate(connection, 0)

@@ -21,10 +21,10 @@ _IMPORTED = (
     "kernrec.measure.campaign.ingest",
     "kernrec.recommender.estimate.shared_models",
     "kernrec.store.intake",
-    "kernrec.store.share.copies",
+    "kernrec.store.share.retract",
     "kernrec.store.share.pull",
     "kernrec.store.share.push",
-    "kernrec.store.signature",
+    "kernrec.store.keys",
 )
 
 

@@ -172,7 +172,7 @@ def _stored(work: Path) -> Iterator[Format]:
             for table, given in json.loads(_text(path)).items():
                 theirs.add(table, given)
             segments = [theirs.export(f"FROM db.{table}", path.parent, 1000) for table in rows]
-        from kernrec.store.intake.checked_rows import checked_segments
+        from kernrec.store.reader import checked_segments
 
         files = {table: [file for file, _ in written] for table, written in zip(rows, segments, strict=True)}
         _emptied().add_from(lambda folder: checked_segments(files, folder, "segments"))
@@ -198,6 +198,7 @@ def _stored(work: Path) -> Iterator[Format]:
 
 
 def _bundled(work: Path) -> Iterator[Format]:
+    from kernrec.store.keys import Signer, make_key
     from kernrec.store.share import (
         Manifest,
         Selection,
@@ -207,9 +208,8 @@ def _bundled(work: Path) -> Iterator[Format]:
         write_bundle,
         write_segments,
     )
+    from kernrec.store.share.outgoing import provenance
     from kernrec.store.share.place import MANIFEST
-    from kernrec.store.share.segments import provenance
-    from kernrec.store.signature import Signer, make_key
 
     selection = Selection()
     (folder := work / "segments").mkdir()

@@ -16,11 +16,10 @@ from fuzz_formats import ROOT, Format
 
 from kernrec.compile import CompileCache, NoCompilerError, compile_source
 from kernrec.compile.nvrtc import compiler
+from kernrec.store.keys import Signer, make_own_key
 from kernrec.store.share import Folder, Manifest
 from kernrec.store.share.bundle import signed, write_documents
-from kernrec.store.share.manifest import LARGEST_MANIFEST
-from kernrec.store.share.retraction import Retraction
-from kernrec.store.signature import Signer, own_public_key
+from kernrec.store.share.manifest import LARGEST_MANIFEST, Retraction
 
 _OPTIONS = (
     b"-std=c++17\n-DWARP=32\n-lineinfo\n",
@@ -86,7 +85,7 @@ def _settings(work: Path) -> Iterator[Format]:
 
     (config := work / "config").mkdir()
     with patch.dict(os.environ, {"KERNREC_CONFIG": str(config)}):
-        key = own_public_key()
+        key = make_own_key()
         for name, other in (("alice", "5f" * 32), ("bob", "0c" * 32)):
             trust.trust(other, name)
 
@@ -127,7 +126,7 @@ def _settings(work: Path) -> Iterator[Format]:
 def _log(work: Path) -> Iterator[Format]:
     from kernrec.store.remotes import Remote
     from kernrec.store.share.entries import names_of_index
-    from kernrec.store.share.log import log
+    from kernrec.store.share.log import remote_log
     from kernrec.store.share.pull import pull
 
     signer = Signer.of(work / "config" / "key")
@@ -147,7 +146,7 @@ def _log(work: Path) -> Iterator[Format]:
             remote = Remote("team", str(team))
             for line in pull(remote, untrusted=True).left:
                 assert line.isprintable(), line
-            assert all(row["state"] for row in log(remote))
+            assert all(row["state"] for row in remote_log(remote))
 
     samples = (pushed.to_bytes(), taken_back.to_bytes())
     yield Format("remote-log", "case.json", samples, pulled, apart=True)

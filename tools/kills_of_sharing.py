@@ -23,8 +23,7 @@ from kernrec.store import Database
 from kernrec.store.measurement import Measurement
 from kernrec.store.share import Folder
 from kernrec.store.share.bundle import read_signed
-from kernrec.store.share.manifest import Manifest
-from kernrec.store.share.retraction import parse_document
+from kernrec.store.share.manifest import Manifest, parse_document
 
 _MOST_FILES = 7
 """That a push writes: three segments, a manifest, its signature, the index; one more: it has ended."""

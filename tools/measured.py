@@ -19,9 +19,8 @@ from kernrec.errors import KernrecError, UsageError
 from kernrec.op import all_ops, problem_from_key
 from kernrec.store import Database
 from kernrec.store.connection import exchange_folder, one_line, parquet_rows, quoted
-from kernrec.store.earlier_rows import upgrade_columns
 from kernrec.store.intake import merge
-from kernrec.store.measurement import Measurement
+from kernrec.store.measurement import Measurement, upgrade_columns
 
 _ROWS = """
     SELECT measurement.* EXCLUDE (measurement_id, config_id, problem_id), tunables AS config, problem.key AS problem

@@ -8,7 +8,7 @@
 -- this by the end of measured_by.
 --
 -- Both are true or NULL, so that the keys of all other rows stay as they are. The keys of the rows that are changed
--- here are computed anew after this file (kernrec/store/migrations.py). MIG slices always had a column of their own.
+-- here are computed anew after this file (kernrec/store/schema.py). MIG slices always had a column of their own.
 
 ALTER TABLE measurement ADD COLUMN block_open BOOLEAN;
 ALTER TABLE measurement ADD COLUMN replayed BOOLEAN;

@@ -8,11 +8,11 @@ from kernrec.cli.format import print_notes
 from kernrec.cli.steps import Steps
 from kernrec.errors import KernrecError, UsageError
 from kernrec.store import Database
+from kernrec.store.keys import signer_name, trusts
 from kernrec.store.share import Manifest, Selection, import_bundle, place_at, read_bundle, write_bundle
 from kernrec.store.share.outgoing import Outgoing, outgoing
 from kernrec.store.share.place import MANIFEST
 from kernrec.store.share.privacy import secret_of
-from kernrec.store.trust import signer_name, trusts
 from kernrec.util.human import counted
 from kernrec.util.scratch import scratch_folder
 
@@ -62,7 +62,7 @@ def op_name(database: Path, op: str) -> str:
 def export(path: Path, database: Path, options: ExportOptions) -> None:
     """Write a bundle of a database, or list what would be in it."""
     from kernrec.recommender.estimate.shared_models import models_in
-    from kernrec.store.signature import Signer
+    from kernrec.store.keys import Signer
 
     place = place_at(path)
     if path.exists() and (not path.is_dir() or MANIFEST in place.names()):

@@ -89,10 +89,9 @@ def push(
     Names of user and machine, GPU UUIDs and paths stay here. An interrupted push is seen by nobody; the next goes on.
     """
     from kernrec.cli.bundle import print_leaving, selection
+    from kernrec.store.keys import Signer, key_file
     from kernrec.store.share.outgoing import Outgoing
     from kernrec.store.share.push import push as push_rows
-    from kernrec.store.signature import Signer
-    from kernrec.store.trust import key_file
 
     remote, own = _writable(name), db or paths.user_database()
     chosen, signer = selection(own, gpu, op, kernel, since), Signer.of(key_file())
@@ -143,7 +142,7 @@ def pull(name: AnyName = None, untrusted: Untrusted = False) -> None:
 
 def print_retracted_copies(database: Path) -> None:
     """Say which measurements of a database no longer answer because who shared them has taken them back at a remote."""
-    from kernrec.store.share.copies import retract_copies
+    from kernrec.store.share.retract import retract_copies
 
     for name, count in retract_copies(database).items():
         print(f"{database}: {name} has taken back {counted(count, 'measurement')}, answering no more")
@@ -151,8 +150,7 @@ def print_retracted_copies(database: Path) -> None:
 
 def sync(name: Name = None, untrusted: Untrusted = False) -> None:
     """Pull from a remote, then push to it."""
-    from kernrec.store.signature import Signer
-    from kernrec.store.trust import key_file
+    from kernrec.store.keys import Signer, key_file
 
     remote = _writable(name)
     Signer.of(key_file())  # what a push needs is missed before anything is pulled
@@ -166,10 +164,9 @@ def log(name: AnyName = None, as_json: Annotated[bool, typer.Option("--json", he
     Retracted rows stay in the log; what was taken back in your own database comes first.
     """
     from kernrec.store.remotes import OWN, remote_named, remotes
-    from kernrec.store.share.log import log as log_of
-    from kernrec.store.share.log import own_log
+    from kernrec.store.share.log import own_log, remote_log
 
-    logs = {remote.name: list(log_of(remote)) for remote in ([remote_named(name)] if name else remotes())}
+    logs = {remote.name: list(remote_log(remote)) for remote in ([remote_named(name)] if name else remotes())}
     if name is None and (own := list(own_log(paths.user_database()))):
         logs = {OWN: own} | logs
     if as_json:

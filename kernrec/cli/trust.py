@@ -21,19 +21,18 @@ def key() -> None:
 
     Give the public key to your team, who trust it with `kernrec db trust KEY --name YOU`.
     """
-    from kernrec.store.signature import own_public_key
+    from kernrec.store.keys import make_own_key
 
-    print(own_public_key())
+    print(make_own_key())
 
 
 def sign(
     bundle: Annotated[Path, typer.Argument(help="Folder or .zip file of a bundle that nobody signed yet.")],
 ) -> None:
     """Sign a bundle with your key."""
+    from kernrec.store.keys import Signer, key_file
     from kernrec.store.share import place_at
     from kernrec.store.share.bundle import sign_bundle
-    from kernrec.store.signature import Signer
-    from kernrec.store.trust import key_file
 
     signer = Signer.of(key_file())
     sign_bundle(place_at(bundle), signer)
@@ -49,8 +48,7 @@ def trust(
 
     Rows without a signature or of unknown keys are refused. Rows pulled before their key is removed no longer answer.
     """
-    from kernrec.store import Database
-    from kernrec.store import trust as keys
+    from kernrec.store import Database, keys
     from kernrec.store.remotes import remotes
     from kernrec.store.retractions import forget
     from kernrec.store.share.pulled import drop_signer
@@ -102,11 +100,10 @@ def retract(
     from kernrec.cli.bundle import selection
     from kernrec.cli.remote import only
     from kernrec.store.connection import quoted
+    from kernrec.store.keys import Signer, key_file
     from kernrec.store.rows import Row
     from kernrec.store.share.manifest import TEXT
     from kernrec.store.share.retract import retract_here, retract_there
-    from kernrec.store.signature import Signer
-    from kernrec.store.trust import key_file
 
     if not (row or session or gpu or op or kernel or since):
         raise UsageError("say which measurements: --row, --session, --gpu, --op, --kernel or --since")

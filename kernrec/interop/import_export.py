@@ -19,7 +19,6 @@ from kernrec.kernel.library import kernel_names
 from kernrec.op import Problem
 from kernrec.store import Database
 from kernrec.store.intake.plausible_times import implausible
-from kernrec.store.kernel_rows import remember
 from kernrec.store.measurement import Measurement, Outcome
 
 
@@ -139,7 +138,7 @@ def import_bound(database: Database, recording: Recording, kernel: Kernel, probl
         notes.append(f"{file.not_run} configs without a result were left out")
     stored = StoredAs(card.name, kernel.name, kernel.hash, recording.recorder)
     summary = _add(database, bound.file, problem, stored)
-    remember(database, kernel, problem)
+    database.add_kernel(kernel, problem)
     return replace(summary, notes=tuple(notes))
 
 

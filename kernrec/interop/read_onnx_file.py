@@ -11,7 +11,7 @@ from typing import Any
 
 from kernrec.errors import KernrecError
 from kernrec.interop.onnx_layers import read_onnx
-from kernrec.store.reader_limits import Limits
+from kernrec.store.reader import Limits
 
 
 def main() -> int:

@@ -36,8 +36,8 @@ from kernrec.interop.results import (
 )
 from kernrec.interop.t4 import INVALIDITIES, SECONDS
 from kernrec.store.connection import one_line, parquet_rows
-from kernrec.store.intake.checked_rows import checked_table
 from kernrec.store.measurement import Outcome
+from kernrec.store.reader import checked_table
 from kernrec.util.scratch import scratch_folder
 
 TOOL = "table"

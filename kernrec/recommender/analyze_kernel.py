@@ -29,7 +29,6 @@ from kernrec.recommender.recommender import Recommender
 from kernrec.recommender.request import Query
 from kernrec.recommender.result import Recommendation
 from kernrec.store import Database
-from kernrec.store.kernel_rows import remember
 from kernrec.util.light_dataclass import dataclass
 
 
@@ -101,7 +100,7 @@ def analyze(
             failures, left_out = profile_promising(lasting, gpu, query, part)
     if len(failures) < len(wanted):  # without a compiler, or with a source that is wrong, nothing is left behind
         with Database.open(database, read_only=False) as opened:
-            remember(opened, kernel, problem)
+            opened.add_kernel(kernel, problem)
     recommender = Recommender(answering_with(database))
     if not recommender.context.find_profiles(kernel, problem, gpu):
         raise why_none(kernel, problem, gpu.sm, failures[0])

@@ -84,7 +84,7 @@ class MeasuredOn:
         """The signers with the names that the user gave them."""
         if not self.signers:
             return []
-        from kernrec.store.trust import signer_name
+        from kernrec.store.keys import signer_name
 
         return [{"name": signer_name(key), "key": key or None} for key in self.signers]
 

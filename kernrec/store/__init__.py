@@ -5,8 +5,8 @@ type of a measurement is in `kernrec.store.measurement`, which a query does not 
 """
 
 from kernrec.store.database import Database
-from kernrec.store.evidence import Evidence, FailedConfig, MeasuredAnswer
 from kernrec.store.identity import canonical_json, content_hash
+from kernrec.store.measurement_log import Evidence, FailedConfig, MeasuredAnswer
 from kernrec.store.profiles import (
     ProfileRow,
     ProfileTable,

@@ -26,7 +26,7 @@ from kernrec.util.scratch import new_scratch_path, scratch_folder
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
-    from kernrec.store.reader_limits import Limits
+    from kernrec.store.reader import Limits
 
 # The oldest DuckDB that can read the files written here.
 STORAGE_VERSION = "v1.2.0"
@@ -77,12 +77,9 @@ def parquet_rows(path: Path) -> "Iterator[tuple[DuckDBPyConnection, str]]":
 
 
 def connect_stranger(path: Path, folder: Path, limits: "Limits") -> "DuckDBPyConnection":
-    """A connection to a stranger's file, read only, for a process that may die of it.
+    """A connection to a stranger's file, read only, for a process of these limits that may die of it.
 
-    Args:
-        path: of the file.
-        folder: the only one in which other files can be read and written.
-        limits: of the process.
+    folder: the only one in which other files can be read and written.
     """
     with one_line(path):
         return _waiting(
@@ -101,7 +98,7 @@ def connect_files(files: Sequence[Path], folder: Path, limits: "Limits") -> "Duc
 
 
 def _within(limits: "Limits", folder: Path) -> str:
-    """The statements for limits; what is not in memory is in the folder, with which it goes if the process dies."""
+    """The statements for limits; temporary files are in the folder, with which they go if the process dies."""
     return (
         f"SET memory_limit = '{limits.database_bytes}B'; SET threads = {limits.threads}; "
         f"SET temp_directory = {quoted(folder / 'spilled')}"
@@ -144,9 +141,7 @@ def _private_folder() -> str:
 def exchange_folder(connection: "DuckDBPyConnection") -> Iterator[Path]:
     """The one folder in which a connection can read and write files; private, and deleted at the end."""
     query = "SELECT current_setting('allowed_directories')[1], current_setting('temp_directory')"
-    row = connection.execute(query).fetchone()
-    assert row is not None
-    exchanged, spilled = map(Path, row)
+    exchanged, spilled = map(Path, connection.execute(query).fetchall()[0])
     with scratch_folder(exchanged, beside=spilled) as folder:
         yield folder
 
@@ -175,10 +170,7 @@ def _cursor(real: str, read_only: bool) -> "DuckDBPyConnection | None":
 def connect(path: Path, *, read_only: bool, create: bool) -> "DuckDBPyConnection":
     """A connection to a database file, which is `db` there.
 
-    Args:
-        path: of the file.
-        read_only: whether it will only be read.
-        create: whether to create the file and its folder if they do not exist.
+    create: whether to create the file and its folder if they do not exist; not with `read_only`.
 
     Raises:
         UsageError: if there is no database; nothing is changed then.
@@ -186,13 +178,13 @@ def connect(path: Path, *, read_only: bool, create: bool) -> "DuckDBPyConnection
     path = path.absolute()
     if path.is_dir():
         raise UsageError(f"{path} is a folder, not a database")
-    if path.exists() and not path.is_file():
+    existed = path.exists()
+    if existed and not path.is_file():
         raise UsageError(f"{path} is not a file")
-    if not path.exists():
+    if not existed:
         if not create or read_only:
             raise UsageError(f"there is no database at {path}")
         make_folder(path.parent)
-    existed = path.exists()
     same = os.path.realpath(path), read_only
     if (connection := _cursor(*same)) is not None:
         return connection
@@ -247,16 +239,13 @@ def check_whole(connection: "DuckDBPyConnection", path: Path) -> None:
         raise UsageError(f"{path} is damaged or cut short")
 
 
-# What DuckDB's messages mean, in the words of this program; the first match counts.
+# Meanings of DuckDB's messages in the words of this program; the first match counts.
 _MEANINGS = (
     (r"not a valid DuckDB database|Cannot launch in-memory database", "is not a DuckDB database"),
     (r"Could not set lock.*\(PID (\d+)\)", r"is in use by another process (PID \1); close it there and try again"),
     (r"Could not set lock", "is in use by another process; close it there and try again"),
     (r"different configuration|Unique file handle|already attached", "is already open in this program in another way"),
-    (
-        r"newer (?:DuckDB )?version|version number|newer storage",
-        "needs a newer DuckDB than the installed INSTALLED",
-    ),
+    (r"newer (?:DuckDB )?version|version number|newer storage", "needs a newer DuckDB than the installed INSTALLED"),
     (
         r"Could not read enough bytes|[Cc]hecksum|[Dd]eserializ|Serialization Error|INTERNAL|Corrupt",
         "is damaged or cut short",

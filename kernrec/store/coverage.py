@@ -1,9 +1,9 @@
-"""What databases hold, for a reader who wonders how far to trust an answer: what was measured where, how long ago, and
-how narrow its intervals are."""
+"""The coverage of databases, for a reader who wonders how far to trust an answer: measurements by GPU and kernel, their
+age, and how narrow their intervals are."""
 
 from typing import Any
 
-from kernrec.store.derived import with_derived
+from kernrec.store.schema import with_derived
 from kernrec.store.stack import Stack
 
 _MEASURED = {
@@ -21,7 +21,7 @@ _MEASURED = {
     "energy_half_width": "median((energy_high_j - energy_low_j) / (2 * energy_j))",
     "with_energy": "count(energy_j)",
 }
-"""What is said of a kernel's measurements on a GPU, by name, in SQL."""
+"""The columns of a row about a kernel's measurements on a GPU, in SQL."""
 _FAILED = """
     SELECT gpu, op, kernel, count(*) FROM db.measurement JOIN db.problem USING (problem_id)
     WHERE outcome <> 'ok' GROUP BY ALL

@@ -8,9 +8,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from kernrec.errors import UsageError, unknown
-from kernrec.store import exchange, new_file
+from kernrec.store import exchange, schema
 from kernrec.store import rows as store_rows
-from kernrec.store.add_rows import add_rows
 from kernrec.store.connection import (
     check_whole,
     connect,
@@ -20,22 +19,27 @@ from kernrec.store.connection import (
     one_line,
     transaction,
 )
-from kernrec.store.contents import DatabaseContents, contents_of
-from kernrec.store.derived import MOMENT, derived, with_derived
-from kernrec.store.evidence import MeasuredAnswer
 from kernrec.store.identity import content_hash
-from kernrec.store.known_files import is_known, remember, state_of
-from kernrec.store.layout import check_migratable
-from kernrec.store.measurement_log import MeasurementLog, evidence, read_log
-from kernrec.store.migrations import TABLES, migrate, migrations, schema_version
+from kernrec.store.measurement_log import (
+    RETRACTED,
+    DatabaseContents,
+    MeasuredAnswer,
+    MeasurementLog,
+    evidence,
+    read_log,
+)
 from kernrec.store.profiles import ProfileRow, ProfileTable, query_profiles
+from kernrec.store.reader import check_database, file_state, mark_checked, was_checked
 from kernrec.store.row_hash import used_columns, wrong_keys
 from kernrec.store.rows import Row
-from kernrec.util.scratch import remove_abandoned, scratch_folder
+from kernrec.store.schema import MOMENT, TABLES, derived, with_derived
+from kernrec.util.scratch import remove_abandoned
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
+    from kernrec.kernel import Kernel
+    from kernrec.op import Problem
     from kernrec.store.measurement import Measurement
 
 _CHUNK = 2000
@@ -70,11 +74,11 @@ class Database:
                 changed.
         """
         path = Path(path)
-        state = state_of(path)
-        if state and path.is_file() and not is_known(path, state) and not is_open(path):
-            _check_apart(path, check_rows)
+        state = file_state(path)
+        if state and path.is_file() and not was_checked(path, state) and not is_open(path):
+            check_database(path, check_rows)
             if check_rows:
-                remember(path, state)
+                mark_checked(path, state)
         return cls.open_checked(path, read_only=read_only, create=create)
 
     @classmethod
@@ -82,22 +86,22 @@ class Database:
         """As `open`, for a file that was checked, and in the process that checks."""
         existed = path.exists()
         if create and not read_only and not existed:
-            new_file.make(path)
+            schema.make_file(path)
         connection = connect(path, read_only=read_only, create=create)
         database = cls(connection, path)
         try:
             with one_line(path):
                 check_whole(connection, path)
-                version = schema_version(connection, path, writing=not read_only)
+                version = schema.schema_version(connection, path, writing=not read_only)
                 if version == 0 and not create:
                     raise UsageError(f"{path} is a DuckDB database, but not one of kernrec's")
-                if version < len(migrations()):
+                if version < len(schema.migrations()):
                     if read_only:
                         connection.close()
                         _bring_up_to_date(path, version)
                         return cls(connect(path, read_only=True, create=False), path)
-                    check_migratable(connection, path)
-                    migrate(connection, version)
+                    schema.check_migratable(connection, path)
+                    schema.migrate(connection, version)
         except BaseException:
             database.close()
             if not existed:
@@ -110,14 +114,14 @@ class Database:
     def memory(cls) -> "Database":
         """An empty database in memory."""
         connection = connect_memory()
-        migrate(connection, 0)
+        schema.migrate(connection, 0)
         return cls(connection, "the database in memory")
 
     def close(self) -> None:
         """Write pending changes and close the file."""
         self._connection.close()
         if self._writes:
-            remember(Path(self.path), state_of(Path(self.path)))
+            mark_checked(Path(self.path), file_state(Path(self.path)))
 
     def __enter__(self) -> "Database":
         return self
@@ -131,14 +135,15 @@ class Database:
         """Add rows to a table, all or nothing; rows that are there already are not added again.
 
         Args:
-            table: `gpu`, `kernel`, `config`, `problem`, `profile` or `measurement`.
+            table: one of `schema.TABLES`.
             rows: values by column (`db/schema`), without the key; columns left out are NULL. A mapping or list for a
                 text column is stored as canonical JSON.
 
         Returns:
             The keys of the rows, in order.
         """
-        self._check(table)
+        if table not in TABLES:
+            raise unknown("table", table, TABLES)
         with one_line(self.path):
             return store_rows.insert(self._connection, table, rows)
 
@@ -164,6 +169,95 @@ class Database:
             row |= {"config_id": config_id, "problem_id": problem_id}
         return store_rows.insert(self._connection, "measurement", rows)
 
+    def add_profiles(self, rows: Iterable[ProfileRow]) -> list[str]:
+        """Add static profiles; returns their keys, in order."""
+        return self.add("profile", (row.columns() for row in rows))
+
+    def add_kernel(self, kernel: "Kernel", problem: "Problem") -> None:
+        """Add a kernel and a problem, from which `Context.kernel` makes them again."""
+        row = {
+            "name": kernel.name,
+            "kernel_hash": kernel.hash,
+            "op": kernel.op,
+            "spec": json.dumps(kernel.spec),  # not in canonical form: the order of tunables and dimensions counts
+            "source": kernel.source,
+        }
+        self.add("kernel", [row])
+        self.add("problem", [problem.as_dict()])
+
+    def add_from(
+        self,
+        write: Callable[[Path], object],
+        *,
+        apart_from: Sequence[str] = (),
+        then: Callable[[Path], Sequence[str]] | None = None,
+    ) -> int:
+        """Add rows that are not here yet from files, all or nothing; returns how many were new.
+
+        Args:
+            write: writes the files, whose rows were checked, to the folder that it is given (`exchange.add_rows`).
+            apart_from: columns of `measurement`; a row that differs from one here in these alone is not added.
+            then: statements that belong to the same transaction, by the folder.
+        """
+        remove_abandoned()
+        with exchange_folder(self._connection) as folder:
+            write(folder)
+            with one_line(self.path):
+                return exchange.add_rows(self._connection, folder, self.path, apart_from, then(folder) if then else ())
+
+    def change(self, statements: Iterable[str]) -> None:
+        """Execute statements that name tables in full, all or nothing."""
+        with one_line(self.path), transaction(self._connection):
+            for statement in statements:
+                self._connection.execute(statement)
+
+    # Queries in SQL, which name tables in full (`db.measurement`).
+
+    def query(self, query: str, values: Sequence[object] | None = None) -> list[tuple[Any, ...]]:
+        """The rows of a query."""
+        with one_line(self.path):
+            return self._connection.execute(query, values).fetchall()
+
+    def batches(self, query: str, most: int) -> Iterator[list[tuple[Any, ...]]]:
+        """The same, at most so many at a time."""
+        with one_line(self.path):
+            cursor = self._connection.cursor().execute(query)
+            while rows := cursor.fetchmany(most):
+                yield rows
+
+    def keep(self, name: str, query: str, files: Mapping[str, Sequence[Path]]) -> None:
+        """Keep the rows of a query as a table of this connection; see `kernrec.store.exchange.keep`."""
+        with one_line(self.path):
+            exchange.keep(self._connection, name, query, files)
+
+    def export(self, query: str, folder: Path, most: int = 10**9) -> list[tuple[Path, int]]:
+        """Write the rows of a query to Parquet files of at most `most` rows; returns the files and their rows."""
+        with one_line(self.path):
+            return exchange.export(self._connection, query, folder, most)
+
+    def rows(self, table: str, **equal: object) -> list[dict[str, object]]:
+        """The rows of a table or view (`db/schema/views.sql`) whose columns equal `equal`."""
+        if table not in (*TABLES, *derived()):
+            raise unknown("table", table, (*TABLES, *derived()))
+        with one_line(self.path):
+            columns = self.columns(table)
+            for name in equal:
+                if name not in columns:
+                    raise unknown(f"column of {table}", name, columns)
+            condition = " AND ".join(f"{name} = ?" for name in equal) or "true"
+            source = table if table in derived() else f"db.{table}"
+            query = f"FROM {source} WHERE {condition} ORDER BY ALL"
+            if table in derived():
+                query = with_derived(table, query)
+            return store_rows.as_dicts(self._connection.execute(query, list(equal.values())))
+
+    def columns(self, table: str) -> dict[str, str]:
+        """The columns of a table or view in order, with their types."""
+        if table in derived():
+            described = self._connection.execute("DESCRIBE " + with_derived(table, f"FROM {table}")).fetchall()
+            return {name: kind for name, kind, *_ in described}
+        return store_rows.columns(self._connection, table)
+
     def measurements(self, **equal: object) -> "list[Measurement]":
         """The measurements whose columns equal those given, without those that were taken back."""
         from kernrec.store.measurement import Measurement
@@ -180,30 +274,23 @@ class Database:
             measurements.append(Measurement.from_columns(row))
         return measurements
 
-    def add_profiles(self, rows: Iterable[ProfileRow]) -> list[str]:
-        """Add static profiles; returns their keys, in order."""
-        return self.add("profile", (row.columns() for row in rows))
-
-    def rows(self, table: str, **equal: object) -> list[dict[str, object]]:
-        """The rows of a table or view (`db/schema/views.sql`) whose columns equal `equal`."""
-        self._check(table, *derived())
-        with one_line(self.path):
-            known = self.columns(table)
-            for name in equal:
-                if name not in known:
-                    raise unknown(f"column of {table}", name, known)
-            where = " AND ".join(f"{name} = ?" for name in equal) or "true"
-            source = table if table in derived() else f"db.{table}"
-            query = f"FROM {source} WHERE {where} ORDER BY ALL"
-            if table in derived():
-                query = with_derived(table, query)
-            return store_rows.as_dicts(self._connection.execute(query, list(equal.values())))
-
     def kernels(self, name: str | None = None) -> list[tuple[str, str, str]]:
         """(name, spec, source) of the kernels in the database, or of those with this name; the last added is first."""
         query = "SELECT name, spec, source FROM db.kernel WHERE $1 IS NULL OR name = $1 ORDER BY rowid DESC"
-        with one_line(self.path):
-            return self._connection.execute(query, [name]).fetchall()
+        return self.query(query, [name])
+
+    def session_rows(
+        self, gpu: str, kernel: str, session: str
+    ) -> list[tuple[str, dict[str, int], float | None, float | None]]:
+        """(session, config, latency in s, energy in J) of each measurement whose session begins with `session`; None:
+        failed, or not measured."""
+        query = """
+            SELECT session, tunables, latency_s, energy_j
+            FROM db.measurement AS row JOIN db.config AS config USING (config_id)
+            WHERE row.gpu = ? AND row.kernel = ? AND starts_with(row.session, ?) ORDER BY ALL
+        """
+        rows = self.query(query, [gpu, kernel, session])
+        return [(name, json.loads(tunables), *costs) for name, tunables, *costs in rows]
 
     def log(self, gpu: str, problems: Sequence[str], *, title: str = "", signed: bool = False) -> MeasurementLog:
         """The answers and failures of a GPU and the problems of these keys, by problem; see `read_log`."""
@@ -220,82 +307,30 @@ class Database:
             SELECT DISTINCT problem.key FROM whole_card_rows JOIN db.problem AS problem USING (problem_id)
             WHERE gpu = ? AND outcome = 'ok'
         """
-        with one_line(self.path):
-            result = self._connection.execute(with_derived("whole_card_rows", query), [gpu])
-            return frozenset(key for (key,) in result.fetchall())
-
-    def session_rows(
-        self, gpu: str, kernel: str, session: str
-    ) -> list[tuple[str, dict[str, int], float | None, float | None]]:
-        """(session, config, latency in s, energy in J) of each measurement whose session begins with `session`; None:
-        failed, or not measured."""
-        query = """
-            SELECT session, tunables, latency_s, energy_j
-            FROM db.measurement AS row JOIN db.config AS config USING (config_id)
-            WHERE row.gpu = ? AND row.kernel = ? AND starts_with(row.session, ?) ORDER BY ALL
-        """
-        with one_line(self.path):
-            rows = self._connection.execute(query, [gpu, kernel, session]).fetchall()
-        return [(name, json.loads(tunables), *costs) for name, tunables, *costs in rows]
+        return frozenset(key for (key,) in self.query(with_derived("whole_card_rows", query), [gpu]))
 
     def profiles(self, kernel: str, kernel_hash: str, sm: int) -> dict[int, ProfileTable]:
         """The static profiles of a kernel's source on one architecture, by launch; empty if there are none."""
         with one_line(self.path):
             return query_profiles(self._connection, "db.profile", kernel, kernel_hash, sm)
 
-    def add_from(
-        self,
-        write: Callable[[Path], object],
-        *,
-        apart_from: Sequence[str] = (),
-        then: Callable[[Path], Sequence[str]] | None = None,
-    ) -> int:
-        """Add rows that are not here yet from Parquet files, all or nothing; returns how many were new.
-
-        Args:
-            write: writes `<table>.parquet` files, whose rows were checked, to the folder it is given.
-            apart_from: columns of `measurement`; a row that differs from one here in these alone is not added.
-            then: statements that belong to the same transaction, given the folder.
-        """
-        remove_abandoned()
-        with exchange_folder(self._connection) as folder:
-            write(folder)
-            with one_line(self.path):
-                return add_rows(self._connection, folder, self.path, apart_from, then(folder) if then else ())
-
-    def change(self, statements: Iterable[str]) -> None:
-        """Execute statements that name tables in full, all or nothing."""
-        with one_line(self.path), transaction(self._connection):
-            for statement in statements:
-                self._connection.execute(statement)
-
-    def keep(self, name: str, query: str, files: Mapping[str, Sequence[Path]]) -> None:
-        """Keep the rows of a query as a table of this connection; see `kernrec.store.exchange.keep`."""
-        with one_line(self.path):
-            exchange.keep(self._connection, name, query, files)
-
-    def query(self, query: str) -> list[tuple[Any, ...]]:
-        """The rows of a query in SQL that names tables in full (`db.measurement`)."""
-        with one_line(self.path):
-            return self._connection.execute(query).fetchall()
-
-    def batches(self, query: str, most: int) -> Iterator[list[tuple[Any, ...]]]:
-        """The same, at most so many at a time."""
-        with one_line(self.path):
-            cursor = self._connection.cursor().execute(query)
-            while rows := cursor.fetchmany(most):
-                yield rows
-
-    def export(self, query: str, folder: Path, most: int) -> list[tuple[Path, int]]:
-        """Write the rows of a query to Parquet files of at most `most` rows; returns the files and their rows."""
-        with one_line(self.path):
-            return exchange.export(self._connection, query, folder, most)
-
     @property
     def schema(self) -> int:
         """The number of the last step of the schema that was applied."""
         with one_line(self.path):
-            return schema_version(self._connection, self.path)
+            return schema.schema_version(self._connection, self.path)
+
+    def contents(self) -> DatabaseContents:
+        """A summary of the database."""
+        ((measurements,),) = self.query(f"SELECT count(*) - ({RETRACTED}) FROM db.measurement")
+        profiled = self.query("SELECT DISTINCT kernel, kernel_hash, sm FROM db.profile")
+        problems = self.query("SELECT op, key FROM db.problem")
+        return DatabaseContents(int(measurements), frozenset(profiled), tuple(problems))
+
+    def counts(self) -> dict[str, int]:
+        """How many rows each table has."""
+        (counts,) = self.query("SELECT " + ", ".join(f"(SELECT count(*) FROM db.{table})" for table in TABLES))
+        return dict(zip(TABLES, counts, strict=True))
 
     def tally(self) -> list[dict[str, object]]:
         """How many measurements there are for each GPU, op, kernel and outcome, in that order.
@@ -313,24 +348,10 @@ class Database:
         with one_line(self.path):
             return store_rows.as_dicts(self._connection.execute(query))
 
-    def counts(self) -> dict[str, int]:
-        """How many rows each table has."""
-        query = "SELECT " + ", ".join(f"(SELECT count(*) FROM db.{table})" for table in TABLES)
-        with one_line(self.path):
-            counts = self._connection.execute(query).fetchone()
-        return dict(zip(TABLES, counts or (), strict=True))
-
-    def contents(self) -> DatabaseContents:
-        """A summary of the database."""
-        with one_line(self.path):
-            return contents_of(self._connection)
-
     def key_range(self) -> tuple[str, str] | None:
         """The least and the greatest key of a measurement, which takes a look at every row; None without any."""
-        query = "SELECT min(measurement_id), max(measurement_id) FROM db.measurement"
-        with one_line(self.path):
-            row = self._connection.execute(query).fetchone()
-        return None if row is None or row[0] is None else (row[0], row[1])
+        ((least, greatest),) = self.query("SELECT min(measurement_id), max(measurement_id) FROM db.measurement")
+        return None if least is None else (least, greatest)
 
     def content_hash(self) -> str:
         """A hash of the content of all rows, independent of the order in which they were added."""
@@ -347,6 +368,10 @@ class Database:
         with one_line(self.path):
             return [stored for table in TABLES for stored, _ in self._wrong_keys(table)]
 
+    def _wrong_keys(self, table: str) -> Iterator[tuple[str, str]]:
+        kinds = used_columns(self._connection, f"db.{table}", self.columns(table))
+        return wrong_keys(self._connection, table, f"db.{table}", kinds)
+
     def conflicts(self) -> list[str]:
         """The keys of measurements that contradict another one: the same moment of a session with other values.
 
@@ -358,35 +383,12 @@ class Database:
         """
         return [key for (key,) in self.query(with_derived("unretracted_rows", query))]
 
-    def _wrong_keys(self, table: str) -> Iterator[tuple[str, str]]:
-        kinds = used_columns(self._connection, f"db.{table}", self.columns(table))
-        return wrong_keys(self._connection, table, f"db.{table}", kinds)
-
-    def columns(self, table: str) -> dict[str, str]:
-        """The columns of a table or view in order, with their types."""
-        if table in derived():
-            described = self._connection.execute("DESCRIBE " + with_derived(table, f"FROM {table}")).fetchall()
-            return {name: kind for name, kind, *_ in described}
-        return store_rows.columns(self._connection, table)
-
-    @staticmethod
-    def _check(table: str, *views: str) -> None:
-        if table not in (*TABLES, *views):
-            raise unknown("table", table, (*TABLES, *views))
-
-
-def _check_apart(path: Path, rows: bool) -> None:
-    """Have a process of its own read a file first; raises `UsageError` if it should not be opened."""
-    from kernrec.store.reader import read_apart  # what a query of a known file need not wait for
-
-    with scratch_folder() as folder:
-        request = {"path": str(path.absolute()), "rows": rows}
-        read_apart("check", request, str(path), path.stat().st_size, folder)
-
 
 def _bring_up_to_date(path: Path, version: int) -> None:
     """Migrate a file that was to be read only: updating kernrec should not require updating databases by hand."""
     try:
         Database.open_checked(path, read_only=False).close()
     except UsageError as error:
-        raise UsageError(f"{error} (it has schema {version} and this kernrec needs {len(migrations())})") from None
+        raise UsageError(
+            f"{error} (it has schema {version} and this kernrec needs {len(schema.migrations())})"
+        ) from None

@@ -1,11 +1,17 @@
-"""What a device measured: latency, energy, state of the card, numeric error; the part of a measurement that only the
-measuring process can know."""
+"""The report of a device on one config: latency, energy, state of the card, numeric error.
+
+It is the part of a measurement that only the measuring process can know. Like a measurement it is a record, whose leaf
+fields are columns of a table: the fields that are records themselves are its parts, all others, and those of its parts,
+are columns. `columns_of` and `build` convert between the two.
+"""
 
 import json
 from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
+from datetime import datetime
+from functools import cache
 from typing import Any
 
-from kernrec.store.record_columns import PARTS, as_json, build, columns_of
 from kernrec.util.light_dataclass import dataclass
 
 
@@ -77,7 +83,7 @@ class NumericCheck:
     tolerance: float | None = None
     """Largest error that counts as correct; None if the outputs have to be equal."""
     checked_against: str | None = None
-    """What the output was compared with."""
+    """The reference."""
 
 
 @dataclass(frozen=True)
@@ -94,16 +100,13 @@ class DeviceReport:
     """Bytes of inputs and outputs over bytes of L2."""
 
     def as_json(self) -> dict[str, Any]:
-        """The columns that are known, as values that JSON can hold; `from_json` reads them back."""
-        return as_json(columns_of(self))
+        """The columns that are not None, as values that JSON can hold; `from_json` reads them back."""
+        return as_json(self)
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> "DeviceReport":
-        """The report from what `as_json` gave."""
+        """The report from the result of `as_json`."""
         return build(cls, {name: report_value(name, value) for name, value in values.items()})
-
-
-PARTS[DeviceReport] = {"latency": LatencyReport, "energy": EnergyReport, "state": CardState, "check": NumericCheck}
 
 
 def report_value(name: str, value: Any) -> Any:
@@ -116,3 +119,56 @@ def report_value(name: str, value: Any) -> Any:
         except ValueError:
             return value
     return value
+
+
+@cache
+def _parts(owner: type) -> Mapping[str, type]:
+    """The fields of a class that are records, with their classes; a problem is one column."""
+    return {item.name: item.type for item in fields(owner) if is_dataclass(item.type) and item.name != "problem"}  # type: ignore[misc]
+
+
+@cache
+def column_names(owner: type) -> tuple[str, ...]:
+    """The columns of a class, in the order of its fields."""
+    parts = _parts(owner)
+    names: list[str] = []
+    for item in fields(owner):
+        names += column_names(parts[item.name]) if item.name in parts else [item.name]
+    return tuple(names)
+
+
+def columns_of(record: object) -> dict[str, Any]:
+    """Every column of a record by name."""
+    parts = _parts(type(record))
+    columns: dict[str, Any] = {}
+    for name, value in vars(record).items():
+        if name in parts:
+            columns |= columns_of(value)
+        else:
+            columns[name] = value
+    return columns
+
+
+def build(owner: Any, columns: Mapping[str, Any]) -> Any:
+    """A record from its columns; those left out, and parts without any column, have their defaults."""
+    parts = _parts(owner)
+    arguments = {}
+    for item in fields(owner):
+        if item.name not in parts:
+            if item.name in columns:
+                arguments[item.name] = columns[item.name]
+        elif any(name in columns for name in column_names(parts[item.name])):
+            arguments[item.name] = build(parts[item.name], columns)
+    return owner(**arguments)
+
+
+def as_json(record: object) -> dict[str, Any]:
+    """The columns of a record that are not None, as values that JSON can hold."""
+    values = {name: value for name, value in columns_of(record).items() if value is not None}
+    for name in values.keys() & {"config", "event_reasons"}:
+        values[name] = dict(values[name])
+    if "problem" in values:
+        values["problem"] = vars(values["problem"]) | {"dims": dict(values["problem"].dims)}
+    if isinstance(values.get("measured_at"), datetime):
+        values["measured_at"] = values["measured_at"].isoformat()
+    return values

@@ -1,15 +1,29 @@
-"""Rows of a connection to Parquet files and from them, through the one folder that the connection can reach."""
+"""Rows that come and go as files, through the one folder that a connection can reach.
 
+`add_rows` adds rows that were checked: a set union by key.
+"""
+
+import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from shutil import move
 from typing import TYPE_CHECKING
 
-from kernrec.store.connection import exchange_folder, quoted
+from kernrec.errors import UsageError
+from kernrec.store.connection import exchange_folder, quoted, transaction
+from kernrec.store.rows import columns
+from kernrec.store.schema import TABLES
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
+
+CHECKED = "checked.duckdb"
+"""A database whose measurements were checked; they are read where they are, because a file between two processes would
+cost as much as checking them does."""
+COLUMNS = "checked.json"
+"""Beside it: the columns that have a value in some of them."""
 
 
 def export(connection: "DuckDBPyConnection", query: str, folder: Path, most: int) -> list[tuple[Path, int]]:
@@ -17,8 +31,7 @@ def export(connection: "DuckDBPyConnection", query: str, folder: Path, most: int
     written = []
     with exchange_folder(connection) as exchange:
         connection.execute(f"CREATE OR REPLACE TEMP TABLE exported AS {query}")
-        row = connection.execute("SELECT count(*) FROM exported").fetchone()
-        total = int(row[0]) if row else 0
+        total = int(connection.execute("SELECT count(*) FROM exported").fetchall()[0][0])
         for start in range(0, total, most):
             file = exchange / "rows.parquet"
             connection.execute(
@@ -32,13 +45,9 @@ def export(connection: "DuckDBPyConnection", query: str, folder: Path, most: int
 
 
 def keep(connection: "DuckDBPyConnection", name: str, query: str, files: Mapping[str, Sequence[Path]]) -> None:
-    """Keep the rows of a query as a table of a connection, for later queries.
+    """Keep the rows of a query as a temporary table of a connection; one of that name is replaced.
 
-    Args:
-        connection: with the database attached as `db`.
-        name: of the table; one of that name is replaced.
-        query: in SQL; `{x}` stands for the rows of the Parquet files `files["x"]`.
-        files: they are moved away.
+    In the query `{x}` stands for the rows of the Parquet files `files["x"]`, which are moved away.
     """
     with exchange_folder(connection) as folder:
         for file, paths in files.items():
@@ -47,3 +56,91 @@ def keep(connection: "DuckDBPyConnection", name: str, query: str, files: Mapping
                 move(path, folder / file / path.name)
             query = query.replace(f"{{{file}}}", f"read_parquet({quoted(folder / file / '*')})")
         connection.execute(f"CREATE OR REPLACE TEMP TABLE {name} AS {query}")
+
+
+def add_rows(
+    connection: "DuckDBPyConnection",
+    folder: Path,
+    path: Path | str,
+    apart_from: Sequence[str] = (),
+    then: Sequence[str] = (),
+) -> int:
+    """Add the rows of `<table>*.parquet` and `CHECKED` in a folder that are not in a database yet, all or nothing.
+
+    A row whose key the database has already is the same row. If its content differs, the row here was changed since it
+    was written (or somebody computed two rows of one hash): then nothing is added, rather than one of the two chosen.
+
+    Args:
+        connection: with the database at `path` attached as `db`.
+        folder: `exchange_folder` of the connection; tables without a file are left alone, and no row is there twice.
+            Columns that a table's files lack are NULL.
+        path: of the database.
+        apart_from: columns of `measurement`; a row that differs from one that is there in these alone is not added.
+        then: statements that belong to the same transaction.
+
+    Returns:
+        How many rows were added.
+    """
+    added = 0
+    with _sources(connection, folder) as sources, transaction(connection):
+        for table, files in sources.items():
+            kinds = columns(connection, table)
+            key = next(iter(kinds))
+            source = _with_all(connection, files, kinds)
+            rows = f"FROM {source} AS there"
+            stored = connection.execute(f"SELECT count(*) FROM {source} SEMI JOIN db.{table} USING ({key})").fetchall()
+            if stored[0][0]:
+                if changed := _same_key_other_content(connection, table, source, kinds):
+                    raise UsageError(
+                        f"{path}: the row {changed} of the table {table} is not the one that was written under this "
+                        "key; nothing was added (`kernrec db verify` names all such rows)"
+                    )
+                rows += f" ANTI JOIN db.{table} AS stored USING ({key})"
+            if table == "measurement" and apart_from:
+                _, *names = kinds
+                equal = [f'here."{x}" IS NOT DISTINCT FROM there."{x}"' for x in names if x not in apart_from]
+                rows += f" ANTI JOIN db.{table} AS here ON {' AND '.join(equal)}"
+            added += int(connection.execute(f"INSERT INTO db.{table} BY NAME {rows}").fetchall()[0][0])
+        for statement in then:
+            connection.execute(statement)
+    return added
+
+
+@contextmanager
+def _sources(connection: "DuckDBPyConnection", folder: Path) -> Iterator[dict[str, str]]:
+    """By table, the rows in a folder, in SQL."""
+    sources = {}
+    for table in TABLES:
+        if any(folder.glob(files := f"{table}*.parquet")):
+            sources[table] = f"read_parquet({quoted(folder / files)}, union_by_name = true)"
+    if not (folder / CHECKED).exists():
+        yield sources
+        return
+    names = ", ".join(f'"{name}"' for name in json.loads((folder / COLUMNS).read_text(encoding="utf-8")))
+    connection.execute(f"ATTACH {quoted(folder / CHECKED)} AS checked (READ_ONLY, TYPE duckdb)")
+    try:
+        yield sources | {"measurement": f"(SELECT {names} FROM checked.main.measurement)"}
+    finally:
+        connection.execute("DETACH checked")
+
+
+def _with_all(connection: "DuckDBPyConnection", source: str, kinds: Mapping[str, str]) -> str:
+    """The rows of a source with all columns of their table, in SQL."""
+    there = {name for name, *_ in connection.execute(f"DESCRIBE FROM {source}").fetchall()}
+    lacking = ", ".join(f'NULL::{kind} AS "{name}"' for name, kind in kinds.items() if name not in there)
+    return f"(SELECT *, {lacking} FROM {source})" if lacking else source
+
+
+def _same_key_other_content(
+    connection: "DuckDBPyConnection", table: str, source: str, kinds: Mapping[str, str]
+) -> str | None:
+    key, *names = kinds
+    # Contents are compared by one number for each: eighty columns side by side take five times as long.
+    listed = ", ".join(f'"{name}"' for name in names)
+    content = f"{key}, hash({listed}) AS content"
+    query = (
+        f"SELECT {key} FROM (SELECT {content} FROM db.{table}) AS here JOIN (SELECT {content} FROM {source}) AS there "
+        f"USING ({key}) WHERE here.content <> there.content LIMIT 1"
+    )
+    result = connection.execute(query).fetchone()
+    return None if result is None else str(result[0])

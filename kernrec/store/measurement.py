@@ -6,7 +6,7 @@
       origin     when, in which session and block, and by which program
       outcome    whether it ran well, and if not, why
       code       what was compiled
-      inputs     what the input tensors held
+      inputs     the contents of the input tensors
       device     the card, its driver and its settings
       report     what the device measured (`kernrec.store.device_report`)
 
@@ -22,8 +22,7 @@ from typing import Any
 
 from kernrec.errors import UsageError, unknown
 from kernrec.op import Problem
-from kernrec.store.device_report import DeviceReport, report_value
-from kernrec.store.record_columns import PARTS, as_json, build, columns_of, names_of
+from kernrec.store.device_report import DeviceReport, as_json, build, column_names, columns_of, report_value
 from kernrec.util.light_dataclass import dataclass
 
 
@@ -47,7 +46,7 @@ class Tier(StrEnum):
     """How thoroughly a config was measured, the least thorough first."""
 
     SCREEN = "screen"
-    """Latency only."""
+    """Latency alone is measured."""
     COARSE = "coarse"
     """Latency, and energy over a short window."""
     FINAL = "final"
@@ -128,7 +127,7 @@ class CodeInfo:
     compiler: str | None = None
     compiler_flags: str | None = None
     registers: int | None = None
-    """Registers per thread."""
+    """Per thread."""
     smem_bytes: int | None = None
     """Shared memory per block, static and dynamic."""
     spill_bytes: int | None = None
@@ -136,7 +135,7 @@ class CodeInfo:
 
 @dataclass(frozen=True)
 class InputInfo:
-    """What the input tensors held."""
+    """The contents of the input tensors."""
 
     input_generator: str | None = None
     input_seed: int | None = None
@@ -156,11 +155,9 @@ class MeasuredDevice:
     cupy: str | None = None
     nvml: str | None = None
     power_limit_w: float | None = None
-    """None: the card's default."""
+    """None: the card's default. Of the clocks: not locked."""
     locked_sm_clock_hz: float | None = None
-    """None: not locked."""
     locked_memory_clock_hz: float | None = None
-    """None: not locked."""
     ecc: bool | None = None
     mig: bool | None = None
     """Whether this is a MIG slice of the card."""
@@ -187,12 +184,12 @@ class Measurement:
 
     @property
     def latency_s(self) -> float | None:
-        """Median latency in seconds."""
+        """Median latency."""
         return self.report.latency.latency_s
 
     @property
     def energy_j(self) -> float | None:
-        """Energy of one launch sequence in joules."""
+        """Energy of one launch sequence."""
         return self.report.energy.energy_j
 
     def columns(self) -> dict[str, Any]:
@@ -204,8 +201,8 @@ class Measurement:
         """A measurement from its columns by name; those left out are None.
 
         Args:
-            columns: as `columns` gives them; `problem` may also be a `Problem` or what its `as_dict` gave. Values are
-                checked when the measurement is added to a database.
+            columns: as `columns` gives them; `problem` may also be a `Problem` or the result of its `as_dict`. Values
+                are checked when the measurement is added to a database.
 
         Raises:
             UsageError: for an unknown column, and for a `config` or `problem` of another type.
@@ -219,19 +216,10 @@ class Measurement:
 
     def as_json(self) -> dict[str, Any]:
         """The columns that are not None, as values that JSON can hold; `from_columns` reads them back."""
-        return as_json(columns_of(self))
+        return as_json(self)
 
 
-PARTS[Measurement] = {
-    "identity": MeasurementIdentity,
-    "protocol": ProtocolInfo,
-    "origin": MeasurementOrigin,
-    "code": CodeInfo,
-    "inputs": InputInfo,
-    "device": MeasuredDevice,
-    "report": DeviceReport,
-}
-_NAMES = names_of(Measurement)
+_NAMES = column_names(Measurement)
 _REQUIRED = (
     "gpu", "kernel", "kernel_hash", "config", "problem", "protocol_version", "tier", "session", "measured_at", "outcome"
 )  # fmt: skip
@@ -250,3 +238,22 @@ def _value(name: str, value: Any) -> Any:
         except ValueError:
             return value
     return report_value(name, value)
+
+
+_OPEN_BLOCK_TEXT = "the run ended before the reference kernels were looked at again"
+_REPLAY_SUFFIX = " replay"
+
+
+def upgrade_columns(columns: Mapping[str, Any]) -> dict[str, Any]:
+    """The columns of a measurement from a journal or file of an earlier version, in the form of today.
+
+    Up to schema 3, an open block was told by the error text of a row that ran well, and a replay by the end of
+    `measured_by`. `db/schema/004_row_state.sql` does the same to databases.
+    """
+    upgraded = dict(columns)
+    if upgraded.get("outcome") == Outcome.OK and upgraded.get("error") == _OPEN_BLOCK_TEXT:
+        upgraded |= {"error": None, "block_open": True}
+    measured_by = str(upgraded.get("measured_by") or "")
+    if measured_by.startswith("kernrec ") and measured_by.endswith(_REPLAY_SUFFIX):
+        upgraded |= {"measured_by": measured_by.removesuffix(_REPLAY_SUFFIX), "replayed": True}
+    return upgraded

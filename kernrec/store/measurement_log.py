@@ -10,12 +10,78 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from kernrec.store.connection import quoted
-from kernrec.store.derived import with_derived
-from kernrec.store.evidence import Evidence, FailedConfig, MeasuredAnswer
+from kernrec.store.schema import with_derived
 from kernrec.util.light_dataclass import dataclass
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
+
+
+@dataclass(frozen=True)
+class MeasuredAnswer:
+    """The measured costs of one config on one GPU and problem, at one power limit and clock.
+
+    They are combined by the rule of `db/schema/views.sql`: of the newest protocol, in each session the rows of
+    the most thorough tier, their median; then the median over sessions. The 90 % intervals cover both the uncertainty
+    within a session and the differences between sessions; None if the only session states none. MIG slices count for
+    nothing.
+    """
+
+    kernel: str
+    kernel_hash: str
+    config: dict[str, int]
+    latency_s: float
+    energy_j: float | None
+    """None if energy was not measured."""
+    power_w: float | None
+    sessions: int
+    protocol_version: int
+    measured_at: datetime
+    """The latest, UTC."""
+    device: str | None
+    """Name given by the driver."""
+    power_limit_w: float | None
+    """None: the card's default. Of the clocks: not locked."""
+    locked_sm_clock_hz: float | None
+    locked_memory_clock_hz: float | None = None
+    latency_low_s: float | None = None
+    latency_high_s: float | None = None
+    energy_low_j: float | None = None
+    energy_high_j: float | None = None
+    measured_by: str | None = None
+    """The program that measured, or of an imported row the tool and who recorded it."""
+    replayed: bool = False
+    """Whether these are replayed rows, which count only where nothing was measured."""
+    signers: tuple[str, ...] = ()
+    """Of rows that were pulled: the public keys of who shared them; empty text for unsigned ones."""
+    database: str = ""
+    """The database of the stack that answered: `own`, the name of a remote, or a file."""
+
+
+@dataclass(frozen=True)
+class FailedConfig:
+    """A config that failed on one GPU and problem."""
+
+    kernel: str
+    kernel_hash: str
+    config: dict[str, int]
+    outcome: str
+    failed_at: datetime
+    """The latest, UTC."""
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """Everything that databases contain about one GPU and problem."""
+
+    measured: tuple[MeasuredAnswer, ...] = ()
+    """Of the requested kernels, fastest first."""
+    failed: tuple[FailedConfig, ...] = ()
+    """Configs of the requested kernels that failed and did not run well later; `incorrect` ones stay, because a race
+    does not show every time."""
+    foreign: tuple[MeasuredAnswer, ...] = ()
+    """Of all other kernels, the fastest config at each power limit and clock."""
+
 
 _Row = tuple[Any, ...]
 """kernel, kernel_hash, config as canonical JSON, then the other fields of `MeasuredAnswer` or `FailedConfig`."""
@@ -56,25 +122,18 @@ _FAILED_HERE = f"FROM db.measurement WHERE {_FAILED}"
 
 @dataclass(frozen=True, eq=False)
 class MeasurementLog:
-    """What one database contains about a GPU: by key of the problem, the rows of `answer`, and failures by outcome."""
+    """The rows of one database about a GPU by key of the problem: those of `answer`, and failures by outcome."""
 
     answers: Mapping[str, list[_Row]]
     failures: Mapping[str, list[_Row]]
 
 
 def read_log(
-    connection: "DuckDBPyConnection",
-    gpu: str,
-    problems: Sequence[str],
-    title: str = "",
-    signed: bool = False,
+    connection: "DuckDBPyConnection", gpu: str, problems: Sequence[str], title: str = "", signed: bool = False
 ) -> MeasurementLog:
-    """The log of a GPU and some problems.
+    """The log of a GPU of the catalog and of the problems of these keys.
 
     Args:
-        connection: with the file attached as `db`.
-        gpu: name of the catalog.
-        problems: their keys.
         title: how answers call the database.
         signed: whether its rows were pulled, so that it says who shared each.
     """
@@ -82,11 +141,11 @@ def read_log(
     if not ids:
         return MeasurementLog({}, {})
     # As constants they are applied while the log is scanned; a join would read the whole log.
-    where, values = f"gpu = $1 AND problem_id IN ({', '.join(quoted(name) for (name,) in ids)})", [gpu]
-    (failed,) = connection.execute(f"SELECT EXISTS ({_FAILED_HERE} AND {where})", values).fetchone() or (True,)
+    condition, values = f"gpu = $1 AND problem_id IN ({', '.join(quoted(name) for (name,) in ids)})", [gpu]
+    (failed,) = connection.execute(f"SELECT EXISTS ({_FAILED_HERE} AND {condition})", values).fetchone() or (True,)
 
     def rows_of(relation: str, query: str) -> list[_Row]:
-        return connection.execute(with_derived(relation, query, where), values).fetchall()
+        return connection.execute(with_derived(relation, query, condition), values).fetchall()
 
     signers: dict[_Row, tuple[str, ...]] = {}
     if signed:
@@ -100,7 +159,7 @@ def read_log(
 
 
 def evidence(logs: Sequence[MeasurementLog], kernels: Iterable[str], problem_key: str) -> Evidence:
-    """What the logs of several databases contain about a problem.
+    """The evidence of several databases about a problem.
 
     The answer of the first database that has one counts; a replayed answer only if no database has a measured one.
     """
@@ -116,7 +175,7 @@ def evidence(logs: Sequence[MeasurementLog], kernels: Iterable[str], problem_key
                 config_key = (*row[:3], *row[_LIMITS])
                 if config_key not in answers or answers[config_key][_REPLAYED] > row[_REPLAYED]:
                     answers[config_key] = row
-            elif (limits := row[_LIMITS]) not in foreign or _before(row, foreign[limits]):
+            elif (limits := row[_LIMITS]) not in foreign or _rank(row) < _rank(foreign[limits]):
                 foreign[limits] = row
         failures += [row for row in log.failures.get(problem_key, ()) if row[0] in names]
     ran_well: dict[_Row, datetime] = {}
@@ -131,8 +190,8 @@ def evidence(logs: Sequence[MeasurementLog], kernels: Iterable[str], problem_key
     )
 
 
-def _before(row: _Row, other: _Row) -> bool:
-    return (row[_REPLAYED], row[_LATENCY]) < (other[_REPLAYED], other[_LATENCY])
+def _rank(row: _Row) -> tuple[bool, float]:
+    return row[_REPLAYED], row[_LATENCY]
 
 
 def _latency(row: _Row) -> float:
@@ -151,3 +210,19 @@ def _with_config(rows: Sequence[_Row]) -> Iterable[_Row]:
     # One text for all configs: calling the parser costs more than parsing a config.
     configs = json.loads(f"[{','.join(row[2] for row in rows)}]")
     return ((*row[:2], config, *row[3:]) for row, config in zip(rows, configs, strict=True))
+
+
+RETRACTED = "SELECT count(*) FROM db.measurement SEMI JOIN db.retraction USING (measurement_id)"
+"""The number of measurements that were taken back."""
+
+
+@dataclass(frozen=True)
+class DatabaseContents:
+    """Summary of a database: enough to know which questions it can answer."""
+
+    measurements: int
+    """Rows of its log, without those that were taken back."""
+    profiled: frozenset[tuple[str, str, int]]
+    """(kernel, hash, architecture) with profiles."""
+    problems: tuple[tuple[str, str], ...]
+    """(op, key) of its problems."""

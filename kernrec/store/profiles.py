@@ -1,7 +1,7 @@
 """Static profiles as rows to store and as arrays to compute with, in Parquet files and in databases.
 
-Shipped profiles are one Parquet file per kernel, sorted by architecture. What a query reads of a file is cached as
-arrays: importing DuckDB, which reads Parquet, takes longer than all the rest of a query.
+Shipped profiles are one Parquet file per kernel, sorted by architecture. The rows that a query reads of a file are
+cached as arrays: importing DuckDB, which reads Parquet, takes longer than all the rest of a query.
 """
 
 import json
@@ -17,8 +17,8 @@ from kernrec import paths
 from kernrec.errors import UsageError
 from kernrec.store.connection import connect_memory, exchange_folder, one_line, parquet_rows, quoted
 from kernrec.store.identity import canonical_json, content_hash
-from kernrec.store.migrations import migrate
 from kernrec.store.rows import Row, as_dicts, insert
+from kernrec.store.schema import migrate
 from kernrec.util.cache import CacheEntry, cached
 from kernrec.util.light_dataclass import dataclass
 
@@ -77,13 +77,10 @@ class ProfileTable:
     variant_keys: tuple[str, ...]
     """(rows,), ascending."""
     registers: np.ndarray
-    """int64 (rows,), per thread."""
+    """int64 (rows,), per thread; the sizes too."""
     spill_bytes: np.ndarray
-    """int64 (rows,)."""
     stack_bytes: np.ndarray
-    """int64 (rows,)."""
     static_smem_bytes: np.ndarray
-    """int64 (rows,)."""
     metrics: tuple[str, ...]
     terms: tuple[str, ...]
     counts: np.ndarray
@@ -99,8 +96,8 @@ def shipped_profiles(kernel: str, kernel_hash: str, sm: int) -> dict[int, Profil
         return {}
     facts, arrays = cached(
         f"{kernel}.sm_{sm}.profiles",
-        f"{_KEPT_FORM} {kernel_hash}\n".encode() + content,
-        lambda: _as_kept(read_profiles(path, kernel, kernel_hash, sm)),
+        f"{_CACHE_FORM} {kernel_hash}\n".encode() + content,
+        lambda: _cache_entry(read_profiles(path, kernel, kernel_hash, sm)),
     )
     tables = {}
     for table in facts["tables"]:
@@ -112,11 +109,11 @@ def shipped_profiles(kernel: str, kernel_hash: str, sm: int) -> dict[int, Profil
     return tables
 
 
-_KEPT_FORM = 2
+_CACHE_FORM = 2
 _ARRAYS = ("registers", "spill_bytes", "stack_bytes", "static_smem_bytes", "counts")
 
 
-def _as_kept(tables: Mapping[int, ProfileTable]) -> CacheEntry:
+def _cache_entry(tables: Mapping[int, ProfileTable]) -> CacheEntry:
     return (
         {"tables": [{k: v for k, v in vars(table).items() if k not in _ARRAYS} for table in tables.values()]},
         {f"{name}.{launch}": getattr(table, name) for launch, table in tables.items() for name in _ARRAYS},
@@ -177,14 +174,8 @@ def query_profiles(
 ) -> dict[int, ProfileTable]:
     """The profiles in a table as arrays, by launch.
 
-    If a variant was profiled with several compilers, the newest compiler's profile is taken.
-
-    Args:
-        connection: to query.
-        source: a table name or function.
-        kernel: name of the kernel.
-        kernel_hash: hash of its source.
-        sm: architecture.
+    If a variant was profiled with several compilers, the newest compiler's profile is taken. `source` is a table or a
+    function in SQL.
     """
     chosen = f"FROM {source} WHERE sm = $1 AND kernel_hash = $2 AND kernel = $3"
     values = [sm, kernel_hash, kernel]

@@ -1,50 +1,157 @@
-"""The process that reads a stranger's file: started, waited for, and how it ended said in one line.
+"""Files of strangers are read by a process of its own, with limits.
 
-    parent: a request -> child with limits (`kernrec.store.intake.read_file`): open, check -> parent: what it prints
+    parent: a request -> child (`kernrec.store.intake.read_file`): open, check every row -> parent: its answer
 
-A file that makes DuckDB crash, hang or take all memory costs the child, and its user one line.
+A malformed file can crash DuckDB, and its rows may be false. A file that makes DuckDB crash, hang or take all memory
+costs the child, and its user one line.
+
+A query opens its database in its own process. So the file is first checked by a child; once is enough: a mark in the
+cache identifies the file, by device, inode, size and the times of its last change, of which nobody but the superuser
+can set `st_ctime`. A file that kernrec itself wrote and closed gets the mark at once. Looking for the mark costs two
+calls of `stat` and one small file.
 """
 
 import json
-import signal
-import subprocess
+import math
+import os
 import sys
-import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+from kernrec import paths
 from kernrec.errors import UsageError
-from kernrec.store.reader_limits import Limits
-from kernrec.util.process import kill_group, module_environment, own_group
+from kernrec.util.atomic_write import write_whole
+from kernrec.util.light_dataclass import dataclass
+from kernrec.util.scratch import scratch_folder
 
+_CHECKS = 1
+"""Version of the checks: files that passed only earlier ones are checked again."""
 READER = "kernrec.store.intake.read_file"
 """The module that reads databases and segments."""
+
+
+def file_state(path: Path) -> str:
+    """The identity of a file's present content, with that of DuckDB's log beside it; empty if there is no file."""
+    texts = []
+    for name in (path, f"{path}.wal"):
+        try:
+            seen = os.stat(name)
+        except OSError:
+            texts.append("")
+        else:
+            texts.append(f"{seen.st_dev} {seen.st_ino} {seen.st_size} {seen.st_mtime_ns} {seen.st_ctime_ns}")
+    return f"{_CHECKS}\n{texts[0]}\n{texts[1]}" if texts[0] else ""
+
+
+def was_checked(path: Path, state: str) -> bool:
+    """Whether the file at `path` was in this state when it was last marked."""
+    try:
+        return _mark(path).read_text(encoding="ascii") == state
+    except (OSError, ValueError):
+        return False
+
+
+def mark_checked(path: Path, state: str) -> None:
+    """Mark a file in this state; a cache that cannot be written is no error, and a home is not made."""
+    if not state or not paths.cache().parent.parent.is_dir():
+        return
+    with suppress(OSError):
+        mark = _mark(path)
+        mark.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(mark, state.encode("ascii"))
+
+
+def _mark(path: Path) -> Path:
+    return paths.cache() / "checked" / sha256(os.path.realpath(path).encode("utf-8", "surrogateescape")).hexdigest()
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Limits of the process that reads a file, in proportion to the file."""
+
+    cpu_s: float
+    wall_s: float
+    database_bytes: int
+    """Memory that DuckDB uses before it goes to temporary files."""
+    address_bytes: int
+    """Address space of the process."""
+    file_bytes: int
+    """The largest file that it may write."""
+    rows: int
+    """Rows of one table. A key is a hash, so a row cannot take less than the 8 bytes of one."""
+    threads: int = 1
+    """That DuckDB works with; the CPU time is that of all."""
+
+    @classmethod
+    def of(cls, size: int) -> "Limits":
+        """The limits for a file of `size` bytes.
+
+        Checking 30,000 rows of 9.7 MB took 1.7 s of CPU time, 0.2 s per MiB (`tools/bench_store.py`).
+        """
+        cpu_s = 20 + 1.5 * size / 2**20
+        return cls(
+            cpu_s=cpu_s,
+            wall_s=60 + 10 * cpu_s,  # other processes may have the processor
+            database_bytes=min(2**30, 2**28 + 4 * size),
+            address_bytes=2**32,
+            file_bytes=2**26 + 16 * size,
+            rows=1000 + size // 8,
+            # A thread pays for 16 MiB of rows.
+            threads=max(1, min(8, os.cpu_count() or 1, size // 2**24)),
+        )
+
+    def apply(self) -> None:
+        """Limit this process; on Windows only the time is limited, by the parent."""
+        if sys.platform == "win32":
+            return
+        import resource
+
+        cpu_s = math.ceil(self.cpu_s)
+        for name, soft in (
+            ("RLIMIT_CPU", cpu_s),
+            ("RLIMIT_AS", self.address_bytes),
+            ("RLIMIT_FSIZE", self.file_bytes),
+            ("RLIMIT_CORE", 0),
+        ):
+            if (limit := getattr(resource, name, None)) is None:
+                continue
+            _, hard = resource.getrlimit(limit)
+            allowed = soft if hard == resource.RLIM_INFINITY else min(soft, hard)
+            with suppress(ValueError, OSError):  # macOS knows the address space but does not limit it
+                resource.setrlimit(limit, (allowed, hard))
 
 
 def read_apart(
     task: str, request: Mapping[str, Any], title: str, size: int, folder: Path, reader: str = READER
 ) -> dict[str, Any]:
-    """Have a child do what a request asks for.
+    """Have a child do a task.
 
     Args:
         task: one of the reader's.
-        request: what the task takes.
-        title: what messages call the file.
+        request: the task's arguments.
+        title: how messages call the file.
         size: its bytes, in proportion to which the child is limited.
         folder: private to this program; only the child writes to it.
         reader: the module that is run as the child.
 
     Returns:
-        What the child found.
+        The child's answer.
 
     Raises:
         UsageError: if the file is refused, or its reader ends without an answer.
     """
+    import subprocess  # what a query of a checked file need not wait for
+    import tempfile
+
+    from kernrec.util.process import kill_group, module_environment, own_group
+
     limits = Limits.of(size)
-    asked_for = {"task": task, "title": title, "folder": str(folder), "limits": limits.as_dict(), **request}
+    whole = {"task": task, "title": title, "folder": str(folder), "limits": vars(limits), **request}
     with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as question:
-        question.write(json.dumps(asked_for).encode())
+        question.write(json.dumps(whole).encode())
         question.seek(0)
         process = subprocess.Popen(
             [sys.executable, "-m", reader],
@@ -66,6 +173,8 @@ def read_apart(
 
 
 def _answer(title: str, status: int, output: bytes, limits: Limits) -> dict[str, Any]:
+    import signal
+
     try:
         done = json.loads(output.splitlines()[-1])
     except (ValueError, IndexError):
@@ -80,3 +189,68 @@ def _answer(title: str, status: int, output: bytes, limits: Limits) -> dict[str,
         raise UsageError(f"{title} holds more than a file of its size may")
     how = f"signal {-status}" if status < 0 else f"exit status {status}"
     raise UsageError(f"{title} cannot be read: it makes its reader crash ({how})")
+
+
+def check_database(path: Path, rows: bool) -> None:
+    """Raise `UsageError` if a database should not be opened by this process; `rows`: also for a row of it."""
+    with scratch_folder() as folder:
+        _read_file("check", path, folder, rows=rows)
+
+
+def checked_database(path: Path, folder: Path) -> dict[str, int]:
+    """Read a stranger's database; the rows, every one checked, are in the folder as `exchange.add_rows` takes them.
+
+    Args:
+        path: of the file.
+        folder: private to this program; only the child writes to it.
+
+    Returns:
+        How many rows each table has.
+
+    Raises:
+        UsageError: if the file cannot be read, or its rows cannot be taken.
+    """
+    if path.is_dir():
+        raise UsageError(f"{path.absolute()} is a folder, not a database")
+    return _read_file("database", path, folder)
+
+
+def checked_table(path: Path, folder: Path, most_rows: int) -> Path:
+    """Read a stranger's Parquet file of any columns and at most `most_rows`; returns a plain file of it in a folder."""
+    _read_file("table", path, folder, most_rows=most_rows)
+    return folder / "table.parquet"
+
+
+def checked_segments(files: Mapping[str, Sequence[Path]], folder: Path, title: str) -> dict[str, int]:
+    """Read a stranger's Parquet files, as `checked_database` reads a database.
+
+    Args:
+        files: by table; in a folder that nobody else writes to.
+        folder: private to this program, for `<table>.parquet`.
+        title: how messages call the files.
+    """
+    return _read_segments("segments", files, folder, title)
+
+
+def check_own_segments(files: Mapping[str, Sequence[Path]], title: str) -> None:
+    """Refuse Parquet files that others would refuse; this program has written them just now, so their keys are right.
+
+    The arguments are those of `checked_segments`.
+    """
+    with scratch_folder() as folder:
+        _read_segments("own segments", files, folder, title)
+
+
+def _read_file(task: str, path: Path, folder: Path, **request: object) -> dict[str, Any]:
+    path = path.absolute()
+    try:
+        size = path.stat().st_size
+    except OSError:
+        raise UsageError(f"there is no database at {path}") from None
+    return read_apart(task, {"path": str(path), **request}, str(path), size, folder)
+
+
+def _read_segments(task: str, files: Mapping[str, Sequence[Path]], folder: Path, title: str) -> dict[str, Any]:
+    size = sum(file.stat().st_size for names in files.values() for file in names)
+    segments = {table: [str(file.absolute()) for file in names] for table, names in files.items()}
+    return read_apart(task, {"segments": segments}, title, size, folder)

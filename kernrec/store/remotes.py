@@ -9,13 +9,13 @@ from pathlib import Path
 
 from kernrec import paths
 from kernrec.errors import UsageError, unknown
-from kernrec.store.trust import read_settings, write_settings
+from kernrec.store.keys import read_settings, write_settings
 from kernrec.util.light_dataclass import dataclass
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,40}")
 _SETTINGS = "remotes.json"
 OWN = "own"
-"""What answers call the user's own database."""
+"""The name of the user's own database in answers."""
 _TAKEN = (OWN, "shipped")
 
 
@@ -29,7 +29,7 @@ class Remote:
 
     @property
     def folder(self) -> Path:
-        """Where what was pulled is; it may not exist."""
+        """The folder of what was pulled; it may not exist."""
         return paths.remotes() / self.name
 
     @property
@@ -48,18 +48,18 @@ def remotes() -> list[Remote]:
 
 def remote_named(name: str) -> Remote:
     """The remote of this name; raises `UsageError` if there is none."""
-    known = {remote.name: remote for remote in remotes()}
-    if name not in known:
-        raise unknown("remote", name, known, "kernrec db remote list")
-    return known[name]
+    by_name = {remote.name: remote for remote in remotes()}
+    if name not in by_name:
+        raise unknown("remote", name, by_name, "kernrec db remote list")
+    return by_name[name]
 
 
 def add_remote(remote: Remote) -> None:
     """Add a remote as the last one."""
-    known = remotes()
-    if _checked(remote.name) in [other.name for other in known]:
+    others = remotes()
+    if _checked(remote.name) in [other.name for other in others]:
         raise UsageError(f"there is a remote {remote.name} already (`kernrec db remote list`)")
-    _write([*known, remote])
+    _write([*others, remote])
 
 
 def remove_remote(name: str) -> Remote:

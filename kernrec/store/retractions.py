@@ -3,8 +3,9 @@
 Each is a row of the table `retraction` that names a measurement by its key, and is signed by who takes it back. A key
 is a hash of all columns, also of those that never leave a machine in that form (`kernrec.store.share.privacy`): only
 who was given a row can name it. A retraction that comes with a file of somebody else is added if its signer is trusted;
-another is left, and named. So merging databases is a set union of retractions, too. One without a signature holds for
-its database alone: its user has no key, or the signature is that of a remote's log (`kernrec.store.share.copies`).
+another is left, and a note says so. So merging databases is a set union of retractions, too. One without a signature
+holds for its database alone: its user has no key, or the signature is that of a remote's log
+(`kernrec.store.share.retract`).
 """
 
 from collections.abc import Iterable
@@ -14,12 +15,11 @@ from typing import Any
 
 from kernrec.errors import UsageError
 from kernrec.store.connection import quoted
-from kernrec.store.contents import RETRACTED
 from kernrec.store.database import Database
 from kernrec.store.identity import canonical_json
+from kernrec.store.keys import Signer, fits, own_key, signer_name, trusted
+from kernrec.store.measurement_log import RETRACTED
 from kernrec.store.rows import Row
-from kernrec.store.signature import Signer, fits
-from kernrec.store.trust import own_key, signer_name, trusted
 from kernrec.util.human import counted
 
 _SIGNED = ("measurement_id", "reason", "signer", "retracted_at")
@@ -27,12 +27,9 @@ _BATCH = 1000
 
 
 def retraction_rows(keys: Iterable[str], reason: str, signer: Signer | None) -> list[Row]:
-    """Rows of the table `retraction` that take measurements back now.
+    """Rows of the table `retraction` that take the measurements of these keys back now.
 
-    Args:
-        keys: of the measurements.
-        reason: one line for whoever reads the log.
-        signer: who takes them back; None: the rows hold for this database alone, others do not believe them.
+    signer: who takes them back; None: the rows hold for this database alone, others do not believe them.
     """
     moment = datetime.now(UTC).replace(microsecond=0, tzinfo=None)
     rows: list[Row] = []
@@ -51,7 +48,7 @@ def leave_unbelieved(database: Database, folder: Path) -> list[str]:
         folder: `<table>.parquet` files of rows that were checked (`Database.add_from`).
 
     Returns:
-        A line about what was left, if anything was.
+        A line about each kind of retraction that was left.
 
     Raises:
         UsageError: if a retraction is not signed by whom it names.
@@ -92,7 +89,7 @@ def retracted(database: Database) -> int:
     return int(count)
 
 
-def log(database: Database) -> list[dict[str, Any]]:
+def retraction_log(database: Database) -> list[dict[str, Any]]:
     """Who took back how many measurements of a database, when and why; the oldest first."""
     names = ("retracted_at", "signer", "reason", "measurements")
     query = (

@@ -7,8 +7,8 @@
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from kernrec.store.migrations import layout_of
 from kernrec.store.rows import KEY_DIGITS, as_dicts, row_key
+from kernrec.store.schema import layout_of
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
@@ -17,12 +17,7 @@ _BATCH = 1000
 
 
 def key_expression(table: str, kinds: Mapping[str, str]) -> str:
-    """The key of a row of `table` as SQL.
-
-    Args:
-        table: its name, which is a part of what is hashed.
-        kinds: its columns with their types; the first is the key.
-    """
+    """The key of a row of `table`, whose name is hashed too, as SQL; `kinds`: its columns, the key first, by type."""
     _, *names = kinds
     required = layout_of().required[table]
     before, after = [], []
@@ -65,12 +60,11 @@ def used_columns(connection: "DuckDBPyConnection", source: str, kinds: Mapping[s
 
     Args:
         connection: to query.
-        source: where the rows are, in SQL.
+        source: a table or other source of the rows, in SQL.
         kinds: the columns with their types.
     """
     columns = ", ".join(f'count("{name}")' for name in kinds)
-    row = connection.execute(f"SELECT count(*), {columns} FROM {source}").fetchone()
-    total, *counts = row or (0, *kinds)
+    ((total, *counts),) = connection.execute(f"SELECT count(*), {columns} FROM {source}").fetchall()
     return {
         name: kind
         for number, ((name, kind), count) in enumerate(zip(kinds.items(), counts, strict=True))
@@ -83,11 +77,7 @@ def wrong_keys(
 ) -> Iterator[tuple[str, str]]:
     """(key as stored, key of the content) of each row whose key is not the hash of its content.
 
-    Args:
-        connection: to query.
-        table: the name of the table.
-        source: where its rows are, in SQL.
-        kinds: its columns with their types; those that are NULL in all rows (`used_columns`) may be left out.
+    The arguments are as for `used_columns`; columns that are NULL in all rows may be left out of `kinds`.
     """
     key = next(iter(kinds))
     cursor = connection.cursor()

@@ -35,9 +35,8 @@ def insert(connection: "DuckDBPyConnection", table: str, rows: Iterable[Row]) ->
     filled: dict[str, list[object]] = {name: [] for name in kinds}
     new: set[str] = set()
     for row in rows:
-        for name in row:
-            if name not in names:
-                raise unknown(f"column of {table}", name, names)
+        if wrong := [name for name in row if name not in names]:
+            raise unknown(f"column of {table}", wrong[0], names)
         values = {name: _value(table, name, kinds[name], row.get(name)) for name in names}
         keys.append(row_key(table, values))
         if keys[-1] in new:
@@ -48,8 +47,8 @@ def insert(connection: "DuckDBPyConnection", table: str, rows: Iterable[Row]) ->
             filled[name].append(value)
     # Whole columns as parameters of one statement, which is much faster than a statement per row.
     side_by_side = ", ".join(f'unnest(${i}::{kind}[]) AS "{name}"' for i, (name, kind) in enumerate(kinds.items(), 1))
-    known = f"ANTI JOIN db.{table} AS known USING ({key})"
-    connection.execute(f"INSERT INTO db.{table} BY NAME FROM (SELECT {side_by_side}) {known}", list(filled.values()))
+    lacking = f"(SELECT {side_by_side}) ANTI JOIN db.{table} AS stored USING ({key})"
+    connection.execute(f"INSERT INTO db.{table} BY NAME FROM {lacking}", list(filled.values()))
     return keys
 
 

@@ -11,11 +11,9 @@ from itertools import chain, islice
 from pathlib import Path
 
 from kernrec import paths
-from kernrec.store.contents import DatabaseContents
 from kernrec.store.database import Database
-from kernrec.store.evidence import Evidence
 from kernrec.store.identity import content_hash
-from kernrec.store.measurement_log import MeasurementLog, evidence
+from kernrec.store.measurement_log import DatabaseContents, Evidence, MeasurementLog, evidence
 from kernrec.store.profiles import ProfileTable, shipped_profiles
 from kernrec.store.remotes import OWN, pulled_databases
 
@@ -90,9 +88,9 @@ class Stack:
         return shipped_profiles(kernel, kernel_hash, sm)
 
     def evidence(self, gpu: str, op: str, kernels: Iterable[str], problem_key: str) -> Evidence:
-        """What all databases contain about a GPU and problem: measurements of these kernels, failures, faster others.
+        """Evidence of all databases about a GPU and problem: measurements of these kernels, failures, faster others.
 
-        For each config, power limit and clock the first database that has it counts. What was read of a problem answers
+        For each config, power limit and clock the first database that has it counts. The log of a problem is read once,
         until a file changes. Reading takes along the op's next problems, as many as the square of the queries about the
         op so far: one query reads one problem, and a thousand open the files a few times.
         """

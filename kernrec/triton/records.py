@@ -17,7 +17,6 @@ from kernrec.kernel import Kernel
 from kernrec.recommender.request import Objective
 from kernrec.store import Database
 from kernrec.store.device_report import DeviceReport, EnergyReport, LatencyReport
-from kernrec.store.kernel_rows import remember
 from kernrec.store.measurement import (
     CodeInfo,
     MeasuredDevice,
@@ -139,5 +138,5 @@ def keep(trial: Trial, machine: "Machine", compiler: str) -> None:
         for config, result in trial.results
     ]
     with Database.open(paths.user_database(), read_only=False, create=True) as database:
-        remember(database, kernel, problem)
+        database.add_kernel(kernel, problem)
         database.add_measurements(rows)

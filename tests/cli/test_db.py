@@ -8,7 +8,7 @@ import pytest
 
 from kernrec.cli.app import run
 from kernrec.store import Database
-from kernrec.store.migrations import migrations
+from kernrec.store.schema import migrations
 from tests.helpers.sharing import measurement
 
 CACHE = """{"device_name": "NVIDIA GeForce RTX 3090", "kernel_name": "theirs", "problem_size": [64],

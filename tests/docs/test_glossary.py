@@ -12,7 +12,7 @@ from kernrec.model.prior.launch_time import RESOURCES
 from kernrec.ptx.analysis import issue_cost, machine_cost
 from kernrec.recommender import Objective
 from kernrec.recommender.explain.breakdown import _PARTS
-from kernrec.store.migrations import migrations
+from kernrec.store.schema import migrations
 from kernrec.training.evaluate_models import METHODS
 from tests.helpers.paths import ROOT
 

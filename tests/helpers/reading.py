@@ -8,14 +8,13 @@ from typing import Any
 from unittest.mock import patch
 
 from kernrec.errors import UsageError
-from kernrec.store.reader import READER
-from kernrec.store.reader_limits import Limits
+from kernrec.store.reader import READER, Limits
 
 
 def read_here(
     task: str, request: Mapping[str, Any], title: str, size: int, folder: Path, reader: str = READER
 ) -> dict[str, Any]:
-    """What `kernrec.store.reader.read_apart` does."""
+    """The answer of `kernrec.store.reader.read_apart`."""
     request = {"task": task, "title": title, "folder": str(folder), **request}
     done = import_module(reader).answer(request, Limits.of(size))
     if "refused" in done:
@@ -26,8 +25,5 @@ def read_here(
 @contextmanager
 def reading_here() -> Iterator[None]:
     """While the context lasts, no process is started to read databases and segments."""
-    with (
-        patch("kernrec.store.reader.read_apart", read_here),
-        patch("kernrec.store.intake.checked_rows.read_apart", read_here),
-    ):
+    with patch("kernrec.store.reader.read_apart", read_here):
         yield

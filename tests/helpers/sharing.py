@@ -12,13 +12,12 @@ from unittest.mock import patch
 from kernrec import paths
 from kernrec.op import find_op
 from kernrec.store import Database
+from kernrec.store.keys import Signer, key_file, make_own_key
 from kernrec.store.measurement import Measurement
 from kernrec.store.remotes import Remote
+from kernrec.store.share.outgoing import Selection
 from kernrec.store.share.pull import PullReport, pull
 from kernrec.store.share.push import push
-from kernrec.store.share.segments import Selection
-from kernrec.store.signature import Signer, own_public_key
-from kernrec.store.trust import key_file
 from tests.helpers.process import environment
 
 PROBLEM = find_op("matmul").problem(m=64, n=32, k=16)
@@ -72,7 +71,7 @@ class Person:
     def key(self) -> str:
         """Their public key."""
         with self.at_work():
-            return own_public_key()
+            return make_own_key()
 
     def measure(self, rows: Sequence[Measurement]) -> None:
         """Add measurements to their database."""

@@ -18,7 +18,6 @@ from kernrec.page.report import of_point
 from kernrec.page.subject import Subject
 from kernrec.recommender import Recommender
 from kernrec.store import Database
-from kernrec.store.kernel_rows import remember
 
 ASKED = {"gpu": "rtx4090", "op": "matmul", "dtype": "f32", "layout": "nn", "shape": "m=256,n=512,k=256", "clocks": "1"}
 
@@ -104,7 +103,7 @@ def test_kernels_of_a_users_database_are_offered_with_the_shape_of_their_spec(tm
     kernel, _ = load_spec(examples / "blur.toml", examples / "blur.cu")
     path = tmp_path / "own.duckdb"
     with Database.open(path, read_only=False, create=True) as database:
-        remember(database, kernel, kernel.definition.problem(width=64, height=64))
+        database.add_kernel(kernel, kernel.definition.problem(width=64, height=64))
     (offered,) = Answers(Recommender(databases=[path])).options()["kernels"]
     assert offered["layers"][0]["kernel"] == "blur"
     assert offered["layers"][0]["shape"].startswith("width=")

@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from kernrec.errors import UsageError
 from kernrec.op import find_op
 from kernrec.store import Database
-from kernrec.store.add_rows import add_rows
 from kernrec.store.connection import exchange_folder
+from kernrec.store.exchange import add_rows
 from kernrec.store.intake import merge
 from kernrec.store.intake.read_file import read_database
 from kernrec.store.measurement import Measurement
-from kernrec.store.reader_limits import Limits
+from kernrec.store.reader import Limits
 from kernrec.store.retractions import retraction_rows
 from tests.helpers.sharing import measurement
 

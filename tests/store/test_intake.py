@@ -19,13 +19,12 @@ from kernrec.op import find_op
 from kernrec.store import Database
 from kernrec.store.connection import connect_memory
 from kernrec.store.intake import merge
-from kernrec.store.intake.checked_rows import checked_rows
 from kernrec.store.intake.read_file import read_database
 from kernrec.store.measurement import Measurement
-from kernrec.store.migrations import migrate
-from kernrec.store.reader_limits import Limits
+from kernrec.store.reader import Limits, checked_database
 from kernrec.store.row_hash import key_expression
 from kernrec.store.rows import columns, insert
+from kernrec.store.schema import migrate
 from tests.helpers.process import environment
 
 GPU, KERNEL = "h200-sxm", "matmul_simt"
@@ -346,7 +345,7 @@ def test_damaged_files_are_one_line_each(honest: Path, tmp_path: Path) -> None:
         folder.mkdir()
         message = ""
         try:
-            assert checked_rows(path, folder)["measurement"] == 2
+            assert checked_database(path, folder)["measurement"] == 2
         except UsageError as error:
             message = str(error)
         assert "\n" not in message
@@ -389,9 +388,9 @@ def test_where_duckdb_spells_a_value_in_another_way_python_decides() -> None:
 KILLED_WHILE_IT_ADDS = """
 import os, signal, sys
 from pathlib import Path
-from kernrec.store import Database, database
+from kernrec.store import Database, exchange
 from kernrec.store.intake import merge
-database.add_rows = lambda *_: os.kill(os.getpid(), getattr(signal, "SIGKILL", signal.SIGTERM))
+exchange.add_rows = lambda *_: os.kill(os.getpid(), getattr(signal, "SIGKILL", signal.SIGTERM))
 with Database.memory() as own:
     merge(own, Path(sys.argv[1]))
 """

@@ -11,7 +11,6 @@ from kernrec.errors import UsageError
 from kernrec.op import find_op
 from kernrec.store import Database
 from kernrec.store.device_report import CardState, DeviceReport, EnergyReport, LatencyReport, NumericCheck
-from kernrec.store.earlier_rows import upgrade_columns
 from kernrec.store.intake import merge
 from kernrec.store.measurement import (
     CodeInfo,
@@ -24,8 +23,9 @@ from kernrec.store.measurement import (
     ProblemRecord,
     ProtocolInfo,
     Tier,
+    upgrade_columns,
 )
-from kernrec.store.migrations import migrations
+from kernrec.store.schema import migrations
 
 PROBLEM = find_op("matmul").problem(m=64, n=32, k=16)
 positive = st.floats(1e-6, 1e3)
@@ -140,8 +140,7 @@ def old_database(tmp_path, monkeypatch, row):
     """A database of schema 3 with rows as its kernrec wrote them; and what its views answered."""
     path = tmp_path / "old.duckdb"
     with monkeypatch.context() as patch:
-        for module in ("migrations", "database"):
-            patch.setattr(f"kernrec.store.{module}.migrations", lambda: migrations()[:3])
+        patch.setattr("kernrec.store.schema.migrations", lambda: migrations()[:3])
         with Database.open(path, read_only=False, create=True) as database:
             rows = [row(**given) for given in VARIETY]
             configs = database.add("config", [{"kernel": r["kernel"], "tunables": r.pop("config")} for r in rows])

@@ -7,11 +7,11 @@ import duckdb
 import pytest
 
 from kernrec.errors import UsageError
-from kernrec.store import Database, layout
+from kernrec.store import Database, schema
 from kernrec.store.connection import connect_memory
 from kernrec.store.intake import merge
 from kernrec.store.measurement import Measurement
-from kernrec.store.migrations import Migration, migrate, migrations, schema_version
+from kernrec.store.schema import Migration, migrate, migrations, schema_version
 
 
 def test_the_steps_are_numbered_from_one_without_a_gap():
@@ -30,10 +30,10 @@ def test_every_step_is_recorded():
 def test_a_step_that_fails_leaves_nothing_behind(monkeypatch):
     connection = connect_memory()
     bad = (Migration(1, "bad", "CREATE TABLE half (a INTEGER); SELECT * FROM nowhere;"),)
-    monkeypatch.setattr("kernrec.store.migrations.migrations", lambda: bad)
+    monkeypatch.setattr("kernrec.store.schema.migrations", lambda: bad)
     with pytest.raises(duckdb.Error):
         migrate(connection, 0)
-    assert layout.tables(connection) == {}
+    assert schema.tables(connection) == {}
 
 
 @pytest.fixture
@@ -43,8 +43,7 @@ def outdated(tmp_path, monkeypatch, row):
     with Database.open(path, read_only=False, create=True) as database:
         keys = database.add_measurements(map(Measurement.from_columns, [row()]))
     more = (*migrations(), Migration(len(migrations()) + 1, "more", "ALTER TABLE measurement ADD COLUMN mood VARCHAR"))
-    for module in ("migrations", "database"):
-        monkeypatch.setattr(f"kernrec.store.{module}.migrations", lambda: more)
+    monkeypatch.setattr("kernrec.store.schema.migrations", lambda: more)
     return path, keys
 
 
@@ -66,8 +65,7 @@ def test_an_older_schema_is_brought_up_to_date_when_opened(outdated, read_only, 
 def test_merging_takes_the_rows_of_an_older_schema_and_leaves_it_as_it_is(tmp_path, monkeypatch, row):
     path, older = tmp_path / "older.duckdb", migrations()[:4]
     with monkeypatch.context() as patch:
-        for module in ("migrations", "database"):
-            patch.setattr(f"kernrec.store.{module}.migrations", lambda: older)
+        patch.setattr("kernrec.store.schema.migrations", lambda: older)
         with Database.open(path, read_only=False, create=True) as database:
             keys = database.add_measurements(map(Measurement.from_columns, [row()]))
             assert database.schema == 4

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from kernrec.errors import UsageError
-from kernrec.store import Database, new_file
-from kernrec.store.migrations import migrations
+from kernrec.store import Database, schema
+from kernrec.store.schema import migrations
 from tests.helpers.process import environment
 from tests.helpers.sharing import measurement
 
@@ -23,10 +23,10 @@ POSIX = pytest.mark.skipif(os.name == "nt", reason="needs fork and limits of a f
 KILLED_AT_EACH_LINE = """
 import os, signal, sys
 from pathlib import Path
-from kernrec.store import new_file
+from kernrec.store import schema
 
 folder = Path(sys.argv[1])
-new_file.make(folder / "whole")  # what the others copy is made once
+schema.make_file(folder / "whole")  # what the others copy is made once
 whole = (folder / "whole").read_bytes()
 (folder / "whole").unlink()
 
@@ -34,7 +34,7 @@ def killed_at(number, path):
     left = number
     def trace(frame, event, _):
         nonlocal left
-        if frame.f_code.co_filename != new_file.__file__:
+        if frame.f_code.co_filename != schema.__file__:
             return None
         if event == "line":
             left -= 1
@@ -42,7 +42,7 @@ def killed_at(number, path):
                 os.kill(os.getpid(), signal.SIGKILL)
         return trace
     sys.settrace(trace)
-    new_file.make(path)
+    schema.make_file(path)
     os._exit(0)
 
 for number in range(1, 1000):
@@ -52,7 +52,7 @@ for number in range(1, 1000):
     status = os.waitpid(child, 0)[1]
     left = "nothing" if not path.exists() else "whole" if path.read_bytes() == whole else "half"
     if left == "nothing":  # what was left beside it is in nobody's way
-        new_file.make(path)
+        schema.make_file(path)
         assert path.read_bytes() == whole
     print(os.waitstatus_to_exitcode(status), left)
     if status == 0:
@@ -63,10 +63,10 @@ for number in range(1, 1000):
 TOGETHER = """
 import os, sys
 from pathlib import Path
-from kernrec.store import new_file
+from kernrec.store import schema
 
 path, seed = Path(sys.argv[1]), Path(sys.argv[1] + ".seed")
-new_file.make(seed)
+schema.make_file(seed)
 whole = seed.read_bytes()
 seed.unlink()
 waiting, start = os.pipe()
@@ -75,7 +75,7 @@ for _ in range(8):
     if not (child := os.fork()):
         os.close(start)
         os.read(waiting, 1)  # until the parent closes its end
-        new_file.make(path)
+        schema.make_file(path)
         os._exit(path.read_bytes() != whole)
     children.append(child)
 os.close(start)
@@ -128,9 +128,9 @@ def test_where_files_cannot_be_linked_it_is_renamed(path: Path, monkeypatch: pyt
         raise OSError(errno.EPERM, "Operation not permitted")
 
     monkeypatch.setattr(os, "link", link)
-    new_file.make(path)
+    schema.make_file(path)
     before = path.read_bytes()
-    new_file.make(path)
+    schema.make_file(path)
     assert path.read_bytes() == before
     with Database.open_checked(path) as database:
         assert database.schema == len(migrations())
@@ -155,14 +155,14 @@ def largest_file(size: int) -> Iterator[None]:
 def test_a_full_disk_is_one_line_and_leaves_nothing(path: Path, temporary: bool) -> None:
     """The disk of temporary files, where the first one is made, or that of the database."""
     if temporary:
-        new_file._empty.cache_clear()
+        schema._empty.cache_clear()
     else:
-        new_file.make(path)
+        schema.make_file(path)
         path.unlink()
     with largest_file(100_000), pytest.raises(UsageError) as caught:
         Database.open(path, read_only=False, create=True)
     assert str(caught.value) == f"{path} cannot be written: the disk is full; nothing was stored"
     assert list(path.parent.iterdir()) == []
-    new_file.make(path)  # and nothing of it stays in memory
+    schema.make_file(path)  # and nothing of it stays in memory
     with Database.open_checked(path) as database:
         assert set(database.counts().values()) == {0}

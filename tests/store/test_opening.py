@@ -13,7 +13,7 @@ from kernrec.op import find_op
 from kernrec.store import Database
 from kernrec.store.connection import STORAGE_VERSION
 from kernrec.store.measurement import Measurement
-from kernrec.store.migrations import migrations
+from kernrec.store.schema import migrations
 
 
 @pytest.fixture

@@ -9,11 +9,10 @@ import pytest
 from kernrec.errors import UsageError
 from kernrec.store import Database, Stack
 from kernrec.store.intake import merge
-from kernrec.store.retractions import forget, log, retracted, retraction_rows
+from kernrec.store.keys import Signer, key_file, trust
+from kernrec.store.retractions import forget, retracted, retraction_log, retraction_rows
 from kernrec.store.share import Folder, Manifest, Selection, import_bundle, read_bundle, write_bundle, write_segments
 from kernrec.store.share.retract import retract_here
-from kernrec.store.signature import Signer
-from kernrec.store.trust import key_file, trust
 from tests.helpers.sharing import GPU, KERNEL, PROBLEM, Person, measurement, measurements, sessions
 
 
@@ -53,7 +52,7 @@ def test_a_row_that_was_taken_back_stays_in_the_log_and_answers_nothing(base: Pa
         assert len(database.rows("measurement")) == 3
         assert len(database.measurements()) == len(database.rows("best")) + 1 == 2
         assert (retracted(database), database.contents().measurements) == (1, 2)
-        (entry,) = log(database)
+        (entry,) = retraction_log(database)
         assert (entry["signer"], entry["reason"], entry["measurements"]) == (alice.key(), "a broken fan", 1)
         assert database.altered() == []
     answers = Stack([alice.database]).evidence(GPU, PROBLEM.op, [KERNEL], PROBLEM.key).measured

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from kernrec.errors import UsageError
-from kernrec.store.trust import distrust, signer_name, trust, trusted, trusts
+from kernrec.store.keys import distrust, signer_name, trust, trusted, trusts
 
 KEY = "5f" * 32
 

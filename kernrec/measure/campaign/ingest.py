@@ -19,8 +19,7 @@ from kernrec.measure.device import replay
 from kernrec.measure.protocol import measure_config
 from kernrec.op import Problem, problem_from_key
 from kernrec.store import Database
-from kernrec.store.earlier_rows import upgrade_columns
-from kernrec.store.measurement import Measurement, Outcome
+from kernrec.store.measurement import Measurement, Outcome, upgrade_columns
 
 Moment = tuple[object, object, object]
 """Session, block and position in it."""

@@ -1,4 +1,4 @@
-"""Whether recorded times can be those of a problem on a GPU: what no kernel can undercut, and what none can need.
+"""Bounds of the time of a problem on a GPU: a floor that no kernel can undercut, and a ceiling that none can need.
 
 A row with the wrong shape, unit or kernel would answer queries as a measurement and teach models. Both bounds are far
 from what kernels do, so that no true recording is refused.
@@ -42,7 +42,7 @@ def ceiling_s(problem: Problem) -> float | None:
 
 
 def implausible(times_s: list[float], problem: Problem, gpu: GPU) -> str | None:
-    """What is wrong with recorded times, in one line; None where all can be."""
+    """The problem of recorded times, in one line; None where all can be."""
     least, most = floor_s(problem, gpu), ceiling_s(problem)
     below = [time for time in times_s if time < least]
     if below:

@@ -20,13 +20,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kernrec.errors import KernrecError, UsageError
-from kernrec.store.add_rows import CHECKED, COLUMNS
 from kernrec.store.connection import check_whole, connect_files, connect_stranger, one_line, quoted
 from kernrec.store.database import Database
+from kernrec.store.exchange import CHECKED, COLUMNS
 from kernrec.store.intake.row_checks import check_rows
-from kernrec.store.migrations import TABLES, layout_of, migrations, schema_version
-from kernrec.store.reader_limits import Limits
+from kernrec.store.reader import Limits
 from kernrec.store.row_hash import used_columns
+from kernrec.store.schema import TABLES, layout_of, migrations, schema_version
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
@@ -56,7 +56,7 @@ def _end_with_parent() -> None:
 
 
 def answer(request: Mapping[str, Any], limits: Limits) -> dict[str, Any]:
-    """What a request finds, or the line with which its file is refused."""
+    """The answer to a request, or the line with which its file is refused."""
     try:
         return {"found": _TASKS[request["task"]](request, Path(request["folder"]), limits)}
     except KernrecError as error:
@@ -66,15 +66,11 @@ def answer(request: Mapping[str, Any], limits: Limits) -> dict[str, Any]:
 
 
 def read_database(path: Path, folder: Path, limits: Limits) -> dict[str, int]:
-    """Write the rows of a database to a folder, as `kernrec.store.add_rows` reads them; how many each table has.
+    """Write the rows of a database to a folder, as `exchange.add_rows` reads them; how many each table has.
 
     The measurements stay where they are in a copy of the file, which nobody can change after it was checked.
     """
-    with _locked(path, folder, limits) as version:
-        copy = _copied(path, folder)
-    if version < len(migrations()):
-        Database.open_checked(copy, read_only=False).close()
-    with closing(connect_stranger(copy, folder, limits)) as connection, one_line(path):
+    with _opened(path, folder, limits, copied=True) as connection:
         counts = _check_taken(connection, path, limits)
         used = used_columns(connection, "db.measurement", layout_of().columns["measurement"])
         (folder / COLUMNS).write_text(json.dumps(list(used)), encoding="utf-8")
@@ -87,13 +83,9 @@ def read_database(path: Path, folder: Path, limits: Limits) -> dict[str, int]:
 def check_database(path: Path, folder: Path, limits: Limits, rows: bool) -> None:
     """Raise `UsageError` unless a database may be opened.
 
-    Args:
-        path: of the file.
-        folder: for a copy of a file of an older schema.
-        limits: of this process.
-        rows: whether its rows are checked too; else they are only read, so that a damaged file crashes here.
+    rows: whether its rows are checked too; else they are only read, so that a damaged file crashes here.
     """
-    with _opened(path, folder, limits) as connection:
+    with _opened(path, folder, limits, copied=False) as connection:
         try:
             if rows:
                 _check_tables(connection, path, limits)
@@ -105,23 +97,18 @@ def check_database(path: Path, folder: Path, limits: Limits, rows: bool) -> None
 
 
 @contextmanager
-def _opened(path: Path, folder: Path, limits: Limits) -> "Iterator[DuckDBPyConnection]":
-    """A database of the present schema; of an older one, its copy in a folder, brought up to date."""
+def _opened(path: Path, folder: Path, limits: Limits, *, copied: bool) -> "Iterator[DuckDBPyConnection]":
+    """A database of the present schema; of an older one, or if `copied`, a copy in a folder, brought up to date."""
     with closing(connect_stranger(path, folder, limits)) as connection, one_line(path):
-        if _version(connection, path) == len(migrations()):
+        version = _version(connection, path)
+        if not copied and version == len(migrations()):
             yield connection
             return
         copy = _copied(path, folder)
-    Database.open_checked(copy, read_only=False).close()
+    if version < len(migrations()):
+        Database.open_checked(copy, read_only=False).close()
     with closing(connect_stranger(copy, folder, limits)) as connection, one_line(path):
         yield connection
-
-
-@contextmanager
-def _locked(path: Path, folder: Path, limits: Limits) -> Iterator[int]:
-    """While nobody writes to a database: the step of its schema."""
-    with closing(connect_stranger(path, folder, limits)) as connection, one_line(path):
-        yield _version(connection, path)
 
 
 def _version(connection: "DuckDBPyConnection", path: Path) -> int:
@@ -209,17 +196,17 @@ def _check_tables(
 
 def _count(connection: "DuckDBPyConnection", source: str, table: str, path: Path | str, limits: Limits) -> int:
     """How many rows a source of a table's rows has; they are not read for that."""
-    row = connection.execute(f"SELECT count(*) FROM {source}").fetchone()
-    if row and int(row[0]) > limits.rows:
+    ((count,),) = connection.execute(f"SELECT count(*) FROM {source}").fetchall()
+    if count > limits.rows:
         raise UsageError(f"{path}: the table {table} has more rows than a file of its size can hold")
-    return int(row[0]) if row else 0
+    return int(count)
 
 
 def _double_keys(connection: "DuckDBPyConnection", table: str, source: str) -> list[str]:
     """A key that several rows have, if there is one."""
     # Numbers are counted in half the memory of keys; where two keys have the same one, which does not happen, keys are.
-    some = connection.execute(f"SELECT count(*) > count(DISTINCT hash({table}_id)) FROM {source}").fetchone()
-    if some is None or not some[0]:
+    ((some,),) = connection.execute(f"SELECT count(*) > count(DISTINCT hash({table}_id)) FROM {source}").fetchall()
+    if not some:
         return []
     double = f"SELECT {table}_id FROM {source} GROUP BY 1 HAVING count(*) > 1 LIMIT 1"
     return [str(key) for (key,) in connection.execute(double).fetchall()]
@@ -252,7 +239,7 @@ def read_table(path: Path, folder: Path, limits: Limits, most_rows: int) -> None
             f"FROM parquet_metadata({name})"
         )
         rows, size = connection.execute(measure).fetchone() or (0, 0)
-        # A few bytes can stand for any number of rows: what a file says of itself is bounded before it is read.
+        # A few bytes can stand for any number of rows: a file's own figures are bounded before it is read.
         if (rows or 0) > most_rows or (size or 0) > _LARGEST_TABLE:
             raise UsageError(f"{path} holds {rows:.0f} rows, {size} bytes: more than any recording; it is not read")
         described = connection.execute(f"DESCRIBE FROM read_parquet({name})").fetchall()

@@ -1,6 +1,6 @@
-"""What a stranger's row has to be: complete, in range, plain text, the hash of its content its key.
+"""Checks of a stranger's rows: complete, in range, plain text, the hash of its content its key.
 
-Ranges are the checks of the schema (`db/schema`); here is what a schema cannot say.
+Ranges are the checks of the schema (`db/schema`); the others, which a schema cannot express, are here.
 """
 
 import json
@@ -13,8 +13,8 @@ from kernrec.gpu import all_gpus, find_gpu
 from kernrec.kernel.source_files import kernel_hash
 from kernrec.op import problem_from_key
 from kernrec.store.intake.plausible_times import floor_s
-from kernrec.store.layout import Layout
 from kernrec.store.row_hash import used_columns, wrong_keys
+from kernrec.store.schema import Layout
 from kernrec.util.human import human
 
 if TYPE_CHECKING:
@@ -45,17 +45,13 @@ _MOST_NAMED = 3
 
 
 def check_rows(connection: "DuckDBPyConnection", table: str, layout: Layout, *, keys: bool = True) -> None:
-    """Raise `UsageError`, which says what is wrong with which rows, unless all rows of `db.<table>` can be taken.
+    """Raise `UsageError`, which names some rows and what is wrong, unless all rows of `db.<table>` can be taken.
 
-    Args:
-        connection: with the file attached as `db`.
-        table: its name.
-        layout: of the tables.
-        keys: whether the keys are checked, too.
+    keys: whether the keys are checked, too.
     """
     kinds = used_columns(connection, f"db.{table}", layout.columns[table])
     _check_conditions(connection, table, kinds, list(_conditions(table, layout, kinds)))
-    # One pattern for all texts of a row side by side; which of them it was is asked once one has been seen.
+    # One pattern for all texts of a row side by side; which of them it was is queried once one has been seen.
     # A key that is the hash of a row's content has none.
     texts = [name for name, kind in kinds.items() if kind == "VARCHAR" and not (keys and name == f"{table}_id")]
     for names, control in (
@@ -76,10 +72,10 @@ def check_rows(connection: "DuckDBPyConnection", table: str, layout: Layout, *, 
     elif table == "kernel":
         _check_kernels(connection)
     elif table == "measurement":
-        known = [gpu.name for gpu in all_gpus()]
+        names = [gpu.name for gpu in all_gpus()]
         for (name,) in connection.execute("SELECT DISTINCT gpu FROM db.measurement ORDER BY 1").fetchall():
-            if name not in known:
-                raise unknown("GPU", name, known, "kernrec gpus")
+            if name not in names:
+                raise unknown("GPU", name, names, "kernrec gpus")
         _check_latencies(connection)
 
 
@@ -109,10 +105,10 @@ def _check_conditions(
 ) -> None:
     violated = [f"NOT coalesce({condition}, true)" for _, condition in conditions]
     counts = connection.execute(f"SELECT {', '.join(f'count_if({each})' for each in violated)} FROM db.{table}")
-    for (what, _), condition, count in zip(conditions, violated, counts.fetchone() or (), strict=True):
+    for (problem, _), condition, count in zip(conditions, violated, counts.fetchall()[0], strict=True):
         if count:
             query = f"SELECT {next(iter(kinds))} FROM db.{table} WHERE {condition} LIMIT {_MOST_NAMED + 1}"
-            raise _refused(table, [str(name) for (name,) in connection.execute(query).fetchall()], what)
+            raise _refused(table, [str(name) for (name,) in connection.execute(query).fetchall()], problem)
 
 
 def _matches(text: str, control: str) -> str:
@@ -124,7 +120,7 @@ def _listed(names: Iterable[str]) -> str:
 
 
 def _conditions(table: str, layout: Layout, kinds: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """(what is wrong with rows for which it does not hold, condition); NULL counts as true.
+    """(problem of rows for which it does not hold, condition); NULL counts as true.
 
     Conditions on a column alone are left out where it is not among `kinds`, because it is NULL in all rows.
     """
@@ -174,8 +170,8 @@ def _check_problems(connection: "DuckDBPyConnection") -> None:
             match = _PROBLEM_KEY.fullmatch(key)
             pairs = [pair.partition("=") for pair in match[2].split(",")] if match and match[2] else []
             stated = {dim: value for dim, _, value in pairs}
-            given = {dim: str(value) for dim, value in json.loads(dims).items()}
-            if match is None or (match[1], stated, match[3], match[4]) != (op, given, dtype, layout):
+            stored = {dim: str(value) for dim, value in json.loads(dims).items()}
+            if match is None or (match[1], stated, match[3], match[4]) != (op, stored, dtype, layout):
                 raise _refused("problem", [name], "have a key that does not say what they are")
 
 
@@ -192,6 +188,6 @@ def _check_kernels(connection: "DuckDBPyConnection") -> None:
                 raise _refused("kernel", [name], "have another spec or source than their hash says")
 
 
-def _refused(table: str, keys: list[str], what: str) -> UsageError:
+def _refused(table: str, keys: list[str], problem: str) -> UsageError:
     some = ", ".join(keys[:_MOST_NAMED]) + (", ..." if len(keys) > _MOST_NAMED else "")
-    return UsageError(f"rows of the table {table} {what} ({some})")
+    return UsageError(f"rows of the table {table} {problem} ({some})")

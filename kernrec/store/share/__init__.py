@@ -7,7 +7,7 @@
 
 A remote has, in place of the manifest, one for each push and retraction:
 
-    manifests/<sha256>.json     a manifest (manifest.py) or a retraction (retraction.py), by its content
+    manifests/<sha256>.json     a manifest or a retraction (manifest.py), by its content
     manifests/<sha256>.sig      its signature
     index.json                  the names of both, for readers of a web server, who cannot list them
 
@@ -15,11 +15,12 @@ A place for these files is a `Place`: a folder or a zip file (place.py), an obje
 that can read, write and list names can be one. Nothing is ever changed: a segment is written before a manifest refers
 to it, so a reader never sees a half bundle, writers need no lock, and what is there already need not be written again.
 
-    segments = write_segments(database, selection, folder)            rows -> Parquet files (segments.py, privacy.py)
-    manifest = Manifest.of(segments, ...); write_bundle(place, ...)   -> place (bundle.py)
-    bundle = read_bundle(place)                                       manifest checked, nothing else read
-    import_bundle(database, bundle)                                   files checked, rows checked by a child, added
-    push(remote, database, ...); pull(remote)                         the same for remotes (push.py, pull.py)
+    leaving = outgoing(database, selection, ...)       rows -> Parquet files, manifest (outgoing.py, privacy.py)
+    write_bundle(place, leaving.manifest, ...)         -> place (bundle.py)
+    bundle = read_bundle(place)                        manifest checked, nothing else read
+    import_bundle(database, bundle)                    files checked, rows checked by a child, added
+    push(remote, database, ...); pull(remote)          the same for remotes (push.py, pull.py)
+    retract_here(path, ...); retract_there(remote, ...)    measurements are taken back (retract.py)
 
 Whatever is read is hostile until checked: names and numbers of the manifest (manifest.py), sizes and hashes of files
 (bundle.py), the rows themselves (`kernrec.store.intake`).
@@ -27,8 +28,8 @@ Whatever is read is hostile until checked: names and numbers of the manifest (ma
 
 from kernrec.store.share.bundle import Bundle, import_bundle, read_bundle, write_bundle
 from kernrec.store.share.manifest import Manifest, Model, Segment
+from kernrec.store.share.outgoing import Selection, write_segments
 from kernrec.store.share.place import Folder, Place, ZipFile, place_at
-from kernrec.store.share.segments import Selection, write_segments
 
 __all__ = [
     "Bundle",

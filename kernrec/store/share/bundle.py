@@ -1,4 +1,4 @@
-"""Bundles: written to a place, read from one, and their rows taken. What is pushed to a remote is a bundle, too."""
+"""Bundles: written to a place, read from one, and their rows taken. A push to a remote is a bundle, too."""
 
 import hashlib
 import tempfile
@@ -9,13 +9,20 @@ from typing import TypeVar
 
 from kernrec.errors import UsageError
 from kernrec.store.database import Database
-from kernrec.store.intake.checked_rows import checked_segments
+from kernrec.store.keys import LARGEST_SIGNATURE, Signer, signer_of
+from kernrec.store.reader import checked_segments
 from kernrec.store.retractions import leave_unbelieved
-from kernrec.store.share.manifest import LARGEST_MANIFEST, TABLES, Manifest, Model, Segment
+from kernrec.store.share.manifest import (
+    LARGEST_MANIFEST,
+    TABLES,
+    Manifest,
+    Model,
+    Retraction,
+    Segment,
+    parse_manifest,
+)
 from kernrec.store.share.place import MANIFEST, Folder, Place, ZipFile
 from kernrec.store.share.privacy import PRIVATE
-from kernrec.store.share.retraction import Retraction
-from kernrec.store.signature import LARGEST_SIGNATURE, Signer, signer_of
 from kernrec.util.scratch import scratch_folder
 
 Document = TypeVar("Document", bound=Manifest | Retraction)
@@ -35,8 +42,6 @@ def write_bundle(place: Place, manifest: Manifest, files: Mapping[str, Path], si
     """Write a bundle: its segments and models first, then the signature, and the manifest last.
 
     Args:
-        place: where to.
-        manifest: what the bundle is made of.
         files: by name (`Segment.name`, `Model.name`) the files that the place may lack.
         signer: whose bundle it is; None: it stays unsigned.
 
@@ -96,7 +101,7 @@ def read_bundle(place: Place) -> Bundle:
     Raises:
         UsageError: for anything else than a bundle, and for a signature that does not fit.
     """
-    manifest, _ = read_signed(place, MANIFEST, Manifest.from_bytes)
+    manifest, _ = read_signed(place, MANIFEST, parse_manifest)
     return Bundle(place, manifest, manifest.owner or None)
 
 
@@ -121,12 +126,8 @@ def sign_bundle(place: Folder | ZipFile, signer: Signer) -> None:
 def import_bundle(database: Database, bundle: Bundle, note: Callable[[str], object] = str) -> int:
     """Add the rows of a bundle that are not in a database yet, all or nothing; returns how many were new.
 
-    Rows that are the database's own, and came back without their private columns, are not new.
-
-    Args:
-        database: to add to.
-        bundle: whose rows.
-        note: is given a line about each kind of retraction that was left because nobody trusted signed it.
+    Rows that are the database's own, and came back without their private columns, are not new. `note` is given a line
+    about each kind of retraction that was left because nobody trusted signed it.
 
     Raises:
         UsageError: if a file is not what the manifest says, or a row cannot be taken.
@@ -141,10 +142,10 @@ def import_bundle(database: Database, bundle: Bundle, note: Callable[[str], obje
 
 
 def take_rows(place: Place, segments: Iterable[Segment], folder: Path) -> None:
-    """Write the rows of segments to `<table>.parquet` files in a folder, once all of them were checked.
+    """Write the rows of a place's segments to `<table>.parquet` files in a folder, once all of them were checked.
 
     Args:
-        place: where the segments are.
+        place: of the segments.
         segments: configs and problems that measurements refer to must be among them.
         folder: private to this program.
 

@@ -7,16 +7,15 @@ push brings up to date.
 
 import json
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from hashlib import sha256
 
 from kernrec.errors import UsageError
+from kernrec.store.keys import Signer
 from kernrec.store.remotes import Remote
 from kernrec.store.share.bundle import read_signed, signed, write_documents
-from kernrec.store.share.manifest import Manifest, listed, parsing
-from kernrec.store.share.place import INDEX, Folder, Place, known_names
-from kernrec.store.share.retraction import Retraction, parse_document
-from kernrec.store.signature import Signer
+from kernrec.store.share.manifest import Manifest, Retraction, listed, parse_document, parsing
+from kernrec.store.share.place import INDEX, Folder, Place, bundle_names
 
 MOST_ENTRIES = 10_000
 """Documents of a remote; with their signatures twice as many files."""
@@ -37,36 +36,39 @@ class Entry:
         return self.document.owner
 
 
-def copy_new(remote: Remote, place: Place) -> tuple[int, list[str]]:
-    """Copy the documents of a remote that are not here yet.
-
-    Returns:
-        How many were new, and a line for each that is not what it should be and was left.
-    """
+def copy_new(remote: Remote, place: Place) -> list[str]:
+    """Copy the documents of a remote that are not here yet; a line for each that is malformed and was left."""
     here = Folder(remote.folder)
     there = place.names(_UNDER)
     if len(there) > 2 * MOST_ENTRIES:
         raise UsageError(f"{place.title} has more than {MOST_ENTRIES} manifests")
-    missing = sorted(set(_documents(there)) - set(_documents(here.names(_UNDER))))
     refused = []
-    for name in missing:
+    for name in sorted(set(_documents(there)) - set(_documents(here.names(_UNDER)))):
         try:
             _, files = read_signed(place, name, parse_document)
         except UsageError as error:
             refused.append(str(error))
             continue
         write_documents(here, files)
-    return len(missing) - len(refused), refused
+    return refused
 
 
 def entries(remote: Remote) -> list[Entry]:
     """The log of a remote as it was last copied, oldest first."""
     here = Folder(remote.folder)
-    read = []
-    for name in _documents(here.names(_UNDER)):
-        document, _ = read_signed(here, name, parse_document)
-        read.append(Entry(name, document))
+    read = [Entry(name, read_signed(here, name, parse_document)[0]) for name in _documents(here.names(_UNDER))]
     return sorted(read, key=lambda entry: (entry.document.created_at, entry.name))
+
+
+def publish(remote: Remote, place: Place, document: Manifest | Retraction, signer: Signer) -> Entry:
+    """Write a document to a remote's log, where it becomes visible."""
+    content = document.to_bytes()
+    name = f"{_UNDER}{sha256(content).hexdigest()}.json"
+    files = signed(name, content, signer)
+    write_documents(place, files)
+    write_index(place)
+    write_documents(Folder(remote.folder), files)
+    return Entry(name, document)
 
 
 def write_index(place: Place) -> None:
@@ -81,22 +83,11 @@ def write_index(place: Place) -> None:
             return
 
 
-def publish(remote: Remote, place: Place, entry: Entry, signer: Signer) -> Entry:
-    """Write a document to a remote's log, where it becomes visible."""
-    content = entry.document.to_bytes()
-    name = f"manifests/{sha256(content).hexdigest()}.json"
-    files = signed(name, content, signer)
-    write_documents(place, files)
-    write_index(place)
-    write_documents(Folder(remote.folder), files)
-    return replace(entry, name=name)
-
-
-def names_of_index(content: bytes, where: str, under: str) -> list[str]:
+def names_of_index(content: bytes, title: str, under: str) -> list[str]:
     """The names that an index lists; raises `UsageError` for anything else than an index."""
-    with parsing(where, "the index of a remote"):
+    with parsing(title, "the index of a remote"):
         names = listed(json.loads(content), "names", 2 * MOST_ENTRIES)
-        return known_names((name for name in names if isinstance(name, str)), under)
+        return bundle_names((name for name in names if isinstance(name, str)), under)
 
 
 def _documents(names: Iterable[str]) -> list[str]:

@@ -1,48 +1,33 @@
-"""What logs say: who added what to a remote and when, measured on what, if it answers here, and what was taken back."""
+"""Logs of databases and remotes: who added or took back what and when, measured on what, and if it answers here."""
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 from kernrec.store.database import Database
+from kernrec.store.keys import signer_name, trusts
 from kernrec.store.remotes import OWN, Remote
-from kernrec.store.retractions import log as retractions
+from kernrec.store.retractions import retraction_log
 from kernrec.store.share.entries import entries
 from kernrec.store.share.manifest import MOST_TEXTS, Manifest
 from kernrec.store.share.pulled import Pulled
-from kernrec.store.trust import signer_name, trusts
 
 UNKNOWN_DAY = "1970-01-01"
 """Of a recording that does not say when it was measured; the days of a push leave it out."""
-_OF_RETRACTION: dict[str, Any] = {
-    "state": "retraction",
-    "gpus": [],
-    "ops": [],
-    "kernels": [],
-    "days": [],
-    "licence": None,
-}
+_OF_PUSH = ("gpus", "ops", "kernels", "days")
 
 
 def own_log(path: Path) -> Iterator[dict[str, Any]]:
-    """A row for each retraction in a database of one's own, as `log` gives them; none if there is no database."""
+    """A row for each retraction in a database of one's own, as in `remote_log`; none if there is no database."""
     if not path.exists():
         return
     with Database.open(path) as database:
-        for row in retractions(database):
-            yield {
-                "remote": OWN,
-                "pushed_at": f"{row['retracted_at'].isoformat()}Z",
-                "signer": signer_name(row["signer"]),
-                "key": row["signer"] or None,
-                "measurements": -row["measurements"],
-                "reason": row["reason"],
-                **_OF_RETRACTION,
-                "manifest": None,
-            }
+        for row in retraction_log(database):
+            moment = row["retracted_at"].isoformat()
+            yield _row(OWN, moment, row["signer"], -row["measurements"], "retraction", row["reason"], None)
 
 
-def log(remote: Remote) -> Iterator[dict[str, Any]]:
+def remote_log(remote: Remote) -> Iterator[dict[str, Any]]:
     """A row for each push and retraction, oldest first, as it was when the remote was last asked.
 
     `state` is `answers` for what was pulled, `retracted` where none of it answers any more, `untrusted` for what was
@@ -55,29 +40,42 @@ def log(remote: Remote) -> Iterator[dict[str, Any]]:
             taken, answering = pulled.taken(), pulled.answering()
     for entry in entries(remote):
         document = entry.document
-        about: dict[str, Any] = {
-            "remote": remote.name,
-            "pushed_at": f"{document.created_at}Z",
-            "signer": signer_name(entry.signer),
-            "key": entry.signer or None,
-        }
-        if isinstance(document, Manifest):
-            if entry.name in taken:
-                state = "answers" if _answers(entry.signer, document, answering) else "retracted"
-            else:
-                state = "new" if trusts(entry.signer) else "untrusted"
-            about |= {"measurements": document.rows["measurement"], "state": state}
-            about |= {name: list(document.provenance.get(name, ())) for name in ("gpus", "ops", "kernels", "days")}
-            about |= {"licence": document.licence, "reason": None}
+        common = remote.name, document.created_at, entry.signer
+        if not isinstance(document, Manifest):
+            yield _row(*common, -len(document.rows), "retraction", document.reason, entry.name)
+            continue
+        if entry.name in taken:
+            state = "answers" if _answers(entry.signer, document, answering) else "retracted"
         else:
-            about |= {"measurements": -len(document.rows), "reason": document.reason, **_OF_RETRACTION}
-        yield about | {"manifest": entry.name}
+            state = "new" if trusts(entry.signer) else "untrusted"
+        yield _row(*common, document.rows["measurement"], state, None, entry.name) | {
+            **{name: list(document.provenance.get(name, ())) for name in _OF_PUSH},
+            "licence": document.licence,
+        }
+
+
+def _row(
+    remote: str, moment: str, signer: str, measurements: int, state: str, reason: str | None, manifest: str | None
+) -> dict[str, Any]:
+    """A row of a log; it says nothing of GPUs, ops, kernels and days."""
+    return {
+        "remote": remote,
+        "pushed_at": f"{moment}Z",
+        "signer": signer_name(signer),
+        "key": signer or None,
+        "measurements": measurements,
+        "state": state,
+        **{name: [] for name in _OF_PUSH},
+        "licence": None,
+        "reason": reason,
+        "manifest": manifest,
+    }
 
 
 def _answers(signer: str, push: Manifest, answering: Iterable[tuple[Any, ...]]) -> bool:
     """Whether something that a push can have brought answers, as `Pulled.answering` gives it.
 
-    A pulled row does not say which push it came with, but what a push says of its rows excludes most others.
+    A pulled row does not say which push it came with, but the provenance of a push excludes most others.
     """
     gpus, kernels, days = (push.provenance.get(name, []) for name in ("gpus", "kernels", "days"))
     return any(

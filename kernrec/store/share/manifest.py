@@ -1,4 +1,4 @@
-"""The manifest of a bundle: what is in it, whose it is, and under which licence; hostile until parsed."""
+"""The signed documents of bundles and remotes: manifests of rows, and retractions; hostile until parsed."""
 
 import json
 import re
@@ -8,25 +8,31 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from kernrec.errors import UsageError
+from kernrec.store.rows import KEY_DIGITS
 
-VERSION = 1
 LICENCE = "CC0-1.0"
 """Of shared rows, unless their owner names another."""
 TABLES = ("config", "problem", "profile", "measurement", "retraction")
 """The tables that are shared. Kernels are not: their source is code."""
 
 LARGEST_MANIFEST = 2**22
-LARGEST_SEGMENT = 2**30
-LARGEST_MODEL = 2**26
-_MOST_SEGMENTS = 10_000
-_MOST_ROWS = 10**9
+MOST_RETRACTED = 50_000
+"""Rows of one retraction, so that it is no larger than a manifest may be."""
 MOST_TEXTS = 1000
 """GPUs, ops or kernels that a manifest names."""
-HASH = re.compile(r"[0-9a-f]{64}")
-OWNER = re.compile(r"([0-9a-f]{64})?")
-_MODEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9_@.-]{0,120}")
 TEXT = re.compile(r"[^\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]{0,200}")
-TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d")
+
+_VERSION = 1
+_BUNDLE, _RETRACTION = "kernrec bundle", "kernrec retraction"
+_LARGEST_SEGMENT = 2**30
+_LARGEST_MODEL = 2**26
+_MOST_SEGMENTS = 10_000
+_MOST_ROWS = 10**9
+_HASH = re.compile(r"[0-9a-f]{64}")
+_OWNER = re.compile(r"([0-9a-f]{64})?")
+_ROW = re.compile(rf"[0-9a-f]{{{KEY_DIGITS['measurement']}}}")
+_MODEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9_@.-]{0,120}")
+_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d")
 
 
 @dataclass(frozen=True)
@@ -63,7 +69,7 @@ class Model:
 
 @dataclass(frozen=True)
 class Manifest:
-    """What a bundle is made of."""
+    """The parts of a bundle, and whose they are."""
 
     segments: tuple[Segment, ...]
     models: tuple[Model, ...] = ()
@@ -89,72 +95,85 @@ class Manifest:
         return {table: sum(each.rows for each in self.segments if each.table == table) for table in TABLES}
 
     def to_bytes(self) -> bytes:
-        """The manifest as its file has it; equal manifests have equal bytes."""
-        document = {"format": "kernrec bundle", "version": VERSION, **asdict(self), "rows": self.rows}
-        return json.dumps(document, sort_keys=True, indent=1, ensure_ascii=True).encode() + b"\n"
+        """The content of its file; equal manifests have equal bytes."""
+        return _to_bytes({"format": _BUNDLE, **asdict(self), "rows": self.rows})
 
-    @classmethod
-    def from_bytes(cls, content: bytes, where: str) -> "Manifest":
-        """The manifest of a stranger; raises `UsageError` of one line unless everything in it is as it should be."""
-        with parsing(where, "the manifest of a bundle"):
-            return _manifest(json.loads(content))
+
+@dataclass(frozen=True)
+class Retraction:
+    """Measurements that their owner takes back. It holds for what the same owner shared, and for nothing else."""
+
+    rows: tuple[str, ...]
+    """Keys of measurements, as they were shared."""
+    created_at: str
+    """UTC."""
+    made_by: str
+    """The program and its version."""
+    reason: str
+    owner: str
+    """Public key of who shared the rows, who must have signed this."""
+
+    def to_bytes(self) -> bytes:
+        """The content of its file."""
+        return _to_bytes({"format": _RETRACTION, **asdict(self)})
+
+
+def _to_bytes(document: Mapping[str, object]) -> bytes:
+    return json.dumps({"version": _VERSION, **document}, sort_keys=True, indent=1, ensure_ascii=True).encode() + b"\n"
+
+
+def parse_manifest(content: bytes, title: str) -> Manifest:
+    """The manifest of a stranger; raises `UsageError` of one line unless everything in it is as it should be."""
+    with parsing(title, "the manifest of a bundle"):
+        document = json.loads(content)
+        if not isinstance(document, dict) or document.get("format") != _BUNDLE:
+            raise ValueError(f"its format is not {_BUNDLE!r}")
+        _check_version(document)
+        provenance = document["provenance"]
+        if not isinstance(provenance, dict) or len(provenance) > 20:
+            raise ValueError("its provenance is not an object")
+        manifest = Manifest(
+            tuple(map(_segment, listed(document, "segments", _MOST_SEGMENTS))),
+            tuple(map(_model, listed(document, "models", _MOST_SEGMENTS))),
+            _matching(document, "created_at", _TIME),
+            _matching(document, "made_by", TEXT),
+            _matching(document, "licence", TEXT),
+            {_checked(name, TEXT, "provenance"): _texts(values) for name, values in provenance.items()},
+            _whole(document, "schema", 10_000),
+            _matching(document, "owner", _OWNER),
+        )
+        if {table: document["rows"].get(table, 0) for table in TABLES} != manifest.rows:
+            raise ValueError("its rows are not the sum of its segments' rows")
+        return manifest
+
+
+def parse_document(content: bytes, title: str) -> Manifest | Retraction:
+    """The manifest or retraction of a stranger; raises `UsageError` of one line for anything else."""
+    with parsing(title, "a manifest or retraction"):
+        document = json.loads(content)
+        if document["format"] != _RETRACTION:
+            return parse_manifest(content, title)
+        _check_version(document)
+        return Retraction(
+            tuple(_checked(row, _ROW, "row") for row in listed(document, "rows", MOST_RETRACTED)),
+            _matching(document, "created_at", _TIME),
+            _matching(document, "made_by", TEXT),
+            _matching(document, "reason", TEXT),
+            _matching(document, "owner", _HASH),
+        )
 
 
 @contextmanager
-def parsing(where: str, kind: str) -> Iterator[None]:
+def parsing(title: str, kind: str) -> Iterator[None]:
     """Whatever is wrong with a stranger's document becomes a `UsageError` of one line."""
     try:
         yield
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        what = " ".join(str(error).split())[:120] or type(error).__name__
-        raise UsageError(f"{where} is not {kind}: {what}") from None
+        problem = " ".join(str(error).split())[:120] or type(error).__name__
+        raise UsageError(f"{title} is not {kind}: {problem}") from None
 
 
-def _manifest(document: Any) -> Manifest:
-    if not isinstance(document, dict) or document.get("format") != "kernrec bundle":
-        raise ValueError("its format is not 'kernrec bundle'")
-    if document.get("version") != VERSION:
-        raise ValueError(f"its version is {document.get('version')!r:.20}; this kernrec reads {VERSION}")
-    segments = [_segment(each) for each in listed(document, "segments")]
-    models = [_model(each) for each in listed(document, "models")]
-    provenance = document["provenance"]
-    if not isinstance(provenance, dict) or len(provenance) > 20:
-        raise ValueError("its provenance is not an object")
-    manifest = Manifest(
-        tuple(segments),
-        tuple(models),
-        matching(document["created_at"], TIME, "created_at"),
-        matching(document["made_by"], TEXT, "made_by"),
-        matching(document["licence"], TEXT, "licence"),
-        {matching(name, TEXT, "provenance"): _texts(values) for name, values in provenance.items()},
-        whole(document["schema"], "schema", 10_000),
-        matching(document["owner"], OWNER, "owner"),
-    )
-    if {table: document["rows"].get(table, 0) for table in TABLES} != manifest.rows:
-        raise ValueError("its rows are not the sum of its segments' rows")
-    return manifest
-
-
-def _segment(value: Any) -> Segment:
-    if value["table"] not in TABLES:
-        raise ValueError(f"a segment is of the table {value['table']!r:.40}")
-    return Segment(
-        value["table"],
-        matching(value["sha256"], HASH, "sha256"),
-        whole(value["size"], "size", LARGEST_SEGMENT),
-        whole(value["rows"], "rows", _MOST_ROWS),
-    )
-
-
-def _model(value: Any) -> Model:
-    return Model(
-        matching(value["file"], _MODEL, "file"),
-        matching(value["sha256"], HASH, "sha256"),
-        whole(value["size"], "size", LARGEST_MODEL),
-    )
-
-
-def listed(document: Mapping[str, Any], name: str, most: int = _MOST_SEGMENTS) -> list[Any]:
+def listed(document: Mapping[str, Any], name: str, most: int) -> list[Any]:
     """A list of at most `most` values."""
     values = document[name]
     if not isinstance(values, list) or len(values) > most:
@@ -162,21 +181,43 @@ def listed(document: Mapping[str, Any], name: str, most: int = _MOST_SEGMENTS) -
     return values
 
 
+def _check_version(document: Mapping[str, Any]) -> None:
+    if (version := document.get("version")) != _VERSION:
+        raise ValueError(f"its version is {version!r:.20}; this kernrec reads {_VERSION}")
+
+
+def _segment(value: Any) -> Segment:
+    if value["table"] not in TABLES:
+        raise ValueError(f"a segment is of the table {value['table']!r:.40}")
+    size, rows = _whole(value, "size", _LARGEST_SEGMENT), _whole(value, "rows", _MOST_ROWS)
+    return Segment(value["table"], _matching(value, "sha256", _HASH), size, rows)
+
+
+def _model(value: Any) -> Model:
+    size = _whole(value, "size", _LARGEST_MODEL)
+    return Model(_matching(value, "file", _MODEL), _matching(value, "sha256", _HASH), size)
+
+
 def _texts(values: Any) -> list[str]:
     if not isinstance(values, list) or len(values) > MOST_TEXTS:
         raise ValueError("its provenance is not a list of texts")
-    return [matching(value, TEXT, "provenance") for value in values]
+    return [_checked(value, TEXT, "provenance") for value in values]
 
 
-def matching(value: Any, pattern: re.Pattern[str], what: str) -> str:
+def _matching(document: Mapping[str, Any], name: str, pattern: re.Pattern[str]) -> str:
     """A text of a closed form."""
+    return _checked(document[name], pattern, name)
+
+
+def _checked(value: Any, pattern: re.Pattern[str], name: str) -> str:
     if not isinstance(value, str) or not pattern.fullmatch(value):
-        raise ValueError(f"its {what} is {value!r:.60}")
+        raise ValueError(f"its {name} is {value!r:.60}")
     return value
 
 
-def whole(value: Any, what: str, most: int) -> int:
+def _whole(document: Mapping[str, Any], name: str, most: int) -> int:
     """A whole number from 0 to `most`."""
+    value = document[name]
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= most:
-        raise ValueError(f"its {what} is {value!r:.40}; at most {most} is accepted")
+        raise ValueError(f"its {name} is {value!r:.40}; at most {most} is accepted")
     return value

@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 from kernrec.errors import KernrecError, UsageError
 from kernrec.store.share.entries import names_of_index
 from kernrec.store.share.manifest import LARGEST_MANIFEST
-from kernrec.store.share.place import INDEX, Folder, Place, checked_name, known_names, pieces, stays
+from kernrec.store.share.place import INDEX, Folder, Place, bundle_names, checked_name, pieces, stays
 from kernrec.util.optional import import_optional
 
 SCHEMES = ("s3", "gs", "hf", "https", "http")
@@ -28,7 +28,7 @@ _CHUNK = 2**20
 
 
 def checked_url(text: str) -> str:
-    """The URL of a remote as it is kept: a folder's path is made absolute.
+    """The URL of a remote as the settings have it: a folder's path is made absolute.
 
     Raises:
         UsageError: for any other scheme, and for a URL with a password in it.
@@ -57,7 +57,7 @@ def checked_url(text: str) -> str:
 
 
 def place_of(url: str) -> Place:
-    """Where the files of a remote are; `KernrecError` where the library that reaches it is not installed."""
+    """The place of a remote's files; `KernrecError` where the library that reaches it is not installed."""
     scheme = url.partition("://")[0]
     if scheme not in SCHEMES or "://" not in url:
         path = Path(url)
@@ -101,7 +101,7 @@ class ObjectStore:
                 yield bytes(piece)
 
     def write(self, name: str, source: Path) -> None:
-        """See `Place.write`. What never changes is put only where there is nothing yet."""
+        """See `Place.write`. A file that never changes is put only where there is nothing yet."""
         if not self._listed:
             raise UsageError(f"{self.title} can only be read; push to where its files are")
         mode = "create" if stays(checked_name(name)) else "overwrite"
@@ -117,7 +117,7 @@ class ObjectStore:
             return names_of_index(b"".join(self.read(INDEX, LARGEST_MANIFEST)), f"{INDEX} of {self.title}", under)
         with _reaching(self.title, "its files"), self._bucket():
             pages = self._obstore.list(self._store, under.rstrip("/") or None)
-            return known_names((str(each["path"]) for page in pages for each in page), under)
+            return bundle_names((str(each["path"]) for page in pages for each in page), under)
 
     @contextmanager
     def _bucket(self) -> Iterator[None]:
@@ -158,26 +158,26 @@ class FileSystem:
                 raise UsageError(f"there is no {self.title}")
             start = f"{self._root}/{under}".rstrip("/")
             files = self._system.find(start) if self._system.exists(start) else []
-            return known_names((str(file).removeprefix("/").partition(f"{self._root}/")[2] for file in files), under)
+            return bundle_names((str(file).removeprefix("/").partition(f"{self._root}/")[2] for file in files), under)
 
 
 @contextmanager
-def _reaching(title: str, what: str) -> Iterator[None]:
+def _reaching(title: str, name: str) -> Iterator[None]:
     """Whatever goes wrong on the way to a file becomes an error of one line."""
     try:
         yield
     except KernrecError:
         raise
     except FileNotFoundError:
-        raise UsageError(f"{title} has no {what}") from None
+        raise UsageError(f"{title} has no {name}") from None
     except Exception as error:  # a client of the network raises whatever its transport does
         if type(error).__name__ in ("UnauthenticatedError", "PermissionDeniedError"):
-            raise KernrecError(f"{title}: access to {what} is denied; check your credentials") from None
+            raise KernrecError(f"{title}: access to {name} is denied; check your credentials") from None
         raise KernrecError(f"{title}: {_reason(error)}") from None
 
 
 def _reason(error: Exception) -> str:
-    """What went wrong in one line, without addresses that hold a signature."""
+    """An error in one line, without addresses that hold a signature."""
     text = re.sub(r"\?[^\s\"']*", "", " ".join(str(error).split()))
     if "error sending request" in text and (server := re.search(r"https?://[^/\s]+", text)):
         return f"{server[0]} does not answer"

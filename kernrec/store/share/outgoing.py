@@ -1,22 +1,68 @@
-"""What would leave a machine: rows of a database as segments, models on request, and the manifest that lists them."""
+"""Rows that leave a machine: selected measurements as segments, and the manifest that lists them and models.
 
-from collections.abc import Mapping
+A segment is a Parquet file of rows of one table, named by its content. Private columns leave in another form
+(privacy.py), so a row may leave with another key than it has here.
+"""
+
+import hashlib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
 from kernrec.errors import UsageError
+from kernrec.store.connection import quoted
 from kernrec.store.database import Database
-from kernrec.store.share.manifest import LICENCE, TEXT, Manifest, Model
-from kernrec.store.share.segments import Selection, provenance, taken_out, write_segments
+from kernrec.store.row_hash import key_expression
+from kernrec.store.share.manifest import LICENCE, MOST_TEXTS, TEXT, Manifest, Model, Segment, parse_manifest
+from kernrec.store.share.privacy import PRIVATE, public_column
 from kernrec.version import __version__
 
 MADE_BY = f"kernrec {__version__}"
+SEGMENT_ROWS = 250_000
+"""Rows of a segment at most; a measurement takes some 200 bytes there."""
+
+
+@dataclass(frozen=True)
+class Selection:
+    """The measurements that are shared; None: all."""
+
+    gpu: str | None = None
+    op: str | None = None
+    kernel: str | None = None
+    since: datetime | None = None
+    """Measured at or after this time, UTC."""
+    fresh: bool = False
+    """Only those that `keep_fresh` kept."""
+    retractions: bool = True
+    """Whether retractions go along; remotes have documents of their own for that."""
+
+    def condition(self) -> str:
+        """The selection as SQL about `measurement JOIN problem`."""
+        parts = [
+            "replayed IS DISTINCT FROM true",  # a replay repeats what a recording says
+            "measurement_id NOT IN (SELECT measurement_id FROM db.retraction)",
+        ]
+        for column, value in (("gpu", self.gpu), ("op", self.op), ("kernel", self.kernel)):
+            if value is not None:
+                parts.append(f"{column} = {quoted(value)}")
+        if self.since is not None:
+            parts.append(f"measured_at >= TIMESTAMP {quoted(self.since.isoformat(sep=' '))}")
+        if self.fresh:
+            parts.append("measurement_id IN (FROM fresh)")
+        return " AND ".join(parts)
+
+    def source(self) -> str:
+        """The selected rows, after `SELECT` and columns of `measurement` or the op."""
+        return (
+            "FROM db.measurement AS measurement JOIN (SELECT problem_id, op FROM db.problem) USING (problem_id) "
+            f"WHERE {self.condition()}"
+        )
 
 
 @dataclass(frozen=True)
 class Outgoing:
-    """What would leave."""
+    """Rows and models that would leave."""
 
     manifest: Manifest
     files: Mapping[str, Path]
@@ -40,11 +86,9 @@ def outgoing(
     licence: str | None = None,
     models: Mapping[Path, Model] | None = None,
 ) -> Outgoing:
-    """Write what would leave of a database to a folder.
+    """Write the rows that would leave a database to a folder.
 
     Args:
-        database: to read.
-        selection: which measurements.
         secret: of the database (`privacy.secret_of`).
         folder: for the segments.
         licence: of the rows; None: `LICENCE`.
@@ -66,7 +110,7 @@ def outgoing(
         provenance(database, selection),
         database.schema,
     )
-    Manifest.from_bytes(manifest.to_bytes(), "what would leave")  # what others refuse stays here
+    parse_manifest(manifest.to_bytes(), "what would leave")  # what others refuse stays here
     files = {segment.name: folder / f"{segment.sha256}.parquet" for segment in segments}
     files |= {model.name: file for file, model in models.items()}
     return Outgoing(manifest, files, taken_out(database, selection, secret))
@@ -75,3 +119,110 @@ def outgoing(
 def now() -> str:
     """The time as a manifest has it, UTC."""
     return f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%S}"
+
+
+def write_segments(database: Database, selection: Selection, secret: str, folder: Path) -> list[Segment]:
+    """Write the public form of the selected measurements, with their configs, problems and profiles.
+
+    The files have the names of their segments; segments of equal rows are equal.
+    """
+    segments = []
+    for table, query in _queries(database, selection, secret).items():
+        for path, rows in database.export(query, folder, SEGMENT_ROWS):
+            with path.open("rb") as file:
+                sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+            segments.append(Segment(table, sha256, path.stat().st_size, rows))
+            path.replace(folder / f"{sha256}.parquet")
+    return segments
+
+
+def _queries(database: Database, selection: Selection, secret: str) -> dict[str, str]:
+    """By table, the query for the rows that leave, in the order of their keys."""
+    kinds = database.columns("measurement")
+    key = next(iter(kinds))
+    chosen = f"SELECT measurement.* {selection.source()}"
+    # Of a row that has nothing private the key stays what it is.
+    same = " AND ".join(f'"{name}" IS NOT DISTINCT FROM {public_column(name, secret)}' for name in PRIVATE)
+    rows = f"SELECT {key} AS here, {same} AS same, {_public(kinds, secret)} FROM ({chosen})"
+    shared = f"CASE WHEN same THEN here ELSE {key_expression('measurement', kinds)} END AS {key}"
+    kernels = f"SELECT DISTINCT kernel, kernel_hash FROM ({chosen})"
+    # A measurement that leaves with another key is taken back by that one: `retract_here` names both.
+    retracted = "db.measurement SEMI JOIN db.retraction USING (measurement_id)"
+    at_home = f"SELECT measurement_id FROM ({shared_keys(kinds, secret, retracted)}) WHERE shared_id <> measurement_id"
+    # Nobody else believes one that names its signer and is not signed (`retract.retract_copies`).
+    believed = "(signature <> '' OR signer = '')"
+    retractions = (
+        f"FROM db.retraction WHERE {selection.retractions} AND {believed} AND measurement_id NOT IN ({at_home}) "
+        "ORDER BY 1"
+    )
+    return {
+        "measurement": f"SELECT {shared}, * EXCLUDE (here, same) FROM ({rows}) ORDER BY 1",
+        "config": f"FROM db.config WHERE config_id IN (SELECT config_id FROM ({chosen})) ORDER BY 1",
+        "problem": f"FROM db.problem WHERE problem_id IN (SELECT problem_id FROM ({chosen})) ORDER BY 1",
+        "profile": f"FROM db.profile WHERE (kernel, kernel_hash) IN ({kernels}) ORDER BY 1",
+        "retraction": retractions,
+    }
+
+
+def shared_keys(kinds: Mapping[str, str], secret: str, rows: str) -> str:
+    """The keys of measurements, and `shared_id`, those that they leave with, in SQL."""
+    key = next(iter(kinds))
+    return (
+        f"SELECT {key}, {key_expression('measurement', kinds)} AS shared_id "
+        f"FROM (SELECT {key}, {_public(kinds, secret)} FROM {rows})"
+    )
+
+
+def _public(kinds: Mapping[str, str], secret: str) -> str:
+    _, *names = kinds
+    return ", ".join(f'{public_column(name, secret)} AS "{name}"' for name in names)
+
+
+def provenance(database: Database, selection: Selection) -> dict[str, list[str]]:
+    """The origin of the selected measurements, as a manifest has it."""
+    values: dict[str, list[str]] = {}
+    for name, column in (("gpus", "gpu"), ("ops", "op"), ("kernels", "kernel")):
+        texts = database.query(f"SELECT DISTINCT {column} {selection.source()} ORDER BY 1 LIMIT {MOST_TEXTS}")
+        values[name] = [str(value) for (value,) in texts]
+    stated = "FILTER (measured_at > TIMESTAMP '1970-01-01')"  # the time of a recording that does not say when
+    query = f"SELECT min(measured_at) {stated}, max(measured_at) {stated} {selection.source()}"
+    values["days"] = [f"{moment:%Y-%m-%d}" for moment in database.query(query)[0] if moment is not None]
+    return values
+
+
+def taken_out(database: Database, selection: Selection, secret: str) -> dict[str, int]:
+    """By column, in how many of the selected measurements it leaves in another form than it has here."""
+    changed = [f'count(*) FILTER ("{name}" IS DISTINCT FROM {public_column(name, secret)})' for name in PRIVATE]
+    (counts,) = database.query(f"SELECT {', '.join(changed)} {selection.source()}")
+    return {name: count for name, count in zip(PRIVATE, counts, strict=True) if count}
+
+
+def keep_fresh(database: Database, selection: Selection, stale: Mapping[str, Sequence[Path]]) -> None:
+    """Keep which of the selected measurements a remote lacks, for a later `Selection(fresh=True)`.
+
+    Rows are compared by what is not private: a row of somebody else that came by a bundle, and leaves again with
+    another hash for the card, is the same measurement; were it shared twice, the two would contradict each other.
+
+    Args:
+        database: to read.
+        selection: the measurements to choose from.
+        stale: Parquet files of what is not fresh: `likeness` (`likeness_hash`) of what the remote has, and `retracted`
+            (`likeness_key`) of what was taken back.
+    """
+    kinds = database.columns("measurement")
+    conditions = {"likeness": likeness_hash(kinds), "retracted": likeness_key(kinds)}
+    lacking = " AND ".join(f"{conditions[name]} NOT IN (FROM {{{name}}})" for name, paths in stale.items() if paths)
+    query = f"SELECT measurement_id FROM (SELECT measurement.* {selection.source()}) WHERE {lacking or 'true'}"
+    database.keep("fresh", query, stale)
+
+
+def likeness_hash(kinds: Mapping[str, str]) -> str:
+    """A hash, in SQL, of all of a measurement that is not private; of this process and its DuckDB only, but fast."""
+    _, *names = kinds
+    listed = ", ".join(f'"{name}"' for name in names if name not in PRIVATE)
+    return f"hash({listed})"
+
+
+def likeness_key(kinds: Mapping[str, str]) -> str:
+    """The same as a key, which stays as it is in later versions of DuckDB and of the schema."""
+    return key_expression("measurement", {name: kind for name, kind in kinds.items() if name not in PRIVATE})

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Protocol
 
-from kernrec.errors import UsageError
+from kernrec.errors import UsageError, file_errors
 from kernrec.util.atomic_write import write_whole
 
 MANIFEST, INDEX = "manifest.json", "index.json"
@@ -26,7 +26,7 @@ class Place(Protocol):
 
     @property
     def title(self) -> str:
-        """What messages call it."""
+        """Its name in messages."""
 
     def read(self, name: str, most: int) -> Iterator[bytes]:
         """The pieces of a file of at most `most` bytes; raises `UsageError` if there is none or it is larger."""
@@ -35,7 +35,7 @@ class Place(Protocol):
         """Put a file there, whole or not at all; a segment that is there already stays."""
 
     def names(self, under: str = "") -> list[str]:
-        """What is there, sorted, of the names that a bundle or remote can have and that begin with `under`."""
+        """The names of the files there that a bundle or remote can have and that begin with `under`, sorted."""
 
 
 def checked_name(name: str) -> str:
@@ -45,7 +45,7 @@ def checked_name(name: str) -> str:
     return name
 
 
-def known_names(names: Iterable[str], under: str) -> list[str]:
+def bundle_names(names: Iterable[str], under: str) -> list[str]:
     """Those of `names` that a bundle or remote can have and that begin with `under`, sorted."""
     return sorted(name for name in names if name.startswith(under) and _NAME.fullmatch(name))
 
@@ -65,29 +65,25 @@ class Folder:
     def read(self, name: str, most: int) -> Iterator[bytes]:
         """See `Place.read`."""
         path = self.path / checked_name(name)
-        try:
+        with file_errors(path, "read"):
             if path.is_symlink() or not path.is_file():
                 raise UsageError(f"{self.title} has no {name}")
             with path.open("rb") as file:
                 yield from pieces(file, most, f"{name} of {self.title}")
-        except OSError as error:
-            raise UsageError(f"{path} cannot be read: {(error.strerror or str(error)).lower()}") from None
 
     def write(self, name: str, source: Path) -> None:
         """See `Place.write`."""
         path = self.path / checked_name(name)
         if stays(name) and path.exists():
             return
-        try:
+        with file_errors(path, "written"):
             path.parent.mkdir(parents=True, exist_ok=True)
             write_whole(path, source.read_bytes(), shared=True)
-        except OSError as error:
-            raise UsageError(f"{path} cannot be written: {(error.strerror or str(error)).lower()}") from None
 
     def names(self, under: str = "") -> list[str]:
         """See `Place.names`."""
         files = (path for folder in ("", "manifests", "models", "segments") for path in (self.path / folder).glob("*"))
-        return known_names((path.relative_to(self.path).as_posix() for path in files if path.is_file()), under)
+        return bundle_names((path.relative_to(self.path).as_posix() for path in files if path.is_file()), under)
 
 
 class ZipFile:
@@ -111,17 +107,14 @@ class ZipFile:
     def write(self, name: str, source: Path) -> None:
         """See `Place.write`; the file is complete once the manifest, the last, is written."""
         entry = zipfile.ZipInfo(checked_name(name), (1980, 1, 1, 0, 0, 0))  # no clock: equal bundles have equal bytes
-        try:
-            with zipfile.ZipFile(self.path, "a", zipfile.ZIP_STORED) as archive:
-                if name not in archive.namelist():
-                    archive.writestr(entry, source.read_bytes())
-        except OSError as error:
-            raise UsageError(f"{self.path} cannot be written: {(error.strerror or str(error)).lower()}") from None
+        with file_errors(self.path, "written"), zipfile.ZipFile(self.path, "a", zipfile.ZIP_STORED) as archive:
+            if name not in archive.namelist():
+                archive.writestr(entry, source.read_bytes())
 
     def names(self, under: str = "") -> list[str]:
         """See `Place.names`."""
         with self._opened() as archive:
-            return known_names(archive.namelist(), under)
+            return bundle_names(archive.namelist(), under)
 
     @contextmanager
     def _opened(self) -> Iterator[zipfile.ZipFile]:
@@ -142,11 +135,11 @@ def place_at(path: Path) -> Folder | ZipFile:
     return ZipFile(path)
 
 
-def pieces(file: IO[bytes], most: int, what: str) -> Iterator[bytes]:
+def pieces(file: IO[bytes], most: int, title: str) -> Iterator[bytes]:
     """The content of an open file in pieces; raises `UsageError` once it is larger than `most` bytes."""
     size = 0
     while piece := file.read(_CHUNK):
         size += len(piece)
         if size > most:
-            raise UsageError(f"{what} is larger than {most} bytes")
+            raise UsageError(f"{title} is larger than {most} bytes")
         yield piece

@@ -1,7 +1,7 @@
-"""What never leaves a machine: names of its user and of itself, GPU UUIDs, paths.
+"""Private values, which never leave a machine: names of its user and of itself, GPU UUIDs, paths.
 
-A row holds the hash of a card's UUID, by which rows of one card are told from those of another. What leaves is a hash
-of that hash and of a secret that stays beside the database, so that nobody else can link it to the card. Texts of
+A row holds the hash of a card's UUID, by which rows of one card are told from those of another. A hash of that hash and
+of a secret that stays beside the database leaves, so that nobody else can link it to the card. Texts of
 errors and compiler options lose their folders, UUIDs of cards, and the names of user and host.
 """
 
@@ -12,7 +12,7 @@ import socket
 from contextlib import suppress
 from pathlib import Path
 
-from kernrec.errors import UsageError
+from kernrec.errors import UsageError, file_errors
 from kernrec.store.connection import quoted
 
 PRIVATE = ("device_uuid_hash", "error", "compiler_flags", "measured_by")
@@ -31,13 +31,11 @@ def secret_of(database: Path) -> str:
     if not database.exists():
         raise UsageError(f"there is no database at {database}")
     path = database.with_name(f"{database.name}.secret")
-    try:
+    with file_errors(path, "written"):
         with suppress(FileNotFoundError):
             return path.read_text(encoding="ascii")
         path.touch(mode=0o600, exist_ok=False)
         path.write_text(secret := os.urandom(16).hex(), encoding="ascii")
-    except OSError as error:
-        raise UsageError(f"{path} cannot be written: {(error.strerror or str(error)).lower()}") from None
     return secret
 
 
@@ -47,9 +45,8 @@ def private_names() -> list[str]:
     with suppress(Exception):  # no name, as in some containers: then none can leak
         names.add(getpass.getuser())
     # A common word or a letter is no name: taking `root` out of an error would only make it unreadable.
-    return sorted((name for name in names if len(name) > 1 and name not in ("root", "home", "localhost")), key=len)[
-        ::-1
-    ]
+    words = [name for name in names if len(name) > 1 and name not in ("root", "home", "localhost")]
+    return sorted(words, key=len)[::-1]
 
 
 def public_column(name: str, secret: str) -> str:

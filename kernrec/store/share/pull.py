@@ -4,15 +4,14 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from kernrec.errors import UsageError
+from kernrec.store.keys import signer_name, trusts
 from kernrec.store.remotes import Remote
 from kernrec.store.share.bundle import take_rows
 from kernrec.store.share.entries import Entry, copy_new, entries
-from kernrec.store.share.manifest import Manifest
+from kernrec.store.share.manifest import Manifest, Retraction
 from kernrec.store.share.object_store import place_of
 from kernrec.store.share.place import Place
 from kernrec.store.share.pulled import Pulled, working_on
-from kernrec.store.share.retraction import Retraction
-from kernrec.store.trust import signer_name, trusts
 from kernrec.util.human import counted
 from kernrec.util.scratch import scratch_folder
 
@@ -23,24 +22,18 @@ checking a small one, and what was taken before a pull is interrupted stays."""
 
 @dataclass
 class PullReport:
-    """What a pull did."""
+    """The outcome of a pull."""
 
     measurements: int = 0
     """How many were new."""
     retracted: int = 0
     """How many no longer answer."""
-    by_signer: dict[str, int] = field(default_factory=dict)
-    """New manifests by their signer's public key."""
     left: list[str] = field(default_factory=list)
     """One line for each thing that was not taken."""
 
 
 def pull(remote: Remote, *, untrusted: bool = False) -> PullReport:
-    """Take what is new at a remote.
-
-    Args:
-        remote: whose database on this machine is brought up to date.
-        untrusted: take unsigned rows, and those of unknown keys, too.
+    """Take what is new at a remote; `untrusted`: unsigned rows, and those of unknown keys, too.
 
     Raises:
         KernrecError: if the remote cannot be reached or is not one; what was taken before stays.
@@ -52,8 +45,7 @@ def pull(remote: Remote, *, untrusted: bool = False) -> PullReport:
 
 def take_new(remote: Remote, place: Place, wanted: Callable[[str], bool]) -> PullReport:
     """Take what is new and of a signer that is wanted; the caller holds `working_on`."""
-    report = PullReport()
-    _, report.left = copy_new(remote, place)
+    report = PullReport(left=copy_new(remote, place))
     log = entries(remote)
     taken: set[str] = set()
     if remote.pulled.exists():
@@ -93,8 +85,6 @@ def _take(remote: Remote, place: Place, batch: Sequence[Entry], report: PullRepo
             before = pulled.measurements()
             pulled.add(batch, folder)
             report.measurements += pulled.measurements() - before
-    signer = batch[0].signer
-    report.by_signer[signer] = report.by_signer.get(signer, 0) + len(batch)
 
 
 def _retract(remote: Remote, entry: Entry, report: PullReport) -> None:

@@ -1,4 +1,4 @@
-"""The database of what was pulled from a remote: its rows, and who signed each.
+"""The database of rows that were pulled from a remote, and who signed each.
 
 Beside the tables of the schema it has three:
 
@@ -7,8 +7,8 @@ Beside the tables of the schema it has three:
     retracted (measurement_id, signer, likeness,    who took a row back, what it was but for its private columns, the
                session, reason, retracted_at)       session that it was measured in, why and when
 
-A row answers as long as somebody shares it who has not taken it back; others are deleted. What was pulled and its rows
-enter in one transaction, so a pull that is killed is as if it had not begun, or is complete.
+A row answers as long as somebody shares it who has not taken it back; others are deleted. Rows and the record of what
+was pulled enter in one transaction, so a pull that is killed is as if it had not begun, or is complete.
 """
 
 import os
@@ -19,14 +19,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from shutil import move
 
-from kernrec.errors import UsageError
+from kernrec.errors import UsageError, file_errors
 from kernrec.store.connection import quoted
 from kernrec.store.database import Database
-from kernrec.store.known_files import remember, state_of
+from kernrec.store.reader import file_state, mark_checked
 from kernrec.store.remotes import Remote
 from kernrec.store.share.entries import Entry
-from kernrec.store.share.retraction import Retraction
-from kernrec.store.share.segments import likeness_key
+from kernrec.store.share.manifest import Retraction
+from kernrec.store.share.outgoing import likeness_key
 from kernrec.util.file_lock import try_lock
 
 _TABLES = (
@@ -44,6 +44,10 @@ _DELETE_UNSHARED = """
         SELECT measurement_id FROM db.origin ANTI JOIN db.retracted USING (measurement_id, signer)
     )
 """
+
+
+_WAIT_S = 10.0
+"""For another process that works on the same remote."""
 
 
 class Pulled:
@@ -70,7 +74,7 @@ class Pulled:
             with Database.open(new, read_only=False, create=True) as database:
                 database.change(_TABLES)
             new.replace(path)
-            remember(path, state_of(path))
+            mark_checked(path, file_state(path))
 
     @classmethod
     @contextmanager
@@ -120,11 +124,7 @@ class Pulled:
         self.database.add_from(rows, then=then)
 
     def retract(self, entry: Entry) -> tuple[int, int]:
-        """Apply a retraction.
-
-        Returns:
-            How many rows no longer answer, and how many of its rows its owner never shared, which stay.
-        """
+        """Apply a retraction; how many rows no longer answer, and how many its owner never shared, which stay."""
         assert isinstance(entry.document, Retraction)
         rows = ", ".join(f"({quoted(row)})" for row in dict.fromkeys(entry.document.rows)) or "(NULL)"
         rows = f"(VALUES {rows}) AS rows(measurement_id)"
@@ -134,7 +134,7 @@ class Pulled:
             f"SELECT count(*) FROM db.measurement JOIN {rows} USING (measurement_id) "
             f"ANTI JOIN (FROM db.origin WHERE signer = {signer}) USING (measurement_id)"
         )
-        known = (
+        stored = (
             f"(SELECT measurement_id, session, {likeness} AS likeness FROM db.measurement "
             f"JOIN {rows} USING (measurement_id))"
         )
@@ -143,7 +143,7 @@ class Pulled:
             [
                 f"INSERT INTO db.retracted BY NAME SELECT measurement_id, {signer} AS signer, likeness, session, "
                 f"{quoted(entry.document.reason)} AS reason, TIMESTAMP {quoted(entry.document.created_at)} "
-                f"AS retracted_at FROM {rows} LEFT JOIN {known} AS known USING (measurement_id)",
+                f"AS retracted_at FROM {rows} LEFT JOIN {stored} AS stored USING (measurement_id)",
                 _note(entry),
                 _DELETE_UNSHARED,
             ]
@@ -175,11 +175,9 @@ def _note(entry: Entry) -> str:
 @contextmanager
 def working_on(remote: Remote) -> Iterator[None]:
     """Only one process at a time pushes to a remote, or pulls from it, on this machine; another waits a little."""
-    try:
+    with file_errors(remote.folder, "written"):
         remote.folder.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(remote.folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
-    except OSError as error:
-        raise UsageError(f"{remote.folder} cannot be written: {(error.strerror or str(error)).lower()}") from None
     try:
         end_s = time.monotonic() + _WAIT_S
         while not try_lock(descriptor):
@@ -189,6 +187,3 @@ def working_on(remote: Remote) -> Iterator[None]:
         yield
     finally:
         os.close(descriptor)
-
-
-_WAIT_S = 10.0

@@ -9,19 +9,18 @@ from dataclasses import replace
 from pathlib import Path
 
 from kernrec.store.database import Database
-from kernrec.store.intake.checked_rows import check_own_segments
+from kernrec.store.keys import Signer
+from kernrec.store.reader import check_own_segments
 from kernrec.store.remotes import Remote
 from kernrec.store.share.bundle import write_parts
-from kernrec.store.share.entries import Entry, publish, write_index
+from kernrec.store.share.entries import publish, write_index
 from kernrec.store.share.manifest import TABLES
 from kernrec.store.share.object_store import place_of
-from kernrec.store.share.outgoing import Outgoing, outgoing
+from kernrec.store.share.outgoing import Outgoing, Selection, keep_fresh, likeness_hash, outgoing
 from kernrec.store.share.privacy import secret_of
 from kernrec.store.share.pull import take_new
 from kernrec.store.share.pulled import Pulled, working_on
 from kernrec.store.share.retract import publish_retraction, retracted_here
-from kernrec.store.share.segments import Selection, keep_fresh, likeness_hash
-from kernrec.store.signature import Signer
 from kernrec.util.scratch import scratch_folder
 
 
@@ -37,15 +36,15 @@ def push(
     """Push the measurements of a database that a remote lacks.
 
     Args:
-        remote: where to; what was pulled from it, or pushed to it, says what is there already.
+        remote: whose rows that were pulled, or pushed, here are there already.
         database: to read.
-        selection: which of its measurements. What was taken back in it is taken back at the remote, too.
+        selection: of its measurements. Those that were taken back in it are taken back at the remote, too.
         signer: whose rows they become.
         licence: of the rows; None: the usual one.
         agree: is shown what would leave before anything does; False: nothing leaves.
 
     Returns:
-        What left; None: there was nothing new, or it was not agreed to.
+        The rows that left; None: there was nothing new, or it was not agreed to.
 
     Raises:
         KernrecError: if the remote cannot be reached or written, or would not take the rows.
@@ -59,7 +58,7 @@ def push(
         take_new(remote, place, lambda key: key == signer.key)
         secret = secret_of(database)
         with Database.open(database) as opened:
-            keep_fresh(opened, selection, _known(remote, temporary))
+            keep_fresh(opened, selection, _stale(remote, temporary))
             leaving = outgoing(opened, replace(selection, fresh=True, retractions=False), secret, folder, licence)
             gone = retracted_here(remote, opened, signer)
             leaving = replace(leaving, retracted=sum(map(len, gone.values())))
@@ -78,7 +77,7 @@ def push(
         if not leaving.measurements:
             return leaving
         write_parts(place, leaving.manifest, leaving.files, place.names("segments/"))
-        entry = publish(remote, place, Entry("", replace(leaving.manifest, owner=signer.key)), signer)
+        entry = publish(remote, place, replace(leaving.manifest, owner=signer.key), signer)
         for segment in leaving.manifest.segments:
             leaving.files[segment.name].rename(checked / f"{segment.table}.{segment.sha256}.parquet")
         with Pulled.open(remote) as pulled:
@@ -86,8 +85,8 @@ def push(
         return leaving
 
 
-def _known(remote: Remote, folder: Path) -> dict[str, list[Path]]:
-    """What the remote has of rows that were pulled, as `keep_fresh` wants it."""
+def _stale(remote: Remote, folder: Path) -> dict[str, list[Path]]:
+    """The rows that the remote has or that were taken back there, as `keep_fresh` takes them."""
     if not remote.pulled.exists():
         with Pulled.open(remote):
             pass
@@ -97,6 +96,4 @@ def _known(remote: Remote, folder: Path) -> dict[str, list[Path]]:
             "likeness": f"SELECT {likeness} AS likeness FROM db.measurement",
             "retracted": "SELECT DISTINCT likeness FROM db.retracted WHERE likeness IS NOT NULL",
         }
-        return {
-            name: [file for file, _ in pulled.database.export(query, folder, 10**9)] for name, query in queries.items()
-        }
+        return {name: [file for file, _ in pulled.database.export(query, folder)] for name, query in queries.items()}

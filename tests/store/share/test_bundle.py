@@ -13,6 +13,7 @@ import pytest
 from kernrec.errors import UsageError
 from kernrec.op import find_op
 from kernrec.store import Database
+from kernrec.store.keys import Signer, make_key
 from kernrec.store.measurement import Measurement
 from kernrec.store.share import (
     Folder,
@@ -26,9 +27,8 @@ from kernrec.store.share import (
     write_bundle,
     write_segments,
 )
+from kernrec.store.share.outgoing import provenance, taken_out
 from kernrec.store.share.privacy import private_names
-from kernrec.store.share.segments import provenance, taken_out
-from kernrec.store.signature import Signer, make_key
 
 pytestmark = pytest.mark.usefixtures("read_here")
 PROBLEM = find_op("matmul").problem(m=64, n=32, k=16)

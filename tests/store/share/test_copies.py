@@ -7,13 +7,11 @@ import pytest
 
 from kernrec.store import Database
 from kernrec.store.intake import merge
+from kernrec.store.keys import Signer, key_file, trust
 from kernrec.store.remotes import Remote, add_remote
 from kernrec.store.retractions import forget
-from kernrec.store.share.copies import retract_copies
 from kernrec.store.share.log import own_log
-from kernrec.store.share.retract import retract_there
-from kernrec.store.signature import Signer
-from kernrec.store.trust import key_file, trust
+from kernrec.store.share.retract import retract_copies, retract_there
 from tests.helpers.reading import reading_here
 from tests.helpers.sharing import Person, measurements, sessions
 

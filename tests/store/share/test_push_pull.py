@@ -16,15 +16,14 @@ import pytest
 from kernrec.errors import UsageError
 from kernrec.recommender.result import MeasuredOn
 from kernrec.store import Database, Stack
+from kernrec.store.keys import Signer, distrust, key_file, trust
 from kernrec.store.remotes import Remote, add_remote
-from kernrec.store.share.entries import Entry, publish
-from kernrec.store.share.log import log
+from kernrec.store.share.entries import publish
+from kernrec.store.share.log import remote_log
 from kernrec.store.share.object_store import place_of
 from kernrec.store.share.place import Folder
 from kernrec.store.share.pulled import Pulled, drop_signer
 from kernrec.store.share.retract import Retraction, retract_here, retract_there
-from kernrec.store.signature import Signer
-from kernrec.store.trust import distrust, key_file, trust
 from tests.helpers.reading import read_here, reading_here
 from tests.helpers.sharing import GPU, KERNEL, PROBLEM, UUID_HASH, Person, measurement, measurements, sessions
 
@@ -117,7 +116,7 @@ def test_a_row_is_taken_back_by_its_owner_alone(base: Path) -> None:
     with bob.at_work():
         signer = Signer.of(key_file())
         forged = Retraction(monday, "2026-03-01T12:00:00", "forger", "", signer.key)
-        publish(Remote("team", str(team)), place_of(str(team)), Entry("", forged), signer)
+        publish(Remote("team", str(team)), place_of(str(team)), forged, signer)
     (line,) = alice.pull(team).left
     assert line.startswith("a retraction by unknown key")
     assert line.endswith("does nothing to 3 measurements that others shared")
@@ -133,7 +132,7 @@ def test_a_row_is_taken_back_by_its_owner_alone(base: Path) -> None:
     assert line.startswith("a retraction by you does nothing to 3 measurements")
     assert sessions(bob.pulled()) == sessions(alice.pulled())
     with bob.at_work():
-        rows = list(log(Remote("team", str(team))))
+        rows = list(remote_log(Remote("team", str(team))))
     shown = {(row["signer"].partition(" ")[0], row["measurements"], row["state"], row["reason"]) for row in rows}
     pushes = {("unknown", 3, "answers", None), ("unknown", 2, "answers", None)}
     assert shown == pushes | {("you", -3, "retraction", ""), ("unknown", -2, "retraction", "a broken fan")}
@@ -147,7 +146,7 @@ def test_pushes_that_share_configs_are_read_together(base: Path, monkeypatch: py
         read.append(task)
         return read_here(task, *rest)
 
-    monkeypatch.setattr("kernrec.store.intake.checked_rows.read_apart", counted)
+    monkeypatch.setattr("kernrec.store.reader.read_apart", counted)
     assert bob.pull(team).measurements == 5
     assert read == ["segments"]
 
@@ -188,7 +187,7 @@ def test_nothing_private_leaves(pushed: Path) -> None:
 def test_a_remote_that_lies_is_taken_for_what_it_proves(base: Path) -> None:
     alice, bob, team = Person(base / "alice"), Person(base / "bob"), base / "team"
     with alice.at_work():
-        names = [row["manifest"] for row in log(Remote("team", str(team)))]
+        names = [row["manifest"] for row in remote_log(Remote("team", str(team)))]
     manifests = {name: json.loads((team / name).read_text()) for name in names}
     # Tuesday's rows are not those of its manifest, and a stranger's files lie around.
     (tuesday,) = [name for name in names if manifests[name]["rows"]["measurement"] == 2]
@@ -249,7 +248,7 @@ def test_pushes_and_pulls_that_are_killed_lose_double_and_show_nothing(base: Pat
     rows = bob.pulled()
     assert len(rows) == expected == len(set(sessions(rows)))
     with bob.at_work():
-        shown = list(log(Remote("team", str(team))))
+        shown = list(remote_log(Remote("team", str(team))))
     assert sum(row["measurements"] for row in shown) == expected  # no push is in the log twice
     listed = json.loads((team / "index.json").read_text())["names"]
     assert listed == Folder(team).names("manifests/")

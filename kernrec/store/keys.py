@@ -1,0 +1,207 @@
+"""Keys: the user's own, those whose rows are taken, and Ed25519 signatures of manifests and retractions.
+
+~/.config/kernrec/trusted.json     public keys that the user trusts, each with a name of the user's choice
+~/.config/kernrec/key              the own private key, readable by the user alone
+~/.config/kernrec/key.pub          the own public key
+"""
+
+import json
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+from kernrec import paths
+from kernrec.errors import UsageError, file_errors, unknown
+from kernrec.util.atomic_write import write_whole
+from kernrec.util.light_dataclass import dataclass
+
+LARGEST_SIGNATURE = 4096
+_KEY, _SIGNATURE = re.compile(r"[0-9a-f]{64}"), re.compile(r"[0-9a-f]{128}")
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,40}")
+_SHOWN_DIGITS = 12
+_LONGEST_KEY = 256
+"""Characters of the file of a key that are read."""
+
+
+def trusted() -> dict[str, str]:
+    """The keys that the user trusts, apart from the own, with their names."""
+    values = read_settings("trusted.json", list)
+    for each in values:
+        entry = each if isinstance(each, dict) and set(each) == {"key", "name"} else {"key": "", "name": ""}
+        if not (_KEY.fullmatch(str(entry["key"])) and _NAME.fullmatch(str(entry["name"]))):  # names are printed
+            raise UsageError(f"{paths.config() / 'trusted.json'} is not a list of keys and names")
+    return {str(each["key"]): str(each["name"]) for each in values}
+
+
+def trust(key: str, name: str | None) -> None:
+    """Trust the rows that this public key signs.
+
+    name: by which answers call its owner; None: the first digits of the key.
+    """
+    if not _KEY.fullmatch(key):
+        raise UsageError(
+            f"{key[:80]!r} is not a public key: 64 hexadecimal digits are expected, as `kernrec db key` prints"
+        )
+    name = key[:_SHOWN_DIGITS] if name is None else name
+    if not _NAME.fullmatch(name):
+        raise UsageError(f"--name {name[:60]!r}: letters, digits, '.', '_', '@' and '-' are expected")
+    others = {other: title for other, title in trusted().items() if other != key}
+    if name in others.values() or name == "you":
+        raise UsageError(f"--name {name}: another key has this name")
+    _write_trusted(others | {key: name})
+
+
+def distrust(key_or_name: str) -> str:
+    """Trust a key no longer; returns the key."""
+    names = trusted()
+    for key, name in names.items():
+        if key_or_name in (key, name):
+            _write_trusted({other: title for other, title in names.items() if other != key})
+            return key
+    raise unknown("key", key_or_name, [*names.values(), *names], "kernrec db trust")
+
+
+def _write_trusted(names: dict[str, str]) -> None:
+    write_settings("trusted.json", [{"key": key, "name": name} for key, name in names.items()])
+
+
+def trusts(signer: str | None) -> bool:
+    """Whether rows of this signer are taken without asking; never those that nobody signed."""
+    return bool(signer) and (signer in trusted() or signer == own_key())
+
+
+def signer_name(key: str | None) -> str:
+    """How answers call who signed rows."""
+    if not key:
+        return "unsigned"
+    if key == own_key():
+        return "you"
+    return trusted().get(key) or f"unknown key {key[:_SHOWN_DIGITS]}"
+
+
+def key_file() -> Path:
+    """The file of the own private key; it may not exist."""
+    return paths.config() / "key"
+
+
+def own_key() -> str | None:
+    """The own public key, if there is one."""
+    try:
+        text = _key_text(paths.config() / "key.pub")
+    except (OSError, UnicodeDecodeError):
+        return None
+    return text if _KEY.fullmatch(text) else None
+
+
+def make_own_key() -> str:
+    """The user's public key; a pair of keys is made if there is none."""
+    path = key_file()
+    key = Signer.of(path).key if path.exists() else make_key(path)
+    with file_errors(path.parent, "written"):
+        write_whole(path.with_name("key.pub"), key.encode() + b"\n", shared=True)
+    return key
+
+
+def make_key(path: Path) -> str:
+    """Make a private key that only its user can read; returns the public key. An existing file stays as it is."""
+    private = _ed25519().Ed25519PrivateKey.generate()
+    with file_errors(path, "written"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "w", encoding="ascii") as file:
+            file.write(private.private_bytes_raw().hex() + "\n")
+    return str(private.public_key().public_bytes_raw().hex())
+
+
+def _key_text(path: Path) -> str:
+    """The content of a file of a key; of another file its beginning."""
+    with path.open(encoding="ascii") as file:
+        return file.read(_LONGEST_KEY).strip()
+
+
+@dataclass(frozen=True)
+class Signer:
+    """Signs with the private key in a file."""
+
+    key: str
+    """Public, as hexadecimal digits."""
+    private: Any
+
+    @classmethod
+    def of(cls, path: Path) -> "Signer":
+        """The signer whose private key a file holds."""
+        try:
+            text = _key_text(path)
+        except FileNotFoundError:
+            raise UsageError(f"there is no key at {path}; `kernrec db key` makes one") from None
+        except (OSError, UnicodeDecodeError) as error:
+            raise UsageError(f"{path} cannot be read: {error}") from None
+        if not _KEY.fullmatch(text):
+            raise UsageError(f"{path} is not a private key: 64 hexadecimal digits are expected")
+        private = _ed25519().Ed25519PrivateKey.from_private_bytes(bytes.fromhex(text))
+        return cls(private.public_key().public_bytes_raw().hex(), private)
+
+    def sign(self, content: bytes) -> bytes:
+        """The content of the signature file for the bytes of a manifest."""
+        return json.dumps({"key": self.key, "signature": self.signature(content)}).encode() + b"\n"
+
+    def signature(self, content: bytes) -> str:
+        """The signature of some bytes, as hexadecimal digits."""
+        return str(self.private.sign(content).hex())
+
+
+def signer_of(content: bytes, signature: bytes, title: str) -> str:
+    """The public key in a signature file of `content`; raises `UsageError`, which names `title`, if it does not fit."""
+    try:
+        document = json.loads(signature)
+        key, value = document["key"], document["signature"]
+        well_formed = bool(_KEY.fullmatch(key) and _SIGNATURE.fullmatch(value))
+    except (ValueError, KeyError, TypeError, RecursionError):
+        well_formed = False
+    if not well_formed:
+        raise UsageError(f"the signature of {title} is not an Ed25519 signature")
+    if not fits(key, value, content):
+        raise UsageError(f"the signature of {title} does not fit its manifest")
+    return str(key)
+
+
+def fits(key: str, signature: str, content: bytes) -> bool:
+    """Whether a signature of `content` is by a public key, both as hexadecimal digits."""
+    public_key = _ed25519().Ed25519PublicKey
+    from cryptography.exceptions import InvalidSignature
+
+    try:
+        public_key.from_public_bytes(bytes.fromhex(key)).verify(bytes.fromhex(signature), content)
+    except (InvalidSignature, ValueError):
+        return False
+    return True
+
+
+def _ed25519() -> Any:
+    from kernrec.util.optional import import_optional  # what a query need not wait for
+
+    module = "cryptography.hazmat.primitives.asymmetric.ed25519"
+    return import_optional(module, "making or checking a signature", "share")
+
+
+def read_settings(name: str, kind: type) -> Any:
+    """A file of the user's settings, JSON of this type; an empty one if there is no such file."""
+    path = paths.config() / name
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return kind()
+    except (OSError, ValueError, RecursionError) as error:
+        raise UsageError(f"{path} cannot be read: {error}") from None
+    if not isinstance(value, kind):
+        raise UsageError(f"{path} cannot be read: a JSON {kind.__name__} is expected")
+    return value
+
+
+def write_settings(name: str, value: Any) -> None:
+    """Replace a file of the user's settings."""
+    path = paths.config() / name
+    with file_errors(path, "written"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(path, json.dumps(value, indent=1).encode() + b"\n", shared=True)

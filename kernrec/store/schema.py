@@ -1,0 +1,303 @@
+"""The schema of a database file: the steps that make it, its views, and the layout that a file must have to be opened.
+
+The steps are numbered SQL files that ship with kernrec (`db/schema`); each is applied once and recorded in the
+database. The views of `views.sql` are what is derived from the measurement log; queries contain them as parts.
+
+A file may consist of base tables of `main` with exactly the columns and types of the schema. Columns that are computed,
+or whose default is an expression, are somebody's program: a file with one is refused, also for reading. Writing into a
+file evaluates its checks and indexes too, so these must be the schema's then. Everything else in a file (its own views,
+macros, other tables) is left alone: it is never looked up (connection.py).
+"""
+
+import os
+import re
+from collections.abc import Mapping
+from contextlib import closing, suppress
+from datetime import UTC, datetime
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from kernrec import paths
+from kernrec.errors import UsageError
+from kernrec.store.connection import connect, connect_memory, make_folder, one_line, transaction
+from kernrec.store.rows import rewrite_keys
+from kernrec.util.cache import CacheEntry, cached
+from kernrec.util.light_dataclass import dataclass
+from kernrec.util.scratch import scratch_folder
+
+if TYPE_CHECKING:
+    from duckdb import DuckDBPyConnection
+
+TABLES = ("gpu", "kernel", "config", "problem", "profile", "measurement", "retraction")
+"""The tables whose rows have content-hash keys: all but `migration`."""
+
+_REWRITTEN = {4: "block_open OR replayed"}
+"""By the number of a step that changes rows of `measurement`: which rows, whose keys are then computed anew."""
+
+_VIEWS_APART = 5
+"""The number of the first step after which the views are those of `views.sql`."""
+
+
+@dataclass(frozen=True)
+class Migration:
+    """One step of the schema, the file `NNN_name.sql`."""
+
+    number: int
+    name: str
+    sql: str
+
+
+@cache
+def migrations() -> tuple[Migration, ...]:
+    """The steps that ship with kernrec, in order, numbered from 1 without a gap."""
+    files = sorted(paths.shipped("db/schema").glob("[0-9][0-9][0-9]_*.sql"))
+    return tuple(Migration(int(file.name[:3]), file.stem[4:], file.read_text(encoding="utf-8")) for file in files)
+
+
+def migrate(connection: "DuckDBPyConnection", done: int) -> None:
+    """Apply the steps after number `done`, each in a transaction, and make the views anew."""
+    connection.execute("USE db")
+    try:
+        # The layout after all steps is cached and made in a third of their time; views of early steps are not in it.
+        if whole := not done and migrations()[-1].number >= _VIEWS_APART:
+            with transaction(connection):
+                for statement in layout_of().statements.values():
+                    connection.execute(statement)
+                for step in migrations():
+                    _record(connection, step)
+        for step in () if whole else migrations()[done:]:
+            with transaction(connection):
+                connection.execute(step.sql)
+                if step.number in _REWRITTEN:
+                    rewrite_keys(connection, "measurement", _REWRITTEN[step.number])
+                _record(connection, step)
+    finally:
+        connection.execute("USE memory")
+
+
+def _record(connection: "DuckDBPyConnection", step: Migration) -> None:
+    """Write that a step was applied; after the last one the views are made."""
+    applied_at = datetime.now(UTC).replace(tzinfo=None)
+    connection.execute("INSERT INTO migration VALUES (?, ?, ?)", [step.number, step.name, applied_at])
+    if step is migrations()[-1] and step.number >= _VIEWS_APART:
+        connection.execute(views_sql())
+
+
+def schema_version(connection: "DuckDBPyConnection", path: Path | str, *, writing: bool = False) -> int:
+    """The number of the last step applied to the attached file at `path`; 0 for a database without any table.
+
+    Raises:
+        UsageError: for a database of another program, for one that a newer kernrec has migrated, and for one whose
+            tables are not those of the schema, or may not be written to if `writing`.
+    """
+    statements = tables(connection)
+    if not statements:
+        return 0
+    first = layout_of(1).statements
+    if not statements.keys() >= first.keys():
+        raise UsageError(f"{path} is a DuckDB database, but not one of kernrec's")
+    _check_layout(statements, {"migration": first["migration"]}, path, checks=writing)
+    applied = connection.execute("SELECT id, name FROM db.migration ORDER BY id").fetchall()
+    shipped = [(step.number, step.name) for step in migrations()]
+    if len(applied) > len(shipped) and applied[: len(shipped)] == shipped:
+        raise UsageError(
+            f"{path} has schema {len(applied)}, made by a newer kernrec; this one knows schemas up to {len(shipped)}"
+        )
+    if not applied or applied != shipped[: len(applied)]:
+        raise UsageError(f"{path} has a schema that this kernrec does not know")
+    _check_layout(statements, layout_of(len(applied)).statements, path, checks=writing)
+    if writing:
+        _check_writable(connection, path)
+    return len(applied)
+
+
+# A new file: a process that is killed while it makes one leaves none, not half of one.
+
+
+def make_file(path: Path) -> None:
+    """Make an empty database, unless there is a file by then.
+
+    Raises:
+        UsageError: if it cannot be made; nothing is left then.
+    """
+    import duckdb
+
+    path = path.absolute()
+    make_folder(path.parent)
+    new = path.with_name(f".{os.urandom(8).hex()}.duckdb")
+    with one_line(path):
+        try:
+            content = _empty(tuple(step.sql for step in migrations()))
+        except UsageError as error:
+            raise UsageError(f"{path} cannot be made: {error}") from None
+        try:
+            with new.open("wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            _place(new, path)
+        except OSError as error:
+            raise duckdb.IOException(str(error)) from None
+        finally:
+            with suppress(OSError):
+                new.unlink(missing_ok=True)
+
+
+def _place(new: Path, path: Path) -> None:
+    """Give a file its name, unless another process was first: its rows would be gone."""
+    try:
+        os.link(new, path)
+    except FileExistsError:
+        return
+    except OSError:  # a file system without links
+        if not path.exists():
+            new.rename(path)
+
+
+@cache
+def _empty(steps: tuple[str, ...]) -> bytes:
+    """The bytes of an empty database of these steps of the schema; made once, because copying them is faster."""
+    with scratch_folder() as folder:
+        path = folder / "empty.duckdb"
+        with closing(connect(path, read_only=False, create=True)) as connection:
+            migrate(connection, 0)
+            connection.execute("CHECKPOINT db")  # closing does it too, but is silent about a full disk
+        return path.read_bytes()
+
+
+# The relations of `views.sql`, as parts of a query.
+
+MOMENT = "gpu, problem_id, kernel, kernel_hash, config_id, session, block, position"
+"""The columns that identify the moment of a measurement; two rows that agree in all of them contradict each other."""
+
+_VIEW = re.compile(r"^CREATE OR REPLACE VIEW (\w+) AS$(.*?);$", re.MULTILINE | re.DOTALL)
+_TABLE = re.compile(r"\b(FROM|JOIN) (measurement|retraction)\b")
+
+
+@cache
+def views_sql() -> str:
+    """The statements that make the views."""
+    return (paths.shipped("db/schema") / "views.sql").read_text(encoding="utf-8")
+
+
+@cache
+def derived() -> dict[str, str]:
+    """The query of each relation by name; a query may use the relations before it."""
+    return {name: _TABLE.sub(r"\1 db.\2", body).strip() for name, body in _VIEW.findall(views_sql())}
+
+
+def with_derived(name: str, query: str, condition: str = "") -> str:
+    """A query in SQL that may use the relation `name` and those that it is derived from.
+
+    condition: on the measurements that all of these are derived from; it applies while the log is scanned.
+    """
+    parts: list[str] = []
+    log = f"(SELECT * FROM db.measurement WHERE {condition}) AS measurement"
+    for part, body in derived().items():
+        if condition:
+            body = body.replace("FROM db.measurement", f"FROM {log}")
+        # Not materialized, so that no columns are read but those that the query uses.
+        parts.append(f"{part} AS NOT MATERIALIZED (\n{body}\n)")
+        if part == name:
+            break
+    return f"WITH {', '.join(parts)}\n{query}"
+
+
+# The layout of the tables.
+
+_CHECKS = ", CHECK("
+_CAST = re.compile(r"CAST\((\d+)\.0 AS DOUBLE\)|\b1e(\d+)\b")
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The tables of a schema, by name."""
+
+    statements: Mapping[str, str]
+    """As `tables` gives them."""
+    columns: Mapping[str, Mapping[str, str]]
+    """Their columns in order, with their types; the first is the key."""
+    checks: Mapping[str, list[str]]
+    """The conditions that their rows meet, in SQL."""
+    required: Mapping[str, list[str]]
+    """Their columns that are never NULL."""
+
+
+def layout_of(step: int | None = None) -> Layout:
+    """The tables after a step of the schema, by default the last; cached, because making them takes 100 ms."""
+    import duckdb
+
+    number = len(migrations()) if step is None else step
+    sql = "\n".join(each.sql for each in migrations()[:number])
+
+    def make() -> CacheEntry:
+        with closing(connect_memory()) as connection:
+            connection.execute("USE db")
+            connection.execute(sql)
+            statements = tables(connection)
+            described = {name: connection.execute(f"DESCRIBE db.{name}").fetchall() for name in statements}
+            constraints = connection.execute(
+                "SELECT table_name, constraint_type, expression, constraint_column_names FROM duckdb_constraints() "
+                "WHERE database_name = 'db'"
+            ).fetchall()
+        checks: dict[str, list[str]] = {name: [] for name in statements}
+        required: dict[str, list[str]] = {name: [] for name in statements}
+        for table, kind, expression, names in constraints:
+            if kind == "CHECK":
+                checks[table].append(expression)
+            elif kind == "NOT NULL":
+                required[table].append(names[0])
+        columns = {name: {column: kind for column, kind, *_ in rows} for name, rows in described.items()}
+        return {"statements": statements, "columns": columns, "checks": checks, "required": required}, {}
+
+    facts, _ = cached(f"schema.{number}.layout", f"{duckdb.__version__}\n{sql}".encode(), make)
+    return Layout(**facts)
+
+
+def tables(connection: "DuckDBPyConnection") -> dict[str, str]:
+    """The base tables of `main` by name, as the statements that would make them."""
+    # Unlike `information_schema`, this function does not touch views: binding one runs a part of it.
+    query = "SELECT table_name, sql FROM duckdb_tables() WHERE database_name = 'db' AND schema_name = 'main'"
+    return dict(connection.execute(query).fetchall())
+
+
+def _check_layout(
+    statements: Mapping[str, str], expected: Mapping[str, str], path: Path | str, *, checks: bool
+) -> None:
+    """Raise `UsageError` if the tables of a file are not those expected; `checks`: nor their checks."""
+    for name, statement in expected.items():
+        if _columns(statements.get(name, "")) != _columns(statement):
+            raise UsageError(f"{path}: the table {name} does not have the columns that kernrec gives it")
+        if checks and _plain(statements[name]) != _plain(statement):
+            raise UsageError(
+                f"{path}: the table {name} does not have the constraints that kernrec gives it; "
+                "merge the file into another database"
+            )
+
+
+def _columns(statement: str) -> str:
+    return statement.split(_CHECKS)[0].removesuffix(");")
+
+
+def _plain(statement: str) -> str:
+    """The statement with numbers spelled in one way: older versions of DuckDB wrote `1e6` as a cast."""
+    return _CAST.sub(lambda match: match[1] or "1" + "0" * int(match[2]), statement)
+
+
+def _check_writable(connection: "DuckDBPyConnection", path: Path | str) -> None:
+    """Raise `UsageError` if the file has indexes or triggers, which would run when rows are added."""
+    import duckdb
+
+    for kind in ("indexes", "triggers"):
+        query = f"SELECT count(*) FROM duckdb_{kind}() WHERE database_name = 'db'"
+        with suppress(duckdb.CatalogException):  # an older DuckDB, which has no triggers
+            if connection.execute(query).fetchall()[0][0]:
+                raise UsageError(f"{path} has {kind} that are not kernrec's; merge the file into another database")
+
+
+def check_migratable(connection: "DuckDBPyConnection", path: Path | str) -> None:
+    """Raise `UsageError` if the file has macros: the steps of the schema look functions up in the file."""
+    query = "SELECT count(*) FROM duckdb_functions() WHERE database_name = 'db' AND NOT internal"
+    if connection.execute(query).fetchall()[0][0]:
+        raise UsageError(f"{path} has an older schema and macros that are not kernrec's; it is not brought up to date")
