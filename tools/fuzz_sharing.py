@@ -19,7 +19,7 @@ from kernrec.compile.nvrtc import compiler
 from kernrec.store.keys import Signer, make_own_key
 from kernrec.store.share import Folder, Manifest
 from kernrec.store.share.bundle import signed, write_documents
-from kernrec.store.share.manifest import LARGEST_MANIFEST, Retraction
+from kernrec.store.share.manifest import LARGEST_MANIFEST, Retraction, parse_manifest
 
 _OPTIONS = (
     b"-std=c++17\n-DWARP=32\n-lineinfo\n",
@@ -79,7 +79,7 @@ def _foreign() -> Iterator[Format]:
 
 
 def _settings(work: Path) -> Iterator[Format]:
-    from kernrec.store import trust
+    from kernrec.store import keys
     from kernrec.store.remotes import remotes
     from kernrec.store.share.object_store import can_push, checked_url
 
@@ -87,7 +87,7 @@ def _settings(work: Path) -> Iterator[Format]:
     with patch.dict(os.environ, {"KERNREC_CONFIG": str(config)}):
         key = make_own_key()
         for name, other in (("alice", "5f" * 32), ("bob", "0c" * 32)):
-            trust.trust(other, name)
+            keys.trust(other, name)
 
     def within(read: Callable[[Path], object]) -> Callable[[Path], None]:
         """Reads a file of the user's settings."""
@@ -99,10 +99,10 @@ def _settings(work: Path) -> Iterator[Format]:
         return reading
 
     def trusted(_: Path) -> None:
-        for each, name in trust.trusted().items():
-            assert trust.trusts(each)
-            assert trust.signer_name(each).isprintable(), name
-        assert not trust.trusts("")
+        for each, name in keys.trusted().items():
+            assert keys.trusts(each)
+            assert keys.signer_name(each).isprintable(), name
+        assert not keys.trusts("")
 
     def known(_: Path) -> None:
         for remote in remotes():
@@ -114,7 +114,7 @@ def _settings(work: Path) -> Iterator[Format]:
         Signer.of(path).sign(b"x")
 
     def public(_: Path) -> None:
-        trust.signer_name(trust.own_key())
+        keys.signer_name(keys.own_key())
 
     rows = json.dumps([{"name": "team", "url": "s3://team/kernrec"}, {"name": "lab", "url": "/srv/lab"}]).encode()
     yield Format("trusted", "trusted.json", ((config / "trusted.json").read_bytes(),), within(trusted))
@@ -130,7 +130,7 @@ def _log(work: Path) -> Iterator[Format]:
     from kernrec.store.share.pull import pull
 
     signer = Signer.of(work / "config" / "key")
-    bundle = Manifest.from_bytes((work / "bundle" / "manifest.json").read_bytes(), "bundle")
+    bundle = parse_manifest((work / "bundle" / "manifest.json").read_bytes(), "bundle")
     about = (bundle.created_at, bundle.made_by)
     pushed = Manifest(bundle.segments, (), *about, bundle.licence, bundle.provenance, bundle.schema, signer.key)
     taken_back = Retraction(("0" * 32, "f" * 32), *about, "the fan was broken", signer.key)

@@ -10,9 +10,11 @@ from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from datetime import datetime
 from functools import cache
-from typing import Any
+from typing import Any, TypeVar
 
 from kernrec.util.light_dataclass import dataclass
+
+_Record = TypeVar("_Record")
 
 
 @dataclass(frozen=True)
@@ -137,7 +139,7 @@ def column_names(owner: type) -> tuple[str, ...]:
     return tuple(names)
 
 
-def columns_of(record: object) -> dict[str, Any]:
+def columns_of(record: Any) -> dict[str, Any]:
     """Every column of a record by name."""
     parts = _parts(type(record))
     columns: dict[str, Any] = {}
@@ -149,11 +151,11 @@ def columns_of(record: object) -> dict[str, Any]:
     return columns
 
 
-def build(owner: Any, columns: Mapping[str, Any]) -> Any:
+def build(owner: type[_Record], columns: Mapping[str, Any]) -> _Record:
     """A record from its columns; those left out, and parts without any column, have their defaults."""
     parts = _parts(owner)
     arguments = {}
-    for item in fields(owner):
+    for item in fields(owner):  # type: ignore[arg-type]  # of a dataclass
         if item.name not in parts:
             if item.name in columns:
                 arguments[item.name] = columns[item.name]
@@ -162,7 +164,7 @@ def build(owner: Any, columns: Mapping[str, Any]) -> Any:
     return owner(**arguments)
 
 
-def as_json(record: object) -> dict[str, Any]:
+def as_json(record: Any) -> dict[str, Any]:
     """The columns of a record that are not None, as values that JSON can hold."""
     values = {name: value for name, value in columns_of(record).items() if value is not None}
     for name in values.keys() & {"config", "event_reasons"}:

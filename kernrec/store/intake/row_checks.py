@@ -72,10 +72,10 @@ def check_rows(connection: "DuckDBPyConnection", table: str, layout: Layout, *, 
     elif table == "kernel":
         _check_kernels(connection)
     elif table == "measurement":
-        names = [gpu.name for gpu in all_gpus()]
+        cards = [gpu.name for gpu in all_gpus()]
         for (name,) in connection.execute("SELECT DISTINCT gpu FROM db.measurement ORDER BY 1").fetchall():
-            if name not in names:
-                raise unknown("GPU", name, names, "kernrec gpus")
+            if name not in cards:
+                raise unknown("GPU", name, cards, "kernrec gpus")
         _check_latencies(connection)
 
 
