@@ -1,4 +1,4 @@
-"""What limits a kernel, and which blocks and power limits are better: `kernrec analyze` of a source at hand, apart."""
+"""`kernrec analyze` of a source in a process with limits: the bottleneck, and better blocks and power limits."""
 
 import re
 import tempfile
@@ -31,7 +31,7 @@ _FILES = re.compile(r"\.npy\b|\braw\s", re.IGNORECASE)
 
 @dataclass(frozen=True)
 class SourceAnalysis:
-    """A source and what is asked about it: with a spec all its configs, else one launch and other blocks for it."""
+    """A request about a source: with a spec about all its configs, else about one launch and other blocks for it."""
 
     source: str
     """CUDA C++ or PTX."""
@@ -108,10 +108,10 @@ def analyze_in(wanted: SourceAnalysis, folder: Path, database: Path, processes: 
     """(the analysis of a source, notes on it), in this process.
 
     Args:
-        wanted: the source, and what is asked about it.
-        folder: the source is written there.
-        database: keeps the profiles.
-        processes: that emulate.
+        wanted: the source and the request.
+        folder: for the source.
+        database: for the profiles.
+        processes: number of processes that emulate.
 
     Raises:
         UsageError: the source, the spec or the launch cannot be used.
@@ -146,22 +146,23 @@ def analyze_own(source: str, gpu: str, arguments: Any, grid: Any, block: Sequenc
         gpu: the GPU, as people call it.
         arguments: in the order of the parameters: descriptions, or values by name.
         grid, block: one to three extents.
-        query: what is wanted.
+        query: objective and bounds.
 
     Raises:
         UsageError, KernrecError: as `analyze_in`.
     """
     if callable(grid) or isinstance(grid, str):
         raise UsageError("the grid of a source is one to three whole numbers")
-    given = arguments if not isinstance(arguments, Mapping) else [_description(*item) for item in arguments.items()]
+    if isinstance(arguments, Mapping):
+        arguments = [_description(*item) for item in arguments.items()]
     blocks, threads = ([int(extent) for extent in extents] for extents in (grid, block))
-    wanted = SourceAnalysis(source, gpu, None, None, list(given), blocks, threads, query)
+    wanted = SourceAnalysis(source, gpu, None, None, list(arguments), blocks, threads, query)
     with tempfile.TemporaryDirectory(prefix="kernrec-") as folder:
         return analyze_in(wanted, Path(folder), paths.user_database())[0]
 
 
 def _description(name: str, value: Any) -> str:
-    """An argument as `kernrec emulate` takes it; what arrays hold does not count."""
+    """An argument as `kernrec emulate` takes it; the values of arrays do not count."""
     dtype, shape = str(getattr(value, "dtype", "")).rpartition(".")[2], getattr(value, "shape", None)
     if shape:
         return f"{name}={canonical_dtype(dtype)}[{prod(shape)}]"

@@ -20,8 +20,8 @@ from kernrec.store.measurement import Outcome
 from kernrec.util.light_dataclass import dataclass
 from kernrec.util.process import kill_group, own_group
 
-_KEPT = ("PATH", "LANG", "LC_ALL", "SYSTEMROOT", "CUDA_PATH", "CUDA_HOME", "LD_LIBRARY_PATH")
-"""Variables that the child gets; others may hold what is nobody's business."""
+_INHERITED = ("PATH", "LANG", "LC_ALL", "SYSTEMROOT", "CUDA_PATH", "CUDA_HOME", "LD_LIBRARY_PATH")
+"""Environment variables that the child gets; others may hold secrets."""
 _MOST_RESULT = 4 << 20
 
 
@@ -43,16 +43,16 @@ def run_apart(task: str, request: Mapping[str, Any], folder: Path, limits: Limit
         task: one of the worker's.
         request: what it takes, as JSON can hold it; arrays are in files of the folder.
         folder: private to this task; the child reads and writes there alone.
-        limits: what it may take.
+        limits: of time, memory and sizes.
 
     Raises:
-        UsageError: what is asked for cannot be done, by whoever asks.
-        KernrecError: what it needs is not installed.
+        UsageError: the request cannot be carried out.
+        KernrecError: a package that it needs is not installed.
     """
     asked_for = {"task": task, "limits": vars(limits), **request}
     (folder / "request.json").write_text(json.dumps(asked_for), encoding="utf-8")
     places = [str(PACKAGE.parent), *(place for place in sys.path if "-packages" in place)]
-    environment = {name: os.environ[name] for name in _KEPT if name in os.environ} | {
+    environment = {name: os.environ[name] for name in _INHERITED if name in os.environ} | {
         "PYTHONPATH": os.pathsep.join(places),
         "HOME": str(folder),
         "TMPDIR": str(folder),

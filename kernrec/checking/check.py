@@ -38,9 +38,8 @@ class OutputCheck:
     where: tuple[int, ...]
     """Index of the element with the largest error."""
     actual: float
-    """The value there."""
+    """Value of that element."""
     expected: float
-    """What it should be."""
 
     @property
     def correct(self) -> bool:
@@ -50,16 +49,16 @@ class OutputCheck:
 
 @dataclass(frozen=True)
 class CheckResult:
-    """What a check found."""
+    """The outcome of a check."""
 
     outcome: Outcome
     """`ok`; `incorrect` for a wrong result; `compile`; `timeout`; `crash` for an access out of bounds or misaligned, a
     data race in shared memory, a deadlock, an endless loop, an instruction that is not known, too much memory."""
     message: str
-    """What is wrong, one line; empty where nothing is."""
+    """The fault in one line; empty for `ok`."""
     outputs: Mapping[str, OutputCheck]
     counts: Mapping[str, int]
-    """What the emulator counted, as `kernrec emulate` prints it; empty where the kernel did not run to its end."""
+    """Counts of the emulator, as `kernrec emulate` prints them; empty where the kernel did not run to its end."""
     registers: int | None
     """Of a thread; None for PTX."""
     spill_bytes: int | None
@@ -107,7 +106,7 @@ def check(
         reference: by name of an output the array that is expected, or an expression of NumPy over the arguments; or a
             function of the arguments by name that gives such arrays. None: nothing is compared.
         tolerance: largest error that counts as correct; by default what rounding explains, and 0 for whole numbers.
-        limits: what may be taken.
+        limits: of time, memory and sizes.
 
     Raises:
         UsageError: arguments, launch or reference cannot be used.
@@ -118,14 +117,15 @@ def check(
     if tolerance is not None and not 0 <= tolerance < np.inf:
         raise UsageError(f"tolerance is {tolerance}; a number of at least 0 is accepted")
     copies = {name: _array(value) for name, value in launch.arguments.items()}
-    given = reference({name: value.copy() for name, value in copies.items()}) if callable(reference) else reference
-    if given is not None and not isinstance(given, Mapping):
-        kind = type(given).__name__
+    if callable(reference):
+        reference = reference({name: value.copy() for name, value in copies.items()})
+    if reference is not None and not isinstance(reference, Mapping):
+        kind = type(reference).__name__
         raise UsageError(f"the reference is of type {kind}; outputs by name are expected, such as {{'y': 'alpha * x'}}")
-    expected: dict[str, Any] = dict(given or {})
+    expected: dict[str, Any] = dict(reference or {})
     for name in expected:
         if name not in copies or not copies[name].ndim:
-            raise unknown("output in the reference", name, [known for known, value in copies.items() if value.ndim])
+            raise unknown("output in the reference", name, [array for array, value in copies.items() if value.ndim])
     texts = {name: value for name, value in expected.items() if isinstance(value, str)}
     with tempfile.TemporaryDirectory(prefix="kernrec-", ignore_cleanup_errors=True) as place:
         folder = Path(place)

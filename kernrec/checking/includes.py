@@ -22,7 +22,7 @@ def check_includes(source: str, name: str) -> None:
 
     Args:
         source: CUDA C++ or PTX.
-        name: what messages call it.
+        name: the source's name in messages.
     """
     text = source
     for trigraph, letter in _TRIGRAPHS.items():

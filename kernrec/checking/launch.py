@@ -48,11 +48,11 @@ class SourceLaunch:
 
     @property
     def file(self) -> str:
-        """What messages call the source."""
+        """The source's name in messages."""
         return file_of(self.source)
 
     def check(self, limits: Limits) -> None:
-        """Raises `UsageError` for what is too large or cannot be a launch, and for a source that opens files."""
+        """Raises `UsageError` for sizes that are too large, an impossible launch, and a source that opens files."""
         check_source(self.source, self.file, limits)
         find_gpu(self.gpu)
         for name, extents in (("grid", self.grid), ("block", self.block)):
@@ -69,7 +69,7 @@ class SourceLaunch:
 
 
 def file_of(source: str) -> str:
-    """What messages call a source: kernel.ptx or kernel.cu, by what it is."""
+    """A source's name in messages: kernel.ptx or kernel.cu."""
     return "kernel.ptx" if _PTX.search(source) else "kernel.cu"
 
 

@@ -1,4 +1,4 @@
-"""What a process that runs a stranger's code may take: time, memory, and the files that it may see.
+"""Limits of a process that runs a stranger's code: time, memory, and the files that it sees.
 
 On Linux the kernel's Landlock (https://docs.kernel.org/userspace-api/landlock.html) takes every file from the process
 but those of Python, its packages, the compiler and one folder, and the network. Where there is none (other systems, and
@@ -20,14 +20,13 @@ from kernrec.util.light_dataclass import dataclass
 
 @dataclass(frozen=True)
 class Limits:
-    """What a check or an analysis may take."""
+    """Limits of a check or an analysis."""
 
     time_s: float = 60.0
     """Processor time of each process."""
     memory_bytes: int = 4 << 30
     """Address space of each process."""
     source_bytes: int = 256 << 10
-    """Of a source."""
     tensor_bytes: int = 64 << 20
     """Of all arrays of a launch together."""
 
@@ -88,7 +87,7 @@ def limit_process(limits: Limits, folder: Path) -> bool:
 
 
 def _readable() -> list[Path]:
-    """What Python, NumPy, the compiler and kernrec itself read."""
+    """The files that Python, NumPy, the compiler and kernrec itself read."""
     installed = [Path(place) for place in (sys.prefix, sys.base_prefix, os.path.realpath(sys.executable))]
     # Of the module search path: what is installed, not the checkout or home folder that it may name, too.
     installed += [Path(place) for place in sys.path if Path(place).name in ("site-packages", "dist-packages")]

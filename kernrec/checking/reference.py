@@ -98,16 +98,16 @@ def _call(func: ast.expr, arguments: list[ast.expr], keywords: list[ast.keyword]
     for keyword in keywords:
         if keyword.arg not in _KEYWORDS:
             raise unknown("keyword in a reference", str(keyword.arg), _KEYWORDS)
-    given = [_value(argument, arrays) for argument in arguments]
+    values = [_value(argument, arrays) for argument in arguments]
     named = {str(keyword.arg): _value(keyword.value, arrays) for keyword in keywords}
     if isinstance(func, ast.Attribute) and not (isinstance(func.value, ast.Name) and func.value.id in ("np", "numpy")):
         if func.attr not in _METHODS:
             raise unknown("method in a reference", func.attr, _METHODS)
-        return getattr(_array(_value(func.value, arrays)), func.attr)(*given, **named)
+        return getattr(_array(_value(func.value, arrays)), func.attr)(*values, **named)
     name = func.attr if isinstance(func, ast.Attribute) else func.id if isinstance(func, ast.Name) else ""
     if name not in _FUNCTIONS:
         raise unknown("function in a reference", name or ast.unparse(func)[:40], _FUNCTIONS)
-    return getattr(np, name)(*given, **named)
+    return getattr(np, name)(*values, **named)
 
 
 def _index(node: ast.expr, arrays: Mapping[str, Any]) -> Any:

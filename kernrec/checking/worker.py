@@ -53,12 +53,12 @@ def main(folder: Path) -> None:
 
 def _check(request: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     """Runs a launch; the arrays afterwards go to `outputs.npz`, the values of references to `expected.npz`."""
-    given = load_arrays(folder / "arguments.npz")
-    buffers = {name: np.ascontiguousarray(value) for name, value in given.items() if value.ndim}
+    arguments = load_arrays(folder / "arguments.npz")
+    buffers = {name: np.ascontiguousarray(value) for name, value in arguments.items() if value.ndim}
     # A whole number of Python's fits an integer parameter of any size.
     whole = request["whole"]
-    order = [name if name in buffers else whole.get(name, given[name][()]) for name in request["order"]]
-    expected = _expected(request["reference"], given)
+    order = [name if name in buffers else whole.get(name, arguments[name][()]) for name in request["order"]]
+    expected = _expected(request["reference"], arguments)
     ptx, resources = request["source"], {}
     if request["file"].endswith(".cu"):
         compiled = compile_source(ptx, request["sm"], request["defines"], request["file"])
@@ -80,13 +80,13 @@ def _check(request: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     }
 
 
-def _expected(reference: Mapping[str, str], given: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+def _expected(reference: Mapping[str, str], arguments: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     if not reference:
         return {}
     from kernrec.checking.reference import evaluate
 
     exact: dict[str, Any] = {
-        name: value.astype(np.float64 if value.dtype.kind == "f" else np.int64)[()] for name, value in given.items()
+        name: value.astype(np.float64 if value.dtype.kind == "f" else np.int64)[()] for name, value in arguments.items()
     }
     return {name: evaluate(text, exact) for name, text in reference.items()}
 
@@ -98,7 +98,7 @@ def _entry(entries: list[str] | tuple[str, ...], name: str | None) -> str:
     if name is None and len(entries) == 1:
         return entries[0]
     matches = [
-        known for known in entries if known == name or re.match(rf"_Z\d+{re.escape(name or '')}(?![a-z_])", known)
+        entry for entry in entries if entry == name or re.match(rf"_Z\d+{re.escape(name or '')}(?![a-z_])", entry)
     ]
     if name is None or len(matches) != 1:
         raise UsageError(f"the source has the kernels {', '.join(entries)}: name one of them as entry")

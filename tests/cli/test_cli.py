@@ -33,7 +33,7 @@ def test_recommend_answers_with_nothing_but_the_answer(tmp_path: Path) -> None:
     assert {choice["source"] for choice in answer["choices"]} == {"prior"}
     # What it leaves is a cache, and a second time, or in a home that cannot be written, it answers the same.
     left = [path for path in tmp_path.rglob("*") if path.is_file()]
-    assert {path.parent for path in left} == {tmp_path / ".cache/kernrec/kept"}
+    assert {path.parent for path in left} == {tmp_path / ".cache/kernrec/derived"}
     assert run(*MATMUL, "--json", home=tmp_path).stdout == done.stdout
     assert run(*MATMUL, "--json", KERNREC_CACHE="/dev/null/x").stdout == done.stdout
 
