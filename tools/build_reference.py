@@ -161,7 +161,7 @@ def spec_keys() -> dict[tuple[str, str], tuple[str, str | None]]:
     required = toml_table._REQUIRED
 
     def take(self: Any, key: str, kind: type, expected: str, default: Any = required) -> Any:
-        table = self.where.removeprefix("spec").lstrip(": ")
+        table = self.place.removeprefix("spec").lstrip(": ")
         table = re.sub(r"^(\[tunables\]) \w+$", r"\1 name", table)
         table = re.sub(r"^(launch|workspace)\[\d+\]$", r"[[\1]]", table)
         table = re.sub(r"^\[problem\]: tensors\.\w+", "[problem.tensors] name", table)

@@ -46,13 +46,13 @@ class ConfigList:
         """The further numbers of a config; `UsageError` for one that is not in the list."""
         row = self.by_config.get(tuple(config[name] for name in self.tunables))
         if row is None:
-            given = " ".join(f"{name}={config[name]}" for name in self.tunables)
-            raise UsageError(f"{given} is none of the {len(self.rows)} listed configs")
+            shown = " ".join(f"{name}={config[name]}" for name in self.tunables)
+            raise UsageError(f"{shown} is none of the {len(self.rows)} listed configs")
         return {name: row[name] for name in self.further}
 
     def digits(self, values: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """For each name of `values` the index into its values, int64 (rows,); rows in the order of these indices."""
-        places = {name: {int(v): i for i, v in enumerate(known)} for name, known in values.items()}
+        places = {name: {int(v): i for i, v in enumerate(choices)} for name, choices in values.items()}
         digits_of_rows = {name: [places[name][row[i]] for row in self.rows] for i, name in enumerate(self.columns)}
         digits = {name: np.array(digits_of_rows[name], dtype=np.int64) for name in values}
         order = np.lexsort([digits[name] for name in reversed(self.tunables)])
@@ -64,11 +64,7 @@ class ConfigList:
 
 
 def listed_configs(top: Table, values: Mapping[str, Sequence[int]]) -> ConfigList | None:
-    """Reads the `[configs]` table of a spec; None where it has none.
-
-    Args:
-        top: the spec.
-        values: of its tunables, by name.
+    """The `[configs]` table of a spec, None where it has none; `values`: of its tunables, by name.
 
     Raises:
         UsageError: a table that does not fit the tunables.
@@ -76,7 +72,7 @@ def listed_configs(top: Table, values: Mapping[str, Sequence[int]]) -> ConfigLis
     data = top.take("configs", dict, "a table with columns and rows", None)
     if data is None:
         return None
-    table = Table(f"{top.where}: [configs]", data)
+    table = top.inner("[configs]", data)
     columns = table.take("columns", list, "a list of names")
     rows = table.take("rows", list, "a list of rows")
     table.done()

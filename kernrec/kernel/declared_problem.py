@@ -25,18 +25,16 @@ explains (kernrec/measure/device/correctness.py). Integers have to be equal.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from kernrec.errors import UsageError, unknown
 from kernrec.kernel.expression import Expression, expected_name, is_identifier
-from kernrec.kernel.expression_reader import read_expression
 from kernrec.kernel.image_layout import ImageLayout
 from kernrec.kernel.spec import TensorValues
 from kernrec.kernel.toml_table import Table
 from kernrec.op.dtype import ELEMENT_BYTES, canonical_dtype
 from kernrec.op.problem import Dim, Names, Op
-from kernrec.util.light_dataclass import dataclass
 
 LAYOUT = "any"
 """The only layout of a declared problem: its tensors are row-major with the declared shapes."""
@@ -47,78 +45,67 @@ _NUMBERS = {"normal": 0, "zeros": 0, "constant": 1, "uniform": 2, "integers": 2}
 _NUMBER = re.compile(r"[+-]?[0-9]*\.?[0-9]+(?:[eE][+-]?[0-9]+)?")
 
 
-@dataclass(frozen=True)
-class Declared:
-    """What a `[problem]` table declares; all fields except `op` are those of `Kernel`."""
+def declared_problem(table: Table, name: str) -> tuple[Op, dict[str, Any]]:
+    """(the op, for this kernel alone; further fields of `Kernel`) of the `[problem]` table of the kernel `name`.
 
-    op: Op
-    """The op that the table describes, for this kernel alone."""
-    initial_values: Mapping[str, TensorValues]
-    constants: Mapping[str, str]
-    images: Mapping[str, ImageLayout]
-    inouts: frozenset[str]
-    references: Mapping[str, TensorValues]
-    tolerance: float | None
-
-
-def declared_problem(table: Table, name: str) -> Declared:
-    """The problem in a `[problem]` table of the kernel `name`; `UsageError` for one that cannot be read."""
+    Raises:
+        UsageError: a table that cannot be read.
+    """
     dims = _dims(table)
-    known = [dim.name for dim in dims]
+    dim_names = [dim.name for dim in dims]
     dtype = _dtype(table, "dtype", table.string("dtype", "f32"))
-    flops = table.take("flops", object, "an expression", "0")
-    count = read_expression(table.where, "flops", flops, known, "dimension")
+    flops = table.parsed("flops", table.take("flops", object, "an expression", "0"), dim_names, "dimension")
     tolerance = table.take("tolerance", object, "a number", None)
     if tolerance is not None and not (type(tolerance) in (int, float) and 0.0 < tolerance < 1.0):
         raise table.fail("tolerance", "a number between 0 and 1", tolerance)
     shapes: dict[str, tuple[Expression, ...]] = {}
     types: dict[str, str] = {}
+    roles: dict[str, str] = {}
     initial_values: dict[str, TensorValues] = {}
-    outputs: list[str] = []
     constants: dict[str, str] = {}
     images: dict[str, ImageLayout] = {}
-    inouts: list[str] = []
     references: dict[str, TensorValues] = {}
     tensors = table.take("tensors", dict, "a table of tensors")
     if not 1 <= len(tensors) <= _MOST_TENSORS:
         raise table.fail("tensors", f"1 to {_MOST_TENSORS} tensors", len(tensors))
     for tensor, data in tensors.items():
-        inner = Table(f"{table.where}: tensors.{tensor}", data)
+        inner = table.inner(f"tensors.{tensor}", data)
         if not is_identifier(tensor):
-            raise UsageError(f"{inner.where}: {expected_name(tensor)}")
-        if tensor in known:
-            raise UsageError(f"{inner.where}: the name {tensor!r} is taken by a dimension")
+            raise inner.error(expected_name(tensor))
+        if tensor in dim_names:
+            raise inner.error(f"the name {tensor!r} is taken by a dimension")
         extents = inner.take("shape", list, "a list of expressions")
         shapes[tensor] = tuple(
-            read_expression(inner.where, f"shape[{i}]", text, known, "dimension") for i, text in enumerate(extents)
+            inner.parsed(f"shape[{i}]", text, dim_names, "dimension") for i, text in enumerate(extents)
         )
         types[tensor] = _dtype(inner, "dtype", inner.string("dtype", dtype))
-        role = inner.string("role", "input")
+        role = roles[tensor] = inner.string("role", "input")
         if role not in _ROLES:
-            raise UsageError(f"{inner.where}: {unknown('role', role, _ROLES)}")
-        if role in ("output", "inout"):
-            outputs.append(tensor)
-            if "reference" in data:
-                references[tensor] = read_tensor_values(inner, "reference", "", known)
-        if role == "inout":
-            inouts.append(tensor)
+            raise inner.error(unknown("role", role, _ROLES))
+        if role in ("output", "inout") and "reference" in data:
+            references[tensor] = _tensor_values(inner, "reference", "", dim_names)
         if "symbol" in data and role != "constant":
-            raise UsageError(
-                f'{inner.where}: symbol is for a __constant__ of the source: add role = "constant", or remove symbol'
-            )
+            raise inner.error('symbol is for a __constant__ of the source: add role = "constant", or remove symbol')
         if role == "constant":
             constants[tensor] = inner.string("symbol", tensor)
         if (texture := inner.take("texture", dict, "a table", None)) is not None:
-            images[tensor] = _image_layout(Table(f"{inner.where}: texture", texture), types[tensor])
-        initial_values[tensor] = read_tensor_values(inner, "values", "zeros" if role == "output" else "normal", known)
+            images[tensor] = _image_layout(inner.inner("texture", texture), types[tensor])
+        default = "zeros" if role == "output" else "normal"
+        initial_values[tensor] = _tensor_values(inner, "values", default, dim_names)
         for digest in ("digest", "reference_digest"):  # of files of values, put there when the spec was read
             inner.string(digest, "")
         inner.done()
     table.done()
-    if references and (without := [tensor for tensor in outputs if tensor not in references]):
-        raise UsageError(
-            f"{table.where}: tensors.{without[0]}: reference is missing; either every output has one or none has"
-        )
+    outputs = [tensor for tensor, role in roles.items() if role in ("output", "inout")]
+    if references and (missing := [tensor for tensor in outputs if tensor not in references]):
+        raise table.error(f"tensors.{missing[0]}: reference is missing; either every output has one or none has")
+
+    def shapes_of(sizes: Names, layout: str) -> dict[str, tuple[int, ...]]:
+        return {
+            tensor: tuple(extent.whole(sizes, 1, f"{name}: tensor {tensor}") for extent in shape)
+            for tensor, shape in shapes.items()
+        }
+
     op = Op(
         name=name,
         title=f"the problem of kernel {name}",
@@ -128,13 +115,20 @@ def declared_problem(table: Table, name: str) -> Declared:
         layouts=(LAYOUT,),
         outputs=tuple(outputs),
         workload="",
-        shapes=lambda sizes, layout: {tensor: _shape(name, tensor, shape, sizes) for tensor, shape in shapes.items()},
-        flops=lambda sizes: int(count.evaluate(sizes)),
+        shapes=shapes_of,
+        flops=lambda sizes: int(flops.evaluate(sizes)),
         reference=_no_reference,
         element_types=lambda sizes: types,
     )
     op.shapes({dim.name: int(dim.default or 1) for dim in dims}, LAYOUT)  # raises now if a shape is impossible
-    return Declared(op, initial_values, constants, images, frozenset(inouts), references, tolerance)
+    return op, {
+        "initial_values": initial_values,
+        "constants": constants,
+        "images": images,
+        "inouts": frozenset(tensor for tensor, role in roles.items() if role == "inout"),
+        "references": references,
+        "tolerance": tolerance,
+    }
 
 
 def _image_layout(table: Table, dtype: str) -> ImageLayout:
@@ -155,7 +149,7 @@ def _image_layout(table: Table, dtype: str) -> ImageLayout:
         sampler = Sampler(layout.filter, layout.address, layout.normalized, layout.unit_range)
         Image("", (1,), dtype, layout.channels, sampler=sampler)
     except UsageError as error:
-        raise UsageError(f"{table.where}: {error}") from None
+        raise table.error(error) from None
     return layout
 
 
@@ -164,16 +158,16 @@ def _no_reference(sizes: Names, layout: str, tensors: Mapping[str, Any]) -> dict
 
 
 def _dims(table: Table) -> list[Dim]:
+    tables = table.take("dims", dict, "a table of dimensions", {})
+    if len(tables) > _MOST_DIMS:
+        raise table.fail("dims", f"at most {_MOST_DIMS} dimensions", len(tables))
     dims = []
-    given = table.take("dims", dict, "a table of dimensions", {})
-    if len(given) > _MOST_DIMS:
-        raise table.fail("dims", f"at most {_MOST_DIMS} dimensions", len(given))
-    for name, data in given.items():
+    for name, data in tables.items():
         if not is_identifier(name) or name in ("dtype", "layout", "dtype_bytes", "sm", "i"):
-            raise UsageError(f"{table.where}: dims: {name!r} cannot be the name of a dimension")
+            raise table.error(f"dims: {name!r} cannot be the name of a dimension")
         default, meaning = data, ""
         if isinstance(data, dict):
-            inner = Table(f"{table.where}: dims.{name}", data)
+            inner = table.inner(f"dims.{name}", data)
             default = inner.take("default", int, "a whole number", None)
             meaning = inner.string("meaning", "")
             inner.done()
@@ -183,29 +177,19 @@ def _dims(table: Table) -> list[Dim]:
     return dims
 
 
-def _dtype(table: Table, key: str, given: str) -> str:
-    dtype = canonical_dtype(given)
+def _dtype(table: Table, key: str, spelling: str) -> str:
+    dtype = canonical_dtype(spelling)
     if dtype not in ELEMENT_BYTES:
-        raise UsageError(f"{table.where}: {key}: {unknown('dtype', given, ELEMENT_BYTES)}")
+        raise table.error(f"{key}: {unknown('dtype', spelling, ELEMENT_BYTES)}")
     return dtype
 
 
-def _shape(kernel: str, tensor: str, shape: tuple[Expression, ...], sizes: Names) -> tuple[int, ...]:
-    extents = []
-    for extent in shape:
-        value = extent.evaluate(sizes)
-        if not isinstance(value, int) or value < 1:
-            raise UsageError(f"{kernel}: tensor {tensor}: {extent.text!r} is {value!r}, expected a whole number from 1")
-        extents.append(value)
-    return tuple(extents)
-
-
-def read_tensor_values(table: Table, key: str, default: str, known: list[str]) -> TensorValues:
-    """Reads `values` or `reference` of a tensor."""
+def _tensor_values(table: Table, key: str, default: str, dims: Collection[str]) -> TensorValues:
+    """The `values` or `reference` of a tensor."""
     text = table.string(key, default).strip()
     kind, _, rest = text.partition(" ")
     if kind == "expression":
-        read_expression(table.where, key, rest, [*known, "i"], "dimension")
+        table.parsed(key, rest, [*dims, "i"], "dimension")
         return TensorValues(kind, (), rest)
     if text.endswith(".npy"):
         return TensorValues("file", (), text)

@@ -1,102 +1,85 @@
 """Reads a `[[launch]]` table of a `kernel.toml`; an error is one line that names file and key."""
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
-from kernrec.errors import UsageError, unknown
-from kernrec.kernel.expression import Expression, literal
-from kernrec.kernel.expression_reader import ExpressionReader
+from kernrec.errors import unknown
+from kernrec.kernel.expression import Expression, implication, literal, parse
 from kernrec.kernel.image_layout import ImageArgument, ImageLayout
-from kernrec.kernel.launch_limits import product
 from kernrec.kernel.spec import SCALAR_RANGES, Launch, PointerArgument, ScalarArgument
 from kernrec.kernel.tensor_map import MapArgument
-from kernrec.kernel.toml_table import C_IDENTIFIER, Table, what
-from kernrec.util.light_dataclass import dataclass
+from kernrec.kernel.toml_table import C_IDENTIFIER, Table
 
 _KERNEL = re.compile(r"(?:__global__|\.entry)\s[\s\w]*?(\w+)\s*\(")  # good enough to suggest names
 _BOUNDS = re.compile(r"__launch_bounds__\s*\([^)]*\)")
 _DECIMAL = re.compile(r" *-?[0-9]+\.[0-9]+ *")
 
 
-@dataclass(frozen=True)
-class LaunchScope:
-    """What the launches of a kernel may name."""
-
-    names: Collection[str]
-    """Names in expressions."""
-    probe_names: Collection[str]
-    """Those that are known before the problem: names in the expressions of probes."""
-    dims: Collection[str]
-    """Dimensions of the op."""
-    pointers: Collection[str]
-    """Tensors and workspaces."""
-    images: Mapping[str, ImageLayout]
-    """Tensors that are read through textures or surfaces."""
-    source: str
-    """The kernel's source."""
-
-
 class LaunchReader:
     """Reads the launches of one kernel."""
 
-    def __init__(self, expressions: ExpressionReader, scope: LaunchScope) -> None:
-        self._expressions = expressions
-        self._scope = scope
+    def __init__(
+        self,
+        source: str,
+        names: Collection[str],
+        static_names: Collection[str],
+        dims: Collection[str],
+        pointers: Collection[str],
+        images: Mapping[str, ImageLayout],
+    ) -> None:
+        """A reader.
 
-    def read(self, where: str, data: Any) -> Launch:
-        """The launch that a `[[launch]]` table describes; errors begin with `where`."""
-        table = Table(where, data)
-        names, scope = self._scope.names, self._scope
+        Args:
+            source: the kernel's.
+            names: in expressions.
+            static_names: in the expressions of probes: those that do not depend on the problem's dimensions.
+            dims: dimensions of the op.
+            pointers: tensors and workspaces.
+            images: tensors that are read through textures or surfaces.
+        """
+        self._source = source
+        self._names, self._static_names, self._dims = names, static_names, dims
+        self._pointers, self._images = pointers, images
 
-        def expression(key: str, text: Any, among: Collection[str] = names) -> Expression:
-            return self._expressions.read(key, text, among, where)
-
+    def read(self, table: Table) -> Launch:
+        """The launch that a `[[launch]]` table describes."""
+        names = self._names
         entry = table.string("entry")
         if not C_IDENTIFIER.fullmatch(entry):
             raise table.fail("entry", "the name of a function", entry)
-        if not re.search(rf"\b{entry}\b", scope.source):
-            kernels = list(dict.fromkeys(_KERNEL.findall(_BOUNDS.sub("", scope.source))))
-            raise UsageError(f"{table.where}: entry: {unknown('kernel of the source', entry, kernels)}")
-        when = self._expressions.condition(table, names)
+        if not re.search(rf"\b{entry}\b", self._source):
+            kernels = list(dict.fromkeys(_KERNEL.findall(_BOUNDS.sub("", self._source))))
+            raise table.error(f"entry: {unknown('kernel of the source', entry, kernels)}")
+        when = table.condition(names)
         grid = self._extents(table, "grid")
-        block, blocks = self._extents(table, "block"), product(grid)
-        shared = expression("shared", table.take("shared", object, "an expression", "0"))
+        block, blocks = self._extents(table, "block"), _product(grid)
+        shared = table.expression("shared", names, "0")
         arguments = tuple(
-            self._argument(f"arguments[{i}]", text, where)
+            self._argument(table, f"arguments[{i}]", text)
             for i, text in enumerate(table.take("arguments", list, "a list of strings"))
         )
         order = []
         for i, step in enumerate(table.take("order", list, "a list of [axis, extent]", [])):
             if not (isinstance(step, list) and len(step) == 2 and isinstance(step[0], str)):
                 raise table.fail(f"order[{i}]", "[axis, extent]", step)
-            order.append((step[0], expression(f"order[{i}]", step[1])))
-        visits = expression("visits", table.take("visits", object, "an expression", blocks.text))
+            order.append((step[0], table.parsed(f"order[{i}]", step[1], names)))
+        visits = table.expression("visits", names, blocks.text)
         axes = list(dict.fromkeys(axis for axis, _ in order))
-        reads = self._touched(table, "reads", axes)
-        writes = self._touched(table, "writes", axes)
-        trips = {
-            loop: expression(f"trips.{loop}", text) for loop, text in table.take("trips", dict, "a table", {}).items()
-        }
-        depth = {
-            loop: expression(f"depth.{loop}", text) for loop, text in table.take("depth", dict, "a table", {}).items()
-        }
+        reads, writes = self._touched(table, "reads", axes), self._touched(table, "writes", axes)
+        trips, depth = (
+            {
+                loop: table.parsed(f"{key}.{loop}", text, names)
+                for loop, text in table.take(key, dict, "a table", {}).items()
+            }
+            for key in ("trips", "depth")
+        )
         if trips.keys() != depth.keys():
             raise table.fail("depth", f"the loops of trips ({', '.join(trips) or 'none'})", ", ".join(depth) or "none")
         if "block" in trips:
             raise table.fail("trips", "a loop not called 'block', which stands for the blocks themselves", "block")
-        prefetch = expression("prefetch", table.take("prefetch", object, "an expression", "0"))
-        waits = expression("waits", table.take("waits", object, "an expression", "0"))
-        probes = []
-        for i, probe in enumerate(table.take("probes", list, "a list of tables", [])):
-            if not isinstance(probe, dict):
-                raise table.fail(f"probes[{i}]", "a table of dimensions", probe)
-            for dim in probe:
-                if dim not in scope.dims:
-                    raise UsageError(f"{where}: probes[{i}]: {unknown('dimension', dim, scope.dims)}")
-            probes.append({d: expression(f"probes[{i}].{d}", text, scope.probe_names) for d, text in probe.items()})
-        if probes and len(probes) < len(trips) + 2:
-            raise table.fail("probes", f"at least {len(trips) + 2} for {len(trips)} loops", len(probes))
+        prefetch, waits = table.expression("prefetch", names, "0"), table.expression("waits", names, "0")
+        probes = self._probes(table, len(trips))
         table.done()
         return Launch(
             entry=entry,
@@ -104,7 +87,7 @@ class LaunchReader:
             grid=grid,
             block=block,
             blocks=blocks,
-            threads=product(block),
+            threads=_product(block),
             shared=shared,
             arguments=arguments,
             order=tuple(order),
@@ -115,62 +98,90 @@ class LaunchReader:
             depth=depth,
             prefetch=prefetch,
             waits=waits,
-            probes=tuple(probes),
+            probes=probes,
         )
 
     def _extents(self, table: Table, key: str) -> tuple[Expression, Expression, Expression]:
         texts = table.take(key, list, "a list of 1 to 3 expressions")
         if not 1 <= len(texts) <= 3:
             raise table.fail(key, "1 to 3 expressions", texts)
-        x, y, z = (
-            self._expressions.read(f"{key}[{i}]", text, self._scope.names, table.where)
-            for i, text in enumerate([*texts, 1, 1][:3])
-        )
+        x, y, z = (table.parsed(f"{key}[{i}]", text, self._names) for i, text in enumerate([*texts, 1, 1][:3]))
         return x, y, z
 
     def _argument(
-        self, key: str, text: Any, where: str
+        self, table: Table, key: str, text: Any
     ) -> PointerArgument | ScalarArgument | ImageArgument | MapArgument:
-        pointers, images = self._scope.pointers, self._scope.images
         if not isinstance(text, str):
-            raise UsageError(f"{where}: {key}: expected a tensor or 'ctype expression', got {what(text)}")
+            raise table.fail(key, "a tensor or 'ctype expression'", text)
         ctype, _, value = text.strip().partition(" ")
         if not value:
-            if ctype not in pointers:
-                raise UsageError(f"{where}: {key}: {unknown('tensor', ctype, sorted(pointers))}")
-            self._expressions.named.add(ctype)  # a late dimension of that name says whether the tensor is there
+            if ctype not in self._pointers:
+                raise table.error(f"{key}: {unknown('tensor', ctype, sorted(self._pointers))}")
+            table.named.add(ctype)  # a late dimension of that name says whether the tensor is there
             return PointerArgument(ctype)
         if ctype in ("texture", "surface"):
-            if value.strip() not in images:
-                known = ", ".join(images) or "no tensor has one"
-                raise UsageError(f"{where}: {key}: {text!r}: expected a tensor with a texture table ({known})")
+            if value.strip() not in self._images:
+                images = ", ".join(self._images) or "no tensor has one"
+                raise table.error(f"{key}: {text!r}: expected a tensor with a texture table ({images})")
             return ImageArgument(value.strip())
         if ctype == "map":
-            return self._map(key, value, where)
+            return self._map(table, key, value)
         if ctype not in SCALAR_RANGES:
-            raise UsageError(f"{where}: {key}: {unknown('C type', ctype, SCALAR_RANGES)}")
+            raise table.error(f"{key}: {unknown('C type', ctype, SCALAR_RANGES)}")
         if ctype[0] == "f" and _DECIMAL.fullmatch(value):
             return ScalarArgument(ctype, literal(float(value)))
-        return ScalarArgument(ctype, self._expressions.read(key, value, self._scope.names, where))
+        return ScalarArgument(ctype, table.parsed(key, value, self._names))
 
-    def _map(self, key: str, text: str, where: str) -> MapArgument:
+    def _map(self, table: Table, key: str, text: str) -> MapArgument:
         name, _, extents = (part.strip() for part in text.partition(":"))
-        if name not in self._scope.pointers or not extents:
-            known = ", ".join(sorted(self._scope.pointers))
-            raise UsageError(f"{where}: {key}: 'map {text}': expected a tensor ({known}) and a box, 'map a: 64, 128'")
-        box = (self._expressions.read(key, part, self._scope.names, where) for part in extents.split(","))
-        return MapArgument(name, tuple(box))
+        if name not in self._pointers or not extents:
+            tensors = ", ".join(sorted(self._pointers))
+            raise table.error(f"{key}: 'map {text}': expected a tensor ({tensors}) and a box, 'map a: 64, 128'")
+        return MapArgument(name, tuple(table.parsed(key, part, self._names) for part in extents.split(",")))
 
     def _touched(self, table: Table, key: str, axes: Collection[str]) -> dict[str, tuple[str, ...]]:
-        pointers = self._scope.pointers
         tensors = {}
         for name, selected in table.take(key, dict, "a table of tensor = [axes]", {}).items():
-            if name not in pointers:
-                raise UsageError(f"{table.where}: {key}: {unknown('tensor', name, sorted(pointers))}")
+            if name not in self._pointers:
+                raise table.error(f"{key}: {unknown('tensor', name, sorted(self._pointers))}")
             if not isinstance(selected, list):
                 raise table.fail(f"{key}.{name}", "a list of axes", selected)
             for axis in selected:
                 if axis not in axes:
-                    raise UsageError(f"{table.where}: {key}.{name}: {unknown('axis of order', axis, axes)}")
+                    raise table.error(f"{key}.{name}: {unknown('axis of order', axis, axes)}")
             tensors[name] = tuple(selected)
         return tensors
+
+    def _probes(self, table: Table, loops: int) -> tuple[Mapping[str, Expression], ...]:
+        probes = []
+        for i, probe in enumerate(table.take("probes", list, "a list of tables", [])):
+            if not isinstance(probe, dict):
+                raise table.fail(f"probes[{i}]", "a table of dimensions", probe)
+            for dim in probe:
+                if dim not in self._dims:
+                    raise table.error(f"probes[{i}]: {unknown('dimension', dim, self._dims)}")
+            probes.append(
+                {dim: table.parsed(f"probes[{i}].{dim}", text, self._static_names) for dim, text in probe.items()}
+            )
+        if probes and len(probes) < loops + 2:
+            raise table.fail("probes", f"at least {loops + 2} for {loops} loops", len(probes))
+        return tuple(probes)
+
+
+def _product(extents: Iterable[Expression]) -> Expression:
+    return parse(" * ".join(f"({e.text})" for e in extents if e.text != "1") or "1")
+
+
+def launch_limits(launch: Launch) -> list[Expression]:
+    """CUDA's limits on any launch (CUDA C++ Programming Guide, "Technical Specifications per Compute Capability")."""
+    x, y, z = (extent.text for extent in launch.grid)
+    rules = [
+        f"1 <= ({launch.threads.text}) <= max_threads_per_block",
+        f"0 <= ({launch.shared.text}) <= smem_per_block",
+        f"1 <= ({x}) <= 2147483647",
+        *(f"1 <= ({size}) <= 65535" for size in (y, z) if size != "1"),
+    ]
+    if launch.block[2].text != "1":
+        rules.append(f"({launch.block[2].text}) <= 64")
+    parsed = [parse(rule) for rule in rules if rule != "0 <= (0) <= smem_per_block"]
+    return parsed if launch.when is None else [implication(launch.when, rule) for rule in parsed]

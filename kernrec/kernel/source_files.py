@@ -23,21 +23,21 @@ def read_source(path: Path) -> str:
 
 def _inlined(path: Path, seen: set[Path]) -> str:
     seen.add(path)
-    where = f"{path.parent.name}/{path.name}" if path.parent.name else path.name
+    place = f"{path.parent.name}/{path.name}" if path.parent.name else path.name
 
     def replace(include: re.Match[str]) -> str:
         folders = (path.parent, path.parent.parent)
         header = next((folder / include[1] for folder in folders if (folder / include[1]).is_file()), None)
         if header is None:
             raise UsageError(
-                f"{where}: includes {include[1]!r}, which is neither in its folder nor in the folder above"
+                f"{place}: includes {include[1]!r}, which is neither in its folder nor in the folder above"
             )
         return "" if header in seen else _inlined(header, seen)
 
-    return _INCLUDE.sub(replace, read_text(path, where))
+    return _INCLUDE.sub(replace, read_text(path, place))
 
 
-def fingerprint(data: dict[str, Any], folder: Path, where: str) -> None:
+def fingerprint(data: dict[str, Any], folder: Path, place: str) -> None:
     """Adds to a spec a digest of each file of tensor values, so that the kernel's hash depends on their content."""
     problem = data.get("problem")
     tensors = problem.get("tensors") if isinstance(problem, dict) else None
@@ -49,22 +49,22 @@ def fingerprint(data: dict[str, Any], folder: Path, where: str) -> None:
                     content = (folder / file.removeprefix("raw ")).read_bytes()
                 except OSError as error:
                     reason = error.strerror or error
-                    raise UsageError(f"{where}: [problem]: tensors.{name}: {file} cannot be read: {reason}") from None
+                    raise UsageError(f"{place}: [problem]: tensors.{name}: {file} cannot be read: {reason}") from None
                 tensor[digest] = hashlib.sha256(content).hexdigest()[:16]
 
 
-def read_text(path: Path, where: str) -> str:
-    """A text file of at most 1 MiB; errors call it `where`."""
+def read_text(path: Path, place: str) -> str:
+    """A text file of at most 1 MiB; errors call it `place`."""
     try:
         if path.stat().st_size > _LARGEST_FILE:
-            raise UsageError(f"{where}: larger than {_LARGEST_FILE} bytes")
+            raise UsageError(f"{place}: larger than {_LARGEST_FILE} bytes")
         text = path.read_text(encoding="utf-8")
     except OSError as error:
-        raise UsageError(f"{where}: cannot be read: {error.strerror or error}") from None
+        raise UsageError(f"{place}: cannot be read: {error.strerror or error}") from None
     except UnicodeDecodeError:
-        raise UsageError(f"{where}: not UTF-8 text") from None
+        raise UsageError(f"{place}: not UTF-8 text") from None
     if "\0" in text:
-        raise UsageError(f"{where}: not text: it contains a NUL byte")
+        raise UsageError(f"{place}: not text: it contains a NUL byte")
     return text
 
 
@@ -84,13 +84,13 @@ def kernel_hash(data: Mapping[str, Any], source: str) -> str:
     return hashlib.sha256(canonical.encode()).hexdigest()[:16]
 
 
-def read_toml(path: Path, where: str) -> dict[str, Any]:
-    """The content of a TOML file; errors call it `where`."""
+def read_toml(path: Path, place: str) -> dict[str, Any]:
+    """The content of a TOML file; errors call it `place`."""
     import tomllib
 
     try:
-        return tomllib.loads(read_text(path, where))
+        return tomllib.loads(read_text(path, place))
     except ValueError as error:  # TOMLDecodeError, and integers of thousands of digits
-        raise UsageError(f"{where}: not TOML: {error}") from None
+        raise UsageError(f"{place}: not TOML: {error}") from None
     except RecursionError:
-        raise UsageError(f"{where}: not TOML: nested too deeply") from None
+        raise UsageError(f"{place}: not TOML: nested too deeply") from None

@@ -5,6 +5,7 @@ from collections.abc import Collection
 from typing import Any
 
 from kernrec.errors import UsageError, nearest, unknown
+from kernrec.kernel.expression import Expression, parse
 
 C_IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,99}")
 """The name of a macro or function in C."""
@@ -15,15 +16,24 @@ _REQUIRED: Any = object()
 class Table:
     """One table of a file; `take` reads a key, and `done` refuses the keys that were not read."""
 
-    def __init__(self, where: str, data: Any) -> None:
-        self.where = where
+    def __init__(self, place: str, data: Any, named: set[str] | None = None) -> None:
+        """A table that errors call `place`; `named` collects the names that expressions use, in all of its file."""
+        self.place = place
         self.taken: list[str] = []
+        self.named: set[str] = set() if named is None else named
         if not isinstance(data, dict):
-            raise UsageError(f"{where}: expected a table, got {what(data)}")
+            raise UsageError(f"{place}: expected a table, got {_shown(data)}")
         self.data: dict[str, Any] = data
 
+    def inner(self, place: str, data: Any) -> "Table":
+        """A table in this one."""
+        return Table(f"{self.place}: {place}", data, self.named)
+
+    def error(self, message: object) -> UsageError:
+        return UsageError(f"{self.place}: {message}")
+
     def fail(self, key: str, expected: str, value: Any) -> UsageError:
-        return UsageError(f"{self.where}: {key}: expected {expected}, got {what(value)}")
+        return self.error(f"{key}: expected {expected}, got {_shown(value)}")
 
     def take(self, key: str, kind: type, expected: str, default: Any = _REQUIRED) -> Any:
         self.taken.append(key)
@@ -32,7 +42,7 @@ class Table:
             # A similar key that has not been read is more likely a misspelling than the key was forgotten.
             close = [k for k in nearest(key, self.data) if k not in self.taken]
             hint = f" (is {close[0]!r} a misspelling of it?)" if close else ""
-            raise UsageError(f"{self.where}: {key} is missing, expected {expected}{hint}")
+            raise self.error(f"{key} is missing, expected {expected}{hint}")
         if key in self.data and (not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool)):
             raise self.fail(key, expected, value)
         return value
@@ -43,23 +53,51 @@ class Table:
             raise self.fail(key, "one line", value)
         return value
 
-    def names(self, key: str, known: Collection[str]) -> tuple[str, ...]:
-        """A list of at least one of the names in `known`."""
-        values = self.take(key, list, f"a list of {', '.join(known)}")
+    def names(self, key: str, choices: Collection[str]) -> tuple[str, ...]:
+        """A list of at least one of the names in `choices`."""
+        values = self.take(key, list, f"a list of {', '.join(choices)}")
         if not values:
             raise self.fail(key, "at least one name", values)
         for value in values:
-            if value not in known:
-                raise UsageError(f"{self.where}: {key}: {unknown('name', value, known)}")
+            if value not in choices:
+                raise self.error(f"{key}: {unknown('name', value, choices)}")
         return tuple(dict.fromkeys(values))
+
+    def expression(self, key: str, names: Collection[str], default: Any = _REQUIRED) -> Expression:
+        """An expression that may use `names`."""
+        return self.parsed(key, self.take(key, object, "an expression", default), names)
+
+    def parsed(self, key: str, text: Any, names: Collection[str], noun: str = "name") -> Expression:
+        """The expression `text` of a key or of a part of it, which may use `names`, each of which is a `noun`."""
+        if isinstance(text, int) and not isinstance(text, bool):
+            text = str(text)
+        if not isinstance(text, str):
+            raise self.fail(key, "an expression in quotes", text)
+        try:
+            expression = parse(text)
+        except UsageError as error:
+            raise self.error(f"{key}: {error}") from None
+        for name in expression.names:
+            if name not in names:
+                raise self.error(f"{key}: {text!r}: {unknown(noun, name, sorted(names))}")
+        self.named |= expression.names
+        return expression
+
+    def condition(self, names: Collection[str]) -> Expression | None:
+        """The condition `when`, if the table has one."""
+        text = self.take("when", str, "an expression", None)
+        if text is None:
+            return None
+        condition = self.parsed("when", text, names)
+        return condition if condition.is_truth else parse(f"({condition.text}) != 0")
 
     def done(self) -> None:
         for key in self.data:
             if key not in self.taken:
-                raise UsageError(f"{self.where}: {unknown('key', key, self.taken)}")
+                raise self.error(unknown("key", key, self.taken))
 
 
-def what(value: Any) -> str:
+def _shown(value: Any) -> str:
     """A value of a TOML file as error messages describe it: `the string 'x'`, `a table`."""
     if isinstance(value, list) and not any(isinstance(item, dict | list) for item in value):
         return f"the list {value!r:.60}"

@@ -1,4 +1,4 @@
-"""What a spec says of a kernel that is a Triton function: parameters, and how the compiler specializes them.
+"""A kernel that is a Triton function, in its spec: parameters, and how the compiler specializes them.
 
     [triton]
     parameters = ["a", "b", "c", "m", "row"]       # of the function, for the arguments of the launch in order
@@ -10,10 +10,9 @@ constants) and on pointers and integers that are multiples of 16. Tunables and `
 `tl.constexpr` parameters and the compiler's options (`num_warps`, `num_stages`, `num_ctas`, `maxnreg`).
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Collection, Mapping, Sequence
 
-from kernrec.errors import UsageError, unknown
+from kernrec.errors import unknown
 from kernrec.kernel.expression import Expression
 from kernrec.kernel.toml_table import Table
 from kernrec.util.light_dataclass import dataclass
@@ -46,7 +45,7 @@ class TritonFunction:
 
 
 def triton_function(
-    top: Table, source_name: str, launches: Sequence[tuple[str, int]], expression: Callable[[str, Any], Expression]
+    top: Table, source_name: str, launches: Sequence[tuple[str, int]], names: Collection[str]
 ) -> TritonFunction | None:
     """Reads the `[triton]` table of a spec; None where the source is not Python.
 
@@ -54,7 +53,7 @@ def triton_function(
         top: the spec.
         source_name: its source's file.
         launches: of each the function and how many arguments it has.
-        expression: reads an expression, given its key and its text.
+        names: that expressions may use.
 
     Raises:
         UsageError: a table that does not fit the launch.
@@ -65,11 +64,11 @@ def triton_function(
     if data is None:
         return None
     if len(set(launches)) != 1 or launches[0][1] < SCRATCH:
-        raise UsageError(
-            f"{top.where}: the launches of a Triton kernel are of one function with the same arguments, the last"
+        raise top.error(
+            "the launches of a Triton kernel are of one function with the same arguments, the last"
             f" {SCRATCH} of them 'u64 0'"
         )
-    table = Table(f"{top.where}: [triton]", data)
+    table = top.inner("[triton]", data)
     own = launches[0][1] - SCRATCH
     parameters = table.take("parameters", list, "a list of parameter names")
     if len(parameters) != own or not all(isinstance(name, str) and name.isidentifier() for name in parameters):
@@ -77,12 +76,12 @@ def triton_function(
     divisible = {}
     for name, text in table.take("divisible", dict, "a table of expressions", {}).items():
         if name not in parameters:
-            raise UsageError(f"{table.where}: divisible: {unknown('parameter', name, parameters)}")
-        divisible[name] = expression(f"[triton] divisible.{name}", text)
+            raise table.error(f"divisible: {unknown('parameter', name, parameters)}")
+        divisible[name] = table.parsed(f"divisible.{name}", text, names)
     types = table.take("types", dict, "a table of Triton's types", {})
     for name, text in types.items():
         if name not in parameters or not isinstance(text, str):
-            raise UsageError(f"{table.where}: types: {unknown('parameter', name, parameters)}")
+            raise table.error(f"types: {unknown('parameter', name, parameters)}")
     key = table.string("key", "")
     table.done()
     return TritonFunction(tuple(parameters), divisible, dict(types), key)

@@ -62,7 +62,7 @@ def test_a_kernel_travels_to_another_process_whole(folder: Path) -> None:
         ('"10 * width', '"10 * widht', "did you mean width"),
         ("width = 640", "width = -1", "a whole number"),
         ("width = 640", "i = 640", "cannot be the name of a dimension"),
-        ('["height", "width"]', '["height - 480"]', "expected a whole number from 1"),
+        ('["height", "width"]', '["height - 480"]', "expected an integer of at least 1"),
         ('dtype = "u8"', 'dtype = "u7"', "did you mean"),
         ('role = "output"', 'role = "outptu"', "did you mean output"),
         ("integers 0 256", "integers 0", "integers A B"),
