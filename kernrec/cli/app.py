@@ -89,9 +89,9 @@ def run(arguments: Sequence[str]) -> int:
     try:
         return _run(arguments)
     except Exception as error:
-        from kernrec.cli.crash_report import EXIT_STATUS, crash_report, debugging
+        from kernrec.cli.crash_report import EXIT_STATUS, crash_report
 
-        if debugging():
+        if os.environ.get("KERNREC_DEBUG", "") not in ("", "0"):
             raise
         return _fail(crash_report(error, arguments), EXIT_STATUS)
 

@@ -1,10 +1,10 @@
 """`kernrec gpus`, `ops` and `kernels`: lists of the GPUs, operators and kernels that kernrec knows."""
 
-import json
+from collections.abc import Callable
 from typing import Any
 
 from kernrec.cli.answer_table import Column, markdown_lines
-from kernrec.cli.output import AsCsv, AsJson, AsMarkdown, Form, form_of, print_csv
+from kernrec.cli.output import AsCsv, AsJson, AsMarkdown, Form, form_of, print_csv, print_json
 from kernrec.cli.table import print_table
 from kernrec.util.human import human
 
@@ -16,22 +16,9 @@ def gpus(as_csv: AsCsv = False, as_json: AsJson = False, markdown: AsMarkdown = 
     """
     from kernrec.gpu import all_gpus
 
+    figures = ("name", "title", "sm", "sms", "boost_clock_hz", "memory_bytes", "memory_bandwidth", "l2_bytes", "tdp_w")
     _list(
-        [
-            {
-                "name": gpu.name,
-                "title": gpu.title,
-                "sm": gpu.sm,
-                "sms": gpu.sms,
-                "boost_clock_hz": gpu.boost_clock_hz,
-                "memory_bytes": gpu.memory_bytes,
-                "memory_bandwidth": gpu.memory_bandwidth,
-                "l2_bytes": gpu.l2_bytes,
-                "tdp_w": gpu.tdp_w,
-                "aliases": list(gpu.aliases),
-            }
-            for gpu in all_gpus()
-        ],
+        [{name: getattr(gpu, name) for name in figures} | {"aliases": list(gpu.aliases)} for gpu in all_gpus()],
         {
             "boost_clock_hz": lambda v: human(v, "Hz"),
             "memory_bytes": lambda v: f"{v / 2**30:.0f} GiB",
@@ -99,20 +86,19 @@ def kernels(as_csv: AsCsv = False, as_json: AsJson = False, markdown: AsMarkdown
     )
 
 
-def _list(rows: list[dict[str, Any]], formats: dict[str, Any], form: Form) -> None:
+def _list(rows: list[dict[str, Any]], formats: dict[str, Callable[[Any], str]], form: Form) -> None:
     if form is Form.JSON:
-        print(json.dumps(rows, indent=2))
-        return
-    if form is Form.CSV:
+        print_json(rows)
+    elif form is Form.CSV:
         print_csv(rows)
-        return
-    names = [name.removesuffix("_hz").removesuffix("_bytes").replace("_", " ") for name in rows[0]]
-    cells = [[formats.get(name, _plain)(value) for name, value in row.items()] for row in rows]
-    if form is Form.MARKDOWN:
-        columns = zip(names, zip(*cells, strict=True), strict=True)
-        print("\n".join(markdown_lines([Column(name, "left", column) for name, column in columns])))
-        return
-    print_table(None, [(name, "left") for name in names], cells)
+    else:
+        names = [name.removesuffix("_hz").removesuffix("_bytes").replace("_", " ") for name in rows[0]]
+        cells = [[formats.get(name, _plain)(value) for name, value in row.items()] for row in rows]
+        if form is Form.MARKDOWN:
+            columns = zip(names, zip(*cells, strict=True), strict=True)
+            print("\n".join(markdown_lines([Column(name, "left", column) for name, column in columns])))
+        else:
+            print_table(None, [(name, "left") for name in names], cells)
 
 
 def _plain(value: Any) -> str:

@@ -6,11 +6,11 @@ from math import prod
 from typing import TYPE_CHECKING
 
 from kernrec.cli.answer_table import SELDOM, USUALLY, WIDE, Column, quantities
-from kernrec.cli.format import config_text, interval_text, measurement_text, print_line, print_notes, source_text
+from kernrec.cli.format import interval_text, measurement_text, print_line, print_notes, source_text
 from kernrec.cli.output import Form, print_csv, print_json, print_table_as
 from kernrec.cli.quantity import percent
 from kernrec.util.config_short import short_config
-from kernrec.util.human import human
+from kernrec.util.human import config_text, human
 
 if TYPE_CHECKING:
     from kernrec.recommender import Choice, Recommendation

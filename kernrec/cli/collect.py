@@ -7,10 +7,9 @@ import typer
 
 from kernrec import paths
 from kernrec.cli import measuring
-from kernrec.cli.format import config_text
 from kernrec.cli.quantity import budget as parse_budget
 from kernrec.errors import UsageError, unknown
-from kernrec.util.human import human
+from kernrec.util.human import config_text, human
 
 if TYPE_CHECKING:
     from kernrec.measure.collect import CollectRequest, CollectResult

@@ -1,8 +1,7 @@
-"""The last resort: what an unforeseen exception leaves behind, instead of a traceback on the terminal."""
+"""A report of an unforeseen exception in a file, instead of a traceback on the terminal."""
 
 import os
 import platform
-import sys
 import traceback
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -16,7 +15,7 @@ EXIT_STATUS = 70
 
 
 def crash_report(error: Exception, arguments: Sequence[str]) -> str:
-    """Write a report of an exception that no command handles; returns the line to show the user."""
+    """Writes a report of an exception that no command handles; the line to show the user."""
     now = datetime.now(UTC)
     folder = paths.cache() / "crashes"
     file = folder / f"{now:%Y%m%dT%H%M%S}-{os.getpid()}.txt"
@@ -27,17 +26,11 @@ def crash_report(error: Exception, arguments: Sequence[str]) -> str:
         "",
         "".join(traceback.format_exception(error)),
     ]
-    summary = f"internal error in kernrec {__version__}: {type(error).__name__}"
-    if message := " ".join(str(error).split()):
-        summary += f": {message[:200]}"
+    message = " ".join(str(error).split())
+    summary = f"internal error in kernrec {__version__}: {type(error).__name__}" + (message and f": {message[:200]}")
     try:
         folder.mkdir(parents=True, exist_ok=True)
         write_whole(file, "\n".join(report).encode(errors="backslashreplace"))
     except OSError:
         return f"{summary}; KERNREC_DEBUG=1 shows where"
     return f"{summary}; details are in {file}, please report them"
-
-
-def debugging() -> bool:
-    """Whether the user wants the traceback (`KERNREC_DEBUG=1`)."""
-    return os.environ.get("KERNREC_DEBUG", "") not in ("", "0") and sys.stderr is not None

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kernrec.emit.formats import FORMATS, Format, emit, format_named, merge
+from kernrec.emit.formats import FORMATS, Format, emit, format_named
 from kernrec.errors import UsageError
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ EmitFormat = Annotated[
     typer.Option(
         "--emit",
         help="Write the best config instead, as "
-        + ", ".join(f"{known.name} ({known.content})" for known in FORMATS.values())
+        + ", ".join(f"{form.name} ({form.content})" for form in FORMATS.values())
         + ".",
     ),
 ]
@@ -33,31 +33,33 @@ def emitted_format(name: str | None, output: Path | None) -> Format | None:
         if output is not None:
             raise UsageError("--output goes with --emit, which says what is written")
         return None
-    known = format_named(name)
-    if output is None and known.kind == "folder":
+    form = format_named(name)
+    if output is None and form.kind == "folder":
         raise UsageError(f"--emit {name} writes several files: give --output and a new folder")
-    if output is None and known.kind == "binary" and sys.stdout.isatty():
-        raise UsageError(f"--emit {name} is {known.content}, not text: give --output and a file")
-    return known
+    if output is None and form.kind == "binary" and sys.stdout.isatty():
+        raise UsageError(f"--emit {name} is {form.content}, not text: give --output and a file")
+    return form
 
 
-def write_emitted(answers: "Sequence[Recommendation]", known: Format, output: Path | None) -> None:
+def write_emitted(answers: "Sequence[Recommendation]", form: Format, output: Path | None) -> None:
     """Writes the first choices in a format."""
     from kernrec.emit.files import write_file, write_files
 
-    files = emit(answers, f"{known.name}:{known.given}" if known.given else known.name)
-    if output is not None and known.kind == "folder":
+    files = emit(answers, f"{form.name}:{form.detail}" if form.detail else form.name)
+    if output is not None and form.kind == "folder":
         write_files(output, files)
         return
     ((name, content),) = files.items()
-    if output is not None and known.detail:
+    if output is not None and form.example:
+        from kernrec.emit.expert_configs import merged
+
         path = output / name if output.is_dir() else output
         if path.exists():
-            content = merge(known, path.read_bytes(), content, str(path))
+            content = merged(path.read_bytes(), content, str(path))
         write_file(path, content)
     elif output is not None:
         write_file(output, content)
-    elif known.kind == "text":
+    elif form.kind == "text":
         print(content.decode(), end="")
     else:
         sys.stdout.flush()

@@ -43,8 +43,12 @@ def emulate(
 
     from kernrec.profile.emulate_file import emulate_file
     from kernrec.profile.launch_arguments import read_arguments
+    from kernrec.ptx.state.launch_layout import MOST_THREADS
 
     read = read_arguments(arguments or [])
+    threads = extents("--block", block)
+    if prod(threads) > MOST_THREADS:
+        raise UsageError(f"--block {block!r}: {prod(threads)} threads, where 1 to {MOST_THREADS} are possible")
     targets = {}
     for text in save or []:
         name, _, file = text.partition("=")
@@ -59,7 +63,7 @@ def emulate(
         source,
         read,
         extents("--grid", grid),
-        _block_extents(block),
+        threads,
         entry=entry,
         sm=sm,
         defines=dict(_macro(text) for text in define or []),
@@ -77,16 +81,6 @@ def emulate(
     for metric, count in sorted(counts.items()):
         print(f"{metric:{width}}  {count}")
     print("note: counted by the emulator, not measured on a GPU", file=sys.stderr)
-
-
-def _block_extents(text: str) -> list[int]:
-    """Threads of a block along each axis, as `--block` has them."""
-    from kernrec.ptx.state.launch_layout import MOST_THREADS
-
-    block = extents("--block", text)
-    if (threads := prod(block)) > MOST_THREADS:
-        raise UsageError(f"--block {text!r}: {threads} threads, where 1 to {MOST_THREADS} are possible")
-    return block
 
 
 def extents(flag: str, text: str) -> list[int]:

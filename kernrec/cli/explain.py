@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kernrec.cli import options
-from kernrec.cli.format import config_text, interval_text, measurement_text, print_line, print_notes, source_text
+from kernrec.cli.format import interval_text, measurement_text, print_line, print_notes, source_text
 from kernrec.cli.quantity import hertz, percent, watts
 from kernrec.cli.table import print_table
 from kernrec.errors import UsageError
-from kernrec.util.human import human
+from kernrec.util.human import config_text, human
 
 if TYPE_CHECKING:
     from kernrec.recommender.explain.breakdown import Explanation

@@ -106,6 +106,7 @@ def report(
     from kernrec.recommender import Recommender
     from kernrec.recommender.compare_gpus import find_gpus
     from kernrec.util.atomic_write import write_whole
+    from kernrec.util.human import counted
 
     if html.suffix.lower() not in (".html", ".htm"):
         raise UsageError(f"--html {str(html)!r:.80}: a name that ends in .html is expected")
@@ -130,12 +131,8 @@ def report(
         text, missing = make(answers, gpus, subjects, network.name if network else None, inputs)
     write_whole(html, text.encode())
     size = f"{len(text.encode()) / 1e6:.1f} MB"
-    print(f"{html}: {size}, {_counted(len(subjects), 'problem')} on {_counted(len(gpus), 'GPU')}")
+    print(f"{html}: {size}, {counted(len(subjects), 'problem')} on {counted(len(gpus), 'GPU')}")
     print_notes(missing)
-
-
-def _counted(count: int, what: str) -> str:
-    return f"{count} {what}" + "s" * (count != 1)
 
 
 def _workload(name: str | None, fix: str | None) -> "Workload | None":
@@ -153,7 +150,7 @@ def _subjects(
     network: "Workload | None",
     how: tuple[str | None, str | None, bool, str],
 ) -> "list[Subject]":
-    """What fronts are shown of: the shapes, or else the layers of the network or of the op's own; of a kernel the
+    """The subjects of fronts: the shapes, or else the layers of the network or of the op's own; of a kernel the
     problem of its spec. `about`: op or else kernel; `how`: dtype, layout, whether clocks are tried, and inputs."""
     from kernrec.page.subject import Subject, subject_of
     from kernrec.recommender.network import NetworkRequest, layers_of

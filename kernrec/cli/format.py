@@ -3,7 +3,7 @@
 import re
 import shutil
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from textwrap import fill
 from typing import TYPE_CHECKING, TextIO
 
@@ -42,13 +42,8 @@ def one_line(text: str) -> str:
     return text if text.isprintable() else " ".join("".join(c if c.isprintable() else " " for c in text).split())
 
 
-def config_text(config: Mapping[str, int]) -> str:
-    """A config as name=value pairs."""
-    return " ".join(f"{name}={value}" for name, value in config.items())
-
-
 def source_text(choice: "Choice | Foreign") -> str:
-    """Where a choice's costs come from."""
+    """The sources of a choice's costs."""
     if choice.energy_j is None or choice.energy_j.source == choice.latency_s.source:
         return choice.source
     return f"{choice.source}, energy {choice.energy_j.source}"

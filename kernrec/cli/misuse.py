@@ -1,4 +1,4 @@
-"""Command lines that Typer cannot read: a line that says what was given, what is expected, and the nearest choice."""
+"""Command lines that Typer cannot read: one line with the argument, the expected value, and the nearest choice."""
 
 import re
 from typing import Any

@@ -29,12 +29,12 @@ class Form(StrEnum):
 
 
 def form_of(wide: bool, as_csv: bool, as_json: bool, markdown: bool) -> Form:
-    """The form that was asked for; `UsageError` for two of them."""
+    """The form of the flags; `UsageError` for two of them."""
     flags = {Form.WIDE: wide, Form.CSV: as_csv, Form.JSON: as_json, Form.MARKDOWN: markdown}
-    given = [form for form, is_given in flags.items() if is_given]
-    if len(given) > 1:
-        raise UsageError(f"--{given[0]} and --{given[1]} were both given; an answer is printed in one form")
-    return given[0] if given else Form.TABLE
+    forms = [form for form, flag in flags.items() if flag]
+    if len(forms) > 1:
+        raise UsageError(f"--{forms[0]} and --{forms[1]} were both given; an answer is printed in one form")
+    return forms[0] if forms else Form.TABLE
 
 
 def print_table_as(form: Form, title: str, columns: Sequence[Column]) -> None:

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kernrec.cli.figure import new_figure, save_figure
-from kernrec.cli.format import config_text, source_text
-from kernrec.util.human import human
+from kernrec.cli.format import source_text
+from kernrec.util.human import config_text, human
 
 if TYPE_CHECKING:
     from kernrec.recommender.explain.breakdown import Explanation

@@ -137,7 +137,7 @@ def recommend(
         if emitted and kernel and not shape:
             from kernrec.emit.expert_configs import of_every_call
 
-            every = of_every_call(emitted.name, emitted.given)
+            every = of_every_call(emitted.name, emitted.detail)
         answers = [a for r in requests for a in (recommender.answer_calls(r) if every else [recommender.answer(r)])]
         if (log := query_log or paths.query_log()) is not None:
             from kernrec.interop.query_log import append_query

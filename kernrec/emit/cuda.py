@@ -39,7 +39,7 @@ def emit_cuda(choice: Choice) -> str:
 
 
 def launch_comment(choice: Choice, launches: Sequence[BoundLaunch] | None = None) -> list[str]:
-    """What the config is, its tensors, and how to launch it for the problem, as lines of a comment.
+    """The config, its tensors, and how to launch it for the problem, as lines of a comment.
 
     `launches`: with the shared memory of compiled code; default: those of the choice.
     """

@@ -1,4 +1,7 @@
-"""What the files of vLLM and SGLang have in common: the same entries, under names of their own."""
+"""The best configs of an expert product in Triton as a file of tuned configs of vLLM or SGLang.
+
+Both have the same entries, one a number of tokens, under a name of their own by which the tool looks for the file.
+"""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -51,25 +54,27 @@ def expert_file(answers: "Sequence[Recommendation]", detail: str, tool: str) -> 
         kernel = answer.best.kernel
         if kernel.triton is None:
             raise UsageError(f"{kernel.name} is no Triton function, and {tool} runs one")
-        tokens, entry = (
-            layer.tokens_of(dict(answer.problem.dims)),
-            (_cost(answer), tiles_of(kernel, answer.best.config)),
-        )
-        entries[tokens] = min(entries.get(tokens, entry), entry, key=lambda known: known[0])
+        tokens = layer.tokens_of(dict(answer.problem.dims))
+        entry = _cost(answer), tiles_of(kernel, answer.best.config)
+        entries[tokens] = min(entries.get(tokens, entry), entry, key=lambda cost_and_tiles: cost_and_tiles[0])
     tiles = {tokens: config for tokens, (_, config) in entries.items()}
     return {layer.file_name(tool): write_moe_configs(tiles).encode()}
 
 
 def _cost(answer: "Recommendation") -> float:
-    """What the first choice costs by the objective; of a front, its latency."""
+    """The cost of the first choice by the objective; of a front, its latency."""
     best, objective = answer.best, Objective(answer.objective)
     if objective is Objective.ENERGY:
         return best.energy_j.value
     return best.latency_s.value * (best.energy_j.value if objective is Objective.EDP else 1.0)
 
 
-def merged(before: bytes, new: bytes, where: str) -> bytes:
-    """The entries of two files; those of `new` count. `where` names the first in errors."""
-    known, version = read_moe_configs(before.decode("utf-8", "replace"), where)
+def merged(before: bytes, new: bytes, place: str) -> bytes:
+    """A file with the entries of two; those of `new` count.
+
+    Raises:
+        UsageError: `before`, which errors call `place`, is of another format.
+    """
+    entries, version = read_moe_configs(before.decode("utf-8", "replace"), place)
     added, _ = read_moe_configs(new.decode(), "what is emitted")
-    return write_moe_configs(known | added, version).encode()
+    return write_moe_configs(entries | added, version).encode()

@@ -1,4 +1,4 @@
-"""What a format writes: the content of each file by its name, and how it reaches the disk, all of it or nothing."""
+"""The files of a format: content by name, and how it reaches the disk, all of it or nothing."""
 
 import os
 from collections.abc import Mapping

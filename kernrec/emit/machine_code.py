@@ -1,20 +1,22 @@
-"""The code of a choice as its compiler makes it, and the launches of that code."""
+"""The code of a choice as its compiler makes it, its launches, and the formats of it: PTX, machine code, or both."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kernrec.emit.cuda import variant_source
+from kernrec.emit.cuda import launch_comment, variant_source
+from kernrec.emit.files import Files
 
 if TYPE_CHECKING:
     from kernrec.compile import Compiled
     from kernrec.kernel import Kernel
     from kernrec.kernel.binding import BoundLaunch
-    from kernrec.recommender.result import Choice
+    from kernrec.recommender.result import Choice, Recommendation
 
 
 def compiled_choice(choice: "Choice") -> "Compiled":
-    """What the compiler makes of a config. Triton's PTX gets its shared memory at the launch, as the machine code does.
+    """The code of a config. Triton's PTX gets its shared memory at the launch, as the machine code does.
 
     Raises:
         KernrecError: there is no compiler, or the source does not compile.
@@ -46,3 +48,25 @@ def launches_of(choice: "Choice", compiled: "Compiled") -> "tuple[BoundLaunch, .
     return tuple(
         replace(bound, shared_bytes=dynamic_shared_bytes(choice.kernel, bound, compiled)) for bound in choice.launches
     )
+
+
+def ptx(answers: "Sequence[Recommendation]") -> Files:
+    """The PTX of the best config, with how to launch it in a comment in front."""
+    best = answers[0].best
+    compiled = compiled_choice(best)
+    text = "\n".join(launch_comment(best, launches_of(best, compiled))) + "\n" + compiled.ptx
+    return {f"{best.kernel.name}.ptx": text.encode()}
+
+
+def cubin(answers: "Sequence[Recommendation]") -> Files:
+    """The machine code of the best config."""
+    best = answers[0].best
+    return {f"{best.kernel.name}.cubin": compiled_choice(best).cubin}
+
+
+def fatbin(answers: "Sequence[Recommendation]") -> Files:
+    """The fat binary of the best config: machine code of the GPU, and PTX for later ones."""
+    from kernrec.compile.assemble import fat_binary
+
+    best = answers[0].best
+    return {f"{best.kernel.name}.fatbin": fat_binary(compiled_choice(best), best.gpu.sm)}

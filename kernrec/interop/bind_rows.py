@@ -13,9 +13,9 @@ from kernrec.errors import UsageError, unknown
 from kernrec.gpu import GPU
 from kernrec.interop.results import ForeignResult, ForeignResults
 from kernrec.kernel import Kernel, Space
-from kernrec.kernel.spec import config_text
 from kernrec.op import Problem
 from kernrec.store.measurement import Outcome
+from kernrec.util.human import config_text
 
 
 @dataclass(frozen=True)

@@ -13,10 +13,10 @@ from kernrec.compile.pool import compile_many
 from kernrec.gpu import GPU
 from kernrec.interop.results import ForeignResult
 from kernrec.kernel import Kernel, bind_launches
-from kernrec.kernel.spec import config_text
 from kernrec.op import Problem
 from kernrec.profile.emulated_launch import entry_name
 from kernrec.profile.kernel_code import compile_job_for
+from kernrec.util.human import config_text
 
 SAMPLE = 6
 """Configs that are compiled."""

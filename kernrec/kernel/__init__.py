@@ -4,24 +4,23 @@
 >>> kernel = find_kernel("matmul_simt")
 >>> space = Space(kernel, gpu.sm, gpu.limits, "f32", "nn")
 >>> here = space.at(problem)
->>> launch = here.launch(0, here.rows)  # columns: grid, block, trips, ...
+>>> blocks = here.column(kernel.launches[0].blocks, here.rows)
 >>> bind_launches(kernel, space.config(0), problem, gpu.sm)  # one config, every number fixed
 """
 
 from kernrec.kernel.binding import BoundLaunch, Pointer, Scalar, Scratch, bind_launches, probe_problems, workspaces
 from kernrec.kernel.expression import Expression, parse
-from kernrec.kernel.library import able_kernels, all_kernels, find_kernel, implemented, kernel_names, kernels_for
-from kernrec.kernel.space import LaunchColumns, ProblemSpace, Space, Variants
-from kernrec.kernel.spec import Config, Kernel, Launch, PointerArgument, ScalarArgument, Tunable, Workspace, config_text
+from kernrec.kernel.library import able_kernels, all_kernels, find_kernel, kernel_names, kernels_for
+from kernrec.kernel.space import ProblemSpace, Space
+from kernrec.kernel.spec import Config, Kernel, PointerArgument, ScalarArgument
 from kernrec.kernel.spec_reader import load_kernel
+from kernrec.util.human import config_text
 
 __all__ = [
     "BoundLaunch",
     "Config",
     "Expression",
     "Kernel",
-    "Launch",
-    "LaunchColumns",
     "Pointer",
     "PointerArgument",
     "ProblemSpace",
@@ -29,15 +28,11 @@ __all__ = [
     "ScalarArgument",
     "Scratch",
     "Space",
-    "Tunable",
-    "Variants",
-    "Workspace",
     "able_kernels",
     "all_kernels",
     "bind_launches",
     "config_text",
     "find_kernel",
-    "implemented",
     "kernel_names",
     "kernels_for",
     "load_kernel",

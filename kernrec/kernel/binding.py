@@ -5,9 +5,10 @@ from typing import Any
 
 from kernrec.errors import UsageError
 from kernrec.kernel.image_layout import ImageArgument, ImageHandle
-from kernrec.kernel.spec import SCALAR_RANGES, WORKSPACE_BYTES, Config, Kernel, PointerArgument, ScalarArgument
+from kernrec.kernel.spec import SCALAR_RANGES, Config, Kernel, PointerArgument, ScalarArgument
 from kernrec.kernel.tensor_map import MapArgument, MapHandle, map_of
 from kernrec.op import Problem
+from kernrec.op.dtype import ELEMENT_BYTES
 from kernrec.util.light_dataclass import dataclass
 
 
@@ -39,7 +40,7 @@ class Scratch:
 
     @property
     def bytes(self) -> int:
-        return self.elements * WORKSPACE_BYTES[self.dtype]
+        return self.elements * ELEMENT_BYTES[self.dtype]
 
 
 @dataclass(frozen=True)

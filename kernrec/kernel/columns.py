@@ -7,6 +7,7 @@ expressions depend on one or two dimensions that the layers of a network share, 
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
 from math import prod
 from typing import Any
 from weakref import ref
@@ -14,14 +15,59 @@ from weakref import ref
 import numpy as np
 
 from kernrec.errors import UsageError
-from kernrec.kernel.config_rows import ConfigRows
 from kernrec.kernel.expression import Expression
+from kernrec.util.light_dataclass import dataclass
 
-# A domain pays off only if the product of its tunables' values is not much larger than the number of rows.
 _SPARSE = 8
+"""Combinations are marked in a table if it has at most so many times the rows, else sorted; only then pays a domain."""
 
-_SHORT, _KEPT = 256, 32
+_SHORT, _CACHED = 256, 32
 """The most values in a result that is cached for other problems, and the most cached results per expression."""
+
+
+@dataclass(frozen=True, eq=False)
+class ConfigRows:
+    """Some rows of the product of all tunables' values."""
+
+    count: int
+    """The number of rows."""
+    values: Mapping[str, np.ndarray]
+    """The values of each tunable, int64."""
+    digits: Mapping[str, np.ndarray]
+    """The index into its values in each row, int64 (rows,), of each tunable that is fixed."""
+
+    @cached_property
+    def columns(self) -> dict[str, np.ndarray]:
+        """The value of each fixed tunable in each row, int64 (rows,)."""
+        return {name: self.values[name][digit] for name, digit in self.digits.items()}
+
+    def with_tunable(self, name: str) -> "ConfigRows":
+        """Each row once for each value of another tunable."""
+        choices = len(self.values[name])
+        digits = {fixed: np.repeat(digit, choices) for fixed, digit in self.digits.items()}
+        digits[name] = np.tile(np.arange(choices), self.count)
+        return ConfigRows(self.count * choices, self.values, digits)
+
+    def take(self, rows: np.ndarray) -> "ConfigRows":
+        """These rows alone."""
+        return ConfigRows(len(rows), self.values, {name: digit.take(rows) for name, digit in self.digits.items()})
+
+    def groups(self, tunables: Iterable[str]) -> tuple[np.ndarray, np.ndarray]:
+        """Groups rows by their values of `tunables`: (row -> group number, group -> its first row)."""
+        code = np.zeros(self.count, dtype=np.int64)
+        size = 1
+        for name in sorted(tunables):
+            code = code * len(self.values[name]) + self.digits[name]
+            size *= len(self.values[name])
+        if size > max(_SPARSE * self.count, 1 << 16):
+            _, first, index = np.unique(code, return_index=True, return_inverse=True)
+            return index, first
+        present = np.zeros(size, dtype=bool)
+        present[code] = True
+        index = (np.cumsum(present) - 1)[code]
+        first = np.empty(np.count_nonzero(present), dtype=np.int64)
+        first[index[::-1]] = np.arange(self.count)[::-1]  # reversed, so that the first row is assigned last and stays
+        return index, first
 
 
 class Domain:
@@ -52,7 +98,7 @@ class Domain:
 class _Plan:
     """How to evaluate one expression: on which domain, and whether again for each problem."""
 
-    __slots__ = ("asks", "domain", "dynamic", "expression", "known", "sufficient", "support", "value")
+    __slots__ = ("asks", "cached", "domain", "dynamic", "expression", "sufficient", "support", "value")
 
     def __init__(self, expression: Expression | None, support: frozenset[str], domain: Domain) -> None:
         self.expression = expression
@@ -62,7 +108,7 @@ class _Plan:
         self.sufficient: _Plan | None = None  # a cheaper condition; where it is true, this one is true
         self.value: Any = None  # on the domain; only where not dynamic
         self.asks: tuple[str, ...] = ()  # the problem's names that it depends on
-        self.known: dict[tuple[Any, ...], Any] = {}  # cached values, by the values of `asks`
+        self.cached: dict[tuple[Any, ...], Any] = {}  # cached values, by the values of `asks`
 
 
 class Columns:
@@ -172,13 +218,11 @@ class ColumnValues:
         Columns are cached while `rows` stays the same object; callers must not modify them.
         """
         if rows is not self._rows:
-            self._rows = rows
-            self._spread = {}
-            self._indices = {}
+            self._rows, self._spread, self._indices = rows, {}, {}
         elif expression in self._spread:
             return self._spread[expression]
         plan = self._columns.plan(expression)
-        value = self._known(plan)
+        value = self._cached_value(plan)
         if value is None:
             value = self.computed(plan)
         if value.__class__ is np.ndarray:
@@ -215,22 +259,22 @@ class ColumnValues:
         return mask
 
     def computed(self, plan: _Plan) -> Any:
-        """The value on the plan's own domain, computed even where it is known."""
+        """The value on the plan's own domain, computed even where it is cached."""
         with np.errstate(all="ignore"):
             return self._computed(plan)
 
     def _value(self, plan: _Plan) -> Any:
         """The value on the plan's own domain. Callers silence NumPy's warnings, which takes as long as an operation."""
-        value = self._known(plan)
+        value = self._cached_value(plan)
         return self._computed(plan) if value is None else value
 
-    def _known(self, plan: _Plan) -> Any:
+    def _cached_value(self, plan: _Plan) -> Any:
         """The value on the plan's own domain; None where it has to be computed."""
         if not plan.dynamic:
             return plan.value
         value = self._values.get(plan)
         if value is None:
-            value = plan.known.get(tuple(map(self.names.get, plan.asks)))
+            value = plan.cached.get(tuple(map(self.names.get, plan.asks)))
         return value
 
     def _computed(self, plan: _Plan) -> Any:
@@ -245,16 +289,16 @@ class ColumnValues:
             raise UsageError(f"expression {expression.text!r} needs {error.args[0]}") from None
         except (TypeError, ValueError) as error:
             raise UsageError(f"expression {expression.text!r}: {error}") from None
-        self._keep(plan, value)
+        self._cache(plan, value)
         return value
 
-    def _keep(self, plan: _Plan, value: Any) -> None:
+    def _cache(self, plan: _Plan, value: Any) -> None:
         """Remember a value for this problem, and a short one for others with the same dimensions."""
         self._values[plan] = value
         if plan.dynamic and (value.__class__ is not np.ndarray or len(value) <= _SHORT):
-            if len(plan.known) >= _KEPT:
-                plan.known.clear()
-            plan.known[tuple(map(self.names.get, plan.asks))] = value
+            if len(plan.cached) >= _CACHED:
+                plan.cached.clear()
+            plan.cached[tuple(map(self.names.get, plan.asks))] = value
 
 
 class _Names(dict[str, Any]):

@@ -80,7 +80,7 @@ class _ManyValues(ColumnValues):
         elif expression in self._spread:
             return self._spread[expression]
         plan = self._columns.plan(expression)
-        value = self._known(plan)
+        value = self._cached_value(plan)
         if value is None:
             value = self.computed(plan)
         if value.__class__ is np.ndarray:
@@ -117,9 +117,9 @@ class _ManyValues(ColumnValues):
                     mask[:] = False
         return mask
 
-    def _known(self, plan: Any) -> Any:
+    def _cached_value(self, plan: Any) -> Any:
         """The value on the plan's own domain; what other problems left behind holds for one of them alone."""
         return self._values.get(plan) if plan.dynamic else plan.value
 
-    def _keep(self, plan: Any, value: Any) -> None:
+    def _cache(self, plan: Any, value: Any) -> None:
         self._values[plan] = value

@@ -1,4 +1,4 @@
-"""The configs of a kernel that can run on a GPU, as columns, and their launch geometry on a problem.
+"""The configs of a kernel that can run on a GPU, as columns, and its expressions on a problem.
 
 A space is enumerated once per kernel and GPU, tunable by tunable. Each constraint is applied as soon as the tunables in
 it are fixed, so that the full product of the tunables' values is never built. For a problem, only the expressions that
@@ -7,13 +7,12 @@ depend on its dimensions are evaluated.
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from kernrec.errors import UsageError
-from kernrec.kernel.columns import Columns
-from kernrec.kernel.config_rows import ConfigRows
+from kernrec.kernel.columns import Columns, ConfigRows
 from kernrec.kernel.expression import Expression
 from kernrec.kernel.spec import LIMITS, Kernel
 from kernrec.op.dtype import ELEMENT_BYTES
@@ -26,9 +25,6 @@ if TYPE_CHECKING:
 _MOST_ROWS = 4_000_000
 """The most candidate configs at any point of the enumeration; a spec with more is missing constraints."""
 
-Column = Any
-"""One value for each row, int64 or float64 (rows,), or one scalar for all of them."""
-
 
 @dataclass(frozen=True)
 class Variants:
@@ -40,38 +36,6 @@ class Variants:
     """The first config of each variant, int64 (variants,)."""
     keys: list[str]
     """`Kernel.variant_key` of each variant."""
-
-
-@dataclass(frozen=True)
-class LaunchColumns:
-    """The geometry of one launch for many configs: the expressions of a `Launch`, evaluated."""
-
-    entry: str
-    """The name of the function."""
-    when: Column
-    """Whether the launch takes place; where it is false, the other fields have no meaning."""
-    grid: tuple[Column, Column, Column]
-    """In blocks."""
-    block: tuple[Column, Column, Column]
-    """In threads."""
-    blocks: Column
-    """Blocks in the grid."""
-    threads: Column
-    """Threads per block."""
-    shared_bytes: Column
-    """Dynamic shared memory per block."""
-    order: tuple[tuple[str, Column], ...]
-    """(axis, extent) of the tiles that consecutive blocks walk, the fastest-varying axis first."""
-    reads: Mapping[str, tuple[str, ...]]
-    """By tensor or workspace, the axes that select the tile that a block reads."""
-    writes: Mapping[str, tuple[str, ...]]
-    """By tensor or workspace, the axes that select the tile that a block writes."""
-    trips: dict[str, Column]
-    """Executions of each loop body, summed over the grid."""
-    depth: dict[str, Column]
-    """Executions of each loop body in the block that runs it most often."""
-    prefetch: Column
-    """How many trips ahead the loop issues its global loads."""
 
 
 class Space:
@@ -112,7 +76,7 @@ class Space:
     def find(self, configs: Sequence[Mapping[str, object]]) -> np.ndarray:
         """The row of each config, int64 (N,); -1 for a config that is not in this space."""
         values = self._values
-        digits = [(name, {int(v): i for i, v in enumerate(known)}) for name, known in values.items()]
+        digits = [(name, {int(v): i for i, v in enumerate(choices)}) for name, choices in values.items()]
         places = np.full(len(configs), -1, dtype=np.int64)
         for number, config in enumerate(configs):
             if config.keys() == values.keys():
@@ -164,15 +128,9 @@ class Space:
         """Which configs satisfy the constraints that depend on the problem, bool (rows,)."""
         return self.at(problem).valid
 
-    def names(self, problem: "Problem", rows: np.ndarray | None = None) -> dict[str, Column]:
-        """Every name of the kernel's expressions with its value on a problem; see `ProblemSpace.names`."""
-        return self.at(problem).names(rows)
-
     def _split(self, constraints: Iterable[Expression]) -> tuple[list[tuple[int, Expression]], list[Expression]]:
         """Constraints without problem dimensions, with how many tunables to fix before each, and the others."""
-        place = {name: i + 1 for i, name in enumerate(t.name for t in self.kernel.tunables)} | dict.fromkeys(
-            self._facts, 0
-        )
+        place = dict.fromkeys(self._facts, 0) | {t.name: i for i, t in enumerate(self.kernel.tunables, 1)}
         listed = self.kernel.listed
         place |= dict.fromkeys(listed.further if listed else (), len(self.kernel.tunables))
         for name, let in self.kernel.lets.items():
@@ -219,7 +177,7 @@ class ProblemSpace:
                 f"{space.layout}"
             )
         self.problem = problem
-        self._space = space
+        self.space = space
         self._values = space._columns.at(problem.names)
         self.column = self._values.column
         """An expression of the kernel for these rows (None: all)."""
@@ -227,7 +185,7 @@ class ProblemSpace:
     @cached_property
     def valid(self) -> np.ndarray:
         """Which configs satisfy the constraints that depend on the problem, bool (rows,)."""
-        return self._values.all_true(self._space._test)
+        return self._values.all_true(self.space._test)
 
     @cached_property
     def rows(self) -> np.ndarray:
@@ -246,36 +204,3 @@ class ProblemSpace:
     @cached_property
     def _tensor_bytes(self) -> dict[str, float]:
         return {name: float(tensor.bytes) for name, tensor in self.problem.tensors.items()}
-
-    def names(self, rows: np.ndarray | None = None) -> dict[str, Column]:
-        """Tunables, lets and the problem's names with their values for these rows (None: all)."""
-        space = self._space
-        names: dict[str, Column] = {**space._facts, **self._values.names}
-        columns = space._columns.configs.columns
-        names |= columns if rows is None else {name: c.take(rows) for name, c in columns.items()}
-        return names | {name: self._values.column(let, rows) for name, let in space.kernel.lets.items()}
-
-    def launch(self, index: int, rows: np.ndarray | None = None) -> LaunchColumns:
-        """Launch number `index` of the kernel for these rows (None: all)."""
-        launch = self._space.kernel.launches[index]
-
-        def column(expression: Expression) -> Column:
-            return self._values.column(expression, rows)
-
-        x, y, z = (column(extent) for extent in launch.grid)
-        bx, by, bz = (column(extent) for extent in launch.block)
-        return LaunchColumns(
-            entry=launch.entry,
-            when=True if launch.when is None else column(launch.when),
-            grid=(x, y, z),
-            block=(bx, by, bz),
-            blocks=column(launch.blocks),
-            threads=column(launch.threads),
-            shared_bytes=column(launch.shared),
-            order=tuple([(axis, column(extent)) for axis, extent in launch.order]),
-            reads=launch.reads,
-            writes=launch.writes,
-            trips={loop: column(count) for loop, count in launch.trips.items()},
-            depth={loop: column(count) for loop, count in launch.depth.items()},
-            prefetch=column(launch.prefetch),
-        )

@@ -28,11 +28,6 @@ Config = Mapping[str, int]
 """One value for every tunable."""
 
 
-def config_text(config: Mapping[str, object]) -> str:
-    """A config as name=value pairs."""
-    return " ".join(f"{name}={value}" for name, value in config.items())
-
-
 LIMITS = (
     "max_threads_per_block",
     "max_warps_per_sm",
@@ -307,7 +302,3 @@ class Kernel:
     def fits(self, config: Config, problem: "Problem", limits: "SmLimits") -> bool:
         """Whether a config can run on a problem and GPU."""
         return self.misfit(config, problem, limits) is None
-
-
-WORKSPACE_BYTES = ELEMENT_BYTES
-"""Bytes of one element of a workspace, by dtype."""

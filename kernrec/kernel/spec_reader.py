@@ -12,10 +12,11 @@ from kernrec.kernel.declared_problem import declared_problem
 from kernrec.kernel.expression import Expression, expected_name, is_identifier, parse
 from kernrec.kernel.launch_reader import LaunchReader, launch_limits
 from kernrec.kernel.source_files import fingerprint, kernel_hash, read_source, read_toml
-from kernrec.kernel.spec import LIMITS, WORKSPACE_BYTES, Kernel, Tunable, Workspace
+from kernrec.kernel.spec import LIMITS, Kernel, Tunable, Workspace
 from kernrec.kernel.toml_table import C_IDENTIFIER, Table
 from kernrec.kernel.triton_function import triton_function
 from kernrec.op import Op, find_op
+from kernrec.op.dtype import ELEMENT_BYTES
 
 _MOST_TUNABLES = 32
 _MOST_VALUES = 256
@@ -218,8 +219,8 @@ class _Reader:
             name = table.string("name")
             _check_new(table.inner("name", {}), name, (*tensors, *(workspace.name for workspace in workspaces)))
             dtype = table.string("dtype")
-            if dtype not in WORKSPACE_BYTES:
-                raise table.error(unknown("dtype", dtype, WORKSPACE_BYTES))
+            if dtype not in ELEMENT_BYTES:
+                raise table.error(unknown("dtype", dtype))
             elements = table.expression("elements", names)
             when = table.condition(names)
             table.done()

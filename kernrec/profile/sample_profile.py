@@ -32,7 +32,7 @@ import numpy as np
 from kernrec.compile.compiled import Compiled
 from kernrec.errors import KernrecError
 from kernrec.kernel.binding import bind_launches, workspaces
-from kernrec.kernel.spec import Config, Kernel, config_text
+from kernrec.kernel.spec import Config, Kernel
 from kernrec.op import Problem
 from kernrec.profile.cache_behavior import atomic_metrics, reuse_metrics, run_metrics
 from kernrec.profile.emulated_launch import entry_name, kernel_launch
@@ -52,6 +52,7 @@ from kernrec.ptx.execution.extrapolation import UnsteadyError
 from kernrec.ptx.ir.inline import inlined
 from kernrec.ptx.state.access_trace import AccessTrace
 from kernrec.ptx.state.touched_sectors import SECTOR, TouchedSectors
+from kernrec.util.human import config_text
 
 AXES = ("x", "y", "z")
 TERMS = ("block", "rounds")

@@ -10,7 +10,6 @@ from kernrec.compile.compiled import CompileError
 from kernrec.compile.pool import Processors, compile_many, processors_of
 from kernrec.errors import KernrecError, UsageError
 from kernrec.kernel import Config, Kernel, bind_launches
-from kernrec.kernel.spec import config_text
 from kernrec.op import Problem
 from kernrec.profile.emulated_launch import argument_mismatch, entry_name
 from kernrec.profile.kernel_code import compile_job_for
@@ -20,6 +19,7 @@ from kernrec.profile.sample_profile import BLOCK_BUDGET, ProfileTarget
 from kernrec.ptx import parse
 from kernrec.recommender.result import Recommendation
 from kernrec.store import Database, ProfileRow
+from kernrec.util.human import config_text
 from kernrec.util.light_dataclass import dataclass
 
 _SAVE_S = 10.0

@@ -14,8 +14,8 @@ from kernrec.compile.triton_process import answer_of
 from kernrec.errors import KernrecError, UsageError
 from kernrec.gpu import GPU
 from kernrec.kernel import Kernel
-from kernrec.kernel.spec import config_text
 from kernrec.recommender.request import Objective
+from kernrec.util.human import config_text
 from kernrec.util.light_dataclass import dataclass
 
 LOADING = "loading"

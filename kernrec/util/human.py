@@ -1,5 +1,7 @@
 """Numbers with units, and of things, as people read them."""
 
+from collections.abc import Mapping
+
 PREFIXES = (
     (1e12, "T"),
     (1e9, "G"),
@@ -25,3 +27,8 @@ def human(value: float, unit: str) -> str:
 def counted(count: int, noun: str) -> str:
     """1, "row" -> "1 row"; 2, "row" -> "2 rows"."""
     return f"{count} {noun if count == 1 else noun + 's'}"
+
+
+def config_text(config: Mapping[str, object]) -> str:
+    """A config as name=value pairs."""
+    return " ".join(f"{name}={value}" for name, value in config.items())

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from kernrec.emit import FORMATS, emit, format_named
-from kernrec.emit.formats import merge
+from kernrec.emit import emit, format_named
+from kernrec.emit.expert_configs import merged
 from kernrec.errors import UsageError
 from kernrec.interop.inductor_table import TEMPLATE, read_table
 from kernrec.interop.moe_configs import read_moe_configs
@@ -175,5 +175,5 @@ def test_entries_of_a_file_that_is_there_stay() -> None:
     config = '{"BLOCK_SIZE_M": 16, "BLOCK_SIZE_N": 64, "BLOCK_SIZE_K": 128, "GROUP_SIZE_M": 1}'
     before = f'{{"triton_version": "3.4.0", "1": {config}, "8": {config}}}'.encode()
     new = f'{{"8": {config.replace("128", "32")}}}'.encode()
-    configs, version = read_moe_configs(merge(FORMATS["vllm"], before, new, "file").decode(), "merged")
+    configs, version = read_moe_configs(merged(before, new, "file").decode(), "merged")
     assert (version, configs[1]["BLOCK_SIZE_K"], configs[8]["BLOCK_SIZE_K"]) == ("3.4.0", 128, 32)

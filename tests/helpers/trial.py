@@ -291,9 +291,10 @@ def _extremes(case: Case, rows: np.ndarray) -> set[int]:
     """Of these rows of the space, those with the most threads, shared memory and registers; of a thorough case, those
     with the fewest, too."""
     at_problem = space(case).at(case.problems[0])
-    launch = at_problem.launch(0)
+    kernel = case.kernel
+    expressions = [kernel.launches[0].threads, kernel.launches[0].shared, kernel.lets.get("registers")]
     extremes = set()
-    for column in (launch.threads, launch.shared_bytes, at_problem.names().get("registers")):
+    for column in (at_problem.column(expression) for expression in expressions if expression):
         if isinstance(column, np.ndarray):
             extremes.add(int(rows[column[rows].argmax()]))
             if case.thorough:

@@ -38,7 +38,7 @@ def test_the_space_is_the_list_in_the_order_of_the_tunables_values():
 def test_launches_use_the_further_numbers_of_their_config():
     kernel, space = space_of(SPEC)
     problem = kernel.definition.problem()
-    assert space.at(problem).launch(0).grid[0].tolist() == [9, 7, 5]
+    assert space.at(problem).column(kernel.launches[0].grid[0]).tolist() == [9, 7, 5]
     assert bind_launches(kernel, {"width": 128, "vector": 4}, problem, 80)[0].grid == (5, 1, 1)
 
 

@@ -117,13 +117,13 @@ def test_columns_of_every_kernel_hold_what_each_config_gives_alone(kernel: Kerne
         drawn = random.Random(0).sample(here.rows.tolist(), min(8, len(here.rows)))
         for row in drawn:
             single = np.array([row])
-            for launch in bind_launches(kernel, space.config(row), problem, sm):
-                columns = here.launch(launch.index, single)
-                values = [*columns.grid, *columns.block, columns.shared_bytes, *columns.trips.values()]
-                expected = [*launch.grid, *launch.block, launch.shared_bytes, *launch.trips.values()]
-                assert [int(np.ravel(value)[0]) for value in values] == expected
-                for loop, depth in columns.depth.items():
-                    assert 0 <= np.ravel(depth)[0] <= launch.trips[loop]
+            for bound in bind_launches(kernel, space.config(row), problem, sm):
+                launch = kernel.launches[bound.index]
+                expressions = [*launch.grid, *launch.block, launch.shared, *launch.trips.values()]
+                expected = [*bound.grid, *bound.block, bound.shared_bytes, *bound.trips.values()]
+                assert [int(np.ravel(here.column(expression, single))[0]) for expression in expressions] == expected
+                for loop, depth in launch.depth.items():
+                    assert 0 <= np.ravel(here.column(depth, single))[0] <= bound.trips[loop]
 
 
 @CASES

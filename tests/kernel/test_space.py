@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from kernrec.errors import UsageError
 from kernrec.gpu import SmLimits, limits
-from kernrec.kernel import Kernel, Space, bind_launches, load_kernel, parse
+from kernrec.kernel import Expression, Kernel, Space, bind_launches, load_kernel, parse
 from kernrec.kernel.spec import LIMITS, Tunable
 from kernrec.op import Problem, find_op
 
@@ -54,9 +54,9 @@ def test_a_space_has_hundreds_to_a_few_thousand_distinct_configs(space: Space) -
 def test_no_config_needs_more_than_a_block_may_have(tiled: Kernel) -> None:
     for sm in (75, 80, 86, 89, 90, 100, 120):
         space = Space(tiled, sm, limits(sm), "f32", "nn")
-        launch = space.at(EASY).launch(0)
-        assert launch.threads.max() <= limits(sm).max_threads_per_block
-        assert launch.shared_bytes.max() <= limits(sm).smem_per_block
+        launch, here = tiled.launches[0], space.at(EASY)
+        assert here.column(launch.threads).max() <= limits(sm).max_threads_per_block
+        assert here.column(launch.shared).max() <= limits(sm).smem_per_block
 
 
 def test_a_smaller_shared_memory_only_takes_configs_away(tiled: Kernel, space: Space, ada: SmLimits) -> None:
@@ -81,30 +81,27 @@ def test_columns_hold_what_each_config_gives_alone(m: int, n: int, k: int, seed:
     here = space.at(problem)
     draw = random.Random(seed)
     rows = np.array(sorted(draw.sample(range(len(space)), 12)))
-    names = here.names(rows)
-    columns = [here.launch(i, rows) for i in range(2)]
     for position, row in enumerate(rows):
         config = space.config(int(row))
         assert here.valid[row] == kernel.fits(config, problem, ada)
         alone = kernel.namespace(config, problem, 89)
-        assert {name: _at(names[name], position) for name in alone} == alone
-        bound = bind_launches(kernel, config, problem, 89)
-        assert [i for i in range(2) if _at(columns[i].when, position)] == [launch.index for launch in bound]
-        for launch in bound:
-            column = columns[launch.index]
-            assert tuple(_at(size, position) for size in column.grid) == launch.grid
-            assert tuple(_at(size, position) for size in column.block) == launch.block
-            assert (_at(column.blocks, position), _at(column.threads, position)) == (launch.blocks, launch.threads)
-            assert _at(column.shared_bytes, position) == launch.shared_bytes
-            assert {loop: _at(count, position) for loop, count in column.trips.items()} == launch.trips
-            for field in ("depth", "trips"):
-                written = getattr(kernel.launches[launch.index], field)
-                seen = {loop: _at(count, position) for loop, count in getattr(column, field).items()}
-                assert seen == {loop: expression.evaluate(alone) for loop, expression in written.items()}
-            order = kernel.launches[launch.index].order
-            assert [(axis, _at(extent, position)) for axis, extent in column.order] == [
-                (axis, extent.evaluate(alone)) for axis, extent in order
-            ]
+
+        def value(expression: Expression, position: int = position) -> object:
+            return _at(here.column(expression, rows), position)
+
+        assert {name: value(let) for name, let in kernel.lets.items()} == {name: alone[name] for name in kernel.lets}
+        bound = {launch.index: launch for launch in bind_launches(kernel, config, problem, 89)}
+        for index, launch in enumerate(kernel.launches):
+            assert (launch.when is None or value(launch.when)) == (index in bound)
+            if index not in bound:
+                continue
+            assert tuple(map(value, launch.grid)) == bound[index].grid
+            assert tuple(map(value, launch.block)) == bound[index].block
+            assert (value(launch.blocks), value(launch.threads)) == (bound[index].blocks, bound[index].threads)
+            assert value(launch.shared) == bound[index].shared_bytes
+            assert {loop: value(count) for loop, count in launch.trips.items()} == bound[index].trips
+            others = [*launch.depth.values(), launch.prefetch, *(extent for _, extent in launch.order)]
+            assert [value(expression) for expression in others] == [e.evaluate(alone) for e in others]
 
 
 _SPACES: dict[str, Space] = {}
@@ -121,20 +118,20 @@ def _at(column: object, row: int) -> object:
 def test_restricting_rows_early_gives_the_same_rows(space: Space) -> None:
     here = space.at(matmul(1000, 1000, 64))
     assert 0 < len(here.rows) < len(space)
-    for i in range(2):
-        whole, part = here.launch(i), here.launch(i, here.rows)
-        for field in ("blocks", "threads", "shared_bytes", "prefetch", "when"):
-            everywhere = np.broadcast_to(getattr(whole, field), len(space))
-            assert np.array_equal(np.broadcast_to(getattr(part, field), len(here.rows)), everywhere[here.rows])
+    for launch in space.kernel.launches:
+        for expression in filter(None, (launch.blocks, launch.threads, launch.shared, launch.prefetch, launch.when)):
+            everywhere = np.broadcast_to(here.column(expression), len(space))
+            part = np.broadcast_to(here.column(expression, here.rows), len(here.rows))
+            assert np.array_equal(part, everywhere[here.rows])
 
 
 def test_what_no_tunable_is_behind_stays_a_scalar(space: Space) -> None:
-    second = space.at(EASY).launch(1)
-    assert space.fixed(space.kernel.launches[0].threads)
-    assert not space.fixed(space.kernel.launches[0].blocks)
-    assert second.blocks == 4096 * 4096 // 256
-    assert isinstance(second.blocks, int)
-    assert space.names(EASY)["m"] == 4096
+    first, second = space.kernel.launches
+    assert space.fixed(first.threads)
+    assert not space.fixed(first.blocks)
+    blocks = space.at(EASY).column(second.blocks)
+    assert blocks == 4096 * 4096 // 256
+    assert isinstance(blocks, int)
 
 
 def test_configs_share_a_code_exactly_when_they_differ_in_run_time_tunables_only(tiled: Kernel, space: Space) -> None:

@@ -17,7 +17,6 @@ from kernrec.compile.nvrtc import compile_job
 from kernrec.errors import KernrecError
 from kernrec.gpu import find_gpu
 from kernrec.kernel import Config, Kernel, bind_launches, workspaces
-from kernrec.kernel.spec import WORKSPACE_BYTES
 from kernrec.measure.device.buffers import ProblemBuffers, cached_outputs, expected_outputs, initial_tensors
 from kernrec.measure.device.interface import (
     CardSettings,
@@ -31,6 +30,7 @@ from kernrec.measure.device.launch import DeviceLaunch, LaunchTools
 from kernrec.measure.device.loaded_config import ConfigLaunches, LoadedCudaConfig
 from kernrec.measure.device.module import check_arguments, fill_constants, loaded_module
 from kernrec.measure.device.nvml import Card, sensors
+from kernrec.op.dtype import ELEMENT_BYTES
 from kernrec.profile.emulated_launch import entry_name
 from kernrec.profile.kernel_code import compile_job_for
 from kernrec.ptx import parse
@@ -134,7 +134,7 @@ class CudaDevice:
             fill_constants(module, code, kernel, buffers.sets[0], self._stream)
             renewed = bool(buffers.originals) and any(data_dependences(inlined(code, name)) for name in names.values())
         scratch = {
-            space.name: cupy.empty(space.elements * WORKSPACE_BYTES[space.dtype], dtype=cupy.uint8)
+            space.name: cupy.empty(space.elements * ELEMENT_BYTES[space.dtype], dtype=cupy.uint8)
             for space in workspaces(kernel, config, problem, self.info.sm)
         }
         sequences = []

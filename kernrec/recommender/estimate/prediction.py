@@ -7,12 +7,12 @@ import numpy as np
 
 from kernrec.kernel import ProblemSpace
 from kernrec.kernel.many_problems import ManyProblems, OnProblems
-from kernrec.kernel.spec import WORKSPACE_BYTES
 from kernrec.model.prior.dram_traffic import TensorAccess, dram_bytes, sampled_dram_bytes
 from kernrec.model.prior.epilogue import epilogue
 from kernrec.model.prior.launch_costs import LimitedCosts, NominalCosts
 from kernrec.model.prior.launch_time import LAUNCH_S, START_S, LaunchTime, LaunchWork, join, launch_time
 from kernrec.op import Problem
+from kernrec.op.dtype import ELEMENT_BYTES
 from kernrec.recommender.estimate.operating_point import DEFAULT_POINT, OperatingPoint
 from kernrec.recommender.estimate.static_table import Array, StaticTable
 from kernrec.recommender.estimate.tables import Tables
@@ -134,7 +134,7 @@ def nominal_costs(
             tensors: dict[str, Array | float] = dict.fromkeys((*spec.reads, *spec.writes), 0.0)  # not all in each dtype
             tensors |= on_problem.tensor_bytes(subset)
             tensors |= {
-                w.name: np.multiply(on_problem.column(w.elements, subset), float(WORKSPACE_BYTES[w.dtype]))
+                w.name: np.multiply(on_problem.column(w.elements, subset), float(ELEMENT_BYTES[w.dtype]))
                 for w in table.kernel.workspaces
                 if w.name in spec.reads or w.name in spec.writes
             }

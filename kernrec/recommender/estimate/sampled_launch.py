@@ -11,7 +11,7 @@ from dataclasses import replace
 import numpy as np
 
 from kernrec.gpu import GPU, l1_bytes, occupancy
-from kernrec.kernel import ProblemSpace
+from kernrec.kernel import Expression, ProblemSpace
 from kernrec.model.prior.dram_traffic import Footprint, covered
 from kernrec.model.prior.microarchitecture import microarchitecture
 from kernrec.store import ProfileTable
@@ -96,17 +96,17 @@ def read_sample(index: int, table: ProfileTable, variants: Array, on_problem: Pr
         on_problem: the space on the problem that was sampled.
         gpu: the GPU.
     """
-    launch = on_problem.launch(index)
+    launch = on_problem.space.kernel.launches[index]
     rows = np.flatnonzero(variants >= 0)
 
-    def by_variant(column: Array | int) -> Array:
-        """A column of the space as one of the table."""
-        spread = np.broadcast_to(np.asarray(column), len(variants))
+    def by_variant(expression: Expression) -> Array:
+        """An expression of the kernel as a column of the table."""
+        spread = np.broadcast_to(np.asarray(on_problem.column(expression)), len(variants))
         values = np.zeros(len(table.variant_keys), dtype=np.int64)
         values[variants[rows]] = spread[rows]
         return values
 
-    shared = by_variant(launch.shared_bytes) + table.static_smem_bytes
+    shared = by_variant(launch.shared) + table.static_smem_bytes
     threads = by_variant(launch.threads)
     grid = [by_variant(extent) for extent in launch.grid]
     present = -(-np.prod(grid, axis=0) // gpu.sms)  # on an SM, where the grid has fewer blocks than fit
