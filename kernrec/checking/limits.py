@@ -115,7 +115,7 @@ def confine(readable: Iterable[Path], writable: Iterable[Path]) -> bool:
         for allowed, places in ((_READ, readable), (rights, writable), (_READ_DIR, [PACKAGE.parent])):
             for place in places:
                 _allow(libc, ruleset, place, allowed & rights)
-        return libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 and libc.syscall(_RESTRICT, ruleset, 0) == 0
+        return bool(libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 and libc.syscall(_RESTRICT, ruleset, 0) == 0)
     finally:
         os.close(ruleset)
 

@@ -1,7 +1,7 @@
 """The tools, and the server over standard input and output.
 
-Answers are those of the command line's `--json`. What runs a source does so apart (`kernrec.checking`), within the
-limits that the server was started with; the rest needs neither a compiler nor a file.
+Answers are those of the command line's `--json`. Sources run in processes of their own (`kernrec.checking`), within
+the limits that the server was started with; the other tools need neither a compiler nor a file.
 """
 
 import threading
@@ -40,10 +40,10 @@ _Answer = TypeVar("_Answer")
 
 
 class Tools:
-    """What the tools do, each a method with plain arguments; errors are one line.
+    """The tools, each a method with plain arguments; errors are one line.
 
     Args:
-        recommender: who is asked; one question at a time.
+        recommender: the engine; one request at a time.
         folder: the files that may be read.
         limits: of each check and analysis, of which one runs at a time.
     """
@@ -90,7 +90,7 @@ class Tools:
             return report(request, self._recommender.context, config).as_dict()
 
     def analyze(self, wanted: SourceAnalysis) -> dict[str, Any]:
-        """What limits a kernel, and the configs or blocks that are better."""
+        """The bottleneck of a kernel, and better configs or blocks."""
         with self._running:
             return analyze_source(wanted, self._limits)
 
@@ -100,7 +100,7 @@ class Tools:
             return check(launch, reference, tolerance, self._limits).as_dict()
 
     def emulate(self, launch: SourceLaunch) -> dict[str, Any]:
-        """What a kernel does and leaves, without a reference: counts, and the first elements of each array."""
+        """Counts and results of a kernel without a reference: the first elements of each array."""
         with self._running:
             result = check(launch, None, None, self._limits)
         arrays = {name: array.reshape(-1)[:_MOST_LISTED] for name, array in result.arrays.items() if array.ndim}

@@ -1,6 +1,6 @@
-"""What the page asks for, by path and parameters: the same whether it is asked over HTTP or written into a report.
+"""Answers to the page's requests, by path and parameters: the same over HTTP and in a report.
 
-Parameters come from a URL and are hostile: each is text that is checked against what is known, none names a file.
+Parameters come from a URL and are hostile: each is text that is checked against a list of names, none names a file.
 """
 
 import shlex
@@ -29,7 +29,6 @@ from kernrec.store.coverage import coverage
 Parameters = Mapping[str, str]
 
 _MOST_TEXT = 400
-"""The longest parameter."""
 _OF_FRONT = ("gpu", *PARAMETERS)
 
 
@@ -37,7 +36,7 @@ class Answers:
     """The answers of one recommender, one at a time: neither it nor a database connection is for two threads.
 
     Args:
-        recommender: who is asked.
+        recommender: the engine.
         workload: a network of the user's own, offered first beside those that ship.
         most_points: of one front.
         kernel: one of the library or the user's own that is offered beside those of the user's databases.
@@ -60,13 +59,13 @@ class Answers:
             "network": (("gpu", "workload", "dtype", "inputs"), self._network),
             "database": ((), self._database),
         }
-        """By path, the parameters that it takes, and what answers."""
+        """By path: the parameters that it takes, and the method that answers."""
 
     def answer(self, path: str, parameters: Parameters) -> Any:
         """The answer to a question, plain values.
 
         Raises:
-            UsageError: a parameter is not known, or has an impossible value.
+            UsageError: a parameter is unknown, or has an impossible value.
             KernrecError: there is no answer; `LookupError` for a path that there is not.
         """
         accepted, method = self.paths[path]
@@ -79,7 +78,7 @@ class Answers:
             return method(parameters)
 
     def options(self) -> dict[str, Any]:
-        """What can be chosen: operators with their dimensions and the layers of a network, GPUs, networks."""
+        """The names to choose from: operators with their dimensions and the layers of a network, GPUs, networks."""
         ops = []
         for op in all_ops():
             layers = default_workload(op).layers_of(op)
@@ -127,9 +126,9 @@ class Answers:
 
     def _network(self, parameters: Parameters) -> dict[str, Any]:
         name = parameters.get("workload", "")
-        known = [*self._own, *workloads()]
-        if name not in known:  # a path is no name: what a URL says opens no file
-            raise unknown("workload", name, known)
+        names = [*self._own, *workloads()]
+        if name not in names:  # a path is no name: a URL opens no file
+            raise unknown("workload", name, names)
         wanted = NetworkRequest(self._own.get(name, name), None, parameters.get("dtype") or None)
         gpu, inputs = find_gpu(parameters.get("gpu", "")), parameters.get("inputs") or RANDOM
         return network_view(self._recommender, gpu, wanted, inputs)
@@ -162,7 +161,7 @@ _SHOWN_OF_LAUNCH = ("entry", "blocks", "threads", "occupancy", "capped_by", "wav
 
 
 def shortened(explained: Mapping[str, Any]) -> dict[str, Any]:
-    """What the page shows of an explanation, numbers to five digits: a report holds many."""
+    """The part of an explanation that the page shows, numbers to five digits: a report holds many."""
     launches = [{name: launch[name] for name in _SHOWN_OF_LAUNCH} for launch in explained["launch_details"]]
     shown: dict[str, Any] = _short({name: explained[name] for name in _SHOWN} | {"launch_details": launches})
     return shown

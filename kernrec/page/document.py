@@ -21,7 +21,7 @@ SERVED_POLICY = (
     "default-src 'none'; script-src 'self'; connect-src 'self'; style-src 'self' 'unsafe-inline'; img-src data: blob:;"
     " base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
-"""What the browser may load. Bokeh writes style elements of its own, therefore `unsafe-inline` for styles."""
+"""The content that the browser may load; `unsafe-inline` for styles because Bokeh writes style elements."""
 _REPORT_POLICY = (
     "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:; base-uri 'none';"
     " form-action 'none'"

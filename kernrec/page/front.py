@@ -23,7 +23,7 @@ def front_answer(recommender: Recommender, subject: Subject, gpu: GPU, most: int
     """The candidates of a problem at every power limit (and clock), the Pareto front, and what was measured.
 
     Args:
-        recommender: who is asked.
+        recommender: the engine.
         subject: the problem, of all kernels or one.
         gpu: the GPU.
         most: the most points.
@@ -31,7 +31,7 @@ def front_answer(recommender: Recommender, subject: Subject, gpu: GPU, most: int
     Returns:
         Plain values. `points` has a list a column; its `kernel`, `config`, `point`, `source` and `bottleneck` are
         positions in the lists of these names, `config` one for each kernel. `front` has positions of points, fastest
-        first, and `measured` what is known of each measured point, by its position.
+        first, and `measured` the provenance of each measured point, by its position.
 
     Raises:
         KernrecError: nothing can run the problem.
@@ -79,8 +79,8 @@ def _nearest(candidates: CandidateSet, front: np.ndarray, most: int) -> tuple[np
     for place in front:
         np.minimum(behind, np.hypot(x - np.log(latency[place]), y - np.log(energy[place])), out=behind)
     behind[candidates.latency_source.ravel()[places] == SOURCES.index("measured")] = -1.0
-    kept = np.sort(places[np.argsort(behind, kind="stable")[: max(most, len(front))]])
-    return kept, len(places) - len(kept)
+    nearest = np.sort(places[np.argsort(behind, kind="stable")[: max(most, len(front))]])
+    return nearest, len(places) - len(nearest)
 
 
 def _columns(candidates: CandidateSet, points: np.ndarray, positions: np.ndarray) -> dict[str, Any]:
@@ -114,15 +114,15 @@ def _columns(candidates: CandidateSet, points: np.ndarray, positions: np.ndarray
                 "short": [short_config(config) for config in named],
             }
         )
-        where, costs = (points[here], own[here]), kernel.costs
+        cells, costs = (points[here], own[here]), kernel.costs
         for quantity, unit, estimates in (("latency", "s", costs.latency), ("energy", "j", costs.energy)):
-            quantities[f"{quantity}_{unit}"][here] = estimates.value[where]
-            quantities[f"{quantity}_low_{unit}"][here] = estimates.low[where]
-            quantities[f"{quantity}_high_{unit}"][here] = estimates.high[where]
-        quantities["power_w"][here] = costs.power_w[where]
-        quantities["clock_hz"][here] = kernel.limited.clock_hz[where]
-        sources["source"][here] = costs.latency.source[where]
-        sources["energy_source"][here] = costs.energy.source[where]
+            quantities[f"{quantity}_{unit}"][here] = estimates.value[cells]
+            quantities[f"{quantity}_low_{unit}"][here] = estimates.low[cells]
+            quantities[f"{quantity}_high_{unit}"][here] = estimates.high[cells]
+        quantities["power_w"][here] = costs.power_w[cells]
+        quantities["clock_hz"][here] = kernel.limited.clock_hz[cells]
+        sources["source"][here] = costs.latency.source[cells]
+        sources["energy_source"][here] = costs.energy.source[cells]
     columns["config"] = of_config.tolist()
     columns["bottleneck"] = of_bottleneck.tolist()
     columns |= {name: values.tolist() for name, values in sources.items()}
@@ -132,21 +132,21 @@ def _columns(candidates: CandidateSet, points: np.ndarray, positions: np.ndarray
 
 def _measured(candidates: CandidateSet, points: np.ndarray, positions: np.ndarray) -> dict[str, dict[str, Any]]:
     """By the number of a point, when and where it was measured."""
-    known: dict[str, dict[str, Any]] = {}
+    provenance: dict[str, dict[str, Any]] = {}
     if not any(kernel.measurements for kernel in candidates.kernels):
-        return known
+        return provenance
     for number, (point, position) in enumerate(zip(points.tolist(), positions.tolist(), strict=True)):
         _, kernel, own = candidates.locate(position)
         row = kernel.measured(point).get(own)
         if row is not None:
-            known[str(number)] = {
+            provenance[str(number)] = {
                 "sessions": row.sessions,
                 "measured_at": row.measured_at.isoformat() + "Z",
                 "device": row.device,
                 "database": row.database,
                 "by": row.measured_by,
             }
-    return known
+    return provenance
 
 
 def _point(point: OperatingPoint, gpu: GPU) -> dict[str, Any]:

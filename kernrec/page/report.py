@@ -32,11 +32,11 @@ def report(
     """The report as HTML, and what is missing in it, one line each.
 
     Args:
-        answers: who is asked.
+        answers: of the page.
         gpus: side by side, at least one.
         subjects: whose fronts are shown.
         workload: a network that is shown, too; None for none.
-        inputs: what its kernels are taken to compute on, as those of the subjects.
+        inputs: values that kernels compute on, as those of the subjects.
 
     Raises:
         UsageError: it would be too large.

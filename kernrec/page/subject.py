@@ -1,4 +1,4 @@
-"""What a front is of: a problem with all kernels of its op, or with one kernel alone, such as the user's own."""
+"""The subject of a front: a problem with all kernels of its op, or with one kernel alone, such as the user's own."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -19,7 +19,7 @@ from kernrec.util.light_dataclass import dataclass
 
 @dataclass(frozen=True)
 class Subject:
-    """What a front is of."""
+    """A problem, and the kernels, clocks and inputs that its front covers."""
 
     problem: Problem
     kernel: Kernel | None = None
@@ -27,7 +27,7 @@ class Subject:
     clocks: bool = False
     """Whether locked core clocks are tried, too."""
     inputs: str = RANDOM
-    """What kernels are taken to compute on (`Query.inputs`)."""
+    """Values that kernels compute on (`Query.inputs`)."""
 
     @property
     def query(self) -> Query:
@@ -51,7 +51,7 @@ class Subject:
         return kernel_recommendation(candidates, self.query, recommender.context.models.warnings())
 
     def vendor_library(self, recommender: Recommender, answer: Recommendation) -> VendorEstimate | None:
-        """What the vendor library takes, beside the first choice; None where that is not known."""
+        """The vendor library's cost, beside the first choice; None where no model predicts it."""
         if self.kernel is None:
             return answer.vendor_library
         if self.inputs != RANDOM or self.kernel.declares_problem:  # libraries were recorded with random inputs
@@ -63,7 +63,7 @@ class Subject:
 
     @property
     def parameters(self) -> dict[str, str]:
-        """It as parameters of a question, which `subject_of` reads back."""
+        """The parameters of a request from which `subject_of` makes this subject."""
         about = {"op": self.problem.op} if self.kernel is None else {"kernel": self.kernel.name}
         shape = ",".join(f"{name}={value}" for name, value in self.problem.dims)
         how = ({"clocks": "1"} if self.clocks else {}) | ({} if self.inputs == RANDOM else {"inputs": self.inputs})
@@ -71,11 +71,11 @@ class Subject:
 
 
 PARAMETERS = ("op", "kernel", "dtype", "layout", "shape", "clocks", "inputs")
-"""The parameters that say what a front is of: an op, or instead of it a kernel."""
+"""The parameters that name a subject: an op, or instead of it a kernel."""
 
 
 def subject_of(recommender: Recommender, parameters: Mapping[str, str]) -> Subject:
-    """What parameters name; `UsageError` for what is not known."""
+    """The subject that parameters name; `UsageError` for unknown names."""
     op, shape, dtype, layout = (parameters.get(name) or None for name in ("op", "shape", "dtype", "layout"))
     clocks, inputs = parameters.get("clocks", "") == "1", parameters.get("inputs") or RANDOM
     if op is not None:
@@ -83,8 +83,8 @@ def subject_of(recommender: Recommender, parameters: Mapping[str, str]) -> Subje
     if not (name := parameters.get("kernel", "")):
         raise UsageError("the question names neither an op nor a kernel; give one of them")
     kernel = recommender.context.kernel(name)
-    given = parse_shape(shape) if shape else default_dims(kernel)
-    problem = kernel.definition.problem(dtype or kernel.dtypes[0], layout or kernel.layouts[0], **given)
+    dims = parse_shape(shape) if shape else default_dims(kernel)
+    problem = kernel.definition.problem(dtype or kernel.dtypes[0], layout or kernel.layouts[0], **dims)
     return Subject(problem, kernel, clocks, inputs)
 
 

@@ -1,4 +1,4 @@
-"""`autotune` with the signature of Triton's, and `prune` for Triton's own: what a user writes, checked."""
+"""`autotune` with the signature of Triton's, and `prune` for Triton's own; both check their arguments."""
 
 import os
 import sys
@@ -30,7 +30,7 @@ def autotune(
         key: names of the arguments whose values tell problems apart.
         *positional: further arguments of `triton.autotune`, in its order.
         top_k: how many configs are measured.
-        objective: what is least: `latency`, `energy`, or `edp`, their product.
+        objective: what is minimized: `latency`, `energy`, or `edp`, their product.
         gpu: the GPU as people call it; None: KERNREC_GPU, else the one of this process.
         **options: further arguments of `triton.autotune`. `early_config_prune` of `prune_configs_by` comes before the
             ranking; `perf_model` is another ranking, and refused. Triton's own cache on disk is not used.
@@ -39,7 +39,7 @@ def autotune(
         A decorator for a function with `@triton.jit`, which gives Triton's own autotuner.
 
     Raises:
-        UsageError: a value that cannot be; when decorating, a function that is not `@triton.jit`, and a config with a
+        UsageError: an impossible value; when decorating, a function that is not `@triton.jit`, and a config with a
             meta-parameter that the function does not have.
     """
     pruner = prune(top_k, objective, gpu)
@@ -49,8 +49,7 @@ def autotune(
 
         _check_function(function)
         _check_configs(function, configs)
-        given = dict(options)
-        by = dict(given.get("prune_configs_by") or {})
+        by = dict(options.get("prune_configs_by") or {})
         if positional:  # Triton's third parameter
             by = dict(positional[0] or {})
         if by.get("perf_model") is not None:
@@ -58,9 +57,9 @@ def autotune(
         earlier = by.get("early_config_prune")
         by["early_config_prune"] = _Then(earlier, pruner) if earlier else pruner
         if positional:
-            tuned = triton.autotune(configs, key, by, *positional[1:], **given)(function)
+            tuned = triton.autotune(configs, key, by, *positional[1:], **options)(function)
         else:
-            tuned = triton.autotune(configs, key, **given | {"prune_configs_by": by})(function)
+            tuned = triton.autotune(configs, key, **options | {"prune_configs_by": by})(function)
         pruner.tuner.attach(tuned)
         return tuned
 
@@ -76,7 +75,7 @@ def prune(top_k: int = 3, objective: str = "latency", gpu: str | None = None) ->
         gpu: as for `autotune`.
 
     Raises:
-        UsageError: a value that cannot be.
+        UsageError: an impossible value.
     """
     if type(top_k) is not int or top_k < 1:
         raise UsageError(f"top_k is {top_k!r:.40}; a whole number from 1 is expected")
@@ -86,7 +85,7 @@ def prune(top_k: int = 3, objective: str = "latency", gpu: str | None = None) ->
 
 
 class Prune:
-    """What Triton's autotuner calls with all configs, and the arguments of a launch with a new tuning key."""
+    """A pruning function: Triton's autotuner calls it with all configs and the arguments of a launch with a new key."""
 
     def __init__(self, tuner: Tuner) -> None:
         self.tuner = tuner
@@ -136,7 +135,7 @@ def _calling_autotuner() -> tuple[Any, int]:
 
 
 def _check_function(function: Any) -> None:
-    """Raises `UsageError` for what `@triton.jit` did not make."""
+    """Raises `UsageError` for a function without `@triton.jit`."""
     inner = function
     while hasattr(inner, "fn") and not hasattr(inner, "params"):
         inner = inner.fn

@@ -23,12 +23,8 @@ class AutotunedLaunch:
     """A launch of a function that Triton is tuning."""
 
     tuned: Any
-    """Triton's autotuner."""
-
     configs: Sequence[Any]
-    """Of type `triton.Config`."""
-
-    given: Mapping[str, Any]
+    named: Mapping[str, Any]
     """By name: arguments, constants, `grid`, and options of the compiler."""
 
     @property
@@ -38,18 +34,18 @@ class AutotunedLaunch:
 
     @property
     def arguments(self) -> dict[str, Any]:
-        """The parameters of the function that were given."""
-        return {name: value for name, value in self.given.items() if name in self.tuned.arg_names}
+        """Arguments by parameter, without defaults."""
+        return {name: value for name, value in self.named.items() if name in self.tuned.arg_names}
 
     def check(self) -> None:
         """Raises `UsageError` for a keyword that neither the function nor Triton's compiler has."""
-        strange = self.given.keys() - set(self.tuned.arg_names) - set(_OF_THE_LAUNCH)
-        known = _compiler_options() if strange else ()
-        for name in sorted(strange - set(known)):
+        strange = self.named.keys() - set(self.tuned.arg_names) - set(_OF_THE_LAUNCH)
+        options = _compiler_options() if strange else ()
+        for name in sorted(strange - set(options)):
             raise UsageError(f"{self.name}: {unknown('parameter', name, self.tuned.arg_names)}")
 
     def tuning_hash(self, compiler: str) -> str:
-        """Identifies what Triton tunes once: code, compiler, values of the key's arguments, types of all tensors.
+        """Identifies a tuning key: code, compiler, values of the key's arguments, types of all tensors.
 
         As Triton does, arguments that are not in the key make no difference.
         """
@@ -71,7 +67,7 @@ class AutotunedLaunch:
         if not path.is_file():
             raise KernrecError(f"{self.name}: its source is in no file ({path})")
         arguments = {name: _plain(value) for name, value in self.arguments.items()}
-        grid: Any = self.given.get("grid")
+        grid: Any = self.named.get("grid")
         if isinstance(grid, numbers.Integral):
             grid = (int(grid),)
         call = TritonCall(
@@ -96,12 +92,12 @@ def table_of(config: Any) -> dict[str, Any]:
 def same_config(config: Any, stored: Mapping[str, Any]) -> bool:
     """Whether a `triton.Config` is the config that kernrec stores under its own names (`triton_call`)."""
     wanted = {identifier(name).rstrip("_"): value for name, value in table_of(config).items()}
-    known = {name.rstrip("_"): value for name, value in stored.items()}
+    present = {name.rstrip("_"): value for name, value in stored.items()}
     for name, value in wanted.items():
         # A constant that is no number is the same in all configs, and no tunable.
-        if isinstance(value, int) and known.get(name, DEFAULTS.get(name)) != int(value):
+        if isinstance(value, int) and present.get(name, DEFAULTS.get(name)) != int(value):
             return False
-    return all(known.get(name, default) == wanted.get(name, default) for name, default in DEFAULTS.items())
+    return all(present.get(name, default) == wanted.get(name, default) for name, default in DEFAULTS.items())
 
 
 def listed_configs(kernel: Kernel) -> list[dict[str, int]]:
@@ -112,7 +108,7 @@ def listed_configs(kernel: Kernel) -> list[dict[str, int]]:
 
 
 def jit_function(tuned: Any) -> Any:
-    """What `@triton.jit` made, below the autotuner."""
+    """The function that `@triton.jit` returned, below the autotuner."""
     inner = tuned
     while not hasattr(inner, "params"):
         inner = inner.fn
@@ -132,7 +128,7 @@ def _plain(value: Any) -> Any:
 
 @functools.cache
 def _compiler_options() -> tuple[str, ...]:
-    """What Triton's compiler for NVIDIA GPUs can be told in a launch."""
+    """Options of Triton's compiler for NVIDIA GPUs that a launch may set."""
     from triton.backends.nvidia.compiler import CUDAOptions
 
     return (*CUDAOptions.__dataclass_fields__, "debug", *OPTIONS)

@@ -49,7 +49,7 @@ class Machine:
         return sensors(self.card.uuid) if self.card else None
 
     def settings(self) -> dict[str, Any]:
-        """What was changed of the card, as fields of `MeasuredDevice`."""
+        """The card's limits and clocks that are not the default, as fields of `MeasuredDevice`."""
         if self._sensors is None:
             return {}
         now = self._sensors.settings()

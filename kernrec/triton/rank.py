@@ -27,7 +27,6 @@ class Ranking:
     """The configs of a kernel on its problem, the best first."""
 
     configs: tuple[dict[str, int], ...]
-    """In kernrec's names."""
     costs: tuple[dict[str, float], ...]
     """Of each: predicted `latency_s` and `energy_j`."""
     failures: tuple[str, ...]
@@ -38,10 +37,10 @@ def ranked(kernel: Kernel, folder: Path, gpu: GPU, objective: Objective) -> Rank
     """Ranks all configs of a kernel.
 
     Args:
-        kernel: whose spec fixes every argument.
+        kernel: its spec fixes every argument.
         folder: of its source.
-        gpu: for which.
-        objective: by what.
+        gpu: the GPU that costs are predicted for.
+        objective: what is minimized.
 
     Raises:
         UsageError: the kernel's arguments cannot be used.

@@ -1,4 +1,4 @@
-"""What was measured of a tuning key: read from the user's database and what was pulled, and added to it.
+"""Measurements of a tuning key: read from the user's database and pulled ones, and added to the user's.
 
 A row's session begins with the hash of the tuning key (`AutotunedLaunch.tuning_hash`), by which it is found again on
 every machine that has the row.
@@ -41,7 +41,7 @@ asked for, and a name of its own."""
 
 @dataclass(frozen=True)
 class Result:
-    """What a config takes, in SI units."""
+    """Costs of one config, in SI units."""
 
     latency_s: float | None = None
     """None: it could not be compiled or launched."""
@@ -51,7 +51,7 @@ class Result:
     """Whether it could be compiled."""
 
     def value(self, objective: Objective) -> float:
-        """What the objective minimizes; infinity where it failed, NaN where this was not measured."""
+        """The value of the objective; infinity where the config failed, NaN where it was not measured."""
         if self.latency_s is None:
             return math.inf
         if objective is Objective.LATENCY:
@@ -60,8 +60,8 @@ class Result:
         return energy * self.latency_s if objective is Objective.EDP else energy
 
 
-def known_results(gpu: str, kernel: str, tuning_hash: str) -> list[tuple[int, dict[str, int], Result]]:
-    """What databases hold of a tuning key, the user's own and those that were pulled.
+def recorded_results(gpu: str, kernel: str, tuning_hash: str) -> list[tuple[int, dict[str, int], Result]]:
+    """Results of a tuning key in the user's database and in pulled ones.
 
     Args:
         gpu: name in the catalog.
@@ -88,30 +88,29 @@ def known_results(gpu: str, kernel: str, tuning_hash: str) -> list[tuple[int, di
 
 
 def middle(results: Sequence[Result], objective: Objective) -> float:
-    """The median of what was measured of one config, without failures; as `Result.value` where there is none."""
+    """The median of one config's results, without failures; as `Result.value` where there are only those."""
     values = [result.value(objective) for result in results]
     return statistics.median(list(filter(math.isfinite, values)) or [min(values, key=math.isnan)])
 
 
 @dataclass(frozen=True)
 class Trial:
-    """What was measured for a tuning key."""
+    """The measurements of one tuning key."""
 
     kernel: Kernel
-    """Of the launch."""
     tuning_hash: str
     proposed: int
     """How many configs were asked for; fewer have results where others cannot run."""
     results: Sequence[tuple[Mapping[str, int], Result]]
-    """Configs in kernrec's names, with what they take."""
+    """Configs in kernrec's names, and their costs."""
 
 
 def keep(trial: Trial, machine: "Machine", compiler: str) -> None:
-    """Adds what was measured to the user's database, all or nothing.
+    """Adds a trial to the user's database, all or nothing.
 
     Args:
-        trial: what was measured.
-        machine: where.
+        trial: the measurements.
+        machine: on which they were made.
         compiler: such as `triton 3.9.0`.
 
     Raises:

@@ -1,4 +1,4 @@
-"""What happens at a launch with a new tuning key: the database is asked, configs are ranked, results are kept."""
+"""A launch with a new tuning key: look the key up in the database, rank the configs, store what is measured."""
 
 import math
 import os
@@ -16,7 +16,7 @@ from kernrec.store.device_report import EnergyReport
 from kernrec.triton.launch import AutotunedLaunch, jit_function, listed_configs
 from kernrec.triton.machine import Machine, this_machine
 from kernrec.triton.rank import ranked
-from kernrec.triton.records import Result, Trial, keep, known_results, middle
+from kernrec.triton.records import Result, Trial, keep, middle, recorded_results
 
 _warned: set[str] = set()
 
@@ -27,13 +27,12 @@ class _Running:
 
     launch: AutotunedLaunch
     places: Sequence[int]
-    """Of the configs in the launch's list."""
+    """Indices of the configs in the launch's list."""
     machine: Machine | None
-    """None where measurements cannot be kept."""
+    """None where measurements cannot be stored."""
     proposed: int
-    """How many configs were asked for."""
+    """Number of configs asked for."""
     results: dict[int, Result] = field(default_factory=dict)
-    """By place."""
 
 
 class Tuner:
@@ -41,7 +40,7 @@ class Tuner:
 
     Args:
         top_k: how many configs are measured.
-        objective: what is least.
+        objective: what is minimized.
         gpu: the GPU as people call it; None: KERNREC_GPU, else the one of this process.
     """
 
@@ -52,8 +51,8 @@ class Tuner:
         self._attached: list[Any] = []
 
     def attach(self, tuned: Any) -> None:
-        """Sees what Triton's autotuner measures; its cache on disk is not asked, the database is."""
-        if any(known is tuned for known in self._attached):
+        """Intercepts the measurements of Triton's autotuner; the database takes the place of its cache on disk."""
+        if any(attached is tuned for attached in self._attached):
             return
         self._attached.append(tuned)
         if tuned.perf_model is not None:
@@ -77,13 +76,13 @@ class Tuner:
 
         tuned._bench = measured
 
-    def chosen(self, tuned: Any, configs: list[Any], given: Mapping[str, Any], offline: bool) -> list[Any]:
+    def chosen(self, tuned: Any, configs: list[Any], named: Mapping[str, Any], offline: bool) -> list[Any]:
         """The configs to measure; a single one is the answer.
 
         Args:
             tuned: Triton's autotuner.
             configs: of type `triton.Config`.
-            given: arguments, constants and `grid` of the launch by name.
+            named: arguments, constants and `grid` of the launch by name.
             offline: whether nothing may be measured.
 
         Raises:
@@ -92,7 +91,7 @@ class Tuner:
         self._running = None
         if not hasattr(jit_function(tuned), "cache_key"):
             return configs[:1]  # Triton's interpreter, on the CPU: no config is better than another
-        launch = AutotunedLaunch(tuned, configs, given)
+        launch = AutotunedLaunch(tuned, configs, named)
         if note := untested_version():
             _warn(note)
         launch.check()
@@ -105,20 +104,20 @@ class Tuner:
         except KernrecError as error:
             return self._unranked(launch, None, True, error)
         measures = machine.present and not offline
-        if (best := self._known(launch, machine)) is not None:
+        if (best := self._best_recorded(launch, machine)) is not None:
             return [best]
         if measures and self._objective is not Objective.LATENCY and (why := machine.why_no_energy()):
             _warn(f"{launch.name}: energy cannot be measured ({why}): the first choice is taken as predicted")
             measures = False
-        kept: Machine | None = None
+        recorder: Machine | None = None
         try:
             kernel, folder = launch.kernel()
-            kept = machine  # what is measured of a kernel that can be named can be kept, ranked or not
+            recorder = machine  # measurements of a kernel with an identity can be stored, ranked or not
             ranking = ranked(kernel, folder, machine.gpu, self._objective)
         except UsageError:
             raise
         except KernrecError as error:
-            return self._unranked(launch, kept, not measures, error)
+            return self._unranked(launch, recorder, not measures, error)
         for failure in ranking.failures[:1]:
             _warn(f"{launch.name}: {len(ranking.failures)} of {len(configs)} configs are left out, such as {failure}")
         places = [place for stored in ranking.configs if (place := launch.place_of(stored)) is not None]
@@ -126,10 +125,10 @@ class Tuner:
             return [configs[places[0]]]
         return self._run(_Running(launch, places[: self._top_k], machine, self._top_k))
 
-    def _known(self, launch: AutotunedLaunch, machine: Machine) -> Any | None:
+    def _best_recorded(self, launch: AutotunedLaunch, machine: Machine) -> Any | None:
         """The best config that was measured before; None where none was, or fewer than are asked for."""
         try:
-            rows = known_results(machine.gpu.name, identifier(launch.name), launch.tuning_hash(triton_compiler()))
+            rows = recorded_results(machine.gpu.name, identifier(launch.name), launch.tuning_hash(triton_compiler()))
         except KernrecError as error:
             _warn(f"{launch.name}: what was measured before cannot be read: {error}")
             return None
@@ -147,7 +146,7 @@ class Tuner:
     def _unranked(
         self, launch: AutotunedLaunch, machine: Machine | None, offline: bool, why: KernrecError
     ) -> list[Any]:
-        """What is measured where nothing can be predicted: all configs, as Triton does it, or none."""
+        """The configs to measure where nothing can be predicted: all, as Triton does, or none."""
         if offline:
             _warn(f"{launch.name}: its configs are not ranked, the first of the list is taken: {why}")
             return list(launch.configs[:1])
@@ -160,7 +159,7 @@ class Tuner:
         return [running.launch.configs[place] for place in running.places]
 
     def _measured(self, config: Any, measure: Callable[[], Any]) -> list[float]:
-        """What Triton is to compare of a config, three times over: milliseconds, or what the objective minimizes."""
+        """The number by which Triton compares configs, three times: milliseconds, or the value of the objective."""
         running = self._running
         if running is None:
             return [0.0] * 3  # a single config, which some releases of Triton measure all the same
@@ -184,7 +183,7 @@ class Tuner:
         return [math.inf if math.isnan(value) else value] * 3
 
     def _keep(self, running: _Running) -> None:
-        """Adds the results to the user's database; what stands in the way is a warning."""
+        """Adds the results to the user's database; a failure is a warning."""
         self._running = None
         launch, machine = running.launch, running.machine
         if machine is None:
