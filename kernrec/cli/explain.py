@@ -1,6 +1,5 @@
 """`kernrec explain`: why a config costs what it does, and what would change that."""
 
-import json
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,7 +9,8 @@ import typer
 
 from kernrec.cli import options
 from kernrec.cli.format import interval_text, measurement_text, print_line, print_notes, source_text
-from kernrec.cli.quantity import hertz, percent, watts
+from kernrec.cli.output import AsJson, print_json
+from kernrec.cli.quantity import percent
 from kernrec.cli.table import print_table
 from kernrec.errors import UsageError
 from kernrec.util.human import config_text, human
@@ -26,62 +26,58 @@ _SHARES = ("occupancy", "tail-wave utilization")
 _PRIOR = (("latency_s", "s"), ("energy_j", "J"), ("power_w", "W"))
 
 
-def explain(
-    gpu: Annotated[str, typer.Option("--gpu", help="GPU name or alias (`kernrec gpus` lists them).")],
-    op: Annotated[str, typer.Option("--op", help="Operator; its best kernel is explained.")] = "",
-    kernel: Annotated[str | None, typer.Option(help="One kernel instead of an op: yours or the library's.")] = None,
-    shape: Annotated[str | None, typer.Option(help="Dimensions, such as m=4096,n=4096,k=4096.")] = None,
+class ExplainOptions(options.Options):
+    """The options of `kernrec explain`."""
+
+    gpu: options.Gpu
+    op: Annotated[str, typer.Option("--op", help="Operator; its best kernel is explained.")] = ""
+    kernel: options.Kernel = None
+    shape: Annotated[str | None, typer.Option(help="Dimensions, such as m=4096,n=4096,k=4096.")] = None
     config: Annotated[
         str | None, typer.Option(help="Tunables, such as block_m=128,stages=3: explain the best config that has them.")
-    ] = None,
-    against: Annotated[str | None, typer.Option(help="Another config to compare with.")] = None,
-    dtype: Annotated[str | None, typer.Option(help="Data type of the tensors.")] = None,
-    layout: Annotated[str | None, typer.Option(help="Tensor layout, such as nchw or nhwc.")] = None,
-    objective: Annotated[str, typer.Option(help="Objective: latency, energy or edp.")] = "latency",
-    power_limit: Annotated[str | None, typer.Option(help="Power limit that the GPU runs under, such as 300W.")] = None,
-    clock: Annotated[str | None, typer.Option(help="Core clock that the GPU is locked to, such as 1410MHz.")] = None,
-    inputs: options.Inputs = "random",
-    top: Annotated[int, typer.Option(help="Number of changes to print at most.")] = 5,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-    plot: Annotated[Path | None, typer.Option(help="Also draw a picture into this .svg or .png file.")] = None,
-    db: Annotated[list[Path] | None, typer.Option(help="Database to read first; may be given several times.")] = None,
-) -> None:
+    ] = None
+    against: Annotated[str | None, typer.Option(help="Another config to compare with.")] = None
+    dtype: Annotated[str | None, typer.Option(help="Data type of the tensors.")] = None
+    layout: options.Layout = None
+    objective: Annotated[str, typer.Option(help="Objective: latency, energy or edp.")] = "latency"
+    power_limit: Annotated[str | None, typer.Option(help="Power limit that the GPU runs under, such as 300W.")] = None
+    clock: Annotated[str | None, typer.Option(help="Core clock that the GPU is locked to, such as 1410MHz.")] = None
+    inputs: options.Inputs = "random"
+    changes: Annotated[int, typer.Option("--top", help="Number of changes to print at most.")] = 5
+    as_json: AsJson = False
+    plot: Annotated[Path | None, typer.Option(help="Also draw a picture into this .svg or .png file.")] = None
+    db: options.Databases = None
+
+
+@options.takes(ExplainOptions)
+def explain(wanted: ExplainOptions) -> None:
     """Show the bottleneck of a config, where its time and energy go, and which change should gain most.
 
     Without --config it is the config recommended for the objective. --against compares it with another config.
     """
     from kernrec.cli.figure import check_figure_path
     from kernrec.cli.plot import draw
-    from kernrec.recommender import Query, Request
     from kernrec.recommender.context import Context
     from kernrec.recommender.explain.report import report
-    from kernrec.recommender.request import objective_named
 
-    if bool(op) == bool(kernel):
+    if bool(wanted.op) == bool(wanted.kernel):
         raise UsageError("give an --op or a --kernel, one of them")
-    if plot is not None:
-        check_figure_path(plot)
-    if top < 1:
-        raise UsageError(f"--top {top}: at least 1 is accepted")
-    query = Query(
-        objective_named(objective),
-        power_limit_w=None if power_limit is None else watts("--power-limit", power_limit),
-        clock_hz=None if clock is None else hertz("--clock", clock),
-        inputs=inputs,
-    )
-    request = Request(gpu, op or None, kernel, shape or {}, dtype, layout, query)
-    tunables = _pairs("--config", config)
-    other = None if against is None else _pairs("--against", against)
-    answer = report(request, Context(db), tunables, other, top)
-    if plot is not None:
-        draw(plot, answer)
-    if as_json:
-        print(json.dumps(answer.as_dict(), indent=2))
+    if wanted.plot is not None:
+        check_figure_path(wanted.plot)
+    if wanted.changes < 1:
+        raise UsageError(f"--top {wanted.changes}: at least 1 is accepted")
+    request, tunables = wanted.request(wanted.shape), _pairs("--config", wanted.config)
+    other = None if wanted.against is None else _pairs("--against", wanted.against)
+    answer = report(request, Context(wanted.db), tunables, other, wanted.changes)
+    if wanted.plot is not None:
+        draw(wanted.plot, answer)
+    if wanted.as_json:
+        print_json(answer.as_dict())
         return
     _print(answer.subject)
     if answer.other is not None:
         _print_difference(answer.subject, answer.other, answer.difference)
-    _print_changes(answer.changes, objective, answer.what_to_do)
+    _print_changes(answer.changes, wanted.objective, answer.what_to_do)
     print_notes(answer.notes)
 
 

@@ -1,17 +1,29 @@
-"""Options that several commands have, and what they mean together."""
+"""Options that several commands share, each with its help text, and the request that they make together.
 
+The options of a command are the annotated fields of a subclass of `Options`, in the order of its --help; `takes` makes
+the command. The command is called with one object, whose properties build the recommender's `Query` and requests.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property, wraps
+from inspect import Parameter, Signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from kernrec.cli.quantity import calls, carbon, energy_price
+from kernrec.cli import quantity
+from kernrec.cli.output import AsCsv, AsJson, AsMarkdown, AsWide, Form, form_of
 from kernrec.errors import UsageError
 
 if TYPE_CHECKING:
+    from kernrec.recommender import Query, Request
     from kernrec.recommender.bill import Tariff
+    from kernrec.recommender.network import NetworkRequest
 
+Gpu = Annotated[str, typer.Option("--gpu", help="GPU name or alias (`kernrec gpus` lists them).")]
 Op = Annotated[str, typer.Option("--op", help="Operator name or alias (`kernrec ops` lists them).")]
+Kernel = Annotated[str | None, typer.Option(help="One kernel instead of an op: yours or the library's.")]
 Shapes = Annotated[
     list[str] | None,
     typer.Option("--shape", help="Dimensions, such as m=4096,n=4096,k=4096; may be given several times."),
@@ -29,19 +41,157 @@ Fix = Annotated[
 Dtype = Annotated[str | None, typer.Option(help="Data type of the tensors. Default: the network's, or the op's first.")]
 Layout = Annotated[str | None, typer.Option(help="Tensor layout, such as nchw or nhwc.")]
 Objective = Annotated[str, typer.Option(help="What to optimize: pareto, latency, energy or edp.")]
+Clocks = Annotated[bool, typer.Option("--clocks", help="Also try locked core clocks.")]
 Inputs = Annotated[
     str,
     typer.Option(help="What the kernel computes on: random (numbers), or zeros, which draw less power."),
 ]
 MaxSlowdown = Annotated[str | None, typer.Option(help="Most slowdown against the fastest config, such as 3%.")]
 MaxPower = Annotated[str | None, typer.Option(help="Highest mean power of a config, such as 250W.")]
-EnergyPrice = Annotated[str | None, typer.Option(help="What energy costs, such as 0.25EUR/kWh; needs --calls.")]
-Carbon = Annotated[str | None, typer.Option(help="Carbon dioxide of the energy, such as 380g/kWh; needs --calls.")]
-Calls = Annotated[
-    str | None,
-    typer.Option(help="How often the network runs in a year, such as 1e9 or 2e6/day: prints the bill."),
-]
+Top = Annotated[int, typer.Option(help="Number of configs to print at most.")]
 Databases = Annotated[list[Path] | None, typer.Option(help="Database to read first; may be given several times.")]
+
+SWEEP = "sweep"
+"""The value of `--power-limit` and `--clock` that asks for all of them."""
+
+_Kind = TypeVar("_Kind", bound="Options")
+
+
+class Options:
+    """The options of a command; the fields annotated here have these values in a command that lacks the option."""
+
+    sweeps = False
+    """Whether the power limit and the clock may be `sweep`."""
+    gpu: str
+    op: str = ""
+    kernel: str | None = None
+    workload: str | None = None
+    fix: str | None = None
+    dtype: str | None = None
+    layout: str | None = None
+    objective: str = "pareto"
+    max_slowdown: str | None = None
+    max_power: str | None = None
+    power_limit: str | None = None
+    clock: str | None = None
+    clocks: bool = False
+    inputs: str = "random"
+    top: int = 5
+
+    def __init__(self, values: Mapping[str, Any]) -> None:
+        for name, annotation in type(self).__annotations__.items():
+            setattr(self, name, annotation(values) if _is_group(annotation) else values[name])
+
+    @cached_property
+    def query(self) -> "Query":
+        """The objective, its bounds, and how the GPU is run."""
+        from kernrec.recommender.request import Query, objective_named
+
+        return Query(
+            objective=objective_named(self.objective),
+            max_slowdown=self._quantity("max_slowdown", quantity.fraction),
+            max_power_w=self._quantity("max_power", quantity.watts),
+            power_limit_w=self._quantity("power_limit", quantity.watts),
+            clock_hz=self._quantity("clock", quantity.hertz),
+            top=self.top,
+            clocks=self.clocks,
+            inputs=self.inputs,
+        )
+
+    def _quantity(self, name: str, read: Callable[[str, str], float]) -> float | None:
+        text = getattr(self, name)
+        if text is None or (self.sweeps and text == SWEEP):
+            return None
+        return read(f"--{name.replace('_', '-')}", text)
+
+    def request(self, shape: str | None, gpu: str | None = None, kernel: str | None = None) -> "Request":
+        """The question about one shape, on the GPU and about the kernel of the options unless others are named."""
+        from kernrec.recommender.request import Request
+
+        kernel = kernel or self.kernel
+        return Request(gpu or self.gpu, self.op or None, kernel, shape or {}, self.dtype, self.layout, self.query)
+
+    def network(self, shapes: Sequence[str]) -> "NetworkRequest":
+        """The layers of the workload or the op; with shapes, a layer for each of them."""
+        from kernrec.recommender.network import NetworkRequest, shapes_as_network
+
+        if shapes:
+            return NetworkRequest(shapes_as_network(self.op, shapes, self.dtype, self.layout), None, self.dtype)
+        return NetworkRequest(self.workload, self.op or None, self.dtype, self.layout, fixed(self.fix))
+
+
+class Printed(Options):
+    """The options for the form in which an answer is printed."""
+
+    wide: AsWide = False
+    as_csv: AsCsv = False
+    as_json: AsJson = False
+    markdown: AsMarkdown = False
+
+    @property
+    def form(self) -> Form:
+        """The form; `UsageError` for two of them."""
+        return form_of(self.wide, self.as_csv, self.as_json, self.markdown)
+
+
+class Billed(Options):
+    """The options for the bill of a year."""
+
+    energy_price: Annotated[str | None, typer.Option(help="What energy costs, such as 0.25EUR/kWh; needs --calls.")] = (
+        None
+    )
+    carbon: Annotated[
+        str | None, typer.Option(help="Carbon dioxide of the energy, such as 380g/kWh; needs --calls.")
+    ] = None
+    calls: Annotated[
+        str | None,
+        typer.Option(help="How often the network runs in a year, such as 1e9 or 2e6/day: prints the bill."),
+    ] = None
+
+    @property
+    def tariff(self) -> "Tariff | None":
+        """The calls of a year and their prices; None without any of the options."""
+        from kernrec.recommender.bill import Tariff
+
+        price, carbon = self.energy_price, self.carbon
+        if self.calls is None:
+            for flag, value in (("--energy-price", price), ("--carbon", carbon)):
+                if value is not None:
+                    raise UsageError(f"{flag} needs --calls, how often the network runs in a year, such as 1e9")
+            return None
+        return Tariff(
+            quantity.calls("--calls", self.calls),
+            None if price is None else quantity.energy_price("--energy-price", price),
+            None if carbon is None else quantity.carbon("--carbon", carbon),
+        )
+
+
+def takes(kind: type[_Kind]) -> Callable[[Callable[[_Kind], None]], Callable[..., None]]:
+    """Makes a command for Typer of a function of its options."""
+
+    def decorate(function: Callable[[_Kind], None]) -> Callable[..., None]:
+        @wraps(function)
+        def command(**values: object) -> None:
+            function(kind(values))
+
+        command.__signature__ = Signature(list(_parameters(kind)))  # type: ignore[attr-defined]
+        return command
+
+    return decorate
+
+
+def _parameters(kind: type[Options]) -> Iterator[Parameter]:
+    """The options of a class in order; a field that is itself a group of options stands for all of them."""
+    for name, annotation in kind.__annotations__.items():
+        if _is_group(annotation):
+            yield from _parameters(annotation)
+        else:
+            default = vars(kind).get(name, Parameter.empty)
+            yield Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+
+
+def _is_group(annotation: object) -> bool:
+    return isinstance(annotation, type) and issubclass(annotation, Options)
 
 
 def fixed(text: str | None) -> dict[str, int]:
@@ -53,19 +203,3 @@ def fixed(text: str | None) -> dict[str, int]:
             raise UsageError(f"--fix {part!r:.60}: expected the name of a dimension and its value, such as batch=1")
         values[name.strip()] = int(value)
     return values
-
-
-def tariff(price: str | None, carbon_of: str | None, calls_a_year: str | None) -> "Tariff | None":
-    """What `--energy-price`, `--carbon` and `--calls` say together; None without any of them."""
-    from kernrec.recommender.bill import Tariff
-
-    if calls_a_year is None:
-        for flag, given in (("--energy-price", price), ("--carbon", carbon_of)):
-            if given is not None:
-                raise UsageError(f"{flag} needs --calls, how often the network runs in a year, such as 1e9")
-        return None
-    return Tariff(
-        calls("--calls", calls_a_year),
-        None if price is None else energy_price("--energy-price", price),
-        None if carbon_of is None else carbon("--carbon", carbon_of),
-    )

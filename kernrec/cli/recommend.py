@@ -1,5 +1,6 @@
 """`kernrec recommend`: the configs to run for an op, a shape and a GPU, or for all layers of a network."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -8,66 +9,70 @@ import typer
 from kernrec import paths
 from kernrec.cli import options
 from kernrec.cli.emitted import EmitFormat, Output, emitted_format, write_emitted
-from kernrec.cli.output import AsCsv, AsJson, AsMarkdown, AsWide, Form, form_of, print_csv, print_json
-from kernrec.cli.quantity import fraction, hertz, watts
+from kernrec.cli.options import SWEEP
+from kernrec.cli.output import Form, print_csv, print_json
 from kernrec.errors import UsageError
 
 if TYPE_CHECKING:
-    from kernrec.recommender import Query, Recommendation, Recommender
-    from kernrec.recommender.bill import Tariff
-    from kernrec.recommender.network import NetworkRequest
-
-SWEEP = "sweep"
-"""The value of `--power-limit` and `--clock` that asks for all of them."""
+    from kernrec.emit.formats import Format
+    from kernrec.recommender import Recommendation, Recommender
 
 
-def recommend(
-    gpu: Annotated[str, typer.Option("--gpu", help="GPU name or alias (`kernrec gpus` lists them), or several: a,b.")],
-    op: options.Op = "",
-    kernel: Annotated[str | None, typer.Option(help="One kernel instead of an op: yours or the library's.")] = None,
-    shape: options.Shapes = None,
-    workload: options.WorkloadName = None,
-    fix: options.Fix = None,
-    dtype: options.Dtype = None,
-    layout: options.Layout = None,
-    objective: options.Objective = "pareto",
-    max_slowdown: options.MaxSlowdown = None,
-    max_power: options.MaxPower = None,
+class RecommendOptions(options.Options):
+    """The options of `kernrec recommend`."""
+
+    sweeps = True
+    gpu: Annotated[str, typer.Option("--gpu", help="GPU name or alias (`kernrec gpus` lists them), or several: a,b.")]
+    op: options.Op = ""
+    kernel: options.Kernel = None
+    shape: options.Shapes = None
+    workload: options.WorkloadName = None
+    fix: options.Fix = None
+    dtype: options.Dtype = None
+    layout: options.Layout = None
+    objective: options.Objective = "pareto"
+    max_slowdown: options.MaxSlowdown = None
+    max_power: options.MaxPower = None
     power_limit: Annotated[
         str | None,
         typer.Option(
             help="Power limit that the GPU runs under, such as 300W; `sweep` for a network at all of them."
             " Default: for latency and for networks the GPU's own, else several."
         ),
-    ] = None,
+    ] = None
     clock: Annotated[
         str | None,
         typer.Option(help="Core clock that the GPU is locked to, such as 1410MHz; `sweep` for a network at several."),
-    ] = None,
-    clocks: Annotated[bool, typer.Option("--clocks", help="Also try locked core clocks.")] = False,
-    inputs: options.Inputs = "random",
-    top: Annotated[int, typer.Option(help="Number of configs to print at most.")] = 5,
-    energy_price: options.EnergyPrice = None,
-    carbon: options.Carbon = None,
-    calls: options.Calls = None,
-    wide: AsWide = False,
-    as_csv: AsCsv = False,
-    as_json: AsJson = False,
-    markdown: AsMarkdown = False,
+    ] = None
+    clocks: options.Clocks = False
+    inputs: options.Inputs = "random"
+    top: options.Top = 5
+    billed: options.Billed
+    printed: options.Printed
     calibrated: Annotated[
         bool,
         typer.Option(
             "--calibration/--no-calibration", help="Whether to use coefficients fitted by `kernrec train --calibrate`."
         ),
-    ] = True,
-    emit: EmitFormat = None,
-    output: Output = None,
-    db: options.Databases = None,
+    ] = True
+    emit: EmitFormat = None
+    output: Output = None
+    db: options.Databases = None
     query_log: Annotated[
         Path | None,
         typer.Option(help="JSON lines file to add the query to, for `refine --workload`. Default: KERNREC_QUERY_LOG."),
-    ] = None,
-) -> None:
+    ] = None
+
+    @property
+    def swept(self) -> Literal["power limit", "clock"] | None:
+        """The quantity that a network is swept over."""
+        if self.power_limit == SWEEP and self.clock is not None:
+            raise UsageError("--power-limit sweep goes without --clock; --clock sweep takes one --power-limit")
+        return "power limit" if self.power_limit == SWEEP else "clock" if self.clock == SWEEP else None
+
+
+@options.takes(RecommendOptions)
+def recommend(wanted: RecommendOptions) -> None:
     """Recommend kernel configs and power limits for an op or a network on a GPU, without that GPU.
 
     The default is the Pareto front of latency and energy.
@@ -76,98 +81,89 @@ def recommend(
     at one power limit for all, with totals; without --shape and --workload the layers of the op's own workload.
     `--power-limit sweep` shows which power limit to set, --calls what a year costs and saves in kWh, money and CO2.
     """
-    from kernrec.recommender import Query, Recommender
+    from kernrec.recommender import Recommender
     from kernrec.recommender.compare_gpus import find_gpus
-    from kernrec.recommender.network import NetworkRequest, shapes_as_network
-    from kernrec.recommender.request import objective_named
 
-    emitted = emitted_format(emit, output)
-    form = form_of(wide, as_csv, as_json, markdown)
-    swept = _swept(power_limit, clock)
-    billed = options.tariff(energy_price, carbon, calls)
-    refused = {
-        "--op is missing (`kernrec ops` lists what is known); or give a --kernel or a --workload": not (
-            op or kernel or workload
-        ),
-        "--fix is for the open dimensions of an .onnx --workload": fix and not workload,
-        "--shape and --workload were both given; a shape is one problem, a workload many": shape and workload,
-        "--shape is empty; expected dimensions such as m=4096,n=4096,k=4096, or no --shape at all": any(
-            not given.strip() for given in shape or ()
-        ),
-        f"--emit and --{form} were both given; what is emitted is written as it is": emitted and form is not Form.TABLE,
-        f"--emit {emit} needs a --shape: it is of one config": emitted and not (emitted.many or shape or kernel),
-        "--kernel goes with --shape, --dtype, --layout, --objective, --power-limit, --clocks and --top": kernel
-        and (op or workload or max_slowdown or max_power or clock),
-        "--clock and --clocks were both given; a locked clock is one clock, --clocks tries several": clocks
-        and clock is not None,
-        "--clocks needs a --shape; --clock sweep tries several for a network": clocks and not (shape or kernel),
-        "a sweep is over an op or a network, without --emit; --kernel tries power limits by itself": swept
-        and (kernel or emitted),
-        "--emit and --calls were both given; a bill is printed, a config is written": emitted and billed,
-    }
-    for message, applies in refused.items():
-        if applies:
-            raise UsageError(message)
-    query = Query(
-        objective=objective_named(objective),
-        max_slowdown=None if max_slowdown is None else fraction("--max-slowdown", max_slowdown),
-        max_power_w=None if max_power is None else watts("--max-power", max_power),
-        power_limit_w=None if power_limit in (None, SWEEP) else watts("--power-limit", str(power_limit)),
-        clock_hz=None if clock in (None, SWEEP) else hertz("--clock", str(clock)),
-        top=top,
-        clocks=clocks,
-        inputs=inputs,
-    )
-    recommender = Recommender(databases=db, calibrated=calibrated, keep_open=True)
+    emitted = emitted_format(wanted.emit, wanted.output)
+    _refuse_contradictions(wanted, emitted)
+    _ = wanted.query  # misuse is reported before a database is opened
+    recommender = Recommender(databases=wanted.db, calibrated=wanted.calibrated, keep_open=True)
     if emitted and emitted.compiled:
         from kernrec.compile.triton_version import has_triton
 
         recommender.context.triton = has_triton()
-    names = [card.name for card in find_gpus(gpu)]
-    if (kernel or shape) and not swept and billed is None:
-        from kernrec.recommender import Request
+    names = [card.name for card in find_gpus(wanted.gpu)]
+    if (wanted.kernel or wanted.shape) and not wanted.swept and wanted.billed.tariff is None:
+        _answer_shapes(recommender, names, wanted, emitted)
+    else:
+        _answer_networks(recommender, names, wanted, emitted)
 
-        shapes: list[str] = shape or [""]
-        requests = [
-            Request(name, op or None, kernel, given or {}, dtype, layout, query) for name in names for given in shapes
-        ]
-        if emitted and (len(names) > 1 or (len(shapes) > 1 and not emitted.many)):
-            raise UsageError(f"--emit {emit} is of one config: give one GPU and one shape")
-        every = False
-        if emitted and kernel and not shape:
-            from kernrec.emit.expert_configs import of_every_call
 
-            every = of_every_call(emitted.name, emitted.detail)
-        answers = [a for r in requests for a in (recommender.answer_calls(r) if every else [recommender.answer(r)])]
-        if (log := query_log or paths.query_log()) is not None:
-            from kernrec.interop.query_log import append_query
+def _refuse_contradictions(wanted: RecommendOptions, emitted: "Format | None") -> None:
+    shape, form, swept = wanted.shape, wanted.printed.form, wanted.swept
+    refused = {
+        "--op is missing (`kernrec ops` lists what is known); or give a --kernel or a --workload": not (
+            wanted.op or wanted.kernel or wanted.workload
+        ),
+        "--fix is for the open dimensions of an .onnx --workload": wanted.fix and not wanted.workload,
+        "--shape and --workload were both given; a shape is one problem, a workload many": shape and wanted.workload,
+        "--shape is empty; expected dimensions such as m=4096,n=4096,k=4096, or no --shape at all": any(
+            not text.strip() for text in shape or ()
+        ),
+        f"--emit and --{form} were both given; what is emitted is written as it is": emitted and form is not Form.TABLE,
+        f"--emit {wanted.emit} needs a --shape: it is of one config": emitted
+        and not (emitted.many or shape or wanted.kernel),
+        "--kernel goes with --shape, --dtype, --layout, --objective, --power-limit, --clocks and --top": wanted.kernel
+        and (wanted.op or wanted.workload or wanted.max_slowdown or wanted.max_power or wanted.clock),
+        "--clock and --clocks were both given; a locked clock is one clock, --clocks tries several": wanted.clocks
+        and wanted.clock is not None,
+        "--clocks needs a --shape; --clock sweep tries several for a network": wanted.clocks
+        and not (shape or wanted.kernel),
+        "a sweep is over an op or a network, without --emit; --kernel tries power limits by itself": swept
+        and (wanted.kernel or emitted),
+        "--emit and --calls were both given; a bill is printed, a config is written": wanted.billed.tariff and emitted,
+    }
+    for message, applies in refused.items():
+        if applies:
+            raise UsageError(message)
 
-            for answer in answers:
-                append_query(log, answer.problem)
-        if emitted:
-            write_emitted(answers, emitted, output)
-        elif form is Form.JSON:
-            objects = [_with_regret(recommender, answer) for answer in answers]
-            print_json(objects[0] if len(objects) == 1 else objects)
-        else:
-            _print_answers(answers, form)
-        return
-    wanted = [NetworkRequest(workload, op or None, dtype, layout, options.fixed(fix))]
-    if shape:
-        wanted = [NetworkRequest(shapes_as_network(op, shape, dtype, layout), None, dtype)]
-    if op == "all" and workload is None and not shape:
-        from kernrec.op import all_ops
 
-        wanted = [NetworkRequest(None, known.name, dtype, layout) for known in all_ops()]
+def _answer_shapes(
+    recommender: "Recommender", gpus: Sequence[str], wanted: RecommendOptions, emitted: "Format | None"
+) -> None:
+    """Prints or emits the choices for each shape on each GPU, of one kernel or of all kernels of the op."""
+    shapes, kernel = wanted.shape or [""], wanted.kernel
+    if emitted and (len(gpus) > 1 or (len(shapes) > 1 and not emitted.many)):
+        raise UsageError(f"--emit {wanted.emit} is of one config: give one GPU and one shape")
+    requests = [wanted.request(shape, gpu) for gpu in gpus for shape in shapes]
+    every_call = False
+    if emitted and kernel and not wanted.shape:
+        from kernrec.emit.expert_configs import of_every_call
+
+        every_call = of_every_call(emitted.name, emitted.detail)
+    answers: list[Recommendation] = []
+    for request in requests:
+        answers += recommender.answer_calls(request) if every_call else [recommender.answer(request)]
+    if (log := wanted.query_log or paths.query_log()) is not None:
+        from kernrec.interop.query_log import append_query
+
+        for answer in answers:
+            append_query(log, answer.problem)
+    form = wanted.printed.form
     if emitted:
-        if len(names) > 1:
-            raise UsageError(f"--emit {emit} is for one GPU: give one")
-        from kernrec.recommender.network import answer_network
+        write_emitted(answers, emitted, wanted.output)
+    elif form is Form.JSON:
+        _print_objects([_with_regret(recommender, answer) for answer in answers])
+    else:
+        from kernrec.cli.choices import csv_rows, print_choices
 
-        network = [answer_network(recommender, names[0], request, query) for request in wanted]
-        write_emitted([layer.answer for answer in network for layer in answer.layers], emitted, output)
-        return
-    _print_networks(recommender, names, wanted, query, (swept, billed, form))
+        if form is Form.CSV:
+            print_csv([row for answer in answers for row in csv_rows(answer)])
+            return
+        for number, answer in enumerate(answers):
+            if number:
+                print()
+            print_choices(answer, form)
 
 
 def _with_regret(recommender: "Recommender", answer: "Recommendation") -> dict[str, Any]:
@@ -176,46 +172,42 @@ def _with_regret(recommender: "Recommender", answer: "Recommendation") -> dict[s
     return answer.as_dict() | {"regret": regrets}
 
 
-def _swept(power_limit: str | None, clock: str | None) -> Literal["power limit", "clock"] | None:
-    if power_limit == SWEEP and clock is not None:
-        raise UsageError("--power-limit sweep goes without --clock; --clock sweep takes one --power-limit")
-    return "power limit" if power_limit == SWEEP else "clock" if clock == SWEEP else None
+def _print_objects(objects: Sequence[dict[str, Any]]) -> None:
+    """Prints one answer as a JSON object, several as a list."""
+    print_json(objects[0] if len(objects) == 1 else objects)
 
 
-def _print_answers(answers: "list[Recommendation]", form: Form) -> None:
-    from kernrec.cli.choices import csv_rows, print_choices
-
-    if form is Form.CSV:
-        print_csv([row for answer in answers for row in csv_rows(answer)])
-    else:
-        for number, answer in enumerate(answers):
-            if number:
-                print()
-            print_choices(answer, form)
-
-
-def _print_networks(
-    recommender: "Recommender",
-    gpus: list[str],
-    wanted: "list[NetworkRequest]",
-    query: "Query",
-    shown: "tuple[Literal['power limit', 'clock'] | None, Tariff | None, Form]",
+def _answer_networks(
+    recommender: "Recommender", gpus: Sequence[str], wanted: RecommendOptions, emitted: "Format | None"
 ) -> None:
+    """Prints or emits the choices for the layers of each network on each GPU, or of all shapes together."""
     from kernrec.cli.network_tables import network_csv, network_json, print_network, print_sweep
     from kernrec.recommender.bill import bills
-    from kernrec.recommender.network import answer_network
+    from kernrec.recommender.network import NetworkRequest, answer_network
 
-    swept, billed, form = shown
+    shapes, query = wanted.shape or [], wanted.query
+    networks = [wanted.network(shapes)]
+    if wanted.op == "all" and wanted.workload is None and not shapes:
+        from kernrec.op import all_ops
+
+        networks = [NetworkRequest(None, op.name, wanted.dtype, wanted.layout) for op in all_ops()]
+    if emitted:
+        if len(gpus) > 1:
+            raise UsageError(f"--emit {wanted.emit} is for one GPU: give one")
+        answers = [answer_network(recommender, gpus[0], request, query) for request in networks]
+        write_emitted([layer.answer for answer in answers for layer in answer.layers], emitted, wanted.output)
+        return
+    form, swept, tariff = wanted.printed.form, wanted.swept, wanted.billed.tariff
     objects: list[dict[str, object]] = []
     rows: list[dict[str, object]] = []
-    for number, (gpu, request) in enumerate((gpu, request) for gpu in gpus for request in wanted):
+    for number, (gpu, request) in enumerate((gpu, request) for gpu in gpus for request in networks):
         answer = answer_network(recommender, gpu, request, query)
         sweep = None
         if swept:
             from kernrec.recommender.network_sweep import sweep_network
 
             sweep = sweep_network(recommender, answer, swept, query.power_limit_w)
-        year = bills(sweep.billed if sweep else answer.totals, billed) if billed else []
+        year = bills(sweep.billed if sweep else answer.totals, tariff) if tariff else []
         if form is Form.JSON:
             objects.append(network_json(recommender, answer, sweep, year))
             continue
@@ -229,6 +221,6 @@ def _print_networks(
         else:
             print_network(answer, form, year)
     if form is Form.JSON:
-        print_json(objects[0] if len(objects) == 1 else objects)
+        _print_objects(objects)
     elif form is Form.CSV:
         print_csv(rows)
