@@ -74,7 +74,7 @@ def main() -> int:
     print(f"cold: {cold.seconds:.1f} s by the clock, {spent:.1f} s of CPU ({spent / len(only):.3f} s a config)")
     print(f"  for {SIZE} configs: {cold.seconds * scale / 60:.1f} min, on idle CPUs {idle_s / 60:.1f} min")
     print(f"  {cold.profiled} profiled, {len(cold.failures)} failed")
-    answered = warm.known + len(warm.failures)
+    answered = warm.cached + len(warm.failures)
     print(f"warm: {warm_s:.2f} s, {warm_cpu_s:.2f} s of CPU for {answered} configs")
     print(f"memory: {own / 1e6:.0f} MB, the largest child {child / 1e6:.0f} MB, together at most {memory / 1e6:.0f} MB")
     print(f"aims: {COLD_S / 60:.0f} min, {WARM_S:.0f} s for {SIZE} configs, {BYTES / 1e6:.0f} MB")

@@ -6,21 +6,22 @@ import os
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
 from kernrec.cli import options
 from kernrec.cli.choices import print_choices
 from kernrec.cli.format import print_notes
-from kernrec.cli.kernel_argument import kernel_argument
-from kernrec.cli.output import AsCsv, AsJson, AsMarkdown, AsWide, form_of
+from kernrec.cli.kernel_argument import AnalyzeOptions, kernel_argument
+from kernrec.cli.output import print_json
 from kernrec.cli.signals import ended_by_signals, exit_status
 from kernrec.cli.steps import Steps
 from kernrec.errors import KernrecError, UsageError, unknown
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from kernrec.gpu import GPU
     from kernrec.kernel import Kernel
     from kernrec.measure.collect import CollectResult
@@ -30,52 +31,8 @@ if TYPE_CHECKING:
     from kernrec.recommender.profile_configs import Profiles
 
 
-def analyze(
-    source: Annotated[
-        Path, typer.Argument(help="The kernel: a .cu or .ptx file, or a Triton function as kernels.py:matmul.")
-    ],
-    arguments: Annotated[
-        list[str] | None, typer.Argument(help="For PTX, in parameter order: a=f32[4096], a=@values.npy, i32:4096.")
-    ] = None,
-    spec: Annotated[Path | None, typer.Option(help="Spec with the tunables: a kernel.toml or a T1 .json.")] = None,
-    call: Annotated[
-        Path | None, typer.Option(help="For Triton: a .toml with the arguments, the grid and perhaps the configs.")
-    ] = None,
-    gpu: Annotated[str, typer.Option("--gpu", help="GPU name or alias (`kernrec gpus` lists them).")] = "",
-    shape: Annotated[
-        str | None, typer.Option(help="Dimensions, such as width=4096,height=64; default: the spec's or call's.")
-    ] = None,
-    dtype: Annotated[str | None, typer.Option(help="Data type, if the spec has several.")] = None,
-    layout: Annotated[str | None, typer.Option(help="Tensor layout, if the spec has several.")] = None,
-    objective: Annotated[str, typer.Option(help="What to optimize: pareto, latency, energy or edp.")] = "pareto",
-    clocks: Annotated[bool, typer.Option("--clocks", help="Also try locked core clocks.")] = False,
-    inputs: options.Inputs = "random",
-    top: Annotated[int, typer.Option(help="Number of configs to print at most.")] = 5,
-    grid: Annotated[str | None, typer.Option(help="For PTX: blocks of the grid, 16 or 16,2,1; default 1.")] = None,
-    block: Annotated[str | None, typer.Option(help="For PTX: threads of a block, 256 or 16,16; default 128.")] = None,
-    entry: Annotated[str | None, typer.Option(help="For PTX: the kernel, if the file has several.")] = None,
-    shared: Annotated[int | None, typer.Option(help="For PTX: dynamic shared memory in bytes; default 0.")] = None,
-    budget: Annotated[
-        int, typer.Option(help="Instructions that a block may execute before it is given up.")
-    ] = 2_000_000,
-    every: Annotated[
-        bool, typer.Option("--all", help="Profile every config, also where a space has more than 10,000.")
-    ] = False,
-    processes: Annotated[int | None, typer.Option(help="Number of processes; default: one per CPU.")] = None,
-    measure: Annotated[bool, typer.Option("--measure", help="Also measure the configs on this machine's GPU.")] = False,
-    effort: Annotated[
-        str | None, typer.Option(help="With --measure: quick, normal or exhaustive; default normal.")
-    ] = None,
-    cluster: Annotated[
-        str | None,
-        typer.Option(metavar="ADDRESS", help="Compile and emulate on all cores of a Ray cluster: auto or host:port."),
-    ] = None,
-    wide: AsWide = False,
-    as_csv: AsCsv = False,
-    as_json: AsJson = False,
-    markdown: AsMarkdown = False,
-    db: Annotated[Path | None, typer.Option(help="Database that keeps the profiles; default: your own.")] = None,
-) -> None:
+@options.takes(AnalyzeOptions)
+def analyze(wanted: AnalyzeOptions) -> None:
     """Analyze a kernel of your own: compile and emulate its configs, and recommend the best with their power limits.
 
     No GPU is needed except for --measure. After an interruption the same command continues where it stopped. For a
@@ -87,59 +44,25 @@ def analyze(
     from kernrec import paths
     from kernrec.compile.compiled import CompileError
     from kernrec.gpu import find_gpu
-    from kernrec.op import parse_shape
-    from kernrec.recommender import Query
-    from kernrec.recommender.analyze_kernel import ProfilingOptions
-    from kernrec.recommender.analyze_kernel import analyze as run
-    from kernrec.recommender.request import objective_named
 
-    form = form_of(wide, as_csv, as_json, markdown)
-    if not gpu:
+    form = wanted.printed.form
+    if not wanted.gpu:
         raise UsageError("--gpu is missing (`kernrec gpus` lists what is known)")
-    card = find_gpu(gpu)
-    of_ptx = {"--grid": grid, "--block": block, "--entry": entry, "--shared": shared}
-    kernel, left_out, folder = kernel_argument(source, arguments or [], spec, call, shape, of_ptx)
-    dims = parse_shape(shape) if shape and call is None else {}
-    problem = kernel.definition.problem(dtype or kernel.dtypes[0], layout or kernel.layouts[0], **dims)
-    if cluster and processes is not None:
+    gpu = find_gpu(wanted.gpu)
+    kernel, left_out, folder = kernel_argument(wanted)
+    problem = wanted.request(wanted.shape if wanted.call is None else None, kernel=kernel.name).problem_of(kernel)
+    if wanted.cluster and wanted.processes is not None:
         raise UsageError("--processes is for this machine; --cluster takes all cores of its nodes")
-    if effort and not measure:
+    if wanted.effort and not wanted.measure:
         raise UsageError("--effort says how much is measured; it goes with --measure")
-    if measure and inputs != "random":
-        raise UsageError(f"--inputs {inputs} is for predictions; --measure runs kernels on random numbers")
-    query = Query(objective_named(objective), top=top, clocks=clocks, inputs=inputs)
-    database = db or paths.user_database()
-    measured = _Measured(kernel, problem, card, database, folder, effort or "normal") if measure else None
+    if wanted.measure and wanted.inputs != "random":
+        raise UsageError(f"--inputs {wanted.inputs} is for predictions; --measure runs kernels on random numbers")
+    database, effort = wanted.db or paths.user_database(), wanted.effort or "normal"
+    measured = _Measured(kernel, problem, gpu, database, folder, effort) if wanted.measure else None
     progress = Steps(f"{kernel.name}: preparing")
-
-    def report(done: int, total: int) -> None:
-        of = f" of {total}" if total else ""
-        progress.step(f"{kernel.name}: {done}{of} configs", done, total)
-
-    def first_front(answer: "Recommendation", profiled: int) -> None:
-        progress.remove_line()
-        with contextlib.redirect_stdout(sys.stderr):
-            print_notes([f"a first answer, from {profiled} configs:"])
-            print_choices(answer, form)
-
     try:
-        with ended_by_signals(), progress, _profiles(cluster) as profiles:
-            analysis = run(
-                kernel,
-                problem,
-                card,
-                database,
-                query,
-                ProfilingOptions(
-                    folder=folder,
-                    processes=(os.cpu_count() or 1) if processes is None else processes,
-                    budget=budget,
-                    whole=every,
-                    progress=report,
-                    profiles=profiles,
-                    first_front=first_front,
-                ),
-            )
+        with ended_by_signals(), progress:
+            analysis = _analysis(kernel, problem, gpu, wanted, (database, folder), progress)
     except KeyboardInterrupt as stop:
         progress.end()
         print("kernrec: interrupted; what is done is kept, the same command goes on from there", file=sys.stderr)
@@ -148,26 +71,62 @@ def analyze(
         if measured is None or isinstance(error, UsageError | CompileError):
             raise
         progress.end()
-        measured.alone(error, as_json)
+        measured.alone(error, wanted.printed.as_json)
         return
     finally:
         progress.end()
     if measured is not None:
         measured.run()
-        analysis = replace(analysis, recommendation=measured.recommendation(query))
-    if as_json:
-        print(json.dumps(analysis.as_dict(), indent=2))
+        analysis = replace(analysis, recommendation=measured.recommendation(wanted.query))
+    if wanted.printed.as_json:
+        print_json(analysis.as_dict())
     else:
         print_choices(analysis.recommendation, form)
-        _say(analysis)
+        _print_counts(analysis)
     print_notes(left_out)
     if measured is not None:
         measured.end()
 
 
+def _analysis(
+    kernel: "Kernel",
+    problem: "Problem",
+    gpu: "GPU",
+    wanted: AnalyzeOptions,
+    files: "tuple[Path, Path]",
+    progress: Steps,
+) -> "Analysis":
+    """The analysis, reporting its progress; files: the database, and the folder of the kernel's files."""
+    from kernrec.recommender.analyze_kernel import analyze as run
+    from kernrec.recommender.profile_configs import ProfilingOptions
+
+    def report(done: int, total: int) -> None:
+        whole = f" of {total}" if total else ""
+        progress.step(f"{kernel.name}: {done}{whole} configs", done, total)
+
+    def first_front(answer: "Recommendation", profiled: int) -> None:
+        progress.remove_line()
+        with contextlib.redirect_stdout(sys.stderr):
+            print_notes([f"a first answer, from {profiled} configs:"])
+            print_choices(answer, wanted.printed.form)
+
+    database, folder = files
+    with _profiles(wanted.cluster) as profiles:
+        profiling = ProfilingOptions(
+            folder=folder,
+            processes=(os.cpu_count() or 1) if wanted.processes is None else wanted.processes,
+            budget=wanted.budget,
+            whole=wanted.every,
+            progress=report,
+            profiles=profiles,
+            first_front=first_front,
+        )
+        return run(kernel, problem, gpu, database, wanted.query, profiling)
+
+
 @contextlib.contextmanager
 def _profiles(cluster: str | None) -> "Iterator[Profiles | None]":
-    """What profiles configs on a cluster; None: this machine does."""
+    """Compiles and emulates configs on a cluster; None: this machine does."""
     if cluster is None:
         yield None
         return
@@ -179,10 +138,10 @@ def _profiles(cluster: str | None) -> "Iterator[Profiles | None]":
 
 
 class _Measured:
-    """The part that needs a GPU. What stands in its way is raised when this is made: before anything long is done."""
+    """The part that needs a GPU; making it raises whatever stands in the way, before anything long is done."""
 
     def __init__(
-        self, kernel: "Kernel", problem: "Problem", gpu: "GPU", database: Path, folder: Path, effort: str
+        self, kernel: "Kernel", problem: "Problem", gpu: "GPU", database: "Path", folder: "Path", effort: str
     ) -> None:
         from kernrec.measure.campaign.plan import check_memory
         from kernrec.measure.campaign.results import EFFORTS
@@ -254,9 +213,9 @@ class _Measured:
             raise typer.Exit(1)
 
 
-def _say(analysis: "Analysis") -> None:
+def _print_counts(analysis: "Analysis") -> None:
     notes = [
-        f"{analysis.recommendation.candidates} configs: {analysis.profiled} profiled now, {analysis.known} before,"
+        f"{analysis.recommendation.candidates} configs: {analysis.profiled} profiled now, {analysis.cached} before,"
         f" {len(analysis.failures)} failed, {analysis.seconds:.1f} s"
     ]
     if analysis.left_out:

@@ -29,9 +29,7 @@ def network_json(
     billed: "Sequence[Bill]" = (),
 ) -> dict[str, Any]:
     """A network's answer as plain values: its sweep, or its layers with their regrets, and totals."""
-    from kernrec.recommender.network_regret import with_regrets
-
-    whole = with_regrets(recommender, answer) if sweep is None else sweep.as_dict()
+    whole = answer.as_dict_with_regrets(recommender) if sweep is None else sweep.as_dict()
     return whole | ({"bills": [bill.as_dict() for bill in billed]} if billed else {})
 
 

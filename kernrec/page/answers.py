@@ -19,10 +19,9 @@ from kernrec.page.front import MOST_POINTS, config_text, front_answer, point_of
 from kernrec.page.network import network_view
 from kernrec.page.subject import PARAMETERS, Subject, kernel_options, subject_of
 from kernrec.recommender import Objective, Recommender
-from kernrec.recommender.explain.advice import advice
 from kernrec.recommender.explain.breakdown import Explanation, explain
 from kernrec.recommender.explain.pick_config import pick_config
-from kernrec.recommender.explain.what_if import what_if
+from kernrec.recommender.explain.what_if import advice, what_if
 from kernrec.recommender.network import NetworkRequest
 from kernrec.store.coverage import coverage
 

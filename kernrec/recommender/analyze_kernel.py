@@ -22,8 +22,9 @@ from kernrec.profile.kernel_code import unused_macros
 from kernrec.profile.profile_user_kernel import ProfileFailure
 from kernrec.profile.sample_profile import ProfileTarget
 from kernrec.recommender.context import answering_with
-from kernrec.recommender.infeasible import empty_constraint, refusing_constraint
-from kernrec.recommender.profile_configs import ConfigProfiler, ProfilingOptions, why_none
+from kernrec.recommender.infeasible import empty_space
+from kernrec.recommender.profile_configs import ConfigProfiler
+from kernrec.recommender.profile_configs import ProfilingOptions as ProfilingOptions
 from kernrec.recommender.profile_promising import LARGE, PartOfSpace, profile_promising
 from kernrec.recommender.recommender import Recommender
 from kernrec.recommender.request import Query
@@ -34,12 +35,12 @@ from kernrec.util.light_dataclass import dataclass
 
 @dataclass(frozen=True)
 class Analysis:
-    """The recommendation, and what it took."""
+    """A recommendation, and how many configs were profiled for it."""
 
     recommendation: Recommendation
     profiled: int
     """Configs that were compiled and emulated now."""
-    known: int
+    cached: int
     """Configs whose profile the database had."""
     failures: tuple[ProfileFailure, ...]
     """Configs that have no profile, with the reason."""
@@ -52,7 +53,7 @@ class Analysis:
         return {
             **self.recommendation.as_dict(),
             "profiled": self.profiled,
-            "known": self.known,
+            "known": self.cached,
             "failed": [{"config": dict(f.config), "message": f.message} for f in self.failures],
             "left_out": self.left_out,
             "analysis_s": self.seconds,
@@ -67,7 +68,7 @@ def analyze(
     query: Query | None = None,
     options: ProfilingOptions | None = None,
 ) -> Analysis:
-    """Profiles the configs that are not profiled yet, and recommends. What was done before an interruption is kept.
+    """Profiles the configs that are not profiled yet, and recommends. An interruption loses no profile.
 
     Raises:
         UsageError: no config can run the problem, or the spec does not fit the source.
@@ -79,50 +80,42 @@ def analyze(
     space = Space(kernel, gpu.sm, gpu.limits, problem.dtype, problem.layout)
     rows = space.at(problem).rows if len(space) else np.zeros(0, np.int64)
     if not len(rows):
-        raise UsageError(_why_empty(kernel, problem, gpu))
-    with Database.open(database, read_only=False, create=True) as opened:
-        tables = opened.profiles(kernel.name, kernel.hash, gpu.sm).values()
-    profiled = {key for table in tables for key in table.variant_keys}
-    variants = space.configs_on(problem) if kernel.sampled else space.variants
-    only = None if options.only is None else {frozenset(config.items()) for config in options.only}
-    wanted = [row for row in rows.tolist() if only is None or frozenset(space.config(row).items()) in only]
-    known = np.array([variants.keys[number] in profiled for number in variants.index[wanted].tolist()])
+        raise empty_space(kernel, problem, gpu)
     target = ProfileTarget(problem, gpu.sm, options.folder, options.budget)
     profiler = ConfigProfiler(kernel, target, database, options)
-    if options.whole or only is not None or len(wanted) <= LARGE:
-        missing = [space.config(row) for row, there in zip(wanted, known.tolist(), strict=True) if not there]
+    if options.only is not None:
+        only = {frozenset(config.items()) for config in options.only}
+        rows = np.array([row for row in rows.tolist() if frozenset(space.config(row).items()) in only], dtype=np.int64)
+    variants = space.configs_on(problem) if kernel.sampled else space.variants
+    stored = profiler.stored_variants()
+    profiled = np.array([variants.keys[number] in stored for number in variants.index[rows].tolist()], dtype=bool)
+    if options.whole or options.only is not None or len(rows) <= LARGE:
+        missing = [space.config(row) for row in rows[~profiled].tolist()]
         # A config that has a profile has not failed: with one, the source is not wrong.
-        failures = profiler.profile(missing, not known.any(), lambda done: _report(options, done, len(missing)))
+        failures = profiler.profile(missing, not profiled.any(), options.report_of(len(missing)))
         left_out = 0
     else:
-        part = PartOfSpace(space, np.array(wanted), variants.index[wanted], known)
+        part = PartOfSpace(space, rows, variants.index[rows], profiled)
         with profiler.with_lasting_processes() as lasting:
             failures, left_out = profile_promising(lasting, gpu, query, part)
-    if len(failures) < len(wanted):  # without a compiler, or with a source that is wrong, nothing is left behind
+    if len(failures) < len(rows):  # without a compiler, or with a source that is wrong, nothing is left behind
         with Database.open(database, read_only=False) as opened:
             opened.add_kernel(kernel, problem)
     recommender = Recommender(answering_with(database))
     if not recommender.context.find_profiles(kernel, problem, gpu):
-        raise why_none(kernel, problem, gpu.sm, failures[0])
+        raise profiler.why_none(failures[0])
     recommendation = recommender.answer_kernel(kernel, problem, gpu, query)
-    before = int(known.sum())
-    made = len(wanted) - before - len(failures) - left_out
+    before = int(profiled.sum())
+    made = len(rows) - before - len(failures) - left_out
     return Analysis(recommendation, made, before, tuple(failures), left_out, time.monotonic() - start)
-
-
-def _report(options: ProfilingOptions, done: int, total: int) -> None:
-    if options.progress is not None:
-        options.progress(done, total)
 
 
 def check_tunables_used(kernel: Kernel) -> None:
     """Raises `UsageError` for a tunable that nothing depends on: its name in the source is likely another."""
+    mentioned = {name for expression in _expressions(kernel) for name in expression.names}
     unused = unused_macros(kernel)
-    named: set[str] = set()
-    for expression in _expressions(kernel):
-        named |= expression.names
     for tunable in kernel.tunables:
-        if tunable.macro in unused and tunable.name not in named and len(tunable.values) > 1:
+        if tunable.macro in unused and tunable.name not in mentioned and len(tunable.values) > 1:
             raise UsageError(
                 f"{kernel.name}: tunable {tunable.name} changes nothing: {kernel.source_name} does not mention"
                 f" {tunable.macro}, and no expression of the spec mentions {tunable.name}"
@@ -135,9 +128,3 @@ def _expressions(kernel: Kernel) -> Sequence[Expression]:
         expressions += [*launch.grid, *launch.block, launch.shared, *([launch.when] if launch.when else [])]
         expressions += [argument.value for argument in launch.arguments if hasattr(argument, "value")]
     return expressions
-
-
-def _why_empty(kernel: Kernel, problem: Problem, gpu: GPU) -> str:
-    if constraint := refusing_constraint(kernel, problem, gpu) or empty_constraint(kernel, problem, gpu):
-        return f"{kernel.name}: no config is left on {gpu.name} for {problem.key} by {constraint!r}"
-    return f"{kernel.name}: its constraints together leave no config on {gpu.name} for {problem.key}"

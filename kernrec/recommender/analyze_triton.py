@@ -14,7 +14,8 @@ from kernrec.errors import UsageError
 from kernrec.gpu import find_gpu
 from kernrec.op.dtype import canonical_dtype
 from kernrec.profile.triton_call import TritonCall, kernel_of_triton
-from kernrec.recommender.analyze_kernel import Analysis, ProfilingOptions, analyze
+from kernrec.recommender.analyze_kernel import Analysis, analyze
+from kernrec.recommender.profile_configs import ProfilingOptions
 from kernrec.recommender.request import Query
 from kernrec.util.atomic_write import write_whole
 
@@ -41,7 +42,7 @@ def analyze_triton(
             `shape`. Of integer arrays the values count, for addresses may depend on them; of others they do not.
         grid: as a launch of Triton takes it.
         configs: tables of meta-parameters and compiler's options; None: those of the autotuner.
-        query: what is wanted; default: the Pareto front.
+        query: the Pareto front by default.
 
     Raises:
         UsageError: a function that is not `@triton.jit`, or arguments, grid or configs that do not fit.
@@ -57,8 +58,8 @@ def analyze_triton(
     else:
         decorated = function
         path, name = source_file(function)
-    given = {key: argument(value) for key, value in arguments.items()}
-    call = TritonCall(path, name, given, grid, configs, decorated=decorated)
+    described = {key: argument(value) for key, value in arguments.items()}
+    call = TritonCall(path, name, described, grid, configs, decorated=decorated)
     kernel, _ = kernel_of_triton(call)
     options = ProfilingOptions(folder=path.parent)
     return analyze(kernel, kernel.definition.problem(), find_gpu(gpu), paths.user_database(), query, options)

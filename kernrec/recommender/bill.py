@@ -1,4 +1,4 @@
-"""What a year of calls takes: energy, money and carbon dioxide of the GPU while it runs them.
+"""The bill of a year of calls: energy, money and carbon dioxide of the GPU while it runs them.
 
 Idle power, host, memory outside the card, power supplies and cooling are not included.
 """
@@ -14,10 +14,9 @@ J_PER_KWH = 3.6e6
 
 @dataclass(frozen=True)
 class Tariff:
-    """How often a network is called, and what a kilowatt-hour takes. No price is built in: all of them change."""
+    """The calls of a year, and the price of a kilowatt-hour. No price is built in: all of them change."""
 
     calls: float
-    """Calls a year."""
     energy_price: tuple[float, str] | None = None
     """Money for a kilowatt-hour, and the currency."""
     carbon_g_per_kwh: float | None = None
@@ -29,10 +28,9 @@ class Bill:
     """A year of calls, or the difference between two."""
 
     name: str
-    """What is billed: the name of a total, or what is saved against it."""
+    """The name of a total, or that it is saved against it."""
     energy_kwh: float
     cost: tuple[float, str] | None
-    """Money and currency."""
     carbon_kg: float | None
 
     def as_dict(self) -> dict[str, Any]:
@@ -51,12 +49,8 @@ def bill(name: str, energy_j: float, tariff: Tariff) -> Bill:
     """A year of calls that take `energy_j` joules each."""
     energy_kwh = energy_j * tariff.calls / J_PER_KWH
     price, carbon = tariff.energy_price, tariff.carbon_g_per_kwh
-    return Bill(
-        name,
-        energy_kwh,
-        None if price is None else (energy_kwh * price[0], price[1]),
-        None if carbon is None else energy_kwh * carbon / 1e3,
-    )
+    cost = None if price is None else (energy_kwh * price[0], price[1])
+    return Bill(name, energy_kwh, cost, None if carbon is None else energy_kwh * carbon / 1e3)
 
 
 def bills(totals: Sequence[Total], tariff: Tariff) -> list[Bill]:

@@ -12,10 +12,8 @@ import numpy as np
 
 from kernrec.gpu import GPU
 from kernrec.op import Problem
-from kernrec.recommender.estimate.measured_rows import applies
 from kernrec.recommender.estimate.operating_point import OperatingPoint
-from kernrec.recommender.estimate.static_table import StaticTable
-from kernrec.recommender.estimate.tables import Tables
+from kernrec.recommender.estimate.static_table import StaticTable, Tables
 from kernrec.recommender.kernel_candidates import KernelCandidates, RunnableConfigs, estimate_kernels
 from kernrec.store import Evidence, MeasuredAnswer
 from kernrec.util.light_dataclass import dataclass
@@ -43,7 +41,7 @@ class CandidateSet:
     considered: tuple[RunnableConfigs, ...]
     """All kernels, also those without any config that can run."""
     foreign: tuple[MeasuredAnswer, ...] = ()
-    """What was measured of kernels that are not among them, fastest first."""
+    """Measurements, at any operating point, of kernels that are not among them, fastest first."""
 
     @cached_property
     def starts(self) -> list[int]:
@@ -119,9 +117,9 @@ def candidate_set(
 
     Args:
         tables: of the kernels that implement the problem on a GPU, at least one.
-        problem: the problem.
-        points: the operating points, at least one.
-        evidence: what databases hold of the problem and GPU.
+        problem: any that the tables hold for.
+        points: at least one.
+        evidence: the rows of databases about the problem and GPU.
         models: where trained models of the kernels are; None: only the prior predicts.
         whole_space: whether every config is estimated, not only the most promising ones.
     """
@@ -131,5 +129,4 @@ def candidate_set(
     scopes = [models.scope(problem.op, each.table.kernel, gpu) if models else None for each in runnable]
     together = tables if isinstance(tables, Tables) else Tables(tables)
     kernels = tuple(estimate_kernels(together, runnable, points, scopes, whole_space)) if runnable else ()
-    foreign = tuple(row for row in evidence.foreign if applies(row, gpu, points[0]))
-    return CandidateSet(problem, gpu, tuple(points), kernels, considered, foreign)
+    return CandidateSet(problem, gpu, tuple(points), kernels, considered, evidence.foreign)

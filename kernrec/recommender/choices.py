@@ -1,53 +1,181 @@
-"""Choices from a candidate set: the picked candidates with everything a reader wants to know of them."""
+"""Choices from a candidate set: the picked candidates with their costs, places and comparisons.
+
+Places admit what cannot be told apart. Measured choices whose 90 % intervals overlap that of the best of them share its
+place: which of them came first was noise. Predictions are never tied like this, or all of them would be: the spread of
+a prediction is mostly common to all configs of a kernel. They keep the place that their expected cost gives them,
+marked as approximate.
+"""
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import numpy as np
 
+from kernrec.model.prior.launch_costs import NominalCosts
 from kernrec.recommender.candidate_set import CandidateSet
-from kernrec.recommender.estimate.costs import SOURCES, Estimates, Source
+from kernrec.recommender.estimate.costs import ENERGY_DRIFT, LATENCY_DRIFT, SOURCES, Estimates, Source
+from kernrec.recommender.estimate.measured_rows import applies
 from kernrec.recommender.estimate.operating_point import OperatingPoint
-from kernrec.recommender.kernel_candidates import KernelCandidates
 from kernrec.recommender.request import Objective, Query
-from kernrec.recommender.result import Choice, Comparison, Estimate, Foreign, MeasuredOn
+from kernrec.recommender.result import Choice, Comparison, Estimate, Foreign, MeasuredOn, Place, Saving
 from kernrec.recommender.select import Picked
-from kernrec.recommender.ties import Place, places
 from kernrec.store import MeasuredAnswer
-from kernrec.util.light_dataclass import dataclass
 
-_ALONE = Place(1, False, True)
+LIMIT_STEP_W = 10.0
+"""Steps of the limits that are tried for a config that is estimated at the default limit alone."""
+NO_LOSS = 2.0 * LATENCY_DRIFT
+"""Largest slowdown that counts as none: that of a card that drifted by as much as is let pass, to both sides."""
+WORTH_SAYING = 2.0 * ENERGY_DRIFT
+"""Least share of the energy that is worth a line, for the same reason."""
+
+Interval = tuple[float, float]
 
 
 def build_choices(candidates: CandidateSet, picked: Sequence[Picked], objective: Objective) -> tuple[Choice, ...]:
     """The picked candidates in order, each with its place among them."""
-    located = [_located(candidates, point, position) for point, position in picked]
+    costs = [costs_at(candidates, *pick) for pick in picked]
     which = [("latency", "energy").index(quantity) for quantity in objective.quantities]
-    deciding = [[(place.latency, place.energy)[i] for i in which] for place in located]
+    deciding = [[pair[i] for i in which] for pair in costs]
     ranks = places(
         [[(estimate.low, estimate.high) for estimate in estimates] for estimates in deciding],
         [all(estimate.source is Source.MEASURED for estimate in estimates) for estimates in deciding],
     )
-    return tuple([_build(candidates, place, rank) for place, rank in zip(located, ranks, strict=True)])
+    return tuple([_build(candidates, *args) for args in zip(picked, costs, ranks, strict=True)])
 
 
 def build_choice(candidates: CandidateSet, point: int, position: int) -> Choice:
     """One candidate at one operating point, by itself."""
-    return _build(candidates, _located(candidates, point, position), _ALONE)
+    return _build(candidates, (point, position), costs_at(candidates, point, position), Place(1, False, True))
+
+
+def costs_at(candidates: CandidateSet, point: int, position: int) -> tuple[Estimate, Estimate]:
+    """Latency and energy of one candidate at one operating point."""
+    _, kernel, own = candidates.locate(position)
+    return _estimate(kernel.costs.latency, (point, own)), _estimate(kernel.costs.energy, (point, own))
+
+
+def _estimate(estimates: Estimates, place: tuple[int, int]) -> Estimate:
+    return Estimate(
+        estimates.value.item(place),
+        estimates.low.item(place),
+        estimates.high.item(place),
+        SOURCES[estimates.source.item(place)],
+    )
+
+
+def _build(candidates: CandidateSet, picked: Picked, costs: tuple[Estimate, Estimate], place: Place) -> Choice:
+    (point, position), (latency, energy) = picked, costs
+    number, kernel, own = candidates.locate(position)
+
+    def against(other: int) -> Comparison:
+        """Compared with another candidate at the first operating point."""
+        return Comparison(
+            1.0 - energy.value / candidates.energy_j.item(0, other),
+            latency.value / candidates.latency_s.item(0, other) - 1.0,
+        )
+
+    measured = kernel.measured(point).get(own)
+    return Choice(
+        kernel=kernel.table.kernel,
+        config=kernel.config(own),
+        problem=candidates.problem,
+        gpu=candidates.gpu,
+        point=candidates.points[point],
+        place=place,
+        latency_s=latency,
+        energy_j=energy,
+        power_w=kernel.costs.power_w.item(point, own),
+        clock_hz=kernel.limited.clock_hz.item(point, own),
+        bottleneck=kernel.prediction.bottleneck(own),
+        occupancy=kernel.table.occupancy(kernel.runnable.on_problem, int(kernel.rows[own])),
+        versus_fastest=against(candidates.fastest),
+        versus_occupancy=against(candidates.starts[number] + kernel.heuristic),
+        measurement=None if measured is None else _measured_on(measured),
+    )
+
+
+def _measured_on(row: MeasuredAnswer) -> MeasuredOn:
+    return MeasuredOn(row.sessions, row.measured_at.isoformat() + "Z", row.device, row.database, row.signers)
+
+
+def places(intervals: Sequence[Sequence[Interval]], exact: Sequence[bool]) -> list[Place]:
+    """The place of each choice, best first.
+
+    intervals: of each choice, one for each cost that the objective counts; two choices overlap where all of theirs do.
+    exact: whether all those costs were measured.
+    """
+    numbers: list[int] = []
+    leader: int | None = None  # the best of the current tie; a chain of neighbors could drift any distance from it
+    tied = set()
+    for i, interval in enumerate(intervals):
+        numbers.append(i + 1)
+        if exact[i]:
+            if leader is not None and _overlap(intervals[leader], interval):
+                numbers[i] = numbers[leader]
+                tied.add(numbers[leader])
+            else:
+                leader = i
+    follows = [False, *(_overlap(*pair) for pair in pairwise(intervals)), False]
+    return [
+        Place(number, exact[i], number in tied if exact[i] else follows[i] or follows[i + 1])
+        for i, number in enumerate(numbers)
+    ]
+
+
+def _overlap(a: Sequence[Interval], b: Sequence[Interval]) -> bool:
+    for (low, high), (other_low, other_high) in zip(a, b, strict=True):
+        if low > other_high or other_low > high:
+            return False
+    return True
+
+
+def saving_of(candidates: CandidateSet, picked: Picked, query: Query) -> Saving | None:
+    """The most energy that a picked candidate saves at another operating point than the first, without loss of time.
+
+    A candidate set at one point, as an objective of latency alone has, knows nothing of others: there the prior says by
+    what share time and energy change at lower power limits.
+
+    Returns:
+        None where a power limit or clock was asked for, or the saving is too small.
+    """
+    if query.power_limit_w is not None or query.clock_hz is not None:
+        return None
+    _, position = picked
+    points: Sequence[OperatingPoint] = candidates.points[1:]
+    latency, energy = candidates.latency_s[:, position], candidates.energy_j[:, position]
+    if not points:
+        gpu, (_, kernel, own) = candidates.gpu, candidates.locate(position)
+        nominal, power = kernel.prediction.at(own), kernel.table.power
+        if nominal.core_s * power.boost_hz > nominal.dram_s * power.running_hz:
+            return None  # bound by the core's clock: every watt less costs time
+        limits = np.append(gpu.tdp_w, np.arange(gpu.power_min_w, gpu.tdp_w, LIMIT_STEP_W))
+        repeated = NominalCosts(*(np.full(len(limits), part) for part in vars(nominal).values()))
+        limited = power.apply_power_limit(repeated, limits)
+        latency, energy = limited.latency_s, limited.energy_j
+        points = [OperatingPoint(limit_w) for limit_w in limits[1:].tolist()]
+    slowdown, saved = latency[1:] / latency[0] - 1.0, 1.0 - energy[1:] / energy[0]
+    free = np.where(slowdown <= NO_LOSS, saved, -1.0)
+    if not len(free) or free.max() < WORTH_SAYING:
+        return None
+    best = int(free.argmax())
+    return Saving(points[best], points[best].limit_w(candidates.gpu), float(slowdown[best]), float(saved[best]))
 
 
 def foreign_rows(candidates: CandidateSet, query: Query) -> tuple[Foreign, ...]:
-    """What was measured of kernels that are not in the library, the best by the objective first, at most `query.top`.
+    """Measurements of kernels that are not in the library, the best by the objective first, at most `query.top`.
 
     Of a front the fastest come first. Rows without energy are left out where the objective counts energy alone.
     """
     objective = Objective.LATENCY if query.objective is Objective.PARETO else query.objective
     valued = []
-    for measured in candidates.foreign:
-        if measured.energy_j is not None or objective is Objective.LATENCY:
-            latency, energy = np.array(measured.latency_s), np.array(measured.energy_j or 0.0)
-            valued.append((float(objective.value_of(latency, energy)), measured))
+    for row in candidates.foreign:
+        if applies(row, candidates.gpu, candidates.points[0]) and (
+            row.energy_j is not None or objective is Objective.LATENCY
+        ):
+            latency, energy = np.array(row.latency_s), np.array(row.energy_j or 0.0)
+            valued.append((float(objective.value_of(latency, energy)), row))
     valued.sort(key=lambda pair: pair[0])
-    return tuple([_foreign(measured) for _, measured in valued[: query.top]])
+    return tuple([_foreign(row) for _, row in valued[: query.top]])
 
 
 def _foreign(row: MeasuredAnswer) -> Foreign:
@@ -63,74 +191,4 @@ def _foreign(row: MeasuredAnswer) -> Foreign:
         replayed=row.replayed,
         measurement=_measured_on(row),
         measured_by=row.measured_by,
-    )
-
-
-def _measured_on(row: MeasuredAnswer) -> MeasuredOn:
-    return MeasuredOn(row.sessions, row.measured_at.isoformat() + "Z", row.device, row.database, row.signers)
-
-
-def costs_at(candidates: CandidateSet, point: int, position: int) -> tuple[Estimate, Estimate]:
-    """Latency and energy of one candidate at one operating point."""
-    located = _located(candidates, point, position)
-    return located.latency, located.energy
-
-
-@dataclass(frozen=True)
-class _Located:
-    """A picked candidate: its kernel, its position among the kernel's candidates, and its costs."""
-
-    point: int
-    number: int
-    """Of the kernel in the set."""
-    kernel: KernelCandidates
-    position: int
-    latency: Estimate
-    energy: Estimate
-
-
-def _located(candidates: CandidateSet, point: int, position: int) -> _Located:
-    number, kernel, own = candidates.locate(position)
-    costs, place = kernel.costs, (point, own)
-    return _Located(point, number, kernel, own, _estimate(costs.latency, place), _estimate(costs.energy, place))
-
-
-def _estimate(estimates: Estimates, place: tuple[int, int]) -> Estimate:
-    return Estimate(
-        estimates.value.item(place),
-        estimates.low.item(place),
-        estimates.high.item(place),
-        SOURCES[estimates.source.item(place)],
-    )
-
-
-def _build(candidates: CandidateSet, located: _Located, rank: Place) -> Choice:
-    point, kernel, own = located.point, located.kernel, located.position
-    latency, energy = located.latency, located.energy
-    table = kernel.table
-
-    def against(other: int) -> Comparison:
-        """Compared with another candidate at the first operating point."""
-        return Comparison(
-            1.0 - energy.value / candidates.energy_j.item(0, other),
-            latency.value / candidates.latency_s.item(0, other) - 1.0,
-        )
-
-    measured = kernel.measured(point).get(own)
-    return Choice(
-        kernel=table.kernel,
-        config=kernel.config(own),
-        problem=candidates.problem,
-        gpu=candidates.gpu,
-        point=candidates.points[point],
-        place=rank,
-        latency_s=latency,
-        energy_j=energy,
-        power_w=kernel.costs.power_w.item(point, own),
-        clock_hz=kernel.limited.clock_hz.item(point, own),
-        bottleneck=kernel.prediction.bottleneck(own),
-        occupancy=table.occupancy(kernel.runnable.on_problem, int(kernel.rows[own])),
-        versus_fastest=against(candidates.fastest),
-        versus_occupancy=against(candidates.starts[located.number] + kernel.heuristic),
-        measurement=None if measured is None else _measured_on(measured),
     )

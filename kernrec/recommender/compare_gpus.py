@@ -1,4 +1,4 @@
-"""Several GPUs side by side on one network: time, energy, and what a watt or the money for a card buys."""
+"""Several GPUs side by side on one network: time, energy, and the work that a watt or the money for a card buys."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -13,7 +13,7 @@ from kernrec.util.light_dataclass import dataclass
 
 @dataclass(frozen=True)
 class Work:
-    """What one pass through the network gives."""
+    """The yield of one pass through the network."""
 
     amount: float = 1.0
     unit: str = "call"
@@ -22,7 +22,7 @@ class Work:
 
 @dataclass(frozen=True)
 class CardPrice:
-    """What a card costs, as the user says."""
+    """The user's price of a card."""
 
     amount: float
     currency: str
@@ -94,14 +94,10 @@ def compare_gpus(
     work: Work | None = None,
     prices: Mapping[str, CardPrice] | None = None,
 ) -> tuple[list[ComparedGpu], list[str]]:
-    """One network on several GPUs, in the order they are given, and why some of them are missing.
+    """One network on several GPUs (at least one) in this order, and why some of them are missing.
 
     Args:
-        recommender: who is asked.
-        gpus: the GPUs, at least one.
-        wanted: the network's layers.
-        query: the objective and its bounds, the same for all.
-        work: what one pass gives; a call by default.
+        work: the yield of one pass; a call by default.
         prices: by name of the GPU.
 
     Raises:
@@ -133,7 +129,7 @@ def find_gpus(names: str) -> list[GPU]:
     Raises:
         UsageError: there is none, or a name is unknown.
     """
-    given = [name for name in (part.strip() for part in names.split(",")) if name]
-    if not given:
+    gpus = [find_gpu(name.strip()) for name in names.split(",") if name.strip()]
+    if not gpus:
         raise UsageError("--gpu is empty; expected names such as h200,l40s (`kernrec gpus` lists what is known)")
-    return list({gpu.name: gpu for gpu in map(find_gpu, given)}.values())
+    return list({gpu.name: gpu for gpu in gpus}.values())

@@ -17,8 +17,7 @@ from kernrec.kernel.spec_reader import kernel_from
 from kernrec.model.prior.power import RANDOM
 from kernrec.op import Problem
 from kernrec.recommender.estimate.model_store import ModelStore
-from kernrec.recommender.estimate.static_table import StaticTable
-from kernrec.recommender.estimate.tables import Tables
+from kernrec.recommender.estimate.static_table import StaticTable, Tables
 from kernrec.store import Database, Evidence, ProfileTable, Stack
 
 
@@ -28,9 +27,9 @@ class Context:
     Args:
         databases: files that are asked before the shipped database; None for the user's own, if there is one.
         calibrated: whether the prior takes the coefficients that were fitted to measurements, where there are some.
-        models: what was trained; None for what lies beside the first database.
+        models: trained models; None for those beside the first database.
         keep_open: the database files stay open, for a program that asks once and ends.
-        inputs: what kernels are taken to compute on, one of `kernrec.model.prior.power.INPUTS`.
+        inputs: the kernels' input data, one of `kernrec.model.prior.power.INPUTS`.
     """
 
     def __init__(
@@ -60,23 +59,23 @@ class Context:
 
     def kernel(self, name: str) -> Kernel:
         """The kernel of this name: the newest in the user's databases, else one of the library (`UsageError`)."""
-        known: list[str] = []
-        for known_name, spec, source in self._stored_kernels():
-            known.append(known_name)
-            if known_name == name:
+        stored: list[str] = []
+        for stored_name, spec, source in self._stored_kernels():
+            stored.append(stored_name)
+            if stored_name == name:
                 return kernel_from(json.loads(spec), name, source)
         try:
             return find_kernel(name)
         except UsageError:
-            if known:
-                raise unknown("kernel", name, known) from None
+            if stored:
+                raise unknown("kernel", name, stored) from None
             raise
 
     def calls(self, name: str) -> list[Kernel]:
         """The kernels of this name in the user's databases whose source is that of the newest: each is a call of it."""
         kernels: dict[str, Kernel] = {}
-        for known_name, spec, source in self._stored_kernels():
-            if known_name == name:
+        for stored_name, spec, source in self._stored_kernels():
+            if stored_name == name:
                 kernel = kernel_from(json.loads(spec), name, source)
                 kernels.setdefault(kernel.hash, kernel)
         newest = next(iter(kernels.values()), None)
@@ -93,9 +92,14 @@ class Context:
                 yield from database.kernels()
 
     def evidence(self, problem: Problem, gpu: GPU, kernels: Sequence[Kernel]) -> Evidence:
-        """What the databases hold of a problem on a GPU. What was measured, with random inputs, tells of no others."""
+        """The rows of the databases about a problem on a GPU; measurements, with random inputs, tell of no others."""
         evidence = self.stack.evidence(gpu.name, problem.op, [kernel.name for kernel in kernels], problem.key)
         return evidence if self.inputs == RANDOM else Evidence(failed=evidence.failed)
+
+    def tables_and_evidence(self, problem: Problem, gpu: GPU, kernel: Kernel | None = None) -> tuple[Tables, Evidence]:
+        """The static tables of a kernel, or of every one of the library, and the rows of the databases about them."""
+        tables = self.tables(problem, gpu) if kernel is None else Tables((self.kernel_table(kernel, problem, gpu),))
+        return tables, self.evidence(problem, gpu, [table.kernel for table in tables])
 
     def tables(self, problem: Problem, gpu: GPU) -> Tables:
         """The static tables of every kernel of the library that implements a problem on a GPU.
@@ -104,7 +108,7 @@ class Context:
             KernrecError: no database holds profiles of one of them.
         """
         key = problem.op, gpu.name, problem.dtype, problem.layout
-        if (known := self._of_op.get(key)) is None:
+        if (joint := self._of_op.get(key)) is None:
             triton = self._triton_tables(problem, gpu) if self.triton else []
             try:
                 kernels = able_kernels(problem.op, problem.dtype, problem.layout, gpu.sm)
@@ -113,8 +117,8 @@ class Context:
                     raise
                 kernels = ()
             tables = [self.kernel_table(kernel, problem, gpu) for kernel in kernels]
-            known = self._of_op[key] = Tables((*tables, *triton))
-        return known
+            joint = self._of_op[key] = Tables((*tables, *triton))
+        return joint
 
     def _triton_tables(self, problem: Problem, gpu: GPU) -> list[StaticTable]:
         """The static tables of the library's Triton kernels, as far as there are profiles."""
@@ -130,8 +134,8 @@ class Context:
                 command makes them.
         """
         key = f"{kernel.name} {kernel.hash}", gpu.name, problem.dtype, problem.layout
-        if (known := self._tables.get(key)) is not None:
-            return known
+        if (cached := self._tables.get(key)) is not None:
+            return cached
         profiles = self.find_profiles(kernel, problem, gpu)
         if not profiles and kernel.name not in kernel_names():
             raise self._not_analyzed(kernel, problem, gpu)

@@ -1,16 +1,53 @@
 """Why no config of any kernel can run a problem, and what near it could be run: for messages."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
-from kernrec.errors import UsageError
+from kernrec.errors import KernrecError, UsageError
 from kernrec.gpu import GPU
 from kernrec.kernel import Kernel, Space, kernels_for
 from kernrec.op import Problem
 
+if TYPE_CHECKING:
+    from kernrec.recommender.candidate_set import CandidateSet
+    from kernrec.recommender.kernel_candidates import RunnableConfigs
+
+
+def no_kernel_runs(candidates: "CandidateSet") -> KernrecError:
+    """Why no config of any kernel of an op can run a problem."""
+    problem, gpu = candidates.problem, candidates.gpu
+    failed = sum(len(considered.measured[0].failed) for considered in candidates.considered)
+    kernels = [considered.table.kernel for considered in candidates.considered]
+    reason = f" ({failed} failed when they were measured)" if failed else why_not(kernels, problem, gpu)
+    return KernrecError(f"no config of any kernel can run {problem.key} on {gpu.name}{reason}")
+
+
+def none_runs(considered: "RunnableConfigs") -> KernrecError:
+    """Why no config of a kernel can run a problem."""
+    table, problem = considered.table, considered.on_problem.problem
+    kernel, gpu = table.kernel, table.gpu
+    if failed := len(considered.measured[0].failed):
+        reason = f"{failed} failed when they were measured"
+    elif not len(considered.on_problem.rows):
+        reason = f"it needs {refusing_constraint(kernel, problem, gpu) or 'another shape'!r}"
+    else:
+        reason = (
+            f"of {len(considered.on_problem.rows)} configs that keep its constraints none is profiled, fits an SM and"
+            " (in the library) does not spill"
+        )
+    return KernrecError(f"no config of {kernel.name} can run {problem.key} on {gpu.name}: {reason}")
+
+
+def empty_space(kernel: Kernel, problem: Problem, gpu: GPU) -> UsageError:
+    """Why the constraints of a kernel leave no config for a problem."""
+    if text := refusing_constraint(kernel, problem, gpu) or _empty_constraint(kernel, problem, gpu):
+        return UsageError(f"{kernel.name}: no config is left on {gpu.name} for {problem.key} by {text!r}")
+    return UsageError(f"{kernel.name}: its constraints together leave no config on {gpu.name} for {problem.key}")
+
 
 def why_not(kernels: Sequence[Kernel], problem: Problem, gpu: GPU) -> str:
-    """What would have to be different, in words: a dimension, the dtype or layout; else which constraints refuse."""
+    """The change that would help, in words: a dimension, the dtype or layout; else which constraints refuse."""
     spaces = _spaces(kernels, problem, gpu)
     ways = [f"{name} of at most {most}" for name in _sizes(problem) if (most := _most(spaces, problem, name))]
     ways += _elsewhere(problem, gpu)
@@ -28,32 +65,31 @@ def refusing_constraint(kernel: Kernel, problem: Problem, gpu: GPU) -> str | Non
         constraints = getattr(kernel, field)
         for index, constraint in enumerate(constraints):
             others = constraints[:index] + constraints[index + 1 :]
-            trial = Space(replace(kernel, **{field: others}), gpu.sm, gpu.limits, problem.dtype, problem.layout)
-            if len(trial) and len(trial.at(problem).rows):
+            if _runs(_spaces([replace(kernel, **{field: others})], problem, gpu), problem):
                 return str(constraint.text)
     return None
 
 
-def empty_constraint(kernel: Kernel, problem: Problem, gpu: GPU) -> str | None:
+def _empty_constraint(kernel: Kernel, problem: Problem, gpu: GPU) -> str | None:
     """The first constraint that leaves no config all by itself; None where no single one does."""
     for constraint in (*kernel.constraints, *kernel.implied):
         alone = replace(kernel, constraints=(constraint,), implied=())
-        trial = Space(alone, gpu.sm, gpu.limits, problem.dtype, problem.layout)
-        if not len(trial) or not len(trial.at(problem).rows):
+        if not _runs(_spaces([alone], problem, gpu), problem):
             return str(constraint.text)
     return None
 
 
-def _sizes(problem: Problem) -> dict[str, int]:
-    return {dim.name: problem.sizes[dim.name] for dim in problem.definition.dims}
-
-
-def _spaces(kernels: Sequence[Kernel], problem: Problem, gpu: GPU) -> list[Space]:
+def _spaces(kernels: Iterable[Kernel], problem: Problem, gpu: GPU) -> list[Space]:
     return [Space(kernel, gpu.sm, gpu.limits, problem.dtype, problem.layout) for kernel in kernels]
 
 
-def _run(spaces: Sequence[Space], problem: Problem) -> bool:
+def _runs(spaces: Sequence[Space], problem: Problem) -> bool:
+    """Whether some config of the spaces can run a problem."""
     return any(len(space) and len(space.at(problem).rows) for space in spaces)
+
+
+def _sizes(problem: Problem) -> dict[str, int]:
+    return {dim.name: problem.sizes[dim.name] for dim in problem.definition.dims}
 
 
 def _most(spaces: Sequence[Space], problem: Problem, name: str) -> int | None:
@@ -65,14 +101,13 @@ def _most(spaces: Sequence[Space], problem: Problem, name: str) -> int | None:
             changed = problem.definition.problem(problem.dtype, problem.layout, **_sizes(problem) | {name: value})
         except UsageError:  # dimensions that do not fit together
             return False
-        return _run(spaces, changed)
+        return _runs(spaces, changed)
 
-    given = _sizes(problem)[name]
-    powers = [1 << place for place in range(given.bit_length()) if 1 << place < given]
+    bad = _sizes(problem)[name]
+    powers = [1 << place for place in range(bad.bit_length()) if 1 << place < bad]
     good = next((power for power in reversed(powers) if runs(power)), None)
-    if good is None or runs(1 << given.bit_length()):  # a larger one would do: it has to be divisible, say
+    if good is None or runs(1 << bad.bit_length()):  # a larger one would do: it has to be divisible, say
         return None
-    bad = given
     while bad - good > 1:
         middle = (good + bad) // 2
         good, bad = (middle, bad) if runs(middle) else (good, middle)
@@ -90,6 +125,6 @@ def _elsewhere(problem: Problem, gpu: GPU) -> list[str]:
         except UsageError:  # scales and types of the output are for some dtypes only
             continue
         kernels = [kernel for kernel in kernels_for(op.name, dtype, layout) if kernel.runs_on(dtype, gpu.sm)]
-        if _run(_spaces(kernels, other, gpu), other):
+        if _runs(_spaces(kernels, other, gpu), other):
             runnable.setdefault(dtype, []).append(layout)
     return [f"{dtype} in {' or '.join(layouts)}" for dtype, layouts in runnable.items()]

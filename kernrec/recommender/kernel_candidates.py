@@ -2,8 +2,8 @@
 
     runnable configs -> shortlist -> prediction -> costs at each operating point
 
-A card is measured at one operating point as a rule. What was found there counts there as measured; at the other points
-it corrects the predictions, or a config that was found to be slow would be recommended at every point but that one.
+A card is measured at one operating point as a rule. Measurements there count there as measured; at the other points
+they correct the predictions, or a config that turned out slow would be recommended at every point but that one.
 """
 
 from collections.abc import Mapping, Sequence
@@ -28,8 +28,7 @@ from kernrec.recommender.estimate.measured_rows import MeasuredRows, measured_ro
 from kernrec.recommender.estimate.operating_point import OperatingPoint
 from kernrec.recommender.estimate.prediction import Prediction, Predictions, predict_all
 from kernrec.recommender.estimate.shortlist import shortlist
-from kernrec.recommender.estimate.static_table import StaticTable
-from kernrec.recommender.estimate.tables import Tables
+from kernrec.recommender.estimate.static_table import StaticTable, Tables
 from kernrec.store import Evidence, MeasuredAnswer
 from kernrec.util.light_dataclass import dataclass
 
@@ -51,56 +50,64 @@ class RunnableConfigs:
     on_problem: ProblemSpace
     """The space of the table on the problem."""
     measured: tuple[MeasuredRows, ...]
-    """What databases hold of it at each operating point."""
+    """The measured rows of the kernel at each operating point."""
     rows: Array
     """Rows of the space, ascending; configs that failed when they were measured are left out."""
     unprofiled: tuple[MeasuredAnswer, ...] = ()
-    """MeasuredAnswer at the first point, but without a profile: they cannot be compared with the others."""
+    """Measured at the first point, but without a profile: they cannot be compared with the others."""
 
     @classmethod
     def of(
         cls, table: StaticTable, problem: Problem, points: Sequence[OperatingPoint], evidence: Evidence
     ) -> "RunnableConfigs":
-        """Those of a kernel's table on a problem, in the light of what databases hold."""
+        """Those of a kernel's table on a problem, in the light of the databases' rows."""
         on_problem = table.space.at(problem)
         measured = measured_rows(table.space, on_problem, table.gpu, evidence, points)
-        everywhere = measured[0].rows
+        first = measured[0]
+        everywhere = first.rows
         if any(len(other.rows) for other in measured[1:]):
             everywhere = np.unique(np.concatenate([m.rows for m in measured]))
         rows = table.runnable(on_problem, everywhere)
-        first = measured[0]
         unprofiled = [m for row, m in zip(first.rows, first.measured, strict=True) if row not in rows]
         if len(first.failed):
             rows = np.setdiff1d(rows, first.failed, assume_unique=True)
         return cls(table, on_problem, measured, rows, tuple(unprofiled))
 
+    @property
+    def sampled_blocks(self) -> tuple[int, int]:
+        """How many blocks of the first launch were emulated, least and most over the configs; 0 for probed profiles."""
+        if not self.table.kernel.sampled:
+            return 0, 0
+        profiles = self.table.launches[0].profiles
+        blocks = profiles.counts[:, profiles.metrics.index("blocks.sampled"), 0]
+        return int(blocks.min()), int(blocks.max())
+
 
 @dataclass(frozen=True, eq=False)
 class KernelMeasurements:
-    """What was measured of a kernel's candidates, and what predictions became in its light."""
+    """The measurements of a kernel's candidates, and the predictions that they correct."""
 
     measured: tuple[dict[int, MeasuredAnswer], ...]
     """At each operating point by position of the candidate."""
     predicted: Costs
     """The costs as if none of the candidates had been measured, on the scale of the measurements; (points, C)."""
     rescaling: Rescaling
-    """By what predictions were multiplied to fit what was measured."""
+    """The factors by which predictions were put on that scale."""
 
 
 @dataclass(frozen=True, eq=False)
 class KernelCandidates:
-    """The candidates of one kernel that are estimated, with their costs at each operating point."""
+    """The candidates of one kernel that are estimated, with their costs at each operating point, (points, C)."""
 
     runnable: RunnableConfigs
     heuristic: int
     """Position of the candidate that the occupancy heuristic picks."""
     prediction: Prediction
     limited: LimitedCosts
-    """The prior's prediction, (points, C)."""
+    """The prior's prediction."""
     costs: Costs
-    """The costs, (points, C)."""
     measurements: KernelMeasurements | None
-    """What was measured, and what predictions became in its light; None where nothing was measured."""
+    """None where no candidate was measured."""
     scope: "ModelScope | None"
     """The model that corrects the prior; None where none applies."""
 
@@ -122,7 +129,7 @@ class KernelCandidates:
         return replace(self, limited=self.limited.at(alone), costs=self.costs.at(alone), measurements=there)
 
     def measured(self, point: int) -> Mapping[int, MeasuredAnswer]:
-        """What was measured at an operating point, by position of the candidate."""
+        """The measurements at an operating point, by position of the candidate."""
         return self.measurements.measured[point] if self.measurements else {}
 
     def config(self, position: int) -> dict[str, int]:
@@ -140,30 +147,27 @@ def estimate_kernels(
     """Estimates the configs of kernels: all of them, or the most promising and those that were measured.
 
     Args:
-        tables: the static tables.
+        tables: of the kernels, and perhaps of others.
         runnable: the configs of each kernel that has at least one.
-        points: the operating points; a model corrects the prior at the first one, and by as much at the others.
+        points: a model corrects the prior at the first one, and by as much at the others.
         scopes: the trained model that applies to each of these kernels, if there is one.
         whole_space: False leaves out configs that are not on the shortlist, and asks the model about the most
             promising ones alone.
     """
     heuristics = [each.table.occupancy_choice(each.on_problem, each.rows) for each in runnable]
     numbers = {id(table): number for number, table in enumerate(tables)}
+    estimated = [
+        each.rows if whole_space else _shortlisted(each, heuristic)
+        for each, heuristic in zip(runnable, heuristics, strict=True)
+    ]
     predictions = predict_all(
         tables,
-        [
-            (
-                numbers[id(each.table)],
-                each.on_problem,
-                each.rows if whole_space else _shortlisted(each, heuristic),
-            )
-            for each, heuristic in zip(runnable, heuristics, strict=True)
-        ],
+        [(numbers[id(each.table)], each.on_problem, rows) for each, rows in zip(runnable, estimated, strict=True)],
     )
     first = predictions.limited_at(points[:1])
     parts = [slice(*ends) for ends in pairwise(predictions.starts)]
     kernels = [
-        _Estimation.of(each, prediction, first.part(part), scope, whole_space)
+        _Estimation(each, prediction, first.part(part), scope, whole_space)
         for each, prediction, part, scope in zip(runnable, predictions.kernels, parts, scopes, strict=True)
     ]
     limited = first
@@ -178,40 +182,33 @@ def estimate_kernels(
     ]
 
 
-@dataclass(frozen=True, eq=False)
 class _Estimation:
     """A kernel's candidates on the way from the prior's prediction to their costs."""
 
-    runnable: RunnableConfigs
-    prediction: Prediction
-    first: LimitedCosts
-    """The prior's prediction at the first operating point, (1, C)."""
-    taken: list[tuple[Array, list[MeasuredAnswer]]]
-    """At each operating point the positions that were measured, and what was measured of them."""
-    correction: "Correction | None"
-    scope: "ModelScope | None"
-
-    @classmethod
-    def of(
-        cls,
+    def __init__(
+        self,
         runnable: RunnableConfigs,
         prediction: Prediction,
         first: LimitedCosts,
         scope: "ModelScope | None",
         whole_space: bool,
-    ) -> "_Estimation":
-        """With what the model of a kernel, if there is one, says of the candidates at the first operating point."""
+    ) -> None:
+        """With the corrections of the kernel's model, if there is one.
+
+        first: the prior's prediction at the first operating point, (1, C).
+        """
+        self.runnable, self.prediction, self.first, self.scope = runnable, prediction, first, scope
         rows = prediction.rows
-        taken = [measured.at(rows) for measured in runnable.measured]
-        correction = None
+        self.taken = [measured.at(rows) for measured in runnable.measured]
+        """At each operating point the positions that were measured, and their measurements."""
+        self.correction: Correction | None = None
         if scope is not None:
-            from kernrec.recommender.estimate.correction import Correction, worth_scoring
+            from kernrec.recommender.estimate import correction
 
             alone = first.at(0)
-            where = np.arange(len(rows)) if whole_space else worth_scoring(alone, taken[0][0])
-            correction = Correction.of(scope, prediction, alone, where)
-            scope = scope.after(max(len(positions) for positions, _ in taken))
-        return cls(runnable, prediction, first, taken, correction, scope)
+            scored = np.arange(len(rows)) if whole_space else correction.worth_scoring(alone, self.taken[0][0])
+            self.correction = correction.Correction.of(scope, prediction, alone, scored)
+            self.scope = scope.after(max(len(positions) for positions, _ in self.taken))
 
     @property
     def any_measured(self) -> bool:
@@ -246,24 +243,24 @@ def _beside(
 
     The costs of the remaining ones are infinite there. `swept` is None for a kernel of which all are estimated.
     """
-    if all(where is None for where in swept):
+    if all(positions is None for positions in swept):
         there = predictions.limited_at(points)
         return LimitedCosts(*map(np.concatenate, zip(first.columns(), there.columns(), strict=True)))
     starts = predictions.starts
-    where = np.concatenate(
+    estimated = np.concatenate(
         [
-            np.arange(start, end) if where is None else where + start
-            for where, (start, end) in zip(swept, pairwise(starts), strict=True)
+            np.arange(start, end) if positions is None else positions + start
+            for positions, (start, end) in zip(swept, pairwise(starts), strict=True)
         ]
     )
     columns = np.full((len(first.columns()), 1 + len(points), starts[-1]), np.inf)
     columns[:, :1] = first.columns()
-    columns[:, 1:, where] = predictions.limited_at(points, where).columns()
+    columns[:, 1:, estimated] = predictions.limited_at(points, estimated).columns()
     return LimitedCosts(*columns)
 
 
 def _shortlisted(runnable: RunnableConfigs, heuristic: int) -> Array:
-    """The rows worth a full estimate: the shortlist, what was measured, and what the occupancy heuristic picks."""
+    """The rows worth a full estimate: the shortlist, measured rows, and the pick of the occupancy heuristic."""
     rows = shortlist(runnable.table, runnable.on_problem, runnable.rows)
     for measured in runnable.measured:
         if len(measured.rows):

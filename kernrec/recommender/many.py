@@ -1,28 +1,39 @@
 """One choice for each of many shapes: the same answers as one by one, several times quicker.
 
-Predictions of all shapes are computed side by side. What a database or a trained model knows of a shape is asked for
-shape by shape, as always.
+Predictions of all shapes are computed side by side. Databases and trained models are asked shape by shape, as always.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
 from kernrec.errors import KernrecError, UsageError
 from kernrec.gpu import find_gpu
+from kernrec.kernel.many_problems import ManyProblems
+from kernrec.model.prior.launch_costs import NominalCosts
 from kernrec.model.prior.launch_time import INTERVAL
 from kernrec.op import Op, Problem, find_op
 from kernrec.recommender.estimate.costs import Source
-from kernrec.recommender.estimate.many_estimates import ROWS, estimate_many
-from kernrec.recommender.estimate.static_table import StaticTable
+from kernrec.recommender.estimate.operating_point import OperatingPoint
+from kernrec.recommender.estimate.prediction import nominal_costs
+from kernrec.recommender.estimate.shortlist import SHORTLIST, quick_costs
+from kernrec.recommender.estimate.static_table import Array, StaticTable, Tables
 from kernrec.recommender.kernel_candidates import SWEPT
 from kernrec.recommender.recommender import Recommender
 from kernrec.recommender.request import Objective, Query
-from kernrec.recommender.result import Choice
 from kernrec.recommender.sweep import op_points
 from kernrec.store import Evidence
 from kernrec.util.light_dataclass import dataclass
+
+ROWS = 1 << 15
+"""Configs times problems that are laid side by side: more take longer, because columns leave the processor's cache."""
+
+_Row = tuple[str, Mapping[str, int], tuple[float, float, float], tuple[float, float, float], float, str]
+"""Kernel, config, latency and energy with their intervals, power limit, source."""
+_NOTHING = (float("nan"),) * 3
+_NO_ROW: _Row = ("", {}, _NOTHING, _NOTHING, float("nan"), "")
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,9 +65,6 @@ def answer_many(
     """The best choice for each of many shapes of an op.
 
     Args:
-        recommender: who is asked.
-        op: the operator.
-        gpu: the GPU.
         dims: dimensions by name: numbers, or sequences of N numbers.
         query: objective (`latency`, `energy` or `edp`), power limit and clock; no bounds.
         kind: `dtype` and `layout`; the op's first ones by default.
@@ -71,23 +79,39 @@ def answer_many(
         raise UsageError("bounds and sweeps over clocks are for one shape; many shapes take a power limit and a clock")
     definition, card = find_op(op), find_gpu(gpu)
     problems = tuple(_problems(definition, dims, kind))
-    results = _Results(problems)
-    alone = dict.fromkeys(problems)
     recommender = recommender.for_inputs(query.inputs)
     models = recommender.context.models
-    tables = recommender.context.tables(problems[0], card) if problems else ()
+    tables: Sequence[StaticTable] = recommender.context.tables(problems[0], card) if problems else ()
     kernels = [table.kernel for table in tables]
+    rows: dict[Problem, _Row] = {}
+    failures: dict[Problem, str] = {}
     if kernels and not any(models.scope(definition.name, kernel, card) for kernel in kernels):
         nothing = Evidence()
-        together = [p for p in alone if recommender.context.evidence(p, card, kernels) == nothing]
-        for problem in _predicted(tables, together, query, results):
-            del alone[problem]
-    for problem in alone:
+        distinct = dict.fromkeys(problems)
+        together = [p for p in distinct if recommender.context.evidence(p, card, kernels) == nothing]
+        rows = dict(_predicted(tables, together, query))
+    for problem in dict.fromkeys(problems):
+        if problem in rows:
+            continue
         try:
-            results.take(problem, recommender.answer_problem(problem, card, query).best)
+            best = recommender.answer_problem(problem, card, query).best
         except KernrecError as error:
-            results.failures[problem] = str(error)
-    return results.answers()
+            failures[problem] = str(error)
+            continue
+        latency, energy = ((e.value, e.low, e.high) for e in (best.latency_s, best.energy_j))
+        rows[problem] = best.kernel.name, best.config, latency, energy, best.power_limit_w, str(best.source)
+    columns = zip(*(rows.get(problem, _NO_ROW) for problem in problems), strict=True) if problems else ((),) * 6
+    names, configs, latencies, energies, limits, sources = columns
+    return ManyAnswers(
+        problems=problems,
+        kernels=names,
+        configs=configs,
+        latency_s=np.array(latencies, dtype=np.float64).reshape(-1, 3),
+        energy_j=np.array(energies, dtype=np.float64).reshape(-1, 3),
+        power_limit_w=np.array(limits, dtype=np.float64),
+        sources=sources,
+        failures={number: failures[problem] for number, problem in enumerate(problems) if problem in failures},
+    )
 
 
 def _problems(op: Op, dims: Mapping[str, Any], kind: Mapping[str, str | None]) -> Iterator[Problem]:
@@ -106,67 +130,85 @@ def _problems(op: Op, dims: Mapping[str, Any], kind: Mapping[str, str | None]) -
 
 
 def _predicted(
-    tables: Sequence[StaticTable], problems: Sequence[Problem], query: Query, results: "_Results"
-) -> Iterator[Problem]:
-    """Answers problems side by side; yields those that are answered."""
-    points = op_points(tables[0].gpu, query)
+    tables: Sequence[StaticTable], problems: Sequence[Problem], query: Query
+) -> Iterator[tuple[Problem, _Row]]:
+    """The predicted choices of problems side by side; nothing of a problem that has to be asked by itself."""
+    gpu = tables[0].gpu
+    points = op_points(gpu, query)
     size = max(1, ROWS // max(len(table.space) for table in tables))
     for first in range(0, len(problems), size):
         some = problems[first : first + size]
         best = np.full(len(some), np.inf)
-        chosen: list[tuple[StaticTable, int, tuple[float, float, float]] | None] = [None] * len(some)
+        chosen: dict[int, _Row] = {}
         for table in tables:
-            estimates = estimate_many(table, some, points, SWEPT)
-            if estimates is None:
+            if (estimates := _estimate_many(table, some, points)) is None:
                 return
-            values = query.objective.value_of(estimates.latency_s, estimates.energy_j)
+            starts, rows, latency_s, energy_j = estimates
+            values = query.objective.value_of(latency_s, energy_j)
             least = values.min(axis=0)
-            for number, (start, end) in enumerate(zip(estimates.starts[:-1], estimates.starts[1:], strict=True)):
+            for number, (start, end) in enumerate(pairwise(starts)):
                 if start == end:
                     continue
                 place = int(start + least[start:end].argmin())
                 if least[place] < best[number]:
                     best[number] = least[place]
                     point = int(values[:, place].argmin())
-                    costs = float(estimates.latency_s[point, place]), float(estimates.energy_j[point, place])
-                    chosen[number] = table, int(estimates.rows[place]), (*costs, points[point].limit_w(table.gpu))
-        for problem, choice in zip(some, chosen, strict=True):
-            if choice is not None:
-                results.predicted(problem, *choice)
-                yield problem
+                    latency, energy = (
+                        (value, value / INTERVAL, value * INTERVAL)
+                        for value in (float(latency_s[point, place]), float(energy_j[point, place]))
+                    )
+                    config, limit_w = table.space.config(int(rows[place])), points[point].limit_w(gpu)
+                    chosen[number] = table.kernel.name, config, latency, energy, limit_w, str(Source.PRIOR)
+        for number, row in chosen.items():
+            yield some[number], row
 
 
-class _Results:
-    """Collects answers by problem."""
+def _estimate_many(
+    table: StaticTable, problems: Sequence[Problem], points: Sequence[OperatingPoint]
+) -> tuple[Array, Array, Array, Array] | None:
+    """The prior's estimates of a kernel's configs on problems of one op, in the dtype and layout of the table.
 
-    def __init__(self, problems: tuple[Problem, ...]) -> None:
-        self._problems = problems
-        self._rows: dict[Problem, tuple[Any, ...]] = {}
-        self.failures: dict[Problem, str] = {}
+    Returns:
+        Where the N candidates of each problem begin, and where those of the last one end, (problems + 1,); their rows
+        of the space, (N,); latency (s) and energy (J) at each operating point, (points, N), infinite where they are not
+        estimated. None where the kernel has to be asked problem by problem.
+    """
+    if (repeated := table.repeated(len(problems), problems[0])) is None:
+        return None
+    on_problems, width = ManyProblems(table.space, problems), len(table.space)
+    rows = (on_problems.valid & table.profiled_and_fitting(problems[0])).ravel().nonzero()[0]
+    begins = np.arange(len(problems) + 1) * width
+    starts = rows.searchsorted(begins)
+    if (np.diff(starts) > SHORTLIST).any():
+        picks = [
+            rows.searchsorted(repeated.occupancy_choice(on_problems, rows[first:last]))
+            for first, last in pairwise(starts)
+            if last - first > SHORTLIST
+        ]
+        listed = _promising(quick_costs(repeated, on_problems, rows), starts, SHORTLIST)
+        listed[picks] = True
+        rows = rows[listed]
+        starts = rows.searchsorted(begins)
+    nominal, *_ = nominal_costs(Tables((repeated,)), [(0, on_problems, rows)])
+    columns = np.full((2, len(points), len(rows)), np.inf)
+    estimated: Array | slice = slice(None)
+    for number, point in enumerate(points):
+        costs = NominalCosts(*nominal[:, estimated])
+        limited = table.power.apply_power_limit(costs, point.power_limit_w, point.clock_hz)
+        columns[:, number, estimated] = limited.latency_s, limited.energy_j
+        if number == 0 and len(points) > 1:
+            estimated = _promising(columns[:, 0], starts, SWEPT).nonzero()[0]
+    latency_s, energy_j = columns
+    return starts, rows % width, latency_s, energy_j
 
-    def take(self, problem: Problem, best: Choice) -> None:
-        """A single answer."""
-        bounds = [(e.value, e.low, e.high) for e in (best.latency_s, best.energy_j)]
-        self._rows[problem] = best.kernel.name, best.config, *bounds, best.power_limit_w, str(best.source)
 
-    def predicted(self, problem: Problem, table: StaticTable, row: int, costs: tuple[float, float, float]) -> None:
-        """A prediction: costs are latency, energy and the power limit."""
-        bounds = [(value, value / INTERVAL, value * INTERVAL) for value in costs[:2]]
-        self._rows[problem] = table.kernel.name, table.space.config(row), *bounds, costs[2], str(Source.PRIOR)
-
-    def answers(self) -> ManyAnswers:
-        """All of them, in the order of the problems."""
-        nothing = (float("nan"),) * 3
-        missing: tuple[Any, ...] = "", {}, nothing, nothing, float("nan"), ""
-        rows = [self._rows.get(problem, missing) for problem in self._problems]
-        kernels, configs, latency, energy, limits, sources = zip(*rows, strict=True) if rows else ((),) * 6
-        return ManyAnswers(
-            problems=self._problems,
-            kernels=kernels,
-            configs=configs,
-            latency_s=np.array(latency, dtype=np.float64).reshape(-1, 3),
-            energy_j=np.array(energy, dtype=np.float64).reshape(-1, 3),
-            power_limit_w=np.array(limits, dtype=np.float64),
-            sources=sources,
-            failures={number: self.failures[p] for number, p in enumerate(self._problems) if p in self.failures},
-        )
+def _promising(costs: Sequence[Array] | Array, starts: Array, count: int) -> Array:
+    """Which candidates of each problem have the least of each cost, half of `count` for each; bool (N,)."""
+    chosen = np.zeros(len(costs[0]), dtype=bool)
+    for first, last in pairwise(starts.tolist()):
+        if last - first <= count:
+            chosen[first:last] = True
+            continue
+        for cost in costs:
+            chosen[first + cost[first:last].argpartition(count // 2)[: count // 2]] = True
+    return chosen

@@ -1,4 +1,4 @@
-"""A whole network on one GPU: the choice for each layer, and what all layers take together.
+"""A whole network on one GPU: the choice for each layer, and the totals of all layers.
 
 All layers run at one operating point: nobody sets another power limit between two layers. Totals are sums of count x
 layer, so they hold for layers that run one after the other, with nothing between them.
@@ -33,13 +33,13 @@ from kernrec.util.light_dataclass import dataclass
 
 CHOICE, FASTEST, FRUGAL, HEURISTIC = "choice", "fastest", "most frugal", "occupancy heuristic"
 VENDOR = "vendor library"
-"""Names of totals: of what was chosen, and of what it is compared with. Layers whose vendor library nobody recorded run
-the choice in its total."""
+"""Names of totals: of the choice, and of the alternatives that it is compared with. Layers whose vendor library nobody
+recorded run the choice in its total."""
 
 
 @dataclass(frozen=True)
 class NetworkRequest:
-    """Which layers are asked for."""
+    """The layers that are asked for."""
 
     workload: str | Workload | None = None
     """A workload that ships by name, a file by its path, or one at hand; None for the op's own."""
@@ -69,7 +69,7 @@ class LayerAnswer:
 
 @dataclass(frozen=True)
 class Total:
-    """What all answered layers take together, with one config for each of them."""
+    """The sum over all answered layers, with one config for each of them."""
 
     name: str
     """Which config of each layer is counted."""
@@ -85,10 +85,8 @@ class Total:
         """Plain values for JSON; keys carry their unit."""
         return {
             "name": self.name,
-            "latency_s": self.latency_s.value,
-            "latency_interval_s": [self.latency_s.low, self.latency_s.high],
-            "energy_j": self.energy_j.value,
-            "energy_interval_j": [self.energy_j.low, self.energy_j.high],
+            **self.latency_s.as_dict("latency", "s"),
+            **self.energy_j.as_dict("energy", "j"),
             "power_w": self.power_w,
             "source": self.latency_s.source,
             "energy_source": self.energy_j.source,
@@ -107,9 +105,9 @@ class NetworkAnswer:
     left_out: tuple[str, ...]
     """Layers that are in no total, with the reason."""
     totals: tuple[Total, ...]
-    """The choice first, then what it is compared with."""
+    """The choice first, then the alternatives."""
     adjusted: tuple[str, ...] = ()
-    """What is asked otherwise than the network has it, because no kernel runs it so on this GPU."""
+    """Layers that are asked in another dtype or layout, because no kernel runs them so on this GPU."""
 
     @property
     def choice(self) -> Total:
@@ -123,7 +121,7 @@ class NetworkAnswer:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What the reader has to know, one line each."""
+        """Lines that the reader has to know."""
         lines = (note for layer in self.layers for note in layer.answer.notes)
         return tuple(dict.fromkeys([*self.adjusted, *(f"not in the totals: {line}" for line in self.left_out), *lines]))
 
@@ -147,6 +145,24 @@ class NetworkAnswer:
             "notes": list(self.notes),
         }
 
+    def as_dict_with_regrets(self, recommender: Recommender) -> dict[str, Any]:
+        """Plain values for JSON, with the expected regret of each objective: of each layer, and of the whole.
+
+        The whole loses what its layers lose, each as often as the network has it; as a share of what all of them cost.
+        """
+        document = self.as_dict()
+        lost: dict[str, float] = {}
+        spent: dict[str, float] = {}
+        for layer, values in zip(self.layers, document["layers"], strict=True):
+            regrets = recommender.regrets(layer.answer)
+            values["regret"] = {str(regret.objective): regret.as_dict() for regret in regrets}
+            for regret in regrets:
+                _, cost, _ = regret.contenders[0]
+                name = str(regret.objective)
+                lost[name] = lost.get(name, 0.0) + layer.count * cost * regret.expected
+                spent[name] = spent.get(name, 0.0) + layer.count * cost
+        return document | {"regret": {name: {"expected": lost[name] / spent[name]} for name in lost}}
+
 
 def answer_network(recommender: Recommender, gpu: str | GPU, wanted: NetworkRequest, query: Query) -> NetworkAnswer:
     """The choice for each layer of a network on a GPU.
@@ -168,7 +184,7 @@ def answer_network(recommender: Recommender, gpu: str | GPU, wanted: NetworkRequ
     answers: list[LayerAnswer] = []
     alternatives: list[Mapping[str, tuple[Estimate, Estimate]]] = []
     sums: dict[str, TotalSum] = {name: TotalSum() for name in (CHOICE, FASTEST, FRUGAL, HEURISTIC, VENDOR)}
-    left_out, adjusted, known = list(chosen.unknown), dict[str, None](), False
+    left_out, adjusted, recorded = list(chosen.unknown), dict[str, None](), False
     for layer in layers:
         try:
             answer, message = _answer(recommender, card, layer.problem, query, wanted.dtype is not None)
@@ -183,10 +199,10 @@ def answer_network(recommender: Recommender, gpu: str | GPU, wanted: NetworkRequ
     _predict_libraries([layer.answer for layer in answers])
     for layer_answer, costs_of in zip(answers, alternatives, strict=True):
         library = _vendor(layer_answer.answer)
-        known = known or library is not None
+        recorded = recorded or library is not None
         for name, costs in {**costs_of, VENDOR: library or costs_of[CHOICE]}.items():
             sums[name].add(layer_answer.count, *costs)
-    totals = tuple(total.result(name) for name, total in sums.items() if known or name != VENDOR)
+    totals = tuple(total.result(name) for name, total in sums.items() if recorded or name != VENDOR)
     return NetworkAnswer(chosen, card, query, tuple(answers), tuple(left_out), totals, tuple(adjusted))
 
 
@@ -218,8 +234,8 @@ def layers_of(wanted: NetworkRequest) -> tuple[Workload, tuple[Layer, ...]]:
             " give one of them, or no --op for all"
         )
     definitions = {layer.problem.op: layer.problem.definition for layer in layers}
-    if wanted.layout is not None and not any(wanted.layout in known.layouts for known in definitions.values()):
-        accepted = dict.fromkeys(layout for known in definitions.values() for layout in known.layouts)
+    accepted = dict.fromkeys(layout for definition in definitions.values() for layout in definition.layouts)
+    if wanted.layout is not None and wanted.layout not in accepted:
         raise UsageError(
             f"no op of these layers has the layout {wanted.layout!r:.40}; accepted are {', '.join(accepted)}"
         )
@@ -239,14 +255,9 @@ def _in_dtype(layer: Layer, wanted: NetworkRequest) -> Layer:
 def _answer(
     recommender: Recommender, gpu: GPU, problem: Problem, query: Query, exactly: bool
 ) -> tuple[Recommendation, str]:
-    """The answer for a layer, and what was asked otherwise than the network has it (empty for nothing).
+    """The answer for a layer, and a note where it is asked in another dtype or layout (empty where not).
 
-    Args:
-        recommender: who is asked.
-        gpu: the GPU.
-        problem: the layer's.
-        query: at one operating point.
-        exactly: whether the dtype was asked for: then it is not changed.
+    exactly: whether the dtype was asked for: then it is not changed.
     """
     try:
         return recommender.answer_problem(problem, gpu, query), ""
@@ -276,7 +287,7 @@ def _others(problem: Problem, gpu: GPU, exactly: bool) -> Iterable[Problem]:
 
 
 def _alternatives(candidates: CandidateSet, best: Choice) -> Mapping[str, tuple[Estimate, Estimate]]:
-    """(latency, energy) of a layer at the choice and at what it is compared with."""
+    """(latency, energy) of a layer at the choice and at its alternatives."""
     number = next(i for i, kernel in enumerate(candidates.kernels) if kernel.table.kernel is best.kernel)
     heuristic = candidates.starts[number] + candidates.kernels[number].heuristic
     return {
@@ -288,15 +299,14 @@ def _alternatives(candidates: CandidateSet, best: Choice) -> Mapping[str, tuple[
 
 
 def _predict_libraries(answers: Sequence[Recommendation]) -> None:
-    """Predicts what the vendor libraries take for all layers at once: one by one takes far longer."""
-    together: dict[str, list[Recommendation]] = {}
+    """Predicts the vendor libraries for all layers at once: one by one takes far longer."""
+    together: dict[str, list[Problem]] = {}
+    models = {answer.problem.op: answer.vendor_model for answer in answers}
     for answer in answers:
-        if answer.vendor_model is not None:
-            together.setdefault(answer.problem.op, []).append(answer)
-    for alike in together.values():
-        model, gpu = alike[0].vendor_model, alike[0].gpu
+        together.setdefault(answer.problem.op, []).append(answer.problem)
+    for op, model in models.items():
         if model is not None:
-            model.predict_many([answer.problem for answer in alike], gpu)
+            model.predict_many(together[op], answers[0].gpu)
 
 
 def _vendor(answer: Recommendation) -> tuple[Estimate, Estimate] | None:
@@ -325,7 +335,7 @@ class TotalSum:
             self._sources[row] = min(self._sources[row], SOURCES.index(estimate.source))
 
     def result(self, name: str) -> Total:
-        """The total of what was added, under this name."""
+        """The total so far, under this name."""
         latency, energy = (
             Estimate(float(bounds[0]), float(bounds[1]), float(bounds[2]), SOURCES[source])
             for bounds, source in zip(self._sums, self._sources, strict=True)

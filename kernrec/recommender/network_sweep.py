@@ -45,11 +45,11 @@ class NetworkSweep:
     rows: tuple[SweptTotal, ...]
     """The default point first, then descending."""
     knee: int
-    """The row worth setting, a position in `rows`; see `knee_of`."""
+    """Position of the row worth setting; see `knee_of`."""
 
     @property
     def billed(self) -> tuple[Total, ...]:
-        """What a bill compares: the network at the point worth setting, and at the first one where that is another."""
+        """The totals that a bill compares: at the point worth setting, and at the first one where that is another."""
         rows = [self.rows[number] for number in dict.fromkeys((self.knee, 0))]
         return tuple(replace(row.total, name=point_text(row.point, self.answer.gpu)) for row in rows)
 
@@ -96,9 +96,7 @@ def sweep_network(
     """The layers of an answer over power limits or locked clocks, each config chosen anew at every point.
 
     Args:
-        recommender: who gave the answer.
         answer: the network's, at any operating point.
-        swept: what is varied.
         power_limit_w: the limit that clocks are swept under; None for the GPU's default.
 
     Raises:
@@ -122,14 +120,11 @@ def sweep_network(
     if not totals:
         raise UsageError("no operating point of the sweep keeps the bounds that were asked for")
     base = totals[0][1]
-    rows = tuple([SweptTotal(point, total, _against(total, base)) for point, total in totals])
-    return NetworkSweep(answer, rows, knee_of(rows, answer.query))
-
-
-def _against(total: Total, other: Total) -> Comparison:
-    return Comparison(
-        1.0 - total.energy_j.value / other.energy_j.value, total.latency_s.value / other.latency_s.value - 1.0
-    )
+    rows = []
+    for point, total in totals:
+        saved = 1.0 - total.energy_j.value / base.energy_j.value
+        rows.append(SweptTotal(point, total, Comparison(saved, total.latency_s.value / base.latency_s.value - 1.0)))
+    return NetworkSweep(answer, tuple(rows), knee_of(rows, answer.query))
 
 
 def knee_of(rows: Sequence[SweptTotal], query: Query) -> int:

@@ -37,7 +37,7 @@ def notes(candidates: CandidateSet, choices: Sequence[Choice]) -> tuple[str, ...
 
 
 def of_inputs(inputs: str) -> Iterator[str]:
-    """What holds for other inputs than random numbers."""
+    """A line about other inputs than random numbers."""
     if inputs == ZEROS:
         yield (
             "inputs are taken to be zeros: arithmetic takes about half the energy of random numbers, and a power limit"
@@ -46,7 +46,7 @@ def of_inputs(inputs: str) -> Iterator[str]:
 
 
 def of_predictions(candidates: CandidateSet, sources: set[Source]) -> Iterator[str]:
-    """What predictions of these sources are, and of what calibrations and models they come."""
+    """Lines about predictions of these sources, and the calibrations and models that they come from."""
     if Source.PRIOR in sources:
         yield PRIOR_NOTE
     if Source.LEARNED in sources:
@@ -75,12 +75,7 @@ def of_limits(candidates: CandidateSet, choices: Sequence[Choice]) -> Iterator[s
 
 
 def of_measurements(considered: RunnableConfigs, rescaled: KernelCandidates | None) -> Iterator[str]:
-    """What measurements of a kernel were used for, and which were not.
-
-    Args:
-        considered: the kernel's configs.
-        rescaled: its candidates where predictions of them are shown.
-    """
+    """Lines about the use of measurements; rescaled: the kernel's candidates where predictions of them are shown."""
     table, measured = considered.table, considered.measured[0]
     name = table.kernel.name
     if table.coverage.unprofiled and not table.kernel.sampled:
@@ -104,7 +99,7 @@ def of_measurements(considered: RunnableConfigs, rescaled: KernelCandidates | No
 
 
 def of_kernel(considered: RunnableConfigs, best: Choice) -> Iterator[str]:
-    """What the reader of an answer about one kernel has to know of its profiles."""
+    """Lines about the profiles of the kernel that an answer is about."""
     table = considered.table
     kernel, coverage = table.kernel, table.coverage
     if considered.unprofiled:
@@ -115,19 +110,19 @@ def of_kernel(considered: RunnableConfigs, best: Choice) -> Iterator[str]:
         )
     if not kernel.sampled:
         return
-    least, most = sampled_blocks(considered)
+    least, most = considered.sampled_blocks
     blocks = f"{least} to {most}" if least < most else f"{most}"
     yield (
         f"counts are those of a sample: {blocks} blocks of each config's first launch were emulated (the first"
         f" choice has {best.launches[0].blocks}), from the middle of the grid and its ends, and scaled to the grid"
     )
-    count, share = extrapolated(considered)
+    count, share = _extrapolated(considered, "extrapolated")
     if count:
         yield (
             f"trips of long loops are extrapolated in {_configs(count)} (up to {100 * share:.0f} % of the"
             " machine instructions): counted, not emulated"
         )
-    count, share = extrapolated(considered, "sampled")
+    count, share = _extrapolated(considered, "sampled")
     if count:
         yield (
             f"long loops whose trips depend on data are sampled in {_configs(count)}: some trips are emulated, those"
@@ -144,8 +139,7 @@ def of_kernel(considered: RunnableConfigs, best: Choice) -> Iterator[str]:
             f"{_configs(near)} need a few registers more than a block of theirs has, as compiled here; another version"
             " of the compiler may make them fit"
         )
-    what = (("branch", "branches"), ("load", "addresses of loads"), ("store", "addresses of stores"))
-    for metric, name in what:
+    for metric, name in (("branch", "branches"), ("load", "addresses of loads"), ("store", "addresses of stores")):
         if count := sum(_with_metric(launch.profiles, f"depends.{metric}") for launch in table.launches):
             values = ", ".join(f"{name} {sample}" for name, sample in kernel.initial_values.items())
             yield (
@@ -154,21 +148,9 @@ def of_kernel(considered: RunnableConfigs, best: Choice) -> Iterator[str]:
             )
 
 
-def sampled_blocks(considered: RunnableConfigs) -> tuple[int, int]:
-    """How many blocks of the first launch were emulated, least and most over the configs; 0 for probed profiles."""
-    table = considered.table
-    if not table.kernel.sampled:
-        return 0, 0
-    profiles = table.launches[0].profiles
-    blocks = profiles.counts[:, profiles.metrics.index("blocks.sampled"), 0]
-    return int(blocks.min()), int(blocks.max())
-
-
-def extrapolated(considered: RunnableConfigs, metric: str = "extrapolated") -> tuple[int, float]:
-    """How many configs have trips of loops that were counted but not emulated, and their greatest share.
-
-    `metric`: `sampled`: of those, what stands for trips that depend on data.
-    """
+def _extrapolated(considered: RunnableConfigs, metric: str) -> tuple[int, float]:
+    """How many configs have trips of loops that were counted but not emulated (`extrapolated`, or `sampled` where they
+    depend on data), and the greatest share of these."""
     configs, greatest = 0, 0.0
     for launch in considered.table.launches:
         profiles = launch.profiles

@@ -10,7 +10,6 @@ from kernrec.compile.compiled import CompileError
 from kernrec.compile.pool import Processors, compile_many, processors_of
 from kernrec.errors import KernrecError, UsageError
 from kernrec.kernel import Config, Kernel, bind_launches
-from kernrec.op import Problem
 from kernrec.profile.emulated_launch import argument_mismatch, entry_name
 from kernrec.profile.kernel_code import compile_job_for
 from kernrec.profile.profile_library import VariantFailure, profile_variants, variants_of
@@ -30,7 +29,7 @@ _STOPPED = 2
 """The same of configs at which the limits ended the compiler: each takes minutes."""
 
 Progress = Callable[[int, int], None]
-"""Called with how many configs are done, of how many; of a large space: of how many at most, 0 where not known."""
+"""Called with how many configs are done, of how many; of a large space: of how many at most, 0 for an unknown total."""
 
 Profiles = Callable[[Kernel, Sequence[Config], ProfileTarget], Iterator[Outcome]]
 """Configs to their outcomes, as `profile_configs`."""
@@ -59,6 +58,10 @@ class ProfilingOptions:
         if self.processes < 1 or self.budget < 1:
             raise UsageError(f"processes and budget are {self.processes} and {self.budget}; at least 1 is accepted")
 
+    def report_of(self, total: int, before: int = 0) -> Callable[[int], None]:
+        """Reports the progress of profiling some configs, after `before` others."""
+        return lambda done: None if self.progress is None else self.progress(before + done, total)
+
 
 @dataclass(frozen=True)
 class ConfigProfiler:
@@ -78,11 +81,17 @@ class ConfigProfiler:
         with processors_of(self.options.processes) as processors:
             yield replace(self, options=replace(self.options, profiles=profiles_with(processors)))
 
+    def stored_variants(self) -> set[str]:
+        """The variants whose profiles the database has."""
+        with Database.open(self.database, read_only=False, create=True) as opened:
+            tables = opened.profiles(self.kernel.name, self.kernel.hash, self.target.sm).values()
+        return {key for table in tables for key in table.variant_keys}
+
     def profile(self, configs: Sequence[Config], hopeless: bool, report: Callable[[int], None]) -> list[ProfileFailure]:
-        """Those that have no profile, with the reason; the others are in the database.
+        """The configs that have no profile, with the reason; the others are in the database.
 
         Args:
-            configs: to be profiled; rows are kept some at a time.
+            configs: to be profiled; rows are stored some at a time.
             hopeless: whether to end where the first ones all fail.
             report: called with how many are done.
 
@@ -108,7 +117,7 @@ class ConfigProfiler:
                     done += 1
                     stopped += result.stopped
                     if hopeless and done == len(failures) and (done == enough or stopped >= _STOPPED):
-                        raise why_none(self.kernel, self.target.problem, self.target.sm, result)
+                        raise self.why_none(result)
                 else:
                     pending += result[1]
                     done += len(result[0])
@@ -120,46 +129,47 @@ class ConfigProfiler:
             save()
         return failures
 
+    def why_none(self, failure: ProfileFailure) -> KernrecError:
+        """The error where no config has a profile: `CompileError` for the source, `UsageError` for wrong arguments."""
+        if failure.stopped:
+            return KernrecError(failure.message)
+        kernel, problem, sm = self.kernel, self.target.problem, self.target.sm
+        try:
+            job = compile_job_for(kernel, failure.config, problem, sm)
+            if job.triton is not None:  # which runs the user's code: in worker processes only
+                return KernrecError(f"{config_text(failure.config)}: {failure.message}")
+            ((_, compiled),) = compile_many([job], processes=1)  # as a rule from the cache
+            if isinstance(compiled, CompileError):
+                raise compiled
+            module = parse(compiled.ptx)
+            bound = bind_launches(kernel, failure.config, problem, sm)
+            misfit = [argument_mismatch(module, entry_name(module.functions, launch.entry), launch) for launch in bound]
+        except CompileError as error:
+            return CompileError(failure.message, error.log)
+        except KernrecError:
+            misfit = []
+        return UsageError(failure.message) if any(misfit) else KernrecError(failure.message)
+
 
 def profiles_with(processors: Processors | int) -> Profiles:
-    """How configs are profiled with processors: from samples of blocks, or from probes where the spec has them."""
+    """Profiling with some processors: from samples of blocks, or from probes where the spec has them."""
 
     def profiles(kernel: Kernel, configs: Sequence[Config], target: ProfileTarget) -> Iterator[Outcome]:
         if kernel.sampled:
             return profile_configs(kernel, configs, target, processors)
-        return _probed(kernel, configs, target.problem, target.sm, processors)
+        return _probed(kernel, configs, target, processors)
 
     return profiles
 
 
-def why_none(kernel: Kernel, problem: Problem, sm: int, failure: ProfileFailure) -> KernrecError:
-    """What to raise where no config has a profile: `CompileError` for the source, `UsageError` for wrong arguments."""
-    if failure.stopped:
-        return KernrecError(failure.message)
-    try:
-        job = compile_job_for(kernel, failure.config, problem, sm)
-        if job.triton is not None:  # which runs the user's code: in worker processes only
-            return KernrecError(f"{config_text(failure.config)}: {failure.message}")
-        ((_, compiled),) = compile_many([job], processes=1)  # as a rule from the cache
-        if isinstance(compiled, CompileError):
-            raise compiled
-        module = parse(compiled.ptx)
-        bound = bind_launches(kernel, failure.config, problem, sm)
-        misfit = [argument_mismatch(module, entry_name(module.functions, launch.entry), launch) for launch in bound]
-    except CompileError as error:
-        return CompileError(failure.message, error.log)
-    except KernrecError:
-        misfit = []
-    return UsageError(failure.message) if any(misfit) else KernrecError(failure.message)
-
-
 def _probed(
-    kernel: Kernel, configs: Sequence[Config], problem: Problem, sm: int, processors: Processors | int
+    kernel: Kernel, configs: Sequence[Config], target: ProfileTarget, processors: Processors | int
 ) -> Iterator[Outcome]:
     members: dict[str, list[Config]] = {}
     for config in configs:
-        members.setdefault(kernel.variant_key(config, problem.dtype, problem.layout), []).append(config)
-    variants = [variant for variant in variants_of(kernel, [sm]) if variant.key in members]
+        key = kernel.variant_key(config, target.problem.dtype, target.problem.layout)
+        members.setdefault(key, []).append(config)
+    variants = [variant for variant in variants_of(kernel, [target.sm]) if variant.key in members]
     for result in profile_variants(kernel, variants, processors=processors):
         if isinstance(result, VariantFailure):
             failed = next(variant for variant in variants if variant.fixed == result.fixed)

@@ -5,8 +5,6 @@
 It ends when no other config is expected to be better than the best by more than a margin.
 """
 
-from collections.abc import Callable
-
 import numpy as np
 
 from kernrec.gpu import GPU
@@ -33,7 +31,7 @@ class PartOfSpace:
     """Rows of the space, ascending, (C,)."""
     variants: Array
     """The variant of each, (C,): configs of one variant are profiled together."""
-    known: Array
+    profiled: Array
     """Whether each has a profile, bool (C,)."""
 
 
@@ -42,49 +40,36 @@ def profile_promising(
 ) -> tuple[list[ProfileFailure], int]:
     """(configs that have no profile with the reason, how many were left out).
 
-    Args:
-        profiler: of the kernel; its options are told how far it is.
-        gpu: the GPU.
-        query: says what is computed on, and at which power limit.
-        part: the configs, and which of them are profiled; the others of a variant count with it.
-
     Raises:
         KernrecError: scikit-learn is missing, or the first configs all failed.
     """
     options = profiler.options
     columns = part.space.columns
     search = PartialSearch(np.stack([column[part.rows] for column in columns.values()], axis=1))
-    tried, shown = part.known.copy(), options.first_front is None
+    tried, shown = part.profiled.copy(), options.first_front is None
     failures: list[ProfileFailure] = []
     while True:
         costs = _costs(profiler, gpu, query, part.rows) if tried.any() else np.full((len(tried), 2), np.nan)
-        ran, known = np.isfinite(costs).all(axis=1), np.flatnonzero(tried)
-        if options.first_front is not None and not shown and len(known) >= search.first and ran.any():
+        ran, done = np.isfinite(costs).all(axis=1), np.flatnonzero(tried)
+        if options.first_front is not None and not shown and len(done) >= search.first and ran.any():
             shown = True
-            answer = _recommender(profiler).answer_kernel(profiler.kernel, profiler.target.problem, gpu, query)
-            options.first_front(answer, len(known))
-        proposal = search.propose(known, costs[known])
+            recommender = Recommender([profiler.database])
+            answer = recommender.answer_kernel(profiler.kernel, profiler.target.problem, gpu, query)
+            options.first_front(answer, len(done))
+        proposal = search.propose(done, costs[done])
         if not len(proposal.rows):
             return failures, int((~tried).sum())
-        most = 0 if len(known) < search.first else len(known) + max(proposal.promising, len(proposal.rows))
+        most = 0 if len(done) < search.first else len(done) + max(proposal.promising, len(proposal.rows))
         configs = [part.space.config(row) for row in part.rows[proposal.rows].tolist()]
-        failures += profiler.profile(configs, not ran.any(), _counting(options.progress, len(known), most))
+        failures += profiler.profile(configs, not ran.any(), options.report_of(most, len(done)))
         tried |= np.isin(part.variants, part.variants[proposal.rows])
-
-
-def _counting(progress: Callable[[int, int], None] | None, before: int, most: int) -> Callable[[int], None]:
-    return lambda done: None if progress is None else progress(before + done, most)
-
-
-def _recommender(profiler: ConfigProfiler) -> Recommender:
-    return Recommender([profiler.database])
 
 
 def _costs(profiler: ConfigProfiler, gpu: GPU, query: Query, rows: Array) -> Array:
     """Time in s and energy in J of the configs in these rows, (C, 2); NaN where nothing is predicted."""
     kernel, problem = profiler.kernel, profiler.target.problem
     costs = np.full((len(rows), 2), np.nan)
-    recommender = _recommender(profiler)
+    recommender = Recommender([profiler.database])
     if recommender.context.find_profiles(kernel, problem, gpu):
         for candidates in recommender.kernel_candidates(kernel, problem, gpu, query).kernels:
             places = np.searchsorted(rows, candidates.rows)

@@ -2,8 +2,8 @@
 
     request -> problem, GPU, static tables -> candidate set -> selection -> choices
 
-A `Recommender` keeps what does not depend on the problem, the candidate sets of the problems that it was asked about
-last, and its latest answers, so a second request costs little; programs should keep one.
+A `Recommender` caches what does not depend on the problem, the candidate sets of the problems that it was asked about
+last, and its latest answers, so a second request costs little; programs should reuse one.
 """
 
 from collections import OrderedDict
@@ -12,23 +12,17 @@ from copy import copy
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from kernrec.errors import KernrecError
 from kernrec.gpu import GPU, find_gpu
 from kernrec.kernel import Kernel
-from kernrec.model.prior.power import RANDOM
-from kernrec.op import Problem, find_op
+from kernrec.op import Problem
+from kernrec.recommender.answer import kernel_recommendation, recommendation
 from kernrec.recommender.candidate_set import CandidateSet, candidate_set
-from kernrec.recommender.choices import build_choice, build_choices, foreign_rows
 from kernrec.recommender.context import Context
 from kernrec.recommender.estimate.model_store import ModelStore
 from kernrec.recommender.estimate.operating_point import OperatingPoint
-from kernrec.recommender.infeasible import refusing_constraint, why_not
-from kernrec.recommender.kernel_candidates import RunnableConfigs
-from kernrec.recommender.notes import notes, of_inputs, of_kernel, sampled_blocks
+from kernrec.recommender.infeasible import no_kernel_runs
 from kernrec.recommender.request import Query, Request
-from kernrec.recommender.result import KernelAnswer, Recommendation
-from kernrec.recommender.saving import saving_of
-from kernrec.recommender.select import select
+from kernrec.recommender.result import Recommendation
 from kernrec.recommender.sweep import kernel_points, measured_limits, op_points
 from kernrec.store import Evidence
 
@@ -38,7 +32,7 @@ if TYPE_CHECKING:
 _Key = TypeVar("_Key")
 _Value = TypeVar("_Value")
 
-_KEPT_ANSWERS, _KEPT_SETS = 1024, 16
+_CACHED_ANSWERS, _CACHED_SETS = 1024, 16
 
 
 class Recommender:
@@ -92,19 +86,29 @@ class Recommender:
         """
         gpu = find_gpu(request.gpu)
         if request.kernel is None:
-            problem = find_op(request.op or "").problem(request.dtype, request.layout, **request.dims)
-            return self.answer_problem(problem, gpu, request.query)
+            return self.answer_problem(request.problem_of(), gpu, request.query)
         kernel = self.context.kernel(request.kernel)
-        return self.answer_kernel(kernel, problem_of(kernel, request), gpu, request.query)
+        return self.answer_kernel(kernel, request.problem_of(kernel), gpu, request.query)
 
     def answer_calls(self, request: Request) -> list[Recommendation]:
         """The answers of `answer` for every call of a user's function that was analyzed for the GPU."""
         gpu = find_gpu(request.gpu)
-        calls = [(kernel, problem_of(kernel, request)) for kernel in self.context.calls(request.kernel or "")]
+        calls = [(kernel, request.problem_of(kernel)) for kernel in self.context.calls(request.kernel or "")]
         analyzed = [(k, problem) for k, problem in calls if self.context.find_profiles(k, problem, gpu)]
         if not analyzed:
             return [self.answer(request)]  # which says why there is none
         return [self.answer_kernel(kernel, problem, gpu, request.query) for kernel, problem in analyzed]
+
+    def answer_problem(self, problem: Problem, gpu: GPU, query: Query) -> Recommendation:
+        """The choices for a problem of an op on a GPU; the latest answers are cached while no database changes."""
+        if query.inputs != self.context.inputs:
+            return self.for_inputs(query.inputs).answer_problem(problem, gpu, query)
+        self._forget_if_changed()
+        key = problem, gpu.name, query
+        return _cached(self._answers, key, _CACHED_ANSWERS, lambda: self._new_answer(problem, gpu, query))
+
+    def _new_answer(self, problem: Problem, gpu: GPU, query: Query) -> Recommendation:
+        return recommendation(self.candidates(problem, gpu, op_points(gpu, query)), query, self.context.models)
 
     def answer_kernel(self, kernel: Kernel, problem: Problem, gpu: GPU, query: Query) -> Recommendation:
         """The choices of one kernel: at the power limit asked for, else over a range of them.
@@ -114,14 +118,38 @@ class Recommender:
         if query.inputs != self.context.inputs:
             return self.for_inputs(query.inputs).answer_kernel(kernel, problem, gpu, query)
         candidates = self.kernel_candidates(kernel, problem, gpu, query)
-        return kernel_recommendation(candidates, query, self.context.models.warnings())
+        return kernel_recommendation(candidates, query, self.context.models)
 
     def kernel_candidates(self, kernel: Kernel, problem: Problem, gpu: GPU, query: Query) -> CandidateSet:
         """All configs of one kernel at the operating points of a query; the set may be empty."""
-        table = self.context.kernel_table(kernel, problem, gpu)
-        evidence = self.context.evidence(problem, gpu, [kernel])
+        tables, evidence = self.context.tables_and_evidence(problem, gpu, kernel)
         points = kernel_points(gpu, query, evidence, kernel)
-        return candidate_set([table], problem, points, evidence, self.context.models, whole_space=True)
+        return candidate_set(tables, problem, points, evidence, self.context.models, whole_space=True)
+
+    def candidates(self, problem: Problem, gpu: GPU, points: tuple[OperatingPoint, ...]) -> CandidateSet:
+        """The candidates of a problem of an op at these operating points; the latest are cached, as answers are.
+
+        Raises:
+            KernrecError: nothing can run the problem.
+        """
+        self._forget_if_changed()
+        key = problem, gpu.name, points
+        return _cached(self._sets, key, _CACHED_SETS, lambda: self._candidates(problem, gpu, points))
+
+    def _candidates(self, problem: Problem, gpu: GPU, points: tuple[OperatingPoint, ...]) -> CandidateSet:
+        """The candidates of a problem with their costs, whatever a query wants of them.
+
+        A sweep is also over the power limits that the kernels were measured at.
+        """
+        tables, evidence = self.context.tables_and_evidence(problem, gpu)
+        if len(points) > 1 and (measured := measured_limits(gpu, evidence, [table.kernel for table in tables])):
+            points = tuple(
+                dict.fromkeys([*points, *(OperatingPoint(limit) for limit in measured if limit != gpu.tdp_w)])
+            )
+        candidates = candidate_set(tables, problem, points, evidence, self.context.models)
+        if not candidates.kernels:
+            raise no_kernel_runs(candidates)
+        return candidates
 
     def regrets(self, answer: Recommendation) -> "tuple[Regret, ...]":
         """How much each objective of an answer is expected to lose by its present choice; of a front, both ends."""
@@ -130,40 +158,19 @@ class Recommender:
         if answer.inputs != self.context.inputs:
             return self.for_inputs(answer.inputs).regrets(answer)
         problem, gpu, about = answer.problem, answer.gpu, answer.about_kernel
-        tables = (
-            (self.context.kernel_table(about.kernel, problem, gpu),) if about else self.context.tables(problem, gpu)
-        )
-        evidence = self.context.evidence(problem, gpu, [table.kernel for table in tables])
+        tables, evidence = self.context.tables_and_evidence(problem, gpu, about.kernel if about else None)
         candidates = None
         if evidence == Evidence() and not about:
-            candidates = self._kept_at(problem, gpu, answer.point)
+            candidates = self._cached_at(problem, gpu, answer.point)
         if candidates is None:
             whole_space = bool(evidence.measured or about)
             candidates = candidate_set(tables, problem, [answer.point], Evidence(), self.context.models, whole_space)
         return answer_regrets(candidates, evidence, answer.objective)
 
-    def answer_problem(self, problem: Problem, gpu: GPU, query: Query) -> Recommendation:
-        """The choices for a problem of an op on a GPU; the latest answers are kept while no database changes."""
-        if query.inputs != self.context.inputs:
-            return self.for_inputs(query.inputs).answer_problem(problem, gpu, query)
-        self._forget_if_changed()
-        return _kept(self._answers, (problem, gpu.name, query), _KEPT_ANSWERS, lambda: self._new(problem, gpu, query))
-
-    def candidates(self, problem: Problem, gpu: GPU, points: tuple[OperatingPoint, ...]) -> CandidateSet:
-        """The candidates of a problem of an op at these operating points; the latest are kept, as answers are.
-
-        Raises:
-            KernrecError: nothing can run the problem.
-        """
-        self._forget_if_changed()
-        return _kept(
-            self._sets, (problem, gpu.name, points), _KEPT_SETS, lambda: self._candidates(problem, gpu, points)
-        )
-
-    def _kept_at(self, problem: Problem, gpu: GPU, point: OperatingPoint) -> CandidateSet | None:
-        """A kept candidate set whose first operating point is this one, at that point alone."""
-        for (known, name, points), candidates in self._sets.items():
-            if (known, name, points[0]) == (problem, gpu.name, point):
+    def _cached_at(self, problem: Problem, gpu: GPU, point: OperatingPoint) -> CandidateSet | None:
+        """A cached candidate set whose first operating point is this one, at that point alone."""
+        for (of_problem, name, points), candidates in self._sets.items():
+            if (of_problem, name, points[0]) == (problem, gpu.name, point):
                 return candidates.at(0)
         return None
 
@@ -173,121 +180,12 @@ class Recommender:
             self._answers.clear()
             self._sets.clear()
 
-    def _new(self, problem: Problem, gpu: GPU, query: Query) -> Recommendation:
-        candidates = self.candidates(problem, gpu, op_points(gpu, query))
-        # Libraries were recorded with random inputs. The model's warnings are among the notes.
-        vendor_model = self.context.models.vendor_model(problem.op) if query.inputs == RANDOM else None
-        picked = select(candidates, query)
-        choices = build_choices(candidates, picked, query.objective)
-        return Recommendation(
-            problem=problem,
-            gpu=gpu,
-            objective=query.objective,
-            point=query.point,
-            choices=choices,
-            candidates=candidates.runnable,
-            notes=(*self.context.models.warnings(), *of_inputs(query.inputs), *notes(candidates, choices)),
-            inputs=query.inputs,
-            calibration=self.context.models.calibration(gpu),
-            models=tuple(kernel.scope for kernel in candidates.kernels if kernel.scope),
-            saving=saving_of(candidates, picked[0], query),
-            foreign=foreign_rows(candidates, query),
-            vendor_model=vendor_model,
-        )
 
-    def _candidates(self, problem: Problem, gpu: GPU, points: tuple[OperatingPoint, ...]) -> CandidateSet:
-        """The candidates of a problem with their costs, whatever a query wants of them.
-
-        A sweep is also over the power limits that the kernels were measured at.
-        """
-        tables = self.context.tables(problem, gpu)
-        kernels = [table.kernel for table in tables]
-        evidence = self.context.evidence(problem, gpu, kernels)
-        if len(points) > 1 and (measured := measured_limits(gpu, evidence, kernels)):
-            points = tuple(
-                dict.fromkeys([*points, *(OperatingPoint(limit) for limit in measured if limit != gpu.tdp_w)])
-            )
-        candidates = candidate_set(tables, problem, points, evidence, self.context.models)
-        if not candidates.kernels:
-            raise no_kernel_runs(candidates)
-        return candidates
-
-
-def problem_of(kernel: Kernel, request: Request) -> Problem:
-    """The problem that a request about a kernel names."""
-    dtype, layout = request.dtype or kernel.dtypes[0], request.layout or kernel.layouts[0]
-    return kernel.definition.problem(dtype, layout, **request.dims)
-
-
-def kernel_recommendation(candidates: CandidateSet, query: Query, warnings: tuple[str, ...] = ()) -> Recommendation:
-    """The answer about one kernel from its candidates.
-
-    Args:
-        candidates: a set of one kernel at the points of `kernel_points`; it may be empty.
-        query: objective, and the power limit that choices have to have.
-        warnings: what is wrong with models, for the notes.
-
-    Raises:
-        KernrecError: no config can run the problem.
-    """
-    (considered,) = candidates.considered
-    if not candidates.kernels:
-        raise none_runs(considered)
-    # The default limit is what choices are compared at; where a limit is asked for it need not be among them.
-    first = 0 if query.power_limit_w is None else candidates.points.index(OperatingPoint(query.power_limit_w))
-    picked = select(candidates, query, first)
-    choices = build_choices(candidates, picked, query.objective)
-    kernel = candidates.kernels[0]
-    return Recommendation(
-        problem=candidates.problem,
-        gpu=candidates.gpu,
-        objective=query.objective,
-        point=candidates.points[0],
-        choices=choices,
-        candidates=candidates.runnable,
-        notes=(*warnings, *of_inputs(query.inputs), *notes(candidates, choices), *of_kernel(considered, choices[0])),
-        inputs=query.inputs,
-        calibration=kernel.table.calibration,
-        models=(kernel.scope,) if kernel.scope else (),
-        saving=saving_of(candidates, picked[0], query),
-        about_kernel=KernelAnswer(
-            kernel=kernel.table.kernel,
-            heuristic=build_choice(candidates, 0, kernel.heuristic),
-            sampled_blocks=sampled_blocks(considered),
-        ),
-    )
-
-
-def no_kernel_runs(candidates: CandidateSet) -> KernrecError:
-    """Why no config of any kernel of an op can run a problem."""
-    problem, gpu = candidates.problem, candidates.gpu
-    failed = sum(len(considered.measured[0].failed) for considered in candidates.considered)
-    kernels = [considered.table.kernel for considered in candidates.considered]
-    reason = f" ({failed} failed when they were measured)" if failed else why_not(kernels, problem, gpu)
-    return KernrecError(f"no config of any kernel can run {problem.key} on {gpu.name}{reason}")
-
-
-def none_runs(considered: RunnableConfigs) -> KernrecError:
-    """Why no config of a kernel can run a problem."""
-    table, problem = considered.table, considered.on_problem.problem
-    kernel, gpu = table.kernel, table.gpu
-    if failed := len(considered.measured[0].failed):
-        reason = f"{failed} failed when they were measured"
-    elif not len(considered.on_problem.rows):
-        reason = f"it needs {refusing_constraint(kernel, problem, gpu) or 'another shape'!r}"
-    else:
-        reason = (
-            f"of {len(considered.on_problem.rows)} configs that keep its constraints none is profiled, fits an SM and"
-            " (in the library) does not spill"
-        )
-    return KernrecError(f"no config of {kernel.name} can run {problem.key} on {gpu.name}: {reason}")
-
-
-def _kept(cache: OrderedDict[_Key, _Value], key: _Key, most: int, make: Callable[[], _Value]) -> _Value:
-    """The value cached under a key, made where there is none; the `most` that were used last are kept."""
-    if (known := cache.get(key)) is not None:
+def _cached(cache: OrderedDict[_Key, _Value], key: _Key, most: int, make: Callable[[], _Value]) -> _Value:
+    """The value cached under a key, made where there is none; the `most` that were used last stay."""
+    if (value := cache.get(key)) is not None:
         cache.move_to_end(key)
-        return known
+        return value
     made = cache[key] = make()
     if len(cache) > most:
         cache.popitem(last=False)

@@ -1,28 +1,31 @@
-"""What is asked of the recommender: `Request` names the problem and the GPU, `Query` says which configs are wanted."""
+"""The question: `Request` names the problem and the GPU, `Query` says which configs are wanted."""
 
 from collections.abc import Mapping
 from dataclasses import field
 from enum import StrEnum
 from numbers import Real
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from kernrec.errors import UsageError, unknown
 from kernrec.model.prior.power import INPUTS, RANDOM
+from kernrec.op import Problem, find_op
 from kernrec.op.shape import parse_shape
 from kernrec.recommender.estimate.operating_point import OperatingPoint
 from kernrec.util.light_dataclass import dataclass
 
+if TYPE_CHECKING:
+    from kernrec.kernel import Kernel
+
 
 class Objective(StrEnum):
-    """What a choice is judged by."""
+    """The criterion for choices; `pareto` is the front of latency and energy, `edp` energy x latency."""
 
     PARETO = "pareto"
-    """The front of latency and energy."""
     LATENCY = "latency"
     ENERGY = "energy"
     EDP = "edp"
-    """Energy-delay product: energy x latency."""
 
     @property
     def quantities(self) -> tuple[str, ...]:
@@ -30,7 +33,7 @@ class Objective(StrEnum):
         return (self.value,) if self in (Objective.LATENCY, Objective.ENERGY) else ("latency", "energy")
 
     def value_of(self, latency_s: np.ndarray, energy_j: np.ndarray) -> np.ndarray:
-        """What the objective minimizes, elementwise; a Pareto front has no single value (`UsageError`)."""
+        """The value to minimize, elementwise; a Pareto front has no single one (`UsageError`)."""
         if self is Objective.PARETO:
             raise unknown("objective", self.value, SCALAR_OBJECTIVES)
         if self is Objective.LATENCY:
@@ -67,7 +70,7 @@ class Query:
     clocks: bool = False
     """Whether locked core clocks are tried, too."""
     inputs: str = RANDOM
-    """What the kernel computes on, one of `INPUTS`: power depends on it, and with it the clock under a limit."""
+    """The kernel's input data, one of `INPUTS`: power depends on it, and with it the clock under a limit."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "objective", objective_named(self.objective))
@@ -110,7 +113,7 @@ class Request:
     shape: str | Mapping[str, int] = field(default_factory=dict)
     """Dimensions, as text (`m=1,n=2,k=3`) or by name; what is left out has the op's or the spec's default."""
     dtype: str | None = None
-    """Data type; the first one of the op or kernel by default."""
+    """Data type; as the layout, the first one of the op or kernel by default."""
     layout: str | None = None
     query: Query = field(default_factory=Query)
 
@@ -122,3 +125,10 @@ class Request:
     def dims(self) -> Mapping[str, int]:
         """The dimensions by name."""
         return parse_shape(self.shape) if isinstance(self.shape, str) else self.shape
+
+    def problem_of(self, kernel: "Kernel | None" = None) -> Problem:
+        """The problem of the request's op, or of the kernel that it is about."""
+        if kernel is None:
+            return find_op(self.op or "").problem(self.dtype, self.layout, **self.dims)
+        dtype, layout = self.dtype or kernel.dtypes[0], self.layout or kernel.layouts[0]
+        return kernel.definition.problem(dtype, layout, **self.dims)

@@ -1,4 +1,4 @@
-"""What a recommendation is made of: choices with their costs, how sure they are, and what they are compared with."""
+"""A recommendation and its parts: choices with their costs, how sure these are, and comparisons."""
 
 from collections.abc import Mapping
 from dataclasses import field
@@ -12,7 +12,6 @@ from kernrec.op import Problem
 from kernrec.recommender.estimate.costs import Source
 from kernrec.recommender.estimate.operating_point import OperatingPoint
 from kernrec.recommender.request import Objective
-from kernrec.recommender.ties import Place
 from kernrec.util.light_dataclass import dataclass
 
 if TYPE_CHECKING:
@@ -23,6 +22,24 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
+class Place:
+    """The rank of a choice among the others.
+
+    number: from 1; equal for choices that cannot be told apart. exact: measured in all that the objective counts.
+    ambiguous: its intervals overlap those of the choice before or after it (a tied choice: of those it is tied with).
+    """
+
+    number: int
+    exact: bool
+    ambiguous: bool
+
+    def __str__(self) -> str:
+        if not self.exact:
+            return f"~{self.number}"
+        return f"{self.number}=" if self.ambiguous else str(self.number)
+
+
+@dataclass(frozen=True)
 class Estimate:
     """One quantity with its 90 % interval, in SI units."""
 
@@ -30,7 +47,10 @@ class Estimate:
     low: float
     high: float
     source: Source
-    """Where the value comes from: `measured`, `learned` or `prior`."""
+
+    def as_dict(self, quantity: str, unit: str) -> dict[str, float | list[float]]:
+        """The value and its interval under keys such as `latency_s` and `latency_interval_s`."""
+        return {f"{quantity}_{unit}": self.value, f"{quantity}_interval_{unit}": [self.low, self.high]}
 
 
 @dataclass(frozen=True)
@@ -45,7 +65,7 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Saving:
-    """What the first choice's config saves at another operating point, at no loss of time."""
+    """The saving of the first choice's config at another operating point, at no loss of time."""
 
     point: OperatingPoint
     power_limit_w: float
@@ -70,7 +90,6 @@ class MeasuredOn:
     """When and where a config was measured."""
 
     sessions: int
-    """In how many sessions."""
     measured_at: str
     """The latest time, UTC, ISO 8601."""
     device: str | None
@@ -145,18 +164,11 @@ class Choice:
             "power_limit_w": self.power_limit_w,
             "locked_clock_hz": self.point.clock_hz,
             "launches": [
-                {
-                    "entry": launch.entry,
-                    "grid": list(launch.grid),
-                    "block": list(launch.block),
-                    "shared_bytes": launch.shared_bytes,
-                }
-                for launch in self.launches
+                {"entry": x.entry, "grid": list(x.grid), "block": list(x.block), "shared_bytes": x.shared_bytes}
+                for x in self.launches
             ],
-            "latency_s": self.latency_s.value,
-            "latency_interval_s": [self.latency_s.low, self.latency_s.high],
-            "energy_j": self.energy_j.value,
-            "energy_interval_j": [self.energy_j.low, self.energy_j.high],
+            **self.latency_s.as_dict("latency", "s"),
+            **self.energy_j.as_dict("energy", "j"),
             "power_w": self.power_w,
             "clock_hz": self.clock_hz,
             "source": self.source,
@@ -175,7 +187,7 @@ class Choice:
 
 @dataclass(frozen=True)
 class Foreign:
-    """What was measured of a kernel that is not in the library: it can be compared with, but not emitted."""
+    """A measured config of a kernel that is not in the library: it can be compared with, but not emitted."""
 
     kernel: str
     config: Mapping[str, int]
@@ -201,16 +213,14 @@ class Foreign:
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values for JSON; keys carry their unit."""
-        latency, energy = self.latency_s, self.energy_j
+        energy = self.energy_j
         return {
             "kernel": self.kernel,
             "config": dict(self.config),
             "power_limit_w": self.point.power_limit_w,
             "locked_clock_hz": self.point.clock_hz,
-            "latency_s": latency.value,
-            "latency_interval_s": [latency.low, latency.high],
-            "energy_j": None if energy is None else energy.value,
-            "energy_interval_j": None if energy is None else [energy.low, energy.high],
+            **self.latency_s.as_dict("latency", "s"),
+            **(energy.as_dict("energy", "j") if energy else {"energy_j": None, "energy_interval_j": None}),
             "source": self.source,
             "measured_by": self.measured_by,
             "sessions": self.measurement.sessions,
@@ -221,11 +231,11 @@ class Foreign:
 
 @dataclass(frozen=True)
 class KernelAnswer:
-    """What an answer about one kernel says beside its choices."""
+    """The part that only an answer about one kernel has."""
 
     kernel: Kernel
     heuristic: Choice
-    """What the occupancy heuristic picks, at the default power limit."""
+    """The pick of the occupancy heuristic, at the default power limit."""
     sampled_blocks: tuple[int, int]
     """How many blocks of the first launch were emulated, least and most over the configs; 0 where profiles hold on all
     blocks."""
@@ -245,9 +255,9 @@ class Recommendation:
     candidates: int
     """How many configs can run."""
     notes: tuple[str, ...]
-    """What the reader has to know, one line each."""
+    """Lines that the reader has to know."""
     inputs: str = RANDOM
-    """What the kernel is taken to compute on: random numbers or zeros."""
+    """The input data that the kernel is taken to compute on, `random` or `zeros`."""
     calibration: "Calibration | None" = None
     """The fitted coefficients of the prior; None for the data sheet's."""
     models: "tuple[ModelScope, ...]" = ()
@@ -255,10 +265,9 @@ class Recommendation:
     about_kernel: KernelAnswer | None = None
     """Of a request about one kernel."""
     saving: Saving | None = None
-    """What the first choice's config saves at another power limit or clock; None where it is little, or one was asked
-    for."""
+    """None where it is little, or a power limit or clock was asked for."""
     foreign: tuple[Foreign, ...] = ()
-    """What was measured of kernels that are not in the library, the best by the objective first."""
+    """The best by the objective first."""
     vendor_model: "VendorModel | None" = field(default=None, repr=False, compare=False)
     """The model of the op's vendor library; None where there is none."""
 
@@ -269,8 +278,7 @@ class Recommendation:
 
     @cached_property
     def vendor_library(self) -> "VendorEstimate | None":
-        """What a call of the vendor library takes and draws; None for an op, data type, layout or case of which nobody
-        recorded it. It is computed when it is first read."""
+        """The cost of a call of the vendor library, computed when it is first read; None where nobody recorded it."""
         if self.vendor_model is None:
             return None
         from kernrec.recommender.vendor_library import vendor_estimate

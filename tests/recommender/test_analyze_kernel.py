@@ -18,6 +18,7 @@ from kernrec.kernel import Kernel, Space, find_kernel, load_kernel
 from kernrec.measure.collect import CollectRequest, collect
 from kernrec.recommender import Objective, Query, Recommendation, Recommender, Request
 from kernrec.recommender.analyze_kernel import ProfilingOptions, analyze, check_tunables_used
+from kernrec.recommender.answer import kernel_recommendation
 from kernrec.recommender.candidate_set import CandidateSet, candidate_set
 from kernrec.recommender.context import Context
 from kernrec.recommender.estimate.operating_point import DEFAULT_POINT
@@ -26,7 +27,6 @@ from kernrec.recommender.explain.breakdown import explain
 from kernrec.recommender.explain.pick_config import explainable, pick_config, point_number
 from kernrec.recommender.explain.what_if import difference, what_if
 from kernrec.recommender.notes import of_measurements
-from kernrec.recommender.recommender import kernel_recommendation
 from kernrec.recommender.sweep import power_limits
 from kernrec.store import Database, Evidence
 from kernrec.store.measurement import Measurement
@@ -114,14 +114,14 @@ def database(folder: Path, kernel: Kernel) -> Path:
         None,
         ProfilingOptions(progress=lambda *done: seen.append(done)),
     )
-    assert (whole.profiled, whole.known, whole.failures) == (8, 0, ())
+    assert (whole.profiled, whole.cached, whole.failures) == (8, 0, ())
     assert seen[-1] == (8, 8)
     return path
 
 
 def test_a_second_analysis_has_nothing_left_to_do(kernel: Kernel, database: Path) -> None:
     again = analyze(kernel, kernel.definition.problem(), GPU, database)
-    assert (again.profiled, again.known) == (0, 8)
+    assert (again.profiled, again.cached) == (0, 8)
 
 
 def test_what_was_pulled_answers_an_analysis_with_the_users_own_database_and_no_other(
@@ -175,8 +175,8 @@ def test_an_interrupted_analysis_goes_on_where_it_stopped(kernel: Kernel, tmp_pa
     with pytest.raises(KeyboardInterrupt):
         analyze(kernel, kernel.definition.problem(), GPU, path, None, ProfilingOptions(progress=stop))
     whole = analyze(kernel, kernel.definition.problem(), GPU, path)
-    assert whole.known >= 3
-    assert whole.known + whole.profiled == 8
+    assert whole.cached >= 3
+    assert whole.cached + whole.profiled == 8
 
 
 REFUSED = """

@@ -1,12 +1,14 @@
-"""A choice says what its candidate costs, and what it is compared with."""
+"""Choices with the costs of their candidates, their comparisons, and places that admit what cannot be told apart."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from kernrec.gpu import find_gpu
 from kernrec.op import find_op
 from kernrec.recommender import Objective, Recommender
 from kernrec.recommender.candidate_set import CandidateSet, candidate_set
-from kernrec.recommender.choices import build_choice, build_choices
+from kernrec.recommender.choices import build_choice, build_choices, places
 from kernrec.recommender.estimate.operating_point import DEFAULT_POINT, OperatingPoint
 from kernrec.store import Evidence
 
@@ -39,3 +41,40 @@ def test_predictions_have_an_approximate_place(candidates: CandidateSet) -> None
     choices = build_choices(candidates, [(0, position) for position in order], Objective.LATENCY)
     assert [str(choice.place) for choice in choices] == ["~1", "~2", "~3"]
     assert choices[0].latency_s.low < choices[0].latency_s.value < choices[0].latency_s.high
+
+
+drawn_choices = st.lists(st.tuples(st.floats(1, 2), st.floats(0, 0.3), st.booleans()), max_size=12)
+
+
+def shown(*drawn: tuple[float, float, bool]) -> list[str]:
+    return [str(place) for place in places([[(low, high)] for low, high, _ in drawn], [exact for *_, exact in drawn])]
+
+
+def test_a_tie_is_with_the_best_of_it_not_with_a_neighbor() -> None:
+    assert shown((1.0, 1.2, True), (1.1, 1.3, True), (1.25, 1.4, True), (2.0, 3.0, True)) == ["1=", "1=", "3", "4"]
+
+
+def test_a_prediction_between_does_not_break_a_tie() -> None:
+    assert shown((1.0, 1.2, True), (0.5, 2.0, False), (1.1, 1.3, True)) == ["1=", "~2", "1="]
+
+
+def test_two_costs_must_both_overlap() -> None:
+    ranks = places([[(1, 2), (5, 6)], [(1, 2), (3, 4)]], [True, True])
+    assert [place.number for place in ranks] == [1, 2]
+
+
+@given(drawn_choices)
+def test_places_begin_at_one_and_never_fall_among_the_exact(drawn: list[tuple[float, float, bool]]) -> None:
+    ordered = sorted(drawn)
+    intervals = [[(value - width, value + width)] for value, width, _ in ordered]
+    ranks = places(intervals, [exact for *_, exact in ordered])
+    numbers = [place.number for place in ranks]
+    assert not numbers or numbers[0] == 1
+    exact = [place.number for place in ranks if place.exact]
+    assert exact == sorted(exact)
+    for number, place in enumerate(ranks, start=1):
+        assert place.number <= number
+        assert place.exact or place.number == number
+        if place.number < number:
+            assert place.ambiguous
+            assert ranks[place.number - 1].ambiguous

@@ -8,7 +8,7 @@ from kernrec.errors import KernrecError, UsageError
 from kernrec.gpu import find_gpu
 from kernrec.op import find_op
 from kernrec.op.workload import Layer, Workload, workload
-from kernrec.recommender import Query, Recommender
+from kernrec.recommender import Objective, Query, Recommender
 from kernrec.recommender.bill import Tariff, bills
 from kernrec.recommender.compare_gpus import CardPrice, Work, compare_gpus, find_gpus
 from kernrec.recommender.network import (
@@ -170,3 +170,22 @@ def test_shapes_become_a_network_with_a_layer_for_each() -> None:
     network = shapes_as_network("mm", ["m=8,n=8,k=8", "m=16,n=8,k=8"], "f16", "nt")
     assert [layer.name for layer in network.layers] == ["m=8,n=8,k=8", "m=16,n=8,k=8"]
     assert network.ops == ("matmul",)
+
+
+def test_a_layer_counts_for_the_whole_as_much_as_it_costs() -> None:
+    recommender = Recommender([])
+    shapes = shapes_as_network("matmul", ["m=64,n=64,k=64", "m=4096,n=4096,k=4096"], "f16")
+    answer = answer_network(recommender, "l4", NetworkRequest(shapes), Query(Objective.LATENCY))
+    document = answer.as_dict_with_regrets(recommender)
+    small, large = (layer["regret"]["latency"] for layer in document["layers"])
+    whole = document["regret"]["latency"]["expected"]
+    costs = [regret["contenders"][0]["cost"] for regret in (small, large)]
+    assert whole == pytest.approx((small["expected"] * costs[0] + large["expected"] * costs[1]) / sum(costs))
+    assert abs(whole - large["expected"]) < abs(whole - small["expected"])
+
+
+@pytest.mark.parametrize(("gpu", "dtype"), [("a100", "f16"), ("t4", "f32")])
+def test_the_regret_of_an_answer_is_the_same_with_cached_candidates_and_with_new_ones(gpu: str, dtype: str) -> None:
+    recommender = Recommender([])
+    answer = recommender.recommend("matmul", gpu, "m=4096,n=512,k=768", dtype)
+    assert recommender.regrets(answer) == Recommender([]).regrets(answer)

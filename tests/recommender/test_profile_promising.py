@@ -110,7 +110,7 @@ def test_a_large_space_is_profiled_in_part_with_the_whole_spaces_answer(
     assert whole.recommendation.choices[0].config == part.recommendation.choices[0].config
 
     again = analyze(kernel, problem, GPU, tmp_path / "part.duckdb", query, ProfilingOptions(profiles=Profiles()))
-    assert again.known == part.profiled
+    assert again.cached == part.profiled
     assert again.recommendation.choices[0].config == part.recommendation.choices[0].config
 
 

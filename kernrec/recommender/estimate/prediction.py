@@ -14,8 +14,7 @@ from kernrec.model.prior.launch_time import LAUNCH_S, START_S, LaunchTime, Launc
 from kernrec.op import Problem
 from kernrec.op.dtype import ELEMENT_BYTES
 from kernrec.recommender.estimate.operating_point import DEFAULT_POINT, OperatingPoint
-from kernrec.recommender.estimate.static_table import Array, StaticTable
-from kernrec.recommender.estimate.tables import Tables
+from kernrec.recommender.estimate.static_table import Array, StaticTable, Tables
 from kernrec.util.light_dataclass import dataclass
 
 _Columns = Mapping[str, Array | float]
@@ -40,14 +39,6 @@ class Prediction:
     def limited(self, point: OperatingPoint = DEFAULT_POINT) -> LimitedCosts:
         """Latency, power and energy at an operating point."""
         return self.table.power.apply_power_limit(self.nominal, point.power_limit_w, point.clock_hz)
-
-    def limited_at(self, points: Sequence[OperatingPoint], where: Array | None = None) -> LimitedCosts:
-        """Latency, power and energy of the candidates at positions `where` (None: all), (points, len(where))."""
-        nominal = self.nominal
-        if where is not None:
-            parts = (nominal.core_s, nominal.dram_s, nominal.fixed_s, nominal.core_j, nominal.dram_j)
-            nominal = NominalCosts(*(np.take(part, where) for part in parts))
-        return self.table.power.apply_power_limits(nominal, [(point.power_limit_w, point.clock_hz) for point in points])
 
     def at(self, position: int) -> NominalCosts:
         """The costs of one candidate before any power limit."""
@@ -80,9 +71,9 @@ class Predictions:
     starts: tuple[int, ...]
     """Where the configs of each kernel begin, and C."""
 
-    def limited_at(self, points: Sequence[OperatingPoint], where: Array | None = None) -> LimitedCosts:
-        """Latency, power and energy of the configs at positions `where` (None: all), (points, len(where))."""
-        nominal = self.nominal if where is None else self.nominal.take(where, axis=1)
+    def limited_at(self, points: Sequence[OperatingPoint], positions: Array | None = None) -> LimitedCosts:
+        """Latency, power and energy of the configs at these positions (None: all), (points, positions)."""
+        nominal = self.nominal if positions is None else self.nominal.take(positions, axis=1)
         power = self.kernels[0].table.power
         return power.limit_launches(nominal, [(point.power_limit_w, point.clock_hz) for point in points])
 
@@ -98,9 +89,7 @@ def predict_all(tables: Tables, parts: Sequence[tuple[int, ProblemSpace, Array]]
     A pass over arrays costs more by its calls than by their length, so the launches of all kernels are laid side by
     side.
 
-    Args:
-        tables: of the kernels, on one GPU.
-        parts: for each kernel its number in `tables`, its space on the problem, and rows of it, ascending.
+    parts: for each kernel its number in `tables`, its space on the problem, and rows of it, ascending.
     """
     nominal, times, launches = nominal_costs(tables, parts)
     starts = list(accumulate([len(rows) for _, _, rows in parts], initial=0))
@@ -199,7 +188,7 @@ def _finishing(table: StaticTable, problem: Problem) -> tuple[float, float, floa
 def _work(
     table: StaticTable, index: int, rows: Array, on_problem: OnProblems, tensor_bytes: _Columns, column: int
 ) -> LaunchWork:
-    """What one launch of these rows does on a problem; column: where its variants begin in the demand."""
+    """The work of one launch of these rows on a problem; column: where its variants begin in the demand."""
     spec, launch, geometry = table.kernel.launches[index], table.launches[index], table.geometry(on_problem, index)
     count = len(rows)
 

@@ -1,7 +1,7 @@
 """The static table: the configs of one kernel on one GPU, joined with their static profiles.
 
-Everything that does not depend on the problem is computed once, here. What a problem adds is in `shortlist` (which
-configs are worth a full estimate) and `prediction` (their time and energy).
+Everything that does not depend on the problem is computed once, here. `shortlist` (configs worth a full estimate) and
+`prediction` (their time and energy) add what a problem decides.
 """
 
 from collections.abc import Mapping
@@ -29,7 +29,7 @@ Array = np.ndarray
 
 @dataclass(frozen=True)
 class LaunchTable:
-    """One launch of every config of a space: its profiles, and what they ask of the GPU."""
+    """One launch of every config of a space: its profiles, and their demand of the GPU."""
 
     demand: Demand
     """By row of the profile table."""
@@ -38,7 +38,7 @@ class LaunchTable:
     profiles: ProfileTable
     """Of a kernel profiled by a sample of blocks: without the sectors that L1 answers."""
     sample: SampledLaunch | None
-    """Of a kernel profiled by a sample of blocks: what its spec does not declare."""
+    """Only of a kernel profiled by a sample of blocks."""
     reads: Mapping[str, frozenset[str]]
     """Tensor -> the axes of the walk that select its tiles."""
     writes: Mapping[str, frozenset[str]]
@@ -132,9 +132,7 @@ class StaticTable:
         """The table of a kernel for the dtype and layout of a problem.
 
         Args:
-            kernel: the kernel.
             problem: any problem of the dtype and layout; of a kernel profiled by a sample of blocks the very problem.
-            gpu: the GPU.
             profiles: static profiles by launch index.
             calibration: coefficients of the prior that were fitted to measurements; None for the data sheet's.
             inputs: one of `kernrec.model.prior.power.INPUTS`.
@@ -222,26 +220,25 @@ class StaticTable:
     def runnable(self, on_problem: ProblemSpace, measured: Array | None = None) -> Array:
         """Row numbers of the configs that can run a problem and whose every launch is profiled, ascending.
 
-        Args:
-            on_problem: the space on the problem.
-            measured: rows known to run; they count even where their code spills.
+        measured: rows that ran; they count even where their code spills.
         """
         geometry = self.geometry(on_problem, 0)
         if measured is not None and len(measured):
             usable = self.usable.copy()
             usable[measured] = True
-            can = on_problem.valid & usable & (geometry.resident > 0)
+            can = usable & (geometry.resident > 0)
         else:
-            can = on_problem.valid & (self._fitting if geometry is self._geometries.get(0) else self._fits(geometry))
-        for index, launch in enumerate(self.launches):
-            if launch.incomplete:
-                can &= (launch.variant >= 0) | ~self.geometry(on_problem, index).performed
-        return can.nonzero()[0]
+            can = self._fitting if geometry is self._geometries.get(0) else self._fits(geometry)
+        rows: Array = self._profiled(on_problem, on_problem.valid & can).nonzero()[0]
+        return rows
 
     def profiled_and_fitting(self, problem: Problem) -> Array:
         """Rows whose every launch is profiled and fits, where that is the same on every problem; bool (rows,)."""
         on_problem = self.space.at(problem)
-        can = self._fits(self.geometry(on_problem, 0))
+        return self._profiled(on_problem, self._fits(self.geometry(on_problem, 0)))
+
+    def _profiled(self, on_problem: ProblemSpace, can: Array) -> Array:
+        """The rows of a mask whose every launch is profiled."""
         for index, launch in enumerate(self.launches):
             if launch.incomplete:
                 can = can & ((launch.variant >= 0) | ~self.geometry(on_problem, index).performed)
@@ -263,24 +260,10 @@ class StaticTable:
             return rounds * blocks, rounds
         return on_problem.column(spec.trips[loop], rows), on_problem.column(spec.depth[loop], rows)
 
-    @staticmethod
-    def _prefetch(launch: LaunchTable, declared: Array) -> Array:
-        """Trips whose loads are in flight ahead; of sampled code that copies nothing asynchronously none are."""
-        if launch.sample is None or not declared.any():
-            return declared
-        table = launch.sample.table
-        if "issue.cp_async" not in table.metrics:
-            return np.zeros_like(declared)
-        copies = table.counts[:, table.metrics.index("issue.cp_async"), 0]
-        return np.where(copies.take(launch.variant) > 0.0, declared, 0.0)
-
     def launch_shape(self, on_problem: ProblemSpace, rows: Array) -> tuple[Array, ...]:
         """(threads, blocks, resident blocks, registers, shared bytes) of these rows' first launch; arrays (C,)."""
-        spec, launch, resident = (
-            self.kernel.launches[0],
-            self.launches[0],
-            self.geometry(on_problem, 0).resident.take(rows),
-        )
+        spec, launch = self.kernel.launches[0], self.launches[0]
+        resident = self.geometry(on_problem, 0).resident.take(rows)
         threads, blocks, dynamic = (
             on_problem.column(e, rows) + np.zeros(len(rows)) for e in (spec.threads, spec.blocks, spec.shared)
         )
@@ -293,7 +276,7 @@ class StaticTable:
         return [index for index in range(len(self.launches)) if self.geometry(on_problem, index).performed[row]]
 
     def counts(self, on_problem: ProblemSpace, index: int, row: int, requested: bool = False) -> dict[str, float]:
-        """What launch number `index` of one config does on the problem, in total, by metric of its profile.
+        """The events of launch number `index` of one config on the problem, in total, by metric of its profile.
 
         Of a kernel profiled by a sample of blocks, sectors that L1 answers are counted only where `requested` is set.
         """
@@ -333,15 +316,14 @@ class StaticTable:
         return int(rows[score.argmax()])
 
     def geometry(self, on_problem: OnProblems, index: int) -> LaunchGeometry:
-        """The geometry of a launch on a problem; kept where it is the same on every problem, as for most kernels."""
-        if known := self._geometries.get(index):
-            return known
+        """The geometry of a launch on a problem; cached where it is the same on every problem, as for most kernels."""
+        if cached := self._geometries.get(index):
+            return cached
+        if isinstance(on_problem, ManyProblems):
+            raise UsageError(f"the launch geometry of {self.kernel.name} depends on the problem")
         spec, launch = self.kernel.launches[index], self.launches[index]
         profiles = launch.profiles
         when = [] if spec.when is None else [spec.when]
-
-        if isinstance(on_problem, ManyProblems):
-            raise UsageError(f"the launch geometry of {self.kernel.name} depends on the problem")
 
         def column(expression: Expression) -> Array:
             return np.broadcast_to(np.asarray(on_problem.column(expression), dtype=np.float64), (len(self.space),))
@@ -360,7 +342,7 @@ class StaticTable:
         geometry = LaunchGeometry(
             performed=np.ones(len(self.space), dtype=bool) if spec.when is None else column(spec.when) != 0,
             warps=warps,
-            prefetch=self._prefetch(launch, column(spec.prefetch)),
+            prefetch=_prefetch(launch, column(spec.prefetch)),
             resident=resident,
             occupancy=held.fraction,
             quick=tuple(
@@ -377,3 +359,28 @@ class StaticTable:
         if all(self.space.fixed(e) for e in (spec.threads, spec.shared, spec.prefetch, *when)):
             self._geometries[index] = geometry
         return geometry
+
+
+def _prefetch(launch: LaunchTable, declared: Array) -> Array:
+    """Trips whose loads are in flight ahead; of sampled code that copies nothing asynchronously none are."""
+    if launch.sample is None or not declared.any():
+        return declared
+    table = launch.sample.table
+    if "issue.cp_async" not in table.metrics:
+        return np.zeros_like(declared)
+    copies = table.counts[:, table.metrics.index("issue.cp_async"), 0]
+    return np.where(copies.take(launch.variant) > 0.0, declared, 0.0)
+
+
+class Tables(tuple[StaticTable, ...]):
+    """The static tables of several kernels on one GPU, side by side, so that one pass over arrays estimates all."""
+
+    @cached_property
+    def demand(self) -> tuple[Demand, list[list[int]]]:
+        """The demands of all launches side by side; for each table and launch, where its variants begin there."""
+        if len(self) == 1:
+            joint, starts = self[0].demand[0], [0]
+        else:
+            joint, starts = side_by_side([table.demand[0] for table in self])
+        columns = [[start + own for own in table.demand[1]] for start, table in zip(starts, self, strict=True)]
+        return joint, columns

@@ -1,17 +1,15 @@
-"""Which config is explained: the kernel of a request, over a range of power limits, and one of its configs."""
+"""The config that is explained: the kernel of a request, over a range of power limits, and one of its configs."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
 
 from kernrec.errors import UsageError, unknown
-from kernrec.gpu import GPU, find_gpu
-from kernrec.op import Problem, find_op
+from kernrec.gpu import find_gpu
 from kernrec.recommender.candidate_set import CandidateSet, candidate_set
 from kernrec.recommender.context import Context
-from kernrec.recommender.estimate.static_table import StaticTable
-from kernrec.recommender.recommender import no_kernel_runs, none_runs, problem_of
+from kernrec.recommender.infeasible import no_kernel_runs, none_runs
 from kernrec.recommender.request import Objective, Request
 from kernrec.recommender.sweep import power_limits, sweep
 
@@ -26,32 +24,21 @@ def explainable(request: Request, context: Context) -> CandidateSet:
         UsageError: a name is unknown, or the objective is a Pareto front.
         KernrecError: nothing can run the problem, or there are no profiles to predict from.
     """
-    gpu = find_gpu(request.gpu)
-    if request.kernel is not None:
-        kernel = context.kernel(request.kernel)
-        problem = problem_of(kernel, request)
-        candidates = _candidates([context.kernel_table(kernel, problem, gpu)], problem, gpu, request, context)
-        if not candidates.kernels:
-            raise none_runs(candidates.considered[0])
-        return candidates
-    problem = find_op(request.op or "").problem(request.dtype, request.layout, **request.dims)
-    candidates = _candidates(context.tables(problem, gpu), problem, gpu, request, context)
-    if not candidates.kernels:
-        raise no_kernel_runs(candidates)
-    point = point_number(candidates, request.query.power_limit_w)
-    value = request.query.objective.value_of(candidates.latency_s[point], candidates.energy_j[point])
-    return candidates.only(candidates.locate(int(value.argmin()))[0])
-
-
-def _candidates(
-    tables: Sequence[StaticTable], problem: Problem, gpu: GPU, request: Request, context: Context
-) -> CandidateSet:
-    """Every config of some kernels, over a range of power limits."""
-    limit_w = request.query.power_limit_w
+    gpu, query = find_gpu(request.gpu), request.query
+    kernel = None if request.kernel is None else context.kernel(request.kernel)
+    problem = request.problem_of(kernel)
+    tables, evidence = context.tables_and_evidence(problem, gpu, kernel)
+    limit_w = query.power_limit_w
     limits = sweep(gpu, [*([] if limit_w is None else [limit_w]), *power_limits(gpu)])
-    points = [replace(point, clock_hz=request.query.clock_hz) for point in limits]
-    evidence = context.evidence(problem, gpu, [table.kernel for table in tables])
-    return candidate_set(tables, problem, points, evidence, context.models, whole_space=True)
+    points = [replace(point, clock_hz=query.clock_hz) for point in limits]
+    candidates = candidate_set(tables, problem, points, evidence, context.models, whole_space=True)
+    if not candidates.kernels:
+        raise no_kernel_runs(candidates) if kernel is None else none_runs(candidates.considered[0])
+    if kernel is not None:
+        return candidates
+    point = point_number(candidates, limit_w)
+    value = query.objective.value_of(candidates.latency_s[point], candidates.energy_j[point])
+    return candidates.only(candidates.locate(int(value.argmin()))[0])
 
 
 def point_number(candidates: CandidateSet, power_limit_w: float | None) -> int:
@@ -67,8 +54,7 @@ def pick_config(candidates: CandidateSet, tunables: Mapping[str, int], objective
     Args:
         candidates: a set of one kernel.
         tunables: values of some tunables.
-        objective: `latency`, `energy` or `edp`.
-        point: number of the operating point.
+        objective: `latency`, `energy` or `edp`, at operating point number `point`.
     """
     (kernel,) = candidates.kernels
     spec, columns, problem = kernel.table.kernel, kernel.table.space.columns, candidates.problem

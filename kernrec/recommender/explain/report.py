@@ -5,19 +5,18 @@ from typing import Any
 
 from kernrec.recommender.candidate_set import CandidateSet
 from kernrec.recommender.context import Context
-from kernrec.recommender.estimate.costs import Source
-from kernrec.recommender.explain.advice import advice
 from kernrec.recommender.explain.breakdown import Explanation, explain
 from kernrec.recommender.explain.pick_config import explainable, pick_config, point_number
-from kernrec.recommender.explain.what_if import Change, difference, what_if
-from kernrec.recommender.notes import of_inputs, of_limits, of_measurements, of_predictions, sources_of
+from kernrec.recommender.explain.what_if import Change, advice, difference, what_if
+from kernrec.recommender.notes import notes as notes_of
+from kernrec.recommender.notes import of_inputs
 from kernrec.recommender.request import Request
 from kernrec.util.light_dataclass import dataclass
 
 
 @dataclass(frozen=True)
 class Report:
-    """What is said of a config."""
+    """The explanation of a config."""
 
     candidates: CandidateSet
     """All configs of its kernel over a range of power limits."""
@@ -32,7 +31,7 @@ class Report:
 
     @property
     def what_to_do(self) -> str:
-        """What to do about the config, a sentence; also where that is nothing."""
+        """The remedy for the config, a sentence; also where there is none."""
         return advice(self.subject, self.changes, self.objective)
 
     @property
@@ -59,8 +58,7 @@ def report(
     """Explains the best config with these tunables.
 
     Args:
-        request: the problem; its query's objective is `latency`, `energy` or `edp`.
-        context: databases and models.
+        request: its query's objective is `latency`, `energy` or `edp`.
         config: values of some tunables.
         against: values of some tunables of the config to compare with; None for no comparison.
         top: how many changes are proposed at most.
@@ -78,11 +76,7 @@ def report(
     if against is not None:
         other = explain(candidates, pick_config(candidates, against, objective, point), point)
     shown = [subject.choice, *([other.choice] if other else [])]
-    sources = sources_of(shown)
-    kernel = candidates.kernels[0]
-    inputs = of_inputs(request.query.inputs)
-    notes = [*context.models.warnings(), *inputs, *of_predictions(candidates, sources), *of_limits(candidates, shown)]
-    notes += of_measurements(kernel.runnable, kernel if sources - {Source.MEASURED} else None)
+    notes = [*context.models.warnings(), *of_inputs(request.query.inputs), *notes_of(candidates, shown)]
     if any(choice.measurement for choice in shown):
         notes.append("times by resource, traffic and shares of energy are predicted, whatever was measured")
     return Report(candidates, point, subject, other, tuple(changes), tuple(notes), objective)

@@ -1,10 +1,11 @@
-"""What if: the neighbors of a config in its space, and other power limits, by what they should gain.
+"""Changes of a config, by the gain that is expected of them: its neighbors in the space, and other power limits.
 
 A measured config missed its prediction by some factor, of which a part is its own. Compared with predictions of configs
 that nobody ran, a config that turned out slow would make every change look like a gain. So a config that was not
 measured is taken to miss its prediction by as much as the one that was: the gain is from prediction to prediction.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -22,11 +23,30 @@ _PAIR_WORTH = 0.01
 """A pair has to gain so much more than the better of its two changes alone."""
 _SHOWN_CHANGES = 2
 _COSTS = ("energy", "time", "power")
+NEAR_ROOF = 0.7
+"""Share of the roof from which no config of any kernel gains much more: 1.4 times at most."""
+
+_REMEDIES = {
+    "issue": "fewer instructions for the same work: wider loads (vector), more results per thread, deeper unrolling",
+    "fma": "it computes most of the time: a data type that tensor cores multiply does so several times faster",
+    "int": "fewer index computations: more results per thread, sizes that divide the tile",
+    "special": "fewer exponentials and divisions, or cheaper forms of them, in the kernel itself",
+    "f64": "32-bit floats where they are precise enough: with two f64 lanes to an SM they are 32 or 64 times faster",
+    "tensor": "it computes most of the time: a narrower data type is what makes it faster",
+    "LSU": "wider loads (vector), and more results per thread for what is loaded",
+    "shared memory": "larger tiles per warp, or a layout without bank conflicts",
+    "L1": "accesses that are contiguous within a warp, and larger tiles",
+    "L2": "larger tiles, or an order of blocks (raster) that reuses what L2 holds",
+    "DRAM": "fewer bytes: a narrower data type, or fusing it with the layer before or after it",
+    "latency": "more warps or more stages in flight; of small problems, several at once (a larger batch)",
+    "launch": "the launch itself takes longest: fuse it with a neighbor, batch calls, or use a CUDA graph",
+}
+"""By bottleneck, what is beyond the tunables of the kernel."""
 
 
 @dataclass(frozen=True)
 class Change:
-    """One change of a config or of the power limit, and what it should gain."""
+    """One change of a config or of the power limit, and the gain that is expected of it."""
 
     what: str
     """The change: `tile_y 2 -> 4`."""
@@ -55,8 +75,7 @@ def what_if(
 
     Args:
         candidates: a set of one kernel.
-        position: the candidate that is changed.
-        point: number of the operating point.
+        position: the candidate that is changed, at operating point number `point`.
         objective: `energy`, `latency` or `edp`.
         top: how many changes are returned at most.
     """
@@ -102,7 +121,7 @@ def what_if(
 
 
 def _comparable(candidates: CandidateSet, position: int, point: int) -> tuple[np.ndarray, np.ndarray]:
-    """Latencies and energies (points, C) that changes of the config at `position` are judged by."""
+    """Latencies and energies by which changes of the config at `position` are judged, (points, C)."""
     latency, energy, kernel = candidates.latency_s.copy(), candidates.energy_j.copy(), candidates.kernels[0]
     if kernel.measurements and position in (measured := kernel.measured(point)):
         others = np.setdiff1d(np.arange(latency.shape[1]), list(measured))
@@ -141,3 +160,21 @@ def difference(before: Explanation, after: Explanation) -> dict[str, float]:
         new = after.figures[name]
         changes[name] = new / value - 1.0 if value else float(new > 0)
     return changes
+
+
+def advice(subject: Explanation, changes: Sequence[Change], objective: str) -> str:
+    """A sentence on the remedy for a config: the best of its changes, else what its bottleneck leaves to be done."""
+    bottleneck = subject.choice.bottleneck
+    if changes:
+        best = changes[0]
+        counted = {"latency": "time", "edp": "energy x time"}.get(objective, objective)
+        text = f"change {best.what}: {100 * best.gain:.1f} % less {counted}"
+        if best.source == "measured":
+            return f"{text}, as measured"
+        return f"{text} is expected; measure both, for predictions of single configs are less sure than that"
+    roof = subject.roofline
+    share = roof.achieved_flops / roof.attainable_flops if roof.attainable_flops else 0.0
+    reached = f"nothing in this kernel's tunables; limited by {bottleneck}"
+    if share >= NEAR_ROOF:
+        reached += f", at {100 * share:.0f} % of the roof, so no other config can gain much"
+    return f"{reached}: {_REMEDIES[bottleneck]}"

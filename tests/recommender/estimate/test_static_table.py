@@ -9,9 +9,9 @@ from kernrec.kernel import find_kernel
 from kernrec.op import find_op
 from kernrec.recommender import Recommender
 from kernrec.recommender.estimate.operating_point import DEFAULT_POINT, OperatingPoint
-from kernrec.recommender.estimate.prediction import predict
+from kernrec.recommender.estimate.prediction import predict, predict_all
 from kernrec.recommender.estimate.shortlist import SHORTLIST, shortlist
-from kernrec.recommender.estimate.static_table import StaticTable
+from kernrec.recommender.estimate.static_table import StaticTable, Tables
 
 GPU = find_gpu("rtx4090")
 PROBLEM = find_op("matmul").problem(m=1024, n=768, k=512)
@@ -66,13 +66,14 @@ def test_a_prediction_does_not_depend_on_what_is_predicted_beside_it(table: Stat
 
 def test_many_operating_points_at_once_cost_what_each_costs(table: StaticTable) -> None:
     problem_space = table.space.at(PROBLEM)
-    prediction = predict(table, problem_space, table.runnable(problem_space)[:60])
+    predictions = predict_all(Tables((table,)), [(0, problem_space, table.runnable(problem_space)[:60])])
+    (prediction,) = predictions.kernels
     points = [DEFAULT_POINT, OperatingPoint(200.0), OperatingPoint(None, 1.2e9), OperatingPoint(300.0, 1.8e9)]
-    together = prediction.limited_at(points)
+    together = predictions.limited_at(points)
     for i, point in enumerate(points):
         limited, alone = together.at(i), prediction.limited(point)
         for name in ("latency_s", "energy_j", "power_w", "clock_hz", "capped"):
             assert (getattr(limited, name) == getattr(alone, name)).all()
-    where = np.array([3, 11])
-    some = prediction.limited_at(points[1:2], where)
-    assert (some.energy_j[0] == prediction.limited(points[1]).energy_j[where]).all()
+    positions = np.array([3, 11])
+    some = predictions.limited_at(points[1:2], positions)
+    assert (some.energy_j[0] == prediction.limited(points[1]).energy_j[positions]).all()
