@@ -124,13 +124,13 @@ def report_value(name: str, value: Any) -> Any:
 
 
 @cache
-def _parts(owner: type) -> Mapping[str, type]:
+def _parts(owner: Any) -> Mapping[str, type]:
     """The fields of a class that are records, with their classes; a problem is one column."""
     return {item.name: item.type for item in fields(owner) if is_dataclass(item.type) and item.name != "problem"}  # type: ignore[misc]
 
 
 @cache
-def column_names(owner: type) -> tuple[str, ...]:
+def column_names(owner: Any) -> tuple[str, ...]:
     """The columns of a class, in the order of its fields."""
     parts = _parts(owner)
     names: list[str] = []
