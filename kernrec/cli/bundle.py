@@ -1,6 +1,5 @@
 """The part of `kernrec db export` and `kernrec db import` that is about bundles."""
 
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -8,6 +7,7 @@ from kernrec.cli.format import print_notes
 from kernrec.cli.steps import Steps
 from kernrec.errors import KernrecError, UsageError
 from kernrec.store import Database
+from kernrec.store.intake import adding_to
 from kernrec.store.keys import signer_name, trusts
 from kernrec.store.share import Manifest, Selection, import_bundle, place_at, read_bundle, write_bundle
 from kernrec.store.share.outgoing import Outgoing, outgoing
@@ -15,20 +15,6 @@ from kernrec.store.share.place import MANIFEST
 from kernrec.store.share.privacy import secret_of
 from kernrec.util.human import counted
 from kernrec.util.scratch import scratch_folder
-
-
-@dataclass(frozen=True)
-class ExportOptions:
-    """What a bundle is made of."""
-
-    selection: Selection
-    models: bool = False
-    """Whether models and calibrations go with it."""
-    licence: str | None = None
-    key: Path | None = None
-    """File of the private key that signs it; None: it stays unsigned."""
-    dry_run: bool = False
-    """Only list what would leave."""
 
 
 def selection(database: Path, gpu: str | None, op: str | None, kernel: str | None, since: str | None) -> Selection:
@@ -59,23 +45,35 @@ def op_name(database: Path, op: str) -> str:
         raise
 
 
-def export(path: Path, database: Path, options: ExportOptions) -> None:
-    """Write a bundle of a database, or list what would be in it."""
+def export(
+    path: Path,
+    database: Path,
+    selected: Selection,
+    *,
+    models: bool,
+    licence: str | None,
+    key: Path | None,
+    dry_run: bool,
+) -> None:
+    """Write a bundle of a database, or list its contents.
+
+    key: file of the private key that signs it; None: it stays unsigned.
+    """
     from kernrec.recommender.estimate.shared_models import models_in
     from kernrec.store.keys import Signer
 
     place = place_at(path)
     if path.exists() and (not path.is_dir() or MANIFEST in place.names()):
         raise UsageError(f"{path} exists already; name a new file or folder")
-    signer = Signer.of(options.key) if options.key else None
-    models = models_in(database.parent / "models") if options.models else {}
+    signer = Signer.of(key) if key else None
+    files = models_in(database.parent / "models") if models else {}
     with Database.open(database) as opened, scratch_folder() as folder:
-        secret = "dry run" if options.dry_run else secret_of(database)
-        leaving = outgoing(opened, options.selection, secret, folder, options.licence, models)
+        secret = "dry run" if dry_run else secret_of(database)
+        leaving = outgoing(opened, selected, secret, folder, licence, files)
         if not leaving.measurements:
             raise KernrecError(f"{database} has no such measurements")
         print_leaving(leaving)
-        if options.dry_run:
+        if dry_run:
             print(f"nothing was written to {path}")
             return
         write_bundle(place, leaving.manifest, leaving.files, signer)
@@ -83,7 +81,7 @@ def export(path: Path, database: Path, options: ExportOptions) -> None:
 
 
 def print_leaving(leaving: Outgoing) -> None:
-    """What would leave, and which columns in another form."""
+    """List the rows that would leave, and the columns in another form."""
     _list(leaving.manifest)
     if leaving.retracted:
         print(f"left earlier, now retracted: {counted(leaving.retracted, 'measurement')}")
@@ -104,26 +102,17 @@ def import_(path: Path, database: Path, models: bool, untrusted: bool) -> None:
         how = f"signed by an unknown key, {bundle.signer}" if bundle.signer else "not signed"
         trust = "`kernrec db trust KEY` trusts it, " if bundle.signer else ""
         raise UsageError(f"{path} is {how}; nothing was taken ({trust}--untrusted takes it all the same)")
-    existed = database.exists()
     notes: list[str] = []
-    try:
-        with (
-            Steps(f"checking and adding {path}"),
-            Database.open(database, read_only=False, create=True) as opened,
-        ):
-            added = import_bundle(opened, bundle, notes.append)
-    except KernrecError:
-        if not existed:
-            database.unlink(missing_ok=True)
-        raise
+    with Steps(f"checking and adding {path}"), adding_to(database) as opened:
+        added = import_bundle(opened, bundle, notes.append)
     signed = f"signed by {signer_name(bundle.signer)}" if bundle.signer else "not signed"
     print(f"{counted(added, 'new row')}, licence {bundle.manifest.licence}, {signed}")
     print_notes(notes)
     if bundle.manifest.models and models:
-        taken, kept = take_models(bundle, database.parent / "models")
+        taken, own = take_models(bundle, database.parent / "models")
         print(f"{counted(len(taken), 'file')} of models taken")
-        if kept:
-            print_notes([f"kept as they are: {counted(len(kept), 'file')} of models of your own"])
+        if own:
+            print_notes([f"kept as they are: {counted(len(own), 'file')} of models of your own"])
     elif bundle.manifest.models:
         print_notes([f"left: {counted(len(bundle.manifest.models), 'file')} of models, which --models takes"])
 

@@ -2,7 +2,7 @@
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -13,6 +13,9 @@ from kernrec.cli.steps import Steps
 from kernrec.cli.table import print_table
 from kernrec.errors import KernrecError, UsageError
 from kernrec.util.human import counted, human
+
+if TYPE_CHECKING:
+    from kernrec.kernel import Kernel
 
 app = typer.Typer(help="Inspect, import, export, merge, verify and share databases.", no_args_is_help=True)
 app.add_typer(remote.app, name="remote")
@@ -82,47 +85,38 @@ def import_(
 
     if not file.exists():
         raise UsageError(f"cannot read {file}: there is no such file")
+    path = db or paths.user_database()
     if bundle.is_bundle(file):
         if op or shape or gpu or kernel or spec:
             raise UsageError(f"{file} is a bundle, whose rows say what was measured; give no other options than --db")
-        bundle.import_(file, db or paths.user_database(), models, untrusted)
-        remote.print_retracted_copies(db or paths.user_database())
+        bundle.import_(file, path, models, untrusted)
+        remote.print_retracted_copies(path)
         return
     from kernrec.interop.import_export import Recording, import_bound, import_results
-    from kernrec.interop.load_spec import load_spec
     from kernrec.op import parse_shape, problem_from_shape
-    from kernrec.recommender.analyze_kernel import check_tunables_used
-    from kernrec.store import Database
+    from kernrec.store.intake import adding_to
 
     left_out: list[str] = []
+    steps = Steps(f"checking and adding {file}")
     if spec is not None:
         if op is not None:
             raise UsageError("--op is for results without a source; with --spec the spec says what was computed")
         if kernel is None:
             raise UsageError(f"--kernel is missing: the source that {spec} describes")
-        own, left_out = load_spec(spec, Path(kernel))
-        check_tunables_used(own)
+        own, left_out = _kernel(spec, Path(kernel))
         dims = parse_shape(shape) if shape else {}
         problem = own.definition.problem(dtype or own.dtypes[0], layout or own.layouts[0], **dims)
         recording = Recording(file, gpu, by, _column(time), tuple(ignore.split(",")) if ignore else ())
+        with steps, adding_to(path) as database:
+            done = import_bound(database, recording, own, problem)
     else:
-        if given := [name for name, value in (("--by", by), ("--time", time), ("--ignore", ignore)) if value]:
-            raise UsageError(f"{given[0]} goes with --spec, which binds the rows to a kernel")
+        if wrong := [name for name, value in (("--by", by), ("--time", time), ("--ignore", ignore)) if value]:
+            raise UsageError(f"{wrong[0]} goes with --spec, which binds the rows to a kernel")
         if op is None or shape is None:
             raise UsageError("say what was measured: --kernel SOURCE --spec SPEC, or --op and --shape")
         problem = problem_from_shape(op, shape, dtype, layout)
-    path = db or paths.user_database()
-    existed = path.exists()
-    try:
-        with Steps(f"checking and adding {file}"), Database.open(path, read_only=False, create=True) as database:
-            if spec is not None:
-                done = import_bound(database, recording, own, problem)
-            else:
-                done = import_results(database, file, problem, gpu, kernel)
-    except KernrecError:
-        if not existed:  # a file that cannot be imported creates no database
-            path.unlink(missing_ok=True)
-        raise
+        with steps, adding_to(path) as database:
+            done = import_results(database, file, problem, gpu, kernel)
     counts = ", ".join(f"{count} {outcome}" for outcome, count in sorted(done.outcomes.items()))
     best = "" if done.best_s is None else f", best {human(done.best_s, 's')}"
     print(f"{done.kernel} for {problem.key} on {done.gpu.title}: {counted(done.results, 'result')} ({counts}){best}")
@@ -131,6 +125,16 @@ def import_(
         print_notes([f"{done.results - done.added} of them were there already"])
     if done.dropped:
         print_notes([f"{file} is cut short: {done.dropped} incomplete entry at its end was skipped"])
+
+
+def _kernel(spec: Path, source: Path) -> "tuple[Kernel, list[str]]":
+    """The kernel of a spec, and notes on the parts of the spec that are ignored."""
+    from kernrec.interop.load_spec import load_spec
+    from kernrec.recommender.analyze_kernel import check_tunables_used
+
+    kernel, notes = load_spec(spec, source)
+    check_tunables_used(kernel)
+    return kernel, notes
 
 
 def _column(text: str | None) -> tuple[str, str] | None:
@@ -171,8 +175,8 @@ def export(
     if bundle is not None:
         if shape or dtype or layout:
             raise UsageError("--shape, --dtype and --layout do not go with --bundle; --gpu, --op, --kernel, --since do")
-        options = bundles.ExportOptions(bundles.selection(own, gpu, op, kernel, since), models, licence, key, dry_run)
-        bundles.export(bundle, own, options)
+        selected = bundles.selection(own, gpu, op, kernel, since)
+        bundles.export(bundle, own, selected, models=models, licence=licence, key=key, dry_run=dry_run)
         return
     if since or models or licence or key or dry_run:
         raise UsageError("--since, --models, --licence, --key and --dry-run go with --bundle")
@@ -253,7 +257,7 @@ def merge(
 
     Every row is checked first: a file with a row that was changed or cannot be is refused as a whole.
     """
-    from kernrec.store import Database
+    from kernrec.store.intake import adding_to
     from kernrec.store.intake import merge as merge_file
 
     path = db or paths.user_database()
@@ -262,19 +266,13 @@ def merge(
             raise UsageError(f"{other} is the database that rows are added to; name other databases")
         if not other.exists():
             raise UsageError(f"there is no database at {other}")
-    existed = path.exists()
     notes: list[str] = []
-    try:
-        with Database.open(path, read_only=False, create=True) as database:
-            for number, other in enumerate(others):
-                with Steps(f"checking and adding {other}, file {number + 1} of {len(others)}"):
-                    added = merge_file(database, other, notes.append)
-                print(f"{other}: {counted(added, 'new row')}")
-            conflicts = len(database.conflicts())
-    except KernrecError:
-        if not existed:
-            path.unlink(missing_ok=True)
-        raise
+    with adding_to(path) as database:
+        for number, other in enumerate(others):
+            with Steps(f"checking and adding {other}, file {number + 1} of {len(others)}"):
+                added = merge_file(database, other, notes.append)
+            print(f"{other}: {counted(added, 'new row')}")
+        conflicts = len(database.conflicts())
     print_notes([*notes, _conflicting(conflicts)] if conflicts else notes)
     remote.print_retracted_copies(path)
 

@@ -174,23 +174,19 @@ def log(name: AnyName = None, as_json: Annotated[bool, typer.Option("--json", he
         return
     for title, rows in logs.items():
         cells = [
-            [
-                row["pushed_at"][:16].replace("T", " "),
-                row["signer"],
-                str(row["measurements"]),
-                row["state"],
-                " ".join(row["gpus"]),
-                " ".join(row["ops"]),
-                row["reason"] or "",
-            ]
+            {
+                "when": row["pushed_at"][:16].replace("T", " "),
+                **{name: str(row[name]) for name in ("signer", "measurements", "state")},
+                **{name: " ".join(row[name]) for name in ("gpus", "ops")},
+                "reason": row["reason"] or "",
+            }
             for row in rows
         ]
-        columns = [("when", "left"), ("signer", "left"), ("measurements", "right"), ("state", "left")]
-        columns += [("gpus", "left"), ("ops", "left"), ("reason", "left")]
-        # A column without any value, such as the reason where nothing was taken back, is left out.
-        filled = [number for number in range(len(columns)) if any(cell[number] for cell in cells)]
         if cells:
-            print_table(title, [columns[n] for n in filled], [[cell[n] for n in filled] for cell in cells])
+            # A column without any value, such as the reason where nothing was taken back, is left out.
+            filled = [name for name in cells[0] if any(cell[name] for cell in cells)]
+            columns = [(name, "right" if name == "measurements" else "left") for name in filled]
+            print_table(title, columns, [[cell[name] for name in filled] for cell in cells])
         else:
             print_notes([f"{title}: nothing was pulled yet, or nothing is there"])
     if not logs:
@@ -205,10 +201,9 @@ def only(name: str | None) -> "Remote":
         return remote_named(name)
     every = remotes()
     if len(every) != 1:
-        known = (
-            f"name one of {', '.join(remote.name for remote in every)}" if every else "`kernrec db remote add` adds one"
-        )
-        raise UsageError(f"there are {len(every) or 'no'} remotes; {known}")
+        names = ", ".join(remote.name for remote in every)
+        hint = f"name one of {names}" if every else "`kernrec db remote add` adds one"
+        raise UsageError(f"there are {len(every) or 'no'} remotes; {hint}")
     return every[0]
 
 

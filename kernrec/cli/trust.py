@@ -56,9 +56,8 @@ def trust(
     if key is None:
         if name or remove:
             raise UsageError("name the key: `kernrec db trust KEY`")
-        known = keys.trusted()
         own = keys.own_key()
-        rows = ([["you", own]] if own else []) + [[title, each] for each, title in known.items()]
+        rows = ([["you", own]] if own else []) + [[title, each] for each, title in keys.trusted().items()]
         if rows:
             print_table(None, [("signer", "left"), ("key", "left")], rows)
         else:
@@ -116,7 +115,7 @@ def retract(
     if row:
         condition += f" AND measurement_id IN ({', '.join(map(quoted, row))})"
     remote = only(name) if name else None
-    where = remote.name if remote else str(own)
+    title = remote.name if remote else str(own)
 
     def agree(rows: Sequence[Row]) -> bool:
         columns = [("row", "left"), ("session", "left"), ("gpu", "left"), ("kernel", "left")]
@@ -126,7 +125,7 @@ def retract(
         if len(rows) > _SHOWN:
             print(f"and {len(rows) - _SHOWN} more")
         if dry_run:
-            print(f"nothing was retracted from {where}")
+            print(f"nothing was retracted from {title}")
         return not dry_run
 
     if remote:
@@ -138,7 +137,7 @@ def retract(
         if not (count or dry_run):
             raise UsageError(f"{own} has no such measurements; nothing was retracted")
     if count:
-        print(f"{counted(count, 'measurement')} retracted from {where}")
+        print(f"{counted(count, 'measurement')} retracted from {title}")
 
 
 def _cell(value: object) -> str:

@@ -94,8 +94,7 @@ def test_a_database_of_an_older_kernrec_is_brought_up_to_date(
 ) -> None:
     latest = migrations()
     with monkeypatch.context() as patch:
-        for module in ("migrations", "database"):
-            patch.setattr(f"kernrec.store.{module}.migrations", lambda: latest[:1])
+        patch.setattr("kernrec.store.schema.migrations", lambda: latest[:1])
         with Database.open(own, read_only=False, create=True) as database:
             database.add("config", [{"kernel": "k", "tunables": {"x": 1}}])
             assert database.schema == 1

@@ -5,10 +5,11 @@ Parquet -> parent (`kernrec.store.reader`): add the rows
 """
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-from kernrec.errors import UsageError
+from kernrec.errors import KernrecError, UsageError
 from kernrec.store.database import Database
 from kernrec.store.reader import checked_database
 from kernrec.store.retractions import leave_unbelieved
@@ -32,3 +33,16 @@ def merge(database: Database, other: Path, note: Callable[[str], object] = str) 
             note(line)
 
     return database.add_from(rows)
+
+
+@contextmanager
+def adding_to(path: Path) -> Iterator[Database]:
+    """A database open for rows of a file; it is made if there is none, and deleted again if the file is refused."""
+    existed = path.exists()
+    try:
+        with Database.open(path, read_only=False, create=True) as database:
+            yield database
+    except KernrecError:
+        if not existed:
+            path.unlink(missing_ok=True)
+        raise
