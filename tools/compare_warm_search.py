@@ -9,7 +9,7 @@ where the set says that they take minutes), and the prior predicts these. No mod
 Two tables follow:
 
     whole space      the search may measure every config. `prior` has predictions of all: those that were not profiled
-                     get theirs from those that were (`kernrec.model.search.completed_predictions`), as in `kernrec
+                     get theirs from those that were (`completed_predictions`), as in `kernrec
                      collect` and `search`; `prior, not completed` has none for them
     profiled alone   the space is the configs that were profiled; an optimum among them is found sooner than that of the
                      whole space, so beside it is what a cold search and random order find of it
@@ -33,7 +33,7 @@ from recorded_sets import SETS, RecordedSet, Recording, load_recorded_kernel, re
 from kernrec.errors import KernrecError, UsageError
 from kernrec.gpu import find_gpu
 from kernrec.kernel import Config, Kernel
-from kernrec.model.search.completed_predictions import completed_predictions
+from kernrec.model.search.search_space import completed_predictions
 from kernrec.recommender.context import Context
 from kernrec.recommender.estimate.operating_point import OperatingPoint
 

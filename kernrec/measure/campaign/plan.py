@@ -19,8 +19,8 @@ from kernrec.errors import KernrecError, UsageError
 from kernrec.gpu import GPU
 from kernrec.kernel import Kernel, Space, able_kernels
 from kernrec.measure.device.replay import Recording
-from kernrec.model.search.completed_predictions import completed_predictions
 from kernrec.model.search.expected_improvement import ExpectedImprovement
+from kernrec.model.search.search_space import completed_predictions
 from kernrec.op import Problem
 from kernrec.profile.kernel_code import compile_job_for
 from kernrec.store import canonical_json

@@ -62,9 +62,9 @@ class Adaptation:
     """Around corrected predictions on this GPU and problem, from leave-one-out errors."""
 
     def correction(self, matrix: Array) -> Array:
-        """What to add to the log of the predictions of candidates, (C,); matrix: their features (C, F)."""
+        """The correction to add to the log of the predictions of candidates, (C,); matrix: their features (C, F)."""
         rows = _standardized(matrix, self.center, self.scale)
-        return self.offset + _matern(rows, self.rows, self.length) @ self.weights
+        return np.asarray(self.offset + matern(rows, self.rows, self.length) @ self.weights)
 
 
 def adapt(matrix: Array, residual: Array) -> Adaptation:
@@ -103,7 +103,7 @@ def _process(rows: Array, error: Array, lengths: Sequence[float]) -> tuple[float
 
     Args:
         rows: standardized features, (M, F).
-        error: what the process models, (M,).
+        error: the values that the process models, (M,).
         lengths: length scales to try.
 
     Returns:
@@ -112,7 +112,7 @@ def _process(rows: Array, error: Array, lengths: Sequence[float]) -> tuple[float
     count = len(error)
     best: tuple[float, float, Array, Array] | None = None
     for length in lengths:
-        values, vectors = np.linalg.eigh(_matern(rows, rows, length))
+        values, vectors = np.linalg.eigh(matern(rows, rows, length))
         along = vectors.T @ error
         for noise in _NOISES:
             variance = np.maximum(values, 0.0) + noise
@@ -146,7 +146,7 @@ def _relevance(rows: Array, error: Array) -> Array:
         step = np.clip(np.where(turned > 0, 1.2 * step, np.where(turned < 0, 0.5 * step, step)), 1e-3, 0.5)
         before = np.where(turned < 0, 0.0, slope)
         parameters = parameters - np.sign(before) * step
-    return np.exp(best[1][2:] - best[1][1])
+    return np.asarray(np.exp(best[1][2:] - best[1][1]))
 
 
 def _negative_log_posterior(parameters: Array, apart: Array, error: Array) -> tuple[float, Array]:
@@ -155,7 +155,7 @@ def _negative_log_posterior(parameters: Array, apart: Array, error: Array) -> tu
     Args:
         parameters: log noise, log length scale, log relevances, (2 + F,).
         apart: squared differences of rows by feature, (F, M * M).
-        error: what the process models, (M,).
+        error: the values that the process models, (M,).
     """
     count = len(error)
     noise, length, relevance = np.exp(parameters[0]), parameters[1], parameters[2:]
@@ -180,10 +180,10 @@ def thinned(count: int, most: int) -> Array:
 
 def _frame(matrix: Array) -> tuple[Array, Array]:
     """Mean and spread of each feature; infinite spread for one that is constant or not known everywhere."""
-    known = np.isfinite(matrix).all(axis=0)
-    filled = np.where(known, matrix, 0.0).astype(np.float64)
+    complete = np.isfinite(matrix).all(axis=0)
+    filled = np.where(complete, matrix, 0.0).astype(np.float64)
     spread = filled.std(axis=0)
-    return filled.mean(axis=0), np.where(known & (spread > 1e-6), spread, np.inf)
+    return filled.mean(axis=0), np.where(complete & (spread > 1e-6), spread, np.inf)
 
 
 def _standardized(matrix: Array, center: Array, scale: Array) -> Array:
@@ -191,11 +191,16 @@ def _standardized(matrix: Array, center: Array, scale: Array) -> Array:
     used = np.isfinite(scale)
     if not used.any():
         return np.zeros((len(matrix), 1))
-    return np.nan_to_num((matrix[:, used] - center[used]) / scale[used]) / np.sqrt(used.sum())
+    return np.asarray(np.nan_to_num((matrix[:, used] - center[used]) / scale[used]) / np.sqrt(used.sum()))
 
 
-def _matern(a: Array, b: Array, length: float) -> Array:
+def matern(a: Array, b: Array, length: float) -> Array:
     """Matern 3/2 kernel between rows a (N, F) and b (M, F), (N, M)."""
-    squared = (a * a).sum(1)[:, None] + (b * b).sum(1)[None, :] - 2.0 * a @ b.T
-    distance = np.sqrt(np.maximum(3.0 * squared, 0.0)) / length
-    return (1.0 + distance) * np.exp(-distance)
+    distance = np.sqrt(3.0 * squared_distances(a, b)) / length
+    return np.asarray((1.0 + distance) * np.exp(-distance))
+
+
+def squared_distances(a: Array, b: Array) -> Array:
+    """Squared distances between rows a (N, F) and b (M, F), (N, M), without an array of N x M x F."""
+    squared = (a * a).sum(axis=1)[:, None] + (b * b).sum(axis=1) - 2.0 * a @ b.T
+    return np.maximum(squared, 0.0)  # rounding can leave less than zero

@@ -1,10 +1,16 @@
 """Search for the least energy: expected improvement of the cost, energy measured where its interval matters.
 
 An energy measurement takes a hundred times as long as one of latency, but power varies little and smoothly. So latency
-is measured for every config that the guide asks for, and a model of power that is learned as the search goes
-(`kernrec.model.search.power_model`) says what its energy then is and how sure that is. Energy is measured only where
-the lower end of that interval is below the best cost so far; elsewhere the expected value stands in, as far as the
-guide is concerned.
+is measured for every config that the guide asks for, and a model of power that is learned as the search goes gives its
+energy an interval. Energy is measured only where the lower end of that interval is below the best cost so far;
+elsewhere the guide takes the expected value.
+
+Power follows above all how fast a config is (the same work in less time), and a little what it is. So a Gaussian
+process over log power sees the measured latency beside the config's point. A process that was fitted to few values is
+often too sure of itself, or not sure enough. Each measured value is therefore predicted from all others (leave-one-out,
+in closed form: Rasmussen and Williams, "Gaussian Processes for Machine Learning", 2006, section 5.4.2), and intervals
+are as wide as it takes for `LEVEL` of these errors to lie inside (conformal prediction; Vovk et al., "Algorithmic
+learning in a random world", 2005).
 """
 
 import math
@@ -13,8 +19,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from kernrec.model.search.expected_improvement import ExpectedImprovement
+from kernrec.model.search.gaussian_process import GaussianProcess, Points
 from kernrec.model.search.objective_search import ObjectiveSearch
-from kernrec.model.search.power_model import PowerModel
 
 Array = np.ndarray
 
@@ -27,22 +33,57 @@ _CAUTION = 1.5
 energy is often the one whose power the model misjudges most (hotspot and expdist, `tools/evaluate_search.py`)."""
 
 
+LEVEL = 0.9
+"""Confidence of the intervals of power."""
+_DEVIATIONS = 1.6448536269514722
+"""Half-width of a 90 % interval over the standard deviation, where errors are Gaussian."""
+_BELIEF = 10.0
+"""The belief that errors are Gaussian with the process's own deviation, in measurements."""
+_LATENCY_WEIGHT = 2.0
+"""Of the coordinate for latency; two random configs are about as far apart by it as by all others."""
+
+
+class PowerModel:
+    """Log power of configs given their points and the logarithms of their latencies (N,)."""
+
+    def __init__(self, points: Points, log_s: Array, log_w: Array) -> None:
+        """Learn from two or more measurements; log_w: their log power, (N,)."""
+        self._middle, self._spread = float(log_s.mean()), max(float(log_s.std()), 1e-3)
+        self._process = GaussianProcess(self._placed(points, log_s), log_w)
+        error, deviation = self._process.leave_one_out()
+        self.deviations = _conformal(np.abs(error) / deviation)
+        """Half-width of an interval over the standard deviation."""
+
+    def predict(self, points: Points, log_s: Array) -> tuple[Array, Array]:
+        """(expected log power, half-width of its interval, which a measurement lies in); arrays (C,)."""
+        mean, variance = self._process.predict(self._placed(points, log_s))
+        return mean, self.deviations * np.sqrt(variance + self._process.noise)
+
+    def _placed(self, points: Points, log_s: Array) -> Points:
+        return points.with_coordinate(_LATENCY_WEIGHT * (log_s - self._middle) / self._spread)
+
+
+def _conformal(scores: Array) -> float:
+    """The score that `LEVEL` of all scores lie below, Gaussian ones mixed in as a belief."""
+    count = len(scores) + _BELIEF
+    order = np.sort(scores)
+    # Share of the mixture below each score: the believed half-normal, and the scores themselves.
+    believed = np.array([math.erf(score / math.sqrt(2.0)) for score in order])
+    share = (_BELIEF * believed + np.arange(1, len(order) + 1)) / (count + 1.0)
+    above = np.flatnonzero(share >= LEVEL)
+    return max(float(order[above[0]]), 1.0) if len(above) else max(float(order[-1]), _DEVIATIONS)
+
+
 class EnergyGuide(ObjectiveSearch):
     """The search of one space by expected improvement of the objective."""
 
     def __init__(self, search: ExpectedImprovement, weights: tuple[float, float] | None, seed: int = 0) -> None:
-        """Begin.
-
-        Args:
-            search: of the space; it chooses the configs.
-            weights: as of `ObjectiveSearch`; of the front, each round has weights of its own.
-            seed: of the weights that are drawn.
-        """
+        """Begin; search: of the space; weights: as of `ObjectiveSearch`, but each round of a front draws its own."""
         super().__init__(search.space, weights)
         self._search = search
         self._draw = np.random.default_rng(seed)
         self._model: PowerModel | None = None
-        self._known = 0  # energies that the model learned from
+        self._learned = 0  # energies that the model learned from
 
     def latency_round(self) -> list[int]:
         """The configs whose latency is measured next; empty where the space is measured."""
@@ -87,7 +128,7 @@ class EnergyGuide(ObjectiveSearch):
         energies = costs - of_latency * seconds
         latency = np.array([self.log_latency(config) for config in configs])
         no_slower = seconds <= latency[:, None]
-        return np.where(no_slower, energies, math.inf).min(axis=1) + of_latency * latency
+        return np.asarray(np.where(no_slower, energies, math.inf).min(axis=1) + of_latency * latency)
 
     def _expected(self, configs: Sequence[int]) -> tuple[Array, Array]:
         """(log costs (C,), half-widths of their intervals (C,)) of configs whose latency was measured."""
@@ -106,10 +147,10 @@ class EnergyGuide(ObjectiveSearch):
 
     def _power(self) -> PowerModel | None:
         """The model of power; None before there are two energies."""
-        if len(self.energy_j) >= 2 and len(self.energy_j) > self._known:
+        if len(self.energy_j) >= 2 and len(self.energy_j) > self._learned:
             rows = list(self.energy_j)
             seconds = np.array([self.log_latency(config) for config in rows])
             joules = np.log(list(self.energy_j.values()))
             self._model = PowerModel(self.space.points[rows], seconds, joules - seconds)
-            self._known = len(rows)
+            self._learned = len(rows)
         return self._model

@@ -16,7 +16,6 @@ Everything is seeded: the same measurements in the same order give the same next
 """
 
 import math
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -45,15 +44,6 @@ _LEARNED_EVERY = 1.15
 _LEAST_VARIANCE = 1e-12  # rounding can leave a variance of zero or less
 
 
-@dataclass(frozen=True)
-class _Learned:
-    """Hyperparameters, and the rows and values that they were learned from."""
-
-    rows: Array
-    values: Array
-    hyperparameters: Hyperparameters
-
-
 class ExpectedImprovement:
     """The search of one space of C configs; it keeps no measurements, `order` takes all of them.
 
@@ -72,7 +62,8 @@ class ExpectedImprovement:
         # Imported here too, so that a missing library is an error before anything is measured.
         import_optional("scipy.linalg", "choosing which configs to measure", "measure")
         self._seed = seed
-        self._learned: _Learned | None = None
+        # Hyperparameters, and the rows and values that they were learned from.
+        self._learned: tuple[Array, Array, Hyperparameters] | None = None
         self._first = FIRST_COLD if predicted_s is None else FIRST
         self.space = SearchSpace(tunables, predicted_s, seed)
 
@@ -115,11 +106,11 @@ class ExpectedImprovement:
         steps = math.floor(math.log(len(rows) / FIRST_COLD, _LEARNED_EVERY) + 1e-9)
         count = max(2, min(len(rows), round(FIRST_COLD * _LEARNED_EVERY**steps)))
         rows, residual = rows[:count][-_FITTED:], residual[:count][-_FITTED:]
-        known = self._learned
-        if known is None or not (np.array_equal(known.rows, rows) and np.array_equal(known.values, residual)):
-            known = _Learned(rows, residual, GaussianProcess(self.space.points[rows], residual).hyperparameters)
-            self._learned = known
-        return known.hyperparameters
+        learned = self._learned
+        if learned is None or not (np.array_equal(learned[0], rows) and np.array_equal(learned[1], residual)):
+            learned = rows, residual, GaussianProcess(self.space.points[rows], residual).hyperparameters
+            self._learned = learned
+        return learned[2]
 
     def _chosen(self, process: GaussianProcess, scored: Array, best: float, batch: int) -> Array:
         """Positions in `scored`, the most promising first; best: the least log latency measured so far."""
@@ -141,7 +132,7 @@ class ExpectedImprovement:
             column = covariance[:, position]
             covariance = covariance - np.outer(column, column) / (column[position] + process.noise)
         batch_first = np.concatenate((promising[chosen], by_gain))
-        return batch_first[np.sort(np.unique(batch_first, return_index=True)[1])]
+        return np.asarray(batch_first[np.sort(np.unique(batch_first, return_index=True)[1])])
 
     def _completed(self, chosen: Array, left: Array) -> Array:
         """The chosen configs, and then all others that are left by their prediction."""

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from kernrec.model.learn.adaptation import squared_distances
 from kernrec.util.optional import import_optional
 
 Array = np.ndarray
@@ -34,7 +35,7 @@ _LEAST_VARIANCE = 1e-12  # rounding can leave a variance of zero or less
 
 @dataclass(frozen=True)
 class Hyperparameters:
-    """What a process learns beside its values."""
+    """The relevances, noise and signal of a process."""
 
     relevance: Array
     """Of each group of coordinates, (G,)."""
@@ -85,7 +86,7 @@ class GaussianProcess:
         """Variance of the measurement noise."""
 
     def _between(self, first: Array, second: Array) -> Array:
-        return self.hyperparameters.signal * _matern(_squared(first, second))[0]
+        return self.hyperparameters.signal * _matern(squared_distances(first, second))[0]
 
     def _across(self, points: Points) -> tuple[Array, Array, Array]:
         """(embedded points, their covariance with the values (C, M), the same over the factor (M, C))."""
@@ -123,7 +124,7 @@ def _learned(points: Points, values: Array, linear: Any) -> Hyperparameters:
     optimize = import_optional("scipy.optimize", "choosing which configs to measure", "measure")
     count, unit = int(points.groups.max(initial=-1)) + 1, np.eye(len(values))
     of_groups = [points.coordinates[:, points.groups == group] for group in range(count)]
-    apart = np.stack([_squared(coordinates, coordinates) for coordinates in of_groups])
+    apart = np.stack([squared_distances(coordinates, coordinates) for coordinates in of_groups])
     believed = np.append(np.full(count, -math.log(max(count, 1))), (math.log(_NOISE), 0.0))
     spread = np.append(np.full(count, _RELEVANCE_SPREAD), (_NOISE_SPREAD, _SIGNAL_SPREAD))
 
@@ -145,9 +146,3 @@ def _learned(points: Points, values: Array, linear: Any) -> Hyperparameters:
     options = {"maxiter": _STEPS}
     logs = optimize.minimize(improbability, believed, jac=True, method="L-BFGS-B", bounds=bounds, options=options).x
     return Hyperparameters(np.exp(logs[:-2]), math.exp(logs[-2]), math.exp(logs[-1]))
-
-
-def _squared(first: Array, second: Array) -> Array:
-    """Squared distances between points (N, D) and (M, D), (N, M); without an array of N x M x D."""
-    squared = (first * first).sum(axis=1)[:, None] + (second * second).sum(axis=1) - 2.0 * first @ second.T
-    return np.maximum(squared, 0.0)  # rounding can leave less than zero

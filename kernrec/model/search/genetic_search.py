@@ -48,13 +48,7 @@ class GeneticSearch(ObjectiveSearch):
     """
 
     def __init__(self, space: SearchSpace, weights: tuple[float, float] | None, seed: int = 0) -> None:
-        """Begin.
-
-        Args:
-            space: the configs.
-            weights: as of `ObjectiveSearch`; of the front, each config of a round has weights of its own.
-            seed: of everything that is drawn at random.
-        """
+        """Begin; weights: as of `ObjectiveSearch`, but each config of a round of a front has weights of its own."""
         self._xgboost = import_optional("xgboost", "learning costs while they are searched for", "train")
         super().__init__(space, weights)
         self._draw = np.random.default_rng(seed)
@@ -100,8 +94,8 @@ class GeneticSearch(ObjectiveSearch):
         of_latency, of_energy = self.weights
         latency = np.array([self.log_latency(config) for config in ran])
         joules = latency + self._log_power(np.array(ran), latency)
-        known = [place for place, config in enumerate(ran) if config in self.energy_j]
-        joules[known] = [math.log(self.energy_j[ran[place]]) for place in known]
+        measured = [place for place, config in enumerate(ran) if config in self.energy_j]
+        joules[measured] = [math.log(self.energy_j[ran[place]]) for place in measured]
         return np.asarray(of_latency * latency + of_energy * joules)
 
     def _promising(self, latency: Array, power: Array, size: int) -> list[int]:
@@ -165,15 +159,13 @@ class GeneticSearch(ObjectiveSearch):
         middle = float(np.average(values, weights=weights))
         settings = {"max_depth": 4, "eta": 0.15, "min_child_weight": 0.0, "nthread": 1, "seed": 0}
         trees = self._xgboost.train(settings, self._xgboost.DMatrix(features, values - middle, weight=weights), _TREES)
-        return lambda wanted: np.asarray(middle + trees.inplace_predict(wanted))
+        return lambda rows: np.asarray(middle + trees.inplace_predict(rows))
 
 
 def unsure(measured: Sequence[float], expected: Sequence[float]) -> float:
-    """The share of a round that has to be measured, 1 / (1 + signal-to-noise ratio), after these results.
+    """The share of a round that has to be measured, 1 / (1 + signal-to-noise ratio), by the results of the last round.
 
-    Args:
-        measured: the measured logarithms of the last round.
-        expected: what had been predicted of them.
+    Both are logarithms: those that were measured, and the predictions made before.
     """
     if len(measured) < 2:
         return 1.0

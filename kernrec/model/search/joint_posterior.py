@@ -1,4 +1,4 @@
-"""What is not yet known about the best config of many problems at once, and what a measurement would tell.
+"""Joint beliefs about the best config of many problems, and the value of measuring one more config.
 
 The log cost of contender c of problem p is its prediction plus an error with parts of different reach:
 
@@ -22,7 +22,8 @@ fell from what was expected of them.
     gain              by how much a measurement is expected to lower the weighted regret of its problem: the knowledge
                       gradient with correlated beliefs (Frazier, Powell, Dayanik, "The knowledge-gradient policy for
                       correlated normal beliefs", 2009). What it would tell of other problems is left out: counting it
-                      found no better configs on the recorded problems and took five times as long
+                      found no better configs on the recorded problems and took five times as long. Errors have long
+                      tails, so outcomes of a measurement are those of a Student's t
 
 Costs are logarithms, so a regret of 0.02 is 2 % above the best.
 """
@@ -30,15 +31,20 @@ Costs are logarithms, so a regret of 0.02 is 2 % above the best.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 
-from kernrec.model.search.expected_fall import DEGREES, expected_fall
+from kernrec.model.learn.adaptation import matern
 from kernrec.model.search.regret_record import RegretRecord
 from kernrec.model.search.relearning import Evidence, corrections
 
 Array = np.ndarray
 
+DEGREES = 4.0
+"""Degrees of freedom of the errors of a problem; the fewer, the more problems differ in how wrong predictions are."""
+_NODES = 21
+"""Outcomes of a measurement, of equal probability, over which its gain is averaged."""
 SHARED, SMOOTH = 0.4, 0.4
 """Shares of the variance of a config's error that are shared between problems, and smooth within one; the rest is its
 own. They fit the errors of a model of one GPU on problems of another (`tools/evaluate_refine.py`)."""
@@ -81,18 +87,18 @@ class Contenders:
     deviation: Array
     """Standard deviation of the error that a config does not share with all others of its kernel, (C,)."""
     features: Array
-    """What errors are shared through, (C, F), in logarithms: a row is about as long as the standard deviation of the
-    error of its config and its kernel."""
+    """The features that share errors between problems, (C, F), in logarithms: a row is about as long as the standard
+    deviation of the error of its config and its kernel."""
     coordinates: Array
     """Points whose distance says how unlike two configs are, (C, D)."""
     kernel: Array
-    """Number of the kernel of each, (C,)."""
+    """Number of the kernel of each config, (C,)."""
     of_kernel: float
     """Standard deviation of the error that the contenders of one kernel share."""
     weight: float = 1.0
     """How much the problem counts."""
     inputs: Array | None = None
-    """What trees can learn errors from, (C, any number), with the same columns for all problems; None: nothing."""
+    """Inputs of trees that learn errors, (C, any number), with the same columns for all problems; None: no inputs."""
 
 
 @dataclass(frozen=True)
@@ -117,19 +123,19 @@ class _Block:
         self.given_up: set[int] = set()  # not to be measured
         self.surprise = 0.0  # sum of squared innovations over their variances at scale 1
         self.scale = scale
-        self._correlation = SMOOTH * _matern(contenders.coordinates)
+        self._correlation = SMOOTH * matern(contenders.coordinates, contenders.coordinates, _LENGTH)
         self._correlation += (1.0 - SHARED - SMOOTH) * np.eye(len(contenders.expected))
         self._same_kernel = (contenders.kernel[:, None] == contenders.kernel).astype(float)
         self.update(scale)
 
     def update(self, common: float) -> None:
-        """Condition on what was measured; common: the common scale of all problems."""
-        it, count = self.contenders, max(0, len(self.measured) - 1)
+        """Condition on the measurements; common: the common scale of all problems."""
+        count = max(0, len(self.measured) - 1)
         self.scale = math.sqrt((DEGREES * common**2 + self.surprise) / (DEGREES + count))
-        deviation = self.scale * it.deviation
+        deviation = self.scale * self.contenders.deviation
         prior = np.outer(deviation, deviation) * self._correlation
-        prior += (1.0 - SHARED) * (self.scale * it.of_kernel) ** 2 * self._same_kernel + _LEVEL**2
-        own_slope = math.sqrt(SHARED) * self.scale * it.features
+        prior += (1.0 - SHARED) * (self.scale * self.contenders.of_kernel) ** 2 * self._same_kernel + _LEVEL**2
+        own_slope = math.sqrt(SHARED) * self.scale * self.contenders.features
         self.own = (1.0 - SHARED - SMOOTH) * deviation**2
         self.mean, self.slope, self.covariance = self.expected, own_slope, prior
         self._informed, self.pull = np.zeros((0, own_slope.shape[1])), np.zeros(own_slope.shape[1])
@@ -147,58 +153,46 @@ class _Block:
         self.covariance = prior - across.T @ across
         self._informed, self.pull = slope, slope.T @ residual
 
-    def evidence(self) -> Evidence | None:
-        """What trees can learn from; None where there is nothing."""
-        if (inputs := self.contenders.inputs) is None:
-            return None
-        rows = np.array([row.contender for row in self.measured], dtype=np.int64)
-        costs = np.array([row.log_cost for row in self.measured])
-        return Evidence(inputs, self.contenders.expected, rows, costs)
-
     @property
     def precision(self) -> Array:
-        """What the measurements say of w, (F, F)."""
-        return self._informed.T @ self._informed
+        """The precision that the measurements add to that of w, (F, F)."""
+        return np.asarray(self._informed.T @ self._informed)
 
 
 class JointPosterior:
     """Joint beliefs about the contenders of all problems; `add` takes measurements in any order."""
 
     def __init__(self, problems: Sequence[Contenders], seed: int = 0) -> None:
-        """Begin with predictions alone.
-
-        Args:
-            problems: at least one; all with the same number of features.
-            seed: of the draws that expected regrets are averages of.
-        """
+        """Begin with predictions alone; problems: at least one, all with the same number of features."""
         self._seed = seed
         self.scale = _UNIT
-        """What stated deviations are multiplied by: the scale of Student's t, of all problems together."""
+        """Factor of stated deviations: the scale of Student's t, of all problems together."""
         self.record = RegretRecord()
         self._left = 1.0  # of the squared errors of the predictions that were given
         self._blocks = [_Block(problem, self.scale) for problem in problems]
+        self._problem_weights = np.array([problem.weight for problem in problems])
         self._solve()
 
     def __len__(self) -> int:
         return len(self._blocks)
 
     def contenders(self, problem: int) -> Contenders:
-        """The contenders of a problem, as they were given."""
+        """The contenders that a problem began with."""
         return self._blocks[problem].contenders
 
     def measured(self, problem: int) -> Sequence[Measured]:
-        """What was measured of a problem, in order."""
+        """The measurements of a problem, in order."""
         return self._blocks[problem].measured
 
     def _solve(self) -> None:
         """The weights, from all blocks."""
-        self._precision = np.eye(len(self._blocks[0].pull)) + sum(block.precision for block in self._blocks)
-        self._pull = sum((block.pull for block in self._blocks), np.zeros_like(self._blocks[0].pull))
-        self._invert()
+        precision = np.eye(len(self._blocks[0].pull)) + sum(block.precision for block in self._blocks)
+        self._set_weights(precision, sum((block.pull for block in self._blocks), np.zeros_like(self._blocks[0].pull)))
 
-    def _invert(self) -> None:
-        self._covariance = np.linalg.inv(self._precision)
-        self._weights = self._covariance @ self._pull
+    def _set_weights(self, precision: Array, pull: Array) -> None:
+        self._precision, self._pull = precision, pull
+        self._covariance = np.linalg.inv(precision)
+        self._weights = self._covariance @ pull
 
     def add(self, problem: int, measured: Measured) -> None:
         """Take a measurement of a problem into account."""
@@ -211,9 +205,7 @@ class JointPosterior:
         before = block.precision, block.pull
         block.measured.append(measured)
         block.update(self.scale)
-        self._precision = self._precision + block.precision - before[0]
-        self._pull = self._pull + block.pull - before[1]
-        self._invert()
+        self._set_weights(self._precision + block.precision - before[0], self._pull + block.pull - before[1])
 
     def watch(self, problem: int, measured: Measured) -> None:
         """Take a measurement that was just made into account, and whether the regret stated before came true."""
@@ -225,29 +217,34 @@ class JointPosterior:
         self.record.note(before - after, float(mean[choice] - mean.min()))
 
     def rescale(self) -> None:
-        """Set the common scale to what measurements say of it."""
-        known = [(block.surprise, len(block.measured) - 1) for block in self._blocks if len(block.measured) > 1]
+        """Estimate the common scale from the measurements."""
+        surprises = [(block.surprise, len(block.measured) - 1) for block in self._blocks if len(block.measured) > 1]
         squared, prior = self.scale**2, _UNIT**2 * _SCALE_PRIOR
         for _ in range(_ROUNDS):  # of expectation maximization: a problem of great surprise counts less
-            weighted = sum(s * (DEGREES + n) / (DEGREES + s / squared) for s, n in known)
-            squared = (prior + weighted) / (_SCALE_PRIOR + sum(n for _, n in known))
+            weighted = sum(s * (DEGREES + n) / (DEGREES + s / squared) for s, n in surprises)
+            squared = (prior + weighted) / (_SCALE_PRIOR + sum(n for _, n in surprises))
         self.scale = math.sqrt(squared)
         for block in self._blocks:
             block.update(self.scale)
         self._solve()
 
     def relearn(self) -> bool:
-        """Correct the predictions by what measurements of other problems say; whether that was worth it."""
-        evidence = [block.evidence() for block in self._blocks]
-        if any(it is None for it in evidence):
-            return False
-        learned = corrections([it for it in evidence if it is not None], self._seed)
+        """Correct the predictions by the measurements of other problems; whether that was worth it."""
+        evidence = []
+        for block in self._blocks:
+            if block.contenders.inputs is None:
+                return False
+            rows = np.array([row.contender for row in block.measured], dtype=np.int64)
+            costs = np.array([row.log_cost for row in block.measured])
+            evidence.append(Evidence(block.contenders.inputs, block.contenders.expected, rows, costs))
+        learned = corrections(evidence, self._seed)
         if learned is None:
             return False
-        for block, correction in zip(self._blocks, learned.of_problems, strict=True):
+        of_problems, left = learned
+        for block, correction in zip(self._blocks, of_problems, strict=True):
             block.expected = block.contenders.expected + correction
-            block.surprise *= learned.left / self._left
-        self._left = learned.left
+            block.surprise *= left / self._left
+        self._left = left
         self.rescale()
         return True
 
@@ -259,7 +256,7 @@ class JointPosterior:
         return self._mean(block), covariance
 
     def _mean(self, block: _Block) -> Array:
-        mean = block.mean + block.slope @ self._weights
+        mean: Array = block.mean + block.slope @ self._weights
         mean[block.excluded] = mean.max() + _NEVER
         return mean
 
@@ -276,20 +273,17 @@ class JointPosterior:
 
     def regret(self, problem: int) -> float:
         """The expected regret of the present choice, not weighted; corrected by what became of those stated before."""
-        return self._corrected(problem, self._drawn(problem))
+        return self.prospects(problem)[0]
 
     def prospects(self, problem: int) -> tuple[float, Array]:
         """(`regret`, with which probability each contender is the best one, (C,)), from the same draws."""
         costs = self._drawn(problem)
-        best = np.bincount(costs.argmin(axis=1), minlength=costs.shape[1]) / len(costs)
-        return self._corrected(problem, costs), best
-
-    def _corrected(self, problem: int, costs: Array) -> float:
         stated, misjudged = self._stated(problem, costs)
-        return self.record.factor * stated + misjudged
+        best = np.bincount(costs.argmin(axis=1), minlength=costs.shape[1]) / len(costs)
+        return self.record.factor * stated + misjudged, best
 
     def _stated(self, problem: int, costs: Array) -> tuple[float, float]:
-        """The expected regret of the present choice where what is believed holds, and where it does not."""
+        """The expected regret of the present choice where the beliefs hold, and where they do not."""
         reach = self._reach(problem) / max(1, len(self.measured(problem)))
         regret = float(np.minimum(costs[:, self.choice(problem)] - costs.min(axis=1), reach).mean())
         misjudged = self._misjudged(problem)
@@ -302,7 +296,7 @@ class JointPosterior:
         return len(self.measured(problem)) < 2 and len(tried) < contenders and contenders > 1
 
     def _misjudged(self, problem: int) -> float:
-        """Probability that nothing that is believed of a problem holds."""
+        """Probability that no belief about a problem holds."""
         return MISJUDGED if len(self.measured(problem)) < 2 and len(self.contenders(problem).expected) > 1 else 0.0
 
     def _reach(self, problem: int) -> float:
@@ -316,37 +310,36 @@ class JointPosterior:
         draw = np.random.default_rng([self._seed, problem])
         normal = draw.standard_normal((_DRAWS // 2, len(mean)))
         normal *= np.sqrt(degrees / draw.chisquare(degrees, (_DRAWS // 2, 1)))
-        # What all contenders share decides nothing and would cost accuracy.
+        # The error that all contenders share decides nothing and would cost accuracy.
         able = np.ones(len(mean))
         able[self._blocks[problem].excluded] = 0.0
         own = able * self._blocks[problem].own
         values, vectors = np.linalg.eigh(_centered(covariance - np.diag(own), able))
         error = normal @ (vectors * np.sqrt(np.maximum(values, 0.0))).T
         error += np.sqrt(own) * draw.standard_t(DEGREES, error.shape)
-        return mean + np.concatenate((error, -error))
+        return np.asarray(mean + np.concatenate((error, -error)))
 
     def mean_regret(self) -> float:
         """The expected regret of the present choices, the weighted mean over problems."""
-        stated, misjudged, weights = self._all_stated()
-        return float(np.average(self.record.factor * stated + misjudged, weights=weights))
+        stated, misjudged = self._all_stated()
+        return float(np.average(self.record.factor * stated + misjudged, weights=self._problem_weights))
 
     def regret_bound(self) -> float:
-        """What the weighted mean regret of the present choices is below with a probability of `LEVEL`."""
-        return float(np.quantile(self.record.mean_losses(*self._all_stated(), self._seed), LEVEL)) + self.overlooked()
+        """The bound that the weighted mean regret of the present choices is below with a probability of `LEVEL`."""
+        losses = self.record.mean_losses(*self._all_stated(), self._problem_weights, self._seed)
+        return float(np.quantile(losses, LEVEL)) + self.overlooked()
 
     def overlooked(self) -> float:
-        """What the unsettled problem of the greatest weight adds to the weighted mean regret, were it misjudged."""
-        weights = np.array([block.contenders.weight for block in self._blocks])
+        """Weighted mean regret that the unsettled problem of the greatest weight would add, were it misjudged."""
         unsettled = np.array([self.unsettled(problem) for problem in range(len(self))])
-        return _OVERLOOKED * float((weights * unsettled).max() / weights.sum())
+        return _OVERLOOKED * float((self._problem_weights * unsettled).max() / self._problem_weights.sum())
 
-    def _all_stated(self) -> tuple[Array, Array, Array]:
-        """(expected regrets where what is believed holds, where it does not, weights), (problems,) each."""
-        stated, misjudged = np.array([self._stated(problem, self._drawn(problem)) for problem in range(len(self))]).T
-        return stated, misjudged, np.array([block.contenders.weight for block in self._blocks])
+    def _all_stated(self) -> Array:
+        """Expected regrets where the beliefs hold, and where they do not, (2, problems)."""
+        return np.array([self._stated(problem, self._drawn(problem)) for problem in range(len(self))]).T
 
     def sequence(self, problem: int, most: int, noise: float) -> list[tuple[int, float]]:
-        """The contenders to measure next on a problem, as if only that problem existed.
+        """(contender, weighted gain) of each measurement to make next on a problem, as if no other problem existed.
 
         Each is the one of greatest gain if those before it came out as expected ("kriging believer"). After n
         measurements no gain is more than an n-th of what it can be at first: the best of n configs is on average an
@@ -355,12 +348,9 @@ class JointPosterior:
         unmeasured.
 
         Args:
-            problem: which problem.
+            problem: number of the problem.
             most: measurements at most; contenders that were measured are left out.
             noise: standard deviation of the logarithm of a measurement.
-
-        Returns:
-            (contender, gain) pairs; gains are weighted.
         """
         mean, covariance = self.belief(problem)
         weight = self.contenders(problem).weight
@@ -385,12 +375,29 @@ class JointPosterior:
 def _centered(covariance: Array, able: Array) -> Array:
     """The covariance of differences from the mean of the contenders that are able to run (1, else 0), (C,)."""
     across = covariance @ able / able.sum()
-    return (covariance - across - across[:, None] + across @ able / able.sum()) * np.outer(able, able)
+    return np.asarray((covariance - across - across[:, None] + across @ able / able.sum()) * np.outer(able, able))
 
 
-def _matern(points: Array) -> Array:
-    """Matern 3/2 kernel between points (C, D), (C, C)."""
-    squared = np.square(points).sum(axis=1)
-    apart = np.maximum(squared[:, None] + squared - 2.0 * points @ points.T, 0.0)
-    distance = np.sqrt(3.0 * apart) / _LENGTH
-    return (1.0 + distance) * np.exp(-distance)
+def expected_fall(mean: Array, moves: Array, reach: float) -> Array:
+    """By how much each measurement is expected to lower the least of the expected log costs `mean`, (C,).
+
+    `moves`, (C, measurements), says how far each cost moves per scale of the measurement; `reach` bounds the fall.
+    """
+    choice = int(mean.argmin())
+    # The present choice moves, too; on average it stays where it is.
+    after = moves[:, :, None] * _outcomes()
+    after += mean[:, None, None]
+    fall = after[choice] - after.min(axis=0)
+    return np.asarray(np.minimum(fall, reach).mean(axis=1))
+
+
+@cache
+def _outcomes() -> Array:
+    """Values of a Student's t of `DEGREES` = 4 in the middle of intervals of equal probability.
+
+    The quantile function has a closed form for 4 degrees of freedom (Shaw, "Sampling Student's T distribution", 2006).
+    """
+    probability = (np.arange(_NODES) + 0.5) / _NODES
+    inside = 2.0 * np.sqrt(probability * (1.0 - probability))
+    ratio = np.cos(np.arccos(np.minimum(inside, 1.0)) / 3.0) / inside
+    return np.sign(probability - 0.5) * 2.0 * np.sqrt(np.maximum(ratio - 1.0, 0.0))

@@ -1,4 +1,4 @@
-"""What the searches of one space for an objective share: the costs measured so far, and which config is the best."""
+"""Base of the searches of one space for an objective: the costs measured so far, and which config is the best."""
 
 import math
 from abc import ABC, abstractmethod
@@ -9,7 +9,7 @@ from kernrec.model.search.search_space import SearchSpace
 class ObjectiveSearch(ABC):
     """The search of one space: `latency_round`, `tell_latency`, `energy_round`, `tell_energy`, and so on.
 
-    Whoever measures asks for a round and tells what came of it; costs that were known before are told first.
+    The caller measures each round and passes the results on; costs that were measured before come first.
     """
 
     def __init__(self, space: SearchSpace, weights: tuple[float, float] | None) -> None:
@@ -17,7 +17,7 @@ class ObjectiveSearch(ABC):
 
         Args:
             space: the configs.
-            weights: what is minimized is the product of latency and of energy to these powers: (1, 0) is latency,
+            weights: the cost to minimize is the product of latency and of energy to these powers: (1, 0) is latency,
                 (0, 1) energy, (1, 1) the energy-delay product. None: the front, for which weights are drawn again and
                 again (Knowles, "ParEGO", 2006).
         """
@@ -65,7 +65,7 @@ class ObjectiveSearch(ABC):
         return math.log(latency_s)
 
     def log_cost(self, config: int) -> float:
-        """The logarithm of what is minimized, of a config with all that it needs measured."""
+        """The logarithm of the cost to minimize, of a config that has every measurement it needs."""
         return self.weights[0] * self.log_latency(config) + self.weights[1] * math.log(self.energy_j.get(config, 1.0))
 
     def best(self) -> int | None:

@@ -7,22 +7,21 @@
 A config's bound is `SPREADS` standard deviations of the trees below their mean, of the logarithm of time, of energy and
 of their product, which are the ends and the middle of a front. Half of the next configs are those that are lowest at
 `EAGER` standard deviations, so that good ones come soon; the others have the lowest bounds, which decide when to end.
-Trees learn as well which configs fail. What the end is worth is known from searches of recorded spaces
-(`tools/evaluate_partial.py`): `SEARCHES` of them.
+Trees learn as well which configs fail. How good the end is was tested by `SEARCHES` searches of recorded spaces
+(`tools/evaluate_partial.py`).
 """
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from kernrec.util.light_dataclass import dataclass
 from kernrec.util.optional import import_optional
 
 Array = np.ndarray
 
 MARGIN = 0.05
-"""What is left out may be better by this share."""
+"""Configs that are left out may be better by this share."""
 SPREADS = 3.0
 EAGER = 1.0
 """Standard deviations below the mean by which half of the next configs are chosen."""
@@ -31,7 +30,7 @@ SEARCHES, WRONG = 14, 0
 _FIRST, _FIRST_SHARE = (100, 128), 0.01
 """Configs that are drawn at random at the beginning: this share of the space, within these bounds."""
 _BATCH, _BATCH_SHARE = 32, 0.1
-"""Configs between two fits: at most so many, or this share of those that are known."""
+"""Configs between two fits: at most so many, or this share of those that were tried."""
 _LEAST = 16
 """Configs between two fits at least: as long as a fit takes."""
 _TREES = 64
@@ -41,9 +40,8 @@ _RUNS = 0.05
 """Share of the trees by which a config has to run to be worth trying."""
 
 
-@dataclass(frozen=True)
-class Proposal:
-    """What to profile next."""
+class Proposal(NamedTuple):
+    """The configs to profile next."""
 
     rows: Array
     """Positions, the most promising first; none: the search is over."""
@@ -52,20 +50,14 @@ class Proposal:
 
 
 class PartialSearch:
-    """The search of a space of C configs; it keeps nothing, `propose` takes all that is known.
+    """The search of a space of C configs; it keeps nothing, `propose` takes all results.
 
     Raises:
         KernrecError: scikit-learn is not installed.
     """
 
     def __init__(self, tunables: Array, seed: int = 0, spreads: float = SPREADS) -> None:
-        """Lay out a space.
-
-        Args:
-            tunables: the configs' values, (C, T).
-            seed: of everything that is drawn at random.
-            spreads: standard deviations by which a bound lies below what is expected.
-        """
+        """Lay out a space of tunables, (C, T); spreads: standard deviations by which a bound lies below the mean."""
         self._ensemble: Any = import_optional(
             "sklearn.ensemble", "choosing which configs of a large space to profile (`--all` profiles all)", "train"
         )
@@ -75,41 +67,45 @@ class PartialSearch:
         self.first = min(count, max(_FIRST[0], min(_FIRST[1], math.ceil(_FIRST_SHARE * count))))
         """Configs that are drawn at random."""
 
-    def propose(self, known: Array, costs: Array) -> Proposal:
-        """What to profile next.
+    def propose(self, tried: Array, costs: Array) -> Proposal:
+        """The configs to profile next.
 
         Args:
-            known: positions of the K configs that were tried.
+            tried: positions of the K configs that were tried.
             costs: their time and energy, or one of them, (K, 1 or 2); NaN for a config that failed.
         """
         left = np.ones(len(self._features), dtype=bool)
-        left[known] = False
+        left[tried] = False
         rest = np.flatnonzero(left)
         ran = np.isfinite(costs).all(axis=1)
-        if len(known) < self.first or (ran.sum() < _FEWEST and len(rest)):
-            drawn = np.random.default_rng([self._seed, len(known)]).permutation(rest)
-            return Proposal(drawn[: max(self.first - len(known), _BATCH)], len(rest))
+        if len(tried) < self.first or (ran.sum() < _FEWEST and len(rest)):
+            drawn = np.random.default_rng([self._seed, len(tried)]).permutation(rest)
+            return Proposal(drawn[: max(self.first - len(tried), _BATCH)], len(rest))
         if not len(rest):
             return Proposal(rest, 0)
         log = np.log(costs[ran])
-        mean, deviation = self._expected(known[ran], log, rest)
+        mean, deviation = self._expected(tried[ran], log, rest)
         gain = mean - (criteria(log).min(axis=0) + math.log(1.0 - MARGIN))
         worth, eager = ((gain - spreads * deviation).min(axis=1) for spreads in (self._spreads, EAGER))
         if not ran.all():
-            fails = self._share_that_runs(known, ran, rest) < _RUNS
+            runs = self._forest(_TREES // 2).fit(self._features[tried], ran.astype(float))
+            fails = runs.predict(self._features[rest]) < _RUNS
             worth[fails] = eager[fails] = np.inf
         promising = int((worth < 0.0).sum())
-        batch = max(_LEAST, min(promising, max(_BATCH, int(_BATCH_SHARE * len(known))))) if promising else 0
+        batch = max(_LEAST, min(promising, max(_BATCH, int(_BATCH_SHARE * len(tried))))) if promising else 0
         first = np.argsort(np.where(worth < 0.0, eager, np.inf), kind="stable")[: min(batch // 2, promising)]
         worth[first] = -np.inf
         return Proposal(rest[np.argsort(worth, kind="stable")[:batch]], promising)
 
-    def _expected(self, known: Array, log: Array, rest: Array) -> tuple[Array, Array]:
-        """Mean and standard deviation over the trees of each criterion of the configs `rest`, (len(rest), criteria)."""
-        forest = self._ensemble.ExtraTreesRegressor(
-            _TREES, max_features=0.5, bootstrap=True, random_state=self._seed, n_jobs=1
+    def _forest(self, trees: int) -> Any:
+        return self._ensemble.ExtraTreesRegressor(
+            trees, max_features=0.5, bootstrap=True, random_state=self._seed, n_jobs=1
         )
-        forest.fit(self._features[known], log if log.shape[1] > 1 else log[:, 0])
+
+    def _expected(self, ran: Array, log: Array, rest: Array) -> tuple[Array, Array]:
+        """Mean and standard deviation over the trees of each criterion of the configs `rest`, (len(rest), criteria)."""
+        forest = self._forest(_TREES)
+        forest.fit(self._features[ran], log if log.shape[1] > 1 else log[:, 0])
         features = self._features[rest]
         total = squares = np.zeros((len(rest), criteria(log[:1]).shape[1]))
         for tree in forest.estimators_:
@@ -117,12 +113,6 @@ class PartialSearch:
             total, squares = total + value, squares + value**2
         mean = total / _TREES
         return mean, np.sqrt(np.maximum(squares / _TREES - mean**2, 0.0))
-
-    def _share_that_runs(self, known: Array, ran: Array, rest: Array) -> Array:
-        forest = self._ensemble.ExtraTreesRegressor(
-            _TREES // 2, max_features=0.5, bootstrap=True, random_state=self._seed, n_jobs=1
-        )
-        return forest.fit(self._features[known], ran.astype(float)).predict(self._features[rest])
 
 
 def criteria(log: Array) -> Array:

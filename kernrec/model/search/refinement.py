@@ -4,10 +4,10 @@ A visit measures some contenders of one problem, one after the other. Going to a
 and its reference have to be made), so a visit may be worth more measurements than one.
 
     next()      the visit of greatest expected gain per second
-    take()      what came of it
-    forecast()  what so many more seconds are expected to buy
+    take()      its results
+    forecast()  the expected gain of so many more seconds
 
-A measurement of one problem changes what is believed of all others a little. Their gains are computed again when they
+A measurement of one problem changes the beliefs about all others a little. Their gains are computed again when they
 come near the top, and a few in turn, so that a decision takes milliseconds however many problems there are.
 """
 
@@ -49,12 +49,12 @@ class Visit:
     gain: float
     """By how much they are expected to lower the weighted mean regret."""
     seconds: float
-    """They are expected to take."""
+    """The time that they are expected to take."""
 
 
 @dataclass
 class _Outlook:
-    """What is expected of measuring a problem, as of some time."""
+    """The expected gains of measuring a problem, as of some time."""
 
     sequence: list[tuple[int, float]] = field(default_factory=list)
     """(contender, gain), in the order to measure them."""
@@ -68,8 +68,8 @@ class Refinement:
         """Begin.
 
         Args:
-            posterior: what is believed; measurements made before are in it.
-            costs: what is known of the time that measuring takes.
+            posterior: the beliefs, with measurements that were made before.
+            costs: the present estimate of the time that measuring takes.
             noise: standard deviation of the logarithm of a measurement.
         """
         self.posterior = posterior

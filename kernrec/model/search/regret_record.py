@@ -26,7 +26,7 @@ _DRAWS = 2048
 
 
 class RegretRecord:
-    """What became of the regrets that were stated; begins with the belief that they are right."""
+    """The record of stated regrets and of what was gained; begins with the belief that they are right."""
 
     def __init__(self) -> None:
         self._keep = math.exp(-1.0 / _MEMORY)
@@ -54,7 +54,7 @@ class RegretRecord:
 
     @property
     def factor(self) -> float:
-        """What stated regrets have to be multiplied by."""
+        """The factor that corrects stated regrets."""
         shape, rate = self._gamma()
         return shape / rate
 
@@ -63,7 +63,7 @@ class RegretRecord:
 
         Args:
             stated: expected regret of each problem by the model, not corrected.
-            misjudged: expected regret of each problem where nothing that is believed of it holds.
+            misjudged: expected regret of each problem where no belief about it holds.
             weights: how much each counts.
             seed: of the draws.
         """

@@ -31,38 +31,32 @@ _WORTH = 0.97
 
 @dataclass(frozen=True, eq=False)
 class Evidence:
-    """What is known of one problem of C contenders."""
+    """The predictions and measurements of one problem of C contenders."""
 
     inputs: Array
-    """What trees learn from, (C, F); NaN for what is not known."""
+    """Inputs of the trees, (C, F); NaN where a value is not known."""
     expected: Array
     """Predicted log cost, (C,)."""
     rows: Array
     """Measured contenders, (M,)."""
     log_cost: Array
-    """Of each of them, (M,)."""
+    """Log cost of each of them, (M,)."""
 
     def errors(self) -> Array:
         """How far measurements are from predictions, relative to the others of the problem, (M,)."""
         return _centered(self.log_cost - self.expected[self.rows])
 
 
-@dataclass(frozen=True, eq=False)
-class Corrections:
-    """What retraining has changed."""
-
-    of_problems: list[Array]
-    """What is added to the predicted log costs of each problem, (C,) each."""
-    left: float
-    """Share of the squared errors that is left."""
-
-
-def corrections(problems: Sequence[Evidence], seed: int = 0) -> Corrections | None:
+def corrections(problems: Sequence[Evidence], seed: int = 0) -> tuple[list[Array], float] | None:
     """Learn from all measurements; None where there are too few, where the trees predict nothing, or without XGBoost.
 
     Args:
         problems: all with the same features.
         seed: of the trees and of the folds.
+
+    Returns:
+        The corrections to add to the predicted log costs of each problem, (C,) each, and the share of the squared
+        errors that they leave.
     """
     used = [number for number, problem in enumerate(problems) if len(problem.rows) > 1]
     if sum(len(problems[number].rows) for number in used) < LEAST or find_spec("xgboost") is None:
@@ -70,7 +64,8 @@ def corrections(problems: Sequence[Evidence], seed: int = 0) -> Corrections | No
     import xgboost
 
     fold = np.random.default_rng(seed).permutation(len(problems)) % _FOLDS
-    inputs = [_with_gap(problem) for problem in problems]
+    # Beside their inputs, trees see how far each config is expected to be from the best.
+    inputs = [np.column_stack((problem.inputs, problem.expected - problem.expected.min())) for problem in problems]
     raw = [np.zeros(len(problem.expected)) for problem in problems]
     for held_out in range(_FOLDS):
         inside = [number for number in used if fold[number] != held_out]
@@ -81,9 +76,9 @@ def corrections(problems: Sequence[Evidence], seed: int = 0) -> Corrections | No
             np.concatenate([inputs[number][problems[number].rows] for number in inside]),
             np.concatenate([problems[number].errors() for number in inside]),
         )
-        asked_for = xgboost.DMatrix(np.concatenate([inputs[number] for number in wanted]))
+        outside = xgboost.DMatrix(np.concatenate([inputs[number] for number in wanted]))
         trees = [xgboost.train(_SETTINGS | {"seed": seed + model}, learned, _TREES) for model in range(_MODELS)]
-        predicted = np.mean([model.predict(asked_for) for model in trees], axis=0)
+        predicted = np.mean([model.predict(outside) for model in trees], axis=0)
         ends = np.cumsum([len(inputs[number]) for number in wanted])
         for number, part in zip(wanted, np.split(predicted, ends[:-1]), strict=True):
             raw[number] = part
@@ -91,12 +86,7 @@ def corrections(problems: Sequence[Evidence], seed: int = 0) -> Corrections | No
     guesses = np.concatenate([_centered(raw[number][problems[number].rows]) for number in used])
     share = float(np.clip(errors @ guesses / max(guesses @ guesses, 1e-12), 0.0, 1.0))
     left = float(np.square(errors - share * guesses).sum() / max(errors @ errors, 1e-12))
-    return Corrections([share * part for part in raw], left) if left <= _WORTH else None
-
-
-def _with_gap(problem: Evidence) -> Array:
-    """The inputs, and how far each config is expected to be from the best, (C, F + 1)."""
-    return np.column_stack((problem.inputs, problem.expected - problem.expected.min()))
+    return ([share * part for part in raw], left) if left <= _WORTH else None
 
 
 def _centered(values: Array) -> Array:

@@ -12,7 +12,7 @@ from functools import cached_property
 
 import numpy as np
 
-from kernrec.model.search.gaussian_process import Points
+from kernrec.model.search.gaussian_process import GaussianProcess, Points
 
 Array = np.ndarray
 
@@ -22,6 +22,12 @@ _MOST_CHOICES = 32
 """A tunable with more values counts as a quantity: that two values differ says little beside by how much."""
 _GENERATIONS = 8
 """Most tries to breed as many, where few children are in the space."""
+FEWEST = 20
+"""Predicted configs without which nothing is predicted of the others."""
+_FITTED = 300
+"""Most predicted configs that a process learns from."""
+_CHUNK = 4096
+"""Configs that are predicted together: the memory that they take is this many times `_FITTED` numbers."""
 
 
 class SearchSpace:
@@ -39,11 +45,11 @@ class SearchSpace:
         self.predicted_s = predicted_s
         self.log_s = np.zeros(count)
         """Logarithm of the predicted latency, (C,); that of the slowest one where nothing is predicted."""
-        known = np.zeros(count, dtype=bool) if predicted_s is None else np.isfinite(predicted_s)
-        if predicted_s is not None and known.any():
-            self.log_s = np.log(np.where(known, predicted_s, np.max(predicted_s[known])))
-        tie = np.where(known, np.arange(count), np.random.default_rng(seed).random(count))
-        self.by_prediction = np.lexsort((tie, self.log_s, ~known))
+        predicted = np.zeros(count, dtype=bool) if predicted_s is None else np.isfinite(predicted_s)
+        if predicted_s is not None and predicted.any():
+            self.log_s = np.log(np.where(predicted, predicted_s, np.max(predicted_s[predicted])))
+        tie = np.where(predicted, np.arange(count), np.random.default_rng(seed).random(count))
+        self.by_prediction = np.lexsort((tie, self.log_s, ~predicted))
         """Positions, (C,), the fastest prediction first."""
         columns = [np.unique(column, return_inverse=True)[1].reshape(-1) for column in tunables.T]
         self._genes = np.stack(columns, axis=1) if columns else np.zeros((count, 0), dtype=np.int64)
@@ -51,7 +57,7 @@ class SearchSpace:
         self.points = _points(tunables, self.log_s, self._genes)
         """Points of the configs, whose distance says how unlike two are; a group for each tunable."""
         self.features = np.column_stack((np.log2(1.0 + np.maximum(np.nan_to_num(tunables), 0.0)), self.log_s))
-        """What trees learn from, (C, T + 1)."""
+        """Inputs of trees, (C, T + 1)."""
 
     def __len__(self) -> int:
         return len(self.log_s)
@@ -62,7 +68,7 @@ class SearchSpace:
         covering: dict[int, None] = {}
         for column in self._genes[self.by_prediction].T:
             covering |= dict.fromkeys(np.unique(column, return_index=True)[1].tolist())
-        return self.by_prediction[sorted(covering)]
+        return np.asarray(self.by_prediction[sorted(covering)])
 
     def offspring(self, parents: Array, left: Array, draw: np.random.Generator) -> Array:
         """Positions of configs bred from `parents`, ascending.
@@ -80,18 +86,14 @@ class SearchSpace:
             children = np.where(draw.random(pairs.shape[1:]) < 0.5, pairs[0], pairs[1])
             mutated = draw.random(children.shape) < _MUTATIONS / max(len(self._values), 1)
             children = np.where(mutated, (draw.random(children.shape) * self._values).astype(np.int64), children)
-            rows = self._rows_of(children)
+            order, keys = self._sorted_keys
+            born = _mixed_radix(children, self._values)
+            position = np.minimum(np.searchsorted(keys, born), len(order) - 1)
+            rows = order[position[keys[position] == born]]  # children that are no config of the space are left out
             offspring = np.union1d(offspring, rows[left[rows]])
             if len(offspring) >= _OFFSPRING:
                 break
         return offspring
-
-    def _rows_of(self, genes: Array) -> Array:
-        """The rows of the configs with these genes; those of no config in the space are left out."""
-        order, keys = self._sorted_keys
-        wanted = _mixed_radix(genes, self._values)
-        position = np.minimum(np.searchsorted(keys, wanted), len(order) - 1)
-        return order[position[keys[position] == wanted]]
 
     @cached_property
     def _sorted_keys(self) -> tuple[Array, Array]:
@@ -129,4 +131,32 @@ def _points(tunables: Array, log_s: Array, genes: Array) -> Points:
 def _identity(genes: Array) -> Array:
     """Coordinates of one tunable (C, V) by which any two of its V values are equally far apart."""
     values = int(genes.max(initial=0)) + 1
-    return np.eye(values)[genes] / 2.0 * min(1.0, math.sqrt(_MOST_CHOICES / values))
+    return np.asarray(np.eye(values)[genes] / 2.0 * min(1.0, math.sqrt(_MOST_CHOICES / values)))
+
+
+def completed_predictions(tunables: Array, predicted_s: Array, seed: int = 0) -> Array:
+    """Predicted latencies of all configs of one kernel, (C,), where some have a prediction: they stay as they are.
+
+    Of a large space only a part is profiled, and some configs cannot be emulated. Without a prediction they would count
+    as the slowest config, and a search that measures one would learn that predictions are far off, which they are not.
+    So a Gaussian process over the tunables continues the predictions.
+
+    Args:
+        tunables: the configs' values, (C, T).
+        predicted_s: predicted latency, (C,), NaN for a config without prediction; it stays NaN where fewer than
+            `FEWEST` configs have one.
+        seed: of the configs that are learned from, where many are predicted.
+    """
+    predicted = np.isfinite(predicted_s)
+    rows, left = np.flatnonzero(predicted), np.flatnonzero(~predicted)
+    if len(rows) < FEWEST or not len(left):
+        return predicted_s
+    if len(rows) > _FITTED:
+        rows = np.sort(np.random.default_rng(seed).permutation(rows)[:_FITTED])
+    points = SearchSpace(tunables).points
+    process = GaussianProcess(points[rows], np.log(predicted_s[rows]))
+    completed = predicted_s.copy()
+    for begin in range(0, len(left), _CHUNK):
+        part = left[begin : begin + _CHUNK]
+        completed[part] = np.exp(process.predict(points[part])[0])
+    return completed

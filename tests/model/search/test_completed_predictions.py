@@ -4,48 +4,48 @@ import itertools
 
 import numpy as np
 
-from kernrec.model.search.completed_predictions import FEWEST, completed_predictions
 from kernrec.model.search.expected_improvement import ExpectedImprovement
+from kernrec.model.search.search_space import FEWEST, completed_predictions
 
 SPACE = np.array(list(itertools.product([16, 32, 64, 128, 256], [1, 2, 4, 8, 16], [1, 2, 3, 4], [1, 2, 4, 8], [0, 1])))
 LOG_S = np.abs(np.log2(SPACE[:, 0] / 64)) * 0.3 + np.abs(np.log2(SPACE[:, 1] / 4)) * 0.2 + 0.4 * SPACE[:, 4]
 PREDICTED_S = 1e-3 * np.exp(LOG_S + 0.2 * np.abs(SPACE[:, 2] - 3) + 0.1 * np.abs(np.log2(SPACE[:, 3]) - 1))
 
 
-def some_known(count: int) -> np.ndarray:
+def some_predicted(count: int) -> np.ndarray:
     """The predictions of so many configs, NaN elsewhere."""
-    known = np.random.default_rng(3).permutation(len(SPACE))[:count]
+    predicted = np.random.default_rng(3).permutation(len(SPACE))[:count]
     predicted_s = np.full(len(SPACE), np.nan)
-    predicted_s[known] = PREDICTED_S[known]
+    predicted_s[predicted] = PREDICTED_S[predicted]
     return predicted_s
 
 
 def test_what_was_predicted_stays_and_the_rest_is_close_to_what_would_have_been() -> None:
-    predicted_s = some_known(100)
-    known = np.isfinite(predicted_s)
+    predicted_s = some_predicted(100)
+    predicted = np.isfinite(predicted_s)
     completed = completed_predictions(SPACE, predicted_s)
-    assert np.array_equal(completed[known], predicted_s[known])
-    error = np.std(np.log(completed[~known] / PREDICTED_S[~known]))
+    assert np.array_equal(completed[predicted], predicted_s[predicted])
+    error = np.std(np.log(completed[~predicted] / PREDICTED_S[~predicted]))
     assert error < 0.25 * np.std(np.log(PREDICTED_S))
 
 
 def test_more_predictions_than_are_learned_from_are_kept_all_the_same() -> None:
-    predicted_s = some_known(700)
-    known = np.isfinite(predicted_s)
+    predicted_s = some_predicted(700)
+    predicted = np.isfinite(predicted_s)
     completed = completed_predictions(SPACE, predicted_s)
-    assert np.array_equal(completed[known], predicted_s[known])
+    assert np.array_equal(completed[predicted], predicted_s[predicted])
     assert np.isfinite(completed).all()
     assert np.array_equal(completed, completed_predictions(SPACE, predicted_s))
 
 
 def test_too_few_say_nothing_of_the_others() -> None:
-    predicted_s = some_known(FEWEST - 1)
+    predicted_s = some_predicted(FEWEST - 1)
     assert np.array_equal(completed_predictions(SPACE, predicted_s), predicted_s, equal_nan=True)
 
 
 def test_a_search_of_a_space_of_which_an_eighth_is_predicted_begins_with_the_best() -> None:
     """Otherwise what was not predicted counts as the slowest, and the best config is one of these."""
-    predicted_s = some_known(len(SPACE) // 8)
+    predicted_s = some_predicted(len(SPACE) // 8)
     assert np.isnan(predicted_s[np.argmin(PREDICTED_S)])
 
     none = np.array([], dtype=int)

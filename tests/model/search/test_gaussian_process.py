@@ -29,12 +29,12 @@ def test_values_measured_elsewhere_are_predicted_within_their_deviation() -> Non
 
 def test_leave_one_out_is_what_a_process_without_that_value_predicts() -> None:
     # Values of mean 0 and variance 1 with and without the last, so that nothing else changes.
-    known = Hyperparameters(np.array([1.0, 0.1]), 0.05, 1.0)
+    hyperparameters = Hyperparameters(np.array([1.0, 0.1]), 0.05, 1.0)
     rest = VALUES[:-1]
     values = np.append((rest - rest.mean()) / rest.std(), 0.0)
     values[-1] = values.mean()
-    error, deviation = GaussianProcess(POINTS, values, known).leave_one_out()
-    process = GaussianProcess(POINTS[:-1], values[:-1], known)
+    error, deviation = GaussianProcess(POINTS, values, hyperparameters).leave_one_out()
+    process = GaussianProcess(POINTS[:-1], values[:-1], hyperparameters)
     mean, variance = process.predict(POINTS[-1:])
     assert error[-1] == pytest.approx(values[-1] - mean[0], abs=0.02)
     assert deviation[-1] == pytest.approx(np.sqrt(variance[0] + process.noise), rel=0.05)

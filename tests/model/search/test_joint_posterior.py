@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kernrec.model.learn.adaptation import matern
 from kernrec.model.search import joint_posterior
 from kernrec.model.search.joint_posterior import Contenders, JointPosterior, Measured
 
@@ -32,19 +33,20 @@ def brute_force(
 ) -> tuple[np.ndarray, np.ndarray]:
     """(mean, covariance) of all contenders of all problems, by one Gaussian process."""
     blocks, slopes = [], []
-    for it, scale in zip(problems, scales, strict=True):
-        deviation = scale * it.deviation
-        own = joint_posterior.SMOOTH * joint_posterior._matern(it.coordinates)
+    for problem, scale in zip(problems, scales, strict=True):
+        deviation = scale * problem.deviation
+        own = joint_posterior.SMOOTH * matern(problem.coordinates, problem.coordinates, joint_posterior._LENGTH)
         own += (1.0 - joint_posterior.SHARED - joint_posterior.SMOOTH) * np.eye(len(deviation))
-        kernel = (1.0 - joint_posterior.SHARED) * (scale * it.of_kernel) ** 2 * (it.kernel[:, None] == it.kernel)
+        kernel = (1.0 - joint_posterior.SHARED) * (scale * problem.of_kernel) ** 2
+        kernel = kernel * (problem.kernel[:, None] == problem.kernel)
         blocks.append(np.outer(deviation, deviation) * own + kernel + joint_posterior._LEVEL**2)
-        slopes.append(math.sqrt(joint_posterior.SHARED) * scale * it.features)
+        slopes.append(math.sqrt(joint_posterior.SHARED) * scale * problem.features)
     starts = np.cumsum([0, *(len(block) for block in blocks)])
     slope = np.vstack(slopes)
     prior = slope @ slope.T
     for start, block in zip(starts, blocks, strict=False):
         prior[start : start + len(block), start : start + len(block)] += block
-    mean = np.concatenate([it.expected for it in problems])
+    mean = np.concatenate([problem.expected for problem in problems])
     places = [int(starts[problem]) + row.contender for problem, row in rows]
     within = prior[np.ix_(places, places)] + np.diag([row.noise**2 for _, row in rows])
     gain = np.linalg.solve(within, prior[places]).T
@@ -54,11 +56,11 @@ def brute_force(
 
 @settings(max_examples=20, deadline=None)
 @given(st.integers(0, 10**6), st.lists(st.tuples(st.integers(0, 1), st.integers(0, 5)), min_size=1, max_size=6))
-def test_beliefs_are_those_of_one_process_over_all_problems(seed: int, where: list[tuple[int, int]]) -> None:
+def test_beliefs_are_those_of_one_process_over_all_problems(seed: int, measured: list[tuple[int, int]]) -> None:
     problems = [contenders(seed), contenders(seed + 1)]
     posterior = JointPosterior(problems)
     draw = np.random.default_rng(seed)
-    rows = [(problem, Measured(which, float(draw.normal(0.0, 0.2)), NOISE)) for problem, which in where]
+    rows = [(problem, Measured(which, float(draw.normal(0.0, 0.2)), NOISE)) for problem, which in measured]
     for problem, row in rows:
         posterior.add(problem, row)
     scales = [posterior._blocks[problem].scale for problem in range(2)]
@@ -82,13 +84,13 @@ def test_a_measurement_tells_of_other_problems_only_what_they_share() -> None:
 
 def test_the_expected_regret_of_two_equal_contenders_is_that_of_the_larger_of_two_errors() -> None:
     deviation, degrees = 0.02, joint_posterior.DEGREES  # small: far from how large a regret can be
-    it = Contenders(np.zeros(2), np.full(2, deviation), np.zeros((2, 1)), np.array([[0.0], [1e3]]), np.zeros(2), 0.0)
+    equal = Contenders(np.zeros(2), np.full(2, deviation), np.zeros((2, 1)), np.array([[0.0], [1e3]]), np.zeros(2), 0.0)
     # E|t| of Student's t with 4 degrees of freedom is 1 where its scale is 1; the difference of two errors is
     # sqrt(2 (1 - SHARED)) times as wide, for without features nothing is shared.
     scale = deviation * math.sqrt((degrees - 2.0) / degrees) * math.sqrt(2.0 * (1.0 - joint_posterior.SHARED))
     believed = scale / 2.0
     misjudged = joint_posterior.MISJUDGED * (joint_posterior.LEAST_REACH - believed)
-    assert JointPosterior([it]).regret(0) == pytest.approx(believed + misjudged, rel=0.15)
+    assert JointPosterior([equal]).regret(0) == pytest.approx(believed + misjudged, rel=0.15)
 
 
 def test_many_slow_contenders_of_which_little_is_known_do_not_add_up() -> None:
@@ -152,8 +154,7 @@ def test_the_mean_regret_is_weighted() -> None:
 
 
 def test_what_is_all_measured_has_no_regret_and_no_gain() -> None:
-    it = contenders(3)
-    posterior = JointPosterior([it])
+    posterior = JointPosterior([contenders(3)])
     for which in range(6):
         posterior.add(0, Measured(which, 0.1 * which, 1e-4))
     assert posterior.choice(0) == 0
@@ -170,14 +171,14 @@ def test_gains_grow_with_the_weight_and_a_second_measurement_is_what_a_first_can
 
 
 def test_measuring_the_first_of_a_sequence_lowers_the_regret_by_its_gain_on_average() -> None:
-    it, draw = contenders(5, shared=False), np.random.default_rng(0)
-    prior = JointPosterior([it])
+    problem, draw = contenders(5, shared=False), np.random.default_rng(0)
+    prior = JointPosterior([problem])
     (which, gain), *_ = prior.sequence(0, 1, NOISE)
     mean, covariance = prior.belief(0)
     spread = math.sqrt(covariance[which, which] + NOISE**2)
     falls = []
     for z in draw.standard_t(joint_posterior.DEGREES, 400):
-        posterior = JointPosterior([it])
+        posterior = JointPosterior([problem])
         posterior.add(0, Measured(which, float(mean[which] + spread * z), NOISE))
         falls.append(mean.min() - posterior.belief(0)[0].min())
     assert gain == pytest.approx(np.mean(falls), abs=4.0 * np.std(falls) / 20.0)
@@ -202,9 +203,16 @@ def test_the_scale_of_errors_follows_the_surprises() -> None:
         problems = [contenders(seed) for seed in range(20)]
         posterior = JointPosterior(problems)
         draw = np.random.default_rng(1)
-        for number, it in enumerate(problems):
+        for number, problem in enumerate(problems):
             for which in range(3):
-                posterior.add(number, Measured(which, float(it.expected[which] + size * draw.normal()), NOISE))
+                posterior.add(number, Measured(which, float(problem.expected[which] + size * draw.normal()), NOISE))
         posterior.rescale()
         scales.append(posterior.scale)
     assert scales[0] < math.sqrt(0.5) < scales[1]
+
+
+def test_outcomes_are_quantiles_of_the_errors_distribution() -> None:
+    drawn = np.random.default_rng(0).standard_t(joint_posterior.DEGREES, 200_000)
+    outcomes = joint_posterior._outcomes()
+    expected = np.quantile(drawn, (np.arange(len(outcomes)) + 0.5) / len(outcomes))
+    np.testing.assert_allclose(outcomes, expected, atol=0.06)

@@ -27,28 +27,28 @@ def costs(seed: int) -> np.ndarray:
 
 def searched(search: PartialSearch, cost: np.ndarray) -> np.ndarray:
     """What is tried until the search ends."""
-    known = np.zeros(0, np.int64)
-    while len(rows := search.propose(known, cost[known]).rows):
-        assert not np.isin(rows, known).any()
-        known = np.concatenate((known, rows))
-    return known
+    tried = np.zeros(0, np.int64)
+    while len(rows := search.propose(tried, cost[tried]).rows):
+        assert not np.isin(rows, tried).any()
+        tried = np.concatenate((tried, rows))
+    return tried
 
 
 def test_a_search_tries_a_part_of_a_space_and_leaves_out_nothing_that_is_better_by_the_margin() -> None:
     cost = costs(0)
-    known = searched(PartialSearch(TUNABLES, spreads=1.0), cost)
-    assert len(known) < 0.6 * len(TUNABLES)
-    best, of_all = (criteria(np.log(some)).min(axis=0) for some in (cost[known], cost))
+    tried = searched(PartialSearch(TUNABLES, spreads=1.0), cost)
+    assert len(tried) < 0.6 * len(TUNABLES)
+    best, of_all = (criteria(np.log(some)).min(axis=0) for some in (cost[tried], cost))
     assert (best <= of_all - np.log(1.0 - MARGIN)).all()
 
 
 def test_what_is_likely_to_be_good_is_tried_before_what_is_little_known(monkeypatch: pytest.MonkeyPatch) -> None:
     def tried_until_within(eager: float) -> int:
         monkeypatch.setattr(partial_space, "EAGER", eager)
-        search, cost, known = PartialSearch(TUNABLES), criteria(np.log(costs(0))), np.zeros(0, np.int64)
-        while not len(known) or (cost[known].min(axis=0) > cost.min(axis=0) - np.log(1.0 - MARGIN)).any():
-            known = np.concatenate((known, search.propose(known, np.exp(cost[known][:, :2])).rows))
-        return len(known)
+        search, cost, tried = PartialSearch(TUNABLES), criteria(np.log(costs(0))), np.zeros(0, np.int64)
+        while not len(tried) or (cost[tried].min(axis=0) > cost.min(axis=0) - np.log(1.0 - MARGIN)).any():
+            tried = np.concatenate((tried, search.propose(tried, np.exp(cost[tried][:, :2])).rows))
+        return len(tried)
 
     assert tried_until_within(partial_space.EAGER) < tried_until_within(3.0)
 
@@ -58,8 +58,8 @@ def test_configs_like_those_that_fail_are_not_tried() -> None:
     fails = TUNABLES[:, 0] * TUNABLES[:, 1] > 64
     cost[fails] = np.nan
     search = PartialSearch(TUNABLES, spreads=1.0)
-    known = searched(search, cost)
-    assert fails[known[search.first :]].mean() < 0.5 * fails.mean()
+    tried = searched(search, cost)
+    assert fails[tried[search.first :]].mean() < 0.5 * fails.mean()
 
 
 def test_where_nothing_runs_everything_is_tried_and_the_search_ends() -> None:
@@ -68,8 +68,8 @@ def test_where_nothing_runs_everything_is_tried_and_the_search_ends() -> None:
 
 
 def test_the_same_results_give_the_same_proposal() -> None:
-    cost, known = costs(2), np.arange(0, len(TUNABLES), 3)
-    first, second = (PartialSearch(TUNABLES, 3).propose(known, cost[known]) for _ in range(2))
+    cost, tried = costs(2), np.arange(0, len(TUNABLES), 3)
+    first, second = (PartialSearch(TUNABLES, 3).propose(tried, cost[tried]) for _ in range(2))
     assert first.rows.tolist() == second.rows.tolist()
     assert first.promising == second.promising > 0
 

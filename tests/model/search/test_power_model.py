@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from kernrec.model.search.power_model import LEVEL, PowerModel
+from kernrec.model.search.energy_guide import LEVEL, PowerModel
 from kernrec.model.search.search_space import SearchSpace
 
 pytest.importorskip("scipy")

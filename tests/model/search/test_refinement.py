@@ -49,7 +49,7 @@ def test_problems_that_others_measure_are_left_out() -> None:
 
 def test_it_ends_when_everything_is_measured_and_the_regret_falls_on_the_way() -> None:
     policy, draw, regrets = refinement(problem(0.2), problem(0.1)), np.random.default_rng(0), []
-    truth = [it.expected + it.deviation * draw.standard_normal(5) for it in (problem(0.2), problem(0.1))]
+    truth = [p.expected + p.deviation * draw.standard_normal(5) for p in (problem(0.2), problem(0.1))]
     while (visit := policy.next()) is not None:
         regrets.append(policy.posterior.mean_regret())
         for contender in visit.contenders:
@@ -76,8 +76,8 @@ def test_problems_that_may_have_been_overlooked_come_next_once_only_they_keep_th
         visited.append(visit.problem)
         only_it = policy.posterior.regret_bound() - policy.posterior.overlooked() <= 0.03
         assert not only_it or policy.posterior.unsettled(visit.problem)
-        it = policy.posterior.contenders(visit.problem)
-        policy.take(visit.problem, Measured(visit.contenders[0], float(it.expected[visit.contenders[0]]), NOISE))
+        expected = policy.posterior.contenders(visit.problem).expected
+        policy.take(visit.problem, Measured(visit.contenders[0], float(expected[visit.contenders[0]]), NOISE))
     assert policy.posterior.regret_bound() <= 0.03
     assert policy.posterior.mean_regret() < 0.03
     assert len(policy.posterior.measured(0)) >= 1

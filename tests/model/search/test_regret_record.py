@@ -11,14 +11,14 @@ PROBLEMS = 60
 def record(factor: float, measurements: int, seed: int = 0) -> RegretRecord:
     """Of regrets of 1 to 3 % that fell to nothing, where losses are `factor` times as likely as was stated."""
     draw = np.random.default_rng(seed)
-    it = RegretRecord()
+    regrets = RegretRecord()
     for stated in draw.uniform(0.01, 0.03, measurements).tolist():
-        it.note(stated, 0.08 * draw.standard_gamma(draw.poisson(factor * stated / 0.08)))
-    return it
+        regrets.note(stated, 0.08 * draw.standard_gamma(draw.poisson(factor * stated / 0.08)))
+    return regrets
 
 
-def means(it: RegretRecord, stated: float, problems: int = PROBLEMS) -> np.ndarray:
-    return it.mean_losses(np.full(problems, stated), np.zeros(problems), np.ones(problems), 0)
+def means(regrets: RegretRecord, stated: float, problems: int = PROBLEMS) -> np.ndarray:
+    return regrets.mean_losses(np.full(problems, stated), np.zeros(problems), np.ones(problems), 0)
 
 
 def test_at_first_regrets_are_believed() -> None:
@@ -38,11 +38,11 @@ def test_little_evidence_moves_it_little() -> None:
 
 
 def test_older_measurements_are_forgotten() -> None:
-    it = record(3.0, 200)
-    before = it.factor
+    regrets = record(3.0, 200)
+    before = regrets.factor
     for _ in range(300):
-        it.note(0.02, 0.0)
-    assert it.factor < 0.4 < 1.0 < before
+        regrets.note(0.02, 0.0)
+    assert regrets.factor < 0.4 < 1.0 < before
 
 
 def test_large_losses_seen_make_the_bound_wider_though_as_much_was_lost_altogether() -> None:
@@ -51,23 +51,23 @@ def test_large_losses_seen_make_the_bound_wider_though_as_much_was_lost_altogeth
         small.note(0.02, 0.02)
         large.note(0.02, 0.4 if number % 20 == 0 else 0.0)
     assert large.jump > 2.0 * small.jump
-    narrow, wide = (np.quantile(means(it, 0.01), 0.95) for it in (small, large))
+    narrow, wide = (np.quantile(means(regrets, 0.01), 0.95) for regrets in (small, large))
     assert wide > narrow
 
 
 def test_what_is_lost_is_below_the_95_percent_quantile_in_about_95_of_100_cases() -> None:
-    kept = []
+    held = []
     for seed in range(200):
         draw = np.random.default_rng(1000 + seed)
         truth = float(draw.gamma(4.0, 0.25))  # as uncertain as is believed at first
         lost = (0.08 * draw.standard_gamma(draw.poisson(truth * 0.01 / 0.08, PROBLEMS))).mean()
-        kept.append(lost <= np.quantile(means(record(truth, 60, seed), 0.01), 0.95))
-    assert 0.9 <= np.mean(kept) <= 0.995
+        held.append(lost <= np.quantile(means(record(truth, 60, seed), 0.01), 0.95))
+    assert 0.9 <= np.mean(held) <= 0.995
 
 
 def test_problems_count_by_their_weights_and_what_holds_of_none_is_not_corrected() -> None:
-    it = record(0.0, 200)
+    regrets = record(0.0, 200)
     stated, weights = np.array([0.02, 0.0]), np.array([3.0, 1.0])
-    corrected = it.mean_losses(stated, np.zeros(2), weights, 0).mean()
-    assert corrected == pytest.approx(0.75 * it.factor * 0.02, rel=0.3)
-    assert it.mean_losses(np.zeros(2), stated, weights, 0).mean() == pytest.approx(0.015, rel=0.3)
+    corrected = regrets.mean_losses(stated, np.zeros(2), weights, 0).mean()
+    assert corrected == pytest.approx(0.75 * regrets.factor * 0.02, rel=0.3)
+    assert regrets.mean_losses(np.zeros(2), stated, weights, 0).mean() == pytest.approx(0.015, rel=0.3)

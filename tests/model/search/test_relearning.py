@@ -25,10 +25,11 @@ def test_an_error_that_inputs_explain_is_learned_for_problems_that_were_not_meas
     problems = [evidence(number, 1.0, measured=4 if number < 60 else 0) for number in range(80)]
     learned = corrections(problems)
     assert learned is not None
-    assert learned.left < 0.3
+    of_problems, left = learned
+    assert left < 0.3
     agreement = [
         np.corrcoef(correction, problem.inputs[:, 0])[0, 1]
-        for problem, correction in zip(problems[60:], learned.of_problems[60:], strict=True)
+        for problem, correction in zip(problems[60:], of_problems[60:], strict=True)
     ]
     assert np.mean(agreement) > 0.9
 
@@ -40,8 +41,8 @@ def test_what_a_problem_measured_does_not_enter_its_own_correction() -> None:
     after = corrections([*problems[:7], wild, *problems[8:]])
     assert before is not None
     assert after is not None
-    scale = np.abs(before.of_problems[7]).max() / np.abs(after.of_problems[7]).max()
-    np.testing.assert_allclose(before.of_problems[7], scale * after.of_problems[7], atol=1e-6)
+    first, second = before[0][7], after[0][7]
+    np.testing.assert_allclose(first, np.abs(first).max() / np.abs(second).max() * second, atol=1e-6)
 
 
 @pytest.mark.parametrize("problems", [60, LEAST // 4 - 1])
@@ -51,10 +52,10 @@ def test_errors_that_nothing_explains_and_few_measurements_change_nothing(proble
 
 
 def contenders(number: int, inputs: bool) -> Contenders:
-    it = evidence(number, 1.0)
+    problem = evidence(number, 1.0)
     return Contenders(
-        it.expected, np.full(CONFIGS, 0.3), np.zeros((CONFIGS, 1)), it.inputs, np.zeros(CONFIGS), 0.0,
-        inputs=it.inputs if inputs else None,
+        problem.expected, np.full(CONFIGS, 0.3), np.zeros((CONFIGS, 1)), problem.inputs, np.zeros(CONFIGS), 0.0,
+        inputs=problem.inputs if inputs else None,
     )  # fmt: skip
 
 
@@ -62,8 +63,8 @@ def after_visits(inputs: bool) -> JointPosterior:
     posterior = JointPosterior([contenders(number, inputs) for number in range(60)])
     refinement = Refinement(posterior, Costs(0.0, 1.0), 0.01)
     for number in range(40):
-        it = evidence(number, 1.0)
-        for row, log_cost in zip(it.rows.tolist(), it.log_cost.tolist(), strict=True):
+        problem = evidence(number, 1.0)
+        for row, log_cost in zip(problem.rows.tolist(), problem.log_cost.tolist(), strict=True):
             refinement.take(number, Measured(row, log_cost, 0.01))
     return posterior
 
