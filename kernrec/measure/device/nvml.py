@@ -1,15 +1,13 @@
-"""Which cards this machine has, their sensors and their settings, from the driver. Settings are only read.
+"""The cards of this machine, their sensors and their settings, from the driver. Settings are only read.
 
-What a card or driver does not report is None; only the lack of any card is an error.
+A value that a card or driver does not report is None; only the lack of any card is an error.
 """
 
 import os
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from hashlib import sha256
-from types import ModuleType
 from typing import Any
 from uuid import UUID
 
@@ -28,7 +26,6 @@ class Card:
     """A GPU of this machine."""
 
     index: int
-    """As `nvidia-smi` counts."""
     uuid: str
     name: str
     others: int
@@ -41,8 +38,8 @@ class Card:
 
 
 @cache
-def library() -> ModuleType:
-    """NVML, initialized; raises `NoGPUError`."""
+def library() -> Any:
+    """The module of NVML, initialized; raises `NoGPUError`."""
     try:
         import pynvml
     except ImportError:
@@ -67,9 +64,8 @@ def cards() -> list[Card]:
         raise
     listed = []
     for index in range(nvml.nvmlDeviceGetCount()):
-        handle = nvml.nvmlDeviceGetHandleByIndex(index)
-        uuid, name = _text(nvml.nvmlDeviceGetUUID(handle)), _text(nvml.nvmlDeviceGetName(handle))
-        listed.append(Card(index, uuid, name, _others(nvml, handle)))
+        sensed = NvmlSensors(nvml.nvmlDeviceGetHandleByIndex(index))
+        listed.append(Card(index, sensed.uuid, sensed.name, sensed.others))
     if not listed:
         raise NoGPUError("the NVIDIA driver finds no GPU; --device replay works without one")
     return listed
@@ -87,8 +83,8 @@ def choose_cards(wanted: str) -> list[Card]:
         return allowed if wanted == "all" else (free or allowed)[:1]
     chosen = [card for card in present if str(card.index) == wanted or card.uuid == wanted]
     if not chosen:
-        known = ", ".join(f"{card.index} ({card.name})" for card in present)
-        raise UsageError(f"no GPU {wanted!r} in this machine; --gpu takes auto, all or one of {known}")
+        listed = ", ".join(f"{card.index} ({card.name})" for card in present)
+        raise UsageError(f"no GPU {wanted!r} in this machine; --gpu takes auto, all or one of {listed}")
     return chosen
 
 
@@ -120,19 +116,19 @@ def _cards_of_cuda() -> list[Card]:
     try:
         from cupy.cuda import runtime
 
-        known = [runtime.getDeviceProperties(i) for i in range(runtime.getDeviceCount())]
+        devices = [runtime.getDeviceProperties(i) for i in range(runtime.getDeviceCount())]
     except Exception:  # no CuPy, no driver or no device: in any case there is no card
         return []
     return [
         Card(i, f"GPU-{UUID(bytes=bytes(properties['uuid']))}", _text(properties["name"]), 0)
-        for i, properties in enumerate(known)
+        for i, properties in enumerate(devices)
     ]
 
 
 def sensors(uuid: str) -> "NvmlSensors | MissingSensors":
     """The sensors of a card; `MissingSensors` if there is no NVML."""
     try:
-        return NvmlSensors(uuid)
+        return NvmlSensors(library().nvmlDeviceGetHandleByUUID(uuid))
     except NoGPUError as error:
         card = next(card for card in _cards_of_cuda() if card.uuid == uuid)
         return MissingSensors(card.name, str(error))
@@ -166,34 +162,39 @@ class MissingSensors:
 
 
 class NvmlSensors:
-    """The sensors and settings of one card, by its UUID."""
+    """The sensors and settings of one card, by its handle of NVML."""
 
-    def __init__(self, uuid: str) -> None:
-        self._nvml = nvml = library()
-        self._uuid = uuid
-        self._handle = nvml.nvmlDeviceGetHandleByUUID(uuid)
-        self.name = _text(nvml.nvmlDeviceGetName(self._handle))
-        self.others = _others(nvml, self._handle)
-        self._reasons = {
-            getattr(nvml, name): name.removeprefix("nvmlClocksEventReason")
-            for name in dir(nvml)
-            if name.startswith("nvmlClocksEventReason") and not name.endswith(("All", "None"))
-        }
-        # POWER_AVERAGE and the older call give a mean over a second on newer cards, so the instantaneous power of the
-        # GPU is read, and the older call only if a card does not have that field.
-        self._instant = self._field_power() is not None
+    def __init__(self, handle: Any) -> None:
+        self._nvml = library()
+        self._handle = handle
+        self.uuid = str(_text(self._nvml.nvmlDeviceGetUUID(handle)))
+        self.name = str(_text(self._nvml.nvmlDeviceGetName(handle)))
+
+    @property
+    def others(self) -> int:
+        """Processes that use the card, without this one; those that use its display are included."""
+        pids = set()
+        for kind in ("Compute", "Graphics"):
+            pids |= {process.pid for process in self._query(f"nvmlDeviceGet{kind}RunningProcesses") or ()}
+        return len(pids - {os.getpid()})
+
+    @property
+    def mig(self) -> bool | None:
+        """Whether the card is divided into slices (MIG), whose power is not measured apart."""
+        mode = self._query("nvmlDeviceGetMigMode")
+        return None if mode is None else bool(mode[0])
 
     def energy_j(self) -> float | None:
         """The energy counter, since the driver was loaded."""
-        millijoules = self._query(self._nvml.nvmlDeviceGetTotalEnergyConsumption)
-        return None if millijoules is None else millijoules / 1e3
+        return self._thousandth("nvmlDeviceGetTotalEnergyConsumption")
 
     def power_w(self) -> float | None:
-        """Instantaneous power of the GPU."""
-        if self._instant:
-            return self._field_power()
-        milliwatts = self._query(self._nvml.nvmlDeviceGetPowerUsage)
-        return None if milliwatts is None else milliwatts / 1e3
+        """Instantaneous power of the GPU; of a card without that reading, `mean_power_w`."""
+        return self._field_power() if self._instant else self.mean_power_w()
+
+    def mean_power_w(self) -> float | None:
+        """Power of the board; on cards since Ampere the mean over a second."""
+        return self._thousandth("nvmlDeviceGetPowerUsage")
 
     def sm_clock_hz(self) -> float | None:
         """The SM clock as the driver reports it."""
@@ -205,81 +206,94 @@ class NvmlSensors:
 
     def temperature_c(self) -> float | None:
         """Temperature of the GPU."""
-        degrees = self._query(self._nvml.nvmlDeviceGetTemperature, self._nvml.NVML_TEMPERATURE_GPU)
+        degrees = self._query("nvmlDeviceGetTemperature", self._nvml.NVML_TEMPERATURE_GPU)
         return None if degrees is None else float(degrees)
+
+    def reason_bits(self) -> int:
+        """Clock event reasons as NVML's bits (nvml.h, `nvmlClocksEventReason*`); 0 where they are not known."""
+        bits = self._query("nvmlDeviceGetCurrentClocksEventReasons")
+        if bits is None:  # the name of this function before driver 535
+            bits = self._query("nvmlDeviceGetCurrentClocksThrottleReasons")
+        return int(bits or 0)
 
     def reasons(self) -> frozenset[str]:
         """Clock event reasons: `GpuIdle`, `SwPowerCap`, `HwThermalSlowdown`, ..."""
-        bits = self._query(self._nvml.nvmlDeviceGetCurrentClocksEventReasons) or 0
+        bits = self.reason_bits()
         return frozenset(name for bit, name in self._reasons.items() if bits & bit)
 
     def settings(self) -> CardSettings:
         """Settings that somebody may have changed; None: the default, or unknown."""
-        nvml = self._nvml
-        limit = self._query(nvml.nvmlDeviceGetPowerManagementLimit)
-        usual = self._query(nvml.nvmlDeviceGetPowerManagementDefaultLimit)
-        ecc = self._query(nvml.nvmlDeviceGetEccMode)
-        mig = self._query(nvml.nvmlDeviceGetMigMode)
-        persistence = self._query(nvml.nvmlDeviceGetPersistenceMode)
-        locked = present_entry(self._uuid)  # NVML does not tell what clocks are locked to
+        limit = self._query("nvmlDeviceGetPowerManagementLimit")
+        usual = self._query("nvmlDeviceGetPowerManagementDefaultLimit")
+        ecc = self._query("nvmlDeviceGetEccMode")
+        persistence = self._query("nvmlDeviceGetPersistenceMode")
+        locked = present_entry(self.uuid)  # NVML does not tell what clocks are locked to
         return CardSettings(
             power_limit_w=limit / 1e3 if limit and limit != usual else None,
-            sm_clock_hz=(locked and locked.sm_clock_hz) or self._set_clock(nvml.NVML_CLOCK_SM),
-            memory_clock_hz=self._set_clock(nvml.NVML_CLOCK_MEM),
+            sm_clock_hz=(locked and locked.sm_clock_hz) or self._set_clock(self._nvml.NVML_CLOCK_SM),
+            memory_clock_hz=self._set_clock(self._nvml.NVML_CLOCK_MEM),
             ecc=None if ecc is None else bool(ecc[0]),
-            mig=None if mig is None else bool(mig[0]),
+            mig=self.mig,
             persistence=None if persistence is None else bool(persistence),
         )
 
     def versions(self) -> dict[str, str | None]:
         """Versions of the card's firmware, the driver and NVML."""
-        nvml = self._nvml
         return {
-            "vbios": _text(self._query(nvml.nvmlDeviceGetVbiosVersion)),
-            "driver": _text(nvml.nvmlSystemGetDriverVersion()),
-            "nvml": _text(nvml.nvmlSystemGetNVMLVersion()),
+            "vbios": _text(self._query("nvmlDeviceGetVbiosVersion")),
+            "driver": _text(self._nvml.nvmlSystemGetDriverVersion()),
+            "nvml": _text(self._nvml.nvmlSystemGetNVMLVersion()),
         }
 
     def why_no_energy(self) -> str | None:
         """Why energy cannot be measured, in one line; None if it can."""
-        if self.settings().mig:
+        if self.mig:
             return "MIG is on, and power is that of the whole card"
         if self.energy_j() is None:
             return "this card has no energy counter (Volta was the first to have one)"
         return None
 
+    @cached_property
+    def _reasons(self) -> dict[int, str]:
+        """Names of NVML's clock event reasons by their bits."""
+        names = [name for name in dir(self._nvml) if name.startswith("nvmlClocksEventReason")]
+        named = [name for name in names if not name.endswith(("All", "None"))]
+        return {getattr(self._nvml, name): name.removeprefix("nvmlClocksEventReason") for name in named}
+
+    @cached_property
+    def _instant(self) -> bool:
+        """Whether the card has the field of instantaneous power: POWER_AVERAGE and the older call give a mean over a
+        second on newer cards."""
+        return self._field_power() is not None
+
     def _field_power(self) -> float | None:
         nvml = self._nvml
         fields = [(nvml.NVML_FI_DEV_POWER_INSTANT, getattr(nvml, "NVML_POWER_SCOPE_GPU", 0))]
-        values = self._query(nvml.nvmlDeviceGetFieldValues, fields)
+        values = self._query("nvmlDeviceGetFieldValues", fields)
         # The call succeeds even if the field fails: each value has a return code of its own.
         if values is None or values[0].nvmlReturn != nvml.NVML_SUCCESS:
             return None
         return float(values[0].value.uiVal) / 1e3
 
-    def _clock(self, kind: int) -> float | None:
-        megahertz = self._query(self._nvml.nvmlDeviceGetClockInfo, kind)
-        return None if megahertz is None else megahertz * 1e6
-
     def _set_clock(self, kind: int) -> float | None:
-        nvml = self._nvml
-        target = self._query(nvml.nvmlDeviceGetApplicationsClock, kind)
-        usual = self._query(nvml.nvmlDeviceGetDefaultApplicationsClock, kind)
+        target = self._query("nvmlDeviceGetApplicationsClock", kind)
+        usual = self._query("nvmlDeviceGetDefaultApplicationsClock", kind)
         return target * 1e6 if target and usual and target != usual else None
 
-    def _query(self, call: Callable[..., Any], *arguments: Any) -> Any:
+    def _query(self, function: str, *arguments: Any) -> Any:
+        """The result of a function of NVML; None where the card, the driver or the library does not have it."""
+        call = getattr(self._nvml, function, None)
         with suppress(self._nvml.NVMLError):
-            return call(self._handle, *arguments)
+            return call and call(self._handle, *arguments)
         return None
 
+    def _thousandth(self, function: str) -> float | None:
+        value = self._query(function)
+        return None if value is None else value / 1e3
 
-def _others(nvml: ModuleType, handle: Any) -> int:
-    """Processes that use a card, without this one; those that use its display are included."""
-    pids = set()
-    for call in (nvml.nvmlDeviceGetComputeRunningProcesses, nvml.nvmlDeviceGetGraphicsRunningProcesses):
-        with suppress(nvml.NVMLError):
-            pids |= {process.pid for process in call(handle)}
-    return len(pids - {os.getpid()})
+    def _clock(self, kind: int) -> float | None:
+        megahertz = self._query("nvmlDeviceGetClockInfo", kind)
+        return None if megahertz is None else megahertz * 1e6
 
 
 def _text(value: Any) -> Any:

@@ -17,6 +17,7 @@ from contextlib import contextmanager, suppress
 from typing import Any, Protocol
 
 from kernrec.errors import KernrecError, UsageError
+from kernrec.measure.device.nvml import NoGPUError, NvmlSensors, library
 from kernrec.measure.monitor.trace import TraceSample
 from kernrec.util.process import is_alive
 
@@ -60,29 +61,25 @@ class NvmlReader:
         Raises:
             KernrecError: if there is no such GPU.
         """
-        try:
-            import pynvml
-        except ImportError:
-            raise KernrecError("monitoring a GPU needs NVML: pip install '.[measure]'") from None
-        self._nvml = pynvml
         self.notes: list[str] = []
-        """What the user has to know about the values, one line each."""
+        """Remarks about the values for the user, one line each."""
         try:
-            pynvml.nvmlInit()
-            self._handle = self._find(device, pynvml.nvmlDeviceGetCount())
-            self.name = _text(pynvml.nvmlDeviceGetName(self._handle))
-        except pynvml.NVMLError as error:
+            nvml = library()
+        except NoGPUError as error:
+            raise KernrecError(f"no NVIDIA GPU can be monitored here: {str(error).split(';')[0]}") from None
+        try:
+            self._sensors = NvmlSensors(self._find(nvml, device))
+        except nvml.NVMLError as error:
             raise KernrecError(f"no NVIDIA GPU can be monitored here: {error}") from None
-        mig = self._query("nvmlDeviceGetMigMode", self._handle)
-        if mig and mig[0]:
+        self.name = self._sensors.name
+        if self._sensors.mig:
             self.notes.append("MIG is on: power and energy are the whole card's, of all its slices")
-        running = self._query("nvmlDeviceGetComputeRunningProcesses", self._handle) or ()
-        if others := len({process.pid for process in running} - {os.getpid()}):
+        if others := self._sensors.others:
             self.notes.append(f"{others} other processes use this GPU already; their energy counts too")
 
-    def _find(self, device: str, count: int) -> Any:
+    def _find(self, nvml: Any, device: str) -> Any:
         """The handle of the GPU that the user named."""
-        nvml = self._nvml
+        count = nvml.nvmlDeviceGetCount()
         if not count:
             raise KernrecError("no NVIDIA GPU can be monitored here: the driver finds none")
         wanted = device
@@ -95,59 +92,32 @@ class NvmlReader:
                     f"only one of the {usable} GPUs that the command can use is monitored; choose another with --device"
                 )
         if wanted.startswith("MIG-"):
-            slice_ = nvml.nvmlDeviceGetHandleByUUID(wanted)
-            return nvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(slice_)
+            return nvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(nvml.nvmlDeviceGetHandleByUUID(wanted))
         if wanted.startswith("GPU-"):
             for index in range(count):
                 handle = nvml.nvmlDeviceGetHandleByIndex(index)
-                if _text(nvml.nvmlDeviceGetUUID(handle)).startswith(wanted):
+                if NvmlSensors(handle).uuid.startswith(wanted):
                     return handle
         elif wanted.isdecimal() and int(wanted) < count:
             return nvml.nvmlDeviceGetHandleByIndex(int(wanted))
         raise UsageError(f"there is no GPU {wanted}; this machine has {count}, numbered from 0")
 
     def read(self, time_s: float) -> TraceSample:
-        """The present state of the GPU."""
-        nvml, handle = self._nvml, self._handle
-        reasons = self._number("nvmlDeviceGetCurrentClocksEventReasons", handle)
-        if reasons is None:  # the name of this function before driver 535
-            reasons = self._number("nvmlDeviceGetCurrentClocksThrottleReasons", handle)
+        sensors = self._sensors
         return TraceSample(
             time_s=time_s,
-            power_w=_scaled(self._number("nvmlDeviceGetPowerUsage", handle), 1e-3),
-            energy_j=_scaled(self._number("nvmlDeviceGetTotalEnergyConsumption", handle), 1e-3),
-            sm_clock_hz=_scaled(self._number("nvmlDeviceGetClockInfo", handle, nvml.NVML_CLOCK_SM), 1e6),
-            memory_clock_hz=_scaled(self._number("nvmlDeviceGetClockInfo", handle, nvml.NVML_CLOCK_MEM), 1e6),
-            temperature_c=_scaled(self._number("nvmlDeviceGetTemperature", handle, nvml.NVML_TEMPERATURE_GPU), 1.0),
-            reasons=reason_names(reasons or 0),
+            power_w=sensors.mean_power_w(),
+            energy_j=sensors.energy_j(),
+            sm_clock_hz=sensors.sm_clock_hz(),
+            memory_clock_hz=sensors.memory_clock_hz(),
+            temperature_c=sensors.temperature_c(),
+            reasons=reason_names(sensors.reason_bits()),
         )
 
-    def _query(self, function: str, *arguments: Any) -> Any:
-        """The result of an NVML function; None if this GPU or driver does not support it."""
-        call = getattr(self._nvml, function, None)
-        if call is None:
-            return None
-        try:
-            return call(*arguments)
-        except self._nvml.NVMLError:
-            return None
 
-    def _number(self, function: str, *arguments: Any) -> float | None:
-        value = self._query(function, *arguments)
-        return None if value is None else float(value)
-
-
-def _text(value: str | bytes) -> str:
-    return value.decode() if isinstance(value, bytes) else value
-
-
-def reason_names(bits: float) -> str:
+def reason_names(bits: int) -> str:
     """The names of NVML's reason bits, joined by `|`."""
-    return "|".join(name for bit, name in REASONS.items() if int(bits) & bit)
-
-
-def _scaled(value: float | None, scale: float) -> float | None:
-    return None if value is None else value * scale
+    return "|".join(name for bit, name in REASONS.items() if bits & bit)
 
 
 WaitForEnd = Callable[[float], bool]
