@@ -11,10 +11,10 @@ from kernrec.measure.campaign.ingest import earlier_measurements, ingest
 from kernrec.measure.campaign.journal import Journal, journal_path
 from kernrec.measure.campaign.plan import PlannedProblem, Task
 from kernrec.measure.campaign.results import MeasuringEffort, Progress
-from kernrec.measure.device.fault_injection import FAULTS
 from kernrec.measure.worker.worker_client import WorkerClient
 from kernrec.op import find_op
 from kernrec.store import Database
+from tests.helpers.fault_injection import FAULTS, OPENING
 
 PROBLEM = find_op("elementwise").problem(n=64)
 KERNEL = ("faulty", "0123456789abcdef")
@@ -37,7 +37,7 @@ def campaign(
     """A campaign that screens the target and resumes what the database holds."""
     settings = CampaignSettings(f"session-{os.getpid()}-{os.urandom(4).hex()}", MeasuringEffort(None, 0))
     hooks = CampaignHooks(lambda problem: earlier_measurements(database, problem, "h200-sxm", None), stopping, report)
-    return Campaign(WorkerClient({"device": "faulty"}), [plan], journal, settings, hooks)
+    return Campaign(WorkerClient(OPENING), [plan], journal, settings, hooks)
 
 
 def collect(

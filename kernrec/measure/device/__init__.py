@@ -1,1 +1,1 @@
-"""Devices: CUDA, replayed, simulated and faulty ones behind one interface."""
+"""Devices: CUDA, replayed and simulated ones behind one interface."""

@@ -1,8 +1,7 @@
-"""What the protocol needs of a device: `Device`, and `LoadedConfig`, a config ready to be launched.
+"""The interface between the protocol and a device: `Device`, and `LoadedConfig`, a config ready to be launched.
 
-The same protocol measures a real card (cuda.py), a card whose answers are recorded (replay.py) and a card that fails on
-demand (fault_injection.py). The last two keep a clock of their own that advances only when they are used, so that a
-campaign of an hour takes seconds.
+The same protocol measures a real card (cuda.py) and simulated ones, whose answers are recorded (replay.py). Simulated
+cards keep a clock of their own that advances only when they are used, so that a campaign of an hour takes seconds.
 """
 
 from collections.abc import Mapping
@@ -19,13 +18,11 @@ from kernrec.store.measurement import MeasuredDevice, Outcome
 
 
 class DeviceKind(StrEnum):
-    """The kinds of devices that a worker process can open."""
+    """The kinds of devices that can be measured."""
 
     CUDA = "cuda"
     REPLAY = "replay"
     """Answers from recorded measurements."""
-    FAULTY = "faulty"
-    """Fails on demand, for tests."""
 
 
 class MeasurementFailure(KernrecError):  # noqa: N818 - a stored outcome, not a defect of this program
@@ -38,7 +35,7 @@ class MeasurementFailure(KernrecError):  # noqa: N818 - a stored outcome, not a 
             outcome: how the measurement ended.
             message: why, cut to 500 characters.
             lost: whether the process that ran it cannot be used any more, as after an illegal access.
-            report: what was measured before the failure.
+            report: the part that was measured before the failure.
         """
         super().__init__(" ".join(message.split())[:500])
         self.outcome = outcome
@@ -48,30 +45,30 @@ class MeasurementFailure(KernrecError):  # noqa: N818 - a stored outcome, not a 
 
 @dataclass(frozen=True)
 class ConfigUnderTest:
-    """What to run: one config of a kernel on one problem."""
+    """A config of a kernel to run on a problem."""
 
     kernel_name: str
     config: Mapping[str, int]
     problem: Problem
     kernel: Kernel | None = None
-    """None for a recorded kernel, which is known by its name alone."""
+    """None for a recorded kernel, of which there is only the name."""
 
 
 @dataclass(frozen=True)
 class PreparedProblem:
-    """What all configs of a problem share: the contents of memory before a launch, and the expected results."""
+    """A problem with what determines the contents of memory before a launch, and the expected results."""
 
     problem: Problem
     kernel: Kernel | None = None
     """The kernel whose spec declares the problem; None for the problem of an op."""
     folder: Path | None = None
-    """Where the files are that the spec names."""
+    """The folder of the files that the spec names."""
     baseline: Mapping[str, int] | None = None
     """The config whose output all others must reproduce, if neither an op nor the spec defines the result."""
 
     @property
     def reference(self) -> str:
-        """What results are compared with, as rows state it."""
+        """The reference of results, as rows state it."""
         if self.kernel is None:
             return "reference of the op in float64"
         if self.baseline is None:
@@ -127,11 +124,7 @@ class DeviceInfo:
         return cls(**{**values, "settings": CardSettings(**values["settings"])})
 
     def measured_device(self, idle_w: float | None = None) -> MeasuredDevice:
-        """The device as every row that was measured on it states it.
-
-        Args:
-            idle_w: idle power of the card, if it is known.
-        """
+        """The device as every row that was measured on it states it; idle_w: idle power of the card, if measured."""
         settings = self.settings
         return MeasuredDevice(
             device=self.name,
@@ -178,7 +171,7 @@ class OutputError:
     tolerance: float
     """Largest error that counts as correct."""
     reference: str
-    """What the outputs were compared with."""
+    """Source of the expected outputs, as rows state it."""
 
 
 class LoadedConfig(Protocol):

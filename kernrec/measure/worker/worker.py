@@ -11,6 +11,7 @@ with `lost` the process ends, because the device cannot be trusted in it any mor
 doing, when its standard input is closed: its parent is gone.
 """
 
+import importlib
 import json
 import os
 import queue
@@ -171,11 +172,11 @@ def read_kernel(path: Path) -> tuple[Kernel, Path]:
 
 
 def open_device(request: Request) -> Device:
-    """The card that an `open` request names: a CUDA device, or one that fails on demand."""
-    if request["device"] == DeviceKind.FAULTY:
-        from kernrec.measure.device.fault_injection import faulty_card
-
-        return faulty_card()
+    """The card that an `open` request names: a CUDA device, or what a function, `module:function`, gives a test."""
+    module, colon, function = str(request["device"]).partition(":")
+    if colon:
+        device: Device = getattr(importlib.import_module(module), function)()
+        return device
     from kernrec.measure.device.cuda import CudaDevice
 
     return CudaDevice(request["uuid"], Path(request["scratch"]))

@@ -17,6 +17,7 @@ from kernrec.measure.worker.worker_client import Stopped, WorkerClient
 from kernrec.op import find_op
 from kernrec.store import Database
 from kernrec.store.measurement import Measurement, Outcome
+from tests.helpers.fault_injection import OPENING
 from tests.helpers.rig import PROBLEM, campaign, collect, outcomes, stored, target, unclosed
 
 
@@ -133,7 +134,7 @@ def test_a_block_ends_with_the_problem_that_is_given_up(tmp_path: Path) -> None:
                 raise MeasurementFailure(Outcome.CRASH, "no memory for the inputs")
             return super().request(limit_s, do, **items)
 
-    client = Refusing({"device": "faulty"})
+    client = Refusing(OPENING)
 
     def report(progress: Progress) -> None:
         if progress.measurement is not None:

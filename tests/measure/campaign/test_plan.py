@@ -26,6 +26,7 @@ from kernrec.op import find_op
 from kernrec.recommender import Objective, Query, Recommender
 from kernrec.recommender.context import Context
 from kernrec.store import Database, ProfileTable, Stack
+from tests.helpers.fault_injection import OPENING
 from tests.helpers.rig import KERNEL
 
 GPU = find_gpu("h200")
@@ -131,7 +132,7 @@ def test_rows_of_library_kernels_carry_what_was_compiled(nvrtc: None, tmp_path: 
     (target,) = plan_library([("softmax", SOFTMAX)], GPU, Context([]), PlanOptions(3))
     ahead = CompileQueue(GPU.sm, processes=2)
     with Journal(journal_path(database)) as journal:
-        client, settings = WorkerClient({"device": "faulty"}), CampaignSettings("s", MeasuringEffort(None, 0))
+        client, settings = WorkerClient(OPENING), CampaignSettings("s", MeasuringEffort(None, 0))
         campaign = Campaign(client, [target], journal, settings, compile_queue=ahead)
         campaign.run()
         ingest(journal, database)

@@ -1,6 +1,7 @@
 """A device that fails on demand, to test recovery: real crashes, hangs and exhausted memory in a real process.
 
-A config's tunable `fault` is the position of its failure in `FAULTS`; without it, or with 0, the config runs well.
+A config's tunable `fault` is the position of its failure in `FAULTS`; without it, or with 0, the config runs well. A
+worker process opens the device by its import path, `OPENING`.
 """
 
 import ctypes
@@ -15,6 +16,8 @@ from kernrec.measure.device.interface import CardSettings, ConfigUnderTest, Devi
 from kernrec.measure.device.simulated import SimulatedCard, SimulatedKernel, constant_time
 from kernrec.store.measurement import Outcome
 
+OPENING = {"device": "tests.helpers.fault_injection:faulty_card"}
+"""The request with which a worker opens the device."""
 FAULTS = (
     "none",
     "segfault",
