@@ -35,15 +35,15 @@ def evaluate(
     used, because they have seen the held-out data; coefficients are fitted again to the rest.
     """
     from kernrec.training.boosting import TrainingSettings
-    from kernrec.training.evaluate_models import PUBLISHED, EvaluationRequest
+    from kernrec.training.evaluate_models import PUBLISHED
     from kernrec.training.evaluate_models import evaluate as run_evaluation
 
     if plot is not None:
         from kernrec.cli.figure import check_figure_path
 
         check_figure_path(plot)
-    request = EvaluationRequest(measurement_request(db, op, gpu, kernel), split, TrainingSettings(threads=threads))
-    evaluation = run_evaluation(request, progress=lambda text: print_notes([text]))
+    request, settings = measurement_request(db, op, gpu, kernel), TrainingSettings(threads=threads)
+    evaluation = run_evaluation(request, split, settings, progress=lambda text: print_notes([text]))
     if as_json:
         rows = [asdict(score) for score in evaluation.scores]
         plain = {"split": split, "parts": evaluation.parts, "scores": rows, "published": PUBLISHED}

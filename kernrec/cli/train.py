@@ -65,31 +65,26 @@ def measurement_request(
 
 def _train(measurements: "MeasurementRequest", folder: Path | None, threads: int) -> list[dict[str, Any]]:
     from kernrec.training.boosting import TrainingSettings
-    from kernrec.training.train_op_models import TrainingRequest, train_op_models
+    from kernrec.training.train_op_models import train_op_models
 
     with Steps("reading measurements") as steps:
-        result = train_op_models(
-            TrainingRequest(measurements, folder, TrainingSettings(threads=threads)), progress=steps.step
-        )
-    print_notes(result.notes)
-    return [
-        {"name": model.name, "path": str(model.path), "rows": model.rows, "figures": model.figures}
-        for model in result.models
-    ]
+        models, notes = train_op_models(measurements, folder, TrainingSettings(threads=threads), steps.step)
+    print_notes(notes)
+    return [{**vars(model), "path": str(model.path)} for model in models]
 
 
 def _calibrate(measurements: "MeasurementRequest", folder: Path | None) -> list[dict[str, Any]]:
-    from kernrec.training.calibrate_prior import CalibrationRequest, calibrate_prior
+    from kernrec.training.fit_calibration import calibrate_prior
 
     with Steps("fitting coefficients"):
-        result = calibrate_prior(CalibrationRequest(measurements, folder))
-    print_notes(result.notes)
+        path, fits, notes = calibrate_prior(measurements, folder)
+    print_notes(notes)
     return [
         {
             "name": f"calibration of {fit.arch}",
-            "path": str(result.path) if fit.calibration else None,
+            "path": str(path) if fit.calibration else None,
             "calibration": None if fit.calibration is None else fit.calibration.as_dict(),
             "findings": list(fit.findings),
         }
-        for fit in result.fits
+        for fit in fits
     ]

@@ -13,7 +13,7 @@ import numpy as np
 
 from kernrec.model.learn.loss_weights import SHARPNESS, loss_weights
 from kernrec.training.dataset import Dataset
-from kernrec.training.folds import group_folds
+from kernrec.training.folds import each_fold, group_folds
 from kernrec.util.optional import import_optional
 
 Array = np.ndarray
@@ -60,7 +60,7 @@ class HeadData:
     """The training data of one head; arrays over all N rows of a dataset."""
 
     matrix: Array
-    """Features, (N, F)."""
+    """(N, F)."""
     target: Array
     """log(measured / prior), (N,); NaN where it was not measured."""
     weights: Array
@@ -89,7 +89,7 @@ class HeadData:
     @property
     def measured(self) -> Array:
         """Whether each row has a target, (N,)."""
-        return np.isfinite(self.target)
+        return np.asarray(np.isfinite(self.target))
 
     def times(self, share: float) -> "HeadData":
         """The same with a share of the target."""
@@ -108,7 +108,6 @@ class TrainedHead:
     """The trees of one head."""
 
     data: HeadData
-    """What the trees were trained on."""
     trees: bytes
     """All trees as XGBoost saves them (UBJSON)."""
     rounds: int
@@ -118,13 +117,13 @@ class TrainedHead:
 
     @classmethod
     def of_shape(cls, data: Dataset, settings: TrainingSettings) -> "TrainedHead":
-        """What `predict_without` needs to know of the trees for GPUs without measurements; none is grown yet."""
+        """The head of the trees for GPUs without measurements, for `predict_without`; no tree is grown yet."""
         return cls(HeadData.of_shape(data, settings), b"", settings.rounds, np.full(len(data), np.nan))
 
     def predict_without(self, trained_on: Array, rows: Array, settings: TrainingSettings) -> Array:
         """Train on the rows `trained_on` alone and predict `rows`; both are row numbers."""
         booster, _ = _boost(self.data, trained_on, self.rounds, None, settings)
-        return booster.inplace_predict(self.data.matrix[rows])
+        return np.asarray(booster.inplace_predict(self.data.matrix[rows]))
 
 
 def train_head(data: HeadData, groups: Array, settings: TrainingSettings) -> TrainedHead:
@@ -142,9 +141,9 @@ def train_head(data: HeadData, groups: Array, settings: TrainingSettings) -> Tra
     fold = fold_of_rows(groups[rows], settings)
     if fold.max() > 0:
         boosted, losses = [], []
-        for number in range(int(fold.max()) + 1):
-            held_out = rows[fold == number]
-            booster, loss = _boost(data, rows[fold != number], settings.rounds, held_out, settings)
+        for mask in each_fold(fold):
+            held_out = rows[mask]
+            booster, loss = _boost(data, rows[~mask], settings.rounds, held_out, settings)
             boosted.append((held_out, booster))
             losses.append(loss * len(held_out))
         total = np.sum(losses, axis=0)
@@ -176,12 +175,9 @@ def _boost(
     xgboost = import_optional("xgboost", "training a model", "train")
 
     def matrix(chosen: Array, reference: Any = None) -> Any:
+        weights = data.weights[chosen]
         return xgboost.QuantileDMatrix(
-            data.matrix[chosen],
-            data.target[chosen],
-            weight=data.weights[chosen],
-            ref=reference,
-            nthread=settings.threads,
+            data.matrix[chosen], data.target[chosen], weight=weights, ref=reference, nthread=settings.threads
         )
 
     training = matrix(rows)

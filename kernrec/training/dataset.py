@@ -19,17 +19,14 @@ class RowGroup:
     """The N measured configs of one kernel on one GPU and problem."""
 
     gpu: str
-    """Catalog name of the GPU."""
+    """Name in the GPU catalog."""
     problem: str
     """Key of the problem."""
     op: str
-    """Name of the op."""
     kernel: str
-    """Name of the kernel."""
     kernel_hash: str
-    """Hash of its source."""
     inputs: ModelInputs
-    """What features are computed from."""
+    """Inputs of the features, with the prior's estimates."""
     latency_s: Array
     """Measured latency, (N,)."""
     energy_j: Array
@@ -53,7 +50,6 @@ class Dataset:
     """
 
     groups: tuple[RowGroup, ...]
-    """The groups."""
     parts: tuple[str, ...] = features.GROUPS
     """The groups of features that are used."""
 
@@ -82,8 +78,8 @@ class Dataset:
     def numbers(self, *fields: str) -> Array:
         """A number per row, (N,): rows whose groups agree in these fields of `RowGroup` have the same number."""
         keys = [tuple(getattr(group, field) for field in fields) for group in self.groups]
-        known = {key: number for number, key in enumerate(dict.fromkeys(keys))}
-        return np.repeat([known[key] for key in keys], [len(group) for group in self.groups])
+        numbers = {key: number for number, key in enumerate(dict.fromkeys(keys))}
+        return np.repeat([numbers[key] for key in keys], [len(group) for group in self.groups])
 
     @cached_property
     def latency_s(self) -> Array:
@@ -116,7 +112,7 @@ class Dataset:
 
     @cached_property
     def held_out(self) -> tuple[str, Array]:
-        """What cross-validation holds out as a whole, and its number for each row, (N,).
+        """The kind of group that cross-validation holds out, and the number of each row's group, (N,).
 
         `problem` if there are at least 3, one with those of the same dimensions in another dtype or layout, which cost
         nearly the same; else `GPU` or `kernel`, whichever has more values; else `tunable`: of one

@@ -1,12 +1,11 @@
-"""Score recommendations on measured problems: what `kernrec evaluate` computes.
+"""Scores of recommendations on measured problems, for `kernrec evaluate`.
 
 Every way to choose a config (`kernrec.training.held_out_predictions`) is scored on the same problems, by the
-definitions in `kernrec.training.scores`. What models and calibrations are trained on never contains the problem, GPU
-or kernel that is scored.
+definitions in `kernrec.training.scores`. Models and calibrations never see the problem, GPU or kernel that is scored.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -42,11 +41,9 @@ class MethodScore:
     """The mean scores of one method for one quantity; NaN where a score does not apply."""
 
     method: str
-    """One of `METHODS`."""
     quantity: str
-    """One of `QUANTITIES`."""
     problems: int
-    """On how many problems the scores stand."""
+    """Number of problems that the scores stand on."""
     efficiency: dict[int, float]
     """k -> best measured cost of the space over the best among the first k recommendations."""
     accuracy: float
@@ -75,55 +72,47 @@ class MethodScore:
 
 
 @dataclass(frozen=True)
-class EvaluationRequest:
-    """What to score."""
-
-    measurements: MeasurementRequest
-    """The measured problems."""
-    split: str = "problem"
-    """What is held out whole: one of `held_out_predictions.SPLITS`."""
-    settings: TrainingSettings = field(default_factory=TrainingSettings)
-    """How trees are grown."""
-
-
-@dataclass(frozen=True)
 class Evaluation:
     """The scores of all methods and the predictions they stand on."""
 
-    split: str
-    """What was held out whole."""
     parts: int
-    """How many problems, GPUs or kernels there are to hold out."""
-    scores: tuple[MethodScore, ...]
-    """Of each quantity and each method that applies."""
-    problems: tuple[HeldOutProblem, ...]
-    """The problems with their predictions."""
-    notes: tuple[str, ...]
-    """What the user should know, a sentence each."""
+    """Number of problems, GPUs or kernels that there are to hold out."""
+    scores: list[MethodScore]
+    """Scores of each quantity and each method that applies."""
+    problems: list[HeldOutProblem]
+    notes: list[str]
+    """Remarks for the user, a sentence each."""
 
 
-def evaluate(request: EvaluationRequest, progress: Callable[[str], None] = lambda _: None) -> Evaluation:
+def evaluate(
+    request: MeasurementRequest,
+    split: str = "problem",
+    settings: TrainingSettings | None = None,
+    progress: Callable[[str], None] = lambda _: None,
+) -> Evaluation:
     """Score all methods on the measured problems of databases.
 
     Stored calibrations are not used, because they have seen what is held out; coefficients are fitted anew to the rest.
 
     Args:
-        request: what to score.
+        request: the measured problems.
+        split: the kind of group that is held out whole: one of `held_out_predictions.SPLITS`.
+        settings: how trees are grown.
         progress: called with a sentence for each fold.
 
     Raises:
         UsageError: an unknown split, or no measurement.
         KernrecError: a library of the extra `train` is missing.
     """
-    if request.split not in SPLITS:
-        raise unknown("split", request.split, SPLITS)
+    if split not in SPLITS:
+        raise unknown("split", split, SPLITS)
     require_optional(("xgboost", "sklearn", "scipy"), "evaluating models", "train")
-    measurements = load_measurements(request.measurements, calibrated=False)
-    problems, parts = held_out_problems(measurements.groups, request.split, request.settings, progress)
+    measurements = load_measurements(request, calibrated=False)
+    problems, parts = held_out_problems(measurements.groups, split, settings or TrainingSettings(), progress)
     notes = list(measurements.notes)
     if parts < 2:
         notes.append(
-            f"there is only one {request.split}: nothing can be held out, so no learned estimate is scored"
+            f"there is only one {split}: nothing can be held out, so no learned estimate is scored"
             f" ({2 - parts} more needed)"
         )
     if not problems:
@@ -132,7 +121,7 @@ def evaluate(request: EvaluationRequest, progress: Callable[[str], None] = lambd
         sizes = [len(problem.latency_s) for problem in problems]
         span = f"{min(sizes)} to {max(sizes)}" if min(sizes) < max(sizes) else f"{min(sizes)}"
         notes.append(f"the measured configs of a problem count as its whole space: {span} configs")
-    return Evaluation(request.split, parts, tuple(score_methods(problems)), tuple(problems), tuple(notes))
+    return Evaluation(parts, score_methods(problems), problems, notes)
 
 
 def score_methods(problems: Sequence[HeldOutProblem]) -> list[MethodScore]:
@@ -187,7 +176,7 @@ def _problem_scores(method: str, quantity: str, problem: HeldOutProblem) -> dict
 
 
 def _savings(method: str, problem: HeldOutProblem, order: Array) -> dict[str, float]:
-    """What the choices of a method save, and how much of the front it finds."""
+    """Savings by the choices of a method, and the share of the front that it finds."""
     costs = problem.predicted[method]
     front = pareto_front(costs["latency"], costs["energy"])
     values = {"front_recall": scores.front_recall(problem.latency_s, problem.energy_j, front)}

@@ -1,4 +1,4 @@
-"""Fit the prior's own coefficients to measurements, and keep those that help on held-out problems.
+"""Fit the prior's own coefficients to measurements, and store those that help on held-out problems.
 
 The core part and the DRAM part of time, beyond the launch overhead, combine by a smooth maximum (`combine` of
 `kernrec.model.prior.power`), so
@@ -19,17 +19,20 @@ power limit included, is compared with that of the published coefficients.
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from kernrec.errors import KernrecError
-from kernrec.model.prior.calibration import ENERGY, MOST, TIME, Calibration
+from kernrec.errors import KernrecError, UsageError
+from kernrec.model.prior.calibration import ENERGY, FILE, MOST, TIME, Calibration, load, save
 from kernrec.model.prior.launch_costs import OVERLAP, NominalCosts
 from kernrec.model.prior.power import PowerModel
-from kernrec.training.dataset import RowGroup
+from kernrec.training.dataset import Dataset, RowGroup
+from kernrec.training.load_measurements import MeasurementRequest, load_measurements, provenance
 from kernrec.training.multipliers import fit_multipliers
 from kernrec.training.scores import rank_correlation
+from kernrec.util.optional import require_optional
 
 Array = np.ndarray
 
@@ -50,20 +53,69 @@ class CalibrationFit:
     """The result of fitting one architecture."""
 
     arch: str
-    """The architecture, such as `sm_89`."""
+    """Such as `sm_89`."""
     calibration: Calibration | None
     """The multipliers that help; None where none does."""
     findings: tuple[str, ...]
     """For each quantity, one sentence that says what calibration brings."""
 
 
-def fit(groups: Sequence[RowGroup], provenance: Mapping[str, Any] | None = None) -> list[CalibrationFit]:
+def calibrate_prior(
+    request: MeasurementRequest, folder: Path | None = None
+) -> tuple[Path, list[CalibrationFit], list[str]]:
+    """Fit the coefficients of each measured architecture and store those that help: `kernrec train --calibrate`.
+
+    Calibrations of other architectures in the folder stay as they are.
+
+    Args:
+        request: the measurements to fit to.
+        folder: where to store calibrations; None for `models` beside the first database.
+
+    Returns:
+        The file that holds the calibrations of the folder, the fit of each architecture, and notes for the user.
+
+    Raises:
+        UsageError: no measurement.
+        KernrecError: too few measurements of every architecture, a library of the extra `train` is missing, or the
+            folder cannot be written.
+    """
+    require_optional(("sklearn",), "calibrating the prior", "train")
+    # Coefficients are fitted anew from those of data sheets, whatever was fitted before.
+    measurements = load_measurements(request, calibrated=False)
+    folder = folder or measurements.models_folder
+    fits = fit(measurements.groups, provenance(Dataset(measurements.groups), measurements, calibrated=False))
+    notes = list(measurements.notes)
+    try:
+        stored = load(folder)
+    except UsageError as error:
+        notes.append(f"{error}; it is replaced")
+        stored = {}
+    fitted = {result.arch for result in fits}
+    calibrations: dict[str, Calibration] = {arch: entry for arch, entry in stored.items() if arch not in fitted}
+    for result in fits:
+        notes += [f"{result.arch}: {finding}" for finding in result.findings]
+        if result.calibration is not None:
+            calibrations[result.arch] = result.calibration
+        else:
+            dropped = "; its earlier calibration is removed" if result.arch in stored else ""
+            notes.append(f"{result.arch}: the data sheet's coefficients stay{dropped}")
+    if calibrations != stored:
+        save(calibrations, folder)
+        if len(list(folder.glob("*.json"))) > 1:
+            notes.append(
+                "a model only corrects the prior it was trained with: run `kernrec train` again where models were"
+                " trained before this calibration"
+            )
+    return folder / FILE, fits, notes
+
+
+def fit(groups: Sequence[RowGroup], origin: Mapping[str, Any] | None = None) -> list[CalibrationFit]:
     """Fit the coefficients of each architecture to its measurements.
 
     Args:
         groups: measured rows whose inputs are those of the uncalibrated prior; groups without a static profile are
             ignored.
-        provenance: what the measurements are, stored with the calibrations.
+        origin: provenance of the measurements, stored with the calibrations.
 
     Raises:
         KernrecError: no architecture has `FEWEST_PROBLEMS` and `FEWEST_ROWS`; the message says how many are missing.
@@ -75,7 +127,7 @@ def fit(groups: Sequence[RowGroup], provenance: Mapping[str, Any] | None = None)
     enough = {arch: rows for arch, rows in sorted(by_arch.items()) if not any(_missing(rows))}
     if not enough:
         raise KernrecError(_too_few(by_arch))
-    return [_fit_arch(arch, rows, provenance or {}) for arch, rows in enough.items()]
+    return [_fit_arch(arch, rows, origin or {}) for arch, rows in enough.items()]
 
 
 def predict_group(group: RowGroup, calibration: Calibration) -> dict[str, Array]:
@@ -88,12 +140,10 @@ def predict_group(group: RowGroup, calibration: Calibration) -> dict[str, Array]
 
 @dataclass(frozen=True)
 class _CalibrationRows:
-    """A group of rows with what the fit needs of them."""
+    """A group of measured rows, the power model of their GPU, and the rows that the fits use."""
 
     group: RowGroup
-    """The measured rows."""
     power: PowerModel
-    """The power model of their GPU."""
     timed: Array
     """Whether the fit of time uses each row, (N,)."""
     powered: Array
@@ -123,7 +173,7 @@ class _CalibrationRows:
         core_s = np.asarray(inputs.core_s)[self.timed] * (self.power.boost_hz / self.power.running_hz)
         parts = np.stack([core_s, np.asarray(inputs.dram_s)[self.timed]], axis=1)
         beyond = self.group.latency_s[self.timed] - np.asarray(inputs.fixed_s)[self.timed]
-        return (parts / beyond[:, None]) ** OVERLAP
+        return np.asarray((parts / beyond[:, None]) ** OVERLAP)
 
     def energy_shares(self) -> Array:
         """Static, core and DRAM energy for the measured time, over the measured energy; (powered rows, 3)."""
@@ -134,7 +184,7 @@ class _CalibrationRows:
         static = (power.board_w + power.leakage_w * volts) * latency
         core = (power.clock_w * (power.running_hz / power.boost_hz) * latency + core_j[rows]) * volts**2
         parts = np.stack([static, core, dram_j[rows]], axis=1)
-        return parts / self.group.energy_j[rows][:, None]
+        return np.asarray(parts / self.group.energy_j[rows][:, None])
 
     def predict(self, calibration: Calibration) -> dict[str, Array]:
         """Latency and energy of all rows by the calibrated prior, under the power limit."""
@@ -172,14 +222,14 @@ def _too_few(by_arch: Mapping[str, list[_CalibrationRows]]) -> str:
     return f"{needed}{arch} is the closest: {problems} problems, {configs} configs are missing"
 
 
-def _fit_arch(arch: str, rows: list[_CalibrationRows], provenance: Mapping[str, Any]) -> CalibrationFit:
+def _fit_arch(arch: str, rows: list[_CalibrationRows], origin: Mapping[str, Any]) -> CalibrationFit:
     """Fit one architecture and keep the multipliers of a quantity where they help on held-out problems."""
     problems = _problems(rows)
     count = min(len(problems), MOST_FOLDS)
     folds = [set(problems[start::count]) for start in range(count)]
     without = [_coefficients(arch, [member for member in rows if member.group.problem not in fold]) for fold in folds]
     whole = _coefficients(arch, rows)
-    kept: tuple[str, ...] = ()
+    helpful: tuple[str, ...] = ()
     factors: dict[str, Any] = {}
     findings: list[str] = []
     # Time first: energy is power times time, and is judged with the time that will be predicted.
@@ -188,8 +238,8 @@ def _fit_arch(arch: str, rows: list[_CalibrationRows], provenance: Mapping[str, 
         after: list[tuple[float, float]] = []
         for fold, fitted in zip(folds, without, strict=True):
             tested = [member for member in rows if member.group.problem in fold]
-            before += _judged(tested, _only(fitted, kept), quantity)
-            after += _judged(tested, _only(fitted, kept + names), quantity)
+            before += _judged(tested, _only(fitted, helpful), quantity)
+            after += _judged(tested, _only(fitted, helpful + names), quantity)
         if all(getattr(whole, name) == 1.0 for name in names):
             findings.append(f"{quantity}: too little was measured to calibrate it")
             continue
@@ -202,27 +252,27 @@ def _fit_arch(arch: str, rows: list[_CalibrationRows], provenance: Mapping[str, 
             f" rank correlation {old_rank:.3f} before, {new_rank:.3f} after: {'kept' if helps else 'no help, not kept'}"
         )
         if helps:
-            kept += names
+            helpful += names
             factor = float(np.exp(old_error)), float(np.exp(new_error))
             factors["time_factor" if names is TIME else "energy_factor"] = factor
-    if not kept:
+    if not helpful:
         return CalibrationFit(arch, None, tuple(findings))
     calibration = replace(
-        _only(whole, kept),
+        _only(whole, helpful),
         **factors,
         rows=sum(int(member.timed.sum()) for member in rows),
         energy_rows=sum(int(member.powered.sum()) for member in rows),
         gpus=tuple(sorted({member.group.gpu for member in rows})),
         problems=len(problems),
-        provenance=dict(provenance),
+        provenance=dict(origin),
     )
     return CalibrationFit(arch, calibration, tuple(findings))
 
 
 def _only(calibration: Calibration, names: Iterable[str]) -> Calibration:
     """The multipliers of these names alone."""
-    kept: dict[str, Any] = {name: getattr(calibration, name) for name in names}
-    return Calibration(calibration.arch, **kept)
+    multipliers: dict[str, Any] = {name: getattr(calibration, name) for name in names}
+    return Calibration(calibration.arch, **multipliers)
 
 
 def _judged(rows: Iterable[_CalibrationRows], calibration: Calibration, quantity: str) -> list[tuple[float, float]]:
@@ -230,11 +280,11 @@ def _judged(rows: Iterable[_CalibrationRows], calibration: Calibration, quantity
     results = []
     for member in rows:
         measured = member.group.latency_s if quantity == "latency" else member.group.energy_j
-        known = np.isfinite(measured)
-        if known.any():
-            predicted = member.predict(calibration)[quantity][known]
-            error = float(np.median(np.abs(np.log(predicted / measured[known]))))
-            results.append((error, rank_correlation(predicted, measured[known])))
+        rows_measured = np.isfinite(measured)
+        if rows_measured.any():
+            predicted, measured = member.predict(calibration)[quantity][rows_measured], measured[rows_measured]
+            error = float(np.median(np.abs(np.log(predicted / measured))))
+            results.append((error, rank_correlation(predicted, measured)))
     return results
 
 

@@ -1,5 +1,7 @@
 """Splits for cross-validation in which whole groups are held out, never single rows of a group."""
 
+from collections.abc import Iterator
+
 import numpy as np
 
 from kernrec.util.optional import import_optional
@@ -25,3 +27,9 @@ def group_folds(groups: np.ndarray, folds: int, seed: int = 0) -> np.ndarray:
     for fold, (_, held_out) in enumerate(splitter.split(groups, groups=groups)):
         fold_of_row[held_out] = fold
     return fold_of_row
+
+
+def each_fold(fold: np.ndarray) -> Iterator[np.ndarray]:
+    """For each fold in turn, whether each row is in it, (N,); fold: as from `group_folds`."""
+    for number in range(int(fold.max()) + 1):
+        yield fold == number

@@ -16,7 +16,6 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from kernrec.errors import KernrecError, UsageError
-from kernrec.model.learn.conformal import Interval
 from kernrec.model.learn.lower_bound import least_log_ratio
 from kernrec.model.learn.model import Model
 from kernrec.model.prior.calibration import Calibration
@@ -24,7 +23,7 @@ from kernrec.recommender.estimate.correction import interval_of
 from kernrec.training.boosting import TrainingSettings
 from kernrec.training.dataset import Dataset, RowGroup
 from kernrec.training.fit_calibration import fit, predict_group
-from kernrec.training.folds import group_folds
+from kernrec.training.folds import each_fold, group_folds
 from kernrec.training.train_model import train
 
 Array = np.ndarray
@@ -32,7 +31,7 @@ Array = np.ndarray
 FEWEST = 8
 """Problems with fewer measured configs leave too little choice and are not scored."""
 SPLITS = ("problem", "gpu", "kernel")
-"""What can be held out whole; rows never are."""
+"""The kinds of groups that can be held out whole; rows never are."""
 _FOLDS = 5
 """More problems, GPUs or kernels than this are held out several at a time."""
 
@@ -42,7 +41,7 @@ class HeldOutProblem:
     """One problem on one GPU with its C measured configs, of all kernels; what was measured counts as its space."""
 
     gpu: str
-    """Catalog name of the GPU."""
+    """Name in the GPU catalog."""
     problem: str
     """Key of the problem."""
     latency_s: Array
@@ -58,7 +57,9 @@ class HeldOutProblem:
 
     def measured(self, quantity: str) -> Array:
         """The measured cost, (C,): `latency`, `energy` or `edp`."""
-        costs = {"latency": self.latency_s, "energy": self.energy_j, "edp": self.latency_s * self.energy_j}
+        costs: dict[str, Array] = {
+            "latency": self.latency_s, "energy": self.energy_j, "edp": self.latency_s * self.energy_j
+        }  # fmt: skip
         return costs[quantity]
 
     def expected(self, method: str, quantity: str) -> Array | None:
@@ -75,14 +76,8 @@ class HeldOutProblem:
         return expected if np.isfinite(expected).all() else None
 
 
-@dataclass(frozen=True)
-class _Fold:
-    """What was learned with some of the data held out."""
-
-    model: Model | None
-    """None where the rest is too little to train on."""
-    calibrations: Mapping[str, Calibration]
-    """Architecture -> calibration."""
+_Fold = tuple[Model | None, Mapping[str, Calibration]]
+"""The model, None where the rest is too little to train on, and the calibration by architecture of a fold's rest."""
 
 
 def held_out_problems(
@@ -106,16 +101,16 @@ def held_out_problems(
     folds: dict[str, _Fold] = {}
     if len(parts) > 1:
         fold_of_part = group_folds(np.arange(len(parts)), _FOLDS)
-        for number in range(int(fold_of_part.max()) + 1):
-            held_out = {part for part, fold in zip(parts, fold_of_part, strict=True) if fold == number}
-            progress(f"fold {number + 1}: {len(held_out)} of {len(parts)} {split}s held out")
+        for number, mask in enumerate(each_fold(fold_of_part), start=1):
+            held_out = set(np.array(parts)[mask].tolist())
+            progress(f"fold {number}: {len(held_out)} of {len(parts)} {split}s held out")
             rest = [group for group in groups if _part(group, split) not in held_out]
             try:
                 model = train(Dataset(tuple(rest)), settings)
             except UsageError as error:
                 model = None
-                progress(f"fold {number + 1}: no learned estimate is scored: the other folds have {error}")
-            folds |= dict.fromkeys(held_out, _Fold(model, _calibrations(rest)))
+                progress(f"fold {number}: no learned estimate is scored: the other folds have {error}")
+            folds |= dict.fromkeys(held_out, (model, _calibrations(rest)))
     problems = []
     for key in sorted({(group.gpu, group.problem) for group in groups}):
         members = [group for group in groups if (group.gpu, group.problem) == key]
@@ -136,7 +131,7 @@ def _calibrations(groups: Sequence[RowGroup]) -> dict[str, Calibration]:
 
 
 def _predict(members: list[RowGroup], groups: Sequence[RowGroup], folds: list[_Fold | None]) -> HeldOutProblem:
-    """Predict a problem on a GPU; members: its groups, one per kernel; folds: what was learned without each."""
+    """Predict a problem on a GPU; members: its groups, one per kernel; folds: of the rest of each."""
 
     def joined(values: Callable[[RowGroup], Array]) -> Array:
         return np.concatenate([values(group) for group in members])
@@ -144,10 +139,7 @@ def _predict(members: list[RowGroup], groups: Sequence[RowGroup], folds: list[_F
     problem = HeldOutProblem(
         members[0].gpu, members[0].problem, joined(lambda g: g.latency_s), joined(lambda g: g.energy_j)
     )
-    prior = {
-        "latency": joined(lambda g: g.inputs.latency_s),
-        "energy": joined(lambda g: g.inputs.latency_s * g.inputs.power_w),
-    }
+    prior = {quantity: joined(lambda g, quantity=quantity: _prior(g)[quantity]) for quantity in ("latency", "energy")}
     if np.ptp(prior["latency"]) > 0:  # the roofline of a kernel without source is the same for every config
         problem.predicted["prior"] = prior
     problem.predicted["occupancy"] = dict.fromkeys(("latency", "energy"), joined(_occupancy_rank))
@@ -156,20 +148,16 @@ def _predict(members: list[RowGroup], groups: Sequence[RowGroup], folds: list[_F
         problem.predicted["nearest"] = _transferred(members, prior, nearest)
     elsewhere = {
         group.kernel: [
-            other
-            for other in groups
-            if _same_kernel(other, group) and other.problem == group.problem and other.gpu != group.gpu
+            other for other in _of_kernel(group, groups) if other.problem == group.problem and other.gpu != group.gpu
         ]
         for group in members
     }
     if any(elsewhere.values()):
         problem.predicted["other GPU"] = _transferred(members, prior, elsewhere)
-    models = [fold.model for fold in folds if fold is not None and fold.model is not None]
+    models = [fold[0] for fold in folds if fold is not None and fold[0] is not None]
     if len(models) == len(members):
         _add_learned(problem, members, models)
-    calibrations = [
-        fold.calibrations.get(g.inputs.gpu.arch) if fold else None for g, fold in zip(members, folds, strict=True)
-    ]
+    calibrations = [fold[1].get(g.inputs.gpu.arch) if fold else None for g, fold in zip(members, folds, strict=True)]
     if any(calibrations):
         problem.predicted["calibrated"] = _calibrated(members, calibrations)
     return problem
@@ -178,12 +166,15 @@ def _predict(members: list[RowGroup], groups: Sequence[RowGroup], folds: list[_F
 def _calibrated(members: list[RowGroup], calibrations: list[Calibration | None]) -> dict[str, Array]:
     """The calibrated prior's costs; the prior's for groups without a calibration."""
     costs = [
-        predict_group(group, calibration)
-        if calibration and group.inputs.core_s is not None
-        else {"latency": group.inputs.latency_s, "energy": group.inputs.latency_s * group.inputs.power_w}
+        predict_group(group, calibration) if calibration and group.inputs.core_s is not None else _prior(group)
         for group, calibration in zip(members, calibrations, strict=True)
     ]
     return {quantity: np.concatenate([part[quantity] for part in costs]) for quantity in ("latency", "energy")}
+
+
+def _prior(group: RowGroup) -> dict[str, Array]:
+    """The costs of a group by the analytic prior."""
+    return {"latency": group.inputs.latency_s, "energy": group.inputs.latency_s * group.inputs.power_w}
 
 
 def _add_learned(problem: HeldOutProblem, members: list[RowGroup], models: list[Model]) -> None:
@@ -193,22 +184,19 @@ def _add_learned(problem: HeldOutProblem, members: list[RowGroup], models: list[
     }
     for group, model in zip(members, models, strict=True):
         least = least_log_ratio(group.inputs)
-        ratios, distance = model.log_ratio(model.rows(group.inputs), group.gpu in model.gpus, least)
+        gpu = group.gpu if group.gpu in model.gpus else None
+        ratios, distance = model.log_ratio(model.rows(group.inputs), gpu is not None, least)
         latency = group.inputs.latency_s * np.exp(ratios["latency"])
         energy = latency * group.inputs.power_w * np.exp(ratios.get("power", 0.0))
         for quantity, costs in (("latency", latency), ("energy", energy)):
-            low, high = _interval(model, quantity, group).around(costs, distance)
+            # The interval that a query would state, of a GPU or kernel that the model was not trained on too.
+            kernel_trained = model.kernels.get(group.kernel) == group.kernel_hash
+            low, high = interval_of(model, quantity, gpu, kernel_trained).around(costs, distance)
             for end, part in (("value", costs), ("low", low), ("high", high)):
                 columns[end][quantity].append(part)
     ends = {"value": problem.predicted.setdefault("learned", {}), "low": problem.low, "high": problem.high}
     for end, target in ends.items():
         target.update({quantity: np.concatenate(parts) for quantity, parts in columns[end].items()})
-
-
-def _interval(model: Model, quantity: str, group: RowGroup) -> Interval:
-    """The interval that a query would state, of a GPU or kernel that the model was not trained on too."""
-    known = model.kernels.get(group.kernel) == group.kernel_hash
-    return interval_of(model, quantity, group.gpu if group.gpu in model.gpus else None, known)
 
 
 def _occupancy_rank(group: RowGroup) -> Array:
@@ -220,18 +208,15 @@ def _occupancy_rank(group: RowGroup) -> Array:
     return 1.0 / (inputs.resident * warps * 4096.0 + warps + 1.0)
 
 
-def _same_kernel(a: RowGroup, b: RowGroup) -> bool:
-    return (a.kernel, a.kernel_hash) == (b.kernel, b.kernel_hash)
+def _of_kernel(group: RowGroup, groups: Sequence[RowGroup]) -> list[RowGroup]:
+    """The groups of the same version of a group's kernel."""
+    return [other for other in groups if (other.kernel, other.kernel_hash) == (group.kernel, group.kernel_hash)]
 
 
 def _nearest(group: RowGroup, groups: Sequence[RowGroup]) -> list[RowGroup]:
     """The group of the same kernel and GPU whose problem is nearest in arithmetic and traffic; empty if there is
     none."""
-    others = [
-        other
-        for other in groups
-        if _same_kernel(other, group) and other.gpu == group.gpu and other.problem != group.problem
-    ]
+    others = [other for other in _of_kernel(group, groups) if other.gpu == group.gpu and other.problem != group.problem]
 
     def distance(other: RowGroup) -> tuple[float, str]:
         a, b = group.inputs, other.inputs
@@ -254,9 +239,9 @@ def _transferred(
                 continue
             here, place = np.array(pairs).T
             for quantity, values in (("latency", source.latency_s), ("energy", source.energy_j)):
-                known = np.isfinite(values[place])
-                if known.any():
-                    rows, measured = here[known], values[place][known]
+                finite = np.isfinite(values[place])
+                if finite.any():
+                    rows, measured = here[finite], values[place][finite]
                     scale = np.exp(np.median(np.log(prior[quantity][rows] / measured)))
                     costs[quantity][rows] = measured * scale
         start += len(group)

@@ -9,6 +9,7 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -56,11 +57,10 @@ class Measurements:
     """Measured rows, grouped by GPU, problem and kernel."""
 
     databases: tuple[Path, ...]
-    """The databases that were read."""
     gpu: str | None
-    """Catalog name of the GPU that was asked for; None for all GPUs."""
+    """Catalog name of the requested GPU; None for all GPUs."""
     groups: tuple[RowGroup, ...]
-    """The rows that can be used, at least one group."""
+    """At least one."""
     notes: tuple[str, ...]
     """For each reason why rows could not be used, one sentence with their number."""
     calibrations: Mapping[str, Calibration]
@@ -73,7 +73,7 @@ class Measurements:
 
 
 class _GroupKey(NamedTuple):
-    """What the rows of a group have in common, as the database names it."""
+    """Names that the rows of a group have in common, as the database has them."""
 
     gpu: str
     problem: str
@@ -81,14 +81,12 @@ class _GroupKey(NamedTuple):
     kernel_hash: str
 
 
-@dataclass(frozen=True)
-class _Row:
-    """One measured config."""
+class _Row(NamedTuple):
+    """One measured config; costs that were not measured are NaN."""
 
     config: dict[str, Any]
     latency_s: float
     energy_j: float
-    """NaN where it was not measured."""
 
 
 def load_measurements(request: MeasurementRequest, calibrated: bool = True) -> Measurements:
@@ -108,35 +106,35 @@ def load_measurements(request: MeasurementRequest, calibrated: bool = True) -> M
     op = None if request.op is None else find_op(request.op).name
     databases = request.databases or (paths.user_database(),)
     left_out: Counter[str] = Counter()
-    groups_of_rows, problem_rows = _read_rows(databases, _Wanted(op, gpu, request.kernel), left_out)
+    groups_of_rows, problem_rows = _read_rows(databases, op, {"gpu": gpu, "kernel": request.kernel}, left_out)
     context = Context(databases, calibrated)
     kernels = _MeasuredKernels(context)
     groups = []
     for key, rows in sorted(groups_of_rows.items()):
         try:
-            where = find_gpu(key.gpu)
+            measured_on = find_gpu(key.gpu)
             problem = kernels.problem(problem_rows[key.problem], key)
         except UsageError:
             left_out["of an unknown GPU or op"] += len(rows)
             continue
-        group = _row_group(kernels, where, problem, key, list(rows.values()), left_out)
+        group = _row_group(kernels, measured_on, problem, key, list(rows.values()), left_out)
         if group is not None:
             groups.append(group)
     notes = tuple(f"left out {count} configs {reason}" for reason, count in left_out.items())
     if not groups:
-        of = [f"of {what}" for what in (op, request.kernel) if what]
-        wanted = " ".join(["measurement", *of, *([f"on {gpu}"] if gpu else [])])
+        names = [f"of {name}" for name in (op, request.kernel) if name] + ([f"on {gpu}"] if gpu else [])
         reasons = f" ({'; '.join(notes)})" if notes else ""
+        wanted = " ".join(["measurement", *names])
         raise UsageError(f"{', '.join(map(str, databases))}: no {wanted} to learn from{reasons}")
     return Measurements(tuple(databases), gpu, tuple(groups), notes, context.models.calibrations)
 
 
 def provenance(data: Dataset, measurements: Measurements, calibrated: bool = True) -> dict[str, Any]:
-    """What a model's card says of the rows it was trained on, and of the prior that it corrects.
+    """The entry of a model's card about the rows that it was trained on, and the prior that it corrects.
 
     Args:
-        data: the rows.
-        measurements: what the rows were taken from.
+        data: the rows, of `measurements`.
+        measurements: all that were read.
         calibrated: whether the prior used the calibrations of `measurements`.
     """
     stack = Stack(measurements.databases)
@@ -162,29 +160,23 @@ def provenance_of_rows(data: Dataset) -> dict[str, Any]:
     }
 
 
-class _Wanted(NamedTuple):
-    """Names that rows must have; None: any."""
-
-    op: str | None
-    gpu: str | None
-    kernel: str | None
-
-
 def _read_rows(
-    databases: Sequence[Path], wanted: _Wanted, left_out: Counter[str]
+    databases: Sequence[Path], op: str | None, wanted: Mapping[str, str | None], left_out: Counter[str]
 ) -> tuple[dict[_GroupKey, dict[str, _Row]], dict[str, Mapping[str, Any]]]:
-    """(the rows of each group by their config's text, the row of the problem table by the problem's key)."""
+    """(the rows of each group by their config's text, the row of the problem table by the problem's key).
+
+    Only of the op, and where columns have the values `wanted`; None: any.
+    """
     groups: dict[_GroupKey, dict[str, _Row]] = {}
     problem_rows: dict[str, Mapping[str, Any]] = {}
     for path in databases:
         with Database.open(path) as database:
             problems = {row["problem_id"]: row for row in database.rows("problem")}
             configs = {row["config_id"]: str(row["tunables"]) for row in database.rows("config")}
-            names = {"gpu": wanted.gpu, "kernel": wanted.kernel}
-            answers = database.rows("answer", **{name: value for name, value in names.items() if value is not None})
+            answers = database.rows("answer", **{name: value for name, value in wanted.items() if value is not None})
         for row in answers:
             problem = problems[row["problem_id"]]
-            if wanted.op is not None and problem["op"] != wanted.op:
+            if op is not None and problem["op"] != op:
                 continue
             if row["replayed"]:
                 left_out["that were only replayed"] += 1
@@ -224,17 +216,15 @@ class _MeasuredKernels:
             kernel = next(named, kernel)
         if kernel is None:
             return None
-        try:
+        with suppress(KernrecError):
             return self._context.kernel_table(kernel, problem, gpu)
-        except KernrecError:
-            return None
+        return None
 
     def _own_kernel(self, key: _GroupKey) -> Kernel | None:
         if (key.kernel, key.kernel_hash) not in self._own:
-            try:
+            own = None
+            with suppress(KernrecError):
                 own = self._context.kernel(key.kernel)
-            except KernrecError:
-                own = None
             same = own is not None and own.hash == key.kernel_hash
             self._own[key.kernel, key.kernel_hash] = own if same else None
         return self._own[key.kernel, key.kernel_hash]
@@ -245,7 +235,7 @@ def _row_group(
 ) -> RowGroup | None:
     """The usable rows of a group; None where there are none. Counts the others in `left_out`."""
     if key.kernel_hash.startswith(EXTERNAL):
-        inputs, usable = _inputs_without_source(gpu, problem, rows), np.arange(len(rows))
+        inputs, usable = _inputs_without_source(gpu, problem, [row.config for row in rows]), np.arange(len(rows))
     else:
         table = kernels.table(problem, gpu, key)
         if table is None:
@@ -272,19 +262,18 @@ def profiled_inputs(
     return inputs_of(prediction, prediction.limited(), np.arange(len(usable))), usable
 
 
-def _inputs_without_source(gpu: GPU, problem: Problem, rows: list[_Row]) -> ModelInputs:
+def _inputs_without_source(gpu: GPU, problem: Problem, configs: Sequence[Mapping[str, Any]]) -> ModelInputs:
     """Inputs of a kernel whose source is not known: tunables, and the roofline's time at the TDP as the prior."""
-    names = sorted({name for row in rows for name, value in row.config.items() if isinstance(value, (int, float))})
+    numbers = [
+        {name: float(value) for name, value in config.items() if isinstance(value, (int, float))} for config in configs
+    ]
+    names = sorted({name for row in numbers for name in row})
     roofline = max(problem.flops / gpu.peak_flops("f32"), problem.bytes / gpu.memory_bandwidth)
     return ModelInputs(
         gpu=gpu,
         flops=float(problem.flops),
         bytes=float(problem.bytes),
-        tunables={name: np.array([_number(row.config.get(name)) for row in rows]) for name in names},
-        latency_s=np.full(len(rows), roofline),
-        power_w=np.full(len(rows), gpu.tdp_w),
+        tunables={name: np.array([row.get(name, np.nan) for row in numbers]) for name in names},
+        latency_s=np.full(len(configs), roofline),
+        power_w=np.full(len(configs), gpu.tdp_w),
     )
-
-
-def _number(value: object) -> float:
-    return float(value) if isinstance(value, (int, float)) else np.nan

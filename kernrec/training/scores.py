@@ -18,7 +18,7 @@ NEAR = 0.05
 
 def order_of(predicted: Array) -> Array:
     """The recommended order by predicted costs; of equal costs the earlier config comes first."""
-    return np.argsort(predicted, kind="stable")
+    return np.asarray(np.argsort(predicted, kind="stable"))
 
 
 def efficiency_at(measured: Array, order: Array, k: int) -> float:
@@ -55,6 +55,11 @@ def mean_width(low: Array, high: Array) -> float:
 def median_error(measured: Array, predicted: Array) -> float:
     """Median of |predicted / measured - 1|."""
     return float(np.median(np.abs(predicted / measured - 1.0)))
+
+
+def median_of_log_errors(error: Array) -> float:
+    """`median_error` from log(measured / predicted); NaNs do not count."""
+    return float(np.nanmedian(np.abs(np.expm1(-error))))
 
 
 def rank_correlation(a: Array, b: Array) -> float:

@@ -26,7 +26,7 @@ from kernrec.model.learn.model import HEADS, SHAPE, Model, choice_score, differe
 from kernrec.training import scores
 from kernrec.training.boosting import HeadData, TrainedHead, TrainingSettings, fold_of_rows, train_head, trees_of
 from kernrec.training.dataset import Dataset
-from kernrec.training.folds import group_folds
+from kernrec.training.folds import each_fold, group_folds
 
 Array = np.ndarray
 
@@ -37,8 +37,8 @@ _TRANSFER_ROWS = 30_000
 _TRANSFER_FOLDS = 5
 """More GPUs or kernels than this are held out several at a time."""
 _UNKNOWN_SHARE = 0.5
-"""The mean of a share, 0 to 1, of which nothing is known: what carries over from one GPU to others before any is held
-out. It counts like that of one more GPU."""
+"""The mean of a share, 0 to 1, before anything is known: the share that carries over from one GPU to others before any
+is held out. It counts like that of one more GPU."""
 
 
 def train(data: Dataset, settings: TrainingSettings | None = None) -> Model:
@@ -80,13 +80,12 @@ def train(data: Dataset, settings: TrainingSettings | None = None) -> Model:
         problems = groups if by_problem else None
         if name == "GPU" and shape and settings.shape:
             predictions, far = _transfer_predictions(data, {"latency": shape}, unit, problems, settings.shape)
-            predictions = {"latency": faded(predictions["latency"], far)}
-            carried = all_scores["share carried to new GPUs"] = _carried(shape.data, predictions["latency"], unit)
-            known = np.isfinite(predictions["latency"])  # where many rows are, a sample was predicted
-            predictions["latency"][known] = bounded(carried * predictions["latency"][known], data.least[known])
-            all_scores |= _difference_scores(data, predictions["latency"]) | _choice_scores(
-                data, predictions["latency"]
-            )
+            latency = faded(predictions["latency"], far)
+            carried = all_scores["share carried to new GPUs"] = _carried(shape.data, latency, unit)
+            sampled = np.isfinite(latency)  # where many rows are, a sample was predicted
+            latency[sampled] = bounded(carried * latency[sampled], data.least[sampled])
+            all_scores |= _difference_scores(data, latency) | _choice_scores(data, latency)
+            predictions = {"latency": latency}
         else:
             predictions, far = _transfer_predictions(data, heads, unit, problems, settings)
         transfer_errors = _errors_by_quantity(data, predictions)
@@ -124,11 +123,9 @@ def _errors_by_quantity(data: Dataset, predicted: Mapping[str, Array]) -> dict[s
 def held_out_distance(data: Dataset, fold: Array) -> Array:
     """How far each row lies outside of the other folds, (N,), as a new candidate lies outside of the training data."""
     distance = np.zeros(len(data))
-    if fold.max() > 0:
-        for number in range(int(fold.max()) + 1):
-            held_out = fold == number
-            extent = Extent.of(data.matrix[~held_out], parts(data.columns))
-            distance[held_out] = extent.distance(data.matrix[held_out])
+    for held_out in each_fold(fold) if fold.max() > 0 else ():
+        extent = Extent.of(data.matrix[~held_out], parts(data.columns))
+        distance[held_out] = extent.distance(data.matrix[held_out])
     return distance
 
 
@@ -137,8 +134,8 @@ def _transfer_predictions(
 ) -> tuple[dict[str, Array], Array]:
     """Predict rows by models that saw neither their GPU (or kernel) nor their problem.
 
-    A problem that nobody measured, on a new GPU or kernel, is what such a model will be asked about. Of many rows a
-    random sample is predicted.
+    Such a model will be asked about problems that nobody measured, on a new GPU or kernel. Of many rows a random sample
+    is predicted.
 
     Args:
         data: the dataset, N rows.
@@ -159,10 +156,10 @@ def _transfer_predictions(
     half = np.zeros(len(data), dtype=np.int64) if problems is None else group_folds(problems, 2, settings.seed)
     predicted = {head: np.full(len(data), np.nan) for head in heads}
     distance = np.zeros(len(data))
-    for number in range(int(fold.max()) + 1):
+    for unit_out in each_fold(fold):
         for part in np.unique(half):
-            held_out = sampled & (fold == number) & (half == part)
-            training = sampled & (fold != number) & ((half != part) if problems is not None else True)
+            held_out = sampled & unit_out & (half == part)
+            training = sampled & ~unit_out & ((half != part) if problems is not None else True)
             if not held_out.any() or training.sum() < _FEWEST_ROWS:
                 continue
             extent = Extent.of(data.matrix[training], parts(data.columns))
@@ -185,11 +182,11 @@ def _carried(data: HeadData, predicted: Array, unit: Array) -> float:
 
 def _problem_intervals(data: Dataset, error: Array, groups: Array, distance: Array) -> dict[str, Interval]:
     """The interval of all GPUs together (`*`), and of each GPU that has enough groups for one of its own."""
-    known = np.isfinite(error)
+    measured = np.isfinite(error)
     gpu = np.repeat([group.gpu for group in data.groups], [len(group) for group in data.groups])
-    intervals = {"*": calibrate(error[known], groups[known], "problem", distance[known])}
+    intervals = {"*": calibrate(error[measured], groups[measured], "problem", distance[measured])}
     for name in sorted(set(gpu)):
-        rows = known & (gpu == name)
+        rows = measured & (gpu == name)
         if not (interval := calibrate(error[rows], groups[rows], "problem", distance[rows])).pooled:
             intervals[str(name)] = interval
     return intervals
@@ -215,7 +212,7 @@ def _held_out_scores(
         "efficiency@1": float(np.mean(first_choices)),
     }
     if "energy" in errors:
-        held_out_scores["median energy error"] = _median_relative_error(errors["energy"])
+        held_out_scores["median energy error"] = scores.median_of_log_errors(errors["energy"])
     return held_out_scores
 
 
@@ -226,8 +223,8 @@ def _transfer_scores(name: str, unit: Array, error: Array, prior: Array) -> dict
         return {}
     return {
         f"held-out {name}s": float(len(np.unique(unit[rows]))),
-        transfer_score(name): _median_relative_error(error),
-        transfer_score(name, " of the prior"): _median_relative_error(prior[rows]),
+        transfer_score(name): scores.median_of_log_errors(error),
+        transfer_score(name, " of the prior"): scores.median_of_log_errors(prior[rows]),
     }
 
 
@@ -239,7 +236,7 @@ def _difference_scores(data: Dataset, predicted: Array) -> dict[str, float | str
     medians = []
     for error in (residual[rows] - predicted[rows], residual[rows]):
         mean = np.bincount(problem, error) / np.bincount(problem)
-        medians.append(_median_relative_error(error - mean[problem]))
+        medians.append(scores.median_of_log_errors(error - mean[problem]))
     return {difference_score("GPU"): medians[0], difference_score("GPU", " of the prior"): medians[1]}
 
 
@@ -247,8 +244,8 @@ def _choice_scores(data: Dataset, predicted: Array) -> dict[str, float | str]:
     """Efficiency of the first choice on held-out GPUs, of the model and of the prior: the mean of the GPUs' means."""
     problems, gpu, prior = data.numbers("gpu", "problem", "op"), data.numbers("gpu"), data.prior["latency"]
     chosen: dict[int, list[tuple[float, float]]] = {}
-    known = np.flatnonzero(np.isfinite(predicted))
-    ascending = known[np.argsort(problems[known], kind="stable")]
+    sampled = np.flatnonzero(np.isfinite(predicted))
+    ascending = sampled[np.argsort(problems[sampled], kind="stable")]
     for rows in np.split(ascending, np.flatnonzero(np.diff(problems[ascending])) + 1):
         expected = prior[rows] * np.exp(predicted[rows])
         best, times = data.latency_s[rows].min(), data.latency_s[rows]
@@ -256,11 +253,6 @@ def _choice_scores(data: Dataset, predicted: Array) -> dict[str, float | str]:
         chosen.setdefault(int(gpu[rows[0]]), []).append(efficiency)
     model, of_prior = np.mean([np.mean(pairs, axis=0) for pairs in chosen.values()], axis=0)
     return {choice_score(""): float(model), choice_score(" of the prior"): float(of_prior)}
-
-
-def _median_relative_error(error: Array) -> float:
-    """Median of |predicted / measured - 1| from log(measured / predicted); NaNs do not count."""
-    return float(np.nanmedian(np.abs(np.expm1(-error))))
 
 
 def _beats_prior(unit: Array, error: Array, prior: Array) -> bool:

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from kernrec.errors import UsageError
@@ -17,59 +17,46 @@ from kernrec.util.optional import require_optional
 
 
 @dataclass(frozen=True)
-class TrainingRequest:
-    """Which models to train."""
-
-    measurements: MeasurementRequest
-    """What to learn from."""
-    folder: Path | None = None
-    """Where to store models; None for `models` beside the first database."""
-    settings: TrainingSettings = field(default_factory=TrainingSettings)
-    """How trees are grown."""
-
-
-@dataclass(frozen=True)
 class StoredModel:
     """A model that was trained and stored."""
 
     name: str
     """The op, or `<op>@<gpu>` for a model of one GPU."""
     path: Path
-    """Its card."""
+    """Path of its card."""
     rows: int
     """How many measured configs it was trained on."""
     figures: dict[str, float | str]
     """Scores on held-out groups and the stated intervals, by name."""
 
 
-@dataclass(frozen=True)
-class TrainingResult:
-    """The models that were trained, at least one."""
-
-    models: tuple[StoredModel, ...]
-    notes: tuple[str, ...]
-    """What the user should know, a sentence each."""
-
-
 def train_op_models(
-    request: TrainingRequest, progress: Callable[[str, float, float], None] | None = None
-) -> TrainingResult:
+    request: MeasurementRequest,
+    folder: Path | None = None,
+    settings: TrainingSettings | None = None,
+    progress: Callable[[str, float, float], None] = lambda *_: None,
+) -> tuple[list[StoredModel], list[str]]:
     """Train a model of each op that was measured and store it.
 
     Args:
-        request: the measurements, the folder, and how to train.
-        progress: told before each op what is trained, and how many of all rows were trained on before.
+        request: the measurements to learn from.
+        folder: where to store models; None for `models` beside the first database.
+        settings: how trees are grown.
+        progress: called before each op with a sentence, the rows trained on before, and all rows.
+
+    Returns:
+        The models, at least one, and notes for the user.
 
     Raises:
         UsageError: no measurement, or too few of every op.
         KernrecError: a library of the extra `train` is missing, or the folder cannot be written.
     """
     require_optional(("xgboost", "sklearn"), "training a model", "train")
-    measurements = load_measurements(request.measurements)
-    kernel = request.measurements.kernel
+    measurements = load_measurements(request)
+    kernel = request.kernel
     if kernel is not None and (shared := sorted({group.op for group in measurements.groups} - {kernel})):
         raise UsageError(f"{kernel} implements {shared[0]}, whose kernels share a model: train --op {shared[0]}")
-    folder = request.folder or measurements.models_folder
+    folder = folder or measurements.models_folder
     notes = list(measurements.notes)
     models: list[StoredModel] = []
     too_few: list[str] = []
@@ -77,11 +64,10 @@ def train_op_models(
     for op in sorted({group.op for group in measurements.groups}):
         data = Dataset(tuple(group for group in measurements.groups if group.op == op))
         name = op if measurements.gpu is None else f"{op}@{measurements.gpu}"
-        if progress is not None:
-            progress(f"training {name} on {len(data)} measured configs", rows_before, rows)
+        progress(f"training {name} on {len(data)} measured configs", rows_before, rows)
         rows_before += len(data)
         try:
-            model = train(data, request.settings)
+            model = train(data, settings)
         except UsageError as error:
             too_few.append(f"{name}: {error}")
             continue
@@ -90,11 +76,11 @@ def train_op_models(
         models.append(StoredModel(name, path, len(data), dict(model.scores) | _stated_intervals(model)))
     if not models:
         raise UsageError("; ".join(too_few))
-    return TrainingResult(tuple(models), (*notes, *(f"{reason}; no model of it was trained" for reason in too_few)))
+    return models, [*notes, *(f"{reason}; no model of it was trained" for reason in too_few)]
 
 
 def _notes(name: str, data: Dataset) -> list[str]:
-    """What limits a model that was trained on this data."""
+    """Limits of a model that was trained on this data."""
     kind, groups = data.held_out
     notes = []
     if kind != "problem":

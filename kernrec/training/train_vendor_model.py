@@ -8,7 +8,7 @@ A problem and all its duplicates, on every card and in every data type and layou
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +20,8 @@ from kernrec.model.learn.extent import Extent
 from kernrec.model.vendor.compact_trees import MOST_CUTS, Trees, compact
 from kernrec.model.vendor.model import OTHER, RecordedSet, log_sizes
 from kernrec.model.vendor.roofline import DIMS, features
-from kernrec.training.folds import group_folds
+from kernrec.training.folds import each_fold, group_folds
+from kernrec.training.scores import median_of_log_errors
 from kernrec.util.optional import import_optional
 
 Array = np.ndarray
@@ -35,7 +36,7 @@ _ROWS_PER_LEAF = 40
 _SHARED_ROUNDS, _SHARED_LEVELS = 35, 3
 """Of the trees for any card: with 100 trees of 4 levels the error on a card left out rises by a tenth."""
 _RATIOS = ("share.", "waves", "l2.", "full")
-"""What begins the names of features that mean the same on every card."""
+"""Beginnings of the names of features that mean the same on every card."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,6 @@ class Recording:
     recorded: RecordedSet
     op: str
     gpu: Array
-    """Catalog names."""
     dtype: Array
     layout: Array
     dims: Mapping[str, Array]
@@ -117,7 +117,7 @@ class Boosted:
     def predict(self, matrix: Array) -> Array:
         """Predicted log ratios of the rows of a matrix with all columns."""
         part = matrix[:, self.columns]
-        return self.base + sum(booster.inplace_predict(part) for booster in self.boosters)
+        return np.asarray(self.base + sum(booster.inplace_predict(part) for booster in self.boosters))
 
     def compact(self) -> Trees:
         """The trees as a model file has them."""
@@ -133,21 +133,25 @@ def boost_card(table: Table, quantity: str, rows: Array) -> Boosted:
     columns = np.arange(len(table.columns))
     leaves = int(np.clip(len(rows) / _ROWS_PER_LEAF, 16, _LEAVES))
     settings = {"max_depth": _LEVELS, "max_leaves": leaves, "grow_policy": "lossguide", "min_child_weight": 1}
-    return _boosted(table, quantity, rows, columns, (settings, _ROUNDS))
+    return _boosted(table, quantity, rows, columns, settings, _ROUNDS)
 
 
 def boost_any(table: Table, quantity: str, rows: Array) -> Boosted:
     """Trees for cards that were not recorded. Every card of `rows` has the same weight."""
     settings = {"max_depth": _SHARED_LEVELS, "min_child_weight": 50}
-    return _boosted(table, quantity, rows, table.ratios(), (settings, (_SHARED_ROUNDS, 0)))
+    return _boosted(table, quantity, rows, table.ratios(), settings, (_SHARED_ROUNDS, 0))
 
 
 def _boosted(
-    table: Table, quantity: str, rows: Array, columns: Array, grown: tuple[Mapping[str, Any], tuple[int, int]]
+    table: Table,
+    quantity: str,
+    rows: Array,
+    columns: Array,
+    settings: Mapping[str, Any],
+    rounds: tuple[int, int],
 ) -> Boosted:
     xgboost = import_optional("xgboost", "training a model", "train")
     target, matrix = table.target[quantity][rows], table.matrix[rows][:, columns]
-    settings, rounds = grown
     base = float(np.median(target))
     weight = np.ones(len(rows))
     if settings["max_depth"] == _SHARED_LEVELS:
@@ -170,25 +174,26 @@ def _boosted(
 
 def left_out_errors(table: Table, quantity: str, gpu: str) -> Array:
     """log(measured / predicted) of a card's rows (N,), each by trees that did not see its problem; NaN elsewhere."""
-    fold = group_folds(table.problem, FOLDS)
     rows = table.on(gpu, quantity)
-    errors = np.full(len(table.recording), np.nan)
-    for number in range(int(fold.max()) + 1):
-        held_out = rows[fold[rows] == number]
-        trees = boost_card(table, quantity, rows[fold[rows] != number])
-        errors[held_out] = table.target[quantity][held_out] - trees.predict(table.matrix[held_out])
-    return errors
+    return _errors_without(table, quantity, rows, (mask[rows] for mask in each_fold(group_folds(table.problem, FOLDS))))
 
 
 def between_errors(table: Table, quantity: str, gpu: str) -> Array:
     """As `left_out_errors`, by trees that saw no problem of the row's size in one of the grid's dimensions; NaN also
     where no size of the row was left out."""
-    rows, errors = table.on(gpu, quantity), np.full(len(table.recording), np.nan)
+    rows = table.on(gpu, quantity)
     folds = [group_folds(table.recording.dims[name], FOLDS, seed=7) for name in table.recording.recorded.grid]
-    for number in range(_PARTS if folds else 0):
-        out = np.any([fold[rows] == number for fold in folds], axis=0)
-        trees = boost_card(table, quantity, rows[~out])
-        errors[rows[out]] = table.target[quantity][rows[out]] - trees.predict(table.matrix[rows[out]])
+    parts = range(_PARTS if folds else 0)
+    left_out = (np.any([fold[rows] == number for fold in folds], axis=0) for number in parts)
+    return _errors_without(table, quantity, rows, left_out)
+
+
+def _errors_without(table: Table, quantity: str, rows: Array, left_out: Iterable[Array]) -> Array:
+    """Errors of those of a card's `rows` that each mask leaves out, by trees of the others, (N,); NaN elsewhere."""
+    errors = np.full(len(table.recording), np.nan)
+    for mask in left_out:
+        trees, held_out = boost_card(table, quantity, rows[~mask]), rows[mask]
+        errors[held_out] = table.target[quantity][held_out] - trees.predict(table.matrix[held_out])
     return errors
 
 
@@ -220,8 +225,8 @@ def coverage(errors: Array, problem: Array) -> float:
     half = group_folds(problem[rows], 2, seed=3)
     inside = np.zeros(len(rows), dtype=bool)
     for part in (0, 1):
-        given = rows[half != part]
-        width = calibrate(errors[given], problem[given], "problem").width
+        others = rows[half != part]
+        width = calibrate(errors[others], problem[others], "problem").width
         inside[half == part] = np.abs(errors[rows[half == part]]) <= width
     return float(inside.mean())
 
@@ -232,9 +237,8 @@ def coverage_of_cards(table: Table, quantity: str) -> dict[str, float]:
     errors = card_left_out_errors(table, quantity, gpus)
     shares = {}
     for gpu in errors:
-        others = [other for other in gpus if other != gpu]
-        known = card_left_out_errors(table, quantity, others)
-        shares[gpu] = float((np.abs(errors[gpu]) <= card_interval(known).width).mean())
+        others = card_left_out_errors(table, quantity, [other for other in gpus if other != gpu])
+        shares[gpu] = float((np.abs(errors[gpu]) <= card_interval(others).width).mean())
     return shares
 
 
@@ -255,15 +259,15 @@ def train_set(recording: Recording) -> tuple[dict[str, Any], dict[str, Trees]]:
             left_out, between = left_out_errors(table, quantity, gpu), between_errors(table, quantity, gpu)
             rows = table.on(gpu, quantity)
             own = calibrate(left_out[rows], table.problem[rows], "problem")
-            known = np.flatnonzero(np.isfinite(between))
-            other = calibrate(between[known], table.problem[known], "problem") if len(known) else own
+            on_grid = np.flatnonzero(np.isfinite(between))
+            other = calibrate(between[on_grid], table.problem[on_grid], "problem") if len(on_grid) else own
             name = f"{recorded.name}.{quantity}.{gpu}"
             trees[name] = boost_card(table, quantity, rows).compact()
             heads[quantity][gpu] = _head(name, table.columns, own, other) | {
                 "rows": len(rows),
                 "median error, problems left out": _median(left_out),
                 "coverage, problems left out": round(coverage(left_out, table.problem), 3),
-                **({"median error, sizes left out": _median(between)} if len(known) else {}),
+                **({"median error, sizes left out": _median(between)} if len(on_grid) else {}),
             }
         errors = card_left_out_errors(table, quantity, gpus)
         name = f"{recorded.name}.{quantity}.any"
@@ -278,17 +282,11 @@ def train_set(recording: Recording) -> tuple[dict[str, Any], dict[str, Trees]]:
         }
     extent = Extent.of(log_sizes({name: recording.dims[name] for name in DIMS[recording.op]}))
     working_sets = recorded.timing.working_sets
+    finite_sets = working_sets if np.isfinite(working_sets) else None
     entry = {
-        "name": recorded.name,
-        "case": recorded.case,
-        "dtypes": list(recorded.dtypes),
-        "layouts": list(recorded.layouts),
-        "alike": list(recorded.alike),
-        "alike_width": recorded.alike_width,
-        "timing": {
-            "launch_clk": recorded.timing.launch_clk,
-            "working_sets": working_sets if np.isfinite(working_sets) else None,
-        },
+        **{name: getattr(recorded, name) for name in ("name", "case", "alike_width")},
+        **{name: list(getattr(recorded, name)) for name in ("dtypes", "layouts", "alike")},
+        "timing": {"launch_clk": recorded.timing.launch_clk, "working_sets": finite_sets},
         "origin": dict(recorded.origin),
         "sizes": {name: np.unique(recording.dims[name]).tolist() for name in recorded.grid},
         "extent": {key: getattr(extent, key).tolist() for key in ("low", "high", "spread")},
@@ -304,4 +302,4 @@ def _head(name: str, columns: Sequence[str], recorded: Interval, between: Interv
 
 def _median(error: Array) -> float:
     """The median relative error of log(measured / predicted), rounded to a hundredth of a percent."""
-    return round(float(np.nanmedian(np.abs(np.expm1(-error)))), 4)
+    return round(median_of_log_errors(error), 4)

@@ -5,14 +5,13 @@ from pathlib import Path
 import pytest
 
 from kernrec.errors import UsageError
-from kernrec.training.evaluate_models import EvaluationRequest, evaluate
+from kernrec.training.evaluate_models import evaluate
 from kernrec.training.load_measurements import MeasurementRequest, load_measurements
 
 
 def test_an_unknown_split_is_an_error_before_anything_is_read(tmp_path: Path) -> None:
-    request = EvaluationRequest(MeasurementRequest((tmp_path / "missing.duckdb",)), split="row")
     with pytest.raises(UsageError, match="unknown split 'row'"):
-        evaluate(request)
+        evaluate(MeasurementRequest((tmp_path / "missing.duckdb",)), split="row")
 
 
 def test_an_unknown_op_or_gpu_is_an_error_before_anything_is_read(tmp_path: Path) -> None:

@@ -52,7 +52,7 @@ class Interval:
     groups: int
     """How many held-out groups it stands on."""
     kind: str
-    """What a group is: `problem`, `GPU`, `kernel`, or `config` after an adaptation."""
+    """The kind of group: `problem`, `GPU`, `kernel`, or `config` after an adaptation."""
     level: float = LEVEL
     """The coverage that it promises."""
 
@@ -63,7 +63,7 @@ class Interval:
 
     @property
     def summary(self) -> str:
-        """What the interval stands on, in words."""
+        """The evidence of the interval, in words."""
         if not self.groups:
             return f"the prior's interval: no {self.kind} was held out"
         held_out = f"{self.groups} held-out {self.kind}{'s' * (self.groups != 1)}"
@@ -96,7 +96,7 @@ def calibrate(
     Args:
         residual: log(measured / predicted), (N,).
         group: the number of each row's group, (N,).
-        kind: what a group is: `problem`, `GPU` or `kernel`.
+        kind: of the groups: `problem`, `GPU` or `kernel`.
         distance: of each row from the training data, (N,).
         level: the coverage to promise.
     """
@@ -114,7 +114,7 @@ def calibrate(
 def _prior_share(distance: Array) -> Array:
     """How much of the prior's error is added at a distance: none at 0, half at 1."""
     squared = distance * distance
-    return squared / (1.0 + squared)
+    return np.asarray(squared / (1.0 + squared))
 
 
 def _near_width(error: Array, distance: Array) -> Array:
@@ -123,7 +123,7 @@ def _near_width(error: Array, distance: Array) -> Array:
     # The root of (1 - s) w + s hypot(w, p) = error, in a form that is not 0 / 0 for any s.
     beyond = np.maximum(error * error - (s * _PRIOR) ** 2, 0.0)
     inside = np.maximum(error * error + (1.0 - 2.0 * s) * _PRIOR**2, 0.0)
-    return beyond / np.maximum(error * (1.0 - s) + s * np.sqrt(inside), 1e-12)
+    return np.asarray(beyond / np.maximum(error * (1.0 - s) + s * np.sqrt(inside), 1e-12))
 
 
 def _quantile(score: Array, share: Array, prior_weight: float, level: float) -> float:

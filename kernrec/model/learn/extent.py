@@ -21,9 +21,8 @@ class Extent:
     """Range and spread of each of F features in the training data; arrays (F,)."""
 
     low: Array
-    """1st percentile."""
     high: Array
-    """99th percentile."""
+    """99th percentile; `low` is the 1st."""
     spread: Array
     """Standard deviation; infinity for a feature that was never known."""
     part: Array
@@ -33,9 +32,9 @@ class Extent:
     def of(cls, matrix: Array, part: Array | None = None) -> "Extent":
         """The extent of a training matrix (N, F); part: the group of each feature, (F,), by default all one group."""
         with np.errstate(all="ignore"):
-            known = np.isfinite(matrix)
-            filled = np.where(known, matrix, np.nan).astype(np.float64)
-            some = known.any(axis=0)
+            finite = np.isfinite(matrix)
+            filled = np.where(finite, matrix, np.nan).astype(np.float64)
+            some = finite.any(axis=0)
             low, high, spread = (np.zeros(matrix.shape[1]) for _ in range(3))
             if some.any():
                 low[some], high[some] = np.nanpercentile(filled[:, some], [1, 99], axis=0)
@@ -45,25 +44,19 @@ class Extent:
         return cls(low, high, np.where(some, spread, np.inf), part)
 
     def distance(self, matrix: Array) -> Array:
-        """How far candidates lie outside of the training data.
+        """How far candidates with features (C, F) lie outside of the training data, (C,); 0 inside.
 
         The distance is half the logarithm of 1 + r. r is the root mean square over a group of features, in standard
         deviations, of the group where it is largest: a shape that differs only in size differs in few features.
-
-        Args:
-            matrix: features, (C, F).
-
-        Returns:
-            The distance of each candidate, (C,); 0 inside.
         """
         with np.errstate(invalid="ignore"):  # what is unknown is never outside
             outside = np.maximum(np.maximum(self.low - matrix, matrix - self.high), 0.0) / self.spread
         outside = np.where(np.isfinite(outside), np.minimum(outside, _MOST_DEVIATIONS), 0.0)
         outside *= outside
-        return 0.5 * np.log1p(np.sqrt((outside @ self._group_means).max(axis=1)))
+        return np.asarray(0.5 * np.log1p(np.sqrt((outside @ self._group_means).max(axis=1))))
 
     @cached_property
     def _group_means(self) -> Array:
         """The matrix that takes the mean over each group of features, (F, groups)."""
         members = self.part[:, None] == sorted(set(self.part.tolist()))  # np.unique imports np.ma, which takes 20 ms
-        return members / members.sum(axis=0)
+        return np.asarray(members / members.sum(axis=0))

@@ -39,10 +39,9 @@ ALIGNMENT = "alignment."
 
 @dataclass(frozen=True)
 class ModelInputs:
-    """What features are computed from: C candidates on one GPU and problem; arrays (C,), None where not known."""
+    """Inputs of the features of C candidates on one GPU and problem; arrays (C,), None where not known."""
 
     gpu: GPU
-    """The GPU."""
     flops: float
     """Arithmetic of the problem."""
     bytes: float
@@ -50,7 +49,7 @@ class ModelInputs:
     tunables: Mapping[str, Array]
     """Value of each tunable."""
     latency_s: Array
-    """The prior's latency."""
+    """Latency by the prior."""
     power_w: Array
     """The prior's mean power."""
     threads: Array | None = None
@@ -60,7 +59,7 @@ class ModelInputs:
     resident: Array | None = None
     """Blocks that an SM holds at the same time."""
     registers: Array | None = None
-    """Registers per thread."""
+    """Registers of a thread."""
     shared_bytes: Array | None = None
     """Shared memory per block."""
     pipe_s: Array | None = None
@@ -100,15 +99,15 @@ class _Quantities:
         self.compute_s = max(inputs.flops, 1.0) / gpu.peak_flops("f32")
         self.traffic_s = inputs.bytes / gpu.memory_bandwidth
         self.roofline_s = max(self.compute_s, self.traffic_s)
-        self.threads = self.known(inputs.threads)
-        self.blocks = self.known(inputs.blocks)
-        self.resident = self.known(inputs.resident)
+        self.threads = self.or_nan(inputs.threads)
+        self.blocks = self.or_nan(inputs.blocks)
+        self.resident = self.or_nan(inputs.resident)
         self.warps = np.ceil(self.threads / 32.0)
         self.waves = self.blocks / (gpu.sms * np.maximum(self.resident, 1.0))
-        self.core_s = self.known(inputs.core_s)
-        self.busy_s = self.known(inputs.busy_s)
+        self.core_s = self.or_nan(inputs.core_s)
+        self.busy_s = self.or_nan(inputs.busy_s)
 
-    def known(self, values: Array | None) -> Array:
+    def or_nan(self, values: Array | None) -> Array:
         return self.unknown if values is None else np.asarray(values, dtype=np.float64)
 
     def pipe(self, name: str) -> Array:
@@ -120,7 +119,7 @@ class _Quantities:
 
     def log_ratio(self, above: Array | float, below: Array | float) -> Array:
         """log2 of a ratio, kept within a factor of a million."""
-        return np.log2(np.clip(np.divide(above, np.maximum(below, 1e-30)), 1e-6, 1e6))
+        return np.asarray(np.log2(np.clip(np.divide(above, np.maximum(below, 1e-30)), 1e-6, 1e6)))
 
 
 @dataclass(frozen=True)
@@ -128,35 +127,29 @@ class Feature:
     """One column of the feature matrix."""
 
     name: str
-    """Its name."""
     group: str
-    """One of `GROUPS`."""
     unit: str
-    """Its unit; `log2` for the logarithm of a ratio."""
+    """`log2` for the logarithm of a ratio."""
     meaning: str
-    """What it is."""
     formula: str
     """How it is computed from the fields of `ModelInputs`."""
     value: Callable[[_Quantities], Array] = field(repr=False)
-    """The computation."""
 
 
 def _pipe_features() -> list[Feature]:
     pipe_features = []
     for pipe in PIPES:
         short = pipe.replace(" ", "_").lower()
-        pipe_features.append(
+        pipe_features += [
             Feature(
                 f"{short}_work", "static", "log2", f"time of the {pipe} pipe over the roofline's",
                 f"log2(pipe_s[{pipe}] / roofline_s)", lambda q, pipe=pipe: q.log_ratio(q.pipe(pipe), q.roofline_s),  # type: ignore[misc]
-            )
-        )  # fmt: skip
-        pipe_features.append(
+            ),
             Feature(
                 f"{short}_share", "prior", "1", f"time of the {pipe} pipe over that of all busy pipes",
                 f"pipe_s[{pipe}] / busy_s", lambda q, pipe=pipe: q.pipe(pipe) / np.maximum(q.busy_s, 1e-30),  # type: ignore[misc]
-            )
-        )  # fmt: skip
+            ),
+        ]  # fmt: skip
     return pipe_features
 
 
@@ -192,12 +185,12 @@ FEATURES: tuple[Feature, ...] = (
     ),
     Feature(
         "registers", "static", "1", "registers of a thread over the most it may have", "registers / 255",
-        lambda q: q.known(q.inputs.registers) / q.gpu.limits.max_registers_per_thread,
+        lambda q: q.or_nan(q.inputs.registers) / q.gpu.limits.max_registers_per_thread,
     ),
     Feature(
         "shared_memory", "static", "1", "shared memory of resident blocks over an SM's",
         "resident * shared_bytes / smem_per_sm",
-        lambda q: q.resident * q.known(q.inputs.shared_bytes) / q.gpu.limits.smem_per_sm,
+        lambda q: q.resident * q.or_nan(q.inputs.shared_bytes) / q.gpu.limits.smem_per_sm,
     ),
     *_pipe_features(),
     Feature(
@@ -206,23 +199,23 @@ FEATURES: tuple[Feature, ...] = (
     ),
     Feature(
         "wait_share", "prior", "log2", "latency of blocks over time of pipes", "log2(wait_s / busy_s)",
-        lambda q: q.log_ratio(q.known(q.inputs.wait_s), q.busy_s),
+        lambda q: q.log_ratio(q.or_nan(q.inputs.wait_s), q.busy_s),
     ),
     Feature(
         "l2_share", "prior", "1", "time at L2's bandwidth over core time", "l2_s / core_s",
-        lambda q: q.known(q.inputs.l2_s) / q.core_s,
+        lambda q: q.or_nan(q.inputs.l2_s) / q.core_s,
     ),
     Feature(
         "dram_share", "prior", "1", "time at DRAM's bandwidth over latency", "dram_s / latency_s",
-        lambda q: q.known(q.inputs.dram_s) / q.inputs.latency_s,
+        lambda q: q.or_nan(q.inputs.dram_s) / q.inputs.latency_s,
     ),
     Feature(
         "launch_share", "prior", "1", "launch overhead over latency", "fixed_s / latency_s",
-        lambda q: q.known(q.inputs.fixed_s) / q.inputs.latency_s,
+        lambda q: q.or_nan(q.inputs.fixed_s) / q.inputs.latency_s,
     ),
     Feature(
         "traffic_excess", "prior", "log2", "bytes past L2 over compulsory bytes", "log2(dram_s / (bytes / bandwidth))",
-        lambda q: q.log_ratio(q.known(q.inputs.dram_s), q.traffic_s),
+        lambda q: q.log_ratio(q.or_nan(q.inputs.dram_s), q.traffic_s),
     ),
     Feature(
         "power_over_limit", "prior", "1", "the prior's mean power over the TDP", "power_w / tdp_w",

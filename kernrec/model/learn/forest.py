@@ -40,7 +40,7 @@ class _Reader:
 
     def number(self, kind: str) -> int | float:
         code = _SCALARS[kind]
-        (value,) = struct.unpack_from(code, self.data, self.offset)
+        value: int | float = struct.unpack_from(code, self.data, self.offset)[0]
         self.offset += struct.calcsize(code)
         return value
 
@@ -124,9 +124,7 @@ class Forest:
     """T complete binary trees of L levels over F features."""
 
     features: int
-    """F."""
     trees: int
-    """T."""
     column: tuple[Array, ...]
     """For each level l the feature that each node splits on, (T * 2**l,), all trees one after the other. F is added
     where a missing value goes right."""
@@ -135,19 +133,11 @@ class Forest:
     leaf: Array
     """Value of each leaf, (T * 2**L,)."""
     base: float
-    """What is added to every sum of leaves."""
+    """Added to every sum of leaves."""
 
     @classmethod
     def parse(cls, data: bytes, source: str) -> "Forest":
-        """Read an XGBoost model that was saved as UBJSON.
-
-        Args:
-            data: the file's content.
-            source: what it is, for the error message.
-
-        Raises:
-            UsageError: it is not such a model.
-        """
+        """Read an XGBoost model that was saved as UBJSON; source: its name in the message of the `UsageError`."""
         try:
             learner = _Reader(data).value()["learner"]
             booster, shape = learner["gradient_booster"], learner["learner_model_param"]
@@ -202,13 +192,13 @@ class Forest:
                 right = both.take(column, axis=1) >= threshold
             node = node + node
             node += right
-        return self.base + self.leaf.take(node).sum(axis=1, dtype=np.float64)
+        return np.asarray(self.base + self.leaf.take(node).sum(axis=1, dtype=np.float64))
 
     def packed(self, source: bytes) -> bytes:
         """The trees as the bytes of an array file; source: the UBJSON that they were parsed from."""
         header = {"of": sha256(source).hexdigest(), "features": self.features, "trees": self.trees, "base": self.base}
         levels = enumerate(zip(self.column, self.threshold, strict=True))
-        arrays = {f"{what}.{level}": part for level, both in levels for what, part in zip(_LEVEL, both, strict=True)}
+        arrays = {f"{name}.{level}": part for level, both in levels for name, part in zip(_LEVEL, both, strict=True)}
         return pack(header | {"levels": len(self.column)}, arrays | {"leaf": self.leaf})
 
     @classmethod
@@ -219,7 +209,7 @@ class Forest:
             if header["of"] != source_sha256:
                 raise ValueError("made of other trees")
             column, threshold = (
-                tuple([arrays[f"{what}.{level}"] for level in range(header["levels"])]) for what in _LEVEL
+                tuple([arrays[f"{name}.{level}"] for level in range(header["levels"])]) for name in _LEVEL
             )
             forest = cls(header["features"], header["trees"], column, threshold, arrays["leaf"], header["base"])
             sizes = [forest.trees << level for level in range(len(column) + 1)]

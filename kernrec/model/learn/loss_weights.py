@@ -18,7 +18,6 @@ reduction of 90 % instead of 86 % on the A100; one space on two GPUs is too litt
 import numpy as np
 
 SHARPNESS = 1.0
-"""Default exponent."""
 
 
 def loss_weights(cost: np.ndarray, problem: np.ndarray, sharpness: float = SHARPNESS) -> np.ndarray:
@@ -29,10 +28,10 @@ def loss_weights(cost: np.ndarray, problem: np.ndarray, sharpness: float = SHARP
         problem: number of each row's problem, (N,).
         sharpness: the exponent.
     """
-    known = np.isfinite(cost)
+    measured = np.isfinite(cost)
     weights = np.zeros(len(cost))
-    for number in np.unique(problem[known]):
-        rows = np.flatnonzero(known & (problem == number))
+    for number in np.unique(problem[measured]):
+        rows = np.flatnonzero(measured & (problem == number))
         share = (cost[rows].min() / cost[rows]) ** sharpness
         weights[rows] = share / share.mean()
     return weights

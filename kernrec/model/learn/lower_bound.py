@@ -24,7 +24,7 @@ def least_seconds(inputs: ModelInputs) -> Array:
     """Seconds that the candidates take at least, (C,).
 
     The arithmetic is that of the code, at the clock that the power limit leaves, with the rounds of blocks that it runs
-    in, as the prior has it. What is not known counts as nothing.
+    in, as the prior has it. A part of the time that is not known counts as nothing.
     """
     least_s = np.full(len(inputs), inputs.bytes / inputs.gpu.memory_bandwidth)
     if inputs.pipe_s is not None:
@@ -37,7 +37,7 @@ def least_seconds(inputs: ModelInputs) -> Array:
 
 def least_log_ratio(inputs: ModelInputs) -> Array:
     """log(least time / the prior's time) of the candidates, (C,)."""
-    return np.log(least_seconds(inputs) / inputs.latency_s)
+    return np.asarray(np.log(least_seconds(inputs) / inputs.latency_s))
 
 
 def bounded(log_ratio: Array, least: Array) -> Array:

@@ -19,7 +19,7 @@ from kernrec.util.light_dataclass import dataclass
 Array = np.ndarray
 
 HEADS = ("latency", "power")
-"""What a model predicts, each with trees of its own: log(measured / prior) of latency and of power. Energy is their
+"""The quantities that a model predicts, each with trees of its own: log(measured / prior) of latency and of power. Energy is their
 product."""
 SHAPE = "shape"
 """Trees for a GPU that a model was not trained on: of latency, what differs between the configs of a problem."""
@@ -41,11 +41,9 @@ class Model:
     scores: Mapping[str, float | str]
     """Figures of merit on held-out groups, by name."""
     gpus: tuple[str, ...]
-    """GPUs in the training data."""
+    """Those in the training data, like `kernels` (name -> source hash) and `ops`."""
     kernels: Mapping[str, str]
-    """Name -> source hash of the kernels in the training data."""
     ops: tuple[str, ...]
-    """Ops in the training data."""
     helps_new_kernels: bool = False
     """Whether the model beat the prior on every held-out kernel; False where the training data has one kernel only."""
     forests: Mapping[str, Forest] = field(repr=False, default_factory=dict)
@@ -87,21 +85,21 @@ class Model:
         return {head: self.forests[head].predict(rows) for head in HEADS if head in self.forests}, distance
 
 
-def transfer_score(kind: str, of: str = "") -> str:
-    """The name of the median error of latency on held-out GPUs or kernels; of: whose."""
-    return f"median latency error{of} on held-out {kind}s"
+def transfer_score(kind: str, by: str = "") -> str:
+    """The name of the median error of latency on held-out GPUs or kernels; by: ` of the prior`, else the model's."""
+    return f"median latency error{by} on held-out {kind}s"
 
 
-def difference_score(kind: str, of: str = "") -> str:
+def difference_score(kind: str, by: str = "") -> str:
     """The same of the differences between the configs of a problem: all that trees for new GPUs correct."""
-    return f"median error of differences{of} on held-out {kind}s"
+    return f"median error of differences{by} on held-out {kind}s"
 
 
-def choice_score(of: str) -> str:
+def choice_score(by: str) -> str:
     """The name of the efficiency of the first choice on held-out GPUs."""
-    return f"efficiency@1{of} on held-out GPUs"
+    return f"efficiency@1{by} on held-out GPUs"
 
 
 def faded(correction: Array, distance: Array) -> Array:
     """A correction on a GPU without measurements, (C,): the prior's again far away from the training data."""
-    return correction * np.exp(-distance)
+    return np.asarray(correction * np.exp(-distance))

@@ -13,7 +13,7 @@ made of other trees are computed again from the UBJSON file.
 import hashlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,26 +34,22 @@ FORMAT = 2
 ARRAYS = ".trees"
 """Ending of the files that hold trees as arrays."""
 _PARTS = (*HEADS, SHAPE)
+_EXTENT = ("low", "high", "spread")
 _MOST_BYTES = 64 << 20
 _NAME = re.compile(r"[a-z0-9][a-z0-9_@.+-]*")
 
 
 def save(model: Model, folder: Path, name: str, training: Mapping[str, Any]) -> Path:
-    """Write a model.
+    """Write a model, and give the path of its card. Raises `KernrecError` if the files cannot be written.
 
     Args:
         model: the model.
         folder: where to write it; it is made if it does not exist.
         name: name of the model, such as `matmul` or `matmul@rtx4090`; a model of this name is replaced.
-        training: where its rows came from, stored in the card as it is.
-
-    Returns:
-        The path of the card.
-
-    Raises:
-        KernrecError: the files cannot be written.
+        training: origin of its rows, stored in the card as it is.
     """
-    _check_name(name)
+    if not _NAME.fullmatch(name):
+        raise UsageError(f"invalid model name {name!r:.60}: lower-case letters, digits and _ @ . + - are allowed")
     xgboost = import_optional("xgboost", "training a model", "train")
 
     heads = {}
@@ -72,10 +68,7 @@ def save(model: Model, folder: Path, name: str, training: Mapping[str, Any]) -> 
             "name": name,
             "features": {"version": features.VERSION, "columns": list(model.columns)},
             "heads": heads,
-            "extent": {
-                key: [None if np.isinf(v) else float(v) for v in getattr(model.extent, key)]
-                for key in ("low", "high", "spread")
-            },
+            "extent": {key: [None if np.isinf(v) else float(v) for v in getattr(model.extent, key)] for key in _EXTENT},
             "intervals": {
                 quantity: {key: vars(interval) for key, interval in intervals.items()}
                 for quantity, intervals in model.intervals.items()
@@ -90,9 +83,9 @@ def save(model: Model, folder: Path, name: str, training: Mapping[str, Any]) -> 
         }
         path = folder / f"{name}.json"
         write_whole(path, (json.dumps(card, indent=1, sort_keys=True) + "\n").encode(), shared=True)
-        kept = {Path(head["file"]).stem for head in heads.values()}
+        current = {Path(head["file"]).stem for head in heads.values()}
         for old in (*folder.glob(f"{name}.*.ubj"), *folder.glob(f"{name}.*{ARRAYS}")):
-            if old.stem not in kept and old.name.split(".")[-3] in _PARTS:
+            if old.stem not in current and old.name.split(".")[-3] in _PARTS:
                 old.unlink(missing_ok=True)
     except OSError as error:
         raise KernrecError(f"cannot write the model {name} to {folder}: {error.strerror or error}") from None
@@ -100,13 +93,7 @@ def save(model: Model, folder: Path, name: str, training: Mapping[str, Any]) -> 
 
 
 def load(path: Path) -> tuple[Model, dict[str, Any]]:
-    """Read a model.
-
-    Args:
-        path: the path of its card.
-
-    Returns:
-        The model and its card.
+    """(the model with its card at a path, the card).
 
     Raises:
         UsageError: the files cannot be read, are damaged, or do not fit this version of kernrec.
@@ -128,34 +115,16 @@ def load(path: Path) -> tuple[Model, dict[str, Any]]:
                 f"{path} was trained on version {version!r} of the features; this kernrec has version"
                 f" {features.VERSION}: run `kernrec train` again"
             )
-        known = set(features.names())
-        prefixes = (features.TUNABLE, features.ALIGNMENT)
-        unknown = [column for column in columns if column not in known and not str(column).startswith(prefixes)]
+        named, prefixes = set(features.names()), (features.TUNABLE, features.ALIGNMENT)
+        unknown = [column for column in columns if column not in named and not str(column).startswith(prefixes)]
         if unknown:
             raise UsageError(f"{path} uses a feature that this kernrec does not have: {unknown[0]!s:.60}")
-        forests = {}
-        for head, entry in card["heads"].items():
-            if head not in _PARTS:
-                raise UsageError(f"{path} has a head {head!r:.40}; known: {', '.join(_PARTS)}")
-            forests[head] = _forest(path, entry)
-            if forests[head].features != len(columns):
-                raise UsageError(
-                    f"{path}: the {head} trees take {forests[head].features} features, the card names {len(columns)}"
-                )
-        if "latency" not in forests:
-            raise UsageError(f"{path} has no latency head")
-        parts = {
-            key: np.array([np.inf if v is None else float(v) for v in card["extent"][key]])
-            for key in ("low", "high", "spread")
-        }
-        if any(len(part) != len(columns) for part in parts.values()):
-            raise UsageError(f"{path}: the extent does not have one number for each feature")
         model = Model(
             columns,
             {},
-            Extent(**parts, part=features.parts(columns)),
+            _extent(path, card["extent"], columns),
             {
-                quantity: {key: _interval(entry) for key, entry in entries.items()}
+                quantity: {key: interval_from(entry) for key, entry in entries.items()}
                 for quantity, entries in card["intervals"].items()
             },
             dict(card["scores"]),
@@ -163,7 +132,7 @@ def load(path: Path) -> tuple[Model, dict[str, Any]]:
             dict(card["kernels"]),
             tuple(card["ops"]),
             bool(card["helps_new_kernels"]),
-            forests,
+            _forests(path, card["heads"], len(columns)),
         )
     except KeyError as error:
         raise UsageError(f"{path} is not a model card of kernrec's: {error.args[0]!r:.60} is missing") from None
@@ -208,7 +177,31 @@ def _check_complete(path: Path, card: Mapping[str, Any]) -> None:
             )
 
 
-def _interval(entry: Mapping[str, Any]) -> Interval:
+def _extent(path: Path, entry: Mapping[str, Any], columns: Sequence[str]) -> Extent:
+    ends = {name: np.array([np.inf if v is None else float(v) for v in entry[name]]) for name in _EXTENT}
+    if any(len(end) != len(columns) for end in ends.values()):
+        raise UsageError(f"{path}: the extent does not have one number for each feature")
+    return Extent(**ends, part=features.parts(columns))
+
+
+def _forests(path: Path, heads: Mapping[str, Any], columns: int) -> dict[str, Forest]:
+    """The trees of all heads of a card."""
+    forests = {}
+    for head, entry in heads.items():
+        if head not in _PARTS:
+            raise UsageError(f"{path} has a head {head!r:.40}; known: {', '.join(_PARTS)}")
+        forests[head] = _forest(path, entry)
+        if forests[head].features != columns:
+            raise UsageError(
+                f"{path}: the {head} trees take {forests[head].features} features, the card names {columns}"
+            )
+    if "latency" not in forests:
+        raise UsageError(f"{path} has no latency head")
+    return forests
+
+
+def interval_from(entry: Mapping[str, Any]) -> Interval:
+    """The interval in a card; `ValueError` for one that is not plausible."""
     interval = Interval(float(entry["width"]), int(entry["groups"]), str(entry["kind"]), float(entry["level"]))
     if not (0.0 <= interval.width < np.inf and interval.groups >= 0 and 0.0 < interval.level < 1.0):
         raise ValueError(f"an interval is {dict(entry)!r:.80}")
@@ -262,8 +255,3 @@ def _trees(card: Path, entry: Mapping[str, Any]) -> bytes:
     if hashlib.sha256(data).hexdigest() != entry["sha256"]:
         raise UsageError(f"{path} is damaged or was replaced: its SHA-256 is not the one in {card.name}")
     return data
-
-
-def _check_name(name: str) -> None:
-    if not _NAME.fullmatch(name):
-        raise UsageError(f"invalid model name {name!r:.60}: lower-case letters, digits and _ @ . + - are allowed")

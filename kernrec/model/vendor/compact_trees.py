@@ -23,7 +23,7 @@ Trees = tuple[Mapping[str, Any], Mapping[str, Array]]
 MOST_CUTS = 256
 _MOST_LEVELS = 32
 _MOST_BYTES = 16 << 20
-"""The most that is made of compressed trees."""
+"""Largest size of decompressed trees."""
 
 
 @dataclass(frozen=True)
@@ -39,13 +39,13 @@ class CompactTrees:
     left: Array
     """The left child of each split, a node, (S,); the right one is the next."""
     feature: Array
-    """What each split asks about, (S,)."""
+    """The feature that each split compares, (S,)."""
     threshold: Array
     """Values that are not less go right, (S,)."""
     leaf: Array
     """The values of the leaves, (N - S,)."""
     base: float
-    """What is added to every sum of leaves."""
+    """Added to every sum of leaves."""
     levels: int
     """Splits on the longest path."""
 
@@ -59,7 +59,7 @@ class CompactTrees:
             right = flat.take(self.feature.take(split) + row) >= self.threshold.take(split)
             node = np.where(self.inner.take(node), self.left.take(split) + right, node)
         values = self.leaf.take(node - self.before.take(node)).astype(np.float32)
-        return self.base + values.sum(axis=1, dtype=np.float64)
+        return np.asarray(self.base + values.sum(axis=1, dtype=np.float64))
 
 
 def compact(trees: Sequence[Mapping[str, Any]], features: int, base: float) -> Trees:
@@ -68,7 +68,7 @@ def compact(trees: Sequence[Mapping[str, Any]], features: int, base: float) -> T
     Args:
         trees: as XGBoost's JSON has them: `left_children`, `right_children`, `split_indices`, `split_conditions`.
         features: F.
-        base: what is added to every sum of leaves.
+        base: added to every sum of leaves.
 
     Raises:
         ValueError: a feature has more than 256 cuts, or there are more than 256 features.
@@ -82,9 +82,9 @@ def compact(trees: Sequence[Mapping[str, Any]], features: int, base: float) -> T
     if features > MOST_CUTS or max(map(len, cuts), default=0) > MOST_CUTS:
         raise ValueError("more features or cuts than a byte can number")
     cut = np.zeros(len(split_on), dtype=np.uint8)
-    for number, known in enumerate(cuts):
+    for number, thresholds in enumerate(cuts):
         rows = split_on == number
-        cut[rows] = np.searchsorted(known, split_at[rows])
+        cut[rows] = np.searchsorted(thresholds, split_at[rows])
     arrays = {
         "nodes": np.array([len(part["inner"]) for part in ordered], dtype=np.uint16),
         "inner": np.packbits(inner),
@@ -92,16 +92,16 @@ def compact(trees: Sequence[Mapping[str, Any]], features: int, base: float) -> T
         "cut": cut,
         "leaf": condition[~inner].astype(np.float16),
         "cuts": np.concatenate(cuts),
-        "cut_count": np.array([len(known) for known in cuts], dtype=np.uint16),
+        "cut_count": np.array([len(thresholds) for thresholds in cuts], dtype=np.uint16),
     }
     return {"base": float(base), "levels": max((part["levels"] for part in ordered), default=0)}, arrays
 
 
 def expand(facts: Mapping[str, Any], arrays: Mapping[str, Array]) -> CompactTrees:
-    """The trees of what `compact` gave; `ValueError` where the arrays do not fit together.
+    """The trees from the result of `compact`; `ValueError` where the arrays do not fit together.
 
-    Only what every path down a tree needs is laid out: the trees have some 100,000 nodes, of which an answer visits a
-    few thousand.
+    Only the arrays that every path down a tree needs are laid out: the trees have some 100,000 nodes, of which an
+    answer visits a few thousand.
     """
     nodes, levels = arrays["nodes"].astype(np.int64), int(facts["levels"])
     count = int(nodes.sum())
@@ -139,7 +139,7 @@ def compressed(trees: Trees) -> Array:
 
 
 def decompressed(data: Array) -> Trees:
-    """What `compressed` was given; `ValueError` for anything else."""
+    """The trees in bytes that `compressed` made; `ValueError` for anything else."""
     inflate = zlib.decompressobj()
     try:
         whole = inflate.decompress(data.tobytes(), _MOST_BYTES)

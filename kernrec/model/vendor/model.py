@@ -1,4 +1,4 @@
-"""The model of a vendor library, as a query uses it: what the library takes and draws for a problem on a GPU.
+"""The model of a vendor library, as a query uses it: its latency and power for a problem on a GPU.
 
 Trees correct the roofline of `kernrec.model.vendor.roofline`: log(measured / roofline) of latency, log(power / TDP) of
 power. Each card of the recordings has trees of its own. For any other card there are few and shallow ones, over ratios
@@ -6,7 +6,7 @@ alone, whose predictions are `transferred`; deeper ones have learned the recorde
 the roofline. Trained by `kernrec.training.train_vendor_model`, stored by `kernrec.model.vendor.model_file`.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from functools import cached_property
 from math import hypot
@@ -38,9 +38,7 @@ class RecordedSet:
     case: str
     """Which problems of the op: `product`, `prompt` or `token`."""
     dtypes: tuple[str, ...]
-    """That were recorded."""
     layouts: tuple[str, ...]
-    """That were recorded."""
     alike: tuple[str, ...]
     """Other data types and layouts, for which the library takes about as long."""
     alike_width: float
@@ -49,7 +47,7 @@ class RecordedSet:
     grid: tuple[str, ...]
     """Dimensions of which few sizes were recorded."""
     origin: Mapping[str, str]
-    """In words: `source`, `licence`, `library` and what was `recorded`."""
+    """In words: `source`, `licence`, `library` and the `recorded` problems."""
 
     def exactly(self, problem: Problem) -> bool:
         """Whether the data type and layout of a problem were recorded."""
@@ -57,24 +55,16 @@ class RecordedSet:
 
     def covers(self, problem: Problem) -> bool:
         """Whether a problem is one of these, or like one."""
-        known = problem.dtype in self.dtypes + self.alike and problem.layout in self.layouts + self.alike
-        return known and _CASES[self.case](problem.sizes)
+        alike = problem.dtype in self.dtypes + self.alike and problem.layout in self.layouts + self.alike
+        return alike and CASES[self.case](problem.sizes)
 
 
-def _product(d: Mapping[str, int]) -> bool:
-    return d["batch"] == 1 and not d["bias"] and not d["activation"]
-
-
-def _prompt(d: Mapping[str, int]) -> bool:
-    return bool(d["causal"]) and d["queries"] == d["keys"]
-
-
-def _token(d: Mapping[str, int]) -> bool:
-    return d["queries"] == 1 < d["keys"]
-
-
-_CASES = {"product": _product, "prompt": _prompt, "token": _token}
-CASES = tuple(_CASES)
+CASES: Mapping[str, Callable[[Mapping[str, int]], bool]] = {
+    "product": lambda d: d["batch"] == 1 and not d["bias"] and not d["activation"],
+    "prompt": lambda d: bool(d["causal"]) and d["queries"] == d["keys"],
+    "token": lambda d: d["queries"] == 1 < d["keys"],
+}
+"""Whether the dimensions of a problem are of a case."""
 
 
 @dataclass(frozen=True)
@@ -104,7 +94,7 @@ class Head:
 
 @dataclass(frozen=True)
 class SetModel:
-    """What was learned of one recorded set."""
+    """The trees and the recorded region of one recorded set."""
 
     recorded: RecordedSet
     sizes: Mapping[str, tuple[int, ...]]
@@ -132,7 +122,7 @@ class Predicted:
 
 @dataclass(frozen=True)
 class VendorPrediction:
-    """What the library takes and draws for a problem, at the default power limit."""
+    """Latency and power of the library for a problem, at the default power limit."""
 
     latency_s: Predicted
     power_w: Predicted | None
@@ -149,17 +139,17 @@ class VendorModel:
 
     op: str
     library: str
-    """What it is called."""
+    """Its name, for people."""
     sets: tuple[SetModel, ...]
     """Of those that cover a problem the first that has the card is taken, else the first."""
 
     _predicted: dict[tuple[Problem, str], VendorPrediction | None] = field(
         default_factory=dict, repr=False, compare=False
     )
-    """What was predicted last, by problem and card."""
+    """The last predictions, by problem and card."""
 
     def predict(self, problem: Problem, gpu: GPU) -> VendorPrediction | None:
-        """What the library takes and draws; None for a problem of a kind that was not recorded, or not of this card."""
+        """The library's costs; None for a problem of a kind that was not recorded, or not of this card."""
         self.predict_many([problem], gpu)
         return self._predicted[problem, gpu.name]
 
@@ -172,7 +162,7 @@ class VendorModel:
         for problem in problems:
             if (problem, gpu.name) in self._predicted:
                 continue
-            covering = [place for place, known in enumerate(self.sets) if known.recorded.covers(problem)]
+            covering = [place for place, entry in enumerate(self.sets) if entry.recorded.covers(problem)]
             if not covering or not rate_of(gpu, problem.dtype):
                 self._predicted[problem, gpu.name] = None
                 continue
@@ -192,12 +182,12 @@ class VendorModel:
         on_grid = [all(p.sizes[name] in sizes for name, sizes in chosen.sizes.items()) for p in problems]
 
         def quantity(name: str, base: Array, most: float) -> list[Predicted] | None:
-            known = gpu.name if (name, gpu.name) in chosen.heads else OTHER
-            if (head := chosen.heads.get((name, known))) is None:
+            transferred = (name, gpu.name) not in chosen.heads
+            if (head := chosen.heads.get((name, OTHER if transferred else gpu.name))) is None:
                 return None
             rows = np.stack([columns[column] for column in head.columns], axis=1)
             values = np.minimum(base * np.exp(head.trees.predict(rows)), most)
-            transferred, predicted = known == OTHER, []
+            predicted = []
             for value, distance, on in zip(values, distances, on_grid, strict=True):
                 interval = head.recorded if on or transferred else head.between
                 low, high = replace(interval, width=hypot(interval.width, alike)).around(value, distance)
@@ -214,5 +204,5 @@ class VendorModel:
 
 
 def log_sizes(dims: Mapping[str, np.ndarray]) -> np.ndarray:
-    """The logarithms of the dimensions, to base 2, (N, D): what an extent is of."""
-    return np.log2(np.stack(list(dims.values()), axis=1))
+    """The logarithms of the dimensions, to base 2, (N, D), in which the extent of a recorded set is stated."""
+    return np.asarray(np.log2(np.stack(list(dims.values()), axis=1)))

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 
 from kernrec.errors import UsageError
-from kernrec.model.learn.conformal import Interval
 from kernrec.model.learn.extent import Extent
+from kernrec.model.learn.model_file import interval_from
 from kernrec.model.vendor.compact_trees import Trees, compressed
 from kernrec.model.vendor.model import CASES, Head, RecordedSet, SetModel, VendorModel
 from kernrec.model.vendor.roofline import DIMS, Timing
@@ -30,17 +30,14 @@ _EXTENT = ("low", "high", "spread")
 
 
 def save(card: Mapping[str, Any], trees: Mapping[str, Trees], folder: Path) -> Path:
-    """Write a model.
+    """Write a model, and give the path of its card.
 
     Args:
-        card: what `load` expects, without `format` and `trees`.
+        card: as `load` reads it, without `format` and `trees`.
         trees: by the name that a head of the card gives to its trees.
         folder: it is made if it does not exist.
-
-    Returns:
-        The path of the card.
     """
-    content = pack({}, {name: compressed(known) for name, known in trees.items()})
+    content = pack({}, {name: compressed(forest) for name, forest in trees.items()})
     file = f"{card['op']}.trees"
     folder.mkdir(parents=True, exist_ok=True)
     write_whole(folder / file, content, shared=True)
@@ -51,14 +48,7 @@ def save(card: Mapping[str, Any], trees: Mapping[str, Trees], folder: Path) -> P
 
 
 def load(path: Path) -> VendorModel:
-    """Read a model.
-
-    Args:
-        path: of its card.
-
-    Raises:
-        UsageError: the files cannot be read, are damaged, or of another version.
-    """
+    """Read a model by its card. Raises `UsageError` if the files cannot be read, are damaged, or of another version."""
     try:
         card = json.loads(_content(path))
         if card["format"] != FORMAT:
@@ -104,13 +94,9 @@ def _set(entry: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> SetModel
     heads = {}
     for quantity in _QUANTITIES:
         for gpu, head in entry["heads"].get(quantity, {}).items():
-            columns, intervals = tuple(head["columns"]), (_interval(head["recorded"]), _interval(head["between"]))
+            columns, intervals = (
+                tuple(head["columns"]),
+                (interval_from(head["recorded"]), interval_from(head["between"])),
+            )
             heads[quantity, str(gpu)] = Head(columns, arrays[head["trees"]], *intervals)
     return SetModel(recorded, {n: tuple(map(int, v)) for n, v in entry["sizes"].items()}, extent, heads)
-
-
-def _interval(entry: Mapping[str, Any]) -> Interval:
-    interval = Interval(float(entry["width"]), int(entry["groups"]), str(entry["kind"]), float(entry["level"]))
-    if not (0.0 <= interval.width < np.inf and interval.groups >= 0):
-        raise ValueError("an interval without a width")
-    return interval

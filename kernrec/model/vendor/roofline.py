@@ -1,9 +1,9 @@
-"""What a vendor library might take at best, and the features of a problem from which its model learns the rest.
+"""A bound on the time of a vendor library, and the features of a problem from which its model learns the rest.
 
-A library picks a tile, and how often to split the reduction, from what its heuristic knows; here the best of a few is
-taken. Time is that of the longest of: tiles in waves over the SMs, DRAM and L2. What a launch, and the start and end of
-a tile, take is a number of clocks: short products take as many on all three recorded cards, while their times differ by
-a factor of 1.8. Arrays have N problems of one op, dtype and layout on one GPU.
+A library picks a tile, and how often to split the reduction, by its heuristic; here the best of a few is taken. Time is
+that of the longest of: tiles in waves over the SMs, DRAM and L2. What a launch, and the start and end of a tile, take
+is a number of clocks: short products take as many on all three recorded cards, while their times differ by a factor of
+1.8. Arrays have N problems of one op, dtype and layout on one GPU.
 """
 
 from collections.abc import Mapping
@@ -63,18 +63,9 @@ DIMS: Mapping[str, tuple[str, ...]] = {
 def features(
     op: str, gpu: GPU, dtype: str, layout: str, dims: Mapping[str, Array], timing: Timing
 ) -> tuple[Array, dict[str, Array]]:
-    """The roofline and the features of problems.
+    """(seconds of the roofline (N,), features by name, (N,) each) of problems of one dtype and layout.
 
-    Args:
-        op: `matmul` or `attention`.
-        gpu: the card.
-        dtype: the problems' data type.
-        layout: the problems' layout.
-        dims: the dimensions named in `DIMS`, arrays (N,).
-        timing: how the library was timed.
-
-    Returns:
-        Seconds, (N,), and the features by name, arrays (N,).
+    `op` is `matmul` or `attention`; `dims` has the dimensions that `DIMS` names, arrays (N,).
     """
     sizes = {name: np.asarray(dims[name], dtype=float) for name in DIMS[op]}
     card = _Card(gpu, ELEMENT_BYTES[dtype], rate_of(gpu, dtype), timing)
@@ -100,8 +91,7 @@ class _Card:
     """A GPU as one dtype sees it."""
 
     gpu: GPU
-    bytes: int
-    """Of an element."""
+    element_bytes: int
     peak_flops: float
     timing: Timing
 
@@ -123,17 +113,19 @@ class _Card:
         """Time of DRAM and L2 for `moved` bytes, of which `reused` stay in L2 where all copies of them fit."""
         resident = np.clip(2.0 - self.timing.working_sets * reused / self.gpu.l2_bytes, 0.0, 1.0)
         share = min(_DRAM_SHARE, microarchitecture(self.gpu).dram_efficiency)
-        return np.maximum((moved - resident * reused) / (self.gpu.memory_bandwidth * share), moved / self.l2)
+        return np.asarray(
+            np.maximum((moved - resident * reused) / (self.gpu.memory_bandwidth * share), moved / self.l2)
+        )
 
     def total(self, math_s: Array, memory_s: Array) -> Array:
         """The time of a launch: the two overlap."""
-        return self.seconds(self.timing.launch_clk) + (math_s**4 + memory_s**4) ** 0.25
+        return np.asarray(self.seconds(self.timing.launch_clk) + (math_s**4 + memory_s**4) ** 0.25)
 
 
 def _matmul(card: _Card, sizes: Mapping[str, Array]) -> tuple[dict[str, Array], dict[str, Array]]:
     m, n, k = (sizes[name] for name in "mnk")
     gpu = card.gpu
-    weights, moved = card.bytes * n * k, card.bytes * (m * k + n * k + m * n)
+    weights, moved = card.element_bytes * n * k, card.element_bytes * (m * k + n * k + m * n)
     math_s, memory_s = _tiles_s(card, m, n, k), card.memory_s(moved, weights)
     times = {
         "total": card.total(math_s, memory_s),
@@ -145,7 +137,7 @@ def _matmul(card: _Card, sizes: Mapping[str, Array]) -> tuple[dict[str, Array], 
     columns = {
         "l2.moved": np.log2(moved / gpu.l2_bytes),
         "l2.weights": np.log2(weights / gpu.l2_bytes),
-        "l2.result": np.log2(card.bytes * m * n / gpu.l2_bytes),
+        "l2.result": np.log2(card.element_bytes * m * n / gpu.l2_bytes),
         "waves": np.log2(np.ceil(m / 128) * np.ceil(n / 128) / gpu.sms),
         "log.mn": np.log2(m * n),
     }
@@ -168,11 +160,11 @@ def _tiles_s(card: _Card, m: Array, n: Array, k: Array) -> Array:
     depth = np.ceil(k / split / 32) * 32
     rate = card.flops / sms * np.minimum(1.0, (rows * across / 128**2) ** _SMALL_TILE)
     shared = 2.0 if card.gpu.sm >= 90 else 1.0  # clusters: a tile that is read once goes to two blocks
-    read_s = (rows + across) * depth * card.bytes / (card.l2 / sms * shared)
+    read_s = (rows + across) * depth * card.element_bytes / (card.l2 / sms * shared)
     tile_s = np.maximum(2 * rows * across * depth / rate, read_s) + card.seconds(_TILE_CLK)
     joined_s = np.where(split == 1, 0.0, 8 * m * n * split / card.l2 + card.seconds(_TILE_CLK))
     total = np.ceil(np.ceil(m / rows) * np.ceil(n / across) * split / sms) * tile_s + joined_s
-    return np.where((split == 1) | (k >= _LEAST_SPLIT * split), total, np.inf).min(axis=1)
+    return np.asarray(np.where((split == 1) | (k >= _LEAST_SPLIT * split), total, np.inf).min(axis=1))
 
 
 def _attention(card: _Card, sizes: Mapping[str, Array]) -> tuple[dict[str, Array], dict[str, Array]]:
@@ -181,8 +173,8 @@ def _attention(card: _Card, sizes: Mapping[str, Array]) -> tuple[dict[str, Array
     gpu = card.gpu
     pairs = queries * keys - queries * (queries - 1) / 2
     flops = 4 * batch * heads * pairs * head_dim
-    cached = 2 * card.bytes * batch * kv_heads * keys * head_dim
-    moved = cached + 2 * card.bytes * batch * heads * queries * head_dim
+    cached = 2 * card.element_bytes * batch * kv_heads * keys * head_dim
+    moved = cached + 2 * card.element_bytes * batch * heads * queries * head_dim
     group = heads / kv_heads
     # With one query the heads of a group are the rows of a tile, and keys are split over the SMs.
     blocks = np.where(queries > 1, batch * heads * np.ceil(queries / _QUERY_TILE), batch * kv_heads)
