@@ -19,8 +19,8 @@ from kernrec.util.light_dataclass import dataclass
 Array = np.ndarray
 
 HEADS = ("latency", "power")
-"""The quantities that a model predicts, each with trees of its own: log(measured / prior) of latency and of power. Energy is their
-product."""
+"""The quantities that a model predicts, each with trees of its own: log(measured / prior) of latency and of power.
+Energy is their product."""
 SHAPE = "shape"
 """Trees for a GPU that a model was not trained on: of latency, what differs between the configs of a problem."""
 
