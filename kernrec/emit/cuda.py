@@ -74,7 +74,7 @@ def launch_comment(choice: Choice, launches: Sequence[BoundLaunch] | None = None
 
 
 def _words(kernel: Kernel) -> set[str]:
-    """What a config can set in a Triton source: names in it, and options of the compiler."""
+    """Words that a config can set in a Triton source: names in it, and options of the compiler."""
     return {*re.findall(r"[A-Za-z_]\w*", kernel.source), *OPTIONS}
 
 

@@ -205,7 +205,7 @@ static cudaError_t kernrec_encode(CUtensorMap* map, CUtensorMapDataType type, cu
 
 
 def map_encoder(programs: "Iterable[Program]") -> str:
-    """What launchers of programs need beside themselves."""
+    """C++ that launchers of programs call."""
     maps = any(
         isinstance(a, MapHandle) for program in programs for launch in program.launches for a in launch.arguments
     )

@@ -104,7 +104,7 @@ def probe_problems(
     place = f"{kernel.name}: {kernel.launches[launch].entry}: probes"
     return tuple(
         kernel.definition.problem(
-            dtype=dtype, layout=layout, **{dim: size.whole(names, 0, place) for dim, size in probe.items()}
+            dtype=dtype, layout=layout, **{dim: size.whole_number(names, 0, place) for dim, size in probe.items()}
         )
         for probe in kernel.launches[launch].probes
     )
@@ -133,7 +133,7 @@ def _names(kernel: Kernel, config: Config, problem: Problem, sm: int) -> dict[st
 
 def _workspaces(kernel: Kernel, names: Mapping[str, Any]) -> tuple[Scratch, ...]:
     return tuple(
-        Scratch(w.name, w.dtype, w.elements.whole(names, 0, f"{kernel.name}: workspace {w.name}"))
+        Scratch(w.name, w.dtype, w.elements.whole_number(names, 0, f"{kernel.name}: workspace {w.name}"))
         for w in kernel.workspaces
         if w.when is None or w.when.evaluate(names)
     )
@@ -147,10 +147,10 @@ def _bound(
     if launch.when is not None and not launch.when.evaluate(names):
         return None
     place = f"{kernel.name}: {launch.entry}"
-    x, y, z = (size.whole(names, 1, f"{place}: grid") for size in launch.grid)
-    bx, by, bz = (size.whole(names, 1, f"{place}: block") for size in launch.block)
-    trips = {loop: count.whole(names, 0, f"{place}: trips") for loop, count in launch.trips.items()}
-    shared = launch.shared.whole(names, 0, f"{place}: shared")
+    x, y, z = (size.whole_number(names, 1, f"{place}: grid") for size in launch.grid)
+    bx, by, bz = (size.whole_number(names, 1, f"{place}: block") for size in launch.block)
+    trips = {loop: count.whole_number(names, 0, f"{place}: trips") for loop, count in launch.trips.items()}
+    shared = launch.shared.whole_number(names, 0, f"{place}: shared")
     present = {*problem.tensors, *(space.name for space in scratch)}
     arguments: list[Pointer | Scalar | ImageHandle | MapHandle] = []
     for argument in launch.arguments:
@@ -160,7 +160,7 @@ def _bound(
             case ScalarArgument(ctype):
                 arguments.append(Scalar(ctype, _scalar(place, argument, names)))
             case MapArgument(name, extents):
-                box = tuple(extent.whole(names, 1, f"{place}: map {name}") for extent in extents)
+                box = tuple(extent.whole_number(names, 1, f"{place}: map {name}") for extent in extents)
                 arguments.append(map_of(problem.tensors[name], box))
             case ImageArgument(name):
                 tensor, image = problem.tensors[name], kernel.images[name]

@@ -102,7 +102,7 @@ def declared_problem(table: Table, name: str) -> tuple[Op, dict[str, Any]]:
 
     def shapes_of(sizes: Names, layout: str) -> dict[str, tuple[int, ...]]:
         return {
-            tensor: tuple(extent.whole(sizes, 1, f"{name}: tensor {tensor}") for extent in shape)
+            tensor: tuple(extent.whole_number(sizes, 1, f"{name}: tensor {tensor}") for extent in shape)
             for tensor, shape in shapes.items()
         }
 

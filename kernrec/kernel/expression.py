@@ -27,6 +27,7 @@ import numpy as np
 
 from kernrec.errors import UsageError, nearest
 from kernrec.kernel import arithmetic
+from kernrec.util.light_dataclass import dataclass
 
 MAX_LENGTH = 4000
 MAX_DEPTH = 64
@@ -73,7 +74,7 @@ class Expression:
             reason = "mixes columns of different lengths" if len(shapes) > 1 else str(error)
             raise UsageError(f"expression {_short(self.text)}: {reason}") from None
 
-    def whole(self, names: Namespace, least: int, place: str) -> int:
+    def whole_number(self, names: Namespace, least: int, place: str) -> int:
         """The value, an integer of at least `least`; `UsageError` for another, which begins with `place`."""
         value = self.evaluate(names)
         if not isinstance(value, int) or value < least:
@@ -297,7 +298,8 @@ def _as_number(run: _Run, kind: str) -> _Run:
     return _unary(arithmetic.as_integer, run) if kind == _TRUTH else run
 
 
-class _Constant(NamedTuple):
+@dataclass(frozen=True)
+class _Constant:
     """A number or text as written."""
 
     value: int | str
@@ -306,7 +308,8 @@ class _Constant(NamedTuple):
         return self.value
 
 
-class _Name(NamedTuple):
+@dataclass(frozen=True)
+class _Name:
     """The value of a name."""
 
     name: str

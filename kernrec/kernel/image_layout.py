@@ -1,6 +1,7 @@
 """How a kernel sees a tensor that it is given as a texture or a surface."""
 
 from collections.abc import Sequence
+from math import prod
 
 from kernrec.errors import UsageError
 from kernrec.util.light_dataclass import dataclass
@@ -8,7 +9,7 @@ from kernrec.util.light_dataclass import dataclass
 
 @dataclass(frozen=True)
 class ImageLayout:
-    """What a texture or surface makes of a tensor, whose extents are slowest first: layers, z, y, x, channels."""
+    """A tensor as a texture or surface; its extents are slowest first: layers, z, y, x, channels."""
 
     axes: int | None = None
     """Axes of the image, 1 to 3; None: all extents of the tensor but that of the channels."""
@@ -17,7 +18,7 @@ class ImageLayout:
     filter: str = "point"
     """`point` or `linear`."""
     address: str = "clamp"
-    """What a coordinate outside means: `wrap`, `clamp`, `mirror` or `border`."""
+    """Of coordinates outside: `wrap`, `clamp`, `mirror` or `border`."""
     normalized: bool = False
     """Whether coordinates go from 0 to 1."""
     unit_range: bool = False
@@ -35,31 +36,24 @@ class ImageLayout:
         axes = min(len(rest), 3) if self.axes is None else self.axes
         if not 1 <= axes <= min(3, len(rest)):
             raise UsageError(f"texture {name}: a tensor of {tuple(shape)} has no {axes} axes; 1 to 3 are accepted")
-        layers = 1
-        for extent in rest[:-axes]:
-            layers *= extent
-        return tuple(reversed(rest[-axes:])), layers
+        return tuple(reversed(rest[-axes:])), prod(rest[:-axes])
 
 
 @dataclass(frozen=True)
 class ImageArgument:
-    """The handle of a texture or surface, passed to a kernel."""
+    """The handle of a tensor as a texture or surface, passed to a kernel."""
 
     name: str
-    """The tensor."""
 
 
 @dataclass(frozen=True)
 class ImageHandle:
-    """The handle of a texture or surface with every number fixed."""
+    """The handle of a tensor as a texture or surface with every number fixed."""
 
     name: str
-    """The tensor."""
     dtype: str
-    """Type of its elements."""
     extents: tuple[int, ...]
     """Texels along x, y and z."""
     layers: int
     """How many images; of a cube 6."""
     layout: ImageLayout
-    """How it is read."""

@@ -52,43 +52,41 @@ def _load(name: str) -> Kernel:
 
 def find_kernel(name: str) -> Kernel:
     """The kernel of this name; case, spaces, `-` and `_` do not matter. Raises `UsageError`, with the nearest names."""
-    folded = fold(str(name))
-    for known in kernel_names():
-        if fold(known) == folded:
-            return _load(known)
-    raise unknown("kernel", name, kernel_names(), see="kernrec kernels")
+    by_spelling = {fold(kernel): kernel for kernel in kernel_names()}
+    if fold(str(name)) not in by_spelling:
+        raise unknown("kernel", name, kernel_names(), see="kernrec kernels")
+    return _load(by_spelling[fold(str(name))])
 
 
 def all_kernels() -> tuple[Kernel, ...]:
     """Every kernel in CUDA C++, by name."""
-    return tuple(_load(name) for name in kernel_names() if not _in_triton(name))
+    return tuple(_of_op("", False, None, None))
 
 
 def _in_triton(name: str) -> bool:
     return "triton" in (_spec(name) or {})
 
 
+def _of_op(op: str, in_triton: bool, dtype: str | None, layout: str | None) -> list[Kernel]:
+    """The kernels of an op, or all for "", whose specs list a dtype and layout."""
+    names = (
+        name for name in kernel_names() if name.startswith(f"{op}_" if op else "") and _offers(name, dtype, layout)
+    )
+    return [_load(name) for name in names if _in_triton(name) == in_triton]
+
+
 def triton_kernels(
     op: str = "", dtype: str | None = None, layout: str | None = None, sm: int = 1000
 ) -> tuple[Kernel, ...]:
     """The Triton kernels of the library that implement an op for a dtype and layout on sm_`sm`; there may be none."""
-    names = [name for name in kernel_names() if name.startswith(f"{op}_" if op else "") and _in_triton(name)]
-    kernels = (_load(name) for name in names if _offers(name, dtype, layout))
+    kernels = _of_op(op, True, dtype, layout)
     return tuple(kernel for kernel in kernels if kernel.runs_on(dtype or kernel.dtypes[0], sm))
 
 
 def kernels_for(op: str, dtype: str | None = None, layout: str | None = None) -> tuple[Kernel, ...]:
     """The kernels in CUDA C++ of an op (any spelling) for a dtype and layout (None: any); there may be none."""
     op = find_op(op).name
-    names = [name for name in kernel_names() if name.startswith(f"{op}_") and not _in_triton(name)]
-    kernels = [_load(name) for name in names if _offers(name, dtype, layout)]
-    return tuple(
-        kernel
-        for kernel in kernels
-        if kernel.op == op
-        and (dtype is None or dtype in kernel.dtypes)
-        and (layout is None or layout in kernel.layouts)
-    )
+    return tuple(kernel for kernel in _of_op(op, False, dtype, layout) if kernel.op == op)
 
 
 def able_kernels(op: str, dtype: str, layout: str, sm: int) -> tuple[Kernel, ...]:
@@ -101,7 +99,7 @@ def able_kernels(op: str, dtype: str, layout: str, sm: int) -> tuple[Kernel, ...
 
 
 def _nearest(op: str, dtype: str, sm: int) -> str:
-    """What to say of the dtype nearest to one that no kernel of an op has on sm_`sm`."""
+    """A note on the dtype nearest to one that no kernel of an op has on sm_`sm`."""
     able = {other for kernel in kernels_for(op) for other in kernel.dtypes if kernel.runs_on(other, sm)}
     nearest = None if dtype in able else next((other for other in INSTEAD.get(dtype, ()) if other in able), None)
     return f"; nearest to {dtype} is {nearest}" if nearest else ""

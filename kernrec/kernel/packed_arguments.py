@@ -36,7 +36,7 @@ class PackedArguments:
                 self.slots.setdefault(name, []).append(value)
         self._pointers = (ctypes.c_void_p * len(self._values))(*map(_address, self._values))
         self.address = ctypes.addressof(self._pointers)
-        """What the driver is given."""
+        """Of the array of pointers, for the driver."""
 
     @classmethod
     def bound(cls, launch: BoundLaunch) -> "PackedArguments":

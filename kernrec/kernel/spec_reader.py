@@ -220,7 +220,7 @@ class _Reader:
             _check_new(table.inner("name", {}), name, (*tensors, *(workspace.name for workspace in workspaces)))
             dtype = table.string("dtype")
             if dtype not in ELEMENT_BYTES:
-                raise table.error(unknown("dtype", dtype))
+                raise table.error(unknown("dtype", dtype, ELEMENT_BYTES))
             elements = table.expression("elements", names)
             when = table.condition(names)
             table.done()

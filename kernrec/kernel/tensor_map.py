@@ -31,7 +31,6 @@ class MapArgument:
     """The map of a tensor, passed to a kernel."""
 
     name: str
-    """The tensor."""
     box: tuple[Expression, ...]
     """Elements of a box along each axis, the contiguous one first."""
 
@@ -41,9 +40,7 @@ class MapHandle:
     """The map of a tensor with every number fixed; axes are those of the box, the contiguous one first."""
 
     name: str
-    """The tensor."""
     dtype: str
-    """Type of its elements."""
     extents: tuple[int, ...]
     """Elements along each axis."""
     strides: tuple[int, ...]

@@ -48,12 +48,12 @@ def compile_job_for(
         folder: where a Triton source imports other files from.
     """
     unused = unused_macros(kernel)
-    defines = kernel.defines(config, problem.dtype, problem.layout)
-    used = {name: value for name, value in defines.items() if name not in unused}
     target = None
     if kernel.triton is not None:
         types = _signature(kernel, config, problem, sm)
         target = TritonTarget(kernel.launches[0].entry, types, kernel.triton.key, folder)
+    defines = kernel.defines(config, problem.dtype, problem.layout)
+    used = {name: value for name, value in defines.items() if name not in unused}
     return CompileJob(kernel.source, sm, used, kernel.source_name, (), target)
 
 

@@ -35,7 +35,8 @@ class VariantFailure:
 
 def variants_of(kernel: Kernel, sms: Sequence[int]) -> list[Variant]:
     """Every variant of a kernel over all its dtypes and layouts, with the architectures on which it can run."""
-    variants: dict[str, Variant] = {}
+    variants: list[Variant] = []
+    configs_of: dict[str, dict[int, Sequence[Config]]] = {}
     for layout in kernel.layouts:
         for dtype in kernel.dtypes:
             for sm in sms:
@@ -47,12 +48,13 @@ def variants_of(kernel: Kernel, sms: Sequence[int]) -> list[Variant]:
                     by_variant.setdefault(index, []).append(space.config(row))
                 for index, configs in by_variant.items():
                     key = space.variants.keys[index]
-                    if key not in variants:
+                    if key not in configs_of:
                         tunables = {name: configs[0][name] for name in kernel.compile_time_tunables}
                         fixed: dict[str, int | str] = {**tunables, "dtype": dtype, "layout": layout}
-                        variants[key] = Variant(key, dtype, layout, fixed, {})
-                    variants[key].configs[sm] = configs
-    return list(variants.values())
+                        configs_of[key] = {}
+                        variants.append(Variant(key, dtype, layout, fixed, configs_of[key]))
+                    configs_of[key][sm] = configs
+    return variants
 
 
 def profile_variants(

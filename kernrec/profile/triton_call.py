@@ -1,4 +1,4 @@
-"""A call of a Triton function as a kernel: what `kernrec analyze kernels.py:matmul --call call.toml` is asked about.
+"""A call of a Triton function as a kernel: the subject of `kernrec analyze kernels.py:matmul --call call.toml`.
 
     grid = "grid"                   # a function of the file, called with all arguments and constants by name;
                                     # or extents: ["ceil_div(M, BLOCK_M) * ceil_div(N, BLOCK_N)"]
@@ -44,6 +44,7 @@ from kernrec.profile.tensor_values import load_npy
 
 DEFAULTS = {"num_warps": 4, "num_stages": 3, "num_ctas": 1, "maxnreg": 0}
 """Triton's options where a config does not give them; maxnreg 0: no limit."""
+_KEYS = ("grid", "flops", "arguments", "configs")
 _MOST_DIMS = 16
 _RESERVED = ("dtype", "layout", "dtype_bytes", "sm", "i", "grid_x", "grid_y", "grid_z", *LIMITS)
 
@@ -54,28 +55,19 @@ class TritonCall:
 
     path: Path
     """The file with the function."""
-
     function: str
-    """Its name."""
-
     arguments: Mapping[str, Any]
     """By parameter: a number, text, None, `{"dtype", "shape"}` or `{"values"}` of a tensor, or `{"python"}`."""
-
     grid: str | Sequence[Any] | Callable[..., Any]
     """Name of a function of the file; extents as numbers or expressions; or a function."""
-
     configs: Sequence[Mapping[str, Any]] | None = None
     """None: those of the function's autotuner, else one with Triton's defaults."""
-
     flops: str | None = None
     """Floating-point operations, an expression."""
-
-    where: str = "the call"
-    """What errors call it."""
-
+    place: str = "the call"
+    """Its name in errors."""
     configs_file: Path | None = None
     """A file of another tool that holds the configs; whoever reads it puts them into `configs`."""
-
     decorated: Any = field(default=None, compare=False)
     """The function itself, where this process has it; None: a process of its own loads the file."""
 
@@ -96,14 +88,12 @@ def read_call(path: Path, target: str, changed: Mapping[str, int] | None = None)
         raise UsageError(f"{target!r:.80}: a Triton function is given as kernels.py:matmul")
     data = read_toml(path, path.name)
     for key in data:
-        if key not in (known := ("grid", "flops", "arguments", "configs")):
-            raise UsageError(f"{path.name}: {unknown('key', key, known)}")
+        if key not in _KEYS:
+            raise UsageError(f"{path.name}: {unknown('key', key, _KEYS)}")
     arguments, configs, grid = data.get("arguments"), data.get("configs"), data.get("grid")
     if not isinstance(arguments, dict):
         raise UsageError(f"{path.name}: [arguments] is missing: the value of each parameter, a = {{ dtype, shape }}")
-    configs_file = path.parent / configs if isinstance(configs, str) else None
-    if configs_file is not None:
-        configs = None
+    configs_file, configs = (path.parent / configs, None) if isinstance(configs, str) else (None, configs)
     if configs is not None and not (isinstance(configs, list) and all(isinstance(c, dict) and c for c in configs)):
         raise UsageError(f"{path.name}: configs: expected [[configs]] tables such as BLOCK_M = 128, or a file")
     if not isinstance(grid, str | list):
@@ -123,7 +113,7 @@ def read_call(path: Path, target: str, changed: Mapping[str, int] | None = None)
 
 def _filled(name: str, arguments: Mapping[str, Any]) -> str:
     """A file's name with the values of integer arguments in the place of `{their names}`."""
-    numbers = {key.lower(): value for key, value in arguments.items() if type(value) is int}
+    numbers = _integers(arguments)
 
     def value_of(place: re.Match[str]) -> str:
         if place[1].lower() not in numbers:
@@ -131,6 +121,11 @@ def _filled(name: str, arguments: Mapping[str, Any]) -> str:
         return str(numbers[place[1].lower()])
 
     return re.sub(r"\{(\w+)\}", value_of, name)
+
+
+def _integers(arguments: Mapping[str, Any]) -> dict[str, int]:
+    """The integer arguments by their names in lower case."""
+    return {name.lower(): value for name, value in arguments.items() if type(value) is int}
 
 
 def kernel_of_triton(call: TritonCall) -> tuple[Kernel, list[str]]:
@@ -154,8 +149,7 @@ class _CallReader:
         self.tensors: dict[str, dict[str, Any]] = {}
         self.dims: dict[str, int] = {}
         self.defines: dict[str, str] = {}
-        numbers = {name: value for name, value in call.arguments.items() if type(value) is int}
-        self.numbers = {name.lower(): value for name, value in numbers.items()}
+        self.numbers = _integers(call.arguments)
 
     def kernel(self) -> Kernel:
         call = self.call
@@ -164,22 +158,16 @@ class _CallReader:
         parameters = {parameter["name"]: parameter for parameter in described["parameters"]}
         self.check(parameters, described["configs"])
         columns, rows, tunables = self.configs(described["configs"])
-        passed: list[tuple[str, str]] = []
-        divisible: dict[str, int] = {}
-        types: dict[str, str] = {}
+        passed: dict[str, tuple[str, str, bool]] = {}
         for name, parameter in parameters.items():
-            if name in described["configs"][0]["constants"]:
-                continue
-            value = arguments.get(name, parameter["value"])
-            text, kind, multiple = self.passed(parameter, value, name in arguments)
-            if text:
-                passed.append((name, text))
-                types |= {name: kind} if kind else {}
-                divisible |= {name: 1} if multiple else {}
+            if name not in described["configs"][0]["constants"]:
+                value = arguments.get(name, parameter["value"])
+                passed[name] = self.passed(parameter, value, name in arguments)
+        passed = {name: argument for name, argument in passed.items() if argument[0]}
         tensors = self.tensors or {"nothing": {"shape": [1]}}
         problem: dict[str, Any] = {"dims": self.dims, "tensors": tensors}
         if call.flops is not None:
-            problem["flops"] = str(self.number(f"{call.where}: flops", call.flops, self.numbers))
+            problem["flops"] = str(self.number(f"{call.place}: flops", call.flops, self.numbers))
         spec = {
             "name": identifier(call.function),
             "source": call.path.name,
@@ -188,9 +176,9 @@ class _CallReader:
             "configs": {"columns": columns, "rows": rows},
             "defines": self.defines,
             "triton": {
-                "parameters": [name for name, _ in passed],
-                "divisible": divisible,
-                "types": types,
+                "parameters": list(passed),
+                "divisible": {name: 1 for name, (_, _, multiple) in passed.items() if multiple},
+                "types": {name: kind for name, (_, kind, _) in passed.items() if kind},
                 "key": described["key"],
             },
             "launch": [
@@ -198,17 +186,17 @@ class _CallReader:
                     "entry": call.function,
                     "grid": ["grid_x", "grid_y", "grid_z"],
                     "block": ["32 * num_warps"],
-                    "arguments": [*(text for _, text in passed), *["u64 0"] * SCRATCH],
+                    "arguments": [*(text for text, _, _ in passed.values()), *["u64 0"] * SCRATCH],
                     # Of the num_stages - 1 steps in shared memory one is in use.
                     "prefetch": "max(num_stages - 2, 0)",
                 }
             ],
         }
-        fingerprint(spec, call.path.parent, call.where)
-        return kernel_from(spec, call.where, self.source)
+        fingerprint(spec, call.path.parent, call.place)
+        return kernel_from(spec, call.place, self.source)
 
     def description(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """What Triton says of the function, and the grid of each config."""
+        """Triton's description of the function, with the grid of each config."""
         call = self.call
         request = {
             "source": self.source,
@@ -226,7 +214,7 @@ class _CallReader:
     def check(self, parameters: Mapping[str, Any], configs: Sequence[Mapping[str, Any]]) -> None:
         """Raises `UsageError` for arguments and constants that the function does not have, lacks, or has twice."""
         call, arguments = self.call, self.call.arguments
-        place = f"{call.where}: {call.function}"
+        place = f"{call.place}: {call.function}"
         for name in arguments:
             if name not in parameters:
                 raise UsageError(f"{place}: {unknown('parameter', name, parameters)}")
@@ -234,8 +222,8 @@ class _CallReader:
             constants = config["constants"]
             for name in constants:
                 if name not in parameters:
-                    known = [*parameters, *OPTIONS]
-                    raise UsageError(f"{place}: configs: {unknown('meta-parameter', name, known)}")
+                    choices = [*parameters, *OPTIONS]
+                    raise UsageError(f"{place}: configs: {unknown('meta-parameter', name, choices)}")
                 if name in arguments:
                     raise UsageError(f"{place}: {name} is an argument and a meta-parameter of a config; give it once")
             for name in configs[0]["constants"]:
@@ -247,7 +235,7 @@ class _CallReader:
 
     def argument(self, name: str, value: Any) -> Any:
         """An argument as the process that loads the file gets it; a tensor of the call goes to `tensors`."""
-        place = f"{self.call.where}: {name}"
+        place = f"{self.call.place}: {name}"
         if not isinstance(value, Mapping):
             if value is None or isinstance(value, bool | int | float | str):
                 return value
@@ -292,7 +280,7 @@ class _CallReader:
             if any(not isinstance(value, int) for value in values[name]):
                 if any(value != values[name][0] for value in values[name]):
                     raise UsageError(
-                        f"{self.call.where}: {name}: values that differ between configs have to be integers"
+                        f"{self.call.place}: {name}: values that differ between configs have to be integers"
                     )
                 self.defines[name] = _literal(values.pop(name)[0])
         tunables = {
@@ -310,28 +298,28 @@ class _CallReader:
         if config["grid"] is not None:
             return list(config["grid"])
         names = {**self.numbers, **{name.lower(): value for name, value in row.items()}}
-        extents = [self.number(f"{self.call.where}: grid", extent, names) for extent in self.call.grid]  # type: ignore[union-attr]
+        extents = [self.number(f"{self.call.place}: grid", extent, names) for extent in self.call.grid]  # type: ignore[union-attr]
         if not 1 <= len(extents) <= 3:
-            raise UsageError(f"{self.call.where}: grid has {len(extents)} extents; 1 to 3 are expected")
+            raise UsageError(f"{self.call.place}: grid has {len(extents)} extents; 1 to 3 are expected")
         return [*extents, 1, 1][:3]
 
-    def passed(self, parameter: Mapping[str, Any], value: Any, given: bool) -> tuple[str, str, bool]:
+    def passed(self, parameter: Mapping[str, Any], value: Any, stated: bool) -> tuple[str, str, bool]:
         """(the argument of the launch, empty for a constant; its type where it is a special one; multiple of 16)."""
         name, specialized = parameter["name"], parameter["specialized"]
         if parameter["constant"] or value is None or (isinstance(value, Mapping) and "python" in value):
-            if given:
+            if stated:
                 self.defines[name] = _literal(value)
             return "", "", False
         aligned = specialized and parameter["aligned"]
         if isinstance(value, Mapping):
             return self.name(name), "", aligned
         if isinstance(value, str):
-            raise UsageError(f"{self.call.where}: {name} is text, which only a tl.constexpr parameter can be")
+            raise UsageError(f"{self.call.place}: {name} is text, which only a tl.constexpr parameter can be")
         if isinstance(value, bool):
             return f"u8 {int(value)}", "u1", False
         if isinstance(value, float):
             if not math.isfinite(value):
-                raise UsageError(f"{self.call.where}: {name} is {value}; a finite number is expected")
+                raise UsageError(f"{self.call.place}: {name} is {value}; a finite number is expected")
             return f"f32 {Decimal(value):.40f}", parameter["type"], False
         if value == 1 and specialized and not parameter["type"]:
             self.defines[name] = "1"

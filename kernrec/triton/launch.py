@@ -71,7 +71,7 @@ class AutotunedLaunch:
         if isinstance(grid, numbers.Integral):
             grid = (int(grid),)
         call = TritonCall(
-            path, name, arguments, grid, [table_of(config) for config in self.configs], where=path.name,
+            path, name, arguments, grid, [table_of(config) for config in self.configs], place=path.name,
             decorated=self.tuned,
         )  # fmt: skip
         return kernel_of_triton(call)[0], path.parent
