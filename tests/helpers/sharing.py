@@ -3,7 +3,7 @@
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,6 +32,11 @@ def measurement(**given: object) -> Measurement:
     usual |= {"problem": PROBLEM, "protocol_version": 1, "tier": "final", "session": "monday", "block": 0}
     usual |= {"measured_at": "2026-03-01T12:00:00", "latency_s": 1e-3, "outcome": "ok", "device_uuid_hash": UUID_HASH}
     return Measurement.from_columns(usual | given)
+
+
+def add(database: Database, *rows: Mapping[str, object]) -> list[str]:
+    """Add measurements by their columns to a database; returns their keys."""
+    return database.add_measurements(map(Measurement.from_columns, rows))
 
 
 def measurements(session: str, count: int, **given: object) -> list[Measurement]:

@@ -16,10 +16,9 @@ from kernrec.store.connection import exchange_folder
 from kernrec.store.exchange import add_rows
 from kernrec.store.intake import merge
 from kernrec.store.intake.read_file import read_database
-from kernrec.store.measurement import Measurement
 from kernrec.store.reader import Limits
 from kernrec.store.retractions import retraction_rows
-from tests.helpers.sharing import measurement
+from tests.helpers.sharing import add, measurement
 
 GPU, KERNEL = "h200-sxm", "matmul_simt"
 
@@ -49,7 +48,7 @@ def empty():
 
 
 def test_what_is_added_is_found(database, row, problem):
-    (key,) = database.add_measurements(map(Measurement.from_columns, [row(**FULL)]))
+    (key,) = add(database, row(**FULL))
     (first_row,) = database.rows("measurement", measurement_id=key)
     assert first_row["registers"] == 64
     assert first_row["latency_samples_s"] == [1e-3, 1.1e-3]
@@ -63,7 +62,7 @@ def test_what_is_added_is_found(database, row, problem):
 
 
 def test_the_same_row_is_added_once_however_its_values_are_spelled(database, row):
-    keys = database.add_measurements(map(Measurement.from_columns, [row(**FULL), row(**FULL)]))
+    keys = add(database, row(**FULL), row(**FULL))
     again = FULL | {
         "registers": 64,
         "power_limit_w": 700.0,
@@ -73,20 +72,14 @@ def test_the_same_row_is_added_once_however_its_values_are_spelled(database, row
         "measured_at": datetime(2026, 3, 1, 12, 0, 0, 1234, tzinfo=UTC),
         "numeric_error": None,
     }
-    keys += database.add_measurements(
-        map(Measurement.from_columns, [row(config={"split_k": 1, "block_m": 64}, **again)])
-    )
+    keys += add(database, row(config={"split_k": 1, "block_m": 64}, **again))
     assert len(set(keys)) == 1
     counts = database.counts()
     assert {table: count for table, count in counts.items() if count} == {"config": 1, "problem": 1, "measurement": 1}
 
 
 def test_every_stored_row_hashes_to_its_key(database, row, profile):
-    database.add_measurements(
-        map(
-            Measurement.from_columns, [row(**FULL), row(), row(outcome="crash", latency_s=None, error="illegal access")]
-        )
-    )
+    add(database, row(**FULL), row(), row(outcome="crash", latency_s=None, error="illegal access"))
     database.add("gpu", [{"name": GPU, "sm": 90, "figures": {"sms": 132}}])
     database.add("kernel", [{"name": KERNEL, "kernel_hash": "a", "op": "matmul", "spec": "{}", "source": "//"}])
     database.add_profiles([profile()])
@@ -121,7 +114,7 @@ def test_every_stored_row_hashes_to_its_key(database, row, profile):
 )
 def test_a_wrong_row_is_one_line_and_nothing_is_added(empty, row, given, message):
     with pytest.raises(UsageError) as caught:
-        empty.add_measurements(map(Measurement.from_columns, [row(session="good"), row(**given)]))
+        add(empty, row(session="good"), row(**given))
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
     assert set(empty.counts().values()) == {0}
@@ -144,17 +137,13 @@ def test_no_rows_are_no_trouble(database):
 
 
 def test_the_newest_protocol_counts_and_of_it_the_median_over_sessions(database, row, problem):
-    database.add_measurements(
-        map(
-            Measurement.from_columns,
-            [
-                row(protocol_version=1, latency_s=1e-6, energy_j=1e-6, power_w=1.0, session="old"),
-                row(protocol_version=2, latency_s=3e-3, energy_j=3.0, power_w=1000.0, session="a"),
-                row(protocol_version=2, latency_s=5e-3, energy_j=5.0, power_w=1000.0, session="b"),
-                row(protocol_version=2, latency_s=9e-3, session="c", measured_at="2026-04-01"),
-                row(protocol_version=3, latency_s=None, outcome="timeout", session="d"),
-            ],
-        )
+    add(
+        database,
+        row(protocol_version=1, latency_s=1e-6, energy_j=1e-6, power_w=1.0, session="old"),
+        row(protocol_version=2, latency_s=3e-3, energy_j=3.0, power_w=1000.0, session="a"),
+        row(protocol_version=2, latency_s=5e-3, energy_j=5.0, power_w=1000.0, session="b"),
+        row(protocol_version=2, latency_s=9e-3, session="c", measured_at="2026-04-01"),
+        row(protocol_version=3, latency_s=None, outcome="timeout", session="d"),
     )
     (answer,) = database.measured(GPU, [KERNEL], problem.key)
     assert answer.config == {"block_m": 64, "split_k": 1}
@@ -164,33 +153,25 @@ def test_the_newest_protocol_counts_and_of_it_the_median_over_sessions(database,
 
 
 def test_in_a_session_the_most_thorough_tier_counts(database, row, problem):
-    database.add_measurements(
-        map(
-            Measurement.from_columns,
-            [
-                row(tier="screen", latency_s=1e-3),
-                row(tier="coarse", latency_s=2e-3, energy_j=1.0),
-                row(tier="final", latency_s=4e-3, energy_j=3.0),
-                row(tier="final", latency_s=6e-3, energy_j=5.0),
-                row(tier="screen", latency_s=7e-3, session="tuesday"),
-            ],
-        )
+    add(
+        database,
+        row(tier="screen", latency_s=1e-3),
+        row(tier="coarse", latency_s=2e-3, energy_j=1.0),
+        row(tier="final", latency_s=4e-3, energy_j=3.0),
+        row(tier="final", latency_s=6e-3, energy_j=5.0),
+        row(tier="screen", latency_s=7e-3, session="tuesday"),
     )
     (answer,) = database.measured(GPU, [KERNEL], problem.key)
     assert (answer.latency_s, answer.energy_j, answer.sessions) == (6e-3, 4.0, 2)
 
 
 def test_power_limits_clocks_and_sources_are_kept_apart(database, row, problem):
-    database.add_measurements(
-        map(
-            Measurement.from_columns,
-            [
-                row(),
-                row(power_limit_w=300.0, latency_s=2e-3),
-                row(locked_sm_clock_hz=1e9, latency_s=3e-3),
-                row(kernel_hash="f" * 16, latency_s=4e-3),
-            ],
-        )
+    add(
+        database,
+        row(),
+        row(power_limit_w=300.0, latency_s=2e-3),
+        row(locked_sm_clock_hz=1e9, latency_s=3e-3),
+        row(kernel_hash="f" * 16, latency_s=4e-3),
     )
     answers = database.measured(GPU, [KERNEL], problem.key)
     assert [row.latency_s for row in answers] == [1e-3, 2e-3, 3e-3, 4e-3]
@@ -199,9 +180,7 @@ def test_power_limits_clocks_and_sources_are_kept_apart(database, row, problem):
 
 def test_only_what_was_asked_for_is_found(database, row, problem):
     other = find_op("matmul").problem(m=64, n=32, k=17)
-    database.add_measurements(
-        map(Measurement.from_columns, [row(), row(gpu="rtx4090"), row(kernel="other"), row(problem=other)])
-    )
+    add(database, row(), row(gpu="rtx4090"), row(kernel="other"), row(problem=other))
     assert len(database.measured(GPU, [KERNEL], problem.key)) == 1
     assert len(database.measured(GPU, [KERNEL, "other"], problem.key)) == 2
     assert database.measured(GPU, [], problem.key) == []
@@ -211,9 +190,7 @@ def test_only_what_was_asked_for_is_found(database, row, problem):
 
 
 def test_a_wrong_kernel_is_stored_and_never_recommended(database, row, problem):
-    database.add_measurements(
-        map(Measurement.from_columns, [row(outcome="incorrect", numeric_error=0.5, tolerance=1e-5)])
-    )
+    add(database, row(outcome="incorrect", numeric_error=0.5, tolerance=1e-5))
     assert database.counts()["measurement"] == 1
     assert database.measured(GPU, [KERNEL], problem.key) == []
     assert database.measured_problems(GPU) == frozenset()
@@ -232,15 +209,12 @@ def test_front_and_best_are_those_of_the_definition(points):
     usual = {"gpu": GPU, "kernel": KERNEL, "kernel_hash": "a", "problem": problem, "protocol_version": 1}
     usual |= {"tier": "final", "session": "s", "outcome": "ok", "measured_at": "2026-01-01"}
     with Database.memory() as database:
-        database.add_measurements(
-            map(
-                Measurement.from_columns,
-                (
-                    usual
-                    | {"config": {"i": i}, "latency_s": float(latency), "energy_j": energy, "power_limit_w": limit}
-                    for i, (latency, energy, limit) in enumerate(points)
-                ),
-            )
+        add(
+            database,
+            *(
+                usual | {"config": {"i": i}, "latency_s": float(latency), "energy_j": energy, "power_limit_w": limit}
+                for i, (latency, energy, limit) in enumerate(points)
+            ),
         )
         front, best = database.rows("front"), database.rows("best")
     for limit_w in (None, 300.0):
@@ -335,7 +309,7 @@ def test_merging_counts_what_is_new(tmp_path_factory):
 
 @pytest.mark.usefixtures("read_here")
 def test_merging_what_is_no_database_adds_nothing(database, tmp_path, row):
-    database.add_measurements(map(Measurement.from_columns, [row()]))
+    add(database, row())
     before = database.content_hash()
     (tmp_path / "other").write_text("hello")
     for path in (tmp_path, tmp_path / "none", tmp_path / "other"):
@@ -347,7 +321,7 @@ def test_merging_what_is_no_database_adds_nothing(database, tmp_path, row):
 def test_a_database_cannot_be_merged_with_itself(tmp_path, row):
     path = tmp_path / "a.duckdb"
     with Database.open(path, read_only=False, create=True) as database:
-        database.add_measurements(map(Measurement.from_columns, [row()]))
+        add(database, row())
         with pytest.raises(UsageError, match="cannot be merged with itself"):
             merge(database, path)
         assert database.counts()["measurement"] == 1
@@ -355,10 +329,10 @@ def test_a_database_cannot_be_merged_with_itself(tmp_path, row):
 
 def test_the_hash_is_that_of_the_content(database, row):
     empty = database.content_hash()
-    database.add_measurements(map(Measurement.from_columns, [row(), row(session="b")]))
+    add(database, row(), row(session="b"))
     with Database.memory() as other:
         assert other.content_hash() == empty
-        other.add_measurements(map(Measurement.from_columns, [row(session="b")]))
+        add(other, row(session="b"))
         assert other.content_hash() not in (empty, database.content_hash())
-        other.add_measurements(map(Measurement.from_columns, [row()]))
+        add(other, row())
         assert other.content_hash() == database.content_hash()

@@ -7,6 +7,7 @@ from kernrec.store import Database, Evidence
 from kernrec.store.measurement import Measurement
 from kernrec.store.measurement_log import evidence
 from kernrec.store.retractions import retraction_rows
+from tests.helpers.sharing import add
 
 GPU, KERNEL = "h200-sxm", "matmul_simt"
 
@@ -16,33 +17,29 @@ def interval(database, problem):
     return answer.latency_low_s, answer.latency_high_s
 
 
-def test_one_session_has_the_interval_that_it_states(database, row, problem):
-    database.add_measurements(map(Measurement.from_columns, [row(latency_low_s=9e-4, latency_high_s=1.2e-3)]))
-    assert interval(database, problem) == (9e-4, 1.2e-3)
-
-
-def test_one_session_that_states_none_has_none(database, row, problem):
-    database.add_measurements(map(Measurement.from_columns, [row()]))
-    assert interval(database, problem) == (None, None)
+@pytest.mark.parametrize("stated", [{"latency_low_s": 9e-4, "latency_high_s": 1.2e-3}, {}])
+def test_one_session_has_the_interval_that_it_states(database, row, problem, stated):
+    add(database, row(**stated))
+    assert interval(database, problem) == (stated.get("latency_low_s"), stated.get("latency_high_s"))
 
 
 def test_sessions_that_disagree_widen_the_interval(database, row, problem):
     sure = {"latency_low_s": 0.999e-3, "latency_high_s": 1.001e-3}
-    database.add_measurements(map(Measurement.from_columns, [row(**sure), row(session="tuesday", latency_s=2e-3)]))
+    add(database, row(**sure), row(session="tuesday", latency_s=2e-3))
     low, high = interval(database, problem)
     assert low == pytest.approx(0.999e-3)
     assert 1.9e-3 < high < 2e-3  # the 95 % quantile of two sessions
 
 
 def test_a_locked_memory_clock_is_another_answer(database, row, problem):
-    database.add_measurements(map(Measurement.from_columns, [row(), row(locked_memory_clock_hz=1e9, latency_s=2e-3)]))
+    add(database, row(), row(locked_memory_clock_hz=1e9, latency_s=2e-3))
     answers = database.measured(GPU, [KERNEL], problem.key)
     assert [(answer.latency_s, answer.locked_memory_clock_hz) for answer in answers] == [(1e-3, None), (2e-3, 1e9)]
 
 
 def test_of_other_kernels_only_the_fastest_is_told(database, row, problem):
     other = [row(kernel="theirs", config={"x": "a"}, latency_s=t, power_limit_w=w) for t, w in [(2, None), (1, 300.0)]]
-    database.add_measurements(map(Measurement.from_columns, [row(), *other, row(kernel="theirs", latency_s=3.0)]))
+    add(database, row(), *other, row(kernel="theirs", latency_s=3.0))
     answers = evidence([database.log(GPU, [problem.key])], [KERNEL], problem.key)
     assert [answer.kernel for answer in answers.measured] == [KERNEL]
     assert [(answer.latency_s, answer.power_limit_w) for answer in answers.foreign] == [(1, 300.0), (2, None)]
@@ -52,7 +49,7 @@ def test_of_other_kernels_only_the_fastest_is_told(database, row, problem):
 def test_a_failure_counts_until_the_config_ran_well_in_any_database(row, problem):
     def log(*rows):
         with Database.memory() as database:
-            database.add_measurements(map(Measurement.from_columns, rows))
+            add(database, *rows)
             return database.log(GPU, [problem.key])
 
     def failures(*logs):
@@ -66,19 +63,13 @@ def test_a_failure_counts_until_the_config_ran_well_in_any_database(row, problem
 
 
 def test_a_mig_slice_says_nothing_of_the_whole_card(database, row, problem):
-    database.add_measurements(
-        map(
-            Measurement.from_columns,
-            [
-                row(mig=False, latency_s=2e-3),
-                row(mig=True, session="slice"),
-                row(mig=True, config={"x": 1}, kernel="theirs"),
-            ],
-        )
+    add(
+        database,
+        row(mig=False, latency_s=2e-3),
+        row(mig=True, session="slice"),
+        row(mig=True, config={"x": 1}, kernel="theirs"),
     )
-    database.add_measurements(
-        map(Measurement.from_columns, [row(mig=True, outcome="crash", latency_s=None, measured_at="2026-04-01")])
-    )
+    add(database, row(mig=True, outcome="crash", latency_s=None, measured_at="2026-04-01"))
     answers = evidence([database.log(GPU, [problem.key])], [KERNEL], problem.key)
     assert [(answer.latency_s, answer.sessions) for answer in answers.measured] == [(2e-3, 1)]
     assert (answers.failed, answers.foreign) == ((), ())
@@ -86,7 +77,7 @@ def test_a_mig_slice_says_nothing_of_the_whole_card(database, row, problem):
 
 
 def test_a_problem_that_only_a_slice_measured_is_not_measured(database, row):
-    database.add_measurements(map(Measurement.from_columns, [row(mig=True)]))
+    add(database, row(mig=True))
     assert database.measured_problems(GPU) == frozenset()
 
 
@@ -106,7 +97,7 @@ def test_what_was_replayed_never_counts_beside_what_was_measured(row, problem):
         logs = []
         for rows in databases:
             with Database.memory() as database:
-                database.add_measurements(map(Measurement.from_columns, rows))
+                add(database, *rows)
                 logs.append(database.log(GPU, [problem.key]))
         (answer,) = evidence(logs, [KERNEL], problem.key).measured
         return answer.latency_s, answer.sessions, answer.replayed
@@ -121,26 +112,22 @@ def test_what_was_replayed_never_counts_beside_what_was_measured(row, problem):
 def test_another_kernel_that_was_replayed_goes_after_one_that_was_measured(database, row, problem):
     theirs = {"kernel": "theirs", "protocol_version": 0}
     rows = [row(**theirs), row(**REPLAY | theirs, config={"y": 1}, latency_s=1e-4)]
-    database.add_measurements(map(Measurement.from_columns, rows))
+    add(database, *rows)
     (foreign,) = evidence([database.log(GPU, [problem.key])], [KERNEL], problem.key).foreign
     assert (foreign.latency_s, foreign.replayed) == (1e-3, False)
 
 
 def test_a_replayed_failure_is_older_than_whatever_ran_well(database, row, problem):
     crash = row(**REPLAY | {"outcome": "crash", "latency_s": None})
-    database.add_measurements(map(Measurement.from_columns, [crash]))
+    add(database, crash)
     assert len(evidence([database.log(GPU, [problem.key])], [KERNEL], problem.key).failed) == 1
-    database.add_measurements(map(Measurement.from_columns, [row()]))
+    add(database, row())
     assert evidence([database.log(GPU, [problem.key])], [KERNEL], problem.key).failed == ()
 
 
 def test_one_problem_alone_is_read_as_with_all_others(database, row, problem):
     other = find_op("matmul").problem(m=64, n=32, k=17)
-    database.add_measurements(
-        map(
-            Measurement.from_columns, [row(), row(problem=other, latency_s=2.0), row(outcome="timeout", latency_s=None)]
-        )
-    )
+    add(database, row(), row(problem=other, latency_s=2.0), row(outcome="timeout", latency_s=None))
     for single in (problem, other):
         alone, whole = database.log(GPU, [single.key]), database.log(GPU, [problem.key, other.key, "none"])
         assert evidence([alone], [KERNEL], single.key) == evidence([whole], [KERNEL], single.key)
@@ -152,7 +139,7 @@ def test_a_log_in_which_nothing_was_taken_back_and_nothing_failed_reads_as_any_o
     def log():
         return evidence([database.log(GPU, [problem.key])], [KERNEL], problem.key)
 
-    key, _ = database.add_measurements(map(Measurement.from_columns, [row(), row(session="other")]))
+    key, _ = add(database, row(), row(session="other"))
     whole = log()
     other = find_op("matmul").problem(m=64, n=32, k=17)
     database.add_measurements([Measurement.from_columns(row(problem=other, outcome="crash", latency_s=None))])

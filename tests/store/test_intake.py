@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 import duckdb
@@ -20,23 +21,14 @@ from kernrec.store import Database
 from kernrec.store.connection import connect_memory
 from kernrec.store.intake import merge
 from kernrec.store.intake.read_file import read_database
-from kernrec.store.measurement import Measurement
 from kernrec.store.reader import Limits, checked_database
 from kernrec.store.row_hash import key_expression
 from kernrec.store.rows import columns, insert
 from kernrec.store.schema import migrate
 from tests.helpers.process import environment
+from tests.helpers.sharing import GPU, KERNEL, PROBLEM, measurement
 
-GPU, KERNEL = "h200-sxm", "matmul_simt"
 GPU_TABLE = "CREATE TABLE gpu (gpu_id VARCHAR NOT NULL, name VARCHAR NOT NULL, sm INTEGER NOT NULL, "
-PROBLEM = find_op("matmul").problem(m=64, n=32, k=16)
-
-
-def measurement(**given: object) -> Measurement:
-    usual = {"gpu": GPU, "kernel": KERNEL, "kernel_hash": "0123456789abcdef", "config": {"block_m": 64}}
-    usual |= {"problem": PROBLEM, "protocol_version": 1, "tier": "final", "session": "monday"}
-    usual |= {"measured_at": "2026-03-01T12:00:00", "latency_s": 1e-3, "outcome": "ok"}
-    return Measurement.from_columns(usual | given)
 
 
 @pytest.fixture(scope="module")
@@ -165,14 +157,6 @@ def test_a_file_with_an_altered_row_is_not_asked_but_looked_into(theirs: Path) -
         Database.open(theirs)
     with Database.open(theirs, check_rows=False) as database:
         assert len(database.altered()) == 2
-
-
-def test_a_file_that_crashes_its_reader_is_one_line(theirs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    small = Limits(cpu_s=20, wall_s=60, database_bytes=2**28, address_bytes=2**27, file_bytes=2**26, rows=1000)
-    monkeypatch.setattr(Limits, "of", lambda size: small)
-    with pytest.raises(UsageError, match=r"theirs\.duckdb") as caught:
-        Database.open(theirs)
-    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -316,12 +300,24 @@ def test_rows_that_contradict_each_other_all_stay_and_none_answers(scale: float)
     assert answers == [[{"block_m": 32}]] * 2
 
 
-def test_a_reader_that_needs_too_much_is_one_line(honest: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def use(path: Path) -> None:
+    Database.open(path)
+
+
+def take(path: Path) -> None:
+    with Database.memory() as database:
+        merge(database, path)
+
+
+@pytest.mark.parametrize("read", [use, take])
+def test_a_reader_that_needs_too_much_is_one_line(
+    theirs: Path, monkeypatch: pytest.MonkeyPatch, read: Callable[[Path], None]
+) -> None:
     """The process is real and dies of its limit; a crash of DuckDB looks the same."""
     small = Limits(cpu_s=20, wall_s=60, database_bytes=2**28, address_bytes=2**27, file_bytes=2**26, rows=1000)
     monkeypatch.setattr(Limits, "of", lambda size: small)
-    with Database.memory() as database, pytest.raises(UsageError, match=r"theirs\.duckdb") as caught:
-        merge(database, honest)
+    with pytest.raises(UsageError, match=r"theirs\.duckdb") as caught:
+        read(theirs)
     assert "\n" not in str(caught.value)
 
 

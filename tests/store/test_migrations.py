@@ -10,8 +10,8 @@ from kernrec.errors import UsageError
 from kernrec.store import Database, schema
 from kernrec.store.connection import connect_memory
 from kernrec.store.intake import merge
-from kernrec.store.measurement import Measurement
 from kernrec.store.schema import Migration, migrate, migrations, schema_version
+from tests.helpers.sharing import add
 
 
 def test_the_steps_are_numbered_from_one_without_a_gap():
@@ -41,7 +41,7 @@ def outdated(tmp_path, monkeypatch, row):
     """A database of one measurement, one schema behind; and the measurement's key."""
     path = tmp_path / "a.duckdb"
     with Database.open(path, read_only=False, create=True) as database:
-        keys = database.add_measurements(map(Measurement.from_columns, [row()]))
+        keys = add(database, row())
     more = (*migrations(), Migration(len(migrations()) + 1, "more", "ALTER TABLE measurement ADD COLUMN mood VARCHAR"))
     monkeypatch.setattr("kernrec.store.schema.migrations", lambda: more)
     return path, keys
@@ -54,9 +54,7 @@ def test_an_older_schema_is_brought_up_to_date_when_opened(outdated, read_only, 
     with Database.open(path, read_only=read_only) as database:
         assert "mood" in database.rows("measurement")[0]
     with Database.open(path, read_only=False) as database:
-        assert (
-            database.add_measurements(map(Measurement.from_columns, [row()])) == keys
-        )  # a new column that is NULL changes no key
+        assert add(database, row()) == keys  # a new column that is NULL changes no key
         assert database.counts()["measurement"] == 1
         assert database.altered() == []
 
@@ -67,7 +65,7 @@ def test_merging_takes_the_rows_of_an_older_schema_and_leaves_it_as_it_is(tmp_pa
     with monkeypatch.context() as patch:
         patch.setattr("kernrec.store.schema.migrations", lambda: older)
         with Database.open(path, read_only=False, create=True) as database:
-            keys = database.add_measurements(map(Measurement.from_columns, [row()]))
+            keys = add(database, row())
             assert database.schema == 4
     before = path.read_bytes()
     with Database.open(tmp_path / "new.duckdb", read_only=False, create=True) as database:

@@ -12,8 +12,8 @@ from kernrec.errors import UsageError
 from kernrec.op import find_op
 from kernrec.store import Database
 from kernrec.store.connection import STORAGE_VERSION
-from kernrec.store.measurement import Measurement
 from kernrec.store.schema import migrations
+from tests.helpers.sharing import add
 
 
 @pytest.fixture
@@ -28,17 +28,10 @@ def megabytes(tmp_path_factory) -> bytes:
     noise = random.Random(1)
     usual = {"gpu": "t4", "kernel": "k", "kernel_hash": "a", "problem": find_op("matmul").problem(m=1, n=2, k=3)}
     usual |= {"protocol_version": 1, "tier": "final", "session": "s", "measured_at": "2026-03-01", "outcome": "ok"}
+    samples = [[noise.random() for _ in range(60)] for _ in range(3000)]
+    rows = [{"config": {"i": i}, "latency_s": 1e-3, "latency_samples_s": each} for i, each in enumerate(samples)]
     with Database.open(path, read_only=False, create=True) as database:
-        database.add_measurements(
-            map(
-                Measurement.from_columns,
-                (
-                    usual
-                    | {"config": {"i": i}, "latency_s": 1e-3, "latency_samples_s": [noise.random() for _ in range(60)]}
-                    for i in range(3000)
-                ),
-            )
-        )
+        add(database, *(usual | row for row in rows))
     return path.read_bytes()
 
 
@@ -234,6 +227,7 @@ from pathlib import Path
 from kernrec.op import find_op
 from kernrec.store import Database
 from kernrec.store.measurement import Measurement
+from tests.helpers.sharing import add
 path = Path(sys.argv[1])
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size + 100_000, resource.RLIM_INFINITY))

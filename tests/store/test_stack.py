@@ -5,7 +5,7 @@ import pytest
 from kernrec.errors import UsageError
 from kernrec.op import find_op
 from kernrec.store import Database, Stack, write_profiles
-from kernrec.store.measurement import Measurement
+from tests.helpers.sharing import add
 
 GPU, KERNEL, HASH = "h200-sxm", "matmul_simt", "0123456789abcdef"
 
@@ -16,7 +16,7 @@ def make(tmp_path):
 
     def make(name, measurements=(), profiles=()):
         with Database.open(tmp_path / name, read_only=False, create=True) as database:
-            database.add_measurements(map(Measurement.from_columns, measurements))
+            add(database, *measurements)
             database.add_profiles(profiles)
         return tmp_path / name
 

@@ -11,10 +11,8 @@ import duckdb
 import pytest
 
 from kernrec.errors import UsageError
-from kernrec.op import find_op
 from kernrec.store import Database
 from kernrec.store.keys import Signer, make_key
-from kernrec.store.measurement import Measurement
 from kernrec.store.share import (
     Folder,
     Manifest,
@@ -29,19 +27,9 @@ from kernrec.store.share import (
 )
 from kernrec.store.share.outgoing import provenance, taken_out
 from kernrec.store.share.privacy import private_names
+from tests.helpers.sharing import PROBLEM, UUID_HASH, measurement
 
 pytestmark = pytest.mark.usefixtures("read_here")
-PROBLEM = find_op("matmul").problem(m=64, n=32, k=16)
-UUID_HASH = "00112233aabbccdd"
-
-
-def measurement(**given: object) -> Measurement:
-    usual = {"gpu": "h200-sxm", "kernel": "matmul_simt", "kernel_hash": "0123456789abcdef", "config": {"block_m": 64}}
-    usual |= {"problem": PROBLEM, "protocol_version": 1, "tier": "final", "session": "monday", "block": 0}
-    usual |= {"measured_at": "2026-03-01T12:00:00", "latency_s": 1e-3, "outcome": "ok", "device_uuid_hash": UUID_HASH}
-    return Measurement.from_columns(usual | given)
-
-
 ROWS = [
     measurement(position=0),
     measurement(position=1, config={"block_m": 32}, gpu="rtx4090", measured_at="2026-04-01T12:00:00"),
