@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from kernrec.errors import UsageError
+from kernrec.util.human import short
 from kernrec.util.light_dataclass import dataclass
-from kernrec.util.names import short
 from kernrec.util.optional import import_optional
 
 MOST_BYTES = 2 << 30

@@ -13,7 +13,7 @@ from typing import Any
 
 from kernrec.errors import UsageError, unknown
 from kernrec.op.workload import Layer, Workload, layer_from, load_workload, workload, workloads
-from kernrec.util.names import short
+from kernrec.util.human import short
 
 MOST_BYTES = 64 << 20
 """Largest text file that is read."""

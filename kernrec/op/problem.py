@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from kernrec.errors import UsageError, unknown
 from kernrec.op import dtype as dtypes
+from kernrec.util.human import short
 from kernrec.util.light_dataclass import dataclass
-from kernrec.util.names import short
 
 if TYPE_CHECKING:
     import numpy as np

@@ -3,7 +3,7 @@
 import re
 
 from kernrec.errors import UsageError
-from kernrec.util.names import short
+from kernrec.util.human import short
 
 _EQUALS = re.compile(r"\s*=\s*")
 _SEPARATOR = re.compile(r"[,;\s]+")

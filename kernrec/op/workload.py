@@ -30,8 +30,8 @@ from kernrec.errors import UsageError, fold, unknown
 from kernrec.op.dtype import INSTEAD, canonical_dtype
 from kernrec.op.problem import Op, Problem
 from kernrec.op.registry import find_op
+from kernrec.util.human import short
 from kernrec.util.light_dataclass import dataclass
-from kernrec.util.names import short
 
 
 @dataclass(frozen=True)

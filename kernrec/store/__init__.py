@@ -5,7 +5,6 @@ type of a measurement is in `kernrec.store.measurement`, which a query does not 
 """
 
 from kernrec.store.database import Database
-from kernrec.store.identity import canonical_json, content_hash
 from kernrec.store.measurement_log import Evidence, FailedConfig, MeasuredAnswer
 from kernrec.store.profiles import (
     ProfileRow,
@@ -16,6 +15,7 @@ from kernrec.store.profiles import (
     shipped_profiles,
     write_profiles,
 )
+from kernrec.store.rows import canonical_json, content_hash
 from kernrec.store.stack import Stack
 
 __all__ = [

@@ -19,7 +19,6 @@ from kernrec.store.connection import (
     one_line,
     transaction,
 )
-from kernrec.store.identity import content_hash
 from kernrec.store.measurement_log import (
     RETRACTED,
     DatabaseContents,
@@ -31,7 +30,7 @@ from kernrec.store.measurement_log import (
 from kernrec.store.profiles import ProfileRow, ProfileTable, query_profiles
 from kernrec.store.reader import check_database, file_state, mark_checked, was_checked
 from kernrec.store.row_hash import used_columns, wrong_keys
-from kernrec.store.rows import Row
+from kernrec.store.rows import Row, content_hash
 from kernrec.store.schema import MOMENT, TABLES, derived, with_derived
 from kernrec.util.scratch import remove_abandoned
 

@@ -85,7 +85,6 @@ class NumericCheck:
     tolerance: float | None = None
     """Largest error that counts as correct; None if the outputs have to be equal."""
     checked_against: str | None = None
-    """The reference."""
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,7 @@ import numpy as np
 from kernrec import paths
 from kernrec.errors import UsageError
 from kernrec.store.connection import connect_memory, exchange_folder, one_line, parquet_rows, quoted
-from kernrec.store.identity import canonical_json, content_hash
-from kernrec.store.rows import Row, as_dicts, insert
+from kernrec.store.rows import Row, as_dicts, canonical_json, content_hash, insert
 from kernrec.store.schema import migrate
 from kernrec.util.cache import CacheEntry, cached
 from kernrec.util.light_dataclass import dataclass

@@ -16,10 +16,9 @@ from typing import Any
 from kernrec.errors import UsageError
 from kernrec.store.connection import quoted
 from kernrec.store.database import Database
-from kernrec.store.identity import canonical_json
 from kernrec.store.keys import Signer, fits, own_key, signer_name, trusted
 from kernrec.store.measurement_log import RETRACTED
-from kernrec.store.rows import Row
+from kernrec.store.rows import Row, canonical_json
 from kernrec.util.human import counted
 
 _SIGNED = ("measurement_id", "reason", "signer", "retracted_at")

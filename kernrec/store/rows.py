@@ -1,13 +1,17 @@
-"""Adding rows to the database: columns are checked against the schema, values made canonical, keys computed."""
+"""Rows of the database: columns are checked against the schema, values made canonical, keys computed.
 
+Identity is by content: equal values have the same canonical text, whose hash is their key in every database.
+"""
+
+import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
+from hashlib import sha256
 from operator import index
 from typing import TYPE_CHECKING
 
 from kernrec.errors import UsageError, unknown
-from kernrec.store.identity import canonical_json, content_hash
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
@@ -16,6 +20,24 @@ Row = Mapping[str, object]
 
 KEY_DIGITS = {"gpu": 16, "kernel": 16, "config": 16, "problem": 16, "profile": 16, "measurement": 32, "retraction": 32}
 """Hexadecimal digits of a key, by table."""
+
+
+def canonical_json(value: object) -> str:
+    """`value` as JSON with sorted keys and no spaces; equal values give equal text on every machine.
+
+    For None, bool, int, finite float, str, and lists, tuples and str-keyed mappings of these. Raises `ValueError`
+    for NaN and infinities, `TypeError` for anything else.
+    """
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+
+
+def content_hash(value: object, digits: int = 16) -> str:
+    """The first `digits` hexadecimal digits of the SHA-256 of `value`'s canonical text.
+
+    16 digits (64 bits) tell the configs, problems and profiles of a database apart; the log of
+    measurements, which is merged from many hands and only grows, takes 32.
+    """
+    return sha256(canonical_json(value).encode("utf-8", "surrogatepass")).hexdigest()[:digits]
 
 
 def columns(connection: "DuckDBPyConnection", table: str) -> dict[str, str]:

@@ -12,10 +12,10 @@ from pathlib import Path
 
 from kernrec import paths
 from kernrec.store.database import Database
-from kernrec.store.identity import content_hash
 from kernrec.store.measurement_log import DatabaseContents, Evidence, MeasurementLog, evidence
 from kernrec.store.profiles import ProfileTable, shipped_profiles
 from kernrec.store.remotes import OWN, pulled_databases
+from kernrec.store.rows import content_hash
 
 
 class Stack:

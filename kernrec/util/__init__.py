@@ -1,1 +1,1 @@
-"""Helpers without knowledge of kernels: cache, atomic file writes, arrays in files, names."""
+"""Helpers without knowledge of kernels: cache, atomic file writes, arrays in files, text for people."""

@@ -1,7 +1,7 @@
 """Configs in short: `128x128x32 w64x32 s3 k4` for block, warp, stages and split of a matrix product.
 
-Tunables that are sizes of one thing are joined by x; others have one or two letters. What is neutral (a split into one
-part, a switch that is off) is left out. A tunable without a short form is written as name=value.
+Tunables that are sizes of one thing are joined by x; others have one or two letters. Neutral values (a split into one
+part, a switch that is off) are left out. A tunable without a short form is written as name=value.
 """
 
 from collections.abc import Mapping

@@ -20,14 +20,9 @@ _LOCKED_BYTE = 1 << 40
 
 
 def try_lock(descriptor: int, *, shared: bool = False) -> bool:
-    """Lock an open file without waiting.
+    """Lock an open file without waiting; False if another process holds the lock. Closing the file releases it.
 
-    Args:
-        descriptor: of the file; closing it releases the lock.
-        shared: whether others may hold it shared at the same time. Windows takes an exclusive lock all the same.
-
-    Returns:
-        Whether the lock was taken; False if another process holds it.
+    shared: whether others may hold it shared at the same time. Windows takes an exclusive lock all the same.
     """
     if fcntl is None:
         return _try_lock_byte(descriptor)
@@ -39,16 +34,9 @@ def try_lock(descriptor: int, *, shared: bool = False) -> bool:
 
 
 def try_lock_byte(descriptor: int, byte: int) -> bool:
-    """Lock one byte of an open file without waiting; the file may be shorter.
+    """Lock one byte of a file that is open for writing, as `try_lock`; the file may be shorter.
 
     POSIX releases the lock also when the process closes another descriptor of the same file.
-
-    Args:
-        descriptor: of the file, open for writing; closing it releases the lock.
-        byte: its position.
-
-    Returns:
-        Whether the lock was taken; False if another process holds it.
     """
     if fcntl is None:
         return _try_lock_byte(descriptor, byte)

@@ -29,8 +29,8 @@ def fp8_values(kind: str, codes: Array) -> Array:
 
 def fp8_codes(kind: str, values: Array) -> Array:
     """The nearest codes (uint8) of `e4m3` or `e5m2`, saturating; NaN stays NaN."""
-    known = _table(kind)[:127]
-    finite = known[np.isfinite(known)].astype(np.float64)
+    positive = _table(kind)[:127]
+    finite = positive[np.isfinite(positive)].astype(np.float64)
     with np.errstate(invalid="ignore"):
         size = np.abs(values.astype(np.float64))
     above = np.minimum(np.searchsorted(finite, size), len(finite) - 1)

@@ -1,4 +1,4 @@
-"""Numbers with units, and of things, as people read them."""
+"""Values, numbers with units, and counts of things, as people read them."""
 
 from collections.abc import Mapping
 
@@ -32,3 +32,12 @@ def counted(count: int, noun: str) -> str:
 def config_text(config: Mapping[str, object]) -> str:
     """A config as name=value pairs."""
     return " ".join(f"{name}={value}" for name, value in config.items())
+
+
+def short(value: object) -> str:
+    """`value` as a message shows it: quoted when it is text, on one line, cut when it is long."""
+    try:
+        shown = repr(value)
+    except ValueError:  # an integer with more digits than Python prints
+        return "a number of thousands of digits"
+    return shown if len(shown) <= 40 else shown[:36] + "..."

@@ -18,12 +18,7 @@ _MANY = 64
 
 
 def _light(*, frozen: bool, eq: bool = True) -> Callable[[_Class], _Class]:
-    """The decorator.
-
-    Args:
-        frozen: must be True, for a reader knows this from the standard decorator.
-        eq: whether instances are compared and hashed by their fields; else by identity.
-    """
+    """The decorator; `frozen` must be True, for a reader knows this from the standard decorator."""
     assert frozen, "only frozen classes are made without generated code"
 
     def decorate(cls: _Class) -> _Class:
@@ -50,20 +45,20 @@ else:
 
 
 def _init(cls: type, fields: Mapping[str, "dataclasses.Field[Any]"]) -> Callable[..., None]:
-    names, known, count = tuple(fields), frozenset(fields), len(fields)
+    names, every, count = tuple(fields), frozenset(fields), len(fields)
     finish = hasattr(cls, "__post_init__")
     instances = iter(range(_MANY))
 
-    def __init__(self: Any, *args: Any, **given: Any) -> None:  # noqa: N807
+    def __init__(self: Any, *args: Any, **named: Any) -> None:  # noqa: N807
         if next(instances, None) is None and cls.__dict__["__init__"] is __init__:
             type.__setattr__(cls, "__init__", _own_init(fields, finish))
         values = self.__dict__
-        if len(args) == count and not given:
+        if len(args) == count and not named:
             values.update(zip(names, args))  # noqa: B905 - `strict` takes longer than the check above
         else:
-            values.update(zip(names, args), **given)  # noqa: B905
-            if len(values) != count or len(args) + len(given) != count or not known.issuperset(given):
-                values.update(_defaults(cls, fields, args, given))
+            values.update(zip(names, args), **named)  # noqa: B905
+            if len(values) != count or len(args) + len(named) != count or not every.issuperset(named):
+                values.update(_defaults(cls, fields, args, named))
         if finish:
             self.__post_init__()
 
@@ -72,39 +67,39 @@ def _init(cls: type, fields: Mapping[str, "dataclasses.Field[Any]"]) -> Callable
 
 def _own_init(fields: Mapping[str, "dataclasses.Field[Any]"], finish: bool) -> Callable[..., None]:
     """The `__init__` of a class in code made for its fields: called in a third of the time of the shared one."""
-    known: dict[str, Any] = {"_MISSING": dataclasses.MISSING}
+    scope: dict[str, Any] = {"_MISSING": dataclasses.MISSING}
     taken, lines = ["self"], ["_fields = self.__dict__"]
     for name, field in fields.items():
         value = name
         if field.default_factory is not dataclasses.MISSING:
-            known[f"_{name}"] = field.default_factory
+            scope[f"_{name}"] = field.default_factory
             value = f"_{name}() if {name} is _MISSING else {name}"
             taken.append(f"{name}=_MISSING")
         elif field.default is not dataclasses.MISSING:
-            known[f"_{name}"] = field.default
+            scope[f"_{name}"] = field.default
             taken.append(f"{name}=_{name}")
         else:
             taken.append(name)
         lines.append(f"_fields[{name!r}] = {value}")
     lines += ["self.__post_init__()"] * finish
-    exec(f"def __init__({', '.join(taken)}):\n    " + "\n    ".join(lines), known)  # names of fields are identifiers
-    made: Callable[..., None] = known["__init__"]
+    exec(f"def __init__({', '.join(taken)}):\n    " + "\n    ".join(lines), scope)  # names of fields are identifiers
+    made: Callable[..., None] = scope["__init__"]
     return made
 
 
 def _defaults(
-    cls: type, fields: Mapping[str, "dataclasses.Field[Any]"], args: tuple[Any, ...], given: Mapping[str, Any]
+    cls: type, fields: Mapping[str, "dataclasses.Field[Any]"], args: tuple[Any, ...], named: Mapping[str, Any]
 ) -> dict[str, Any]:
     """The values of fields that no argument names; `TypeError` for arguments that do not fit."""
     names = tuple(fields)
     if len(args) > len(names):
         raise TypeError(f"{cls.__qualname__}() takes {len(names)} arguments but {len(args)} were given")
-    if wrong := [name for name in given if name not in fields or name in names[: len(args)]]:
+    if wrong := [name for name in named if name not in fields or name in names[: len(args)]]:
         raise TypeError(f"{cls.__qualname__}() got an unexpected keyword argument or multiple values for {wrong[0]!r}")
     values: dict[str, Any] = {}
     for name in names[len(args) :]:
         field = fields[name]
-        if name in given:
+        if name in named:
             continue
         if field.default is not dataclasses.MISSING:
             values[name] = field.default

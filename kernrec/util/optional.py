@@ -13,7 +13,7 @@ def import_optional(module: str, purpose: str, extra: str) -> Any:
 
     Args:
         module: its import name, such as `xgboost`.
-        purpose: what needs it, as the beginning of the error message: "training a model".
+        purpose: of the library, as the beginning of the error message: "training a model".
         extra: the extra of this package that installs it.
 
     Raises:
@@ -26,15 +26,9 @@ def import_optional(module: str, purpose: str, extra: str) -> Any:
 
 
 def require_optional(modules: Sequence[str], purpose: str, extra: str) -> None:
-    """Check that libraries are installed before work begins that would be lost without them; imports none.
+    """Check that whole packages are installed before work begins that would be lost without them; imports none.
 
-    Args:
-        modules: import names of whole packages.
-        purpose: as for `import_optional`.
-        extra: as for `import_optional`.
-
-    Raises:
-        KernrecError: a library is not installed; the message names the first such and the extra.
+    Arguments and errors are those of `import_optional`.
     """
     for module in modules:
         if importlib.util.find_spec(module) is None:
