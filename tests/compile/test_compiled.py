@@ -1,5 +1,7 @@
 """Reading what the compiler and the assembler print."""
 
+import pytest
+
 from kernrec.compile import Resources
 from kernrec.compile.compiled import first_error, parse_resources
 
@@ -23,25 +25,24 @@ def test_each_entry_has_its_own_resources_and_not_those_of_what_it_calls():
         "k2": Resources(38, spill_store_bytes=8, spill_load_bytes=12, stack_bytes=400, static_smem_bytes=2048),
         "_Z2k3IfEvPT_": Resources(8, 0, 0, 0, 0),
     }
-
-
-def test_a_silent_assembler_gives_no_resources():
     assert parse_resources("") == {}
 
 
-def test_the_first_error_is_one_line_with_file_and_line():
-    log = 'k.cu(3): warning #177-D: unused\n  x\n\nk.cu(7): error: identifier "b" is undefined\n  y\nk.cu(9): error: z'
-    assert first_error(log, "k.cu") == 'k.cu:7: identifier "b" is undefined'
-    assert first_error("k.cu(1): catastrophic error: could not open source file", "k.cu").startswith(
-        "k.cu:1: could not"
-    )
-    assert first_error("k.cu(4): error #20: bad", "k.cu") == "k.cu:4: bad"
-
-
-def test_an_assembler_error_names_the_source():
-    log = "ptxas info    : 0 bytes gmem\nptxas error   : Entry function 'k' uses too much shared data\n"
-    assert first_error(log, "k.cu") == "k.cu: Entry function 'k' uses too much shared data"
-
-
-def test_a_failure_without_a_message_still_says_something():
-    assert first_error("\n", "k.cu") == "k.cu: the compiler failed without a message"
+@pytest.mark.parametrize(
+    ("log", "line"),
+    [
+        (
+            'k.cu(3): warning #177-D: unused\n  x\n\nk.cu(7): error: identifier "b" is undefined\nk.cu(9): error: z',
+            'k.cu:7: identifier "b" is undefined',
+        ),
+        ("k.cu(1): catastrophic error: could not open source file", "k.cu:1: could not open source file"),
+        ("k.cu(4): error #20: bad", "k.cu:4: bad"),
+        (
+            "ptxas info    : 0 bytes gmem\nptxas error   : Entry function 'k' uses too much shared data\n",
+            "k.cu: Entry function 'k' uses too much shared data",
+        ),
+        ("\n", "k.cu: the compiler failed without a message"),
+    ],
+)
+def test_the_first_error_is_one_line_with_the_source_and_where_there_is_one_its_line(log, line):
+    assert first_error(log, "k.cu") == line

@@ -33,9 +33,9 @@ def test_the_assembler_does_not_run_where_shared_memory_does_not_suffice(monkeyp
     ran = []
     assemble = compiler.CUDABackend.make_cubin
 
-    def make_cubin(*given: Any) -> Any:
+    def make_cubin(*arguments: Any) -> Any:
         ran.append(1)
-        return assemble(*given)
+        return assemble(*arguments)
 
     monkeypatch.setattr(compiler.CUDABackend, "make_cubin", make_cubin)
     with pytest.raises(CompileError, match=r"needs \d+ bytes of shared memory a block; sm_86 has 101376"):

@@ -1,7 +1,6 @@
 import itertools
 import random
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,11 +9,9 @@ from hypothesis import strategies as st
 
 from kernrec.errors import UsageError
 from kernrec.gpu import SmLimits, limits
-from kernrec.kernel import Expression, Kernel, Space, bind_launches, load_kernel, parse
+from kernrec.kernel import Expression, Kernel, Space, bind_launches, parse
 from kernrec.kernel.spec import LIMITS, Tunable
 from kernrec.op import Problem, find_op
-
-SPEC = Path(__file__).parent / "tiled" / "kernel.toml"
 
 EASY = find_op("matmul").problem(m=4096, n=4096, k=4096)  # keeps every constraint that depends on the problem
 
@@ -75,9 +72,8 @@ SIZES = st.one_of(st.integers(1, 300), st.sampled_from([512, 1000, 4096, 20_000]
 
 @settings(max_examples=12, deadline=None)
 @given(SIZES, SIZES, SIZES, st.integers(0, 2**32))
-def test_columns_hold_what_each_config_gives_alone(m: int, n: int, k: int, seed: int) -> None:
-    kernel, ada = load_kernel(SPEC), limits(89)
-    space, problem = _space(kernel), matmul(m, n, k)
+def test_columns_hold_what_each_config_gives_alone(space: Space, m: int, n: int, k: int, seed: int) -> None:
+    kernel, ada, problem = space.kernel, limits(89), matmul(m, n, k)
     here = space.at(problem)
     draw = random.Random(seed)
     rows = np.array(sorted(draw.sample(range(len(space)), 12)))
@@ -102,13 +98,6 @@ def test_columns_hold_what_each_config_gives_alone(m: int, n: int, k: int, seed:
             assert {loop: value(count) for loop, count in launch.trips.items()} == bound[index].trips
             others = [*launch.depth.values(), launch.prefetch, *(extent for _, extent in launch.order)]
             assert [value(expression) for expression in others] == [e.evaluate(alone) for e in others]
-
-
-_SPACES: dict[str, Space] = {}
-
-
-def _space(kernel: Kernel) -> Space:
-    return _SPACES.setdefault(kernel.hash, Space(kernel, 89, limits(89), "f32", "nn"))
 
 
 def _at(column: object, row: int) -> object:

@@ -44,9 +44,6 @@ def test_a_config_that_is_not_the_kernels_is_refused(
 ) -> None:
     with pytest.raises(UsageError, match=message):
         tiled.config(config | change)
-
-
-def test_a_config_that_lacks_a_tunable_is_refused_with_its_name(tiled: Kernel, config: dict[str, int]) -> None:
     with pytest.raises(UsageError, match="is missing stages"):
         tiled.config({name: value for name, value in config.items() if name != "stages"})
 

@@ -28,13 +28,8 @@ def write(tmp_path: Path) -> Write:
 
 
 def test_a_spec_is_read_as_it_is_written(tiled: Kernel) -> None:
-    assert (tiled.name, tiled.op, tiled.dtypes, tiled.layouts, tiled.min_sm) == (
-        "tiled",
-        "matmul",
-        ("f32",),
-        ("nn",),
-        75,
-    )
+    assert (tiled.name, tiled.op, tiled.min_sm) == ("tiled", "matmul", 75)
+    assert (tiled.dtypes, tiled.layouts) == (("f32",), ("nn",))
     assert [t.name for t in tiled.tunables][:3] == ["block_m", "block_n", "block_k"]
     assert tiled.tunables[0].values == (32, 64, 128, 256)
     assert [t.name for t in tiled.tunables if t.launch] == ["split_k", "raster"]
@@ -62,7 +57,7 @@ def test_a_spec_is_read_as_it_is_written(tiled: Kernel) -> None:
         (
             "min_sm = 75",
             "min_sm = 75\ndtype_min_sm = { f32 = 75 }",
-            "dtype_min_sm.f32: expected a compute capability above min_sm = 75, got the number 75",
+            "f32: expected a compute capability above min_sm =",
         ),
         ('source = "kernel.cu"', 'source = "../kernel.cu"', "source: expected the name of a file in the same folder"),
         ('source = "kernel.cu"', 'source = "/etc/passwd"', "source: expected the name of a file in the same folder"),
@@ -139,10 +134,7 @@ def test_a_missing_file_or_a_folder_is_refused_in_one_line(tmp_path: Path) -> No
 
 def test_the_hash_follows_code_and_geometry_and_not_prose(write: Write, tiled: Kernel) -> None:
     assert load_kernel(write("rows of C per thread block", "height of the tile")).hash == tiled.hash
-    assert (
-        load_kernel(write("# ", "# ") if "# " in SPEC.read_text() else write("[let]", "# lets\n[let]")).hash
-        == tiled.hash
-    )
+    assert load_kernel(write("[let]", "# lets\n[let]")).hash == tiled.hash
     assert load_kernel(write("values = [2, 3, 4]", "values = [2, 4, 3]")).hash != tiled.hash
     assert load_kernel(write('"stages - 1"', '"stages - 2"')).hash != tiled.hash
     path = write("stages", "stages")
@@ -160,26 +152,22 @@ def copy_of(folder: Path, source: str) -> Path:
     """The test kernel with another source, in a folder of its own."""
     target = folder / "tiled"
     target.mkdir()
-    spec = (Path(__file__).parent / "tiled" / "kernel.toml").read_text()
-    (target / "kernel.toml").write_text(spec)
+    (target / "kernel.toml").write_text(SPEC.read_text())
     (target / "kernel.cu").write_text(source)
     return target / "kernel.toml"
 
 
-def test_what_a_source_includes_stands_in_its_place_once(tmp_path: Path) -> None:
-    source = (Path(__file__).parent / "tiled" / "kernel.cu").read_text()
-    plain = load_kernel(Path(__file__).parent / "tiled" / "kernel.toml")
+def test_what_a_source_includes_stands_in_its_place_once(tmp_path: Path, tiled: Kernel) -> None:
+    source = (SPEC.parent / "kernel.cu").read_text()
     spec = copy_of(tmp_path, '#include "shared.cuh"\n  # include "shared.cuh"\n' + source)
     (tmp_path / "shared.cuh").write_text("// shared by kernels")
     loaded = load_kernel(spec)
     assert loaded.source == "// shared by kernels\n\n" + source
-    assert loaded.hash != plain.hash
+    assert loaded.hash != tiled.hash
     (tmp_path / "shared.cuh").write_text("// changed")
     assert load_kernel(spec).hash != loaded.hash
 
 
 def test_an_include_that_is_not_there_is_named(tmp_path: Path) -> None:
-    with pytest.raises(
-        UsageError, match=r"includes 'absent.cuh', which is neither in its folder nor in the folder above"
-    ):
+    with pytest.raises(UsageError, match=r"'absent.cuh', which is neither in its folder nor in the folder above"):
         load_kernel(copy_of(tmp_path, '#include "absent.cuh"\n'))

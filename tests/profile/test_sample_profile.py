@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from kernrec.compile import compile_source
 from kernrec.errors import KernrecError, UsageError
-from kernrec.kernel import load_kernel
+from kernrec.kernel import find_kernel, load_kernel
 from kernrec.op import find_op
 from kernrec.profile.emulated_launch import entry_name
 from kernrec.profile.sample_profile import ProfileTarget, choose_blocks, profile_by_sampling
@@ -179,10 +179,4 @@ def test_tensors_are_filled_as_the_spec_says(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"v\.npy holds 4160 of float32, expected 164"):
         sample_tensors(kernel, kernel.definition.problem(n=100), tmp_path)
     matmul = find_op("matmul").problem(m=8, n=8, k=8)
-    assert set(sample_tensors(load_matmul(), matmul)) == {"a", "b", "c"}
-
-
-def load_matmul():  # type: ignore[no-untyped-def]
-    from kernrec.kernel import find_kernel
-
-    return find_kernel("matmul_simt")
+    assert set(sample_tensors(find_kernel("matmul_simt"), matmul)) == {"a", "b", "c"}

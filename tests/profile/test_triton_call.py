@@ -41,9 +41,6 @@ def called(folder: Path, text: str = CALL, target: str = TARGET) -> TritonCall:
 def test_a_call_that_cannot_be_read_is_refused(tmp_path, old, new, message):
     with pytest.raises(UsageError, match=message):
         called(tmp_path, CALL.replace(old, new, 1))
-
-
-def test_a_function_is_named_with_its_file(tmp_path):
     with pytest.raises(UsageError, match=r"given as kernels\.py:matmul"):
         called(tmp_path, target="kernels.py")
 
