@@ -67,24 +67,22 @@ def collect(
         seed=seed,
     )
     if cluster is not None:
-        _on_cluster(cluster, request, set_power_limit or lock_clocks)
+        from kernrec.cluster.commands import collect_on
+
+        if request.problems is None and request.recording is None:
+            raise UsageError("name what to measure with --op, and --shape or --workload")
+        measuring.run_on_cluster(
+            cluster,
+            request,
+            set_power_limit or lock_clocks,
+            lambda cards, report, stopping: collect_on(cards, request, report, stopping),
+            lambda result: print_collected(result, request),
+        )
         return
     measuring.run_at_limits(
         measuring.limits(set_power_limit, lock_clocks, device),
         gpu,
         lambda card, point, report, stopping: run(replace(request, gpu=card), report, stopping),
-        lambda result: print_collected(result, request),
-    )
-
-
-def _on_cluster(address: str, request: "CollectRequest", limits: str | None) -> None:
-    from kernrec.cluster.collect import collect_on
-
-    if request.problems is None and request.recording is None:
-        raise UsageError("name what to measure with --op, and --shape or --workload")
-    cluster = measuring.on_cluster(address, request.database, request.recording is not None, limits)
-    measuring.run_measuring(
-        lambda report, stopping: collect_on(cluster, request, report, stopping),
         lambda result: print_collected(result, request),
     )
 

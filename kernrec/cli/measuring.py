@@ -13,9 +13,10 @@ from kernrec.cli.quantity import hertz, watts
 from kernrec.errors import UsageError, unknown
 
 if TYPE_CHECKING:
+    from kernrec.cluster.commands import ResultsByKind
     from kernrec.cluster.ray_cluster import RayCluster
     from kernrec.measure.at_limits import MeasuredResult
-    from kernrec.measure.campaign.results import Progress
+    from kernrec.measure.collect import CollectRequest, Report, Stopping
     from kernrec.recommender.estimate.operating_point import OperatingPoint
 
 Shape = Annotated[str | None, typer.Option(help="Dimensions, such as m=4096,n=4096,k=4096.")]
@@ -73,26 +74,6 @@ def limit_text(point: "OperatingPoint") -> str:
     return ", ".join(limit + clock)
 
 
-def on_cluster(address: str, database: Path, replayed: bool, limits: str | None) -> "RayCluster":
-    """The cards that --cluster names.
-
-    Args:
-        address: of the cluster.
-        database: that is filled.
-        replayed: whether recordings are replayed.
-        limits: of --set-power-limit or --lock-clocks, which do not go with it.
-
-    Raises:
-        UsageError: as `RayCluster`.
-        KernrecError: Ray is not installed.
-    """
-    from kernrec.cluster.ray_cluster import RayCluster
-
-    if limits is not None:
-        raise UsageError("--set-power-limit and --lock-clocks set one card of this machine; --cluster has many")
-    return RayCluster(address, database, replayed)
-
-
 class Stop:
     """Notices SIGINT and SIGTERM: calling it returns whether there was one; a second one ends the program as usual."""
 
@@ -123,9 +104,7 @@ class Stop:
 Result = TypeVar("Result", bound="MeasuredResult")
 
 
-def run_measuring(
-    measure: "Callable[[Callable[[Progress], None], Callable[[], bool]], Result]", show: Callable[[Result], None]
-) -> None:
+def run_measuring(measure: "Callable[[Report, Stopping], Result]", show: Callable[[Result], None]) -> None:
     """Measure with progress on standard error, show the result, and end with its exit status.
 
     Args:
@@ -149,7 +128,7 @@ def run_measuring(
 def run_at_limits(
     points: "tuple[OperatingPoint, ...]",
     gpu: str,
-    measure: "Callable[[str, OperatingPoint, Callable[[Progress], None], Callable[[], bool]], Result]",
+    measure: "Callable[[str, OperatingPoint, Report, Stopping], Result]",
     show: Callable[[Result], None],
 ) -> None:
     """As `run_measuring`, at each operating point of `limits` in turn; measure: called with GPU and point first."""
@@ -169,3 +148,41 @@ def run_at_limits(
         lambda report, stopping: measure_at(points, gpu, lambda uuid, point: measure(uuid, point, report, stopping)),
         show_each,
     )
+
+
+def run_on_cluster(
+    address: str,
+    request: "CollectRequest",
+    limits: str | None,
+    measure: "Callable[[RayCluster, Report, Stopping], Result]",
+    show: Callable[[Result], None],
+) -> None:
+    """As `run_measuring`, on the cards that --cluster names.
+
+    Args:
+        address: of the cluster.
+        request: names the database that is filled, and whether recordings are replayed.
+        limits: of --set-power-limit or --lock-clocks, which do not go with it.
+        measure: measures on the cluster, and closes it.
+        show: prints what was measured.
+
+    Raises:
+        UsageError: as `RayCluster`.
+        KernrecError: Ray is not installed.
+    """
+    from kernrec.cluster.ray_cluster import RayCluster
+
+    if limits is not None:
+        raise UsageError("--set-power-limit and --lock-clocks set one card of this machine; --cluster has many")
+    cluster = RayCluster(address, request.database, request.recording is not None)
+    run_measuring(lambda report, stopping: measure(cluster, report, stopping), show)
+
+
+def show_kinds(results: "ResultsByKind[Result]", show: Callable[[Result], None]) -> None:
+    """Print the result of each kind of GPU, with its name where there are several."""
+    from kernrec.gpu import find_gpu
+
+    for kind, result in results.results:
+        if len(results.results) > 1:
+            print(find_gpu(kind).title)
+        show(result)

@@ -15,10 +15,8 @@ from kernrec.errors import UsageError, unknown
 from kernrec.util.human import human
 
 if TYPE_CHECKING:
-    from kernrec.cluster.refine import ClusterRefineResult
     from kernrec.measure.refine import Outlook
     from kernrec.measure.refine_planner import RefineResult
-    from kernrec.measure.refine_subject import RefineRequest
 
 _SHOWN = 12
 """Lines of a list at most."""
@@ -57,7 +55,7 @@ def refine(
     from kernrec.measure.problem_selection import select_counted
     from kernrec.measure.refine import outlook
     from kernrec.measure.refine import refine as run
-    from kernrec.measure.refine_subject import RefineRequest, WantedProblem
+    from kernrec.measure.refine_subject import RefineRequest, WantedProblem, check_refinable
     from kernrec.recommender.request import SCALAR_OBJECTIVES, Objective
 
     if shape and workload:
@@ -78,10 +76,23 @@ def refine(
         until=None if until is None else fraction("--until", until),
         seed=seed,
     )
+
+    def show(result: "RefineResult") -> None:
+        _print_result(result, objective, replayed=replay is not None)
+
     if cluster is not None:
+        from kernrec.cluster.commands import refine_on
+
         if dry_run:
             raise UsageError("--dry-run lists what one card would measure first: leave out --cluster")
-        _on_cluster(cluster, request, set_power_limit or lock_clocks)
+        check_refinable(request)
+        measuring.run_on_cluster(
+            cluster,
+            request.campaign,
+            set_power_limit or lock_clocks,
+            lambda cards, report, stopping: refine_on(cards, request, report, stopping),
+            lambda results: measuring.show_kinds(results, show),
+        )
         return
     points = measuring.limits(set_power_limit, lock_clocks, device)
     if dry_run:
@@ -94,30 +105,8 @@ def refine(
         points,
         gpu,
         lambda card, point, report, stopping: run(replace(request, gpu=card, point=point), report, stopping),
-        lambda result: _print_result(result, objective, replayed=replay is not None),
+        show,
     )
-
-
-def _on_cluster(address: str, request: "RefineRequest", limits: str | None) -> None:
-    from kernrec.cluster.refine import refine_on
-    from kernrec.measure.refine_subject import check_refinable
-
-    check_refinable(request)
-    cards = measuring.on_cluster(address, request.database, request.recording is not None, limits)
-    measuring.run_measuring(
-        lambda report, stopping: refine_on(cards, request, report, stopping),
-        lambda result: _print_kinds(result, request),
-    )
-
-
-def _print_kinds(refined: "ClusterRefineResult", request: "RefineRequest") -> None:
-    """What was measured on each kind of GPU."""
-    from kernrec.gpu import find_gpu
-
-    for kind, result in refined.results:
-        if len(refined.results) > 1:
-            print(find_gpu(kind).title)
-        _print_result(result, request.objective, replayed=request.recording is not None)
 
 
 def _print_outlook(outlook: "Outlook", objective: str) -> None:

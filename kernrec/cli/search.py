@@ -13,8 +13,7 @@ from kernrec.errors import UsageError, unknown
 from kernrec.util.human import config_text, human
 
 if TYPE_CHECKING:
-    from kernrec.measure.collect import CollectRequest
-    from kernrec.measure.search_rounds import SearchedConfig, SearchResult, Strategy
+    from kernrec.measure.search_rounds import SearchedConfig, SearchResult
     from kernrec.recommender.request import Objective
 
 
@@ -65,36 +64,27 @@ def search(
         budget=CampaignBudget(*parse_budget("--budget", budget)),
         seed=seed,
     )
-    chosen = objective_named(objective)
+    chosen, how = objective_named(objective), Strategy(strategy)
+
+    def show(result: "SearchResult") -> None:
+        _print_result(result, chosen)
+
     if cluster is not None:
-        _on_cluster(cluster, request, (chosen, Strategy(strategy)), set_power_limit or lock_clocks)
+        from kernrec.cluster.commands import search_on
+
+        measuring.run_on_cluster(
+            cluster,
+            request,
+            set_power_limit or lock_clocks,
+            lambda cards, report, stopping: search_on(cards, request, chosen, report, stopping, how),
+            lambda results: measuring.show_kinds(results, show),
+        )
         return
     measuring.run_at_limits(
         measuring.limits(set_power_limit, lock_clocks, device),
         gpu,
-        lambda card, point, report, stopping: run(
-            replace(request, gpu=card), chosen, report, stopping, Strategy(strategy)
-        ),
-        lambda result: _print_result(result, chosen),
-    )
-
-
-def _on_cluster(address: str, request: "CollectRequest", how: "tuple[Objective, Strategy]", limits: str | None) -> None:
-    """Search on a cluster; how: for what, and how configs are chosen."""
-    from kernrec.cluster.search import ClusterSearchResult, search_on
-    from kernrec.gpu import find_gpu
-
-    objective, strategy = how
-    cards = measuring.on_cluster(address, request.database, request.recording is not None, limits)
-
-    def show(searched: ClusterSearchResult) -> None:
-        for kind, result in searched.results:
-            if len(searched.results) > 1:
-                print(find_gpu(kind).title)
-            _print_result(result, objective)
-
-    measuring.run_measuring(
-        lambda report, stopping: search_on(cards, request, objective, report, stopping, strategy), show
+        lambda card, point, report, stopping: run(replace(request, gpu=card), chosen, report, stopping, how),
+        show,
     )
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kernrec import paths
-from kernrec.cluster.ray_cluster import connect
+from kernrec.cluster.ray_cluster import connect, on_node
 from kernrec.cluster.versions import sources_hash
 
 _NODE_S = 180.0
@@ -45,12 +45,9 @@ def diagnose_cluster(address: str) -> list[NodeDiagnosis]:
     """Ask every node that lives. Raises as `ray_cluster.connect`."""
     ray = connect(address)
     try:
-        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
-
         pending = []
         for node in (node for node in ray.nodes() if node["Alive"]):
-            there = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
-            task = ray.remote(offer).options(num_cpus=0, scheduling_strategy=there, max_retries=0)
+            task = ray.remote(offer).options(num_cpus=0, scheduling_strategy=on_node(node["NodeID"]), max_retries=0)
             pending.append((node, task.remote()))
         return [_diagnosis(ray, node, answer) for node, answer in pending]
     finally:

@@ -1,174 +1,366 @@
-"""The driver of a campaign on all cards of a cluster: passes messages between them and the coordinator.
+"""The driver of a campaign on all cards of a cluster: gives out visits, and keeps what they measured.
 
-    Cluster starts a process for each card  ->  CardWorker runs a campaign  <->  Coordinator grants, keeps, replies
+    chooser (of each kind of GPU) -> visit -> a call of a card's actor -> journal, fsync -> chooser learns
 
-What a cluster is made of is behind `Cluster`: Ray's (`ray_cluster.py`), or threads of this process, with which tests
-try the same campaign.
+A call is under way for each card. Its answer holds rows of blocks that have ended, so whatever happens to a card costs
+the visit that it makes, which another card makes then. The next call of a card acknowledges its answer, whose rows are
+in the driver's journal by then; until then the card's own journal has them.
 """
 
 import socket
 import time
-from collections.abc import Callable, Iterable
-from dataclasses import asdict
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
-from kernrec.cluster.campaign_plan import CampaignPlan
-from kernrec.cluster.coordinator import Coordinator
-from kernrec.cluster.messages import Message, decode, encode
+from kernrec.cluster.card import Answer, CardIdentity, Greeting, Limits, limits_of
 from kernrec.cluster.versions import sources_hash
 from kernrec.errors import KernrecError
-from kernrec.gpu import find_gpu
 from kernrec.measure.campaign.early_ingest import EarlyIngest
+from kernrec.measure.campaign.ingest import known_moments, measurements_of, moment_of
 from kernrec.measure.campaign.journal import Journal
 from kernrec.measure.campaign.results import Progress
-from kernrec.measure.collect import CollectRequest, CollectResult, concluded, replayed_gpus
+from kernrec.measure.collect import Chooser, CollectRequest, CollectResult, Report, Stopping, Visit, replayed_gpus
 from kernrec.measure.device.interface import DeviceKind
-from kernrec.measure.measuring_device import new_session
+from kernrec.store.measurement import Measurement, Outcome, Tier
 
 _LOOK_S = 2.0
 """How often it is seen whether cards have joined."""
-_HELLO_S = 20.0
-"""How long nothing is given out while cards that were there at the start have not said what they still have: rows of an
-earlier run, which are not measured again."""
+_OPEN_S = 20.0
+"""How long nothing is given out while cards that were there at the start have not answered: they may have rows of an
+earlier run, which are not measured again, and work is spread over all of them."""
 _NO_CARD_S = 60.0
-"""How long nothing may happen while no card is there, as while machines start again."""
+"""How long no card may be there, as while machines start again."""
+_MOST_LOSSES = 3
+"""How often a card is lost without having made a visit between, until it is left out."""
+
+
+class CardLost(Exception):  # noqa: N818 - a card's end is no error of this program
+    """The process or the machine of a card has ended; says why in one line."""
 
 
 class Cluster(Protocol):
-    """The processes of a campaign's cards."""
+    """The actors of a campaign's cards."""
 
-    def join(self, setup_of: "Callable[[int], dict[str, object]]") -> list[str]:
-        """Start processes for cards that have none yet; returns the names of the new ones.
+    def join(self) -> Iterable[str]:
+        """Start an actor for each card that has none; returns their names."""
 
-        Args:
-            setup_of: the setup of a process, by a number that no other has.
-        """
+    def call(self, card: str, method: str, *arguments: object) -> None:
+        """Call a method of `Card`, whose answer `wait` gives. An actor that has ended is started again before."""
 
-    def turn(self, card: str, reply: str) -> None:
-        """Pass a reply to a card, whose next message `wait` gives."""
-
-    def wait(self, seconds: float) -> Iterable[tuple[str, str | None, str]]:
-        """(card, its message or None for one that is lost, why it was lost) of those that came within some seconds."""
-
-    def end(self, card: str) -> None:
-        """The process of a card is not needed any more."""
+    def wait(self, seconds: float) -> Iterable[tuple[str, Greeting | Answer | CardLost | None]]:
+        """(card, answer) of the calls that end within some seconds."""
 
     def close(self) -> None:
-        """End all that was started."""
+        """End all actors."""
+
+
+@dataclass
+class _Card:
+    number: int
+    identity: CardIdentity | None = None
+    """None until it is open."""
+    busy: bool = True
+    visit: Visit | None = None
+    resting: bool = False
+    """Whether there was nothing for it to do when something last changed."""
+    spent: bool = False
+    """Whether its time is."""
+    losses: int = 0
+
+
+@dataclass
+class _Kind:
+    """A kind of GPU: how its cards are set, and what is measured on them."""
+
+    limits: Limits
+    chooser: Chooser
+    lost: list[Visit] = field(default_factory=list)
+    """Visits of lost cards, which another one has to make."""
+    over: bool = False
+    """Whether enough is measured, or the time of all cards is spent."""
 
 
 class Driver:
-    """One run of the driver."""
+    """One campaign."""
 
     def __init__(
         self,
         cluster: Cluster,
         request: CollectRequest,
-        plan: CampaignPlan,
+        chooser: Callable[[str, Limits], Chooser],
         journal: Journal,
-        caller: tuple[Callable[[Progress], None], Callable[[], bool]],
+        report: Report,
+        stopping: Stopping,
+        needs_energy: bool = False,
     ) -> None:
-        """Prepare a run.
+        """Prepare a campaign.
 
         Args:
             cluster: its cards.
             request: where to measure, at which effort and within which time; its problems do not count.
-            plan: what to measure.
+            chooser: makes what chooses for a kind of GPU, by its name and the limits of its cards.
             journal: of the database.
-            caller: what is called with each measurement and note, and what says whether to stop.
+            report: called with each measurement and note.
+            stopping: called often; once it returns true, the campaign ends.
+            needs_energy: whether a card that measures no energy is left out.
 
         Raises:
             UsageError: nothing can be replayed.
         """
-        report, self._stopping = caller
-        self._cluster = cluster
-        self._request = request
-        self._journal = journal
+        self._cluster, self._request, self._make_chooser = cluster, request, chooser
+        self._journal, self._report, self._stopping = journal, report, stopping
+        self._needs_energy = needs_energy
         self._early = EarlyIngest(journal, request.database)
-        self._session = new_session()
         self._replayed = replayed_gpus(request) if request.device == DeviceKind.REPLAY else []
-        self._coordinator = Coordinator(plan, journal, sources_hash(), report)
+        self._cards: dict[str, _Card] = {}
+        self._number = 0
+        self._kinds: dict[str, _Kind] = {}
+        self._first: set[str] | None = None  # cards of the first look that have not answered
+        self._counts: Counter[tuple[str, str, str]] = Counter()  # measurements by GPU, problem and tier
 
-    def run(self, leftover: int) -> CollectResult:
-        """Pass messages until all is measured."""
-        error: str | None = None
-        stopped = False
+    def run(self) -> CollectResult:
+        """Measure until enough is measured; rows of blocks that have not entered the database are in the journal."""
+        error, stopped = None, False
         try:
             stopped = not self._serve()
+            self._dismiss()
         except KernrecError as failure:
             error = str(failure)
         self._early.end()
-        result = CollectResult(self._coordinator.results, self._early.stored, leftover, stopped, error)
-        return concluded(result, self._journal, self._request.database)
+        return CollectResult((), self._early.stored, 0, stopped, error)
 
     def _serve(self) -> bool:
-        """Whether everything was measured; False: it was told to stop."""
-        coordinator, cluster = self._coordinator, self._cluster
-        looked_s, alone_s = 0.0, time.monotonic()
-        gathering = _Gathering()
-        present: set[str] = set()
-        spent = False
-        while present or not (coordinator.finished or spent):
+        """Whether enough was measured; False: it was told to stop."""
+        looked_s, begun_s = -_LOOK_S, time.monotonic()
+        alone_s = begun_s
+        while not (self._kinds and all(kind.over for kind in self._kinds.values())):
             if self._stopping():
                 return False
             self._early.look()
             now_s = time.monotonic()
-            if now_s - looked_s >= _LOOK_S and not coordinator.finished:
+            if now_s - looked_s >= _LOOK_S:
                 looked_s = now_s
-                joined = cluster.join(self._setup)
-                if joined and gathering.begin(now_s):
-                    coordinator.expect(joined)
-                for card in joined:
-                    present.add(card)
-                    cluster.turn(card, "{}")
-            if gathering.ends(now_s):
-                coordinator.expect(())
-                self._retry()
-            if present:
+                self._join()
+            if any(card.identity for card in self._cards.values()):
                 alone_s = now_s
             elif now_s - alone_s > _NO_CARD_S:
                 raise KernrecError(
                     f"no card of the cluster answers for {_NO_CARD_S:g} s; the same command goes on when there is one"
                 )
-            for card, text, why in cluster.wait(0.2):
-                message = {"ended": why} if text is None else decode(text)
-                if "ended" in message:
-                    present.discard(card)
-                    if text is not None and not message["ended"] and coordinator.needs(card):
-                        spent = True  # its time: it is not started again
-                    else:
-                        cluster.end(card)
-                    coordinator.lose(card, str(message["ended"]), str(message.get("node", "")))
-                else:
-                    self._reply(card, coordinator.take(card, message))
-                self._retry()
+            if not self._first or now_s - begun_s >= _OPEN_S:
+                self._give_out()
+            for name, answer in self._cluster.wait(0.2):
+                self._take(name, answer)
         return True
 
-    def _retry(self) -> None:
-        for card in self._coordinator.waiting:
-            self._reply(card, self._coordinator.retry(card))
+    def _join(self) -> None:
+        joined = list(self._cluster.join())
+        for name in joined:
+            self._cards[name] = _Card(self._number)
+            self._number += 1
+            self._cluster.call(name, "hello")
+        if self._first is None and joined:
+            self._first = set(joined)
 
-    def _reply(self, card: str, reply: Message | None) -> None:
-        if reply is not None:
-            self._cluster.turn(card, encode(reply))
+    def _give_out(self) -> None:
+        """Give a visit to each card that has nothing to do."""
+        for gpu, kind in self._kinds.items():
+            cards = {name: card for name, card in self._cards.items() if card.identity and card.identity.gpu == gpu}
+            for name, card in cards.items():
+                if not (card.busy or card.resting or card.spent):
+                    visit = kind.lost.pop(0) if kind.lost else kind.chooser.next(name, list(cards))
+                    card.resting = visit is None
+                    if visit is not None:
+                        card.visit = visit
+                        self._call(name, "measure", visit)
+            idle = cards and not any(card.busy for card in cards.values())
+            left = kind.lost or not all(card.resting or card.spent for card in cards.values())
+            if idle and (not left or all(card.spent for card in cards.values())):
+                kind.over = True
 
-    def _setup(self, number: int) -> dict[str, object]:
-        request = self._request
-        setup: dict[str, object] = {
-            "session": f"{self._session}-{number}",
-            "effort": asdict(request.effort) | {"configs": None},
-            "seconds": request.budget.seconds,
-            "seed": request.seed + number,
-            "campaign": campaign_name(request.database),
-        }
+    def _call(self, name: str, method: str, *arguments: object) -> None:
+        self._cards[name].busy = True
+        self._cluster.call(name, method, *arguments)
+
+    def _take(self, name: str, answer: Greeting | Answer | CardLost | None) -> None:
+        """Take the answer of a card."""
+        card = self._cards.get(name)
+        if card is None or answer is None:
+            return
+        if isinstance(answer, Greeting):
+            if answer.sources == sources_hash():
+                self._call(name, "open", self._request_of(card), campaign_name(self._request.database))
+            else:
+                self._refuse(
+                    name, answer.node, f"its kernrec ({answer.sources}) is not the driver's ({sources_hash()})"
+                )
+            return
+        if isinstance(answer, CardLost):
+            self._lose(name, str(answer))
+            return
+        card.busy = False
+        for note in answer.notes:
+            self._note(answer.title, note)
+        if card.identity is None:
+            self._welcome(name, card, answer)
+        elif (visit := card.visit) is not None:
+            card.visit, card.losses = None, 0
+            self._keep(answer.records)
+            rows = self._learned(answer, visit)
+            kind = self._kinds[card.identity.gpu]
+            if answer.error is None:
+                kind.chooser.done(visit, answer.seconds, answer.over)
+            else:
+                kind.lost.append(replace(visit, earlier=(*visit.earlier, *rows)))
+            self._wake(card.identity.gpu)
+            card.spent = answer.spent
+        if answer.error is not None:
+            self._drop(name)
+            if answer.error:
+                self._note(answer.title, f"{answer.error}; the campaign goes on without this card")
+
+    def _request_of(self, card: _Card) -> CollectRequest:
+        """What a card is told to open."""
+        request = replace(self._request, problems=None, seed=self._request.seed + card.number)
         if gpus := self._replayed:
-            recording = str(Path(str(request.recording)).absolute())
-            setup |= {"device": request.device, "recording": recording, "gpu": gpus[number % len(gpus)]}
-        elif request.gpu not in ("auto", "all"):
-            setup |= {"gpu": find_gpu(request.gpu).name}
-        return setup
+            assert request.recording is not None
+            gpu = gpus[card.number % len(gpus)] or "auto"
+            request = replace(request, recording=request.recording.absolute(), gpu=gpu)
+        return request
+
+    def _welcome(self, name: str, card: _Card, answer: Answer) -> None:
+        """A card is open: take the rows that an earlier run left in its journal, unless it is refused."""
+        self._heard(name)
+        identity = answer.identity
+        if identity is None or answer.error is not None:
+            return
+        if reason := self._refusal(identity):
+            self._refuse(name, identity.node, reason)
+            return
+        fresh = self._unknown(answer.records)
+        self._keep(fresh)
+        others = {str(other.driver) for other in self._identities(identity.gpu)} - {str(identity.driver)}
+        if others:
+            self._note(
+                identity.title, f"driver {identity.driver}, others have {', '.join(sorted(others))}: the rows say so"
+            )
+        card.identity = identity
+        if identity.gpu not in self._kinds:
+            self._kinds[identity.gpu] = _Kind(identity.limits, self._make_chooser(identity.gpu, identity.limits))
+        self._kinds[identity.gpu].over = False
+        self._wake(identity.gpu)
+        for measurement in measurements_of(fresh):
+            self._recall(measurement)
+
+    def _refusal(self, card: CardIdentity) -> str | None:
+        kind = self._kinds.get(card.gpu)
+        if kind is not None and card.limits != kind.limits:
+            return f"its power limit and clocks are {_limits_text(card.limits)}, here {_limits_text(kind.limits)}"
+        if self._needs_energy and not card.measures_energy:
+            return "it measures no energy"
+        for other in self._identities():
+            if other.compiler != card.compiler:
+                return f"its compiler is {card.compiler}, that of {other.node} is {other.compiler}"
+            if other.uuid_hash is not None and other.uuid_hash == card.uuid_hash:
+                return "its card is in the campaign already"
+        return None
+
+    def _identities(self, gpu: str | None = None) -> list[CardIdentity]:
+        identities = [card.identity for card in self._cards.values() if card.identity is not None]
+        return [identity for identity in identities if gpu in (None, identity.gpu)]
+
+    def _refuse(self, name: str, node: str, reason: str) -> None:
+        """Leave a card out; its actor goes on, so that no other one is started on it."""
+        self._drop(name)
+        self._report(Progress(node, "", "", 0, 0, note=f"{node} is left out: {reason}"))
+
+    def _drop(self, name: str) -> None:
+        self._heard(name)
+        card = self._cards.pop(name)
+        if card.identity is not None:
+            self._wake(card.identity.gpu)
+
+    def _lose(self, name: str, why: str) -> None:
+        """The process of a card has ended; it is started again, where there is a place for it."""
+        card = self._cards[name]
+        title = name if card.identity is None else card.identity.title
+        if card.identity is not None:
+            if card.visit is not None:
+                self._kinds[card.identity.gpu].lost.append(card.visit)
+            self._wake(card.identity.gpu)
+        self._heard(name)
+        losses = card.losses + 1
+        if losses >= _MOST_LOSSES:
+            self._cards.pop(name)
+            self._note(title, f"{why}; the campaign goes on without this card")
+            return
+        if card.identity is not None:
+            self._note(title, f"{why}; another card makes its visit, and it is started again")
+        self._cards[name] = _Card(card.number, losses=losses)
+        self._cluster.call(name, "hello")
+
+    def _heard(self, name: str) -> None:
+        if self._first:
+            self._first.discard(name)
+
+    def _wake(self, gpu: str) -> None:
+        """Something has changed: cards of a kind that had nothing to do may have."""
+        for card in self._cards.values():
+            if card.identity is not None and card.identity.gpu == gpu:
+                card.resting = False
+
+    def _unknown(self, records: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+        """The records that are neither in the database nor in the journal."""
+        sessions = {str(record["row"]["session"]) for record in records if "row" in record}
+        known = known_moments(self._request.database, sessions)
+        if sessions:
+            known |= {moment_of(record["row"]) for record in self._journal.records() if "row" in record}
+        return [record for record in records if "row" not in record or moment_of(record["row"]) not in known]
+
+    def _keep(self, records: Iterable[Mapping[str, Any]]) -> None:
+        if records:
+            self._journal.append(*records)
+
+    def _learned(self, answer: Answer, visit: Visit) -> list[Measurement]:
+        """The rows of an answer to a visit whose blocks have ended, once they are learned and reported."""
+        planned = visit.planned
+        rows = [row for row in measurements_of(answer.records) if not row.origin.block_open]
+        for row in rows:
+            self._kinds[row.identity.gpu].chooser.learn(row)
+            tier = row.protocol.tier
+            self._counts[row.identity.gpu, planned.problem.key, tier] += 1
+            done = self._counts[row.identity.gpu, planned.problem.key, tier]
+            total = max(done, planned.most or len(planned.tasks)) if tier is Tier.SCREEN else done
+            self._report(Progress(answer.title, planned.name, tier, done, total, measurement=row))
+        return rows
+
+    def _recall(self, row: Measurement) -> None:
+        """What an earlier run measured in blocks that ended is not measured again."""
+        kind = self._kinds.get(row.identity.gpu)
+        if kind is None or row.origin.block_open or row.outcome == Outcome.QUARANTINED:
+            return
+        if limits_of(row.device) != kind.limits:
+            return
+        kind.chooser.learn(row)
+        for i, visit in enumerate(kind.lost):
+            if visit.planned.problem.key == row.identity.problem.key:
+                kind.lost[i] = replace(visit, earlier=(*visit.earlier, row))
+
+    def _dismiss(self) -> None:
+        """The cards may empty their journals and end."""
+        waiting = {name for name, card in self._cards.items() if card.identity is not None and not card.busy}
+        for name in waiting:
+            self._cluster.call(name, "end")
+        until_s = time.monotonic() + _OPEN_S
+        while waiting and time.monotonic() < until_s:
+            waiting -= {name for name, _ in self._cluster.wait(0.2)}
+
+    def _note(self, title: str, text: str) -> None:
+        self._report(Progress(title, "", "", 0, 0, note=f"{title}: {text}"))
 
 
 def campaign_name(database: Path) -> str:
@@ -176,22 +368,8 @@ def campaign_name(database: Path) -> str:
     return sha256(f"{socket.gethostname()} {database.absolute()}".encode()).hexdigest()[:12]
 
 
-class _Gathering:
-    """The wait for the cards that join first: work is spread over all of them. Who joins later is not waited for."""
-
-    def __init__(self) -> None:
-        self._begun = self._ended = False
-        self._until_s = 0.0
-
-    def begin(self, now_s: float) -> bool:
-        """Cards joined; whether they are the first, and are waited for from now on."""
-        first, self._begun = not self._begun, True
-        if first:
-            self._until_s = now_s + _HELLO_S
-        return first
-
-    def ends(self, now_s: float) -> bool:
-        """Whether the wait is over; True once."""
-        over = self._begun and not self._ended and now_s >= self._until_s
-        self._ended |= over
-        return over
+def _limits_text(limits: Limits) -> str:
+    power_w, core_hz, memory_hz, divided = limits
+    power = "not limited" if power_w is None else f"{power_w:g} W"
+    clocks = [f"{hz / 1e6:g} MHz" for hz in (core_hz, memory_hz) if hz is not None] or ["not locked"]
+    return ", ".join([power, *clocks, *["divided (MIG)"] * divided])

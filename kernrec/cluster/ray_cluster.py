@@ -1,19 +1,19 @@
-"""The processes of a campaign's cards on a Ray cluster: one actor for each GPU, which has it alone.
+"""The actors of a campaign's cards on a Ray cluster: one for each GPU, which has it alone.
 
-Actors end with the driver, however that ends. Between machines only texts are sent (`messages`); what Ray itself sends
-are the name of a class of kernrec, which has to be installed on every node, and these texts.
+Ray places the actors, and starts one anew where its process or its node has died and there is a place for it. Actors
+end with the driver, however that ends. kernrec has to be installed on every node: classes are sent by name.
 """
 
 import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field
 from typing import Any
 
-from kernrec.cluster.card_worker import CardWorker
+from kernrec.cluster.card import Answer, Card, Greeting
+from kernrec.cluster.driver import CardLost
 from kernrec.errors import KernrecError, UsageError
 from kernrec.util.optional import import_optional
 
@@ -22,8 +22,6 @@ CONNECT_S = 10.0
 _GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))
 """How a connection of HTTP/2 begins (RFC 9113, 3.4), with empty settings: a head node, which speaks it, replies."""
 _NAMESPACE, _NAME = "kernrec", "campaign"
-_STARTS = 3
-"""How often a card's process is started again on a node that lives."""
 
 
 class _Holder:
@@ -35,23 +33,6 @@ class _Holder:
     def who(self) -> str:
         """Machine and process of the driver, and its database."""
         return self._who
-
-
-@dataclass
-class _Place:
-    """A GPU of a node, or for a recording a core."""
-
-    node: str
-    slot: int
-    starts: int = 0
-    card: str | None = None
-
-
-@dataclass
-class _Actor:
-    handle: Any
-    place: _Place
-    pending: Any = field(default=None)
 
 
 def connect(address: str) -> Any:
@@ -112,7 +93,7 @@ def check_answers(address: str) -> None:
 
 
 class RayCluster:
-    """The cards of a Ray cluster; a `Cluster` for `collect_on`."""
+    """The cards of a Ray cluster; a `Cluster` of the driver."""
 
     def __init__(self, address: str, database: object, replays: bool) -> None:
         """Join a cluster.
@@ -120,23 +101,22 @@ class RayCluster:
         Args:
             address: as of `connect`.
             database: that the campaign fills, for whoever wants to begin another.
-            replays: whether recordings are replayed: a process for each core, not for each GPU.
+            replays: whether recordings are replayed: an actor for each core, not for each GPU.
 
         Raises:
             UsageError: as `connect`; another campaign runs there; no node has a GPU.
             KernrecError: Ray is not installed.
         """
         self._ray = connect(address)
+        self._needs = {"num_cpus": 1} if replays else {"num_cpus": 0, "num_gpus": 1}
         self._resource = "CPU" if replays else "GPU"
-        self._places: dict[tuple[str, int], _Place] = {}
-        self._actors: dict[str, _Actor] = {}
-        self._number = 0
-        who = f"PID {os.getpid()} on {socket.gethostname()}, {database}"
+        self._actors: dict[str, Any] = {}
+        self._pending: dict[Any, str] = {}
         try:
-            self._claim(who)
-            if not any(count for _, count in self._nodes()):
+            self._claim(f"PID {os.getpid()} on {socket.gethostname()}, {database}")
+            if not self._places():
                 raise UsageError(
-                    f"--cluster {address}: none of its {len(self._ray.nodes())} nodes has a GPU to measure on;"
+                    f"--cluster {address}: none of its {len(self._alive())} nodes has a GPU to measure on;"
                     " `ray start --num-gpus` says how many a node has"
                 )
         except BaseException:
@@ -146,7 +126,7 @@ class RayCluster:
     def _claim(self, who: str) -> None:
         ray = self._ray
         try:
-            here = _on_node(ray.get_runtime_context().get_node_id())  # another node may die before the campaign ends
+            here = on_node(ray.get_runtime_context().get_node_id())  # another node may die before the campaign ends
             self._holder = ray.remote(_Holder).options(name=_NAME, num_cpus=0, scheduling_strategy=here).remote(who)
             ray.get(self._holder.who.remote(), timeout=CONNECT_S * 6)
         except ValueError:
@@ -157,65 +137,46 @@ class RayCluster:
         except ray.exceptions.RayError as error:
             raise KernrecError(f"the cluster starts no process: {' '.join(str(error).split())[:200]}") from None
 
-    def _nodes(self) -> list[tuple[str, int]]:
-        """(node, cards on it) of the nodes that live."""
-        alive = [node for node in self._ray.nodes() if node["Alive"]]
-        return [(node["NodeID"], int(node["Resources"].get(self._resource, 0))) for node in alive]
+    def _alive(self) -> list[dict[str, Any]]:
+        return [node for node in self._ray.nodes() if node["Alive"]]
 
-    def join(self, setup_of: Callable[[int], dict[str, object]]) -> list[str]:
-        """As of `Cluster`."""
-        new = []
-        for node, count in self._nodes():
-            for slot in range(count):
-                place = self._places.setdefault((node, slot), _Place(node, slot))
-                if place.card is not None or place.starts >= _STARTS:
-                    continue
-                place.starts += 1
-                place.card = card = f"card-{self._number}"
-                needs = {"num_cpus": 1} if self._resource == "CPU" else {"num_cpus": 0, "num_gpus": 1}
-                remote = self._ray.remote(CardWorker).options(**needs, scheduling_strategy=_on_node(node))
-                handle = remote.remote(setup_of(self._number))
-                self._actors[card] = _Actor(handle, place)
-                self._number += 1
-                new.append(card)
+    def _places(self) -> int:
+        """How many cards the nodes that live have."""
+        return sum(int(node["Resources"].get(self._resource, 0)) for node in self._alive())
+
+    def join(self) -> list[str]:
+        """As of `Cluster`; actors whose node has died count: Ray starts them on one that joins."""
+        new = [f"card-{number}" for number in range(len(self._actors), self._places())]
+        for name in new:
+            self._actors[name] = self._ray.remote(Card).options(**self._needs, max_restarts=-1).remote()
         return new
 
-    def turn(self, card: str, reply: str) -> None:
+    def call(self, card: str, method: str, *arguments: object) -> None:
         """As of `Cluster`."""
-        actor = self._actors[card]
-        actor.pending = actor.handle.turn.remote(reply)
+        self._pending[getattr(self._actors[card], method).remote(*arguments)] = card
 
-    def wait(self, seconds: float) -> Iterable[tuple[str, str | None, str]]:
+    def wait(self, seconds: float) -> Iterator[tuple[str, Greeting | Answer | CardLost | None]]:
         """As of `Cluster`."""
-        by_answer = {actor.pending: card for card, actor in self._actors.items() if actor.pending is not None}
-        if not by_answer:
-            threading.Event().wait(seconds)
+        if not self._pending:
+            time.sleep(seconds)
             return
-        ready, _ = self._ray.wait(list(by_answer), timeout=seconds)
-        for answer in ready:
-            card = by_answer[answer]
-            self._actors[card].pending = None
+        ready, _ = self._ray.wait(list(self._pending), timeout=seconds)
+        for reference in ready:
+            card = self._pending.pop(reference)
             try:
-                yield card, self._ray.get(answer), ""
-            except Exception as error:
-                first = " ".join(str(error).split())[:160]
-                yield card, None, f"lost: {type(error).__name__}: {first}"
-
-    def end(self, card: str) -> None:
-        """As of `Cluster`."""
-        actor = self._actors.pop(card)
-        actor.place.card = None
-        with suppress(Exception):
-            self._ray.kill(actor.handle)
+                yield card, self._ray.get(reference)
+            except self._ray.exceptions.RayError as error:
+                yield card, CardLost(f"lost: {type(error).__name__}: {' '.join(str(error).split())[:160]}")
 
     def close(self) -> None:
         """As of `Cluster`."""
-        for card in list(self._actors):
-            self.end(card)
+        for actor in self._actors.values():
+            with suppress(Exception):
+                self._ray.kill(actor)
         self._ray.shutdown()
 
 
-def _on_node(node: str) -> Any:
+def on_node(node: str) -> Any:
     """What starts a process on one node, by its ID, or nowhere."""
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 

@@ -1,14 +1,12 @@
 """The cores of a Ray cluster as `Processors`: they compile and emulate the configs of `analyze` and of the database.
 
-    compile, submit -> one queue, emulation first -> a thread here for each core <-> an actor there, a task at a time
-
-What was compiled and emulated is kept in the cache of this machine, so the same code is done once in the cluster. A
-node that joins takes part; a task whose node dies is given to another. A node whose kernrec or compiler differs is left
-out. Tasks are functions of kernrec with plain values, sent by Ray's own channel between nodes that are yours.
+Every piece of work is a task of Ray's, which places it on a free core, and on another one where its node dies. What was
+compiled and emulated is kept in the cache of this machine, so the same code is done once in the cluster. A node whose
+kernrec or compiler differs is left out: its first answer says so, and then an actor holds all its cores. Tasks are
+functions of kernrec with plain values, sent by Ray's own channel between nodes that are yours.
 """
 
-import itertools
-import json
+import pickle
 import queue
 import socket
 import threading
@@ -16,62 +14,74 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cache
 from typing import Any, ParamSpec, TypeVar
 
-from kernrec.cluster.ray_cluster import connect
+from kernrec.cluster.ray_cluster import connect, on_node
 from kernrec.cluster.versions import sources_hash
 from kernrec.compile.cache import CompileCache
-from kernrec.compile.compiled import Compiled, CompileError, CompileJob, Result
-from kernrec.compile.nvrtc import cache_key, compile_job, compiler
-from kernrec.compile.pool import ProcessorsLostError
+from kernrec.compile.compiled import Compiled, CompileError, CompileJob, Reason, Result
+from kernrec.compile.nvrtc import cache_key, compiler
+from kernrec.compile.pool import CompilingProcesses, ProcessorsLostError
 from kernrec.errors import KernrecError
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 _LOOK_S = 2.0
-"""How often it is seen whether nodes have joined."""
+"""How often it is seen whether nodes live."""
 _NO_NODE_S = 60.0
 """How long no node may answer."""
-_TRIES = 3
-"""How often a task is given to a process that dies."""
+_RETRIES = 2
+"""How often Ray gives a task to another process when one dies."""
 _AHEAD = 2
 """Sources that wait to be compiled, for each core."""
-_EMULATE, _COMPILE = 0, 1
 
 
-class CoreWorker:
-    """An actor: one core of a node."""
+@dataclass(frozen=True)
+class _Differs:
+    """The answer of a node that has another kernrec or compiler."""
 
-    def hello(self) -> str:
-        """What has to be the same on all nodes, as JSON text."""
-        return json.dumps({"node": socket.gethostname(), "sources": sources_hash(), "compiler": compiler()})
-
-    def run(self, task: Callable[..., Any], arguments: tuple[Any, ...], named: dict[str, Any]) -> tuple[bool, Any]:
-        """(True, what a task returns) or (False, the message of its `KernrecError`)."""
-        try:
-            return True, task(*arguments, **named)
-        except KernrecError as error:
-            return False, str(error)
+    node: str
+    name: str
+    reason: str
 
 
-def compiled_there(job: CompileJob) -> Compiled | tuple[str, str, str]:
-    """The task that compiles a job on a node: its code, or message, log and reason of a `CompileError`."""
+def _here() -> dict[str, str]:
+    """What has to be the same on all nodes."""
+    return {"kernrec": sources_hash(), "compiler": compiler()}
+
+
+def _run(expected: dict[str, str], call: bytes) -> Any:
+    """A task on a node, a pickled function with its arguments: its value, or a `KernrecError` or `_Differs`."""
+    for what, there in _here().items():
+        if there != expected[what]:
+            import ray
+
+            reason = f"its {what} is {there}, here it is {expected[what]}"
+            return _Differs(ray.get_runtime_context().get_node_id(), socket.gethostname(), reason)
+    task, arguments, named = pickle.loads(call)
     try:
-        return compile_job(job, CompileCache(None))
-    except CompileError as error:
-        return str(error), error.log, error.reason
+        return task(*arguments, **named)
+    except KernrecError as error:
+        return KernrecError(str(error))
 
 
-@dataclass(order=True)
-class _Task:
-    priority: int
-    number: int
-    call: tuple[Any, ...] = field(compare=False)
-    future: "Future[Any]" = field(compare=False)
-    limit_s: float | None = field(default=None, compare=False)
-    tries: int = field(default=0, compare=False)
+@cache
+def _compiling() -> CompilingProcesses:
+    """The compiling process of this process of a node."""
+    return CompilingProcesses(1)
+
+
+def compiled_there(job: CompileJob, timeout_s: float) -> Compiled | tuple[str, str, Reason]:
+    """The task that compiles a job on a node: its code, or message, log and reason of a `CompileError`."""
+    ((_, result),) = _compiling().compile([job], timeout_s, CompileCache(None))
+    return result if isinstance(result, Compiled) else (str(result), result.log, result.reason)
+
+
+class _Nothing:
+    """An actor that holds the cores of a node that is left out."""
 
 
 class RayProcessors:
@@ -85,147 +95,133 @@ class RayProcessors:
             note: called with a line for the user.
 
         Raises:
-            KernrecError: as of `connect`, or no node can take part.
+            KernrecError: as of `connect`.
         """
         self._ray = connect(address)
         self._note = note
-        self._tasks: queue.PriorityQueue[_Task] = queue.PriorityQueue()
-        self._numbers = itertools.count()
-        self._cores: dict[tuple[str, int], bool] = {}
-        """By node and slot: whether it works, or was refused."""
+        self._expected = _here()
+        self._submitted: queue.SimpleQueue[tuple[bytes, Future[Any]]] = queue.SimpleQueue()
+        self._left_out: dict[str, Any] = {}  # by node: what holds its cores
+        self._cores = 0
+        self._lost: str | None = None
         self._ended = threading.Event()
-        self._alone_s = time.monotonic()
-        self._lost = False
-        threading.Thread(target=self._look, daemon=True).start()
+        self._thread = threading.Thread(target=self._work, daemon=True)
+        self._thread.start()
 
     def __enter__(self) -> "RayProcessors":
         return self
 
     def __exit__(self, *error: object) -> None:
         self._ended.set()
+        self._thread.join(_LOOK_S)
         self._ray.shutdown()
 
     @property
     def count(self) -> int:
         """Cores that take part now."""
-        return max(1, sum(self._cores.copy().values()))
+        return max(1, self._cores)
 
     def submit(self, task: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> "Future[R]":
         """As of `Processors`."""
-        return self._put(_EMULATE, (task, args, kwargs))
+        future: Future[R] = Future()
+        self._submitted.put((pickle.dumps((task, args, kwargs)), future))
+        return future
 
     def compile(self, jobs: Iterable[CompileJob], timeout_s: float = 120.0) -> Iterator[tuple[CompileJob, Result]]:
         """As of `Processors`; results are kept in the cache of this machine."""
-        cache, remaining = CompileCache.default(), iter(jobs)
-        running: dict[Future[Any], CompileJob] = {}
+        own, remaining = CompileCache.default(), iter(jobs)
+        running: dict[Future[Compiled | tuple[str, str, Reason]], CompileJob] = {}
         while True:
             while len(running) < _AHEAD * self.count and (job := next(remaining, None)) is not None:
-                if (known := cache.get(cache_key(job))) is not None:
-                    yield job, known
+                if (cached := own.get(cache_key(job))) is not None:
+                    yield job, cached
                 else:
-                    running[self._put(_COMPILE, (compiled_there, (job,), {}), timeout_s)] = job
+                    running[self.submit(compiled_there, job, timeout_s)] = job
             if not running:
                 return
             for future in wait(running, return_when=FIRST_COMPLETED).done:
                 job = running.pop(future)
-                result = _result(job, future, timeout_s)
+                try:
+                    value = future.result()
+                    result = value if isinstance(value, Compiled) else CompileError(*value)
+                except MemoryError:
+                    result = CompileError(f"{job.name}: the compiling process died", reason="crash")
                 if isinstance(result, Compiled) or result.reason == "compile":
-                    cache.put(cache_key(job), result)
+                    own.put(cache_key(job), result)
                 yield job, result
 
-    def _put(self, priority: int, call: tuple[Any, ...], limit_s: float | None = None) -> "Future[Any]":
-        task = _Task(priority, next(self._numbers), call, Future(), limit_s)
-        self._tasks.put(task)
-        if self._lost:
-            self._give_up()
-        return task.future
-
-    def _look(self) -> None:
-        """Start an actor for each core that has none; end what waits where no node answers any more."""
+    def _work(self) -> None:
+        """The thread that gives tasks to Ray and takes their answers."""
+        running: dict[Any, tuple[bytes, Future[Any]]] = {}
+        try:
+            self._serve(running)
+        except Exception as error:  # of Ray, whose head is gone: nobody may wait for an answer for ever
+            self._lost = f"the cluster is lost: {' '.join(str(error).split())[:160]}"
+        for _, future in running.values():
+            self._give_up(future)
         while not self._ended.is_set():
-            with suppress(Exception):  # the cluster may be gone for a while
-                for node in self._ray.nodes():
-                    for slot in range(int(node["Resources"].get("CPU", 0)) if node["Alive"] else 0):
-                        if (place := (node["NodeID"], slot)) not in self._cores:
-                            self._cores[place] = False
-                            threading.Thread(target=self._serve, args=(place,), daemon=True).start()
-            if any(self._cores.copy().values()):
-                self._alone_s = time.monotonic()
-            elif time.monotonic() - self._alone_s > _NO_NODE_S:
-                self._lost = True
-                self._give_up()
-            self._ended.wait(_LOOK_S)
+            with suppress(queue.Empty):
+                self._begin(self._submitted.get(timeout=0.1), {})
 
-    def _give_up(self) -> None:
-        why = f"no node of the cluster answers for {_NO_NODE_S:g} s; what is done is kept, the same command goes on"
-        with suppress(queue.Empty):
-            while True:
-                self._tasks.get_nowait().future.set_exception(ProcessorsLostError(why))
+    def _serve(self, running: "dict[Any, tuple[bytes, Future[Any]]]") -> None:
+        looked_s, alone_s = -_LOOK_S, time.monotonic()
+        while not self._ended.is_set():
+            with suppress(queue.Empty):
+                while True:
+                    self._begin(self._submitted.get(timeout=0.01 if running else 0.1), running)
+            if running:
+                for reference in self._ray.wait(list(running), num_returns=len(running), timeout=0.05)[0]:
+                    self._take(reference, *running.pop(reference))
+            now_s = time.monotonic()
+            if now_s - looked_s >= _LOOK_S:
+                looked_s, self._cores = now_s, self._count_cores()
+            if self._cores:
+                alone_s = now_s
+            elif now_s - alone_s > _NO_NODE_S:
+                self._lost = f"no node of the cluster answers for {_NO_NODE_S:g} s"
+                while running:
+                    self._give_up(running.popitem()[1][1])
 
-    def _serve(self, place: tuple[str, int]) -> None:
-        """The thread of one core."""
+    def _begin(self, task: "tuple[bytes, Future[Any]]", running: "dict[Any, tuple[bytes, Future[Any]]]") -> None:
+        call, future = task
+        if self._lost is not None:
+            self._give_up(future)
+        elif future.running() or future.set_running_or_notify_cancel():
+            remote = self._ray.remote(_run).options(num_cpus=1, max_retries=_RETRIES)
+            running[remote.remote(self._expected, call)] = task
+
+    def _give_up(self, future: "Future[Any]") -> None:
+        why = f"{self._lost}; what is done is kept, the same command goes on"
+        future.set_exception(ProcessorsLostError(why))
+
+    def _take(self, reference: Any, call: bytes, future: "Future[Any]") -> None:
+        """Pass the answer to a task on."""
         try:
-            actor = self._started(place)
-            while actor is not None and not self._ended.is_set():
-                with suppress(queue.Empty):
-                    task = self._tasks.get(timeout=0.2)
-                    if not self._done(actor, task):
-                        actor = self._started(place)
-        except Exception:  # its node is gone, or the cluster: `_look` sees what is left
-            pass
-        self._cores.pop(place, None)
-
-    def _started(self, place: tuple[str, int]) -> Any:
-        """The actor of a core; None: it is left out, for good."""
-        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
-
-        self._cores[place] = False
-        there = NodeAffinitySchedulingStrategy(place[0], soft=False)
-        actor = self._ray.remote(CoreWorker).options(num_cpus=1, scheduling_strategy=there).remote()
-        identity = json.loads(self._ray.get(actor.hello.remote(), timeout=_NO_NODE_S))
-        own = {"sources": sources_hash(), "compiler": compiler()}
-        for name, value in own.items():
-            if identity[name] != value:
-                if place[1] == 0:
-                    what = "kernrec" if name == "sources" else "compiler"
-                    self._note(f"{identity['node']} is left out: its {what} is {identity[name]}, here it is {value}")
-                self._ended.wait()
-                return None
-        self._cores[place] = True
-        return actor
-
-    def _done(self, actor: Any, task: _Task) -> bool:
-        """Run a task; False where the actor has ended."""
-        exceptions = self._ray.exceptions
-        try:
-            fine, value = self._ray.get(actor.run.remote(*task.call), timeout=task.limit_s)
-        except exceptions.GetTimeoutError:
-            self._ray.kill(actor)
-            task.future.set_exception(TimeoutError())
-            return False
-        except exceptions.RayTaskError as error:  # what is no `KernrecError`: memory, or a mistake of ours
-            cause = error.cause
-            task.future.set_exception(cause if isinstance(cause, Exception) else MemoryError())
-            return True
-        except Exception:
-            task.tries += 1
-            if task.tries < _TRIES:
-                self._tasks.put(task)
-            else:
-                task.future.set_exception(MemoryError())
-            return False
-        if fine:
-            task.future.set_result(value)
+            value = self._ray.get(reference)
+        except self._ray.exceptions.RayTaskError as error:  # what is no `KernrecError`: memory, or a mistake of ours
+            future.set_exception(error.cause if isinstance(error.cause, Exception) else MemoryError())
+        except self._ray.exceptions.RayError:  # its processes died
+            future.set_exception(MemoryError())
         else:
-            task.future.set_exception(KernrecError(value))
-        return True
+            if isinstance(value, _Differs):
+                self._leave_out(value)
+                self._submitted.put((call, future))
+            elif isinstance(value, KernrecError):
+                future.set_exception(value)
+            else:
+                future.set_result(value)
 
+    def _leave_out(self, node: _Differs) -> None:
+        """Hold all cores of a node."""
+        if node.node in self._left_out:
+            return
+        self._note(f"{node.name} is left out: {node.reason}")
+        cores = next((each["Resources"].get("CPU", 0) for each in self._ray.nodes() if each["NodeID"] == node.node), 0)
+        options = {"num_cpus": cores, "scheduling_strategy": on_node(node.node)}
+        self._left_out[node.node] = self._ray.remote(_Nothing).options(**options).remote()
 
-def _result(job: CompileJob, future: "Future[Any]", timeout_s: float) -> Result:
-    try:
-        value = future.result()
-    except TimeoutError:
-        return CompileError(f"{job.name}: compiling took longer than {timeout_s:g} s", reason="timeout")
-    except MemoryError:
-        return CompileError(f"{job.name}: the compiling process died", reason="crash")
-    return value if isinstance(value, Compiled) else CompileError(*value)
+    def _count_cores(self) -> int:
+        """The cores of the nodes that live and take part."""
+        nodes = self._ray.nodes()
+        taking_part = [node for node in nodes if node["Alive"] and node["NodeID"] not in self._left_out]
+        return sum(int(node["Resources"].get("CPU", 0)) for node in taking_part)

@@ -1,16 +1,21 @@
-"""`kernrec collect` as a library call: find the devices, plan, lock the journal, run a campaign on each device.
+"""`kernrec collect` as a library call, and the loop that it shares with `search` and `refine`.
+
+    what next (`Chooser`) -> measure -> journal -> database -> learn -> what next ...
+
+Each command is a chooser of what is measured next, and of when it is enough. A campaign on each device of this machine
+makes the measurements (`measure_here`), or the cards of a cluster do (`kernrec.cluster`).
 
 Several cards of one kind share the problems, and each problem is measured on one of them: two cards of a kind differ by
 more than the differences between good configs.
 """
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from kernrec.errors import KernrecError, UsageError
 from kernrec.gpu import GPU, find_gpu
@@ -40,6 +45,9 @@ if TYPE_CHECKING:
 
 DEVICES = (DeviceKind.CUDA, DeviceKind.REPLAY)
 """The kinds of devices that a user can collect on."""
+
+Report = Callable[[Progress], None]
+Stopping = Callable[[], bool]
 
 
 @dataclass(frozen=True)
@@ -81,6 +89,43 @@ class CollectResult:
 
 
 @dataclass(frozen=True)
+class Visit:
+    """One card's visit to a problem: the measurements that it makes before it asks for the next visit."""
+
+    planned: PlannedProblem
+    earlier: tuple[Measurement, ...] = ()
+    """Measurements that are not made again; on this machine those of the database take their place."""
+
+
+class Chooser(Protocol):
+    """Chooses what is measured next on one kind of GPU."""
+
+    @property
+    def needs_energy(self) -> bool:
+        """Whether a device that measures no energy is of no use."""
+
+    def next(self, card: str = "", cards: Collection[str] = ("",)) -> Visit | None:
+        """The next visit; None: enough is measured, or nothing is left until a visit under way is done.
+
+        Args:
+            card: makes the visit.
+            cards: all cards of the kind.
+        """
+
+    def learn(self, measurement: Measurement) -> None:
+        """Take a measurement into account, which is in the journal."""
+
+    def done(self, visit: Visit, seconds: float, over: bool = True) -> None:
+        """A visit has ended.
+
+        Args:
+            visit: the visit.
+            seconds: that it took, of the device's clock.
+            over: whether it ended before its slice of time did.
+        """
+
+
+@dataclass(frozen=True)
 class DeviceWork:
     """One device with its share of the problems."""
 
@@ -90,8 +135,8 @@ class DeviceWork:
 
 def collect(
     request: CollectRequest,
-    report: Callable[[Progress], None] = lambda progress: None,
-    stopping: Callable[[], bool] = lambda: False,
+    report: Report = lambda progress: None,
+    stopping: Stopping = lambda: False,
 ) -> CollectResult:
     """Measure what is requested.
 
@@ -108,12 +153,12 @@ def collect(
         KernrecError: before anything is measured.
     """
     with open_journal(request, report) as (journal, leftover), TemporaryDirectory(prefix="kernrec-") as scratch:
-        work = devices_of(request, Path(scratch))
-        return _Collection(request, journal, report, stopping).run(work, leftover)
+        result = measure_here(devices_of(request, Path(scratch)), request, journal, report, stopping)
+        return concluded(replace(result, leftover=leftover), journal, request.database)
 
 
 @contextmanager
-def open_journal(request: CollectRequest, report: Callable[[Progress], None]) -> Iterator[tuple[Journal, int]]:
+def open_journal(request: CollectRequest, report: Report) -> Iterator[tuple[Journal, int]]:
     """(the journal of a request's database, which is locked; how many rows an interrupted run had left in it)."""
     with Journal(journal_path(request.database)) as journal:
         check_takes_rows(request.database)
@@ -127,84 +172,117 @@ def concluded(result: CollectResult, journal: Journal, database: Path) -> Collec
         stored += ingest(journal, database)
     except KernrecError as failure:
         error = error or f"{failure}; what was measured is safe in {journal.path} and is brought in by the next collect"
-    tried = any(it.measured for it in result.results)
-    if error is None and not result.stopped and tried and not any(it.best for it in result.results):
+    tried = any(problem.measured for problem in result.results)
+    if error is None and not result.stopped and tried and not any(problem.best for problem in result.results):
         error = "no config could be measured; the reasons are above"
     return replace(result, stored=stored, error=error)
 
 
-def devices_of(request: CollectRequest, scratch: Path) -> list[DeviceWork]:
-    """The devices of a request with the plans of their problems. Raises as `collect`."""
-    return _recorded_work(request) if request.device == DeviceKind.REPLAY else _card_work(request, scratch)
+def measure_here(
+    work: Sequence[DeviceWork],
+    request: CollectRequest,
+    journal: Journal,
+    report: Report,
+    stopping: Stopping,
+    chooser: Callable[[Campaign], Chooser] | None = None,
+    storing: Callable[[Callable[[], int]], int] = lambda store: store(),
+) -> CollectResult:
+    """Run a campaign on each device of this machine.
 
+    Args:
+        work: the devices, and what is measured on each.
+        request: how much is measured, and which database is filled.
+        journal: of the database; what has not entered the database in the end is left in it.
+        report: called with each measurement and note.
+        stopping: called often; once it returns true, measuring ends.
+        chooser: called once the only device is open; what it returns chooses the measurements, not `work`.
+        storing: called whenever rows may enter the database, with what adds them and returns their number.
+    """
+    session = new_session()
+    stored, stopped, errors = 0, False, list[str]()
 
-class _Collection:
-    """Campaigns on several devices at once, which fill one database."""
-
-    def __init__(
-        self,
-        request: CollectRequest,
-        journal: Journal,
-        report: Callable[[Progress], None],
-        stopping: Callable[[], bool],
-    ) -> None:
-        self._request = request
-        self._journal = journal
-        self._report = report
-        self._stopping = stopping
-        self._stored = 0
-        self._errors: list[str] = []
-        self._stopped = False
-
-    def run(self, work: list[DeviceWork], leftover: int) -> CollectResult:
-        """Run a campaign on each device and store what they measure."""
-        session = new_session()
-        names = [session] if len(work) == 1 else [f"{session}-{i}" for i in range(len(work))]
-        # Rows may enter the database when their block is closed, which only a single campaign knows of all rows.
-        finished = self._store if len(work) == 1 else lambda: None
-        campaigns = [
-            Campaign(
-                WorkerClient(share.device.opening, self._stopping),
-                share.problems,
-                self._journal,
-                share.device.settings(names[i], self._request.effort, self._request.budget, self._request.seed + i),
-                CampaignHooks(self._earlier(share.device), self._stopping, self._report, finished),
-                share.device.compile_queue(len(work)),
-            )
-            for i, share in enumerate(work)
-        ]
-        threads = [threading.Thread(target=self._run_campaign, args=(campaign,)) for campaign in campaigns[1:]]
-        for thread in threads:
-            thread.start()
-        self._run_campaign(campaigns[0])
-        for thread in threads:
-            thread.join()
-        results = tuple(result for campaign in campaigns for result in campaign.results)
-        first_error = self._errors[0] if self._errors else None
-        result = CollectResult(results, self._stored, leftover, self._stopped, first_error)
-        return concluded(result, self._journal, self._request.database)
-
-    def _earlier(self, device: MeasuringDevice) -> Callable[[Problem], list[Measurement]]:
-        def earlier(problem: Problem) -> list[Measurement]:
-            return device.earlier(self._request.database, problem) if self._request.resume else []
-
-        return earlier
-
-    def _store(self) -> None:
+    def store() -> None:
+        nonlocal stored
         with suppress(UsageError):  # in use, for example: the journal keeps the rows, and they are stored later
-            self._stored += ingest(self._journal, self._request.database)
+            stored += storing(lambda: ingest(journal, request.database))
 
-    def _run_campaign(self, campaign: Campaign) -> None:
+    def run(campaign: Campaign) -> None:
+        nonlocal stopped
         try:
             campaign.run()
         except Stopped:
-            self._stopped = True
+            stopped = True
         except KernrecError as error:
-            self._errors.append(str(error))
+            errors.append(str(error))
+
+    campaigns: list[Campaign] = []
+    for i, (device, problems) in enumerate((share.device, share.problems) for share in work):
+        chosen = None if chooser is None else _ChosenProblems(chooser, report)
+        campaign = Campaign(
+            WorkerClient(device.opening, stopping),
+            chosen or problems,
+            journal,
+            device.settings(
+                session if len(work) == 1 else f"{session}-{i}", request.effort, request.budget, request.seed + i
+            ),
+            CampaignHooks(
+                _earlier(device, request),
+                stopping,
+                chosen.take if chosen else report,
+                # Rows may enter the database when their block is closed, which only a single campaign knows of all.
+                store if len(work) == 1 else lambda: None,
+            ),
+            device.compile_queue(len(work)),
+        )
+        if chosen:
+            chosen.campaign = campaign
+        campaigns.append(campaign)
+    threads = [threading.Thread(target=run, args=(campaign,)) for campaign in campaigns[1:]]
+    for thread in threads:
+        thread.start()
+    run(campaigns[0])
+    for thread in threads:
+        thread.join()
+    results = tuple(result for campaign in campaigns for result in campaign.results)
+    return CollectResult(results, stored, 0, stopped, errors[0] if errors else None)
 
 
-def _recorded_work(request: CollectRequest) -> list[DeviceWork]:
-    return [recorded_work_on(gpu, request) for gpu in replayed_gpus(request)]
+def _earlier(device: MeasuringDevice, request: CollectRequest) -> Callable[[Problem], list[Measurement]]:
+    return lambda problem: device.earlier(request.database, problem) if request.resume else []
+
+
+class _ChosenProblems:
+    """The problems of a campaign, each chosen when the one before it is measured."""
+
+    def __init__(self, chooser: Callable[[Campaign], Chooser], report: Report) -> None:
+        self._make_chooser = chooser
+        self._report = report
+        self._chooser: Chooser | None = None
+        self.campaign: Campaign | None = None
+
+    def __iter__(self) -> Iterator[PlannedProblem]:
+        assert self.campaign is not None
+        session = self.campaign.session
+        chooser = self._chooser = self._make_chooser(self.campaign)
+        if chooser.needs_energy and not session.traits.measures_energy:
+            raise KernrecError("energy is not measured on this device; --objective latency needs none")
+        while (visit := chooser.next()) is not None:
+            begun_s = session.clock()
+            yield visit.planned
+            chooser.done(visit, session.clock() - begun_s)
+
+    def take(self, progress: Progress) -> None:
+        """Pass a step on, and learn from its measurement."""
+        self._report(progress)
+        if progress.measurement is not None and self._chooser is not None:
+            self._chooser.learn(progress.measurement)
+
+
+def devices_of(request: CollectRequest, scratch: Path) -> list[DeviceWork]:
+    """The devices of a request with the plans of their problems. Raises as `collect`."""
+    if request.device == DeviceKind.REPLAY:
+        return [recorded_work_on(gpu, request) for gpu in replayed_gpus(request)]
+    return _card_work(request, scratch)
 
 
 def replayed_gpus(request: CollectRequest) -> list[str | None]:
@@ -228,7 +306,14 @@ def recorded_work_on(gpu: str | None, request: CollectRequest) -> DeviceWork:
     return DeviceWork(recorded_device(file, recordings[0].gpu, request.seed), problems)
 
 
-def planning_context(request: CollectRequest) -> "Context":
+def planned_on(gpu: str, request: CollectRequest) -> list[PlannedProblem]:
+    """The plans of a request's problems on a kind of GPU. Raises as `collect`."""
+    if request.device == DeviceKind.REPLAY:
+        return recorded_work_on(gpu, request).problems
+    return _plan_for_card(request, find_gpu(gpu), _planning_context(request))
+
+
+def _planning_context(request: CollectRequest) -> "Context":
     """What plans for cards follow from: shipped profiles, the models beside the database, a user's kernel in it."""
     from kernrec.recommender.context import Context
     from kernrec.recommender.estimate.model_store import ModelStore
@@ -237,8 +322,7 @@ def planning_context(request: CollectRequest) -> "Context":
     return Context(stored, models=ModelStore(request.database.parent / "models", Stack(stored)))
 
 
-def plan_for_card(request: CollectRequest, gpu: GPU, context: "Context") -> list[PlannedProblem]:
-    """The plans of a request's problems on a kind of card. Raises as `collect`."""
+def _plan_for_card(request: CollectRequest, gpu: GPU, context: "Context") -> list[PlannedProblem]:
     if request.problems is None:
         raise UsageError("name what to measure with --op, and --shape or --workload")
     options = PlanOptions(request.effort.configs, request.effort.drawn, request.seed)
@@ -262,10 +346,10 @@ def _card_work(request: CollectRequest, scratch: Path) -> list[DeviceWork]:
     for i, card in enumerate(cards):
         cards_of.setdefault(find_gpu(card.name).name, []).append(i)
     inputs = _inputs(request.kernel)
-    context = planning_context(request)
+    context = _planning_context(request)
     work = []
     for name, members in cards_of.items():
-        problems = plan_for_card(request, find_gpu(name), context)
+        problems = _plan_for_card(request, find_gpu(name), context)
         for position, i in enumerate(members):
             share = problems[position :: len(members)]
             if share:

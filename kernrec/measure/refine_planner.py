@@ -10,6 +10,8 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 
 from kernrec.measure.campaign.plan import EnergyRule, PlannedProblem
+from kernrec.measure.collect import Stopping
+from kernrec.measure.collect import Visit as PlannedVisit
 from kernrec.measure.knowledge import ChangedAnswer, Knowledge
 from kernrec.measure.protocol import measure_config
 from kernrec.measure.refine_subject import RefineRequest
@@ -55,10 +57,14 @@ class RefineResult:
 
 
 class RefinePlanner:
-    """The visits of one kind of GPU, or of one card of it."""
+    """A `Chooser` of the visits of one kind of GPU, or of one card of it."""
 
     def __init__(
-        self, request: RefineRequest, knowledge: Knowledge, claim: Callable[[str], bool] = lambda problem: True
+        self,
+        request: RefineRequest,
+        knowledge: Knowledge,
+        claim: Callable[[str], bool] = lambda problem: True,
+        stopping: Stopping = lambda: False,
     ) -> None:
         """Begin.
 
@@ -66,33 +72,35 @@ class RefinePlanner:
             request: what to refine.
             knowledge: what is believed, and what the database holds.
             claim: claims a problem by its key; false if another process measures it.
+            stopping: as of `refine`.
         """
         each_s = _LATENCY_S
         if request.objective is not Objective.LATENCY:
             each_s += measure_config.SETTLE_S + 1.0
         self._request = request
-        self._claim = claim
+        self._claim, self._stopping = claim, stopping
         self.knowledge = knowledge
         self.refinement = Refinement(knowledge.posterior, Costs(_VISIT_S, each_s), _NOISE[request.objective])
         posterior = knowledge.posterior
         self._before = [posterior.choice(problem) for problem in range(len(posterior))], posterior.mean_regret()
+        self._pending: dict[str, Visit] = {}  # visits under way, by the key of their problem
         self._seen: set[tuple[int, int]] = set()  # (problem, contender) measured, of all visits
         self._left = request.budget.configs
         self._visits = 0
         self._ended = "the budget is spent"
         self._deciding_s = 0.0
+        self.rows = 0
+        """New measurements."""
 
-    def next(
-        self, pending: Collection[int] = (), stopping: Callable[[], bool] = lambda: False
-    ) -> tuple[Visit, PlannedProblem] | None:
-        """The next visit, its problem claimed, with what is measured; None where refining ends.
+    @property
+    def needs_energy(self) -> bool:
+        """As of `Chooser`."""
+        return self._request.objective is not Objective.LATENCY
 
-        Args:
-            pending: problems that are visited now; with any, None means that there is nothing else at present.
-            stopping: as of `refine`.
-        """
+    def next(self, card: str = "", cards: Collection[str] = ("",)) -> PlannedVisit | None:
+        """As of `Chooser`; the visit's problem is claimed."""
         start_s = time.perf_counter()
-        visit = self._decide(pending, stopping)
+        visit = self._decide({visit.problem for visit in self._pending.values()})
         self._deciding_s += time.perf_counter() - start_s
         if visit is None:
             return None
@@ -101,11 +109,12 @@ class RefinePlanner:
             visit = replace(visit, contenders=visit.contenders[: self._left])
             self._left -= len(visit.contenders)
         wanted = self.knowledge.wanted(visit.problem)
+        self._pending[wanted.problem.key] = visit
         tasks = tuple(self.knowledge.task(visit.problem, contender) for contender in visit.contenders)
-        energy = EnergyRule.NONE if self._request.objective is Objective.LATENCY else EnergyRule.ALL
-        return visit, PlannedProblem(wanted.name, wanted.problem, tasks, energy=energy, finals=False)
+        energy = EnergyRule.ALL if self.needs_energy else EnergyRule.NONE
+        return PlannedVisit(PlannedProblem(wanted.name, wanted.problem, tasks, energy=energy, finals=False))
 
-    def _decide(self, pending: Collection[int], stopping: Callable[[], bool]) -> Visit | None:
+    def _decide(self, pending: Collection[int]) -> Visit | None:
         if self._left == 0:
             return None
         until = self._request.until
@@ -113,7 +122,7 @@ class RefinePlanner:
             self._ended = f"the regret is below {100 * until:.3g} %"
             return None
         taken = set(pending)
-        while not stopping():
+        while not self._stopping():
             visit = self.refinement.next(without=taken)
             if visit is None and len(taken) > len(pending):  # other processes measure all that is left
                 time.sleep(_WAIT_S)
@@ -128,15 +137,19 @@ class RefinePlanner:
                 return visit
         return None
 
-    def learn(self, problem: int, measurement: Measurement) -> None:
-        """Take a measurement of a problem, by its number, into account."""
-        measured = self.knowledge.measured(problem, measurement)
-        if measured is not None:
-            self._seen.add((problem, measured.contender))
-            self.refinement.take(problem, measured)
+    def learn(self, measurement: Measurement) -> None:
+        """As of `Chooser`."""
+        self.rows += 1
+        visit = self._pending.get(measurement.identity.problem.key)
+        if visit is not None and (measured := self.knowledge.measured(visit.problem, measurement)) is not None:
+            self._seen.add((visit.problem, measured.contender))
+            self.refinement.take(visit.problem, measured)
 
-    def account(self, visit: Visit, seconds: float) -> None:
-        """A visit is over: learn from the seconds that it took; one of which nothing came is not made again."""
+    def done(self, visit: PlannedVisit, seconds: float, over: bool = True) -> None:
+        """As of `Chooser`; learn from the seconds. A visit of which nothing came is not made again."""
+        self._account(self._pending.pop(visit.planned.problem.key), seconds)
+
+    def _account(self, visit: Visit, seconds: float) -> None:
         if self._fruitless(visit):
             self.knowledge.read_again()  # another process may have been faster
             self.knowledge.take_rows(visit.problem, self.refinement.take)
@@ -152,8 +165,8 @@ class RefinePlanner:
 
     def _fruitless(self, visit: Visit) -> bool:
         """Whether nothing is known of the contenders of a visit; of one that time cut short some have to be known."""
-        known = {row.contender for row in self.knowledge.posterior.measured(visit.problem)}
-        return known.isdisjoint(visit.contenders)
+        measured = {row.contender for row in self.knowledge.posterior.measured(visit.problem)}
+        return measured.isdisjoint(visit.contenders)
 
     def result(self, stored: int, error: str | None, stopped: bool) -> RefineResult:
         """What was measured, and what is known now.

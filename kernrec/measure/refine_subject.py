@@ -15,7 +15,9 @@ from kernrec.errors import KernrecError, UsageError
 from kernrec.gpu import GPU, find_gpu
 from kernrec.kernel import find_kernel, kernel_names
 from kernrec.measure.campaign.plan import Task, check_memory
-from kernrec.measure.campaign.results import CampaignBudget
+from kernrec.measure.campaign.results import CampaignBudget, MeasuringEffort
+from kernrec.measure.collect import CollectRequest
+from kernrec.measure.device.interface import DeviceKind
 from kernrec.measure.device.replay import Recording, load_requested
 from kernrec.measure.measuring_device import MeasuringDevice, card_device, recorded_device
 from kernrec.op import Problem
@@ -60,6 +62,20 @@ class RefineRequest:
     seed: int = 0
     point: OperatingPoint = DEFAULT_POINT
     """The power limit and clock that the card is at: of predictions, and of rows of the database."""
+
+    @property
+    def campaign(self) -> CollectRequest:
+        """How its measurements are made, all configs that are asked for; its problems are chosen one at a time."""
+        return CollectRequest(
+            problems=None,
+            database=self.database,
+            device=DeviceKind.CUDA if self.recording is None else DeviceKind.REPLAY,
+            gpu=self.gpu,
+            recording=self.recording,
+            effort=MeasuringEffort(None, 0),
+            budget=self.budget,
+            seed=self.seed,
+        )
 
 
 @dataclass(frozen=True)

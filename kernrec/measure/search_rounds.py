@@ -1,10 +1,18 @@
-"""The rounds of a search of one problem, and what came of them; a card, or many, measure them."""
+"""The rounds of a search of one problem, and their results; a card, or many, measure them.
 
+The latencies of a round are measured on all cards of a kind. Its energies are measured on one card, the same for all
+rounds, because two cards of a kind differ in power by more than good configs do; meanwhile the others begin the next
+round.
+"""
+
+import math
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from kernrec.errors import UsageError
 from kernrec.measure.campaign.plan import EnergyRule, PlannedProblem
+from kernrec.measure.collect import CollectRequest, Visit
 from kernrec.model.search.energy_guide import EnergyGuide
 from kernrec.model.search.expected_improvement import ExpectedImprovement
 from kernrec.model.search.genetic_search import GeneticSearch
@@ -25,6 +33,8 @@ WEIGHTS = {
 
 _ORDERED = 2
 """Configs that ran from which on models of costs choose."""
+_LEAST_TOGETHER = 2
+"""Configs that a card measures at least before it runs the reference kernels, where the round has as many."""
 
 
 class Strategy(StrEnum):
@@ -71,16 +81,18 @@ class SearchResult:
 
 
 class SearchRounds:
-    """What is measured for one problem on one kind of GPU, and what is known of it."""
+    """A `Chooser` of what is measured for one problem on one kind of GPU."""
 
-    def __init__(self, problems: list[PlannedProblem], objective: Objective, strategy: Strategy, seed: int) -> None:
-        """Begin.
+    def __init__(
+        self, problems: list[PlannedProblem], objective: Objective, strategy: Strategy, request: CollectRequest
+    ) -> None:
+        """Make the rounds.
 
         Args:
             problems: the only one.
             objective: what is minimized; `pareto` is the front.
             strategy: how configs are chosen.
-            seed: of what is drawn at random.
+            request: seed, and configs whose latency is measured at most.
 
         Raises:
             UsageError: there are several problems.
@@ -89,38 +101,85 @@ class SearchRounds:
             examples = ", ".join(planned.problem.key for planned in problems[:3])
             raise UsageError(f"a search is of one problem, give --op and --shape; there are {examples}")
         (self.planned,) = problems
-        self._steps = _strategy(strategy, self.planned, WEIGHTS[objective], seed)
+        self._steps = _strategy(strategy, self.planned, WEIGHTS[objective], request.seed)
         self._place = {task.key: place for place, task in enumerate(self.planned.tasks)}
+        self._rows: list[list[Measurement]] = [[] for _ in self.planned.tasks]
+        self._left = math.inf if request.budget.configs is None else request.budget.configs
+        self._round, self._size = 0, 0  # number of the present round, and its configs
+        self._latencies: list[int] = []  # of the present round, not given out yet
+        self._energies: list[int] = []  # not given out yet
+        self._pending: dict[int, int | None] = {}  # by visit under way, the round whose latencies it measures
+        self._round_over = True  # one is, and the strategy was not asked for its energies
+        self._energy_card: str | None = None
+        self.rows = 0
+        """New measurements."""
 
     @property
-    def with_energy(self) -> bool:
-        """Whether energy counts."""
+    def needs_energy(self) -> bool:
+        """As of `Chooser`."""
         return self._steps.with_energy
 
-    @property
-    def ordered(self) -> bool:
-        """Whether enough is known for a round to be better than the configs of the first one."""
-        return len(self._steps.ran()) >= _ORDERED
+    def begin(self, earlier: Iterable[Measurement]) -> None:
+        """Take earlier measurements into account."""
+        for measurement in earlier:
+            self.learn(measurement)
+        self.rows = 0
 
-    def latencies(self) -> list[int]:
-        """The configs whose latency is measured next, by their positions among the tasks; empty where all is known."""
-        return self._steps.latency_round()
+    def next(self, card: str = "", cards: Collection[str] = ("",)) -> Visit | None:
+        """As of `Chooser`."""
+        if self._left <= 0 and not self._latencies and not self._energies:
+            return None  # without the energies of the last round
+        self._ask_energies()
+        if self._energies and (self._energy_card == card or self._energy_card not in cards):
+            self._energy_card = card
+            configs, self._energies = self._energies, []
+            return self._visit(configs, EnergyRule.ALL)
+        if not self._latencies and not self._begin_round():
+            return None if self._pending or not self._ask_energies() else self.next(card, cards)
+        count = max(_LEAST_TOGETHER, math.ceil(self._size / len(cards)))
+        configs, self._latencies = self._latencies[:count], self._latencies[count:]
+        return self._visit(configs, EnergyRule.NONE)
 
-    def energies(self) -> list[int]:
-        """The configs measured so far whose energy is measured next; each only once."""
-        return self._steps.energy_round()
+    def done(self, visit: Visit, seconds: float, over: bool = True) -> None:
+        """As of `Chooser`."""
+        number = self._pending.pop(id(visit.planned))
+        given_out = number != self._round or not self._latencies
+        if number is not None and given_out and number not in self._pending.values():
+            self._round_over = True
 
-    def plan(self, configs: list[int], energy: EnergyRule) -> PlannedProblem:
-        """The problem with some configs alone, all of which are measured."""
+    def _ask_energies(self) -> bool:
+        """Whether there are energies to give out, once those of a round that is over were asked for."""
+        if self._round_over:
+            self._round_over = False
+            self._energies += self._steps.energy_round()
+        return bool(self._energies)
+
+    def _begin_round(self) -> bool:
+        """Whether there is one more round of latencies, while others may be under way."""
+        if self._pending and len(self._steps.ran()) < _ORDERED:
+            return False  # too little is known for a round to be better than the configs of the first one
+        self._latencies = self._steps.latency_round()
+        if self._left < len(self._latencies):
+            self._latencies = self._latencies[: int(self._left)]
+        self._round, self._size = self._round + 1, len(self._latencies)
+        self._left -= self._size
+        self._round_over = self._round_over or (not self._size and not self._pending)
+        return self._size > 0
+
+    def _visit(self, configs: list[int], energy: EnergyRule) -> Visit:
         tasks = tuple(self.planned.tasks[config] for config in configs)
-        return replace(self.planned, tasks=tasks, most=None, search=None, energy=energy, finals=False)
+        planned = replace(self.planned, tasks=tasks, most=None, search=None, energy=energy, finals=False)
+        self._pending[id(planned)] = self._round if energy is EnergyRule.NONE else None
+        return Visit(planned, tuple(row for config in configs for row in self._rows[config]))
 
     def learn(self, measurement: Measurement) -> None:
-        """Take a measurement into account."""
+        """As of `Chooser`."""
+        self.rows += 1
         identity = measurement.identity
         place = self._place.get((identity.kernel, identity.kernel_hash, canonical_json(dict(identity.config))))
         if place is None:
             return
+        self._rows[place].append(measurement)
         if measurement.outcome != Outcome.OK:
             self._steps.latency_s.setdefault(place, None)
             return

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from kernrec.cluster import card_worker, driver
-from kernrec.cluster.refine import ClusterRefineResult, refine_on
+from kernrec.cluster import driver
+from kernrec.cluster.commands import ResultsByKind, refine_on
 from kernrec.errors import UsageError
 from kernrec.measure.campaign.results import CampaignBudget
 from kernrec.measure.refine import refine
@@ -15,14 +15,13 @@ from kernrec.measure.refine_planner import RefineResult
 from kernrec.measure.refine_subject import RefineRequest
 from kernrec.recommender.request import Objective
 from kernrec.store import Database
+from tests.helpers.card_cluster import CardCluster
 from tests.helpers.recording import make_recording
-from tests.helpers.thread_cluster import ThreadCluster
 
 
 @pytest.fixture(autouse=True)
 def _often(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Cards deliver every row at once, and it is seen at once that a machine came."""
-    monkeypatch.setattr(card_worker, "_DELIVERY_S", 0.0)
+    """It is seen at once that a machine came."""
     monkeypatch.setattr(driver, "_LOOK_S", 0.0)
 
 
@@ -39,7 +38,7 @@ def configs_of(rows: list[dict[str, object]]) -> Counter[tuple[object, object]]:
     return Counter((row["problem_id"], row["config_id"]) for row in rows)
 
 
-def only(result: ClusterRefineResult) -> RefineResult:
+def only(result: ResultsByKind[RefineResult]) -> RefineResult:
     assert result.error is None
     ((_, refined),) = result.results
     return refined
@@ -49,23 +48,23 @@ def test_one_card_of_a_cluster_measures_what_one_machine_would(tmp_path: Path) -
     recording = make_recording(tmp_path / "recorded.duckdb", 20, energy=False)
     (alone := tmp_path / "alone").mkdir()
     expected = refine(request(recording, alone, 6))
-    refined = only(refine_on(ThreadCluster(tmp_path, 1), request(recording, tmp_path, 6)))
+    refined = only(refine_on(CardCluster(tmp_path, 1), request(recording, tmp_path, 6)))
     assert refined == replace(expected, deciding_s=refined.deciding_s)
     assert configs_of(rows_of(tmp_path)) == configs_of(rows_of(alone))
     assert refined.stored == 6
 
 
-@pytest.mark.parametrize("dies_at", [9, 12, 15, 23])
+@pytest.mark.parametrize("dies_at", [3, 4, 6, 7])
 def test_a_visit_of_a_machine_that_dies_is_made_by_another(tmp_path: Path, dies_at: int) -> None:
-    def die(cluster: ThreadCluster, message: int) -> None:
-        if message == dies_at:
+    def die(cluster: CardCluster, call: int) -> None:
+        if call == dies_at:
             cluster.kill("machine-0")
             cluster.add_machine()
 
     recording = tmp_path / "recorded.duckdb"
     for size in (256, 512, 1024):
         make_recording(recording, 4, energy=False, size=size)
-    refined = only(refine_on(ThreadCluster(tmp_path, 2, die), request(recording, tmp_path)))
+    refined = only(refine_on(CardCluster(tmp_path, 2, die), request(recording, tmp_path)))
     assert refined.ended == "every contender is measured"
     closed = configs_of([row for row in rows_of(tmp_path) if not row["block_open"]])
     assert set(closed.values()) == {1}
@@ -76,7 +75,7 @@ def test_each_kind_of_gpu_has_a_planner_and_energy_is_measured_where_it_counts(t
     recording = make_recording(tmp_path / "recorded.duckdb", 8)
     make_recording(recording, 8, gpu="a100-sxm4-40gb")
     wanted = replace(request(recording, tmp_path, 3), gpu="all", objective=Objective.ENERGY)
-    result = refine_on(ThreadCluster(tmp_path, 2), wanted)
+    result = refine_on(CardCluster(tmp_path, 2), wanted)
     assert result.error is None
     assert {kind: refined.measured for kind, refined in result.results} == {"rtx3090": 3, "a100-sxm4-40gb": 3}
     rows = rows_of(tmp_path)
@@ -87,11 +86,11 @@ def test_each_kind_of_gpu_has_a_planner_and_energy_is_measured_where_it_counts(t
 def test_the_time_of_the_cards_ends_it(tmp_path: Path) -> None:
     recording = make_recording(tmp_path / "recorded.duckdb", 140, energy=False)
     limited = replace(request(recording, tmp_path), budget=CampaignBudget(0.7, None))
-    refined = only(refine_on(ThreadCluster(tmp_path, 2), limited))
+    refined = only(refine_on(CardCluster(tmp_path, 2), limited))
     assert refined.ended == "the budget is spent"
     assert 0 < len(rows_of(tmp_path)) < 126
 
 
 def test_a_recording_is_not_refined_into_itself(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="cannot be refined into itself"):
-        refine_on(ThreadCluster(tmp_path, 1), request(tmp_path / "own.duckdb", tmp_path))
+        refine_on(CardCluster(tmp_path, 1), request(tmp_path / "own.duckdb", tmp_path))

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from kernrec.cluster import card_worker, driver
-from kernrec.cluster.search import ClusterSearchResult, search_on
+from kernrec.cluster import driver
+from kernrec.cluster.commands import ResultsByKind, search_on
 from kernrec.errors import UsageError
 from kernrec.measure.campaign.results import CampaignBudget
 from kernrec.measure.collect import CollectRequest
@@ -16,15 +16,14 @@ from kernrec.measure.search import search
 from kernrec.measure.search_rounds import SearchResult, Strategy
 from kernrec.recommender.request import Objective
 from kernrec.store import Database
+from tests.helpers.card_cluster import CardCluster
 from tests.helpers.needs import needs
 from tests.helpers.recording import make_recording
-from tests.helpers.thread_cluster import ThreadCluster
 
 
 @pytest.fixture(autouse=True)
 def _often(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Cards deliver every row at once, and it is seen at once that a machine came."""
-    monkeypatch.setattr(card_worker, "_DELIVERY_S", 0.0)
+    """It is seen at once that a machine came."""
     monkeypatch.setattr(driver, "_LOOK_S", 0.0)
 
 
@@ -43,7 +42,7 @@ def measured(rows: list[dict[str, object]]) -> Counter[tuple[object, object]]:
     return Counter((row["config_id"], row["tier"]) for row in rows if not row["block_open"])
 
 
-def only(result: ClusterSearchResult) -> SearchResult:
+def only(result: ResultsByKind[SearchResult]) -> SearchResult:
     assert result.error is None
     ((_, searched),) = result.results
     return searched
@@ -62,7 +61,7 @@ def test_one_card_of_a_cluster_searches_as_one_machine_would(
     recording = make_recording(tmp_path / "recorded.duckdb", 60)
     (alone := tmp_path / "alone").mkdir()
     expected = search(request(recording, alone, 25), objective, strategy=strategy)
-    result = search_on(ThreadCluster(tmp_path, 1), request(recording, tmp_path, 25), objective, strategy=strategy)
+    result = search_on(CardCluster(tmp_path, 1), request(recording, tmp_path, 25), objective, strategy=strategy)
     assert expected.energies > 0
     assert only(result) == expected
     assert measured(rows_of(tmp_path)) == measured(rows_of(alone))
@@ -70,7 +69,7 @@ def test_one_card_of_a_cluster_searches_as_one_machine_would(
 
 def test_several_cards_measure_each_config_once_and_one_of_them_all_energies(tmp_path: Path) -> None:
     recording = make_recording(tmp_path / "recorded.duckdb", 80)
-    searched = only(search_on(ThreadCluster(tmp_path, 3), request(recording, tmp_path, 30), Objective.ENERGY))
+    searched = only(search_on(CardCluster(tmp_path, 3), request(recording, tmp_path, 30), Objective.ENERGY))
     rows = rows_of(tmp_path)
     times = measured(rows)
     assert set(times.values()) == {1}
@@ -81,13 +80,13 @@ def test_several_cards_measure_each_config_once_and_one_of_them_all_energies(tmp
 
 
 def test_what_a_machine_that_dies_was_to_measure_is_measured_by_another(tmp_path: Path) -> None:
-    def die(cluster: ThreadCluster, message: int) -> None:
-        if message == 25:
+    def die(cluster: CardCluster, call: int) -> None:
+        if call == 7:
             cluster.kill("machine-0")
             cluster.add_machine()
 
     recording = make_recording(tmp_path / "recorded.duckdb", 24)
-    searched = only(search_on(ThreadCluster(tmp_path, 2, die), request(recording, tmp_path, 200), Objective.ENERGY))
+    searched = only(search_on(CardCluster(tmp_path, 2, die), request(recording, tmp_path, 200), Objective.ENERGY))
     times = measured(rows_of(tmp_path))
     assert set(times.values()) == {1}
     assert sum(tier == "screen" for _, tier in times) == searched.space == 24
@@ -97,7 +96,7 @@ def test_what_a_machine_that_dies_was_to_measure_is_measured_by_another(tmp_path
 def test_a_search_goes_on_where_another_ended(tmp_path: Path) -> None:
     recording = make_recording(tmp_path / "recorded.duckdb", 40)
     for configs in (10, 8):
-        searched = only(search_on(ThreadCluster(tmp_path, 1), request(recording, tmp_path, configs), Objective.EDP))
+        searched = only(search_on(CardCluster(tmp_path, 1), request(recording, tmp_path, configs), Objective.EDP))
     assert searched.latencies + sum(row["outcome"] != "ok" for row in rows_of(tmp_path)) == 18
     assert set(measured(rows_of(tmp_path)).values()) == {1}
 
@@ -107,7 +106,7 @@ def test_each_kind_of_gpu_has_a_search(tmp_path: Path) -> None:
     recording = make_recording(tmp_path / "recorded.duckdb", 12, energy=False)
     make_recording(recording, 12, gpu="a100-sxm4-40gb", energy=False)
     wanted = replace(request(recording, tmp_path, 5), gpu="all")
-    result = search_on(ThreadCluster(tmp_path, 2), wanted, Objective.LATENCY)
+    result = search_on(CardCluster(tmp_path, 2), wanted, Objective.LATENCY)
     assert result.error is None
     assert sorted(kind for kind, _ in result.results) == ["a100-sxm4-40gb", "rtx3090"]
     assert Counter(row["gpu"] for row in rows_of(tmp_path)) == {"rtx3090": 5, "a100-sxm4-40gb": 5}
@@ -117,12 +116,12 @@ def test_several_problems_are_refused_before_anything_is_measured(tmp_path: Path
     for size in (256, 512):
         make_recording(tmp_path / "recorded.duckdb", 2, size=size)
     with pytest.raises(UsageError, match="a search is of one problem"):
-        search_on(ThreadCluster(tmp_path, 1), request(tmp_path / "recorded.duckdb", tmp_path, 5), Objective.LATENCY)
+        search_on(CardCluster(tmp_path, 1), request(tmp_path / "recorded.duckdb", tmp_path, 5), Objective.LATENCY)
     assert not (tmp_path / "own.duckdb").exists()
 
 
 def test_a_budget_shorter_than_one_measurement_is_refused_before_anything_is_measured(tmp_path: Path) -> None:
     wanted = replace(request(make_recording(tmp_path / "r.duckdb", 4), tmp_path, 5), budget=CampaignBudget(0.01, None))
     with pytest.raises(UsageError, match=r"0\.01 s is shorter than one measurement"):
-        search_on(ThreadCluster(tmp_path, 1), wanted, Objective.LATENCY)
+        search_on(CardCluster(tmp_path, 1), wanted, Objective.LATENCY)
     assert not (tmp_path / "own.duckdb").exists()

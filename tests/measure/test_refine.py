@@ -127,8 +127,8 @@ def test_rows_that_another_process_added_unnoticed_end_no_visit_in_vain_for_ever
     planner = RefinePlanner(wanted, Knowledge(subject, wanted))
     refine(wanted)  # the other one
     planner.knowledge.wrote(None)  # as if the rows were of this one
-    while (chosen := planner.next()) is not None:
-        planner.account(chosen[0], 0.0)  # the campaign finds them all, and measures nothing
+    while (visit := planner.next()) is not None:
+        planner.done(visit, 0.0)  # the campaign finds them all, and measures nothing
     posterior = planner.knowledge.posterior
     assert [len(posterior.measured(problem)) for problem in range(len(posterior))] == [4, 4, 4]
 

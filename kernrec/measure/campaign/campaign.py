@@ -146,6 +146,7 @@ class Campaign:
         self._upcoming: list[Task] = []  # of the next problem, compiled when there is nothing else to compile
         self._screened = 0
         self._end_s = math.inf
+        self._shares: dict[str, tuple[float, float]] = {}  # of problems measured in slices: their start, their time
         self.results: list[ProblemResult] = []
 
     def run(self) -> None:
@@ -157,19 +158,29 @@ class Campaign:
             KernrecError: if the device cannot be used any more.
         """
         try:
-            self._begin()
+            self.begin()
             for planned, following, left in _in_order(self._problems):
                 self._upcoming = [task for problem in following for task in problem.tasks[:VARIANTS_AHEAD]]
-                if self.session.clock() >= self._end_s or self._configs_left() == 0:
+                if self.spent:
                     break
-                self._measure_problem(planned, left)
+                self.measure(planned, left)
                 self._hooks.finished()
         finally:
-            self.session.client.stop()
-            if self._compile_queue is not None:
-                self._compile_queue.stop()
+            self.end()
 
-    def _begin(self) -> None:
+    @property
+    def spent(self) -> bool:
+        """Whether the budget is."""
+        return self.session.clock() >= self._end_s or self._configs_left() == 0
+
+    def end(self) -> None:
+        """End the processes that measure and compile."""
+        self.session.client.stop()
+        if self._compile_queue is not None:
+            self._compile_queue.stop()
+
+    def begin(self) -> None:
+        """Open the device and begin the first block. Raises as `run`."""
         notes = self.session.open()
         if self._settings.budget.seconds is not None:
             self._end_s = self.session.clock() + self._settings.budget.seconds
@@ -179,26 +190,43 @@ class Campaign:
 
     # One problem: all configs, then energy where the guide asks for it, then the front.
 
-    def _measure_problem(self, planned: PlannedProblem, problems_left: int) -> None:
+    def measure(self, planned: PlannedProblem, problems_left: int = 1) -> bool:
+        """Measure a problem, or go on with one whose slice of time was over.
+
+        Args:
+            planned: the problem.
+            problems_left: among which the rest of the budget is divided.
+
+        Returns:
+            Whether nothing is left to measure of it within its share of the budget.
+        """
         session, blocks, settings = self.session, self._blocks, self._settings
+        sliced = math.isfinite(planned.slice_s)
+        goes_on = sliced and self._run is not None and self._run.planned.preparation == planned.preparation
         run = self._run = self._start_problem(planned)
-        session.begin_problem(planned)
+        if not goes_on:
+            session.begin_problem(planned)
         if planned.baseline is not None:
             self._note(
                 "nothing defines the right result: results are compared with the output of "
                 + config_text(planned.baseline)
             )
         configs_left = self._configs_left()
-        start_s = session.clock()
+        begun_s = start_s = session.clock()
         share_s = planned.share * (self._end_s - start_s) / problems_left
+        if sliced:
+            start_s, share_s = self._shares.setdefault(planned.problem.key, (start_s, share_s))
+        slice_end_s = begun_s + planned.slice_s
         with_energy, finals = session.traits.measures_energy, settings.effort.finals if planned.finals else 0
         try:
             most = None if configs_left is None else math.ceil(configs_left / problems_left)
-            again = self._screen(start_s + _SCREEN_SHARE * share_s, most)
+            again = self._screen(min(start_s + _SCREEN_SHARE * share_s, slice_end_s), most)
             if with_energy:
-                again += self._coarse(start_s + _COARSE_SHARE * share_s)
+                again += self._coarse(min(start_s + _COARSE_SHARE * share_s, slice_end_s))
             if finals:
-                again += self._work(run.schedule.finals(finals, with_energy), _Phase(start_s + share_s))
+                phase = _Phase(min(start_s + share_s, slice_end_s))
+                again += self._work(run.schedule.finals(finals, with_energy), phase)
+            over = session.clock() < slice_end_s
             again += blocks.close()
             if again:
                 self._work(again, _Phase(self._end_s))
@@ -208,6 +236,8 @@ class Campaign:
             self._run = None
             session.begin_problem(None)  # the reference kernels need no inputs, and what drifted is not repeated
             blocks.close()
+            return True
+        return over
 
     def _start_problem(self, planned: PlannedProblem) -> _ProblemRun:
         key = planned.problem.key

@@ -51,7 +51,7 @@ class Journal:
             raise UsageError(f"cannot write the journal {path}: {_reason(error)}") from None
         self._unfinished.unlink(missing_ok=True)
         self._end = self._cut_torn_line()
-        self._empty = not any(True for _ in self._records())
+        self._empty = not any(True for _ in self.records())
         self._write(_holder())
 
     def append(self, *records: Mapping[str, Any]) -> None:
@@ -88,10 +88,14 @@ class Journal:
         with self._lock:
             if self._empty:
                 return
-            consume(self._records())
+            consume(self.records())
             self._truncate(0)
             self._end, self._empty = 0, True
         self._write(_holder())
+
+    def clear(self) -> None:
+        """Delete all records."""
+        self.drain(lambda records: None)
 
     @property
     def size(self) -> int:
@@ -127,7 +131,7 @@ class Journal:
                 raise
             os.close(self._file)
             self._file, self._end = file, len(content)
-            self._empty = not any(True for _ in self._records())
+            self._empty = not any(True for _ in self.records())
 
     @property
     def _unfinished(self) -> Path:
@@ -151,7 +155,8 @@ class Journal:
     ) -> None:
         self.close()
 
-    def _records(self) -> "_FileRecords":
+    def records(self) -> "_FileRecords":
+        """All records, read from the file as they are asked for; they may be gone through several times."""
         return _FileRecords(self._file)
 
     def _read(self) -> bytes:

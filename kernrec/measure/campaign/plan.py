@@ -88,7 +88,7 @@ class PlannedProblem:
     most: of the tasks that are measured; None: all. search: chooses, from what was measured, which of them come next.
     baseline: the config whose output the others have to have; None where an op or a spec says what is right.
     energy: whose energy is measured. finals: whether those near the front are measured in the final tier. share: of the
-    time that is left, what the problem may take.
+    time that is left, what the problem may take. slice_s: seconds after which the rest is left for another time.
     """
 
     name: str
@@ -101,6 +101,7 @@ class PlannedProblem:
     energy: EnergyRule = EnergyRule.GUIDE
     finals: bool = True
     share: float = 1.0
+    slice_s: float = math.inf
 
     @property
     def preparation(self) -> dict[str, Any]:

@@ -1,0 +1,175 @@
+"""What `kernrec collect --cluster` measures next: the problems of a kind of GPU, which its cards share.
+
+A problem is begun by one card, its home, slice of time after slice. Where the kind has more cards than problems, the
+others help to screen: each gets configs of its own, and a number of them to measure; its guide learns from what all
+cards have measured. Coarse energy and finals compare configs with each other, and two cards of a kind differ by more
+than good configs do: they are the home's.
+"""
+
+import math
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from kernrec.measure.campaign.plan import EnergyRule, PlannedProblem, Search
+from kernrec.measure.campaign.results import ProblemResult
+from kernrec.measure.collect import Visit
+from kernrec.store import canonical_json
+from kernrec.store.measurement import Measurement
+
+_SLICE_S = 20.0
+"""Time after which a card hands over what it measured, and goes on."""
+_WORTH_HELPING = 10
+"""Configs from which on it is worth making a problem's inputs on one more card."""
+
+
+@dataclass
+class _Problem:
+    planned: PlannedProblem
+    most: int
+    """Configs to screen."""
+    result: ProblemResult
+    places: dict[tuple[str, str, str], int]
+    """The positions of its tasks, by their keys."""
+    rows: list[Measurement] = field(default_factory=list)
+    measured: set[int] = field(default_factory=set)
+    """Positions."""
+    under_way: dict[int, tuple[set[int], int]] = field(default_factory=dict)
+    """By visit: the configs that are its own, and how many of them it may measure."""
+    home: str | None = None
+    screened: bool = False
+    """Whether the time to screen is over."""
+    done: bool = False
+
+    @property
+    def left(self) -> int:
+        """Configs to screen that no visit under way measures."""
+        given_out = sum(count for _, count in self.under_way.values())
+        return 0 if self.screened else max(0, self.most - len(self.measured) - given_out)
+
+    @property
+    def cards(self) -> int:
+        """How many work on it."""
+        return len(self.under_way)
+
+    @property
+    def open(self) -> bool:
+        """Whether one more card has something to do."""
+        return not self.done and (self.left > 0 or not self.under_way)
+
+
+class _Own:
+    """A `Search` among the configs that are a card's own."""
+
+    def __init__(self, search: Search | None, own: set[int]) -> None:
+        self._search = search
+        self._own = np.array(sorted(own), dtype=np.int64)
+
+    def order(self, tried: np.ndarray, latency_s: np.ndarray) -> np.ndarray:
+        """As of `Search`, without the configs of others."""
+        if self._search is None:
+            return np.setdiff1d(self._own, tried)
+        order = self._search.order(tried, latency_s)
+        return order[np.isin(order, self._own)]
+
+    def batch(self, measured: int) -> int:
+        """As of `Search`."""
+        return len(self._own) if self._search is None else self._search.batch(measured)
+
+
+class SharedProblems:
+    """A `Chooser` for problems that are planned from the start."""
+
+    needs_energy = False
+
+    def __init__(self, problems: Sequence[PlannedProblem], configs: int | None) -> None:
+        """Begin; configs: to screen at most, of all problems together."""
+        self._problems: dict[str, _Problem] = {}
+        part = None if configs is None else math.ceil(configs / max(1, len(problems)))
+        for planned in problems:
+            most = min(count for count in (planned.most, part, len(planned.tasks)) if count is not None)
+            result = ProblemResult(planned.name, planned.problem.key, most)
+            places = {task.key: i for i, task in enumerate(planned.tasks)}
+            self._problems[planned.problem.key] = _Problem(planned, most, result, places)
+
+    @property
+    def results(self) -> tuple[ProblemResult, ...]:
+        """The results so far, by problem."""
+        return tuple(problem.result for problem in self._problems.values())
+
+    def begin(self, earlier: Iterable[Measurement]) -> None:
+        """Take earlier measurements into account."""
+        for measurement in earlier:
+            if (problem := self._problems.get(measurement.identity.problem.key)) is not None:
+                problem.result.add_earlier(measurement)
+                _add(problem, measurement)
+
+    def next(self, card: str = "", cards: Collection[str] = ("",)) -> Visit | None:
+        """As of `Chooser`."""
+        open_problems = [problem for problem in self._problems.values() if problem.open]
+        chosen = _choice(card, cards, open_problems)
+        if chosen is None:
+            return None
+        busy = sum(problem.cards for problem in self._problems.values())
+        others = sum(not problem.cards for problem in open_problems if problem is not chosen)
+        idle = max(0, len(cards) - busy - 1 - others)  # cards that would help
+        parts = max(1, min(1 + idle, chosen.left // _WORTH_HELPING))
+        whole = parts == 1 and not chosen.cards
+        if whole or chosen.home not in cards:
+            chosen.home = card
+        unfinished = sum(not problem.done for problem in self._problems.values())
+        share = min(1.0, len(cards) / unfinished)
+        planned = replace(chosen.planned, most=chosen.most, share=share, slice_s=_SLICE_S)
+        own, count = set(range(len(planned.tasks))), chosen.left
+        if not whole:
+            taken = set[int]().union(*(own for own, _ in chosen.under_way.values()))
+            own = set(sorted(own - taken - chosen.measured)[::parts])
+            count = min(len(own), math.ceil(chosen.left / parts))
+            planned = replace(
+                planned,
+                search=_Own(planned.search, own),
+                most=len(chosen.measured) + count,
+                energy=EnergyRule.NONE,
+                finals=False,
+            )
+        chosen.under_way[id(planned)] = own, count
+        return Visit(planned, tuple(chosen.rows))
+
+    def learn(self, measurement: Measurement) -> None:
+        """As of `Chooser`."""
+        if (problem := self._problems.get(measurement.identity.problem.key)) is not None:
+            problem.result.add_new(measurement)
+            _add(problem, measurement)
+
+    def done(self, visit: Visit, seconds: float, over: bool = True) -> None:
+        """As of `Chooser`."""
+        problem = self._problems[visit.planned.problem.key]
+        own, count = problem.under_way.pop(id(visit.planned))
+        if not over:
+            return
+        if visit.planned.finals:  # it was of the whole problem
+            problem.done = True
+            problem.rows.clear()
+        elif len(problem.measured & own) < count:
+            problem.screened = True  # it was not for want of configs
+
+
+def _choice(card: str, cards: Collection[str], problems: Sequence[_Problem]) -> _Problem | None:
+    """The problem that a card works on: its own, then a new one, then the one where most is left."""
+    for problem in problems:
+        if problem.home == card:
+            return problem
+    for problem in problems:
+        if problem.home not in cards and not problem.cards:
+            return problem
+    shared = [problem for problem in problems if problem.left >= _WORTH_HELPING]
+    return max(shared, key=lambda problem: problem.left, default=None)
+
+
+def _add(problem: _Problem, measurement: Measurement) -> None:
+    identity = measurement.identity
+    place = problem.places.get((identity.kernel, identity.kernel_hash, canonical_json(dict(identity.config))))
+    if place is not None and not problem.done:
+        problem.measured.add(place)
+        problem.rows.append(measurement)

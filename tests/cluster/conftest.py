@@ -1,0 +1,31 @@
+"""A real Ray cluster of this machine, whose head node has neither cores nor GPUs; skips where Ray is not installed."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+
+@pytest.fixture(scope="session")
+def ray_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """One for all tests: starting it takes longer than they do."""
+    pytest.importorskip("ray", reason="the extra `ray` is not installed")
+    from ray.cluster_utils import Cluster
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAY_worker_niceness", "0")
+        patch.setenv("RAY_raylet_start_wait_time_s", "120")
+        patch.setenv("KERNREC_STATE", str(tmp_path_factory.mktemp("state")))
+        started = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
+        try:
+            yield started
+        finally:
+            started.shutdown()
+
+
+@pytest.fixture
+def cluster(ray_cluster: Any) -> Iterator[Any]:
+    """Without the nodes that other tests added."""
+    yield ray_cluster
+    for node in list(ray_cluster.worker_nodes):
+        ray_cluster.remove_node(node, allow_graceful=False)
