@@ -172,7 +172,7 @@ class _Measured:
         self._status = stop.status if self._collected.stopped else 0
         for result in self._collected.results:
             failed = [f"{n} {kind}, such as: {result.examples[kind]}" for kind, n in sorted(result.failures.items())]
-            print_notes([f"{result.measured} measured, {result.known} known before", *failed])
+            print_notes([f"{result.measured} measured, {result.earlier} known before", *failed])
 
     def alone(self, why: KernrecError, as_json: bool) -> None:
         """Measure what nothing can be predicted of: the answer is what was measured."""

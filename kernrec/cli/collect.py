@@ -91,9 +91,9 @@ def print_collected(collected: "CollectResult", request: "CollectRequest") -> No
     """Print how much was measured or replayed, the best configs, and what failed and why."""
     done = "replayed" if request.recording is not None else "measured"
     for result in collected.results:
-        known = f", {result.known} known before" if result.known else ""
+        before = f", {result.earlier} known before" if result.earlier else ""
         name = "" if result.name == result.problem else f"{result.name}: "
-        print(f"{name}{result.problem}: {result.measured} {done}{known}")
+        print(f"{name}{result.problem}: {result.measured} {done}{before}")
         for what, measurement, cost, unit in (
             ("fastest", result.best, "latency_s", "s"),
             ("frugal", result.frugal, "energy_j", "J"),
@@ -105,8 +105,8 @@ def print_collected(collected: "CollectResult", request: "CollectRequest") -> No
     failures: dict[str, tuple[int, str]] = {}
     for result in collected.results:
         for kind, count in result.failures.items():
-            before, example = failures.get(kind, (0, result.examples[kind]))
-            failures[kind] = (before + count, example)
+            total, example = failures.get(kind, (0, result.examples[kind]))
+            failures[kind] = (total + count, example)
     for kind, (count, example) in sorted(failures.items()):
         print(f"{count} {kind}, such as: {example}")
     left = f", {collected.leftover} of them from an interrupted earlier run" if collected.leftover else ""

@@ -1,4 +1,4 @@
-"""What the commands that measure share: their options, where they measure, and how they run and end."""
+"""Shared by the commands that measure: their options, where they measure, and how they run and end."""
 
 import signal
 import sys

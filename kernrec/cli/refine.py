@@ -110,7 +110,7 @@ def refine(
 
 
 def _print_outlook(outlook: "Outlook", objective: str) -> None:
-    """What would be measured, and why."""
+    """Print the problems that would be measured, and why."""
     print(f"expected regret {_percent(outlook.regret)} ({objective}, weighted mean over the problems)")
     rows = [
         [
@@ -139,7 +139,7 @@ def _print_outlook(outlook: "Outlook", objective: str) -> None:
 
 
 def _print_result(refined: "RefineResult", objective: str, *, replayed: bool) -> None:
-    """What was measured, what changed, and what is left."""
+    """Print what was measured, the answers that changed, and the regret that is left."""
     from kernrec.measure.refine_planner import FORECAST_S
 
     verb = "replayed" if replayed else "measured"

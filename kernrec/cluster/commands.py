@@ -10,9 +10,9 @@ from typing import Generic, TypeVar
 from kernrec.cluster.card import Limits, limits_of
 from kernrec.cluster.driver import Cluster, Driver
 from kernrec.cluster.shared_problems import SharedProblems
-from kernrec.measure.campaign.budget import check_budget
 from kernrec.measure.campaign.ingest import present_measurements
 from kernrec.measure.campaign.plan import PlannedProblem
+from kernrec.measure.campaign.results import check_budget
 from kernrec.measure.collect import (
     CollectRequest,
     CollectResult,
@@ -46,7 +46,7 @@ class ResultsByKind(Generic[Result]):
     stopped: bool
     """Whether it was told to stop."""
     error: str | None
-    """What ended it early, in one line."""
+    """The reason for an early end, in one line."""
 
 
 def collect_on(

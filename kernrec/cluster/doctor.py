@@ -24,7 +24,7 @@ class NodeDiagnosis:
     declared: int
     """GPUs that Ray knows of there."""
     diagnosis: dict[str, Any]
-    """What `kernrec doctor --json` says there; empty where there is no answer."""
+    """As `kernrec doctor --json` on the node; empty where there is no answer."""
     problem: str | None
     """Why its cards take no part in a campaign of this machine, in one line; None: they do, as far as they can."""
 
@@ -34,7 +34,7 @@ class NodeDiagnosis:
 
 
 def offer() -> str:
-    """What this machine offers, as JSON text; runs on each node."""
+    """The diagnosis of this machine, as JSON text; runs on each node."""
     from kernrec.measure.doctor import diagnose
 
     diagnosis = diagnose(paths.user_database()).as_dict()

@@ -224,7 +224,6 @@ class Driver:
                 self._note(answer.title, f"{answer.error}; the campaign goes on without this card")
 
     def _request_of(self, card: _Card) -> CollectRequest:
-        """What a card is told to open."""
         request = replace(self._request, problems=None, seed=self._request.seed + card.number)
         if gpus := self._replayed:
             assert request.recording is not None
@@ -316,10 +315,10 @@ class Driver:
     def _unknown(self, records: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
         """The records that are neither in the database nor in the journal."""
         sessions = {str(record["row"]["session"]) for record in records if "row" in record}
-        known = known_moments(self._request.database, sessions)
+        stored = known_moments(self._request.database, sessions)
         if sessions:
-            known |= {moment_of(record["row"]) for record in self._journal.records() if "row" in record}
-        return [record for record in records if "row" not in record or moment_of(record["row"]) not in known]
+            stored |= {moment_of(record["row"]) for record in self._journal.records() if "row" in record}
+        return [record for record in records if "row" not in record or moment_of(record["row"]) not in stored]
 
     def _keep(self, records: Iterable[Mapping[str, Any]]) -> None:
         if records:
@@ -339,7 +338,7 @@ class Driver:
         return rows
 
     def _recall(self, row: Measurement) -> None:
-        """What an earlier run measured in blocks that ended is not measured again."""
+        """Learn a measurement of an earlier run, which is not made again if its block ended."""
         kind = self._kinds.get(row.identity.gpu)
         if kind is None or row.origin.block_open or row.outcome == Outcome.QUARANTINED:
             return

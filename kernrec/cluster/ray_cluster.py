@@ -177,7 +177,7 @@ class RayCluster:
 
 
 def on_node(node: str) -> Any:
-    """What starts a process on one node, by its ID, or nowhere."""
+    """The strategy that starts a process on one node, by its ID, or nowhere."""
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     return NodeAffinitySchedulingStrategy(node, soft=False)

@@ -1,7 +1,7 @@
 """The cores of a Ray cluster as `Processors`: they compile and emulate the configs of `analyze` and of the database.
 
-Every piece of work is a task of Ray's, which places it on a free core, and on another one where its node dies. What was
-compiled and emulated is kept in the cache of this machine, so the same code is done once in the cluster. A node whose
+Every piece of work is a task of Ray's, which places it on a free core, and on another one where its node dies. Results
+are kept in the cache of this machine, so the same code is done once in the cluster. A node whose
 kernrec or compiler differs is left out: its first answer says so, and then an actor holds all its cores. Tasks are
 functions of kernrec with plain values, sent by Ray's own channel between nodes that are yours.
 """
@@ -49,7 +49,7 @@ class _Differs:
 
 
 def _here() -> dict[str, str]:
-    """What has to be the same on all nodes."""
+    """Versions that have to be the same on all nodes."""
     return {"kernrec": sources_hash(), "compiler": compiler()}
 
 

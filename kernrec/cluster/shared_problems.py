@@ -1,4 +1,4 @@
-"""What `kernrec collect --cluster` measures next: the problems of a kind of GPU, which its cards share.
+"""The order of measurements of `kernrec collect --cluster`: the cards of a kind of GPU share its problems.
 
 A problem is begun by one card, its home, slice of time after slice. Where the kind has more cards than problems, the
 others help to screen: each gets configs of its own, and a number of them to measure; its guide learns from what all
@@ -28,13 +28,12 @@ _WORTH_HELPING = 10
 class _Problem:
     planned: PlannedProblem
     most: int
-    """Configs to screen."""
     result: ProblemResult
     places: dict[tuple[str, str, str], int]
     """The positions of its tasks, by their keys."""
     rows: list[Measurement] = field(default_factory=list)
     measured: set[int] = field(default_factory=set)
-    """Positions."""
+    """The positions of the configs with a measurement."""
     under_way: dict[int, tuple[set[int], int]] = field(default_factory=dict)
     """By visit: the configs that are its own, and how many of them it may measure."""
     home: str | None = None

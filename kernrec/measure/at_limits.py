@@ -10,11 +10,11 @@ from kernrec.recommender.estimate.operating_point import OperatingPoint
 
 
 class MeasuredResult(Protocol):
-    """What a measuring call returns, as far as its end is concerned."""
+    """The end of a measuring call."""
 
     @property
     def error(self) -> str | None:
-        """What ended it early, in one line."""
+        """The reason for an early end, in one line."""
 
     @property
     def stopped(self) -> bool:
@@ -26,13 +26,13 @@ Result = TypeVar("Result", bound=MeasuredResult)
 
 @dataclass(frozen=True)
 class ResultsAtLimits(Generic[Result]):
-    """What was measured at each operating point."""
+    """The result at each operating point."""
 
     results: tuple[tuple[OperatingPoint, Result], ...]
 
     @property
     def error(self) -> str | None:
-        """What ended the last one early."""
+        """The reason for the early end of the last one."""
         return self.results[-1][1].error
 
     @property

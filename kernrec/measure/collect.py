@@ -52,7 +52,7 @@ Stopping = Callable[[], bool]
 
 @dataclass(frozen=True)
 class CollectRequest:
-    """What to collect."""
+    """A request to collect measurements."""
 
     problems: Sequence[tuple[str, Problem]] | None
     """(name, problem) pairs; None: all problems of a recording."""
@@ -61,7 +61,7 @@ class CollectRequest:
     gpu: str = "auto"
     """`auto`, `all` (each card, or each recorded GPU), an index, a UUID or, for a recording, the name of a GPU."""
     recording: Path | None = None
-    """Database to replay."""
+    """The database that a replay answers from."""
     effort: MeasuringEffort = EFFORTS["normal"]
     budget: CampaignBudget = field(default_factory=CampaignBudget)
     resume: bool = True
@@ -85,7 +85,7 @@ class CollectResult:
     stopped: bool
     """Whether it was told to stop."""
     error: str | None
-    """What ended it early, in one line."""
+    """The reason for an early end, in one line."""
 
 
 @dataclass(frozen=True)
@@ -141,12 +141,12 @@ def collect(
     """Measure what is requested.
 
     Args:
-        request: what to collect.
+        request: problems, device, effort and database.
         report: called with each measurement and note.
         stopping: called often; once it returns true, collecting ends.
 
     Returns:
-        What was measured; an error after measuring has begun is part of it.
+        The results; an error after measuring has begun is part of them.
 
     Raises:
         UsageError: before anything is measured: no such device or kernel, or another collector is running.
@@ -314,7 +314,7 @@ def planned_on(gpu: str, request: CollectRequest) -> list[PlannedProblem]:
 
 
 def _planning_context(request: CollectRequest) -> "Context":
-    """What plans for cards follow from: shipped profiles, the models beside the database, a user's kernel in it."""
+    """The sources of plans for cards: shipped profiles, the models beside the database, a user's kernel in it."""
     from kernrec.recommender.context import Context
     from kernrec.recommender.estimate.model_store import ModelStore
 
@@ -358,7 +358,7 @@ def _card_work(request: CollectRequest, scratch: Path) -> list[DeviceWork]:
 
 
 def _inputs(kernel: Kernel | None) -> InputInfo:
-    """What inputs hold, as rows state it."""
+    """The content of inputs, as rows state it."""
     if kernel is None or not kernel.declares_problem:
         return STANDARD_INPUTS
     samples = ", ".join(f"{name} {sample}" for name, sample in kernel.initial_values.items())

@@ -26,7 +26,7 @@ class CardDiagnosis:
     """One card of this machine."""
 
     index: int
-    """As `nvidia-smi` counts."""
+    """The number that `nvidia-smi` shows."""
     name: str
     """Name given by the driver."""
     gpu: str | None
@@ -44,7 +44,7 @@ class CardDiagnosis:
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """What this machine can measure."""
+    """The measurements that this machine can make."""
 
     compiler: str | None
     """Its name and version; None if there is none."""
@@ -86,15 +86,15 @@ def diagnose(database: Path) -> Diagnosis:
 def _diagnose_card(card: Card, sms: tuple[int, ...], compiles: bool) -> CardDiagnosis:
     problems = [f"used by {card.others} other processes: expect noise"] if card.others else []
     try:
-        known = find_gpu(card.name)
+        gpu = find_gpu(card.name)
     except UsageError as error:
         return CardDiagnosis(card.index, card.name, None, False, False, (*problems, str(error)))
-    if compiles and known.sm not in sms:
-        problems.append(f"the compiler does not support sm_{known.sm}")
-        return CardDiagnosis(card.index, card.name, known.name, False, False, tuple(problems))
+    if compiles and gpu.sm not in sms:
+        problems.append(f"the compiler does not support sm_{gpu.sm}")
+        return CardDiagnosis(card.index, card.name, gpu.name, False, False, tuple(problems))
     if not compiles:  # the kernels of the probe need a compiler too
         return CardDiagnosis(
-            card.index, card.name, known.name, False, False, (*problems, "not probed without a compiler")
+            card.index, card.name, gpu.name, False, False, (*problems, "not probed without a compiler")
         )
     with TemporaryDirectory(prefix="kernrec-") as scratch:
         client = WorkerClient({"device": "cuda", "uuid": card.uuid, "scratch": scratch})
@@ -104,13 +104,13 @@ def _diagnose_card(card: Card, sms: tuple[int, ...], compiles: bool) -> CardDiag
             probe = Probe(**client.request(_PROBE_LIMIT_S, "probe"))
             save_probe(info, probe)
         except (MeasurementFailure, KernrecError) as error:
-            return CardDiagnosis(card.index, card.name, known.name, False, False, (*problems, str(error)))
+            return CardDiagnosis(card.index, card.name, gpu.name, False, False, (*problems, str(error)))
         finally:
             client.stop()
     reason = info.energy or probe.why_no_energy()
     if reason is not None:
         problems.append(f"latency only: {reason}")
-    return CardDiagnosis(card.index, card.name, known.name, True, reason is None, tuple(problems), info, probe)
+    return CardDiagnosis(card.index, card.name, gpu.name, True, reason is None, tuple(problems), info, probe)
 
 
 def _database(path: Path) -> str:

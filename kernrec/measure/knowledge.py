@@ -1,4 +1,4 @@
-"""What is believed of all problems while they are refined: predictions, rows of the database, new measurements."""
+"""The beliefs about all problems while they are refined: predictions, rows of the database, new measurements."""
 
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -66,8 +66,8 @@ class Knowledge:
         evidence = self._evidence(problem)
         contenders = self._subject.contenders[problem]
         rows = [row for row in evidence.measured if applies(row, self._gpu, self._point)]
-        known = {row.contender for row in self.posterior.measured(problem)}
-        new = [row for row in measured_of(contenders, rows, self._objective) if row.contender not in known]
+        measured = {row.contender for row in self.posterior.measured(problem)}
+        new = [row for row in measured_of(contenders, rows, self._objective) if row.contender not in measured]
         for row in new:
             take(problem, row)
         for failed in evidence.failed:
@@ -100,8 +100,8 @@ class Knowledge:
             if not self._database.exists():
                 return Evidence()
             self._stack = Stack([self._database])
-        it, hashes = self._subject.wanted[problem].problem, self._subject.hashes[problem]
-        evidence = self._stack.evidence(self._gpu.name, it.op, list(hashes), it.key)
+        wanted, hashes = self._subject.wanted[problem].problem, self._subject.hashes[problem]
+        evidence = self._stack.evidence(self._gpu.name, wanted.op, list(hashes), wanted.key)
         # Rows of another version of a kernel are of another kernel.
         return Evidence(
             tuple(row for row in evidence.measured if row.kernel_hash == hashes.get(row.kernel)),
@@ -109,7 +109,7 @@ class Knowledge:
         )
 
     def measured(self, problem: int, measurement: Measurement) -> Measured | None:
-        """What a new measurement says; None if it failed or lacks the objective's cost. A failed one is excluded."""
+        """The cost in a new measurement; None if it failed or lacks the objective's cost. A failed one is excluded."""
         identity = measurement.identity
         place = self._subject.contenders[problem].place(key_of(identity.kernel, identity.config))
         if place is None:

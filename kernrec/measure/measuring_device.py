@@ -23,7 +23,7 @@ from kernrec.store.measurement import InputInfo, Measurement
 from kernrec.version import __version__
 
 STANDARD_INPUTS = InputInfo("numpy default_rng", 0, "normal; weights of a sum over the root of its terms")
-"""What the inputs of the library's kernels hold on a card."""
+"""The inputs of the library's kernels on a card."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class MeasuringDevice:
     uuid_hash: str | None
     """Of a card; None for a recording."""
     inputs: InputInfo
-    """What the inputs of kernels hold."""
+    """The inputs of kernels, as rows state them."""
 
     @property
     def replayed(self) -> bool:
@@ -65,7 +65,7 @@ class MeasuringDevice:
         return None if self.replayed else CompileQueue(self.sm, processes)
 
     def earlier(self, database: Path, problem: Problem) -> list[Measurement]:
-        """What a database has of a problem on this device."""
+        """The measurements that a database has of a problem on this device."""
         return earlier_measurements(database, problem, self.gpu, self.uuid_hash)
 
 

@@ -60,12 +60,12 @@ def select_counted(
     chosen = find_workload_file(workload) if workload else None
     ops = chosen.ops if chosen and op in (None, "all") else [op] if op not in (None, "all") else all_ops()
     counts: dict[Problem, tuple[str, float]] = {}
-    for definition in (known if isinstance(known, Op) else find_op(str(known)) for known in ops):
+    for definition in (each if isinstance(each, Op) else find_op(str(each)) for each in ops):
         if kernels_for(definition.name, dtype, layout):
             for layer in (chosen or default_workload(definition)).layers_of(definition, dtype, layout):
                 name, before = counts.get(layer.problem, (layer.name, 0.0))
                 counts[layer.problem] = name, before + layer.count
     if not counts:
-        where = f"workload {chosen.name}" if chosen else "the standard workloads"
-        raise UsageError(f"no layer of {where} is {'of op ' + str(op) if op else 'one that a kernel here computes'}")
+        source = f"workload {chosen.name}" if chosen else "the standard workloads"
+        raise UsageError(f"no layer of {source} is {'of op ' + str(op) if op else 'one that a kernel here computes'}")
     return [(name, problem, count) for problem, (name, count) in counts.items()]

@@ -16,11 +16,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from kernrec.errors import KernrecError
-from kernrec.measure.campaign.budget import check_budget
 from kernrec.measure.campaign.claims import Claims
 from kernrec.measure.campaign.ingest import check_takes_rows, ingest
 from kernrec.measure.campaign.journal import abandoned_journals, shared_journal
-from kernrec.measure.campaign.results import Progress
+from kernrec.measure.campaign.results import Progress, check_budget
 from kernrec.measure.collect import DeviceWork, Report, Stopping, measure_here
 from kernrec.measure.knowledge import Knowledge
 from kernrec.measure.refine_planner import RefinePlanner, RefineResult
@@ -38,7 +37,7 @@ class ProposedVisit:
     regret: float
     """Expected regret of the present choice."""
     configs: tuple[str, ...]
-    """What would be measured, in order."""
+    """Configs that would be measured, in order."""
     gain: float
     """By how much the weighted mean regret is expected to fall."""
     seconds: float
@@ -47,7 +46,7 @@ class ProposedVisit:
 
 @dataclass(frozen=True)
 class Outlook:
-    """What refining would do."""
+    """The first visits of `refine`."""
 
     regret: float
     """Weighted mean expected regret of the present choices."""
@@ -56,7 +55,7 @@ class Outlook:
 
 
 def outlook(request: RefineRequest) -> Outlook:
-    """What `refine` would measure first, and why; nothing is measured. Raises as `refine`."""
+    """The problems that `refine` would measure first, and why; nothing is measured. Raises as `refine`."""
     with TemporaryDirectory(prefix="kernrec-") as scratch:
         _, subject = open_subject(request, Path(scratch))
         knowledge = Knowledge(subject, request)
@@ -82,12 +81,12 @@ def refine(
     """Measure what lowers the expected regret most.
 
     Args:
-        request: what to refine.
+        request: problems, device, objective and database.
         report: called with each measurement and note.
         stopping: called often; once it returns true, refining ends.
 
     Returns:
-        What was measured; an error after measuring has begun is part of it.
+        The result; an error after measuring has begun is part of it.
 
     Raises:
         UsageError: before anything is measured: no such device, a problem that nothing can run, a budget shorter than

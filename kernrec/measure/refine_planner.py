@@ -33,10 +33,10 @@ _WAIT_S = 0.2
 
 @dataclass(frozen=True)
 class RefineResult:
-    """What was measured, and what is known now."""
+    """The measurements made, and the regret that is left."""
 
     measured: int
-    """Configs measured."""
+    """Number of configs."""
     problems: int
     """Problems they are of."""
     stored: int
@@ -51,7 +51,7 @@ class RefineResult:
     deciding_s: float
     """Time spent on decisions."""
     error: str | None = None
-    """What ended it early, in one line."""
+    """The reason for an early end, in one line."""
     stopped: bool = False
     """Whether it was told to stop."""
 
@@ -89,8 +89,7 @@ class RefinePlanner:
         self._visits = 0
         self._ended = "the budget is spent"
         self._deciding_s = 0.0
-        self.rows = 0
-        """New measurements."""
+        self.rows = 0  # new measurements
 
     @property
     def needs_energy(self) -> bool:
@@ -169,11 +168,11 @@ class RefinePlanner:
         return measured.isdisjoint(visit.contenders)
 
     def result(self, stored: int, error: str | None, stopped: bool) -> RefineResult:
-        """What was measured, and what is known now.
+        """The result so far.
 
         Args:
             stored: rows that are new in the database.
-            error: what ended it early.
+            error: the reason for an early end.
             stopped: whether it was told to stop.
         """
         posterior = self.knowledge.posterior

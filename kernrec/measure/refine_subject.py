@@ -1,4 +1,4 @@
-"""What `refine` works on: a kind of GPU, and for each problem its contenders with the tasks that measure them.
+"""The subject of `refine`: a kind of GPU, and for each problem its contenders with the tasks that measure them.
 
 On a card the contenders are what the recommender finds best among the library's configs. On a recording they are the
 recorded configs, by the recommender's prediction where they are the library's, and a sample of them where nothing is
@@ -6,6 +6,7 @@ predicted.
 """
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -47,7 +48,7 @@ class WantedProblem:
 
 @dataclass(frozen=True)
 class RefineRequest:
-    """What to refine."""
+    """A request to refine."""
 
     problems: Sequence[WantedProblem]
     database: Path
@@ -94,8 +95,8 @@ class RefineSubject:
     def task(self, problem: int, contender: int) -> Task:
         """The task of measuring a contender."""
         kernel, config = self.contenders[problem].keys[contender]
-        known = None if self.replayed else find_kernel(kernel)
-        return Task(kernel, self.hashes[problem][kernel], dict(config), self.wanted[problem].problem, known)
+        source = None if self.replayed else find_kernel(kernel)
+        return Task(kernel, self.hashes[problem][kernel], dict(config), self.wanted[problem].problem, source)
 
 
 def open_subject(request: RefineRequest, scratch: Path) -> tuple[MeasuringDevice, RefineSubject]:
@@ -142,18 +143,17 @@ def subject_on(name: str | None, request: RefineRequest) -> RefineSubject:
     gpu = find_gpu(str(name))
     context = _context(request.database)
     wanted = tuple(request.problems)
-    sets, measured = [], []
-    for it in wanted:
-        known = _measured(it.problem, gpu, context)
-        measured.append(known)
-        sets.append(_candidates(it.problem, gpu, context, request.point, whole_space=bool(known)))
+    sets = []
+    for each in wanted:
+        whole_space = bool(_measured(each.problem, gpu, context))
+        sets.append(_candidates(each.problem, gpu, context, request.point, whole_space))
     return RefineSubject(
         gpu.name,
         False,
         wanted,
         tuple(
-            contenders_of(candidates, request.objective, it.count, with_inputs=True)
-            for it, candidates in zip(wanted, sets, strict=True)
+            contenders_of(candidates, request.objective, each.count, with_inputs=True)
+            for each, candidates in zip(wanted, sets, strict=True)
         ),
         tuple(
             {kernel.table.kernel.name: kernel.table.kernel.hash for kernel in candidates.kernels} for candidates in sets
@@ -193,40 +193,36 @@ def _candidates(
 
 def _recorded(card: str | None, request: RefineRequest) -> RefineSubject:
     assert request.recording is not None
-    requested = {it.problem.key for it in request.problems} or None
-    recordings = {it.problem.key: it for it in load_requested(request.recording, card, requested)}
+    requested = {wanted.problem.key for wanted in request.problems} or None
+    recordings = {each.problem.key: each for each in load_requested(request.recording, card, requested)}
     gpu = find_gpu(next(iter(recordings.values())).gpu)
-    wanted = tuple(request.problems) or tuple(WantedProblem(key, it.problem) for key, it in recordings.items())
-    known = tuple(it for it in wanted if it.problem.key in recordings)
+    named = tuple(request.problems) or tuple(WantedProblem(key, each.problem) for key, each in recordings.items())
+    recorded = tuple(wanted for wanted in named if wanted.problem.key in recordings)
     context = _context(request.database)
     draw = np.random.default_rng(request.seed)
     contenders, hashes = [], []
-    for it in known:
-        recording = recordings[it.problem.key]
-        keys = [key_of(kernel, outcome.config) for (kernel, _), outcome in recording.outcomes.items()]
-        contenders.append(_recorded_contenders(request, it, recording, keys, (gpu, context, draw)))
+    for wanted in recorded:
+        recording = recordings[wanted.problem.key]
+        contenders.append(_recorded_contenders(request, wanted, recording, gpu, context, draw))
         hashes.append(dict(recording.kernel_hashes))
-    return RefineSubject(gpu.name, True, known, tuple(contenders), tuple(hashes))
+    return RefineSubject(gpu.name, True, recorded, tuple(contenders), tuple(hashes))
 
 
 def _recorded_contenders(
     request: RefineRequest,
     wanted: WantedProblem,
     recording: Recording,
-    keys: Sequence[Key],
-    where: tuple[GPU, Context, np.random.Generator],
+    gpu: GPU,
+    context: Context,
+    draw: np.random.Generator,
 ) -> ProblemContenders:
     """The recorded configs: those that are predicted, else a sample."""
-    gpu, context, draw = where
-    predictable = all(
-        name in kernel_names() and find_kernel(name).hash == known for name, known in recording.kernel_hashes.items()
-    )
-    if predictable:
-        try:
+    keys = [key_of(kernel, outcome.config) for (kernel, _), outcome in recording.outcomes.items()]
+    if all(
+        name in kernel_names() and find_kernel(name).hash == there for name, there in recording.kernel_hashes.items()
+    ):
+        with suppress(KernrecError):
             candidates = _candidates(wanted.problem, gpu, context, request.point, whole_space=True)
-        except KernrecError:
-            predictable = False
-        else:
             return contenders_of(candidates, request.objective, wanted.count, frozenset(keys), with_inputs=True)
     chosen = [keys[i] for i in np.sort(draw.permutation(len(keys))[:MOST_UNPREDICTED]).tolist()]
     return unpredicted(wanted.problem, chosen, _UNPREDICTED_DEVIATION, wanted.count)

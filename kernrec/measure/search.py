@@ -12,10 +12,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from kernrec.errors import KernrecError, UsageError
-from kernrec.measure.campaign.budget import check_budget
 from kernrec.measure.campaign.campaign import Campaign
 from kernrec.measure.campaign.ingest import ingest
-from kernrec.measure.campaign.results import MeasuringEffort
+from kernrec.measure.campaign.results import MeasuringEffort, check_budget
 from kernrec.measure.collect import CollectRequest, Report, Stopping, devices_of, measure_here, open_journal
 from kernrec.measure.search_rounds import SearchResult, SearchRounds, Strategy
 from kernrec.recommender.request import Objective
@@ -51,7 +50,7 @@ def search(
 
         def begin(campaign: Campaign) -> SearchRounds:
             earlier = work.device.earlier(request.database, rounds.planned.problem)
-            rounds.begin(filter(campaign.at_present_settings, earlier))
+            rounds.begin(filter(campaign.session.is_present, earlier))
             return rounds
 
         measured = measure_here([work], request, journal, report, stopping, begin)

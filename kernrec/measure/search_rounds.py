@@ -58,10 +58,10 @@ class SearchedConfig:
 
 @dataclass(frozen=True)
 class SearchResult:
-    """What a search has measured, earlier measurements included."""
+    """The state of a search, earlier measurements included."""
 
     problem: str
-    """Its key."""
+    """The problem's key."""
     space: int
     """Configs that can run."""
     latencies: int
@@ -75,7 +75,7 @@ class SearchResult:
     stored: int
     """Rows that are new in the database."""
     error: str | None = None
-    """What ended it early, in one line."""
+    """The reason for an early end, in one line."""
     stopped: bool = False
     """Whether it was told to stop."""
 
@@ -111,8 +111,7 @@ class SearchRounds:
         self._pending: dict[int, int | None] = {}  # by visit under way, the round whose latencies it measures
         self._round_over = True  # one is, and the strategy was not asked for its energies
         self._energy_card: str | None = None
-        self.rows = 0
-        """New measurements."""
+        self.rows = 0  # new measurements
 
     @property
     def needs_energy(self) -> bool:
@@ -189,11 +188,11 @@ class SearchRounds:
             self._steps.tell_energy(place, measurement.energy_j)
 
     def result(self, stored: int, error: str | None, stopped: bool) -> SearchResult:
-        """What is known now.
+        """The result so far.
 
         Args:
             stored: rows that are new in the database.
-            error: what ended the search early.
+            error: the reason for an early end.
             stopped: whether it was told to stop.
         """
         steps = self._steps

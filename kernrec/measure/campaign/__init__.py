@@ -1,1 +1,1 @@
-"""What is measured and in which order: plan, schedule, journal, database."""
+"""Campaigns: plan, schedule, journal, database."""

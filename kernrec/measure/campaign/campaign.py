@@ -16,10 +16,9 @@ from datetime import UTC, datetime
 
 import numpy as np
 
-from kernrec.errors import UsageError
-from kernrec.kernel import bind_launches, config_text
+from kernrec.kernel import config_text
 from kernrec.measure.campaign.blocks import BlockControl
-from kernrec.measure.campaign.compile_queue import VARIANTS_AHEAD, CompiledVariant, CompileQueue
+from kernrec.measure.campaign.compile_queue import VARIANTS_AHEAD, CompiledVariant, CompileQueue, launchable_code
 from kernrec.measure.campaign.device_session import DeviceSession
 from kernrec.measure.campaign.journal import Journal
 from kernrec.measure.campaign.plan import PlannedProblem, Task
@@ -48,10 +47,6 @@ from kernrec.store.measurement import (
     Tier,
 )
 
-LEAST_LIMIT_S = 5.0
-"""Least time limit of a config."""
-LIMIT_BESTS = 20.0
-"""Time limit of a config, in times of the best one so far."""
 _SCREEN_SHARE, _COARSE_SHARE = 0.6, 0.85
 """Shares of a problem's time after which screening and coarse energy end."""
 _LOOKAHEAD = 128
@@ -76,7 +71,7 @@ class CampaignSettings:
 
 @dataclass(frozen=True)
 class CampaignHooks:
-    """What a campaign asks of its caller, and reports to it."""
+    """The caller's part in a campaign: it answers questions, and hears of measurements."""
 
     earlier: Callable[[Problem], Iterable[Measurement]] = lambda problem: ()
     """Gives the measurements of earlier campaigns on a problem, which are not made again."""
@@ -245,18 +240,12 @@ class Campaign:
         self.results.append(result := ProblemResult(planned.name, key, configs))
         history = ProblemHistory()
         for measurement in self._hooks.earlier(planned.problem):
-            if self.at_present_settings(measurement):
+            if self.session.is_present(measurement):
                 history.add(measurement)
                 result.add_earlier(measurement)
         # Drawn anew for each problem, so that a campaign that resumes chooses as the interrupted one did.
         draw = np.random.default_rng([self._settings.seed, zlib.crc32(key.encode())])
         return _ProblemRun(planned, Schedule(planned, history, draw), history, result)
-
-    def at_present_settings(self, measurement: Measurement) -> bool:
-        """Whether a measurement was made at the card's present limits and clocks; others are of another setting."""
-        now, then = self.session.opened_info.measured_device(), measurement.device
-        limits = ("power_limit_w", "locked_sm_clock_hz", "locked_memory_clock_hz")
-        return all(getattr(then, name) == getattr(now, name) for name in limits) and bool(then.mig) == bool(now.mig)
 
     def _screen(self, until_s: float, most: int | None) -> list[ScheduledMeasurement]:
         """Measure what the schedule lists next, step by step, until all or `most` configs are screened."""
@@ -328,8 +317,8 @@ class Campaign:
         code = CodeInfo() if variant is None else variant.code
         try:
             if variant is not None:
-                code = self._launchable_code(task, variant)
-            report = self.session.measure(task, item.tier, self._best_s(), self._limit_s(item.tier))
+                code = launchable_code(task, variant, self.session.opened_info.sm)
+            report = self.session.measure(task, item.tier, self._best_s())
             outcome, error = Outcome.OK, None
         except MeasurementFailure as failure:
             report, outcome, error = failure.report, failure.outcome, str(failure)
@@ -369,32 +358,6 @@ class Campaign:
             reference_energy=drift.energy,
             replayed=settings.replayed or None,
         )
-
-    def _launchable_code(self, task: Task, variant: CompiledVariant) -> CodeInfo:
-        """A task's code with its shared memory.
-
-        Raises `MeasurementFailure` if it did not compile or cannot be launched.
-        """
-        if variant.error is not None:
-            raise MeasurementFailure(Outcome.COMPILE, variant.error)
-        if task.kernel is None:
-            return variant.code
-        try:
-            launches = bind_launches(task.kernel, task.config, task.problem, self.session.opened_info.sm)
-        except UsageError as error:
-            raise MeasurementFailure(Outcome.CONSTRAINT, str(error)) from None
-        dynamic_bytes = max((launch.shared_bytes for launch in launches), default=0)
-        return replace(variant.code, smem_bytes=variant.smem_bytes + dynamic_bytes)
-
-    def _limit_s(self, tier: Tier) -> float:
-        """How long a config may take before its process is killed; energy windows are added to it."""
-        limit_s = max(LEAST_LIMIT_S, LIMIT_BESTS * (self._best_s() or 0.0))
-        traits = self.session.traits
-        if tier == Tier.SCREEN or not traits.measures_energy:
-            return limit_s
-        window_s = measure_config.window_s(self.session.opened_info.generation, tier, traits)
-        repeated_s = measure_config.SETTLE_S + window_s + measure_config.LATENCY_CAP_S
-        return limit_s + (1 + measure_config.REPEATS) * repeated_s
 
     @property
     def _present_run(self) -> _ProblemRun:

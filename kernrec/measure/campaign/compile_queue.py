@@ -7,13 +7,16 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import sha256
 
 from kernrec.compile import Compiled, CompileError, CompileJob, compile_many
 from kernrec.compile.nvrtc import OPTIONS
+from kernrec.errors import UsageError
+from kernrec.kernel import bind_launches
 from kernrec.measure.campaign.plan import Task
-from kernrec.store.measurement import CodeInfo
+from kernrec.measure.device.interface import MeasurementFailure
+from kernrec.store.measurement import CodeInfo, Outcome
 
 VARIANTS_AHEAD = 64
 """Variants compiled but not yet used, at most; more would be wasted when the budget ends."""
@@ -111,6 +114,23 @@ class CompileQueue:
             with self._changed:
                 self._error = error
                 self._changed.notify_all()
+
+
+def launchable_code(task: Task, variant: CompiledVariant, sm: int) -> CodeInfo:
+    """The properties of a task's code, with all its shared memory.
+
+    Raises `MeasurementFailure` if it did not compile or cannot be launched.
+    """
+    if variant.error is not None:
+        raise MeasurementFailure(Outcome.COMPILE, variant.error)
+    if task.kernel is None:
+        return variant.code
+    try:
+        launches = bind_launches(task.kernel, task.config, task.problem, sm)
+    except UsageError as error:
+        raise MeasurementFailure(Outcome.CONSTRAINT, str(error)) from None
+    dynamic_bytes = max((launch.shared_bytes for launch in launches), default=0)
+    return replace(variant.code, smem_bytes=variant.smem_bytes + dynamic_bytes)
 
 
 def _compiled_variant(job: CompileJob, result: Compiled | CompileError) -> CompiledVariant:

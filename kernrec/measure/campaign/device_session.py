@@ -8,14 +8,19 @@ from typing import Any
 from kernrec.errors import KernrecError
 from kernrec.measure.campaign.plan import PlannedProblem, Task
 from kernrec.measure.device.interface import CardSettings, DeviceInfo, MeasurementFailure
+from kernrec.measure.protocol import measure_config
 from kernrec.measure.protocol.drift import References
 from kernrec.measure.protocol.measure_config import SensorTraits
 from kernrec.measure.protocol.probe import Probe
 from kernrec.measure.protocol.probe_cache import load_probe, save_probe
 from kernrec.measure.worker.worker_client import WorkerClient
 from kernrec.store.device_report import DeviceReport
-from kernrec.store.measurement import Tier
+from kernrec.store.measurement import Measurement, Tier
 
+LEAST_LIMIT_S = 5.0
+"""Least time limit of a config."""
+LIMIT_BESTS = 20.0
+"""Time limit of a config, in times of the best one so far."""
 IDLE_EVERY_S = 600.0
 """How often idle power is measured."""
 PREPARE_LIMIT_S = 900.0
@@ -44,7 +49,7 @@ class DeviceSession:
 
     @property
     def opened_info(self) -> DeviceInfo:
-        """What is known of the device, once it is open."""
+        """The device as its process describes it, once it is open."""
         assert self.info is not None
         return self.info
 
@@ -123,10 +128,28 @@ class DeviceSession:
             self.idle_w = self.request(_CONTROL_LIMIT_S, "idle")
             self._idle_measured_s = self.clock()
 
-    def measure(self, task: Task, tier: Tier, best_s: float | None, limit_s: float) -> DeviceReport:
-        """Measure a config. Raises `MeasurementFailure` for one that fails, and for one that takes the worker down."""
+    def is_present(self, measurement: Measurement) -> bool:
+        """Whether a measurement was made at the card's present limits and clocks; others are of another setting."""
+        now, then = self.opened_info.measured_device(), measurement.device
+        limits = ("power_limit_w", "locked_sm_clock_hz", "locked_memory_clock_hz")
+        return all(getattr(then, name) == getattr(now, name) for name in limits) and bool(then.mig) == bool(now.mig)
+
+    def measure(self, task: Task, tier: Tier, best_s: float | None) -> DeviceReport:
+        """Measure a config; best_s: latency of the best one so far.
+
+        Raises `MeasurementFailure` for a config that fails, and for one that takes the worker down.
+        """
         answer = self.client.request(
-            limit_s, "measure", kernel=task.kernel_name, config=task.config, problem=task.problem.key, tier=tier,
-            best_s=best_s,
+            self._limit_s(tier, best_s), "measure", kernel=task.kernel_name, config=task.config,
+            problem=task.problem.key, tier=tier, best_s=best_s,
         )  # fmt: skip
         return DeviceReport.from_json(answer)
+
+    def _limit_s(self, tier: Tier, best_s: float | None) -> float:
+        """How long a config may take before its process is killed; energy windows are added to it."""
+        limit_s = max(LEAST_LIMIT_S, LIMIT_BESTS * (best_s or 0.0))
+        if tier == Tier.SCREEN or not self.traits.measures_energy:
+            return limit_s
+        window_s = measure_config.window_s(self.opened_info.generation, tier, self.traits)
+        repeated_s = measure_config.SETTLE_S + window_s + measure_config.LATENCY_CAP_S
+        return limit_s + (1 + measure_config.REPEATS) * repeated_s

@@ -85,12 +85,12 @@ class EarlyIngest:
         assert self._output is not None
         with self._output as output:
             output.seek(0)
-            count, kept = output.readline(), output.read()
+            count, needed = output.readline(), output.read()
         if self._process.returncode == 0:
             with suppress(OSError):  # the journal keeps them, and they are added again
-                self._journal.replace_first(self._size, kept)
+                self._journal.replace_first(self._size, needed)
                 self.stored += int(count)
-                self._size = len(kept)
+                self._size = len(needed)
         self._process = self._output = None
         now_s = time.monotonic()
         self._next_s = now_s + max(EVERY_S, _REST * (now_s - self._begun_s))
@@ -100,10 +100,10 @@ def main() -> int:
     """Add the rows of a journal; returns the exit status."""
     journal, size, database = sys.argv[1:]
     try:
-        stored, kept = ingest_ended(Path(journal), int(size), Path(database))
+        stored, needed = ingest_ended(Path(journal), int(size), Path(database))
     except (KernrecError, OSError):  # in use, for example; it is tried again
         return 1
-    sys.stdout.buffer.write(f"{stored}\n".encode() + kept)
+    sys.stdout.buffer.write(f"{stored}\n".encode() + needed)
     return 0
 
 

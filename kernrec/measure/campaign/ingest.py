@@ -130,7 +130,7 @@ def _store(records: Iterable[Mapping[str, Any]], database: Path, damaged: list[M
 
 @dataclass(frozen=True)
 class Waiting:
-    """What is in a journal and not in its database yet."""
+    """The content of a journal that is not in its database yet."""
 
     measurements: int
     """That a database can hold."""
@@ -141,7 +141,7 @@ class Waiting:
 
 
 def waiting_measurements(path: Path) -> Waiting:
-    """What waits in the journal at `path`, which is not changed; `OSError` where it cannot be read."""
+    """The measurements in the journal at `path`, which is not changed. Raises `OSError` where it cannot be read."""
     records, holder = left_behind(path)
     damaged: list[Mapping[str, Any]] = []
     readable = [measurement for _, measurement in _readable(records, damaged)]
@@ -196,7 +196,7 @@ def known_moments(database: Path, sessions: Collection[str]) -> set[Moment]:
 
 
 def moment_of(row: Mapping[str, Any]) -> Moment:
-    """What names a measurement, whatever became of its block."""
+    """The identity of a measurement, whether or not its block ended."""
     return row["session"], row["block"], row["position"]
 
 

@@ -102,21 +102,21 @@ class Journal:
         """Bytes of whole records. These bytes stay as they are until `drain` or `replace_first`."""
         return self._end
 
-    def replace_first(self, size: int, kept: bytes) -> None:
+    def replace_first(self, size: int, needed: bytes) -> None:
         """Leave out those of the records in the first `size` bytes that are no longer needed.
 
-        What was appended since stays. The file is replaced as a whole, so that a crash leaves the one or the other.
+        Records appended since stay. The file is replaced as a whole, so that a crash leaves the one or the other.
 
         Args:
             size: a former `size`, after which neither this nor `drain` was called.
-            kept: the lines of those that are still needed.
+            needed: the lines of those that are.
 
         Raises:
             OSError: the new file cannot be written, or, on Windows, put in place of one that is open; nothing changed.
         """
         with self._lock:
             os.lseek(self._file, size, os.SEEK_SET)
-            content = kept + b"".join(iter(lambda: os.read(self._file, 1 << 20), b""))[: self._end - size]
+            content = needed + b"".join(iter(lambda: os.read(self._file, 1 << 20), b""))[: self._end - size]
             file = os.open(self._unfinished, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o644)
             try:
                 written = 0

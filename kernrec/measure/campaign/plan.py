@@ -1,4 +1,4 @@
-"""What a campaign is to measure: for each problem the configs of every kernel that computes it, most promising first.
+"""The plan of a campaign: for each problem the configs of every kernel that computes it, most promising first.
 
 The order is the analytic prior's, or a trained model's, and while it is worked through a search corrects it by what was
 measured (`kernrec.model.search.expected_improvement`), so that a budget that ends early was spent where the best
@@ -46,7 +46,7 @@ class Task:
 
     @property
     def key(self) -> tuple[str, str, str]:
-        """What tells its measurements from those of other tasks of the problem."""
+        """Tells its measurements from those of other tasks of the problem."""
         return self.kernel_name, self.kernel_hash, canonical_json(self.config)
 
     @property
@@ -105,7 +105,7 @@ class PlannedProblem:
 
     @property
     def preparation(self) -> dict[str, Any]:
-        """What the measuring process needs to know to make its inputs and what is expected of it."""
+        """The arguments with which the measuring process makes inputs and expected results."""
         return {"problem": self.problem.key, "baseline": self.baseline}
 
 

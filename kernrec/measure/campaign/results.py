@@ -3,6 +3,8 @@
 from dataclasses import dataclass, field
 from statistics import median
 
+from kernrec.errors import UsageError
+from kernrec.measure.protocol import measure_config
 from kernrec.measure.protocol.measure_config import FINALS
 from kernrec.store import canonical_json
 from kernrec.store.measurement import Measurement, Outcome, Tier
@@ -29,12 +31,23 @@ EFFORTS = {
 
 @dataclass(frozen=True)
 class CampaignBudget:
-    """When a campaign ends although not everything is measured; None: never."""
+    """The time and number of screened configs at which a campaign ends; None: without limit."""
 
     seconds: float | None = None
     """Of the device's clock."""
     configs: int | None = None
-    """Configs screened."""
+
+
+def check_budget(budget: CampaignBudget, with_energy: bool) -> None:
+    """Raises `UsageError` for a time that is shorter than one measurement, of latency or of energy, too."""
+    least_s = measure_config.LATENCY_CAP_S
+    if with_energy:
+        least_s += measure_config.SETTLE_S + min(coarse for coarse, _ in measure_config.WINDOWS_S.values())
+    if budget.seconds is not None and budget.seconds < least_s:
+        raise UsageError(
+            f"a budget of {budget.seconds:.3g} s is shorter than one measurement, which takes up to {least_s:.3g} s;"
+            " give more, or a number such as 20configs"
+        )
 
 
 @dataclass(frozen=True)
@@ -51,7 +64,7 @@ class Progress:
     left_s: float | None = None
     """Of the budget; None without a budget in seconds."""
     measurement: Measurement | None = None
-    """What was just measured; None for a note."""
+    """The measurement; None for a note."""
     note: str | None = None
 
 
@@ -61,12 +74,12 @@ class ProblemResult:
 
     name: str
     problem: str
-    """Its key."""
+    """The problem's key."""
     configs: int
-    """Of its plan."""
+    """Configs of the problem's plan."""
     measured: int = 0
     """Measurements of this campaign."""
-    known: int = 0
+    earlier: int = 0
     """Measurements of earlier campaigns."""
     best: Measurement | None = None
     """The measurement of least latency, of any campaign."""
@@ -87,7 +100,7 @@ class ProblemResult:
 
     def add_earlier(self, measurement: Measurement) -> None:
         """Count a measurement of an earlier campaign."""
-        self.known += 1
+        self.earlier += 1
         self._compare(measurement)
 
     def _compare(self, measurement: Measurement) -> None:

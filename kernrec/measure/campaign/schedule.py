@@ -5,14 +5,13 @@ that resumes chooses as the interrupted one did, and for a finished problem ther
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from kernrec.measure.campaign.plan import EnergyRule, PlannedProblem, Task
 from kernrec.measure.campaign.results import ConfigKey, ProblemHistory
-from kernrec.measure.campaign.selection import front_neighborhood, interleaved
 from kernrec.measure.protocol import measure_config
 from kernrec.model.search.energy_guide import EnergyGuide
 from kernrec.model.search.expected_improvement import ExpectedImprovement
@@ -145,3 +144,31 @@ class Schedule:
         """Whether an earlier run did all of this, on measurements some of which may have been quarantined since."""
         done = sum(self._history.count(key, *tiers) >= rows for key in self._keys)
         return len(self._history) == self._length_before and done >= configs
+
+
+def front_neighborhood(latency_s: Sequence[float], energy_j: Sequence[float], count: int) -> list[int]:
+    """At most `count` positions, those nearest to the latency/energy front first.
+
+    The distance of a config from the front is the fraction by which both its costs must fall until no other config
+    beats it in both. If more than `count` configs are on the front itself, both ends and evenly spaced ones between
+    them are chosen.
+    """
+    t, e = np.log(np.asarray(latency_s, dtype=np.float64)), np.log(np.asarray(energy_j, dtype=np.float64))
+    if not len(t):
+        return []
+    walk = np.lexsort((e, t))
+    lowest = np.minimum.accumulate(e[walk])
+    best = walk[np.concatenate(([True], e[walk][1:] < lowest[:-1]))]
+    # By how much a point of the front beats another in the cost where it beats it least; positive if it dominates it.
+    beats = np.minimum(t[:, None] - t[best], e[:, None] - e[best])
+    distance = np.maximum(beats.max(axis=1), 0.0)
+    order = np.lexsort((t, distance))
+    front = order[distance[order] <= 0.0]
+    if len(front) > count:
+        return [int(front[i]) for i in np.unique(np.linspace(0, len(front) - 1, count).round().astype(int))]
+    return [int(i) for i in order[:count]]
+
+
+def interleaved(count: int, rounds: int, draw: np.random.Generator) -> list[int]:
+    """The order in which `count` finals are measured: all of them in each round, each round in a random order."""
+    return [int(i) for _ in range(rounds) for i in draw.permutation(count)]

@@ -51,7 +51,7 @@ class WorkerClient:
         self._stderr: BinaryIO | None = None
         self._lines: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self.info: dict[str, Any] = {}
-        """What the worker reported about its device."""
+        """The worker's report on its device."""
         self.device_s = 0.0
         """Seconds of the device's own clock that all requests took together."""
         self.starts = 0

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from kernrec.errors import KernrecError
-from kernrec.measure.campaign import campaign as campaign_module
+from kernrec.measure.campaign import device_session
 from kernrec.measure.campaign.campaign import Campaign, CampaignHooks, CampaignSettings
 from kernrec.measure.campaign.ingest import ingest
 from kernrec.measure.campaign.journal import Journal, journal_path
@@ -23,7 +23,7 @@ from tests.helpers.rig import PROBLEM, campaign, collect, outcomes, stored, targ
 
 @pytest.mark.slow
 def test_every_way_to_fail_costs_its_config_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(campaign_module, "LEAST_LIMIT_S", 2.0)
+    monkeypatch.setattr(device_session, "LEAST_LIMIT_S", 2.0)
     ways = ["segfault", "abort", "hang", "deaf", "memory", "raise", "lost", "incorrect", "unwritten"]
     database = tmp_path / "k.duckdb"
     run = collect(database, target(2 * len(ways), {2 * i + 1: way for i, way in enumerate(ways)}))
@@ -76,7 +76,7 @@ def test_what_was_measured_is_not_measured_again_and_what_is_new_is(tmp_path: Pa
     database = tmp_path / "k.duckdb"
     collect(database, target(6))
     again = collect(database, target(6))
-    assert (again.results[0].known, again.results[0].measured) == (6, 0)
+    assert (again.results[0].earlier, again.results[0].measured) == (6, 0)
     more = collect(database, target(9))
     assert more.results[0].measured == 3
     assert stored(database) == list(range(9))
@@ -99,7 +99,7 @@ def test_what_a_run_that_was_stopped_left_unclosed_is_measured_again_first_and_o
     with Database.open(database) as opened:  # used as they are, until there is something better
         assert len(opened.rows("answer")) == 3
     again = collect(database, target(6), report)
-    assert (again.results[0].known, measured[3:]) == (3, [0, 1, 2, 3, 4, 5])
+    assert (again.results[0].earlier, measured[3:]) == (3, [0, 1, 2, 3, 4, 5])
     assert collect(database, target(6), report).results[0].measured == 0
     assert unclosed(database) == [0, 1, 2]
 
@@ -119,7 +119,7 @@ def test_rows_of_another_limit_clock_or_slice_do_not_stand_for_those_of_the_card
             del row["measurement_id"], row["problem_id"]
             database.add_measurements(map(Measurement.from_columns, [row | about]))
     again = collect(tmp_path / "k.duckdb", target(2))
-    assert (again.results[0].known, again.results[0].measured) == (0, 2)
+    assert (again.results[0].earlier, again.results[0].measured) == (0, 2)
 
 
 def test_a_block_ends_with_the_problem_that_is_given_up(tmp_path: Path) -> None:
