@@ -61,8 +61,8 @@ def quantities(
 
     None is an empty cell, or a number without an interval.
     """
-    known = sorted(abs(value) for value in values if value)
-    middle = known[len(known) // 2] if known else 1.0
+    sizes = sorted(abs(value) for value in values if value)
+    middle = sizes[len(sizes) // 2] if sizes else 1.0
     scale, prefix = next((pair for pair in PREFIXES if middle >= pair[0] * 0.9995), PREFIXES[-1])
     cells = ["" if value is None else digits(value / scale) for value in values]
     if intervals is not None:
@@ -141,14 +141,14 @@ def _arranged(columns: list[Column], width: int | None) -> tuple[list[Column], l
 
 def _without_least(columns: list[Column], width: int) -> list[Column]:
     """The columns that fit, the least important left out, of equals the last."""
-    kept = list(columns)
-    while not _fits(kept, width):
-        optional = [column for column in kept if column.importance < ALWAYS]
+    fitting = list(columns)
+    while not _fits(fitting, width):
+        optional = [column for column in fitting if column.importance < ALWAYS]
         if not optional:
             break
         least = min(column.importance for column in optional)
-        kept.remove([column for column in optional if column.importance == least][-1])
-    return kept
+        fitting.remove([column for column in optional if column.importance == least][-1])
+    return fitting
 
 
 def _fits(columns: Iterable[Column], width: int) -> bool:

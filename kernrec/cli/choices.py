@@ -133,26 +133,26 @@ def choice_columns(
 
 
 def _saving_text(saving: "Saving", compared: str) -> str:
-    """What the first choice's config saves at a lower limit, as a sentence."""
+    """The saving of the first choice's config at a lower limit, as a sentence."""
     clock = saving.point.clock_hz
-    where = f"locked to {human(clock, 'Hz')}" if clock else f"at a power limit of {human(saving.power_limit_w, 'W')}"
+    point = f"locked to {human(clock, 'Hz')}" if clock else f"at a power limit of {human(saving.power_limit_w, 'W')}"
     slower = f"{saving.slowdown * 100:.1f} % longer" if saving.slowdown >= 0.0005 else "as long"
     saved = f"{saving.energy_saved * 100:.0f} % less energy"
-    return f"{where[0].upper()}{where[1:]}, the first config takes {slower} and {saved} than at {compared}."
+    return f"{point[0].upper()}{point[1:]}, the first config takes {slower} and {saved} than at {compared}."
 
 
 def vendor_lines(vendor: "VendorEstimate | None") -> list[str]:
-    """What the vendor library takes, and whether to call it."""
+    """Latency and power of the vendor library, and whether to call it."""
     if vendor is None:
         return []
     latency, power = vendor.predicted.latency_s, vendor.predicted.power_w
     drawn = ""
     if power is not None:
         drawn = f", {interval_text(power, 'W')}{' (power transferred)' * (power.transferred > latency.transferred)}"
-    where = f"{'transferred from' if latency.transferred else 'learned on'} {vendor.learned_on}"
+    basis = f"{'transferred from' if latency.transferred else 'learned on'} {vendor.learned_on}"
     if (recorded_as := vendor.predicted.recorded_as) is not None:
-        where += f" ({recorded_as})"
-    lines = [f"{vendor.library}: {interval_text(latency, 's')}{drawn}, {where}"]
+        basis += f" ({recorded_as})"
+    lines = [f"{vendor.library}: {interval_text(latency, 's')}{drawn}, {basis}"]
     if vendor.slowdown is not None:
         saved = "" if vendor.energy_saved is None else f" and {percent(-vendor.energy_saved)} energy"
         advice = f": {vendor.library} may be faster" if vendor.faster else ""

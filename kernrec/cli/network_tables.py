@@ -71,7 +71,7 @@ def _title(answer: "NetworkAnswer") -> str:
 
 
 def print_totals(answer: "NetworkAnswer", form: Form) -> None:
-    """What the whole network takes: at the choice and at what it is compared with."""
+    """The totals of the whole network: of the choice and of its alternatives."""
     count = sum(layer.count for layer in answer.layers)
     title = f"all {count} layers together"
     if answer.left_out:
@@ -160,10 +160,10 @@ def _knee_text(sweep: "NetworkSweep") -> str:
     default = human(first.point.limit_w(gpu), "W")
     if sweep.knee == 0:
         return f"Leave the limit at {default}: no other point saves energy at a price in time that is worth it."
-    where = point_text(row.point, gpu)
+    point = point_text(row.point, gpu)
     versus = row.versus_first
     slower = f"{abs(versus.slowdown) * 100:.1f} % {'slower' if versus.slowdown >= 0 else 'faster'}"
-    return f"At {where}: {slower}, {versus.energy_saved * 100:.0f} % less energy than at {default}."
+    return f"At {point}: {slower}, {versus.energy_saved * 100:.0f} % less energy than at {default}."
 
 
 def print_comparison(
@@ -225,7 +225,7 @@ def _relative(row: "ComparedGpu") -> tuple[float, float]:
 
 
 def _per_money(rows: "Sequence[ComparedGpu]", unit: str) -> list[Column]:
-    """What the prices given by the user buy."""
+    """The work that money buys at the user's prices."""
     currency = next((row.price.currency for row in rows if row.price is not None), "")
     columns = []
     for name, values in (

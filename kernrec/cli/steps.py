@@ -1,4 +1,4 @@
-"""What a long command is at, on standard error: nothing for the first two seconds, then how far it is.
+"""The progress of a long command, on standard error: nothing for the first two seconds, then how far it is.
 
 Time left is stated only where the share that is done is known; else for how long the step has been running. On a
 terminal it is one line that is rewritten, elsewhere a line every ten seconds.
@@ -35,7 +35,7 @@ class Steps:
         self.end()
 
     def step(self, what: str, done: float = 0.0, total: float = 0.0) -> None:
-        """What is done now, and how much of the whole was done before; a total of 0 where that is not known."""
+        """Begins a step, after so much of the whole was done; a total of 0 where it is unknown."""
         with self._lock:
             self._what, self._done, self._total = what, done, total
 

@@ -10,7 +10,7 @@ from kernrec.model.prior.power import RANDOM
 from kernrec.op import Problem, parse_shape, problem_from_shape
 from kernrec.op.workload import default_workload
 from kernrec.recommender import Objective, Query, Recommendation, Recommender
-from kernrec.recommender.answer import kernel_recommendation
+from kernrec.recommender.answer import recommendation
 from kernrec.recommender.candidate_set import CandidateSet
 from kernrec.recommender.infeasible import none_runs
 from kernrec.recommender.sweep import op_points
@@ -49,7 +49,7 @@ class Subject:
         """The choices among these candidates."""
         if self.kernel is None:
             return recommender.answer_problem(self.problem, candidates.gpu, self.query)
-        return kernel_recommendation(candidates, self.query, recommender.context.models)
+        return recommendation(candidates, self.query, recommender.context.models, of_one_kernel=True)
 
     def vendor_library(self, recommender: Recommender, answer: Recommendation) -> VendorEstimate | None:
         """The vendor library's cost, beside the first choice; None where no model predicts it."""

@@ -12,41 +12,40 @@ from kernrec.recommender.result import KernelAnswer, Recommendation
 from kernrec.recommender.select import select
 
 
-def kernel_recommendation(candidates: CandidateSet, query: Query, models: ModelStore | None = None) -> Recommendation:
-    """The answer about one kernel.
+def recommendation(
+    candidates: CandidateSet, query: Query, models: ModelStore | None = None, of_one_kernel: bool = False
+) -> Recommendation:
+    """The answer about an op, or about one kernel.
 
     Args:
-        candidates: a set of one kernel at the points of `kernel_points`; it may be empty.
-        query: objective, and the power limit that choices have to have.
+        candidates: of an op, at least one; of one kernel, at the points of `kernel_points`, perhaps none.
+        query: objective and bounds, and the power limit that choices have to have.
         models: their warnings are among the notes.
+        of_one_kernel: whether profiles and the occupancy heuristic's pick are described, too.
 
     Raises:
-        KernrecError: no config can run the problem.
+        KernrecError: no config of the kernel can run the problem.
     """
-    (considered,) = candidates.considered
-    if not candidates.kernels:
+    considered = candidates.considered[0]
+    if of_one_kernel and not candidates.kernels:
         raise none_runs(considered)
-    kernel = candidates.kernels[0]
-    heuristic = build_choice(candidates, 0, kernel.heuristic)
-    about = KernelAnswer(kernel.table.kernel, heuristic, considered.sampled_blocks)
-    return recommendation(candidates, query, models, about)
-
-
-def recommendation(
-    candidates: CandidateSet, query: Query, models: ModelStore | None, about: KernelAnswer | None = None
-) -> Recommendation:
-    """The answer about an op, or `about` one kernel, from candidates of which there is at least one."""
-    first, vendor_model = 0, None
-    if about is not None and query.power_limit_w is not None:
+    kernel, first, vendor_model = candidates.kernels[0], 0, None
+    if of_one_kernel and query.power_limit_w is not None:
         # Configs of one kernel are compared at the default limit; the limit that is asked for is another point.
         first = candidates.points.index(OperatingPoint(query.power_limit_w))
-    if about is None and models is not None and query.inputs == RANDOM:  # libraries were recorded with random inputs
+    if models and not of_one_kernel and query.inputs == RANDOM:  # libraries were recorded with random inputs
         vendor_model = models.vendor_model(candidates.problem.op)
     picked = select(candidates, query, first)
     choices = build_choices(candidates, picked, query.objective)
+    saving = saving_of(candidates, picked[0], query)
+    foreign = () if of_one_kernel else foreign_rows(candidates, query)
+    about = None
+    if of_one_kernel:
+        heuristic = build_choice(candidates, 0, kernel.heuristic)
+        about = KernelAnswer(kernel.table.kernel, heuristic, considered.sampled_blocks)
     lines = [*(models.warnings() if models else ()), *of_inputs(query.inputs), *notes(candidates, choices)]
-    if about is not None:
-        lines += of_kernel(candidates.considered[0], choices[0])
+    if of_one_kernel:
+        lines += of_kernel(considered, choices[0])
     return Recommendation(
         problem=candidates.problem,
         gpu=candidates.gpu,
@@ -56,10 +55,10 @@ def recommendation(
         candidates=candidates.runnable,
         notes=tuple(lines),
         inputs=query.inputs,
-        calibration=candidates.kernels[0].table.calibration,
+        calibration=kernel.table.calibration,
         models=tuple(kernel.scope for kernel in candidates.kernels if kernel.scope),
         about_kernel=about,
-        saving=saving_of(candidates, picked[0], query),
-        foreign=() if about else foreign_rows(candidates, query),
+        saving=saving,
+        foreign=foreign,
         vendor_model=vendor_model,
     )

@@ -6,12 +6,14 @@ The candidates of the kernels lie side by side, at each operating point, in one 
 from bisect import bisect_right
 from collections.abc import Sequence
 from functools import cached_property
+from itertools import accumulate
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from kernrec.gpu import GPU
 from kernrec.op import Problem
+from kernrec.recommender.estimate.measured_rows import applies
 from kernrec.recommender.estimate.operating_point import OperatingPoint
 from kernrec.recommender.estimate.static_table import StaticTable, Tables
 from kernrec.recommender.kernel_candidates import KernelCandidates, RunnableConfigs, estimate_kernels
@@ -41,12 +43,12 @@ class CandidateSet:
     considered: tuple[RunnableConfigs, ...]
     """All kernels, also those without any config that can run."""
     foreign: tuple[MeasuredAnswer, ...] = ()
-    """Measurements, at any operating point, of kernels that are not among them, fastest first."""
+    """Measurements of kernels that are not among them, fastest first."""
 
     @cached_property
     def starts(self) -> list[int]:
         """Where the candidates of each kernel begin, and how many there are."""
-        return np.cumsum([0, *(len(kernel.rows) for kernel in self.kernels)]).tolist()
+        return list(accumulate((len(kernel.rows) for kernel in self.kernels), initial=0))
 
     @cached_property
     def latency_s(self) -> Array:
@@ -129,4 +131,5 @@ def candidate_set(
     scopes = [models.scope(problem.op, each.table.kernel, gpu) if models else None for each in runnable]
     together = tables if isinstance(tables, Tables) else Tables(tables)
     kernels = tuple(estimate_kernels(together, runnable, points, scopes, whole_space)) if runnable else ()
-    return CandidateSet(problem, gpu, tuple(points), kernels, considered, evidence.foreign)
+    foreign = tuple(row for row in evidence.foreign if applies(row, gpu, points[0]))
+    return CandidateSet(problem, gpu, tuple(points), kernels, considered, foreign)

@@ -14,7 +14,6 @@ import numpy as np
 from kernrec.model.prior.launch_costs import NominalCosts
 from kernrec.recommender.candidate_set import CandidateSet
 from kernrec.recommender.estimate.costs import ENERGY_DRIFT, LATENCY_DRIFT, SOURCES, Estimates, Source
-from kernrec.recommender.estimate.measured_rows import applies
 from kernrec.recommender.estimate.operating_point import OperatingPoint
 from kernrec.recommender.request import Objective, Query
 from kernrec.recommender.result import Choice, Comparison, Estimate, Foreign, MeasuredOn, Place, Saving
@@ -169,9 +168,7 @@ def foreign_rows(candidates: CandidateSet, query: Query) -> tuple[Foreign, ...]:
     objective = Objective.LATENCY if query.objective is Objective.PARETO else query.objective
     valued = []
     for row in candidates.foreign:
-        if applies(row, candidates.gpu, candidates.points[0]) and (
-            row.energy_j is not None or objective is Objective.LATENCY
-        ):
+        if row.energy_j is not None or objective is Objective.LATENCY:
             latency, energy = np.array(row.latency_s), np.array(row.energy_j or 0.0)
             valued.append((float(objective.value_of(latency, energy)), row))
     valued.sort(key=lambda pair: pair[0])

@@ -1,14 +1,15 @@
-"""The configs that may be the best one of a problem, and how much is lost in expectation by taking the present choice.
+"""The configs that may be the best one of a problem, and the loss that is expected of the present choice.
 
 A candidate set has one interval for each cost. For a decision it matters which errors candidates have in common: the
 part of a prediction's error that is a config's own is `costs.OWN`; of the rest, half is taken to be common to all
-kernels on the problem, which decides nothing, and half to one kernel. What was measured enters as measurements, with
-their own intervals.
+kernels on the problem, which decides nothing, and half to one kernel. Measurements enter with their own
+intervals.
 """
 
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -39,7 +40,7 @@ Key = tuple[str, tuple[tuple[str, int], ...]]
 
 
 def key_of(kernel: str, config: Mapping[str, int]) -> Key:
-    """What names a config among the contenders of a problem."""
+    """The name of a config among the contenders of a problem."""
     return kernel, tuple(sorted(config.items()))
 
 
@@ -56,7 +57,17 @@ class ProblemContenders:
     """Standard deviation of the whole error of each prediction, (C,)."""
     weight: float = 1.0
     inputs: Array | None = None
-    """What a model is given of each but its tunables, (C, F); None: not asked for, or not known."""
+    """The features of each but its tunables, (C, F); None where they are not needed, or nothing is predicted."""
+
+    @cached_property
+    def own_deviation(self) -> Array:
+        """Standard deviation of each config's own error, (C,)."""
+        return math.sqrt(OWN) * self.deviation
+
+    @cached_property
+    def kernel_deviation(self) -> float:
+        """Standard deviation of the error that the configs of one kernel have in common."""
+        return math.sqrt((1.0 - OWN) / 2.0) * median(self.deviation)
 
     def place(self, key: Key) -> int | None:
         """The position of a contender; None for a config that is none."""
@@ -108,10 +119,11 @@ def _inputs(candidates: CandidateSet, chosen: Sequence[int]) -> Array:
     located = [candidates.locate(position) for position in chosen]
     result = np.empty((len(chosen), len(features.names())))
     for number, kernel in enumerate(candidates.kernels):
-        rows = [row for row, (of, _, _) in enumerate(located) if of == number]
-        where = np.array([located[row][2] for row in rows], dtype=np.int64)
+        rows = [row for row, (kernel_number, _, _) in enumerate(located) if kernel_number == number]
         if rows:
-            result[rows] = features.matrix(inputs_of(kernel.prediction, kernel.limited.at(0), where), features.names())
+            positions = np.array([located[row][2] for row in rows], dtype=np.int64)
+            inputs = inputs_of(kernel.prediction, kernel.limited.at(0), positions)
+            result[rows] = features.matrix(inputs, features.names())
     return result
 
 
@@ -132,15 +144,13 @@ def side_by_side(problems: Sequence[ProblemContenders]) -> list[Contenders]:
     Errors are shared between problems through the kernel, the values of its tunables and the sizes of the problem.
     """
     columns: dict[tuple[object, ...], int] = {}
-    sizes = _sizes([it.problem for it in problems])
     entries = []
-    for it, size in zip(problems, sizes, strict=True):
+    for contenders, sizes in zip(problems, _sizes([each.problem for each in problems]), strict=True):
         rows: list[list[tuple[int, float]]] = []
-        of_config, of_kernel = _deviations(it)
-        for deviation, (kernel, config) in zip(of_config.tolist(), it.keys, strict=True):
+        context = [("", 1.0), *sizes]
+        for deviation, (kernel, config) in zip(contenders.own_deviation.tolist(), contenders.keys, strict=True):
             share = deviation / math.sqrt(max(1, len(config)))
-            terms = [((kernel,), of_kernel), *(((kernel, *pair), share) for pair in config)]
-            context = [("", 1.0), *size]
+            terms = [((kernel,), contenders.kernel_deviation), *(((kernel, *pair), share) for pair in config)]
             rows.append(
                 [
                     (columns.setdefault((*term, name), len(columns)), length * value)
@@ -154,57 +164,50 @@ def side_by_side(problems: Sequence[ProblemContenders]) -> list[Contenders]:
     if width > _FEATURES:
         projection = np.random.default_rng(0).standard_normal((width, _FEATURES)) / math.sqrt(_FEATURES)
     result = []
-    inputs = _side_by_side_inputs(problems)
-    for it, rows, of_problem in zip(problems, entries, inputs, strict=True):
+    for contenders, rows, inputs in zip(problems, entries, _side_by_side_inputs(problems), strict=True):
         features = np.zeros((len(rows), width))
         for row, pairs in enumerate(rows):
             for column, value in pairs:
                 features[row, column] = value
-        kernels = {name: number for number, name in enumerate(dict.fromkeys(kernel for kernel, _ in it.keys))}
-        of_config, of_kernel = _deviations(it)
+        numbers = {name: i for i, name in enumerate(dict.fromkeys(kernel for kernel, _ in contenders.keys))}
         result.append(
             Contenders(
-                expected=it.expected,
-                deviation=of_config,
+                expected=contenders.expected,
+                deviation=contenders.own_deviation,
                 features=features if projection is None else features @ projection,
-                coordinates=_coordinates(it),
-                kernel=np.array([kernels[kernel] for kernel, _ in it.keys]),
-                of_kernel=of_kernel,
-                weight=it.weight,
-                inputs=of_problem,
+                coordinates=_coordinates(contenders.keys),
+                kernel=np.array([numbers[kernel] for kernel, _ in contenders.keys]),
+                of_kernel=contenders.kernel_deviation,
+                weight=contenders.weight,
+                inputs=inputs,
             )
         )
     return result
 
 
 def _side_by_side_inputs(problems: Sequence[ProblemContenders]) -> list[Array] | list[None]:
-    """What trees learn from, (C, columns) each: the features, then a column for each kernel and for each tunable."""
-    known = [it.inputs for it in problems if it.inputs is not None]
-    if len(known) < len(problems):
+    """The inputs of trees, (C, columns) each: the features, then a column for each kernel and for each tunable."""
+    inputs = [each.inputs for each in problems if each.inputs is not None]
+    if len(inputs) < len(problems):
         return [None] * len(problems)
     columns: dict[str, int] = {}
-    for it in problems:
-        for kernel, config in it.keys:
+    for contenders in problems:
+        for kernel, config in contenders.keys:
             for name in (f"kernel {kernel}", *(name for name, _ in config)):
                 columns.setdefault(name, len(columns))
     result = []
-    for it, inputs in zip(problems, known, strict=True):
-        own = np.full((len(it.keys), len(columns)), np.nan)
-        for row, (kernel, config) in enumerate(it.keys):
+    for contenders, features in zip(problems, inputs, strict=True):
+        own = np.full((len(contenders.keys), len(columns)), np.nan)
+        for row, (kernel, config) in enumerate(contenders.keys):
             own[row, columns[f"kernel {kernel}"]] = 1.0
             for name, value in config:
                 own[row, columns[name]] = math.log2(1 + max(0, value))
-        result.append(np.column_stack((inputs, own)))
+        result.append(np.column_stack((features, own)))
     return result
 
 
-def _deviations(it: ProblemContenders) -> tuple[Array, float]:
-    """Standard deviations of the errors of each config, (C,), and of what those of one kernel have in common."""
-    return math.sqrt(OWN) * it.deviation, math.sqrt((1.0 - OWN) / 2.0) * median(it.deviation)
-
-
 def _sizes(problems: Sequence[Problem]) -> list[list[tuple[str, float]]]:
-    """Of each problem, (name of a dimension, how unlike the other problems of its op it is in it)."""
+    """Of each problem, (name of a dimension, how unlike the other problems of its op it is there)."""
     by_op: dict[str, list[Problem]] = {}
     for problem in problems:
         by_op.setdefault(problem.op, []).append(problem)
@@ -225,23 +228,23 @@ def _sizes(problems: Sequence[Problem]) -> list[list[tuple[str, float]]]:
     ]
 
 
-def _coordinates(it: ProblemContenders) -> Array:
+def _coordinates(keys: Sequence[Key]) -> Array:
     """Points whose distance says how unlike two configs are; two random ones are about 1.4 apart."""
-    names = list(dict.fromkeys(name for _, config in it.keys for name, _ in config))
-    values = np.array([[math.log2(1 + max(0, dict(config).get(name, 0))) for name in names] for _, config in it.keys])
-    values = values.reshape(len(it.keys), len(names))
+    names = list(dict.fromkeys(name for _, config in keys for name, _ in config))
+    values = np.array([[math.log2(1 + max(0, dict(config).get(name, 0))) for name in names] for _, config in keys])
+    values = values.reshape(len(keys), len(names))
     spread = values.std(axis=0)
     used = spread > 1e-9
-    return (values - values.mean(axis=0))[:, used] / spread[used] / math.sqrt(max(1, int(used.sum())))
+    points: Array = (values - values.mean(axis=0))[:, used] / spread[used] / math.sqrt(max(1, int(used.sum())))
+    return points
 
 
 def measured_of(contenders: ProblemContenders, rows: Sequence[MeasuredAnswer], objective: Objective) -> list[Measured]:
-    """What databases hold of the contenders, for an objective; rows without a needed cost are left out."""
+    """The measurements of the contenders, for an objective; rows without a needed cost are left out."""
     result = []
     for row in rows:
         place = contenders.place(key_of(row.kernel, row.config))
-        known = row.latency_s if objective is Objective.LATENCY else row.energy_j
-        if place is None or known is None:
+        if place is None or (row.energy_j is None and objective is not Objective.LATENCY):
             continue
         cost = float(objective.value_of(np.array(row.latency_s), np.array(row.energy_j or math.nan)))
         result.append(Measured(place, math.log(cost), noise_of(row, objective)))
@@ -263,7 +266,7 @@ def noise_between(low: float | None, high: float | None) -> float:
 
 @dataclass(frozen=True)
 class Regret:
-    """How much is lost in expectation by running the present choice and not the best config."""
+    """The expected loss by running the present choice and not the best config."""
 
     objective: Objective
     expected: float

@@ -26,7 +26,7 @@ from kernrec.recommender.estimate.costs import (
 )
 from kernrec.recommender.estimate.measured_rows import MeasuredRows, measured_rows
 from kernrec.recommender.estimate.operating_point import OperatingPoint
-from kernrec.recommender.estimate.prediction import Prediction, Predictions, predict_all
+from kernrec.recommender.estimate.prediction import Prediction, predict_all
 from kernrec.recommender.estimate.shortlist import shortlist
 from kernrec.recommender.estimate.static_table import StaticTable, Tables
 from kernrec.store import Evidence, MeasuredAnswer
@@ -174,7 +174,7 @@ def estimate_kernels(
     if len(points) > 1:
         # Measurements correct the predictions of all configs, so there all of them are estimated.
         swept = [None if whole_space or kernel.any_measured else kernel.promising(SWEPT) for kernel in kernels]
-        limited = _beside(first, predictions, points[1:], swept)
+        limited = predictions.limited_beside(first, points[1:], swept)
     costs = prior_costs(limited)
     return [
         kernel.candidates(int(kernel.prediction.rows.searchsorted(heuristic)), limited.part(part), costs.part(part))
@@ -231,32 +231,6 @@ class _Estimation:
         if self.any_measured:
             costs, measurements = _with_measurements(predicted, self.taken, self.correction)
         return KernelCandidates(self.runnable, heuristic, self.prediction, limited, costs, measurements, self.scope)
-
-
-def _beside(
-    first: LimitedCosts,
-    predictions: Predictions,
-    points: Sequence[OperatingPoint],
-    swept: Sequence[Array | None],
-) -> LimitedCosts:
-    """Costs at the first operating point, and at others those of the candidates at these positions of each kernel.
-
-    The costs of the remaining ones are infinite there. `swept` is None for a kernel of which all are estimated.
-    """
-    if all(positions is None for positions in swept):
-        there = predictions.limited_at(points)
-        return LimitedCosts(*map(np.concatenate, zip(first.columns(), there.columns(), strict=True)))
-    starts = predictions.starts
-    estimated = np.concatenate(
-        [
-            np.arange(start, end) if positions is None else positions + start
-            for positions, (start, end) in zip(swept, pairwise(starts), strict=True)
-        ]
-    )
-    columns = np.full((len(first.columns()), 1 + len(points), starts[-1]), np.inf)
-    columns[:, :1] = first.columns()
-    columns[:, 1:, estimated] = predictions.limited_at(points, estimated).columns()
-    return LimitedCosts(*columns)
 
 
 def _shortlisted(runnable: RunnableConfigs, heuristic: int) -> Array:

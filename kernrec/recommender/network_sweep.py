@@ -121,9 +121,10 @@ def sweep_network(
         raise UsageError("no operating point of the sweep keeps the bounds that were asked for")
     base = totals[0][1]
     rows = []
-    for point, total in totals:
-        saved = 1.0 - total.energy_j.value / base.energy_j.value
-        rows.append(SweptTotal(point, total, Comparison(saved, total.latency_s.value / base.latency_s.value - 1.0)))
+    for point, swept_total in totals:
+        saved = 1.0 - swept_total.energy_j.value / base.energy_j.value
+        slowdown = swept_total.latency_s.value / base.latency_s.value - 1.0
+        rows.append(SweptTotal(point, swept_total, Comparison(saved, slowdown)))
     return NetworkSweep(answer, tuple(rows), knee_of(rows, answer.query))
 
 

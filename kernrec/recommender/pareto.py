@@ -4,7 +4,7 @@ import numpy as np
 
 
 def pareto_front(latency: np.ndarray, energy: np.ndarray) -> np.ndarray:
-    """Indices of the candidates no other beats in both costs, fastest first; of equals the first is kept.
+    """Indices of the candidates no other beats in both costs, fastest first; of equals only the first.
 
     latency, energy: (C,) finite. Candidates slower than the most frugal or hungrier than the fastest are set aside
     before sorting, which leaves few.
@@ -16,13 +16,14 @@ def pareto_front(latency: np.ndarray, energy: np.ndarray) -> np.ndarray:
     between = ((latency <= latency[frugal]) & (energy <= energy[fastest])).nonzero()[0]
     walk = between[np.lexsort((energy[between], latency[between]))]
     lowest = np.minimum.accumulate(energy[walk])
-    keep = np.ones(len(walk), dtype=bool)
-    keep[1:] = energy[walk][1:] < lowest[:-1]
-    return walk[keep]
+    on_front = np.ones(len(walk), dtype=bool)
+    on_front[1:] = energy[walk][1:] < lowest[:-1]
+    front: np.ndarray = walk[on_front]
+    return front
 
 
 def spread(front: np.ndarray, latency: np.ndarray, energy: np.ndarray, count: int) -> np.ndarray:
-    """At most `count` of a front that keep most of its extent: both ends, then the farthest from those kept.
+    """At most `count` of a front that keep most of its extent: both ends, then the farthest from those chosen.
 
     front: indices ordered fastest first, as `pareto_front` returns them; so is the answer.
     """
@@ -32,10 +33,10 @@ def spread(front: np.ndarray, latency: np.ndarray, energy: np.ndarray, count: in
         # One answer for two costs: the least energy-delay product.
         return front[[(latency[front] * energy[front]).argmin()]]
     x, y = np.log(latency[front]), np.log(energy[front])
-    kept = [0, len(front) - 1]
+    chosen = [0, len(front) - 1]
     distance = np.minimum(np.hypot(x - x[0], y - y[0]), np.hypot(x - x[-1], y - y[-1]))
-    while len(kept) < count:
+    while len(chosen) < count:
         far = int(distance.argmax())
-        kept.append(far)
+        chosen.append(far)
         distance = np.minimum(distance, np.hypot(x - x[far], y - y[far]))
-    return front[sorted(kept)]
+    return front[sorted(chosen)]

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, TypeVar
 from kernrec.gpu import GPU, find_gpu
 from kernrec.kernel import Kernel
 from kernrec.op import Problem
-from kernrec.recommender.answer import kernel_recommendation, recommendation
+from kernrec.recommender.answer import recommendation
 from kernrec.recommender.candidate_set import CandidateSet, candidate_set
 from kernrec.recommender.context import Context
 from kernrec.recommender.estimate.model_store import ModelStore
@@ -118,13 +118,14 @@ class Recommender:
         if query.inputs != self.context.inputs:
             return self.for_inputs(query.inputs).answer_kernel(kernel, problem, gpu, query)
         candidates = self.kernel_candidates(kernel, problem, gpu, query)
-        return kernel_recommendation(candidates, query, self.context.models)
+        return recommendation(candidates, query, self.context.models, of_one_kernel=True)
 
     def kernel_candidates(self, kernel: Kernel, problem: Problem, gpu: GPU, query: Query) -> CandidateSet:
         """All configs of one kernel at the operating points of a query; the set may be empty."""
-        tables, evidence = self.context.tables_and_evidence(problem, gpu, kernel)
+        table = self.context.kernel_table(kernel, problem, gpu)
+        evidence = self.context.evidence(problem, gpu, [kernel])
         points = kernel_points(gpu, query, evidence, kernel)
-        return candidate_set(tables, problem, points, evidence, self.context.models, whole_space=True)
+        return candidate_set([table], problem, points, evidence, self.context.models, whole_space=True)
 
     def candidates(self, problem: Problem, gpu: GPU, points: tuple[OperatingPoint, ...]) -> CandidateSet:
         """The candidates of a problem of an op at these operating points; the latest are cached, as answers are.

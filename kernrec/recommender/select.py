@@ -64,9 +64,9 @@ def _least(value: Array, allowed: Array | None, top: int) -> Array:
     """Places of the least values, each candidate at its best operating point; of equals the first candidate."""
     points, count = value.shape
     if allowed is not None:
-        kept = np.full(value.size, np.inf)
-        kept[allowed] = value.ravel()[allowed]
-        value = kept.reshape(points, count)
+        masked = np.full(value.size, np.inf)
+        masked[allowed] = value.ravel()[allowed]
+        value = masked.reshape(points, count)
     best = value[0] if points == 1 else value.min(axis=0)
     top = min(top, int(np.isfinite(best).sum()))
     among = np.flatnonzero(best <= np.partition(best, top - 1)[top - 1])

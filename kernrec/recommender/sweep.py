@@ -65,10 +65,11 @@ def op_points(gpu: GPU, query: Query) -> tuple[OperatingPoint, ...]:
 def kernel_points(gpu: GPU, query: Query, evidence: Evidence, kernel: Kernel) -> list[OperatingPoint]:
     """The operating points of a request about one kernel: the default one, and the limit that is asked for, else a
     range of limits and those that the kernel was measured at."""
-    locked = clocks(gpu, query.power_limit_w) if query.clocks else ()
-    if query.power_limit_w is not None:
-        return [*sweep(gpu, [query.power_limit_w]), *locked]
-    return [*sweep(gpu, [*power_limits(gpu), *measured_limits(gpu, evidence, [kernel])]), *locked]
+    if query.power_limit_w is None:
+        limits = [*power_limits(gpu), *measured_limits(gpu, evidence, [kernel])]
+    else:
+        limits = [query.power_limit_w]
+    return [*sweep(gpu, limits), *(clocks(gpu, query.power_limit_w) if query.clocks else ())]
 
 
 def measured_limits(gpu: GPU, evidence: Evidence, kernels: Iterable[Kernel]) -> list[float]:

@@ -1,4 +1,4 @@
-"""The vendor library beside the choices: what a call of it would take and draw, and whether to call it."""
+"""The vendor library beside the choices: latency and power of a call, and whether to call it."""
 
 from typing import Any
 
@@ -13,10 +13,9 @@ NEARLY = 0.02
 
 @dataclass(frozen=True)
 class VendorEstimate:
-    """What a vendor library takes and draws for a problem, beside the first choice of an answer."""
+    """Latency and power of a vendor library for a problem, beside the first choice of an answer."""
 
     library: str
-    """Such as `cuBLAS`."""
     predicted: VendorPrediction
     """At the GPU's default power limit, learned from recordings."""
     slowdown: float | None
@@ -71,16 +70,9 @@ def _short_title(name: str) -> str:
 def vendor_estimate(
     model: VendorModel, problem: Problem, gpu: GPU, first: tuple[float, float] | None
 ) -> VendorEstimate | None:
-    """What the library takes and draws.
+    """Latency and power of the op's library; None for a problem of a kind that nobody recorded.
 
-    Args:
-        model: of the op's library.
-        problem: of that op.
-        gpu: the card.
-        first: latency (s) and energy (J) of the first choice; None where they are not those at the default limit.
-
-    Returns:
-        None for a problem of a kind that nobody recorded.
+    first: latency (s) and energy (J) of the first choice; None where they are not those at the default limit.
     """
     if (predicted := model.predict(problem, gpu)) is None:
         return None

@@ -18,7 +18,7 @@ from kernrec.kernel import Kernel, Space, find_kernel, load_kernel
 from kernrec.measure.collect import CollectRequest, collect
 from kernrec.recommender import Objective, Query, Recommendation, Recommender, Request
 from kernrec.recommender.analyze_kernel import ProfilingOptions, analyze, check_tunables_used
-from kernrec.recommender.answer import kernel_recommendation
+from kernrec.recommender.answer import recommendation as build_recommendation
 from kernrec.recommender.candidate_set import CandidateSet, candidate_set
 from kernrec.recommender.context import Context
 from kernrec.recommender.estimate.operating_point import DEFAULT_POINT
@@ -390,8 +390,8 @@ def test_spills_cost_time_and_are_no_refusal(kernel: Kernel, database: Path, pre
 
     def answer(spill_bytes: np.ndarray) -> tuple[Recommendation, dict[str, float]]:
         table = StaticTable.of(kernel, problem, GPU, {0: replace(profiles, spill_bytes=spill_bytes)})
-        recommendation = kernel_recommendation(
-            candidate_set([table], problem, [DEFAULT_POINT], Evidence()), Query("latency", top=8)
+        recommendation = build_recommendation(
+            candidate_set([table], problem, [DEFAULT_POINT], Evidence()), Query("latency", top=8), of_one_kernel=True
         )
         return recommendation, {str(choice.config): choice.latency_s.value for choice in recommendation.choices}
 
@@ -410,7 +410,9 @@ def test_a_config_near_the_limit_of_registers_is_kept_with_a_doubt(
     fits = GPU.limits.registers_per_sm // 256  # of the largest block
     for registers, doubted in ((fits + 1, True), (fits - 8, False)):
         table = StaticTable.of(kernel, problem, GPU, {0: replace(profiles, registers=np.full(8, registers))})
-        recommendation = kernel_recommendation(candidate_set([table], problem, [DEFAULT_POINT], Evidence()), Query())
+        recommendation = build_recommendation(
+            candidate_set([table], problem, [DEFAULT_POINT], Evidence()), Query(), of_one_kernel=True
+        )
         assert any("a few registers more" in note for note in recommendation.notes) == doubted
 
 
@@ -419,7 +421,7 @@ def test_what_cannot_run_says_what_it_needs(kernel: Kernel, database: Path, pred
     profiles = Context([database]).find_profiles(kernel, predicted.problem, GPU)
     table = StaticTable.of(kernel, predicted.problem, GPU, profiles)
     with pytest.raises(KernrecError, match=r"can run .* on rtx4090: it needs 'threads <= width'"):
-        kernel_recommendation(candidate_set([table], problem, [DEFAULT_POINT], Evidence()), Query())
+        build_recommendation(candidate_set([table], problem, [DEFAULT_POINT], Evidence()), Query(), of_one_kernel=True)
     shape = {"m": 64, "n": 72, "k": 72}
     with pytest.raises(KernrecError, match="there is one for m of at most 32, or for f32 in nn") as raised:
         explainable(Request(GPU.name, "matmul", None, shape, "f32", "nt", Query(Objective.LATENCY)), Context([]))

@@ -39,23 +39,16 @@ class Calibration:
     arch: str
     """The architecture, such as `sm_89`."""
     core_time: float = 1.0
-    """Multiplier of the time of the core clock domain."""
     dram_time: float = 1.0
-    """Multiplier of the time of DRAM traffic."""
     static_power: float = 1.0
-    """Multiplier of the power of board and leakage."""
     core_energy: float = 1.0
-    """Multiplier of the energy of the clock tree and of core events."""
     dram_energy: float = 1.0
-    """Multiplier of the energy of DRAM traffic."""
     rows: int = 0
     """Measured configs that the fit of time used."""
     energy_rows: int = 0
     """Measured configs that the fit of energy used."""
     gpus: tuple[str, ...] = ()
-    """GPUs that were measured."""
     problems: int = 0
-    """Problems that were measured."""
     time_factor: tuple[float, float] | None = None
     """By what factor predicted latency missed measured latency on held-out problems, before and after calibration:
     the exponential of the mean over problems of the median |log(predicted / measured)|. None where time is not

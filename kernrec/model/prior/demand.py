@@ -10,11 +10,14 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kernrec.gpu import GPU
-from kernrec.model.prior.microarchitecture import microarchitecture
+from kernrec.model.prior.microarchitecture import Microarchitecture, microarchitecture
 from kernrec.model.prior.power import PowerModel
 from kernrec.util.light_dataclass import dataclass
+
+Floats = NDArray[np.float64]
 
 PIPES = ("issue", "fma", "int", "special", "f64", "tensor", "LSU", "shared memory", "L1")
 """SM-wide pipes whose clocks per block are added up, in the order of the demand's first rows."""
@@ -49,9 +52,9 @@ unrolled arithmetic, which lies between, is an assumption: all anchors and both 
 _L1_SECTORS_PER_CLK = 2  # 64 B per clock and SM from L2 into L1 (NVIDIA's architecture whitepapers since Volta)
 _WAVEFRONT_BYTES = 128
 _L1_BYTES_PER_CLK = 64
-"""What L1 hands to the lanes of an SM, whether or not they ask for the same. Recorded matrix products without staging
-in shared memory fix it: 2 clocks for a load of 4 bytes a lane, 8 for one of 16, on an RTX 2080 Ti, an RTX 3090 and an
-A100 (gemm-* of the recorded spaces, 8 x 8 outputs a thread)."""
+"""Bytes from L1 to the lanes of an SM, whether or not they ask for the same. Recorded matrix products without staging
+in shared memory fix the rate: 2 clocks for a load of 4 bytes a lane, 8 for one of 16, on an RTX 2080 Ti, an RTX 3090
+and an A100 (gemm-* of the recorded spaces, 8 x 8 outputs a thread)."""
 
 _TENSOR_MEMORY_BYTES_PER_CLK = 512
 """Bytes between tensor memory and registers per SM and clock: a word a lane. An assumption; no data sheet says it. What
@@ -69,8 +72,8 @@ Count = Any
 
 _SHARED_WAVEFRONTS = "shared.wavefronts"
 _SHARED_BYTES = ("wgmma.shared_bytes", "tcgen05.shared_bytes", "bulk.shared_write_bytes")
-"""What tensor cores read of shared memory by themselves and what copies in bulk write there: wavefronts of 128 bytes to
-the power model, whose energy of a tensor operation was fitted beside them (tools/power_recordings.py, `gemm_rates`)."""
+"""Reads of shared memory by tensor cores themselves and writes of copies in bulk: wavefronts of 128 bytes to the power
+model, whose energy of a tensor operation was fitted beside them (tools/power_recordings.py, `gemm_rates`)."""
 
 _EVENTS: Mapping[str, tuple[str, ...]] = {
     _SHARED_WAVEFRONTS: ("load_wavefronts", "store_wavefronts", "atomic_wavefronts"),
@@ -81,8 +84,10 @@ _EVENTS: Mapping[str, tuple[str, ...]] = {
 
 
 QUANTITIES = (*PIPES, "port", "sectors", "barriers", "core_j", "between", "between_groups", "alone")
-"""Rows of `Demand.rates`: clocks of each pipe, then `port`, sectors, barriers, joules, `between`, `between_groups` and
-`alone`.
+"""Rows of `Demand.rates`, the clocks of each pipe first.
+
+`issue` is the clocks of the issue slots of all four schedulers together, `sectors` the 32-byte sectors requested from
+L2, `barriers` those of the whole block, and `core_j` the joules of the core clock domain at nominal voltage.
 
 `port` is the clocks of shared memory and L1 together, which are one memory with one port (NVIDIA's architecture
 whitepapers since Volta).
@@ -90,7 +95,8 @@ whitepapers since Volta).
 `alone` is the clocks that the warps of a block would take one after the other, each for itself, without waits for
 memory and barriers: the latency of a chain of instructions. Profiles of sampled blocks have it as `chain`.
 
-`between` is the clocks of float arithmetic between dependent tensor instructions, such as the softmax of attention: it
+`between` is the clocks of float arithmetic between dependent tensor instructions of warps (`between_groups`: between
+products of warpgroups), such as the softmax of attention: it
 uses the results of one tensor instruction and computes the operands of the next. A warp executes these one after the
 other, and the tensor core idles unless another warp of the same scheduler uses it. If the W warps of a scheduler are
 out of phase, none of that time is lost; if they run in lockstep, as barriers and fair scheduling tend to make them, all
@@ -99,22 +105,10 @@ of it is lost. The prior takes a value between the two: the time of one warp is 
 which the compiler schedules ahead.
 """
 
-ISSUE = QUANTITIES.index("issue")
-"""Row of the issue slots: clocks of all four schedulers together."""
-PORT = QUANTITIES.index("port")
-"""Row of the port of shared memory and L1."""
-SECTORS = QUANTITIES.index("sectors")
-"""Row of the 32-byte sectors requested from L2."""
-BARRIERS = QUANTITIES.index("barriers")
-"""Row of the block-wide barriers."""
-CORE_J = QUANTITIES.index("core_j")
-"""Row of the joules of the core clock domain at nominal voltage."""
-BETWEEN = QUANTITIES.index("between")
-"""Row of the clocks of float arithmetic between dependent tensor instructions of warps."""
-BETWEEN_GROUPS = QUANTITIES.index("between_groups")
-"""Row of the same between products of warpgroups."""
-ALONE = QUANTITIES.index("alone")
-"""Row of the clocks of all warps one after the other."""
+ISSUE, PORT, SECTORS, BARRIERS, CORE_J, BETWEEN, BETWEEN_GROUPS, ALONE = map(
+    QUANTITIES.index, ("issue", "port", "sectors", "barriers", "core_j", "between", "between_groups", "alone")
+)
+"""Rows of these quantities."""
 
 
 @dataclass(frozen=True)
@@ -123,7 +117,7 @@ class Demand:
 
     terms: tuple[str, ...]
     """`block`, and a name for each loop."""
-    rates: tuple[np.ndarray, ...]
+    rates: tuple[Floats, ...]
     """For each term an array (`QUANTITIES`, C): each quantity per block (first term) or per trip of a loop."""
 
     @cached_property
@@ -132,9 +126,7 @@ class Demand:
         return any(bool(rates[BETWEEN_GROUPS].any()) for rates in self.rates)
 
 
-def demand(
-    gpu: GPU, power: PowerModel, metrics: Sequence[str], terms: tuple[str, ...], coefficients: np.ndarray
-) -> Demand:
+def demand(gpu: GPU, power: PowerModel, metrics: Sequence[str], terms: tuple[str, ...], coefficients: Floats) -> Demand:
     """The demand of static profiles on a GPU.
 
     A profile with L1 hits leaves those out of its sectors, and has the clocks that L1 needs for requests (the most
@@ -146,99 +138,133 @@ def demand(
     operations are sectors like others, and a warp takes `WARP_CPI` clocks an instruction.
 
     Args:
-        gpu: the GPU.
-        power: its power model.
         metrics: names of the profiles' metrics, as `kernrec.ptx.execution` counts them.
         terms: names of the profiles' terms.
         coefficients: events per block and per trip, (C, metrics, terms).
     """
-    column = {metric: coefficients[:, i, :].T for i, metric in enumerate(metrics)}  # (T, C) each
-    zeros = np.zeros((len(terms), len(coefficients)))
+    counts = _Counts(metrics, coefficients)
+    figures, lanes = microarchitecture(gpu), gpu.fma_per_clk_sm
+    fma = counts.classes("fma32", "f16") * (32 / lanes["f32"])
+    functions = counts.classes("mufu") * (32 / _SPECIAL_LANES)
+    integer, special, doubles = _conversions(gpu, counts, functions)
+    tensor, by_groups = _tensor(gpu, counts)
+    between = np.where(tensor > 0, fma + functions, 0.0)
+    sectors = counts.ending("_sectors") + counts.total("local.l2_sectors")
+    shared, port, l1 = _shared_and_l1(figures, counts, sectors)
+    moves = counts.total(*_MOVES) / _TENSOR_MEMORY_BYTES_PER_CLK
+    rows = {
+        "issue": _issue(counts),
+        "fma": _products(lanes, counts, fma),
+        "int": integer * (32 / lanes["i32_add"]),
+        "special": special,
+        "f64": doubles,
+        "tensor": tensor,
+        "LSU": counts.classes(*_MEMORY) * (32 / figures.lsu_lanes) + moves,
+        "shared memory": shared,
+        "L1": l1,
+        "port": port,
+        "sectors": _at_l2(figures, counts, sectors),
+        "barriers": counts.total("barriers"),
+        "core_j": power.dynamic(events(counts.column))[0] + counts.zeros,
+        "between": between * (1.0 - by_groups),
+        "between_groups": between * by_groups,
+        "alone": counts.total("chain") if "chain" in metrics else (counts.total("issue") - counts.removed) * WARP_CPI,
+    }
+    rates = np.stack([rows[name] for name in QUANTITIES], axis=1)
+    return Demand(terms, tuple(map(np.ascontiguousarray, rates)))
 
-    def total(*names: str) -> np.ndarray:
-        return sum((column[name] for name in names if name in column), zeros)
 
-    def classes(*names: str) -> np.ndarray:
-        return total(*(f"issue.{name}" for name in names))
+class _Counts:
+    """Events per block and per trip by metric, arrays (terms, C), and sums of them; a metric that is missing is 0."""
 
-    lanes = gpu.fma_per_clk_sm
-    # PTX instructions that the assembler removes; profiles that count machine instructions have none.
-    moved = classes("mov", "ld_const")
-    integer = classes("alu", "wide64", "setp", "fcmp")
-    figures = microarchitecture(gpu)
+    def __init__(self, metrics: Sequence[str], coefficients: Floats) -> None:
+        self.column = {metric: coefficients[:, i, :].T for i, metric in enumerate(metrics)}
+        self.zeros = np.zeros((coefficients.shape[2], len(coefficients)))
+        # PTX instructions that the assembler removes; profiles that count machine instructions have none.
+        self.removed = self.classes("mov", "ld_const")
 
-    def ending(*endings: str) -> np.ndarray:
-        return total(*(m for m in metrics if m.startswith("global.") and m.endswith(endings)))
+    def total(self, *names: str) -> Floats:
+        return sum((self.column[name] for name in names if name in self.column), self.zeros)
 
-    sectors = ending("_sectors") + total("local.l2_sectors")
-    turns = ending("atomic_turns")
-    # A turn keeps a slice busy for a clock, in which it could have read so many sectors.
-    at_l2 = sectors + np.maximum(turns * (figures.l2_bytes_per_clk_slice / 32.0) - ending("atomic_sectors"), 0.0)
-    # Products of integers take the pipe of f32 arithmetic, and of its 128 lanes only half; additions, comparisons and
-    # logic have a pipe of their own (Nsight Compute's documentation of the pipelines FMA, FMAHeavy and ALU).
-    fma = classes("fma32", "f16") * (32 / lanes["f32"])
-    products = classes("imad")
-    multiplies = np.maximum(fma + products * (32 / lanes["f32"]), products * (32 / lanes["i32"]))
-    floats = classes("fma32")
-    issue = (total("issue") - moved - floats) / ISSUE_PER_CLK + floats / FLOATS_PER_CLK
-    tensor = zeros
+    def classes(self, *names: str) -> Floats:
+        """Warp instructions of some classes."""
+        return self.total(*(f"issue.{name}" for name in names))
+
+    def ending(self, *endings: str) -> Floats:
+        """Events of accesses to all buffers in global memory."""
+        return self.total(*(m for m in self.column if m.startswith("global.") and m.endswith(endings)))
+
+
+def _issue(counts: _Counts) -> Floats:
+    floats = counts.classes("fma32")
+    return (counts.total("issue") - counts.removed - floats) / ISSUE_PER_CLK + floats / FLOATS_PER_CLK
+
+
+def _products(lanes: Mapping[str, float], counts: _Counts, fma: Floats) -> Floats:
+    """Clocks of the pipe of f32 arithmetic. Products of integers take it, too, and of its 128 lanes only half;
+    additions, comparisons and logic have a pipe of their own (Nsight Compute's documentation of the pipelines FMA,
+    FMAHeavy and ALU)."""
+    products = counts.classes("imad")
+    return np.maximum(fma + products * (32 / lanes["f32"]), products * (32 / lanes["i32"]))
+
+
+def _conversions(gpu: GPU, counts: _Counts, functions: Floats) -> tuple[Floats, Floats, Floats]:
+    """(instructions of the pipe of integers, clocks of special functions, clocks of f64), conversions among them.
+
+    functions: clocks of the special functions themselves.
+    """
+    packed = [name for name, since in _PACKED_SINCE.items() if gpu.sm >= since]
+    integer = counts.classes("alu", "wide64", "setp", "fcmp") + counts.classes(*packed)
+    converted = counts.classes("f2i", *(name for name in _PACKED_SINCE if name not in packed))
+    special = functions + converted * (32 / _SPECIAL_LANES)
+    # f64 arithmetic has a pipe of its own (Nsight Compute's documentation of the pipeline FP64).
+    lanes = gpu.fma_per_clk_sm["f64"]
+    if lanes < _CONVERT_LONG_LANES:
+        return integer, special, counts.classes("f64", "cvt64") * (32 / (lanes * _FEW_F64_SHARE))
+    special = special + counts.classes("cvt64") * (32 / _CONVERT_LONG_LANES)
+    return integer, special, counts.classes("f64") * (32 / lanes)
+
+
+def _tensor(gpu: GPU, counts: _Counts) -> tuple[Floats, Floats]:
+    """(clocks of the tensor cores, share of the products that warpgroups compute)."""
+    clk, share = counts.zeros, microarchitecture(gpu).mma_sync_share
     for dtype, per_clk in gpu.tensor_fma_per_clk_sm.items():
         # A multiply-add is two operations. Some data sheets state tensor peaks at a lower clock, and `mma.sync`
         # does not reach the full rate on every generation; what warpgroups multiply, or blocks in tensor memory, both
         # counted twice, does.
         sustained = per_clk * gpu.tensor_clock_hz / gpu.boost_clock_hz
-        grouped = total(f"wgmma.{dtype}", f"tcgen05.{dtype}")
-        by_warps = (total(f"mma.{dtype}") - grouped) / figures.mma_sync_share
-        tensor = tensor + (by_warps + grouped) / (2.0 * sustained)
-    special = classes("mufu") * (32 / _SPECIAL_LANES)
-    between = np.where(tensor > 0, fma + special, 0.0)
-    multiplied = total(*(f"mma.{dtype}" for dtype in gpu.tensor_fma_per_clk_sm))
-    by_groups = total(*(f"wgmma.{dtype}" for dtype in gpu.tensor_fma_per_clk_sm)) / np.maximum(multiplied, 1e-30)
-    packed = [name for name, since in _PACKED_SINCE.items() if gpu.sm >= since]
-    integer = integer + classes(*packed)
-    special = special + classes("f2i", *(name for name in _PACKED_SINCE if name not in packed)) * (32 / _SPECIAL_LANES)
-    # f64 arithmetic has a pipe of its own (Nsight Compute's documentation of the pipeline FP64).
-    few = lanes["f64"] < _CONVERT_LONG_LANES
-    doubles = classes("f64", *(("cvt64",) if few else ())) * (32 / (lanes["f64"] * (_FEW_F64_SHARE if few else 1.0)))
-    if not few:
-        special = special + classes("cvt64") * (32 / _CONVERT_LONG_LANES)
-    loads, copies = classes("ld_global"), classes("cp_async")
-    copied = ending("read_bytes") * (copies / np.maximum(loads + copies, 1e-30))
+        grouped = counts.total(f"wgmma.{dtype}", f"tcgen05.{dtype}")
+        by_warps = (counts.total(f"mma.{dtype}") - grouped) / share
+        clk = clk + (by_warps + grouped) / (2.0 * sustained)
+    multiplied = counts.total(*(f"mma.{dtype}" for dtype in gpu.tensor_fma_per_clk_sm))
+    by_groups = counts.total(*(f"wgmma.{dtype}" for dtype in gpu.tensor_fma_per_clk_sm))
+    return clk, by_groups / np.maximum(multiplied, 1e-30)
+
+
+def _at_l2(figures: Microarchitecture, counts: _Counts, sectors: Floats) -> Floats:
+    """Sectors of L2, turns of atomic operations among them: a turn keeps a slice busy for a clock, in which it could
+    have read so many sectors."""
+    turns = counts.ending("atomic_turns") * (figures.l2_bytes_per_clk_slice / 32.0)
+    return sectors + np.maximum(turns - counts.ending("atomic_sectors"), 0.0)
+
+
+def _shared_and_l1(figures: Microarchitecture, counts: _Counts, sectors: Floats) -> tuple[Floats, Floats, Floats]:
+    """Clocks of (shared memory, the port that it shares with L1, L1)."""
+    loads, copies = counts.classes("ld_global"), counts.classes("cp_async")
+    copied = counts.ending("read_bytes") * (copies / np.maximum(loads + copies, 1e-30))
     # L1 finds a line a clock in the banks that are those of shared memory, and hands the lanes 64 bytes a clock.
     returned = np.maximum(
-        ending("_passes") / figures.shared_wavefronts_per_clk, (ending("read_bytes") - copied) / _L1_BYTES_PER_CLK
+        counts.ending("_passes") / figures.shared_wavefronts_per_clk,
+        (counts.ending("read_bytes") - copied) / _L1_BYTES_PER_CLK,
     )
-    wavefronts = total(*(f"shared.{what}_wavefronts" for what in ("load", "store", "atomic")))
+    wavefronts = counts.total(*(f"shared.{what}_wavefronts" for what in ("load", "store", "atomic")))
     # Copies of threads write the wavefronts that are counted as stores, and nothing else. Tensor cores read by the same
     # port. On a B200, products of fewer than 128 columns are bound by it, at 128 bytes a clock ("Dissecting Nvidia
     # Blackwell", SemiAnalysis, March 2026, operands of both matrices in shared memory).
-    multiplicands = total("wgmma.shared_bytes", "tcgen05.shared_bytes")
+    multiplicands = counts.total("wgmma.shared_bytes", "tcgen05.shared_bytes")
     shared = (wavefronts + multiplicands / _WAVEFRONT_BYTES) / figures.shared_wavefronts_per_clk
-    l1 = np.maximum(sectors / _L1_SECTORS_PER_CLK + total("l1.wavefronts"), returned)
-    pipes = (
-        issue,
-        multiplies,
-        integer * (32 / lanes["i32_add"]),
-        special,
-        doubles,
-        tensor,
-        classes(*_MEMORY) * (32 / figures.lsu_lanes) + total(*_MOVES) / _TENSOR_MEMORY_BYTES_PER_CLK,
-        shared,
-        l1,
-    )
-    alone = total("chain") if "chain" in metrics else (total("issue") - moved) * WARP_CPI
-    rows = (
-        *pipes,
-        np.maximum(shared + returned, l1),
-        at_l2,
-        total("barriers"),
-        power.dynamic(events(column))[0] + zeros,
-        between * (1.0 - by_groups),
-        between * by_groups,
-        alone,
-    )
-    rates = np.stack(rows, axis=1)
-    return Demand(terms, tuple(map(np.ascontiguousarray, rates)))
+    l1 = np.maximum(sectors / _L1_SECTORS_PER_CLK + counts.total("l1.wavefronts"), returned)
+    return shared, np.maximum(shared + returned, l1), l1
 
 
 def side_by_side(demands: Sequence[Demand]) -> tuple[Demand, list[int]]:

@@ -4,7 +4,7 @@ from dataclasses import fields
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from kernrec.util.light_dataclass import dataclass
 
@@ -12,13 +12,8 @@ Floats = NDArray[np.float64]
 
 OVERLAP_DOUBLINGS = 2
 OVERLAP = 2**OVERLAP_DOUBLINGS
-"""Exponent of the smooth maximum: two equal parts take 2**(1/4) = 1.19 times one of them."""
-
-
-def combine(core_s: ArrayLike, memory_s: ArrayLike) -> Floats:
-    """Time of two parts that overlap: `(core_s**p + memory_s**p)**(1/p)` with p = `OVERLAP`, elementwise."""
-    core, memory = np.asarray(core_s, dtype=np.float64), np.asarray(memory_s, dtype=np.float64)
-    return overlap_root(overlap_power(core) + overlap_power(memory))
+"""Exponent p of the smooth maximum of parts that overlap, `(core_s**p + memory_s**p)**(1/p)`: two equal parts take
+2**(1/4) = 1.19 times one of them."""
 
 
 def overlap_power(part: Floats) -> Floats:
@@ -63,7 +58,7 @@ class NominalCosts:
 
 
 class ScaledLaunches:
-    """N launches at any core clock; what does not depend on the clock is computed once."""
+    """N launches at any core clock; terms without the clock are computed once."""
 
     def __init__(self, launches: Floats) -> None:
         """Of the fields of `NominalCosts` as rows, (5, N)."""
@@ -93,7 +88,6 @@ class LimitedCosts:
     """
 
     latency_s: Floats
-    """Seconds."""
     power_w: Floats
     """Mean power while the launch runs (W)."""
     energy_j: Floats

@@ -10,7 +10,7 @@
     DRAM time   bytes between L2 and DRAM over the bandwidth that this pattern of access reaches
     latency     core and DRAM time combined by a smooth maximum, plus launch overhead
 
-What overlaps: a block (or, in a kernel without barriers, a warp) either waits or uses the pipes, never both. With K of
+Overlap: a block (or, in a kernel without barriers, a warp) either waits or uses the pipes, never both. With K of
 them on an SM a round takes at least P + max((K - 1) P, Z), where P is the pipe time of one and Z the time that it waits
 (machine repairman problem; Lazowska et al., "Quantitative System Performance", chapter 5), and more by the time that
 they are in each other's way (`_round_clk`). A lone block with barriers takes P + Z. Where loads are issued ahead
@@ -21,8 +21,10 @@ over candidates.
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kernrec.gpu import GPU
 from kernrec.model.prior.demand import ALONE, BARRIERS, BETWEEN, BETWEEN_GROUPS, CORE_J, PIPES, PORT, SECTORS, Demand
@@ -30,6 +32,7 @@ from kernrec.model.prior.microarchitecture import l2_bytes_per_clk, microarchite
 from kernrec.util.light_dataclass import dataclass
 
 Array = np.ndarray
+Floats = NDArray[np.float64]
 
 LAUNCH_S = 2.5e-6
 """Overhead of each launch: 2 to 3 us on every generation (fitted to the small shapes of the anchor
@@ -63,7 +66,7 @@ INTERVAL = 2.0
 """Half-width of the prior's 90 % interval, as a factor: its spread against the anchors (`tools/check_prior.py`)."""
 
 RESOURCES = (*PIPES, "latency", "L2", "DRAM", "launch")
-"""What can be the bottleneck of a launch (`LaunchTime.bottleneck`)."""
+"""The possible bottlenecks of a launch (`LaunchTime.bottleneck`)."""
 
 
 @dataclass(frozen=True)
@@ -79,13 +82,12 @@ class LaunchWork:
     concurrent: Array
     """Blocks that fit on an SM at the same time."""
     warps: Array
-    """Warps per block."""
     prefetch: Array
     """Trips ahead of which loads are issued."""
     dram_bytes: Array
     """Bytes between L2 and DRAM."""
     dram_slowdown: Array | float
-    """By what the pattern of access lengthens their time: 1 for streams."""
+    """Factor by which the pattern of access lengthens their time: 1 for streams."""
     serial_clk: Array | float
     """Clocks of L2 for the atomic operations that meet at the busiest sector; a number stands for none (0)."""
     rounds: Array
@@ -119,10 +121,11 @@ class LaunchTime:
     dram_bytes: Array
     """Bytes between L2 and DRAM."""
 
-    def pipe_s(self, rows: Array) -> Array:
+    def pipe_s(self, rows: Array) -> Floats:
         """Seconds that each pipe is busy for these candidates, (P, rows), in proportion to the busiest pipe's."""
-        clk = self.pipe_clk.take(rows, axis=1)
-        return clk * (self.busy_s.take(rows) / np.maximum(clk.max(axis=0), 1e-30))
+        clk: Floats = self.pipe_clk.take(rows, axis=1)
+        pipe_s: Floats = clk * (self.busy_s.take(rows) / np.maximum(clk.max(axis=0), 1e-30))
+        return pipe_s
 
     def bottleneck(self, row: int) -> str:
         """The resource of `RESOURCES` that takes longest for one candidate."""
@@ -138,12 +141,13 @@ class LaunchTime:
         return parts | {name: float(column[row]) for name, column in waits.items()} | {"launch": START_S + LAUNCH_S}
 
 
-def alone_clk(rates: Array, warps: Array, variants: Array) -> Array:
+def alone_clk(rates: Floats, warps: Floats, variants: Array) -> Floats:
     """Clocks that one term of a demand adds to a block that has an SM for itself, without waits for memory."""
-    return rates[ALONE].take(variants) / warps + rates[BARRIERS].take(variants) * _barrier_clk(warps)
+    clk: Floats = rates[ALONE].take(variants) / warps + rates[BARRIERS].take(variants) * _barrier_clk(warps)
+    return clk
 
 
-def _barrier_clk(warps: Array) -> Array:
+def _barrier_clk(warps: Floats) -> Floats:
     """Clocks of a barrier for a block of so many warps that has an SM for itself."""
     return np.maximum(BARRIER_CLK, BARRIER_WARP_CLK * warps)
 
@@ -158,20 +162,14 @@ def join(works: Sequence[LaunchWork]) -> LaunchWork:
         padded = [(*f, *[np.zeros(len(w.variants))] * (count - len(f))) for f, w in zip(fields, works, strict=True)]
         return tuple([np.concatenate(parts) for parts in zip(*padded, strict=True)])
 
-    return LaunchWork(
-        variants=np.concatenate([w.variants for w in works]),
-        terms=each([w.terms for w in works], most),
-        depth=each([w.depth for w in works], most - 1),
-        concurrent=np.concatenate([w.concurrent for w in works]),
-        warps=np.concatenate([w.warps for w in works]),
-        prefetch=np.concatenate([w.prefetch for w in works]),
-        dram_bytes=np.concatenate([w.dram_bytes for w in works]),
-        dram_slowdown=_side_by_side(works, "dram_slowdown"),
-        serial_clk=_side_by_side(works, "serial_clk"),
-        rounds=np.concatenate([w.rounds for w in works]),
-        overlapped=_side_by_side(works, "overlapped"),
-        waits=_side_by_side(works, "waits"),
-    )
+    columns: dict[str, Any] = {
+        name: np.concatenate([getattr(work, name) for work in works])
+        for name in ("variants", "concurrent", "warps", "prefetch", "dram_bytes", "rounds")
+    }
+    for name in ("dram_slowdown", "serial_clk", "overlapped", "waits"):
+        columns[name] = _side_by_side(works, name)
+    terms, depth = each([w.terms for w in works], most), each([w.depth for w in works], most - 1)
+    return LaunchWork(terms=terms, depth=depth, **columns)
 
 
 def _side_by_side(works: Sequence[LaunchWork], name: str) -> Array | float:
@@ -183,13 +181,7 @@ def _side_by_side(works: Sequence[LaunchWork], name: str) -> Array | float:
 
 
 def launch_time(gpu: GPU, demand: Demand, work: LaunchWork) -> LaunchTime:
-    """The time of launches at the boost clock.
-
-    Args:
-        gpu: the GPU.
-        demand: the demand of the kernel's variants on it.
-        work: the launches.
-    """
+    """The time of launches at the boost clock; demand: of the kernel's variants on the GPU."""
     figures = microarchitecture(gpu)
     clock = gpu.boost_clock_hz
     blocks, warps = work.terms[0], work.warps
@@ -278,7 +270,7 @@ def launch_time(gpu: GPU, demand: Demand, work: LaunchWork) -> LaunchTime:
     )
 
 
-def _occupied(blocks: Array, block_clk: Array, by_scheduler: Array, warps: Array) -> Array:
+def _occupied(blocks: Floats, block_clk: Floats, by_scheduler: Floats, warps: Floats) -> Floats:
     """Clocks that `blocks` blocks keep an SM's pipes busy; an uneven number of warps per scheduler costs time.
 
     Not so in a pipe that all schedulers share, as two f64 lanes are: however many warps are on an SM, recorded hotspot
@@ -292,7 +284,7 @@ def _occupied(blocks: Array, block_clk: Array, by_scheduler: Array, warps: Array
     return blocks * np.maximum(block_clk, by_scheduler * uneven)
 
 
-def _round_clk(own: Array, wait: Array, busy: Array) -> Array:
+def _round_clk(own: Floats, wait: Floats, busy: Floats) -> Floats:
     """Clocks of a round: K = busy / own that use the pipes in turn, for `own` clocks each, and wait in between.
 
     By mean value analysis one of K finds (K - 1) / K of the queue that all of them make; of the one in service half is
@@ -308,8 +300,8 @@ def _round_clk(own: Array, wait: Array, busy: Array) -> Array:
     return np.maximum(busy, 0.5 * (busy + wait + np.sqrt(longer * longer + own * (own + 2.0 * wait))))
 
 
-def _smooth_max(a: Array, b: Array) -> Array:
-    """The same as `power.combine`, (a**4 + b**4)**(1/4), without overflow or underflow."""
+def _smooth_max(a: Floats, b: Floats) -> Floats:
+    """The smooth maximum of `launch_costs.OVERLAP`, (a**4 + b**4)**(1/4), without overflow or underflow."""
     high = np.maximum(a, b)
     ratio = np.minimum(a, b) / high
     ratio *= ratio

@@ -47,11 +47,8 @@ _HBM_BITS = 1024
 """A wider bus is that of HBM: it comes in stacks of 1,024 bits."""
 
 
-def l2_slices(gpu: GPU) -> float:
-    """Slices of L2: one for 8 bits of a GDDR bus, for 64 bits of HBM (512 KiB each on GA100: 80 slices, 40 MiB)."""
-    return gpu.memory_bus_bits / (64 if gpu.memory_bus_bits > _HBM_BITS else 8)
-
-
 def l2_bytes_per_clk(gpu: GPU) -> float:
     """Sustained read bandwidth of L2 with all SMs active, bytes per clock."""
-    return l2_slices(gpu) * microarchitecture(gpu).l2_bytes_per_clk_slice
+    # A slice for 8 bits of a GDDR bus, for 64 bits of HBM (512 KiB each on GA100: 80 slices, 40 MiB).
+    slices = gpu.memory_bus_bits / (64 if gpu.memory_bus_bits > _HBM_BITS else 8)
+    return slices * microarchitecture(gpu).l2_bytes_per_clk_slice

@@ -16,7 +16,7 @@ unchanged. A limit below what the launch draws at the lowest clock is exceeded. 
 are in `power.toml`.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, TypeVar
@@ -41,8 +41,8 @@ ISSUE = "issue."
 """How the events of warp instructions begin; the instruction class follows."""
 RANDOM, ZEROS = "random", "zeros"
 INPUTS = (RANDOM, ZEROS)
-"""What kernels may be taken to compute on: random numbers, or zeros (any constant), with which few bits toggle."""
-_KEPT = 16
+"""The input data of kernels: random numbers, or zeros (any constant), with which few bits toggle."""
+_MOST_CACHED = 16
 """The most entries of a cache that does not depend on launches."""
 PARTNER_HEADROOM = 1.35
 """Highest power limit over the reference board's that partners' GeForce boards accept, where the catalog knows of none
@@ -58,7 +58,6 @@ class PowerModel:
     """The power model of one GPU. "Nominal" means at the data sheet's boost clock and the voltage that it needs."""
 
     title: str
-    """The GPU's name, for messages."""
     memory: str
     """Memory type, such as `HBM3`."""
     boost_hz: float
@@ -66,11 +65,9 @@ class PowerModel:
     running_hz: float
     """Clock of a load that no power limit slows down; on GeForce cards above the data sheet's boost clock."""
     minimum_hz: float
-    """Lowest clock."""
     maximum_hz: float
     """Highest clock that can be set."""
     curve: VoltageCurve
-    """Core voltage against clock."""
     volts: float
     """Voltage at the boost clock over the lowest one."""
     board_w: float
@@ -80,9 +77,7 @@ class PowerModel:
     clock_w: float
     """Power of the clock tree at nominal clock and voltage."""
     tdp_w: float
-    """Default power limit."""
     power_min_w: float
-    """Lowest power limit that the GPU accepts."""
     power_max_w: float
     """Highest power limit that a board with this GPU accepts; partners' GeForce boards go beyond the reference."""
     energy_j: Mapping[str, float]
@@ -90,11 +85,7 @@ class PowerModel:
 
     @classmethod
     def for_gpu(cls, gpu: GPU, inputs: str = RANDOM) -> "PowerModel":
-        """The model of a GPU of the catalog.
-
-        Args:
-            gpu: the GPU.
-            inputs: one of `INPUTS`. With zeros (or one constant) few bits toggle, and arithmetic takes less.
+        """The model of a GPU of the catalog for one of `INPUTS`.
 
         Raises:
             UsageError: there are no coefficients for its compute capability, or no such kind of inputs.
@@ -165,10 +156,6 @@ class PowerModel:
             raise unknown("energy event", event, self.energy_j)
         return energy
 
-    def weights(self, events: Iterable[str]) -> Floats:
-        """`event_j` of several events, to multiply a matrix of counts with; zero for `dram.bytes`."""
-        return np.array([0.0 if event == DRAM else self.event_j(event) for event in events])
-
     def dynamic(self, events: Mapping[str, ArrayLike]) -> tuple[Floats, Floats]:
         """(core_j, dram_j) of launches at nominal voltage, from the count of each event; arrays (N,)."""
         core: Any = 0.0
@@ -202,37 +189,26 @@ class PowerModel:
         """
         return self._limited(nominal.columns(), self._setting(self._limit(limit_w), (self._clock(clock_hz),)))
 
-    def apply_power_limits(
-        self, nominal: NominalCosts, points: Sequence[tuple[float | None, float | None]]
-    ) -> LimitedCosts:
+    def limit_launches(self, launches: Floats, points: Sequence[tuple[float | None, float | None]]) -> LimitedCosts:
         """`apply_power_limit` at several (power limit, clock), in little more time than at one.
 
         Args:
-            nominal: N launches.
+            launches: the fields of N nominal costs as rows, (5, N).
             points: P power limits and clocks, None as for `apply_power_limit`.
 
         Returns:
             Arrays (P, N).
         """
-        return self.limit_launches(nominal.columns(), points)
-
-    def limit_launches(self, launches: Floats, points: Sequence[tuple[float | None, float | None]]) -> LimitedCosts:
-        """`apply_power_limits` of the fields of N nominal costs as rows, (5, N)."""
         key = tuple(points)
         setting = self._settings.get(key)
         if setting is None:
             limits = np.array([[self._limit(limit_w)] for limit_w, _ in points])
             setting = self._setting(limits, tuple([self._clock(clock_hz) for _, clock_hz in points]))
-            _keep(self._settings, key, setting)
+            _remember(self._settings, key, setting)
         return self._limited(launches, setting)
 
     def _setting(self, limit_w: float | Floats, clocks_hz: tuple[float, ...]) -> "_Setting":
-        """What launches run at.
-
-        Args:
-            limit_w: the power limit; one for each launch, (N,); or one for each operating point, (P, 1).
-            clocks_hz: the highest clock of each operating point.
-        """
+        """Power limits as in `_Setting`, with the highest clock of each operating point."""
         starts = tuple([clock_hz / self.boost_hz for clock_hz in clocks_hz])
         starts = starts if len(set(starts)) > 1 else starts[:1]
         ratio: Any = np.array(starts)[:, np.newaxis] if np.ndim(limit_w) == 2 else starts[0]
@@ -301,7 +277,7 @@ class PowerModel:
             volts = self.voltage(clock)
             static_w = self.board_w + self.leakage_w * volts
             grid = ClockGrid(clock, np.stack([ratio, static_w, self.clock_w * ratio, volts * volts]))
-            _keep(self._clock_grids, starts, grid)
+            _remember(self._clock_grids, starts, grid)
         return grid
 
     @cached_property
@@ -323,10 +299,8 @@ class PowerModel:
     def _clock(self, clock_hz: float | None) -> float:
         clock = self.running_hz if clock_hz is None else clock_hz
         if not self.minimum_hz <= clock <= self.maximum_hz:
-            scale = 1e-6
-            raise _out_of_range(
-                "clock", clock * scale, self.minimum_hz * scale, self.maximum_hz * scale, "MHz", self.title
-            )
+            mhz, low, high = (value * 1e-6 for value in (clock, self.minimum_hz, self.maximum_hz))
+            raise _out_of_range("clock", mhz, low, high, "MHz", self.title)
         return clock
 
 
@@ -339,13 +313,13 @@ class _Setting:
     clock_hz: float | Floats
     """The highest clock: a number, or (1, 1) or (P, 1)."""
     at_clock: tuple[Any, Any, Any, Any]
-    """What `ScaledLaunches.at` takes at the highest clock."""
+    """The arguments of `ScaledLaunches.at` at the highest clock."""
     starts: tuple[float, ...]
     """The highest clock over the boost clock: one, or one for each operating point."""
 
 
-def _keep(cache: dict[_Key, _Value], key: _Key, value: _Value) -> None:
-    if len(cache) >= _KEPT:
+def _remember(cache: dict[_Key, _Value], key: _Key, value: _Value) -> None:
+    if len(cache) >= _MOST_CACHED:
         cache.clear()
     cache[key] = value
 
@@ -367,15 +341,11 @@ def _event_energies(gpu: GPU, coefficients: Mapping[str, Any], volts: float, zer
     return energies
 
 
-def _out_of_range(what: str, given: float, low: float, high: float, unit: str, title: str) -> UsageError:
-    if not given > 0:  # NaN too
-        return UsageError(
-            f"{what} must be positive, not {given:g} {unit}; the {title} accepts {low:g} to {high:g} {unit}"
-        )
-    close = min(max(given, low), high)
-    return UsageError(
-        f"{what} {given:g} {unit}: the {title} accepts {low:g} to {high:g} {unit}; nearest {close:g} {unit}"
-    )
+def _out_of_range(what: str, value: float, low: float, high: float, unit: str, title: str) -> UsageError:
+    accepted = f"the {title} accepts {low:g} to {high:g} {unit}"
+    if not value > 0:  # NaN too
+        return UsageError(f"{what} must be positive, not {value:g} {unit}; {accepted}")
+    return UsageError(f"{what} {value:g} {unit}: {accepted}; nearest {min(max(value, low), high):g} {unit}")
 
 
 @cache

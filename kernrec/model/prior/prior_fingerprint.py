@@ -75,14 +75,14 @@ def prior_fingerprint() -> list[float]:
 def fingerprint_change(earlier: Sequence[float]) -> float:
     """The largest relative change of the prior's predictions since an earlier fingerprint; infinity if it is not
     comparable."""
-    now = _known_fingerprint()
+    now = _cached_fingerprint()
     if len(earlier) != len(now) or not all(isinstance(value, int | float) and value > 0 for value in earlier):
         return float("inf")
     return float(np.expm1(np.abs(np.log(np.array(now) / np.array(earlier))).max()))
 
 
-def _known_fingerprint() -> list[float]:
-    """`prior_fingerprint`, kept in the cache as long as neither the prior nor the catalog of GPUs changes."""
+def _cached_fingerprint() -> list[float]:
+    """`prior_fingerprint`, from the cache as long as neither the prior nor the catalog of GPUs changes."""
 
     def make() -> CacheEntry:
         return {"values": prior_fingerprint()}, {}

@@ -1,8 +1,8 @@
 """Clocks, the voltage they need, and the clock at which a launch stays within a power limit.
 
 That clock is searched in a table of clocks: a launch draws more power the higher its clock, so each round tries a few
-clocks of the range that is left, all of them in one go. What follows from a clock alone (voltage, static power, power
-of the clock tree) is computed once for the table, and a round asks only whether the limit holds; a pass over short
+clocks of the range that is left, all of them in one go. Figures of a clock alone (voltage, static power, power of the
+clock tree) are computed once for the table, and a round asks only whether the limit holds; a pass over short
 arrays costs more by its calls than by their length.
 """
 
@@ -44,10 +44,9 @@ class ClockGrid:
     """Tables of `CLOCKS` clocks each, ascending, one after the other, and the power at these clocks."""
 
     clock_hz: Floats
-    """The clocks."""
     at_clock: Floats
-    """What `ScaledLaunches.at` takes, as rows: clock over the boost clock, power of board and leakage (W), power of the
-    clock tree at nominal voltage (W), square of the core voltage over that at the boost clock."""
+    """The arguments of `ScaledLaunches.at` as rows: clock over the boost clock, power of board and leakage (W), power
+    of the clock tree at nominal voltage (W), square of the core voltage over that at the boost clock."""
 
     def throttle(self, launches: Floats, limit_w: float | Floats, first: Any) -> tuple[Floats, Floats, Floats, Floats]:
         """The launches at the highest clock of a table that keeps them within their power limits, or else the lowest.
@@ -80,7 +79,7 @@ class ClockGrid:
 
     @cached_property
     def _by_clock(self) -> Floats:
-        """What the search takes, as rows: boost clock over the clock to the power of `OVERLAP`, power without events
+        """The columns of the search as rows: boost clock over the clock to the power of `OVERLAP`, power without events
         (W), square of the core voltage over that at the boost clock."""
         ratio, static_w, tree_w, volts_squared = self.at_clock
         return np.stack([ratio**-OVERLAP, static_w + tree_w * volts_squared, volts_squared])

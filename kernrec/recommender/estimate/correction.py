@@ -1,6 +1,6 @@
-"""Learned estimates: the prior corrected by a model of what devices did, where one was trained.
+"""Learned estimates: the prior corrected by a model of measurements, where one was trained.
 
-scope      what a model was trained on says how wide its intervals are: those of problems, GPUs or kernels that were
+scope      the training data of a model decide how wide its intervals are: those of problems, GPUs or kernels that were
            held out
 scored     the candidates that the prior finds fastest and most frugal; trees for more would take too long
 the rest   put on the scale of those scored, so that a prior that is too low does not rank them first
@@ -40,34 +40,33 @@ FEWEST, MOST = 5, 64
 
 @dataclass(frozen=True)
 class TrainedModel:
-    """A model with its name and what it was trained on."""
+    """A model with its name and the part of its card about its training data."""
 
     model: Model
     name: str
     training: Mapping[str, Any]
-    """The part of the model's card that tells of its training data."""
     shipped: bool = False
     """Whether it came with kernrec, not from the user's own training."""
 
     @property
     def summary(self) -> str:
-        """What it was trained on."""
+        """Its training data, in words."""
         rows, problems = self.training["rows"], problem_count(self.training)
         configs = f"{rows} configs of {problems} problem{'s' * (problems != 1)} on {', '.join(self.model.gpus)}"
         recorded = f", recorded by others: {self.training['recorded']}" if "recorded" in self.training else ""
         return f"{configs}{recorded}" + (" (ships with kernrec)" if self.shipped else "")
 
     def scope(self, gpu: GPU, kernel: Kernel) -> "ModelScope | None":
-        """What it knows of a kernel on a GPU; None where it does not apply.
+        """The model applied to a kernel on a GPU; None where it does not apply.
 
         To a kernel or a GPU that it was not trained on it applies only where models of others were better than the
         prior: on each kernel that was held out, on the GPUs that were.
         """
         model = self.model
-        known, gpu_known = model.kernels.get(kernel.name) == kernel.hash, gpu.name in model.gpus
-        if (not known and not model.helps_new_kernels) or (not gpu_known and not model.helps_new_gpus):
+        kernel_known, gpu_known = model.kernels.get(kernel.name) == kernel.hash, gpu.name in model.gpus
+        if (not kernel_known and not model.helps_new_kernels) or (not gpu_known and not model.helps_new_gpus):
             return None
-        return ModelScope(self, gpu.name, kernel.name, gpu_known, known)
+        return ModelScope(self, gpu.name, kernel.name, gpu_known, kernel_known)
 
 
 @dataclass(frozen=True)
@@ -99,7 +98,7 @@ class ModelScope:
 
     @property
     def note(self) -> str:
-        """What the reader of an answer has to know of it, in a line."""
+        """A line about it for the reader of an answer."""
         trained = self.trained
         parts = [f"source learned: the prior corrected by model {trained.name}, trained on {trained.summary}"]
         basis = self.interval("latency").summary
@@ -136,45 +135,45 @@ class ModelScope:
 def interval_of(model: Model, quantity: str, gpu: str | None, kernel_known: bool) -> Interval:
     """The widest interval that applies on problems that were not measured; gpu: None for one not trained on."""
     by_group = model.intervals.get(quantity, {})
-    given = [(gpu and by_group.get(gpu)) or by_group.get("*") or unknown_interval("problem")]
+    intervals = [(gpu and by_group.get(gpu)) or by_group.get("*") or unknown_interval("problem")]
     if gpu is None:
-        given.append(by_group.get(NEW_GPU) or unknown_interval("GPU"))
+        intervals.append(by_group.get(NEW_GPU) or unknown_interval("GPU"))
     if not kernel_known:
-        given.append(by_group.get(NEW_KERNEL) or unknown_interval("kernel"))
-    return max(given, key=lambda interval: interval.width)
+        intervals.append(by_group.get(NEW_KERNEL) or unknown_interval("kernel"))
+    return max(intervals, key=lambda interval: interval.width)
 
 
 @dataclass(frozen=True)
 class Correction:
-    """What a model predicts of some of the candidates."""
+    """The predictions of a model for N of the candidates."""
 
     scope: ModelScope
-    where: Array
-    """Positions of the candidates that the model was asked about, ascending."""
+    scored: Array
+    """Positions of the candidates that the model was asked about, ascending, (N,)."""
     features: Array
-    """Theirs, (len(where), F)."""
+    """(N, F)."""
     ratios: Mapping[str, Array]
-    """log(expected / prior) by head (`latency`, `power`), each (len(where),)."""
+    """log(expected / prior) by head (`latency`, `power`), each (N,)."""
     distance: Array
-    """How far they lie outside of what the model was trained on, (len(where),)."""
+    """How far they lie outside of the training data, (N,)."""
 
     @classmethod
-    def of(cls, scope: ModelScope, prediction: Prediction, limited: LimitedCosts, where: Array) -> "Correction":
-        """The model's answer about the candidates at positions `where` of a prediction and its costs."""
-        inputs = inputs_of(prediction, limited, where)
-        features = features_of(prediction.table, scope.model.columns, inputs, prediction.rows.take(where))
+    def of(cls, scope: ModelScope, prediction: Prediction, limited: LimitedCosts, scored: Array) -> "Correction":
+        """The model's answer about the candidates at positions `scored` of a prediction and its costs."""
+        inputs = inputs_of(prediction, limited, scored)
+        features = features_of(prediction.table, scope.model.columns, inputs, prediction.rows.take(scored))
         least = None if scope.gpu_known else least_log_ratio(inputs)
-        return cls(scope, where, features, *scope.model.log_ratio(features, scope.gpu_known, least))
+        return cls(scope, scored, features, *scope.model.log_ratio(features, scope.gpu_known, least))
 
     def correct(self, predicted: Costs) -> Costs:
         """The model's estimates in place of the prior's; candidates that it was not asked about get its scale."""
         latency_log = self.ratios["latency"]
         # A model without measured power says nothing new of it: energy remains the prior's power for the learned time.
-        power_log = self.ratios.get("power", np.zeros(len(self.where)))
+        power_log = self.ratios.get("power", np.zeros(len(self.scored)))
 
         def factor(log: Array) -> Array:
             factors = np.full(predicted.power_w.shape[-1], math.exp(median(log)))
-            factors[self.where] = np.exp(log)
+            factors[self.scored] = np.exp(log)
             return factors
 
         latency = self._interval("latency", predicted.latency.scaled(factor(latency_log)))
@@ -184,10 +183,10 @@ class Correction:
         return Costs(latency, energy, predicted.power_w * factor(power_log))
 
     def _interval(self, quantity: str, estimates: Estimates) -> Estimates:
-        """The estimates with the model's interval and source at `where`."""
-        value = estimates.value[..., self.where]
+        """The estimates with the model's interval and source at `scored`."""
+        value = estimates.value[..., self.scored]
         low, high = self.scope.interval(quantity).around(value, self.distance)
-        return replaced(estimates, self.where, (value, low, high), LEARNED)
+        return replaced(estimates, self.scored, (value, low, high), LEARNED)
 
     def adapted(self, predicted: Costs, positions: Array, measured: Sequence[MeasuredAnswer]) -> Costs:
         """Corrected costs in the light of what was measured on this GPU and problem.
@@ -196,38 +195,38 @@ class Correction:
 
         Args:
             predicted: costs from `correct`.
-            positions: the candidates that were measured, among `where`.
-            measured: what was measured of them, in the same order.
+            positions: the candidates that were measured, among `scored`.
+            measured: their measurements, in the same order.
         """
         if len(positions) < FEWEST:
             return predicted
-        place = np.searchsorted(self.where, positions)
+        place = np.searchsorted(self.scored, positions)
         if len(place) > MOST:
             keep = thinned(len(place), MOST)
             place, measured = place[keep], [measured[i] for i in keep]
-        candidates = self.where[place]
+        candidates = self.scored[place]
         latency = np.array([row.latency_s for row in measured])
         energy = np.array([np.nan if row.energy_j is None else row.energy_j for row in measured])
         adaptations = {"latency": adapt(self.features[place], np.log(latency / predicted.latency.value[candidates]))}
-        known = np.isfinite(energy)
-        if known.sum() >= FEWEST:
-            residual = np.log(energy[known] / predicted.energy.value[candidates[known]])
-            adaptations["energy"] = adapt(self.features[place[known]], residual)
+        has_energy = np.isfinite(energy)
+        if has_energy.sum() >= FEWEST:
+            residual = np.log(energy[has_energy] / predicted.energy.value[candidates[has_energy]])
+            adaptations["energy"] = adapt(self.features[place[has_energy]], residual)
         factors = {name: np.exp(adaptation.correction(self.features)) for name, adaptation in adaptations.items()}
         # With latency alone the power stays as it was.
         factors.setdefault("energy", factors["latency"])
 
         def scaled(quantity: str, estimates: Estimates) -> Estimates:
             value, low, high = (
-                column[self.where] * factors[quantity] for column in (estimates.value, estimates.low, estimates.high)
+                column[self.scored] * factors[quantity] for column in (estimates.value, estimates.low, estimates.high)
             )
             adaptation = adaptations.get(quantity)
             if adaptation is not None and adaptation.interval.groups >= groups_needed():
                 low, high = adaptation.interval.around(value)
-            return replaced(estimates, self.where, (value, low, high), None)
+            return replaced(estimates, self.scored, (value, low, high), None)
 
         power = predicted.power_w.copy()
-        power[self.where] *= factors["energy"] / factors["latency"]
+        power[self.scored] *= factors["energy"] / factors["latency"]
         return Costs(scaled("latency", predicted.latency), scaled("energy", predicted.energy), power)
 
 

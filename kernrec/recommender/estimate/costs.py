@@ -1,6 +1,6 @@
-"""What each candidate is expected to cost, how sure that is, and where the number comes from.
+"""The expected costs of each candidate, how sure they are, and where the numbers come from.
 
-    prior     what the analytic model predicts, with its spread against cards that others measured
+    prior     the prediction of the analytic model, with its spread against cards that others measured
     measured  rows of the database for this GPU and problem take the place of predictions; the predictions that remain
               are first put on the scale of the measurements
 
@@ -58,8 +58,8 @@ LATENCY_DRIFT, ENERGY_DRIFT = 0.01, 0.02
 """Least half-width of a measured interval, as a fraction: the drift of the card that the protocol lets pass before it
 measures again. The interval that one session states does not include it."""
 UNSTATED_ENERGY = 0.12
-"""Half-width of a measured energy whose interval nobody stated: the error that MEASURING.md, section 5, gives for an
-energy counter read at start and stop of one second."""
+"""Half-width of a measured energy whose interval nobody stated: the error of an energy counter read at start and stop
+of one second (docs/protocol.md, on energy)."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,7 +70,7 @@ class Estimates:
     low: Array
     high: Array
     source: Array
-    """Positions in `SOURCES`."""
+    """Positions in `SOURCES`, int8."""
 
     def at(self, point: int | slice) -> "Estimates":
         """Those of a table of several operating points at one of them, or at some."""
@@ -103,9 +103,7 @@ class Costs:
     """The cost table of C candidates, at one operating point or at several."""
 
     latency: Estimates
-    """Seconds."""
     energy: Estimates
-    """Joules."""
     power_w: Array
     """Mean power while running, (C,) or (points, C)."""
 
@@ -153,7 +151,7 @@ class Rescaling:
 
 
 def prior_costs(limited: LimitedCosts) -> Costs:
-    """What the analytic model predicts."""
+    """The prediction of the analytic model."""
     source = np.full(limited.latency_s.shape, PRIOR, dtype=np.int8)
 
     def estimates(value: Array) -> Estimates:
@@ -184,7 +182,7 @@ def with_measured(
     Args:
         predicted: costs of all candidates.
         positions: the candidates that were measured, ascending.
-        measured: what was measured of them, in the same order.
+        measured: their measurements, in the same order.
     """
     if not len(positions):
         return predicted, None
@@ -203,16 +201,10 @@ def with_measured(
     for column in (joules, joules_low, joules_high):
         column[positions] *= times
     # Only the rows with a measured energy are taken from these.
-    low, high = _interval(
-        energy,
-        [row.energy_low_j for row in measured],
-        [row.energy_high_j for row in measured],
-        ENERGY_DRIFT,
-        UNSTATED_ENERGY,
-    )
-    latency_low, latency_high = _interval(
-        latency, [row.latency_low_s for row in measured], [row.latency_high_s for row in measured], LATENCY_DRIFT, 0.0
-    )
+    bounds = [(row.energy_low_j, row.energy_high_j) for row in measured]
+    low, high = _interval(energy, bounds, ENERGY_DRIFT, UNSTATED_ENERGY)
+    bounds = [(row.latency_low_s, row.latency_high_s) for row in measured]
+    latency_low, latency_high = _interval(latency, bounds, LATENCY_DRIFT, 0.0)
     power = rescaled.power_w.copy()
     power[with_energy] = [
         row.energy_j / row.latency_s if row.power_w is None else row.power_w
@@ -247,8 +239,8 @@ def replaced(
 def carried_over(predicted: Costs, elsewhere: Costs, predicted_elsewhere: Costs, rescaling: Rescaling) -> Costs:
     """Predictions at one operating point in the light of measurements at another, `elsewhere`.
 
-    What a measured config missed its prediction by there, it is expected to miss it by here; the others are put on the
-    scale of the measurements. All of them remain predictions, with the intervals of predictions.
+    A measured config is expected to miss its prediction here by as much as there; the others are put on the scale of
+    the measurements. All of them remain predictions, with the intervals of predictions.
     """
     here, base = rescaling.apply(predicted), rescaling.apply(predicted_elsewhere)
     latency = elsewhere.latency.value / base.latency.value  # 1 where nothing was measured
@@ -273,12 +265,13 @@ def _scale(ratios: Array) -> tuple[float, float]:
 
 
 def _interval(
-    value: Array, low: Sequence[float | None], high: Sequence[float | None], least: float, unstated: float
+    value: Array, stated: Sequence[tuple[float | None, float | None]], least: float, unstated: float
 ) -> tuple[Array, Array]:
     """The stated interval around measured values, at least as wide as the card drifts; arrays (N,)."""
 
-    def stated(bounds: Sequence[float | None], side: float) -> Array:
-        known = np.array([np.nan if bound is None else bound for bound in bounds])
-        return np.where(np.isnan(known), value * (1.0 + side * unstated), known)
+    def bound(bounds: Sequence[float | None], side: float) -> Array:
+        values = np.array(bounds, dtype=np.float64)  # NaN for None
+        return np.where(np.isnan(values), value * (1.0 + side * unstated), values)
 
-    return np.minimum(stated(low, -1.0), value * (1.0 - least)), np.maximum(stated(high, 1.0), value * (1.0 + least))
+    lows, highs = zip(*stated, strict=True)
+    return np.minimum(bound(lows, -1.0), value * (1.0 - least)), np.maximum(bound(highs, 1.0), value * (1.0 + least))

@@ -11,7 +11,7 @@ from dataclasses import field, replace
 import numpy as np
 
 from kernrec.gpu import GPU
-from kernrec.kernel import Kernel, ProblemSpace, Space
+from kernrec.kernel import ProblemSpace, Space
 from kernrec.recommender.estimate.operating_point import OperatingPoint
 from kernrec.store import Evidence, FailedConfig, MeasuredAnswer
 from kernrec.util.light_dataclass import dataclass
@@ -24,7 +24,7 @@ _SAME_HZ = 7.5e6
 
 @dataclass(frozen=True)
 class MeasuredRows:
-    """What databases hold of one kernel on one problem, GPU and operating point."""
+    """The measured rows of one kernel on one problem, GPU and operating point."""
 
     rows: np.ndarray = field(default_factory=lambda: np.empty(0, dtype=np.int64))
     """Rows of the space that `measured`, in the same order, is about; ascending."""
@@ -39,7 +39,7 @@ class MeasuredRows:
     """Configs that were measured at other operating points only."""
 
     def at(self, rows: np.ndarray) -> tuple[np.ndarray, list[MeasuredAnswer]]:
-        """(positions in `rows`, ascending row numbers, that were measured; what was measured of them)."""
+        """(positions in `rows`, ascending row numbers, that were measured; their measurements)."""
         if not len(self.rows):
             return _NONE, []
         positions = np.flatnonzero(np.isin(rows, self.rows))
@@ -53,7 +53,7 @@ _NONE = np.empty(0, dtype=np.int64)
 def measured_rows(
     space: Space, on_problem: ProblemSpace, gpu: GPU, evidence: Evidence, points: Sequence[OperatingPoint]
 ) -> tuple[MeasuredRows, ...]:
-    """What of `evidence` is about this space on this problem, at each operating point.
+    """The rows of `evidence` about this space on this problem, at each operating point.
 
     `elsewhere` counts the configs that were measured at none of the points.
     """
@@ -62,7 +62,7 @@ def measured_rows(
     failed = [row for row in evidence.failed if row.kernel == kernel.name]
     if not measured and not failed:
         return (NOTHING,) * len(points)
-    each = [_at_point(space, on_problem, (gpu, point), measured, failed) for point in points]
+    each = [_at_point(on_problem, gpu, point, measured, failed) for point in points]
     if len(each) == 1:
         return (each[0],)
     everywhere = np.unique(np.concatenate([here.rows for here in each]))
@@ -70,16 +70,16 @@ def measured_rows(
 
 
 def _at_point(
-    space: Space,
     on_problem: ProblemSpace,
-    where: tuple[GPU, OperatingPoint],
+    gpu: GPU,
+    point: OperatingPoint,
     measured: Sequence[MeasuredAnswer],
     failed: Sequence[FailedConfig],
 ) -> MeasuredRows:
-    kernel = space.kernel
+    space, kernel = on_problem.space, on_problem.space.kernel
     ours = [row for row in measured if row.kernel_hash == kernel.hash]
     failed_ours = [row for row in failed if row.kernel_hash == kernel.hash]
-    here = [row for row in ours if applies(row, *where)]
+    here = [row for row in ours if applies(row, gpu, point)]
     failed_rows = space.find([row.config for row in failed_ours])
     outcomes = {int(row): failure.outcome for row, failure in zip(failed_rows, failed_ours, strict=True) if row >= 0}
     rows = space.find([row.config for row in here])
@@ -94,15 +94,14 @@ def _at_point(
         measured=tuple(latest[row] for row in chosen),
         failed=np.array(sorted(outcomes), dtype=np.int64),
         failures=Counter(outcomes.values()),
-        stale=len(_stale(measured, kernel) | _stale(failed, kernel)),
+        stale=len(_configs(measured, kernel.hash) | _configs(failed, kernel.hash)),
         elsewhere=len(_configs(ours) - _configs(here)) if len(here) < len(ours) else 0,
     )
 
 
 def applies(row: MeasuredAnswer, gpu: GPU, point: OperatingPoint) -> bool:
     """Whether a row was measured at an operating point: its power limit and locked core clock."""
-    default = gpu.tdp_w
-    limit = default if row.power_limit_w is None else row.power_limit_w
+    limit = gpu.tdp_w if row.power_limit_w is None else row.power_limit_w
     if abs(point.limit_w(gpu) - limit) > _SAME_W or row.locked_memory_clock_hz is not None:
         return False
     if point.clock_hz is None or row.locked_sm_clock_hz is None:
@@ -110,9 +109,6 @@ def applies(row: MeasuredAnswer, gpu: GPU, point: OperatingPoint) -> bool:
     return abs(point.clock_hz - row.locked_sm_clock_hz) <= _SAME_HZ
 
 
-def _stale(rows: Iterable[MeasuredAnswer | FailedConfig], kernel: Kernel) -> set[tuple[object, ...]]:
-    return _configs(row for row in rows if row.kernel_hash != kernel.hash)
-
-
-def _configs(rows: Iterable[MeasuredAnswer | FailedConfig]) -> set[tuple[object, ...]]:
-    return {(row.kernel_hash, *sorted(row.config.items())) for row in rows}
+def _configs(rows: Iterable[MeasuredAnswer | FailedConfig], without: str | None = None) -> set[tuple[object, ...]]:
+    """The configs of rows, those of the source with hash `without` left out."""
+    return {(row.kernel_hash, *sorted(row.config.items())) for row in rows if row.kernel_hash != without}

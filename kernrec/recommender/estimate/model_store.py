@@ -37,7 +37,7 @@ class ModelStore:
     def __init__(self, folder: Path | None, stack: Stack, calibrated: bool = True) -> None:
         shipped = paths.shipped("db/prebuilt") / "models"
         self._own = folder
-        self._folders = [known for known in (folder, shipped) if known is not None and known.is_dir()]
+        self._folders = [path for path in (folder, shipped) if path is not None and path.is_dir()]
         self._stack = stack
         self._read: dict[str, TrainedModel | None] = {}
         self._vendor: dict[str, VendorModel | None] = {}
@@ -54,7 +54,7 @@ class ModelStore:
     def beside(
         cls, databases: Sequence[Path | str] | None, stack: Stack | None = None, calibrated: bool = True
     ) -> "ModelStore":
-        """What lies beside the first of some databases; None: the user's own."""
+        """The store beside the first of some databases; None: the user's own."""
         folder = paths.models() if databases is None else None
         if databases:
             folder = Path(databases[0]).parent / "models"
@@ -109,7 +109,7 @@ class ModelStore:
         return self._vendor[op]
 
     def warnings(self) -> tuple[str, ...]:
-        """What is wrong with what was read since the last call."""
+        """Lines about the faults of files that were read since the last call."""
         pending, self._pending = tuple(self._pending), []
         return pending
 
@@ -164,12 +164,12 @@ class ModelStore:
 
     def _corrects(self, model: "TrainedModel", gpu: GPU) -> bool:
         """Whether a model's residuals are of the prior in use on a GPU."""
-        then = model.training["prior"]["calibrations"].get(gpu.arch)
+        then: str | None = model.training["prior"]["calibrations"].get(gpu.arch)
         fitted = self.calibration(gpu)
         now = fitted.hash if fitted else None
-        if then == now or model.shipped:  # what ships cannot be trained again by its user
+        if then == now or model.shipped:  # a model that ships cannot be trained again by its user
             return then == now
-        names = [f"calibration {known}" if known else "the data sheet's coefficients" for known in (then, now)]
+        names = [f"calibration {fit}" if fit else "the data sheet's coefficients" for fit in (then, now)]
         self._warn(
             f"model {model.name} corrects the prior with {names[0]} of {gpu.arch}, in use are {names[1]}; not used"
             " (`kernrec train` renews it)"
@@ -198,9 +198,10 @@ def stored_models(folder: Path) -> tuple[list[dict[str, Any]], list[str]]:
             wrong.append(str(error))
             continue
         training = card["training"]
-        prior = ", ".join(f"{arch} {known}" for arch, known in sorted(training["prior"]["calibrations"].items()))
-        of = f"model {path.stem}", training["data_sha256"][:12], training["rows"], problem_count(training)
-        rows.append(_row(*of, model.gpus, f"calibrated: {prior}" if prior else "data sheets"))
+        prior = ", ".join(f"{arch} {fit}" for arch, fit in sorted(training["prior"]["calibrations"].items()))
+        counts = training["rows"], problem_count(training), model.gpus
+        title, digest = f"model {path.stem}", training["data_sha256"][:12]
+        rows.append(_row(title, digest, *counts, f"calibrated: {prior}" if prior else "data sheets"))
     return rows, wrong
 
 

@@ -1,7 +1,7 @@
 """The prior's prediction: time and energy of configs on one problem, before any power limit."""
 
 from collections.abc import Mapping, Sequence
-from itertools import accumulate
+from itertools import accumulate, pairwise
 
 import numpy as np
 
@@ -14,6 +14,7 @@ from kernrec.model.prior.launch_time import LAUNCH_S, START_S, LaunchTime, Launc
 from kernrec.op import Problem
 from kernrec.op.dtype import ELEMENT_BYTES
 from kernrec.recommender.estimate.operating_point import DEFAULT_POINT, OperatingPoint
+from kernrec.recommender.estimate.sampled_launch import footprints
 from kernrec.recommender.estimate.static_table import Array, StaticTable, Tables
 from kernrec.util.light_dataclass import dataclass
 
@@ -76,6 +77,27 @@ class Predictions:
         nominal = self.nominal if positions is None else self.nominal.take(positions, axis=1)
         power = self.kernels[0].table.power
         return power.limit_launches(nominal, [(point.power_limit_w, point.clock_hz) for point in points])
+
+    def limited_beside(
+        self, first: LimitedCosts, points: Sequence[OperatingPoint], swept: Sequence[Array | None]
+    ) -> LimitedCosts:
+        """Costs at the first operating point, and at others those of the candidates at these positions of each kernel.
+
+        The costs of the remaining ones are infinite there. `swept` is None for a kernel of which all are estimated.
+        """
+        if all(positions is None for positions in swept):
+            there = self.limited_at(points)
+            return LimitedCosts(*map(np.concatenate, zip(first.columns(), there.columns(), strict=True)))
+        estimated = np.concatenate(
+            [
+                np.arange(start, end) if positions is None else positions + start
+                for positions, (start, end) in zip(swept, pairwise(self.starts), strict=True)
+            ]
+        )
+        columns = np.full((len(first.columns()), 1 + len(points), self.starts[-1]), np.inf)
+        columns[:, :1] = first.columns()
+        columns[:, 1:, estimated] = self.limited_at(points, estimated).columns()
+        return LimitedCosts(*columns)
 
 
 def predict(table: StaticTable, on_problem: ProblemSpace, rows: Array) -> Prediction:
@@ -209,8 +231,8 @@ def _work(
     overlapped: Array | float = np.nan
     if launch.sample is not None:
         x, y, z = (each(on_problem.column(extent, rows)).astype(np.float64) for extent in spec.grid)
-        footprints = launch.sample.footprints(variants, tensor_bytes, table.scratch)
-        moved = sampled_dram_bytes((x, y, z), footprints, concurrent, float(gpu.l2_bytes))
+        touched = footprints(launch.sample.table, variants, tensor_bytes, table.scratch)
+        moved = sampled_dram_bytes((x, y, z), touched, concurrent, float(gpu.l2_bytes))
         slowdown = launch.sample.dram_slowdown(variants, (x, y, z), concurrent, float(gpu.l2_bytes))
         serial = launch.sample.serial_clk(variants, blocks)
         rounds = launch.sample.every_round.take(variants)

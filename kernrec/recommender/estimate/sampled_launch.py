@@ -1,8 +1,9 @@
 """Launches profiled from a sample of blocks (`kernrec.profile.sample_profile`), as a static table uses them.
 
-What a spec would declare is taken from the sample: how often a block waits for memory, and how the tiles of neighboring
-blocks overlap. A user's kernel may also rely on L1 for reuse, where kernels of the library use shared memory: what a
-block requests again hits in L1 as far as its share of L1 still holds it (`kernrec.profile.cache_behavior`).
+The sample stands in for the declarations of a spec: how often a block waits for memory, and how the tiles of
+neighboring blocks overlap. A user's kernel may also rely on L1 for reuse, where kernels of the library use shared
+memory: a repeated request of a block hits in L1 as far as its share of L1 still holds the bytes
+(`kernrec.profile.cache_behavior`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -77,24 +78,17 @@ class SampledLaunch:
         turns = sum((_column(self.table, m) for m in self.table.metrics if m.endswith("atomic_turns")), 0.0)
         own, meet = _column(self.table, "atomic.own"), _column(self.table, "atomic.meet")
         turns = np.broadcast_to(turns, own.shape)
-        return turns.take(variants) * np.maximum(own.take(variants), meet.take(variants) * blocks)
-
-    def footprints(
-        self, variants: Array, tensor_bytes: Mapping[str, Array | float], scratch: frozenset[str]
-    ) -> list[Footprint]:
-        """What the blocks of these variants touch of each tensor."""
-        return _footprints(self.table, variants, tensor_bytes, scratch)
+        clk: Array = turns.take(variants) * np.maximum(own.take(variants), meet.take(variants) * blocks)
+        return clk
 
 
 def read_sample(index: int, table: ProfileTable, variants: Array, on_problem: ProblemSpace, gpu: GPU) -> SampledLaunch:
     """The sample of launch number `index`.
 
     Args:
-        index: number of the launch.
-        table: its profiles.
+        table: the launch's profiles.
         variants: row of the space -> row of `table`, -1 where there is none.
         on_problem: the space on the problem that was sampled.
-        gpu: the GPU.
     """
     launch = on_problem.space.kernel.launches[index]
     rows = np.flatnonzero(variants >= 0)
@@ -126,7 +120,7 @@ def read_sample(index: int, table: ProfileTable, variants: Array, on_problem: Pr
     every = np.arange(len(counts))
     sizes: dict[str, Array | float] = dict.fromkeys(_read_buffers(table), np.inf)
     sizes |= {name: float(tensor.bytes) for name, tensor in on_problem.problem.tensors.items()}
-    for footprint in _footprints(table, every, sizes, frozenset()):
+    for footprint in footprints(table, every, sizes, frozenset()):
         if not footprint.written:
             whole += footprint.whole(grid, blocks) / _SECTOR_BYTES
             in_wave += footprint.together(cover, wave) / _SECTOR_BYTES
@@ -152,7 +146,6 @@ def _with_local_memory(table: ProfileTable, threads: Array, resident: Array, cac
     often as an average instruction. L1 keeps the stacks of the resident threads as far as they fit.
 
     Args:
-        table: the profiles.
         threads: of a block, by variant.
         resident: blocks on an SM, by variant.
         cache: bytes of L1, by variant.
@@ -182,11 +175,11 @@ def _with_local_memory(table: ProfileTable, threads: Array, resident: Array, cac
     return replace(table, metrics=metrics, counts=counts)
 
 
-def _footprints(
+def footprints(
     table: ProfileTable, variants: Array, tensor_bytes: Mapping[str, Array | float], scratch: frozenset[str]
 ) -> list[Footprint]:
-    """What the blocks of these variants touch of each tensor."""
-    footprints = []
+    """The bytes of each tensor that the blocks of these variants touch."""
+    touched = []
     for written, what in ((False, "read"), (True, "write")):
         for name, size in tensor_bytes.items():
             metric = f"touch.{name}.{what}"
@@ -195,10 +188,8 @@ def _footprints(
                 sectors = _column(table, metric).take(variants)
                 window = [] if written else _window(table, name)
                 in_window = tuple(_column(table, metric).take(variants) for metric in window)
-                footprints.append(
-                    Footprint(sectors * _SECTOR_BYTES, (x, y, z), size, written, name in scratch, in_window)
-                )
-    return footprints
+                touched.append(Footprint(sectors * _SECTOR_BYTES, (x, y, z), size, written, name in scratch, in_window))
+    return touched
 
 
 def _window(table: ProfileTable, buffer: str) -> list[str]:
@@ -214,9 +205,7 @@ def _read_buffers(table: ProfileTable) -> list[str]:
 def held_by_l1(table: ProfileTable, cache: Array) -> tuple[Array, Array]:
     """(share of the sectors of loads that L1 holds, share of the loads it holds completely), by variant.
 
-    Args:
-        table: the profiles.
-        cache: bytes of L1 for each block, by variant.
+    cache: bytes of L1 for each block, by variant.
     """
     sizes = sorted(int(size) for m in table.metrics if (size := m.removeprefix("reuse.")).isdigit())
     if sizes:
@@ -229,8 +218,8 @@ def held_by_l1(table: ProfileTable, cache: Array) -> tuple[Array, Array]:
     names = _read_buffers(table)
     requested = sum((_column(table, f"global.{name}.read_sectors") for name in names), np.zeros(len(cache)))
     once = sum((_column(table, f"touch.{name}.read") for name in names), np.zeros(len(cache)))
-    kept = np.clip(cache / np.maximum(once * _SECTOR_BYTES, 1.0), 0.0, 1.0)
-    held = kept * np.maximum(requested - once, 0.0) / np.maximum(requested, 1.0)
+    fits = np.clip(cache / np.maximum(once * _SECTOR_BYTES, 1.0), 0.0, 1.0)
+    held = fits * np.maximum(requested - once, 0.0) / np.maximum(requested, 1.0)
     return held, held
 
 

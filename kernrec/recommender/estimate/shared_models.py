@@ -43,9 +43,9 @@ def take_models(bundle: Bundle, folder: Path) -> tuple[list[str], list[str]]:
                 f"models of {bundle.place.title}: {wrong[0].removeprefix(f'{temporary}/')}; none was taken"
             )
         names = sorted(model.file for model in bundle.manifest.models)
-        kept = [name for name in names if (folder / name).exists()]
+        present = [name for name in names if (folder / name).exists()]
         # A model and its trees are files of one stem: a model of one's own is not mixed with a stranger's.
-        stems = {name.partition(".")[0] for name in kept}
+        stems = {name.partition(".")[0] for name in present}
         taken = [name for name in names if name.partition(".")[0] not in stems]
         if taken:
             folder.mkdir(parents=True, exist_ok=True)

@@ -32,7 +32,7 @@ _PARTS = {
     "l2": "L2",
     "dram": "DRAM",
 }
-"""What the parts of the power model are called."""
+"""Names of the parts of the power model."""
 
 
 @dataclass(frozen=True)
@@ -55,11 +55,10 @@ class LaunchDetail:
     entry: str
     blocks: int
     threads: int
-    """Of a block."""
+    """Of a block, as `shared_bytes`."""
     registers: int
     """Of a thread."""
     shared_bytes: int
-    """Of a block."""
     occupancy: float
     """Resident warps over the most an SM holds."""
     resident_blocks: int
@@ -84,16 +83,14 @@ class Roofline:
     """Operations and DRAM bytes of a config against what the GPU can do."""
 
     flops: float
-    """Floating-point operations."""
     counted: bool
     """Whether they were counted in the profile, for no op states them."""
     dram_bytes: float
     intensity: float
     """Operations per byte."""
     achieved_flops: float
-    """Operations per second."""
+    """Operations per second, as `peak_flops`."""
     peak_flops: float
-    """Operations per second that the GPU can do."""
     bandwidth: float
     """Bytes per second past L2."""
 
@@ -121,7 +118,7 @@ class Explanation:
     """Energy by component: the energy of `choice`, in the shares that are predicted."""
     roofline: Roofline
     figures: Mapping[str, float]
-    """What is compared between configs, by name."""
+    """The figures that are compared between configs, by name."""
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values for JSON; keys carry their unit."""
