@@ -280,7 +280,6 @@ def compilation_message(error: Any, source: str = "", name: str = "") -> str:
     Args:
         error: a `CompilationError`.
         source: text of the file, in which the line is looked for.
-        name: of the file.
     """
     from triton.compiler.errors import CompilationError
 

@@ -22,7 +22,6 @@ def of_every_call(name: str, detail: str) -> bool:
     """Whether a format takes every analyzed call of a function: `m` is an expression of its integers.
 
     Args:
-        name: of the format.
         detail: what follows it.
     """
     return name in TOOLS and bool(ExpertLayer.parse(detail).tokens.names)

@@ -50,7 +50,6 @@ def triton_function(
     """Reads the `[triton]` table of a spec; None where the source is not Python.
 
     Args:
-        top: the spec.
         source_name: its source's file.
         launches: of each the function and how many arguments it has.
         names: that expressions may use.

@@ -35,9 +35,6 @@ def emulate_config(
     """Runs all launches of a config on a problem; the outputs among `tensors` are changed in place.
 
     Args:
-        kernel: the kernel.
-        config: the config.
-        problem: the problem.
         sm: the architecture that the config was compiled for (86 for sm_86).
         module: the PTX that it was compiled to.
         tensors: inputs and outputs by name, in their memory format (bf16 as its bits).

@@ -30,10 +30,8 @@ class Profile:
 
     metrics: tuple[str, ...]
     """Names of the counters; see `kernrec.ptx.execution.emulator`."""
-
     terms: tuple[str, ...]
     """Names of the terms: `block`, then the loops."""
-
     coefficients: np.ndarray
     """Events per block and per trip; float64 (metrics, terms)."""
 
@@ -41,6 +39,15 @@ class Profile:
         """Counts of the whole launch for these totals of blocks and trips."""
         totals = self.coefficients @ np.array([terms[t] for t in self.terms], dtype=np.float64)
         return dict(zip(self.metrics, totals.tolist(), strict=True))
+
+
+def determined(terms: Sequence[Terms]) -> bool:
+    """Whether the terms of some probes determine a coefficient for each term."""
+    return int(np.linalg.matrix_rank(_design(terms))) == len(terms[0])
+
+
+def _design(terms: Sequence[Terms]) -> np.ndarray:
+    return np.array([[probe[name] for name in terms[0]] for probe in terms], dtype=np.float64)
 
 
 def fit_profile(terms: Sequence[Terms], counts: Sequence[Mapping[str, int]]) -> Profile:
@@ -56,9 +63,9 @@ def fit_profile(terms: Sequence[Terms], counts: Sequence[Mapping[str, int]]) -> 
     """
     names = tuple(terms[0])
     metrics = tuple(sorted({metric for probe in counts for metric in probe}))
-    design = np.array([[probe[t] for t in names] for probe in terms], dtype=np.float64)
+    design = _design(terms)
     counted = np.array([[probe.get(metric, 0) for metric in metrics] for probe in counts], dtype=np.float64)
-    if np.linalg.matrix_rank(design) < len(names):
+    if not determined(terms):
         raise ProfileError(
             f"the {len(terms)} probes do not determine the coefficients of {', '.join(names)}: vary each term"
             " independently"

@@ -41,7 +41,6 @@ def compile_job_for(
     """How the code of a config is compiled.
 
     Args:
-        kernel: the kernel.
         config: the config; those that differ in macros which the source does not mention have equal jobs.
         problem: of its dtype and layout.
         sm: compute capability.

@@ -14,7 +14,7 @@ from kernrec.errors import KernrecError
 from kernrec.kernel.binding import Probe, probe_launches
 from kernrec.kernel.spec import Config, Kernel
 from kernrec.profile.emulated_launch import kernel_launch
-from kernrec.profile.fit_profile import Profile, ProfileError, fit_profile
+from kernrec.profile.fit_profile import Profile, ProfileError, determined, fit_profile
 from kernrec.profile.tensor_values import ELEMENTS
 from kernrec.ptx import Module, emulate, parse
 from kernrec.store import ProfileRow
@@ -88,11 +88,9 @@ def profile_variant(
     """Profiles of every launch of a compiled variant.
 
     Args:
-        kernel: the kernel.
         configs: of a `Space`: those that share the variant; each launch is probed with the first that performs it.
         dtype, layout: of the variant.
         sm: compute capability that it was compiled for.
-        compiled: the variant.
         counts: of launches that were emulated before; those of further launches are added.
 
     Raises:
@@ -123,7 +121,6 @@ def profile_architectures(
     database.
 
     Args:
-        kernel: the kernel.
         variants: those that `compiled` is the code of.
         compiled: by architecture.
     """
@@ -171,12 +168,6 @@ def _fit(probes: Iterator[Probe], unknowns: int, emulator: _ProbeEmulator) -> Pr
         launch, _ = probe
         terms.append({"block": launch.blocks, **launch.trips})
         counts.append(emulator.counts(probe))
-        if len(terms) > unknowns and _determine_coefficients(terms):
+        if len(terms) > unknowns and determined(terms):
             break
     return fit_profile(terms, counts) if terms else None
-
-
-def _determine_coefficients(terms: Sequence[Mapping[str, int]]) -> bool:
-    """Whether the probes' terms are independent."""
-    design = np.array([list(probe.values()) for probe in terms], dtype=np.float64)
-    return int(np.linalg.matrix_rank(design)) == len(terms[0])

@@ -69,7 +69,6 @@ def profile_variants(
     A variant that fails costs only itself and those that compile to the same code.
 
     Args:
-        kernel: the kernel.
         variants: from `variants_of`.
         stored: (variant key, architecture) that need no work.
         processors: to compile and to emulate with; a number: so many processes of this machine.

@@ -49,7 +49,6 @@ def profile_configs(
 
     Args:
         kernel: a kernel that is profiled by sampling.
-        configs: its configs.
         target: problem and architecture.
         processors: to compile and to emulate with; a number: so many processes of this machine.
 

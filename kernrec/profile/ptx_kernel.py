@@ -42,7 +42,6 @@ def kernel_of_ptx(
     """One kernel of a PTX file with its launch, and notes on it.
 
     Args:
-        path: the file.
         entry: name of the kernel; None: the only one of the file.
         grid, block: one to three extents each.
         arguments: as `kernrec emulate` takes them.

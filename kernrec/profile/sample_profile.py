@@ -142,8 +142,6 @@ def profile_by_sampling(
     """Profiles of the launches of a compiled config from a sample of blocks.
 
     Args:
-        kernel: the kernel.
-        config: the config.
         target: problem and architecture.
         compiled: the config's code.
         tensors: of the problem; outputs are written. Their values are read only where an address or a branch of the

@@ -63,7 +63,6 @@ def sample_tensors(
 
     Args:
         kernel: whose spec declares the values.
-        problem: the problem.
         folder: where `.npy` files of the spec are; `UsageError` for one that does not hold its tensor.
         seed: of random values.
     """

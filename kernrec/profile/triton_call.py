@@ -76,7 +76,6 @@ def read_call(path: Path, target: str, changed: Mapping[str, int] | None = None)
     """The call that a TOML file describes.
 
     Args:
-        path: the file.
         target: `kernels.py:matmul`, the file with the function and its name.
         changed: values of integer arguments that replace those of the file.
 

@@ -65,8 +65,6 @@ def wave_metrics(module: Module, launch: KernelLaunch, budget: int, next_is_new:
     """`wave.<buffer>.<n>` of a launch; empty where neighbors tell as much.
 
     Args:
-        module: the code.
-        launch: the launch.
         budget: instructions that a block may execute.
         next_is_new: for each buffer, the share of a block's reads that the next block does not repeat.
     """
