@@ -10,10 +10,9 @@ After a change of a source that leaves the compiled code as it was, run tools/ca
 profiles under the kernel's new hash, so that they need not be emulated again.
 
 `--check` writes nothing. An interrupted run keeps what was finished and goes on from there. The content hash, printed
-for every kernel, is that of the rows. NVRTC is not quite deterministic: from process to process it arranges some code
-differently (observed with 13.5: the same arithmetic, global memory accesses and barriers; up to 2 % other instructions,
-mostly before the loop; up to 19 registers, and with them a spill of a few bytes). So the check distinguishes rows that
-are equal from rows that differ no more than that, and fails on any other difference.
+for every kernel, is that of the rows. NVRTC is not quite deterministic (`tests/helpers/same_code.py`). So the check
+distinguishes rows that are equal from rows that differ no more than two runs of it do, and fails on any other
+difference.
 """
 
 import argparse
@@ -24,7 +23,6 @@ import sys
 import time
 from collections.abc import Sequence
 
-import numpy as np
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from kernrec import paths
@@ -35,15 +33,13 @@ from kernrec.kernel import Kernel, all_kernels, find_kernel
 from kernrec.profile.probe_profile import Variant
 from kernrec.profile.profile_library import VariantFailure, profile_variants, variants_of
 from kernrec.store import ProfileRow, profiles_hash, read_profile_rows, write_profiles
+from tests.helpers.same_code import within_compiler_variation
 
 ARCHITECTURES = (75, 80, 86, 89, 90, 100, 120)
 TRITON_ARCHITECTURES = (80, 86, 89, 90, 120)
 """Those for which profiles of Triton kernels are shipped. They are built where the kernel is named, and need Triton."""
 _SAVE_S = 120.0
 _COMPILE_S = 3600.0  # a busy machine is no reason to leave out a variant
-_FIXED = ("global.", "barriers", "issue.fma", "issue.mma", "mma.", "issue.bar", "issue.cp_async", "issue.st_")
-_COUNTS_VARY = 0.04  # of the instructions of a block and a trip
-_REGISTERS_VARY = 32
 
 
 def main() -> int:
@@ -172,24 +168,6 @@ def check(kernel: Kernel, count: int, processes: int) -> int:
         print(f", {len(different)} DIFFERENT, such as {dict(different[0].variant)} sm_{different[0].sm}", end="")
     print()
     return 1 if different else 0
-
-
-def within_compiler_variation(row: ProfileRow, other: ProfileRow) -> bool:
-    """Whether two profiles of a variant differ by no more than two runs of the compiler do.
-
-    What the algorithm determines (arithmetic, global memory, barriers) must be the same; the rest may differ a little.
-    """
-    if row.terms != other.terms or abs(row.registers - other.registers) > _REGISTERS_VARY:
-        return False
-    first, second = (dict(zip(r.metrics, r.counts, strict=True)) for r in (row, other))
-    nothing = np.zeros(len(row.terms))
-    slack = _COUNTS_VARY * max(first["issue"].sum(), second["issue"].sum())
-    for metric in {*first, *second}:
-        difference = np.abs(first.get(metric, nothing) - second.get(metric, nothing)).max()
-        allowed = slack * (32 if metric == "lanes" else 1)  # threads, 32 to an instruction
-        if difference > (0.0 if metric.startswith(_FIXED) else allowed):
-            return False
-    return True
 
 
 def _sample(variants: Sequence[Variant], count: int, seed: str) -> list[Variant]:

@@ -64,11 +64,15 @@ def main() -> int:
     """Sets up, then runs this file again with the packages in place."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("plan", choices=("broad", "deep", "truth", "repeat"))
-    parser.add_argument("--out", type=Path, required=True, help="folder for what is to be kept")
+    parser.add_argument("--out", type=Path, default=ROOT / ".campaign" / "out", help="folder for what is to be kept")
+    parser.add_argument("--list", action="store_true", help="print the problems of the plan, and measure nothing")
     parser.add_argument("--minutes", type=float, default=9.0, help="when the whole command has to be over")
     parser.add_argument("--tests", action="store_true", help="run the tests that need a GPU first")
     parser.add_argument("--gpu", default="auto")
     arguments = parser.parse_args()
+    if arguments.list:
+        print(*(problem.key for _, problem in (truth() if arguments.plan == "truth" else broad())), sep="\n")
+        return 0
     started = time.time()
     if "KERNREC_CAMPAIGN" not in os.environ:
         return _in_place(started)

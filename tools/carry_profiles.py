@@ -20,12 +20,10 @@ profiles for which that is shown, under the new hash:
 
 import argparse
 import hashlib
-import re
 import subprocess
 import sys
 import tempfile
 import time
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -38,19 +36,13 @@ from kernrec.compile.nvrtc import compiler
 from kernrec.kernel import Kernel, all_kernels, find_kernel
 from kernrec.kernel.source_files import kernel_hash
 from kernrec.kernel.spec_reader import load_kernel
-from kernrec.profile.profile_library import Variant, variants_of
+from kernrec.profile.probe_profile import Variant
+from kernrec.profile.profile_library import variants_of
 from kernrec.store import ProfileRow, read_profile_rows, write_profiles
+from tests.helpers.same_code import form, tokens
 
 _ROOT = Path(__file__).resolve().parent.parent
 _LIBRARY = "kernrec/kernel/library"
-_LITERAL_OR_COMMENT = re.compile(r'"(?:\\.|[^"\\\n])*"|//[^\n]*|/\*.*?\*/', re.DOTALL)
-_PTX_COMMENT = re.compile(r"//[^\n]*|^\s*\.(?:loc|file)\b[^\n]*", re.MULTILINE)
-_PTX_WORD = re.compile(r"[%$A-Za-z_][A-Za-z0-9_$]*")
-_PTX_NAME = re.compile(r"%(?:r|rs|rd|f|fd|p)[0-9]+|\$L_\w+|\b(?:_Z[\w$]+|L__\w+|p|q|h|half|low|high|pair)\b")
-"""Registers, labels, mangled names, and what the library's inline assembly calls its own registers."""
-_PTX_REGISTERS = re.compile(r"\.reg \.\w+ %\w+<[0-9]+>;")
-_PTX_VARIABLE = re.compile(r"\.global \.align [0-9]+ \.\w+ (\w+)(?: = [^;{]*)?;")
-_PTX_ORDERED = re.compile(r"(?:ld|st)\.(?:global|shared|local)|bar\.|bra|ret|cp\.async|mma|ldmatrix|shfl")
 
 _ATTEMPTS = 6
 """Compilations of one variant from each source before its PTX counts as different."""
@@ -226,32 +218,6 @@ def ptx_of(kernel: Kernel, sm: int, defines: Mapping[str, str]) -> str:
         nvrtc.destroyProgram(program)
     text = text.decode() if isinstance(text, bytes) else text
     return str(text.replace("\0", "").partition(".address_size")[2])
-
-
-def form(ptx: str) -> list[tuple[str, ...]]:
-    """The instructions of every basic block, without the names of registers and in an order of their own.
-
-    They come sorted, and after them those that access memory, synchronize or branch in the order of the PTX. Variables
-    that no instruction uses are left out: NVRTC keeps every constant of the source as one.
-    """
-    text = " ".join(_PTX_COMMENT.sub("", ptx).split())
-    words = Counter(_PTX_WORD.findall(text))
-    text = _PTX_VARIABLE.sub(lambda variable: variable[0] if words[variable[1]] > 1 else "", text)
-    blocks: list[list[str]] = [[]]
-    for statement in _PTX_REGISTERS.sub("", text).split(";"):
-        statement = statement.strip("{} ")  # the braces of functions and of inline assembly
-        if statement.startswith("$"):
-            blocks.append([])
-        blocks[-1].append("".join(_PTX_NAME.sub("%", statement).split()))
-        if "bra" in statement:
-            blocks.append([])
-    return [(*sorted(block), *(text for text in block if _PTX_ORDERED.search(text))) for block in blocks]
-
-
-def tokens(source: str) -> list[str]:
-    """A source line by line without comments, empty lines and the amount of white space."""
-    text = _LITERAL_OR_COMMENT.sub(lambda part: part[0] if part[0].startswith('"') else " ", source)
-    return [" ".join(line.split()) for line in text.splitlines() if line.strip()]
 
 
 def _checked_out(revision: str, folder: Path) -> Path:

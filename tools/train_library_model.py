@@ -2,7 +2,7 @@
 
     python tools/train_library_model.py [--data ../shared/data] [--out db/prebuilt/models/vendor] [--op matmul]
 
-Reads what others recorded (`tools/vendor_recordings.py`), leaves out problems, sizes and cards in turn to calibrate the
+Leaves out problems, sizes and cards of the recordings (`tools/evidence/vendor_recordings.py`) in turn to calibrate the
 intervals, and writes a card and trees for each op (`kernrec.model.vendor.model_file`). Takes some ten minutes of one
 core. Exits with status 2 where there is no data.
 """
@@ -12,21 +12,21 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from vendor_recordings import LIBRARIES, recordings
+from evidence.vendor_recordings import LIBRARIES, recordings
+from front import DATA, ROOT
 
+from kernrec.errors import KernrecError
 from kernrec.model.vendor import model_file
 from kernrec.model.vendor.compact_trees import Trees
 from kernrec.training.train_vendor_model import train_set
 from kernrec.util.optional import import_optional
 from kernrec.version import __version__
 
-ROOT = Path(__file__).resolve().parents[1]
-
 
 def main() -> int:
     """Train and write the models."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--data", type=Path, default=ROOT.parent / "shared" / "data")
+    parser.add_argument("--data", type=Path, default=DATA)
     parser.add_argument("--out", type=Path, default=ROOT / "db" / "prebuilt" / "models" / "vendor")
     parser.add_argument("--op", choices=sorted(LIBRARIES), action="append", help="only this op")
     arguments = parser.parse_args()
@@ -34,8 +34,8 @@ def main() -> int:
     for op in arguments.op or LIBRARIES:
         try:
             recorded = recordings(arguments.data, op)
-        except OSError as error:
-            print(f"no {error.filename}; name the shared data folder with --data", file=sys.stderr)
+        except KernrecError as error:
+            print(error, file=sys.stderr)
             return 2
         entries: list[dict[str, Any]] = []
         trees: dict[str, Trees] = {}

@@ -1,9 +1,9 @@
 """Train the model of `matmul_triton` that ships with kernrec, from recordings of TorchInductor's Triton template.
 
-    python tools/train_triton_model.py [--data ../shared/data] [--out db/prebuilt/models]
+    python tools/train_triton_model.py [--data ../shared/data] [--out db/prebuilt/models] [--gpu a100-sxm4-80gb]
 
-Reads what others recorded (`tools/triton_recordings.py`), trains the correction of the prior on the profiles of
-`matmul_triton` at each row's config, leaves problems and cards out in turn to calibrate the intervals, and writes
+Trains the correction of the prior on the profiles of `matmul_triton` at each row's config
+(`tools/evidence/triton_recordings.py`), leaves problems and cards out in turn to calibrate the intervals, and writes
 card and trees (`kernrec.model.learn.model_file`). To be run again after every change of the prior or of the kernel's
 profiles: a model corrects only the prior that it was trained with. Takes some minutes of one core. Exits with status 2
 where there is no data.
@@ -14,8 +14,10 @@ import sys
 from collections import Counter
 from pathlib import Path
 
-from triton_recordings import FILES, RECORDED, RecordedRows, read_problems
+from evidence.triton_recordings import FILES, RECORDED, recorded_groups
+from front import DATA, ROOT
 
+from kernrec.errors import KernrecError
 from kernrec.model.learn.model_file import save
 from kernrec.model.prior.prior_fingerprint import prior_fingerprint
 from kernrec.op import problem_from_key
@@ -24,37 +26,35 @@ from kernrec.training.dataset import Dataset, RowGroup
 from kernrec.training.load_measurements import provenance_of_rows
 from kernrec.training.train_model import train
 
-ROOT = Path(__file__).resolve().parents[1]
 SHAPE = TrainingSettings(rounds=150, depth=5, rate=0.06, threads=1)
 """For cards without recordings. What carries over from card to card is simpler: deeper trees, and more of them, rank
 better on a card's own problems, worse elsewhere."""
 SETTINGS = TrainingSettings(rounds=300, depth=8, rate=0.06, child_weight=10.0, threads=1, shape=SHAPE)
 """Chosen by the first choice and the error on problems left out, and by what a query can afford."""
-FEWEST = 10
-"""Problems of which fewer configs have profiles are left out."""
 
 
 def main() -> int:
     """Train and write the model."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--data", type=Path, default=ROOT.parent / "shared" / "data")
+    parser.add_argument("--data", type=Path, default=DATA)
     parser.add_argument("--out", type=Path, default=ROOT / "db" / "prebuilt" / "models")
     parser.add_argument("--gpu", choices=sorted(FILES), action="append", help="only this card's recording")
     arguments = parser.parse_args()
     groups: list[RowGroup] = []
     left_out = {}
     for gpu in arguments.gpu or FILES:
-        if not (path := arguments.data / "triton" / FILES[gpu]).is_file():
-            print(f"no {path}; name the shared data folder with --data", file=sys.stderr)
+        try:
+            problems, of_card = recorded_groups(arguments.data, gpu)
+        except KernrecError as error:
+            print(error, file=sys.stderr)
             return 2
-        problems, mine = recorded_groups(arguments.data, gpu)
-        left_out[gpu] = problems - len(mine)
-        print(f"{gpu}: {sum(map(len, mine))} configs of {len(mine)} problems, {left_out[gpu]} left out", flush=True)
-        groups += mine
+        left_out[gpu] = problems - len(of_card)
+        print(f"{gpu}: {sum(map(len, of_card))} configs of {len(of_card)} problems, {left_out[gpu]} left out")
+        groups += of_card
     if not groups:
         print("no problem has profiles: run tools/build_database.py matmul_triton", file=sys.stderr)
         return 2
-    data = Dataset(tuple(groups))
+    data, kernel = Dataset(tuple(groups)), groups[0].kernel
     model = train(data, SETTINGS)
     training = provenance_of_rows(data) | {
         "problems": len({group.problem for group in groups}),
@@ -66,23 +66,15 @@ def main() -> int:
         "caveats": caveats(groups),
         "problems_left_out": left_out,
     }
-    path = save(model, arguments.out, groups[0].kernel, training)
+    path = save(model, arguments.out, kernel, training)
     for name, score in model.scores.items():
         print(f"{name}: {score if isinstance(score, str) else f'{score:.4g}'}")
-    print(f"{path}: {sum(f.stat().st_size for f in arguments.out.glob(f'{groups[0].kernel}.*')) / 1e6:.2f} MB")
+    print(f"{path}: {sum(f.stat().st_size for f in arguments.out.glob(f'{kernel}.*')) / 1e6:.2f} MB")
     return 0
 
 
-def recorded_groups(data: Path, gpu: str) -> tuple[int, list[RowGroup]]:
-    """(How many problems were recorded on a card, the rows of those with enough profiled configs)."""
-    rows = RecordedRows()
-    problems = read_problems(data, gpu)
-    groups = (rows.group(problem, FEWEST) for problem in problems)
-    return len(problems), [group for group in groups if group is not None]
-
-
 def caveats(groups: list[RowGroup]) -> list[str]:
-    """What a reader of the card has to know of the rows."""
+    """Notes on the rows for a reader of the card."""
     counts = Counter(problem_from_key(group.problem).dtype for group in groups)
     return [
         "an older Triton compiled the recorded kernels; the features are those of matmul_triton by today's Triton",

@@ -89,7 +89,7 @@ class Limits:
     def of(cls, size: int) -> "Limits":
         """The limits for a file of `size` bytes.
 
-        Checking 30,000 rows of 9.7 MB took 1.7 s of CPU time, 0.2 s per MiB (`tools/bench_store.py`).
+        Checking 30,000 rows of 9.7 MB took 1.7 s of CPU time, 0.2 s per MiB (`tools/bench.py store`).
         """
         cpu_s = 20 + 1.5 * size / 2**20
         return cls(

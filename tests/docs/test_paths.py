@@ -1,5 +1,6 @@
 """Every file, folder, link and script option that README and docs name exists."""
 
+import ast
 import re
 from pathlib import Path
 
@@ -31,7 +32,18 @@ def test_named_paths_exist(page: Path) -> None:
 def test_options_of_named_scripts_exist(page: Path) -> None:
     for code in _CODE.findall(prose(page)):
         words = code.removeprefix("python ").split()
-        if words[0].startswith("tools/") and words[0].endswith(".py"):
+        package = {"tools/evidence": "evidence", "tools/bench.py": "benchmarks"}.get(words[0])
+        if package and len(words) > 1 and words[1] != "NAME":
+            path = ROOT / "tools" / package / f"{words[1].replace('-', '_')}.py"
+            assert path.is_file(), f"{_name(page)}: {words[0]} has no command {words[1]}"
+            (run,) = (each for each in ast.parse(path.read_text("utf-8")).body if getattr(each, "name", "") == "run")
+            assert isinstance(run, ast.FunctionDef)
+            named = {"list_all": "list"}
+            options = {f"--{named.get(each.arg, each.arg).replace('_', '-')}" for each in run.args.args}
+            options |= {f"--no-{option[2:]}" for option in options}
+            for word in words[2:]:
+                assert not word.startswith("--") or word in options, f"{_name(page)}: {words[1]} has no option {word}"
+        elif words[0].startswith("tools/") and words[0].endswith(".py"):
             text = (ROOT / words[0]).read_text(encoding="utf-8")
             for word in words[1:]:
                 if word.startswith("--"):

@@ -28,7 +28,7 @@ _SPECIAL_LANES = 16  # of special functions and of F2I, I2F, F2F and FRND (Nsigh
 _CONVERT_LONG_LANES = 16  # from and to 64-bit types; where f64 arithmetic is slower, as slow as that, and in its pipe
 _PACKED_SINCE = {"i2f": 86, "cvt": 80}
 """Compute capabilities from which ptxas converts integers to f32 by I2FP, and f32 to half precision by F2FP
-(`tools/compare_conversions.py`). These go where additions of integers go, the second by Nsight Compute's documentation
+(`tools/evidence conversions`). These go where additions of integers go, the second by Nsight Compute's documentation
 (pipeline ALU), the first because its name and its rate are those of the second (assumption)."""
 _FEW_F64_SHARE = 0.8
 """Share of the published rate that the two f64 lanes of an SM reach: an instruction of a warp takes 20 clocks, where
@@ -73,7 +73,7 @@ Count = Any
 _SHARED_WAVEFRONTS = "shared.wavefronts"
 _SHARED_BYTES = ("wgmma.shared_bytes", "tcgen05.shared_bytes", "bulk.shared_write_bytes")
 """Reads of shared memory by tensor cores themselves and writes of copies in bulk: wavefronts of 128 bytes to the power
-model, whose energy of a tensor operation was fitted beside them (tools/power_recordings.py, `gemm_rates`)."""
+model, whose energy of a tensor operation was fitted beside them (`gemm_rates` of the tests' helpers)."""
 
 _EVENTS: Mapping[str, tuple[str, ...]] = {
     _SHARED_WAVEFRONTS: ("load_wavefronts", "store_wavefronts", "atomic_wavefronts"),

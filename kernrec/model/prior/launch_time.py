@@ -63,7 +63,7 @@ _START_CLK = 300.0
 """Clocks to start a block and to hand its place to the next one, of kernels whose waits for memory were all counted."""
 
 INTERVAL = 2.0
-"""Half-width of the prior's 90 % interval, as a factor: its spread against the anchors (`tools/check_prior.py`)."""
+"""Half-width of the prior's 90 % interval, as a factor: its spread against the anchors (`tools/evidence anchors`)."""
 
 RESOURCES = (*PIPES, "latency", "L2", "DRAM", "launch")
 """The possible bottlenecks of a launch (`LaunchTime.bottleneck`)."""

@@ -30,7 +30,7 @@ ENERGY_ROUND, _ROUND_SHARE = 2, 0.1
 """Most energy measurements of a later round: so many, or this share of those made. The model is better after each."""
 _CAUTION = 1.5
 """Half-widths of an interval by which a config may fall short of what is expected. One is too few: the config of least
-energy is often the one whose power the model misjudges most (hotspot and expdist, `tools/evaluate_search.py`)."""
+energy is often the one whose power the model misjudges most (hotspot and expdist, `tools/evidence search`)."""
 
 
 LEVEL = 0.9

@@ -47,7 +47,7 @@ _NODES = 21
 """Outcomes of a measurement, of equal probability, over which its gain is averaged."""
 SHARED, SMOOTH = 0.4, 0.4
 """Shares of the variance of a config's error that are shared between problems, and smooth within one; the rest is its
-own. They fit the errors of a model of one GPU on problems of another (`tools/evaluate_refine.py`)."""
+own. They fit the errors of a model of one GPU on problems of another (`tools/evidence refine`)."""
 LEVEL = 0.95
 """Probability of a bound on regrets."""
 _LEVEL = 10.0
@@ -65,11 +65,11 @@ LEAST_REACH = 0.13
 """How far below the present choice the best contender can be, in logarithms, where predictions are good; otherwise as
 far as the deviation that is stated of the choice. Predictions put a config first that is near what the hardware can
 do, and none is far below that, however wrong the prediction of a slow one may be: without a bound the tails of many
-slow contenders add up to three times the regret that there is (`tools/evaluate_refine.py`)."""
+slow contenders add up to three times the regret that there is (`tools/evidence refine`)."""
 MISJUDGED = 0.04
 """Probability that a problem of which fewer than two contenders were measured is misjudged beyond all that is believed
 of errors, so that the present choice is off by the reach. On recorded problems such errors were most of the regret that
-was left of problems nobody measured, because predictions were sure of them (`tools/evaluate_refine.py`)."""
+was left of problems nobody measured, because predictions were sure of them (`tools/evidence refine`)."""
 _OVERLOOKED = math.log(2.0)
 """A bound holds though one problem measured less than twice lost so much: on a recorded H100 cuBLAS, predicted to be a
 fifth ahead, took more than twice as long as Triton, and no prediction said that it might."""

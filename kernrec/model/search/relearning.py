@@ -2,7 +2,7 @@
 
 Predictions for a new GPU rank configs as older GPUs do. A few hundred measurements, two or more of a problem, say where
 that order is wrong, for problems that nobody measured, too: on recorded matrix products the first choice of problems
-that were left out lost 2.5 % in place of 3.8 % after four measurements each of the others (`tools/evaluate_refine.py`).
+that were left out lost 2.5 % in place of 3.8 % after four measurements each of the others (`tools/evidence refine`).
 
     what is learned   by how much more a config was off than the others measured of its problem
     held out          the correction of a problem comes from trees that saw no measurement of it, so that its own

@@ -3,7 +3,7 @@
 The machine does not run PTX. `machine_cost` has the instructions that one PTX instruction becomes, and `folding` those
 that disappear into others. Here is what becomes of control flow: a short piece of code behind a branch is executed with
 predicates by every warp, and the branch disappears; where threads of a warp may part, two more instructions (BSSY and
-BSYNC) bring them together again. `tools/compare_counters.py` holds the result against counters of a real card.
+BSYNC) bring them together again. `tools/evidence counters` holds the result against counters of a real card.
 """
 
 from collections import Counter

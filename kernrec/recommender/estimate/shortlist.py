@@ -9,7 +9,7 @@ from kernrec.model.prior.microarchitecture import microarchitecture
 from kernrec.recommender.estimate.static_table import Array, LaunchGeometry, StaticTable
 
 SHORTLIST = 512
-"""Configs that are estimated in full; of more, the most promising (`tools/check_shortlist.py` says what that loses)."""
+"""Configs that are estimated in full; of more, the most promising (`tools/evidence shortlist` prints the loss)."""
 
 _SECOND_PASS_CLK = 2500.0  # blocks of little work: started, loaded once, stored
 

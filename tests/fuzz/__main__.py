@@ -1,0 +1,237 @@
+"""Gives kernrec damaged files of every format it reads, and looks for anything but an answer or one line of error.
+
+    python -m tests.fuzz [--cases 10000] [--seed 1] [--formats ptx,spec,...] [--samples FOLDER] [--keep FOLDER]
+
+With `TMPDIR=/dev/shm` small cases take half the time.
+
+A case fails when the reader raises anything but a kernrec error of one line, takes more than 10 s or 512 MB, starts a
+program, opens a connection, writes outside of the case's folder, or leaves temporary files behind. Cases are read in a
+fork, which takes one after the other. Where DuckDB crashes the process that kernrec itself reads a file in, or that is
+stopped by its limit of CPU time, the user gets one line, so the case counts under `ended` and not as failed. Undamaged
+samples come first and must be read. Prints a row per format and exits 1 when a case failed; `--keep` stores the failing
+inputs.
+"""
+
+import argparse
+import multiprocessing
+import os
+import random
+import resource
+import shutil
+import signal
+import sys
+import tempfile
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+from kernrec import paths
+from kernrec.errors import KernrecError
+from tests.fuzz.formats import Format, formats
+from tests.fuzz.settings_formats import more_formats
+from tests.helpers.reading import reading_here
+
+SECONDS = 10
+BYTES = 512 << 20
+_A_FORK = 500
+"""Cases that one fork reads."""
+_WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT
+_CHANGES = ("os.remove", "os.rename", "os.mkdir", "os.rmdir", "os.link", "os.symlink", "os.truncate", "os.chmod")
+_NEVER = ("subprocess.Popen", "os.system", "os.exec", "os.posix_spawn", "socket.connect", "socket.getaddrinfo")
+
+
+class TooSlowError(Exception):
+    """A case took longer than `SECONDS`."""
+
+
+class Guard:
+    """Notes what a case does beside reading its file, as Python's audit events tell."""
+
+    def __init__(self, *places: Path) -> None:
+        self._places = tuple(f"{place}{os.sep}" for place in places) + tuple(map(str, places))
+        self._watching = False
+        self.seen: list[str] = []
+        sys.addaudithook(self._heard)
+
+    def _heard(self, event: str, values: tuple[Any, ...]) -> None:
+        if not self._watching:
+            return
+        if event in _NEVER:
+            self.seen.append(f"{event} {values!r:.200}")
+        elif (event == "open" and isinstance(values[2], int) and values[2] & _WRITES) or event in _CHANGES:
+            names = values[:1] if event not in ("os.rename", "os.link") else values[:2]
+            self.seen += [f"{event} {name}" for name in names if not self._allowed(name)]
+
+    def _allowed(self, name: Any) -> bool:
+        if isinstance(name, int):
+            return True
+        path = os.path.abspath(os.fsdecode(name))
+        return path == os.devnull or path.startswith(self._places)
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """While a case is read."""
+        self.seen.clear()
+        self._watching = True
+        try:
+            yield
+        finally:
+            self._watching = False
+
+
+class Reader:
+    """A fork that reads case after case of a format, in folders below `work`."""
+
+    def __init__(self, fmt: Format, work: Path) -> None:
+        self.cases = 0
+        self._answers, theirs = multiprocessing.Pipe()
+        process = multiprocessing.get_context("fork").Process(target=_serve, args=(fmt, work, theirs), daemon=True)
+        process.start()
+        theirs.close()
+        self._process = process
+
+    def read(self) -> str | None:
+        """What is wrong with how the case is read, "ended" if the fork ended; None where nothing is."""
+        self.cases += 1
+        try:
+            self._answers.send(None)
+            if not self._answers.poll(30 * SECONDS):  # of the clock, on a machine that others use
+                return f"more than {SECONDS} s, and does not stop"
+            answer: str | None = self._answers.recv()
+        except (EOFError, OSError):
+            return "ended"
+        return answer
+
+    def close(self) -> None:
+        """End the fork."""
+        self._answers.close()
+        self._process.kill()
+        self._process.join()
+
+
+def _serve(fmt: Format, work: Path, answers: Connection) -> None:
+    """In the fork: read the case each time that one is announced."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # DuckDB's own words on a crash
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    case, temporary, start = work / "case", work / "temporary", work / "start"
+    tempfile.tempdir = str(temporary)
+    os.chdir(start)
+    guard = Guard(case, temporary, work, paths.cache())
+    _, hard = resource.getrlimit(resource.RLIMIT_CPU)
+    while True:
+        try:
+            answers.recv()
+        except EOFError:
+            return
+        spent = resource.getrusage(resource.RUSAGE_SELF)
+        # Where DuckDB does not come back to Python.
+        resource.setrlimit(resource.RLIMIT_CPU, (int(spent.ru_utime + spent.ru_stime) + SECONDS + 2, hard))
+        wrong = _read(fmt, case / fmt.file, guard)
+        if left := _emptied(start, temporary):
+            wrong = wrong or f"left behind: {left}"
+        answers.send(wrong and wrong[:60000])
+
+
+def _read(fmt: Format, path: Path, guard: Guard) -> str | None:
+    try:
+        with _limited(), guard.watching():
+            fmt.read(path)
+    except KernrecError as error:
+        if not str(error).isprintable():
+            return f"more than one line: {str(error)[:200]!r}"
+    except TooSlowError:
+        return f"more than {SECONDS} s"
+    except MemoryError:
+        return f"more than {BYTES >> 20} MB"
+    except BaseException:  # whatever it is, it is the result
+        return traceback.format_exc(limit=-3)
+    return f"reached out: {guard.seen[:3]}" if guard.seen else None
+
+
+@contextmanager
+def _limited() -> Iterator[None]:
+    """The limits of a case: of memory, and of CPU time, so that what else a machine does is no failure."""
+
+    def stop(*_: object) -> None:
+        raise TooSlowError
+
+    before, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    # Field 6 of proc_pid_statm(5): pages of data and stack that this process has now.
+    pages = int(Path("/proc/self/statm").read_bytes().split()[5])
+    resource.setrlimit(resource.RLIMIT_DATA, (pages * resource.getpagesize() + BYTES, hard))
+    signal.signal(signal.SIGPROF, stop)
+    signal.setitimer(signal.ITIMER_PROF, SECONDS)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        resource.setrlimit(resource.RLIMIT_DATA, (before, hard))
+
+
+def _emptied(*folders: Path, but: str = "") -> list[str]:
+    """Empty folders but for a file; the paths that were there."""
+    left = [path for folder in folders for path in folder.iterdir() if path.name != but]
+    for path in left:
+        shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
+    return [str(path) for path in left]
+
+
+def tried(fmt: Format, cases: int, seed: int, work: Path, keep: Path | None) -> tuple[int, int]:
+    """Read the samples of a format and damaged ones; how many failed, and how many forks ended."""
+    chance, shown, ended = random.Random(f"{fmt.name} {seed}"), dict[str, int](), 0
+    reader = Reader(fmt, work)
+    for number in range(-len(fmt.samples), cases):
+        content = fmt.samples[number] if number < 0 else fmt.damage(chance.choice(fmt.samples), chance)
+        _emptied(work / "case", but=fmt.file)  # the file is written anew: a folder for each case takes longer
+        (work / "case" / fmt.file).write_bytes(content)
+        wrong = reader.read()
+        if wrong is not None or reader.cases == _A_FORK:
+            reader.close()
+            _emptied(work / "start", work / "temporary")
+            reader = Reader(fmt, work)
+        if wrong == "ended" and number >= 0 and fmt.apart:
+            ended += 1
+        elif wrong is not None:
+            kind = wrong.strip().split("\n")[-1][:100]
+            if kind not in shown:
+                print(f"{fmt.name} seed {seed} case {number}: {wrong.rstrip()}", file=sys.stderr, flush=True)
+                if keep:
+                    keep.mkdir(parents=True, exist_ok=True)
+                    (keep / f"{fmt.name}-{seed}-{number}{Path(fmt.file).suffix}").write_bytes(content)
+            shown[kind] = shown.get(kind, 0) + 1
+    reader.close()
+    return sum(shown.values()), ended
+
+
+def main() -> int:
+    """Run the cases."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--cases", type=int, default=10_000, help="cases a format")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--formats", default="", help="separated by commas; default: all")
+    parser.add_argument("--samples", type=Path, help="folder with more samples: *.ptx, *.kernel.toml, *.t1.json, ...")
+    parser.add_argument("--keep", type=Path, help="folder for inputs that failed")
+    arguments = parser.parse_args()
+    total = [0, 0, 0]
+    with tempfile.TemporaryDirectory(prefix="fuzz-") as name, reading_here():  # in a fork already
+        work = Path(name)
+        every = {fmt.name: fmt for fmt in (*formats(arguments.samples, work), *more_formats(work))}
+        chosen = arguments.formats.split(",") if arguments.formats else list(every)
+        if strange := [name for name in chosen if name not in every]:
+            parser.error(f"unknown format {strange[0]}, there are {', '.join(every)}")
+        for folder in ("case", "temporary", "start"):
+            (work / folder).mkdir()
+        for name in chosen:
+            failed, ended = tried(every[name], arguments.cases, arguments.seed, work, arguments.keep)
+            counts = (arguments.cases, ended, failed)
+            total = [before + count for before, count in zip(total, counts, strict=True)]
+            print("{:14} {:8} cases {:6} ended {:6} failed".format(name, *counts), flush=True)
+    print("{:14} {:8} cases {:6} ended {:6} failed".format("all", *total))
+    return int(total[2] > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,131 @@
+"""Damage: a sample and a source of randomness in, a file as a stranger could have made it out."""
+
+import json
+import random
+import re
+import struct
+from typing import Any
+
+import numpy as np
+
+_EDGES = (
+    *("0", "-1", "1e309", "NaN", "null", "true", '""', "[]", "{}", "4294967296", "99999999999999999999", "1.5"),
+    *("%", "@", "[", "]", "{", "}", ",", ":", ";", '"', "\\", "\n", "\0", "é", "\x1b", "(", ")", "**", "//", "<", "="),
+)
+_TOKEN = re.compile(r"\s+|[\w.%]+|.", re.DOTALL)
+_VALUES: tuple[Any, ...] = (
+    *(None, True, 0, -1, 1, 2**31 - 1, 2**31, 2**63 - 1, 2**63, 0.0, -0.0, 1e-9, 1e-300, 1e29, 1e31, 1e308, 5e-324),
+    *(
+        "",
+        "a",
+        "a b",
+        "ok",
+        "crash",
+        "../../etc/passwd",
+        "a\x1b[2J",
+        "a\nb",
+        "\u202e",
+        "é" * 100,
+        "a" * 9000,
+        "{}",
+        "[]",
+    ),
+    *('{"a":1}', '{"a":1e999}', '{"a":{"b":1}}', '{"a":1,"a":2}', [], [1.0], [1e-3, 2e-3], [0.0], [-1.0], {}, {"a": 1}),
+    *("2026-03-01T12:00:00", "0001-01-01", "9999-12-31", "matmul[m=1,n=2,k=3]f32,nn", "matmul[m=0,n=0,k=0]f32,nn"),
+)
+_BLOCK, _HEADER = 1 << 18, 1 << 12  # of a DuckDB file: https://duckdb.org/docs/stable/internals/storage
+_FACTOR = np.uint64(0xBF58476D1CE4E5B9)
+
+
+def text(sample: bytes, chance: random.Random) -> bytes:
+    """One to four changes: of a token, of a line, or of the end."""
+    changed = sample.decode(errors="surrogateescape")
+    for _ in range(chance.choice((1, 1, 2, 4))):
+        tokens = _TOKEN.findall(changed)
+        if not tokens:
+            break
+        place = chance.randrange(len(tokens))
+        kind = chance.randrange(7)
+        if kind == 0:
+            del tokens[place]
+        elif kind == 1:
+            tokens[place] = chance.choice(_EDGES)
+        elif kind == 2:
+            tokens.insert(place, chance.choice(tokens))
+        elif kind == 3:
+            tokens[place] *= chance.choice((2, 50, 5000))
+        elif kind == 4:
+            other = chance.randrange(len(tokens))
+            tokens[place], tokens[other] = tokens[other], tokens[place]
+        elif kind == 5:
+            del tokens[place:]
+        else:
+            tokens[place] = chance.choice("[{(") * chance.choice((3, 3000))
+        changed = "".join(tokens)
+    return changed.encode(errors="surrogateescape")
+
+
+def binary(sample: bytes, chance: random.Random) -> bytes:
+    """One to eight changes: bits, numbers at the edges of their range, pieces that are missing, double or swapped."""
+    changed = bytearray(sample)
+    for _ in range(chance.choice((1, 1, 2, 4, 8))):
+        place, size = _place(changed, chance), chance.choice((1, 4, 16, 256))
+        kind = chance.randrange(10)
+        if kind < 4:
+            changed[place] ^= 1 << chance.randrange(8)
+        elif kind < 7:
+            width = chance.choice((1, 2, 4, 8))
+            number = chance.choice((0, 1, 0x7F, 0x80, 0xFF, (1 << 8 * width) - 1, (1 << 8 * width - 1) - 1)) % (
+                1 << 8 * width
+            )
+            changed[place : place + width] = number.to_bytes(width, "little")[: len(changed) - place]
+        elif kind == 7:
+            del changed[place : place + size]
+        elif kind == 8:
+            changed[place:place] = changed[place : place + size]
+        elif chance.random() < 0.3:
+            del changed[place:]
+        if not changed:
+            break
+    return bytes(changed)
+
+
+def duckdb_file(sample: bytes, chance: random.Random) -> bytes:
+    """The same, of bytes alone; as a rule with the checksums computed anew, so that DuckDB reads what was changed."""
+    if chance.random() < 0.1:
+        return binary(sample, chance)
+    changed = bytearray(sample)
+    for _ in range(chance.choice((1, 2, 4, 16))):
+        place = _place(changed, chance)
+        changed[place] = chance.choice((0, 1, 0x7F, 0x80, 0xFF, changed[place] ^ (1 << chance.randrange(8))))
+    if chance.random() < 0.9:
+        starts = [(place, _HEADER) for place in range(0, 3 * _HEADER, _HEADER)]
+        starts += [(place, _BLOCK) for place in range(3 * _HEADER, len(changed), _BLOCK)]
+        for start, size in starts:
+            struct.pack_into("<Q", changed, start, checksum(bytes(changed[start + 8 : start + size])))
+    return bytes(changed)
+
+
+def checksum(content: bytes) -> int:
+    """DuckDB's checksum of the content of a block, a multiple of eight bytes."""
+    with np.errstate(over="ignore"):
+        words = np.frombuffer(content, dtype="<u8") * _FACTOR
+    return int(np.bitwise_xor.reduce(words)) ^ 5381
+
+
+def cells(sample: bytes, chance: random.Random) -> bytes:
+    """Rows of tables as JSON: one to three of their values are others."""
+    tables = json.loads(sample)
+    for _ in range(chance.choice((1, 1, 2, 3))):
+        row = chance.choice(chance.choice(list(tables.values())))
+        row[chance.choice(list(row))] = chance.choice(_VALUES)
+    return json.dumps(tables).encode()
+
+
+def _place(content: bytearray, chance: random.Random) -> int:
+    """Where something is, rather than zeros."""
+    for _ in range(50):
+        place = chance.randrange(len(content))
+        if content[place]:
+            break
+    return place

@@ -1,0 +1,352 @@
+"""The formats that are damaged: for each its samples, how one is damaged, and how kernrec reads it.
+
+Samples are real files: this repository's own, those that kernrec writes here (database, bundle, journal, model), and
+what other tuners write (`tests/helpers/foreign_files.py`).
+"""
+
+import hashlib
+import json
+import random
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from kernrec.op import find_op
+from kernrec.store import Database, ProfileRow
+from kernrec.store.measurement import Measurement
+from kernrec.store.retractions import retraction_rows
+from tests.fuzz import damage
+from tests.helpers import foreign_files
+from tests.helpers.paths import ROOT
+
+GPU, KERNEL = "h200-sxm", "matmul_simt"
+_SEEN: set[str] = set()
+_EXPRESSIONS = (
+    b"block_x * block_y <= 1024 and (tile == 1 or block_x % 32 == 0)",
+    b"ceil_div(n, block_x * tile) if vector else max(1, n // block_x)",
+    b"min(log2(m), 16) + abs(-n) ** 2",
+)
+_ARGUMENTS = (b"x=f32[500]", b"y=zeros:f32[500]", b"i32:500", b"t=texture(linear,wrap,normalized):u8[48x64]")
+_TRACE = b"""time_s,power_w,energy_j,sm_clock_hz,memory_clock_hz,temperature_c,reasons
+0.0,100,0,1.5e9,1e9,40,
+0.1,120,11,1.5e9,1e9,41,power cap
+"""
+_CSV = b"bx,tile,time_ms,power_w,num_regs,outcome\n32,1,0.4,120,40,ok\n64,2,0.5,130.5,48,ok\n128,1,,,,compile\n"
+
+
+@dataclass(frozen=True)
+class Format:
+    """A format that kernrec reads."""
+
+    name: str
+    file: str
+    """Name of a case's file."""
+    samples: tuple[bytes, ...]
+    """Whole files."""
+    read: Callable[[Path], Any]
+    """Reads a file as kernrec's commands do."""
+    damage: Callable[[bytes, random.Random], bytes] = damage.text
+    apart: bool = False
+    """Whether kernrec reads it in a process of its own, which may crash."""
+
+
+def formats(extra: Path | None, work: Path) -> Iterator[Format]:
+    """All formats.
+
+    Args:
+        extra: a folder with more samples.
+        work: a folder for samples that are made here.
+    """
+    yield from _texts(extra)
+    yield from _tables(work)
+    yield from _stored(work)
+    yield from _bundled(work)
+    yield from _learned(work)
+
+
+def _texts(extra: Path | None) -> Iterator[Format]:
+    from kernrec.interop.load_spec import load_spec
+    from kernrec.interop.read_results import read_results
+    from kernrec.kernel.expression import parse as parse_expression
+    from kernrec.measure.monitor.trace import read_trace
+    from kernrec.op.workload import load_workload
+    from kernrec.profile.emulate_file import emulate_file
+    from kernrec.profile.launch_arguments import read_arguments
+    from kernrec.ptx import parse as parse_ptx
+
+    def files(ending: str, *patterns: str) -> tuple[bytes, ...]:
+        paths = [path for pattern in patterns for path in sorted(ROOT.glob(pattern))]
+        paths += sorted(extra.rglob(f"*{ending}")) if extra else []
+        return tuple(path.read_bytes() for path in paths if path.stat().st_size < 1 << 16)
+
+    def emulated(path: Path) -> None:
+        arguments = read_arguments(["f32:2", "x=f32[500]", "y=f32[500]", "i32:500"])
+        emulate_file(path, arguments, (4,), (128,), check_races=True, budget=100_000)
+
+    source = ROOT / "docs" / "examples" / "blur.cu"
+    ptx = files(".ptx", "docs/examples/*.ptx")
+    yield Format("ptx", "case.ptx", ptx, lambda path: parse_ptx(_text(path)))
+    yield Format("emulate", "case.ptx", ptx[:1], emulated)
+    yield Format("argument", "case.txt", _ARGUMENTS, lambda path: read_arguments([_text(path)]))
+    yield Format("expression", "case.txt", _EXPRESSIONS, lambda path: parse_expression(_text(path)))
+    specs = files(".kernel.toml", "docs/examples/blur.toml", "datasets/kernels/textbook/*.toml")
+    yield Format("spec", "case.toml", specs, partial(load_spec, source=source))
+    yield Format("t1", "case.json", files(".t1.json", "datasets/kernels/*.json"), partial(load_spec, source=source))
+    yield Format("workload", "case.toml", files(".workload.toml", "datasets/workloads/*.toml"), load_workload)
+    t4 = json.dumps(foreign_files.document(foreign_files.result())).encode()
+    yield Format("t4", "case.json", (t4,), read_results)
+    kernel_tuner = foreign_files.cache(foreign_files.entry(), foreign_files.entry(bx=64)).encode()
+    yield Format("kernel-tuner", "case.json", (kernel_tuner,), read_results)
+    yield Format("trace", "case.csv", (_TRACE,), read_trace)
+    yield from _tuned_configs()
+
+
+def _tuned_configs() -> Iterator[Format]:
+    """Configs that other tools found best."""
+    from kernrec.interop.config_list import read_config_list
+    from kernrec.interop.inductor_table import entry, product_key
+    from kernrec.interop.moe_configs import TILES, write_moe_configs
+
+    read = partial(read_config_list, source="def product(BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M): ...")
+    tiles = dict.fromkeys(TILES, 4)
+    yield Format("experts", "case.json", (write_moe_configs({1: tiles, 16: tiles}, "3.4.0").encode(),), read)
+    config = {"BLOCK_M": 64, "BLOCK_N": 32, "BLOCK_K": 16, "GROUP_M": 8, "num_stages": 3, "num_warps": 4}
+    table = {product_key({"m": 512, "n": 64, "k": 96}, "bf16", "nt"): [entry(config, 96, "bf16")]}
+    yield Format("lookup-table", "case.json", (json.dumps(table).encode(),), read)
+    usual = {"num_warps": 4, "num_ctas": 1, "num_stages": 3, "maxnreg": None, "pre_hook": None, "ir_override": None}
+    cache = {"key": [64], "configs_timings": [[{"kwargs": {"BLOCK": 64}} | usual, [0.5, 0.4, 0.6]]]}
+    yield Format("autotune-cache", "case.json", (json.dumps(cache).encode(),), read)
+
+
+def _tables(work: Path) -> Iterator[Format]:
+    import duckdb
+
+    from kernrec.interop.read_results import read_results
+    from kernrec.interop.table import TableOptions
+    from kernrec.profile.tensor_values import load_npy
+
+    read = partial(read_results, table=TableOptions(("bx", "tile")))
+    yield Format("csv", "case.csv", (_CSV,), read)
+    (csv := work / "rows.csv").write_bytes(_CSV)
+    with duckdb.connect() as connection:
+        connection.execute(f"COPY (FROM read_csv('{csv}')) TO '{work / 'rows.parquet'}' (FORMAT parquet)")
+    parquet = (work / "rows.parquet").read_bytes()
+    yield Format("recording", "case.parquet", (parquet,), read, damage.binary, apart=True)
+    np.save(work / "values.npy", np.arange(500, dtype=np.float32))
+    yield Format("npy", "case.npy", ((work / "values.npy").read_bytes(),), load_npy, damage.binary)
+
+
+def _stored(work: Path) -> Iterator[Format]:
+    from kernrec.measure.campaign.ingest import ingest, waiting_measurements
+    from kernrec.measure.campaign.journal import Journal
+    from kernrec.store.intake import merge
+
+    path = work / "own.duckdb"
+    measurements = _measurements()
+    with Database.open(path, read_only=False, create=True) as database:
+        keys = database.add_measurements(measurements)
+        database.add_profiles([_profile()])
+        database.add("retraction", retraction_rows(keys[:1], "the fan was broken", None))
+        rows = {table: database.rows(table) for table in ("config", "problem", "profile", "measurement", "retraction")}
+
+    def merged(path: Path) -> None:
+        merge(_emptied(), path)
+        _used(_empty())
+
+    yield Format("database", "case.duckdb", (path.read_bytes(),), merged, damage.duckdb_file, apart=True)
+    yield Format("asked", "case.duckdb", (path.read_bytes(),), _asked, damage.duckdb_file, apart=True)
+
+    def taken(path: Path) -> None:
+        """Rows with keys that fit, as a stranger can compute them."""
+        with Database.memory() as theirs:
+            for table, values in json.loads(_text(path)).items():
+                theirs.add(table, values)
+            segments = [theirs.export(f"FROM db.{table}", path.parent, 1000) for table in rows]
+        from kernrec.store.reader import checked_segments
+
+        files = {table: [file for file, _ in written] for table, written in zip(rows, segments, strict=True)}
+        _emptied().add_from(lambda folder: checked_segments(files, folder, "segments"))
+        _used(_empty())
+
+    plain = {
+        table: [{k: v for k, v in row.items() if k != f"{table}_id"} for row in of_table]
+        for table, of_table in rows.items()
+    }
+    sample = json.dumps(plain, default=str).encode()
+    yield Format("rows", "case.json", (sample,), taken, damage.cells, apart=True)
+
+    def ingested(path: Path) -> None:
+        waiting_measurements(path)
+        with Journal(path) as journal:
+            ingest(journal, work / "own.duckdb")
+
+    lines = [json.dumps({"row": each.as_json()}) for each in measurements]
+    lines += [
+        json.dumps({"closed": 0, "session": "monday"}),
+        json.dumps({"drifted": 1, "session": "monday", "error": "x"}),
+    ]
+    yield Format("journal", "own.duckdb.journal", ("\n".join([*lines, ""]).encode(),), ingested)
+
+
+def _bundled(work: Path) -> Iterator[Format]:
+    from kernrec.store.keys import Signer, make_key
+    from kernrec.store.share import (
+        Manifest,
+        Selection,
+        import_bundle,
+        place_at,
+        read_bundle,
+        write_bundle,
+        write_segments,
+    )
+    from kernrec.store.share.outgoing import provenance
+    from kernrec.store.share.place import MANIFEST
+
+    selection = Selection()
+    (folder := work / "segments").mkdir()
+    with Database.open(work / "own.duckdb") as database:
+        segments = write_segments(database, selection, "secret", folder)
+        about, schema = provenance(database, selection), database.schema
+    manifest = Manifest(tuple(segments), (), "2026-03-01T12:00:00", "kernrec", provenance=about, schema=schema)
+    make_key(work / "key")
+    files = {each.name: folder / f"{each.sha256}.parquet" for each in segments}
+    for place in (work / "bundle", work / "bundle.zip"):
+        write_bundle(place_at(place), manifest, files, Signer.of(work / "key"))
+
+    def imported(path: Path) -> None:
+        import_bundle(_emptied(), read_bundle(place_at(path)))
+        _used(_empty())
+
+    yield Format("bundle-zip", "case.zip", ((work / "bundle.zip").read_bytes(),), imported, damage.binary, apart=True)
+
+    def within(path: Path) -> None:
+        """The bundle with the case in place of the file of its name."""
+        (bundle := path.parent / "bundle").mkdir()
+        shutil.copytree(work / "bundle", bundle, dirs_exist_ok=True)
+        shutil.copyfile(path, bundle / path.name)
+        imported(bundle)
+
+    # The manifest without an owner: of a signed one that was damaged nothing but the signature would be looked at.
+    yield Format("manifest-json", MANIFEST, (manifest.to_bytes(),), within, apart=True)
+    signature = "manifest.sig"
+    yield Format("manifest-sig", signature, ((work / "bundle" / signature).read_bytes(),), within, apart=True)
+
+    def segment(path: Path) -> None:
+        """The bundle with the case as its measurements, and a manifest that fits it."""
+        changed = json.loads(manifest.to_bytes())
+        content = path.read_bytes()
+        digest = hashlib.sha256(content).hexdigest()
+        for each in changed["segments"]:
+            if each["table"] == "measurement":
+                each |= {"sha256": digest, "size": len(content)}
+        (bundle := path.parent / "bundle").mkdir()
+        shutil.copytree(work / "bundle", bundle, dirs_exist_ok=True)
+        shutil.copyfile(path, bundle / "segments" / f"{digest}.parquet")
+        (bundle / MANIFEST).write_text(json.dumps(changed))
+        imported(bundle)
+
+    (measured,) = (files[each.name].read_bytes() for each in segments if each.table == "measurement")
+    yield Format("segment", "case.parquet", (measured,), segment, damage.binary, apart=True)
+
+
+def _learned(work: Path) -> Iterator[Format]:
+    from kernrec.model.learn.model_file import load, save
+    from kernrec.model.prior import calibration
+    from kernrec.training.boosting import TrainingSettings
+    from kernrec.training.dataset import Dataset
+    from kernrec.training.train_model import train
+    from tests.helpers.groups import simulated_groups, simulated_inputs
+
+    inputs = simulated_inputs(20, 5)
+    model = train(Dataset(tuple(simulated_groups(6, rows=12))), TrainingSettings(rounds=5, depth=2, threads=1))
+    prior = {"probe": [1.0], "calibrations": {"sm_89": "abc"}}
+    training = {"measurements": 3, "mark": "0123", "rows": 72, "problems": ["problem 0"], "data_sha256": "0" * 64}
+    card = save(model, work / "models", "matmul", training | {"prior": prior})
+
+    def loaded(path: Path) -> None:
+        for file in card.parent.iterdir():
+            if not (path.parent / file.name).exists():
+                shutil.copyfile(file, path.parent / file.name)
+        model, _ = load(path.parent / card.name)
+        model.log_ratio(model.rows(inputs))
+
+    yield Format("model-card", card.name, (card.read_bytes(),), loaded)
+    about = json.loads(card.read_bytes())
+    trees = about["heads"]["latency"]["file"]
+
+    def trees_loaded(path: Path) -> None:
+        """A model with the case as its trees, and a card that fits them."""
+        about["heads"]["latency"] = {"file": path.name, "sha256": hashlib.sha256(path.read_bytes()).hexdigest()}
+        (path.parent / card.name).write_text(json.dumps(about))
+        loaded(path)
+
+    yield Format("trees", "case.ubj", ((card.parent / trees).read_bytes(),), trees_loaded, damage.binary)
+    fitted = calibration.Calibration("sm_90", rows=3, gpus=(GPU,), problems=1, time_factor=(1.5, 1.1))
+    made = calibration.save({"sm_90": fitted}, work / "calibrations")
+    yield Format("calibration", made.name, (made.read_bytes(),), lambda path: calibration.load(path.parent))
+
+
+@cache
+def _empty() -> Database:
+    """A database in memory, for case after case."""
+    return Database.memory()
+
+
+def _emptied() -> Database:
+    """The same without any row."""
+    _empty().change(f"DELETE FROM db.{table}" for table, count in _empty().counts().items() if count)
+    return _empty()
+
+
+def _asked(path: Path) -> None:
+    with Database.open(path) as database:
+        _used(database)
+
+
+def _used(database: Database) -> None:
+    """Ask what commands ask of rows that were taken; rows that were asked before answer as they did."""
+    if (content := database.content_hash()) in _SEEN:
+        return
+    _SEEN.add(content)
+    identities = [measurement.identity for measurement in database.measurements()]
+    for gpu, kernel, problem in {(each.gpu, each.kernel, each.problem.key) for each in identities}:
+        database.measured(gpu, [kernel], problem)
+    for row in database.rows("profile"):
+        database.profiles(str(row["kernel"]), str(row["kernel_hash"]), int(str(row["sm"])))
+    for view in ("answer", "best", "front"):
+        database.rows(view)
+    database.tally()
+    database.contents()
+    database.conflicts()
+
+
+def _measurements() -> list[Measurement]:
+    usual: dict[str, object] = {"gpu": GPU, "kernel": KERNEL, "kernel_hash": "0123456789abcdef", "session": "monday"}
+    usual |= {"problem": find_op("matmul").problem(m=64, n=32, k=16), "protocol_version": 1, "tier": "final"}
+    usual |= {"measured_at": "2026-03-01T12:00:00", "block": 0, "outcome": "ok", "latency_s": 1e-3, "energy_j": 0.2}
+    usual |= {
+        "latency_samples_s": [1e-3, 2e-3, 5e-4],
+        "event_reasons": {"power cap": 0.5},
+        "ecc": True,
+        "registers": 40,
+    }
+    failed: dict[str, object] = {"outcome": "compile", "latency_s": None, "energy_j": None, "error": "no such type"}
+    rows = [{"position": i, "config": {"block_m": 16 << i}} | (failed if i == 2 else {}) for i in range(4)]
+    return [Measurement.from_columns(usual | row) for row in rows]
+
+
+def _profile() -> ProfileRow:
+    terms, counts = ("block", "k_tiles"), np.array([[1.0, 2.0], [3.0, 4.5]])
+    return ProfileRow(
+        KERNEL, "0123456789abcdef", "c0", 90, 0, KERNEL, {"block_m": 64, "dtype": "f32"}, 64, 0, 0, 4096, "p0",
+        "nvrtc 13.5", ("issue.fma32", "issue.ld_shared"), terms, counts,
+    )  # fmt: skip
+
+
+def _text(path: Path) -> str:
+    return path.read_text(encoding="utf-8", errors="replace")

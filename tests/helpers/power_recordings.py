@@ -1,0 +1,225 @@
+"""Recorded power of real GPUs, as the rates of the events that the power model charges.
+
+Each recording states a load and its power at a known core clock. What its kernels do per second follows from what was
+recorded (FLOP/s, bytes/s, pipe activity) or from the problem and its time; `tools/evidence fit-power` fits the
+model's coefficients to these rows, `tools/evidence power` prints how well they are met. The data are described in the
+README of the shared data folder.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+import numpy as np
+
+from kernrec.gpu import find_gpu
+from tests.helpers.recordings import csv_dicts, parquet_dicts
+
+TF32_CYCLES = 0.279605 * 210e6
+"""Core cycles of the recorded TF32 product on the RTX 3090: what it took at the lowest clock, where a limit of 100 W
+leaves the card."""
+TF32_DRAM_BYTES = 41e9
+"""DRAM traffic of the same product: its time does not change between limits of 300 and 450 W, so it is bound by DRAM at
+0.9 of 936 GB/s."""
+MISREAD_M = (3, 17, 32, 64, 128, 192, 256, 257, 512, 513)
+"""Rows of the H200's GEMMs whose recorded power is about half of that of `m - 1` and `m + 1` at the same throughput."""
+SHORT_S = 1e-4
+"""Products of m > 256 that take less are misread, too: from k = 1024 to 16384 the throughput of 1025 x 4096 x k hardly
+changes, its recorded power rises from 230 to 690 W."""
+
+
+@dataclass(frozen=True)
+class Load:
+    """A load on a GPU and the power it draws."""
+
+    recording: str
+    gpu: str
+    clock_hz: float
+    power_w: float
+    rates: Mapping[str, float]
+    """Events of the power model per second."""
+    limit_w: float | None = None
+    """Power limit, where the load may run into it."""
+    latency_s: float = 0.0
+    """Time of one run, where it is known."""
+    about: str = ""
+    """Which load of the recording it is."""
+
+
+def moved(bytes_per_s: float) -> dict[str, float]:
+    """The rates of memory traffic that passes L2 and L1 once."""
+    return {"dram.bytes": bytes_per_s, "l2.sectors": bytes_per_s / 32, "l1.requests": bytes_per_s / 128}
+
+
+def roofline(data: Path) -> Iterator[Load]:
+    """Streams of rising arithmetic intensity, averaged over the cards of a node; clocks as observed."""
+    gpus = {"alex_a100_40": "a100-sxm4-40gb", "alex_a40": "a40", "genoa_l40": "l40", "h200": "h200-sxm"}
+    groups = defaultdict(list)
+    for row in parquet_dicts(data / "power" / "roofline_load.parquet"):
+        groups[row["file"], row["flop_per_byte"]].append(row)
+    for (file, intensity), group in groups.items():
+        gpu = gpus.get(file, "t4")
+        bytes_per_s, flops, mhz, power_w = (mean(r[c] for r in group) for c in ("gb_s", "gflop_s", "sm_mhz", "power_w"))
+        rates = moved(bytes_per_s * 1e9) | {"issue.fma32": flops * 1e9 / 64}
+        yield Load(f"roofline {gpu}", gpu, mhz * 1e6, power_w, rates, about=f"{file}, {intensity:g} FLOP/B")
+
+
+def fma(data: Path) -> Iterator[Load]:
+    """A loop of f32 FMAs on constants at locked clocks."""
+    for row in csv_dicts(data / "anchors" / "power_clock_fma_f32.csv"):
+        count = float(row["blocks"]) * float(row["threads_per_block"]) * float(row["fma_per_thread"]) / 32
+        rates = {"issue.fma32": count / float(row["latency_s"])}
+        yield Load(f"FMA {row['gpu']}", row["gpu"], float(row["observed_clock_hz"]), float(row["power_w"]), rates)
+
+
+def vector_add(data: Path) -> Iterator[Load]:
+    """c = a + b of f32, bound by DRAM; about 12 instructions a warp, as compilers emit it."""
+    for row in csv_dicts(data / "anchors" / "energy_vector_add_f32.csv"):
+        seconds, warps = float(row["latency_s"]), float(row["elements"]) / 32
+        counts = {"issue.fma32": warps, "issue.imad": 4 * warps, "issue.other": 7 * warps, "l1.requests": 3 * warps}
+        rates = moved(float(row["bytes_moved"]) / seconds) | {name: n / seconds for name, n in counts.items()}
+        power_w = float(row["energy_j"]) / seconds
+        yield Load(f"vector add {row['gpu']}", row["gpu"], float(row["clock_hz"]), power_w, rates, latency_s=seconds)
+
+
+def clock_and_cap(data: Path) -> Iterator[Load]:
+    """BabelStream on an A100 at locked clocks under power caps. Its cap of 300 W names the 80 GB PCIe card."""
+    for row in parquet_dicts(data / "power" / "a100_clock_and_cap.parquet"):
+        if row["benchmark"] == "babelstream":
+            power_w = row["energy_wh"] * 3600 / row["time_s"]
+            about = f"{row['core_clock_mhz']} MHz, cap {row['power_cap_w']} W"
+            rates = moved(row["bandwidth_gb_s"] * 1e9)
+            clock_hz, cap_w = row["core_clock_mhz"] * 1e6, float(row["power_cap_w"])
+            yield Load("BabelStream A100", "a100-pcie-80gb", clock_hz, power_w, rates, cap_w, row["time_s"], about)
+
+
+def microbenchmarks(data: Path) -> Iterator[Load]:
+    """mixbench and shmembench on a Quadro RTX 8000 at ten locked clocks; rates from DCGM's pipe activity."""
+    gpu = find_gpu("quadro-rtx-8000")
+    width = {"benchmark_float": 1, "benchmark_two_float": 2, "benchmark_four_float": 4}
+    for row in parquet_dicts(data / "power" / "rtx8000_microbenchmarks_dvfs.parquet"):
+        rates = _activity(row)
+        if row["benchmark"].startswith("mixbench"):
+            if "int" in row["kernel"]:
+                rates["issue.imad"] = rates.pop("issue.fma32")
+        elif row["benchmark"] == "shmembench" and row["DRAMA"] < 0.1:
+            # The rate of the widest access is near the peak; the narrower ones took 1.04 and 1.16 times as long.
+            words = width[row["kernel"]]
+            wavefronts = gpu.sms * row["core_frequency"] * 1e6 * {1: 0.82, 2: 0.92, 4: 0.95}[words]
+            rates |= {"issue.fma32": 0.0, "shared.wavefronts": wavefronts, "issue.other": wavefronts / words}
+        else:
+            continue
+        name = row["benchmark"].split("-")[0]
+        yield Load(f"{name} RTX 8000", gpu.name, row["core_frequency"] * 1e6, row["average_power"], rates)
+
+
+def kernels(data: Path) -> Iterator[Load]:
+    """20 kernels of benchmark suites on a Quadro RTX 8000. Only what DCGM counts is known of them: the FMA, f64 and
+    DRAM activity; their integer, shared-memory and control instructions are not."""
+    for row in parquet_dicts(data / "power" / "rtx8000_kernels_dvfs.parquet"):
+        clock_hz = row["core_frequency"] * 1e6
+        yield Load(
+            "kernels RTX 8000", "quadro-rtx-8000", clock_hz, row["average_power"], _activity(row), about=row["kernel"]
+        )
+
+
+def _activity(row: Mapping[str, Any]) -> dict[str, float]:
+    gpu = find_gpu("quadro-rtx-8000")
+    clocks = gpu.sms * row["core_frequency"] * 1e6
+    issued = {"issue.fma32": 2 * clocks * row["FP32A"], "issue.f64": clocks / 16 * row["FP64A"]}
+    return moved(row["DRAMA"] * gpu.memory_bandwidth) | issued
+
+
+def gemm_rates(
+    shape: tuple[int, int, int], seconds: float, sharing: float = 1.0, reads: float = 1.0
+) -> dict[str, float]:
+    """The rates of a library's f16 or bf16 product by tiles of 128 x 256 whose warp groups take 64 rows each.
+
+    Args:
+        shape: m, n, k.
+        seconds: its time.
+        sharing: how many blocks receive a tile that is read from L2 once (thread block clusters of Hopper).
+        reads: how often each tensor passes between L2 and DRAM.
+    """
+    m, n, k = shape
+    rows_done = -(-m // 64) * 64
+    tile_m = min(128, rows_done)
+    tile_n = min(256, n) if tile_m == 128 else min(128, n)
+    products = float(m) * n * k
+    done = float(rows_done) * n * k
+    counts = {
+        "mma.f16": 2 * products,
+        "dram.bytes": reads * 2.0 * (m * k + n * k + m * n),
+        "l2.sectors": 2 * products * (1 / min(m, tile_m) + 1 / tile_n) / 32 / sharing,
+        "shared.wavefronts": 2 * done * (1 / 64 + 1 / tile_m + 2 / tile_n) / 128,
+    }
+    return {name: count / seconds for name, count in counts.items()}
+
+
+def misread(m: Any, latency_s: Any) -> np.ndarray:
+    """Whether the power of the H200's GEMMs was misread, elementwise, by `MISREAD_M` and `SHORT_S`."""
+    return np.isin(m, MISREAD_M) | ((np.asarray(m) > 256) & (np.asarray(latency_s) < SHORT_S))
+
+
+def library_gemms(data: Path, wrong: bool = False) -> Iterator[Load]:
+    """bf16 products of a serving stack's library on an H200, at its highest clock unless the limit is reached.
+
+    Args:
+        data: the shared data folder.
+        wrong: the rows whose power was misread instead of the others.
+    """
+    for row in parquet_dicts(data / "library" / "gemm_h200_power.parquet"):
+        if wrong == bool(misread(row["m"], row["latency_s"])):
+            shape, seconds = (row["m"], row["n"], row["k"]), row["latency_s"]
+            rates = gemm_rates(shape, seconds, sharing=2.0 if row["m"] > 128 else 1.0)
+            about = f"{row['m']} x {row['n']} x {row['k']}"
+            limit_w = row["power_limit"]
+            yield Load("GEMM H200", "h200-sxm", 1.98e9, row["power"], rates, limit_w, seconds, about)
+
+
+def tf32_limits(data: Path) -> Iterator[Load]:
+    """TF32 product of 8192 cubed on an RTX 3090 under power limits. Its clock is not recorded: at 100 W it is the
+    lowest, at 200 W the one that its time implies; above, where DRAM bounds it, it is not known, and given as 0."""
+    for row in csv_dicts(data / "anchors" / "matmul_tf32_limits_rtx3090.csv"):
+        limit_w, seconds, products = float(row["power_limit_w"]), float(row["latency_s"]), float(row["m"]) ** 3
+        clock_hz = max(TF32_CYCLES / seconds, 210e6) if limit_w < 300 else 0.0
+        counts = tf32_counts(products)
+        rates = {name: count / seconds for name, count in counts.items()}
+        about = f"{row['stages']} stages, {limit_w:g} W"
+        yield Load("TF32 RTX 3090", "rtx3090", clock_hz, float(row["power_w"]), rates, limit_w, seconds, about)
+
+
+def tf32_counts(products: float) -> dict[str, float]:
+    """Events of the recorded TF32 product: tiles of 64 x 64 x 32, warps of 32 x 32, instructions of 16 x 8 x 8."""
+    return {
+        "mma.tf32": 2 * products,
+        "issue.mma": products / 1024,
+        "issue.other": products / 1024,
+        "shared.wavefronts": products * (8 / 32 + 8 / 64) / 128,
+        "l2.sectors": products * (8 / 64) / 32,
+        "dram.bytes": TF32_DRAM_BYTES * products / 8192**3,
+    }
+
+
+def published_gemms() -> Iterator[Load]:
+    """Large bf16 products that ran at the card's limit; the clock is the one that their throughput implies.
+
+    A100 SXM: 257 TFLOP/s with random numbers where zeros reach 295 at 1,410 MHz (gemm_a100.parquet; H. He,
+    "Strangely, Matrix Multiplications on GPUs Run Faster When Given Predictable Data", 2024). RTX 5090: 202.9 TFLOP/s
+    at 400 W (matmul_bf16_rtx5090.csv) and 247 at 575 W. L40S: 265 TFLOP/s (gemm_l40s.parquet), 0.93 of the peak.
+    """
+    given = (("a100-sxm4-80gb", 257e12, 1228e6, 400.0), ("rtx5090", 202.9e12, 2.38e9, 400.0),
+             ("rtx5090", 247e12, 2.85e9, 575.0), ("l40s", 265e12, 1.96e9, 350.0))  # fmt: skip
+    for gpu, flops, clock_hz, power_w in given:
+        rates = gemm_rates((8192, 8192, 8192), 2 * 8192**3 / flops, reads=3.0)
+        yield Load(f"bf16 GEMM {gpu}", gpu, clock_hz, power_w, rates)
+
+
+def all_loads(data: Path) -> list[Load]:
+    """Every recording that the coefficients are fitted to."""
+    readers = (roofline, fma, vector_add, clock_and_cap, microbenchmarks, library_gemms, tf32_limits)
+    return [*chain.from_iterable(read(data) for read in readers), *published_gemms()]

@@ -1,0 +1,97 @@
+"""Which configs of the recorded A100 convolution ran at a raised clock, from the recording itself.
+
+The recording has, for each config, when it was measured and how long each of its 32 launches took. The GPU's clock was
+not locked. It was at the base clock of 765 MHz, rose by boost over base (1,410 / 765) once launches had kept the GPU
+busy for 100 ms, and fell again when the next config took more than two seconds to compile. So a config's time depends
+on which config was measured before it: after a slow one (mostly `read_only` without shared memory) the next ran up to
+1.8 times faster than configs like it. No model of kernels can know that, and none should.
+
+`raised` finds these configs from time stamps and launch times, without any prediction. All others ran at one clock. The
+RTX A4000 was at its boost clock throughout; under its power limit times drift, but without such steps.
+"""
+
+import gzip
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+import numpy as np
+
+from tests.helpers.recordings import present
+
+Array = np.ndarray
+FILE = "convolution-a100.t4.json.gz"
+
+BUSY_S = 0.09
+"""Launches that keep the GPU busy for longer raise its clock: 100 ms in the recording, minus unrecorded work."""
+HOLD_S = 2.0
+"""The longest time that an idle GPU keeps a raised clock."""
+STEP = 1.1
+"""The clock changed during a config whose first and last launches differ by more than this factor."""
+
+
+@dataclass(frozen=True)
+class ClockRecording:
+    """The valid measurements of a T4 recording, in the order in which they were made; arrays (N,)."""
+
+    configs: Sequence[Mapping[str, int]]
+    end_s: Array
+    """When each ended."""
+    launches_s: Array
+    """Time of each launch, (N, 32)."""
+
+    @property
+    def busy_s(self) -> Array:
+        """Total time of the launches of each measurement."""
+        return self.launches_s.sum(axis=1)
+
+    @property
+    def idle_s(self) -> Array:
+        """Time from the end of the previous measurement to the first launch; infinite for the first measurement."""
+        return np.concatenate([[np.inf], np.diff(self.end_s)]) - self.busy_s
+
+    @property
+    def step(self) -> Array:
+        """Time of the first launches (without the very first) over that of the last."""
+        return np.median(self.launches_s[:, 1:4], axis=1) / np.median(self.launches_s[:, -3:], axis=1)
+
+
+def read(path: Path) -> ClockRecording:
+    """Read a T4 file whose times are in milliseconds."""
+    with gzip.open(present(path)) as file:
+        valid = [row for row in json.load(file)["results"] if row["invalidity"] == "correct"]
+    end = [datetime.fromisoformat(row["timestamp"]).timestamp() for row in valid]
+    launches = [row["times"]["runtimes"] for row in valid]
+    return ClockRecording([row["configuration"] for row in valid], np.array(end), np.array(launches) / 1e3)
+
+
+def raised(recording: ClockRecording) -> Array:
+    """Whether each measurement may have run at a raised clock, wholly or in part, (N,)."""
+    began = recording.end_s - recording.busy_s
+    marked = np.maximum(recording.step, 1.0 / recording.step) > STEP
+    until = -np.inf
+    for i, busy in enumerate(recording.busy_s):
+        marked[i] |= began[i] < until
+        if busy > BUSY_S:
+            until = recording.end_s[i] + HOLD_S
+    return marked
+
+
+def raised_configs(path: Path) -> set[frozenset[tuple[str, int]]]:
+    """The configs of a file that may have run at a raised clock, by lower-case names of tunables."""
+    recording = read(path)
+    configs = zip(recording.configs, raised(recording).tolist(), strict=True)
+    return {config_key(config) for config, is_raised in configs if is_raised}
+
+
+def config_key(config: Mapping[str, int]) -> frozenset[tuple[str, int]]:
+    """What names a config in `raised_configs`."""
+    return frozenset((name.lower(), int(value)) for name, value in config.items())
+
+
+def at_step(launches: Array) -> int:
+    """The number of the first launch after the clock changed."""
+    between = np.sqrt(np.median(launches[1:4]) * np.median(launches[-3:]))
+    return int(np.argmax(launches[1:] < between)) + 1

@@ -1,0 +1,1 @@
+"""`kill -9` of commands that write to a database."""

@@ -1,0 +1,114 @@
+"""`kill -9` of collectors, merges and imports at random moments: what is lost, and what is done again."""
+
+import json
+import os
+import random
+import shutil
+import time
+from collections import Counter
+from pathlib import Path
+
+from kernrec.errors import KernrecError
+from kernrec.measure.campaign.journal import journal_path
+from kernrec.store import Database
+from kernrec.store.measurement import Tier
+from tests.helpers.recording import make_recording
+from tests.kills.forked_command import ForkedCommand
+
+Moment = tuple[str, int, int]
+"""Session, block and position: they name a row."""
+
+
+def kill_collect(folder: Path, kills: int, configs: int, seed: int) -> Counter[str]:
+    """Kill collectors that replay a recording of `configs` configs, each within a second of its first measurement, then
+    let one finish. Collector, worker process, journal and database are those of every day, only the card is a
+    recording.
+
+    Returns:
+        `rows` of the database at the end; `lost`, those that were in the journal when their collector was killed and
+        are in the database nowhere; `open`, those whose block a kill left open; `again`, configs that were screened
+        more than once.
+    """
+    draw = random.Random(seed)
+    recording, database = make_recording(folder / "recorded.duckdb", configs), folder / "own.duckdb"
+    command = ["collect", "--device", "replay", "--effort", "exhaustive", "--replay", str(recording)]
+    command += ["--db", str(database)]
+    acknowledged: set[Moment] = set()
+    for _ in range(kills):
+        process = ForkedCommand(command, os.environ)
+        while process.status is None and not _journaled(database):
+            time.sleep(0.01)
+        process.wait(draw.random())
+        process.kill()
+        acknowledged |= _journaled(database)
+    assert ForkedCommand(command, os.environ).wait() == 0, "the last collector failed"
+    with Database.open(database) as opened:
+        rows = opened.rows("measurement")
+    there = {(str(row["session"]), int(str(row["block"])), int(str(row["position"]))) for row in rows}
+    screens = Counter(str(row["config_id"]) for row in rows if row["tier"] == Tier.SCREEN)
+    return Counter(
+        rows=len(rows),
+        lost=len(acknowledged - there),
+        open=sum(bool(row["block_open"]) for row in rows),
+        again=sum(count > 1 for count in screens.values()),
+    )
+
+
+def _journaled(database: Path) -> set[Moment]:
+    """The rows in the journal, a torn last line apart."""
+    try:
+        lines = journal_path(database).read_bytes().split(b"\n")[:-1]
+    except FileNotFoundError:
+        return set()
+    rows = [record["row"] for record in map(json.loads, lines) if "row" in record]
+    return {(row["session"], row["block"], row["position"]) for row in rows}
+
+
+def kill_add(folder: Path, command: str, kills: int, rows: int, seed: int) -> Counter[str]:
+    """Start `kernrec db merge` or `kernrec db import` of so many rows again and again, and kill it at a random moment
+    of the time that it takes.
+
+    Returns:
+        `kills` of commands before they ended; rows that were `lost` by the database or changed; `halved`, kills after
+        which some of the other rows were there and some not; `unreadable`, after which the database could not be
+        opened.
+    """
+    draw = random.Random(seed)
+    whole, own = make_recording(folder / "whole.duckdb", 500, "rtx4090"), folder / "own.duckdb"
+    source = theirs = make_recording(folder / "theirs.duckdb", rows)
+    (temporary := folder / "temporary").mkdir()
+    variables = os.environ | {"TMPDIR": str(temporary)}
+    if command == "import":
+        source = folder / "theirs.zip"
+        ForkedCommand(["db", "export", "--bundle", str(source), "--db", str(theirs)], variables).wait()
+    with Database.open(whole) as database:
+        keys = _keys(database)
+    words = ["db", command, str(source), "--db", str(own), *(["--untrusted"] if command == "import" else [])]
+    counts: Counter[str] = Counter()
+    length_s = 0.0
+    for number in range(-1, kills):
+        for suffix in ("", ".wal"):
+            own.with_name(own.name + suffix).unlink(missing_ok=True)
+        shutil.copyfile(whole, own)
+        started_s = time.monotonic()
+        process = ForkedCommand(words, variables)
+        if number < 0:  # how long it takes
+            assert process.wait() == 0
+            length_s = time.monotonic() - started_s
+            continue
+        process.wait(draw.random() * length_s)
+        counts["kills"] += process.kill()
+        shutil.rmtree(temporary)
+        temporary.mkdir()
+        try:
+            with Database.open_checked(own) as database:
+                there = _keys(database)
+                counts["lost"] += len(keys - there) + len(database.altered())
+                counts["halved"] += 0 < len(there - keys) < rows
+        except KernrecError:
+            counts["unreadable"] += 1
+    return counts
+
+
+def _keys(database: Database) -> set[str]:
+    return {str(key) for (key,) in database.query("SELECT measurement_id FROM db.measurement")}

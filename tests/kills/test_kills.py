@@ -1,0 +1,39 @@
+"""`kill -9` of commands that write to a database: nothing acknowledged is lost, and nothing is half there.
+
+A few kills in every run, 250 of each command in the deep profile, at other moments for each seed
+(`KERNREC_KILLS_SEED`).
+"""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.helpers.depth import DEEP
+from tests.kills.adding import kill_add, kill_collect
+from tests.kills.sharing import kill_sharing
+
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(os.name == "nt", reason="kills process groups")]
+KILLS = 250 if DEEP else 2
+SEED = int(os.environ.get("KERNREC_KILLS_SEED", "1"))
+
+
+def test_killed_collectors_lose_no_row_and_repeat_only_their_open_blocks(tmp_path: Path) -> None:
+    configs = 3000 if DEEP else 120
+    cost = kill_collect(tmp_path, KILLS, configs, SEED)
+    assert cost["lost"] == 0
+    assert cost["rows"] >= configs
+    assert cost["again"] <= cost["open"]
+
+
+@pytest.mark.parametrize("command", ["merge", pytest.param("import", marks=pytest.mark.deep)])
+def test_a_killed_merge_or_import_adds_everything_or_nothing(command: str, tmp_path: Path) -> None:
+    counts = kill_add(tmp_path, command, KILLS, 3000 if DEEP else 200, SEED + 2)
+    assert (counts["lost"], counts["halved"], counts["unreadable"]) == (0, 0, 0)
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("command", ["push", "pull"])
+def test_of_killed_pushes_and_pulls_whole_pushes_alone_are_seen(command: str, tmp_path: Path) -> None:
+    counts = kill_sharing(tmp_path, command, KILLS, 3000, SEED)
+    assert (counts["lost"], counts["doubled"], counts["halved"]) == (0, 0, 0)

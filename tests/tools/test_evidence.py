@@ -1,0 +1,129 @@
+"""Each command of `tools/evidence` as people run it: on recordings where they are, and without them in one line."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import duckdb
+import pytest
+
+from kernrec.kernel import load_kernel
+from tests.helpers.paths import RECORDINGS, TOOLS
+
+NEED_DATA = (
+    "clock", "counters", "energy", "fit-power", "kernel-tuner", "learn", "new-cards", "partial", "power", "products",
+    "refine", "search", "spaces", "stream-k", "trips", "triton", "vendor-models", "warm-search",
+)  # fmt: skip
+QUICK: dict[str, tuple[str, ...]] = {
+    "anchors": (), "clock": (), "new-cards": (), "products": ("--shapes", "20"), "stream-k": ("--shapes", "3"),
+    "attention": ("--shapes", "20"),
+}  # fmt: skip
+"""Commands that take seconds, on few problems."""
+needs_recordings = pytest.mark.skipif(not RECORDINGS.is_dir(), reason="needs the recordings in ../shared/data")
+
+
+def evidence(*words: object) -> "subprocess.CompletedProcess[str]":
+    command = [sys.executable, str(TOOLS / "evidence"), *map(str, words)]
+    return subprocess.run(command, capture_output=True, text=True, check=False, cwd=TOOLS.parent)
+
+
+def test_the_commands_are_listed_each_with_a_line() -> None:
+    lines = evidence().stdout.splitlines()
+    names = {line.split()[0] for line in lines}
+    assert names >= {*NEED_DATA, *QUICK, "prior", "occupancy", "shortlist", "conversions"}
+    assert all(line.endswith(".") for line in lines)
+
+
+def test_an_unknown_command_and_an_unknown_option_are_refused() -> None:
+    assert evidence("nothing").returncode == 2
+    assert evidence("clock", "--nothing").returncode == 2
+
+
+@pytest.mark.every(6)
+@pytest.mark.parametrize("name", NEED_DATA)
+def test_without_recordings_a_command_says_so_in_one_line_and_succeeds(name: str, tmp_path: Path) -> None:
+    done = evidence(name, "--data", tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert sum(line.startswith("skipped") for line in done.stdout.splitlines()) >= 1
+
+
+def test_without_recordings_the_prior_names_every_set_and_its_constants_are_on_the_grid(tmp_path: Path) -> None:
+    figures = tmp_path / "figures.json"
+    options = ["--sets", "convolution,gemm,textbook", "--leave-out", "--json", figures]
+    done = evidence("prior", "--data", tmp_path, *options)
+    assert done.returncode == 0, done.stderr
+    for name in ("convolution on", "gemm on", "textbook"):
+        assert f"skipped {name}" in done.stderr
+    assert "constants without a card" in done.stdout
+    assert '"spaces": []' in figures.read_text()
+
+
+def test_an_unknown_set_is_refused_with_the_nearest_one() -> None:
+    done = evidence("prior", "--sets", "gem")
+    assert done.returncode == 2
+    assert "'gem'; did you mean gemm?" in done.stderr
+
+
+@needs_recordings
+@pytest.mark.slow
+@pytest.mark.every(3)
+@pytest.mark.parametrize("name", QUICK)
+def test_a_command_prints_its_figures(name: str) -> None:
+    done = evidence(name, *QUICK[name])
+    assert done.stderr == ""
+    assert done.returncode == 0
+    assert len(done.stdout.splitlines()) >= 3
+
+
+@needs_recordings
+@pytest.mark.slow
+def test_a_search_that_begins_with_predictions_finds_one_of_the_best_configs() -> None:
+    """After 20 configs of the A4000's space, and after a twentieth of that of the A100, whose clock changed."""
+    lines = evidence("kernel-tuner", "--predictions", "--repeats", "1").stdout.splitlines()
+    rows = [line.rsplit(maxsplit=5)[1:5] for line in lines if line.startswith(("prior only", "trained on"))]
+    a100, a4000 = (
+        [[float(text) for text in row] for row in rows[:2]],
+        [[float(text) for text in row] for row in rows[2:]],
+    )
+    assert len(a4000) == 2
+    assert all(row[-1] <= 1.13 for row in a100)
+    assert all(row[0] <= 1.02 for row in a4000)
+
+
+@pytest.mark.parametrize("spec", sorted((TOOLS / "evidence" / "recorded_kernels").glob("*.toml")), ids=lambda p: p.stem)
+def test_every_recorded_kernel_has_a_spec_that_reads(spec: Path, tmp_path: Path) -> None:
+    text = spec.read_text()
+    entry = next(line.split('"')[1] for line in text.splitlines() if line.startswith("entry"))
+    (tmp_path / f"{spec.stem}.cu").write_text(f"__global__ void {entry}() {{}}")
+    (tmp_path / "kernel.toml").write_text(text)
+    kernel = load_kernel(tmp_path / "kernel.toml")
+    assert kernel.sampled
+    assert kernel.declares_problem
+
+
+@pytest.mark.slow
+def test_made_up_recordings_of_triton_are_trained_on_and_scored(tmp_path: Path) -> None:
+    """Strides tell the layout; failures, the vendor's rows and matrices with gaps are left out."""
+    columns = ("m", "n", "k", "dtype", "tf32", "a_stride_0", "a_stride_1", "b_stride_0", "b_stride_1", "implementation",
+               "block_m", "block_n", "block_k", "num_stages", "num_warps", "latency_s", "failures")  # fmt: skip
+    configs = [(m, n, k, s, w) for m in (64, 128) for n in (64, 128) for k in (32, 64) for s, w in ((2, 4), (3, 8))]
+    rows = []
+    for size in (512, 1024, 1536, 2048, 3072, 4096):
+        for kind, strides in (("'float16'", f"{size}, 1, {size}, 1"), ("'bfloat16'", f"{size}, 1, 1, {size}")):
+            shape = f"{size}, {size}, {size}, {kind}, false, {strides}"
+            for place, config in enumerate(configs):
+                rows.append(f"({shape}, 'triton', {', '.join(map(str, config))}, {1e-5 * size * (1 + place)}, 0)")
+            rows.append(f"({shape}, 'triton', 128, 128, 64, 5, 8, NULL, 3)")
+            rows.append(f"({shape}, 'extern_mm', NULL, NULL, NULL, NULL, NULL, 9e-6, 0)")
+    rows.append("(512, 512, 512, 'float16', false, 528, 1, 512, 1, 'triton', 64, 64, 32, 2, 4, 4e-5, 0)")
+    (tmp_path / "triton").mkdir()
+    with duckdb.connect() as connection:
+        connection.execute(f"CREATE TABLE t AS SELECT * FROM (VALUES {', '.join(rows)}) t({', '.join(columns)})")
+        for card in ("a100", "h100"):
+            connection.execute(f"COPY t TO '{tmp_path / 'triton' / f'inductor_mm_{card}.parquet'}' (FORMAT parquet)")
+    done = evidence("triton", "--data", tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "inductor_mm_a100.parquet: 12 of 12 problems" in done.stdout
+    assert {"learned", "from h100", "5 measured", "prior", "random"} <= {
+        line[:26].strip() for line in done.stdout.splitlines()
+    }

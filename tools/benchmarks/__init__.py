@@ -1,0 +1,1 @@
+"""How long kernrec takes: the commands of `python tools/bench.py`."""

@@ -1,0 +1,72 @@
+"""How long answers for whole networks take: `kernrec compare` cold and warm, many shapes at once and one by one.
+
+Cold is a new process (with its caches on disk as they are); warm a second comparison in one process, for another
+network of the same ops that was not asked before. Times are of the processor, which a busy machine changes little.
+"""
+
+import random
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+
+from front import Table
+
+from kernrec.gpu import find_gpu
+from kernrec.op.workload import Workload
+from kernrec.op.workload import workload as find_workload
+from kernrec.recommender import Objective, Query, Recommender
+from kernrec.recommender.compare_gpus import compare_gpus, find_gpus
+from kernrec.recommender.many import ManyAnswers, answer_many
+from kernrec.recommender.network import NetworkRequest
+
+from .timing import at_rank, medians, spent
+
+
+def run(gpus: str = "h200,l40s,rtx4090,a100", workload: str = "llama-3-8b-decode", shapes: int = 1000) -> None:
+    """Print a line for each figure."""
+    command = [sys.executable, "-m", "kernrec", "compare", "--workload", workload, "--gpu", gpus]
+    (cold,) = medians([partial(subprocess.run, command, check=True, capture_output=True)], 5)
+    recommender, cards = Recommender([]), find_gpus(gpus)
+    network, table = find_workload(workload), Table("CPU seconds, medians of 5")
+    table.row({"compare": "cold, a new process", "CPU s": cold.cpu})
+
+    def ask(shown: Workload) -> Callable[[], object]:
+        return lambda: compare_gpus(recommender, cards, NetworkRequest(shown), Query(Objective.LATENCY))
+
+    ask(network)()
+    warm = at_rank([spent(ask(_other(network, number))) for number in range(1, 6)])
+    (again,) = medians([ask(network)], 5)
+    label = f"warm, {len(network.layers)} new layers on {len(cards)} GPUs"
+    table.row({"compare": label, "CPU s": f"{warm.cpu:.3f}"})
+    table.row({"compare": "the same layers again", "CPU s": f"{again.cpu:.4f}"})
+    _many(recommender, shapes)
+
+
+def _many(recommender: Recommender, count: int) -> None:
+    """Many shapes at once against one by one, which is timed on a tenth of them."""
+    draw, card, table = random.Random(1), find_gpu("h200"), Table(f"\n{count} shapes of matmul, CPU seconds")
+    dims = {name: [64 * draw.randrange(1, 65) for _ in range(count)] for name in "mnk"}
+    few = {name: values[:2] for name, values in dims.items()}
+    for objective in (Objective.LATENCY, Objective.ENERGY):
+        query = Query(objective, top=1)
+        ask = partial(answer_many, recommender, "matmul", "h200", query=query, dtype="f16", layout="nt")
+        ask(dims=few)
+        answers: list[ManyAnswers] = []
+        together = spent(lambda: answers.append(ask(dims=dims))).cpu  # noqa: B023
+        some = answers[0].problems[2 : 2 + count // 10]
+        alone = spent(lambda: [recommender.answer_problem(each, card, query) for each in some]).cpu / len(some) * count  # noqa: B023
+        cells = {"at once": together, "one by one": alone, "times as quick": f"{alone / together:.1f}"}
+        table.row({"objective": str(objective), **cells})
+
+
+def _other(network: Workload, number: int) -> Workload:
+    """A network of the same ops whose shapes were not asked before: every first dimension is a little larger."""
+    layers = []
+    for layer in network.layers:
+        op, dims = layer.problem.definition, dict(layer.problem.dim)
+        grown = "keys" if "keys" in dims else next(iter(dims))
+        dims[grown] += 8 * number
+        layers.append(replace(layer, problem=op.problem(layer.problem.dtype, layer.problem.layout, **dims)))
+    return replace(network, layers=tuple(layers))

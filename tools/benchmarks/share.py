@@ -1,0 +1,138 @@
+"""CPU time, memory and bytes of pushing measurements to a remote and pulling them, at several numbers of rows.
+
+The remote is a folder, or with `--s3` a bucket of an S3 server on this machine (moto, which is written in Python:
+`copy_cpu_s` is the same bytes put and read again with nothing else done, by this process). Times are of processors, as
+in `tools/bench.py store`. `again` is a push and a pull with nothing new; `more` a push of 1,000 more rows.
+"""
+
+import os
+import resource
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+from unittest.mock import patch
+
+import typer
+from front import Table
+
+from kernrec.store.keys import Signer, make_key
+from kernrec.store.remotes import Remote
+from kernrec.store.share import Selection
+from kernrec.store.share.object_store import place_of
+from kernrec.store.share.pull import pull
+from kernrec.store.share.push import push
+
+from .store import RECORDED, fill
+from .timing import peak_mb, spent
+
+_MORE = 1000
+
+
+def run(rows: Annotated[list[int], typer.Option()] = [10_000], s3: bool = False) -> None:  # noqa: B006
+    """Print a row for each number of rows."""
+    table = Table()
+    for count in rows:
+        with tempfile.TemporaryDirectory(prefix="kernrec-") as name, _bucket() if s3 else _folder(name) as url:
+            table.row(sharing(Path(name), count, url))
+
+
+def sharing(folder: Path, rows: int, url: str) -> dict[str, Any]:
+    """The cost of a push of `rows` measurements, and of a pull by somebody else.
+
+    Args:
+        folder: for the databases.
+        rows: a multiple of 1000.
+        url: of an empty remote.
+    """
+    own, remote = folder / "own.duckdb", Remote("team", url)
+    fill(own, rows, RECORDED)
+    make_key(folder / "key")
+    signer = Signer.of(folder / "key")
+    done: dict[str, Any] = {"rows": rows, "remote": url.partition("://")[0] if "://" in url else "folder"}
+
+    def pushing() -> None:
+        left = push(remote, own, Selection(), signer, agree=lambda _: True)
+        done.setdefault("pushed", left.measurements if left else 0)
+
+    def pulling() -> None:
+        report = pull(remote, untrusted=True)
+        done.setdefault("pulled", report.measurements)
+
+    with _at(folder / "alice"):
+        _timed(done, "push", pushing)
+        _timed(done, "push_again", pushing)
+        fill(own, _MORE, RECORDED | {"session": "'more' || i"})
+        _timed(done, "push_more", pushing)
+    place = place_of(url)
+    names = place.names("segments/")
+    with _at(folder / "bob"):
+        _timed(done, "pull", pulling)
+        _timed(done, "pull_again", pulling)
+    content = {name: b"".join(place.read(name, 2**30)) for name in names}
+    done["sent_mb"] = round(sum(map(len, content.values())) / 1e6, 1)
+
+    def copy() -> None:
+        file = folder / "file"
+        for name, data in content.items():
+            file.write_bytes(data)
+            place.write(name.replace(name[9:17], "0" * 8), file)
+            for _ in place.read(name, 2**30):
+                pass
+
+    _timed(done, "copy", copy)
+    done["push_and_pull_mb"] = round(peak_mb())
+    done["check_mb"] = round(peak_mb(resource.RUSAGE_CHILDREN))
+    return done
+
+
+def _timed(done: dict[str, Any], name: str, call: Callable[[], None]) -> None:
+    """Add the seconds of processors that something takes, here and in its children."""
+    done[f"{name}_cpu_s"] = spent(call).cpu
+
+
+@contextmanager
+def _at(home: Path) -> Iterator[None]:
+    """On a machine of their own."""
+    with patch.dict(os.environ, {"XDG_DATA_HOME": str(home / "data"), "XDG_CONFIG_HOME": str(home / "config")}):
+        os.environ.pop("KERNREC_DB", None)
+        yield
+
+
+@contextmanager
+def _folder(name: str) -> Iterator[str]:
+    (path := Path(name) / "team").mkdir()
+    yield str(path)
+
+
+@contextmanager
+def _bucket() -> Iterator[str]:
+    """A bucket of an S3 server of this machine."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{free.getsockname()[1]}"
+    server = subprocess.Popen(
+        [sys.executable, "-m", "moto.server", "-p", url.rpartition(":")[2]],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    variables = {"AWS_ACCESS_KEY_ID": "x", "AWS_SECRET_ACCESS_KEY": "y", "AWS_REGION": "us-east-1"}
+    variables |= {"AWS_ENDPOINT_URL": url, "AWS_ALLOW_HTTP": "true"}
+    try:
+        for _ in range(600):
+            try:
+                urllib.request.urlopen(urllib.request.Request(f"{url}/team", method="PUT"), timeout=10)
+                break
+            except OSError:
+                time.sleep(0.1)
+        with patch.dict(os.environ, variables):
+            yield "s3://team/kernrec"
+    finally:
+        server.kill()
+        server.wait()

@@ -1,0 +1,15 @@
+"""`python tools/evidence NAME [--data FOLDER] ...`: evaluates, compares and checks against recordings.
+
+A command says in one line what is absent, and does the rest. Without a name all are listed.
+"""
+
+import sys
+from pathlib import Path
+
+TOOLS = Path(__file__).resolve().parents[1]
+sys.path[:1] = [str(TOOLS), str(TOOLS.parent)]  # in place of this folder, whose modules have names of packages
+
+from front import main  # noqa: E402
+
+if __name__ == "__main__":
+    sys.exit(main("evidence"))

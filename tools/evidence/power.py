@@ -1,0 +1,151 @@
+"""The power model beside power and energy that others recorded on real GPUs.
+
+Prints, fitted and left out: power of each recording at known clocks; the cap of least energy of a memory-bound load;
+power of library GEMMs on an H200, given their time; time, power and energy of a product on an RTX 3090 under power
+limits; and the powers of every GPU of the catalog. "Left out" is the error of coefficients that were fitted again
+without the recordings of that card; `--quick` leaves this out. Exits with status 1 when an error is above its aim.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from front import DATA, Data, Table
+
+from kernrec.gpu import all_gpus, find_gpu
+from kernrec.model.prior.launch_costs import NominalCosts
+from kernrec.model.prior.power import PowerModel
+from tests.helpers import power_recordings as recordings
+from tests.helpers.power_recordings import Load
+from tests.helpers.recordings import present
+
+from .fit_power import Coefficients, at_limit, fit, predictor, shipped, usable
+
+AIM, GEMM_AIM, LIMIT_AIM = 0.08, 0.10, 0.15
+"""Largest errors: median over a recording, over the library GEMMs, and of the product under limits."""
+
+
+def run(data: Data = DATA, quick: bool = False) -> int:
+    """Run the checks; 0 when every error is within its aim."""
+    present(data / "power")
+    power = check_recordings(recordings.all_loads(data), not quick)
+    others = Table("\n20 kernels on the RTX 8000, never fitted; only FMA, f64 and DRAM counted")
+    others.row({"": "kernels RTX 8000", **errors(list(recordings.kernels(data)), shipped())})
+    gemms = check_gemms(data, not quick)
+    check_caps(data)
+    limits, missed_w = check_limits(data)
+    show_all()
+    return int(power > AIM or gemms > GEMM_AIM or limits > LIMIT_AIM or missed_w > 50)
+
+
+def off(loads: Sequence[Load], coefficients: Coefficients) -> np.ndarray:
+    """Relative errors of predicted power; a limit cuts predictions off."""
+    limits = np.array([np.inf if not at_limit(load) else load.limit_w or np.inf for load in loads])
+    predicted = np.minimum(predictor(loads)(coefficients), limits)
+    return predicted / np.array([load.power_w for load in loads]) - 1.0
+
+
+def errors(loads: Sequence[Load], coefficients: Coefficients, suffix: str = "") -> dict[str, object]:
+    """Cells of a table: rows, median error, its 90th percentile, median ratio."""
+    error = off(loads, coefficients)
+    absolute = np.abs(error)
+    figures = {"error": f"{np.median(absolute):.1%}", "p90": f"{np.quantile(absolute, 0.9):.1%}"}
+    cells = {f"{name}{suffix}": text for name, text in figures.items()}
+    return {"rows": len(loads), **cells, f"ratio{suffix}": float(np.median(error)) + 1}
+
+
+def check_recordings(loads: Sequence[Load], leave_out: bool) -> float:
+    """Print the errors of each recording, with the shipped coefficients and with those of the other cards; the largest
+    median with the shipped ones."""
+    usual, largest = usable(loads), 0.0
+    table = Table("power at known clocks, over recorded power: median error, 90th percentile, median ratio")
+    refitted: dict[str, Coefficients] = {}
+    for name in dict.fromkeys(load.recording for load in usual):
+        own = [load for load in usual if load.recording == name]
+        if name != "GEMM H200":
+            largest = max(largest, float(np.median(np.abs(off(own, shipped())))))
+        cells = errors(own, shipped())
+        if leave_out:
+            card = own[0].gpu
+            if card not in refitted:
+                refitted[card] = fit([load for load in usual if load.gpu != card])
+            cells |= errors(own, refitted[card], " left out")
+        table.row({"recording": name, **cells})
+    return largest
+
+
+def check_gemms(data: Path, leave_out: bool) -> float:
+    """Print the errors of the H200's GEMMs, shapes left out of the fit; the median error."""
+    gemms = list(recordings.library_gemms(data))
+    shapes = sorted({load.about.split(" x ", 1)[1] for load in gemms})
+    tested = set(shapes[1::2])
+    test = [load for load in gemms if load.about.split(" x ", 1)[1] in tested]
+    coefficients = shipped()
+    if leave_out:
+        rest = [load for load in recordings.all_loads(data) if load.recording != "GEMM H200"]
+        coefficients = fit(usable([*rest, *(load for load in gemms if load.about.split(" x ", 1)[1] not in tested)]))
+    table = Table(f"\nlibrary GEMMs on the H200, by their time; {'shapes left out' if leave_out else 'fitted'}")
+    table.row({"": "GEMM H200", **errors(test, coefficients)})
+    table.row({"": "misread rows", **errors(list(recordings.library_gemms(data, wrong=True)), coefficients)})
+    return float(np.median(np.abs(off(test, coefficients))))
+
+
+def check_caps(data: Path) -> None:
+    """Print where BabelStream takes least energy on an A100 over its caps, predicted and recorded."""
+    model = PowerModel.for_gpu(find_gpu("a100-pcie-80gb"))
+    table = Table("\nBabelStream on an A100 at 1,410 MHz under caps: recorded and predicted")
+    for load in sorted(recordings.clock_and_cap(data), key=lambda load: load.limit_w or 0.0):
+        if load.clock_hz == 1410e6:
+            core_w, dram_w = model.dynamic(load.rates)
+            # A cap stretches recorded time; the load is bound by DRAM alone.
+            nominal = NominalCosts(0.0, 1.0, 0.0, core_w, dram_w)
+            limited = model.apply_power_limit(nominal, load.limit_w, load.clock_hz)
+            watts, joules = float(limited.power_w[0]), float(limited.energy_j[0]) * load.latency_s
+            table.row({
+                "cap [W]": f"{load.limit_w:.0f}", "W": f"{load.power_w:.0f}", "predicted W": f"{watts:.0f}",
+                "J of the run": f"{load.power_w * load.latency_s:.0f}", "predicted J": f"{joules:.0f}",
+            })  # fmt: skip
+
+
+def check_limits(data: Path) -> tuple[float, float]:
+    """Print a TF32 product on an RTX 3090 under limits, given its core cycles and DRAM traffic.
+
+    Returns:
+        The largest error of power, and by how many watts the limit of least energy is missed.
+    """
+    model = PowerModel.for_gpu(find_gpu("rtx3090"))
+    core_j, dram_j = model.dynamic(recordings.tf32_counts(8192.0**3))
+    core_s = recordings.TF32_CYCLES / model.boost_hz
+    # The two overlap; together they take the recorded 48.6 ms at the highest limit.
+    dram_s = (0.0486**4 - (core_s * model.boost_hz / model.running_hz) ** 4) ** 0.25
+    table = Table("\nTF32 product of 8192 cubed on an RTX 3090 under limits: recorded, predicted")
+    largest, least = 0.0, {}
+    for load in recordings.tf32_limits(data):
+        if load.about.startswith("2 stages"):
+            limited = model.apply_power_limit(NominalCosts(core_s, dram_s, 0.0, core_j, dram_j), load.limit_w)
+            seconds, watts = float(limited.latency_s[0]), float(limited.power_w[0])
+            largest = max(largest, abs(watts / load.power_w - 1))
+            recorded, predicted = (load.latency_s, load.power_w), (seconds, watts)
+            least[load.limit_w or 0.0] = load.power_w * load.latency_s, watts * seconds
+            cells = {
+                f"{name}{suffix}": text
+                for suffix, (s, w) in (("", recorded), (" pred.", predicted))
+                for name, text in (("ms", f"{s * 1e3:.1f}"), ("W", f"{w:.0f}"), ("J", f"{w * s:.2f}"))
+            }
+            table.row({"limit [W]": f"{load.limit_w:.0f}", **cells})
+    best = [min(least, key=lambda limit: least[limit][i]) for i in (0, 1)]
+    print(f"limit of least energy: recorded {best[0]:.0f} W, predicted {best[1]:.0f} W")
+    return largest, abs(best[0] - best[1])
+
+
+def show_all() -> None:
+    """Print the model's powers of every GPU of the catalog at its boost clock, without a power limit."""
+    table = Table("\nat the boost clock, no power limit (W)")
+    for gpu in all_gpus():
+        model = PowerModel.for_gpu(gpu)
+        running_w = model.static_w + model.clock_w
+        lanes = gpu.fma_per_clk_sm["f32"] * gpu.sms * gpu.boost_clock_hz
+        fma_w = running_w + lanes / 32 * model.event_j("issue.fma32")
+        dram_w = running_w + gpu.memory_bandwidth * (model.event_j("dram.bytes") + model.event_j("l2.sectors") / 32)
+        watts = {"idle": model.idle_w, "f32 FMA": fma_w, "DRAM copy": dram_w, "TDP": gpu.tdp_w}
+        table.row({"GPU": gpu.name, "memory": model.memory, **{name: f"{w:.0f}" for name, w in watts.items()}})

@@ -1,0 +1,201 @@
+"""The prior on kernels that nobody fitted it to: predicted against measured times, nothing trained.
+
+    tools/evidence prior [--sources FOLDER] [--sets textbook,gemm,...] [--configs 300] [--leave-out] [--json FILE]
+
+    convolution, pnpoly, gemm,      recorded spaces of public kernels, a sample of each; they need --sources, the folder
+    dedispersion, hotspot, expdist  with the kernels' repositories
+    textbook                        datasets/kernels/textbook on two cards, and their sweeps over block sizes
+    library                         the best kernel of the library against cuBLAS, tuners and FlashAttention
+
+A choice is scored by its efficiency: the best measured time over that of the choice, 1 is perfect. `refused` are those
+of the 15 best configs of the whole recording that kernrec does not recommend at all; `occupancy` and `256` are who
+takes the most resident warps, or the block nearest to 256 threads. `--leave-out` fits the prior's constants again
+without a kernel, and without a card, and prints what is left out then.
+"""
+
+import json
+import os
+import sys
+import time
+from collections import defaultdict
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+from front import DATA, Data, Sources, Table
+
+from kernrec.errors import KernrecError, UsageError, unknown
+from kernrec.gpu import find_gpu
+from kernrec.kernel import Config, config_text, load_kernel
+from kernrec.recommender.context import Context
+from kernrec.training import scores
+from tests.helpers.recordings import csv_dicts
+
+from .leave_out import left_out
+from .library_shapes import shape_sets
+from .profiled import TEXTBOOK, Sample, dividing_zeros, predicted, profile, profiled_sample, profiles_file
+from .recorded_sets import SETS, RecordedSet, Recording
+from .scores import agreement, agreement_of_recordings, block_order, by_residents, expected, occupancy_order, within
+
+BEST = 15
+NAMES = (*SETS, "textbook", "library")
+TITLES = {
+    "spaces": "recorded spaces; efficiency is the best measured time over that of the choice, 1 is perfect",
+    "by_residents": "predicted over measured by the blocks that an SM holds; medians of configs within 6 x the fastest",
+    "agreements": "recordings of one architecture against each other: no prediction of one code can beat this on both",
+    "shapes": "shapes, one measured time each; ratio is predicted over measured, low and high its 10 and 90 %",
+    "sweeps": "sweeps over block sizes; efficiency of the block that is chosen",
+}
+
+
+def run(
+    data: Data = DATA, sources: Sources = None, sets: str = ",".join(NAMES), configs: int = 300,
+    processes: int = os.cpu_count() or 1, leave_out: bool = False, json: Path | None = None,
+) -> int:  # fmt: skip
+    """Print the tables; `json` also gets the figures, after each set."""
+    if strange := [name for name in sets.split(",") if name not in NAMES]:
+        raise unknown("set", strange[0], NAMES)
+    evaluation, begin_s = _Evaluation(data, sources, configs, processes), time.perf_counter()
+    for name in NAMES:
+        if name in sets.split(","):
+            if name == "library":
+                evaluation.library()
+            elif name == "textbook":
+                evaluation.textbook()
+            else:
+                evaluation.recorded(SETS[name])
+            if json is not None:
+                evaluation.write(json)
+    evaluation.show()
+    if leave_out:
+        left_out(evaluation.samples)
+    print(f"\n{time.perf_counter() - begin_s:.0f} s, {time.process_time():.0f} s of processor time without compilation")
+    return 0
+
+
+class _Evaluation:
+    """Predicts sets and collects the rows of the tables."""
+
+    def __init__(self, data: Path, sources: Path | None, configs: int, processes: int) -> None:
+        self._data, self._sources, self._configs, self._processes = data, sources, configs, processes
+        self._rows: dict[str, list[dict[str, object]]] = {name: [] for name in TITLES}
+        self._skipped: list[str] = []
+        self.samples: list[Sample] = []
+        """The samples of recorded spaces, without the best configs."""
+
+    def write(self, path: Path) -> None:
+        """All rows so far as JSON."""
+        path.write_text(json.dumps({**self._rows, "skipped": self._skipped}, indent=1))
+
+    def show(self) -> None:
+        """Print the tables."""
+        for name, rows in self._rows.items():
+            table = Table(f"\n{TITLES[name]}")
+            for row in rows:
+                table.row(row)
+        if sweeps := self._rows["sweeps"]:
+            counts = [within([float(str(s[way])) for s in sweeps]) for way in ("kernrec", "occupancy", "always 256")]
+            print(f"within 5 % of the best: {counts[0]}, {counts[1]} and {counts[2]} of {len(sweeps)}")
+
+    def _skip(self, name: str, why: object) -> None:
+        self._skipped.append(f"{name}: {why}")
+        print(f"skipped {name}: {why}", file=sys.stderr)
+
+    def recorded(self, recorded: RecordedSet) -> None:
+        """Score a sample of each recording of a set."""
+        times: dict[int, list[tuple[str, dict[str, float]]]] = defaultdict(list)  # by architecture
+        for recording in recorded.recordings:
+            label = f"{recorded.name} on {recording.card} {recording.label}".rstrip()
+            try:
+                if recording.unfit:
+                    raise UsageError(recording.unfit)
+                self._space(recorded, recording, times)
+            except KernrecError as error:
+                self._skip(label, error)
+
+    def _space(
+        self, recorded: RecordedSet, recording: Recording, others: dict[int, list[tuple[str, dict[str, float]]]]
+    ) -> None:
+        folders = self._sources, self._data
+        found, rows, chosen = profiled_sample(recorded, recording, folders, self._configs, BEST, self._processes)
+        if recording.divides_zeros:
+            found = replace(found, profiles={launch: dividing_zeros(t) for launch, t in found.profiles.items()})
+        names: dict[str, object] = {"set": found.set, "card": found.card}
+        times = {config_text(config): float(t) for config, t in zip(rows.configs, rows.latency_s, strict=True)}
+        for other, other_times in others[found.gpu.sm]:
+            if cells := agreement_of_recordings(other_times, times):
+                self._rows["agreements"].append({"set": found.set, "recording": other, "another": found.card, **cells})
+        others[found.gpu.sm].append((found.card, times))
+        predictions = found.predictions()
+        best = np.argsort(rows.latency_s, kind="stable")[:BEST]
+        position = dict(zip(chosen, predictions.position.tolist(), strict=True))
+        random_part = [i for i in chosen[: -len(best)] if position[i] >= 0]
+        if len(random_part) < 5:
+            raise KernrecError(f"only {len(random_part)} configs of the sample can be predicted")
+        count = len(chosen) - len(best)
+        self.samples.append(replace(found, configs=found.configs[:count], latency_s=found.latency_s[:count]))
+        places = np.array([position[i] for i in random_part])
+        measured, latency_s = rows.latency_s[random_part], predictions.latency_s[places]
+        order, threads = scores.order_of(latency_s), predictions.threads[places]
+        efficiency = {
+            "first": scores.efficiency_at(measured, order, 1),
+            "of 5": scores.efficiency_at(measured, order, 5),
+            "of 1 %": scores.efficiency_at(measured, order, round(len(order) / 100)),
+            "occupancy": expected(measured, occupancy_order(predictions.occupancy[places], threads)),
+            "256": expected(measured, block_order(threads)),
+            "random": scores.expected_random(measured, 1)[0],
+        }
+        refused = f"{sum(position[int(i)] < 0 for i in best)} of {len(best)}"
+        cells = {"configs": len(measured), **agreement(measured, latency_s), "refused": refused}
+        self._rows["spaces"].append(names | cells | {way: f"{value:.3f}" for way, value in efficiency.items()})
+        self._rows["by_residents"].append(names | by_residents(measured, latency_s, predictions.resident[places]))
+
+    def textbook(self) -> None:
+        """Score the textbook kernels, and the block sizes that are chosen for them."""
+        try:
+            lines = csv_dicts(self._data / "anchors" / "textbook_rtx3060_rtx3070ti.csv")
+        except KernrecError as error:
+            self._skip("textbook", error)
+            return
+        cases: dict[tuple[str, str, str], dict[int, float]] = defaultdict(dict)
+        for line in lines:
+            cases[line["kernel"], line["gpu"], line["size"]][int(line["block"])] = float(line["batch_s"])
+        points: dict[str, tuple[list[float], list[float]]] = {}
+        for (name, card, size), times in cases.items():
+            try:
+                kernel, gpu = load_kernel(TEXTBOOK / f"{name}.toml"), find_gpu(card)
+                problem = kernel.definition.problem(size=int(size))
+                configs: list[Config] = [{"block": block} for block in times]
+                profile(kernel, problem, gpu, configs, f"{name} {size}", self._processes)
+                table = Context([profiles_file(kernel, gpu)]).kernel_table(kernel, problem, gpu)
+                predictions = predicted(table, problem, configs)
+            except KernrecError as error:
+                self._skip(f"textbook {name} {size} on {card}", error)
+                continue
+            can_run = predictions.position >= 0
+            seconds, places = np.array(list(times.values()))[can_run], predictions.position[can_run]
+            of_card = points.setdefault(card, ([], []))
+            of_card[0].extend(seconds.tolist())
+            of_card[1].extend(predictions.latency_s[places].tolist())
+            if len(times) > 2:
+                threads, occupancy = predictions.threads[places], predictions.occupancy[places]
+                ways = {
+                    "kernrec": predictions.latency_s[places],
+                    "occupancy": -(occupancy * 4096.0 + threads),
+                    "always 256": np.abs(np.log(threads / 256)),
+                }
+                chosen = {way: f"{seconds.min() / seconds[int(badness.argmin())]:.3f}" for way, badness in ways.items()}
+                self._rows["sweeps"].append({"kernel": f"{name} {size}", "card": card, "sizes": len(seconds)} | chosen)
+        for card, (measured, latencies) in points.items():
+            self._shapes("textbook kernels", card, measured, latencies)
+
+    def library(self) -> None:
+        """Score the library's kernels on shapes that others measured."""
+        for shapes in shape_sets(self._data, self._skip):
+            self._shapes(*shapes)
+
+    def _shapes(self, name: str, card: str, measured: list[float], latencies: list[float]) -> None:
+        a, b = np.array(measured), np.array(latencies)
+        low, high = (float(np.quantile(b / a, q)) for q in (0.1, 0.9))
+        cells = {"shapes": len(a), **agreement(a, b), "low": low, "high": high}
+        self._rows["shapes"].append({"set": name, "card": card, **cells})
