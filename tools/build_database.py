@@ -67,7 +67,7 @@ def main() -> int:
 
 @dataclasses.dataclass(frozen=True)
 class Only:
-    """What is built; nothing named: all."""
+    """The architectures and data types that are built; none named: all."""
 
     sms: frozenset[int] = frozenset()
     dtypes: frozenset[str] = frozenset()

@@ -4,8 +4,8 @@
 
 This module is a hook of MkDocs (`hooks` in mkdocs.yml): `on_files` adds the pages below `reference/`, which exist
 nowhere as files. Each page is a function without arguments that returns Markdown, so a test can read it without MkDocs.
-What the code cannot say of itself (what a key of `kernel.toml`, an environment variable or a field of the JSON answer
-means) is in `tools/reference.toml`; `tests/docs/test_reference.py` fails when an entry is missing or stale.
+Meanings that the code cannot state itself (of keys of `kernel.toml`, environment variables and fields of JSON answers)
+are in `tools/reference.toml`; `tests/docs/test_reference.py` fails when an entry is missing or stale.
 """
 
 import io
@@ -34,17 +34,17 @@ _TEXT = tomllib.loads((ROOT / "tools" / "reference.toml").read_text(encoding="ut
 KEYS: dict[tuple[str, str], str] = {
     (table, key): text for table, keys in _TEXT["keys"].items() for key, text in keys.items()
 }
-"""What each key of a `kernel.toml` means, by the table that it is in."""
+"""The meaning of each key of a `kernel.toml`, by the table that it is in."""
 VARIABLES: dict[str, str] = _TEXT["variables"]
 """Environment variables that users set, and what they do."""
 VALUES: dict[str, str] = _TEXT["values"]
-"""What the `values` of a tensor can be."""
+"""The possible `values` of a tensor."""
 ARGUMENTS: dict[str, str] = _TEXT["arguments"]
 """The forms of an argument of a launch."""
 FUNCTION_VALUES: dict[str, str] = _TEXT["functions"]
-"""What the functions of expressions give."""
+"""The results of the functions of expressions."""
 FIELDS: dict[str, dict[str, str]] = _TEXT["fields"]
-"""What the fields of answers with `--json` mean, by command."""
+"""The meaning of the fields of answers with `--json`, by command."""
 
 _INTERNAL_KEYS = {"digest", "reference_digest"}
 """Keys that kernrec itself adds to a spec that it stores."""
@@ -89,8 +89,8 @@ def python_api() -> str:
 
     lines = [
         "# Python API",
-        "The functions and classes on this page are the public interface. Powers are in watts, times in seconds,",
-        "energies in joules and clocks in hertz. The [guide](../guides/python.md) has examples.",
+        "The functions and classes on this page are the public interface. Powers are in watts, times in seconds,"
+        " energies in joules and clocks in hertz. The [guide](../guides/python.md) has examples.",
         "::: kernrec.recommend",
         "::: kernrec.analyze",
         "::: kernrec.build",
@@ -106,7 +106,7 @@ def python_api() -> str:
         "::: kernrec.errors.KernrecError",
         "::: kernrec.errors.UsageError",
     ]
-    return "\n\n".join([lines[0], " ".join(lines[1:3]), *lines[3:]]) + "\n"
+    return "\n\n".join(lines) + "\n"
 
 
 def _public_classes(module: Any) -> list[str]:
@@ -251,7 +251,7 @@ def json_output() -> str:
 
 
 def answers() -> dict[str, Any]:
-    """What some commands answer with `--json`, by command."""
+    """The answers of some commands with `--json`."""
     kernel = [
         "docs/examples/saxpy.ptx",
         "f32:2",
@@ -279,12 +279,14 @@ def answers() -> dict[str, Any]:
         "kernrec ops": ["ops"],
         "kernrec kernels": ["kernels"],
     }
-    with _CleanHome():
+    # Without a database of the user's: pages do not depend on whoever builds them.
+    with tempfile.TemporaryDirectory() as folder, patch.dict(os.environ, {"XDG_DATA_HOME": folder}):
+        os.environ.pop("KERNREC_DB", None)
         return {name: _answer([*arguments, "--json"]) for name, arguments in commands.items()}
 
 
 def meaning_of(command: str, field: str) -> str:
-    """What a field of a command's answer means: itself, the object it is in, or its namesake in `recommend`."""
+    """The meaning of a field of a command's answer: its own, the object it is in, or its namesake in `recommend`."""
     like_choices = re.sub(r"^(choices|totals|rows|gpus)\[\]\.", "", field)
     for about, name in ((FIELDS[command], field), (FIELDS["kernrec recommend"], like_choices)):
         for known in (name, f"choices[].{name}"):
@@ -353,20 +355,6 @@ def _answer(arguments: Sequence[str]) -> Any:
     return json.loads(out.getvalue())
 
 
-class _CleanHome:
-    """While it lasts there is no database of the user's: pages do not depend on whoever builds them."""
-
-    def __enter__(self) -> None:
-        self._folder = tempfile.TemporaryDirectory()
-        self._patch = patch.dict(os.environ, {"XDG_DATA_HOME": self._folder.name})
-        self._patch.start()
-        os.environ.pop("KERNREC_DB", None)
-
-    def __exit__(self, *_: object) -> None:
-        self._patch.stop()
-        self._folder.cleanup()
-
-
 def schema() -> str:
     """Tables and views of a database that all migrations were applied to."""
     from kernrec.store.connection import connect_memory
@@ -396,12 +384,7 @@ def schema() -> str:
             if about := _before(sql, name):
                 parts.append(about)
             rows = [
-                (
-                    f"`{column}`",
-                    data_type,
-                    "" if nullable == "YES" or kind == "view" else "yes",
-                    comments.get(column, ""),
-                )
+                (f"`{column}`", data_type, "" if nullable == "YES" else "yes", comments.get(column, ""))
                 for table, column, data_type, nullable in columns
                 if table == name
             ]

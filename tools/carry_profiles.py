@@ -53,7 +53,7 @@ Profiles = Mapping[tuple[str, int], Sequence[ProfileRow]]
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of one kernel."""
+    """The result for one kernel."""
 
     rows: list[ProfileRow]
     """The profiles that hold for the new source, under its hash."""
@@ -148,7 +148,7 @@ _COSTS = ("prefetch", "waits", "visits")
 
 
 def _profiled(spec: Mapping[str, Any]) -> dict[str, Any]:
-    """What a config's profile depends on of a specification.
+    """The part of a specification that a config's profile depends on.
 
     That leaves out which configs are valid, and what says only what counts cost.
     """

@@ -50,7 +50,7 @@ def main() -> int:
 def export(database: Path, folder: Path) -> list[tuple[Path, int]]:
     """Write the files of what a database holds; gives each with its number of rows.
 
-    What the files there hold beyond that is kept: a file only grows.
+    Other rows of the files there stay: a file only grows.
     """
     folder.mkdir(parents=True, exist_ok=True)
     Database.open(database).close()  # so that a file that is not one of ours says what it is

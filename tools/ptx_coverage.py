@@ -21,7 +21,7 @@ from kernrec.ptx.ir.errors import ParseError
 
 
 def missing(module: Module, entry: str) -> list[str]:
-    """What the emulator does not support of a kernel, each once: instructions, or why it cannot be launched."""
+    """The parts of a kernel that the emulator lacks, each once: instructions, or why it cannot be launched."""
     try:
         function = module.functions[entry]
         arguments = [np.zeros(parameter.size, np.uint8) for parameter in function.parameters]

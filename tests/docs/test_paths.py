@@ -38,7 +38,7 @@ def test_options_of_named_scripts_exist(page: Path) -> None:
             assert path.is_file(), f"{_name(page)}: {words[0]} has no command {words[1]}"
             (run,) = (each for each in ast.parse(path.read_text("utf-8")).body if getattr(each, "name", "") == "run")
             assert isinstance(run, ast.FunctionDef)
-            named = {"list_all": "list"}
+            named = {"list_all": "list", "keeping": "kept"}
             options = {f"--{named.get(each.arg, each.arg).replace('_', '-')}" for each in run.args.args}
             options |= {f"--no-{option[2:]}" for option in options}
             for word in words[2:]:

@@ -45,17 +45,17 @@ class ClockRecording:
     @property
     def busy_s(self) -> Array:
         """Total time of the launches of each measurement."""
-        return self.launches_s.sum(axis=1)
+        return np.asarray(self.launches_s.sum(axis=1))
 
     @property
     def idle_s(self) -> Array:
         """Time from the end of the previous measurement to the first launch; infinite for the first measurement."""
-        return np.concatenate([[np.inf], np.diff(self.end_s)]) - self.busy_s
+        return np.asarray(np.concatenate([[np.inf], np.diff(self.end_s)]) - self.busy_s)
 
     @property
     def step(self) -> Array:
         """Time of the first launches (without the very first) over that of the last."""
-        return np.median(self.launches_s[:, 1:4], axis=1) / np.median(self.launches_s[:, -3:], axis=1)
+        return np.asarray(np.median(self.launches_s[:, 1:4], axis=1) / np.median(self.launches_s[:, -3:], axis=1))
 
 
 def read(path: Path) -> ClockRecording:
@@ -76,7 +76,7 @@ def raised(recording: ClockRecording) -> Array:
         marked[i] |= began[i] < until
         if busy > BUSY_S:
             until = recording.end_s[i] + HOLD_S
-    return marked
+    return np.asarray(marked)
 
 
 def raised_configs(path: Path) -> set[frozenset[tuple[str, int]]]:
@@ -87,7 +87,7 @@ def raised_configs(path: Path) -> set[frozenset[tuple[str, int]]]:
 
 
 def config_key(config: Mapping[str, int]) -> frozenset[tuple[str, int]]:
-    """What names a config in `raised_configs`."""
+    """The name of a config in `raised_configs`."""
     return frozenset((name.lower(), int(value)) for name, value in config.items())
 
 

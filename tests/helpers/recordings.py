@@ -21,18 +21,18 @@ def present(path: Path) -> Path:
     return path
 
 
-def parquet_dicts(path: Path, where: str = "true", columns: str = "*") -> list[dict[str, Any]]:
-    """The rows of a Parquet file, by column name; `where` may end in an order."""
+def parquet_dicts(path: Path, condition: str = "true", columns: str = "*") -> list[dict[str, Any]]:
+    """The rows of a Parquet file, by column name; `condition` may end in an order."""
     with parquet_rows(present(path)) as (connection, source):
-        cursor = connection.execute(f"SELECT {columns} FROM {source} WHERE {where}")
+        cursor = connection.execute(f"SELECT {columns} FROM {source} WHERE {condition}")
         names = [column[0] for column in cursor.description or ()]
         return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
 
 
-def parquet_columns(path: Path, where: str = "true", columns: str = "*") -> dict[str, np.ndarray]:
+def parquet_columns(path: Path, condition: str = "true", columns: str = "*") -> dict[str, np.ndarray]:
     """The columns of a Parquet file; what is missing is NaN among floats and 0 elsewhere."""
     with parquet_rows(present(path)) as (connection, source):
-        table = connection.execute(f"SELECT {columns} FROM {source} WHERE {where}").fetchnumpy()
+        table = connection.execute(f"SELECT {columns} FROM {source} WHERE {condition}").fetchnumpy()
     return {name: np.ma.filled(c, np.nan if c.dtype.kind == "f" else 0) for name, c in table.items()}
 
 

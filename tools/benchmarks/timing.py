@@ -18,7 +18,7 @@ class Seconds(NamedTuple):
 
 
 def spent(call: Callable[[], object]) -> Seconds:
-    """What a call takes."""
+    """The time of a call."""
     cpu, clock = cpu_s(), time.perf_counter()
     call()
     return Seconds(time.perf_counter() - clock, cpu_s() - cpu)

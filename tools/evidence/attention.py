@@ -60,9 +60,9 @@ def run(data: Data = DATA, shapes: int = 1000, least: float = 20e-6) -> None:
     published("f8e4m3", FASTEST_8BIT, "those of the fastest of three")
     path = data / "library" / "attention_prefill_h200_power.parquet"
     fits = f"batch_size * isl * num_heads * head_dim < {_MOST_ELEMENTS} AND num_heads % num_key_value_heads = 0"
-    where = f"latency_s > {least} AND window_size = 0 AND head_dim <= 256 AND {fits}"
+    condition = f"latency_s > {least} AND window_size = 0 AND head_dim <= 256 AND {fits}"
     names = ("batch_size", "num_heads", "num_key_value_heads", "isl", "head_dim", "latency_s")
-    rows = seeded_sample(path, where, shapes, ", ".join(names))
+    rows = seeded_sample(path, condition, shapes, ", ".join(names))
     batch, heads, kv_heads, tokens, head_dim, latency_s = (np.array([row[name] for row in rows]) for name in names)
     answer = kernrec.recommend_many(
         "attention", "h200-sxm", dtype="bf16", layout="bshd", objective="latency", batch=batch, heads=heads,

@@ -20,9 +20,11 @@ import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Annotated
 from unittest.mock import patch
 
 import numpy as np
+import typer
 from front import DATA, Data, Table
 
 from kernrec.model.search import expected_improvement
@@ -46,8 +48,8 @@ _MOST_NOISE = 0.02  # some recorders kept a range that one slow launch has widen
 
 
 def run(
-    data: Data = DATA, repeats: int = 20, spaces: str = "", kept: Path | None = None, predictions: bool = False,
-    throughput: int = 0,
+    data: Data = DATA, repeats: int = 20, spaces: str = "", predictions: bool = False, throughput: int = 0,
+    keeping: Annotated[Path | None, typer.Option("--kept")] = None,
 ) -> int:  # fmt: skip
     """Print a table for each space.
 
@@ -55,7 +57,7 @@ def run(
         data: folder of recordings.
         repeats: searches to average over.
         spaces: parts of names, with commas; without it all.
-        kept: folder that keeps what each search measured.
+        keeping: folder that keeps what each search measured.
         predictions: begin with predictions, on the two convolutions.
         throughput: measure so many configs with both on a GPU.
     """
@@ -68,24 +70,24 @@ def run(
         with_predictions(folder, repeats)
         return 0
     if not INSTALLED:
-        print("Kernel Tuner is not installed (pip install kernel-tuner): only what is kept of it is printed")
+        print("Kernel Tuner is not installed (pip install kernel-tuner): only earlier results of it are printed")
     for path in sorted(folder.iterdir()):
         if any(part in path.name for part in spaces.split(",")) and "static" not in path.name:
-            cold(read_space(path).distinct(), repeats, kept)
+            cold(read_space(path).distinct(), repeats, keeping)
     return 0
 
 
-def cold(space: Space, repeats: int, kept: Path | None) -> None:
+def cold(space: Space, repeats: int, keeping: Path | None) -> None:
     """Print the table of a space that nobody predicted."""
     table = heading(space)
     searches: dict[str, Callable[[], list[list[int]]]] = {
         "kernrec": lambda: [search(space, None, seed) for seed in range(repeats)],
         "kernrec, genetic": lambda: [genetic(space, seed) for seed in range(repeats)],
     }
-    for strategy in STRATEGIES if INSTALLED or kept else ():
+    for strategy in STRATEGIES if INSTALLED or keeping else ():
         searches[f"Kernel Tuner, {strategy}"] = partial(_simulated, space, strategy, repeats)
     for label, searched in searches.items():
-        file = None if kept is None else kept / f"{space.title}.{label.replace(', ', '.')}.{repeats}.json"
+        file = None if keeping is None else keeping / f"{space.title}.{label.replace(', ', '.')}.{repeats}.json"
         begin_s = time.process_time()
         if file is not None and file.exists():
             runs, seconds = json.loads(file.read_text())
@@ -132,8 +134,8 @@ def predicted(space: Space, recorded: dict[str, Recorded], name: str) -> tuple[A
     rows = zip(*(here.inputs.tunables[key].tolist() for key in space.names), strict=True)
     place = {row: i for i, row in enumerate(rows)}
     position = np.array([place.get(tuple(row), -1) for row in space.tunables.tolist()])
-    known = position >= 0
-    return np.where(known, prior[position], np.nan), np.where(known, trained[position], np.nan)
+    there = position >= 0
+    return np.where(there, prior[position], np.nan), np.where(there, trained[position], np.nan)
 
 
 def searched_row(table: Table, label: str, space: Space, predicted_s: Array, repeats: int) -> None:

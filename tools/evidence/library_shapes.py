@@ -141,9 +141,9 @@ def _sets(data: Path) -> Iterator[tuple[str, str, Callable[[], Iterator[Shape]]]
         yield "attention, published", card, partial(_published, card)
 
 
-def seeded_sample(path: Path, where: str, count: int, columns: str = "*", seed: str = "") -> list[dict[str, float]]:
+def seeded_sample(path: Path, condition: str, count: int, columns: str = "*", seed: str = "") -> list[dict[str, float]]:
     """A seeded sample of the rows of a Parquet file, which do not depend on how it is read."""
-    rows = parquet_dicts(path, f"{where} ORDER BY ALL", columns)
+    rows = parquet_dicts(path, f"{condition} ORDER BY ALL", columns)
     return random.Random(f"{seed}{path.name}").sample(rows, min(count, len(rows)))
 
 
@@ -154,8 +154,8 @@ def _gemm(path: Path) -> Iterator[Shape]:
 
 
 def _inductor(path: Path) -> Iterator[Shape]:
-    where = f"implementation = 'extern_mm' AND dtype = 'float16' AND latency_s > {LEAST_S}"
-    for row in seeded_sample(path, where, SHAPES):
+    condition = f"implementation = 'extern_mm' AND dtype = 'float16' AND latency_s > {LEAST_S}"
+    for row in seeded_sample(path, condition, SHAPES):
         layout = "".join("n" if row[f"{side}_stride_1"] == 1 else "t" for side in "ab")
         yield Shape("matmul", "f16", layout, {name: int(row[name]) for name in "mnk"}, row["latency_s"])
 

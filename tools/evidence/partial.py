@@ -34,7 +34,7 @@ FILES = (
 
 @dataclass(frozen=True)
 class Search:
-    """What became of one search."""
+    """The result of one search."""
 
     kernel: str
     configs: int
@@ -45,7 +45,6 @@ class Search:
 
 
 Searches = dict[float, list[Search]]
-"""By bound."""
 
 
 def run(data: Data = DATA, searches: int = 5, spreads: str = "1.6,2,3,4") -> int:

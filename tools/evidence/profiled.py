@@ -35,12 +35,12 @@ from .recorded_sets import RecordedSet, Recording, Rows, read_rows
 
 TEXTBOOK = ROOT / "datasets" / "kernels" / "textbook"
 ZERO_BY_ZERO = {"alu": 8, "setp": 2, "fcmp": 2, "mufu": 1, "move": 5, "branch": 6}
-"""What the assembler's function for operands that are not normal executes for 0/0, with its call: ptxas 13, sm_75."""
+"""Instructions of the assembler's function for operands that are not normal, with its call, for 0/0 (ptxas 13)."""
 
 
 @dataclass(frozen=True)
 class Predictions:
-    """What is predicted of configs of a kernel on a problem and card; columns are those of its K candidates."""
+    """The predictions for configs of a kernel on a problem and card; columns are those of its K candidates."""
 
     position: np.ndarray
     """Of each config among the candidates; -1 where it is refused."""
@@ -101,7 +101,7 @@ class Sample:
         return StaticTable.of(self.kernel, self.kernel.definition.problem(), self.gpu, self.profiles)
 
     def predictions(self) -> Predictions:
-        """What the prior says of them now; `KernrecError` where none can run."""
+        """The prior's predictions; `KernrecError` where none can run."""
         return predicted(self.table, self.kernel.definition.problem(), self.configs, self.point)
 
     def times(self) -> tuple[np.ndarray, np.ndarray]:

@@ -44,7 +44,7 @@ class Recording:
     divides_zeros: bool = False
     """Whether the recorder left the kernel's constants zero, so that each of its IEEE divisions is of zero by zero."""
     unfit: str = ""
-    """What it measures beside the kernel: it is named, and left out."""
+    """Why it does not measure the kernel alone; it is left out, and this is printed."""
 
 
 @dataclass(frozen=True)

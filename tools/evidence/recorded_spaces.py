@@ -8,6 +8,7 @@ import numpy as np
 
 from kernrec.interop.read_results import read_results
 from tests.helpers import recorded_clock
+from tests.helpers.recorded_clock import config_key
 from tests.helpers.recordings import parquet_columns, present
 
 Array = np.ndarray
@@ -74,7 +75,7 @@ def _results(path: Path) -> _Tables:
     results = read_results(path).results
     if path.name == recorded_clock.FILE:
         raised = recorded_clock.raised_configs(path)
-        results = [result for result in results if recorded_clock.config_key(result.config) not in raised]
+        results = [r for r in results if config_key({k: int(v) for k, v in r.config.items()}) not in raised]
     logs = [np.log(result.samples_s) if result.samples_s else np.array([np.nan]) for result in results]
     columns = {name: np.array([float(result.config[name]) for result in results]) for name in results[0].config}
     means = [np.mean(result.samples_s) if result.samples_s else np.nan for result in results]

@@ -13,6 +13,7 @@ share no shape. `--seeds 0` leaves out the table, `--stops 0` the runs that stop
 """
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated
 
@@ -98,10 +99,8 @@ class Sampler:
         sample, stated = self.problems(_SCALED_ON, 0), []
         for factor in factors:
             scaled = [
-                replace(
-                    it, deviation=factor * it.deviation, features=factor * it.features, of_kernel=factor * it.of_kernel
-                )
-                for it in (problem.contenders for problem in sample)
+                replace(c, deviation=factor * c.deviation, features=factor * c.features, of_kernel=factor * c.of_kernel)
+                for c in (problem.contenders for problem in sample)
             ]
             stated.append(JointPosterior(scaled).mean_regret())
         self._factor = float(np.interp(regret, stated, factors))
@@ -194,7 +193,7 @@ def evaluate(title: str, sampler: Sampler, count: int, seeds: int, stops: int) -
     )
     if seeds:
         table = Table(f"\n{title}: {len(samples[0])} of {len(sampler)} problems, {seeds} seeds; measurements a problem")
-        rows = {
+        rows: dict[str, Sequence[Sequence[float] | Array]] = {
             "mean efficiency, refine": [curve.efficiency for curve in refined],
             "mean efficiency, spread evenly": [curve.efficiency for curve in even],
             "aim": [AIMS],
@@ -213,7 +212,7 @@ def evaluate(title: str, sampler: Sampler, count: int, seeds: int, stops: int) -
 
 
 def stopped(sampler: Sampler, few: int, runs: int) -> str:
-    """What came of runs that stop by themselves."""
+    """The results of runs that stop by themselves."""
     curves = [
         refine(sampler.recording, sampler.problems(few, seed), seed, False, STOP_AT) for seed in range(100, 100 + runs)
     ]

@@ -38,12 +38,12 @@ def beyond(ratio: Array, factor: float = 1.5) -> dict[str, object]:
 
 def occupancy_order(occupancy: Array, threads: Array) -> Array:
     """Badness of configs to who takes the most resident warps, and of equals the larger block."""
-    return -(np.round(occupancy, 6) * 4096.0 + threads)
+    return np.asarray(-(np.round(occupancy, 6) * 4096.0 + threads))
 
 
 def block_order(threads: Array) -> Array:
     """Badness of configs to who takes the block nearest to 256 threads."""
-    return np.round(np.abs(np.log(threads / THREADS)), 6)
+    return np.asarray(np.round(np.abs(np.log(threads / THREADS)), 6))
 
 
 def expected(measured: Array, badness: Array) -> float:

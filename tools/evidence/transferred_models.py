@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from kernrec.model.search.expected_fall import DEGREES
 
+from kernrec.model.search.joint_posterior import DEGREES
 from tests.helpers.recordings import parquet_columns
 
 Array = np.ndarray
@@ -183,7 +183,7 @@ def first_regret(recording: Recording, above_best: Array, rows: Array) -> float:
 def errors(recording: Recording, predicted: Predicted, rows: Array) -> Array:
     """The stated errors of predictions relative to the problem's: by `GAPS`, and last of whole kernels.
 
-    There are two kernels, Triton's and the vendor's. Errors have long tails. What is stated is the standard deviation
+    There are two kernels, Triton's and the vendor's. Errors have long tails. Stated is the standard deviation
     of the Student's t with their median.
     """
     gaps, residuals, of_vendor = [], [], []
