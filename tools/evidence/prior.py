@@ -117,23 +117,25 @@ class _Evaluation:
         self, recorded: RecordedSet, recording: Recording, others: dict[int, list[tuple[str, dict[str, float]]]]
     ) -> None:
         folders = self._sources, self._data
-        found, rows, chosen = profiled_sample(recorded, recording, folders, self._configs, BEST, self._processes)
+        sampled, rows, chosen = profiled_sample(recorded, recording, folders, self._configs, BEST, self._processes)
         if recording.divides_zeros:
-            found = replace(found, profiles={launch: dividing_zeros(t) for launch, t in found.profiles.items()})
-        names: dict[str, object] = {"set": found.set, "card": found.card}
+            sampled = replace(sampled, profiles={launch: dividing_zeros(t) for launch, t in sampled.profiles.items()})
+        names: dict[str, object] = {"set": sampled.set, "card": sampled.card}
         times = {config_text(config): float(t) for config, t in zip(rows.configs, rows.latency_s, strict=True)}
-        for other, other_times in others[found.gpu.sm]:
+        for other, other_times in others[sampled.gpu.sm]:
             if cells := agreement_of_recordings(other_times, times):
-                self._rows["agreements"].append({"set": found.set, "recording": other, "another": found.card, **cells})
-        others[found.gpu.sm].append((found.card, times))
-        predictions = found.predictions()
+                self._rows["agreements"].append(
+                    {"set": sampled.set, "recording": other, "another": sampled.card, **cells}
+                )
+        others[sampled.gpu.sm].append((sampled.card, times))
+        predictions = sampled.predictions()
         best = np.argsort(rows.latency_s, kind="stable")[:BEST]
         position = dict(zip(chosen, predictions.position.tolist(), strict=True))
         random_part = [i for i in chosen[: -len(best)] if position[i] >= 0]
         if len(random_part) < 5:
             raise KernrecError(f"only {len(random_part)} configs of the sample can be predicted")
         count = len(chosen) - len(best)
-        self.samples.append(replace(found, configs=found.configs[:count], latency_s=found.latency_s[:count]))
+        self.samples.append(replace(sampled, configs=sampled.configs[:count], latency_s=sampled.latency_s[:count]))
         places = np.array([position[i] for i in random_part])
         measured, latency_s = rows.latency_s[random_part], predictions.latency_s[places]
         order, threads = scores.order_of(latency_s), predictions.threads[places]
