@@ -1,4 +1,4 @@
-"""What the tests of compiling share: two sources and a cache of their own."""
+"""Shared by the tests of compiling: two sources and a cache of their own."""
 
 import pytest
 

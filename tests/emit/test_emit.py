@@ -1,4 +1,4 @@
-"""What `--emit cuda` prints compiles as it stands: with nvcc, both passes, without a warning."""
+"""The output of `--emit cuda` compiles as it stands: with nvcc, both passes, without a warning."""
 
 from pathlib import Path
 from typing import Any
@@ -36,8 +36,8 @@ def variants(kernel: Kernel, dtype: str, layout: str) -> dict[tuple[int, ...], t
         if sm < kernel.least_sm(dtype):
             continue
         space = Space(kernel, sm, limits(sm), dtype, layout)
-        for known, sms in chosen.values():
-            if space.find([known])[0] >= 0:
+        for config, sms in chosen.values():
+            if space.find([config])[0] >= 0:
                 sms.append(sm)
         seen = {config.get("vector") for config, sms in chosen.values() if sm in sms}
         for row in space.variants.rows.tolist():

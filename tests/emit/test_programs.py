@@ -88,16 +88,16 @@ def drawn(problem: Problem) -> dict[str, np.ndarray]:
     return tensors
 
 
-def emulated(text: str, given: Recommendation, suffix: str) -> np.ndarray:
+def emulated(text: str, recommended: Recommendation, suffix: str) -> np.ndarray:
     """The output of the kernels in an emitted text, whose names end in `suffix`."""
     from kernrec.compile import compile_source
 
-    best, problem = given.best, given.problem
-    module = parse(compile_source(text, given.gpu.sm).ptx)
+    best, problem = recommended.best, recommended.problem
+    module = parse(compile_source(text, recommended.gpu.sm).ptx)
     (name,) = problem.definition.outputs
     buffers = {n: array.reshape(-1) for n, array in drawn(problem).items()}
     buffers[name] = encode_elements(np.full(problem.tensors[name].elements, np.nan), problem.dtype)
-    for space in workspaces(best.kernel, best.config, problem, given.gpu.sm):
+    for space in workspaces(best.kernel, best.config, problem, recommended.gpu.sm):
         buffers[space.name] = np.full(space.elements, np.nan, np.float32)
     for launch in best.launches:
         emulate(module, kernel_launch(launch, buffers, entry=launch.entry + suffix), count=False, check_races=True)
@@ -107,11 +107,11 @@ def emulated(text: str, given: Recommendation, suffix: str) -> np.ndarray:
 @pytest.mark.parametrize(("op", "form"), [("matmul", "host"), ("softmax", "cmake")])
 def test_the_kernels_of_an_emitted_file_compute_the_op(op: str, form: str, recommender: Recommender) -> None:
     pytest.importorskip("cupy", reason="compiling needs CuPy")
-    given = answer(recommender, op, SHAPES[op])
-    files = emit([given], form)
+    recommended = answer(recommender, op, SHAPES[op])
+    files = emit([recommended], form)
     text = next(content.decode() for name, content in files.items() if "__global__" in content.decode())
-    (expected,) = reference(given.problem, drawn(given.problem)).values()
-    output = emulated(text, given, "_0" if form == "cmake" else "")
+    (expected,) = reference(recommended.problem, drawn(recommended.problem)).values()
+    output = emulated(text, recommended, "_0" if form == "cmake" else "")
     np.testing.assert_allclose(output.reshape(expected.shape), expected, rtol=1e-4, atol=1e-5)
 
 
@@ -137,7 +137,7 @@ def test_the_values_that_programs_expect_are_those_of_the_op(
     """The program without the kernels, which a stand-in replaces: it is asked only for what it expects."""
     answers: list[Recommendation] = request.getfixturevalue(kind)
     if kind == "answers":
-        assert {known.problem.op for known in answers} == {op.name for op in all_ops()}
+        assert {answer.problem.op for answer in answers} == {op.name for op in all_ops()}
     write_files(tmp_path / "all", emit(answers, "cmake"))
     static = libraries()
     options = ["-std=c++17", "-Wall", "-Wextra", "-Werror", f"-I{toolkit() / 'include'}"]
@@ -154,9 +154,9 @@ def test_the_values_that_programs_expect_are_those_of_the_op(
     printed = subprocess.run([program, "--expected", "100000"], capture_output=True, text=True, check=True).stdout
     expected = expectations(printed)
     assert len(expected) == len(answers)
-    for given in answers:
-        (values,) = reference(given.problem, drawn(given.problem)).values()
-        np.testing.assert_allclose(expected[given.problem.key], values.reshape(-1), rtol=1e-9, atol=1e-12)
+    for recommended in answers:
+        (values,) = reference(recommended.problem, drawn(recommended.problem)).values()
+        np.testing.assert_allclose(expected[recommended.problem.key], values.reshape(-1), rtol=1e-9, atol=1e-12)
     refused = subprocess.run([program, "--expect"], capture_output=True, text=True, check=False)
     assert refused.returncode == 2
     assert "usage:" in refused.stderr
@@ -165,13 +165,13 @@ def test_the_values_that_programs_expect_are_those_of_the_op(
 @pytest.mark.slow
 @pytest.mark.deep
 def test_a_host_program_compiles_without_a_warning_and_needs_a_gpu(recommender: Recommender, tmp_path: Path) -> None:
-    given = answer(recommender, "rmsnorm", SHAPES["rmsnorm"], dtype="f16")
-    ((name, content),) = emit([given], "host").items()
+    recommended = answer(recommender, "rmsnorm", SHAPES["rmsnorm"], dtype="f16")
+    ((name, content),) = emit([recommended], "host").items()
     source = tmp_path / name
     source.write_bytes(content)
     options = [
         "-std=c++17",
-        f"-arch={given.gpu.arch}",
+        f"-arch={recommended.gpu.arch}",
         "-Werror",
         "all-warnings",
         "-Xcompiler",
@@ -189,8 +189,11 @@ def test_a_host_program_compiles_without_a_warning_and_needs_a_gpu(recommender: 
     shutil.which("cmake") is None or shutil.which("make") is None, reason="there is no CMake, or no make"
 )
 def test_a_folder_builds_with_cmake(recommender: Recommender, tmp_path: Path) -> None:
-    given = [answer(recommender, "reduce", "rows=3,columns=40"), answer(recommender, "reduce", "rows=64,columns=40")]
-    write_files(tmp_path / "folder", emit(given, "cmake"))
+    recommended = [
+        answer(recommender, "reduce", "rows=3,columns=40"),
+        answer(recommender, "reduce", "rows=64,columns=40"),
+    ]
+    write_files(tmp_path / "folder", emit(recommended, "cmake"))
     settings = [f"-DCMAKE_CUDA_COMPILER={nvcc()}", f"-DCMAKE_CUDA_FLAGS=-L{libraries()}"]
     settings += ["-G", "Unix Makefiles", "-DCMAKE_CUDA_COMPILER_WORKS=1", "-DCMAKE_CXX_COMPILER_WORKS=1"]
     build = tmp_path / "build"
@@ -205,9 +208,9 @@ def test_a_folder_builds_with_cmake(recommender: Recommender, tmp_path: Path) ->
 
 
 def test_one_header_dispatches_over_all_shapes_of_a_network(recommender: Recommender) -> None:
-    given = [answer(recommender, "softmax", f"rows={rows},columns=512") for rows in (64, 8192, 64)]
-    given.append(answer(recommender, "rmsnorm", "rows=64,columns=512"))
-    files = {name: content.decode() for name, content in emit(given, "cmake").items()}
+    recommended = [answer(recommender, "softmax", f"rows={rows},columns=512") for rows in (64, 8192, 64)]
+    recommended.append(answer(recommender, "rmsnorm", "rows=64,columns=512"))
+    files = {name: content.decode() for name, content in emit(recommended, "cmake").items()}
     header = files["kernrec_kernels.h"]
     assert header.count("cudaError_t kernrec_softmax_f32_row(long rows, long columns,") == 1
     assert "//   rows=8192, columns=512" in header

@@ -33,11 +33,11 @@ def answers(query: Query | None = None) -> list[Recommendation]:
 
 
 def test_inductor_gets_one_entry_a_shape() -> None:
-    given = answers(Query("latency"))
-    (text,) = emit(given, "inductor").values()
+    recommended = answers(Query("latency"))
+    (text,) = emit(recommended, "inductor").values()
     table = read_table(text.decode(), "table")
     assert len(table) == len(SHAPES)
-    for answer, (config,) in zip(given, table.values(), strict=True):
+    for answer, (config,) in zip(recommended, table.values(), strict=True):
         assert {name.lower(): value for name, value in config.items()}.items() <= dict(answer.best.config).items()
     assert all(entry["template_id"] == TEMPLATE for (entry,) in json.loads(text).values())
 
@@ -73,25 +73,25 @@ def test_a_device_of_another_name_is_refused() -> None:
 
 
 def test_a_file_of_expert_configs_has_the_best_config_of_each_number_of_tokens() -> None:
-    given = []
+    recommended = []
     for name, shape in (("a", "m=64,n=512,k=512"), ("b", "m=64,n=512,k=64"), ("c", "m=512,n=512,k=64")):
         answer = Recommender([]).answer(Request("a100", None, "matmul_triton", shape, query=Query("latency")))
         kernel = answer.best.kernel  # without the tunable for which the files have no place
         own = replace(kernel, name=name, tunables=tuple(t for t in kernel.tunables if t.name != "aligned"))
-        given.append(replace(answer, choices=(replace(answer.best, kernel=own),)))
-    (path,) = emit(given, "vllm:e=8,n=512,m=2 * m,device=NVIDIA A100-SXM4-80GB").items()
+        recommended.append(replace(answer, choices=(replace(answer.best, kernel=own),)))
+    (path,) = emit(recommended, "vllm:e=8,n=512,m=2 * m,device=NVIDIA A100-SXM4-80GB").items()
     configs, _ = read_moe_configs(path[1].decode(), path[0])
-    shorter, other = given[1].best.config, given[2].best.config
+    shorter, other = recommended[1].best.config, recommended[2].best.config
     assert {tokens: config["BLOCK_SIZE_K"] for tokens, config in configs.items()} == {
         128: shorter["block_k"],
         1024: other["block_k"],
     }
     with pytest.raises(UsageError, match="m=16 is one number of tokens, and 3 calls were asked about"):
-        emit(given, "vllm:e=8,n=512,m=16,device=NVIDIA A100-SXM4-80GB")
+        emit(recommended, "vllm:e=8,n=512,m=16,device=NVIDIA A100-SXM4-80GB")
     with pytest.raises(UsageError, match="unknown integer argument 'tokens'"):
-        emit(given, "sglang:e=8,n=512,m=tokens,device=NVIDIA A100-SXM4-80GB")
+        emit(recommended, "sglang:e=8,n=512,m=tokens,device=NVIDIA A100-SXM4-80GB")
     with pytest.raises(UsageError, match=r"m=m - 64 is 0 of .*; a whole number from 1 is expected"):
-        emit(given, "sglang:e=8,n=512,m=m - 64,device=NVIDIA A100-SXM4-80GB")
+        emit(recommended, "sglang:e=8,n=512,m=m - 64,device=NVIDIA A100-SXM4-80GB")
 
 
 CALL = """

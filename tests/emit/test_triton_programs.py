@@ -93,9 +93,9 @@ def test_shared_memory_is_given_at_the_launch_again() -> None:
 def test_without_triton_programs_are_of_kernels_in_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(program, "has_triton", lambda: False)
     own = Recommender([]).answer(Request("a100", None, "matmul_mma", "m=40,n=512,k=64", "f16", "nn", QUERY))
-    given = replace(own, choices=(*answer().choices, *own.choices))
-    assert given.best.kernel.name == "matmul_triton"
-    assert program.program_of(given, "host") == Program(own.best, None)
+    recommended = replace(own, choices=(*answer().choices, *own.choices))
+    assert recommended.best.kernel.name == "matmul_triton"
+    assert program.program_of(recommended, "host") == Program(own.best, None)
 
 
 @pytest.mark.skipif(has_triton(), reason="Triton is installed")
@@ -108,14 +108,14 @@ def test_without_triton_its_kernels_have_no_machine_code() -> None:
 @pytest.mark.slow
 @pytest.mark.skipif(not has_triton(), reason="needs the extra `triton`")
 def test_programs_with_tritons_code_compile_and_its_ptx_assembles(tmp_path: Path) -> None:
-    given = answer()
+    recommended = answer()
     for form, name in (("host", "matmul_triton.cu"), ("cmake", "variant_0.cu")):
-        for file, content in emit([given], form).items():
+        for file, content in emit([recommended], form).items():
             (tmp_path / file).write_bytes(content)
         assert complaints(tmp_path / name, [80]) == ""
-    (cubin,) = emit([given], "cubin").values()
+    (cubin,) = emit([recommended], "cubin").values()
     assert cubin[:4] == b"\x7fELF"
-    (ptx,) = emit([given], "ptx").values()
+    (ptx,) = emit([recommended], "ptx").values()
     assert b".extern .shared .align 16 .b8 global_smem[]" in ptx
     (tmp_path / "k.ptx").write_bytes(ptx)
     import triton

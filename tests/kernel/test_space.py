@@ -58,8 +58,8 @@ def test_no_config_needs_more_than_a_block_may_have(tiled: Kernel) -> None:
 
 def test_a_smaller_shared_memory_only_takes_configs_away(tiled: Kernel, space: Space, ada: SmLimits) -> None:
     smaller = Space(tiled, 89, replace(ada, smem_per_block=32 << 10), "f32", "nn")
-    kept = {tuple(smaller.config(i).items()) for i in range(len(smaller))}
-    assert kept < {tuple(space.config(i).items()) for i in range(len(space))}
+    configs = {tuple(smaller.config(i).items()) for i in range(len(smaller))}
+    assert configs < {tuple(space.config(i).items()) for i in range(len(space))}
 
 
 def test_architectures_differ_where_a_constraint_asks_for_one(tiled: Kernel) -> None:

@@ -1,4 +1,4 @@
-"""What was emulated once is not emulated again, on another architecture either."""
+"""A launch that was emulated is not emulated again, on another architecture either."""
 
 from pathlib import Path
 

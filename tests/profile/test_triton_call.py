@@ -62,7 +62,7 @@ def test_a_file_of_values_may_be_named_by_an_integer_of_the_call(tmp_path):
 
 
 class TestWithTriton:
-    """What needs the function itself."""
+    """Tests that need the function itself."""
 
     @pytest.fixture(autouse=True)
     def _triton(self):

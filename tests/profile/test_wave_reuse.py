@@ -1,4 +1,4 @@
-"""What consecutive blocks read in common, of kernels that number their tiles in an order of their own."""
+"""The reads that consecutive blocks have in common, of kernels that number their tiles in an order of their own."""
 
 import numpy as np
 import pytest
