@@ -9,7 +9,7 @@ from kernrec.kernel import Kernel, find_kernel
 from kernrec.op import Problem, decode_elements, find_op, inputs, reference
 from kernrec.ptx import EmulationError
 from tests.helpers.attention_8bit import with_rounded_weights
-from tests.helpers.kernel_code import Config, module_of
+from tests.helpers.kernel_code import Config, ptx_of
 from tests.helpers.trial import execute
 
 SIMT, WGMMA = find_kernel("attention_simt"), find_kernel("attention_wgmma")
@@ -46,8 +46,8 @@ def run(
     kernel: Kernel, config: dict[str, int], problem: Problem, given: dict[str, np.ndarray], check_races: bool = False
 ) -> np.ndarray:
     """The values of o as the kernel leaves them in memory."""
-    module = module_of(*code_of(kernel, config, problem.dtype))
-    o = execute(kernel, config, problem, sm_of(kernel, problem.dtype), module, given, check_races=check_races)["o"]
+    ptx = ptx_of(*code_of(kernel, config, problem.dtype))
+    o = execute(kernel, config, problem, sm_of(kernel, problem.dtype), ptx, given, check_races=check_races)["o"]
     return decode_elements(o, problem.tensors["o"].dtype)
 
 

@@ -11,21 +11,26 @@ import pytest
 from kernrec.compile import Compiled, NoCompilerError, Resources, compile_source
 from kernrec.kernel import Kernel
 from kernrec.ptx import Module
-from tests.helpers.ptx_text import cuda, cuda_to_ptx
+from tests.helpers.ptx_text import cuda_to_ptx, parsed
 
 Config = dict[str, int]
 
 _NOT_ASSEMBLED = Resources(registers=0, spill_store_bytes=0, spill_load_bytes=0, stack_bytes=0, static_smem_bytes=0)
 
 
-def module_of(kernel: Kernel, config: Config, dtype: str, layout: str, sm: int) -> Module:
+def ptx_of(kernel: Kernel, config: Config, dtype: str, layout: str, sm: int) -> str:
     """A config's code for the emulator."""
-    return cuda(kernel.source, f"sm_{sm}", kernel.defines(config, dtype, layout))
+    return cuda_to_ptx(kernel.source, f"sm_{sm}", kernel.defines(config, dtype, layout))
+
+
+def module_of(kernel: Kernel, config: Config, dtype: str, layout: str, sm: int) -> Module:
+    """The same, parsed."""
+    return parsed(ptx_of(kernel, config, dtype, layout, sm))
 
 
 def not_assembled(kernel: Kernel, config: Config, dtype: str, layout: str, sm: int) -> Compiled:
     """A config's code for what is counted in the emulator: PTX without machine code, its resources unknown (zeros)."""
-    ptx = cuda_to_ptx(kernel.source, f"sm_{sm}", kernel.defines(config, dtype, layout))
+    ptx = ptx_of(kernel, config, dtype, layout, sm)
     resources = {launch.entry: _NOT_ASSEMBLED for launch in kernel.launches}
     return Compiled(ptx, b"", resources, "nvrtc", "")
 

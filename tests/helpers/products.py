@@ -7,7 +7,7 @@ import numpy as np
 
 from kernrec.kernel import Kernel
 from kernrec.op import Problem, decode_elements, encode_elements, find_op
-from tests.helpers.kernel_code import Config, module_of
+from tests.helpers.kernel_code import Config, ptx_of
 from tests.helpers.trial import execute
 
 HALF_STEP = {"f32": 0.0, "tf32": 0.0, "f16": 2.0**-11, "bf16": 2.0**-8}
@@ -34,8 +34,8 @@ def run(
     check_races: bool = False,
 ) -> np.ndarray:
     """c as the kernel leaves it in memory; what it does not write is NaN."""
-    module = module_of(kernel, config, problem.dtype, problem.layout, sm)
-    return execute(kernel, config, problem, sm, module, dict(given), check_races=check_races)["c"]
+    ptx = ptx_of(kernel, config, problem.dtype, problem.layout, sm)
+    return execute(kernel, config, problem, sm, ptx, dict(given), check_races=check_races)["c"]
 
 
 def whole_numbers(problem: Problem) -> dict[str, np.ndarray]:

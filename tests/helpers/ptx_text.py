@@ -110,7 +110,7 @@ def elementwise(entry: str, operation: str) -> str:
 
 def cuda(source: str, arch: str = "sm_86", defines: Mapping[str, str | int] | None = None) -> Module:
     """Compiles CUDA C++ with NVRTC to PTX and parses it; skips the test where CuPy or NVRTC is missing."""
-    return _parsed(cuda_to_ptx(source, arch, defines))
+    return parsed(cuda_to_ptx(source, arch, defines))
 
 
 def cuda_to_ptx(source: str, arch: str = "sm_86", defines: Mapping[str, str | int] | None = None) -> str:
@@ -123,7 +123,7 @@ def cuda_to_ptx(source: str, arch: str = "sm_86", defines: Mapping[str, str | in
 
 
 @functools.lru_cache(64)
-def _parsed(ptx: str) -> Module:
+def parsed(ptx: str) -> Module:
     return parse(ptx)
 
 
@@ -134,8 +134,8 @@ def _compiled(source: str, arch: str, macros: tuple[str, ...]) -> str:
     except NoCompilerError as error:
         pytest.skip(str(error))
     cache = CompileCache(paths.cache() / "ptx-of-tests")  # for the other processes that run tests, and the next run
-    if isinstance(kept := cache.get(key), Compiled):
-        return kept.ptx
+    if isinstance(cached := cache.get(key), Compiled):
+        return cached.ptx
     nvrtc = pytest.importorskip("cupy.cuda").nvrtc
     program = nvrtc.createProgram(source, "k.cu", [], [])
     options = [f"--gpu-architecture={arch}", "--std=c++17", *macros]

@@ -7,7 +7,7 @@ from kernrec.compile import Compiled, compile_many
 from kernrec.kernel import Kernel
 from kernrec.op import Problem
 from kernrec.profile.kernel_code import compile_job_for
-from kernrec.ptx import EmulationError, parse
+from kernrec.ptx import EmulationError
 from tests.helpers.kernel_code import Config
 from tests.helpers.trial import Tensors, execute
 
@@ -25,11 +25,10 @@ def results(kernel: Kernel, runs: list[TritonRun], given: Any) -> Iterator[tuple
         jobs.setdefault(compile_job_for(kernel, config, problem, sm), []).append((sm, problem, config))
     for job, compiled in compile_many(jobs, processes=1):
         assert isinstance(compiled, Compiled), compiled
-        module = parse(compiled.ptx)
         for sm, problem, config in jobs[job]:
             tensors = given(problem)
             try:
-                outputs: Tensors | str = execute(kernel, config, problem, sm, module, tensors)
+                outputs: Tensors | str = execute(kernel, config, problem, sm, compiled.ptx, tensors)
             except EmulationError as error:
                 outputs = str(error)
             yield (sm, problem, config), tensors, outputs

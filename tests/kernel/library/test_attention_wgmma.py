@@ -244,13 +244,11 @@ EQUIVALENT: list[tuple[str, str, str, Case, dict[str, int]]] = [
 """Changes that break nothing, and why."""
 
 
-@pytest.mark.every(4)
 @pytest.mark.parametrize(("old", "new", "case", "shape"), MUTANTS, ids=[f"{old.strip()[:60]}" for old, *_ in MUTANTS])
 def test_breaking_one_thing_in_the_source_is_noticed(old: str, new: str, case: Case, shape: dict[str, int]) -> None:
     assert is_noticed(old, new, case, shape)
 
 
-@pytest.mark.every(4)
 @pytest.mark.parametrize(("why", "old", "new", "case", "shape"), EQUIVALENT, ids=[why for why, *_ in EQUIVALENT])
 def test_a_change_that_breaks_nothing_is_not_noticed(
     why: str, old: str, new: str, case: Case, shape: dict[str, int]

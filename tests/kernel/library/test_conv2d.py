@@ -12,7 +12,7 @@ from kernrec.op import Problem, decode_elements, encode_elements, find_op, input
 from kernrec.profile.emulated_launch import emulate_config
 from kernrec.profile.probe_profile import profile_variant
 from kernrec.ptx import EmulationError
-from tests.helpers.kernel_code import Config, assembled, module_of, not_assembled
+from tests.helpers.kernel_code import Config, assembled, module_of, not_assembled, ptx_of
 from tests.helpers.trial import execute
 
 pytestmark = pytest.mark.slow
@@ -164,8 +164,8 @@ def _code(case: Case) -> tuple[Kernel, Config, str, str, int]:
 
 def _run(case: Case, given: dict[str, np.ndarray]) -> np.ndarray:
     """y as the kernel leaves it in memory; a race in shared memory is an error."""
-    module = module_of(*_code(case))
-    return execute(case.kernel, case.config, case.problem, case.sm, module, given, budget=5_000_000)["y"]
+    ptx = ptx_of(*_code(case))
+    return execute(case.kernel, case.config, case.problem, case.sm, ptx, given, budget=5_000_000)["y"]
 
 
 def _is_right(case: Case, infinite: bool = False) -> bool:
@@ -277,7 +277,6 @@ def _notices(old: str, new: str, met_by: Config, infinite: bool = False) -> bool
     return False
 
 
-@pytest.mark.every(2)
 @pytest.mark.parametrize(
     ("old", "new", "vector"),
     [("tap.meets(g, window[i]) && k < k_end", "tap.meets(g, window[i])", 8), ("k + half < k_end", "k < k_end", 1)],

@@ -125,7 +125,6 @@ BREAKS = [
 ]
 
 
-@pytest.mark.every(3)
 @pytest.mark.parametrize(("number", "layout", "old", "new"), BREAKS, ids=[f"{b[1]} {b[2]}" for b in BREAKS])
 def test_breaking_one_thing_in_the_source_is_noticed(number: int, layout: str, old: str, new: str) -> None:
     config, kernel = CONFIGS[number], broken(KERNEL, old, new)

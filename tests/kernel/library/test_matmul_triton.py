@@ -82,7 +82,6 @@ def test_it_computes_the_op_on_awkward_problems_without_races(dtype: str) -> Non
     assert list(wrong(KERNEL, runs)) == []
 
 
-@pytest.mark.every(3)
 @pytest.mark.slow
 @pytest.mark.parametrize(("breaks", "old", "new", "dtype", "layout", "config"), MUTANTS, ids=[m[0] for m in MUTANTS])
 def test_breaking_one_thing_in_the_source_is_noticed(

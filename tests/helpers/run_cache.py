@@ -1,0 +1,102 @@
+"""Outcomes of emulated runs on disk: a kernel that did not change costs nothing in the next run of the tests.
+
+The key of a run holds all that its outcome depends on: the sources of the emulator, the PTX, the launches with their
+arguments, and every byte of the tensors. `KERNREC_TEST_CACHE` names the folder, by default one in the user's cache;
+with `off` every run is executed. A file that cannot be read counts as absent.
+"""
+
+import os
+import shutil
+import zipfile
+import zlib
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from functools import cache
+from hashlib import sha256
+from io import BytesIO
+from pathlib import Path
+
+import numpy as np
+
+import kernrec
+from kernrec import paths
+from kernrec.ptx import EmulationError
+from kernrec.util.atomic_write import write_whole
+from kernrec.util.file_hash import files_hash
+
+_PACKAGE = Path(kernrec.__file__).parent
+_LAUNCHING = ("emulated_launch", "tensor_values")
+"""Modules of `kernrec.profile` that turn a config's launches into the emulator's."""
+_OLD_EMULATORS = 3
+"""Emulators whose outcomes stay beside those of the present one."""
+_ERROR = "error of the emulator"
+
+Tensors = dict[str, np.ndarray]
+
+
+@cache
+def emulator_hash() -> str:
+    """A hash of the sources that decide how a run comes out."""
+    launching = (_PACKAGE / "profile" / f"{name}.py" for name in _LAUNCHING)
+    return files_hash(_PACKAGE, [*(_PACKAGE / "ptx").rglob("*.py"), *launching])
+
+
+def run_key(tensors: Mapping[str, np.ndarray], *parts: object) -> str:
+    """The key of a run; `parts`: what it depends on beside the emulator and the tensors it begins with."""
+    digest = sha256(repr((np.__version__, parts)).encode())
+    for name, tensor in sorted(tensors.items()):
+        digest.update(repr((name, tensor.dtype, tensor.shape)).encode() + np.ascontiguousarray(tensor).tobytes())
+    return digest.hexdigest()
+
+
+def cached_run(key: str, execute: Callable[[], Tensors]) -> Tensors:
+    """The outputs of a run, executed unless its outcome is cached.
+
+    Raises:
+        EmulationError: the run ends in this error.
+    """
+    folder = _folder()
+    if folder is None:
+        return execute()
+    path = folder / f"{key}.npz"
+    with suppress(OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error):
+        with np.load(path) as file:
+            outputs = dict(file)
+        if _ERROR not in outputs:
+            return outputs
+        raise EmulationError(str(outputs[_ERROR]))
+    try:
+        outputs = execute()
+    except EmulationError as error:
+        _write(path, {_ERROR: np.array(str(error))})
+        raise
+    _write(path, outputs)
+    return outputs
+
+
+def _write(path: Path, outcome: Tensors) -> None:
+    data = BytesIO()
+    np.savez_compressed(data, **outcome)  # type: ignore[arg-type]
+    with suppress(OSError):
+        write_whole(path, data.getvalue())
+
+
+def _folder() -> Path | None:
+    """The folder of outcomes of the present emulator, which exists; None: nothing is cached."""
+    chosen = os.environ.get("KERNREC_TEST_CACHE")
+    if chosen == "off":
+        return None
+    return _prepared(Path(chosen) if chosen else paths.cache() / "runs-of-tests", emulator_hash()[:16])
+
+
+@cache
+def _prepared(root: Path, emulator: str) -> Path:
+    """Makes the folder of an emulator, and deletes those of emulators used longest ago."""
+    folder = root / emulator
+    with suppress(OSError):
+        folder.mkdir(parents=True, exist_ok=True)
+        os.utime(folder)
+        others = sorted((f for f in root.iterdir() if f != folder), key=lambda f: f.stat().st_mtime, reverse=True)
+        for other in others[_OLD_EMULATORS:]:
+            shutil.rmtree(other, ignore_errors=True)
+    return folder

@@ -1,0 +1,102 @@
+"""The cache of emulated runs of the tests: what did not change is not executed again, and whatever did is."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from kernrec.ptx import EmulationError
+from tests.helpers import run_cache
+from tests.helpers.run_cache import cached_run, run_key
+
+A = {"a": np.arange(6, dtype=np.float32)}
+
+
+class Counted:
+    """A run that counts how often it is executed."""
+
+    def __init__(self, error: str = "") -> None:
+        self.times = 0
+        self._error = error
+
+    def __call__(self) -> dict[str, np.ndarray]:
+        self.times += 1
+        if self._error:
+            raise EmulationError(self._error)
+        return {"c": np.array([1.5, np.nan], np.float32), "d": np.zeros((2, 3), np.uint16)}
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("KERNREC_TEST_CACHE", str(tmp_path))
+    return tmp_path
+
+
+def test_outputs_are_cached_to_the_bit() -> None:
+    run = Counted()
+    first, second = (cached_run("key", run) for _ in range(2))
+    assert run.times == 1
+    assert {name: (v.dtype, v.shape, v.tobytes()) for name, v in first.items()} == {
+        name: (v.dtype, v.shape, v.tobytes()) for name, v in second.items()
+    }
+
+
+def test_an_error_is_cached_with_its_message() -> None:
+    run = Counted("k: a race")
+    for _ in range(2):
+        with pytest.raises(EmulationError, match=r"^k: a race$"):
+            cached_run("key", run)
+    assert run.times == 1
+
+
+def test_a_run_is_executed_again_where_the_emulator_changed(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = Counted()
+    for emulator in ("1" * 64, "2" * 64, "1" * 64):
+        monkeypatch.setattr(run_cache, "emulator_hash", lambda emulator=emulator: emulator)
+        cached_run("key", run)
+    assert run.times == 2
+
+
+def test_outcomes_of_old_emulators_are_deleted(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for emulator in map(str, range(6)):
+        monkeypatch.setattr(run_cache, "emulator_hash", lambda emulator=emulator: emulator)
+        cached_run("key", Counted())
+    assert len(list(folder.iterdir())) == 4
+
+
+@pytest.mark.parametrize("damage", [b"", b"PK\x03\x04 not a file of arrays", None])
+def test_a_file_that_cannot_be_read_counts_as_absent(folder: Path, damage: bytes | None) -> None:
+    run = Counted()
+    cached_run("key", run)
+    [file] = folder.rglob("*.npz")
+    file.write_bytes(file.read_bytes()[:-30] if damage is None else damage)
+    cached_run("key", run)
+    assert run.times == 2
+    cached_run("key", run)
+    assert run.times == 2
+
+
+def test_nothing_is_cached_where_the_cache_is_off(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KERNREC_TEST_CACHE", "off")
+    run = Counted()
+    for _ in range(2):
+        cached_run("key", run)
+    assert run.times == 2
+    assert not list(folder.iterdir())
+
+
+def test_the_key_holds_the_ptx_the_launches_and_every_byte_of_the_tensors() -> None:
+    keys = {
+        run_key(tensors, *parts)
+        for tensors, *parts in [
+            (A, "ptx", 1),
+            (A, "other ptx", 1),
+            (A, "ptx", 2),
+            ({"b": A["a"]}, "ptx", 1),
+            ({"a": A["a"].reshape(2, 3)}, "ptx", 1),
+            ({"a": A["a"].view(np.uint32)}, "ptx", 1),
+            ({"a": A["a"] + np.float32(1e-6)}, "ptx", 1),
+        ]
+    }
+    assert len(keys) == 7
+    assert run_key({"a": A["a"].copy()}, "ptx", 1) in keys
