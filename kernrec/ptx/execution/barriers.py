@@ -1,34 +1,22 @@
-"""Block-wide barriers: `bar.sync`, `bar.red`, `bar.arrive`, with any number and thread count.
+"""Barriers of a block: `bar.sync`, `bar.red`, `bar.arrive`, with any number and thread count; the barrier of a cluster
+of blocks (PTX ISA, section 9.7.13.4).
 
-A barrier opens when all threads of the block that have not exited wait at it, or, where the instruction names a thread
-count, when that many arrived.
+A block's barrier opens when all threads of the block that have not exited wait at it, or, where the instruction names
+a thread count, when that many arrived.
 """
-
-from typing import NamedTuple
 
 import numpy as np
 
 from kernrec.ptx.instructions.decoder import OperandResolver, unsupported
-from kernrec.ptx.ir.operand import Immediate, Negated, Operand
-from kernrec.ptx.ir.program import Instruction
-from kernrec.ptx.state.batch import WARP
+from kernrec.ptx.instructions.registry import UnsupportedFormError
+from kernrec.ptx.ir.operand import Immediate, Operand
+from kernrec.ptx.ir.program import Function, Instruction
+from kernrec.ptx.state.batch import WARP, BatchShape, Lanes
+from kernrec.ptx.state.errors import EmulationError, location
 from kernrec.ptx.state.race_detector import RaceDetector
 from kernrec.ptx.state.types import Array
 
 WAITS = np.iinfo(np.int64).max - 1  # position of a lane that waits
-
-
-class _Reduction(NamedTuple):
-    """What a `bar.red` computes."""
-
-    operation: str
-    """`popc`, `and` or `or`."""
-
-    target: Operand
-    """The register for the result."""
-
-    source: Operand
-    """The predicate of each thread."""
 
 
 class Barriers:
@@ -45,7 +33,8 @@ class Barriers:
         self._by_block = (shape.blocks, shape.lanes_per_block)
         self._arrived: dict[tuple[int, int], int] = {}  # (block, barrier) -> arrivals that do not wait
         self._expected: dict[tuple[int, int], int] = {}  # (block, barrier) -> thread count that an instruction names
-        self._reduction: _Reduction | None = None
+        # Of a `bar.red`: `popc`, `and` or `or`, the register for the result, the predicate of each thread
+        self._reduction: tuple[str, Operand, Operand] | None = None
 
     def start_batch(self) -> None:
         """Forgets the last batch."""
@@ -85,7 +74,7 @@ class Barriers:
         if kind not in ("sync", "arrive", "red"):
             raise unsupported(self._operands.function, ins)
         if kind == "red":
-            self._reduction = _Reduction(marks[1], operands.pop(0), operands.pop())
+            self._reduction = marks[1], operands.pop(0), operands.pop()
         number = self._values(operands[0])
         block_of = self._operands.lanes.shape.block_of
         if kind == "arrive":
@@ -143,9 +132,8 @@ class Barriers:
     def _open(self, mask: Array, positions: Array) -> None:
         if self._reduction is not None:
             operation, target, source = self._reduction
-            negated = isinstance(source, Negated)
-            values = self._operands.row(source.register if isinstance(source, Negated) else source, "pred")[mask]
-            values = ~values if negated else values
+            row, negated = self._operands.flag(source)
+            values = row[mask] ^ negated
             if operation == "popc":
                 self._operands.row(target, "u32")[mask] = np.count_nonzero(values)
             else:
@@ -153,3 +141,62 @@ class Barriers:
         positions[mask] = self.resume[mask]
         self.waiting_at[mask] = -1
         self.passed += 1
+
+
+class ClusterBarrier:
+    """Which lanes wait at the barriers of their clusters; exited threads count as arrived."""
+
+    def __init__(self, shape: BatchShape) -> None:
+        self._by_cluster = (shape.blocks // shape.cluster_blocks, shape.cluster_blocks * shape.lanes_per_block)
+        self._blocks = shape.cluster_blocks
+        self._arrivals = np.zeros(shape.lanes, np.int64)  # how often each lane arrived
+        self._waits = np.zeros(shape.lanes, np.int64)  # how often each lane waited
+        self.waiting = np.zeros(shape.lanes, np.bool_)
+        self.resume = np.zeros(shape.lanes, np.int64)
+        """Basic block where each lane that waits goes on."""
+
+    def start_batch(self) -> None:
+        """Forgets the last batch."""
+        self._arrivals[:] = 0
+        self._waits[:] = 0
+        self.waiting[:] = False
+
+    def reach(self, ins: Instruction, mask: Array, positions: Array, after: int) -> None:
+        """The lanes of `mask` run `barrier.cluster.arrive` or `.wait`; those that wait go on at basic block `after`."""
+        if "arrive" in ins.modifiers:
+            if (self._arrivals[mask] != self._waits[mask]).any():
+                raise UnsupportedFormError("a thread that arrives twice and does not wait between")
+            self._arrivals[mask] += 1
+        else:
+            if (self._arrivals[mask] != self._waits[mask] + 1).any():
+                raise UnsupportedFormError("a thread that waits and did not arrive")
+            positions[mask] = WAITS
+            self.resume[mask] = after
+            self.waiting[mask] = True
+
+    def release(self, live: Array, positions: Array) -> Array | None:
+        """Lets the lanes of every cluster whose threads all arrived go on; the blocks that did, bool by position, or
+        None where none did."""
+        if not self.waiting.any():
+            return None
+        arrivals = np.where(live, self._arrivals, np.iinfo(np.int64).max).reshape(self._by_cluster)
+        everyone = arrivals.min(axis=1).repeat(self._by_cluster[1])
+        going = self.waiting & (everyone > self._waits)
+        if not going.any():
+            return None
+        positions[going] = self.resume[going]
+        self._waits[going] += 1
+        self.waiting &= ~going
+        blocks: Array = going.reshape(self._by_cluster).any(axis=1).repeat(self._blocks)
+        return blocks
+
+    def refuse_waiting(self, function: Function, lanes: Lanes) -> None:
+        """Raises for a lane that waits, where all others do."""
+        if self.waiting.any():
+            lane = int(np.flatnonzero(self.waiting)[0])
+            block, thread = lanes.coordinates(lane)
+            ins = function.blocks[int(self.resume[lane]) - 1].instructions[-1]
+            raise EmulationError(
+                f"{location(function, ins)}: deadlock: block {block} thread {thread} waits at the barrier of its"
+                " cluster, and others never arrive"
+            )

@@ -10,36 +10,13 @@ passed; `global.<buffer>.{read,write,atomic}_{sectors,requests,bytes}`; `local.{
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 
 import numpy as np
 
 from kernrec.errors import UsageError, unknown
-from kernrec.ptx.execution.clusters import cluster_of, in_clusters
 from kernrec.ptx.execution.extrapolation import UnsteadyError
 from kernrec.ptx.execution.scheduler import Scheduler
-from kernrec.ptx.instructions import (
-    access,
-    async_copies,
-    async_stores,
-    atomics,
-    bits,
-    carry,
-    cluster,
-    convert,
-    floating,
-    images,
-    integer,
-    matrix,
-    matrix_moves,
-    mbarrier,
-    select,
-    surfaces,
-    tcgen05,
-    tensormap,
-    warp,
-    wgmma,
-    wmma,
-)
 from kernrec.ptx.instructions.decoder import OperandResolver
 from kernrec.ptx.ir.inline import inlined
 from kernrec.ptx.ir.program import BasicBlock, Function, Module
@@ -56,35 +33,18 @@ from kernrec.ptx.state.registers import RegisterFiles
 from kernrec.ptx.state.row_map import row_map
 from kernrec.ptx.state.touched_sectors import TouchedSectors
 
-# Importing a module of semantics registers its instructions.
 SEMANTICS = (
-    access,
-    async_copies,
-    async_stores,
-    atomics,
-    bits,
-    carry,
-    cluster,
-    convert,
-    floating,
-    images,
-    integer,
-    matrix,
-    matrix_moves,
-    mbarrier,
-    select,
-    surfaces,
-    tcgen05,
-    tensormap,
-    warp,
-    wgmma,
-    wmma,
-)
+    "access", "async_copies", "atomics", "bits", "cluster", "convert", "floating", "images", "integer", "matrix",
+    "matrix_moves", "mbarrier", "select", "surfaces", "tcgen05", "tensormap", "warp", "wgmma", "wmma",
+)  # fmt: skip
+for _module in SEMANTICS:  # importing a module of semantics registers its instructions
+    import_module(f"kernrec.ptx.instructions.{_module}")
 
 Lowering = Callable[[Function], Sequence[Mapping[str, int]]]
 
 _BATCH_LANES = 1024
 _BUDGET = 20_000_000
+_MOST_CLUSTER_BLOCKS = 16  # CUDA C++ Programming Guide: 8, and 16 where the kernel asks for it
 
 
 @dataclass(frozen=True)
@@ -95,8 +55,6 @@ class EmulationOptions:
     """The most thread blocks that one `Emulation.run` gets."""
 
     count: bool = True
-    """Whether to count."""
-
     budget: int = _BUDGET
     """PTX instructions that one batch of blocks may execute before the kernel is taken for an endless loop."""
 
@@ -178,7 +136,7 @@ class Emulation:
             raise UsageError(f"block {tuple(launch.block)} has {threads} threads, more than {MOST_THREADS}")
         most = options.most_blocks
         batches = -(-most * -(-threads // WARP) * WARP // _BATCH_LANES)
-        cluster = cluster_of(function, launch, self.grid)
+        cluster = _cluster_extents(function, launch, self.grid)
         together = cluster[0] * cluster[1] * cluster[2]
         self.blocks_per_batch = -(-most // min(batches, most) // together) * together
         """Thread blocks that run together."""
@@ -191,7 +149,7 @@ class Emulation:
             "%reserved_smem_offset_begin": reserved,
             "%reserved_smem_offset_end": reserved + RESERVED_BYTES,
             "%reserved_smem_offset_cap": reserved + RESERVED_BYTES,
-            # What lies at these two is the compiler's; the parts do not overlap.
+            # The contents at these two are the compiler's; the parts do not overlap.
             "%reserved_smem_offset_0": reserved,
             "%reserved_smem_offset_1": reserved + RESERVED_BYTES // 2,
         }
@@ -221,7 +179,7 @@ class Emulation:
         total = self.grid[0] * self.grid[1] * self.grid[2]
         if any(not 0 <= b < total for b in block_numbers):
             raise UsageError(f"block numbers must be from 0 to {total - 1} for grid {self.grid}")
-        block_numbers = in_clusters(self._lanes.shape, block_numbers)
+        block_numbers = _in_clusters(self._lanes.shape, block_numbers)
         with np.errstate(all="ignore"):
             for start in range(0, len(block_numbers), self.blocks_per_batch):
                 batch = block_numbers[start : start + self.blocks_per_batch]
@@ -262,9 +220,48 @@ class Emulation:
         return {i: block.warps for i, block in decoded if block is not None and block.warps}
 
 
-def _extents(what: str, given: Sequence[int]) -> tuple[int, int, int]:
-    values = tuple(int(v) for v in given)
+def _extents(name: str, extents: Sequence[int]) -> tuple[int, int, int]:
+    values = tuple(int(v) for v in extents)
     if not 1 <= len(values) <= 3 or any(v < 1 for v in values):
-        raise UsageError(f"{what} {tuple(given)} is not one to three positive numbers")
+        raise UsageError(f"{name} {tuple(extents)} is not one to three positive numbers")
     x, y, z = (*values, 1, 1)[:3]
     return x, y, z
+
+
+def _cluster_extents(function: Function, launch: KernelLaunch, grid: tuple[int, int, int]) -> tuple[int, int, int]:
+    """The blocks of a cluster, x first, which the kernel was compiled for or the launch states.
+
+    Raises:
+        UsageError: the two disagree, or the grid is not made of whole clusters.
+    """
+    required = function.directives.get("reqnctapercluster")
+    extents = tuple(int(n) for n in launch.cluster) or required or (1,)
+    x, y, z = (*extents, 1, 1)[:3]
+    if required and (*required, 1, 1)[:3] != (x, y, z):
+        raise UsageError(f"cluster {tuple(launch.cluster)} of a kernel that was compiled for clusters of {required}")
+    if not 1 <= len(extents) <= 3 or min(x, y, z) < 1 or x * y * z > _MOST_CLUSTER_BLOCKS:
+        raise UsageError(
+            f"cluster {extents} is not one to three positive numbers, {_MOST_CLUSTER_BLOCKS} blocks at most"
+        )
+    if grid[0] % x or grid[1] % y or grid[2] % z:
+        raise UsageError(f"grid {grid} is not a multiple of the cluster {(x, y, z)}")
+    return x, y, z
+
+
+def _in_clusters(shape: BatchShape, block_numbers: Sequence[int]) -> Sequence[int]:
+    """Linear block numbers in the order in which a batch has them: cluster by cluster, by rank in each.
+
+    Raises:
+        UsageError: a cluster of which not all blocks are there.
+    """
+    size = shape.cluster_blocks
+    if size == 1:
+        return block_numbers
+    numbers = np.unique(np.asarray(block_numbers))
+    cluster, rank = shape.cluster_and_rank(numbers)
+    clusters, counts = np.unique(cluster, return_counts=True)
+    if (counts != size).any():
+        lacking = int(numbers[cluster == clusters[counts != size][0]][0])
+        raise UsageError(f"block {lacking} runs together with all {size} blocks of its cluster; give whole clusters")
+    ordered: list[int] = numbers[np.lexsort((rank, cluster))].tolist()
+    return ordered

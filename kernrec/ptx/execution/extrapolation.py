@@ -9,7 +9,7 @@ added, their accesses to global memory are recorded at the addresses that they w
 are set to where they would be. The next `p` trips have to go on as foretold, or `UnsteadyError` is raised; then the
 loop is watched again.
 
-A loop that is counted but not steady is *sampled*. What its trips do follows data, so none foretells another; but where
+A loop that is counted but not steady is *sampled*. Its trips follow data, so none foretells another; but where
 the state that they carry changes evenly, the comparisons tell how many are to come. Some in a row are executed, those
 behind them are left out, and so on to the end, with the same distance between: each left-out trip counts as an executed
 one, with accesses on a straight line from where that one made them to where the next executed ones do. This is an
@@ -19,7 +19,6 @@ Values are wrong afterwards: this is not for results. Of a loop with steering re
 bits, minima) more trips have to show that they repeat, which is no proof that they go on to.
 """
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -48,11 +47,9 @@ class UnsteadyError(Exception):
 
 
 class _Totals(NamedTuple):
-    """What was done so far."""
+    """The work done so far."""
 
     counts: dict[str, int]
-    """All counts."""
-
     runs: list[tuple[int, int]]
     """Warps and lanes that ran each basic block of a loop."""
 
@@ -63,18 +60,15 @@ class _Totals(NamedTuple):
     """Accesses to global memory in the trace."""
 
 
-@dataclass(frozen=True)
-class _Forecast:
+class _Forecast(NamedTuple):
     """The trips that have to follow those that were left out."""
 
     trips: list[Trip]
-    """Those that repeat."""
-
     moves: list[list[int]]
-    """Bytes that each access of each of them moves until it repeats; nothing where they are a sample."""
+    """Bytes that each access of each trip moves until it repeats; nothing where they are a sample."""
 
     times: int
-    """How often they repeat until they are executed again."""
+    """How often the trips repeat until they are executed again."""
 
     turns: int
     """Runs of basic blocks that were left out for it."""
@@ -189,7 +183,7 @@ class Extrapolation:
         return [(0, 0) if code is None else (code.warps, code.lanes) for code in codes]
 
     def _finish_trip(self, watch: _Watch) -> Trip:
-        """What was done since the last arrival."""
+        """The trip since the last arrival."""
         begin = watch.begin
         watch.begin = end = self._totals(watch)
         ran = tuple((new[0] - old[0], new[1] - old[1]) for new, old in zip(end.runs, begin.runs, strict=True))

@@ -15,18 +15,15 @@ from typing import NoReturn
 import numpy as np
 
 from kernrec.ptx.analysis.lowering import straightened
-from kernrec.ptx.execution.barriers import WAITS, Barriers
-from kernrec.ptx.execution.clusters import ClusterBarrier
+from kernrec.ptx.execution.barriers import WAITS, Barriers, ClusterBarrier
 from kernrec.ptx.execution.extrapolation import Extrapolation
-from kernrec.ptx.execution.live_lanes import LiveLanes, warps_of
-from kernrec.ptx.execution.phase_waits import PhaseWaits
-from kernrec.ptx.execution.spins import SpinWaits
-from kernrec.ptx.instructions.block_plan import kept_plan, plan_block
+from kernrec.ptx.execution.waits import PhaseWaits, SpinWaits
+from kernrec.ptx.instructions.block_plan import cached_plan, plan_block
 from kernrec.ptx.instructions.decoder import BlockDecoder, DecodedBlock, OperandResolver, unsupported
 from kernrec.ptx.instructions.mbarrier import PhaseTest
 from kernrec.ptx.instructions.registry import UnsupportedFormError, UnsupportedInstructionError
 from kernrec.ptx.ir.operand import Register, Symbol
-from kernrec.ptx.ir.program import BasicBlock, Function, Instruction, waits_for_phase
+from kernrec.ptx.ir.program import BasicBlock, Instruction, is_warpgroup_synchronous, waits_for_phase
 from kernrec.ptx.state.access_cost import Counts
 from kernrec.ptx.state.batch import WARP
 from kernrec.ptx.state.errors import EmulationError, location
@@ -35,6 +32,23 @@ from kernrec.ptx.state.types import Array
 
 _CONTROL = frozenset({"bra", "brx", "exit", "ret", "trap", "bar", "barrier"})
 _EXITED = np.iinfo(np.int64).max  # position of a lane that exited
+
+
+def _warps_of(mask: Array) -> int:
+    """Warps with a lane in `mask`."""
+    return int(np.count_nonzero(mask.reshape(-1, WARP).any(axis=1)))
+
+
+class _LiveLanes:
+    """The lanes that have not exited, and how many lanes and warps they are."""
+
+    __slots__ = ("count", "mask", "mask_or_none", "warps")
+
+    def __init__(self, mask: Array) -> None:
+        self.mask = mask
+        self.count = int(np.count_nonzero(mask))
+        self.mask_or_none = None if self.count == len(mask) else mask  # None: all lanes of the batch are live
+        self.warps = _warps_of(mask)
 
 
 class Scheduler:
@@ -59,6 +73,7 @@ class Scheduler:
         """
         lanes = operands.lanes.shape.lanes
         self.operands = operands
+        self.function = operands.function
         self.memory = memory
         self.budget = budget
         self.issue = issue
@@ -76,14 +91,9 @@ class Scheduler:
         self.extrapolation = Extrapolation(operands, memory, self.barriers, self.decoded) if watched else None
         self.phase_waits = PhaseWaits(memory)
         self.spins = SpinWaits(operands.function, lanes)
-        self.live = LiveLanes(np.zeros(lanes, np.bool_))
+        self.live = _LiveLanes(np.zeros(lanes, np.bool_))
         self.positions = np.zeros(lanes, np.int64)  # basic block of each lane, while they disagree
         self.parked = np.zeros(lanes, np.bool_)  # lanes that wait for others of their warp
-
-    @property
-    def function(self) -> Function:
-        """The kernel."""
-        return self.operands.function
 
     def run(self, block_numbers: Sequence[int]) -> None:
         """Runs one batch: the thread blocks with these linear numbers."""
@@ -93,7 +103,7 @@ class Scheduler:
         self.memory.start_batch()
         self.barriers.start_batch()
         self.cluster_barrier.start_batch()
-        self.live = LiveLanes(lanes.shape.is_thread & (lanes.shape.block_of < len(block_numbers)))
+        self.live = _LiveLanes(lanes.shape.is_thread & (lanes.shape.block_of < len(block_numbers)))
         self.positions = np.where(self.live.mask, 0, _EXITED)
         self.parked[:] = False
         self.phase_waits.start_batch()
@@ -141,7 +151,7 @@ class Scheduler:
                     extrapolation.arrive(lowest, previous, mask, int(np.where(mask, WAITS, self.positions).min()))
                 previous = lowest
                 lanes.partial = lanes.active = mask
-                code.warps += warps_of(mask)
+                code.warps += _warps_of(mask)
                 code.lanes += running
                 lanes.start_block(lowest in self._goes_on)
                 for step in code.masked:
@@ -164,7 +174,7 @@ class Scheduler:
 
     def _decode(self, index: int) -> DecodedBlock:
         registers, symbols = self.operands.registers, self.operands.symbols
-        plan = kept_plan(registers.rows, index, registers.lanes.shape.lanes, symbols)
+        plan = cached_plan(registers.rows, index, registers.lanes.shape.lanes, symbols)
         decoder = BlockDecoder(self.operands, self.memory)
         decoded = decoder.decode(plan)
         if waits_for_phase(plan.block.instructions[0]):
@@ -225,7 +235,7 @@ class Scheduler:
             return mask if mask.any() else None
         if code.lane_mask is None:
             return mask
-        if code.whole_warpgroups:
+        if is_warpgroup_synchronous(code.block.instructions[0]):
             shape = self.operands.lanes.shape
             incomplete = np.logical_or.reduceat(self.live.mask & ~mask, shape.warpgroups)[shape.warpgroup_of] & mask
         else:
@@ -265,13 +275,17 @@ class Scheduler:
             self._branch_indexed(ins, everyone)
         elif opcode in ("exit", "ret"):
             self.positions[on] = _EXITED
-            self.live = LiveLanes(self.live.mask & ~on)
+            self.live = _LiveLanes(self.live.mask & ~on)
             self.parked[:] = False  # lanes that waited for those that exited go on
             if self.memory.races is not None:
                 self.memory.races.exit(location(self.function, ins), on, self.live.mask)
             self._release()
         elif opcode == "barrier" and ins.modifiers[:1] == ("cluster",):
-            self._reach_cluster_barrier(ins, on, position + 1)
+            try:
+                self.cluster_barrier.reach(ins, on, self.positions, position + 1)
+            except UnsupportedFormError as error:
+                raise unsupported(self.function, ins, str(error)) from None
+            self._release()
         elif opcode in ("bar", "barrier"):
             self.barriers.arrive(ins, on, self.positions, position + 1)
             self._release()
@@ -324,13 +338,6 @@ class Scheduler:
         assert ins.predicate is not None
         row = self.operands.row(Register(ins.predicate[0]), "pred")
         return ~row if ins.predicate[1] else row
-
-    def _reach_cluster_barrier(self, ins: Instruction, on: Array, after: int) -> None:
-        try:
-            self.cluster_barrier.reach(ins, on, self.positions, after)
-        except UnsupportedFormError as error:
-            raise unsupported(self.function, ins, str(error)) from None
-        self._release()
 
     def _release(self) -> None:
         live, races = self.live.mask, self.memory.races

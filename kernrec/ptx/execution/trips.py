@@ -1,6 +1,6 @@
 """Trips of a loop, and whether, and how often, they repeat."""
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -9,15 +9,14 @@ from kernrec.ptx.state.global_request import GlobalRequest
 from kernrec.ptx.state.types import Array
 
 
-@dataclass(frozen=True, slots=True)
-class Trip:
-    """What one trip of a loop did."""
+class Trip(NamedTuple):
+    """One trip of a loop."""
 
     work: int
     """Hash of all that it did, apart from addresses: trips with the same hash did the same."""
 
     counts: dict[str, int]
-    """What it added to the counts, but for global memory."""
+    """Its share of the counts, but for global memory."""
 
     runs: tuple[tuple[int, int], ...]
     """Warps and lanes that ran each basic block of the loop."""

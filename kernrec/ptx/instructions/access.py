@@ -1,7 +1,6 @@
 """Loads, stores and address conversions."""
 
 from functools import partial
-from typing import NamedTuple
 
 import numpy as np
 
@@ -13,6 +12,7 @@ from kernrec.ptx.instructions.registry import (
     UnsupportedFormError,
     copy_row,
     elementwise,
+    lanewise,
     steps,
 )
 from kernrec.ptx.ir.operand import Address, Operand, Register, Vector
@@ -52,17 +52,9 @@ def address_of(operand: Operand) -> Address:
     return operand
 
 
-class _LoadTarget(NamedTuple):
-    """Where an element of a load goes."""
-
-    element: int
-    """Its position in the vector."""
-
-    row: Array
-    """The register."""
-
-    extend_from: np.dtype[np.generic] | None
-    """A load into a wider register extends values of this type; None: the widths are equal."""
+_LoadTarget = tuple[int, Array, "np.dtype[np.generic] | None"]
+"""Position in the vector of an element of a load, and the register that it goes to; a load into a wider register
+extends values of the last type, None where the widths are equal."""
 
 
 @steps("ld", "ldu")
@@ -76,11 +68,11 @@ def _load(decoder: BlockDecoder, ins: Instruction) -> Step:
         width, row = decoder.ref(item, kind)
         register = decoder.registers.files[width][row]
         if width == WIDTHS[kind]:
-            targets.append(_LoadTarget(i, register, None))
+            targets.append((i, register, None))
         else:
             wide = np.dtype(f"{'i' if kind[0] == 's' else 'u'}{width // 8}")
             narrow = dtype if dtype.kind in "iu" else np.dtype(f"u{dtype.itemsize}")
-            targets.append(_LoadTarget(i, register.view(wide), narrow))
+            targets.append((i, register.view(wide), narrow))
     shared, offset = decoder.selection(ins, address_of(ins.operands[1]))
     unit = dtype.itemsize
     access = Access(decoder.function, ins, space_of(ins), offset, unit * elements, unit)
@@ -149,17 +141,13 @@ def _cvta(ins: Instruction) -> Elementwise:
     space = space_of(ins)
     window = WINDOWS[space] << WINDOW_SHIFT
     kind = ins.modifiers[-1]
-    base = np.uint64(window)
     if window == 0:
-        function: Compute = copy_row
-    elif kind != "u64":
+        return lanewise(ins, copy_row, kind)
+    if kind != "u64":
         raise UnsupportedFormError("a 32-bit generic address")
-    elif "to" in ins.modifiers:
-        function = _windowed(base, True)
-    else:
-        function = _windowed(base, False)
-    return Elementwise(function, ins.operands[0], kind, (ins.operands[1],), (kind,))
+    return lanewise(ins, _windowed(window, "to" in ins.modifiers), kind)
 
 
-def _windowed(base: np.uint64, leave: bool) -> Compute:
+def _windowed(window: int, leave: bool) -> Compute:
+    base = np.uint64(window)
     return (lambda a, out: np.subtract(a, base, out)) if leave else (lambda a, out: np.add(a, base, out))

@@ -1,7 +1,7 @@
 """`atom`, `red` (of vectors and packed halves too) and fences. Lanes with the same address take turns in order."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -72,7 +72,7 @@ def _atomic(decoder: BlockDecoder, ins: Instruction) -> Step:
     c = _elements(decoder, operands[2], kind) if name == "cas" else b
     unit = b[0].dtype.itemsize
     access = Access(decoder.function, ins, space_of(ins), offset, unit * len(b), unit)
-    return _AtomicStep(decoder.memory, shared, access, operation, targets, b, c)
+    return partial(_run_atomic, decoder.memory, shared, access, operation, targets, (b, c))
 
 
 def _elements(decoder: BlockDecoder, operand: Operand, kind: str) -> list[Array]:
@@ -81,58 +81,48 @@ def _elements(decoder: BlockDecoder, operand: Operand, kind: str) -> list[Array]
     return [row[half::2] for row in rows for half in (0, 1)] if "x2" in kind else rows
 
 
-@dataclass(frozen=True)
-class _AtomicStep:
-    """Executes an atomic operation on the elements of a vector."""
+def _run_atomic(
+    memory: Memory,
+    shared: SharedSelection,
+    access: Access,
+    operation: Operation,
+    targets: list[Array],
+    operands: tuple[list[Array], list[Array]],
+) -> None:
+    """Executes an atomic operation on the elements of a vector.
 
-    memory: Memory
-    """All memories."""
-
-    shared: SharedSelection
-    """Lanes and addresses."""
-
-    access: Access
-    """The access."""
-
-    operation: Operation
-    """From the old value and the operands to the new value."""
-
-    targets: list[Array]
-    """Registers for the old values, one per element; empty: the old values are discarded."""
-
-    b: list[Array]
-    """First operand of the operation, one row per element."""
-
-    c: list[Array]
-    """Second operand."""
-
-    def __call__(self) -> None:
-        memory, access = self.memory, self.access
-        selection = self.shared.get()
-        if selection is None:
-            return
-        operation, b, c = self.operation, self.b, self.c
-        for region, part in memory.resolve(access, selection, True):
-            index, shift = part.index(region, access.unit, access.offset)
-            lanes = memory.lanes.shape.numbers if part.lanes is None else part.lanes
-            view = region.views[access.unit].view(b[0].dtype)[shift:]
-            for turn in turns(index):
-                where = index[turn]
-                numbers = lanes[turn]
-                for i in range(len(b)):
-                    old = view[where + i]
-                    view[where + i] = operation(old, b[i][numbers], c[i][numbers])
-                    if self.targets:
-                        self.targets[i][numbers] = old
+    Args:
+        memory: all memories.
+        shared: lanes and addresses.
+        access: the access.
+        operation: from the old value and two operands to the new value.
+        targets: registers for the old values, one for each element; empty: the old values are discarded.
+        operands: the operands of the operation, a row for each element.
+    """
+    selection = shared.get()
+    if selection is None:
+        return
+    b, c = operands
+    for region, part in memory.resolve(access, selection, True):
+        index, shift = part.index(region, access.unit, access.offset)
+        lanes = memory.lanes.shape.numbers if part.lanes is None else part.lanes
+        view = region.views[access.unit].view(b[0].dtype)[shift:]
+        for turn in turns(index):
+            places, numbers = index[turn], lanes[turn]
+            for i in range(len(b)):
+                old = view[places + i]
+                view[places + i] = operation(old, b[i][numbers], c[i][numbers])
+                if targets:
+                    targets[i][numbers] = old
+        if region.space == "global":
+            memory.hand_over(access, region, part, True, True)
+        if memory.counters.counts is not None:
+            name = region.name if region.space == "global" else region.space
+            memory.counters.counts.bump(f"atomic.{name}", part.pattern.count)
             if region.space == "global":
-                memory.hand_over(access, region, part, True, True)
-            if memory.counters.counts is not None:
-                name = region.name if region.space == "global" else region.space
-                memory.counters.counts.bump(f"atomic.{name}", part.pattern.count)
-                if region.space == "global":
-                    memory.counters.count_global(access, region, part, "atomic")
-                elif region.space == "shared":
-                    memory.counters.count_shared(access, part, "atomic")
+                memory.counters.count_global(access, region, part, "atomic")
+            elif region.space == "shared":
+                memory.counters.count_shared(access, part, "atomic")
 
 
 def turns(index: Array) -> list[Array]:

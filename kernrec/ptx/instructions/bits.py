@@ -7,36 +7,43 @@ from functools import lru_cache
 
 import numpy as np
 
-from kernrec.ptx.instructions.registry import Compute, Elementwise, UnsupportedFormError, elementwise
+from kernrec.ptx.instructions.registry import (
+    Compute,
+    Elementwise,
+    UnsupportedFormError,
+    elementwise,
+    lanewise,
+    same_type,
+)
 from kernrec.ptx.ir.operand import Immediate
 from kernrec.ptx.ir.program import Instruction
 from kernrec.ptx.state.types import WIDTHS, Array
 
 
-def _shift_left(a: Array, b: Array, out: Array) -> None:
-    np.left_shift(a, np.minimum(b, 64).astype(a.dtype), out)
-
-
-def _shift_right(a: Array, b: Array, out: Array) -> None:
-    np.right_shift(a, np.minimum(b, 64).astype(a.dtype), out)
+@lru_cache(None)
+def _clamped_shift(shift: np.ufunc) -> Compute:
+    return lambda a, b, out: shift(a, np.minimum(b, 64).astype(a.dtype), out)
 
 
 @elementwise("shl", "shr")
 def _shift(ins: Instruction) -> Elementwise:
     kind = ins.modifiers[-1]
-    amount = ins.operands[2]
+    shift = np.left_shift if ins.opcode == "shl" else np.right_shift
     if WIDTHS[kind] == 32:
         # NumPy defines shifts by the width or more; an amount above 2**31 is such a shift in either signedness.
-        same = "s32" if kind[0] == "s" else "u32"
-        ufunc: Compute = np.left_shift if ins.opcode == "shl" else np.right_shift
-        return Elementwise(ufunc, ins.operands[0], kind, (ins.operands[1], amount), (kind, same))
-    function = _shift_left if ins.opcode == "shl" else _shift_right
-    return Elementwise(function, ins.operands[0], kind, (ins.operands[1], amount), (kind, "u32"))
+        return lanewise(ins, shift, kind, kind, "s32" if kind[0] == "s" else "u32")
+    return lanewise(ins, _clamped_shift(shift), kind, kind, "u32")
 
 
+def _amount(count: Array, wrap: bool) -> Array:
+    """The number of bits, 0 to 32, that an operand of a `.wrap` or `.clamp` instruction stands for."""
+    return (count & np.uint32(31) if wrap else np.minimum(count, np.uint32(32))).astype(np.uint64)
+
+
+@lru_cache(None)
 def _funnel(left: bool, wrap: bool) -> Compute:
     def shift(a: Array, b: Array, c: Array, out: Array) -> None:
-        amount = c & np.uint32(31) if wrap else np.minimum(c, np.uint32(32))
+        amount = _amount(c, wrap)
         both = (b.astype(np.uint64) << np.uint64(32)) | a
         shifted = (both << amount) >> np.uint64(32) if left else both >> amount
         np.copyto(out, shifted, casting="unsafe")
@@ -44,13 +51,9 @@ def _funnel(left: bool, wrap: bool) -> Compute:
     return shift
 
 
-_FUNNELS = {(left, wrap): _funnel(left, wrap) for left in (False, True) for wrap in (False, True)}
-
-
 @elementwise("shf")
 def _shf(ins: Instruction) -> Elementwise:
-    function = _FUNNELS["l" in ins.modifiers, "wrap" in ins.modifiers]
-    return Elementwise(function, ins.operands[0], "u32", ins.operands[1:], ("u32",) * 3)
+    return lanewise(ins, _funnel("l" in ins.modifiers, "wrap" in ins.modifiers), "u32")
 
 
 def _popc(a: Array, out: Array) -> None:
@@ -67,7 +70,8 @@ def _significant(a: Array) -> Array:
         up = high != 0
         result += np.where(up, step, 0)
         value = np.where(up, high, value)
-    return result + (value != 0)
+    position: Array = result + (value != 0)
+    return position
 
 
 def _clz(a: Array, out: Array) -> None:
@@ -82,6 +86,10 @@ def _brev(a: Array, out: Array) -> None:
     np.copyto(out, np.ascontiguousarray(reversed_bytes).view(a.dtype)[..., 0])
 
 
+same_type({"brev": _brev})
+
+
+@lru_cache(None)
 def _bfind(amount: bool) -> Compute:
     def find(a: Array, out: Array) -> None:
         bits = a.dtype.itemsize * 8
@@ -94,18 +102,12 @@ def _bfind(amount: bool) -> Compute:
     return find
 
 
-_BFIND = {amount: _bfind(amount) for amount in (False, True)}
-
-
-@elementwise("popc", "clz", "brev", "bfind")
+@elementwise("popc", "clz", "bfind")
 def _bits(ins: Instruction) -> Elementwise:
     kind = ins.modifiers[-1]
-    if ins.opcode == "brev":
-        return Elementwise(_brev, ins.operands[0], kind, ins.operands[1:], (kind,))
     if ins.opcode == "bfind":
-        return Elementwise(_BFIND["shiftamt" in ins.modifiers], ins.operands[0], "u32", ins.operands[1:], (kind,))
-    unsigned = f"u{kind[1:]}"
-    return Elementwise(_popc if ins.opcode == "popc" else _clz, ins.operands[0], "u32", ins.operands[1:], (unsigned,))
+        return lanewise(ins, _bfind("shiftamt" in ins.modifiers), "u32", kind)
+    return lanewise(ins, _popc if ins.opcode == "popc" else _clz, "u32", f"u{kind[1:]}")
 
 
 def _bfe(a: Array, b: Array, c: Array, out: Array) -> None:
@@ -144,8 +146,8 @@ def _bfi(a: Array, b: Array, c: Array, d: Array, out: Array) -> None:
 def _field(ins: Instruction) -> Elementwise:
     kind = ins.modifiers[-1]
     if ins.opcode == "bfe":
-        return Elementwise(_bfe, ins.operands[0], kind, ins.operands[1:], (kind, "u32", "u32"))
-    return Elementwise(_bfi, ins.operands[0], kind, ins.operands[1:], (kind, kind, "u32", "u32"))
+        return lanewise(ins, _bfe, kind, kind, "u32", "u32")
+    return lanewise(ins, _bfi, kind, kind, kind, "u32", "u32")
 
 
 @lru_cache(None)
@@ -183,12 +185,7 @@ def _prmt(a: Array, b: Array, c: Array, out: Array) -> None:
 def _prmt_(ins: Instruction) -> Elementwise:
     if len(ins.modifiers) > 1:
         raise UnsupportedFormError("a special mode of prmt")
-    return Elementwise(_prmt, ins.operands[0], "u32", ins.operands[1:], ("u32",) * 3)
-
-
-def _amount(given: Array, wrap: bool) -> Array:
-    """The number of bits, 0 to 32, that an operand of a `.wrap` or `.clamp` instruction stands for."""
-    return (given & np.uint32(31) if wrap else np.minimum(given, np.uint32(32))).astype(np.uint64)
+    return lanewise(ins, _prmt, "u32")
 
 
 @lru_cache(None)
@@ -216,5 +213,5 @@ def _bmsk(wrap: bool) -> Compute:
 def _widths(ins: Instruction) -> Elementwise:
     mode, kind = ins.modifiers
     if ins.opcode == "szext":
-        return Elementwise(_szext(mode == "wrap"), ins.operands[0], kind, ins.operands[1:], (kind, "u32"))
-    return Elementwise(_bmsk(mode == "wrap"), ins.operands[0], "u32", ins.operands[1:], ("u32", "u32"))
+        return lanewise(ins, _szext(mode == "wrap"), kind, kind, "u32")
+    return lanewise(ins, _bmsk(mode == "wrap"), "u32")

@@ -6,26 +6,39 @@ gathered into two-dimensional arrays and computed by one NumPy call, because for
 more than the arithmetic. Packing never moves an instruction past another that reads or writes the same registers.
 
 A plan knows no lanes, addresses or arrays: `decoder` makes steps of it for a launch.
+
+Between `wgmma` instructions nothing may look at the registers of matrix operations in flight. All accesses of a basic
+block to such registers from one `wgmma` instruction to the next are known before it runs, so one step in front of it
+checks them.
 """
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable
 from functools import lru_cache, partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from kernrec.ptx.analysis import issue_cost
-from kernrec.ptx.instructions import register_watch
 from kernrec.ptx.instructions.registry import (
     ELEMENTWISE,
     STEPS,
     Compute,
     Elementwise,
+    Step,
     StepBuilder,
     UnsupportedFormError,
 )
-from kernrec.ptx.ir.operand import Immediate, Operand, Register, Symbol, registers_of
-from kernrec.ptx.ir.program import BasicBlock, Instruction, ends_block, has_result, is_warp_synchronous, lane_mask
+from kernrec.ptx.ir.operand import Immediate, Operand, Register, Symbol, Vector, registers_of
+from kernrec.ptx.ir.program import (
+    BasicBlock,
+    Function,
+    Instruction,
+    accumulates,
+    ends_block,
+    has_result,
+    is_warp_synchronous,
+    lane_mask,
+)
 from kernrec.ptx.state.errors import EmulationError
 from kernrec.ptx.state.row_map import RowMap, RowRef
 from kernrec.ptx.state.types import DTYPES, WIDTHS, Array, literal_bits
@@ -33,6 +46,7 @@ from kernrec.ptx.state.types import DTYPES, WIDTHS, Array, literal_bits
 _PACKED_OPCODES = frozenset({"fma", "mul", "add", "sub", "mov", "max", "min", "ex2"})
 _MOST_ELEMENTS = 1 << 14  # of one packed call
 _MOST_OPEN_GROUPS = 4
+_WATCHED = "registers of wgmma"
 
 GroupKey = tuple[Compute, str, tuple[str, ...]]
 """Kind of an elementwise instruction: its computation, PTX type of the result, those of the sources."""
@@ -42,14 +56,8 @@ class Single(NamedTuple):
     """One elementwise instruction."""
 
     key: GroupKey
-    """Its kind."""
-
     destination: RowRef
-    """The row that it writes."""
-
     sources: tuple[RowRef, ...]
-    """The rows that it reads."""
-
     guard: RowRef | None = None
     """The predicate that says for which lanes it runs; None: for all."""
 
@@ -61,11 +69,7 @@ class Packed(NamedTuple):
     """Elementwise instructions of one kind, executed as one."""
 
     key: GroupKey
-    """Their kind."""
-
     destinations: list[int]
-    """The row that each writes."""
-
     sources: list[list[int]]
     """By operand: the row that each reads."""
 
@@ -74,17 +78,13 @@ class Deferred(NamedTuple):
     """An instruction whose step depends on the launch."""
 
     instruction: Instruction
-    """The instruction."""
-
     build: StepBuilder
-    """Makes its step."""
-
     versions: dict[RowRef, int]
     """How often the block wrote each of its rows before; without those that it did not write."""
 
 
 PLANNING_ERRORS = (UnsupportedFormError, EmulationError, IndexError, KeyError, TypeError, ValueError)
-"""What builders raise for instructions that they do not support."""
+"""Errors that builders raise for instructions that they do not support."""
 
 Planned = Single | Packed | Deferred
 
@@ -122,8 +122,8 @@ def plan_block(rows: RowMap, block: BasicBlock, lanes: int, symbols: Collection[
     return _Planner(rows, block, _most_packed(lanes), symbols).plan
 
 
-def kept_plan(rows: RowMap, index: int, lanes: int, symbols: Collection[str]) -> BlockPlan:
-    """The plan of a basic block of a function by its index, made once and kept with the function."""
+def cached_plan(rows: RowMap, index: int, lanes: int, symbols: Collection[str]) -> BlockPlan:
+    """The plan of a basic block of a function by its index, made once for the function."""
     plans: dict[tuple[int, int], BlockPlan] = rows.function.memo.setdefault(BlockPlan, {})
     key = index, _most_packed(lanes)
     if key not in plans:
@@ -162,7 +162,6 @@ class _Group:
     __slots__ = ("destinations", "key", "reads", "sources", "writes")
 
     def __init__(self, key: GroupKey) -> None:
-        """`key`: function, type and source types, which the instructions share."""
         self.key = key
         self.sources: list[tuple[RowRef, ...]] = []
         self.destinations: list[RowRef] = []
@@ -170,7 +169,6 @@ class _Group:
         self.writes: set[RowRef] = set()
 
     def add(self, destination: RowRef, sources: tuple[RowRef, ...]) -> None:
-        """Adds an instruction."""
         self.sources.append(sources)
         self.destinations.append(destination)
         self.reads.update(sources)
@@ -200,10 +198,10 @@ class _Planner:
         self._symbols = symbols
         self._versions: dict[RowRef, int] = {}  # how often the block wrote a row so far
         self._open: list[_Group] = []
-        watched = register_watch.watched_registers(rows.function)
+        watched = _watched_registers(rows.function)
         for i, ins in enumerate(block.instructions):
             if watched and (i == 0 or block.instructions[i - 1].opcode == "wgmma"):
-                self._watch(register_watch.accesses(block.instructions[i:], watched))
+                self._watch(_accesses(block.instructions[i:], watched))
             if ends_block(ins):
                 self.plan.end = ins
                 continue
@@ -220,8 +218,7 @@ class _Planner:
     def _watch(self, first: dict[str, Instruction]) -> None:
         """Plans the check of the registers that instructions access while matrix operations may be in flight."""
         if first:
-            step = partial(register_watch.watch, first)
-            self.plan.steps.append(Deferred(next(iter(first.values())), step, {}))
+            self.plan.steps.append(Deferred(next(iter(first.values())), partial(_watch_step, first), {}))
 
     def _instruction(self, ins: Instruction) -> None:
         build = ELEMENTWISE.get(ins.opcode)
@@ -233,18 +230,29 @@ class _Planner:
         build_step = STEPS.get(".".join((ins.opcode, *ins.modifiers[:1]))) or STEPS.get(ins.opcode)
         if build_step is None:
             raise UnsupportedFormError
-        touched = set(self._touched(ins))
+        rows = self._rows
+        touched = {rows.register(name) for operand in ins.operands for name in registers_of(operand) if name != "_"}
+        if ins.predicate is not None:
+            touched.add(rows.register(ins.predicate[0]))
         self._flush_conflicting(touched, touched)
         before = {ref: self._versions[ref] for ref in touched if ref in self._versions}
         self.plan.steps.append(Deferred(ins, build_step, before))
-        for ref in self._written(ins):
-            self._versions[ref] = self._versions.get(ref, 0) + 1
+        if has_result(ins):
+            for name in registers_of(ins.operands[0]):
+                if name != "_":
+                    self._write(rows.register(name))
+
+    def _write(self, row: RowRef) -> None:
+        self._versions[row] = self._versions.get(row, 0) + 1
 
     def _elementwise(self, ins: Instruction, work: Elementwise) -> None:
         function, result, kind, operands, kinds = work
         destination = operand_row(self._rows, result, kind, self._symbols)
         sources = tuple(
-            [operand_row(self._rows, given, of, self._symbols) for given, of in zip(operands, kinds, strict=False)]
+            [
+                operand_row(self._rows, operand, source_kind, self._symbols)
+                for operand, source_kind in zip(operands, kinds, strict=False)
+            ]
         )
         if WIDTHS[kind] < destination[0]:
             function, kind = extended(function, kind), f"u{destination[0]}"
@@ -258,7 +266,7 @@ class _Planner:
         else:
             self._flush_conflicting(sources, (destination,))
             self.plan.steps.append(Single(key, destination, sources))
-        self._versions[destination] = self._versions.get(destination, 0) + 1
+        self._write(destination)
 
     def _pack(self, key: GroupKey, destination: RowRef, sources: tuple[RowRef, ...]) -> None:
         """Adds an elementwise instruction without a guard to an open group of its kind, or opens one."""
@@ -296,27 +304,13 @@ class _Planner:
             self.plan.steps += group.steps()
         del self._open[:count]
 
-    def _touched(self, ins: Instruction) -> Iterator[RowRef]:
-        """The rows that an instruction reads or writes."""
-        if ins.predicate is not None:
-            yield self._rows.register(ins.predicate[0])
-        for operand in ins.operands:
-            yield from self._registers_of(operand)
-
-    def _registers_of(self, operand: Operand) -> Iterator[RowRef]:
-        return (self._rows.register(name) for name in registers_of(operand) if name != "_")
-
-    def _written(self, ins: Instruction) -> Iterator[RowRef]:
-        if has_result(ins):
-            yield from self._registers_of(ins.operands[0])
-
 
 def _fits(key: GroupKey, destination: RowRef, sources: tuple[RowRef, ...]) -> bool:
     """Whether every operand has the width of its type."""
     _, kind, kinds = key
     if WIDTHS[kind] != destination[0]:
         return False
-    return all(WIDTHS[of] == ref[0] for of, ref in zip(kinds, sources, strict=True))
+    return all(WIDTHS[source_kind] == ref[0] for source_kind, ref in zip(kinds, sources, strict=True))
 
 
 @lru_cache(None)
@@ -332,3 +326,35 @@ def extended(compute: Compute, kind: str) -> Compute:
         np.copyto(out, narrow.view(bits), casting="unsafe")
 
     return run
+
+
+def _watched_registers(function: Function) -> frozenset[str]:
+    """The registers that `wgmma.mma_async` computes with, of the whole function; computed once for it."""
+    watched: frozenset[str] | None = function.memo.get(_WATCHED)
+    if watched is None:
+        products = (ins for ins in function.instructions if accumulates(ins))
+        # A descriptor in place of A is read at once; only what is in registers is used until the operation ends.
+        operands = (operand for ins in products for operand in ins.operands[:2] if isinstance(operand, Vector))
+        watched = frozenset(name for operand in operands for name in registers_of(operand))
+        function.memo[_WATCHED] = watched
+    return watched
+
+
+def _accesses(instructions: Iterable[Instruction], watched: frozenset[str]) -> dict[str, Instruction]:
+    """By watched register: the first instruction that accesses it, up to the next `wgmma` instruction."""
+    first: dict[str, Instruction] = {}
+    for ins in instructions:
+        if ins.opcode == "wgmma":
+            break
+        for operand in ins.operands:
+            for name in registers_of(operand):
+                if name in watched:
+                    first.setdefault(name, ins)
+    return first
+
+
+def _watch_step(first: dict[str, Instruction], decoder: Any, _: Instruction) -> Step:
+    """The step that checks these accesses; `decoder`: a `BlockDecoder`, whose module imports this one."""
+    rows = decoder.registers.rows
+    by_row = {rows.register(name)[1]: ins for name, ins in first.items()}
+    return partial(decoder.memory.pending.warpgroups.touch, decoder.function, by_row)

@@ -38,24 +38,18 @@ _OPERATIONS = ("add", "min", "max", "inc", "dec", "and", "or", "xor")
 def bulk_step(decoder: BlockDecoder, ins: Instruction) -> Step:
     """The step of a `cp` with `.bulk`."""
     marks = {*ins.modifiers}
-    running = decoder.running_lanes(ins)
-    bulk, everyone = decoder.memory.pending.bulk, decoder.lanes.shape.numbers
-
-    def lanes() -> list[int]:
-        numbers = running()
-        return (everyone if numbers is None else numbers).tolist()
-
+    bulk, running = decoder.memory.pending.bulk, decoder.running_numbers(ins)
     if "prefetch" in marks:
         return lambda: None
     if "commit_group" in marks:
-        return lambda: bulk.commit(lanes())
+        return lambda: bulk.commit(running().tolist())
     if "wait_group" in marks:
         if not isinstance(ins.operands[0], Immediate):
             raise UnsupportedFormError("wait_group without a literal")
         allowed, only_read = int(ins.operands[0].value), "read" in marks
-        return lambda: bulk.wait(lanes(), allowed, only_read)
+        return lambda: bulk.wait(running().tolist(), allowed, only_read)
     starter = _tensor(decoder, ins) if "tensor" in marks else _linear(decoder, ins)
-    return lambda: starter.start_all(lanes())
+    return lambda: starter.start_all(running().tolist())
 
 
 @dataclass
@@ -206,8 +200,9 @@ def _linear(decoder: BlockDecoder, ins: Instruction) -> _Starter:
         count = size(lane)
         if count % _PIECE or not count:
             _fail(memory, access, lane, f"copies {count} bytes in bulk; a multiple of {_PIECE} is needed")
-        to, of = row(lane, target(lane), count, marks[0], True), row(lane, source(lane), count, marks[1], False)
-        return BulkCopy(lane, access, of, [to], bytes=count, reduce=reduce)
+        into = row(lane, target(lane), count, marks[0], True)
+        read = row(lane, source(lane), count, marks[1], False)
+        return BulkCopy(lane, access, read, [into], bytes=count, reduce=reduce)
 
     return _Starter(memory, access, copy, barrier, mask)
 

@@ -20,12 +20,10 @@ def _elect(decoder: BlockDecoder, ins: Instruction) -> Step:
     leader = None if target.first == Register("_") else decoder.row(target.first, "b32")
     elected = decoder.row(target.second, "pred")
     mask = decoder.row(ins.operands[1], "b32")
-    running = decoder.running_lanes(ins)
-    everyone = decoder.lanes.shape.numbers
+    running = decoder.running_numbers(ins)
 
     def run() -> None:
-        numbers = running()
-        lanes = everyone if numbers is None else numbers
+        lanes = running()
         named = mask[lanes].astype(np.int64)
         lowest = np.log2((named & -named).astype(np.float64)).astype(np.int64)
         elected[lanes] = lanes % WARP == lowest
@@ -44,12 +42,11 @@ def _mapa(decoder: BlockDecoder, ins: Instruction) -> Step:
     target, rank = decoder.row(ins.operands[0], kind), decoder.row(ins.operands[2], "u32")
     source = ins.operands[1]
     row, offset = decoder.address(source if isinstance(source, Address) else Address(_base(source), 0))
-    running = decoder.running_lanes(ins)
+    running = decoder.running_numbers(ins)
     above = ~np.int64((1 << RANK_SHIFT + RANK_BITS) - 1)  # a generic address begins with its window
 
     def run() -> None:
-        numbers = running()
-        lanes = slice(None) if numbers is None else numbers
+        lanes = running()
         own = row[lanes].astype(np.int64) + offset
         target[lanes] = own & above | own & (1 << RANK_SHIFT) - 1 | (rank[lanes].astype(np.int64) + 1) << RANK_SHIFT
 
@@ -68,11 +65,10 @@ def _rank_of_address(decoder: BlockDecoder, ins: Instruction) -> Step:
     target = decoder.row(ins.operands[0], "b32")
     row, offset = decoder.address(Address(_base(ins.operands[1]), 0))
     own_rank = decoder.row(Register("%cluster_ctarank"), "u32")
-    running = decoder.running_lanes(ins)
+    running = decoder.running_numbers(ins)
 
     def run() -> None:
-        numbers = running()
-        lanes = slice(None) if numbers is None else numbers
+        lanes = running()
         above = row[lanes].astype(np.int64) + offset >> RANK_SHIFT & (1 << RANK_BITS) - 1
         target[lanes] = np.where(above == 0, own_rank[lanes], above - 1)
 
@@ -85,10 +81,10 @@ def _move_registers(decoder: BlockDecoder, ins: Instruction) -> Step:
     action, count = ins.modifiers[0], ins.operands[0]
     if action not in ("inc", "dec") or not isinstance(count, Immediate):
         raise UnsupportedFormError
-    pool, registers, where = decoder.memory.pending.registers, int(count.value), location(decoder.function, ins)
+    pool, registers, place = decoder.memory.pending.registers, int(count.value), location(decoder.function, ins)
     pool.begin(decoder.function.directives)
     warps = decoder.warps_with_lanes(ins)
-    return lambda: pool.move(where, warps(), registers, grows=action == "inc")
+    return lambda: pool.move(place, warps(), registers, grows=action == "inc")
 
 
 @steps("griddepcontrol")

@@ -1,21 +1,31 @@
 """`cvt`: conversions between all integer and floating types (bfloat16 and tf32 too), with rounding and saturation.
 
 Float to integer clamps to the range of the integer and takes NaN to 0, as the PTX ISA manual says (section 9.7.9.21).
+Two numbers of 8 bits (`kernrec.util.float8`) lie in 16, the second operand of a conversion from f32 in the lower byte;
+conversions to them round to nearest, ties to even, and saturate at the largest finite number.
 """
 
 from functools import lru_cache
 
 import numpy as np
 
-from kernrec.ptx.instructions import fp8
-from kernrec.ptx.instructions.registry import Compute, Elementwise, UnsupportedFormError, copy_row, elementwise
+from kernrec.ptx.instructions.registry import (
+    Compute,
+    Elementwise,
+    UnsupportedFormError,
+    copy_row,
+    elementwise,
+    lanewise,
+)
 from kernrec.ptx.instructions.rounding import bf16_values, directed, exact_to_bf16, flush, tf32_bits
 from kernrec.ptx.ir.program import Instruction
 from kernrec.ptx.state.types import DTYPES, WIDTHS, Array
+from kernrec.util.float8 import fp8_codes, fp8_values
 
 _TO_INTEGER = {"rni": np.rint, "rzi": np.trunc, "rmi": np.floor, "rpi": np.ceil}
 _FLOATS = frozenset({"f16", "bf16", "tf32", "f32", "f64"})
 _DIRECTED = ("rz", "rm", "rp")
+_EIGHT_BITS = ("e4m3x2", "e5m2x2")
 
 
 def _clamped(value: Array, dtype: np.dtype[np.generic], info: np.iinfo) -> Array:
@@ -110,17 +120,60 @@ _MARKS = frozenset({"rn", "rz", "rm", "rp", "rni", "rzi", "rmi", "rpi", "rna", "
 @elementwise("cvt")
 def _cvt(ins: Instruction) -> Elementwise:
     *modifiers, to, source = ins.modifiers
-    if {to, source} & {"e4m3x2", "e5m2x2"}:
-        return fp8.conversion(ins)
     marks = tuple(modifiers)
+    if to in _EIGHT_BITS or source in _EIGHT_BITS:
+        return _eight_bits(ins, to, source, marks)
     if not _MARKS.issuperset(marks) or to not in DTYPES or source not in DTYPES:
         raise UnsupportedFormError
     if to in ("f16x2", "bf16x2"):
         if source != "f32" or len(ins.operands) != 3:
             raise UnsupportedFormError
-        return Elementwise(_pair(to[:-2], marks), ins.operands[0], "b32", ins.operands[1:], ("f32", "f32"))
+        return lanewise(ins, _pair(to[:-2], marks), "b32", "f32", "f32")
     if "x2" in source or source == "tf32" or len(ins.operands) != 2 or (to == "tf32" and source != "f32"):
         raise UnsupportedFormError
     if to not in _FLOATS and source not in _FLOATS and WIDTHS[to] == WIDTHS[source] and "sat" not in marks:
-        return Elementwise(copy_row, ins.operands[0], to, ins.operands[1:], (to,))
-    return Elementwise(_conversion(to, source, marks), ins.operands[0], to, ins.operands[1:], (source,))
+        return lanewise(ins, copy_row, to)
+    return lanewise(ins, _conversion(to, source, marks), to, source)
+
+
+def _eight_bits(ins: Instruction, to: str, source: str, marks: tuple[str, ...]) -> Elementwise:
+    """A conversion with a pair of 8-bit numbers on one side."""
+    relu, sources, form = "relu" in marks, len(ins.operands) - 1, {*marks} - {"rn", "relu"}
+    if to in _EIGHT_BITS and form == {"satfinite"} and (source, sources) in (("f32", 2), ("f16x2", 1)):
+        kind = to[:-2]
+        if source == "f32":
+            return lanewise(ins, _from_f32(kind, relu), "b16", "f32", "f32")
+        return lanewise(ins, _from_f16x2(kind, relu), "b16", "b32")
+    if to == "f16x2" and source in _EIGHT_BITS and not form and sources == 1:
+        return lanewise(ins, _to_f16x2(source[:-2], relu), "b32", "b16")
+    raise UnsupportedFormError
+
+
+@lru_cache(None)
+def _from_f32(kind: str, relu: bool) -> Compute:
+    def convert(high: Array, low: Array, out: Array) -> None:
+        codes = [fp8_codes(kind, np.maximum(value, 0) if relu else value) for value in (high, low)]
+        np.copyto(out, (codes[0].astype(np.uint16) << 8) | codes[1])
+
+    return convert
+
+
+@lru_cache(None)
+def _from_f16x2(kind: str, relu: bool) -> Compute:
+    def convert(pair: Array, out: Array) -> None:
+        halves = [(pair >> shift).astype(np.uint16).view(np.float16).astype(np.float32) for shift in (16, 0)]
+        _from_f32(kind, relu)(*halves, out)
+
+    return convert
+
+
+@lru_cache(None)
+def _to_f16x2(kind: str, relu: bool) -> Compute:
+    def convert(pair: Array, out: Array) -> None:
+        values = [fp8_values(kind, ((pair >> shift) & 255).astype(np.uint8)) for shift in (8, 0)]
+        halves = [
+            (np.maximum(v, 0) if relu else v).astype(np.float16).view(np.uint16).astype(np.uint32) for v in values
+        ]
+        np.copyto(out, (halves[0] << 16) | halves[1])
+
+    return convert

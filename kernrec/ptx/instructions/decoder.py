@@ -1,22 +1,22 @@
 """Makes steps for one launch of the plans of basic blocks: callables without arguments that close over their rows."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from kernrec.ptx.instructions.block_plan import PLANNING_ERRORS, BlockPlan, Deferred, Packed, Single, operand_row
-from kernrec.ptx.instructions.packing import packed_step, single_step
-from kernrec.ptx.instructions.registry import Step, UnsupportedInstructionError
-from kernrec.ptx.ir.operand import Address, Immediate, Operand, Register, Symbol
-from kernrec.ptx.ir.program import BasicBlock, Function, Instruction, is_warpgroup_synchronous
+from kernrec.ptx.instructions.registry import Compute, Step, UnsupportedInstructionError
+from kernrec.ptx.ir.operand import Address, Immediate, Negated, Operand, Register, Symbol
+from kernrec.ptx.ir.program import Function, Instruction
 from kernrec.ptx.state.batch import WARP, Lanes
 from kernrec.ptx.state.errors import location
 from kernrec.ptx.state.memory import Memory
 from kernrec.ptx.state.registers import RegisterFiles
 from kernrec.ptx.state.row_map import RowRef
 from kernrec.ptx.state.selection import SharedSelection
-from kernrec.ptx.state.types import Array
+from kernrec.ptx.state.types import DTYPES, WIDTHS, Array
 
 _ZERO = Immediate(0, "int")
 
@@ -25,7 +25,8 @@ class DecodedBlock:
     """A basic block as the steps of a launch, and how often it ran."""
 
     __slots__ = (
-        "_deferred", "_masked", "_plan", "_registers", "full", "issue", "lane_mask", "lanes", "phase_test", "warps"
+        "_deferred", "_masked", "_plan", "_registers", "block", "end", "full", "issue", "lane_mask", "lanes",
+        "phase_test", "warps"
     )  # fmt: skip
 
     def __init__(
@@ -43,6 +44,9 @@ class DecodedBlock:
         self._registers = registers
         self._deferred = deferred
         self._masked: list[Step] | None = None
+        self.block = plan.block
+        self.end = plan.end
+        """Its last instruction, where that decides where control goes."""
         self.full = full
         self.lane_mask = None if plan.mask is None else registers.row(plan.mask, "u32")
         """Where the lanes of a warp run the first instruction together: the mask of these, in each lane."""
@@ -56,21 +60,6 @@ class DecodedBlock:
         """Active lanes of these."""
 
     @property
-    def block(self) -> BasicBlock:
-        """The instructions."""
-        return self._plan.block
-
-    @property
-    def whole_warpgroups(self) -> bool:
-        """Whether the lanes of a warpgroup run the first instruction together."""
-        return is_warpgroup_synchronous(self._plan.block.instructions[0])
-
-    @property
-    def end(self) -> Instruction | None:
-        """Its last instruction, where that decides where control goes."""
-        return self._plan.end
-
-    @property
     def masked(self) -> list[Step]:
         """Steps that run the block for `lanes.partial`; made when lanes diverge there for the first time."""
         if self._masked is None:
@@ -82,9 +71,9 @@ class DecodedBlock:
                     if step is None:
                         continue
                 elif isinstance(planned, Single):
-                    step = single_step(self._registers, planned, True)
+                    step = _single_step(self._registers, planned, True)
                 else:
-                    step = packed_step(self._registers, planned, True)
+                    step = _packed_step(self._registers, planned, True)
                 self._masked.append(step)
         return self._masked
 
@@ -117,6 +106,12 @@ class OperandResolver:
         """The lanes of an operand as PTX type `kind`."""
         return self.registers.row(self.ref(operand, kind), kind)
 
+    def flag(self, operand: Operand) -> tuple[Array, bool]:
+        """The lanes of a predicate, which may be negated, and whether it is."""
+        if isinstance(operand, Negated):
+            return self.row(operand.register, "pred"), True
+        return self.row(operand, "pred"), False
+
 
 class BlockDecoder(OperandResolver):
     """Makes the steps of one basic block for one launch."""
@@ -139,9 +134,9 @@ class BlockDecoder(OperandResolver):
         deferred: list[Step | None] = []
         for planned in plan.steps:
             if isinstance(planned, Single):
-                self._steps.append(single_step(registers, planned, False))
+                self._steps.append(_single_step(registers, planned, False))
             elif isinstance(planned, Packed):
-                self._steps.append(packed_step(registers, planned, False))
+                self._steps.append(_packed_step(registers, planned, False))
             else:
                 self._versions = planned.versions
                 try:
@@ -220,15 +215,20 @@ class BlockDecoder(OperandResolver):
 
         return numbers
 
-    def warps_with_lanes(self, ins: Instruction) -> Callable[[], Array]:
-        """A function that gives the numbers of the warps of which a lane runs an instruction."""
+    def running_numbers(self, ins: Instruction) -> Callable[[], Array]:
+        """The same, with the numbers of all lanes where it runs for all."""
         running, everyone = self.running_lanes(ins), self.lanes.shape.numbers
 
-        def warps() -> Array:
-            numbers = running()
-            return np.unique((everyone if numbers is None else numbers) // WARP)
+        def numbers() -> Array:
+            lanes = running()
+            return everyone if lanes is None else lanes
 
-        return warps
+        return numbers
+
+    def warps_with_lanes(self, ins: Instruction) -> Callable[[], Array]:
+        """A function that gives the numbers of the warps of which a lane runs an instruction."""
+        running = self.running_numbers(ins)
+        return lambda: np.unique(running() // WARP)
 
 
 def unsupported(function: Function, ins: Instruction, detail: str = "") -> UnsupportedInstructionError:
@@ -236,3 +236,110 @@ def unsupported(function: Function, ins: Instruction, detail: str = "") -> Unsup
     return UnsupportedInstructionError(
         f"{location(function, ins)}: the emulator does not support {ins.name}{': ' + detail if detail else ''}"
     )
+
+
+# Steps of elementwise instructions: one or many at a time, for all live lanes, under a guard or a mask
+
+
+def _single_step(registers: RegisterFiles, planned: Single, masked: bool) -> Step:
+    """The step of one instruction; `masked`: for the lanes of `lanes.partial` instead of all live lanes."""
+    function, kind, source_kinds = planned.key
+    row = registers.row
+    rows = [*map(row, planned.sources, source_kinds)]
+    out = row(planned.destination, kind)
+    if planned.guard is None and not masked:
+        return partial(function, *rows, out)
+    guard = None if planned.guard is None else row(planned.guard, "pred")
+    run = _run_masked if masked else _run_guarded
+    return partial(run, registers, function, rows, out, guard, planned.inverted)
+
+
+def _run_guarded(
+    registers: RegisterFiles, function: Compute, sources: list[Array], row: Array, guard: Array | None, inverted: bool
+) -> None:
+    assert guard is not None
+    new = registers.scratch(row)
+    function(*sources, new)
+    _write(row, new, ~guard if inverted else guard)
+
+
+def _run_masked(
+    registers: RegisterFiles, function: Compute, sources: list[Array], row: Array, guard: Array | None, inverted: bool
+) -> None:
+    mask = registers.lanes.partial
+    assert mask is not None
+    if guard is not None:
+        mask = mask & ~guard if inverted else mask & guard
+    new = registers.scratch(row)
+    function(*sources, new)
+    _write(row, new, mask)
+
+
+def _write(row: Array, new: Array, mask: Array) -> None:
+    if len(row) != len(mask):
+        mask = mask.repeat(len(row) // len(mask))
+    np.copyto(row, new, where=mask)
+
+
+def _packed_step(registers: RegisterFiles, planned: Packed, masked: bool) -> Step:
+    """The step of several instructions; `masked` as for one."""
+    function, kind, source_kinds = planned.key
+    view = registers.view(WIDTHS[kind], DTYPES[kind])
+    sources = [
+        _gather(registers.view(WIDTHS[source_kind], DTYPES[source_kind]), rows)
+        for source_kind, rows in zip(source_kinds, planned.sources, strict=True)
+    ]
+    rows = planned.destinations
+    if masked:
+        per_lane = view.shape[1] // registers.lanes.shape.lanes
+        return partial(_run_packed_masked, registers, function, sources, view, np.array(rows), per_lane)
+    if _contiguous(rows):
+        return partial(_run_packed, function, sources, view[rows[0] : rows[0] + len(rows)])
+    out = np.empty((len(rows), view.shape[1]), view.dtype)
+    return partial(_run_packed_scattered, function, sources, out, view, np.array(rows))
+
+
+def _contiguous(rows: list[int]) -> bool:
+    return rows == list(range(rows[0], rows[0] + len(rows)))
+
+
+def _gather(view: Array, rows: list[int]) -> Callable[[], Array]:
+    """A function that gathers rows of a register file: a view where they lie together, else a copy."""
+    if all(r == rows[0] for r in rows):
+        row = view[rows[0] : rows[0] + 1]
+        return lambda: row
+    if _contiguous(rows):
+        block = view[rows[0] : rows[0] + len(rows)]
+        return lambda: block
+    index = np.array(rows)
+    buffer = np.empty((len(rows), view.shape[1]), view.dtype)
+    return partial(np.take, view, index, 0, buffer, "clip")
+
+
+def _run_packed(function: Compute, sources: list[Callable[[], Array]], out: Array) -> None:
+    function(*[source() for source in sources], out)
+
+
+def _run_packed_scattered(
+    function: Compute, sources: list[Callable[[], Array]], out: Array, view: Array, rows: Array
+) -> None:
+    function(*[source() for source in sources], out)
+    view[rows] = out
+
+
+def _run_packed_masked(
+    registers: RegisterFiles,
+    function: Compute,
+    sources: list[Callable[[], Array]],
+    view: Array,
+    rows: Array,
+    per_lane: int,
+) -> None:
+    """`per_lane`: elements of the view for each lane."""
+    out = view[rows]
+    new = np.empty_like(out)
+    function(*[source() for source in sources], new)
+    mask = registers.lanes.partial
+    assert mask is not None
+    np.copyto(out, new, where=mask if per_lane == 1 else mask.repeat(per_lane))
+    view[rows] = out

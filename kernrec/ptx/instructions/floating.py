@@ -8,14 +8,29 @@ the true value than the hardware's tables and within the documented error.
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
 
-from kernrec.ptx.instructions.carry import carrying
-from kernrec.ptx.instructions.integer import INTEGERS, integer_divide, integer_multiply, integer_plain, maximum, minimum
-from kernrec.ptx.instructions.registry import Compute, Elementwise, UnsupportedFormError, elementwise
+from kernrec.ptx.instructions.integer import (
+    INTEGERS,
+    carrying,
+    divide,
+    integer_multiply,
+    integer_plain,
+    maximum,
+    minimum,
+)
+from kernrec.ptx.instructions.registry import (
+    Compute,
+    Elementwise,
+    UnsupportedFormError,
+    elementwise,
+    lanewise,
+    same_type,
+)
 from kernrec.ptx.instructions.rounding import (
     bf16_values,
     directed,
@@ -82,17 +97,12 @@ def _directed(opcode: str, mode: str) -> Compute:
     return run
 
 
-def _scaled(a: Array) -> tuple[Array, Array]:
-    """Float64 numbers as mantissas in [1/2, 1) and exponents, whose products neither overflow nor lose bits."""
-    mantissa, exponent = np.frexp(a)
-    return mantissa, exponent
-
-
 def _product_error(a: Array, b: Array, result: Array) -> Array:
-    """What of the exact product of float64 numbers is missing in `result`; its sign is right, its size is scaled."""
-    (x, p), (y, q) = _scaled(a), _scaled(b)
+    """The part of the exact product of float64 numbers that `result` lacks; its sign is right, its size is scaled."""
+    (x, p), (y, q) = np.frexp(a), np.frexp(b)  # products of mantissas neither overflow nor lose bits
     product, below = two_product(x, y)
-    return (product - np.ldexp(result, -(p + q))) + below
+    lacking: Array = (product - np.ldexp(result, -(p + q))) + below
+    return lacking
 
 
 def _sum_error(a: Array, b: Array, c: Array) -> tuple[Array, Array]:
@@ -119,14 +129,14 @@ def _directed64(opcode: str, mode: str) -> Compute:
             lost = _product_error(a, sources[1], exact)
         elif opcode == "sqrt":
             exact = np.sqrt(a)
-            x, p = _scaled(a)
+            x, p = np.frexp(a)
             root = np.ldexp(exact, -(p // 2))
             product, below = two_product(root, root)
             lost = (np.ldexp(x, p % 2) - product) - below
         else:  # div, rcp
             numerator, divisor = (np.ones_like(a), a) if opcode == "rcp" else (a, sources[1])
             exact = numerator / divisor
-            (x, p), (y, q) = _scaled(numerator), _scaled(divisor)
+            (x, p), (y, q) = np.frexp(numerator), np.frexp(divisor)
             product, below = two_product(np.ldexp(exact, q - p), y)
             lost = ((x - product) - below) * np.sign(y)
         # What overflowed is below infinity, unless it is infinite by itself.
@@ -218,17 +228,11 @@ class _Modifiers(NamedTuple):
     """Rounding: `rn`, `rz`, `rm` or `rp`."""
 
     ftz: bool = False
-    """Flush subnormal numbers to zero."""
-
     sat: bool = False
-    """Clamp to the unit interval."""
-
     nan: bool = False
     """Of `min` and `max`: NaN where one operand is NaN."""
 
     relu: bool = False
-    """Negative numbers become 0."""
-
     magnitudes: bool = False
     """Of `min` and `max`: of absolute values (`.abs`)."""
 
@@ -308,7 +312,7 @@ def _bf16(opcode: str, modifiers: _Modifiers) -> Compute:
     return run
 
 
-_KNOWN = frozenset({"rn", "rz", "rm", "rp", "ftz", "sat", "NaN", "relu", "approx", "full", "abs", "xorsign"})
+_MODIFIERS = frozenset({"rn", "rz", "rm", "rp", "ftz", "sat", "NaN", "relu", "approx", "full", "abs", "xorsign"})
 
 
 def _floating(ins: Instruction, count: int) -> Elementwise:
@@ -316,48 +320,30 @@ def _floating(ins: Instruction, count: int) -> Elementwise:
     half = kind if kind in ("f16", "bf16") and marks[-1:] == ["f32"] and ins.opcode in ("add", "sub", "fma") else ""
     if half:
         kind = marks.pop()
-    if kind not in _FLOATS or not _KNOWN.issuperset(marks) or len(ins.operands) != count + 1:
+    if kind not in _FLOATS or not _MODIFIERS.issuperset(marks) or len(ins.operands) != count + 1:
         raise UnsupportedFormError
     mode = next((m for m in marks if m in _MODES), "rn")
     modifiers = _Modifiers(mode, *(mark in marks for mark in ("ftz", "sat", "NaN", "relu", "abs", "xorsign")))
     function = _bf16(ins.opcode, modifiers) if "bf16" in kind else _function(ins.opcode, kind, modifiers, count)
     if half:  # all sources but the last are widened
-        return Elementwise(widened(function), ins.operands[0], kind, ins.operands[1:], (half,) * (count - 1) + (kind,))
-    return Elementwise(function, ins.operands[0], kind, ins.operands[1:], (kind,) * count)
+        return lanewise(ins, widened(function), kind, *(half,) * (count - 1), kind)
+    return lanewise(ins, function, kind)
 
 
-@elementwise("div")
-def _div(ins: Instruction) -> Elementwise:
-    return integer_divide(ins) if ins.modifiers[-1] in INTEGERS else _floating(ins, 2)
-
-
-@elementwise("add", "sub", "min", "max", "neg", "abs")
-def _plain(ins: Instruction) -> Elementwise | list[Elementwise]:
-    if "cc" in ins.modifiers:
+@elementwise("add", "sub", "min", "max", "neg", "abs", "mul", "mad", "div", "fma")
+def _arithmetic(ins: Instruction) -> Elementwise | list[Elementwise]:
+    """Arithmetic of integers, too, whose opcodes are the same."""
+    opcode, kind = ins.opcode, ins.modifiers[-1]
+    if "cc" in ins.modifiers and opcode in ("add", "sub", "mad"):
         return carrying(ins)
-    if ins.modifiers[-1] in INTEGERS:
-        return integer_plain(ins)
-    three = ins.opcode in ("min", "max") and ins.modifiers[-1] == "f32" and len(ins.operands) == 4
-    return _floating(ins, 3 if three else 1 if ins.opcode in ("neg", "abs") else 2)
-
-
-@elementwise("mul")
-def _mul(ins: Instruction) -> Elementwise:
-    return integer_multiply(ins) if ins.modifiers[-1] in INTEGERS else _floating(ins, 2)
-
-
-@elementwise("mad")
-def _mad(ins: Instruction) -> Elementwise | list[Elementwise]:
-    if "cc" in ins.modifiers:
-        return carrying(ins)
-    if ins.modifiers[-1] in INTEGERS:
-        return integer_multiply(ins)
-    return _floating(Instruction("fma", ins.modifiers, ins.operands, ins.predicate, ins.line, ins.text), 3)
-
-
-@elementwise("fma")
-def _fma(ins: Instruction) -> Elementwise:
-    return _floating(ins, 3)
+    if kind in INTEGERS and opcode != "fma":
+        if opcode == "div":
+            return lanewise(ins, divide, kind)
+        return integer_multiply(ins) if opcode in ("mul", "mad") else integer_plain(ins)
+    if opcode == "mad":
+        return _floating(replace(ins, opcode="fma"), 3)
+    three = opcode in ("min", "max") and kind == "f32" and len(ins.operands) == 4
+    return _floating(ins, 3 if three or opcode == "fma" else 1 if opcode in ("neg", "abs") else 2)
 
 
 @elementwise("sqrt", "rcp", "rsqrt", "sin", "cos", "ex2", "lg2", "tanh")
@@ -365,15 +351,7 @@ def _special(ins: Instruction) -> Elementwise:
     return _floating(ins, 1)
 
 
-def _copysign(a: Array, b: Array, out: Array) -> None:
-    np.copysign(b, a, out)
-
-
-@elementwise("copysign")
-def _copysign_(ins: Instruction) -> Elementwise:
-    kind = ins.modifiers[-1]
-    return Elementwise(_copysign, ins.operands[0], kind, ins.operands[1:], (kind, kind))
-
+same_type({"copysign": lambda a, b, out: np.copysign(b, a, out)})
 
 _TESTS: dict[str, Callable[[Array], Array]] = {
     "finite": np.isfinite,
@@ -394,4 +372,4 @@ def _test(name: str) -> Compute:
 @elementwise("testp")
 def _testp(ins: Instruction) -> Elementwise:
     name, kind = ins.modifiers
-    return Elementwise(_test(name), ins.operands[0], "pred", ins.operands[1:], (kind,))
+    return lanewise(ins, _test(name), "pred", kind)

@@ -2,19 +2,23 @@
 
 Layouts are those of the PTX ISA manual, section "Warp-level matrix fragments"; `kernrec.ptx.instructions.matrix` states
 them. A warp of a warpgroup has 16 of its 64 rows, in the same layouts (`kernrec.ptx.instructions.wgmma`).
+
+Numbers of 4 and 6 bits, and scale factors of 8 bits: PTX ISA, section "Alternate Floating-Point Data Formats". e2m1
+(bias 1), e2m3 (bias 1) and e3m2 (bias 3) have neither infinity nor NaN; ue8m0 is a power of two, its highest code NaN;
+ue4m3 is an e4m3 without a sign.
 """
 
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from typing import NamedTuple
 
 import numpy as np
 
 from kernrec.ptx.instructions.decoder import BlockDecoder
-from kernrec.ptx.instructions.narrow_floats import nibbles
 from kernrec.ptx.instructions.registry import UnsupportedFormError
 from kernrec.ptx.instructions.rounding import bf16_values, tf32_of
 from kernrec.ptx.ir.operand import Operand, elements
+from kernrec.ptx.state.access_cost import Counts
 from kernrec.ptx.state.types import Array
 from kernrec.util.float8 import fp8_values
 
@@ -25,23 +29,79 @@ Warps = Array | slice
 """Numbers of warps of the batch; `slice(None)`: all."""
 
 
+_FORMATS = {"e2m1": (2, 1, 1), "e2m3": (2, 3, 1), "e3m2": (3, 2, 3)}  # bits of exponent and mantissa, bias
+NARROW_BITS = {"e2m1": 4, "e2m3": 6, "e3m2": 6}
+"""Bits of a number that is no element of `ELEMENT_TYPES`."""
+
+
+@lru_cache(None)
+def _narrow_table(kind: str) -> Array:
+    exponent_bits, mantissa_bits, bias = _FORMATS[kind]
+    codes = np.arange(1 << NARROW_BITS[kind])
+    mantissa = codes & (1 << mantissa_bits) - 1
+    exponent = codes >> mantissa_bits & (1 << exponent_bits) - 1
+    scale = np.exp2(np.maximum(exponent, 1) - bias - mantissa_bits)
+    value = np.where(exponent == 0, mantissa, mantissa + (1 << mantissa_bits)) * scale
+    numbers: Array = np.where(codes >> NARROW_BITS[kind] - 1, -value, value).astype(np.float32)
+    return numbers
+
+
+def narrow_values(kind: str, codes: Array) -> Array:
+    """Codes (uint8) of `e2m1`, `e2m3` or `e3m2` as float32; bits above the number are ignored."""
+    numbers: Array = _narrow_table(kind)[codes & (1 << NARROW_BITS[kind]) - 1]
+    return numbers
+
+
+def scale_values(kind: str, codes: Array) -> Array:
+    """Scale factors (uint8) of `ue8m0` or `ue4m3` as float64."""
+    if kind == "ue4m3":
+        return fp8_values("e4m3", codes & 0x7F).astype(np.float64)
+    return np.where(codes == 255, np.nan, np.exp2(codes.astype(np.float64) - 127))
+
+
+def nibbles(rows: Array) -> Array:
+    """The 4-bit codes of bytes (..., n), the lower one first; (..., 2 n)."""
+    return np.stack([rows & 15, rows >> 4], axis=-1).reshape(*rows.shape[:-1], -1)
+
+
 class ElementType(NamedTuple):
     """An operand type: how its registers are read, and as what its operations are counted."""
 
-    width: int
-    """Bits of a register."""
+    bits: int
+    """Bits of an element."""
 
     dtype: str
-    """NumPy type of an element in a register."""
+    """NumPy type of what a register is split into: an element, or a byte of several."""
 
     values: Callable[[Array], Array]
-    """From elements to numbers."""
+    """From these to numbers."""
 
     counted: str
-    """What its operations are counted as."""
+    """The type that its operations are counted as."""
 
     share: float = 1.0
     """Time of an operation over that of what it is counted as."""
+
+    @property
+    def width(self) -> int:
+        """Bits of a register."""
+        return max(self.bits, 32)
+
+    @property
+    def per_register(self) -> int:
+        """Elements in a register."""
+        return self.width // self.bits
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of the NumPy type."""
+        return np.dtype(self.dtype).itemsize
+
+    def count_operations(self, counts: Counts | None, operations: int, *units: str) -> None:
+        """Counts operations as `mma.<type>`, and once more for each other unit that is named."""
+        if counts is not None:
+            for unit in ("mma", *units):
+                counts.bump(f"{unit}.{self.counted}", int(operations * self.share))
 
 
 def _same(a: Array) -> Array:
@@ -54,21 +114,22 @@ def _signed_nibbles(a: Array) -> Array:
 
 
 ELEMENT_TYPES = {
-    "f16": ElementType(32, "f2", _same, "f16"),
-    "bf16": ElementType(32, "u2", bf16_values, "bf16"),
+    "f16": ElementType(16, "f2", _same, "f16"),
+    "bf16": ElementType(16, "u2", bf16_values, "bf16"),
     "tf32": ElementType(32, "u4", lambda a: tf32_of(a).view(np.float32), "tf32"),
-    "e4m3": ElementType(32, "u1", partial(fp8_values, "e4m3"), "f16", 0.5),
-    "e5m2": ElementType(32, "u1", partial(fp8_values, "e5m2"), "f16", 0.5),
-    "s8": ElementType(32, "i1", _same, "i8"),
-    "u8": ElementType(32, "u1", _same, "i8"),
-    "s4": ElementType(32, "u1", _signed_nibbles, "i8", 0.5),
-    "u4": ElementType(32, "u1", nibbles, "i8", 0.5),
-    "b1": ElementType(32, "u1", lambda a: np.unpackbits(a, axis=-1, bitorder="little"), "i8", 0.125),
+    "e4m3": ElementType(8, "u1", partial(fp8_values, "e4m3"), "f16", 0.5),
+    "e5m2": ElementType(8, "u1", partial(fp8_values, "e5m2"), "f16", 0.5),
+    "s8": ElementType(8, "i1", _same, "i8"),
+    "u8": ElementType(8, "u1", _same, "i8"),
+    "s4": ElementType(4, "u1", _signed_nibbles, "i8", 0.5),
+    "u4": ElementType(4, "u1", nibbles, "i8", 0.5),
+    "b1": ElementType(1, "u1", lambda a: np.unpackbits(a, axis=-1, bitorder="little"), "i8", 0.125),
     "f64": ElementType(64, "f8", _same, "f64"),
     "f32": ElementType(32, "f4", _same, "f32"),
     "s32": ElementType(32, "i4", _same, "i32"),
 }
-"""By PTX type."""
+ALIKE = ({"e4m3", "e5m2"}, {"s8", "u8"}, {"s4", "u4"})
+"""Types of A and B that may differ."""
 
 
 def register_values(file: Array, fragments: Sequence[Rows], kind: str, warps: Warps) -> Array:
@@ -80,12 +141,12 @@ def register_values(file: Array, fragments: Sequence[Rows], kind: str, warps: Wa
         kind: PTX type of an element.
         warps: which warps.
     """
-    of = ELEMENT_TYPES[kind]
+    element = ELEMENT_TYPES[kind]
     rows = file[np.array(fragments)]
     rows = rows.reshape(*rows.shape[:2], -1, 32)
     if not isinstance(warps, slice):
         rows = rows[:, :, warps]
-    return of.values(rows.view(of.dtype)).reshape(*rows.shape[:3], 8, 4, -1)
+    return element.values(rows.view(element.dtype)).reshape(*rows.shape[:3], 8, 4, -1)
 
 
 def a_matrices(values: Array, m: int) -> Array:
@@ -112,13 +173,13 @@ def c_matrices(values: Array) -> Array:
 
 def write_d(file: Array, fragments: Sequence[Rows], warps: Warps, product: Array, kind: str) -> None:
     """Rounds float64 matrices (fragments, warps, m, 8) into the registers of D; integers wrap."""
-    of = ELEMENT_TYPES[kind]
-    dtype = np.dtype(of.dtype)
+    element = ELEMENT_TYPES[kind]
+    dtype = np.dtype(element.dtype)
     rounded = (product.astype(np.int64) if dtype.kind == "i" else product).astype(dtype)
     count, number, m, _ = product.shape
-    p = 2 if of.width > 8 * dtype.itemsize else 1
+    p = 2 if element.width > 8 * dtype.itemsize else 1
     parts = rounded.reshape(count, number, m // 8, 8, 4, 2 // p, p).transpose(0, 2, 5, 1, 3, 4, 6)
-    registers = np.ascontiguousarray(parts).view(f"u{of.width // 8}").reshape(-1, number, 32)
+    registers = np.ascontiguousarray(parts).view(f"u{element.width // 8}").reshape(-1, number, 32)
     rows = np.array(fragments).reshape(-1)
     if isinstance(warps, slice):
         file[rows] = registers.reshape(len(rows), -1)
@@ -143,8 +204,3 @@ def register_rows(decoder: BlockDecoder, operand: Operand, kind: str, registers:
     if len(refs) != registers or any(ref[0] != width for ref in refs):
         raise UnsupportedFormError(f"a fragment of .{kind} takes {registers} registers of {width} bits")
     return tuple(row for _, row in refs)
-
-
-def elements_per_register(kind: str) -> int:
-    """How many elements of a type a register of a fragment holds."""
-    return ELEMENT_TYPES[kind].width // (8 if kind in ("e4m3", "e5m2") else int(kind.strip("bfstu")))

@@ -27,8 +27,6 @@ class Geometry(NamedTuple):
     """How an instruction names a place."""
 
     axes: int
-    """Coordinates."""
-
     layered: bool = False
     """Whether the number of a layer comes first."""
 
@@ -57,7 +55,7 @@ class ImageUse:
     def __init__(self, decoder: BlockDecoder, ins: Instruction, operand: Operand) -> None:
         self._decoder = decoder
         self._ins = ins
-        self._running = decoder.running_lanes(ins)
+        self._running = decoder.running_numbers(ins)
         self._handles = decoder.row(operand if not isinstance(operand, Texel) else operand.image, "b64")
 
     def parts(self) -> list[tuple[Array, Image, Region]]:
@@ -68,7 +66,6 @@ class ImageUse:
         """
         memory = self._decoder.memory
         lanes = self._running()
-        lanes = memory.lanes.shape.numbers if lanes is None else lanes
         handles = self._handles[lanes]
         parts = []
         for handle in np.unique(handles).tolist():
@@ -95,11 +92,23 @@ def coordinate_rows(
     decoder: BlockDecoder, place: Texel, geometry: Geometry, kind: str
 ) -> tuple[Array | None, list[Array]]:
     """The rows of the layer and of the coordinates."""
-    given = list(place.coordinates)
-    if len(given) < geometry.axes + geometry.layered:
-        raise UnsupportedFormError(f"{len(given)} coordinates")
-    layer = decoder.row(given.pop(0), "u32") if geometry.layered else None
-    return layer, [decoder.row(operand, kind) for operand in given[: geometry.axes]]
+    operands = list(place.coordinates)
+    if len(operands) < geometry.axes + geometry.layered:
+        raise UnsupportedFormError(f"{len(operands)} coordinates")
+    layer = decoder.row(operands.pop(0), "u32") if geometry.layered else None
+    return layer, [decoder.row(operand, kind) for operand in operands[: geometry.axes]]
+
+
+def _places(
+    image: Image, geometry: Geometry, layer: Array | None, rows: Sequence[Array], lanes: Array
+) -> tuple[Array, list[Array]]:
+    """The number of the layer, or face, that each lane reads, and its coordinates there."""
+    number = np.zeros(len(lanes), np.int64) if layer is None else layer[lanes].astype(np.int64)
+    places = [row[lanes] for row in rows]
+    if geometry.cube:
+        face, s, t = cube_face(*places)
+        number, places = number * 6 + face, [s, t]
+    return np.clip(number, 0, image.layers - 1), places
 
 
 class _Output(NamedTuple):
@@ -160,8 +169,6 @@ def _texture(decoder: BlockDecoder, ins: Instruction) -> Step:
     def run() -> None:
         for lanes, image, region in use.parts():
             use.axes_of(image, geometry)
-            number = np.zeros(len(lanes), np.int64) if layer is None else layer[lanes].astype(np.int64)
-            places = [row[lanes] for row in rows]
             shift = None if offset is None else [row[lanes] for row in offset]
             if lod is not None:
                 level = lod[lanes].astype(np.float64)
@@ -169,11 +176,8 @@ def _texture(decoder: BlockDecoder, ins: Instruction) -> Step:
                 level = _level_of(image, [[row[lanes] for row in slope] for slope in slopes])
             else:
                 level = np.zeros(len(lanes))
-            if geometry.cube:
-                face, s, t = cube_face(*places)
-                number, places = number * 6 + face, [s, t]
-            number = np.clip(number, 0, image.layers - 1)
-            _fetch(decoder, _Fetch(image, region, lanes, number, places, shift, level, whole), output)
+            fetch = _Fetch(image, region, lanes, *_places(image, geometry, layer, rows, lanes), shift, level, whole)
+            _fetch(decoder, fetch, output)
 
     return run
 
@@ -199,29 +203,19 @@ def _level_of(image: Image, slopes: Sequence[Sequence[Array]]) -> Array:
 
 
 class _Fetch(NamedTuple):
-    """What some lanes fetch from one image."""
+    """The texels that some lanes fetch from one image."""
 
     image: Image
-    """The image."""
-
     region: Region
-    """Its buffer."""
-
     lanes: Array
-    """Numbers of the lanes."""
-
     layer: Array
     """Number of the layer, or face."""
 
     places: list[Array]
-    """Coordinates."""
-
     shift: list[Array] | None
-    """Texels to add to them."""
+    """Texels to add to the coordinates."""
 
     level: Array
-    """Level of detail."""
-
     whole: bool
     """Whether the coordinates are numbers of texels."""
 
@@ -281,12 +275,7 @@ def _gather(decoder: BlockDecoder, ins: Instruction) -> Step:
     def run() -> None:
         for lanes, image, region in use.parts():
             use.axes_of(image, geometry)
-            number = np.zeros(len(lanes), np.int64) if layer is None else layer[lanes].astype(np.int64)
-            places = [row[lanes] for row in rows]
-            if geometry.cube:
-                face, s, t = cube_face(*places)
-                number, places = number * 6 + face, [s, t]
-            number = np.clip(number, 0, image.layers - 1)
+            number, places = _places(image, geometry, layer, rows, lanes)
             fetch = _Fetch(image, region, lanes, number, places, None, np.zeros(len(lanes)), False)
             read = corners(image, 0, places, True, False)  # of x and y: 00, 01, 10, 11
             _count(decoder, fetch, read, (number, 0), lanes)

@@ -24,14 +24,12 @@ class ScaleFactors(NamedTuple):
     """Scale factors of a block-scaled multiplication."""
 
     type: str
-    """Their PTX type."""
-
     first: tuple[int, int]
     """Byte of a column that holds the first of A, and of B."""
 
 
 class InstructionDescriptor(NamedTuple):
-    """What `tcgen05.mma` computes."""
+    """Extents and PTX types of a `tcgen05.mma`."""
 
     m: int
     """Rows of A and D."""
@@ -40,25 +38,16 @@ class InstructionDescriptor(NamedTuple):
     """Columns of B and D."""
 
     a: str
-    """PTX type of A."""
-
     b: str
-    """PTX type of B."""
-
     d: str
-    """PTX type of D."""
-
     mn_major: tuple[bool, bool]
     """Whether A and B are MN-major."""
 
     sign: int
-    """Of the products."""
+    """1, or -1 where the products are subtracted."""
 
     saturates: bool
-    """Whether integers saturate."""
-
     scales: ScaleFactors | None
-    """Scale factors, where it is block-scaled."""
 
 
 @lru_cache(256)

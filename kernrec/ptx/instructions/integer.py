@@ -1,36 +1,30 @@
-"""Integer arithmetic and logic. Arithmetic wraps, as the PTX ISA manual says (from section 9.7.1 on)."""
+"""Integer arithmetic and logic. Arithmetic wraps, as the PTX ISA manual says (from section 9.7.1 on).
+
+Extended precision (`add.cc addc sub.cc subc mad.cc madc`): the carry (or borrow) of each thread is in a row of its own,
+`%carry`. An instruction that reads and writes it first computes the new carry in `%carry_next`, because the old one is
+needed until the result is computed.
+"""
 
 from collections.abc import Callable
-from functools import lru_cache
+from functools import lru_cache, partial
 
 import numpy as np
 
-from kernrec.ptx.instructions.registry import Compute, Elementwise, UnsupportedFormError, elementwise
+from kernrec.ptx.instructions.registry import (
+    Compute,
+    Elementwise,
+    UnsupportedFormError,
+    copy_row,
+    elementwise,
+    lanewise,
+    same_type,
+)
+from kernrec.ptx.ir.operand import Register
 from kernrec.ptx.ir.program import Instruction
-from kernrec.ptx.state.types import DTYPES, WIDTHS, Array
+from kernrec.ptx.state.types import DTYPES, Array
 
 INTEGERS = frozenset(k + w for k in "us" for w in ("8", "16", "32", "64", "16x2"))
-
-
-def wide(kind: str) -> str:
-    """The type twice as wide."""
-    return f"{kind[0]}{2 * int(kind[1:])}"
-
-
-def _mad(a: Array, b: Array, c: Array, out: Array) -> None:
-    np.add(np.multiply(a, b), c, out)
-
-
-@lru_cache(None)
-def _mul_wide(kind: str) -> Compute:
-    dtype = DTYPES[wide(kind)]
-    return lambda a, b, out: np.multiply(a, b, out, dtype=dtype)
-
-
-@lru_cache(None)
-def _mad_wide(kind: str) -> Compute:
-    dtype = DTYPES[wide(kind)]
-    return lambda a, b, c, out: np.add(np.multiply(a, b, dtype=dtype), c, out)
+_CARRY, _NEXT = Register("%carry"), Register("%carry_next")
 
 
 def _high64(a: Array, b: Array) -> Array:
@@ -39,75 +33,62 @@ def _high64(a: Array, b: Array) -> Array:
     a0, a1, b0, b1 = a & low, a >> shift, b & low, b >> shift
     middle = a1 * b0 + (a0 * b0 >> shift)
     other = a0 * b1 + (middle & low)
-    return a1 * b1 + (middle >> shift) + (other >> shift)
+    product: Array = a1 * b1 + (middle >> shift) + (other >> shift)
+    return product
+
+
+def _high(a: Array, b: Array) -> Array:
+    """The upper half of the product of integers of one type."""
+    if a.dtype.itemsize == 8:
+        if a.dtype.kind == "u":
+            return _high64(a, b)
+        high: Array = _high64(a.view("u8"), b.view("u8")).view("i8")
+        return high - np.where(a < 0, b, 0) - np.where(b < 0, a, 0)
+    wide = np.dtype(f"{a.dtype.kind}{2 * a.dtype.itemsize}")
+    product: Array = (np.multiply(a, b, dtype=wide) >> wide.type(8 * a.dtype.itemsize)).astype(a.dtype)
+    return product
+
+
+def _low24(a: Array, b: Array) -> Array:
+    """The lower half of the product of the lower 24 bits."""
+    shift = a.dtype.type(8)
+    product: Array = ((a << shift) >> shift) * ((b << shift) >> shift)
+    return product
+
+
+_MULTIPLY: dict[str, Callable[[Array, Array], Array]] = {"hi": _high, "lo": np.multiply, "24": _low24}
 
 
 @lru_cache(None)
-def _mul_hi(kind: str) -> Callable[[Array, Array], Array]:
-    bits = WIDTHS[kind]
-    if bits == 64:
-        if kind == "u64":
-            return _high64
-
-        def signed(a: Array, b: Array) -> Array:
-            high = _high64(a.view("u8"), b.view("u8")).view("i8")
-            return high - np.where(a < 0, b, 0) - np.where(b < 0, a, 0)
-
-        return signed
-    dtype = DTYPES[wide(kind)]
-    narrow = DTYPES[kind]
-    return lambda a, b: (np.multiply(a, b, dtype=dtype) >> dtype.type(bits)).astype(narrow)
+def _product(part: str, plus: bool) -> Compute:
+    multiply = _MULTIPLY[part]
+    if plus:
+        return lambda a, b, c, out: np.add(multiply(a, b), c, out)
+    return np.multiply if part == "lo" else lambda a, b, out: np.copyto(out, multiply(a, b))
 
 
 @lru_cache(None)
-def _hi(kind: str, plus: bool) -> Compute:
-    high = _mul_hi(kind)
-
-    def multiply(a: Array, b: Array, out: Array) -> None:
-        np.copyto(out, high(a, b))
-
-    def multiply_add(a: Array, b: Array, c: Array, out: Array) -> None:
-        np.add(high(a, b), c, out)
-
-    return multiply_add if plus else multiply
-
-
-def _mul24(a: Array, b: Array, out: Array) -> None:
-    shift = a.dtype.type(8)
-    np.multiply((a << shift) >> shift, (b << shift) >> shift, out)
-
-
-def _mad24(a: Array, b: Array, c: Array, out: Array) -> None:
-    shift = a.dtype.type(8)
-    np.add(((a << shift) >> shift) * ((b << shift) >> shift), c, out)
-
-
-def integer_multiply(ins: Instruction) -> Elementwise:
-    """`mul` and `mad` of integers: `.lo`, `.hi`, `.wide`."""
-    kind = ins.modifiers[-1]
-    d, *sources = ins.operands
-    plus = ins.opcode in ("mad", "mad24")
-    if "cc" in ins.modifiers or "sat" in ins.modifiers:
-        raise UnsupportedFormError
-    if ins.opcode in ("mul24", "mad24"):
-        if "hi" in ins.modifiers:
-            raise UnsupportedFormError
-        return Elementwise(_mad24 if plus else _mul24, d, kind, tuple(sources), (kind,) * len(sources))
-    if "wide" in ins.modifiers:
-        result = wide(kind)
-        types = (kind, kind, result) if plus else (kind, kind)
-        return Elementwise((_mad_wide if plus else _mul_wide)(kind), d, result, tuple(sources), types)
-    if "hi" in ins.modifiers:
-        return Elementwise(_hi(kind, plus), d, kind, tuple(sources), (kind,) * len(sources))
-    return Elementwise(_mad if plus else np.multiply, d, kind, tuple(sources), (kind,) * len(sources))
+def _wide_product(wide: str, plus: bool) -> Compute:
+    dtype = DTYPES[wide]
+    if plus:
+        return lambda a, b, c, out: np.add(np.multiply(a, b, dtype=dtype), c, out)
+    return lambda a, b, out: np.multiply(a, b, out, dtype=dtype)
 
 
 @elementwise("mul24", "mad24")
-def _multiply24(ins: Instruction) -> Elementwise:
-    return integer_multiply(ins)
+def integer_multiply(ins: Instruction) -> Elementwise:
+    """`mul` and `mad` of integers: `.lo`, `.hi`, `.wide`; `mul24` and `mad24`."""
+    kind = ins.modifiers[-1]
+    plus, short = ins.opcode[:3] == "mad", ins.opcode.endswith("24")
+    if "cc" in ins.modifiers or "sat" in ins.modifiers or (short and "hi" in ins.modifiers):
+        raise UnsupportedFormError
+    if "wide" in ins.modifiers and not short:
+        wide = f"{kind[0]}{2 * int(kind[1:])}"
+        return lanewise(ins, _wide_product(wide, plus), wide, kind, kind, *[wide] * plus)
+    return lanewise(ins, _product("24" if short else "hi" if "hi" in ins.modifiers else "lo", plus), kind)
 
 
-def _divide(a: Array, b: Array, out: Array) -> None:
+def divide(a: Array, b: Array, out: Array) -> None:
     """Truncating division; a zero divisor gives all ones, as on the hardware."""
     zero = b == 0
     safe = np.where(zero, b.dtype.type(1), b)
@@ -127,37 +108,21 @@ def _remainder(a: Array, b: Array, out: Array) -> None:
     np.copyto(out, np.where(zero, a, result))
 
 
-def integer_divide(ins: Instruction) -> Elementwise:
-    """`div` of integers."""
-    kind = ins.modifiers[-1]
-    return Elementwise(_divide, ins.operands[0], kind, ins.operands[1:], (kind, kind))
+same_type(
+    {
+        "rem": _remainder,
+        "sad": lambda a, b, c, out: np.add(c, np.where(a < b, b - a, a - b).astype(c.dtype), out),
+        "cnot": lambda a, out: np.copyto(out, a == 0),
+    }
+)
 
 
-@elementwise("rem")
-def _rem(ins: Instruction) -> Elementwise:
-    kind = ins.modifiers[-1]
-    return Elementwise(_remainder, ins.operands[0], kind, ins.operands[1:], (kind, kind))
+def _saturating(operation: np.ufunc, a: Array, b: Array, out: Array) -> None:
+    total = operation(a.astype(np.int64), b)
+    np.copyto(out, np.clip(total, -(1 << 31), (1 << 31) - 1), casting="unsafe")
 
 
-def _sad(a: Array, b: Array, c: Array, out: Array) -> None:
-    np.add(c, np.where(a < b, b - a, a - b).astype(c.dtype), out)
-
-
-@elementwise("sad")
-def _sad_(ins: Instruction) -> Elementwise:
-    kind = ins.modifiers[-1]
-    return Elementwise(_sad, ins.operands[0], kind, ins.operands[1:], (kind,) * 3)
-
-
-def _saturating(subtract: bool) -> Compute:
-    def add(a: Array, b: Array, out: Array) -> None:
-        total = a.astype(np.int64) - b if subtract else a.astype(np.int64) + b
-        np.copyto(out, np.clip(total, -(1 << 31), (1 << 31) - 1), casting="unsafe")
-
-    return add
-
-
-_SATURATING = {"add": _saturating(False), "sub": _saturating(True)}
+_SATURATING: dict[str, Compute] = {"add": partial(_saturating, np.add), "sub": partial(_saturating, np.subtract)}
 
 
 def minimum(a: Array, b: Array, out: Array) -> None:
@@ -182,16 +147,12 @@ _PLAIN: dict[str, Compute] = {
 
 def integer_plain(ins: Instruction) -> Elementwise:
     """`add sub min max neg abs` of integers."""
-    kind = ins.modifiers[-1]
-    function = _PLAIN[ins.opcode]
-    count = 1 if ins.opcode in ("neg", "abs") else 2
-    if len(ins.operands) != count + 1:
+    if len(ins.operands) != (2 if ins.opcode in ("neg", "abs") else 3):
         raise UnsupportedFormError(f"{len(ins.operands) - 1} sources")
-    if "sat" in ins.modifiers:
-        function = _SATURATING[ins.opcode]
-    elif len(ins.modifiers) > 1:
+    saturates = "sat" in ins.modifiers
+    if not saturates and len(ins.modifiers) > 1:
         raise UnsupportedFormError
-    return Elementwise(function, ins.operands[0], kind, ins.operands[1:], (kind,) * count)
+    return lanewise(ins, (_SATURATING if saturates else _PLAIN)[ins.opcode], ins.modifiers[-1])
 
 
 _BITWISE: dict[str, Compute] = {"and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor, "not": np.invert}
@@ -206,35 +167,18 @@ _LOGICAL: dict[str, Compute] = {
 @elementwise("and", "or", "xor", "not")
 def _bitwise(ins: Instruction) -> Elementwise:
     kind = ins.modifiers[-1]
-    table = _LOGICAL if kind == "pred" else _BITWISE
-    return Elementwise(table[ins.opcode], ins.operands[0], kind, ins.operands[1:], (kind,) * (len(ins.operands) - 1))
-
-
-def _cnot(a: Array, out: Array) -> None:
-    np.copyto(out, a == 0)
-
-
-@elementwise("cnot")
-def _cnot_(ins: Instruction) -> Elementwise:
-    kind = ins.modifiers[-1]
-    return Elementwise(_cnot, ins.operands[0], kind, ins.operands[1:], (kind,))
-
-
-def _dp4a(a: Array, b: Array, c: Array, out: Array) -> None:
-    kinds = ("i1" if a.dtype.kind == "i" else "u1", "i1" if b.dtype.kind == "i" else "u1")
-    total = c.astype(np.int64)
-    for i in range(4):
-        total = total + a.view(kinds[0])[..., i::4].astype(np.int64) * b.view(kinds[1])[..., i::4]
-    np.copyto(out, total, casting="unsafe")
+    return lanewise(ins, (_LOGICAL if kind == "pred" else _BITWISE)[ins.opcode], kind)
 
 
 @lru_cache(None)
-def _dp2a(start: int) -> Compute:
+def _dot(octets_from: int, count: int) -> Compute:
+    """The sum of products of `count` parts of the first source with octets of the second from one on, and the third."""
+
     def dot(a: Array, b: Array, c: Array, out: Array) -> None:
-        halves, octets = ("i2" if a.dtype.kind == "i" else "u2"), ("i1" if b.dtype.kind == "i" else "u1")
+        parts, octets = a.view(f"{a.dtype.kind}{4 // count}"), b.view(f"{b.dtype.kind}1")
         total = c.astype(np.int64)
-        for i in range(2):
-            total = total + a.view(halves)[..., i::2].astype(np.int64) * b.view(octets)[..., start + i :: 4]
+        for i in range(count):
+            total = total + parts[..., i::count].astype(np.int64) * octets[..., octets_from + i :: 4]
         np.copyto(out, total, casting="unsafe")
 
     return dot
@@ -244,8 +188,8 @@ def _dp2a(start: int) -> Compute:
 def _dot_product(ins: Instruction) -> Elementwise:
     first, second = ins.modifiers[-2:]
     kind = "s32" if "s32" in (first, second) else "u32"
-    function = _dp4a if ins.opcode == "dp4a" else _dp2a(2 if "hi" in ins.modifiers else 0)
-    return Elementwise(function, ins.operands[0], kind, ins.operands[1:], (first, second, kind))
+    function = _dot(0, 4) if ins.opcode == "dp4a" else _dot(2 if "hi" in ins.modifiers else 0, 2)
+    return lanewise(ins, function, kind, first, second, kind)
 
 
 @lru_cache(None)
@@ -270,4 +214,63 @@ def _vabsdiff4(ins: Instruction) -> Elementwise:
     result, kind, other, *add = ins.modifiers
     if kind != other or add not in ([], ["add"]):
         raise UnsupportedFormError
-    return Elementwise(_differences(kind, bool(add)), ins.operands[0], result, ins.operands[1:], (kind, kind, result))
+    return lanewise(ins, _differences(kind, bool(add)), result, kind, kind, result)
+
+
+def _sum(a: Array, b: Array, carry: Array | None) -> tuple[Array, Array]:
+    """Sum and carry of unsigned numbers."""
+    total = a + b
+    over = total < a
+    if carry is not None:
+        more = total + carry.astype(a.dtype)
+        over, total = over | (more < total), more
+    return total, over
+
+
+def _difference(a: Array, b: Array, borrow: Array | None) -> tuple[Array, Array]:
+    """Difference and borrow of unsigned numbers."""
+    left = a - b
+    under = a < b
+    if borrow is not None:
+        less = left - borrow.astype(a.dtype)
+        under, left = under | (less > left), less
+    return left, under
+
+
+@lru_cache(None)
+def _with_carry(operation: str, product: Compute | None, carried: bool, which: int) -> Compute:
+    """The result (`which` 0) or the carry (1) of one instruction; `product` computes the first summand of `mad`."""
+    law = _difference if operation == "sub" else _sum
+
+    def run(*rows: Array) -> None:
+        *sources, out = rows
+        carry = sources.pop() if carried else None
+        if product is None:
+            a, b = sources
+        else:
+            a, b = np.empty_like(sources[0]), sources[2]
+            product(sources[0], sources[1], a)
+        unsigned = f"u{a.dtype.itemsize}"
+        np.copyto(out if which else out.view(unsigned), law(a.view(unsigned), b.view(unsigned), carry)[which])
+
+    return run
+
+
+@elementwise("addc", "subc", "madc")
+def carrying(ins: Instruction) -> list[Elementwise]:
+    """An instruction that reads or writes a carry, as elementwise instructions in order."""
+    kind, operation = ins.modifiers[-1], ins.opcode[:3]
+    carried, sets = ins.opcode.endswith("c"), "cc" in ins.modifiers
+    if kind not in ("u32", "s32", "u64", "s64"):
+        raise UnsupportedFormError
+    product = _product("hi" if "hi" in ins.modifiers else "lo", False) if operation == "mad" else None
+    d, *sources = ins.operands
+    types = [kind] * len(sources)
+    if carried:
+        sources.append(_CARRY)
+        types.append("u32")
+    result = Elementwise(_with_carry(operation, product, carried, 0), d, kind, tuple(sources), tuple(types))
+    if not sets:
+        return [result]
+    carry = Elementwise(_with_carry(operation, product, carried, 1), _NEXT, "u32", tuple(sources), tuple(types))
+    return [carry, result, Elementwise(copy_row, _CARRY, "u32", (_NEXT,), ("u32",))]

@@ -27,19 +27,19 @@ import numpy as np
 
 from kernrec.ptx.instructions.decoder import BlockDecoder
 from kernrec.ptx.instructions.fragments import (
+    ALIKE,
     ELEMENT_TYPES,
     Rows,
     Warps,
     a_matrices,
     b_matrices,
     c_matrices,
-    elements_per_register,
     register_rows,
     register_values,
     saturated,
     write_d,
 )
-from kernrec.ptx.instructions.mma_scaled import scaled_product
+from kernrec.ptx.instructions.mma_scaled import ScaledProduct
 from kernrec.ptx.instructions.registry import Step, UnsupportedFormError, steps
 from kernrec.ptx.instructions.warp import whole_warps
 from kernrec.ptx.ir.program import Instruction
@@ -73,26 +73,16 @@ _MOST = 64  # instructions in one step
 
 
 class ProductKind(NamedTuple):
-    """What instructions of one step have in common."""
+    """The extents and PTX types of a product, which instructions of one step have in common."""
 
     m: int
     """Rows of A and D; n is 8."""
 
     k: int
-    """Columns of A."""
-
     a: str
-    """PTX type of A."""
-
     b: str
-    """PTX type of B."""
-
     c: str
-    """PTX type of C."""
-
     d: str
-    """PTX type of D."""
-
     saturates: bool
     """Whether integers saturate (`.satfinite`)."""
 
@@ -101,35 +91,21 @@ class ProductKind(NamedTuple):
 
 
 class Fragments(NamedTuple):
-    """The register rows of an instruction's operands."""
+    """The register rows of an instruction's operands: A (m x k), B (k x n), C and D (m x n)."""
 
     a: Rows
-    """Of A (m x k)."""
-
     b: Rows
-    """Of B (k x n)."""
-
     c: Rows
-    """Of C (m x n), which is added."""
-
     d: Rows
-    """Of D (m x n), the result."""
 
 
 class _ProductPlan(NamedTuple):
-    """Which matrices the instructions of a step multiply."""
+    """The distinct fragments of A and B in a step, and which of them each instruction multiplies."""
 
     a: list[Rows]
-    """The distinct A fragments."""
-
     b: list[Rows]
-    """The distinct B fragments."""
-
     a_of: Array
-    """Which of `a` each instruction multiplies."""
-
     b_of: Array
-    """Which of `b` each instruction multiplies."""
 
     all_pairs: bool
     """Whether the instructions multiply every A with every B, in order."""
@@ -191,10 +167,8 @@ class _Product:
         file = self.decoder.registers.files[ELEMENT_TYPES[kind.d].width]
         results = [item.d for item in self.items]
         write_d(file, results, warps, saturated(product) if kind.saturates else product, kind.d)
-        counts = self.decoder.memory.counters.counts
-        if counts is not None:
-            operations = 2 * m * 8 * k * count * len(self.items)
-            counts.bump(f"mma.{ELEMENT_TYPES[kind.a].counted}", int(operations * ELEMENT_TYPES[kind.a].share))
+        operations = 2 * m * 8 * k * count * len(self.items)
+        ELEMENT_TYPES[kind.a].count_operations(self.decoder.memory.counters.counts, operations)
 
     def _values(self, fragments: list[Rows], kind: str, warps: Warps) -> Array:
         """Numbers in the registers of fragments: (fragments, registers, warps, g, t, elements)."""
@@ -222,25 +196,25 @@ def add_products(
 def _mma(decoder: BlockDecoder, ins: Instruction) -> Step | None:
     """PTX ISA, section 9.7.14.5 (`mma`)."""
     if "kind" in ins.modifiers:
-        return scaled_product(decoder, ins)
+        return ScaledProduct(decoder, ins)
     sync, aligned, shape, *layout, d, a, b, c = [m for m in ins.modifiers if m not in ("xor", "and", "popc")]
     operation = tuple(m for m in ins.modifiers if m in ("xor", "and", "popc"))
     saturates = "satfinite" in layout
-    known = (sync, aligned) == ("sync", "aligned") and layout[:2] == ["row", "col"] and len(layout) == 2 + saturates
-    if not known or a not in _SHAPES or b not in _SHAPES or not {c, d} <= set(RESULTS[a]):
+    as_usual = (sync, aligned) == ("sync", "aligned") and layout[:2] == ["row", "col"] and len(layout) == 2 + saturates
+    if not as_usual or a not in _SHAPES or b not in _SHAPES or not {c, d} <= set(RESULTS[a]):
         raise UnsupportedFormError
-    alike = a == b or {a, b} == {"e4m3", "e5m2"} or (a[1:] == b[1:] and {a[0], b[0]} == {"s", "u"})
-    if shape not in _SHAPES[a] or not alike:
+    if shape not in _SHAPES[a] or (a != b and {a, b} not in ALIKE):
         raise UnsupportedFormError(f"shape {shape} of .{a} and .{b}")
     if (a == "b1") != (operation in (("xor", "popc"), ("and", "popc"))):
         raise UnsupportedFormError
     m, k = int(shape[1 : shape.index("n")]), int(shape[shape.index("k") + 1 :])
     kind = ProductKind(m, k, a, b, c, d, saturates, "xor" in operation)
-    operands = ins.operands
+    result, *sources = ins.operands
+    sizes = (a, m * k), (b, 8 * k), (c, m * 8), (d, m * 8)
     rows = Fragments(
-        register_rows(decoder, operands[1], a, m * k // (32 * elements_per_register(a))),
-        register_rows(decoder, operands[2], b, 8 * k // (32 * elements_per_register(b))),
-        register_rows(decoder, operands[3], c, m * 8 // (32 * elements_per_register(c))),
-        register_rows(decoder, operands[0], d, m * 8 // (32 * elements_per_register(d))),
+        *(
+            register_rows(decoder, operand, of_type, count // (32 * ELEMENT_TYPES[of_type].per_register))
+            for operand, (of_type, count) in zip((*sources, result), sizes, strict=True)
+        )
     )
     return add_products(decoder, ins, kind, [rows])

@@ -24,7 +24,7 @@ from kernrec.ptx.state.phase_races import PhaseRaceDetector
 from kernrec.ptx.state.types import Array
 
 _WORD = 8
-_KNOWN = frozenset(
+_MODIFIERS = frozenset(
     {
         *("shared", "cta", "cluster", "b64", "release", "acquire", "relaxed", "noComplete", "expect_tx", "parity"),
         *("init", "inval", "arrive", "arrive_drop", "complete_tx", "test_wait", "try_wait", "pending_count"),
@@ -40,12 +40,9 @@ class Barriers:
         self._row, offset = decoder.address(address_of(address))
         space = "shared" if "shared" in ins.modifiers else "generic"
         self.access = Access(decoder.function, ins, space, offset, _WORD, _WORD)
-        self._all = decoder.lanes.shape.numbers
 
-    def of(self, numbers: Array | None) -> tuple[Array, Array]:
-        """Lanes of those with these `numbers` (None: all), and the place of each one's barrier."""
-        if numbers is None:
-            numbers = self._all
+    def of(self, numbers: Array) -> tuple[Array, Array]:
+        """Lanes of those with these `numbers`, and the place of each one's barrier."""
         if not len(numbers):
             return numbers, numbers
         lanes, places = self.memory.shared_places(self.access, self.memory.select(numbers, self._row[numbers]))
@@ -55,8 +52,8 @@ class Barriers:
             note(self.access.location, lanes, places)
         return lanes, places
 
-    def each(self, numbers: Array | None, act: Callable[[int, int], None]) -> None:
-        """Runs `act(lane, place)` for each of the lanes with these `numbers` (None: all) in turn."""
+    def each(self, numbers: Array, act: Callable[[int, int], None]) -> None:
+        """Runs `act(lane, place)` for each of the lanes with these `numbers` in turn."""
         self.each_of(self.of(numbers), act)
 
     def each_of(self, barriers: tuple[Array, Array], act: Callable[[int, int], None]) -> None:
@@ -71,9 +68,9 @@ class Barriers:
     def misuse(self, error: BarrierMisuseError, lane: int, place: int) -> EmulationError:
         """The error for a lane and the place of its barrier."""
         block, thread = self.memory.lanes.coordinates(lane)
-        where = self.memory.cluster.name(place)
+        name = self.memory.cluster.name(place)
         return EmulationError(
-            f"{self.access.location}: block {block} thread {thread} uses the barrier at {where}, {error}"
+            f"{self.access.location}: block {block} thread {thread} uses the barrier at {name}, {error}"
         )
 
 
@@ -87,7 +84,7 @@ def _values(decoder: BlockDecoder, operands: tuple[Operand, ...], missing: int) 
 
 @steps("mbarrier")
 def _mbarrier(decoder: BlockDecoder, ins: Instruction) -> Step:
-    unknown = [m for m in ins.modifiers if m not in _KNOWN]
+    unknown = [m for m in ins.modifiers if m not in _MODIFIERS]
     if unknown or ins.modifiers[-1] != "b64":
         raise UnsupportedFormError(f".{unknown[0]}" if unknown else "")
     kind = ins.modifiers[0]
@@ -100,7 +97,7 @@ def _mbarrier(decoder: BlockDecoder, ins: Instruction) -> Step:
     barriers = Barriers(decoder, ins, ins.operands[0])
     mbarriers = decoder.memory.mbarriers
     count = _values(decoder, ins.operands[1:], 0)
-    running = decoder.running_lanes(ins)
+    running = decoder.running_numbers(ins)
     acts: dict[str, Callable[[int, int], None]] = {
         "init": lambda lane, place: mbarriers.initialize(place, count(lane)),
         "inval": lambda lane, place: mbarriers.invalidate(place),
@@ -121,19 +118,19 @@ def _arrive(decoder: BlockDecoder, ins: Instruction) -> Step:
     memory, mbarriers = decoder.memory, decoder.memory.mbarriers
     expects = "expect_tx" in ins.modifiers
     releases = "relaxed" not in ins.modifiers and memory.races is not None
-    given = _values(decoder, operands[1:], 1)
+    amount = _values(decoder, operands[1:], 1)
     drop, completes = ins.modifiers[0] == "arrive_drop", "noComplete" not in ins.modifiers
-    running = decoder.running_lanes(ins)
+    running = decoder.running_numbers(ins)
 
     released: set[tuple[int, int, int]] = set()  # what lanes of a warp that arrive together need to tell once
 
     def act(lane: int, place: int) -> None:
         if expects:
-            mbarriers.expect(place, given(lane))
+            mbarriers.expect(place, amount(lane))
         if releases and (of_warp := (lane // WARP, place, mbarriers.completed)) not in released:
             released.add(of_warp)
             memory.release(lane, place)
-        word = mbarriers.arrive(place, 1 if expects else given(lane), drop=drop, completes=completes)
+        word = mbarriers.arrive(place, 1 if expects else amount(lane), drop=drop, completes=completes)
         if target is not None:
             target[lane] = word
 
@@ -146,11 +143,10 @@ def _arrive(decoder: BlockDecoder, ins: Instruction) -> Step:
 
 def _pending_count(decoder: BlockDecoder, ins: Instruction) -> Step:
     target, token = decoder.row(ins.operands[0], "b32"), decoder.row(ins.operands[1], "b64")
-    running = decoder.running_lanes(ins)
+    running = decoder.running_numbers(ins)
 
     def run() -> None:
-        numbers = running()
-        for lane in range(len(target)) if numbers is None else numbers.tolist():
+        for lane in running().tolist():
             try:
                 target[lane] = phase_of(int(token[lane])).pending
             except BarrierMisuseError:
@@ -168,9 +164,8 @@ class PhaseTest:
         self._wanted = decoder.row(ins.operands[2], "u32" if self.is_parity else "b64")
         self._guard, self._negated = decoder.predicate(ins)
 
-    def completed(self, numbers: Array | None) -> tuple[Array, Array, Array]:
-        """Lanes of those with these `numbers` (None: all), the places of their barriers, and whether the phase of each
-        completed."""
+    def completed(self, numbers: Array) -> tuple[Array, Array, Array]:
+        """Lanes of those with these `numbers`, the places of their barriers, and whether each one's phase completed."""
         lanes, places = self.barriers.of(numbers)
         wanted = self._wanted[lanes]
         parities = wanted & np.uint32(1) if self.is_parity else parity_of(wanted)
@@ -198,12 +193,12 @@ class PhaseTest:
 def _test(decoder: BlockDecoder, ins: Instruction) -> Step:
     test = PhaseTest(decoder, ins)
     target = decoder.row(ins.operands[0], "pred")
-    running = decoder.running_lanes(ins)
+    running = decoder.running_numbers(ins)
     memory = decoder.memory
 
     def run() -> None:
         numbers = running()
-        if numbers is not None and not len(numbers):
+        if not len(numbers):
             return
         lanes, places, done = test.completed(numbers)
         target[lanes] = done

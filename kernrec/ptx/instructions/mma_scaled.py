@@ -12,33 +12,36 @@ from typing import NamedTuple
 import numpy as np
 
 from kernrec.ptx.instructions.decoder import BlockDecoder
-from kernrec.ptx.instructions.fp8 import fp8_values
 from kernrec.ptx.instructions.fragments import (
     ELEMENT_TYPES,
+    NARROW_BITS,
     Rows,
     Warps,
     a_matrices,
     b_matrices,
     c_matrices,
+    narrow_values,
+    nibbles,
     register_rows,
     register_values,
+    scale_values,
     write_d,
 )
-from kernrec.ptx.instructions.narrow_floats import BITS, narrow_values, nibbles, scale_values
-from kernrec.ptx.instructions.registry import Step, UnsupportedFormError
+from kernrec.ptx.instructions.registry import UnsupportedFormError
 from kernrec.ptx.instructions.warp import whole_warps
 from kernrec.ptx.ir.operand import Operand, Vector
 from kernrec.ptx.ir.program import Instruction
 from kernrec.ptx.state.types import Array
+from kernrec.util.float8 import fp8_values
 
-_FLOATS = ("e4m3", "e5m2", *BITS)
+_FLOATS = ("e4m3", "e5m2", *NARROW_BITS)
 _DEPTHS = {"f8f6f4": 32, "mxf8f6f4": 32, "mxf4": 64, "mxf4nvf4": 64}
 _FACTORS = {"1X": 1, "2X": 2, "4X": 4}  # along K
 _USUAL = {"mxf8f6f4": "1X", "mxf4": "2X"}
 
 
 class _Kind(NamedTuple):
-    """What the name of the instruction says."""
+    """The kind, types and scale factors that the name of the instruction states."""
 
     kind: str
     a: str
@@ -59,8 +62,8 @@ class _Scale(NamedTuple):
 
 def _kind(ins: Instruction) -> _Kind:
     sync, aligned, shape, row, column, word, kind, *marks = ins.modifiers
-    known = (sync, aligned, row, column, word) == ("sync", "aligned", "row", "col", "kind")
-    if not known or kind not in _DEPTHS or shape != f"m16n8k{_DEPTHS[kind]}":
+    as_usual = (sync, aligned, row, column, word) == ("sync", "aligned", "row", "col", "kind")
+    if not as_usual or kind not in _DEPTHS or shape != f"m16n8k{_DEPTHS[kind]}":
         raise UnsupportedFormError
     factors, scale = 0, ""
     if kind != "f8f6f4":
@@ -77,8 +80,8 @@ def _kind(ins: Instruction) -> _Kind:
     return _Kind(kind, a, b, c, d, factors, scale)
 
 
-class _ScaledProduct:
-    """The step."""
+class ScaledProduct:
+    """The step of `mma.sync` with a `.kind`."""
 
     def __init__(self, decoder: BlockDecoder, ins: Instruction) -> None:
         self.kind = kind = _kind(ins)
@@ -97,10 +100,10 @@ class _ScaledProduct:
             raise UnsupportedFormError(f"{len(scales)} operands of scale factors")
         self.scales = [self._scale(*scales[i : i + 2]) for i in range(0, len(scales), 2)]
 
-    def _scale(self, register: Operand, where: Operand) -> _Scale:
-        if not isinstance(where, Vector) or len(where.items) != 2:
+    def _scale(self, register: Operand, place: Operand) -> _Scale:
+        if not isinstance(place, Vector) or len(place.items) != 2:
             raise UnsupportedFormError("byte and thread of the scale factors")
-        byte, thread = (self.decoder.row(item, "u16") for item in where.items)
+        byte, thread = (self.decoder.row(item, "u16") for item in place.items)
         return _Scale(self.decoder.row(register, "u32"), byte, thread)
 
     def __call__(self) -> None:
@@ -125,7 +128,7 @@ class _ScaledProduct:
     def _values(self, name: str, kind: str, warps: Warps) -> Array:
         """Numbers in the registers of A or B: (1, registers, warps, g, t, elements)."""
         data = register_values(self.decoder.registers.files[32], [self.rows[name]], "u8", warps)
-        if kind not in BITS:
+        if kind not in NARROW_BITS:
             return fp8_values(kind, data)
         if _DEPTHS[self.kind.kind] == 64:
             return narrow_values(kind, nibbles(data))
@@ -146,8 +149,3 @@ class _ScaledProduct:
             self.kind.scale, np.take_along_axis(codes, np.broadcast_to(which, (*words.shape, self.kind.factors)), 2)
         )
         return np.repeat(values, _DEPTHS[self.kind.kind] // self.kind.factors, axis=2)
-
-
-def scaled_product(decoder: BlockDecoder, ins: Instruction) -> Step:
-    """The step of `mma.sync` with a `.kind`."""
-    return _ScaledProduct(decoder, ins)

@@ -26,19 +26,12 @@ class Elementwise(NamedTuple):
     """An instruction that computes lane by lane: `function(*sources, destination)`."""
 
     function: Compute
-    """The computation."""
-
     destination: Operand
-    """The register to write."""
-
     type: str
     """PTX type of the result."""
 
     sources: tuple[Operand, ...]
-    """The operands to read."""
-
     source_types: tuple[str, ...]
-    """PTX type of each of them."""
 
 
 ElementwiseBuilder = Callable[[Instruction], "Elementwise | list[Elementwise]"]
@@ -80,6 +73,19 @@ def steps(*opcodes: str) -> Callable[[StepBuilder], StepBuilder]:
         return builder
 
     return register
+
+
+def lanewise(ins: Instruction, function: Compute, kind: str, *source_types: str) -> Elementwise:
+    """An instruction whose first operand is its result, of type `kind`, and whose others are its sources, by default of
+    the same type."""
+    return Elementwise(
+        function, ins.operands[0], kind, ins.operands[1:], source_types or (kind,) * (len(ins.operands) - 1)
+    )
+
+
+def same_type(table: dict[str, Compute]) -> None:
+    """Registers computations by opcode whose operands all have the type that the last modifier names."""
+    elementwise(*table)(lambda ins: lanewise(ins, table[ins.opcode], ins.modifiers[-1]))
 
 
 def known_opcodes() -> frozenset[str]:

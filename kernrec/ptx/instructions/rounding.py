@@ -9,7 +9,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from kernrec.ptx.instructions.packing import Compute
+from kernrec.ptx.instructions.registry import Compute
 from kernrec.ptx.state.types import Array
 
 _TINY = {

@@ -5,15 +5,23 @@ from functools import lru_cache
 
 import numpy as np
 
-from kernrec.ptx.instructions.registry import Compute, Elementwise, UnsupportedFormError, copy_row, elementwise
+from kernrec.ptx.instructions.registry import (
+    Compute,
+    Elementwise,
+    UnsupportedFormError,
+    copy_row,
+    elementwise,
+    lanewise,
+)
 from kernrec.ptx.instructions.rounding import bf16_values, flush
 from kernrec.ptx.ir.operand import Immediate, Negated, Operand, Pair, Register, Vector
 from kernrec.ptx.ir.program import Instruction
 from kernrec.ptx.state.types import WIDTHS, Array
 
 
-def _unordered(compare: Compute) -> Compute:
-    """True too when an operand is NaN: the negation of the opposite ordered comparison."""
+@lru_cache(None)
+def _complement(compare: Compute) -> Compute:
+    """The negation of a comparison: of the opposite ordered one, it is true too where an operand is NaN."""
 
     def result(a: Array, b: Array, out: Array) -> None:
         compare(a, b, out)
@@ -36,7 +44,7 @@ def _ordered_ne(a: Array, b: Array, out: Array) -> None:
     np.copyto(out, (a < b) | (a > b))
 
 
-COMPARE: dict[str, Compute] = {
+_COMPARE: dict[str, Compute] = {
     "eq": np.equal,
     "ne": np.not_equal,
     "lt": np.less,
@@ -47,12 +55,12 @@ COMPARE: dict[str, Compute] = {
     "ls": np.less_equal,
     "hi": np.greater,
     "hs": np.greater_equal,
-    "equ": _unordered(_ordered_ne),
+    "equ": _complement(_ordered_ne),
     "neu": np.not_equal,
-    "ltu": _unordered(np.greater_equal),
-    "leu": _unordered(np.greater),
-    "gtu": _unordered(np.less_equal),
-    "geu": _unordered(np.less),
+    "ltu": _complement(np.greater_equal),
+    "leu": _complement(np.greater),
+    "gtu": _complement(np.less_equal),
+    "geu": _complement(np.less),
     "num": _number,
     "nan": _not_a_number,
 }
@@ -64,9 +72,9 @@ _COMBINE: dict[str, Callable[[Array, Array], Array]] = {
 
 
 @lru_cache(None)
-def comparison(name: str, kind: str, ftz: bool) -> Compute:
+def _comparison(name: str, kind: str, ftz: bool) -> Compute:
     """The function of a comparison of values of type `kind`; on floats a plain `ne` is false for NaN."""
-    base = _ordered_ne if "f" in kind and name == "ne" else COMPARE[name]
+    base = _ordered_ne if "f" in kind and name == "ne" else _COMPARE[name]
     if "bf16" in kind:
         return lambda a, b, out: base(bf16_values(a), bf16_values(b), out)
     if not ftz:
@@ -94,15 +102,10 @@ def _combined(compare: Compute, combine: str, invert: bool, complement: bool) ->
     return both
 
 
-@lru_cache(None)
-def _complement(compare: Compute) -> Compute:
-    return _unordered(compare)
-
-
 @elementwise("setp")
 def _setp(ins: Instruction) -> Elementwise | list[Elementwise]:
     name, *middle, kind = ins.modifiers
-    compare = comparison(name, kind, "ftz" in middle)
+    compare = _comparison(name, kind, "ftz" in middle)
     combine = next((m for m in middle if m in _COMBINE), None)
     target = ins.operands[0]
     targets = [target.first, target.second] if isinstance(target, Pair) else [target]
@@ -145,8 +148,8 @@ def _set(ins: Instruction) -> Elementwise:
     name, *middle, result, kind = ins.modifiers
     if any(m in _COMBINE for m in middle):
         raise UnsupportedFormError
-    function = _set_function(comparison(name, kind, "ftz" in middle), result, kind)
-    return Elementwise(function, ins.operands[0], result, ins.operands[1:], (kind, kind))
+    function = _set_function(_comparison(name, kind, "ftz" in middle), result, kind)
+    return lanewise(ins, function, result, kind, kind)
 
 
 def _select(a: Array, b: Array, c: Array, out: Array) -> None:
@@ -173,7 +176,7 @@ def _slct(a: Array, b: Array, c: Array, out: Array) -> None:
 @elementwise("slct")
 def _slct_(ins: Instruction) -> Elementwise:
     kind, chooser = ins.modifiers[-2:]
-    return Elementwise(_slct, ins.operands[0], kind, ins.operands[1:], (kind, kind, chooser))
+    return lanewise(ins, _slct, kind, kind, kind, chooser)
 
 
 @lru_cache(None)
@@ -209,4 +212,4 @@ def _mov(ins: Instruction) -> Elementwise | list[Elementwise]:
             if item != Register("_")
         ]
     bits = kind if isinstance(source, Immediate) or kind == "pred" else f"b{WIDTHS[kind]}"
-    return Elementwise(copy_row, target, bits, (source,), (bits,))
+    return lanewise(ins, copy_row, bits)

@@ -3,8 +3,6 @@
 from collections.abc import Callable
 from typing import NamedTuple
 
-import numpy as np
-
 from kernrec.ptx.state.errors import EmulationError
 from kernrec.ptx.state.matrix_descriptors import DescriptorError, MatrixDescriptor, tile_addresses
 from kernrec.ptx.state.memory import Memory
@@ -15,14 +13,12 @@ ROW_BYTES = 32
 
 
 class TileShape(NamedTuple):
-    """What an instruction reads."""
+    """The extents of a tile that an instruction reads."""
 
     extent: int
-    """Elements along M or N."""
+    """Elements along M or N; `depth`: along K."""
 
     depth: int
-    """Elements along K."""
-
     size: int
     """Bytes of an element."""
 
@@ -32,7 +28,7 @@ class TileShape(NamedTuple):
 
 def read_tile(
     memory: Memory,
-    where: str,
+    place: str,
     descriptor: tuple[Callable[[int], MatrixDescriptor], int],
     block: int,
     shape: TileShape,
@@ -40,8 +36,8 @@ def read_tile(
     """Reads a tile.
 
     Args:
-        memory: all memories.
-        where: the instruction, for messages.
+        memory: that the tile lies in.
+        place: the instruction, for messages.
         descriptor: how its bits are read, and the bits.
         block: position in the batch of the block in whose shared memory the tile lies.
         shape: of the tile.
@@ -57,17 +53,12 @@ def read_tile(
     try:
         addresses = tile_addresses(decode(bits), shape.extent, shape.depth, size, shape.mn_major)
     except DescriptorError as error:
-        raise EmulationError(f"{where}: {error}") from None
+        raise EmulationError(f"{place}: {error}") from None
     last = int(addresses.max()) + size
     if last > shared.size:
         raise EmulationError(
-            f"{where}: matrix descriptor 0x{bits:016x} describes {shape.extent} rows up to byte {last - 1} of shared "
+            f"{place}: matrix descriptor 0x{bits:016x} describes {shape.extent} rows up to byte {last - 1} of shared "
             f"memory, of which the block has {shared.size} bytes"
         )
     index = addresses + memory.cluster.stride * block
     return shared.views[size][index >> (size.bit_length() - 1)], index
-
-
-def element_bytes(dtype: str) -> int:
-    """Bytes of an element of a NumPy type."""
-    return np.dtype(dtype).itemsize

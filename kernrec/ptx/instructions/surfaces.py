@@ -16,7 +16,6 @@ from kernrec.ptx.ir.operand import Operand, Register, Texel, elements
 from kernrec.ptx.ir.program import Instruction
 from kernrec.ptx.state.errors import EmulationError, location
 from kernrec.ptx.state.region import Region
-from kernrec.ptx.state.textures import Image
 from kernrec.ptx.state.types import Array
 
 _CLOCKS = 8  # of a warp's request: four lanes a clock, as of a texture fetch
@@ -24,22 +23,12 @@ _UNITS = {"b8": 1, "b16": 2, "b32": 4, "b64": 8, "u32": 4, "s32": 4, "u64": 8, "
 
 
 class _Place(NamedTuple):
-    """Where some lanes access one image."""
+    """Accesses of some lanes to one image."""
 
     lanes: Array
-    """Numbers of the lanes that access it."""
-
-    image: Image
-    """The image."""
-
     region: Region
-    """Its buffer."""
-
     element: Array
     """First element of each lane in the buffer, in units of the access."""
-
-    stored: Array
-    """Byte where the hardware keeps it."""
 
     outside: Array
     """Lanes that read zeros."""
@@ -72,21 +61,21 @@ class _SurfaceAccess:
         for lanes, image, region in self._use.parts():
             self._use.axes_of(image, self._geometry)
             if kind != "read" and not region.writable:
-                raise EmulationError(f"{self._where()}: writes to {region.name}, which is read-only")
+                raise EmulationError(f"{self._location()}: writes to {region.name}, which is read-only")
             extents = (image.extents[0] * image.texel_bytes, *image.extents[1:])
-            given = [row[lanes].astype(np.int64) for row in self._rows]
+            coordinates = [row[lanes].astype(np.int64) for row in self._rows]
             layer = np.zeros(len(lanes), np.int64) if self._layer is None else self._layer[lanes].astype(np.int64)
             last = (extents[0] - size, *(extent - 1 for extent in extents[1:]), image.layers - 1)
-            wanted = [*given, layer]
+            wanted = [*coordinates, layer]
             inside = np.logical_and.reduce([(v >= 0) & (v <= most) for v, most in zip(wanted, last, strict=True)])
-            if (given[0][inside] % size).any():
-                lane = int(lanes[inside][np.flatnonzero(given[0][inside] % size)[0]])
-                raise EmulationError(f"{self._where(lane)}: x is not a multiple of {size} bytes")
+            if (coordinates[0][inside] % size).any():
+                lane = int(lanes[inside][np.flatnonzero(coordinates[0][inside] % size)[0]])
+                raise EmulationError(f"{self._location(lane)}: x is not a multiple of {size} bytes")
             if self._mode == "trap" and not inside.all():
                 first = int(np.flatnonzero(~inside)[0])
-                coordinates = ", ".join(str(int(v[first])) for v in given)
+                shown = ", ".join(str(int(v[first])) for v in coordinates)
                 raise EmulationError(
-                    f"{self._where(int(lanes[first]))}: ({coordinates}) is outside of the surface {region.name}"
+                    f"{self._location(int(lanes[first]))}: ({shown}) is outside of the surface {region.name}"
                 )
             *clamped, number = [np.clip(v, 0, most) for v, most in zip(wanted, last, strict=True)]
             x = clamped[0] // size * size
@@ -95,10 +84,10 @@ class _SurfaceAccess:
             stored = image.stored_at(texels, number, 0)
             outside = ~inside if self._mode == "zero" else np.zeros(len(lanes), np.bool_)
             memory.counters.count_image(region, lanes, np.where(outside, -1, stored)[:, None], kind, size, _CLOCKS)
-            places.append(_Place(lanes, image, region, first_byte // self.unit, stored, outside))
+            places.append(_Place(lanes, region, first_byte // self.unit, outside))
         return places
 
-    def _where(self, lane: int | None = None) -> str:
+    def _location(self, lane: int | None = None) -> str:
         text = location(self._decoder.function, self._ins)
         if lane is None:
             return text

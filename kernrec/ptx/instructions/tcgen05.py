@@ -1,6 +1,6 @@
 """Tensor memory of data-center Blackwell: the `tcgen05` instructions, and those that allocate, wait and fence.
 
-PTX ISA, section "TensorCore 5th Generation Family Instructions". What computes is in `tcgen05_mma`, what moves data in
+PTX ISA, section "TensorCore 5th Generation Family Instructions". Multiplications are in `tcgen05_mma`, moves in
 `tcgen05_moves`. That an operation is done before another one uses its cells is checked as it happens
 (`kernrec.ptx.state.tensor_memory`). Where races are checked, a kernel that has fences (`tcgen05.fence`) must have them
 everywhere (`kernrec.ptx.state.tensor_fences`).
@@ -13,7 +13,7 @@ import numpy as np
 from kernrec.ptx.instructions.access import address_of
 from kernrec.ptx.instructions.decoder import BlockDecoder
 from kernrec.ptx.instructions.registry import Step, UnsupportedFormError, steps
-from kernrec.ptx.instructions.tcgen05_mma import commit, multiplication
+from kernrec.ptx.instructions.tcgen05_mma import Multiplication, commit
 from kernrec.ptx.instructions.tcgen05_moves import copy, move, running_warps
 from kernrec.ptx.ir.program import Function, Instruction
 from kernrec.ptx.state.access import Access
@@ -55,12 +55,12 @@ def _allocate(decoder: BlockDecoder, ins: Instruction) -> Step:
 def _release(decoder: BlockDecoder, ins: Instruction) -> Step:
     """`tcgen05.dealloc`: a warp releases columns."""
     addresses, columns = (decoder.row(operand, "u32") for operand in ins.operands)
-    tensor, shape, where = decoder.memory.pending.tensor.memory, decoder.lanes.shape, location(decoder.function, ins)
+    tensor, shape, place = decoder.memory.pending.tensor.memory, decoder.lanes.shape, location(decoder.function, ins)
     warps = running_warps(decoder, ins)
 
     def run() -> None:
         for lane in (warps() * WARP).tolist():
-            tensor.release(where, int(shape.block_of[lane]), int(addresses[lane]), int(columns[lane]))
+            tensor.release(place, int(shape.block_of[lane]), int(addresses[lane]), int(columns[lane]))
 
     return run
 
@@ -108,7 +108,7 @@ _BUILDERS: dict[str, Callable[[BlockDecoder, Instruction], Step]] = {
     "ld": move,
     "st": move,
     "cp": copy,
-    "mma": multiplication,
+    "mma": Multiplication,
     "commit": commit,
 }
 

@@ -26,13 +26,19 @@ import numpy as np
 
 from kernrec.ptx.instructions.access import address_of
 from kernrec.ptx.instructions.decoder import BlockDecoder
-from kernrec.ptx.instructions.fragments import ELEMENT_TYPES, saturated
+from kernrec.ptx.instructions.fragments import (
+    ELEMENT_TYPES,
+    NARROW_BITS,
+    narrow_values,
+    nibbles,
+    saturated,
+    scale_values,
+)
 from kernrec.ptx.instructions.instruction_descriptors import InstructionDescriptor, instruction_descriptor
 from kernrec.ptx.instructions.mbarrier import Barriers
-from kernrec.ptx.instructions.narrow_floats import BITS, narrow_values, nibbles, padded_codes, scale_values
 from kernrec.ptx.instructions.registry import Step, UnsupportedFormError
-from kernrec.ptx.instructions.shared_tiles import ROW_BYTES, TileShape, element_bytes, read_tile
-from kernrec.ptx.ir.operand import Address, Immediate, Negated, Operand, Vector, elements
+from kernrec.ptx.instructions.shared_tiles import ROW_BYTES, TileShape, read_tile
+from kernrec.ptx.ir.operand import Address, Immediate, Operand, Vector, elements
 from kernrec.ptx.ir.program import Instruction
 from kernrec.ptx.state.errors import EmulationError, location
 from kernrec.ptx.state.matrix_descriptors import DescriptorError, tcgen05_descriptor
@@ -46,11 +52,9 @@ _STATED = {"1X": 32, "block32": 32, "2X": 32, "4X": 16, "block16": 16}
 
 
 class _Form(NamedTuple):
-    """What the instruction says."""
+    """The kind and the operands that the instruction states."""
 
     kind: str
-    """`.kind`."""
-
     ctas: int
     """Thread blocks that multiply together."""
 
@@ -103,24 +107,21 @@ class _Issue(NamedTuple):
     """One multiplication of one thread."""
 
     lane: int
-    """The thread."""
-
     blocks: tuple[int, ...]
     """Positions in the batch of the thread blocks, the first half of the rows first."""
 
     says: InstructionDescriptor
-    """What is computed."""
 
 
-class _Multiplication:
+class Multiplication:
     """The step of a `tcgen05.mma`."""
 
     def __init__(self, decoder: BlockDecoder, ins: Instruction) -> None:
         self.form = form = _form(ins)
         self.decoder = decoder
-        self.where = location(decoder.function, ins)
+        self.place = location(decoder.function, ins)
         d, a, b, says = form.operands
-        self.running_lanes = decoder.running_lanes(ins)
+        self.running = decoder.running_numbers(ins)
         self.addresses = {"d": decoder.address(address_of(d))}
         self.rows = {"b": decoder.row(b, "b64"), "says": decoder.row(says, "u32")}
         if isinstance(a, Address):
@@ -130,13 +131,12 @@ class _Multiplication:
         for name, operand in zip(("scale_a", "scale_b"), form.scales, strict=False):
             self.addresses[name] = decoder.address(address_of(operand))
         self.masks = [decoder.row(operand, "u32") for operand in form.disabled]
+        self.enable = form.enable if isinstance(form.enable, Immediate) else decoder.flag(form.enable)
 
     def _enabled(self, lane: int) -> bool:
-        enable = self.form.enable
-        if isinstance(enable, Immediate):
-            return bool(enable.value)
-        negated = isinstance(enable, Negated)
-        row = self.decoder.row(enable.register if isinstance(enable, Negated) else enable, "pred")
+        if isinstance(self.enable, Immediate):
+            return bool(self.enable.value)
+        row, negated = self.enable
         return bool(row[lane]) ^ negated
 
     def _address(self, name: str, lane: int) -> tuple[int, int]:
@@ -146,16 +146,15 @@ class _Multiplication:
         return address >> 16 & 0xFFFF, address & 0xFFFF
 
     def __call__(self) -> None:
-        numbers = self.running_lanes()
         shape, form = self.decoder.lanes.shape, self.form
-        for lane in (shape.numbers if numbers is None else numbers).tolist():
+        for lane in self.running().tolist():
             try:
                 says = instruction_descriptor(int(self.rows["says"][lane]), form.kind, form.ctas)
             except DescriptorError as error:
-                raise EmulationError(f"{self.where}: {error}") from None
+                raise EmulationError(f"{self.place}: {error}") from None
             block = int(shape.block_of[lane])
             if form.ctas == 2 and shape.cluster_blocks % 2:
-                raise EmulationError(f"{self.where}: a pair of thread blocks in a cluster of {shape.cluster_blocks}")
+                raise EmulationError(f"{self.place}: a pair of thread blocks in a cluster of {shape.cluster_blocks}")
             self._multiply(_Issue(lane, (block,) if form.ctas == 1 else (block & ~1, block | 1), says))
 
     def _multiply(self, issue: _Issue) -> None:
@@ -171,7 +170,7 @@ class _Multiplication:
         if form.vector:
             a = a * self._scales("scale_a", issue, issue.blocks, says.m, read)
             b = b * self._scales("scale_b", issue, issue.blocks[:1], says.n, read)
-        memory.pending.tensor.issue(issue.lane, Operation(self.where, read, targets), np.concatenate(tiles))
+        memory.pending.tensor.issue(issue.lane, Operation(self.place, read, targets), np.concatenate(tiles))
         product = np.matmul(a, b.T) * says.sign
         enabled = self._enabled(issue.lane)
         for i, cells in enumerate(targets):
@@ -180,14 +179,13 @@ class _Multiplication:
             if enabled:
                 part = part + _numbers(old, says.d) * 2.0**-form.shift
             new = _bits(saturated(part) if says.saturates else part, says.d)
-            kept = self._kept(issue.lane, i)
-            memory.pending.tensor.memory.put(cells, new if kept is None else np.where(kept[cells.lane], old, new))
-        self._count(issue, sum(map(len, (tile.reshape(-1) for tile in tiles))), len(read), enabled)
+            if self.masks:
+                new = np.where(self._disabled(issue.lane, i)[cells.lane], old, new)
+            memory.pending.tensor.memory.put(cells, new)
+        self._count(issue, sum(map(len, tiles)), enabled)
 
-    def _kept(self, lane: int, part: int) -> Array | None:
+    def _disabled(self, lane: int, part: int) -> Array:
         """Lanes that keep what they hold; bool (128)."""
-        if not self.masks:
-            return None
         words = np.array([row[lane] for row in self.masks[4 * part : 4 * part + 4]], np.uint32)
         return np.unpackbits(words.view(np.uint8), bitorder="little").astype(np.bool_)
 
@@ -204,8 +202,8 @@ class _Multiplication:
         """A block's rows of A as float64 (rows, K); notes what is read of shared and of tensor memory in `used`."""
         if "a" not in self.addresses:
             return self._shared("a", issue, block, rows, used[0])
-        if issue.says.a in BITS and self.form.kind not in _PACKED:
-            raise EmulationError(f"{self.where}: {issue.says.a} numbers in tensor memory are not supported")
+        if issue.says.a in NARROW_BITS and self.form.kind not in _PACKED:
+            raise EmulationError(f"{self.place}: {issue.says.a} numbers in tensor memory are not supported")
         lane, column = self._address("a", issue.lane)
         columns = np.arange(ROW_BYTES // 4)
         row = np.arange(rows)[:, None]
@@ -218,23 +216,22 @@ class _Multiplication:
     def _shared(self, name: str, issue: _Issue, block: int, extent: int, tiles: list[Array]) -> Array:
         """A block's part of A or B in shared memory as float64 (extent, K); notes the bytes that are read."""
         kind = issue.says.a if name == "a" else issue.says.b
-        of = ELEMENT_TYPES.get(kind)
-        size = 1 if of is None else element_bytes(of.dtype)
+        size = 1 if kind in NARROW_BITS else ELEMENT_TYPES[kind].bytes
         mn_major = issue.says.mn_major[name == "b"]
-        if mn_major and kind in BITS:
-            raise EmulationError(f"{self.where}: {kind} numbers must be K-major")
+        if mn_major and kind in NARROW_BITS:
+            raise EmulationError(f"{self.place}: {kind} numbers must be K-major")
         shape = TileShape(extent, ROW_BYTES // size, size, mn_major)
         descriptor = tcgen05_descriptor, int(self.rows[name][issue.lane])
-        elements_, index = read_tile(self.decoder.memory, self.where, descriptor, block, shape)
+        elements_, index = read_tile(self.decoder.memory, self.place, descriptor, block, shape)
         tiles.append(index.reshape(-1))
         return self._operand(np.ascontiguousarray(elements_).view(np.uint8), kind)
 
     def _operand(self, data: Array, kind: str) -> Array:
         """Rows of 32 bytes as numbers, float64 (rows, K)."""
-        of = ELEMENT_TYPES.get(kind)
-        if of is not None:
-            return of.values(data.view(of.dtype)).astype(np.float64)
-        codes = nibbles(data) if self.form.kind in _PACKED else padded_codes(kind, data)
+        if kind not in NARROW_BITS:
+            element = ELEMENT_TYPES[kind]
+            return element.values(data.view(element.dtype)).astype(np.float64)
+        codes = nibbles(data) if self.form.kind in _PACKED else _padded_codes(kind, data)
         return narrow_values(kind, codes).astype(np.float64)
 
     def _scales(self, name: str, issue: _Issue, blocks: tuple[int, ...], extent: int, read: list[Cells]) -> Array:
@@ -246,7 +243,7 @@ class _Multiplication:
         assert scales is not None
         first = scales.first[name == "scale_b"]
         if first + count > 4:
-            raise EmulationError(f"{self.where}: {count} scale factors from byte {first} of a column on")
+            raise EmulationError(f"{self.place}: {count} scale factors from byte {first} of a column on")
         parts = []
         for block in blocks:
             row = np.arange(extent // len(blocks))
@@ -257,22 +254,28 @@ class _Multiplication:
         factors = scale_values(scales.type, np.concatenate(parts))
         return np.repeat(factors, self.form.vector, axis=1)
 
-    def _count(self, issue: _Issue, elements_read: int, tiles: int, enabled: bool) -> None:
+    def _count(self, issue: _Issue, elements_read: int, enabled: bool) -> None:
         counts, says = self.decoder.memory.counters.counts, issue.says
         if counts is None:
             return
-        of = ELEMENT_TYPES.get(says.a)
-        packed = self.form.kind in _PACKED
-        size = 1 if of is None else element_bytes(of.dtype)
-        depth = ROW_BYTES // size * (2 if packed else 1)
-        share = 0.25 if packed else 0.5 if of is None else of.share
-        counted = "f16" if of is None else of.counted
-        operations = int(2 * says.m * says.n * depth * share)
-        counts.bump(f"mma.{counted}", operations)
-        counts.bump(f"tcgen05.{counted}", operations)
-        counts.bump("tcgen05.shared_bytes", elements_read * size)
+        # Numbers of 4 and 6 bits that are not packed take a byte each, as those of 8 bits.
+        element = ELEMENT_TYPES["e4m3" if says.a in NARROW_BITS else says.a]
+        depth = ROW_BYTES // element.bytes
+        # Twice as many packed numbers take half the time each.
+        element.count_operations(counts, 2 * says.m * says.n * depth, "tcgen05")
+        counts.bump("tcgen05.shared_bytes", elements_read * element.bytes)
         in_tensor = says.m * ROW_BYTES if "a" in self.addresses else 0
         counts.bump("tensor_memory.mma_bytes", says.m * says.n * 4 * (1 + enabled) + in_tensor)
+
+
+def _padded_codes(kind: str, rows: Array) -> Array:
+    """The codes of rows of 16-byte pieces, each with 16 numbers of 4 or 6 bits and padding behind; (..., n) of each."""
+    pieces = rows.reshape(*rows.shape[:-1], -1, 16)
+    if kind == "e2m1":
+        return nibbles(pieces[..., :8]).reshape(rows.shape)
+    bits = np.unpackbits(pieces[..., :12], axis=-1, bitorder="little").reshape(*pieces.shape[:-1], 16, 6)
+    numbers: Array = (bits << np.arange(6, dtype=np.uint8)).sum(axis=-1, dtype=np.uint8).reshape(rows.shape)
+    return numbers
 
 
 def _lanes(row: Array, rows: int) -> Array:
@@ -296,17 +299,12 @@ def _bits(values: Array, kind: str) -> Array:
     return values.astype(np.int64).astype(np.int32).view(np.uint32)
 
 
-def multiplication(decoder: BlockDecoder, ins: Instruction) -> Step:
-    """The step of `tcgen05.mma`."""
-    return _Multiplication(decoder, ins)
-
-
 def commit(decoder: BlockDecoder, ins: Instruction) -> Step:
     """The step of `tcgen05.commit`."""
     memory = decoder.memory
     barriers = Barriers(decoder, ins, ins.operands[0])
     masks = decoder.row(ins.operands[1], "u16") if "multicast" in ins.modifiers else None
-    running, blocks, stride = decoder.running_lanes(ins), decoder.lanes.shape.cluster_blocks, memory.cluster.stride
+    running, blocks, stride = decoder.running_numbers(ins), decoder.lanes.shape.cluster_blocks, memory.cluster.stride
 
     def arrive(lane: int, place: int) -> None:
         memory.mbarriers.arrive(place, 1)

@@ -23,7 +23,6 @@ read of shared memory.
 """
 
 from collections.abc import Callable
-from functools import partial
 
 import numpy as np
 
@@ -93,8 +92,8 @@ class _Move:
     def __init__(self, decoder: BlockDecoder, ins: Instruction) -> None:
         kind, sync, aligned, shape, times, *marks = ins.modifiers
         packed = marks[:2] == (["pack", "16b"] if kind == "ld" else ["unpack", "16b"])
-        known = (sync, aligned) == ("sync", "aligned") and shape in _REGISTERS and times[:1] == "x"
-        if not known or marks[2 * packed :] != ["b32"]:
+        as_usual = (sync, aligned) == ("sync", "aligned") and shape in _REGISTERS and times[:1] == "x"
+        if not as_usual or marks[2 * packed :] != ["b32"]:
             raise UnsupportedFormError
         operands = list(ins.operands)
         address = operands.pop(1 if kind == "ld" else 0)
@@ -109,6 +108,7 @@ class _Move:
         self.decoder = decoder
         self.ins = ins
         self.packed = packed
+        self.place = location(decoder.function, ins)
         self.rows = [decoder.ref(item, "b32")[1] for item in items]
         self.address = decoder.address(address_of(address))
         self.warps = running_warps(decoder, ins)
@@ -117,11 +117,6 @@ class _Move:
         if split is not None:
             column += np.arange(WARP)[:, None] // 16 * int(split.value)
         self.places = lane, column
-
-    @property
-    def where(self) -> str:
-        """The instruction as errors name it."""
-        return location(self.decoder.function, self.ins)
 
     def cells(self, warp: int) -> Cells:
         """The cells of a warp's registers, (32, registers); of packed ones the first of two.
@@ -133,19 +128,18 @@ class _Move:
         row, offset = self.address
         addresses = row[warp * WARP : (warp + 1) * WARP].astype(np.int64) + offset
         if (addresses != addresses[0]).any():
-            raise EmulationError(f"{self.where}: the threads of a warp have different addresses")
+            raise EmulationError(f"{self.place}: the threads of a warp have different addresses")
         lane, column = int(addresses[0]) >> 16 & 0xFFFF, int(addresses[0]) & 0xFFFF
         within = warp % (shape.lanes_per_block // WARP) % 4
         starts = (0,) if "32x32b" in self.ins.modifiers else (0, 16)
         if lane - 32 * within not in starts:
             raise EmulationError(
-                f"{self.where}: lane {lane} of tensor memory, where warp {within} of a warpgroup reaches lanes from "
+                f"{self.place}: lane {lane} of tensor memory, where warp {within} of a warpgroup reaches lanes from "
                 f"{32 * within} on"
             )
         return Cells(int(shape.block_of[warp * WARP]), self.places[0] + lane, self.places[1] + column)
 
     def load(self) -> None:
-        """Loads registers."""
         decoder, tensor = self.decoder, self.decoder.memory.pending.tensor
         file = decoder.registers.files[32]
         warps = self.warps()
@@ -153,16 +147,15 @@ class _Move:
             cells = self.cells(warp)
             if self.packed:
                 cells = _pairs(cells)
-            values = tensor.memory.load(self.where, cells)
+            values = tensor.memory.load(self.place, cells)
             if self.packed:
                 halves = (values & 0xFFFF).reshape(WARP, -1, 2)
                 values = halves[:, :, 0] | halves[:, :, 1] << 16
             file[self.rows, warp * WARP : (warp + 1) * WARP] = values.T
-            tensor.load(self.where, warp, cells)
+            tensor.load(self.place, warp, cells)
         self._count("load", len(warps))
 
     def store(self) -> None:
-        """Stores registers."""
         decoder, tensor = self.decoder, self.decoder.memory.pending.tensor
         file = decoder.registers.files[32]
         warps = self.warps()
@@ -172,8 +165,8 @@ class _Move:
             if self.packed:
                 cells = _pairs(cells)
                 values = np.stack([values & 0xFFFF, values >> 16], axis=-1).reshape(WARP, -1)
-            tensor.memory.store(self.where, cells, values)
-            tensor.store(self.where, warp, cells)
+            tensor.memory.store(self.place, cells, values)
+            tensor.store(self.place, warp, cells)
         self._count("store", len(warps))
 
     def _count(self, kind: str, warps: int) -> None:
@@ -208,33 +201,21 @@ def copy(decoder: BlockDecoder, ins: Instruction) -> Step:
     row, offset = decoder.address(address_of(ins.operands[0]))
     descriptors = decoder.row(ins.operands[1], "b64")
     lanes = np.concatenate([lane + more for more in copies])[:, None]
-    shape_ = TileShape(rows, width, 1)
-    running = decoder.running_lanes(ins)
-    return partial(_copy, decoder, ins, (row, offset, descriptors), (lanes, int(ctas), shape_), running)
+    tile, place = TileShape(rows, width, 1), location(decoder.function, ins)
+    memory, running, block_of = decoder.memory, decoder.running_numbers(ins), decoder.lanes.shape.block_of
 
+    def run() -> None:
+        for lane in running().tolist():
+            address, first = int(row[lane]) + offset, int(block_of[lane])
+            for block in (first,) if ctas == "1" else (first, first ^ 1):
+                data, index = read_tile(memory, place, (tcgen05_descriptor, int(descriptors[lane])), block, tile)
+                words = np.ascontiguousarray(data).view(np.uint32)
+                column = (address & 0xFFFF) + np.arange(words.shape[1])
+                cells = Cells(block, lanes + (address >> 16), np.minimum(column, COLUMNS))
+                memory.pending.tensor.issue(lane, Operation(place, [], [cells]), index)
+                memory.pending.tensor.memory.put(cells, np.tile(words, (len(lanes) // len(words), 1)))
+                if memory.counters.counts is not None:
+                    memory.counters.counts.bump("tcgen05.shared_bytes", words.nbytes)
+                    memory.counters.counts.bump("tensor_memory.copy_bytes", 4 * len(lanes) * words.shape[1])
 
-def _copy(
-    decoder: BlockDecoder,
-    ins: Instruction,
-    operands: tuple[Array, int, Array],
-    target: tuple[Array, int, TileShape],
-    running: Callable[[], Array | None],
-) -> None:
-    row, offset, descriptors = operands
-    lanes, ctas, shape = target
-    memory, where = decoder.memory, location(decoder.function, ins)
-    numbers = running()
-    for lane in (decoder.lanes.shape.numbers if numbers is None else numbers).tolist():
-        address = int(row[lane]) + offset
-        first = int(decoder.lanes.shape.block_of[lane])
-        for block in (first,) if ctas == 1 else (first, first ^ 1):
-            descriptor = tcgen05_descriptor, int(descriptors[lane])
-            data, index = read_tile(memory, where, descriptor, block, shape)
-            words = np.ascontiguousarray(data).view(np.uint32)
-            column = (address & 0xFFFF) + np.arange(words.shape[1])
-            cells = Cells(block, lanes + (address >> 16), np.minimum(column, COLUMNS))
-            memory.pending.tensor.issue(lane, Operation(where, [], [cells]), index)
-            memory.pending.tensor.memory.put(cells, np.tile(words, (len(lanes) // len(words), 1)))
-            if memory.counters.counts is not None:
-                memory.counters.counts.bump("tcgen05.shared_bytes", words.nbytes)
-                memory.counters.counts.bump("tensor_memory.copy_bytes", 4 * len(lanes) * words.shape[1])
+    return run

@@ -1,7 +1,6 @@
 """Tensor maps that the kernel writes: `tensormap.replace`, `tensormap.cp_fenceproxy` and `fence.proxy.tensormap` (PTX
 ISA, sections 9.7.9.27 and 9.7.13.7)."""
 
-from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -60,10 +59,10 @@ def _replace(decoder: BlockDecoder, ins: Instruction) -> Step:
     if not isinstance(ordinal, Immediate):
         raise UnsupportedFormError("a dimension that is no literal")
     memory, access = decoder.memory, Access(decoder.function, ins, space_of(ins), 0, _PIECE, 8)
-    running = _lanes(decoder, ins)
+    running = decoder.running_numbers(ins)
 
     def run() -> None:
-        for lane in running():
+        for lane in running().tolist():
             address = int(row[lane]) + offset
             region, raw = map_bytes(memory, access, lane, address, True)
             try:
@@ -79,37 +78,28 @@ def _replace(decoder: BlockDecoder, ins: Instruction) -> Step:
 
 def _copy(decoder: BlockDecoder, ins: Instruction) -> Step:
     """Copies a map from shared to global memory, and releases it; the threads of a warp do so together."""
-    (to, to_offset), (of, of_offset) = (decoder.address(address_of(operand)) for operand in ins.operands[:2])
+    to, to_offset = decoder.address(address_of(ins.operands[0]))
+    source_row, source_offset = decoder.address(address_of(ins.operands[1]))
     memory = decoder.memory
     target = Access(decoder.function, ins, "global", 0, _PIECE, 8)
     source = replace(target, space="shared")
-    running = _lanes(decoder, ins)
+    running = decoder.running_numbers(ins)
 
     def run() -> None:
-        for lane in dict.fromkeys(lane - lane % WARP for lane in running()):
+        for lane in dict.fromkeys(lane - lane % WARP for lane in running().tolist()):
             address = int(to[lane]) + to_offset
-            _, raw = map_bytes(memory, source, lane, int(of[lane]) + of_offset)
+            _, raw = map_bytes(memory, source, lane, int(source_row[lane]) + source_offset)
             map_bytes(memory, target, lane, address, True)[1][:] = raw
             memory.pending.map_fences.write_released(address)
 
     return run
 
 
-def _lanes(decoder: BlockDecoder, ins: Instruction) -> Callable[[], list[int]]:
-    running, everyone = decoder.running_lanes(ins), decoder.lanes.shape.numbers
-
-    def lanes() -> list[int]:
-        numbers = running()
-        return (everyone if numbers is None else numbers).tolist()
-
-    return lanes
-
-
 @steps("fence")
 def _fence(decoder: BlockDecoder, ins: Instruction) -> Step:
     """`fence`: only those between proxies do something here."""
     memory, lanes = decoder.memory, decoder.lanes
-    running = _lanes(decoder, ins)
+    running = decoder.running_numbers(ins)
     if ins.modifiers[:2] == ("proxy", "tensormap"):
         if "release" in ins.modifiers:
             return memory.pending.map_fences.release
@@ -117,11 +107,11 @@ def _fence(decoder: BlockDecoder, ins: Instruction) -> Step:
         block_of = lanes.shape.block_of
 
         def acquire() -> None:
-            for lane in running():
+            for lane in running().tolist():
                 memory.pending.map_fences.acquire(int(row[lane]) + offset, int(block_of[lane]))
 
         return acquire
     races = memory.races
     if races is None or ins.modifiers[:2] != ("proxy", "async"):
         return lambda: None
-    return lambda: races.tensor_reads.fence(np.array(running()), lanes.shape.lanes_per_block)
+    return lambda: races.tensor_reads.fence(running(), lanes.shape.lanes_per_block)

@@ -6,7 +6,7 @@ import numpy as np
 
 from kernrec.ptx.instructions.decoder import BlockDecoder
 from kernrec.ptx.instructions.registry import Step, UnsupportedFormError, steps
-from kernrec.ptx.ir.operand import Negated, Operand, Pair, Register
+from kernrec.ptx.ir.operand import Pair, Register
 from kernrec.ptx.ir.program import Instruction
 from kernrec.ptx.state.errors import EmulationError, location
 from kernrec.ptx.state.types import Array
@@ -74,20 +74,18 @@ def _shuffle(decoder: BlockDecoder, ins: Instruction) -> Step:
         top = (lane & segment) | (clamp & ~segment)
         bottom = lane & segment
         if mode == "up":
-            where = lane - delta
-            inside = where >= top
+            sources = lane - delta
+            inside = sources >= top
         elif mode == "down":
-            where = lane + delta
-            inside = where <= top
+            sources = lane + delta
+            inside = sources <= top
         elif mode == "bfly":
-            where = lane ^ delta
-            inside = where <= top
+            sources = lane ^ delta
+            inside = sources <= top
         else:
-            where = bottom | (delta & ~segment)
-            inside = where <= top
-        where = np.where(inside, where, lane) + warp
-        values = source[where]
-        _put(out, values, mask)
+            sources = bottom | (delta & ~segment)
+            inside = sources <= top
+        _put(out, source[np.where(inside, sources, lane) + warp], mask)
         if flag is not None:
             _put(flag, inside, mask)
 
@@ -99,19 +97,13 @@ def _ballots(bits: Array) -> Array:
     return np.packbits(bits.reshape(-1, 32), axis=1, bitorder="little").view(np.uint32)[:, 0]
 
 
-def _flag(decoder: BlockDecoder, operand: Operand) -> tuple[Array, bool]:
-    if isinstance(operand, Negated):
-        return decoder.row(operand.register, "pred"), True
-    return decoder.row(operand, "pred"), False
-
-
 @steps("vote")
 def _vote(decoder: BlockDecoder, ins: Instruction) -> Step:
     mode = next((m for m in ins.modifiers if m in ("all", "any", "uni", "ballot")), None)
     if mode is None or "sync" not in ins.modifiers[:2]:  # inline assembly also has vote.ballot.sync
         raise UnsupportedFormError
     out = decoder.row(ins.operands[0], "b32" if mode == "ballot" else "pred")
-    flag, negated = _flag(decoder, ins.operands[1])
+    flag, negated = decoder.flag(ins.operands[1])
     running = _running(decoder, ins)
 
     def run() -> None:

@@ -23,6 +23,7 @@ import numpy as np
 
 from kernrec.ptx.instructions.decoder import BlockDecoder
 from kernrec.ptx.instructions.fragments import (
+    ALIKE,
     ELEMENT_TYPES,
     Rows,
     a_matrices,
@@ -33,8 +34,8 @@ from kernrec.ptx.instructions.fragments import (
     write_d,
 )
 from kernrec.ptx.instructions.registry import Step, UnsupportedFormError, steps
-from kernrec.ptx.instructions.shared_tiles import ROW_BYTES, TileShape, element_bytes, read_tile
-from kernrec.ptx.ir.operand import Immediate, Negated, Operand, Vector
+from kernrec.ptx.instructions.shared_tiles import ROW_BYTES, TileShape, read_tile
+from kernrec.ptx.ir.operand import Immediate, Operand, Vector
 from kernrec.ptx.ir.program import Instruction
 from kernrec.ptx.state.batch import WARP, WARPGROUP
 from kernrec.ptx.state.errors import EmulationError, location
@@ -43,18 +44,16 @@ from kernrec.ptx.state.types import Array
 from kernrec.ptx.state.warpgroup_operations import Operation
 
 _M = 64
-_BITS = {"f16": 16, "bf16": 16, "tf32": 32, "e4m3": 8, "e5m2": 8, "s8": 8, "u8": 8, "b1": 1}
 _FLOATS = ("f16", "f32")
 _RESULTS = {
     "f16": _FLOATS, "bf16": ("f32",), "tf32": ("f32",), "e4m3": _FLOATS, "e5m2": _FLOATS,
     "s8": ("s32",), "u8": ("s32",), "b1": ("s32",),
 }  # fmt: skip
-_ALIKE = ({"e4m3", "e5m2"}, {"s8", "u8"})
 _FEWER_N = frozenset({8, 24, *range(16, 257, 16)})  # of integers and bits
 
 
 class _Kind(NamedTuple):
-    """What the name of the instruction says."""
+    """The extents and types that the name of the instruction states."""
 
     n: int
     k: int
@@ -76,10 +75,10 @@ def _kind(ins: Instruction) -> _Kind:
     if extents is None or a not in _RESULTS or b not in _RESULTS or d not in _RESULTS[a]:
         raise UnsupportedFormError
     n, k = (int(extent) for extent in extents.groups())
-    if a != b and {a, b} not in _ALIKE:
+    if a != b and {a, b} not in ALIKE:
         raise UnsupportedFormError(f".{a} with .{b}")
     fits = n in _FEWER_N if d == "s32" else 8 <= n <= 256 and n % 8 == 0
-    if not fits or k * _BITS[a] != 8 * ROW_BYTES:
+    if not fits or k * ELEMENT_TYPES[a].bits != 8 * ROW_BYTES:
         raise UnsupportedFormError(f"shape {shape} of .{a}")
     if (a == "b1") != (ins.modifiers[-2:] == ("and", "popc")):
         raise UnsupportedFormError
@@ -106,20 +105,12 @@ def _warpgroups(decoder: BlockDecoder, ins: Instruction) -> Callable[[], Array]:
     return numbers
 
 
-def _factor(operands: tuple[Operand, ...], i: int) -> int:
-    """imm-scale-a and imm-scale-b."""
-    operand = operands[i] if i < len(operands) else Immediate(1, "int")
-    if not isinstance(operand, Immediate) or operand.value not in (1, -1):
-        raise UnsupportedFormError("imm-scale other than 1 and -1")
+def _option(operands: tuple[Operand, ...], i: int, name: str, values: tuple[int, int]) -> int:
+    """An option of the instruction: one of two values, the first where it is not stated."""
+    operand = operands[i] if i < len(operands) else Immediate(values[0], "int")
+    if not isinstance(operand, Immediate) or operand.value not in values:
+        raise UnsupportedFormError(f"{name} other than {values[0]} and {values[1]}")
     return int(operand.value)
-
-
-def _flag(operands: tuple[Operand, ...], i: int) -> bool:
-    """imm-trans-a and imm-trans-b."""
-    operand = operands[i] if i < len(operands) else Immediate(0, "int")
-    if not isinstance(operand, Immediate) or operand.value not in (0, 1):
-        raise UnsupportedFormError("imm-trans other than 0 and 1")
-    return bool(operand.value)
 
 
 class _SharedTile:
@@ -142,16 +133,15 @@ class _SharedTile:
         Returns:
             float64 (warpgroups, extent, K), and bytes of the batch's shared memory of each warpgroup.
         """
-        where = location(self.decoder.function, self.ins)
+        place = location(self.decoder.function, self.ins)
         lanes = first[:, None] + np.arange(WARPGROUP)
         descriptors = self.descriptors[lanes]
         if (descriptors != descriptors[:, :1]).any():
-            raise EmulationError(f"{where}: the threads of a warpgroup have different descriptors")
-        size = element_bytes(self.type.dtype)
-        shape = TileShape(extent, ROW_BYTES // size, size, self.mn_major)
+            raise EmulationError(f"{place}: the threads of a warpgroup have different descriptors")
+        shape = TileShape(extent, ROW_BYTES // self.type.bytes, self.type.bytes, self.mn_major)
         blocks = self.decoder.lanes.shape.block_of[first]
         tiles = [
-            read_tile(self.decoder.memory, where, (wgmma_descriptor, bits), block, shape)
+            read_tile(self.decoder.memory, place, (wgmma_descriptor, bits), block, shape)
             for bits, block in zip(descriptors[:, 0].tolist(), blocks.tolist(), strict=True)
         ]
         elements = np.stack([tile for tile, _ in tiles])
@@ -159,107 +149,74 @@ class _SharedTile:
         return values.astype(np.float64), [index for _, index in tiles]
 
 
-class _Operands(NamedTuple):
-    """What the instruction multiplies, and where the sums go."""
-
-    accumulators: Rows
-    """Rows of the registers of D."""
-
-    inputs: Rows
-    """Rows of the registers of A; none where it is in shared memory."""
-
-    a: _SharedTile | None
-    """A where it is in shared memory."""
-
-    b: _SharedTile
-    """B."""
-
-    sign: int
-    """Of the products."""
-
-    adds: Callable[[Array], Array]
-    """Whether D is added, for the warpgroups with these first lanes."""
-
-
-def _operands(decoder: BlockDecoder, ins: Instruction, kind: _Kind) -> _Operands:
-    d, a, b, scale_d, *rest = ins.operands
-    options = tuple(rest)
-    narrow = kind.a in ("f16", "bf16")
-    in_registers = isinstance(a, Vector)
-    a_major = not in_registers and narrow and _flag(options, 2)
-    return _Operands(
-        register_rows(decoder, d, kind.d, kind.n // (4 if kind.d == "f16" else 2)),
-        register_rows(decoder, a, kind.a, 4) if in_registers else (),
-        None if in_registers else _SharedTile(decoder, ins, a, kind.a, a_major),
-        _SharedTile(decoder, ins, b, kind.b, narrow and _flag(options, 2 if in_registers else 3)),
-        _factor(options, 0) * _factor(options, 1),
-        _adds(decoder, scale_d),
-    )
-
-
-def _adds(decoder: BlockDecoder, scale_d: Operand) -> Callable[[Array], Array]:
-    """A function that says whether D is added for the warpgroups with these first lanes."""
-    if isinstance(scale_d, Immediate):
-        added = np.array(bool(scale_d.value))
-        return lambda first: np.broadcast_to(added, first.shape)
-    negated = isinstance(scale_d, Negated)
-    row = decoder.row(scale_d.register if isinstance(scale_d, Negated) else scale_d, "pred")
-    return lambda first: row[first] ^ negated
-
-
 class _Multiplication:
     """The step of a `wgmma.mma_async`."""
 
     def __init__(self, decoder: BlockDecoder, ins: Instruction) -> None:
-        self.kind = _kind(ins)
+        self.kind = kind = _kind(ins)
         self.decoder = decoder
         self.warpgroups = _warpgroups(decoder, ins)
-        self.operands = _operands(decoder, ins, self.kind)
-        registers = frozenset(self.operands.accumulators), frozenset(self.operands.inputs)
-        self.operation = Operation(decoder.function, ins, *registers)
+        d, a, b, scale_d, *rest = ins.operands
+        options = tuple(rest)
+        in_registers = isinstance(a, Vector)
+        self.accumulators = register_rows(decoder, d, kind.d, kind.n // (4 if kind.d == "f16" else 2))
+        self.inputs: Rows = register_rows(decoder, a, kind.a, 4) if in_registers else ()
+
+        def tile(operand: Operand, of_type: str, i: int) -> _SharedTile:
+            transposes = kind.a in ("f16", "bf16") and bool(_option(options, i, "imm-trans", (0, 1)))
+            return _SharedTile(decoder, ins, operand, of_type, transposes)
+
+        self.a = None if in_registers else tile(a, kind.a, 2)
+        self.b = tile(b, kind.b, 2 if in_registers else 3)
+        self.sign = _option(options, 0, "imm-scale", (1, -1)) * _option(options, 1, "imm-scale", (1, -1))
+        self.scale_d = scale_d if isinstance(scale_d, Immediate) else decoder.flag(scale_d)
+        self.operation = Operation(decoder.function, ins, frozenset(self.accumulators), frozenset(self.inputs))
+
+    def _adds(self, first: Array) -> Array:
+        """Whether D is added, for the warpgroups with these first lanes."""
+        if isinstance(self.scale_d, Immediate):
+            return np.full(first.shape, bool(self.scale_d.value))
+        row, negated = self.scale_d
+        return row[first] ^ negated
 
     def __call__(self) -> None:
-        decoder, kind, operands = self.decoder, self.kind, self.operands
+        decoder, kind = self.decoder, self.kind
         numbers = self.warpgroups()
         if not len(numbers):
             return
         first = decoder.lanes.shape.warpgroups[numbers]
         warps = (first[:, None] // WARP + np.arange(4)).reshape(-1)
-        b, index_b = operands.b.read(first, kind.n)
-        if operands.a is None:
+        b, index_b = self.b.read(first, kind.n)
+        if self.a is None:
             file = decoder.registers.files[32]
-            a = a_matrices(register_values(file, [operands.inputs], kind.a, warps), 16).reshape(len(first), _M, -1)
+            a = a_matrices(register_values(file, [self.inputs], kind.a, warps), 16).reshape(len(first), _M, -1)
             index = index_b
         else:
-            a, index_a = operands.a.read(first, _M)
+            a, index_a = self.a.read(first, _M)
             index = [np.concatenate([x.reshape(-1), y.reshape(-1)]) for x, y in zip(index_a, index_b, strict=True)]
-        for number, where in zip(numbers.tolist(), index, strict=True):
-            decoder.memory.pending.warpgroups.start(number, self.operation, where)
-        self._accumulate(np.matmul(a, b.swapaxes(1, 2)) * operands.sign, operands.adds(first), warps)
+        for number, places in zip(numbers.tolist(), index, strict=True):
+            decoder.memory.pending.warpgroups.start(number, self.operation, places)
+        self._accumulate(np.matmul(a, b.swapaxes(1, 2)) * self.sign, self._adds(first), warps)
         self._count(len(first))
 
     def _accumulate(self, product: Array, added: Array, warps: Array) -> None:
         """Adds (warpgroups, 64, N) to D where `added`."""
         kind, file = self.kind, self.decoder.registers.files[32]
         per_tile = 2 if kind.d == "f16" else 4
-        rows = self.operands.accumulators
+        rows = self.accumulators
         tiles = [rows[i : i + per_tile] for i in range(0, len(rows), per_tile)]
         sums = product.reshape(len(warps), 16, len(tiles), 8).transpose(2, 0, 1, 3)
         if added.any():
             old = c_matrices(register_values(file, tiles, kind.d, warps))
-            sums = sums + np.where(added.repeat(4)[:, None, None], old, 0)
+            sums = sums + (old if added.all() else np.where(added.repeat(4)[:, None, None], old, 0))
         write_d(file, tiles, warps, saturated(sums) if kind.saturates else sums, kind.d)
 
     def _count(self, warpgroups: int) -> None:
-        counts = self.decoder.memory.counters.counts
-        if counts is None:
-            return
-        kind, of = self.kind, ELEMENT_TYPES[self.kind.a]
-        operations = int(2 * _M * kind.n * kind.k * warpgroups * of.share)
-        counts.bump(f"mma.{of.counted}", operations)
-        counts.bump(f"wgmma.{of.counted}", operations)
-        rows = kind.n + (0 if self.operands.a is None else _M)
-        counts.bump("wgmma.shared_bytes", rows * ROW_BYTES * warpgroups)
+        counts, kind = self.decoder.memory.counters.counts, self.kind
+        ELEMENT_TYPES[kind.a].count_operations(counts, 2 * _M * kind.n * kind.k * warpgroups, "wgmma")
+        if counts is not None:
+            rows = kind.n + (0 if self.a is None else _M)
+            counts.bump("wgmma.shared_bytes", rows * ROW_BYTES * warpgroups)
 
 
 @steps("wgmma")

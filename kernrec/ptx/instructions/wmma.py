@@ -9,8 +9,6 @@ A load or store moves a register, or a pair of elements of C and D, at once wher
 elements one by one where they do not: so its accesses are counted. `wmma.mma` counts as the `mma.sync` of its size.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -18,7 +16,7 @@ import numpy as np
 
 from kernrec.ptx.instructions.access import address_of, space_of
 from kernrec.ptx.instructions.decoder import BlockDecoder
-from kernrec.ptx.instructions.fragments import elements_per_register, register_rows
+from kernrec.ptx.instructions.fragments import ALIKE, ELEMENT_TYPES, register_rows
 from kernrec.ptx.instructions.matrix import RESULTS, Fragments, ProductKind, add_products
 from kernrec.ptx.instructions.registry import Step, UnsupportedFormError, steps
 from kernrec.ptx.instructions.warp import whole_warps
@@ -47,19 +45,6 @@ _ACCUMULATORS = {
     "f64": _SHAPES["f64"],
 }
 """Shapes by type of C and D."""
-_BITS = {
-    "f16": 16,
-    "bf16": 16,
-    "tf32": 32,
-    "s8": 8,
-    "u8": 8,
-    "s4": 4,
-    "u4": 4,
-    "b1": 1,
-    "f64": 64,
-    "f32": 32,
-    "s32": 32,
-}
 
 
 class _Extents(NamedTuple):
@@ -77,8 +62,7 @@ class _Extents(NamedTuple):
 
 def _extents(shape: str, kind: str, operand: str) -> _Extents:
     """The extents that a shape names; `operand`: `a`, `b`, `c` or `d`, of type `kind`."""
-    known = (_ACCUMULATORS if operand in "cd" else _SHAPES).get(kind, frozenset())
-    if shape not in known:
+    if shape not in (_ACCUMULATORS if operand in "cd" else _SHAPES).get(kind, frozenset()):
         raise UnsupportedFormError(f"shape {shape} of .{kind}")
     m, rest = shape[1:].split("n")
     n, k = rest.split("k")
@@ -103,7 +87,7 @@ def _pieces(extents: _Extents, operand: str, kind: str, by_row: bool) -> tuple[_
     """The elements of a fragment of each lane, as they are moved; `by_row`: whether rows lie in a row in memory."""
     lane = np.arange(32)
     g, t = lane // 4, lane % 4
-    p = elements_per_register(kind)
+    p = ELEMENT_TYPES[kind].per_register
     pieces = []
     if operand in "cd":
         places = [(8 * i + g, 8 * j + 2 * t) for j in range(extents.n // 8) for i in range(extents.m // 8)]
@@ -126,53 +110,49 @@ def _pieces(extents: _Extents, operand: str, kind: str, by_row: bool) -> tuple[_
     return tuple(pieces)
 
 
-@dataclass(frozen=True)
+_Move = tuple[_Piece, Access, list[list[Array]]]
+"""Elements that are moved at once, their access, and by unit of the access the registers for them."""
+
+
 class _FragmentMove:
     """Moves a fragment between memory and registers."""
 
-    decoder: BlockDecoder
-    """Of the instruction's basic block."""
+    def __init__(
+        self,
+        decoder: BlockDecoder,
+        ins: Instruction,
+        shared: SharedSelection,
+        layout: tuple[Array, bool, int],
+        moves: list[_Move],
+    ) -> None:
+        """A step.
 
-    shared: SharedSelection
-    """Lanes with the address of the matrix."""
+        Args:
+            decoder: of the instruction's basic block.
+            ins: the instruction.
+            shared: lanes with the address of the matrix.
+            layout: of the matrix in memory: elements from one row (or column) to the next, in each lane; whether the
+                elements of a row lie side by side, or those of a column; bits of an element.
+            moves: the moves of the fragment, in order.
+        """
+        self._decoder, self._ins, self._shared, self._layout, self._moves = decoder, ins, shared, layout, moves
+        self._running_lanes = decoder.running_lanes(ins)
+        self._write = ins.modifiers[0] == "store"
 
-    running_lanes: Callable[[], Array | None]
-    """Numbers of the lanes that run the instruction, or None for all."""
-
-    stride: Array
-    """Elements from one row (or column) of the matrix to the next, in each lane."""
-
-    by_row: bool
-    """Whether the elements of a row lie side by side, or those of a column."""
-
-    bits: int
-    """Of an element."""
-
-    moves: list[tuple[_Piece, Access, list[list[Array]]]]
-    """What is moved at once, its access, and by unit of the access the registers for it."""
-
-    def load(self) -> None:
-        """Loads the fragment."""
-        self._move(write=False)
-
-    def store(self) -> None:
-        """Stores the fragment."""
-        self._move(write=True)
-
-    def _move(self, write: bool) -> None:
-        memory = self.decoder.memory
-        selection = self.shared.get()
+    def __call__(self) -> None:
+        memory, write = self._decoder.memory, self._write
+        selection = self._shared.get()
         if selection is None:
             return
-        access = self.moves[0][1]
-        whole_warps(self.decoder, access.ins, self.running_lanes())
+        whole_warps(self._decoder, self._ins, self._running_lanes())
         lanes = memory.lanes.shape.numbers if selection.lanes is None else selection.lanes
-        lane, stride = lanes & 31, self.stride[lanes].astype(np.int64)
+        strides, by_row, bits = self._layout
+        lane, stride = lanes & 31, strides[lanes].astype(np.int64)
         base = selection.addresses.astype(np.uint64)
-        for piece, access, registers in self.moves:
+        for piece, access, registers in self._moves:
             row, column = piece.row[lane], piece.column[lane]
-            element = row * stride + column if self.by_row else column * stride + row
-            address = base + (element * self.bits // 8).astype(np.uint64)
+            element = row * stride + column if by_row else column * stride + row
+            address = base + (element * bits // 8).astype(np.uint64)
             moved = memory.select(selection.lanes, address)
             for region, part in memory.resolve(access, moved, write):
                 index, shift = part.index(region, access.unit, access.offset)
@@ -190,7 +170,7 @@ class _FragmentMove:
 def _registers_of(extents: _Extents, operand: str, kind: str) -> tuple[int, int]:
     """How many registers a fragment has, and how many of them hold different elements."""
     elements = {"a": extents.m * extents.k, "b": extents.k * extents.n}.get(operand, extents.m * extents.n)
-    distinct = elements // (32 * elements_per_register(kind))
+    distinct = elements // (32 * ELEMENT_TYPES[kind].per_register)
     return (8 if kind == "f16" and operand in "ab" else distinct), distinct
 
 
@@ -209,23 +189,24 @@ def _fragment_move(decoder: BlockDecoder, ins: Instruction) -> _FragmentMove:
     by_row = layout == "row"
     many, distinct = _registers_of(extents, operand, kind)
     rows = register_rows(decoder, fragment if isinstance(fragment, Vector) else Vector((fragment,)), kind, many)
-    # What the contiguous direction has where no stride is given: the matrix lies in memory without gaps.
+    # Without a stride, the matrix lies in memory without gaps.
     height, width = {"a": (extents.m, extents.k), "b": (extents.k, extents.n)}.get(operand, (extents.m, extents.n))
     default = np.full(decoder.lanes.shape.lanes, width if by_row else height)
     shared, offset = decoder.selection(ins, address_of(address))
-    p = elements_per_register(kind)
-    moves = []
+    p = ELEMENT_TYPES[kind].per_register
+    bits = ELEMENT_TYPES[kind].bits
+    moves: list[_Move] = []
     for piece in _pieces(extents, operand, kind, by_row):
-        size = len(piece.slots) * _BITS[kind] // 8
-        unit = 4 if len(piece.slots) == p > 1 else _BITS[kind] // 8  # a whole register, or an element
+        size = len(piece.slots) * bits // 8
+        unit = 4 if len(piece.slots) == p > 1 else bits // 8  # a whole register, or an element
         registers = []
         for i in range(size // unit):
             first = piece.slots[i * len(piece.slots) // (size // unit)]
             registers.append([_part(decoder, rows[r], first % p, unit) for r in range(first // p, many, distinct)])
         access = Access(decoder.function, ins, space_of(ins), offset, size, unit)
         moves.append((piece, access, registers))
-    given = decoder.row(stride[0], "u32") if stride else default
-    return _FragmentMove(decoder, shared, decoder.running_lanes(ins), given, by_row, _BITS[kind], moves)
+    strides = decoder.row(stride[0], "u32") if stride else default
+    return _FragmentMove(decoder, ins, shared, (strides, by_row, bits), moves)
 
 
 def _part(decoder: BlockDecoder, row: int, element: int, unit: int) -> Array:
@@ -237,10 +218,8 @@ def _part(decoder: BlockDecoder, row: int, element: int, unit: int) -> Array:
 
 @steps("wmma")
 def _wmma(decoder: BlockDecoder, ins: Instruction) -> Step | None:
-    if ins.modifiers[0] == "load":
-        return _fragment_move(decoder, ins).load
-    if ins.modifiers[0] == "store":
-        return _fragment_move(decoder, ins).store
+    if ins.modifiers[0] in ("load", "store"):
+        return _fragment_move(decoder, ins)
     return _multiply(decoder, ins)
 
 
@@ -256,7 +235,7 @@ def _multiply(decoder: BlockDecoder, ins: Instruction) -> Step | None:
     if len(types) != 4 or (types[1] == "b1") != bool(operation) or "sync" not in ins.modifiers:
         raise UnsupportedFormError
     d, a, b, c = types
-    alike = a == b or (a[1:] == b[1:] and {a[0], b[0]} == {"s", "u"})
+    alike = a == b or {a, b} in ALIKE
     extents = _extents(shape, a, "a")
     if not alike or not {c, d} <= set(RESULTS[a]) or any(_extents(shape, kind, "c") != extents for kind in (c, d)):
         raise UnsupportedFormError(f"shape {shape} of .{a} and .{b}")
@@ -266,9 +245,9 @@ def _multiply(decoder: BlockDecoder, ins: Instruction) -> Step | None:
     ]
     tiles = extents.n // 8
 
-    def tile(of: int, letter: str, number: int) -> tuple[int, ...]:
-        size = _registers_of(extents, letter, types[of])[1] // tiles
-        return rows[of][number * size : (number + 1) * size]
+    def tile(operand: int, letter: str, number: int) -> tuple[int, ...]:
+        size = _registers_of(extents, letter, types[operand])[1] // tiles
+        return rows[operand][number * size : (number + 1) * size]
 
     whole = rows[1][: _registers_of(extents, "a", a)[1]]
     products = [Fragments(whole, tile(2, "b", i), tile(3, "c", i), tile(0, "d", i)) for i in range(tiles)]

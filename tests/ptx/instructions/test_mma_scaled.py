@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from kernrec.ptx.instructions.fp8 import fp8_values
+from kernrec.util.float8 import fp8_values
 from tests.helpers.ptx_text import run
 
 RNG = np.random.default_rng(7)
