@@ -291,9 +291,9 @@ class Driver:
             if card.visit is not None:
                 self._kinds[card.identity.gpu].lost.append(card.visit)
             self._wake(card.identity.gpu)
-        self._heard(name)
         losses = card.losses + 1
         if losses >= _MOST_LOSSES:
+            self._heard(name)
             self._cards.pop(name)
             self._note(title, f"{why}; the campaign goes on without this card")
             return

@@ -1,0 +1,211 @@
+"""The driver: whom it refuses, what it keeps before it goes on, and what it gives out; its cards are scripted."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kernrec.cluster import driver as driver_module
+from kernrec.cluster.card import Answer, CardIdentity, Greeting, Limits
+from kernrec.cluster.driver import CardLost, Driver
+from kernrec.cluster.shared_problems import SharedProblems
+from kernrec.measure.campaign.ingest import ingest
+from kernrec.measure.campaign.journal import Journal
+from kernrec.measure.campaign.plan import PlannedProblem, Task
+from kernrec.measure.collect import CollectRequest, Visit
+from kernrec.op import find_op
+
+PROBLEM = find_op("elementwise").problem(n=64)
+TASKS = tuple(Task("k", "h", {"a": a, "b": 2 * a}, PROBLEM) for a in range(20))
+PLANNED = PlannedProblem("layer", PROBLEM, TASKS, probability=0.5)
+CARD = CardIdentity("rtx3090", "node", "uuid", "570", "NVRTC 13")
+
+
+def row(config: int, tier: str = "screen", **more: object) -> dict[str, Any]:
+    columns = {
+        "gpu": "rtx3090", "kernel": "k", "kernel_hash": "h", "config": TASKS[config].config, "problem": PROBLEM.key,
+        "protocol_version": 1, "tier": tier, "session": "s", "block": 0, "position": config,
+        "measured_at": "2026-01-01T00:00:00", "latency_s": 1e-3, "outcome": "ok",
+    }  # fmt: skip
+    return {"row": columns | more}
+
+
+class Scripted:
+    """Cards that answer as they are told; each answers its calls at once."""
+
+    def __init__(self, journal: Path) -> None:
+        self.journal = journal
+        self.sources: dict[str, str] = {}
+        self.opened: dict[str, Answer | CardLost] = {}
+        self._new: list[str] | None = None
+        self.visits: list[tuple[str, Visit]] = []
+        self.answers: list[Answer | CardLost] = []
+        self.journaled: list[int] = []
+        """Rows in the driver's journal at each call of `measure`."""
+        self._calls: list[tuple[str, str, tuple[Any, ...]]] = []
+
+    def join(self) -> list[str]:
+        """All cards, once."""
+        new, self._new = list(self.opened) if self._new is None else self._new, []
+        return new
+
+    def call(self, card: str, method: str, *arguments: object) -> None:
+        """As of `Cluster`."""
+        if method == "measure":
+            self.journaled.append(self.journal.read_text().count('{"row":'))
+        self._calls.append((card, method, arguments))
+
+    def wait(self, seconds: float) -> Iterator[tuple[str, Greeting | Answer | CardLost | None]]:
+        """As of `Cluster`."""
+        for card, method, arguments in [self._calls.pop(0) for _ in self._calls[:1]]:
+            if method == "hello":
+                yield card, Greeting("node", self.sources.get(card, "sources"))
+            elif method == "open":
+                yield card, self.opened[card]
+            elif method == "measure":
+                (visit,) = arguments
+                self.visits.append((card, visit))
+                yield card, self.answers.pop(0) if self.answers else done()
+            else:
+                yield card, None
+
+    def close(self) -> None:
+        """As of `Cluster`."""
+
+
+def opened(card: CardIdentity = CARD, *records: dict[str, Any], **changed: Any) -> Answer:
+    return Answer(card.title, replace(card, **changed), records=list(records))
+
+
+def done(*records: dict[str, Any], **more: Any) -> Answer:
+    return Answer(CARD.title, CARD, list(records), **{"over": True, **more})
+
+
+def closed(*rows: dict[str, Any]) -> list[dict[str, Any]]:
+    return [*rows, {"closed": 0, "session": rows[0]["row"]["session"]}]
+
+
+@pytest.fixture
+def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Scripted:
+    monkeypatch.setattr(driver_module, "sources_hash", lambda: "sources")
+    return Scripted(tmp_path / "own.duckdb.journal")
+
+
+def run(cluster: Scripted, tmp_path: Path, needs_energy: bool = False) -> list[str]:
+    """The notes of a campaign on one problem; its rows are in the database then."""
+    notes: list[str] = []
+    planned = SharedProblems([PLANNED], 12)
+
+    def chooser(gpu: str, limits: Limits) -> SharedProblems:
+        return planned
+
+    request = CollectRequest(None, tmp_path / "own.duckdb")
+    with Journal(cluster.journal) as journal:
+        driver = Driver(
+            cluster, request, chooser, journal, lambda progress: notes.append(progress.note or ""), lambda: False,
+            needs_energy,
+        )  # fmt: skip
+        assert driver.run().error is None
+        ingest(journal, request.database)
+    return [note for note in notes if note]
+
+
+@pytest.mark.parametrize(
+    ("changed", "reason"),
+    [
+        ({"compiler": "NVRTC 12", "uuid_hash": "second"}, "its compiler is NVRTC 12, that of node is NVRTC 13"),
+        ({}, "its card is in the campaign already"),
+        (
+            {"limits": (250.0, None, None, False), "uuid_hash": "second"},
+            "its power limit and clocks are 250 W, not locked, here not limited, not locked",
+        ),
+        ({"measures_energy": False, "uuid_hash": "second"}, "it measures no energy"),
+    ],
+)
+def test_a_card_that_differs_is_refused_with_the_reason(
+    cluster: Scripted, tmp_path: Path, changed: dict[str, object], reason: str
+) -> None:
+    cluster.opened = {"first": opened(), "second": opened(**changed)}
+    assert run(cluster, tmp_path, needs_energy=True) == [f"node is left out: {reason}"]
+    assert {card for card, _ in cluster.visits} == {"first"}
+
+
+def test_a_card_with_other_sources_is_not_even_opened(cluster: Scripted, tmp_path: Path) -> None:
+    cluster.opened, cluster.sources = {"first": opened(), "second": CardLost("opened")}, {"second": "newer"}
+    assert run(cluster, tmp_path) == ["node is left out: its kernrec (newer) is not the driver's (sources)"]
+
+
+def test_another_driver_is_marked(cluster: Scripted, tmp_path: Path) -> None:
+    cluster.opened = {"first": opened(), "second": opened(uuid_hash="second", driver="580")}
+    assert run(cluster, tmp_path) == ["rtx3090 on node: driver 580, others have 570: the rows say so"]
+
+
+def test_a_card_that_cannot_go_on_is_named_with_its_node_and_another_one_makes_its_visit(
+    cluster: Scripted, tmp_path: Path
+) -> None:
+    cluster.opened = {
+        "first": opened(),
+        "second": opened(uuid_hash="second"),
+        "third": Answer("node-3", error="no such file"),
+    }
+    rows = closed(*(row(config) for config in range(3)))
+    cluster.answers = [done(*rows, row(3, block=1), error="no space left on device", over=False)]
+    notes = run(cluster, tmp_path)
+    assert sorted(notes) == [
+        "node-3: no such file; the campaign goes on without this card",
+        "rtx3090 on node: no space left on device; the campaign goes on without this card",
+    ]
+    (_, lost), (other, again) = cluster.visits[:2]
+    assert other == "second"
+    assert again.planned is lost.planned
+    assert [measured.identity.config["a"] for measured in again.earlier] == [0, 1, 2]  # the rest is made again
+
+
+def test_a_card_that_is_lost_is_started_again_until_it_is_lost_three_times(cluster: Scripted, tmp_path: Path) -> None:
+    cluster.opened = {"first": opened(), "second": opened(uuid_hash="second")}
+    cluster.answers = [CardLost("lost: its node died")]
+    notes = run(cluster, tmp_path)
+    assert notes == ["rtx3090 on node: lost: its node died; another card makes its visit, and it is started again"]
+    cluster.opened = {"first": opened(), "second": CardLost("lost: it does not start")}
+    cluster._new = None
+    assert run(cluster, tmp_path) == ["second: lost: it does not start; the campaign goes on without this card"]
+
+
+def test_a_budget_of_configs_is_for_all_cards_together(cluster: Scripted, tmp_path: Path) -> None:
+    cluster.opened = {"first": opened()}
+    cluster.answers = [done(*closed(*(row(config) for config in range(5))), over=False)]
+    run(cluster, tmp_path)
+    (_, first), (_, second) = cluster.visits
+    assert first.planned.most == second.planned.most == 12
+    assert (len(first.earlier), len(second.earlier)) == (0, 5)
+
+
+def test_rows_are_in_the_journal_before_the_next_call_and_what_drifted_counts_as_measured(
+    cluster: Scripted, tmp_path: Path
+) -> None:
+    cluster.opened = {"first": opened()}
+    drifted = [row(0, block=1), row(1, block=1), {"drifted": 1, "session": "s", "error": "hot"}]
+    cluster.answers = [done(*drifted, *closed(*(row(config) for config in range(6))), over=False)]
+    run(cluster, tmp_path)
+    assert cluster.journaled == [0, 8]
+    outcomes = [measured.outcome for measured in cluster.visits[1][1].earlier]
+    assert outcomes == ["quarantined"] * 2 + ["ok"] * 6
+
+
+def test_rows_that_a_card_has_of_a_killed_campaign_are_taken_once_and_not_measured_again(
+    cluster: Scripted, tmp_path: Path
+) -> None:
+    left = [*closed(row(0, session="before")), row(1, session="before", block=1)]
+    other_limit = closed(row(2, session="other", power_limit_w=250.0))
+    cluster.opened = {"first": opened(CARD, *left, *other_limit), "second": opened(CARD, *left, uuid_hash="second")}
+    cluster.answers = [done(over=False)]
+    run(cluster, tmp_path)
+    assert cluster.journaled[0] == 3
+    earlier = [measured.identity.config["a"] for measured in cluster.visits[0][1].earlier]
+    assert earlier == [0]  # not what was in an open block, nor at another limit
+    cluster.visits.clear()
+    cluster._new = None
+    run(cluster, tmp_path)
+    assert cluster.journaled[-1] == 0

@@ -1,0 +1,132 @@
+"""Sharing problems among cards: whatever they do and whenever they die, every config is measured, by one card."""
+
+from collections import Counter
+
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+from hypothesis import given, settings
+
+from kernrec.cluster.shared_problems import SharedProblems
+from kernrec.measure.campaign.plan import EnergyRule, PlannedProblem, Task
+from kernrec.measure.collect import Visit
+from kernrec.op import find_op
+from kernrec.store.measurement import Measurement
+
+
+def problems(*sizes: int) -> list[PlannedProblem]:
+    planned = []
+    for number, size in enumerate(sizes):
+        problem = find_op("elementwise").problem(n=64 * (number + 1))
+        tasks = tuple(Task("k", "h", {"a": a}, problem) for a in range(size))
+        planned.append(PlannedProblem(f"problem-{number}", problem, tasks))
+    return planned
+
+
+def measured(task: Task) -> Measurement:
+    return Measurement.from_columns({
+        "gpu": "rtx3090", "kernel": "k", "kernel_hash": "h", "config": task.config, "problem": task.problem,
+        "protocol_version": 1, "tier": "screen", "session": "s", "measured_at": "2026-01-01", "outcome": "ok",
+        "latency_s": 1e-3,
+    })  # fmt: skip
+
+
+def screened(visit: Visit, count: int) -> list[Task]:
+    """The next configs that a card measures in a visit."""
+    planned = visit.planned
+    places = {task.key: i for i, task in enumerate(planned.tasks)}
+    tried = [places[row.identity.kernel, "h", f'{{"a":{row.identity.config["a"]}}}'] for row in visit.earlier]
+    order = np.setdiff1d(np.arange(len(planned.tasks)), tried)
+    if planned.search is not None:
+        order = planned.search.order(np.array(tried, dtype=np.int64), np.zeros(len(tried)))
+    assert planned.most is not None
+    return [planned.tasks[i] for i in order[: min(count, planned.most - len(set(tried)))]]
+
+
+def test_cards_begin_different_problems_and_help_only_when_none_is_new() -> None:
+    shared = SharedProblems(problems(100, 100), None)
+    cards = ["card-0", "card-1", "card-2"]
+    visits = [shared.next(card, cards) for card in cards]
+    assert [visit.planned.name for visit in visits if visit] == ["problem-0", "problem-1", "problem-0"]
+    first, _, helper = visits
+    assert first is not None
+    assert helper is not None
+    assert not {task.key for task in screened(first, 100)} & {task.key for task in screened(helper, 100)}
+    assert {visit.planned.energy for visit in (first, helper)} == {EnergyRule.NONE}
+
+
+@pytest.mark.parametrize(("configs", "helps"), [(12, False), (40, True)])
+def test_a_small_rest_is_not_worth_another_cards_inputs(configs: int, helps: bool) -> None:
+    shared = SharedProblems(problems(configs), None)
+    cards = ["card-0", "card-1"]
+    assert shared.next("card-0", cards) is not None
+    assert (shared.next("card-1", cards) is not None) == helps
+
+
+def test_one_card_makes_what_compares_configs_and_keeps_it() -> None:
+    shared = SharedProblems(problems(40), None)
+    cards = ["card-0", "card-1"]
+    for visit in [shared.next(card, cards) for card in cards]:
+        assert visit is not None
+        for task in screened(visit, 40):
+            shared.learn(measured(task))
+        shared.done(visit, 1.0)
+    assert shared.next("card-1", cards) is None
+    for over in (False, True):
+        last = shared.next("card-0", cards)
+        assert last is not None
+        assert last.planned.finals
+        assert len(last.earlier) == 40
+        shared.done(last, 1.0, over)
+    assert shared.next("card-0", cards) is None
+
+
+def test_a_share_whose_time_is_over_ends_the_screening() -> None:
+    shared = SharedProblems(problems(40), None)
+    cards = ["card-0", "card-1"]
+    visits = [visit for card in cards if (visit := shared.next(card, cards))]
+    for visit in visits:
+        shared.done(visit, 1.0)  # over, with nothing measured
+    last = shared.next("card-0", cards)
+    assert last is not None
+    assert last.planned.finals
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 9), st.booleans()), max_size=60), st.integers(10, 70))
+def test_whatever_cards_do_every_config_is_measured_once(moves: list[tuple[int, int, bool]], most: int) -> None:
+    """Moves: a card makes so many measurements of its visit; or it dies, and its visit is made by the next card."""
+    planned = problems(17, 30, 23)
+    shared = SharedProblems(planned, most)
+    cards = [f"card-{number}" for number in range(4)]
+    under_way: dict[str, Visit] = {}
+    lost: list[Visit] = []
+    times: Counter[tuple[str, int]] = Counter()
+
+    def work(card: str, count: int) -> bool:
+        """Whether there was anything to do."""
+        visit = under_way.pop(card, None) or (lost.pop() if lost else shared.next(card, cards))
+        if visit is None:
+            return False
+        tasks = screened(visit, count)
+        for task in tasks:
+            times[task.problem.key, task.config["a"]] += 1
+            shared.learn(measured(task))
+        shared.done(visit, 1.0, over=len(tasks) == len(screened(visit, 1000)))
+        return True
+
+    for number, count, dies in moves:
+        card = cards[number]
+        if dies and card in under_way:
+            lost.append(under_way.pop(card))
+        elif card not in under_way and (visit := lost.pop() if lost else shared.next(card, cards)):
+            under_way[card] = visit
+        else:
+            work(card, count)
+    for card in list(under_way):
+        work(card, 1000)
+    while sum(work(card, 1000) for card in cards):
+        pass
+    assert set(times.values()) == {1}
+    part = -(-most // 3)
+    assert Counter(key for key, _ in times) == {p.problem.key: min(part, len(p.tasks)) for p in planned}
