@@ -18,8 +18,10 @@ from kernrec.cluster.versions import sources_hash
 from kernrec.compile.nvrtc import compiler
 from kernrec.errors import KernrecError, UsageError
 from kernrec.gpu import find_gpu
+from kernrec.kernel import find_kernel
 from kernrec.measure.campaign.campaign import Campaign, CampaignHooks
 from kernrec.measure.campaign.journal import Journal, JournalInUse
+from kernrec.measure.campaign.plan import PlannedProblem
 from kernrec.measure.campaign.results import CampaignBudget, Progress
 from kernrec.measure.collect import CollectRequest, Visit
 from kernrec.measure.device.interface import DeviceKind
@@ -151,7 +153,7 @@ class Card:
             journal.clear()
             begun_s = campaign.session.clock()
             self._earlier = visit.earlier
-            self._answer.over = campaign.spent or campaign.measure(visit.planned)
+            self._answer.over = campaign.spent or campaign.measure(with_own_kernels(visit.planned))
             self._answer.seconds = campaign.session.clock() - begun_s
             self._answer.spent = campaign.spent
 
@@ -183,6 +185,14 @@ class Card:
     def _take(self, progress: Progress) -> None:
         if progress.note is not None:
             self._answer.notes.append(progress.note)
+
+
+def with_own_kernels(planned: PlannedProblem) -> PlannedProblem:
+    """A problem with the kernels of this process, whose compiled forms are cached, in place of the driver's."""
+    tasks = [
+        task if task.kernel is None else replace(task, kernel=find_kernel(task.kernel_name)) for task in planned.tasks
+    ]
+    return replace(planned, tasks=tuple(tasks))
 
 
 def _journal(folder: Path, name: str, replayed: bool) -> Journal:

@@ -10,7 +10,7 @@ from kernrec.errors import KernrecError, UsageError
 from kernrec.gpu import find_gpu
 from kernrec.measure.campaign.ingest import waiting_measurements
 from kernrec.measure.campaign.journal import journal_path
-from kernrec.measure.device.interface import DeviceInfo, MeasurementFailure
+from kernrec.measure.device.interface import DeviceInfo
 from kernrec.measure.device.nvml import Card, cards
 from kernrec.measure.protocol.probe import Probe
 from kernrec.measure.protocol.probe_cache import save_probe
@@ -85,17 +85,25 @@ def diagnose(database: Path) -> Diagnosis:
 
 def _diagnose_card(card: Card, sms: tuple[int, ...], compiles: bool) -> CardDiagnosis:
     problems = [f"used by {card.others} other processes: expect noise"] if card.others else []
+    name, info, probe = None, None, None
     try:
         gpu = find_gpu(card.name)
-    except UsageError as error:
-        return CardDiagnosis(card.index, card.name, None, False, False, (*problems, str(error)))
-    if compiles and gpu.sm not in sms:
-        problems.append(f"the compiler does not support sm_{gpu.sm}")
-        return CardDiagnosis(card.index, card.name, gpu.name, False, False, tuple(problems))
-    if not compiles:  # the kernels of the probe need a compiler too
-        return CardDiagnosis(
-            card.index, card.name, gpu.name, False, False, (*problems, "not probed without a compiler")
-        )
+        name = gpu.name
+        if not compiles:  # the kernels of the probe need a compiler too
+            raise KernrecError("not probed without a compiler")
+        if gpu.sm not in sms:
+            raise KernrecError(f"the compiler does not support sm_{gpu.sm}")
+        info, probe = _probed(card)
+    except KernrecError as error:
+        return CardDiagnosis(card.index, card.name, name, False, False, (*problems, str(error)))
+    reason = info.energy or probe.why_no_energy()
+    if reason is not None:
+        problems.append(f"latency only: {reason}")
+    return CardDiagnosis(card.index, card.name, name, True, reason is None, tuple(problems), info, probe)
+
+
+def _probed(card: Card) -> tuple[DeviceInfo, Probe]:
+    """A card and its probe, which is kept for later campaigns. Raises `KernrecError`."""
     with TemporaryDirectory(prefix="kernrec-") as scratch:
         client = WorkerClient({"device": "cuda", "uuid": card.uuid, "scratch": scratch})
         try:
@@ -103,14 +111,9 @@ def _diagnose_card(card: Card, sms: tuple[int, ...], compiles: bool) -> CardDiag
             info = DeviceInfo.from_dict(client.info)
             probe = Probe(**client.request(_PROBE_LIMIT_S, "probe"))
             save_probe(info, probe)
-        except (MeasurementFailure, KernrecError) as error:
-            return CardDiagnosis(card.index, card.name, gpu.name, False, False, (*problems, str(error)))
+            return info, probe
         finally:
             client.stop()
-    reason = info.energy or probe.why_no_energy()
-    if reason is not None:
-        problems.append(f"latency only: {reason}")
-    return CardDiagnosis(card.index, card.name, gpu.name, True, reason is None, tuple(problems), info, probe)
 
 
 def _database(path: Path) -> str:

@@ -24,7 +24,6 @@ from kernrec.measure.collect import DeviceWork, Report, Stopping, measure_here
 from kernrec.measure.knowledge import Knowledge
 from kernrec.measure.refine_planner import RefinePlanner, RefineResult
 from kernrec.measure.refine_subject import RefineRequest, open_subject
-from kernrec.model.search.refinement import Visit
 from kernrec.recommender.request import Objective
 
 
@@ -59,20 +58,18 @@ def outlook(request: RefineRequest) -> Outlook:
     with TemporaryDirectory(prefix="kernrec-") as scratch:
         _, subject = open_subject(request, Path(scratch))
         knowledge = Knowledge(subject, request)
-    visits = RefinePlanner(request, knowledge).refinement.visits()
-    return Outlook(knowledge.posterior.mean_regret(), tuple(_proposed(visit, knowledge) for visit in visits))
-
-
-def _proposed(visit: Visit, knowledge: Knowledge) -> ProposedVisit:
-    wanted = knowledge.wanted(visit.problem)
-    return ProposedVisit(
-        wanted.name,
-        wanted.count,
-        knowledge.posterior.regret(visit.problem),
-        tuple(knowledge.config_text(visit.problem, contender) for contender in visit.contenders),
-        visit.gain,
-        visit.seconds,
-    )
+    visits = [
+        ProposedVisit(
+            knowledge.wanted(visit.problem).name,
+            knowledge.wanted(visit.problem).count,
+            knowledge.posterior.regret(visit.problem),
+            tuple(knowledge.config_text(visit.problem, contender) for contender in visit.contenders),
+            visit.gain,
+            visit.seconds,
+        )
+        for visit in RefinePlanner(request, knowledge).refinement.visits()
+    ]
+    return Outlook(knowledge.posterior.mean_regret(), tuple(visits))
 
 
 def refine(

@@ -1,21 +1,25 @@
 """The driver: whom it refuses, what it keeps before it goes on, and what it gives out; its cards are scripted."""
 
+import pickle
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from kernrec.cluster import driver as driver_module
-from kernrec.cluster.card import Answer, CardIdentity, Greeting, Limits
+from kernrec.cluster.card import Answer, CardIdentity, Greeting, Limits, with_own_kernels
 from kernrec.cluster.driver import CardLost, Driver
 from kernrec.cluster.shared_problems import SharedProblems
+from kernrec.gpu import find_gpu
 from kernrec.measure.campaign.ingest import ingest
 from kernrec.measure.campaign.journal import Journal
-from kernrec.measure.campaign.plan import PlannedProblem, Task
+from kernrec.measure.campaign.plan import PlannedProblem, PlanOptions, Task, plan_library
 from kernrec.measure.collect import CollectRequest, Visit
 from kernrec.op import find_op
+from kernrec.recommender.context import Context
 
 PROBLEM = find_op("elementwise").problem(n=64)
 TASKS = tuple(Task("k", "h", {"a": a, "b": 2 * a}, PROBLEM) for a in range(20))
@@ -209,3 +213,15 @@ def test_rows_that_a_card_has_of_a_killed_campaign_are_taken_once_and_not_measur
     cluster._new = None
     run(cluster, tmp_path)
     assert cluster.journaled[-1] == 0
+
+
+def test_a_problem_of_the_library_is_the_same_on_a_card() -> None:
+    softmax = find_op("softmax").problem(rows=64, columns=256)
+    (planned,) = plan_library([("layer", softmax)], find_gpu("h200"), Context([]), PlanOptions(8))
+    there = with_own_kernels(pickle.loads(pickle.dumps(planned)))
+    assert there.tasks == planned.tasks
+    assert [task.code for task in there.tasks] == [task.code for task in planned.tasks]
+    assert there.search is not None
+    assert planned.search is not None
+    nothing = np.array([], dtype=np.int64), np.array([])
+    assert there.search.order(*nothing).tolist() == planned.search.order(*nothing).tolist()
