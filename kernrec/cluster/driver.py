@@ -61,6 +61,8 @@ class Cluster(Protocol):
 @dataclass
 class _Card:
     number: int
+    greeted: bool = False
+    """Whether it has answered at all."""
     identity: CardIdentity | None = None
     """None until it is open."""
     busy: bool = True
@@ -145,7 +147,7 @@ class Driver:
             if now_s - looked_s >= _LOOK_S:
                 looked_s = now_s
                 self._join()
-            if any(card.identity for card in self._cards.values()):
+            if any(map(self._is_there, self._cards.values())):
                 alone_s = now_s
             elif now_s - alone_s > _NO_CARD_S:
                 raise KernrecError(
@@ -156,6 +158,10 @@ class Driver:
             for name, answer in self._cluster.wait(0.2):
                 self._take(name, answer)
         return True
+
+    def _is_there(self, card: _Card) -> bool:
+        """Whether a card measures what is left, or may do so soon."""
+        return card.greeted and (card.identity is None or not self._kinds[card.identity.gpu].over)
 
     def _join(self) -> None:
         joined = list(self._cluster.join())
@@ -192,6 +198,7 @@ class Driver:
         if card is None or answer is None:
             return
         if isinstance(answer, Greeting):
+            card.greeted = True
             if answer.sources == sources_hash():
                 self._call(name, "open", self._request_of(card), campaign_name(self._request.database))
             else:

@@ -97,8 +97,8 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Scripted:
     return Scripted(tmp_path / "own.duckdb.journal")
 
 
-def run(cluster: Scripted, tmp_path: Path, needs_energy: bool = False) -> list[str]:
-    """The notes of a campaign on one problem; its rows are in the database then."""
+def run(cluster: Scripted, tmp_path: Path, needs_energy: bool = False, error: str | None = None) -> list[str]:
+    """The notes of a campaign on one problem, which ends with this error; its rows are in the database then."""
     notes: list[str] = []
     planned = SharedProblems([PLANNED], 12)
 
@@ -111,7 +111,7 @@ def run(cluster: Scripted, tmp_path: Path, needs_energy: bool = False) -> list[s
             cluster, request, chooser, journal, lambda progress: notes.append(progress.note or ""), lambda: False,
             needs_energy,
         )  # fmt: skip
-        assert driver.run().error is None
+        assert driver.run().error == error
         ingest(journal, request.database)
     return [note for note in notes if note]
 
@@ -213,6 +213,15 @@ def test_rows_that_a_card_has_of_a_killed_campaign_are_taken_once_and_not_measur
     cluster._new = None
     run(cluster, tmp_path)
     assert cluster.journaled[-1] == 0
+
+
+def test_where_no_card_is_left_the_campaign_ends_with_one_line(
+    cluster: Scripted, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(driver_module, "_NO_CARD_S", 0.1)
+    cluster.opened = {"first": CardLost("lost: its node died")}
+    error = "no card of the cluster answers for 0.1 s; the same command goes on when there is one"
+    assert len(run(cluster, tmp_path, error=error)) == 1
 
 
 def test_a_problem_of_the_library_is_the_same_on_a_card() -> None:
