@@ -29,11 +29,10 @@ class SmLimits:
     smem_per_block: int
     """The most shared memory that a block can use (with opt-in)."""
     smem_reserved_per_block: int
-    """What the driver reserves per block in addition."""
+    """Bytes that the driver reserves per block in addition."""
     smem_allocation_unit: int
     """A block's shared memory is allocated in multiples of this."""
     schedulers: int
-    """Warp schedulers."""
     unified_bytes: int
     """Bytes that L1 and shared memory share."""
     carveouts: tuple[int, ...]
@@ -47,9 +46,7 @@ class GPU:
     name: str
     """The catalog's name, such as `a100-sxm4-80gb`."""
     title: str
-    """The product name."""
     aliases: tuple[str, ...]
-    """Other accepted names."""
     generation: str
     chip: str
     sm: int

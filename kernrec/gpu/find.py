@@ -44,8 +44,7 @@ def find_gpu(name: str) -> GPU:
     Raises:
         UnknownGPU: No GPU has this name; the message suggests the nearest ones.
     """
-    known = _names()
-    entry = known.get(fold_gpu(name)) if isinstance(name, str) else None
+    entry = _names().get(fold_gpu(name)) if isinstance(name, str) else None
     if entry is None:
         raise UnknownGPU(str(unknown("GPU", name, _written_names(), see="kernrec gpus")))
     return _load(*entry)
@@ -78,10 +77,10 @@ _generation_file = cache(_read)
 def _names() -> Mapping[str, tuple[str, str]]:
     """Folded name -> (generation, name of the GPU)."""
     return {
-        fold_gpu(known): (generation, gpu)
+        fold_gpu(name): (generation, gpu)
         for generation, gpus in _names_file().items()
         for gpu, aliases in gpus.items()
-        for known in (gpu, *aliases)
+        for name in (gpu, *aliases)
     }
 
 
@@ -104,13 +103,13 @@ def limits(sm: int) -> SmLimits:
 @cache
 def _load(generation: str, name: str) -> GPU:
     file = _generation_file(generation)
-    given = file["gpu"][name]
-    clock, memory, power = given["clock_mhz"], given["memory"], given["power_w"]
-    tensor = file["tensor"][given["tensor"]]
+    entry = file["gpu"][name]
+    clock, memory, power = entry["clock_mhz"], entry["memory"], entry["power_w"]
+    tensor = file["tensor"][entry["tensor"]]
     limits_file = _limits_file()
-    arch = limits_file[f"sm_{given['sm']}"]
+    arch = limits_file[f"sm_{entry['sm']}"]
 
-    cited = {key: file["sources"][given["sources"].get(key, given["source"])] for key in _FIGURES}
+    cited = {key: file["sources"][entry["sources"].get(key, entry["source"])] for key in _FIGURES}
     sources = {figure: cited[key] for key, figures in _FIGURES.items() for figure in figures}
     sources["tensor_fma_per_clk_sm"] = file["sources"][tensor["source"]]
     sources["fma_per_clk_sm"] = limits_file["sources"][arch["fma_source"]]
@@ -120,12 +119,12 @@ def _load(generation: str, name: str) -> GPU:
 
     return GPU(
         name=name,
-        title=given["title"],
+        title=entry["title"],
         aliases=tuple(_names_file()[generation][name]),
         generation=generation,
-        chip=given["chip"],
-        sm=given["sm"],
-        sms=given["sms"],
+        chip=entry["chip"],
+        sm=entry["sm"],
+        sms=entry["sms"],
         base_clock_hz=clock["base"] * 1e6,
         boost_clock_hz=clock["boost"] * 1e6,
         tensor_clock_hz=clock.get("tensor", clock["boost"]) * 1e6,
@@ -133,15 +132,15 @@ def _load(generation: str, name: str) -> GPU:
         memory_bandwidth=memory["bandwidth_gbs"] * 1e9,
         memory_bus_bits=memory["bus_bits"],
         memory_rate_hz=memory["pin_gbps"] * 1e9,
-        l2_bytes=int(given["l2_mib"] * 2**20),
+        l2_bytes=int(entry["l2_mib"] * 2**20),
         tdp_w=float(power["tdp"]),
         power_min_w=float(power["min"]),
         power_max_w=float(power["max"]),
         idle_w=float(power["idle"]) if "idle" in power else None,
-        datasheet_f32_flops=given["f32_tflops"] * 1e12,
-        datasheet_tensor_flops={dtype: peak * 1e12 for dtype, peak in given["tensor_tflops"].items()},
+        datasheet_f32_flops=entry["f32_tflops"] * 1e12,
+        datasheet_tensor_flops={dtype: peak * 1e12 for dtype, peak in entry["tensor_tflops"].items()},
         fma_per_clk_sm=arch["fma_per_clk_sm"],
         tensor_fma_per_clk_sm=tensor["rates"],
-        limits=limits(given["sm"]),
+        limits=limits(entry["sm"]),
         sources=sources,
     )

@@ -31,7 +31,6 @@ class Occupancy(Generic[Count, Share]):
     blocks: Count
     """Resident blocks; 0 where the kernel cannot be launched."""
     warps: Count
-    """Resident warps."""
     fraction: Share
     """Resident warps as a fraction of the SM's maximum."""
     limiter: Count

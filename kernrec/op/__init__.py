@@ -8,8 +8,7 @@
 
 from kernrec.op.data import decode_elements, encode_elements, inputs, reference
 from kernrec.op.problem import Dim, Op, Problem, Tensor
-from kernrec.op.registry import all_ops, find_op, problem_from_key, problem_from_shape
-from kernrec.op.shape import parse_shape
+from kernrec.op.registry import all_ops, find_op, parse_shape, problem_from_key, problem_from_shape
 
 __all__ = [
     "Dim",

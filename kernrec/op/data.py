@@ -80,7 +80,7 @@ def reference(problem: Problem, inputs: "Mapping[str, Array]") -> "dict[str, Arr
 
     Args:
         problem: The problem.
-        inputs: Its inputs by name, in the memory format of `inputs`; flat arrays are reshaped.
+        inputs: By name, in the memory format of the function `inputs`; flat arrays are reshaped.
 
     Raises:
         UsageError: An input is missing or has the wrong number of elements.
@@ -89,7 +89,7 @@ def reference(problem: Problem, inputs: "Mapping[str, Array]") -> "dict[str, Arr
     for name, tensor in problem.tensors.items():
         if tensor.role == "input":
             if name not in inputs or inputs[name].size != tensor.elements:
-                given = f"has {inputs[name].size} elements" if name in inputs else "is missing"
-                raise UsageError(f"input {name} of {problem.key} {given}; expected {tensor.elements} elements")
+                flaw = f"has {inputs[name].size} elements" if name in inputs else "is missing"
+                raise UsageError(f"input {name} of {problem.key} {flaw}; expected {tensor.elements} elements")
             values[name] = decode_elements(inputs[name], tensor.dtype).reshape(tensor.shape)
     return problem.definition.reference(problem.sizes, problem.layout, values)

@@ -14,18 +14,10 @@ INSTEAD = {
 """By dtype, those that something can be computed in instead, the nearest first."""
 
 _SPELLINGS = {
-    "double": "f64",
-    "fp64": "f64",
-    "float64": "f64",
-    "float": "f32",
-    "fp32": "f32",
-    "float32": "f32",
-    "single": "f32",
-    "half": "f16",
-    "fp16": "f16",
-    "float16": "f16",
-    "bfloat16": "bf16",
-    "tensorfloat32": "tf32",
+    **dict.fromkeys(("double", "fp64", "float64"), "f64"),
+    **dict.fromkeys(("float", "fp32", "float32", "single"), "f32"),
+    **dict.fromkeys(("half", "fp16", "float16"), "f16"),
+    **{"bfloat16": "bf16", "tensorfloat32": "tf32"},
     **dict.fromkeys(("fp8", "e4m3", "fp8e4m3", "fp8_e4m3", "float8_e4m3fn"), "f8e4m3"),
     **dict.fromkeys(("e5m2", "fp8e5m2", "fp8_e5m2", "float8_e5m2"), "f8e5m2"),
     **{f"{kind}{8 * size}": f"{kind[0]}{8 * size}" for kind in ("int", "uint") for size in (1, 2, 4, 8)},

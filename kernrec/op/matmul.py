@@ -107,7 +107,7 @@ _ACTIVATIONS: tuple[dict[str, float], ...] = (
     *({"issue.fma32": 5.0, "issue.mufu": 2.0},) * 2,
 )
 """By number. GELU and SiLU need an exponential and a division. These counts, and those of the bias, were counted by the
-emulator on the tiled kernels (`tests/model/test_finish.py`)."""
+emulator on the tiled kernels (`tests/model/prior/test_epilogue.py`)."""
 
 
 def _finishing(d: Names) -> dict[str, float]:

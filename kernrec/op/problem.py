@@ -1,8 +1,7 @@
-"""What an op is, and a problem: an op with every dimension, dtype and layout fixed.
+"""Ops, and problems: an op with every dimension, dtype and layout fixed.
 
-An `Op` is data plus a few functions of its dimensions. To add one, write a module like `matmul.py` and list it
-in `registry.py`; validation, keys, inputs and workload files then work for it. Nothing here imports NumPy, because
-every query makes problems.
+An `Op` is data plus a few functions of its dimensions. Validation, keys, inputs and workload files work for any op that
+`registry.py` lists. Nothing here imports NumPy, because every query makes problems.
 """
 
 from collections.abc import Callable, Mapping
@@ -43,9 +42,7 @@ class Dim:
     default: int | str | None = None
     """A number, the name of an earlier dimension whose value is used, or None if the dimension is required."""
     minimum: int = 1
-    """The smallest accepted value."""
     maximum: int = LARGEST
-    """The largest accepted value."""
     late: bool = False
     """Whether it was added to the op when problems were already stored.
 
@@ -70,12 +67,10 @@ class Tensor:
 
     @property
     def elements(self) -> int:
-        """The number of elements."""
         return prod(self.shape)
 
     @property
     def bytes(self) -> int:
-        """The size in bytes."""
         return self.elements * dtypes.ELEMENT_BYTES[self.dtype]
 
 
@@ -91,14 +86,12 @@ class Op:
     title: str
     """One line for `kernrec ops`: what it computes, as a formula."""
     aliases: tuple[str, ...]
-    """Other accepted names."""
     dims: tuple[Dim, ...]
     dtypes: tuple[str, ...]
     """Accepted data types, the default first."""
     layouts: tuple[str, ...]
     """Accepted layouts, the default first."""
     outputs: tuple[str, ...]
-    """Names of the output tensors."""
     workload: str
     """The workload set that is used when no shape is given."""
     shapes: Callable[[Names, str], dict[str, tuple[int, ...]]]
@@ -161,33 +154,33 @@ class Op:
         names.update(self.derive(names))
         return names
 
-    def _sizes(self, given: Mapping[str, Any]) -> dict[str, int]:
+    def _sizes(self, dims: Mapping[str, Any]) -> dict[str, int]:
         sizes: dict[str, int] = {}
         for dim in self.dims:
-            value = given.get(dim.name)
+            value = dims.get(dim.name)
             if value is None:
                 value = sizes[dim.default] if isinstance(dim.default, str) else dim.default
             if value is None:
-                raise self._missing(given)
+                raise self._missing(dims)
             sizes[dim.name] = value if type(value) is int else self._whole(dim, value)
             if not dim.minimum <= sizes[dim.name] <= dim.maximum:
                 raise UsageError(
                     f"{self.name} dimension {dim.name}{f' ({dim.meaning})' if dim.meaning else ''} is {short(value)}; "
                     f"accepted are {dim.minimum} to {dim.maximum}"
                 )
-        for name in given:
+        for name in dims:
             if name not in sizes:
                 raise unknown(f"{self.name} dimension", name, sizes)
         return sizes
 
-    def _missing(self, given: Mapping[str, Any]) -> UsageError:
-        known = {dim.name for dim in self.dims}
-        for name in given:
-            if name not in known:  # more likely a typing error than a forgotten dimension
-                return unknown(f"{self.name} dimension", name, [dim.name for dim in self.dims])
+    def _missing(self, dims: Mapping[str, Any]) -> UsageError:
+        accepted = [dim.name for dim in self.dims]
+        for name in dims:
+            if name not in accepted:  # more likely a typing error than a forgotten dimension
+                return unknown(f"{self.name} dimension", name, accepted)
         required = [dim.name for dim in self.dims if dim.default is None]
         optional = [f"{dim.name}={dim.default}" for dim in self.dims if dim.default is not None]
-        message = f"{self.name} is missing {', '.join(n for n in required if given.get(n) is None)}; "
+        message = f"{self.name} is missing {', '.join(n for n in required if dims.get(n) is None)}; "
         message += f"required are {', '.join(required)}"
         return UsageError(message + (f", the defaults of the others are {', '.join(optional)}" if optional else ""))
 
@@ -201,11 +194,11 @@ class Op:
             f"{self.name} dimension {dim.name} ({dim.meaning}) is {short(value)}; a whole number is accepted"
         )
 
-    def _choose(self, kind: str, folded: str | None, given: object, accepted: tuple[str, ...]) -> str:
+    def _choose(self, kind: str, folded: str | None, written: object, accepted: tuple[str, ...]) -> str:
         if folded is None:
             return accepted[0]
         if folded not in accepted:
-            raise unknown(f"{self.name} {kind}", str(given)[:40], accepted)
+            raise unknown(f"{self.name} {kind}", str(written)[:40], accepted)
         return folded
 
 
@@ -217,13 +210,11 @@ class Problem:
     """
 
     op: str
-    """The op's name."""
     dims: tuple[tuple[str, int], ...]
     """Name and value of each dimension in the op's order, without late dimensions that have their default."""
     dtype: str
     layout: str
     definition: Op = field(repr=False, compare=False)
-    """The op itself."""
 
     @property
     def dim(self) -> dict[str, int]:
@@ -237,13 +228,9 @@ class Problem:
 
     @cached_property
     def names(self) -> dict[str, int | str]:
-        """What a kernel's expressions may use: `sizes`, `dtype`, `layout` and `dtype_bytes`, by name."""
-        return {
-            **self.sizes,
-            "dtype": self.dtype,
-            "layout": self.layout,
-            "dtype_bytes": dtypes.ELEMENT_BYTES[self.dtype],
-        }
+        """The names of a kernel's expressions: `sizes`, `dtype`, `layout` and `dtype_bytes`."""
+        size = dtypes.ELEMENT_BYTES[self.dtype]
+        return {**self.sizes, "dtype": self.dtype, "layout": self.layout, "dtype_bytes": size}
 
     @property
     def key(self) -> str:

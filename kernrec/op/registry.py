@@ -1,25 +1,21 @@
-"""The ops of kernrec, looked up by name, alias or a problem's key."""
+"""The ops by name or alias; problems from a shape as users type it (`m=4096,n=4096,k=4k`), or from a key."""
 
 import re
 
 from kernrec.errors import UsageError, fold, unknown
 from kernrec.op.attention import ATTENTION
 from kernrec.op.conv2d import CONV2D
-from kernrec.op.elementwise import ELEMENTWISE
-from kernrec.op.layernorm import LAYERNORM
 from kernrec.op.matmul import MATMUL
-from kernrec.op.matvec import MATVEC
+from kernrec.op.memory_bound import ELEMENTWISE, LAYERNORM, MATVEC, REDUCE, RMSNORM, SOFTMAX, TRANSPOSE
 from kernrec.op.problem import Op, Problem
-from kernrec.op.reduce import REDUCE
-from kernrec.op.rmsnorm import RMSNORM
-from kernrec.op.shape import parse_shape
-from kernrec.op.softmax import SOFTMAX
-from kernrec.op.transpose import TRANSPOSE
+from kernrec.util.human import short
 
 _OPS = (ATTENTION, CONV2D, ELEMENTWISE, LAYERNORM, MATMUL, MATVEC, REDUCE, RMSNORM, SOFTMAX, TRANSPOSE)
+_EQUALS = re.compile(r"\s*=\s*")
+_SEPARATOR = re.compile(r"[,;\s]+")
+_VALUE = re.compile(r"([+-]?[0-9]{1,18})(k?)", re.ASCII | re.IGNORECASE)
+_EXAMPLE = "write a shape as name=value,name=value, such as m=1024,n=1024,k=4k"
 _KEY = re.compile(r"(\w+)\[([^\[\]]*)\](\w+),(\w+)")
-
-
 _BY_NAME = {fold(name): op for op in _OPS for name in (op.name, *op.aliases)}
 
 
@@ -33,6 +29,32 @@ def find_op(name: str) -> Op:
     if op := _BY_NAME.get(fold(str(name))):
         return op
     raise unknown("op", name, [n for op in _OPS for n in (op.name, *op.aliases)], see="kernrec ops")
+
+
+def parse_shape(text: str) -> dict[str, int]:
+    """Dimensions by name from `name=value` pairs separated by commas, semicolons or spaces.
+
+    Names are converted to lower case. A value is a whole number; the suffix `k` multiplies by 1024 (`4k` is 4096).
+    `Op.problem` checks later whether the op has the dimension and whether the value is in its range.
+
+    Raises:
+        UsageError: The text is not a shape, or gives a dimension twice.
+    """
+    shape: dict[str, int] = {}
+    for item in _SEPARATOR.split(_EQUALS.sub("=", text.strip(" ,;\t\n"))):
+        name, equals, value = item.lower().partition("=")
+        if not (name and equals):
+            raise UsageError(f"{short(item)} is not part of a shape; {_EXAMPLE}")
+        if name in ("dtype", "layout"):
+            raise UsageError(f"{name} is not a dimension; give it separately from the shape")
+        if not (match := _VALUE.fullmatch(value)):
+            raise UsageError(
+                f"dimension {short(name)} is {short(value)}; a whole number such as 4096 or 4k is accepted"
+            )
+        if name in shape:
+            raise UsageError(f"dimension {short(name)} is given twice, as {shape[name]} and as {value}")
+        shape[name] = int(match[1]) * (1024 if match[2] else 1)
+    return shape
 
 
 def problem_from_shape(op: str, shape: str, dtype: str | None = None, layout: str | None = None) -> Problem:

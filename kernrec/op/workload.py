@@ -47,7 +47,7 @@ class Layer:
 
     @property
     def flops(self) -> int:
-        """FLOPs of all occurrences together."""
+        """Of all occurrences together."""
         return self.count * self.problem.flops
 
 
@@ -77,7 +77,7 @@ class Workload:
     """The distinct layers, in execution order."""
     published: Published | None = None
     unknown: tuple[str, ...] = ()
-    """What the network has besides, one line each: layers of ops that kernrec does not know."""
+    """Layers of ops that kernrec does not know, one line each."""
 
     @property
     def flops(self) -> int:
@@ -115,9 +115,9 @@ def workloads() -> tuple[str, ...]:
 def workload(name: str) -> Workload:
     """The workload of this name that ships; case, spaces, `-` and `_` do not matter. Raises `UsageError`."""
     names = workloads()
-    for known in names:
-        if fold(known) == fold(name):
-            return load_workload(paths.shipped("datasets/workloads") / f"{known}.toml")
+    for shipped in names:
+        if fold(shipped) == fold(name):
+            return load_workload(paths.shipped("datasets/workloads") / f"{shipped}.toml")
     raise unknown("workload", name, names)
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from kernrec.errors import UsageError, unknown
 from kernrec.model.prior.power import INPUTS, RANDOM
 from kernrec.op import Problem, find_op
-from kernrec.op.shape import parse_shape
+from kernrec.op.registry import parse_shape
 from kernrec.recommender.estimate.operating_point import OperatingPoint
 from kernrec.util.light_dataclass import dataclass
 

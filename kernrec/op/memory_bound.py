@@ -1,0 +1,219 @@
+"""The ops that move more than they compute: of independent rows, of vectors, and a matrix times a few vectors.
+
+All tensors are row-major.
+"""
+
+from collections.abc import Mapping
+from functools import partial
+from math import sqrt
+from typing import TYPE_CHECKING
+
+from kernrec.op.problem import Dim, Names, Normal, Op
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    Tensors = Mapping[str, np.ndarray]
+
+EPSILON = 1e-5
+"""Added below the root by layernorm and rmsnorm: the default of PyTorch's LayerNorm, the value GPT-2 was trained with, and
+that in the configuration of Llama 3."""
+
+_op = partial(Op, dtypes=("f32", "f16", "bf16"), layouts=("row",), outputs=("y",))
+
+
+def _rows(columns: str) -> tuple[Dim, Dim]:
+    return Dim("rows", "independent rows"), Dim("columns", columns)
+
+
+# The functions of an op are module-level ones or `partial` of them, so that problems can be pickled.
+
+
+def _row_shapes(parameters: tuple[str, ...], d: Names, layout: str) -> dict[str, tuple[int, ...]]:
+    """x and y of one shape, and between them the parameters of an op, one value for each column."""
+    whole = d["rows"], d["columns"]
+    return {"x": whole, **dict.fromkeys(parameters, (d["columns"],)), "y": whole}
+
+
+def _flops(per_element: int, d: Names) -> int:
+    return per_element * d["rows"] * d["columns"]
+
+
+def _same(values: dict[str, Normal], d: Names) -> dict[str, Normal]:
+    return values
+
+
+def _softmax(d: Names, layout: str, tensors: "Tensors") -> "dict[str, np.ndarray]":
+    import numpy as np
+
+    x = tensors["x"]
+    y = np.exp(x - x.max(axis=1, keepdims=True))
+    return {"y": y / y.sum(axis=1, keepdims=True)}
+
+
+SOFTMAX = _op(
+    name="softmax",
+    title="softmax of each row, y[rows,columns]",  # y = exp(x - max) / sum of exp(x - max)
+    aliases=("row softmax",),
+    dims=_rows("elements per row"),
+    workload="gpt2",
+    shapes=partial(_row_shapes, ()),
+    flops=partial(_flops, 5),  # compare, subtract, exponential, add, multiply; not the one division per row
+    reference=_softmax,
+    # As in trained networks: about columns / exp(9) elements hold most of a row's sum.
+    values=partial(_same, {"x": (0, 3)}),
+)
+
+
+def _layernorm(d: Names, layout: str, tensors: "Tensors") -> "dict[str, np.ndarray]":
+    """The variance is the mean squared distance from the mean (Ba et al. 2016, arXiv 1607.06450)."""
+    import numpy as np
+
+    centered = tensors["x"] - tensors["x"].mean(axis=1, keepdims=True)
+    deviation = np.sqrt((centered**2).mean(axis=1, keepdims=True) + EPSILON)
+    return {"y": centered / deviation * tensors["weight"] + tensors["bias"]}
+
+
+LAYERNORM = _op(
+    name="layernorm",
+    title="layer normalization of each row, y = (x - mean) / sqrt(variance + epsilon) * weight + bias",
+    aliases=("layer normalization", "layer normalisation", "ln"),
+    dims=_rows("elements per row, normalized together"),
+    workload="gpt2",
+    shapes=partial(_row_shapes, ("weight", "bias")),
+    flops=partial(_flops, 7),  # mean (add), subtract, variance (multiply-add), scale, times weight, plus bias
+    reference=_layernorm,
+    # A kernel that skips the mean or variance fails. Weights near 1, as in trained networks.
+    values=partial(_same, {"x": (1, 2), "weight": (1, 0.25), "bias": (0, 0.25)}),
+)
+
+
+def _rmsnorm(d: Names, layout: str, tensors: "Tensors") -> "dict[str, np.ndarray]":
+    """Zhang and Sennrich 2019, arXiv 1910.07467."""
+    import numpy as np
+
+    x = tensors["x"]
+    return {"y": x / np.sqrt((x**2).mean(axis=1, keepdims=True) + EPSILON) * tensors["weight"]}
+
+
+RMSNORM = _op(
+    name="rmsnorm",
+    title="root-mean-square normalization of each row, y = x / sqrt(mean of x^2 + epsilon) * weight",
+    aliases=("root mean square normalization", "root mean square normalisation", "rms"),
+    dims=_rows("elements per row, normalized together"),
+    workload="llama-3-8b-prefill",
+    shapes=partial(_row_shapes, ("weight",)),
+    flops=partial(_flops, 4),  # multiply-add for the mean square, scale, multiply by the weight
+    reference=_rmsnorm,
+    # A kernel that skips the scale fails; weights near 1, as in trained networks.
+    values=partial(_same, {"x": (0, 2), "weight": (1, 0.25)}),
+)
+
+
+def _reduce_shapes(d: Names, layout: str) -> dict[str, tuple[int, ...]]:
+    return {"x": (d["rows"], d["columns"]), "y": (d["rows"],)}
+
+
+def _reduce_values(d: Names) -> dict[str, Normal]:
+    return {"x": (0, 1 / sqrt(d["columns"]))}
+
+
+def _reduce(d: Names, layout: str, tensors: "Tensors") -> "dict[str, np.ndarray]":
+    return {"y": tensors["x"].sum(axis=1)}
+
+
+REDUCE = _op(
+    name="reduce",
+    title="sum of each row, y[rows] = sum over columns of x",
+    aliases=("reduction", "sum", "row sum"),
+    dims=(Dim("rows", "independent sums"), Dim("columns", "elements per row, added up")),
+    workload="resnet50",
+    shapes=_reduce_shapes,
+    flops=partial(_flops, 1),  # the first is added to zero, as for the sums of a matmul
+    reference=_reduce,
+    values=_reduce_values,
+)
+
+
+def _transpose_shapes(d: Names, layout: str) -> dict[str, tuple[int, ...]]:
+    return {"x": (d["rows"], d["columns"]), "y": (d["columns"], d["rows"])}
+
+
+def _transpose(d: Names, layout: str, tensors: "Tensors") -> "dict[str, np.ndarray]":
+    return {"y": tensors["x"].T.copy()}
+
+
+TRANSPOSE = _op(
+    name="transpose",
+    title="transposition, y[columns,rows] = x[rows,columns]",
+    aliases=("transposition",),
+    dims=(Dim("rows", "rows of x, columns of y"), Dim("columns", "columns of x, rows of y")),
+    workload="stable-diffusion-unet",
+    shapes=_transpose_shapes,
+    flops=partial(_flops, 0),
+    reference=_transpose,
+)
+
+
+def _elementwise_shapes(d: Names, layout: str) -> dict[str, tuple[int, ...]]:
+    return {"a": (1,), "x": (d["n"],), "b": (d["n"],), "y": (d["n"],)}
+
+
+def _elementwise_flops(d: Names) -> int:
+    return 3 * d["n"]  # multiply, add, compare
+
+
+def _elementwise(d: Names, layout: str, tensors: "Tensors") -> "dict[str, np.ndarray]":
+    import numpy as np
+
+    return {"y": np.maximum(tensors["a"] * tensors["x"] + tensors["b"], 0)}
+
+
+# With a = 1 it joins the branches of a residual network. Another activation than ReLU would move the same bytes.
+ELEMENTWISE = _op(
+    name="elementwise",
+    title="fused multiply-add with ReLU, y[n] = relu(a x[n] + b[n])",
+    aliases=("pointwise", "fma"),
+    dims=(Dim("n", "elements"),),
+    workload="resnet50",
+    shapes=_elementwise_shapes,
+    flops=_elementwise_flops,
+    reference=_elementwise,
+    values=partial(_same, {"a": (1, 0.25)}),  # a kernel that skips the scale gives wrong results
+)
+
+
+def _matvec_shapes(d: Names, layout: str) -> dict[str, tuple[int, ...]]:
+    m, k, n = d["m"], d["k"], d["n"]
+    return {"a": (m, k), "x": (n, k), "y": (n, m)}
+
+
+def _matvec_flops(d: Names) -> int:
+    return 2 * d["m"] * d["n"] * d["k"]
+
+
+def _matvec_values(d: Names) -> dict[str, Normal]:
+    return {"a": (0, 1 / sqrt(d["k"]))}
+
+
+def _matvec(d: Names, layout: str, tensors: "Tensors") -> "dict[str, np.ndarray]":
+    return {"y": tensors["x"] @ tensors["a"].T}
+
+
+# The linear layers of a language model that generates one token at a time: weights (output features, input features)
+# and up to 16 tokens. More tokens are a matmul with layout `nt`.
+MATVEC = _op(
+    name="matvec",
+    title="matrix times 1 to 16 vectors, y[n,m] = sum over k of a[m,k] x[n,k]",
+    aliases=("mv", "gemv", "matrix vector multiplication"),
+    dims=(
+        Dim("m", "rows of a, elements of each result"),
+        Dim("k", "columns of a, elements of each vector"),
+        Dim("n", "vectors", 1, maximum=16),
+    ),
+    workload="llama-3-8b-decode",
+    shapes=_matvec_shapes,
+    flops=_matvec_flops,
+    reference=_matvec,
+    values=_matvec_values,
+)
