@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     Tensors = Mapping[str, np.ndarray]
 
 EPSILON = 1e-5
-"""Added below the root by layernorm and rmsnorm: the default of PyTorch's LayerNorm, the value GPT-2 was trained with, and
-that in the configuration of Llama 3."""
+"""Added below the root by layernorm and rmsnorm: PyTorch's default, with which GPT-2 was trained, and the value of
+Llama 3."""
 
 _op = partial(Op, dtypes=("f32", "f16", "bf16"), layouts=("row",), outputs=("y",))
 

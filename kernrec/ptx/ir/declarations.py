@@ -2,13 +2,12 @@
 
 import re
 import struct
-from collections.abc import Iterable
 
 from kernrec.ptx.ir.program import Variable
 from kernrec.ptx.ir.types import REGISTER_TYPES, size_of
 
 INTEGER = re.compile(r"[+-]?(0[xX][0-9a-fA-F]+|0[bB][01]+|\d+)[uU]?$")
-"""An integer literal."""
+_OCTAL = re.compile(r"[+-]?0[0-7]+")
 
 OPAQUE_TYPES = frozenset({"texref", "samplerref", "surfref"})
 """Types of variables that stand for textures, samplers and surfaces (PTX ISA, section 5.3)."""
@@ -32,11 +31,9 @@ _VARIABLE = re.compile(
 
 
 def integer(text: str) -> int:
-    """The value of an integer literal."""
+    """The value of an integer literal of C."""
     text = text.rstrip("uU")
-    if re.fullmatch(r"[+-]?0[0-7]+", text):
-        return int(text, 8)
-    return int(text, 0)
+    return int(text, 8 if _OCTAL.fullmatch(text) else 0)
 
 
 def read_variable(text: str) -> Variable:
@@ -76,27 +73,7 @@ def read_variable(text: str) -> Variable:
         )
     if data is not None:
         data = data.ljust(size, b"\0")
-    return Variable(
-        match["name"],
-        match["space"],
-        kind,
-        align,
-        size,
-        data,
-        ".extern" in match["linkage"],
-        pointers,
-    )
-
-
-def check_total(what: str, variables: Iterable[Variable], most: int) -> None:
-    """Refuses variables that together have more than `most` bytes.
-
-    Raises:
-        ValueError: naming `what` they are.
-    """
-    total = sum(variable.size for variable in variables)
-    if total > most:
-        raise ValueError(f"{what} of {total} bytes, at most {most} are possible")
+    return Variable(match["name"], match["space"], kind, align, size, data, ".extern" in match["linkage"], pointers)
 
 
 def _initial_value(text: str | None, kind: str, element: int) -> tuple[bytes | None, tuple[tuple[int, str, int], ...]]:

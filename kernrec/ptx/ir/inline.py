@@ -34,7 +34,6 @@ class _Body:
     """A function body to append."""
 
     function: Function
-    """The function."""
 
     names: dict[str, str]
     """New names of its variables, parameters and labels."""
@@ -172,14 +171,16 @@ class _Inliner:
             self.result.registers[name + body.suffix] = kind
             return name + body.suffix
 
-        def renamed(given: Register | Symbol) -> Register | Symbol:
-            if isinstance(given, Register):
-                return Register(register(given.name))
-            listed = re.sub(r"[^\s(),]+", lambda m: body.names.get(m[0], m[0]), given.name)
-            return Symbol(listed, given.offset)
+        def renamed(leaf: Register | Symbol) -> Register | Symbol:
+            if isinstance(leaf, Register):
+                return Register(register(leaf.name))
+            listed = re.sub(r"[^\s(),]+", lambda m: body.names.get(m[0], m[0]), leaf.name)
+            return Symbol(listed, leaf.offset)
 
         predicate = None if ins.predicate is None else (register(ins.predicate[0]), ins.predicate[1])
-        return replace(ins, operands=tuple(with_leaves(given, renamed) for given in ins.operands), predicate=predicate)
+        return replace(
+            ins, operands=tuple(with_leaves(operand, renamed) for operand in ins.operands), predicate=predicate
+        )
 
 
 def _through_arguments(ins: Instruction, function: Function) -> Instruction:

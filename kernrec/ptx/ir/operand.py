@@ -28,10 +28,9 @@ class Symbol:
     """The address of a variable, parameter, function or label."""
 
     name: str
-    """The variable, parameter, function or label."""
 
     offset: int = 0
-    """Bytes to add."""
+    """In bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,10 +38,9 @@ class Address:
     """`[base + offset]`."""
 
     base: "Register | Symbol | Immediate"
-    """What to add to."""
 
     offset: int
-    """Bytes to add."""
+    """In bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,10 +56,8 @@ class Pair:
     """`p|q`, the two destinations of `setp` and `shfl.sync`."""
 
     first: "Operand"
-    """`p`."""
 
     second: "Operand"
-    """`q`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +65,6 @@ class Negated:
     """`!p`, a predicate that is read negated."""
 
     register: Register
-    """`p`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,20 +3,10 @@
 import re
 
 from kernrec.ptx.ir.declarations import INTEGER, integer
-from kernrec.ptx.ir.operand import (
-    Address,
-    Immediate,
-    Negated,
-    Operand,
-    Pair,
-    Register,
-    Symbol,
-    Texel,
-    Vector,
-)
+from kernrec.ptx.ir.operand import Address, Immediate, Negated, Operand, Pair, Register, Symbol, Texel, Vector
 from kernrec.ptx.ir.program import Function
 
-_REGISTER = re.compile(r"[%$\w.@]+$")
+_REGISTER = re.compile(r"%[%$\w.@]*|_")
 _F32 = re.compile(r"0[fF][0-9a-fA-F]{8}")
 _F64 = re.compile(r"0[dD][0-9a-fA-F]{16}")
 
@@ -26,11 +16,11 @@ class OperandReader:
 
     def __init__(self, function: Function) -> None:
         self._function = function
-        self._known: dict[str, Operand] = {}
+        self._cached: dict[str, Operand] = {}
 
     def forget(self) -> None:
-        """Forgets what texts mean: declarations may have changed that."""
-        self._known.clear()
+        """Reads every text anew: declarations may have changed its meaning."""
+        self._cached.clear()
 
     def read(self, text: str) -> Operand:
         """The operand that `text` stands for.
@@ -38,20 +28,21 @@ class OperandReader:
         Raises:
             ValueError: the text is not an operand.
         """
-        text = text.strip()
-        operand = self._known.get(text)
+        operand = self._cached.get(text)
         if operand is None:
-            operand = self._known[text] = self._build(text)
+            operand = self._cached[text] = self._build(text.strip())
         return operand
 
     def _build(self, text: str) -> Operand:
+        if _REGISTER.fullmatch(text):
+            return Register(text)
         if not text:
             raise ValueError("an operand is missing")
         if text.count("[") > 1:
             raise ValueError(f"cannot read the address {text[:60]!r}")
         first = text[0]
-        if first == "%" or text == "_":
-            return self._register(text)
+        if first == "%":
+            return self._sum_or_pair(text)
         if first == "[":
             return self._address(text)
         if first == "{":
@@ -69,15 +60,13 @@ class OperandReader:
             return Register(name.strip())
         return Symbol(name.strip(), _offset(text, offset) if plus else 0)
 
-    def _register(self, text: str) -> Operand:
+    def _sum_or_pair(self, text: str) -> Operand:
         if "|" in text:
             return self._pair(text)
         name, plus, offset = text.partition("+")
-        if plus:
-            return Address(Register(name.strip()), _offset(text, offset))
-        if not _REGISTER.match(text):
+        if not plus:
             raise ValueError(f"cannot read the operand {text!r}")
-        return Register(text)
+        return Address(Register(name.strip()), _offset(text, offset))
 
     def _pair(self, text: str) -> Pair:
         first, _, second = text.partition("|")

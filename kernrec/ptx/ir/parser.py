@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 
-from kernrec.ptx.ir.declarations import MOST_BYTES, check_total, read_variable
+from kernrec.ptx.ir.declarations import MOST_BYTES, read_variable
 from kernrec.ptx.ir.errors import ParseError
 from kernrec.ptx.ir.function_parser import FunctionParser
 from kernrec.ptx.ir.program import Function, Module
@@ -148,7 +148,8 @@ def _function(header: str, line: int) -> Function:
         tuple(read_variable(p) for p in (declared or "").split(",") if p.strip()) for declared in (returns, parameters)
     )
     function = Function(name, kind == "entry", taken, line, returns=results)
-    check_total("parameters", taken, MOST_BYTES["param"])
+    if (total := sum(variable.size for variable in taken)) > MOST_BYTES["param"]:
+        raise ValueError(f"parameters of {total} bytes, at most {MOST_BYTES['param']} are possible")
     for directive, values in re.findall(r"\.(\w+)\s+([\d,\s]+)", directives or ""):
         function.directives[directive] = tuple(int(v) for v in values.replace(",", " ").split())
     return function

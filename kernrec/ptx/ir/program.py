@@ -4,32 +4,22 @@ from dataclasses import dataclass, field, fields
 from functools import cached_property
 from typing import Any
 
-from kernrec.ptx.ir.operand import (
-    Address,
-    Immediate,
-    Operand,
-    Register,
-    Symbol,
-    Texel,
-    leaves,
-    registers_of,
-)
+from kernrec.ptx.ir.operand import Address, Immediate, Operand, Register, Symbol, Texel, leaves, registers_of
 
 _WIDEST = 16  # bytes of an access
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Instruction:
     """One instruction."""
 
     opcode: str
-    """The opcode: `ld`."""
 
     modifiers: tuple[str, ...]
-    """The modifiers in order, types among them: `shared`, `v4`, `b32`."""
+    """In order, types among them: `shared`, `v4`, `b32`."""
 
     operands: tuple[Operand, ...]
-    """The operands in order; mostly the destination first."""
+    """In order; mostly the destination first."""
 
     predicate: tuple[str, bool] | None
     """Name of the predicate register that guards the instruction, and whether it is negated."""
@@ -38,23 +28,19 @@ class Instruction:
     """Line in the PTX, from 1."""
 
     text: str
-    """The source text."""
+    """Of the source."""
 
-    results: frozenset[str] = field(init=False, repr=False, compare=False)
-    """The registers that it writes."""
+    @cached_property
+    def results(self) -> frozenset[str]:
+        """The registers that it writes."""
+        return frozenset(registers_of(self.operands[0])) if has_result(self) else frozenset()
 
-    sources: frozenset[str] = field(init=False, repr=False, compare=False)
-    """The registers that it reads, its predicate among them."""
-
-    def __post_init__(self) -> None:
-        # Analyses ask for these dozens of times.
-        writes = has_result(self)
-        read = self.operands[1:] if writes and not accumulates(self) else self.operands
+    @cached_property
+    def sources(self) -> frozenset[str]:
+        """The registers that it reads, its predicate among them."""
+        read = self.operands[1:] if has_result(self) and not accumulates(self) else self.operands
         names = [name for operand in read for name in registers_of(operand)]
-        if self.predicate is not None:
-            names.append(self.predicate[0])
-        object.__setattr__(self, "results", frozenset(registers_of(self.operands[0])) if writes else frozenset())
-        object.__setattr__(self, "sources", frozenset(names))
+        return frozenset(names if self.predicate is None else [*names, self.predicate[0]])
 
     @property
     def name(self) -> str:
@@ -67,7 +53,6 @@ class Variable:
     """A variable or parameter."""
 
     name: str
-    """Its name."""
 
     space: str
     """State space: `global`, `const`, `shared`, `local` or `param`."""
@@ -76,13 +61,12 @@ class Variable:
     """PTX type of an element."""
 
     align: int
-    """Alignment, bytes."""
+    """In bytes."""
 
     size: int
     """Bytes; 0 for the unsized `extern .shared` array."""
 
     data: bytes | None = None
-    """Initial content."""
 
     external: bool = False
     """Whether it is declared `.extern`."""
@@ -92,8 +76,7 @@ class Variable:
 
     @property
     def placed_align(self) -> int:
-        """What its address in shared memory is a multiple of: arrays lie where wide accesses reach them, unless that
-        takes more room."""
+        """The alignment of its place in shared memory: wide accesses reach arrays, unless that takes more room."""
         return max(self.align, 1 if self.size % _WIDEST else _WIDEST)
 
 
@@ -105,7 +88,6 @@ class BasicBlock:
     """Position in the function."""
 
     instructions: tuple[Instruction, ...]
-    """The instructions."""
 
     labels: tuple[str, ...]
     """Labels in front of the first instruction."""
@@ -132,7 +114,6 @@ _ENDS_BLOCK = frozenset({"bra", "brx", "exit", "ret", "trap", "bar", "barrier", 
 _WARP_SYNCHRONOUS = frozenset(
     {"shfl", "vote", "match", "redux", "mma", "wmma", "ldmatrix", "stmatrix", "movmatrix", "elect"}
 )
-_WARPGROUP_SYNCHRONOUS = frozenset({"wgmma"})
 
 
 def ends_block(ins: Instruction) -> bool:
@@ -149,7 +130,7 @@ def is_warp_synchronous(ins: Instruction) -> bool:
 
 def is_warpgroup_synchronous(ins: Instruction) -> bool:
     """Whether the threads of a warpgroup run an instruction together."""
-    return ins.opcode in _WARPGROUP_SYNCHRONOUS
+    return ins.opcode == "wgmma"
 
 
 def waits_for_phase(ins: Instruction) -> bool:
@@ -177,13 +158,11 @@ class Function:
     """An entry or device function."""
 
     name: str
-    """Its name."""
 
     entry: bool
     """Whether it is a kernel."""
 
     parameters: tuple[Variable, ...]
-    """The parameters in order."""
 
     line: int
     """Line of its header, from 1."""
@@ -198,7 +177,6 @@ class Function:
     """Variables of the body by name."""
 
     instructions: list[Instruction] = field(default_factory=list)
-    """The instructions in order."""
 
     labels: dict[str, int] = field(default_factory=dict)
     """By label: position of the instruction behind it."""
@@ -213,15 +191,14 @@ class Function:
     """Literals among the operands."""
 
     returns: tuple[Variable, ...] = ()
-    """What a device function calls its results."""
+    """Results of a device function, as it names them."""
 
     @cached_property
     def memo(self) -> dict[object, Any]:
-        """What others worked out about the function once for all, by a key of theirs."""
+        """Results of analyses of the function, each by a key of its own."""
         return {}
 
-    def __getstate__(self) -> dict[str, Any]:
-        """How it is pickled: without what follows from the rest."""
+    def __getstate__(self) -> dict[str, Any]:  # what follows from the rest is not pickled
         return {f.name: getattr(self, f.name) for f in fields(self)}
 
     def register_type(self, name: str) -> str | None:

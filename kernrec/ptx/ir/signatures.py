@@ -4,11 +4,36 @@ Only instructions with one fixed list of operands are here, which are those that
 (tensor cores, textures, votes, ...) is checked by the code that gives it its meaning.
 """
 
+from dataclasses import dataclass
 from functools import cache
 
-from kernrec.ptx.ir.async_signatures import async_signature
-from kernrec.ptx.ir.slot import Slot
 from kernrec.ptx.ir.types import BITS
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """One operand of an instruction."""
+
+    role: str
+    """`write`, `read`, `address`, `tensor` (a map and coordinates in brackets), or `label`."""
+
+    type: str = "b32"
+    """PTX type of the value."""
+
+    wider: bool = False
+    """Whether a register may have more bits than the type."""
+
+    vector: int = 1
+    """Elements of the operand `{a, b, ...}`; 0: a vector of as many as fit, as in `mov.b64 %rd1, {%r1, %r2}`."""
+
+    optional: bool = False
+    """Whether the operand may be absent, with all that follow."""
+
+
+Slots = tuple[Slot, ...]
+
+_ADDRESS, _TENSOR = Slot("address"), Slot("tensor")
+_U32, _POLICY, _MASK = Slot("read", "u32"), Slot("read", "b64"), Slot("read", "u16")
 
 _BINARY = frozenset(
     ["add", "sub", "addc", "subc", "mul", "div", "rem", "min", "max", "and", "or", "xor", "copysign", "mul24"]
@@ -22,17 +47,16 @@ _CHOICES = frozenset(["set", "setp", "slct", "selp", "testp"])
 _BIT_FIELDS = frozenset(["shl", "shr", "shf", "popc", "clz", "bfind", "bfe", "bfi"])
 _END_WITH_TYPE = _BINARY | _TERNARY | _UNARY | _MOVES | _CHOICES | _BIT_FIELDS
 _PREDICATE = Slot("read", "pred")
-_SHIFT = Slot("read", "u32")
 
 
 @cache
-def signature(opcode: str, modifiers: tuple[str, ...]) -> tuple[Slot, ...] | None:
+def signature(opcode: str, modifiers: tuple[str, ...]) -> Slots | None:
     """The operands of an instruction; None for one that this module does not know.
 
     Raises:
         ValueError: it names several types where it has one, or does not end with a type where it has to.
     """
-    if (slots := async_signature(opcode, modifiers)) is not None:
+    if (slots := _async_signature(opcode, modifiers)) is not None:
         return slots
     types = [name for name in modifiers if name in BITS]
     kind = types[-1] if types else None
@@ -59,7 +83,7 @@ def signature(opcode: str, modifiers: tuple[str, ...]) -> tuple[Slot, ...] | Non
     return slots
 
 
-def _same_type(opcode: str, modifiers: tuple[str, ...], kind: str) -> tuple[Slot, ...] | None:
+def _same_type(opcode: str, modifiers: tuple[str, ...], kind: str) -> Slots | None:
     """Instructions that name one type."""
     wide = "wide" in modifiers
     result = Slot("write", f"{kind[0]}{2 * BITS[kind]}" if wide else kind)
@@ -81,19 +105,19 @@ def _same_type(opcode: str, modifiers: tuple[str, ...], kind: str) -> tuple[Slot
     if opcode == "selp":
         return (result, source, source, _PREDICATE)
     if opcode in ("shl", "shr"):
-        return (result, source, _SHIFT)
+        return (result, source, _U32)
     if opcode in ("popc", "clz", "bfind"):
         return (Slot("write", "u32"), source)
     if opcode == "bfe":
-        return (result, source, _SHIFT, _SHIFT)
+        return (result, source, _U32, _U32)
     if opcode == "bfi":
-        return (result, source, source, _SHIFT, _SHIFT)
+        return (result, source, source, _U32, _U32)
     if opcode in ("shf", "prmt"):
         return (result, source, source, Slot("read", "b32"))
     return None
 
 
-def _conversion(types: list[str]) -> tuple[Slot, ...] | None:
+def _conversion(types: list[str]) -> Slots | None:
     if len(types) != 2:
         return None
     packed = "x2" in types[0] and types[1] == "f32"
@@ -101,7 +125,7 @@ def _conversion(types: list[str]) -> tuple[Slot, ...] | None:
     return (Slot("write", types[0], wider=True), source, *((source,) if packed else ()))
 
 
-def _access(opcode: str, modifiers: tuple[str, ...], kind: str) -> tuple[Slot, ...] | None:
+def _access(opcode: str, modifiers: tuple[str, ...], kind: str) -> Slots | None:
     if any(name.startswith(("L2::cache_hint", "cache_hint")) for name in modifiers):
         return None
     elements = next((int(name[1:]) for name in modifiers if name in ("v2", "v4", "v8")), 1)
@@ -109,10 +133,64 @@ def _access(opcode: str, modifiers: tuple[str, ...], kind: str) -> tuple[Slot, .
     return (Slot("address"), value) if opcode == "st" else (value, Slot("address"))
 
 
-def _two_types(opcode: str, types: list[str]) -> tuple[Slot, ...] | None:
+def _two_types(opcode: str, types: list[str]) -> Slots | None:
     if len(types) != 2:
         return None
     first, second = Slot("read", types[0]), Slot("read", types[1])
     if opcode == "slct":
         return (Slot("write", types[0]), first, first, second)
     return (Slot("write", types[0]), second, second, Slot("read", "pred", optional=True))
+
+
+def _async_signature(opcode: str, modifiers: tuple[str, ...]) -> Slots | None:
+    """Instructions on barriers in memory, copies in bulk, and clusters."""
+    first = modifiers[0] if modifiers else ""
+    if opcode == "mbarrier":
+        return _mbarrier(first, "parity" in modifiers)
+    if opcode == "cp" and "bulk" in modifiers:
+        return _bulk(modifiers)
+    if opcode in ("st", "red") and first == "async":
+        vector = next((int(mark[1:]) for mark in modifiers if mark in ("v2", "v4")), 1)
+        return (_ADDRESS, Slot("read", modifiers[-1], vector=vector), _ADDRESS) if modifiers[-1] in BITS else None
+    if opcode == "tensormap" and first == "replace" and len(modifiers) > 3 and modifiers[-1] in BITS:
+        ordinal = modifiers[2] in ("box_dim", "global_dim", "global_stride", "element_stride")
+        return (_ADDRESS, *((_U32,) if ordinal else ()), Slot("read", modifiers[-1]))
+    if opcode == "tensormap" and first == "cp_fenceproxy":
+        return (_ADDRESS, _ADDRESS, _U32)
+    if opcode == "mapa" and modifiers[-1:] in (("u32",), ("u64",)):
+        return (Slot("write", modifiers[-1]), Slot("read", modifiers[-1]), _U32)
+    if opcode == "getctarank" and modifiers[-1:] in (("u32",), ("u64",)):
+        return (Slot("write", "u32"), Slot("read", modifiers[-1]))
+    if opcode == "setmaxnreg":
+        return (_U32,)
+    return () if opcode == "griddepcontrol" or (opcode == "barrier" and first == "cluster") else None
+
+
+def _mbarrier(action: str, parity: bool) -> Slots | None:
+    if action in ("init", "expect_tx", "complete_tx"):
+        return (_ADDRESS, _U32)
+    if action == "inval":
+        return (_ADDRESS,)
+    if action in ("arrive", "arrive_drop"):
+        return (Slot("write", "b64"), _ADDRESS, Slot("read", "u32", optional=True))
+    if action in ("test_wait", "try_wait"):
+        phase = _U32 if parity else Slot("read", "b64")
+        return (Slot("write", "pred"), _ADDRESS, phase, Slot("read", "u32", optional=True))
+    return (Slot("write", "u32"), Slot("read", "b64")) if action == "pending_count" else None
+
+
+def _bulk(modifiers: tuple[str, ...]) -> Slots | None:
+    marks = {*modifiers}
+    if "commit_group" in marks:
+        return ()
+    if "wait_group" in marks:
+        return (_U32,)
+    if marks & {"im2col", "cp_mask", "ignore_oob"}:
+        return None
+    tail = ((_MASK,) if "multicast" in marks else ()) + ((_POLICY,) if "cache_hint" in marks else ())
+    barrier = (_ADDRESS,) if "mbarrier" in marks else ()
+    if "prefetch" in marks:
+        return (_TENSOR, *tail) if "tensor" in marks else (_ADDRESS, _U32, *tail)
+    if "tensor" in marks:
+        return (_ADDRESS, _TENSOR, *barrier, *tail) if barrier else (_TENSOR, _ADDRESS, *tail)
+    return (_ADDRESS, _ADDRESS, _U32, *barrier, *tail)

@@ -23,8 +23,7 @@ from kernrec.ptx.ir.operand import (
     registers_of,
 )
 from kernrec.ptx.ir.program import Function, Instruction, Module
-from kernrec.ptx.ir.signatures import signature
-from kernrec.ptx.ir.slot import Slot
+from kernrec.ptx.ir.signatures import Slot, signature
 from kernrec.ptx.ir.types import BITS, agrees
 
 _WIDE_SPECIAL = frozenset({"%clock64", "%globaltimer", "%current_graph_exec"})
@@ -47,7 +46,7 @@ def verify(module: Module, undefined: frozenset[str] = frozenset()) -> None:
     """Checks every function of a module.
 
     Args:
-        module: what to check.
+        module: as parsed.
         undefined: registers that the compiler says it leaves without a value.
 
     Raises:
