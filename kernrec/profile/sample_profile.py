@@ -43,7 +43,7 @@ from kernrec.profile.wave_reuse import wave_metrics
 from kernrec.ptx import KernelLaunch, Module, parse
 from kernrec.ptx.analysis.barrier_phases import as_one, overlapped_waits, waits_for_loads
 from kernrec.ptx.analysis.dependence import data_dependences
-from kernrec.ptx.analysis.latency import chain_clk
+from kernrec.ptx.analysis.issue_cost import chain_clk
 from kernrec.ptx.analysis.liveness import live_by_block
 from kernrec.ptx.analysis.lowering import lowered
 from kernrec.ptx.analysis.wide_access import with_wide_accesses

@@ -14,7 +14,6 @@ class DefUse:
     """The writers and readers of the registers of a function, as positions in its instructions."""
 
     instructions: list[Instruction]
-    """The instructions."""
 
     block_of: list[int]
     """The basic block of each instruction."""

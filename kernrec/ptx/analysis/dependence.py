@@ -21,7 +21,6 @@ class Dependence:
     """Its line in the PTX."""
 
     text: str
-    """The instruction."""
 
     kind: str
     """`branch`, `load` or `store`."""

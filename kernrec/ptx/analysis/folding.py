@@ -1,18 +1,80 @@
-"""Which PTX instructions the assembler folds into those that use their results.
+"""PTX instructions that the assembler folds into those that use their results, or removes.
 
 What a machine instruction can take beside registers decides it: one operand from constant memory or one literal; an
 address with a literal offset; three terms in an integer addition (IADD3, and LEA for a shifted one), three inputs of a
 logic function (LOP3); a 64-bit sum of a product and a base (IMAD.WIDE); a predicate combined with the comparison that
 makes another (ISETP.AND); the negative or the absolute value of a float.
+
+PTX is not in SSA form any more: where values of several paths meet, a register is written on each path, mostly by a
+copy. If a copy's source and destination never hold different values that are both still needed, the assembler gives
+them one register, and the copy disappears (Chaitin et al., "Register Allocation via Coloring", 1981).
 """
 
-from kernrec.ptx.analysis.coalescing import removed_copies
 from kernrec.ptx.analysis.def_use import DefUse
 from kernrec.ptx.analysis.issue_cost import Cost
+from kernrec.ptx.analysis.liveness import live_after
 from kernrec.ptx.analysis.machine_cost import machine_cost
 from kernrec.ptx.ir.operand import Address, Immediate, Negated, Register, Symbol, Vector, elements
 from kernrec.ptx.ir.program import Function, Instruction
 from kernrec.ptx.ir.types import words
+
+
+def copied(function: Function, ins: Instruction) -> tuple[str, str] | None:
+    """(destination, source) of an instruction that copies one register of the program into another."""
+    if ins.opcode != "mov" or ins.predicate is not None or len(ins.operands) != 2:
+        return None
+    to, source = ins.operands
+    if not (isinstance(to, Register) and isinstance(source, Register)):
+        return None
+    return None if function.register_type(source.name) is None else (to.name, source.name)
+
+
+def removed_copies(function: Function) -> set[int]:
+    """Positions of the copies that the assembler removes."""
+    copies = {i: pair for i, ins in enumerate(function.instructions) if (pair := copied(function, ins)) is not None}
+    named = {name for pair in copies.values() for name in pair}
+    if not named:
+        return set()
+    conflicts = _conflicts(function, named)
+    group = {name: name for name in named}
+
+    def find(name: str) -> str:
+        while group[name] != name:
+            name = group[name]
+        return name
+
+    removed = set()
+    for position, (to, source) in copies.items():
+        first, second = find(to), find(source)
+        if first == second:
+            removed.add(position)
+        elif second not in conflicts[first]:
+            group[second] = first
+            for other in conflicts[second]:
+                conflicts[other].discard(second)
+                conflicts[other].add(first)
+            conflicts[first] |= conflicts.pop(second)
+            removed.add(position)
+    return removed
+
+
+def _conflicts(function: Function, named: set[str]) -> dict[str, set[str]]:
+    """For each register of `named`: those others that hold another value while it is needed."""
+    conflicts: dict[str, set[str]] = {name: set() for name in named}
+    for block, after in zip(function.blocks, live_after(function), strict=True):
+        live = after & named
+        for ins in reversed(block.instructions):
+            pair = copied(function, ins)
+            for name in ins.results & named:
+                others = live - {name} - ({pair[1]} if pair else set())
+                conflicts[name] |= others
+                for other in others:
+                    conflicts[other].add(name)
+                if ins.predicate is None:
+                    live = live - {name}
+            live = live | (ins.sources & named)
+    return conflicts
+
 
 _ACCESS = frozenset({"ld", "ldu", "st", "atom", "red", "cp", "ldmatrix", "stmatrix", "prefetch"})
 # Instructions that cannot take an operand from constant memory or a literal.
@@ -26,12 +88,9 @@ _NOTHING: Cost = ()
 
 
 def folded_costs(function: Function, def_use: DefUse, divergent: set[str]) -> list[Cost]:
-    """What a warp issues for each instruction of a function without calls; nothing for what is folded away.
+    """Machine instructions of each instruction of a function without calls; none of those that are folded away.
 
-    Args:
-        function: the function.
-        def_use: where its registers are written and read.
-        divergent: its registers that may differ between the threads of a warp.
+    `divergent`: its registers that may differ between the threads of a warp.
     """
     return _Folding(function, def_use, divergent).costs()
 

@@ -1,7 +1,7 @@
-"""Which pipe of the machine executes an instruction, and how many issue slots it takes.
+"""The pipe of the machine that executes an instruction, the issue slots that it takes, and its latency.
 
-The machine does not run PTX; one PTX instruction may become none or several. The classes and costs here are what a warp
-issues for one PTX instruction on sm_75 to sm_120, so that profiles can be compared with issue slots:
+The machine does not run PTX; one PTX instruction may become none or several. Classes and costs are those of machine
+instructions that a warp issues on sm_75 to sm_120, so that profiles can be compared with issue slots:
 
 - one machine instruction: f32 add, mul and fma (FFMA), 32-bit integer add, logic, shift, compare (IADD3, LOP3, SHF,
   ISETP), 32-bit multiply-add (IMAD), its wide form (IMAD.WIDE), loads, stores, special functions (MUFU);
@@ -17,7 +17,7 @@ import re
 from functools import lru_cache
 
 from kernrec.ptx.ir.operand import Immediate
-from kernrec.ptx.ir.program import Instruction
+from kernrec.ptx.ir.program import BasicBlock, Instruction, accumulates
 
 CLASSES = (
     "fma32", "alu", "imad", "wide64", "mufu", "cvt", "f64", "f16", "mma", "branch", "mov", "setp",
@@ -26,7 +26,7 @@ CLASSES = (
 )  # fmt: skip
 
 Cost = tuple[tuple[str, int], ...]
-"""Machine instructions by class."""
+"""((class, machine instructions), ...)."""
 
 _LOGIC = frozenset(
     {
@@ -41,7 +41,7 @@ _FLOATS = ("f16", "f16x2", "bf16", "bf16x2", "f32", "f32x2", "f64")
 
 
 def classify(ins: Instruction) -> Cost:
-    """What a warp issues for one PTX instruction: ((class, machine instructions), ...)."""
+    """The machine instructions that a warp issues for one PTX instruction."""
     literal = len(ins.operands) > 2 and isinstance(ins.operands[-1], Immediate)
     return _classify(ins.opcode, ins.modifiers, literal)
 
@@ -116,16 +116,8 @@ def _classify(opcode: str, modifiers: tuple[str, ...], literal: bool) -> Cost:
 
 
 _NATIVE = {
-    "f16": 2048,
-    "bf16": 2048,
-    "tf32": 1024,
-    "s8": 4096,
-    "u8": 4096,
-    "s4": 8192,
-    "u4": 8192,
-    "b1": 32768,
-    "f64": 256,
-}
+    "f16": 2048, "bf16": 2048, "tf32": 1024, "s8": 4096, "u8": 4096, "s4": 8192, "u4": 8192, "b1": 32768, "f64": 256,
+}  # fmt: skip
 """m n k of the machine's instruction by type of A (PTX ISA, table of the shapes of `mma`: the largest of each)."""
 
 
@@ -181,3 +173,46 @@ def _convert(modifiers: tuple[str, ...]) -> Cost:
     if to in _FLOATS or source in _FLOATS:
         return (("cvt", 1),)
     return (("mov", 1),)
+
+
+# From issue to the issue of an instruction that uses the result (Jia et al., "Dissecting the NVIDIA Turing T4 GPU via
+# Microbenchmarking", arXiv 1903.07486, and Abdelkhalik et al., arXiv 2208.11174, tables of instruction latency,
+# rounded; 23 clocks of shared memory were also measured on an RTX 2070 and an RTX 3060). Latencies that are the same on
+# all generations within a few clocks are taken as one figure.
+_LATENCY_CLK = {
+    "fma32": 4, "alu": 4, "setp": 6, "imad": 5, "wide64": 5, "f16": 5, "f64": 8, "mov": 0, "cvt": 14, "mufu": 20,
+    "ld_shared": 23, "st_shared": 1, "shfl": 23, "ld_const": 8, "ld_global": 1, "st_global": 1, "ld_local": 30,
+    "st_local": 1, "mma": 18, "atomic": 1, "cp_async": 1, "branch": 8, "bar": 1, "other": 4,
+}  # fmt: skip
+_SHARED_ATOMIC_CLK = 50  # an addition to shared memory whose old value is used (assumption: twice a load)
+_WGMMA_COLUMNS_PER_CLK = 2
+"""Columns of `wgmma.mma_async` that the tensor cores of an SM finish in a clock: 64 rows, 32 bytes along K, at 2,048
+multiply-adds of f16 a clock (H100 data sheet)."""
+
+
+def chain_clk(block: BasicBlock) -> int:
+    """Clocks that a warp needs at least for the block: its longest chain of dependent instructions, or one a clock.
+
+    Loads from global memory count no time: `dependence.load_chain` counts them, and their time depends on caches.
+    """
+    ready: dict[str, int] = {}  # by register: when its value is there
+    last, issued = 0, 0
+    for ins in block.instructions:
+        cost = classify(ins)
+        slots = sum(count for name, count in cost if name != "mov")
+        latency = sum(_LATENCY_CLK.get(name, 4) * count for name, count in cost)
+        if ins.opcode == "atom" and "shared" in ins.modifiers:
+            latency = _SHARED_ATOMIC_CLK
+        elif accumulates(ins):
+            latency = max(_wgmma_columns(ins) // _WGMMA_COLUMNS_PER_CLK, _LATENCY_CLK["mma"])
+        done = max((ready.get(name, 0) for name in ins.sources), default=0) + latency
+        for name in ins.results:
+            ready[name] = done
+        last = max(last, done)
+        issued += slots
+    return max(last, issued)
+
+
+def _wgmma_columns(ins: Instruction) -> int:
+    shape = next((mark for mark in ins.modifiers if mark.startswith("m64n")), "m64n8k16")
+    return int(shape[4 : shape.index("k")])

@@ -24,7 +24,7 @@ _FROM_ELSEWHERE = frozenset(
 )  # fmt: skip
 _LEAVES = frozenset({"exit", "ret", "call"})
 _IMAGES = frozenset({"tex", "tld4", "suld", "sust", "sured"})
-"""What these touch depends on coordinates in a way that is not watched."""
+"""Their addresses depend on coordinates in a way that is not watched."""
 _COMPARISONS = ("setp", "set", "min", "max")
 _ORDERINGS = {"lt": "lt", "lo": "lt", "ge": "lt", "hs": "lt", "le": "le", "ls": "le", "gt": "le", "hi": "le"}
 _INTEGERS = frozenset(f"{kind}{width}" for kind in "us" for width in (16, 32, 64)) | {"b16", "b32", "b64"}
@@ -41,10 +41,8 @@ class Comparison:
     """PTX type of the operands."""
 
     left: Register | Immediate
-    """First operand."""
 
     right: Register | Immediate
-    """Second operand."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +53,7 @@ class Loop:
     """The basic block that every trip begins with."""
 
     blocks: tuple[int, ...]
-    """Its basic blocks, in order."""
+    """Of the function, in order."""
 
     carried: tuple[str, ...]
     """Steering registers that one trip leaves for the next."""
@@ -215,7 +213,7 @@ def _from_elsewhere(ins: Instruction, constant: set[str], written: frozenset[str
 
 
 def _comparison(ins: Instruction) -> Comparison | None:
-    """What a `setp`, `min` or `max` compares; None where these are no integers."""
+    """The comparison of a `setp`, `min` or `max`; None where it is not of integers."""
     name, kind = ins.modifiers[0], ins.modifiers[-1]
     left, right = ins.operands[1:3]
     if ins.opcode != "setp":

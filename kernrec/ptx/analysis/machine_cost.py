@@ -60,7 +60,7 @@ _INTEGER = {
 
 
 def machine_cost(ins: Instruction) -> Cost:
-    """What a warp issues for one PTX instruction that stands alone: ((class, machine instructions), ...)."""
+    """The machine instructions that a warp issues for one PTX instruction that stands alone."""
     literal = ins.opcode in ("div", "rem") and isinstance(ins.operands[-1], Immediate)
     special = None if literal else _special(ins.opcode, ins.modifiers)
     if special is not None:

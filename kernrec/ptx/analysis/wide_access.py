@@ -25,24 +25,10 @@ _UNKNOWN: _LowBits = (0, 0)
 _NO_REGISTER = Register("")
 _MEMORY = frozenset(
     {
-        "ld",
-        "ldu",
-        "st",
-        "atom",
-        "red",
-        "cp",
-        "ldmatrix",
-        "stmatrix",
-        "wmma",
-        "wgmma",
-        "tcgen05",
-        "mbarrier",
-        "fence",
-        "membar",
-        "bar",
-        "call",
+        "ld", "ldu", "st", "atom", "red", "cp", "ldmatrix", "stmatrix", "wmma", "wgmma", "tcgen05", "mbarrier", "fence",
+        "membar", "bar", "call",
     }
-)
+)  # fmt: skip
 
 
 def with_wide_accesses(module: Module) -> Module:
@@ -76,11 +62,11 @@ def _joined(function: Function, module: Module) -> Function:
     if not any("shared" in ins.modifiers for ins in function.instructions):
         return function
     def_use = DefUse.of(function)
-    known = _KnownBits(function, module, def_use)
+    bits_of = _KnownBits(function, module, def_use)
     wide: dict[int, Instruction] = {}
     gone: set[int] = set()
     for base, accesses, is_load in _runs(function):
-        for members in _chunks(accesses, known.of(base)):
+        for members in _chunks(accesses, bits_of.of(base)):
             place = (min if is_load else max)(access.position for access in members)
             if not all(_can_move(def_use, access, place, is_load) for access in members):
                 continue
@@ -203,24 +189,24 @@ class _KnownBits:
                 needed |= dict.fromkeys(new)
                 waiting += new
         # Nothing is said of a register until an instruction that writes it is understood: loops end in themselves.
-        known: dict[str, _LowBits | None] = dict.fromkeys(needed)
-        known |= {name: bits for name, bits in self._known.items() if name in known}
+        bits_of: dict[str, _LowBits | None] = dict.fromkeys(needed)
+        bits_of |= {name: bits for name, bits in self._known.items() if name in bits_of}
         changed = True
         while changed:
             changed = False
             for name in needed:
                 places = self._def_use.writers.get(name, ())
-                bits = _agreed([self._result(self._instructions[p], known) for p in places]) if places else _UNKNOWN
-                if bits != known[name]:
-                    known[name], changed = bits, True
-        self._known |= known
-        return known[register.name] or _UNKNOWN
+                bits = _agreed([self._result(self._instructions[p], bits_of) for p in places]) if places else _UNKNOWN
+                if bits != bits_of[name]:
+                    bits_of[name], changed = bits, True
+        self._known |= bits_of
+        return bits_of[register.name] or _UNKNOWN
 
-    def _result(self, ins: Instruction, known: Mapping[str, _LowBits | None]) -> _LowBits | None:
-        given = [self._operand(operand, known) for operand in ins.operands[1:]]
-        if any(value is None for value in given):
+    def _result(self, ins: Instruction, bits_of: Mapping[str, _LowBits | None]) -> _LowBits | None:
+        operands = [self._operand(operand, bits_of) for operand in ins.operands[1:]]
+        if any(value is None for value in operands):
             return None
-        values = [value for value in given if value is not None]
+        values = [value for value in operands if value is not None]
         opcode = ins.opcode
         if opcode in ("mov", "cvta") or (opcode == "cvt" and ins.modifiers[-1][:1] in "bus"):
             return values[0]
@@ -243,16 +229,16 @@ class _KnownBits:
             return max([both, *[(min(count, _zeros(value)), 0) for count, value in values]])
         return _UNKNOWN
 
-    def _operand(self, operand: Operand, known: Mapping[str, _LowBits | None]) -> _LowBits | None:
+    def _operand(self, operand: Operand, bits_of: Mapping[str, _LowBits | None]) -> _LowBits | None:
         if isinstance(operand, Register):
-            return known.get(operand.name, _UNKNOWN)
+            return bits_of.get(operand.name, _UNKNOWN)
         if isinstance(operand, Symbol):
             return _sum((self._aligned.get(operand.name, 0), 0), (_ALL_BITS, operand.offset), 1)
         return (_ALL_BITS, int(operand.value)) if isinstance(operand, Immediate) and operand.kind == "int" else _UNKNOWN
 
 
 def _agreed(all_bits: Sequence[_LowBits | None]) -> _LowBits | None:
-    """What values have in common of which any may be meant; None: nothing is said of any of them."""
+    """The low bits that all values share; None: nothing is known of any of them."""
     common: _LowBits | None = None
     for bits in all_bits:
         if common is None or bits is None:

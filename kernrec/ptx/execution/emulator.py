@@ -29,8 +29,7 @@ from kernrec.ptx.state.launch_layout import MOST_THREADS, RESERVED_BYTES, Kernel
 from kernrec.ptx.state.memory import Memory
 from kernrec.ptx.state.phase_races import PhaseRaceDetector
 from kernrec.ptx.state.race_detector import RaceDetector
-from kernrec.ptx.state.registers import RegisterFiles
-from kernrec.ptx.state.row_map import row_map
+from kernrec.ptx.state.registers import RegisterFiles, row_map
 from kernrec.ptx.state.touched_sectors import TouchedSectors
 
 SEMANTICS = (

@@ -28,7 +28,7 @@ from kernrec.ptx.execution.barriers import Barriers
 from kernrec.ptx.execution.trips import Trip, is_period, moves_by_multiples, repetitions
 from kernrec.ptx.instructions.decoder import DecodedBlock, OperandResolver
 from kernrec.ptx.ir.operand import Register
-from kernrec.ptx.state.global_request import GlobalRequest, between
+from kernrec.ptx.state.access_counters import GlobalRequest, between
 from kernrec.ptx.state.memory import Memory
 from kernrec.ptx.state.types import Array
 

@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 
 from kernrec.ptx.analysis.loops import Loop
-from kernrec.ptx.state.global_request import GlobalRequest
+from kernrec.ptx.state.access_counters import GlobalRequest
 from kernrec.ptx.state.types import Array
 
 

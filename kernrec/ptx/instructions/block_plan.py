@@ -40,7 +40,7 @@ from kernrec.ptx.ir.program import (
     lane_mask,
 )
 from kernrec.ptx.state.errors import EmulationError
-from kernrec.ptx.state.row_map import RowMap, RowRef
+from kernrec.ptx.state.registers import RowMap, RowRef
 from kernrec.ptx.state.types import DTYPES, WIDTHS, Array, literal_bits
 
 _PACKED_OPCODES = frozenset({"fma", "mul", "add", "sub", "mov", "max", "min", "ex2"})

@@ -7,8 +7,8 @@ from kernrec.ptx.instructions.registry import Step, UnsupportedFormError, steps
 from kernrec.ptx.ir.operand import Address, Immediate, Operand, Pair, Register, Symbol
 from kernrec.ptx.ir.program import Instruction
 from kernrec.ptx.state.batch import WARP
-from kernrec.ptx.state.cluster_memory import RANK_BITS, RANK_SHIFT
 from kernrec.ptx.state.errors import location
+from kernrec.ptx.state.memory import RANK_BITS, RANK_SHIFT
 
 
 @steps("elect")

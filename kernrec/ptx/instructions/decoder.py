@@ -13,8 +13,7 @@ from kernrec.ptx.ir.program import Function, Instruction
 from kernrec.ptx.state.batch import WARP, Lanes
 from kernrec.ptx.state.errors import location
 from kernrec.ptx.state.memory import Memory
-from kernrec.ptx.state.registers import RegisterFiles
-from kernrec.ptx.state.row_map import RowRef
+from kernrec.ptx.state.registers import RegisterFiles, RowRef
 from kernrec.ptx.state.selection import SharedSelection
 from kernrec.ptx.state.types import DTYPES, WIDTHS, Array
 

@@ -245,7 +245,7 @@ def _fetch(decoder: BlockDecoder, fetch: _Fetch, output: _Output) -> None:
 
 
 def _texels(fetch: _Fetch, corner: Corner, layer: Array, level: int) -> Array:
-    texel = fetch.image.texel(corner.where, layer, level)
+    texel = fetch.image.texel(corner.coordinates, layer, level)
     return read_texels(fetch.image, fetch.region.bytes, texel, corner.inside)
 
 

@@ -3,7 +3,7 @@
 PTX ISA, section "TensorCore 5th Generation Family Instructions". Multiplications are in `tcgen05_mma`, moves in
 `tcgen05_moves`. That an operation is done before another one uses its cells is checked as it happens
 (`kernrec.ptx.state.tensor_memory`). Where races are checked, a kernel that has fences (`tcgen05.fence`) must have them
-everywhere (`kernrec.ptx.state.tensor_fences`).
+everywhere (`kernrec.ptx.state.tensor_operations`).
 """
 
 from collections.abc import Callable

@@ -8,7 +8,7 @@ with B (K x N), K being 32 bytes. B, and A where it is not in registers, lie in 
 Products and D are summed in float64 and rounded once, as for `mma.sync` (`kernrec.ptx.instructions.matrix`); Hopper
 sums e4m3 and e5m2 with fewer bits than f32 has. The multiplication is done where the instruction stands;
 `kernrec.ptx.state.warpgroup_operations` keeps anybody from looking at registers before they were waited for, and
-`kernrec.ptx.state.tensor_reads` from writing the tiles.
+`kernrec.ptx.state.race_detector` from writing the tiles.
 
 `mma.<type>` counts operations as for `mma.sync`, and `wgmma.<type>` the same ones again, since they run at another
 rate; `wgmma.shared_bytes` is what tensor cores read of shared memory, once for the whole warpgroup, and `wgmma.waits`

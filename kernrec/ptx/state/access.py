@@ -8,13 +8,11 @@ from kernrec.ptx.state.errors import location
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """What an instruction states of its access; addresses are known when it runs."""
+    """The fixed part of an access; addresses are known when the instruction runs."""
 
     function: Function
-    """The function that the instruction is in."""
 
     ins: Instruction
-    """The instruction."""
 
     space: str
     """State space: `global`, `shared`, `local`, `const`, `param`, `argument`, or `generic`."""

@@ -1,4 +1,4 @@
-"""What one warp-wide memory access costs: sectors of global memory, wavefronts of shared memory.
+"""The cost of one warp-wide memory access: sectors of global memory, wavefronts of shared memory.
 
 An access pattern is the byte addresses of the lanes of a batch relative to the first active one. In a loop the same
 patterns occur again and again at other base addresses, so the costs of a pattern are computed once and kept.

@@ -1,6 +1,7 @@
-"""What goes through memory is counted: sectors, wavefronts, who touches what, and in which order."""
+"""Counts of accesses to memory: sectors and wavefronts. Accesses are passed on to what watches addresses and order."""
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -9,11 +10,98 @@ from kernrec.ptx.state.access_cost import AccessPattern, Counts
 from kernrec.ptx.state.access_trace import AccessTrace
 from kernrec.ptx.state.batch import Lanes
 from kernrec.ptx.state.bulk_copies import Elements
-from kernrec.ptx.state.global_request import GlobalRequest, one_lane_per_word, turns_of
+from kernrec.ptx.state.errors import EmulationError
 from kernrec.ptx.state.region import Region
 from kernrec.ptx.state.selection import Selection, signed
 from kernrec.ptx.state.touched_sectors import TouchedSectors
 from kernrec.ptx.state.types import Array
+
+
+@dataclass(frozen=True, slots=True)
+class GlobalRequest:
+    """One access to a buffer, as it was counted: it can be counted again elsewhere in the buffer."""
+
+    region: Region
+
+    kind: str
+    """`read`, `write` or `atomic`."""
+
+    access: Access
+
+    pattern: AccessPattern
+
+    first: int
+    """Address that the pattern is relative to."""
+
+    lanes: Array | None
+    """Numbers of the lanes; None: all of the batch."""
+
+    lane_bytes: Array | None
+    """Byte of the buffer that each lane accesses; None where nothing watches addresses."""
+
+    step: int
+    """Which run of a basic block it was part of."""
+
+    @property
+    def shape(self) -> tuple[object, ...]:
+        """Equal for accesses that do the same elsewhere in the buffer."""
+        return self.region.name, self.kind, self.access.size, self.pattern
+
+    @property
+    def room(self) -> tuple[int, int]:
+        """The least and the greatest number of bytes that it can be moved by within the buffer."""
+        low, high = self.first + self.pattern.low, self.first + self.pattern.high + self.access.size
+        return self.region.base - low, self.region.base + self.region.size - high
+
+    def check_moved(self, move: int) -> None:
+        """Raises `EmulationError` where it would be outside of the buffer, moved by some bytes."""
+        back, on = self.room
+        if not back <= move <= on:
+            raise EmulationError(f"an access to {self.region.name}, moved by {move} bytes, is outside of it")
+
+
+def turns_of(requests: list[GlobalRequest]) -> int:
+    """Runs of basic blocks from the first to the last of some accesses."""
+    steps = [request.step for request in requests]
+    return max(steps) - min(steps) + 1 if steps else 0
+
+
+def between(requests: list[GlobalRequest], following: list[GlobalRequest], times: int) -> list[Array]:
+    """Where accesses are made `times` between some executed trips of a loop and the next, on a straight line.
+
+    Args:
+        requests: those of the executed trips.
+        following: those of the next executed trips; an instruction may be missing, or run more often.
+        times: how often.
+
+    Returns:
+        Bytes from each of `requests`; (times,) each, multiples of what a lane accesses, within the buffer.
+    """
+    places: dict[tuple[int, str], list[int]] = {}
+    for request in reversed(following):
+        places.setdefault((id(request.access), request.region.name), []).append(request.first)
+    steps = np.arange(1, times + 1)
+    offsets = []
+    for request in requests:
+        ahead = places.get((id(request.access), request.region.name))
+        distance, size = (ahead.pop() - request.first if ahead else 0), request.access.size
+        back, on = request.room
+        moved = np.clip(abs(distance) * steps // (times + 1) * (1 if distance > 0 else -1), back, on)
+        offsets.append(np.where(moved < 0, -(-moved // size), moved // size) * size)
+    return offsets
+
+
+def one_lane_per_word(request: GlobalRequest, blocks: Array, moved: Array) -> tuple[Array, Array]:
+    """Blocks and bytes of the lanes of an access; of lanes that stay in one word together only the first.
+
+    `moved`: by how many bytes it is repeated.
+    """
+    assert request.lane_bytes is not None
+    if (moved % 4).any():
+        return blocks, request.lane_bytes
+    first = np.unique((blocks << 40) + (request.lane_bytes >> 2), return_index=True)[1]
+    return blocks[first], request.lane_bytes[first]
+
 
 _MOST_TOUCHED = 1 << 14  # addresses that are recorded at once
 
@@ -33,11 +121,11 @@ class AccessCounters:
 
     def count_global(self, access: Access, region: Region, selection: Selection, kind: str) -> None:
         """Counts one access to a buffer; `kind` is `read`, `write` or `atomic`."""
-        where = None
+        lane_bytes = None
         if self._touched is not None:
             index, shift = selection.index(region, 1, access.offset)
-            where = index + shift
-            self._touched.record(region, access.size, self._blocks(selection.lanes), where, kind)
+            lane_bytes = index + shift
+            self._touched.record(region, access.size, self._blocks(selection.lanes), lane_bytes, kind)
         pattern, first = selection.pattern, selection.first + access.offset
         if self._order is not None and kind == "atomic":
             self._order.record_atomic(signed(selection.addresses) + access.offset, self._blocks(selection.lanes))
@@ -47,7 +135,7 @@ class AccessCounters:
             return
         if self.trace is not None:
             step = self._lanes.turn
-            self.trace.append(GlobalRequest(region, kind, access, pattern, first, selection.lanes, where, step))
+            self.trace.append(GlobalRequest(region, kind, access, pattern, first, selection.lanes, lane_bytes, step))
         self._count_requests(region, kind, access, pattern, ((first, 1),))
 
     def _count_requests(
@@ -95,17 +183,17 @@ class AccessCounters:
         for request, moved in zip(requests, offsets, strict=True):
             if not moved.any():
                 continue  # it touches what it touched before
-            blocks, where = one_lane_per_word(request, self._blocks(request.lanes), moved)
-            at_once = max(_MOST_TOUCHED // len(where), 1)
+            blocks, lane_bytes = one_lane_per_word(request, self._blocks(request.lanes), moved)
+            at_once = max(_MOST_TOUCHED // len(lane_bytes), 1)
             for start in range(0, len(moved), at_once):
                 some = moved[start : start + at_once]
-                there = (where + some[:, None]).reshape(-1)
+                there = (lane_bytes + some[:, None]).reshape(-1)
                 self._touched.record(
                     request.region, request.access.size, np.tile(blocks, len(some)), there, request.kind
                 )
 
     def leave_turns_out(self, requests: list[GlobalRequest], times: int) -> int:
-        """Says that trips are left out whose accesses follow later (`repeat`); returns their runs of basic blocks."""
+        """Trips are left out whose accesses follow later (`repeat`); the number of their runs of basic blocks."""
         turns = turns_of(requests) * times
         if self._order is not None:
             self._order.skip_steps(turns)
@@ -122,8 +210,8 @@ class AccessCounters:
             for request, moved in zip(requests, offsets, strict=True):
                 begin = request.first + int(moved[repetition])
                 if request.kind == "atomic":
-                    assert request.where is not None
-                    addresses = request.where + (request.region.base + int(moved[repetition]))
+                    assert request.lane_bytes is not None
+                    addresses = request.lane_bytes + (request.region.base + int(moved[repetition]))
                     order.record_atomic(addresses, self._blocks(request.lanes))
                 else:
                     step = request.step + period * (repetition + 1) - turns
@@ -162,17 +250,17 @@ class AccessCounters:
 
     def count_elements(self, elements: Elements, lane: int, kind: str) -> None:
         """Counts what a copy in bulk of a lane moves; `kind` is `read`, `write` or `atomic`."""
-        region, where, size = elements.region, elements.bytes_of_region(), elements.view.itemsize
-        if region.space == "global" and len(where):
+        region, lane_bytes, size = elements.region, elements.bytes_of_region(), elements.view.itemsize
+        if region.space == "global" and len(lane_bytes):
             if self._touched is not None:
-                blocks = np.full(len(where), self._lanes.shape.block_of[lane])
-                self._touched.record(region, size, blocks, where, kind)
-            sectors = np.unique((where + region.base) >> 5)
+                blocks = np.full(len(lane_bytes), self._lanes.shape.block_of[lane])
+                self._touched.record(region, size, blocks, lane_bytes, kind)
+            sectors = _distinct((lane_bytes + region.base) >> 5)
             if self._order is not None:
                 self._order.record_sectors(self._lanes.turn, kind == "read", np.full(len(sectors), lane >> 5), sectors)
         if self.counts is None:
             return
-        amount = len(where) * size
+        amount = len(lane_bytes) * size
         if region.space != "global":
             self.counts.bump(f"bulk.shared_{kind}_bytes", amount)
         elif amount:
@@ -201,3 +289,11 @@ class AccessCounters:
         counts.bump(f"local.{kind}_sectors", pattern.local_sectors(selection.first + access.offset, access.size))
         counts.bump(f"local.{kind}_requests", pattern.warps)
         counts.bump(f"local.{kind}_bytes", pattern.count * access.size)
+
+
+def _distinct(values: Array) -> Array:
+    """The values in ascending order, each once; faster than `np.unique` where they ascend already."""
+    steps = np.diff(values)
+    if (steps < 0).any():
+        return np.unique(values)
+    return values[np.concatenate([[True], steps > 0])]

@@ -28,10 +28,10 @@ class _Copy:
     """First element of each lane's destination in `view`."""
 
     data: Array
-    """What to copy; (lanes, elements)."""
+    """(lanes, elements)."""
 
     def apply(self, done: Array) -> "_Copy | None":
-        """Copies for the lanes of the mask `done`; what is left of the copy, or None."""
+        """Copies for the lanes of the mask `done`; the rest of the copy, or None."""
         count = int(np.count_nonzero(done))
         if count == 0:
             return self

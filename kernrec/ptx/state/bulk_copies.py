@@ -1,10 +1,10 @@
-"""Copies in bulk between memories, which the asynchronous engine does (PTX ISA, section 9.7.9.25.4).
+"""Copies in bulk between memories, and the asynchronous engine that does them (PTX ISA, section 9.7.9.25.4).
 
 A copy that a barrier waits for is finished by the engine, which then counts its bytes as come. One that is part of a
 bulk group is finished when its thread waits for the group: until then nobody sees what it writes, and it still reads.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Set
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -15,7 +15,7 @@ from kernrec.ptx.state.region import Region
 from kernrec.ptx.state.types import Array
 
 Reduce = Callable[[Array, Array], Array]
-"""From the old and the given values to the new ones."""
+"""From the old values and those of a copy to the new ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,10 +23,9 @@ class Elements:
     """Elements of a memory, in the order in which a copy moves them."""
 
     region: Region
-    """The memory."""
 
     view: Array
-    """Its data as elements."""
+    """The region's data as elements."""
 
     index: Array | slice
     """The element of `view` that each is."""
@@ -38,7 +37,7 @@ class Elements:
     """Bits of an element that is not there."""
 
     def read(self) -> Array:
-        """Their values; (elements)."""
+        """The values; (elements)."""
         if self.inside is None:
             values: Array = self.view[self.index].copy()
             return values
@@ -84,16 +83,13 @@ class BulkCopy:
     """One copy that a thread started."""
 
     lane: int
-    """The thread."""
 
     access: Access
-    """Its instruction."""
 
     source: Elements
-    """What is read."""
 
     targets: list[Elements]
-    """What is written: of a multicast, the same in several blocks."""
+    """Of a multicast, the same in several blocks."""
 
     barriers: list[int] = field(default_factory=list)
     """Places of the barriers that count the bytes, one for each target."""
@@ -105,10 +101,10 @@ class BulkCopy:
     """How values are combined with those in the target; None: they replace them."""
 
     data: Array | None = None
-    """What was read."""
+    """The values of the source, once they were read."""
 
     reading: Array | None = None
-    """Where races are checked, what the detector gave for the source in shared memory."""
+    """The pieces of a source in shared memory that races are checked for."""
 
     def fetch(self) -> None:
         """Reads the source, unless that was done."""
@@ -146,11 +142,11 @@ class BulkCopies:
         for target in copy.targets:
             self._count(target, copy.lane, "write" if copy.reduce is None else "atomic")
         if self._races is not None:
-            where = copy.access.location
+            site = copy.access.location
             if copy.source.region.space == "shared":
-                copy.reading = self._races.begin_read(where, copy.lane, copy.source.span)
+                copy.reading = self._races.begin_read(site, copy.lane, copy.source.span)
             for target, barrier in self._written(copy):
-                self._races.begin_write(where, copy.lane, target.span, barrier)
+                self._races.begin_write(site, copy.lane, target.span, barrier)
         if copy.barriers:
             self._under_way[id(copy)] = copy
         else:
@@ -206,3 +202,32 @@ class BulkCopies:
         groups = [*self._open.values(), *(group for lane in self._committed.values() for group in lane)]
         reading = [copy for group in groups for copy in group if copy.reading is not None]
         return next(iter([*self._under_way.values(), *reading]), None)
+
+
+class AsyncEngine:
+    """The operations under way beside the threads of a batch, oldest first: copies, and arrivals at barriers.
+
+    An operation is finished as late as it may be: when the threads that can still run all wait, the oldest one that a
+    thread waits for is finished, and so on until a thread goes on. So a thread that does not wait for an operation does
+    not see what it brings, even where it waited for another that was started later.
+    """
+
+    def __init__(self) -> None:
+        self._under_way: list[tuple[Callable[[], object], Collection[int]]] = []
+
+    def start_batch(self) -> None:
+        """Forgets the operations of the last batch."""
+        self._under_way.clear()
+
+    def start(self, finish: Callable[[], object], barriers: Collection[int] = ()) -> None:
+        """Starts an operation, of which `finish` does all that can be seen, and that counts at `barriers` (places)."""
+        self._under_way.append((finish, barriers))
+
+    def finish_one(self, awaited: Set[int] = frozenset()) -> bool:
+        """Finishes the oldest operation that counts at one of these barriers, else the oldest; False: there is none."""
+        if not self._under_way:
+            return False
+        matches = (i for i, (_, barriers) in enumerate(self._under_way) if not awaited.isdisjoint(barriers))
+        finish, _ = self._under_way.pop(next(matches, 0))
+        finish()
+        return True

@@ -31,7 +31,7 @@ _STRONG = _RELEASES | _ACQUIRES | {"relaxed", "volatile"}
 _NOBODY = -1
 
 _Past = dict[int, Array]
-"""What is known of the warps of earlier batches, by batch."""
+"""Knowledge of the warps of earlier batches, by batch."""
 
 
 def hands_over(function: Function) -> bool:
@@ -53,16 +53,16 @@ def _fences(ins: Instruction) -> bool:
 
 
 class _Release(NamedTuple):
-    """What a release at a word of global memory tells those who acquire it."""
+    """The knowledge that a release at a word of global memory passes on to those who acquire it."""
 
     batch: int
-    """The batch in which it was made."""
+    """In which it was made."""
 
     row: Array
-    """What its warp knew of the warps of that batch."""
+    """Of its warp: how far it knew the warps of that batch."""
 
     past: _Past
-    """What it knew of earlier ones."""
+    """The same of earlier ones."""
 
 
 class _Words(NamedTuple):
@@ -72,7 +72,6 @@ class _Words(NamedTuple):
     """In its batch; `_NOBODY`: none."""
 
     batch: Array
-    """The batch."""
 
     time: Array
     """By the clock of the warp."""
@@ -168,12 +167,12 @@ class Handovers:
 
     def _known_before(self, blocks: Array, last: _Words) -> Array:
         """Whether these blocks, one for each row, know of what was written in earlier batches."""
-        known = np.zeros(last.warp.shape, np.bool_)
+        seen = np.zeros(last.warp.shape, np.bool_)
         for block in np.unique(blocks).tolist():
             for batch, row in self._past[block].items():
                 mine = (blocks == block)[:, None] & (last.batch == batch)
-                known[mine] = last.time[mine] <= row[last.warp[mine]]
-        return known
+                seen[mine] = last.time[mine] <= row[last.warp[mine]]
+        return seen
 
     @property
     def _warps_per_block(self) -> int:
@@ -214,6 +213,6 @@ class Handovers:
         )
 
 
-def _learn(known: _Past, more: _Past) -> None:
+def _learn(past: _Past, more: _Past) -> None:
     for batch, row in more.items():
-        known[batch] = merged(known[batch], row) if batch in known else row
+        past[batch] = merged(past[batch], row) if batch in past else row

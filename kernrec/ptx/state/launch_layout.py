@@ -80,7 +80,6 @@ class LaunchLayout:
     """Textures and surfaces by handle."""
 
     constants: bytes
-    """Constant memory."""
 
     parameters: bytes
     """Parameter space: the packed arguments."""
@@ -107,8 +106,8 @@ def lay_out(module: Module, function: Function, launch: KernelLaunch) -> LaunchL
     contents = launch.constants
     for name, array in contents.items():
         if name not in module.variables or module.variables[name].space != "const":
-            known = [v.name for v in module.variables.values() if v.space == "const"]
-            raise unknown("__constant__ variable", name, known)
+            constants_ = [v.name for v in module.variables.values() if v.space == "const"]
+            raise unknown("__constant__ variable", name, constants_)
         if array.nbytes > module.variables[name].size:
             raise UsageError(
                 f"__constant__ variable {name} has {module.variables[name].size} bytes, {array.nbytes} were given"
@@ -195,9 +194,9 @@ def _parameters(
     function: Function, arguments: Sequence[Any], addresses: Mapping[str, int], symbols: dict[str, int]
 ) -> bytes:
     """The bytes of parameter space; adds the parameters' offsets to `symbols`."""
-    where = f"kernel {function.name!r}"
+    kernel = f"kernel {function.name!r}"
     if len(arguments) != len(function.parameters):
-        raise UsageError(f"{where} takes {len(function.parameters)} arguments, not {len(arguments)}")
+        raise UsageError(f"{kernel} takes {len(function.parameters)} arguments, not {len(arguments)}")
     data = bytearray()
     for i, (parameter, argument) in enumerate(zip(function.parameters, arguments, strict=True)):
         if isinstance(argument, str):
@@ -217,11 +216,11 @@ def _parameters(
             raw = (argument & (1 << 8 * parameter.size) - 1).to_bytes(parameter.size, "little")
         else:
             raise UsageError(
-                f"argument {i} of {where} is {argument!r}; give a buffer's name, a NumPy scalar, an int or bytes"
+                f"argument {i} of {kernel} is {argument!r}; give a buffer's name, a NumPy scalar, an int or bytes"
             )
         if len(raw) != parameter.size:
             raise UsageError(
-                f"argument {i} of {where} has {len(raw)} bytes, its .{parameter.type} parameter has {parameter.size}"
+                f"argument {i} of {kernel} has {len(raw)} bytes, its .{parameter.type} parameter has {parameter.size}"
             )
         data += bytes(_align(len(data), parameter.align) - len(data))
         symbols[parameter.name] = len(data)

@@ -22,7 +22,7 @@ _TX_BITS = 21
 
 
 class BarrierMisuseError(Exception):
-    """What is done to a barrier that must not be; the text says what."""
+    """A barrier is used as it must not be; the text says how."""
 
 
 class Phase(NamedTuple):

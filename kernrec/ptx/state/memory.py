@@ -1,4 +1,4 @@
-"""All memories of an emulation: what an access means, whether it is allowed, and what it costs."""
+"""All memories of an emulation: the meaning of an access, whether it is allowed, and its cost."""
 
 from dataclasses import replace
 from typing import Any, NoReturn
@@ -9,8 +9,7 @@ from kernrec.ptx.state.access import Access
 from kernrec.ptx.state.access_cost import AccessPattern, Counts
 from kernrec.ptx.state.access_counters import AccessCounters
 from kernrec.ptx.state.access_trace import AccessTrace
-from kernrec.ptx.state.batch import Lanes
-from kernrec.ptx.state.cluster_memory import RANK_SHIFT, ClusterMemory
+from kernrec.ptx.state.batch import BatchShape, Lanes
 from kernrec.ptx.state.errors import EmulationError
 from kernrec.ptx.state.handovers import Handovers
 from kernrec.ptx.state.launch_layout import BUFFER_SHIFT, WINDOW_SHIFT, WINDOWS, LaunchLayout
@@ -19,9 +18,55 @@ from kernrec.ptx.state.pending_work import PendingWork
 from kernrec.ptx.state.phase_races import PhaseRaceDetector
 from kernrec.ptx.state.race_detector import RaceDetector, SharedAccess
 from kernrec.ptx.state.region import POISON, Region, global_buffers, private_spaces
-from kernrec.ptx.state.selection import Selection
+from kernrec.ptx.state.selection import Selection, signed
 from kernrec.ptx.state.touched_sectors import TouchedSectors
 from kernrec.ptx.state.types import Array
+
+RANK_SHIFT = 24
+"""Shared memory of a block has fewer bytes than 2 to this power."""
+RANK_BITS = 5
+"""Bits of a rank, plus one, above that."""
+_OFFSET = (1 << RANK_SHIFT) - 1
+
+
+class ClusterMemory:
+    """Shared memory of the blocks of a cluster, by places: the bytes of the batch's first block, then the second's...
+
+    An address of a block's own shared memory is an address of the cluster's, too. `mapa` adds one more than the rank of
+    another block, shifted by `RANK_SHIFT`: how a machine encodes it is not published (PTX ISA, section 5.1.7.1).
+    """
+
+    def __init__(self, shape: BatchShape, own: Region) -> None:
+        """`own`: shared memory as each block sees its own."""
+        self._shape = shape
+        self.size = own.size
+        self.stride = len(own.bytes) // shape.blocks
+        """From the memory of one block to that of the next."""
+        self.region = Region("shared memory of the cluster", "shared", own.bytes, len(own.bytes))
+        """Shared memory by places."""
+
+    def absolute(self, access: Access, selection: Selection) -> Array | None:
+        """The place of each address less the offset of the access; None where one is in no block of the cluster."""
+        shape, stride = self._shape, self.stride
+        addresses = signed(selection.addresses) + access.offset
+        lanes = shape.numbers if selection.lanes is None else selection.lanes
+        position = shape.block_of[lanes]
+        rank = (addresses >> RANK_SHIFT) - 1
+        offset = addresses & _OFFSET
+        if (rank >= shape.cluster_blocks).any() or (offset + access.size > self.size).any() or (rank < -1).any():
+            return None
+        there = position - position % shape.cluster_blocks + rank
+        places = np.where(rank < 0, position, there) * stride + offset - access.offset
+        return places.astype(np.int64).view(np.uint64)
+
+    def rank(self, place: int) -> int:
+        """The rank in its cluster of the block in whose memory a place is."""
+        return place // self.stride % self._shape.cluster_blocks
+
+    def name(self, place: int) -> str:
+        """A place as errors name it."""
+        of_block = f" of the cluster's block {self.rank(place)}" if self._shape.cluster_blocks > 1 else ""
+        return f"byte {place % self.stride} of shared memory{of_block}"
 
 
 class Memory:

@@ -1,42 +1,34 @@
-"""What goes on beside the threads of a batch: copies, and products of warpgroups and of tensor memory."""
+"""Work beside the threads of a batch: copies, and products of warpgroups and of tensor memory."""
 
 from kernrec.ptx.state.access_counters import AccessCounters
 from kernrec.ptx.state.async_copies import AsyncCopies
-from kernrec.ptx.state.async_engine import AsyncEngine
 from kernrec.ptx.state.batch import Lanes
-from kernrec.ptx.state.bulk_copies import BulkCopies
+from kernrec.ptx.state.bulk_copies import AsyncEngine, BulkCopies
 from kernrec.ptx.state.errors import EmulationError
-from kernrec.ptx.state.map_fences import MapFences
 from kernrec.ptx.state.phase_races import PhaseRaceDetector
 from kernrec.ptx.state.race_detector import RaceDetector
 from kernrec.ptx.state.register_pool import RegisterPool
-from kernrec.ptx.state.tensor_fences import TensorFences
+from kernrec.ptx.state.tensor_maps import MapFences
 from kernrec.ptx.state.tensor_memory import TensorMemory
-from kernrec.ptx.state.tensor_operations import TensorOperations
+from kernrec.ptx.state.tensor_operations import TensorFences, TensorOperations
 from kernrec.ptx.state.warpgroup_operations import WarpgroupOperations
 
 
 class PendingWork:
-    """What instructions began and others wait for, in one emulation."""
+    """Work that instructions began and others wait for, in one emulation."""
 
     def __init__(self, lanes: Lanes, counters: AccessCounters, races: RaceDetector | None) -> None:
-        self.copies = AsyncCopies(lanes.shape.lanes)
-        """Of `cp.async`."""
+        self.copies = AsyncCopies(lanes.shape.lanes)  # `cp.async`
         self.bulk = BulkCopies(counters.count_elements, races if isinstance(races, PhaseRaceDetector) else None)
-        """Of `cp.async.bulk`."""
         self.warpgroups = WarpgroupOperations(lanes, races)
-        """Of `wgmma`."""
         self.tensor = TensorOperations(TensorMemory(lanes.shape.blocks), TensorFences(lanes.shape), races)
-        """Of `tcgen05`."""
         self.engine = AsyncEngine()
-        """What completes by itself, in some order."""
         self.map_fences = MapFences()
         self.registers = RegisterPool(lanes.shape)
-        """What `setmaxnreg` moves."""
         self._lanes = lanes
 
     def start_batch(self) -> None:
-        """Forgets what the last batch of blocks left."""
+        """Forgets the last batch."""
         parts = self.copies, self.bulk, self.warpgroups, self.tensor, self.engine, self.map_fences, self.registers
         for part in parts:
             part.start_batch()

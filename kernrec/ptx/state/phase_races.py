@@ -18,8 +18,7 @@ from kernrec.ptx.state.access_cost import SEVERAL_WARPS
 from kernrec.ptx.state.batch import WARP, Lanes
 from kernrec.ptx.state.errors import EmulationError
 from kernrec.ptx.state.handovers import Handovers
-from kernrec.ptx.state.race_detector import RaceDetector, SharedAccess, TileRead
-from kernrec.ptx.state.tensor_reads import PIECE
+from kernrec.ptx.state.race_detector import PIECE, RaceDetector, SharedAccess, TileRead
 from kernrec.ptx.state.types import Array
 from kernrec.ptx.state.vector_clocks import VectorClocks
 
@@ -91,12 +90,12 @@ class PhaseRaceDetector(RaceDetector):
         self.clocks.release(warp, place)
 
     def snapshot(self, lane: int) -> Array:
-        """What a lane knows, for an arrival that comes later."""
+        """The knowledge of a lane, for an arrival that comes later."""
         return self.clocks.snapshot(lane // WARP)
 
-    def arrive(self, known: Array, place: int) -> None:
+    def arrive(self, snapshot: Array, place: int) -> None:
         """The arrival at the barrier at a place for which a snapshot was made."""
-        self.clocks.arrive(known, place)
+        self.clocks.arrive(snapshot, place)
 
     def acquire(self, lanes: Array, places: Array) -> None:
         """Lanes saw a phase of the barriers at these places complete."""
@@ -110,24 +109,24 @@ class PhaseRaceDetector(RaceDetector):
         """A phase of the barrier at a place completes."""
         self.clocks.complete(place)
 
-    def initialize(self, where: str, lanes: Array, places: Array) -> None:
+    def initialize(self, site: str, lanes: Array, places: Array) -> None:
         """Lanes initialize or end the barriers at these places.
 
         Raises:
             EmulationError: other warps may be using what is there.
         """
         warps, covered = (lanes // WARP)[:, None], places[:, None] + np.arange(_WORD)
-        self._check(where, warps, covered, True)
+        self._check(site, warps, covered, True)
         self.writer[covered] = warps
         self._written[covered] = self.clocks.seen[warps, warps]
 
-    def use(self, where: str, lanes: Array, places: Array) -> None:
+    def use(self, site: str, lanes: Array, places: Array) -> None:
         """Lanes use the barriers at these places.
 
         Raises:
             EmulationError: another warp initialized one, and they do not know of that.
         """
-        self._check(where, (lanes // WARP)[:, None], places[:, None] + np.arange(_WORD), False)
+        self._check(site, (lanes // WARP)[:, None], places[:, None] + np.arange(_WORD), False)
 
     def record(self, shared: SharedAccess) -> None:
         """Records an access.
@@ -151,25 +150,25 @@ class PhaseRaceDetector(RaceDetector):
         else:
             self._read[warps % self._warps_per_cluster, places] = self.clocks.seen[warps, warps]
 
-    def begin_tile(self, where: str, index: Array, warps: Array) -> TileRead:
+    def begin_tile(self, site: str, index: Array, warps: Array) -> TileRead:
         """Tensor cores begin to read a tile, bytes of the batch's shared memory, for these warps."""
         pieces = self.tensor_reads.pieces(index)
         writer, written = (every.reshape(-1, PIECE).take(pieces, axis=0) for every in (self.writer, self._written))
         if (written > self.clocks.seen[warps].min(axis=0).take(writer)).any():
-            self._check(where, warps[:, None], (pieces[:, None] * PIECE + np.arange(PIECE)).reshape(1, -1), False)
-        self.tensor_reads.begin(where, pieces)
+            self._check(site, warps[:, None], (pieces[:, None] * PIECE + np.arange(PIECE)).reshape(1, -1), False)
+        self.tensor_reads.begin(site, pieces)
         return TileRead(pieces, warps)
 
-    def end_tile(self, tile: TileRead, known: Array | None = None) -> None:
+    def end_tile(self, tile: TileRead, snapshot: Array | None = None) -> None:
         """Tensor cores have read a tile: its warps know now; or those who see the arrival of this snapshot do."""
         self.tensor_reads.end(tile.pieces)
         for warp in tile.warps.tolist():
             read = self._tile_read[warp % self._warps_per_cluster]
             read[tile.pieces] = (
-                self.clocks.seen[warp, warp] if known is None else np.maximum(read[tile.pieces], known[warp])
+                self.clocks.seen[warp, warp] if snapshot is None else np.maximum(read[tile.pieces], snapshot[warp])
             )
 
-    def exit(self, where: str, lanes: Array, live: Array) -> None:
+    def exit(self, site: str, lanes: Array, live: Array) -> None:
         """These lanes exit, and those of `live` are left; bool, (lanes).
 
         Raises:
@@ -179,26 +178,26 @@ class PhaseRaceDetector(RaceDetector):
         if shape.cluster_blocks > 1:
             gone, left = (some.reshape(-1, shape.lanes_per_block).any(axis=1) for some in (lanes, live))
             for block in np.flatnonzero(gone & ~left).tolist():
-                self._end(where, block)
+                self._end(site, block)
 
-    def _end(self, where: str, block: int) -> None:
+    def _end(self, site: str, block: int) -> None:
         """The last thread of a block exits; by position in the batch."""
         wpb, place = self.warps_per_block, block * self.stride
         span, pieces = slice(place, place + self.stride), slice(place // PIECE, (place + self.stride) // PIECE)
         first = block * wpb // self._warps_per_cluster * self._warps_per_cluster
-        known = self.clocks.seen[block * wpb : (block + 1) * wpb].max(axis=0)
-        late = self._written[span] > known[self.writer[span]]
+        seen = self.clocks.seen[block * wpb : (block + 1) * wpb].max(axis=0)
+        late = self._written[span] > seen[self.writer[span]]
         if late.any():
-            self._fail_ended(where, place + int(late.argmax()), None)
+            self._fail_ended(site, place + int(late.argmax()), None)
         for warp in range(first, first + self._warps_per_cluster):
             for read, step in (self._read[warp - first, span], 1), (self._tile_read[warp - first, pieces], PIECE):
-                late = read > known[warp]
+                late = read > seen[warp]
                 if late.any():
-                    self._fail_ended(where, place + int(late.argmax()) * step, warp)
+                    self._fail_ended(site, place + int(late.argmax()) * step, warp)
         self._written[span] = _UNDER_WAY
         self._ended[block] = True
 
-    def _fail_ended(self, where: str, place: int, reader: int | None) -> NoReturn:
+    def _fail_ended(self, site: str, place: int, reader: int | None) -> NoReturn:
         """Raises for a block that ends while others use a place of its shared memory; `reader`: a warp, or nobody."""
         user, shape = int(self.writer[place]) if reader is None else reader, self.lanes.shape
         who = "a copy in bulk"
@@ -207,18 +206,18 @@ class PhaseRaceDetector(RaceDetector):
             who = f"warp {user % self.warps_per_block} of block number {block}"
         ended = int(self.lanes.block_numbers[place // self.stride])
         raise EmulationError(
-            f"{where}: race: block number {ended} ends while {who} may still use byte {place % self.stride} of its"
+            f"{site}: race: block number {ended} ends while {who} may still use byte {place % self.stride} of its"
             f" shared memory; a barrier of the cluster's {shape.cluster_blocks} blocks must come first"
         )
 
-    def begin_write(self, where: str, lane: int, span: Span, barrier: int) -> None:
+    def begin_write(self, site: str, lane: int, span: Span, barrier: int) -> None:
         """A copy that a lane started and a barrier counts begins to write.
 
         Raises:
             EmulationError: some of it is still being read, or was written or read by who is not known to the lane.
         """
-        self.tensor_reads.write(where, _pieces(span) * PIECE, np.array([lane]), True)
-        self._check_span(where, lane // WARP, span, True)
+        self.tensor_reads.write(site, _pieces(span) * PIECE, np.array([lane]), True)
+        self._check_span(site, lane // WARP, span, True)
         self.writer[slice(*span)] = self.clocks.column(barrier)
         self._written[slice(*span)] = _UNDER_WAY
 
@@ -227,14 +226,14 @@ class PhaseRaceDetector(RaceDetector):
         self._written[slice(*span)] = self.clocks.now(barrier)
         self.tensor_reads.fill(_pieces(span))
 
-    def begin_read(self, where: str, lane: int, span: Span) -> Array:
+    def begin_read(self, site: str, lane: int, span: Span) -> Array:
         """A copy that a lane started begins to read; what `end_read` takes.
 
         Raises:
             EmulationError: some of it was written by who is not known to the lane, or is not visible to copies.
         """
-        self._check_span(where, lane // WARP, span, False)
-        return self.tensor_reads.begin(where, _pieces(span))
+        self._check_span(site, lane // WARP, span, False)
+        return self.tensor_reads.begin(site, _pieces(span))
 
     def end_read(self, lane: int, span: Span, pieces: Array) -> None:
         """The copy has read, and its thread knows."""
@@ -242,23 +241,23 @@ class PhaseRaceDetector(RaceDetector):
         warp = lane // WARP
         self._read[warp % self._warps_per_cluster, slice(*span)] = self.clocks.seen[warp, warp]
 
-    def _check_span(self, where: str, warp: int, span: Span, write: bool) -> None:
+    def _check_span(self, site: str, warp: int, span: Span, write: bool) -> None:
         """Refuses an access of a warp to a span that does not know of others' before."""
-        known, places = self.clocks.seen[warp], slice(*span)
+        seen, places = self.clocks.seen[warp], slice(*span)
         first = warp - warp % self._warps_per_cluster
-        readers = known[first : first + self._warps_per_cluster, None]
-        if (self._written[places] > known[self.writer[places]]).any() or (
+        readers = seen[first : first + self._warps_per_cluster, None]
+        if (self._written[places] > seen[self.writer[places]]).any() or (
             write and ((self._read[:, places] > readers).any() or (self._tile_read[:, _pieces(span)] > readers).any())
         ):
-            self._check(where, np.array([[warp]]), np.arange(*span)[None, :], write)
+            self._check(site, np.array([[warp]]), np.arange(*span)[None, :], write)
 
-    def _check(self, where: str, warps: Array, places: Array, write: bool) -> None:
+    def _check(self, site: str, warps: Array, places: Array, write: bool) -> None:
         """Refuses accesses of `warps` (N, 1) to `places` (N, bytes) that do not know of others' before."""
         seen, writer = self.clocks.seen, self.writer[places]
         clash = self._written[places] > seen[warps, writer]
         if clash.any():
             row, column = (int(i) for i in np.argwhere(clash)[0])
-            self._fail_at(where, int(warps[row, 0]), int(places[row, column]), int(writer[row, column]), write, True)
+            self._fail_at(site, int(warps[row, 0]), int(places[row, column]), int(writer[row, column]), write, True)
         if not write:
             return
         cluster = warps - warps % self._warps_per_cluster
@@ -268,7 +267,7 @@ class PhaseRaceDetector(RaceDetector):
             if unknown.any():
                 row, column = (int(i) for i in np.argwhere(unknown)[0])
                 other = int(cluster[row, 0]) + reader
-                self._fail_at(where, int(warps[row, 0]), int(places[row, column]), other, write, False)
+                self._fail_at(site, int(warps[row, 0]), int(places[row, column]), other, write, False)
 
     def _fail_several(self, shared: SharedAccess, first: Array, numbers: Array) -> NoReturn:
         warps = numbers // WARP
@@ -277,13 +276,13 @@ class PhaseRaceDetector(RaceDetector):
         i, j = order[np.flatnonzero(both)[0] :][:2]
         self._fail_at(shared.access.location, int(warps[i]), int(first[i]), int(warps[j]), True, True)
 
-    def _fail_at(self, where: str, warp: int, place: int, other: int, write: bool, other_wrote: bool) -> NoReturn:
+    def _fail_at(self, site: str, warp: int, place: int, other: int, write: bool, other_wrote: bool) -> NoReturn:
         """Raises for an access of a warp to a place, which `other` (a column) accessed."""
         wpb, shape = self.warps_per_block, self.lanes.shape
         block = int(self.lanes.block_numbers[warp // wpb])
         of_block = f" of the cluster's block {place // self.stride % shape.cluster_blocks}" * (shape.cluster_blocks > 1)
         head = (
-            f"{where}: race: warp {warp % wpb} of block number {block} {'writes' if write else 'reads'} byte"
+            f"{site}: race: warp {warp % wpb} of block number {block} {'writes' if write else 'reads'} byte"
             f" {place % self.stride} of shared memory{of_block}, which"
         )
         if self._ended[place // self.stride]:
@@ -295,5 +294,5 @@ class PhaseRaceDetector(RaceDetector):
 
 
 def _pieces(span: Span) -> Array:
-    """The pieces that a span has bytes of (`kernrec.ptx.state.tensor_reads`)."""
+    """The pieces that a span has bytes of (`kernrec.ptx.state.race_detector`)."""
     return np.arange(span[0] // PIECE, -(-span[1] // PIECE))

@@ -3,6 +3,11 @@
 For every byte, the detector keeps which warp wrote it last and which read it last (or that several did) in the present
 barrier interval of its block. Lanes of one warp that access a byte in different instructions are not reported: warps
 order themselves by `bar.warp.sync` and shuffles, which the detector does not follow.
+
+`wgmma.mma_async` and `tcgen05.mma` read their operands through the async proxy some time after they were issued (PTX
+ISA, sections "Async proxy" and "Asynchronous operations"). So a tile must not be written until they completed, and what
+threads stored must be made visible by `fence.proxy.async`: of the thread that stored it, or of another past a barrier.
+Asynchronous copies (`cp.async`) count as visible: compilers put no fence behind them.
 """
 
 from typing import NamedTuple, NoReturn
@@ -13,8 +18,87 @@ from kernrec.ptx.state.access import Access
 from kernrec.ptx.state.access_cost import SEVERAL_WARPS, AccessPattern
 from kernrec.ptx.state.batch import WARP, Lanes
 from kernrec.ptx.state.errors import EmulationError
-from kernrec.ptx.state.tensor_reads import TensorReads
 from kernrec.ptx.state.types import Array
+
+PIECE = 16
+"""Bytes of a piece."""
+_SHARED_BY_BARRIER = -1  # stored by some thread, and a barrier of the block passed since
+
+
+class TensorReads:
+    """The pieces of a batch's shared memory that tensor cores read at present, and those stored with no fence since."""
+
+    def __init__(self, pieces_per_block: int, blocks: int) -> None:
+        self._readers = np.zeros(pieces_per_block * blocks, np.int16)
+        self._stored = np.zeros((blocks, pieces_per_block), np.int16)  # 0: visible; n + 1: warp n of the batch
+        self._in_flight = 0
+
+    def start_batch(self) -> None:
+        """Forgets the last batch."""
+        self._readers[:] = 0
+        self._stored[:] = 0
+        self._in_flight = 0
+
+    def pass_barrier(self, blocks: Array) -> None:
+        """The threads of these blocks passed a barrier; bool, by position in the batch."""
+        self._stored[blocks[:, None] & (self._stored > 0)] = _SHARED_BY_BARRIER
+
+    def fence(self, lanes: Array, lanes_per_block: int) -> None:
+        """These lanes make what they stored, and what others stored before a barrier, visible to tensor cores."""
+        warps = np.unique(lanes // WARP)
+        for block in np.unique(lanes // lanes_per_block):
+            stored = self._stored[block]
+            stored[(stored == _SHARED_BY_BARRIER) | np.isin(stored, warps + 1)] = 0
+
+    def write(self, site: str, index: Array, lanes: Array, is_copy: bool) -> None:
+        """Threads write shared memory.
+
+        Args:
+            site: the instruction, for messages.
+            index: byte of the batch's shared memory of each lane.
+            lanes: their numbers.
+            is_copy: whether they copy asynchronously.
+
+        Raises:
+            EmulationError: tensor cores may still read it.
+        """
+        pieces = index // PIECE
+        if self._in_flight and self._readers[pieces].any():
+            raise EmulationError(
+                f"{site}: writes shared memory that an operation in flight reads; it was not waited for"
+            )
+        if not is_copy:
+            self._stored.reshape(-1)[pieces] = lanes // WARP + 1
+
+    def pieces(self, index: Array) -> Array:
+        """The pieces that bytes of the batch's shared memory are in, each once."""
+        present = np.zeros(len(self._readers), np.bool_)
+        present[index // PIECE] = True
+        return np.flatnonzero(present)
+
+    def begin(self, site: str, pieces: Array) -> Array:
+        """Tensor cores, or a copy in bulk, begin to read pieces; what `end` takes.
+
+        Raises:
+            EmulationError: some of it was stored and may not be visible.
+        """
+        if self._stored.reshape(-1)[pieces].any():
+            raise EmulationError(
+                f"{site}: reads shared memory that threads stored to with no fence.proxy.async in between"
+            )
+        self._readers[pieces] += 1
+        self._in_flight += 1
+        return pieces
+
+    def fill(self, pieces: Array) -> None:
+        """A copy in bulk wrote these pieces: what threads stored there is gone."""
+        self._stored.reshape(-1)[pieces] = 0
+
+    def end(self, pieces: Array) -> None:
+        """Tensor cores have read what `begin` said."""
+        self._readers[pieces] -= 1
+        self._in_flight -= 1
+
 
 _NONE = -1  # no warp
 
@@ -23,22 +107,19 @@ class SharedAccess(NamedTuple):
     """One access of a batch to shared memory."""
 
     access: Access
-    """What the instruction states."""
 
     first: Array
     """Byte of the batch's shared memory that each lane accesses first, less `shift`; (lanes)."""
 
     shift: int
-    """Bytes to add."""
+    """In bytes."""
 
     lanes: Array | None
     """Numbers of the lanes; None: all of the batch."""
 
     pattern: AccessPattern
-    """Relative addresses."""
 
     write: bool
-    """Whether the access writes."""
 
     agree: bool = False
     """Whether lanes that write to one place write the same."""
@@ -48,7 +129,7 @@ class TileRead(NamedTuple):
     """A tile that tensor cores read at present."""
 
     pieces: Array
-    """Pieces of the batch's shared memory (`kernrec.ptx.state.tensor_reads`)."""
+    """Pieces of the batch's shared memory (`kernrec.ptx.state.race_detector`)."""
 
     warps: Array
     """The warps that asked for it."""
@@ -97,7 +178,7 @@ class RaceDetector:
     def complete(self, place: int) -> None:
         """A phase of the barrier at a place of shared memory completes."""
 
-    def exit(self, where: str, lanes: Array, live: Array) -> None:
+    def exit(self, site: str, lanes: Array, live: Array) -> None:
         """These lanes exit, and those of `live` are left; bool, (lanes)."""
 
     def start_batch(self) -> None:
@@ -131,11 +212,11 @@ class RaceDetector:
         else:
             self.reader.reshape(-1, shared.access.size)[rows] = np.where(_others(read, warps), SEVERAL_WARPS, warps)
 
-    def begin_tile(self, where: str, index: Array, warps: Array) -> TileRead:
+    def begin_tile(self, site: str, index: Array, warps: Array) -> TileRead:
         """Tensor cores begin to read a tile; what `end_tile` takes.
 
         Args:
-            where: the instruction, for messages.
+            site: the instruction, for messages.
             index: bytes of the batch's shared memory.
             warps: those that ask for it.
 
@@ -147,15 +228,15 @@ class RaceDetector:
             warp = int(wrote.max())
             block = int(self.lanes.block_numbers[warp // self.warps_per_block])
             raise EmulationError(
-                f"{where}: race: reads shared memory that warp {warp % self.warps_per_block} of block number {block} "
+                f"{site}: race: reads shared memory that warp {warp % self.warps_per_block} of block number {block} "
                 "wrote with no barrier between"
             )
         self.reader[index] = SEVERAL_WARPS
         pieces = self.tensor_reads.pieces(index)
-        self.tensor_reads.begin(where, pieces)
+        self.tensor_reads.begin(site, pieces)
         return TileRead(pieces, warps)
 
-    def end_tile(self, tile: TileRead, known: Array | None = None) -> None:
+    def end_tile(self, tile: TileRead, snapshot: Array | None = None) -> None:
         """Tensor cores have read a tile; `known`: the snapshot of the arrival that tells of it, where one does."""
         self.tensor_reads.end(tile.pieces)
 

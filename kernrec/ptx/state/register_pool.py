@@ -49,22 +49,22 @@ class RegisterPool:
         """A kernel with these directives moves registers."""
         self._at_launch = registers_at_launch(directives)
 
-    def move(self, where: str, warps: Array, registers: int, *, grows: bool) -> None:
+    def move(self, site: str, warps: Array, registers: int, *, grows: bool) -> None:
         """Warps have so many registers a thread from now on.
 
         Raises:
             EmulationError: not a number that a warp can have, or fewer where it asks for more, or the other way round.
         """
         if registers % _UNIT or not _FEWEST <= registers <= _MOST:
-            raise EmulationError(f"{where}: {registers} registers, where a multiple of 8 from 24 to 256 is expected")
+            raise EmulationError(f"{site}: {registers} registers, where a multiple of 8 from 24 to 256 is expected")
         for warp in warps.tolist():
             held = self._held.get(warp, self._at_launch)
             if held is not None and (held > registers if grows else held < registers):
                 change = "more" if grows else "less"
-                raise EmulationError(f"{where}: {registers} registers are not {change} than the {held} of a thread")
+                raise EmulationError(f"{site}: {registers} registers are not {change} than the {held} of a thread")
             self._held[warp] = registers
             if grows:
-                self._raised[warp] = where
+                self._raised[warp] = site
 
     def check_granted(self) -> None:
         """All threads ended.
@@ -75,12 +75,12 @@ class RegisterPool:
         if self._at_launch is None:
             return
         there = self._at_launch * self._warps_per_block
-        for warp, where in self._raised.items():
+        for warp, site in self._raised.items():
             first = warp // self._warps_per_block * self._warps_per_block
             of_block = range(first, first + self._warps_per_block)
             wanted = sum(self._held.get(other, self._at_launch) for other in of_block)
             if wanted > there:
                 raise EmulationError(
-                    f"{where}: deadlock: the warps of a block ask for {wanted * WARP} registers in all, of which it has"
+                    f"{site}: deadlock: the warps of a block ask for {wanted * WARP} registers in all, of which it has"
                     f" {there * WARP}"
                 )

@@ -2,10 +2,13 @@
 
 Registers of one width share one two-dimensional array (a register file), a row each, and are seen as any type of that
 width through views. Literals, symbol addresses and special registers are rows too, so every operand of an instruction
-is a row.
+is a row. Which row holds which operand (`RowMap`) is the same in every launch of a function, so instructions are
+planned once for all launches (`kernrec.ptx.instructions.block_plan`); rows that hold no register are filled in for each
+launch.
 """
 
 from collections.abc import Mapping
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -14,9 +17,74 @@ from kernrec.ptx.ir.operand import Symbol
 from kernrec.ptx.ir.program import Function
 from kernrec.ptx.state.batch import Lanes
 from kernrec.ptx.state.errors import EmulationError
-from kernrec.ptx.state.row_map import RowMap, RowRef
-from kernrec.ptx.state.special_registers import special_value
-from kernrec.ptx.state.types import DTYPES, WIDTHS, Array
+from kernrec.ptx.state.special_registers import is_special, special_value, special_width
+from kernrec.ptx.state.types import DTYPES, WIDTHS, Array, register_width
+
+RowRef = tuple[int, int]
+"""A row of the register files: (width in bits, row)."""
+
+Content = int | Symbol | str
+"""Of a row that no instruction writes: a literal's bits, the address of a symbol, or a special register."""
+
+WIDTHS_OF_ROWS = (1, 8, 16, 32, 64)
+"""Bits of the registers, a file each."""
+
+
+class RowMap:
+    """The rows of one function, assigned at their first use."""
+
+    def __init__(self, function: Function) -> None:
+        self.function = function
+        self.contents: list[tuple[RowRef, Content]] = []
+        """The rows that hold literals, symbols and special registers, in the order of assignment."""
+        room = len(function.immediates) + len(function.variables) + 96
+        self.room = dict.fromkeys(WIDTHS_OF_ROWS, room)
+        """Rows of each width that may be assigned."""
+        for kind in function.registers.values():
+            self.room[register_width(kind)] += 1
+        for kind, number in function.ranges.values():
+            self.room[register_width(kind)] += number
+        self._used = dict.fromkeys(WIDTHS_OF_ROWS, 0)
+        self._rows: dict[object, RowRef] = {}
+        self._lock = Lock()  # threads may run the same function
+
+    def register(self, name: str) -> RowRef:
+        """The row of a register; KeyError when it is neither declared nor special."""
+        ref = self._rows.get(name)
+        if ref is not None:
+            return ref
+        kind = self.function.register_type(name)
+        if kind is not None:
+            return self._new(name, register_width(kind), None)
+        if not is_special(name):
+            raise KeyError(name)
+        return self._new(name, special_width(name), name)
+
+    def constant(self, width: int, bits: int) -> RowRef:
+        """A row that holds one literal in every lane."""
+        return self._rows.get((width, bits)) or self._new((width, bits), width, bits)
+
+    def address(self, width: int, symbol: Symbol) -> RowRef:
+        """A row that holds the address of a symbol in every lane."""
+        return self._rows.get((width, symbol)) or self._new((width, symbol), width, symbol)
+
+    def _new(self, key: object, width: int, content: Content | None) -> RowRef:
+        with self._lock:
+            ref = self._rows.get(key)
+            if ref is None:
+                ref = width, self._used[width]
+                self._used[width] += 1
+                if content is not None:
+                    self.contents.append((ref, content))
+                self._rows[key] = ref
+            return ref
+
+
+def row_map(function: Function) -> RowMap:
+    """The rows of a function, stored with it."""
+    rows: RowMap = function.memo.get(RowMap) or function.memo.setdefault(RowMap, RowMap(function))
+    return rows
+
 
 _FILE_DTYPES = {1: "?", 8: "u1", 16: "u2", 32: "u4", 64: "u8"}
 
@@ -27,14 +95,7 @@ class RegisterFiles:
     def __init__(
         self, rows: RowMap, lanes: Lanes, symbols: Mapping[str, int], launch_values: Mapping[str, int]
     ) -> None:
-        """The registers of a launch.
-
-        Args:
-            rows: which row holds what.
-            lanes: the lanes of the batch.
-            symbols: addresses of variables and parameters.
-            launch_values: special registers whose value the launch decides.
-        """
+        """The registers of a launch with these addresses of symbols and values of special registers."""
         self.rows = rows
         self.lanes = lanes
         # np.zeros takes untouched pages from the system: rows cost nothing until a register is used.

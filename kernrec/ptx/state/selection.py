@@ -57,13 +57,13 @@ class Selection:
 
     def _bytes(self, region: Region, offset: int) -> Array:
         """The byte of the region's data that each lane accesses."""
-        where = signed(self.addresses)
+        places = signed(self.addresses)
         shift = offset - region.base
         if shift:
-            where += shift
+            places += shift
         if region.copies is not None:
-            where += region.copies if self.lanes is None else region.copies[self.lanes]
-        return where
+            places += region.copies if self.lanes is None else region.copies[self.lanes]
+        return places
 
 
 Select = Callable[[Array | None, Array], Selection]

@@ -1,6 +1,6 @@
 """Tensor maps: how a tensor lies in global memory, and which box of it a copy moves in which order.
 
-What the driver writes into the 128 bytes of a map is not told (CUDA Driver API, `cuTensorMapEncodeTiled`). The layout
+The driver's layout of the 128 bytes of a map is not published (CUDA Driver API, `cuTensorMapEncodeTiled`). The layout
 here is ours, so a map has to be built by `TensorMap` for the emulator, or by `tensormap.replace` in the kernel: the
 address (8 bytes), a mark (4), rank, element type, interleave, swizzle, fill (1 each), 3 empty, five extents (4 each),
 four strides in bytes (8 each), five extents of the box (2 each), five element strides (2 each). Numbers of types and
@@ -70,12 +70,10 @@ class TensorMap:
 
     @property
     def rank(self) -> int:
-        """Dimensions."""
         return len(self.extents)
 
     @property
     def element_bytes(self) -> int:
-        """Bytes of an element."""
         return _ELEMENT_BYTES[ELEMENT_TYPES.index(self.type)]
 
     @property
@@ -110,15 +108,8 @@ class TensorMap:
                 f" swizzles {', '.join(map(str, SWIZZLES))}"
             )
         numbers = (*_padded(self.extents, 5), *_padded(self.strides, 4), *_padded(self.box, 5), *_padded(self.steps, 5))
-        head = (
-            address,
-            _MARK,
-            max(self.rank - 1, 0),
-            ELEMENT_TYPES.index(self.type),
-            self.interleave // 16,
-            SWIZZLES.index(self.swizzle),
-            int(self.fill_nan),
-        )
+        modes = ELEMENT_TYPES.index(self.type), self.interleave // 16, SWIZZLES.index(self.swizzle), int(self.fill_nan)
+        head = (address, _MARK, max(self.rank - 1, 0), *modes)
         try:
             raw = _LAYOUT.pack(*head, *numbers).ljust(MAP_BYTES, b"\0")
             decode(raw).check()
@@ -175,7 +166,7 @@ class TensorMap:
         return offsets, inside
 
     def rows(self, column: int, rows: tuple[int, ...]) -> tuple[Array, Array | None]:
-        """What `elements` gives, of rows that need not follow one another (`.tile::gather4`, `.tile::scatter4`)."""
+        """As `elements`, of rows that need not follow one another (`.tile::gather4`, `.tile::scatter4`)."""
         single_row = replace(self, box=(self.box[0], 1))
         offsets, inside = zip(*(single_row.elements((column, row)) for row in rows), strict=True)
         present = [np.ones(self.moved[0], np.bool_) if part is None else part for part in inside]
@@ -276,3 +267,52 @@ def replaced(raw: bytes, name: str, ordinal: int, value: int) -> bytes:
 
 def _padded(values: tuple[int, ...], length: int) -> tuple[int, ...]:
     return (*values, *(0,) * length)[:length]
+
+
+_WRITTEN, _RELEASED = "written", "released"
+
+
+class MapFences:
+    """The tensor maps in global memory that a kernel wrote in a batch, and their fences.
+
+    Copies read maps through a proxy of their own: what threads wrote is seen there after a release by the writer and an
+    acquire of that map by the block that uses it (PTX ISA, section 9.7.13.6, `fence.proxy.tensormap`).
+    """
+
+    def __init__(self) -> None:
+        self._states: dict[int, str] = {}
+        self._acquired: set[tuple[int, int]] = set()  # (address, block)
+
+    def start_batch(self) -> None:
+        """Forgets the last batch."""
+        self._states.clear()
+        self._acquired.clear()
+
+    def write(self, address: int) -> None:
+        """A thread writes a map, without a fence."""
+        self._states[address] = _WRITTEN
+        self._forget(address)
+
+    def release(self) -> None:
+        """A thread releases what was written."""
+        self._states = dict.fromkeys(self._states, _RELEASED)
+
+    def write_released(self, address: int) -> None:
+        """A thread writes and releases a map at once (`tensormap.cp_fenceproxy`)."""
+        self._states[address] = _RELEASED
+        self._forget(address)
+
+    def acquire(self, address: int, block: int) -> None:
+        """A thread of a block acquires a map."""
+        if self._states.get(address) == _RELEASED:
+            self._acquired.add((address, block))
+
+    def missing(self, address: int, block: int) -> str:
+        """The fence that a block lacks before its copies may use a map; empty: none."""
+        state = self._states.get(address)
+        if state is None or (address, block) in self._acquired:
+            return ""
+        return f"fence.proxy.tensormap::generic.{'release' if state == _WRITTEN else 'acquire'}"
+
+    def _forget(self, address: int) -> None:
+        self._acquired = {key for key in self._acquired if key[0] != address}

@@ -31,23 +31,19 @@ class Cells(NamedTuple):
     """Position of the thread block in the batch."""
 
     lane: Array
-    """Lanes."""
 
     column: Array
-    """Columns."""
 
 
 class Operation(NamedTuple):
     """A `tcgen05.mma` or `tcgen05.cp` under way."""
 
-    where: str
+    site: str
     """The instruction, for messages."""
 
     read: list[Cells]
-    """Cells that it reads."""
 
     written: list[Cells]
-    """Cells that it writes."""
 
 
 class TensorMemory:
@@ -70,16 +66,16 @@ class TensorMemory:
 
     # Allocation
 
-    def allocate(self, where: str, block: int, columns: int) -> int:
+    def allocate(self, site: str, block: int, columns: int) -> int:
         """Allocates columns of a block: the address of the first.
 
         Raises:
             EmulationError: not a power of two from 32 to 512, none are left, or the block gave up allocating.
         """
         if not _FEWEST <= columns <= COLUMNS or columns & (columns - 1):
-            raise EmulationError(f"{where}: {columns} columns, where a power of two from {_FEWEST} to 512 is expected")
+            raise EmulationError(f"{site}: {columns} columns, where a power of two from {_FEWEST} to 512 is expected")
         if block in self._closed:
-            raise EmulationError(f"{where}: the block gave up allocating (tcgen05.relinquish_alloc_permit)")
+            raise EmulationError(f"{site}: the block gave up allocating (tcgen05.relinquish_alloc_permit)")
         if self._cells is None:
             shape = self._blocks, LANES, COLUMNS
             self._cells = np.full(shape, _UNSEEN, np.uint32)
@@ -87,12 +83,12 @@ class TensorMemory:
         owned = self._owners[block]
         for first in range(0, COLUMNS, columns):
             if all(first + columns <= other or other + count <= first for other, (count, _) in owned.items()):
-                owned[first] = columns, where
+                owned[first] = columns, site
                 return first
         taken = sum(count for count, _ in owned.values())
-        raise EmulationError(f"{where}: deadlock: {columns} columns of tensor memory, of which {taken} are taken")
+        raise EmulationError(f"{site}: deadlock: {columns} columns of tensor memory, of which {taken} are taken")
 
-    def release(self, where: str, block: int, address: int, columns: int) -> None:
+    def release(self, site: str, block: int, address: int, columns: int) -> None:
         """Releases columns.
 
         Raises:
@@ -101,8 +97,8 @@ class TensorMemory:
         owned = self._owners[block].get(address, (0, ""))[0]
         if owned != columns:
             had = f"{owned} columns" if owned else "none"
-            raise EmulationError(f"{where}: {columns} columns at 0x{address:08x}, where {had} were allocated")
-        self._check(where, Cells(block, np.arange(LANES)[:, None], np.arange(address, address + columns)), _ALL)
+            raise EmulationError(f"{site}: {columns} columns at 0x{address:08x}, where {had} were allocated")
+        self._check(site, Cells(block, np.arange(LANES)[:, None], np.arange(address, address + columns)), _ALL)
         del self._owners[block][address]
 
     def relinquish(self, block: int) -> None:
@@ -116,33 +112,33 @@ class TensorMemory:
             EmulationError: some columns were not released.
         """
         for owned in self._owners:
-            for first, (columns, where) in owned.items():
+            for first, (columns, site) in owned.items():
                 raise EmulationError(
-                    f"{where}: {columns} columns of tensor memory from {first} on were not released when the kernel "
+                    f"{site}: {columns} columns of tensor memory from {first} on were not released when the kernel "
                     "ended"
                 )
 
     # Accesses
 
-    def load(self, where: str, cells: Cells) -> Array:
+    def load(self, site: str, cells: Cells) -> Array:
         """Loads cells into registers; under way until `finish_loads`.
 
         Raises:
             EmulationError: cells that are not allocated, or what writes them is not done.
         """
-        self._check(where, cells, (_STORED, _COMPUTED))
+        self._check(site, cells, (_STORED, _COMPUTED))
         assert self._cells is not None
         self._under_way[_LOADED][cells] += 1
         values: Array = self._cells[cells]
         return values
 
-    def store(self, where: str, cells: Cells, values: Array) -> None:
+    def store(self, site: str, cells: Cells, values: Array) -> None:
         """Stores registers; under way until `finish_stores`.
 
         Raises:
             EmulationError: cells that are not allocated, or what reads or writes them is not done.
         """
-        self._check(where, cells, (_LOADED, _COMPUTED, _USED))
+        self._check(site, cells, (_LOADED, _COMPUTED, _USED))
         assert self._cells is not None
         self._under_way[_STORED][cells] = 1
         self._cells[cells] = values
@@ -164,10 +160,10 @@ class TensorMemory:
             EmulationError: cells that are not allocated, or loads and stores that are not done.
         """
         for cells in operation.read:
-            self._check(operation.where, cells, (_STORED,))
+            self._check(operation.site, cells, (_STORED,))
             self._under_way[_USED][cells] += 1
         for cells in operation.written:
-            self._check(operation.where, cells, (_STORED, _LOADED))
+            self._check(operation.site, cells, (_STORED, _LOADED))
             self._under_way[_COMPUTED][cells] += 1
 
     def end(self, operation: Operation) -> None:
@@ -178,7 +174,7 @@ class TensorMemory:
             self._under_way[_COMPUTED][cells] -= 1
 
     def values(self, cells: Cells) -> Array:
-        """What cells hold."""
+        """The values of cells."""
         assert self._cells is not None
         values: Array = self._cells[cells]
         return values
@@ -188,21 +184,21 @@ class TensorMemory:
         assert self._cells is not None
         self._cells[cells] = values
 
-    def _check(self, where: str, cells: Cells, hindrances: tuple[int, ...]) -> None:
+    def _check(self, site: str, cells: Cells, hindrances: tuple[int, ...]) -> None:
         """Raises where cells are not allocated, or something is under way in them."""
         first, last = int(np.min(cells.column)), int(np.max(cells.column))
         if int(np.max(cells.lane)) >= LANES or int(np.min(cells.lane)) < 0:
-            raise EmulationError(f"{where}: lane {int(np.max(cells.lane))} of tensor memory, which has {LANES}")
+            raise EmulationError(f"{site}: lane {int(np.max(cells.lane))} of tensor memory, which has {LANES}")
         for block in np.unique(cells.block):
             owned = self._owners[block].items()
             taken = np.zeros(COLUMNS + 1, np.bool_)
             for start, (count, _) in owned:
                 taken[start : start + count] = True
             if not taken[np.minimum(cells.column, COLUMNS)].all():
-                raise EmulationError(f"{where}: columns {first} to {last} of tensor memory are not all allocated")
+                raise EmulationError(f"{site}: columns {first} to {last} of tensor memory are not all allocated")
         for kind in hindrances:
             if self._under_way[kind][cells].any():
-                raise EmulationError(f"{where}: columns {first} to {last} of tensor memory: {_WHY[kind]}")
+                raise EmulationError(f"{site}: columns {first} to {last} of tensor memory: {_WHY[kind]}")
 
 
 _STORED, _LOADED, _COMPUTED, _USED = range(4)

@@ -38,7 +38,7 @@ class Sampler:
     """`point` or `linear`."""
 
     address: str = "clamp"
-    """What a coordinate outside means: `wrap`, `clamp`, `mirror` or `border` (zeros)."""
+    """Of a coordinate outside: `wrap`, `clamp`, `mirror` or `border` (zeros)."""
 
     normalized: bool = False
     """Whether coordinates go from 0 to 1 over the image."""
@@ -47,9 +47,9 @@ class Sampler:
     """Whether integers are read as numbers from 0 (signed ones: -1) to 1."""
 
     def __post_init__(self) -> None:
-        for what, given, known in (("filter", self.filter, FILTERS), ("address mode", self.address, ADDRESSES)):
-            if given not in known:
-                raise unknown(what, given, known)
+        for kind, name, accepted in (("filter", self.filter, FILTERS), ("address mode", self.address, ADDRESSES)):
+            if name not in accepted:
+                raise unknown(kind, name, accepted)
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,6 @@ class Image:
     """How many images; of a cube 6, of layered cubes 6 each."""
 
     levels: int = 1
-    """Levels of detail."""
 
     sampler: Sampler = Sampler()
     """How it is read as a texture; surfaces have none."""
@@ -113,20 +112,20 @@ class Image:
         """Of the whole image in its buffer."""
         return self.first_texel(self.levels) * self.texel_bytes
 
-    def texel(self, where: Sequence[Array], layer: Array | int, level: int) -> Array:
+    def texel(self, coordinates: Sequence[Array], layer: Array | int, level: int) -> Array:
         """Number of a texel in the buffer, by its whole coordinates."""
         width, height, depth = self.extents_at(level)
-        zero = np.zeros_like(where[0])
-        x, y, z = [*where, zero, zero][:3]
+        zero = np.zeros_like(coordinates[0])
+        x, y, z = [*coordinates, zero, zero][:3]
         number: Array = self.first_texel(level) + ((layer * depth + z) * height + y) * width + x
         return number
 
-    def stored_at(self, where: Sequence[Array], layer: Array | int, level: int) -> Array:
+    def stored_at(self, coordinates: Sequence[Array], layer: Array | int, level: int) -> Array:
         """The byte where the hardware keeps a texel, for counting sectors; below `bytes`."""
         if len(self.extents) == 1:
-            return self.texel(where, layer, level) * self.texel_bytes
+            return self.texel(coordinates, layer, level) * self.texel_bytes
         width, height, depth = self.extents_at(level)
-        x, y, z = [*where, np.zeros_like(where[0])][:3]
+        x, y, z = [*coordinates, np.zeros_like(coordinates[0])][:3]
         column = x * self.texel_bytes
         across, down = -(-width * self.texel_bytes // 64), -(-height // 8)
         block = ((layer * depth + z) * down + y // 8) * across + column // 64
@@ -139,7 +138,7 @@ class Image:
 class Corner:
     """One of the texels that a fetch reads."""
 
-    where: list[Array]
+    coordinates: list[Array]
     """Whole coordinates, inside of the image."""
 
     inside: Array
@@ -155,12 +154,12 @@ def corners(image: Image, level: int, coordinates: Sequence[Array], linear: bool
     `whole`: the coordinates are numbers of texels; outside of the image there is none.
     """
     axes: list[list[tuple[Array, Array, Array | float]]] = []
-    for given, extent in zip(coordinates, image.extents_at(level), strict=False):
+    for numbers, extent in zip(coordinates, image.extents_at(level), strict=False):
         if whole:
-            index = given.astype(np.int64)
+            index = numbers.astype(np.int64)
             axes.append([(np.clip(index, 0, extent - 1), (index >= 0) & (index < extent), 1.0)])
             continue
-        place = np.clip(np.nan_to_num(given.astype(np.float64)), -_FURTHEST, _FURTHEST)
+        place = np.clip(np.nan_to_num(numbers.astype(np.float64)), -_FURTHEST, _FURTHEST)
         if image.sampler.normalized:
             place = np.clip(place * extent, -_FURTHEST, _FURTHEST)
         if not linear:

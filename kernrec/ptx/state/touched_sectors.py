@@ -30,7 +30,7 @@ class Buffer(Protocol):
 
 @dataclass(frozen=True)
 class Touched:
-    """What a block touched of a buffer; arrays ascending."""
+    """The words of a buffer that a block touched; arrays ascending."""
 
     words: Array
     """4-byte words (of a very large buffer the first words of its sectors)."""
@@ -69,7 +69,7 @@ def among(values: Array, ascending: Array) -> Array:
 
 
 class TouchedSectors:
-    """What each of the thread blocks with the linear numbers `blocks` touches; other blocks are ignored."""
+    """The words that each of the thread blocks with the linear numbers `blocks` touches; other blocks are ignored."""
 
     def __init__(self, blocks: Sequence[int]) -> None:
         self._rows = {block: row for row, block in enumerate(dict.fromkeys(blocks))}
@@ -85,7 +85,7 @@ class TouchedSectors:
         self._idle = not any(block in self._rows for block in block_numbers)
         self._batch = np.array([self._rows.get(block, rest) for block in block_numbers], np.int64)
 
-    def record(self, region: Buffer, size: int, block_of: Array, where: Array, kind: str) -> None:
+    def record(self, region: Buffer, size: int, block_of: Array, places: Array, kind: str) -> None:
         """Marks what an access touches.
 
         Args:
@@ -99,7 +99,7 @@ class TouchedSectors:
             return
         buffer = region.name
         unit = self._units.setdefault(buffer, _WORD if region.size <= _FINE_BYTES else SECTOR)
-        first = where // unit
+        first = places // unit
         rows = self._batch[block_of]
         low, high = int(first.min()), int(first.max()) + max(size // unit - 1, 0)
         for written in (False, True) if kind == "atomic" else (kind == "write",):

@@ -1,4 +1,4 @@
-"""What each warp knows of the others: vector clocks, for kernels whose warps are ordered by more than block barriers.
+"""Vector clocks: how far each warp knows the others, in kernels whose warps are ordered by more than block barriers.
 
 Every warp counts its own releases; `seen[w, u]` is how far warp w knows what warp u did. A barrier in shared memory
 takes along what its arrivals know, and gives it to those who see the phase complete (PTX ISA, section 8, "Memory
@@ -17,7 +17,7 @@ _ROOM = 32  # columns for barriers that are added at once
 
 
 def merged(first: Array, second: Array) -> Array:
-    """What two snapshots hold together; one made before a barrier was added knows nothing of its copies."""
+    """Two snapshots in one; a snapshot made before a barrier was added knows nothing of its copies."""
     size = max(len(first), len(second))
     return np.maximum(*(np.pad(row, (0, size - len(row))) for row in (first, second)))
 
@@ -28,7 +28,7 @@ class VectorClocks:
     def __init__(self, warps: int) -> None:
         self.warps = warps
         self.seen = np.zeros((warps, warps + _ROOM), np.int32)
-        """What each warp knows of every warp, and of the copies of every barrier; on the diagonal its own time."""
+        """How far each warp knows every warp, and the copies of every barrier; on the diagonal its own time."""
         self._columns: dict[int, int] = {}  # by barrier: its column
         self._phase: dict[int, int] = {}  # by barrier: time of copies that finish now
         self._arrived: dict[int, Array] = {}  # by barrier: what the arrivals of this phase know
@@ -39,8 +39,8 @@ class VectorClocks:
         """Forgets the last batch."""
         self.seen[:] = 0
         np.fill_diagonal(self.seen, 1)
-        for known in (self._columns, self._phase, self._arrived, self._completed):
-            known.clear()
+        for by_barrier in (self._columns, self._phase, self._arrived, self._completed):
+            by_barrier.clear()
 
     def column(self, place: int) -> int:
         """The column of the copies that a barrier counts."""
@@ -55,23 +55,23 @@ class VectorClocks:
 
     def place_of(self, column: int) -> int:
         """The barrier of a column."""
-        return next(place for place, known in self._columns.items() if known == column)
+        return next(place for place, own in self._columns.items() if own == column)
 
     def now(self, place: int) -> int:
         """The time of a copy that finishes now."""
         return self._phase.get(place, 1)
 
     def snapshot(self, warp: int) -> Array:
-        """What a warp knows now, for an arrival that may come later: of what it does from now on that tells nothing."""
+        """The knowledge of a warp now, for an arrival that may come later and tells nothing of what follows."""
         row = self.seen[warp].copy()
         self.seen[warp, warp] += 1
         return row
 
     def arrive(self, row: Array, place: int) -> None:
         """An arrival at a barrier brings along what a snapshot holds."""
-        known = self._arrived.get(place)
+        before = self._arrived.get(place)
         row = np.pad(row, (0, self.seen.shape[1] - len(row)))
-        self._arrived[place] = row if known is None else np.maximum(known, row)
+        self._arrived[place] = row if before is None else np.maximum(before, row)
 
     def release(self, warp: int, place: int) -> None:
         """A warp arrives at a barrier."""
@@ -94,8 +94,8 @@ class VectorClocks:
 
     def learn(self, warp: int, row: Array) -> None:
         """A warp knows from now on what a snapshot of this batch holds."""
-        known = self.seen[warp, : len(row)]
-        np.maximum(known, row, out=known)
+        own = self.seen[warp, : len(row)]
+        np.maximum(own, row, out=own)
 
     def join(self, warps: Array, snapshots: Sequence[Array] = ()) -> None:
         """Warps pass a barrier together, at which others arrived when they knew what these snapshots hold."""

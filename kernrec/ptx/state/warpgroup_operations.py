@@ -19,13 +19,11 @@ from kernrec.ptx.state.types import Array
 
 
 class Operation(NamedTuple):
-    """What one `wgmma.mma_async` does."""
+    """One `wgmma.mma_async`."""
 
     function: Function
-    """The function that it is in."""
 
     ins: Instruction
-    """The instruction."""
 
     accumulators: frozenset[int]
     """Rows of the registers that hold D."""
@@ -79,8 +77,8 @@ class WarpgroupOperations:
             EmulationError: an operation in flight uses one of them.
         """
         numbers = self._lanes.active_numbers()
-        of = self._lanes.shape.warpgroup_of
-        for number in np.unique(of if numbers is None else of[numbers]):
+        group_of = self._lanes.shape.warpgroup_of
+        for number in np.unique(group_of if numbers is None else group_of[numbers]):
             group = self._groups[number]
             for operation, _, _ in group.in_flight:
                 used = (operation.accumulators | operation.inputs) & accesses.keys()
@@ -105,11 +103,11 @@ class WarpgroupOperations:
             EmulationError: a fence or a wait is missing.
         """
         group = self._groups[warpgroup]
-        where = operation.location
+        site = operation.location
         if not group.fenced:
-            raise EmulationError(f"{where}: no wgmma.fence since the kernel began")
+            raise EmulationError(f"{site}: no wgmma.fence since the kernel began")
         if not group.touched.isdisjoint(operation.accumulators | operation.inputs):
-            raise EmulationError(f"{where}: no wgmma.fence since its registers were accessed")
+            raise EmulationError(f"{site}: no wgmma.fence since its registers were accessed")
         for other, _, _ in group.in_flight:
             sums = not operation.accumulators.isdisjoint(other.accumulators)
             if (
@@ -118,13 +116,13 @@ class WarpgroupOperations:
                 or not operation.accumulators.isdisjoint(other.inputs)
             ):
                 raise EmulationError(
-                    f"{where}: uses registers that {other.ins.name} in PTX line {other.ins.line} still uses; a "
+                    f"{site}: uses registers that {other.ins.name} in PTX line {other.ins.line} still uses; a "
                     "wgmma.wait_group must come first"
                 )
         read = None
         if self._races is not None:
             warps = self._lanes.shape.warpgroups[warpgroup] // WARP + np.arange(WARPGROUP // WARP)
-            read = self._races.begin_tile(where, index, warps)
+            read = self._races.begin_tile(site, index, warps)
         group.in_flight.append(_InFlight(operation, group.committed, read))
 
     def commit(self, warpgroups: Array) -> None:

@@ -3,10 +3,9 @@
 import pytest
 
 from kernrec.ptx.analysis import issue_cost, machine_cost
-from kernrec.ptx.analysis.coalescing import removed_copies
 from kernrec.ptx.analysis.def_use import DefUse, with_local_names
-from kernrec.ptx.analysis.divergence import divergent_registers
-from kernrec.ptx.analysis.lowering import lowered, straightened
+from kernrec.ptx.analysis.folding import removed_copies
+from kernrec.ptx.analysis.lowering import divergent_registers, lowered, straightened
 from kernrec.ptx.execution import emulator
 from kernrec.ptx.instructions import registry
 from kernrec.ptx.ir.program import Function
