@@ -12,8 +12,7 @@ from kernrec.measure.campaign.ingest import waiting_measurements
 from kernrec.measure.campaign.journal import journal_path
 from kernrec.measure.device.interface import DeviceInfo
 from kernrec.measure.device.nvml import Card, cards
-from kernrec.measure.protocol.probe import Probe
-from kernrec.measure.protocol.probe_cache import save_probe
+from kernrec.measure.protocol.probe import Probe, save_probe
 from kernrec.measure.worker.worker_client import WorkerClient
 from kernrec.store import Database
 from kernrec.util.human import counted

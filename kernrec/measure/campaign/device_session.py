@@ -11,8 +11,7 @@ from kernrec.measure.device.interface import CardSettings, DeviceInfo, Measureme
 from kernrec.measure.protocol import measure_config
 from kernrec.measure.protocol.drift import References
 from kernrec.measure.protocol.measure_config import SensorTraits
-from kernrec.measure.protocol.probe import Probe
-from kernrec.measure.protocol.probe_cache import load_probe, save_probe
+from kernrec.measure.protocol.probe import Probe, load_probe, save_probe
 from kernrec.measure.worker.worker_client import WorkerClient
 from kernrec.store.device_report import DeviceReport
 from kernrec.store.measurement import Measurement, Tier

@@ -1,7 +1,6 @@
 """A problem in the memory of a CUDA device: rotating sets of its tensors, and the expected outputs."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -23,24 +22,11 @@ _NAN, _ODD = 0xFF, 0xA5
 """Bytes of unwritten outputs: 0xFF makes a NaN in f16, bf16, f32 and f64; 0xA5 makes an unlikely whole number."""
 
 
-@dataclass
 class ProblemBuffers:
-    """The tensors of a prepared problem."""
+    """The tensors of a prepared problem, in as many sets as rotation needs."""
 
-    prepared: PreparedProblem
-    sets: list[dict[str, Any]]
-    """Rotating sets, each with all tensors by name; results are checked in the first."""
-    originals: dict[str, Any]
-    """Initial contents of the tensors that a launch both reads and changes."""
-    initial: Mapping[str, np.ndarray]
-    """Initial contents of all tensors that have some, on the host (`initial_tensors`)."""
-    _results: Mapping[str, np.ndarray] = field(default_factory=dict)
-    _expected: dict[str, Any] = field(default_factory=dict)
-    _reference: str = ""
-
-    @classmethod
-    def of(cls, prepared: PreparedProblem, initial: Mapping[str, np.ndarray], l2_bytes: int) -> "ProblemBuffers":
-        """The buffers of a prepared problem with their initial contents, in as many sets as rotation needs."""
+    def __init__(self, prepared: PreparedProblem, initial: Mapping[str, np.ndarray], l2_bytes: int) -> None:
+        """Allocate them; initial: contents of all tensors that have some, on the host (`initial_tensors`)."""
         tensors = prepared.problem.tensors
         first: dict[str, Any] = {name: cupy.asarray(array) for name, array in initial.items()}
         for name, tensor in tensors.items():
@@ -48,14 +34,18 @@ class ProblemBuffers:
                 first[name] = cupy.empty(tensor.bytes, dtype=cupy.uint8)
         footprint = sum(tensor.bytes for tensor in tensors.values())
         copies = min(_MOST_COPIES, max(1, -(-ROTATION * l2_bytes // footprint)))
-        sets = [first] + [{name: array.copy() for name, array in first.items()} for _ in range(copies - 1)]
-        inouts = prepared.kernel.inouts if prepared.kernel else ()
-        return cls(prepared, sets, {name: first[name].copy() for name in inouts}, initial)
-
-    @property
-    def footprint_bytes(self) -> int:
+        self.prepared = prepared
+        self.initial = initial
+        self.footprint_bytes = footprint
         """Bytes of one set."""
-        return sum(tensor.bytes for tensor in self.prepared.problem.tensors.values())
+        self.sets = [first] + [{name: array.copy() for name, array in first.items()} for _ in range(copies - 1)]
+        """Rotating sets, each with all tensors by name; results are checked in the first."""
+        inouts = prepared.kernel.inouts if prepared.kernel else ()
+        self.originals = {name: first[name].copy() for name in inouts}
+        """Initial contents of the tensors that a launch both reads and changes."""
+        self._results: Mapping[str, np.ndarray] = {}
+        self._expected: dict[str, Any] = {}
+        self._reference = ""
 
     def expect(self, results: Mapping[str, np.ndarray]) -> None:
         """From now on expect these outputs, in the form that `correctness.values` gives."""
@@ -145,13 +135,7 @@ def expected_outputs(prepared: PreparedProblem, initial: Mapping[str, np.ndarray
 def cached_outputs(
     folder: Path, prepared: PreparedProblem, make: Callable[[], dict[str, np.ndarray]]
 ) -> dict[str, np.ndarray]:
-    """The result of `make`, cached in a file: it takes long, and a worker that is replaced needs it again.
-
-    Args:
-        folder: of the file, the only one there.
-        prepared: the problem of the outputs.
-        make: computes them.
-    """
+    """The result of `make`, cached in the only file of a folder: it takes long, and a new worker needs it again."""
     path = folder / f"{sha256(f'{prepared.problem.key} {prepared.reference}'.encode()).hexdigest()[:16]}.npz"
     if path.exists():
         with np.load(path, allow_pickle=False) as cached:

@@ -19,7 +19,7 @@ _INNER_ROUNDOFF = {"f16": 2.0**-11, "bf16": 2.0**-8, "tf32": 2.0 * 2.0**-11}
 _WEIGHT_ROUNDOFF = {"f8e4m3": 2.0**-4}
 """The same of the weights of attention where the output has another dtype."""
 _SUM_ROUNDOFF = {"f8e4m3": 2.0**-14}
-"""Unit roundoff of partial sums by the dtype of what is multiplied, where it is not f32's: Hopper's tensor cores keep
+"""Unit roundoff of partial sums by the dtype of the factors, where it is not f32's: Hopper's tensor cores keep
 some 14 bits of sums of 8-bit products (DeepSeek-V3 Technical Report, arXiv 2412.19437, section 3.3.2)."""
 _LARGEST_DEVIATIONS = 8.0
 """In standard deviations: the largest of 10^9 normal errors is 6; a little more for errors that are not normal."""
@@ -88,7 +88,7 @@ def _of_terms(roundoff: float) -> float:
 
 def _of_sums(roundoff: float, terms: float) -> float:
     """The largest error of sums of `terms` terms whose partial sums are rounded."""
-    return _LARGEST_DEVIATIONS * roundoff * float(terms / 2.0 + _OTHER_ROUNDINGS) ** 0.5
+    return float(_LARGEST_DEVIATIONS * roundoff * float(terms / 2.0 + _OTHER_ROUNDINGS) ** 0.5)
 
 
 def values(stored: Any, dtype: str) -> Any:
@@ -108,13 +108,13 @@ def compare(stored: Any, dtype: str, expected: Any, xp: ModuleType, allowed: flo
             config whose output is expected did not write it.
         xp: the array module, NumPy or CuPy.
         allowed: largest error that counts as correct.
-        reference: what `expected` is, as rows state it.
+        reference: source of `expected`, as rows state it.
     """
     expected = expected.reshape(-1)
     pieces = [slice(start, start + _PIECE) for start in range(0, expected.size, _PIECE)]
-    known = sum(int(xp.count_nonzero(xp.isfinite(expected[piece]))) for piece in pieces)
+    finite = sum(int(xp.count_nonzero(xp.isfinite(expected[piece]))) for piece in pieces)
     squares = sum(float((_finite(expected[piece], xp) ** 2.0).sum()) for piece in pieces)
-    rms = (squares / max(known, 1)) ** 0.5
+    rms = (squares / max(finite, 1)) ** 0.5
     largest, unwritten = 0.0, 0
     for piece in pieces:
         wanted, actual = expected[piece], values(stored[piece], dtype)

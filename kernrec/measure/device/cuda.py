@@ -26,9 +26,14 @@ from kernrec.measure.device.interface import (
     PreparedProblem,
     SensorReading,
 )
-from kernrec.measure.device.launch import DeviceLaunch, LaunchTools
+from kernrec.measure.device.launch import (
+    DeviceLaunch,
+    LaunchTools,
+    check_arguments,
+    fill_constants,
+    loaded_module,
+)
 from kernrec.measure.device.loaded_config import ConfigLaunches, LoadedCudaConfig
-from kernrec.measure.device.module import check_arguments, fill_constants, loaded_module
 from kernrec.measure.device.nvml import Card, sensors
 from kernrec.op.dtype import ELEMENT_BYTES
 from kernrec.profile.emulated_launch import entry_name
@@ -46,12 +51,7 @@ class CudaDevice:
     """One GPU, the only one that `CUDA_VISIBLE_DEVICES` shows."""
 
     def __init__(self, uuid: str, scratch: Path) -> None:
-        """Open the GPU.
-
-        Args:
-            uuid: of the GPU.
-            scratch: a folder, of this device alone, for the expected outputs of the present problem.
-        """
+        """Open the GPU; scratch: a folder, of this device alone, for the expected outputs of the present problem."""
         self._sensors = sensors(uuid)  # before the CUDA context, so that the processes it lists are those of others
         self._scratch = scratch
         scratch.mkdir(parents=True, exist_ok=True)
@@ -92,7 +92,7 @@ class CudaDevice:
         self._buffers = None
         cupy.get_default_memory_pool().free_all_blocks()
         initial = initial_tensors(prepared)
-        buffers = ProblemBuffers.of(prepared, initial, self.info.l2_bytes)
+        buffers = ProblemBuffers(prepared, initial, self.info.l2_bytes)
 
         def expected() -> dict[str, np.ndarray]:
             if prepared.kernel is None or prepared.baseline is None:

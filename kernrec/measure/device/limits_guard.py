@@ -1,9 +1,9 @@
-"""The process that sets a card's limits, and restores them once whoever asked for them has gone, in whichever way.
+"""The process that sets a card's limits, and restores them once the process that started it has gone in any way.
 
     python -m kernrec.measure.device.limits_guard '{"uuid": ..., "parent": ..., "power_limit_w": ..., "clock_hz": ...}'
 
 It prints one line of JSON: `{"set": true}`, or `{"refused": reason}` and ends. Then it waits until its standard input
-is closed, its parent is gone or a signal asks it to end. What has to be put back is on the disk before anything is set
+is closed, its parent is gone or a signal asks it to end. The earlier limits are on the disk before anything is set
 (`limits_journal`), so that even if this process is killed too, the next start of kernrec restores it.
 """
 
@@ -63,7 +63,7 @@ def _refuse(reason: str) -> int:
 
 
 def _set(wanted: dict[str, Any], journal: LimitsJournal) -> str | None:
-    """Set what is wanted; why not, if that fails: then nothing is changed."""
+    """Set the wanted limits; the reason if that fails, with nothing changed."""
     nvml = library()
     handle = nvml.nvmlDeviceGetHandleByUUID(wanted["uuid"])
     limit_w, clock_hz = wanted["power_limit_w"], wanted["clock_hz"]
@@ -96,15 +96,16 @@ def restore(uuid: str, journal: LimitsJournal) -> bool:
     nvml = library()
     handle = nvml.nvmlDeviceGetHandleByUUID(uuid)
     restored = True
-    for change, call in (
-        (entry.power_limit_w, lambda watts: nvml.nvmlDeviceSetPowerManagementLimit(handle, round(watts * 1e3))),
-        (entry.sm_clock_hz, lambda hertz: nvml.nvmlDeviceResetGpuLockedClocks(handle)),
-    ):
-        if change is not None:
-            try:
-                call(change)
-            except nvml.NVMLError:
-                restored = False
+    try:
+        if entry.power_limit_w is not None:
+            nvml.nvmlDeviceSetPowerManagementLimit(handle, round(entry.power_limit_w * 1e3))
+    except nvml.NVMLError:
+        restored = False
+    try:
+        if entry.sm_clock_hz is not None:
+            nvml.nvmlDeviceResetGpuLockedClocks(handle)
+    except nvml.NVMLError:
+        restored = False
     if restored:
         journal.write(None)
     return restored

@@ -1,7 +1,7 @@
-"""What kernrec has set on a card and what to put back, in a file that outlives whoever wrote it.
+"""The limits that kernrec has set on a card and those to put back, in a file that outlives the process that wrote it.
 
 There is one file for each card. The process that has set limits holds its lock; an entry without that lock is of a
-process that was killed, and what it changed has yet to be restored. An empty file says that nothing is set.
+process that was killed, whose changes have yet to be undone. An empty file says that nothing is set.
 """
 
 import json
@@ -42,7 +42,7 @@ class LimitsJournal:
             raise BlockingIOError(f"{path} is locked")
 
     def read(self) -> LimitsEntry | None:
-        """What a killed process left, or this one wrote."""
+        """The entry that a killed process left, or this one wrote."""
         return _entry(os.pread(self._descriptor, 4096, 0))
 
     def write(self, entry: LimitsEntry | None) -> None:
@@ -63,7 +63,7 @@ def journal_path(uuid: str) -> Path:
 
 
 def present_entry(uuid: str) -> LimitsEntry | None:
-    """What is set on a card now, whoever set it; None where nothing is."""
+    """The limits that are set on a card now, by whichever process; None without any."""
     try:
         return _entry(journal_path(uuid).read_bytes())
     except OSError:

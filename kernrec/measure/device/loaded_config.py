@@ -18,7 +18,7 @@ _QUEUE_S = 15e-6
 
 @dataclass(frozen=True)
 class ConfigLaunches:
-    """The launches of one config, and what they need on the device."""
+    """The launches of one config, and the objects that they need on the device."""
 
     sequences: list[list[DeviceLaunch]]
     """The launches of one run, for each of the rotating sets of buffers."""
@@ -36,13 +36,7 @@ class LoadedCudaConfig:
     """A `LoadedConfig` on a CUDA device."""
 
     def __init__(self, tools: LaunchTools, launches: ConfigLaunches, buffers: ProblemBuffers | None = None) -> None:
-        """Make a loaded config.
-
-        Args:
-            tools: of the device.
-            launches: of the config.
-            buffers: what the launches run over; None if nothing is checked.
-        """
+        """Make a loaded config; buffers: those that the launches run over, None if nothing is checked."""
         self.footprint_bytes = launches.footprint_bytes
         self.renewed = launches.renewed
         self._tools = tools

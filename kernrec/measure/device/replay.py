@@ -32,7 +32,7 @@ ConfigKey = tuple[str, str]
 
 @dataclass(frozen=True)
 class RecordedConfig:
-    """What was recorded for one config."""
+    """The recorded outcome of one config."""
 
     config: Mapping[str, int]
     outcome: Outcome

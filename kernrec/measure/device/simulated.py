@@ -116,7 +116,7 @@ class SimulatedCard:
         """Make a card.
 
         Args:
-            info: what the card reports about itself.
+            info: of the card.
             kernel_of: gives the kernel of a config, or raises `MeasurementFailure`.
             sensors: their behavior.
             references: the reference kernels.
@@ -151,11 +151,11 @@ class SimulatedCard:
     def read_sensors(self) -> SensorReading:
         self._now += self.sensors.call_s
         busy = self._now < self._load.end_s
-        known = self.info.energy is None
+        with_energy = self.info.energy is None
         return SensorReading(
             time_s=self._now,
-            energy_j=self._counter() if known and self.sensors.tick_s else None,
-            power_w=self._load.power_w(self._now) if known else None,
+            energy_j=self._counter() if with_energy and self.sensors.tick_s else None,
+            power_w=self._load.power_w(self._now) if with_energy else None,
             sm_clock_hz=self.sensors.sm_clock_hz,
             memory_clock_hz=None,
             temperature_c=self.sensors.temperature_c,
@@ -218,7 +218,7 @@ class LoadedSimulatedConfig:
         drawn = self._kernel.draw(launches)
         self._card.run(float(drawn.sum()), self._kernel.power_w)
         self._card.wait()
-        return drawn.tolist()
+        return list(drawn.tolist())
 
     def back_to_back(self, launches: int) -> float:
         return float(np.mean(self.times(min(launches, 64)))) if launches else 0.0

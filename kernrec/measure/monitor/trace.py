@@ -27,7 +27,7 @@ class TraceSample:
     """The sensors at one time; None for a sensor that the device does not have."""
 
     time_s: float
-    """Since the start."""
+    """Seconds since the start."""
     power_w: float | None
     energy_j: float | None
     """The energy counter, from an arbitrary start."""
@@ -147,20 +147,15 @@ class TraceFile:
             self._file.close()
         if self._full is not None:
             raise self._failed(self._full) from None
-        if kind is not None:
-            self.part.unlink(missing_ok=True)  # nothing was started
-            return
-        try:
-            self._publish()
-        except OSError as error:
-            raise self._failed(error) from None
+        if kind is None:  # else nothing was started
+            try:
+                if self.path.suffix == ".parquet":
+                    _to_parquet(self.part, self.path)
+                else:
+                    self.part.replace(self.path)
+            except OSError as error:
+                raise self._failed(error) from None
         self.part.unlink(missing_ok=True)
-
-    def _publish(self) -> None:
-        if self.path.suffix == ".parquet":
-            _to_parquet(self.part, self.path)
-        else:
-            self.part.replace(self.path)
 
     def _failed(self, error: OSError) -> UsageError:
         return UsageError(f"{self.path} cannot be written: {error.strerror or error}")
@@ -253,19 +248,19 @@ def _check_columns(path: Path, names: Sequence[str]) -> None:
 def _sample(path: Path, number: int, row: dict[str, Any]) -> TraceSample:
     values: dict[str, Any] = {}
     for name in COLUMNS:
-        given = row[name]
+        cell = row[name]
         if name == "reasons":
-            values[name] = "" if given is None else str(given)[:400]
+            values[name] = "" if cell is None else str(cell)[:400]
             continue
-        if given in (None, ""):
+        if cell in (None, ""):
             values[name] = None
             continue
         try:
-            values[name] = float(given)
+            values[name] = float(cell)
         except (TypeError, ValueError):
             values[name] = math.nan
         if not math.isfinite(values[name]):
-            raise UsageError(f"{path}, row {number}: {name} is {given!r:.40}, expected a number")
+            raise UsageError(f"{path}, row {number}: {name} is {cell!r:.40}, expected a number")
     if values["time_s"] is None:
         raise UsageError(f"{path}, row {number}: time_s is missing")
     return TraceSample(**values)

@@ -27,7 +27,7 @@ class DriftMonitor:
         """Latest energy over that at the session's start, of the kernel that changed most."""
 
     def drifted(self, costs: References) -> str | None:
-        """What changed beyond the limits, and by how much; None if nothing did."""
+        """The changes beyond the limits, in words; None if there are none."""
         changes = [
             (name, words, costs_of[cost] / self._baseline[name][cost] - 1.0, limit)
             for cost, words, limit in (("latency_s", "latency", LATENCY_DRIFT), ("energy_j", "energy", ENERGY_DRIFT))

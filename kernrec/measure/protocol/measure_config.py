@@ -69,7 +69,7 @@ REPEATS = 2
 
 @dataclass(frozen=True)
 class SensorTraits:
-    """What the probe measured of this card's energy counter."""
+    """Properties of this card's energy counter, from the probe."""
 
     tick_s: float | None = None
     """Time between two updates; None without an energy counter."""
@@ -87,7 +87,7 @@ class LatencySamples:
     """Event-timed launches of one config."""
 
     samples: tuple[float, ...]
-    """Seconds of each."""
+    """Seconds."""
     converged: bool
     stopped: bool
     """Whether sampling stopped early because the config is hopeless."""
@@ -117,7 +117,7 @@ def measure_config(
     """Measure one config.
 
     Args:
-        device: where to measure.
+        device: to measure on.
         subject: the config.
         tier: screen measures latency; coarse and final measure energy too.
         best_s: least latency on this problem so far; the screen tier gives up configs that are hopelessly slower.
@@ -142,7 +142,7 @@ def measure_config(
 def _measure_once(
     device: Device, loaded: LoadedConfig, tier: Tier, best_s: float | None, traits: SensorTraits
 ) -> tuple[DeviceReport, str | None]:
-    """(what was measured, the reason for lowered clocks that voids it or None)."""
+    """(the measurement, the reason for lowered clocks that voids it or None)."""
     trace = [device.read_sensors()]
     burst = measure_latency(device, loaded, best_s if tier == Tier.SCREEN else None, trace)
     latency, energy, launches = _latency_report(burst), EnergyReport(), burst.launches
@@ -181,11 +181,8 @@ def measure_latency(
 ) -> LatencySamples:
     """Time launches until the median is known to 1 % or half a second has passed.
 
-    Args:
-        device: where the config is loaded.
-        loaded: the config.
-        best_s: stop after three launches if the config is hopelessly slower than this; None: never.
-        trace: readings of the sensors are appended to it.
+    Stops after three launches if the config is hopelessly slower than `best_s`. Readings of the sensors are appended to
+    `trace`.
     """
     loaded.times(1)  # the first launch loads the code
     start = device.now()
@@ -220,7 +217,7 @@ def measure_energy(
     burst's.
 
     Args:
-        device: where the config is loaded.
+        device: to measure on.
         loaded: the config.
         launch_s: approximate time of a launch.
         seconds: length of the window, which begins after the card has settled.
@@ -298,12 +295,7 @@ def _energy_report(window: EnergyWindow, traits: SensorTraits) -> EnergyReport:
 
 
 def _card_state(trace: list[SensorReading], clock_hz: float | None) -> CardState:
-    """The state of the card over a trace.
-
-    Args:
-        trace: readings of the sensors, at least one.
-        clock_hz: mean SM clock as a kernel measured it; None: the mean of the driver's readings is taken.
-    """
+    """The state of the card over a trace; clock_hz: mean SM clock as a kernel measured it, else the driver's counts."""
     loaded = [reading for reading in trace if "GpuIdle" not in reading.reasons]
     clocks = [reading.sm_clock_hz for reading in loaded if reading.sm_clock_hz]
     all_clocks = clocks + ([clock_hz] if clock_hz else [])

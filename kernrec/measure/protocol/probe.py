@@ -1,29 +1,38 @@
-"""What a card's sensors can do, measured instead of assumed; idle power; and the two reference kernels.
+"""Properties of a card's sensors, measured instead of assumed; idle power; and the two reference kernels.
 
-The reference kernels never change: they tell a slow config from a card that has become slow.
+The reference kernels never change: they tell a slow config from a card that has become slow. A probe is cached until
+the machine is rebooted or gets another driver.
 """
 
+import json
+from contextlib import suppress
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from statistics import median
 from typing import Any
 
 import numpy as np
 
-from kernrec.measure.device.interface import Device, SensorReading
+from kernrec import paths
+from kernrec.measure.device.interface import Device, DeviceInfo, SensorReading
 from kernrec.measure.protocol import energy_counter
 from kernrec.measure.protocol.measure_config import (
     LEAST_SAMPLES,
     POLL_S,
+    VERSION,
     SensorTraits,
     measure_energy,
     measure_latency,
 )
 from kernrec.measure.protocol.statistics import summarize_latency
+from kernrec.util.atomic_write import write_whole
 
 IDLE_S = 3.0
 """How long idle power is measured."""
 _LOAD_S = 3.0
 _REFERENCE_WINDOW_S = 1.5
+_BOOT = Path("/proc/sys/kernel/random/boot_id")
+"""Linux's identifier of a boot; elsewhere nothing is cached."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +55,7 @@ class Probe:
 
     @property
     def traits(self) -> SensorTraits:
-        """What the protocol needs of it."""
+        """The part that the protocol needs."""
         return SensorTraits(self.tick_s, self.ratio)
 
     def why_no_energy(self) -> str | None:
@@ -163,3 +172,31 @@ def _bend(
     t1, e1 = float(load_ticks.time_s[steady].mean()), float(load_ticks.energy_j[steady].mean())
     idle_w, load_w = power_w
     return (e1 - e0 - load_w * t1 + idle_w * t0) / (idle_w - load_w)
+
+
+def save_probe(info: DeviceInfo, probe: Probe) -> None:
+    """Cache the probe of a card; a cache that cannot be written is no error."""
+    if (path := _path(info)) is None:
+        return
+    with suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(path, json.dumps({"of": _validity(info), "probe": probe.as_dict()}).encode())
+
+
+def load_probe(info: DeviceInfo) -> Probe | None:
+    """The probe of a card since the machine was booted; None if it is not cached."""
+    if (path := _path(info)) is None:
+        return None
+    with suppress(OSError, ValueError, KeyError, TypeError):
+        cached = json.loads(path.read_text())
+        if cached["of"] == _validity(info):
+            return Probe(**cached["probe"])
+    return None
+
+
+def _path(info: DeviceInfo) -> Path | None:
+    return paths.cache() / "probe" / f"{info.uuid_hash}.json" if info.uuid_hash and _BOOT.exists() else None
+
+
+def _validity(info: DeviceInfo) -> list[str | int | None]:
+    return [_BOOT.read_text().strip(), info.driver, info.nvml, VERSION]

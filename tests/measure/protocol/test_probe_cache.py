@@ -4,8 +4,7 @@ from pathlib import Path
 import pytest
 
 from kernrec.measure.device.interface import DeviceInfo
-from kernrec.measure.protocol.probe import Probe
-from kernrec.measure.protocol.probe_cache import load_probe, save_probe
+from kernrec.measure.protocol.probe import Probe, load_probe, save_probe
 
 INFO = DeviceInfo(
     "h200-sxm", "NVIDIA H200", 90, 50 << 20, 1 << 34, "hopper", uuid_hash="0123456789abcdef", driver="580"
@@ -31,7 +30,7 @@ def test_a_probe_holds_for_its_card_and_driver() -> None:
 def test_a_probe_does_not_outlive_the_boot(monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
     save_probe(INFO, PROBE)
     (cache / "boot_id").write_text("another")
-    monkeypatch.setattr("kernrec.measure.protocol.probe_cache._BOOT", cache / "boot_id")
+    monkeypatch.setattr("kernrec.measure.protocol.probe._BOOT", cache / "boot_id")
     assert load_probe(INFO) is None
 
 
