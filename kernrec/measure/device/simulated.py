@@ -119,8 +119,8 @@ class SimulatedCard:
             info: of the card.
             kernel_of: gives the kernel of a config, or raises `MeasurementFailure`.
             sensors: their behavior.
-            references: the reference kernels.
-            seed: for missed updates of the energy counter.
+            references: the two reference kernels by name.
+            seed: of missed updates of the energy counter.
         """
         self.info = info
         self.sensors = sensors or SimulatedSensors()

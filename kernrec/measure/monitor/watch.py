@@ -52,14 +52,10 @@ class NvmlReader:
     """Reads one GPU of this machine through NVML."""
 
     def __init__(self, device: str = "auto") -> None:
-        """Find the GPU.
+        """Find the GPU; raises `KernrecError` if there is none.
 
-        Args:
-            device: `auto`, the first that `CUDA_VISIBLE_DEVICES` shows; a number, as `nvidia-smi` counts; or the start
-                of a UUID.
-
-        Raises:
-            KernrecError: if there is no such GPU.
+        `device` is `auto`, the first that `CUDA_VISIBLE_DEVICES` shows; a number, as `nvidia-smi` counts; or the start
+        of a UUID.
         """
         self.notes: list[str] = []
         """Remarks about the values for the user, one line each."""
@@ -126,14 +122,7 @@ ShowSample = Callable[[TraceSample], None]
 
 
 def record_samples(reader: Reader, period_s: float, begin: Callable[[], WaitForEnd], show: ShowSample) -> None:
-    """Take a sample, begin something, take samples until it has ended, and one more.
-
-    Args:
-        reader: takes the samples.
-        period_s: time between two samples.
-        begin: begins what is to be monitored.
-        show: called with each sample.
-    """
+    """Take a sample, call `begin`, take a sample every `period_s` until its wait has ended, and one more."""
     start = time.monotonic()
     show(reader.read(0.0))
     ended = begin()
@@ -191,11 +180,7 @@ def watch_command(command: Sequence[str], reader: Reader, period_s: float, show:
 
 
 def watch_process(pid: int, reader: Reader, period_s: float, show: ShowSample) -> None:
-    """Record samples until a process has ended, or a signal asks the monitor to end.
-
-    Raises:
-        UsageError: if there is no such process.
-    """
+    """Record samples until a process has ended, or a signal asks the monitor to end. `UsageError` for no process."""
     if not is_alive(pid):
         raise UsageError(f"there is no process {pid}")
     received: list[int] = []

@@ -83,21 +83,6 @@ class SensorTraits:
 
 
 @dataclass(frozen=True)
-class LatencySamples:
-    """Event-timed launches of one config."""
-
-    samples: tuple[float, ...]
-    """Seconds."""
-    converged: bool
-    stopped: bool
-    """Whether sampling stopped early because the config is hopeless."""
-    launches: int
-    window_s: float
-    """Time over which the samples were taken."""
-    l2_policy: str
-
-
-@dataclass(frozen=True)
 class EnergyWindow:
     """One config under sustained load."""
 
@@ -144,8 +129,8 @@ def _measure_once(
 ) -> tuple[DeviceReport, str | None]:
     """(the measurement, the reason for lowered clocks that voids it or None)."""
     trace = [device.read_sensors()]
-    burst = measure_latency(device, loaded, best_s if tier == Tier.SCREEN else None, trace)
-    latency, energy, launches = _latency_report(burst), EnergyReport(), burst.launches
+    latency, launches = measure_latency(device, loaded, best_s if tier == Tier.SCREEN else None, trace)
+    energy = EnergyReport()
     clock_hz = device.sm_clock_hz()
     if tier != Tier.SCREEN and traits.measures_energy and not loaded.renewed:
         assert latency.latency_s is not None
@@ -178,8 +163,8 @@ def _check(loaded: LoadedConfig) -> NumericCheck:
 
 def measure_latency(
     device: Device, loaded: LoadedConfig, best_s: float | None, trace: list[SensorReading]
-) -> LatencySamples:
-    """Time launches until the median is known to 1 % or half a second has passed.
+) -> tuple[LatencyReport, int]:
+    """Time launches until the median is known to 1 % or half a second has passed; (their statistics, how many ran).
 
     Stops after three launches if the config is hopelessly slower than `best_s`. Readings of the sensors are appended to
     `trace`.
@@ -200,12 +185,27 @@ def measure_latency(
     if short:  # timed alone they seem longer than they are, which would make them look hopeless
         samples = more(FIRST_LAUNCHES)
     trace.append(device.read_sensors())
-    if hopeless(samples, best_s, HOPELESS):
-        return LatencySamples(tuple(samples), False, True, launches, device.now() - start, policy)
-    while not (enough := converged(samples, HALF_WIDTH, LEAST_SAMPLES)) and device.now() - start < LATENCY_CAP_S:
-        samples += more(GROUP)
-        trace.append(device.read_sensors())
-    return LatencySamples(tuple(samples), enough, False, launches, device.now() - start, policy)
+    enough = False
+    if not hopeless(samples, best_s, HOPELESS):
+        while not (enough := converged(samples, HALF_WIDTH, LEAST_SAMPLES)) and device.now() - start < LATENCY_CAP_S:
+            samples += more(GROUP)
+            trace.append(device.read_sensors())
+    summary, elapsed_s = summarize_latency(samples), device.now() - start
+    report = LatencyReport(
+        latency_s=summary.median,
+        latency_samples_s=tuple(samples),
+        latency_n=summary.n,
+        latency_mad_s=summary.mad,
+        latency_q10_s=summary.q10,
+        latency_q90_s=summary.q90,
+        latency_low_s=summary.low,
+        latency_high_s=summary.high,
+        latency_outliers=summary.outliers,
+        latency_converged=enough,
+        latency_window_s=elapsed_s,
+        l2_policy=policy,
+    )
+    return report, launches
 
 
 def measure_energy(
@@ -216,12 +216,8 @@ def measure_energy(
     The launch time that power is multiplied by is that of the same window: under a power cap it differs from the
     burst's.
 
-    Args:
-        device: to measure on.
-        loaded: the config.
-        launch_s: approximate time of a launch.
-        seconds: length of the window, which begins after the card has settled.
-        trace: readings of the sensors are appended to it.
+    A launch takes about `launch_s`. The window of `seconds` begins after the card has settled; readings of the sensors
+    are appended to `trace`.
     """
     ahead = max(2, round(QUEUE_AHEAD_S / launch_s))  # of very long launches one waits while another runs
     batch = max(1, ahead // 4)
@@ -257,24 +253,6 @@ def window_s(generation: str, tier: Tier, traits: SensorTraits) -> float:
     coarse, final = WINDOWS_S.get(generation, WINDOWS_S["hopper"])
     least_s = (energy_counter.LEAST_TICKS + SPARE_TICKS) * (traits.tick_s or 0.0)
     return max(final if tier == Tier.FINAL else coarse, least_s)
-
-
-def _latency_report(timed: LatencySamples) -> LatencyReport:
-    summary = summarize_latency(timed.samples)
-    return LatencyReport(
-        latency_s=summary.median,
-        latency_samples_s=timed.samples,
-        latency_n=summary.n,
-        latency_mad_s=summary.mad,
-        latency_q10_s=summary.q10,
-        latency_q90_s=summary.q90,
-        latency_low_s=summary.low,
-        latency_high_s=summary.high,
-        latency_outliers=summary.outliers,
-        latency_converged=timed.converged,
-        latency_window_s=timed.window_s,
-        l2_policy=timed.l2_policy,
-    )
 
 
 def _energy_report(window: EnergyWindow, traits: SensorTraits) -> EnergyReport:

@@ -24,7 +24,6 @@ from kernrec.measure.protocol.measure_config import (
     measure_energy,
     measure_latency,
 )
-from kernrec.measure.protocol.statistics import summarize_latency
 from kernrec.util.atomic_write import write_whole
 
 IDLE_S = 3.0
@@ -120,19 +119,17 @@ def idle_power(readings: list[SensorReading]) -> float | None:
 
 
 def measure_references(device: Device, traits: SensorTraits, with_energy: bool) -> dict[str, dict[str, float]]:
-    """Latency of the two reference kernels, and their energy if asked for and measurable.
-
-    Returns:
-        By kernel: `latency_s` and, if it was measured, `energy_j`.
-    """
+    """By reference kernel its `latency_s`, and `energy_j` if that is wanted and measurable."""
     costs: dict[str, dict[str, float]] = {}
     for name, loaded in device.references().items():
         try:
             trace: list[SensorReading] = []
-            costs[name] = {"latency_s": summarize_latency(measure_latency(device, loaded, None, trace).samples).median}
+            latency_s = measure_latency(device, loaded, None, trace)[0].latency_s
+            assert latency_s is not None
+            costs[name] = {"latency_s": latency_s}
             if with_energy and traits.measures_energy:
                 seconds = max(_REFERENCE_WINDOW_S, 12 * (traits.tick_s or 0.0))
-                sustained = measure_energy(device, loaded, costs[name]["latency_s"], seconds, trace)
+                sustained = measure_energy(device, loaded, latency_s, seconds, trace)
                 if sustained.slope is not None:
                     costs[name]["energy_j"] = sustained.slope.power_w * sustained.launch_s
         finally:
@@ -158,11 +155,7 @@ def _bend(
 ) -> float:
     """The time at which the counter's line while idle and its line under load meet.
 
-    Args:
-        idle: readings while idle.
-        loaded: readings under load.
-        power_w: (while idle, under load).
-        window_s: the last seconds of `loaded`, in which the load was steady.
+    `power_w` is (while idle, under load); in the last `window_s` seconds of `loaded` the load was steady.
     """
     idle_ticks, load_ticks = _ticks(idle), _ticks(loaded)
     assert idle_ticks is not None  # both traces gave a slope

@@ -163,7 +163,7 @@ class JointPosterior:
     """Joint beliefs about the contenders of all problems; `add` takes measurements in any order."""
 
     def __init__(self, problems: Sequence[Contenders], seed: int = 0) -> None:
-        """Begin with predictions alone; problems: at least one, all with the same number of features."""
+        """Begin with the predictions; problems: at least one, all with the same number of features."""
         self._seed = seed
         self.scale = _UNIT
         """Factor of stated deviations: the scale of Student's t, of all problems together."""
@@ -196,12 +196,11 @@ class JointPosterior:
 
     def add(self, problem: int, measured: Measured) -> None:
         """Take a measurement of a problem into account."""
-        block = self._blocks[problem]
+        block, row = self._blocks[problem], measured.contender
         if block.measured:  # the first one has the error in it that decides nothing
             mean, covariance = self.belief(problem)
-            variance = covariance[measured.contender, measured.contender] + measured.noise**2
-            innovation = (measured.log_cost - mean[measured.contender]) ** 2
-            block.surprise += block.scale**2 * innovation / variance
+            innovation = (measured.log_cost - mean[row]) ** 2
+            block.surprise += block.scale**2 * innovation / (covariance[row, row] + measured.noise**2)
         before = block.precision, block.pull
         block.measured.append(measured)
         block.update(self.scale)
@@ -310,10 +309,10 @@ class JointPosterior:
         draw = np.random.default_rng([self._seed, problem])
         normal = draw.standard_normal((_DRAWS // 2, len(mean)))
         normal *= np.sqrt(degrees / draw.chisquare(degrees, (_DRAWS // 2, 1)))
+        able, block = np.ones(len(mean)), self._blocks[problem]
+        able[block.excluded] = 0.0
+        own = able * block.own
         # The error that all contenders share decides nothing and would cost accuracy.
-        able = np.ones(len(mean))
-        able[self._blocks[problem].excluded] = 0.0
-        own = able * self._blocks[problem].own
         values, vectors = np.linalg.eigh(_centered(covariance - np.diag(own), able))
         error = normal @ (vectors * np.sqrt(np.maximum(values, 0.0))).T
         error += np.sqrt(own) * draw.standard_t(DEGREES, error.shape)
@@ -347,10 +346,8 @@ class JointPosterior:
         measured problems were expected to gain 1.4 to 17 times what they did, mostly 2 to 5, and others were left
         unmeasured.
 
-        Args:
-            problem: number of the problem.
-            most: measurements at most; contenders that were measured are left out.
-            noise: standard deviation of the logarithm of a measurement.
+        `most` bounds their number; contenders that were measured are left out. `noise` is the standard deviation of the
+        logarithm of a measurement.
         """
         mean, covariance = self.belief(problem)
         weight = self.contenders(problem).weight

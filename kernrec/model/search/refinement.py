@@ -13,7 +13,8 @@ come near the top, and a few in turn, so that a decision takes milliseconds howe
 
 import math
 from collections.abc import Collection
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -52,26 +53,20 @@ class Visit:
     """The time that they are expected to take."""
 
 
-@dataclass
-class _Outlook:
-    """The expected gains of measuring a problem, as of some time."""
+class _Outlook(NamedTuple):
+    """The expected gains of measuring a problem."""
 
-    sequence: list[tuple[int, float]] = field(default_factory=list)
+    sequence: list[tuple[int, float]]
     """(contender, gain), in the order to measure them."""
-    as_of: int = -1
+    as_of: int
+    """The measurements that were taken into account before."""
 
 
 class Refinement:
     """Decides, visit after visit, what to measure."""
 
     def __init__(self, posterior: JointPosterior, costs: Costs, noise: float) -> None:
-        """Begin.
-
-        Args:
-            posterior: the beliefs, with measurements that were made before.
-            costs: the present estimate of the time that measuring takes.
-            noise: standard deviation of the logarithm of a measurement.
-        """
+        """Begin with beliefs and costs so far; noise: standard deviation of the logarithm of a measurement."""
         self.posterior = posterior
         self.costs = costs
         self._noise = noise
@@ -81,14 +76,15 @@ class Refinement:
         self._settling = False
         self._relearned_at = LEAST
         self._relearn()
-        self._outlook = [_Outlook() for _ in range(len(posterior))]
-        for problem in range(len(posterior)):
-            self.look(problem)
+        self._outlook = [self._look(problem) for problem in range(len(posterior))]
 
     def look(self, problem: int) -> None:
         """Compute the gains of a problem again."""
+        self._outlook[problem] = self._look(problem)
+
+    def _look(self, problem: int) -> _Outlook:
         sequence = self.posterior.sequence(problem, _LONGEST, self._noise)
-        self._outlook[problem] = _Outlook([(which, gain / self._total) for which, gain in sequence], self._taken)
+        return _Outlook([(which, gain / self._total) for which, gain in sequence], self._taken)
 
     def _best_visit(self, problem: int) -> Visit | None:
         """The number of measurements of greatest gain per second; None where nothing is left to measure."""
@@ -102,11 +98,7 @@ class Refinement:
         return best
 
     def next(self, without: Collection[int] = ()) -> Visit | None:
-        """The visit of greatest gain per second; None where everything is measured.
-
-        Args:
-            without: problems that must not be visited now.
-        """
+        """The visit of greatest gain per second, `without` some problems; None where everything is measured."""
         rates = self._rates(without)
         oldest = np.argsort([outlook.as_of for outlook in self._outlook], kind="stable")[:_IN_TURN]
         for problem in {*np.argsort(-rates)[:_NEAR_TOP].tolist(), *oldest.tolist()}:
@@ -142,10 +134,8 @@ class Refinement:
         if self._taken in _RESCALED_AT or self._taken % _RESCALED_EVERY == 0:
             self.posterior.rescale()
         self._measured += 1
-        if self._relearn():
-            for other in range(len(self._outlook)):
-                self.look(other)
-        self.look(problem)
+        for other in range(len(self._outlook)) if self._relearn() else (problem,):
+            self.look(other)
 
     def _relearn(self) -> bool:
         """Train the model again if there are enough new measurements; whether predictions have changed."""

@@ -33,12 +33,7 @@ class RegretRecord:
         self._stated = self._gained = self._squared = 0.0
 
     def note(self, stated: float, gained: float) -> None:
-        """Take a measurement into account.
-
-        Args:
-            stated: by how much the stated regret of its problem fell, not corrected.
-            gained: by how much the choice got better.
-        """
+        """Take a measurement into account; stated: fall of its problem's regret; gained: that of its choice's cost."""
         self._stated = self._keep * self._stated + stated
         self._gained = self._keep * self._gained + gained
         self._squared = self._keep * self._squared + gained**2
@@ -64,7 +59,7 @@ class RegretRecord:
         Args:
             stated: expected regret of each problem by the model, not corrected.
             misjudged: expected regret of each problem where no belief about it holds.
-            weights: how much each counts.
+            weights: of the problems.
             seed: of the draws.
         """
         draw = np.random.default_rng(seed)

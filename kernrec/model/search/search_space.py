@@ -75,7 +75,7 @@ class SearchSpace:
 
         Args:
             parents: positions, the best first; better parents breed more often (linear ranking).
-            left: which configs may be born, (C,) of bool.
+            left: whether each config may be born, (C,).
             draw: of the generation.
         """
         ranks = np.arange(len(parents), 0.0, -1.0)
