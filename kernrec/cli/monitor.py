@@ -2,6 +2,7 @@
 
 import json
 import sys
+from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -46,18 +47,12 @@ def monitor(
 
     if sum([bool(command), pid is not None, replay is not None]) != 1:
         raise UsageError("give exactly one of: a command after --, --pid, --replay")
-    if trace is not None and trace.suffix not in (".csv", ".parquet"):
-        raise UsageError(f"--trace {trace}: expected a .csv or .parquet file")
-    if calls is not None and calls < 1:
-        raise UsageError(f"--calls {calls}: at least 1 is accepted")
-    period_s = duration("--period", period)
-    if not 0.001 <= period_s <= 3600:
-        raise UsageError(f"--period {period}: from 1ms to 1h is accepted")
+    period_s = _checked(trace, calls, period)
     samples: list[TraceSample] = []
     notes: list[str] = []
     status = 0
     if replay is not None:
-        samples, what = read_trace(replay), f"replayed from {replay}"
+        samples, title = read_trace(replay), f"replayed from {replay}"
         if trace is not None:
             write_trace(trace, samples)
         if not as_json:
@@ -65,13 +60,12 @@ def monitor(
                 print(line(sample))
     else:
         reader = NvmlReader(device)
-        live, notes = _Live(), reader.notes
-        what = f"{reader.name}, one sample every {human(period_s, 's')}"
+        notes, title = reader.notes, f"{reader.name}, one sample every {human(period_s, 's')}"
         with nullcontext() if trace is None else TraceFile(trace) as file:
 
             def show(sample: TraceSample) -> None:
+                _show_live(sample, samples)
                 samples.append(sample)
-                live(sample)
                 if file is not None:
                     file.add(sample)
 
@@ -79,7 +73,8 @@ def monitor(
                 watch_process(pid, reader, period_s, show)
             else:
                 status = watch_command(command or [], reader, period_s, show)
-            live.end()
+        if sys.stderr.isatty():
+            print(file=sys.stderr)
     summary = summarize_trace(samples, calls)
     if summary.energy_j is not None and summary.duration_s < _ROUGH_S:
         notes.append("energy over less than a second is rough: cards update their sensors only every 15 to 100 ms")
@@ -88,28 +83,29 @@ def monitor(
     if as_json:
         print(json.dumps({**summary.as_dict(), "exit_status": status, "notes": notes}, indent=2), file=stream)
     else:
-        print("\n".join(_lines(summary, what)), file=stream)
+        print("\n".join(_lines(summary, title)), file=stream)
         print_notes(notes)
     if status:
         raise typer.Exit(status)
 
 
-class _Live:
-    """The state of the GPU in one line on standard error, if that is a terminal."""
+def _checked(trace: Path | None, calls: int | None, period: str) -> float:
+    """Seconds of the period; `UsageError` for an option that is not accepted."""
+    if trace is not None and trace.suffix not in (".csv", ".parquet"):
+        raise UsageError(f"--trace {trace}: expected a .csv or .parquet file")
+    if calls is not None and calls < 1:
+        raise UsageError(f"--calls {calls}: at least 1 is accepted")
+    period_s = duration("--period", period)
+    if not 0.001 <= period_s <= 3600:
+        raise UsageError(f"--period {period}: from 1ms to 1h is accepted")
+    return period_s
 
-    def __init__(self) -> None:
-        self._live = sys.stderr.isatty()
-        self._shown = -_SHOWN_EVERY_S
 
-    def __call__(self, sample: "TraceSample") -> None:
-        if self._live and sample.time_s - self._shown >= _SHOWN_EVERY_S:
-            self._shown = sample.time_s
-            print(f"\r{line(sample)}   ", end="", file=sys.stderr, flush=True)
-
-    def end(self) -> None:
-        """End the line."""
-        if self._live and self._shown >= 0:
-            print(file=sys.stderr)
+def _show_live(sample: "TraceSample", earlier: Sequence["TraceSample"]) -> None:
+    """Show the state of the GPU in one line on standard error, if that is a terminal, each half second."""
+    before_s = earlier[-1].time_s if earlier else -_SHOWN_EVERY_S
+    if sys.stderr.isatty() and sample.time_s // _SHOWN_EVERY_S > before_s // _SHOWN_EVERY_S:
+        print(f"\r{line(sample)}   ", end="", file=sys.stderr, flush=True)
 
 
 def line(sample: "TraceSample") -> str:
@@ -124,8 +120,8 @@ def line(sample: "TraceSample") -> str:
     return ", ".join([*parts, sample.reasons.replace("|", ", ") or "not throttled"])
 
 
-def _lines(summary: "TraceSummary", what: str) -> list[str]:
-    lines = [f"{what}: {human(summary.duration_s, 's')}, {summary.samples} samples"]
+def _lines(summary: "TraceSummary", title: str) -> list[str]:
+    lines = [f"{title}: {human(summary.duration_s, 's')}, {summary.samples} samples"]
     if summary.energy_j is not None:
         source = "energy counter" if summary.energy_from == "counter" else "integrated from power samples"
         lines.append(f"  energy       {human(summary.energy_j, 'J')} ({source}, whole board)")

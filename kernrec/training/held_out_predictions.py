@@ -139,7 +139,7 @@ def _predict(members: list[RowGroup], groups: Sequence[RowGroup], folds: list[_F
     problem = HeldOutProblem(
         members[0].gpu, members[0].problem, joined(lambda g: g.latency_s), joined(lambda g: g.energy_j)
     )
-    prior = {quantity: joined(lambda g, quantity=quantity: _prior(g)[quantity]) for quantity in ("latency", "energy")}
+    prior = _concatenated([_prior(group) for group in members])
     if np.ptp(prior["latency"]) > 0:  # the roofline of a kernel without source is the same for every config
         problem.predicted["prior"] = prior
     problem.predicted["occupancy"] = dict.fromkeys(("latency", "energy"), joined(_occupancy_rank))
@@ -169,7 +169,7 @@ def _calibrated(members: list[RowGroup], calibrations: list[Calibration | None])
         predict_group(group, calibration) if calibration and group.inputs.core_s is not None else _prior(group)
         for group, calibration in zip(members, calibrations, strict=True)
     ]
-    return {quantity: np.concatenate([part[quantity] for part in costs]) for quantity in ("latency", "energy")}
+    return _concatenated(costs)
 
 
 def _prior(group: RowGroup) -> dict[str, Array]:
@@ -177,26 +177,28 @@ def _prior(group: RowGroup) -> dict[str, Array]:
     return {"latency": group.inputs.latency_s, "energy": group.inputs.latency_s * group.inputs.power_w}
 
 
+def _concatenated(costs: Sequence[Mapping[str, Array]]) -> dict[str, Array]:
+    return {quantity: np.concatenate([part[quantity] for part in costs]) for quantity in ("latency", "energy")}
+
+
 def _add_learned(problem: HeldOutProblem, members: list[RowGroup], models: list[Model]) -> None:
     """Add the models' costs and intervals to a problem."""
-    columns: dict[str, dict[str, list[Array]]] = {
-        end: {"latency": [], "energy": []} for end in ("value", "low", "high")
-    }
+    parts: dict[str, list[dict[str, Array]]] = {"value": [], "low": [], "high": []}
     for group, model in zip(members, models, strict=True):
         least = least_log_ratio(group.inputs)
         gpu = group.gpu if group.gpu in model.gpus else None
         ratios, distance = model.log_ratio(model.rows(group.inputs), gpu is not None, least)
         latency = group.inputs.latency_s * np.exp(ratios["latency"])
-        energy = latency * group.inputs.power_w * np.exp(ratios.get("power", 0.0))
-        for quantity, costs in (("latency", latency), ("energy", energy)):
-            # The interval that a query would state, of a GPU or kernel that the model was not trained on too.
-            kernel_trained = model.kernels.get(group.kernel) == group.kernel_hash
-            low, high = interval_of(model, quantity, gpu, kernel_trained).around(costs, distance)
-            for end, part in (("value", costs), ("low", low), ("high", high)):
-                columns[end][quantity].append(part)
-    ends = {"value": problem.predicted.setdefault("learned", {}), "low": problem.low, "high": problem.high}
-    for end, target in ends.items():
-        target.update({quantity: np.concatenate(parts) for quantity, parts in columns[end].items()})
+        costs = {"latency": latency, "energy": latency * group.inputs.power_w * np.exp(ratios.get("power", 0.0))}
+        # The interval that a query would state, of a GPU or kernel that the model was not trained on too.
+        trained = model.kernels.get(group.kernel) == group.kernel_hash
+        ends = {name: interval_of(model, name, gpu, trained).around(cost, distance) for name, cost in costs.items()}
+        parts["value"].append(costs)
+        parts["low"].append({name: low for name, (low, _) in ends.items()})
+        parts["high"].append({name: high for name, (_, high) in ends.items()})
+    problem.predicted["learned"] = _concatenated(parts["value"])
+    problem.low.update(_concatenated(parts["low"]))
+    problem.high.update(_concatenated(parts["high"]))
 
 
 def _occupancy_rank(group: RowGroup) -> Array:

@@ -1,9 +1,9 @@
 """Non-negative least squares for the multipliers of a sum of parts, in logarithmic error.
 
-Measured values y are modeled as the sum of P parts, each times a multiplier. What is least is the weighted sum of
-log(predicted / measured)**2, by iteratively reweighted least squares: with r = predicted / measured, the weight
-log(r) / (r (r - 1)) gives (r - 1)**2 the gradient of log(r)**2. Plain relative errors would count hardly anything
-but the rows that are predicted too slow.
+Measured values y are modeled as the sum of P parts, each times a multiplier. Iteratively reweighted least squares
+minimize the weighted sum of log(predicted / measured)**2: with r = predicted / measured, the weight
+log(r) / (r (r - 1)) gives (r - 1)**2 the gradient of log(r)**2. Plain relative errors would count hardly anything but
+the rows that are predicted too slow.
 """
 
 import numpy as np
@@ -21,16 +21,14 @@ _ITERATIONS = 12
 
 
 def fit_multipliers(shares: Array, weights: Array, largest: float) -> Array:
-    """The non-negative multipliers of least squared log error.
+    """The non-negative multipliers of least squared log error, (P,).
+
+    It is 1 for parts that are too small to be told apart, and for those whose multiplier would not be plausible.
 
     Args:
         shares: each part over the measured value, (N, P); the predicted over the measured value is their weighted sum.
         weights: of the rows, (N,).
         largest: multipliers beyond this, or below its reciprocal, are not plausible.
-
-    Returns:
-        The multipliers, (P,); 1 for parts that are too small to be told apart, and for those whose multiplier would not
-        be plausible.
     """
     scale = np.exp(-np.median(np.log(np.maximum(shares.sum(axis=1), 1e-12))))
     free = np.quantile(shares * scale, 0.9, axis=0) > _LEAST_SHARE

@@ -18,7 +18,7 @@ NEAR = 0.05
 
 def order_of(predicted: Array) -> Array:
     """The recommended order by predicted costs; of equal costs the earlier config comes first."""
-    return np.asarray(np.argsort(predicted, kind="stable"))
+    return np.argsort(predicted, kind="stable")
 
 
 def efficiency_at(measured: Array, order: Array, k: int) -> float:
@@ -28,7 +28,7 @@ def efficiency_at(measured: Array, order: Array, k: int) -> float:
 
 def efficiency_curve(measured: Array, order: Array) -> Array:
     """`efficiency_at` for k = 1, 2, ..., C."""
-    return measured.min() / np.minimum.accumulate(measured[order])
+    return np.asarray(measured.min() / np.minimum.accumulate(measured[order]))
 
 
 def hit(measured: Array, order: Array, near: float = NEAR) -> bool:

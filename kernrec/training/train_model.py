@@ -56,18 +56,17 @@ def train(data: Dataset, settings: TrainingSettings | None = None) -> Model:
             f"{measured} measured config{'s' * (measured != 1)} to learn from; a model needs at least {_FEWEST_ROWS}"
         )
     kind, groups = data.held_out
-    by_problem = kind == "problem"
-    head_data = {head: HeadData.of(data, head, settings) for head in HEADS}
+    problems = groups if kind == "problem" else None
     heads = {
         head: train_head(rows, groups, settings)
-        for head, rows in head_data.items()
-        if rows.measured.sum() >= _FEWEST_ROWS
+        for head in HEADS
+        if (rows := HeadData.of(data, head, settings)).measured.sum() >= _FEWEST_ROWS
     }
     out_of_fold = {head: trained.out_of_fold for head, trained in heads.items()}
     errors = _errors_by_quantity(data, out_of_fold)
     all_scores = _held_out_scores(data, out_of_fold["latency"], errors, kind, groups)
     intervals: dict[str, dict[str, Interval]] = {quantity: {} for quantity in errors}
-    if by_problem:
+    if problems is not None:
         distance = held_out_distance(data, fold_of_rows(groups, settings))
         for quantity, error in errors.items():
             intervals[quantity] = _problem_intervals(data, error, groups, distance)
@@ -77,13 +76,9 @@ def train(data: Dataset, settings: TrainingSettings | None = None) -> Model:
         unit = data.numbers(*fields)
         if unit.max() < 1:  # a single GPU or kernel cannot be held out
             continue
-        problems = groups if by_problem else None
         if name == "GPU" and shape and settings.shape:
-            predictions, far = _transfer_predictions(data, {"latency": shape}, unit, problems, settings.shape)
-            latency = faded(predictions["latency"], far)
-            carried = all_scores["share carried to new GPUs"] = _carried(shape.data, latency, unit)
-            sampled = np.isfinite(latency)  # where many rows are, a sample was predicted
-            latency[sampled] = bounded(carried * latency[sampled], data.least[sampled])
+            latency, far, carried = _shape_predictions(data, shape, unit, problems, settings.shape)
+            all_scores["share carried to new GPUs"] = carried
             all_scores |= _difference_scores(data, latency) | _choice_scores(data, latency)
             predictions = {"latency": latency}
         else:
@@ -170,6 +165,18 @@ def _transfer_predictions(
                 if len(trained_on) >= _FEWEST_ROWS and len(rows):
                     predicted[head][rows] = trained.predict_without(trained_on, rows, settings)
     return predicted, distance
+
+
+def _shape_predictions(
+    data: Dataset, shape: TrainedHead, unit: Array, problems: Array | None, settings: TrainingSettings
+) -> tuple[Array, Array, float]:
+    """(log ratios of latency by the trees for new GPUs, distance, (N,) each, and the share that carries over)."""
+    predictions, distance = _transfer_predictions(data, {"latency": shape}, unit, problems, settings)
+    latency = faded(predictions["latency"], distance)
+    carried = _carried(shape.data, latency, unit)
+    sampled = np.isfinite(latency)  # where many rows are, a sample was predicted
+    latency[sampled] = bounded(carried * latency[sampled], data.least[sampled])
+    return latency, distance, carried
 
 
 def _carried(data: HeadData, predicted: Array, unit: Array) -> float:

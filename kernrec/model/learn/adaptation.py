@@ -203,4 +203,4 @@ def matern(a: Array, b: Array, length: float) -> Array:
 def squared_distances(a: Array, b: Array) -> Array:
     """Squared distances between rows a (N, F) and b (M, F), (N, M), without an array of N x M x F."""
     squared = (a * a).sum(axis=1)[:, None] + (b * b).sum(axis=1) - 2.0 * a @ b.T
-    return np.maximum(squared, 0.0)  # rounding can leave less than zero
+    return np.asarray(np.maximum(squared, 0.0))  # rounding can leave less than zero

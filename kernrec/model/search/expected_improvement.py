@@ -155,4 +155,4 @@ def _improvement(expected: Array, spread: Array, best: float) -> Array:
 
     z = (best - expected) / spread
     below = ndtr(z)
-    return np.maximum(spread * (z * below + np.exp(-0.5 * z * z) / math.sqrt(2.0 * math.pi)), 0.0)
+    return np.asarray(np.maximum(spread * (z * below + np.exp(-0.5 * z * z) / math.sqrt(2.0 * math.pi)), 0.0))

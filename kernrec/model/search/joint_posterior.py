@@ -15,15 +15,14 @@ and a measurement changes the block of its problem and the (F, F) precision of w
 Processes for Machine Learning", 2006, section 2.7). Predictions are much worse on some problems than on others, so each
 problem has a scale of its own: a Student-t process with `DEGREES` degrees of freedom (Shah, Wilson, Ghahramani,
 "Student-t processes as alternatives to Gaussian processes", 2014), whose common scale follows from how far measurements
-fell from what was expected of them.
+fell from their expectations.
 
     expected regret   E[cost of the present choice - cost of the best], the choice being the least expected cost; each
                       difference is bounded (`LEAST_REACH`)
     gain              by how much a measurement is expected to lower the weighted regret of its problem: the knowledge
                       gradient with correlated beliefs (Frazier, Powell, Dayanik, "The knowledge-gradient policy for
-                      correlated normal beliefs", 2009). What it would tell of other problems is left out: counting it
-                      found no better configs on the recorded problems and took five times as long. Errors have long
-                      tails, so outcomes of a measurement are those of a Student's t
+                      correlated normal beliefs", 2009), over outcomes of a Student's t. Gains on other problems are
+                      left out: counting them found no better configs on the recorded problems in five times the time
 
 Costs are logarithms, so a regret of 0.02 is 2 % above the best.
 """
@@ -325,7 +324,8 @@ class JointPosterior:
 
     def regret_bound(self) -> float:
         """The bound that the weighted mean regret of the present choices is below with a probability of `LEVEL`."""
-        losses = self.record.mean_losses(*self._all_stated(), self._problem_weights, self._seed)
+        stated, misjudged = self._all_stated()
+        losses = self.record.mean_losses(stated, misjudged, self._problem_weights, self._seed)
         return float(np.quantile(losses, LEVEL)) + self.overlooked()
 
     def overlooked(self) -> float:

@@ -1,8 +1,8 @@
 """A bound on the time of a vendor library, and the features of a problem from which its model learns the rest.
 
 A library picks a tile, and how often to split the reduction, by its heuristic; here the best of a few is taken. Time is
-that of the longest of: tiles in waves over the SMs, DRAM and L2. What a launch, and the start and end of a tile, take
-is a number of clocks: short products take as many on all three recorded cards, while their times differ by a factor of
+that of the longest of: tiles in waves over the SMs, DRAM and L2. Launches, and the start and end of a tile, take
+a number of clocks: short products take as many on all three recorded cards, while their times differ by a factor of
 1.8. Arrays have N problems of one op, dtype and layout on one GPU.
 """
 
