@@ -115,15 +115,11 @@ class TrainedHead:
     out_of_fold: Array
     """For each row, the prediction by trees that did not see its group, (N,); NaN where nothing was measured."""
 
-    @classmethod
-    def of_shape(cls, data: Dataset, settings: TrainingSettings) -> "TrainedHead":
-        """The head of the trees for GPUs without measurements, for `predict_without`; no tree is grown yet."""
-        return cls(HeadData.of_shape(data, settings), b"", settings.rounds, np.full(len(data), np.nan))
 
-    def predict_without(self, trained_on: Array, rows: Array, settings: TrainingSettings) -> Array:
-        """Train on the rows `trained_on` alone and predict `rows`; both are row numbers."""
-        booster, _ = _boost(self.data, trained_on, self.rounds, None, settings)
-        return np.asarray(booster.inplace_predict(self.data.matrix[rows]))
+def predictions_from(data: HeadData, trained_on: Array, rows: Array, rounds: int, settings: TrainingSettings) -> Array:
+    """Predictions of `rows` by trees of the rows `trained_on` alone; both are row numbers."""
+    booster, _ = _boost(data, trained_on, rounds, None, settings)
+    return np.asarray(booster.inplace_predict(data.matrix[rows]))
 
 
 def train_head(data: HeadData, groups: Array, settings: TrainingSettings) -> TrainedHead:

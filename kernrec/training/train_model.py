@@ -24,7 +24,14 @@ from kernrec.model.learn.forest import Forest
 from kernrec.model.learn.lower_bound import bounded
 from kernrec.model.learn.model import HEADS, SHAPE, Model, choice_score, difference_score, faded, transfer_score
 from kernrec.training import scores
-from kernrec.training.boosting import HeadData, TrainedHead, TrainingSettings, fold_of_rows, train_head, trees_of
+from kernrec.training.boosting import (
+    HeadData,
+    TrainingSettings,
+    fold_of_rows,
+    predictions_from,
+    train_head,
+    trees_of,
+)
 from kernrec.training.dataset import Dataset
 from kernrec.training.folds import each_fold, group_folds
 
@@ -71,7 +78,7 @@ def train(data: Dataset, settings: TrainingSettings | None = None) -> Model:
         for quantity, error in errors.items():
             intervals[quantity] = _problem_intervals(data, error, groups, distance)
     helps_new_kernels, carried = False, _UNKNOWN_SHARE
-    shape = TrainedHead.of_shape(data, settings.shape) if settings.shape else None
+    shape = HeadData.of_shape(data, settings.shape) if settings.shape else None
     for name, key, fields in (("GPU", NEW_GPU, ("gpu",)), ("kernel", NEW_KERNEL, ("kernel", "kernel_hash"))):
         unit = data.numbers(*fields)
         if unit.max() < 1:  # a single GPU or kernel cannot be held out
@@ -82,7 +89,8 @@ def train(data: Dataset, settings: TrainingSettings | None = None) -> Model:
             all_scores |= _difference_scores(data, latency) | _choice_scores(data, latency)
             predictions = {"latency": latency}
         else:
-            predictions, far = _transfer_predictions(data, heads, unit, problems, settings)
+            trained = {head: (grown.data, grown.rounds) for head, grown in heads.items()}
+            predictions, far = _transfer_predictions(data, trained, unit, problems, settings)
         transfer_errors = _errors_by_quantity(data, predictions)
         for quantity, error in transfer_errors.items():
             rows = np.isfinite(error)
@@ -92,7 +100,7 @@ def train(data: Dataset, settings: TrainingSettings | None = None) -> Model:
             helps_new_kernels = _beats_prior(unit, transfer_errors["latency"], data.residual["latency"])
     trees = {head: trained.trees for head, trained in heads.items()}
     if shape and settings.shape:
-        trees[SHAPE] = trees_of(shape.data.times(carried), settings.shape)
+        trees[SHAPE] = trees_of(shape.times(carried), settings.shape)
     return Model(
         columns=data.columns,
         trees=trees,
@@ -125,7 +133,11 @@ def held_out_distance(data: Dataset, fold: Array) -> Array:
 
 
 def _transfer_predictions(
-    data: Dataset, heads: Mapping[str, TrainedHead], unit: Array, problems: Array | None, settings: TrainingSettings
+    data: Dataset,
+    heads: Mapping[str, tuple[HeadData, int]],
+    unit: Array,
+    problems: Array | None,
+    settings: TrainingSettings,
 ) -> tuple[dict[str, Array], Array]:
     """Predict rows by models that saw neither their GPU (or kernel) nor their problem.
 
@@ -134,7 +146,7 @@ def _transfer_predictions(
 
     Args:
         data: the dataset, N rows.
-        heads: the trained heads.
+        heads: by head, its data and the number of trees.
         unit: the GPU or kernel of each row, as numbers (N,).
         problems: the problem of each row, (N,); None where problems cannot be held out too.
         settings: how trees are grown.
@@ -159,21 +171,21 @@ def _transfer_predictions(
                 continue
             extent = Extent.of(data.matrix[training], parts(data.columns))
             distance[held_out] = extent.distance(data.matrix[held_out])
-            for head, trained in heads.items():
-                trained_on = np.flatnonzero(training & trained.data.measured)
-                rows = np.flatnonzero(held_out & trained.data.measured)
+            for head, (head_data, rounds) in heads.items():
+                trained_on = np.flatnonzero(training & head_data.measured)
+                rows = np.flatnonzero(held_out & head_data.measured)
                 if len(trained_on) >= _FEWEST_ROWS and len(rows):
-                    predicted[head][rows] = trained.predict_without(trained_on, rows, settings)
+                    predicted[head][rows] = predictions_from(head_data, trained_on, rows, rounds, settings)
     return predicted, distance
 
 
 def _shape_predictions(
-    data: Dataset, shape: TrainedHead, unit: Array, problems: Array | None, settings: TrainingSettings
+    data: Dataset, shape: HeadData, unit: Array, problems: Array | None, settings: TrainingSettings
 ) -> tuple[Array, Array, float]:
     """(log ratios of latency by the trees for new GPUs, distance, (N,) each, and the share that carries over)."""
-    predictions, distance = _transfer_predictions(data, {"latency": shape}, unit, problems, settings)
+    predictions, distance = _transfer_predictions(data, {"latency": (shape, settings.rounds)}, unit, problems, settings)
     latency = faded(predictions["latency"], distance)
-    carried = _carried(shape.data, latency, unit)
+    carried = _carried(shape, latency, unit)
     sampled = np.isfinite(latency)  # where many rows are, a sample was predicted
     latency[sampled] = bounded(carried * latency[sampled], data.least[sampled])
     return latency, distance, carried

@@ -13,17 +13,17 @@ from kernrec.model.prior.calibration import ENERGY, FILE, TIME, Calibration, loa
 from kernrec.model.prior.launch_costs import NominalCosts
 from kernrec.model.prior.power import PowerModel
 from kernrec.training.dataset import RowGroup
-from kernrec.training.fit_calibration import FEWEST_PROBLEMS, FEWEST_ROWS, fit
+from kernrec.training.fit_calibration import FEWEST_PROBLEMS, FEWEST_ROWS, fit, fit_multipliers
 from tests.helpers.groups import simulated_groups
 
 KNOWN = {"core_time": 1.6, "dram_time": 1.1, "static_power": 0.7, "core_energy": 1.3, "dram_energy": 2.0}
 RTX4090 = "sm_89"
 
 
-def machine(group: RowGroup, noise: float = 0.01, seed: int = 1, **known: float) -> RowGroup:
+def machine(group: RowGroup, noise: float = 0.01, seed: int = 1, **factors: float) -> RowGroup:
     """The group as a simulated machine measured it, whose coefficients are off by known factors."""
     inputs, draw = group.inputs, np.random.default_rng(seed)
-    truth = Calibration(inputs.gpu.arch, **(KNOWN | known))
+    truth = Calibration(inputs.gpu.arch, **(KNOWN | factors))
     nominal = NominalCosts(
         inputs.core_s * truth.core_time,
         inputs.dram_s * truth.dram_time,
@@ -36,11 +36,11 @@ def machine(group: RowGroup, noise: float = 0.01, seed: int = 1, **known: float)
     return replace(group, latency_s=limited.latency_s * distorted[0], energy_j=limited.energy_j * distorted[1])
 
 
-def machines(groups: Iterable[RowGroup], **given: float) -> list[RowGroup]:
-    return [machine(group, seed=number, **given) for number, group in enumerate(groups)]
+def machines(groups: Iterable[RowGroup], **factors: float) -> list[RowGroup]:
+    return [machine(group, seed=number, **factors) for number, group in enumerate(groups)]
 
 
-def test_known_coefficients_are_recovered_and_kept() -> None:
+def test_known_coefficients_are_recovered_and_stored() -> None:
     (fitted,) = fit(machines(simulated_groups(10)), {"measurements": 300})
     calibration = fitted.calibration
     assert calibration is not None
@@ -75,7 +75,7 @@ def test_without_energy_only_time_is_fitted() -> None:
     assert fitted.findings[1] == "energy: too little was measured to calibrate it"
 
 
-def test_what_does_not_help_on_problems_held_out_is_not_kept() -> None:
+def test_what_does_not_help_on_problems_held_out_is_not_stored() -> None:
     """Each problem is off by a factor of its own, as likely above as below: there is nothing to carry to another."""
     groups = []
     for number, group in enumerate(simulated_groups(10)):
@@ -123,12 +123,12 @@ def test_too_few_say_how_many_are_missing() -> None:
         fit([replace(g, inputs=replace(g.inputs, core_s=None)) for g in simulated_groups(4)])
 
 
-def kept(**given: float) -> Calibration:
-    return Calibration(RTX4090, rows=30, problems=4, gpus=("rtx4090",), time_factor=(1.8, 1.2), **given)
+def stored(**multipliers: float) -> Calibration:
+    return Calibration(RTX4090, rows=30, problems=4, gpus=("rtx4090",), time_factor=(1.8, 1.2), **multipliers)
 
 
 def test_what_was_saved_comes_back(tmp_path: Path) -> None:
-    saved = {RTX4090: kept(core_time=1.25), "sm_80": replace(kept(dram_time=0.9), arch="sm_80")}
+    saved = {RTX4090: stored(core_time=1.25), "sm_80": replace(stored(dram_time=0.9), arch="sm_80")}
     save(saved, tmp_path / "models")
     loaded = load(tmp_path / "models")
     assert loaded == saved
@@ -137,8 +137,8 @@ def test_what_was_saved_comes_back(tmp_path: Path) -> None:
 
 
 def test_equal_multipliers_have_equal_hashes_and_others_have_not() -> None:
-    assert kept(core_time=1.25).hash == replace(kept(core_time=1.25), rows=99).hash
-    assert len({kept().hash, kept(core_time=1.25).hash, kept(dram_time=1.25).hash}) == 3
+    assert stored(core_time=1.25).hash == replace(stored(core_time=1.25), rows=99).hash
+    assert len({stored().hash, stored(core_time=1.25).hash, stored(dram_time=1.25).hash}) == 3
 
 
 @pytest.mark.parametrize(
@@ -160,7 +160,7 @@ def test_a_foreign_or_truncated_file_is_refused_in_one_line(tmp_path: Path, text
 
 @pytest.mark.parametrize("value", ["1e9", "0", "NaN", '"x"', "null"])
 def test_a_multiplier_out_of_range_is_refused(tmp_path: Path, value: str) -> None:
-    path = save({RTX4090: kept(core_time=1.25)}, tmp_path)
+    path = save({RTX4090: stored(core_time=1.25)}, tmp_path)
     path.write_text(path.read_text().replace("1.25", value))
     with pytest.raises(UsageError, match="not a calibration"):
         load(tmp_path)
@@ -168,9 +168,37 @@ def test_a_multiplier_out_of_range_is_refused(tmp_path: Path, value: str) -> Non
 
 @pytest.mark.parametrize("change", [{"rows": 1e309}, {"energy_rows": 1e309}, {"time_factor": [1e309, 1.0]}])
 def test_a_number_beyond_what_a_double_holds_is_refused(tmp_path: Path, change: dict[str, object]) -> None:
-    path = save({RTX4090: kept()}, tmp_path)
+    path = save({RTX4090: stored()}, tmp_path)
     content = json.loads(path.read_text())
     content["architectures"][0] |= change
     path.write_text(json.dumps(content).replace("Infinity", "1e309"))
     with pytest.raises(UsageError, match="not a calibration"):
         load(tmp_path)
+
+
+def shares_of(parts: np.ndarray, multipliers: np.ndarray) -> np.ndarray:
+    """Each part over the measured value, where the measured value is the sum of the parts times their multipliers."""
+    return parts / (parts @ multipliers)[:, None]
+
+
+def random_parts(rows: int = 200, count: int = 3) -> np.ndarray:
+    return np.exp(np.random.default_rng(0).normal(0.0, 1.0, (rows, count)))
+
+
+def test_the_multipliers_of_exact_rows_are_recovered() -> None:
+    expected = np.array([0.5, 1.7, 1.1])
+    multipliers = fit_multipliers(shares_of(random_parts(), expected), np.ones(200), 8.0)
+    assert multipliers == pytest.approx(expected, rel=0.01)
+
+
+def test_a_part_that_is_hardly_there_keeps_its_multiplier() -> None:
+    parts = random_parts() * [1.0, 1.0, 1e-4]
+    multipliers = fit_multipliers(shares_of(parts, np.array([0.5, 1.7, 3.0])), np.ones(200), 8.0)
+    assert multipliers[2] == 1.0
+    assert multipliers[:2] == pytest.approx([0.5, 1.7], rel=0.01)
+
+
+def test_a_multiplier_that_is_not_plausible_is_not_fitted() -> None:
+    multipliers = fit_multipliers(shares_of(random_parts(), np.array([20.0, 1.7, 1.1])), np.ones(200), 8.0)
+    assert multipliers[0] == 1.0
+    assert (multipliers > 0).all()

@@ -50,11 +50,11 @@ def test_the_interval_of_training_is_that_of_problems_never_seen() -> None:
     """Over many small trainings: neither the trees nor their number were chosen on the rows that calibrate."""
     inside, quick = [], replace(QUICK, rounds=20)
     for seed in range(8):
-        known = [
+        groups = [
             replace(group, energy_j=np.full(len(group), np.nan))
             for group in simulated_groups(12, 15, drifting(0.15, seed), seed=seed)
         ]
-        trained = train(Dataset(tuple(known)), quick)
+        trained = train(Dataset(tuple(groups)), quick)
         for group in simulated_groups(30, 15, drifting(0.15, 1000 + seed), seed=500 + seed):
             ratios, distance = trained.log_ratio(trained.rows(group.inputs))
             expected = group.inputs.latency_s * np.exp(ratios["latency"])
@@ -79,9 +79,9 @@ def test_a_gpu_that_was_not_measured_has_the_interval_of_gpus_held_out() -> None
         own = 1.6 if number % 2 else 1 / 1.6
         groups += simulated_groups(12, 15, lambda inputs, own=own: by_stages(inputs) * own, gpu=gpu, seed=number)
     trained = train(Dataset(tuple(groups)), QUICK)
-    known, new = trained.intervals["latency"]["*"], trained.intervals["latency"][NEW_GPU]
-    assert (known.kind, known.groups, new.kind, new.groups, new.pooled) == ("problem", 12, "GPU", 4, True)
-    assert new.width > known.width
+    own, new = trained.intervals["latency"]["*"], trained.intervals["latency"][NEW_GPU]
+    assert (own.kind, own.groups, new.kind, new.groups, new.pooled) == ("problem", 12, "GPU", 4, True)
+    assert new.width > own.width
     assert trained.scores["held-out GPUs"] == 4
     assert NEW_KERNEL not in trained.intervals["latency"]  # there is one alone
 
@@ -117,7 +117,7 @@ def test_on_a_gpu_that_was_not_measured_the_differences_between_configs_are_corr
     assert set(trained.log_ratio(rows)[0]) == {"latency", "power"}
     assert trained.helps_new_gpus
     differences, of_prior = (
-        trained.scores[f"median error of differences{of} on held-out GPUs"] for of in ("", " of the prior")
+        trained.scores[f"median error of differences{by} on held-out GPUs"] for by in ("", " of the prior")
     )
     assert differences < 0.6 * of_prior
 
@@ -157,7 +157,7 @@ def test_rows_that_are_not_held_out_with_their_gpu_raise_no_warning(monkeypatch:
 
 def test_a_model_that_chose_worse_than_the_prior_on_gpus_held_out_does_not_help_new_ones() -> None:
     trained = train(Dataset(tuple(two_gpus())), SHAPED)
-    choice, of_prior = (trained.scores[f"efficiency@1{of} on held-out GPUs"] for of in ("", " of the prior"))
+    choice, of_prior = (trained.scores[f"efficiency@1{by} on held-out GPUs"] for by in ("", " of the prior"))
     assert isinstance(choice, float)
     assert isinstance(of_prior, float)
     assert of_prior < choice <= 1.0
@@ -216,6 +216,14 @@ def test_what_is_held_out_is_whole() -> None:
     assert len(set(numbers)) == 3
 
 
+def test_problems_that_differ_in_dtype_or_layout_alone_are_held_out_together() -> None:
+    names = ["m=1,n=2,k=3]f16,nn", "m=1,n=2,k=3]bf16,nt", "m=2,n=2,k=3]f16,nn", "m=4,n=1,k=1]f16,nn"]
+    groups = [replace(g, problem=f"matmul[{name}") for g, name in zip(simulated_groups(4, 5), names, strict=True)]
+    kind, numbers = Dataset(tuple(groups)).held_out
+    assert kind == "problem"
+    assert np.array_equal(numbers, np.repeat([0, 0, 1, 2], 5))
+
+
 def test_two_problems_of_one_kernel_hold_out_the_values_of_a_tunable() -> None:
     data = Dataset(tuple(simulated_groups(2, rows=20)))
     kind, numbers = data.held_out
@@ -262,9 +270,10 @@ def test_one_measurement_moves_the_scale_and_many_the_shape() -> None:
     assert many.interval.width < few.interval.width or few.interval.width == 0.0
 
 
-def test_adapting_leaves_a_perfect_model_alone() -> None:
-    rows = np.random.default_rng(0).normal(size=(30, 3))
-    assert np.abs(adapt(rows, np.zeros(30)).correction(rows)).max() < 1e-9
+@pytest.mark.parametrize("count", [30, 80])  # few rows, and many
+def test_adapting_leaves_a_perfect_model_alone(count: int) -> None:
+    rows = np.random.default_rng(0).normal(size=(count, 3))
+    assert np.abs(adapt(rows, np.zeros(count)).correction(rows)).max() < 1e-9
 
 
 def test_with_rows_enough_features_that_tell_nothing_are_set_aside() -> None:
@@ -278,11 +287,6 @@ def test_with_rows_enough_features_that_tell_nothing_are_set_aside() -> None:
     assert np.median(error) < 0.1
     low, high = adapted.interval.around(np.exp(adapted.correction(rows[100:])))
     assert 0.8 <= ((np.exp(truth[100:]) >= low) & (np.exp(truth[100:]) <= high)).mean() <= 0.99
-
-
-def test_adapting_to_many_rows_leaves_a_perfect_model_alone() -> None:
-    rows = np.random.default_rng(0).normal(size=(80, 3))
-    assert np.abs(adapt(rows, np.zeros(80)).correction(rows)).max() < 1e-9
 
 
 def test_rows_that_do_not_differ_are_adapted_by_their_level_alone() -> None:

@@ -66,18 +66,18 @@ def test_held_out_rows_do_not_reach_the_trees(table: Table, monkeypatch: pytest.
     seen = []
     boost = training.boost_card
     monkeypatch.setattr(training, "_ROUNDS", (3, 0))
-    monkeypatch.setattr(training, "boost_card", lambda *given: (seen.append(given[2]), boost(*given))[1])
+    monkeypatch.setattr(training, "boost_card", lambda *arguments: (seen.append(arguments[2]), boost(*arguments))[1])
     errors = training.left_out_errors(table, "latency", "l40s")
     rows = table.on("l40s", "latency")
     assert np.isfinite(errors[rows]).all()
     assert np.isnan(np.delete(errors, rows)).all()
     assert len(seen) == training.FOLDS
-    held_out = [set(table.problem[rows]) - set(table.problem[given]) for given in seen]
+    held_out = [set(table.problem[rows]) - set(table.problem[others]) for others in seen]
     assert sorted(problem for part in held_out for problem in part) == sorted(set(table.problem[rows]))
     seen.clear()
     training.between_errors(table, "latency", "l40s")
     n = table.recording.dims["n"]
-    assert all(len(set(n[given])) < len(set(n)) for given in seen)
+    assert all(len(set(n[others])) < len(set(n)) for others in seen)
 
 
 @pytest.mark.parametrize("card", CARDS)

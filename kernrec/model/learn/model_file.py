@@ -119,6 +119,7 @@ def load(path: Path) -> tuple[Model, dict[str, Any]]:
         unknown = [column for column in columns if column not in named and not str(column).startswith(prefixes)]
         if unknown:
             raise UsageError(f"{path} uses a feature that this kernrec does not have: {unknown[0]!s:.60}")
+        forests = _forests(path, card["heads"], len(columns))
         model = Model(
             columns,
             {},
@@ -132,7 +133,7 @@ def load(path: Path) -> tuple[Model, dict[str, Any]]:
             dict(card["kernels"]),
             tuple(card["ops"]),
             bool(card["helps_new_kernels"]),
-            _forests(path, card["heads"], len(columns)),
+            forests,
         )
     except KeyError as error:
         raise UsageError(f"{path} is not a model card of kernrec's: {error.args[0]!r:.60} is missing") from None

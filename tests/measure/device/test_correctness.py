@@ -8,30 +8,27 @@ from kernrec.kernel.spec_reader import kernel_from
 from kernrec.measure.device.correctness import compare, tolerance, tolerances
 from kernrec.measure.device.interface import OutputError
 from kernrec.op import find_op
-from kernrec.op.data import encode_elements, inputs, reference
+from kernrec.op.data import decode_elements, encode_elements, inputs, reference
 from tests.helpers.attention_8bit import with_rounded_weights
 
 MATMUL = find_op("matmul")
 
 
+def compared(output: np.ndarray, expected: np.ndarray, dtype: str = "f32") -> OutputError:
+    return compare(output, dtype, expected, np, 0.0, "")
+
+
 def _errors(dtype: str, k: int, spoil: float = 0.0) -> tuple[float, int, float]:
     """(largest error, unwritten elements, tolerance) of a product summed in f32 and rounded to a dtype."""
     problem = MATMUL.problem(dtype=dtype, m=48, n=48, k=k)
-    given = inputs(problem, seed=0)
-    expected = reference(problem, given)["c"]
+    tensors = inputs(problem, seed=0)
+    expected = reference(problem, tensors)["c"]
     a, b = (
-        np.asarray(reference_values(given[name], dtype), dtype=np.float32).reshape(problem.tensors[name].shape)
-        for name in ("a", "b")
+        decode_elements(tensors[name], dtype).astype(np.float32).reshape(problem.tensors[name].shape) for name in "ab"
     )
     computed = encode_elements((a @ b).astype(np.float64) + spoil, dtype)
-    errors = compare(computed.reshape(-1), dtype, expected, np, 0.0, "")
+    errors = compared(computed.reshape(-1), expected, dtype)
     return errors.largest, errors.unwritten, tolerance(problem)
-
-
-def reference_values(stored: np.ndarray, dtype: str) -> np.ndarray:
-    from kernrec.op.data import decode_elements
-
-    return decode_elements(stored, dtype)
 
 
 @pytest.mark.parametrize("dtype", ["f32", "f16", "bf16"])
@@ -45,55 +42,47 @@ def test_rounding_is_within_the_tolerance_and_a_wrong_value_is_not(dtype: str, k
 
 def test_the_tolerance_is_not_so_wide_that_a_lost_term_of_a_sum_hides_in_f32() -> None:
     problem = MATMUL.problem(dtype="f32", m=64, n=64, k=1024)
-    given = inputs(problem, seed=0)
-    shorter = {"a": given["a"].copy(), "b": given["b"]}
+    tensors = inputs(problem, seed=0)
+    shorter = {"a": tensors["a"].copy(), "b": tensors["b"]}
     shorter["a"][:, -1] = 0.0
-    errors = compare(
-        reference(problem, shorter)["c"].astype(np.float32).reshape(-1),
-        "f32",
-        reference(problem, given)["c"],
-        np,
-        0.0,
-        "",
-    )
-    assert errors.largest > 10.0 * tolerance(problem)
+    output = reference(problem, shorter)["c"].astype(np.float32).reshape(-1)
+    assert compared(output, reference(problem, tensors)["c"]).largest > 10.0 * tolerance(problem)
 
 
 def test_the_peaks_of_a_softmax_are_rounded_on_their_own_scale() -> None:
     problem = find_op("softmax").problem(dtype="f16", rows=4, columns=20_000)
     expected = reference(problem, inputs(problem, seed=0))["y"]
     assert expected.max() > 10.0 * np.sqrt(np.mean(expected**2))
-    errors = compare(encode_elements(expected, "f16").reshape(-1), "f16", expected, np, 0.0, "")
-    assert errors.largest <= tolerance(problem)
+    output = encode_elements(expected, "f16").reshape(-1)
+    assert compared(output, expected, "f16").largest <= tolerance(problem)
 
 
 def test_elements_that_were_never_written_are_counted() -> None:
-    expected = np.ones((4, 4))
     output = np.ones(16, dtype=np.float32)
     output[3:5] = np.nan
-    assert compare(output, "f32", expected, np, 0.0, "").unwritten == 2
+    assert compared(output, np.ones((4, 4))).unwritten == 2
 
 
 def test_an_element_near_zero_is_held_against_the_whole_output() -> None:
     expected = np.array([1e-12, 1.0, -1.0, 1.0])
     output = np.array([1e-7, 1.0, -1.0, 1.0], dtype=np.float32)
-    assert compare(output, "f32", expected, np, 0.0, "").largest < 1e-6
+    assert compared(output, expected).largest < 1e-6
 
 
 def test_whole_numbers_have_to_be_equal_however_large() -> None:
     expected = np.array([2**62, 5, -7], dtype=np.int64)
-    assert compare(expected.copy(), "i64", expected, np, 0.0, "").largest == 0.0
-    assert compare(expected + np.array([1, 0, 0]), "i64", expected, np, 0.0, "").largest > 0.0
+    assert compared(expected.copy(), expected, "i64").largest == 0.0
+    assert compared(expected + np.array([1, 0, 0]), expected, "i64").largest > 0.0
 
 
 def test_what_is_expected_to_be_nothing_is_not_compared_and_infinity_is() -> None:
     expected = np.array([np.nan, 1.0, np.inf, -np.inf])
     right = np.array([3.0, 1.0, np.inf, -np.inf], dtype=np.float32)
-    assert compare(right, "f32", expected, np, 0.0, "") == OutputError(0.0, 0, 0.0, "")
+    assert compared(right, expected) == OutputError(0.0, 0, 0.0, "")
     for place, value in ((1, np.inf), (1, np.nan), (2, 1e30), (2, np.nan), (3, np.inf)):
         wrong = right.copy()
         wrong[place] = value
-        errors = compare(wrong, "f32", expected, np, 0.0, "")
+        errors = compared(wrong, expected)
         assert errors.unwritten or errors.largest >= 1.0
 
 
@@ -118,8 +107,8 @@ def test_a_declared_output_is_held_to_what_the_spec_says_or_to_rounding_of_both_
     alone = allowed(f"tensors = {{ {y} }}, {counts} }}")
     assert alone["counts"] == 0.0
     assert 1e-6 < alone["y"] < 1e-4
-    given = allowed(f'tensors = {{ {y}, reference = "zeros" }} }}')
-    assert alone["y"] == pytest.approx(2.0 * given["y"])
+    referenced = allowed(f'tensors = {{ {y}, reference = "zeros" }} }}')
+    assert alone["y"] == pytest.approx(2.0 * referenced["y"])
     assert allowed(f'flops = "2000000 * n", tensors = {{ {y} }} }}')["y"] > 5 * alone["y"]
     assert allowed(f"tolerance = 0.25, tensors = {{ {y} }}, {counts} }}") == {"y": 0.25, "counts": 0.25}
 
@@ -127,19 +116,19 @@ def test_a_declared_output_is_held_to_what_the_spec_says_or_to_rounding_of_both_
 def test_attention_of_8_bits_may_be_off_by_its_weights_and_a_wrong_scale_is_not() -> None:
     attention = find_op("attention")
     problem = attention.problem("fp8", heads=2, queries=64, head_dim=64)
-    given = inputs(problem)
-    expected = reference(problem, given)["o"]
-    rounded, _ = with_rounded_weights(problem, given, 128, 0.0)
+    tensors = inputs(problem)
+    expected = reference(problem, tensors)["o"]
+    rounded, _ = with_rounded_weights(problem, tensors, 128, 0.0)
     allowed = tolerance(problem)
-    errors = compare(encode_elements(rounded, "bf16").reshape(-1), "bf16", expected, np, allowed, "")
+    errors = compared(encode_elements(rounded, "bf16").reshape(-1), expected, "bf16")
     assert 0.02 < errors.largest <= allowed < 0.3
     for name in ("q_scale", "k_scale", "v_scale"):
-        other = reference(problem, given | {name: given[name] * 1.5})["o"]
-        assert compare(encode_elements(other, "bf16").reshape(-1), "bf16", expected, np, 0.0, "").largest > allowed
+        other = reference(problem, tensors | {name: tensors[name] * 1.5})["o"]
+        assert compared(encode_elements(other, "bf16").reshape(-1), expected, "bf16").largest > allowed
     product = MATMUL.problem("fp8", m=64, n=64, k=64)
     assert tolerance(product) < 0.1 * allowed
 
 
 def test_tf32_has_the_tolerance_of_its_products() -> None:
-    of = {dtype: tolerance(MATMUL.problem(dtype=dtype, m=48, n=48, k=300)) for dtype in ("f32", "tf32", "bf16")}
-    assert 10 * of["f32"] < of["tf32"] < of["bf16"]
+    f32, tf32, bf16 = (tolerance(MATMUL.problem(dtype=dtype, m=48, n=48, k=300)) for dtype in ("f32", "tf32", "bf16"))
+    assert 10 * f32 < tf32 < bf16

@@ -88,7 +88,7 @@ def test_a_campaign_reaches_the_recorded_best_and_its_energy_and_its_rows_say_wh
     assert ratios
     assert all(ratio == pytest.approx(1.0, abs=0.02) for ratio in ratios)
     truth = {key: outcome for r in load_recordings(recording, None) for key, outcome in r.outcomes.items()}
-    joules = {key: it.power_w * np.median(it.samples_s) for key, it in truth.items() if it.outcome == "ok"}
+    joules = {key: row.power_w * np.median(row.samples_s) for key, row in truth.items() if row.outcome == "ok"}
     assert result.frugal is not None
     least = joules["recorded", canonical_json(dict(result.frugal.identity.config))]
     assert least <= 1.02 * min(joules.values())

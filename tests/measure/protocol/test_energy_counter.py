@@ -1,4 +1,4 @@
-"""What the counter's traces say, on traces whose truth is known."""
+"""Power and ticks of the counter's traces, whose truth is known."""
 
 import numpy as np
 import pytest

@@ -41,13 +41,13 @@ def test_the_alignment_of_a_tunable_is_the_power_of_two_that_divides_it() -> Non
 
 def test_without_a_profile_the_schedule_and_the_problem_remain() -> None:
     whole = simulated_inputs(5, 0)
-    kept = {"gpu", "flops", "bytes", "tunables", "latency_s", "power_w"}
-    bare = replace(whole, **{name: None for name in vars(whole) if name not in kept})
+    always = {"gpu", "flops", "bytes", "tunables", "latency_s", "power_w"}
+    bare = replace(whole, **{name: None for name in vars(whole) if name not in always})
     columns = features.names(("tile",))
     matrix = features.matrix(bare, columns)
-    known = {name for name, column in zip(columns, matrix.T, strict=True) if np.isfinite(column).all()}
-    assert {"tunable.tile", "intensity", "footprint", "prior_over_roofline"} <= known
-    assert "occupancy" not in known
+    finite = {name for name, column in zip(columns, matrix.T, strict=True) if np.isfinite(column).all()}
+    assert {"tunable.tile", "intensity", "footprint", "prior_over_roofline"} <= finite
+    assert "occupancy" not in finite
 
 
 def test_times_enter_as_ratios_alone() -> None:

@@ -121,15 +121,15 @@ def test_trees_are_read_where_their_arrays_are_missing_and_damaged_ones_are_refu
 def test_trees_laid_out_are_those_of_the_model_and_not_needed(model: Model, card: Path) -> None:
     rows = model.rows(simulated_inputs(20, 5))
     expected = model.log_ratio(rows)[0]
-    kept = sorted(card.parent.glob("*.trees"))
-    assert [file.stem for file in kept] == [file.stem for file in sorted(card.parent.glob("*.ubj"))]
-    latency = kept[0].read_bytes()
-    for content in (latency, kept[1].read_bytes(), latency[:-1], latency[:90] + b"?" + latency[91:], b"", None):
+    stored = sorted(card.parent.glob("*.trees"))
+    assert [file.stem for file in stored] == [file.stem for file in sorted(card.parent.glob("*.ubj"))]
+    latency = stored[0].read_bytes()
+    for content in (latency, stored[1].read_bytes(), latency[:-1], latency[:90] + b"?" + latency[91:], b"", None):
         # The right trees, those of the other head, three kinds of damage, none at all.
         if content is None:
-            kept[0].unlink()
+            stored[0].unlink()
         else:
-            kept[0].write_bytes(content)
+            stored[0].write_bytes(content)
         predicted = load(card)[0].log_ratio(rows)[0]
         assert all((predicted[head] == expected[head]).all() for head in expected)
 

@@ -42,7 +42,7 @@ def measured_configs(search: ExpectedImprovement, count: int, truth: np.ndarray 
 
 
 def random_best(count: int) -> float:
-    """What a random order is expected to have found."""
+    """The best of a random order, on average."""
     draws = [TRUTH[np.random.default_rng(seed).permutation(len(TRUTH))[:count]].min() for seed in range(50)]
     return float(np.mean(draws))
 
