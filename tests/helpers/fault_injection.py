@@ -66,7 +66,7 @@ def faulty_card(gpu: str = "h200-sxm", launch_s: float = 1e-4) -> SimulatedCard:
         elif fault == "lost":
             raise MeasurementFailure(Outcome.CRASH, "an illegal memory access was encountered", lost=True)
         elif fault == "slow":  # the card itself becomes slower, and stays so
-            card.set_references({"compute": constant_time(2.1e-4), "memory": constant_time(3e-4)})
+            card._references = {"compute": constant_time(2.1e-4), "memory": constant_time(3e-4)}
         elif fault == "limit":  # somebody sets another power limit
             card.info = replace(info, settings=CardSettings(power_limit_w=400.0))
         elif fault == "incorrect":

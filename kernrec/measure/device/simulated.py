@@ -132,10 +132,6 @@ class SimulatedCard:
         self._skipped: dict[int, bool] = {}
         self._shown = (-1, 0.0)  # number of an update of the counter, and what it shows from then on
 
-    def set_references(self, references: Mapping[str, SimulatedKernel]) -> None:
-        """Replace the reference kernels."""
-        self._references = references
-
     def settings(self) -> CardSettings:
         return self.info.settings
 
