@@ -9,7 +9,6 @@ from typing import Any
 
 from kernrec.errors import UsageError
 
-_LARGEST_FILE = 1 << 20
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]+"([A-Za-z0-9_.-]+)"[ \t]*$', re.MULTILINE)
 
 
@@ -53,11 +52,11 @@ def fingerprint(data: dict[str, Any], folder: Path, place: str) -> None:
                 tensor[digest] = hashlib.sha256(content).hexdigest()[:16]
 
 
-def read_text(path: Path, place: str) -> str:
-    """A text file of at most 1 MiB; errors call it `place`."""
+def read_text(path: Path, place: str, most_bytes: int = 1 << 20) -> str:
+    """A text file of at most `most_bytes`; errors call it `place`."""
     try:
-        if path.stat().st_size > _LARGEST_FILE:
-            raise UsageError(f"{place}: larger than {_LARGEST_FILE} bytes")
+        if path.stat().st_size > most_bytes:
+            raise UsageError(f"{place}: larger than {most_bytes} bytes")
         text = path.read_text(encoding="utf-8")
     except OSError as error:
         raise UsageError(f"{place}: cannot be read: {error.strerror or error}") from None

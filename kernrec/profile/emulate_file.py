@@ -6,11 +6,13 @@ from pathlib import Path
 from kernrec.compile.compiled import CompileError, CompileJob
 from kernrec.compile.pool import compile_many
 from kernrec.errors import UsageError, unknown
+from kernrec.kernel.source_files import read_text
 from kernrec.profile.launch_arguments import Arguments
 from kernrec.ptx import Counts, KernelLaunch, Module, emulate, parse
 from kernrec.ptx.ir.declarations import OPAQUE_TYPES
 
-_LARGEST_SOURCE = 16 << 20
+LARGEST_SOURCE = 16 << 20
+"""Bytes of a file of CUDA or PTX."""
 _COMPILE_LIMIT_S = 120.0
 
 
@@ -55,7 +57,7 @@ def emulate_file(
         raise UsageError(f"{shared_bytes} bytes of shared memory: 0 or more are accepted")
     if path.suffix not in (".cu", ".ptx") and path.is_file():
         raise UsageError(f"{path} is neither CUDA nor PTX: a .cu or .ptx file is expected")
-    text = read_source(path, "a .cu or .ptx file")
+    text = read_text(path, str(path), LARGEST_SOURCE)
     module = parse(text if path.suffix == ".ptx" else _compiled(CompileJob(text, sm, defines or {}, path.name)))
     # A texture that the code declares as a variable is not a parameter.
     variables = {v.name for v in module.variables.values() if v.type in OPAQUE_TYPES}
@@ -78,23 +80,6 @@ def _compiled(job: CompileJob) -> str:
     if isinstance(result, CompileError):
         raise result
     return result.ptx
-
-
-def read_source(path: Path, expected: str) -> str:
-    """The text of a source file.
-
-    Raises:
-        UsageError: a file that cannot be read, is too large, or is not text; `expected` says what was.
-    """
-    try:
-        size = path.stat().st_size
-        if size > _LARGEST_SOURCE:
-            raise UsageError(f"{path} has {size} bytes; a source of at most {_LARGEST_SOURCE} bytes is accepted")
-        return path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise UsageError(f"{path} cannot be read: {error.strerror or error}") from None
-    except UnicodeDecodeError:
-        raise UsageError(f"{path} is not text: {expected} is expected") from None
 
 
 def select_entry(module: Module, entry: str | None, path: Path) -> str:

@@ -15,9 +15,10 @@ from kernrec.compile.assemble import assembler
 from kernrec.errors import UsageError, unknown
 from kernrec.kernel import Kernel, bind_launches
 from kernrec.kernel.expression import identifier
+from kernrec.kernel.source_files import read_text
 from kernrec.kernel.spec_reader import kernel_from
 from kernrec.op.dtype import ELEMENT_BYTES
-from kernrec.profile.emulate_file import read_source, select_entry
+from kernrec.profile.emulate_file import LARGEST_SOURCE, select_entry
 from kernrec.profile.emulated_launch import argument_mismatch
 from kernrec.profile.launch_arguments import (
     BufferDescription,
@@ -50,7 +51,7 @@ def kernel_of_ptx(
     Raises:
         UsageError: a file that cannot be read, an unknown kernel, or arguments that cannot be read or do not fit.
     """
-    text = read_source(path, "PTX")
+    text = read_text(path, str(path), LARGEST_SOURCE)
     module = parse(text)
     if not module.entries:
         raise UsageError(f"{path} has no kernel (.entry)")
