@@ -35,6 +35,7 @@ from kernrec.kernel.spec import TensorValues
 from kernrec.kernel.toml_table import Table
 from kernrec.op.dtype import ELEMENT_BYTES, canonical_dtype
 from kernrec.op.problem import Dim, Names, Op
+from kernrec.util.light_dataclass import dataclass
 
 LAYOUT = "any"
 """The only layout of a declared problem: its tensors are row-major with the declared shapes."""
@@ -45,6 +46,19 @@ _NUMBERS = {"normal": 0, "zeros": 0, "constant": 1, "uniform": 2, "integers": 2}
 _NUMBER = re.compile(r"[+-]?[0-9]*\.?[0-9]+(?:[eE][+-]?[0-9]+)?")
 
 
+@dataclass(frozen=True)
+class _DeclaredTensor:
+    """A tensor of a `[problem]` table."""
+
+    shape: tuple[Expression, ...]
+    dtype: str
+    role: str
+    values: TensorValues
+    reference: TensorValues | None
+    symbol: str | None
+    image: ImageLayout | None
+
+
 def declared_problem(table: Table, name: str) -> tuple[Op, dict[str, Any]]:
     """(the op, for this kernel alone; further fields of `Kernel`) of the `[problem]` table of the kernel `name`.
 
@@ -53,57 +67,27 @@ def declared_problem(table: Table, name: str) -> tuple[Op, dict[str, Any]]:
     """
     dims = _dims(table)
     dim_names = [dim.name for dim in dims]
-    dtype = _dtype(table, "dtype", table.string("dtype", "f32"))
+    dtype = _dtype(table, table.string("dtype", "f32"))
     flops = table.parsed("flops", table.take("flops", object, "an expression", "0"), dim_names, "dimension")
     tolerance = table.take("tolerance", object, "a number", None)
     if tolerance is not None and not (type(tolerance) in (int, float) and 0.0 < tolerance < 1.0):
         raise table.fail("tolerance", "a number between 0 and 1", tolerance)
-    shapes: dict[str, tuple[Expression, ...]] = {}
-    types: dict[str, str] = {}
-    roles: dict[str, str] = {}
-    initial_values: dict[str, TensorValues] = {}
-    constants: dict[str, str] = {}
-    images: dict[str, ImageLayout] = {}
-    references: dict[str, TensorValues] = {}
-    tensors = table.take("tensors", dict, "a table of tensors")
-    if not 1 <= len(tensors) <= _MOST_TENSORS:
-        raise table.fail("tensors", f"1 to {_MOST_TENSORS} tensors", len(tensors))
-    for tensor, data in tensors.items():
-        inner = table.inner(f"tensors.{tensor}", data)
-        if not is_identifier(tensor):
-            raise inner.error(expected_name(tensor))
-        if tensor in dim_names:
-            raise inner.error(f"the name {tensor!r} is taken by a dimension")
-        extents = inner.take("shape", list, "a list of expressions")
-        shapes[tensor] = tuple(
-            inner.parsed(f"shape[{i}]", text, dim_names, "dimension") for i, text in enumerate(extents)
-        )
-        types[tensor] = _dtype(inner, "dtype", inner.string("dtype", dtype))
-        role = roles[tensor] = inner.string("role", "input")
-        if role not in _ROLES:
-            raise inner.error(unknown("role", role, _ROLES))
-        if role in ("output", "inout") and "reference" in data:
-            references[tensor] = _tensor_values(inner, "reference", "", dim_names)
-        if "symbol" in data and role != "constant":
-            raise inner.error('symbol is for a __constant__ of the source: add role = "constant", or remove symbol')
-        if role == "constant":
-            constants[tensor] = inner.string("symbol", tensor)
-        if (texture := inner.take("texture", dict, "a table", None)) is not None:
-            images[tensor] = _image_layout(inner.inner("texture", texture), types[tensor])
-        default = "zeros" if role == "output" else "normal"
-        initial_values[tensor] = _tensor_values(inner, "values", default, dim_names)
-        for digest in ("digest", "reference_digest"):  # of files of values, put there when the spec was read
-            inner.string(digest, "")
-        inner.done()
+    data = table.take("tensors", dict, "a table of tensors")
+    if not 1 <= len(data) <= _MOST_TENSORS:
+        raise table.fail("tensors", f"1 to {_MOST_TENSORS} tensors", len(data))
+    tensors = {key: _tensor(table.inner(f"tensors.{key}", value), key, dim_names, dtype) for key, value in data.items()}
     table.done()
-    outputs = [tensor for tensor, role in roles.items() if role in ("output", "inout")]
-    if references and (missing := [tensor for tensor in outputs if tensor not in references]):
+    outputs = [key for key, tensor in tensors.items() if tensor.role in ("output", "inout")]
+    references = {key: tensor.reference for key, tensor in tensors.items() if tensor.reference is not None}
+    if references and (missing := [key for key in outputs if key not in references]):
         raise table.error(f"tensors.{missing[0]}: reference is missing; either every output has one or none has")
+
+    types = {key: tensor.dtype for key, tensor in tensors.items()}
 
     def shapes_of(sizes: Names, layout: str) -> dict[str, tuple[int, ...]]:
         return {
-            tensor: tuple(extent.whole_number(sizes, 1, f"{name}: tensor {tensor}") for extent in shape)
-            for tensor, shape in shapes.items()
+            key: tuple(extent.whole_number(sizes, 1, f"{name}: tensor {key}") for extent in tensor.shape)
+            for key, tensor in tensors.items()
         }
 
     op = Op(
@@ -122,13 +106,40 @@ def declared_problem(table: Table, name: str) -> tuple[Op, dict[str, Any]]:
     )
     op.shapes({dim.name: int(dim.default or 1) for dim in dims}, LAYOUT)  # raises now if a shape is impossible
     return op, {
-        "initial_values": initial_values,
-        "constants": constants,
-        "images": images,
-        "inouts": frozenset(tensor for tensor, role in roles.items() if role == "inout"),
+        "initial_values": {key: tensor.values for key, tensor in tensors.items()},
+        "constants": {key: tensor.symbol for key, tensor in tensors.items() if tensor.symbol is not None},
+        "images": {key: tensor.image for key, tensor in tensors.items() if tensor.image is not None},
+        "inouts": frozenset(key for key, tensor in tensors.items() if tensor.role == "inout"),
         "references": references,
         "tolerance": tolerance,
     }
+
+
+def _tensor(table: Table, name: str, dims: Collection[str], dtype: str) -> _DeclaredTensor:
+    """A tensor of the problem; `dtype`: where it has none of its own."""
+    if not is_identifier(name):
+        raise table.error(expected_name(name))
+    if name in dims:
+        raise table.error(f"the name {name!r} is taken by a dimension")
+    extents = table.take("shape", list, "a list of expressions")
+    shape = tuple(table.parsed(f"shape[{i}]", text, dims, "dimension") for i, text in enumerate(extents))
+    own_dtype = _dtype(table, table.string("dtype", dtype))
+    role = table.string("role", "input")
+    if role not in _ROLES:
+        raise table.error(unknown("role", role, _ROLES))
+    reference = None
+    if role in ("output", "inout") and "reference" in table.data:
+        reference = _tensor_values(table, "reference", "", dims)
+    if "symbol" in table.data and role != "constant":
+        raise table.error('symbol is for a __constant__ of the source: add role = "constant", or remove symbol')
+    symbol = table.string("symbol", name) if role == "constant" else None
+    texture = table.take("texture", dict, "a table", None)
+    image = None if texture is None else _image_layout(table.inner("texture", texture), own_dtype)
+    values = _tensor_values(table, "values", "zeros" if role == "output" else "normal", dims)
+    for digest in ("digest", "reference_digest"):  # of files of values, put there when the spec was read
+        table.string(digest, "")
+    table.done()
+    return _DeclaredTensor(shape, own_dtype, role, values, reference, symbol, image)
 
 
 def _image_layout(table: Table, dtype: str) -> ImageLayout:
@@ -177,10 +188,10 @@ def _dims(table: Table) -> list[Dim]:
     return dims
 
 
-def _dtype(table: Table, key: str, spelling: str) -> str:
+def _dtype(table: Table, spelling: str) -> str:
     dtype = canonical_dtype(spelling)
     if dtype not in ELEMENT_BYTES:
-        raise table.error(f"{key}: {unknown('dtype', spelling, ELEMENT_BYTES)}")
+        raise table.error(f"dtype: {unknown('dtype', spelling, ELEMENT_BYTES)}")
     return dtype
 
 
