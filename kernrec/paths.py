@@ -41,7 +41,7 @@ def config() -> Path:
 
 
 def state() -> Path:
-    """The folder of files that have to outlive a killed program (`KERNREC_STATE`, else `$XDG_STATE_HOME/kernrec`); it may not exist."""
+    """Files that outlive a killed program (`KERNREC_STATE`, else `$XDG_STATE_HOME/kernrec`); it may not exist."""
     if chosen := os.environ.get("KERNREC_STATE"):
         return Path(chosen)
     return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "kernrec"
