@@ -194,11 +194,10 @@ def export(
     problems = None if shape is None else [problem_from_shape(op, shape, dtype, layout)]
     card, name = find_gpu(gpu), bundles.op_name(own, op)
     with Database.open(own) as database:
-        done = export_t4(database, card, problems, name, kernel)
-    print(done.text)
-    if done.left_out:
-        left_out = counted(done.left_out, "measurement")
-        print_notes([f"left out: {left_out}, quarantined or of an older source of the kernel"])
+        text, left_out = export_t4(database, card, problems, name, kernel)
+    print(text)
+    if left_out:
+        print_notes([f"left out: {counted(left_out, 'measurement')}, quarantined or of an older source of the kernel"])
 
 
 @app.command("info")

@@ -5,7 +5,7 @@ a row that does not fit means that the rows, or the spec, are of another kernel.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -18,16 +18,6 @@ from kernrec.store.measurement import Outcome
 from kernrec.util.human import config_text
 
 
-@dataclass(frozen=True)
-class BoundRows:
-    """Results whose configs are those of a kernel's spec."""
-
-    file: ForeignResults
-    """With the tunables' names of the spec."""
-    excluded: int
-    """Failures of configs that the spec's constraints exclude; they are left out, for nothing can ask about them."""
-
-
 def names_of(kernel: Kernel) -> tuple[str, ...]:
     """Every name that a recording may have for a part of a config."""
     return tuple(dict.fromkeys([n for t in kernel.tunables for n in (t.name, t.macro)] + list(kernel.macros)))
@@ -35,15 +25,11 @@ def names_of(kernel: Kernel) -> tuple[str, ...]:
 
 def bind_rows(
     file: ForeignResults, kernel: Kernel, problem: Problem, gpu: GPU, ignored: Sequence[str] = ()
-) -> BoundRows:
-    """The results of a file as those of a kernel.
+) -> tuple[ForeignResults, int]:
+    """The results of a file as those of the kernel that ran, with the tunables' names of its spec.
 
-    Args:
-        file: the results.
-        kernel: the kernel that ran.
-        problem: on which it ran.
-        gpu: on which it ran.
-        ignored: names in the configs of the file that say nothing of the config.
+    Failures of configs that the spec's constraints exclude are left out, for no query can be about them; how many they
+    are is returned too. `ignored` are names in the configs of the file that say nothing of the config.
 
     Raises:
         UsageError: a tunable is unknown or missing, a value is not the spec's, or a config that ran is excluded by the
@@ -56,20 +42,20 @@ def bind_rows(
     rows = space.find(configs)
     inside = rows >= 0
     inside[inside] = space.at(problem).valid[rows[inside]]
-    kept: list[ForeignResult] = []
+    fitting: list[ForeignResult] = []
     for number, (result, config, fits) in enumerate(zip(file.results, configs, inside.tolist(), strict=True), 1):
         if fits:
-            kept.append(replace(result, config=config))
+            fitting.append(replace(result, config=config))
         elif result.outcome == Outcome.OK:
             broken = kernel.misfit(config, problem, gpu.limits)
             raise UsageError(
                 f"result {number} ran with {config_text(config)}, which {kernel.name} excludes on {gpu.name} by"
                 f" {broken!r}"
             )
-    if not kept:
+    if not fitting:
         raise UsageError(f"all {len(file.results)} configs failed, and {kernel.name} excludes every one of them")
     names = tuple(tunable.name for tunable in kernel.tunables)
-    return BoundRows(replace(file, tunables=names, results=kept), int(np.count_nonzero(~inside)))
+    return replace(file, tunables=names, results=fitting), int(np.count_nonzero(~inside))
 
 
 def _places(file: ForeignResults, kernel: Kernel, left_out: set[str]) -> Mapping[str, str]:
@@ -86,8 +72,8 @@ def _places(file: ForeignResults, kernel: Kernel, left_out: set[str]) -> Mapping
         elif folded in macros:
             _check_macro(file, name, macros[folded], kernel)
         elif folded not in left_out:
-            known = [tunable.name for tunable in kernel.tunables]
-            wrong = unknown(f"tunable of {kernel.name}", name, known)
+            names = [tunable.name for tunable in kernel.tunables]
+            wrong = unknown(f"tunable of {kernel.name}", name, names)
             raise UsageError(f"{wrong}; if it changes nothing in the kernel, --ignore {name}")
     for tunable in kernel.tunables:
         if tunable.name not in places.values() and len(tunable.values) > 1:
@@ -101,9 +87,9 @@ def _places(file: ForeignResults, kernel: Kernel, left_out: set[str]) -> Mapping
 
 def _check_macro(file: ForeignResults, name: str, value: str, kernel: Kernel) -> None:
     for number, result in enumerate(file.results, 1):
-        given = result.config.get(name)
-        if str(given) != value and str(_whole(given)) != value:
-            raise UsageError(f"result {number} has {name}={given}, and {kernel.name} defines it as {value}")
+        recorded = result.config.get(name)
+        if str(recorded) != value and str(_whole(recorded)) != value:
+            raise UsageError(f"result {number} has {name}={recorded}, and {kernel.name} defines it as {value}")
 
 
 def _config(number: int, result: ForeignResult, kernel: Kernel, places: Mapping[str, str]) -> dict[str, int]:

@@ -24,7 +24,7 @@ from kernrec.store.measurement import Measurement, Outcome
 
 @dataclass(frozen=True)
 class Recording:
-    """A file of results, and what it may not say of itself."""
+    """A file of results, and facts that it may lack."""
 
     path: Path
     gpu: str | None = None
@@ -39,7 +39,7 @@ class Recording:
 
 @dataclass(frozen=True)
 class ImportSummary:
-    """What was imported."""
+    """Figures of an import."""
 
     gpu: GPU
     kernel: str
@@ -48,24 +48,11 @@ class ImportSummary:
     added: int
     """Measurements that were new in the database."""
     outcomes: Mapping[str, int]
-    """Results by outcome."""
     best_s: float | None
-    """Least latency."""
     dropped: int
     """Incomplete entries at the end of a file that was cut short."""
     notes: tuple[str, ...] = ()
-    """What else the user should know, a sentence each."""
-
-
-@dataclass(frozen=True)
-class ExportedDocument:
-    """A T4 document."""
-
-    text: str
-    results: int
-    """Measurements in it."""
-    left_out: int
-    """Measurements that were left out: quarantined ones, for which T4 has no word, and those of an older source."""
+    """Sentences for the user."""
 
 
 def import_results(
@@ -74,7 +61,7 @@ def import_results(
     """Add the results of a T4 file or Kernel Tuner cache to a database, all or nothing.
 
     Args:
-        database: where to add them.
+        database: to add them to.
         path: of the file.
         problem: that was measured.
         gpu: that was measured, if the file does not name it; one that contradicts the file is an error.
@@ -105,12 +92,6 @@ def import_bound(database: Database, recording: Recording, kernel: Kernel, probl
     `recommend --kernel` use them as if kernrec had measured them, by a protocol that everything kernrec measures goes
     before.
 
-    Args:
-        database: where to add them.
-        recording: a T4 file, Kernel Tuner cache, CSV or Parquet file.
-        kernel: that was measured.
-        problem: on which it was measured.
-
     Raises:
         UsageError: the file is bad; its rows do not fit the spec; its times cannot be those of the problem on the GPU;
             or the registers and shared memory that it states are not those of the source.
@@ -123,21 +104,21 @@ def import_bound(database: Database, recording: Recording, kernel: Kernel, probl
     card = _card(file, recording.gpu, path)
     kernel.require(problem.dtype, problem.layout, card.sm)
     try:
-        bound = bind_rows(file, kernel, problem, card, recording.ignored)
+        bound, excluded = bind_rows(file, kernel, problem, card, recording.ignored)
     except UsageError as error:
         raise UsageError(f"{path}: {error}") from None
-    if wrong := implausible(_times(bound.file), problem, card):
+    if wrong := implausible(_times(bound), problem, card):
         raise UsageError(f"{path}: {wrong}")
-    other, note = other_code(bound.file.results, kernel, problem, card)
+    other, note = other_code(bound.results, kernel, problem, card)
     if other:
         raise UsageError(f"{path}: {other}")
     notes = [note] if note else []
-    if bound.excluded:
-        notes.append(f"{bound.excluded} failures were left out: {kernel.name} excludes their configs")
+    if excluded:
+        notes.append(f"{excluded} failures were left out: {kernel.name} excludes their configs")
     if file.not_run:
         notes.append(f"{file.not_run} configs without a result were left out")
     stored = StoredAs(card.name, kernel.name, kernel.hash, recording.recorder)
-    summary = _add(database, bound.file, problem, stored)
+    summary = _add(database, bound, problem, stored)
     database.add_kernel(kernel, problem)
     return replace(summary, notes=tuple(notes))
 
@@ -180,15 +161,16 @@ def _card(file: ForeignResults, name: str | None, path: Path) -> GPU:
 
 def export_t4(
     database: Database, gpu: GPU, problems: list[Problem] | None, op: str, kernel: str | None
-) -> ExportedDocument:
+) -> tuple[str, int]:
     """The measurements of one kernel, problem and GPU as a T4 document; of several sources, those of the last measured.
 
     Args:
-        database: to export from.
-        gpu: that was measured.
         problems: among which to look; None: all of the op.
-        op: of the problems.
         kernel: its name; None: the only one that was measured.
+
+    Returns:
+        The document, and how many measurements were left out: quarantined ones, for which T4 has no word, and those of
+        an older source.
 
     Raises:
         KernrecError: if there is nothing to export.
@@ -224,4 +206,4 @@ def export_t4(
     metadata = {"device_name": device, "kernel_name": name, "problem": key, "tool": "kernrec"}
     written = [measurement for measurement in chosen if measurement.outcome != Outcome.QUARANTINED]
     written.sort(key=lambda measurement: (measurement.origin.measured_at, str(measurement.identity.config)))
-    return ExportedDocument(write_t4(written, metadata), len(written), len(measurements) - len(written))
+    return write_t4(written, metadata), len(measurements) - len(written)

@@ -55,11 +55,11 @@ def entry(config: Mapping[str, int], k: int, dtype: str) -> dict[str, Any]:
     }
 
 
-def read_table(text: str, where: str) -> dict[str, list[dict[str, int]]]:
+def read_table(text: str, title: str) -> dict[str, list[dict[str, int]]]:
     """The template's configs in a lookup table by key, with the tunables alone; other templates are left out.
 
     Raises:
-        UsageError: in one line that names `where`, for anything but such a table.
+        UsageError: in one line that names `title`, for anything but such a table.
     """
     try:
         document = whole_document(text, _LARGEST)
@@ -70,9 +70,9 @@ def read_table(text: str, where: str) -> dict[str, list[dict[str, int]]]:
             raise ValueError(f"it has more than {_MOST_CONFIGS} configs")
         return table
     except CutShort:
-        raise UsageError(f"{where} is cut short") from None
+        raise UsageError(f"{title} is cut short") from None
     except ValueError as error:
-        raise UsageError(f"{where} is not a lookup table as PyTorch 2.10 to 2.13 read it: {error}") from None
+        raise UsageError(f"{title} is not a lookup table as PyTorch 2.10 to 2.13 read it: {error}") from None
 
 
 def _entries(key: str, entries: Any) -> list[dict[str, int]]:

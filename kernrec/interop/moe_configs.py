@@ -25,7 +25,7 @@ TILES = {
     "num_warps": ("num_warps",),
     "num_stages": ("num_stages",),
 }
-"""What a config has, with what tunables of a kernel may be called."""
+"""The members of a config, with the names that tunables of a kernel may have for each."""
 
 _OPTIONAL = ("SPLIT_K",)
 """Of later releases of vLLM; only 1 is a product as the tiles say it."""
@@ -57,30 +57,29 @@ class ExpertLayer:
         Raises:
             UsageError: a member is missing, unknown or no such value.
         """
-        known = ("e", "n", "m", "device", "dtype", "block")
-        given: dict[str, str] = {}
+        members = ("e", "n", "m", "device", "dtype", "block")
+        values: dict[str, str] = {}
         for part in filter(None, text.split(",")):
             name, _, value = part.partition("=")
-            if name.strip() not in known:
-                raise unknown("member of an expert layer", name.strip(), known)
-            given[name.strip()] = value.strip()
+            if name.strip() not in members:
+                raise unknown("member of an expert layer", name.strip(), members)
+            values[name.strip()] = value.strip()
         for name, what in (("e", "experts"), ("n", "intermediate size"), ("m", "tokens"), ("device", "driver's name")):
-            if not given.get(name):
+            if not values.get(name):
                 raise UsageError(f"{name}= is missing ({what}); expected e=8,n=14336,m=16,device=NVIDIA L40S")
-        experts, width = (_number(name, given[name]) for name in ("e", "n"))
-        tokens = parse(given["m"].lower())
+        experts, width = (_number(name, values[name]) for name in ("e", "n"))
+        tokens = parse(values["m"].lower())
         if not tokens.names:
-            _number("m", given["m"])
-        block = [_number("block", part) for part in given.get("block", "").split("x") if part]
+            _number("m", values["m"])
+        block = [_number("block", part) for part in values.get("block", "").split("x") if part]
         if len(block) not in (0, 2):
-            raise UsageError(f"block is {given['block']!r:.40}; expected n x k, such as 128x128")
-        if not re.fullmatch(r"[\w .()+-]{1,80}", given["device"]) or not re.fullmatch(
-            r"\w{0,40}", given.get("dtype", "")
+            raise UsageError(f"block is {values['block']!r:.40}; expected n x k, such as 128x128")
+        if not re.fullmatch(r"[\w .()+-]{1,80}", values["device"]) or not re.fullmatch(
+            r"\w{0,40}", values.get("dtype", "")
         ):
             raise UsageError(f"{text!r:.120}: device and dtype are names without separators of paths")
-        return cls(
-            experts, width, tokens, given["device"], given.get("dtype") or None, (block[0], block[1]) if block else None
-        )
+        sizes = (block[0], block[1]) if block else None
+        return cls(experts, width, tokens, values["device"], values.get("dtype") or None, sizes)
 
     def tokens_of(self, call: Mapping[str, int]) -> int:
         """How many tokens a call with these integers is for; raises `UsageError` for what is no whole number."""
@@ -123,18 +122,18 @@ def tiles_of(kernel: Kernel, config: Mapping[str, int]) -> dict[str, int]:
     return {"GROUP_SIZE_M": 1, **tiles}
 
 
-def read_moe_configs(text: str, where: str) -> tuple[dict[int, dict[str, int]], str | None]:
+def read_moe_configs(text: str, title: str) -> tuple[dict[int, dict[str, int]], str | None]:
     """(configs by number of tokens, the release of Triton that the file states) of a file.
 
     Raises:
-        UsageError: in one line that names `where`, for anything but such a file.
+        UsageError: in one line that names `title`, for anything but such a file.
     """
     try:
         return _configs(whole_document(text, _LARGEST))
     except CutShort:
-        raise UsageError(f"{where} is cut short") from None
+        raise UsageError(f"{title} is cut short") from None
     except ValueError as error:
-        raise UsageError(f"{where} is not a file of expert configs as vLLM and SGLang read it: {error}") from None
+        raise UsageError(f"{title} is not a file of expert configs as vLLM and SGLang read it: {error}") from None
 
 
 def _configs(document: Any) -> tuple[dict[int, dict[str, int]], str | None]:

@@ -119,26 +119,26 @@ def _fix(path: Path, graph: Any, fixed: Mapping[str, int]) -> None:
     weights = {tensor.name for tensor in graph.initializer}
     inputs = [value for value in graph.input if value.name not in weights]
     still: dict[str, str] = {}
-    known: set[str] = set()
+    names: set[str] = set()
     for value in inputs:
         for axis, dim in enumerate(value.type.tensor_type.shape.dim):
             if dim.HasField("dim_value") and dim.dim_value > 0:
                 continue
             name = dim.dim_param or f"{value.name}.{axis}"
-            known.add(name)
+            names.add(name)
             if name in fixed:
                 dim.dim_value = fixed[name]
             else:
                 still.setdefault(name, value.name)
-    if strange := next((name for name in fixed if name not in known), None):
+    if strange := next((name for name in fixed if name not in names), None):
         raise UsageError(
             f"--fix {short(strange)}: {path} has no such open dimension;"
-            f" its own are {', '.join(sorted(map(short, known))) or 'none'}"
+            f" its own are {', '.join(sorted(map(short, names))) or 'none'}"
         )
     if still:
-        where = ", ".join(f"{short(name)} of input {short(value)}" for name, value in list(still.items())[:4])
+        open_dims = ", ".join(f"{short(name)} of input {short(value)}" for name, value in list(still.items())[:4])
         example = ",".join(f"{name}=1" for name in still)
-        raise UsageError(f"{path} has open dimensions: {where}; fix them, such as --fix {example:.120}")
+        raise UsageError(f"{path} has open dimensions: {open_dims}; fix them, such as --fix {example:.120}")
 
 
 def _graph(onnx: Any, graph: Any) -> Graph:
@@ -146,8 +146,8 @@ def _graph(onnx: Any, graph: Any) -> Graph:
     for value in (*graph.value_info, *graph.input, *graph.output):
         tensor = value.type.tensor_type
         dims = [dim.dim_value if dim.HasField("dim_value") else -1 for dim in tensor.shape.dim]
-        known = tensor.HasField("shape") and all(dim >= 0 for dim in dims)
-        values[value.name] = Value(tuple(dims) if known else None, _DTYPES.get(tensor.elem_type))
+        stated = tensor.HasField("shape") and all(dim >= 0 for dim in dims)
+        values[value.name] = Value(tuple(dims) if stated else None, _DTYPES.get(tensor.elem_type))
     for tensor in graph.initializer:
         values[tensor.name] = Value(tuple(tensor.dims), _DTYPES.get(tensor.data_type), True)
     nodes: list[Node] = []

@@ -1,8 +1,8 @@
-"""The layers of an ONNX graph: its nodes as problems of the ops, and what is left.
+"""The layers of an ONNX graph: its nodes as problems of the ops, and the nodes that are left.
 
 A bias or an activation that alone reads a matrix product is its epilogue. Batch normalization, a bias and an activation
-behind a convolution are taken as fused into it, and listed. What only renames or reshapes a tensor, or computes shapes,
-takes no time. Everything else that no op computes is listed in `Workload.unknown`.
+behind a convolution are taken as fused into it, and listed. Nodes that only rename or reshape a tensor, or compute
+shapes, take no time. Everything else that no op computes is listed in `Workload.unknown`.
 """
 
 from collections import Counter
@@ -148,15 +148,15 @@ def _convolution(graph: Graph, node: Node) -> Problem | None:
     x, w = graph.value(node, 0), graph.value(node, 1)
     if x.shape is None or w.shape is None or len(x.shape) != 4 or len(w.shape) != 4:
         return None
-    given = node.attributes
+    attributes = node.attributes
     defaults = {"strides": 1, "dilations": 1, "pads": 0}
-    steps = {name: _same(given.get(name, (default,))) for name, default in defaults.items()}
-    if given.get("auto_pad", b"NOTSET") not in (b"NOTSET", b"VALID") or None in steps.values():
+    steps = {name: _same(attributes.get(name, (default,))) for name, default in defaults.items()}
+    if attributes.get("auto_pad", b"NOTSET") not in (b"NOTSET", b"VALID") or None in steps.values():
         return None
     n, c, h, wide = x.shape
     return find_op("conv2d").problem(
         x.dtype, "nchw", n=n, c=c, h=h, w=wide, k=w.shape[0], r=w.shape[2], s=w.shape[3], stride=steps["strides"],
-        padding=steps["pads"], dilation=steps["dilations"], groups=int(given.get("group", 1)),
+        padding=steps["pads"], dilation=steps["dilations"], groups=int(attributes.get("group", 1)),
     )  # fmt: skip
 
 
@@ -186,9 +186,9 @@ def _reduction(graph: Graph, node: Node) -> Problem | None:
     x, y = graph.value(node, 0), graph.result(node)
     if not x.shape or y.shape is None:
         return None
-    kept = [size for size in y.shape if size != 1]
+    first = [size for size in y.shape if size != 1]
     rows = prod(y.shape)
-    if kept != [size for size in x.shape if size != 1][: len(kept)]:
+    if first != [size for size in x.shape if size != 1][: len(first)]:
         return None
     return find_op("reduce").problem(x.dtype, None, rows=rows, columns=prod(x.shape) // rows)
 

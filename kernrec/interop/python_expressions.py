@@ -131,18 +131,18 @@ def _called(function: ast.expr) -> str:
     raise _RefusedError(f"{ast.unparse(function)!r:.60} is not a function")
 
 
-def read_values(what: str, given: object) -> list[Any]:
+def read_values(what: str, stated: object) -> list[Any]:
     """The values of a parameter from a JSON list or the text of a list; raises `UsageError` that begins with `what`."""
-    if isinstance(given, list):
-        return given
-    if not isinstance(given, str):
-        raise UsageError(f"{what}: expected a list of values, got {given!r:.60}")
+    if isinstance(stated, list):
+        return stated
+    if not isinstance(stated, str):
+        raise UsageError(f"{what}: expected a list of values, got {stated!r:.60}")
     try:
-        values = _evaluate(_tree(what, given), {})
+        values = _evaluate(_tree(what, stated), {})
     except (_RefusedError, TypeError, ZeroDivisionError) as refused:
-        raise UsageError(f"{what}: {given!r:.80}: {refused}") from None
+        raise UsageError(f"{what}: {stated!r:.80}: {refused}") from None
     if not isinstance(values, list | range):
-        raise UsageError(f"{what}: {given!r:.80} is not a list of values")
+        raise UsageError(f"{what}: {stated!r:.80} is not a list of values")
     return list(values)
 
 
@@ -182,7 +182,11 @@ def _combine(operator: ast.operator, left: Any, right: Any) -> Any:
         if not (0 <= right <= 64 and abs(left) <= 1024):
             raise _RefusedError(f"{left}**{right} is too large")
         return left**right
-    simple = {ast.Sub: lambda: left - right, ast.Mult: lambda: left * right, ast.FloorDiv: lambda: left // right}
-    if type(operator) not in simple:
-        raise _RefusedError("only + - * // ** of numbers")
-    return simple[type(operator)]()
+    match operator:
+        case ast.Sub():
+            return left - right
+        case ast.Mult():
+            return left * right
+        case ast.FloorDiv():
+            return left // right
+    raise _RefusedError("only + - * // ** of numbers")

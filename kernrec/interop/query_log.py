@@ -1,4 +1,4 @@
-"""A log of what the recommender was asked: JSON lines, which are read as a workload (`workload_files`)."""
+"""A log of the recommender's queries: JSON lines, which are read as a workload (`workload_files`)."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""The child that reads a stranger's ONNX model, with limits: started by `onnx_workload`, prints what it found.
+"""The child that reads a stranger's ONNX model, with limits: started by `workload_files`, prints its answer.
 
 A model that makes the parser or the inference of shapes crash, hang or take all memory costs this process alone.
 """
@@ -24,7 +24,7 @@ def main() -> int:
 
 
 def answer(request: Mapping[str, Any], limits: Limits) -> dict[str, Any]:
-    """What a request finds, written to `workload.json` in its folder, or the line with which its file is refused."""
+    """The answer to a request, written to `workload.json` in its folder, or the line with which its file is refused."""
     try:
         workload = read_onnx(Path(request["path"]), request["fixed"])
     except KernrecError as error:

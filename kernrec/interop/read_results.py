@@ -17,7 +17,7 @@ def read_results(path: Path, table: TableOptions | None = None) -> ForeignResult
 
     Args:
         path: of the file.
-        table: how a CSV or Parquet file is read; None where the tunables are not known, and no table can be read.
+        table: how a CSV or Parquet file is read; None where the tunables are unknown, and no table can be read.
 
     Raises:
         UsageError: in one line that names the file, for any other file and for errors in it.

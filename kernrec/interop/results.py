@@ -96,12 +96,11 @@ def external_hash(kernel: str, tunables: Iterable[str], tool: str) -> str:
 
 @dataclass(frozen=True)
 class StoredAs:
-    """As what the results of a file are stored."""
+    """The names under which the results of a file are stored."""
 
     gpu: str
     """Name of the card in the GPU catalog."""
     kernel: str
-    """Name of the kernel."""
     kernel_hash: str | None = None
     """Hash of the kernel's source; None where the source is not known."""
     recorder: str | None = None
@@ -109,13 +108,7 @@ class StoredAs:
 
 
 def to_measurements(file: ForeignResults, problem: Problem, stored: StoredAs) -> Iterator[Measurement]:
-    """The measurements of a file's results.
-
-    Args:
-        file: the results.
-        problem: that was measured.
-        stored: under which names they are stored.
-    """
+    """The measurements of a file's results on a problem."""
     gpu, kernel = stored.gpu, stored.kernel
     first = file.results[0]
     first_result = {
@@ -175,12 +168,12 @@ def _latency_report(result: ForeignResult) -> LatencyReport:
     return report
 
 
-def config_of(given: Mapping[str, object]) -> dict[str, Scalar]:
+def config_of(tunables: Mapping[str, object]) -> dict[str, Scalar]:
     """A config whose values can be stored; raises `ValueError` for any other."""
-    if not given or len(given) > MOST_TUNABLES:
-        raise ValueError(f"it has {len(given)} tunables; 1 to {MOST_TUNABLES} are accepted")
+    if not tunables or len(tunables) > MOST_TUNABLES:
+        raise ValueError(f"it has {len(tunables)} tunables; 1 to {MOST_TUNABLES} are accepted")
     config: dict[str, Scalar] = {}
-    for name, value in given.items():
+    for name, value in tunables.items():
         text_of(name, "the name of a tunable")
         if isinstance(value, float) or (isinstance(value, int) and abs(value) >= 2**63):
             value = finite(value, f"tunable {name}")
@@ -280,12 +273,12 @@ REGISTERS = ("registers", "num_regs", "registers_per_thread")
 SHARED_BYTES = ("smem_bytes", "shared_bytes", "shared_memory_bytes")
 
 
-def code_of(given: Mapping[str, object]) -> dict[str, Any]:
-    """What a result states of its code, as fields of a `ForeignResult`; raises `ValueError` for impossible numbers."""
+def code_of(values: Mapping[str, object]) -> dict[str, Any]:
+    """The resources of a result's code, as fields of a `ForeignResult`; raises `ValueError` for impossible numbers."""
     code: dict[str, Any] = {}
     for column, names, most in (("registers", REGISTERS, 255), ("smem_bytes", SHARED_BYTES, 1 << 20)):
         for name in names:
-            if (value := given.get(name)) is not None:
+            if (value := values.get(name)) is not None:
                 number = finite(value, name)
                 if not (0 <= number <= most and number.is_integer()):
                     raise ValueError(f"{name} is {number:g}; a whole number from 0 to {most} is expected")

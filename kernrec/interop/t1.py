@@ -66,8 +66,8 @@ def load_t1(path: Path, source: Path | None = None) -> tuple[Kernel, list[str]]:
 class _T1Reader:
     """Reads one T1 file."""
 
-    def __init__(self, where: str, data: Any) -> None:
-        self.where = where
+    def __init__(self, title: str, data: Any) -> None:
+        self.title = title
         self.notes: list[str] = []
         top = self.table("the file", data)
         self.general = self.table("General", top.get("General", {}))
@@ -77,10 +77,10 @@ class _T1Reader:
         self.conditions = [self.table("Conditions", c) for c in self.list(space, "Conditions", [])]
         language = self.need(self.kernel, "Language")
         if language != "CUDA":
-            raise UsageError(f"{where}: Language is {language!r:.40}, only CUDA can be analyzed")
+            raise UsageError(f"{title}: Language is {language!r:.40}, only CUDA can be analyzed")
         for key in ("KernelName", "KernelFile"):
             if not isinstance(self.need(self.kernel, key), str):
-                raise UsageError(f"{where}: {key}: expected text")
+                raise UsageError(f"{title}: {key}: expected text")
 
     def spec(self, source_name: str, source: str) -> dict[str, Any]:
         """The equivalent kernel.toml, as data."""
@@ -94,10 +94,10 @@ class _T1Reader:
             names[name], values[name] = identifier, numbers
         sizes = self.list(self.kernel, "ProblemSize", [])
         if not all(type(size) is int and size > 0 for size in sizes) or len(sizes) > 3:
-            raise UsageError(f"{self.where}: ProblemSize: expected one to three positive integers, got {sizes!r:.60}")
+            raise UsageError(f"{self.title}: ProblemSize: expected one to three positive integers, got {sizes!r:.60}")
         self.translator = Translator(names, values, len(sizes))
         constraints = [
-            self.translator.expression(f"{self.where}: Conditions[{i}]", str(self.need(condition, "Expression")))
+            self.translator.expression(f"{self.title}: Conditions[{i}]", str(self.need(condition, "Expression")))
             for i, condition in enumerate(self.conditions)
         ]
         tensors, arguments, shared = self.arguments(source, values)
@@ -123,8 +123,8 @@ class _T1Reader:
         }
 
     def name(self) -> str:
-        given = str(self.general.get("BenchmarkName") or self.kernel["KernelName"])
-        name = re.sub(r"\W+", "_", given.lower()).strip("_")[:40]
+        title = str(self.general.get("BenchmarkName") or self.kernel["KernelName"])
+        name = re.sub(r"\W+", "_", title.lower()).strip("_")[:40]
         return name if is_identifier(name) else f"k_{name}"[:40]
 
     def identifier(self, name: str, taken: Mapping[str, Any]) -> str:
@@ -133,12 +133,12 @@ class _T1Reader:
         while identifier in taken or not is_identifier(identifier):
             identifier = f"t_{identifier}"
             if len(identifier) > 60:
-                raise UsageError(f"{self.where}: {name!r:.60} is not a valid name for a parameter")
+                raise UsageError(f"{self.title}: {name!r:.60} is not a valid name for a parameter")
         return identifier
 
     def parameter(self, parameter: Mapping[str, Any]) -> tuple[str, list[int]]:
         name = str(self.need(parameter, "Name"))
-        what = f"{self.where}: TuningParameters {name}"
+        what = f"{self.title}: TuningParameters {name}"
         values = read_values(what, self.need(parameter, "Values"))
         if not values:
             raise UsageError(f"{what}: Values is empty")
@@ -169,7 +169,7 @@ class _T1Reader:
         return self.translate(f"{key}.{axis}", table.get(axis, default))
 
     def translate(self, key: str, text: Any) -> str:
-        return self.translator.expression(f"{self.where}: {key}", str(text))
+        return self.translator.expression(f"{self.title}: {key}", str(text))
 
     def arguments(self, source: str, values: Mapping[str, list[int]]) -> tuple[dict[str, Any], list[str], list[str]]:
         """(tensors, arguments in order, terms of the size of dynamic shared memory)."""
@@ -179,10 +179,10 @@ class _T1Reader:
         references = self.references()
         if self.kernel.get("SharedMemory"):
             shared.append(self.translate("SharedMemory", self.kernel["SharedMemory"]))
-        for i, given in enumerate(self.listed_arguments(source)):
-            argument = self.table(f"Arguments[{i}]", given)
+        for i, entry in enumerate(self.listed_arguments(source)):
+            argument = self.table(f"Arguments[{i}]", entry)
             name = str(argument.get("Name", f"argument_{i}"))
-            what = f"{self.where}: Arguments {name}"
+            what = f"{self.title}: Arguments {name}"
             dtype, width = self.type(what, argument)
             memory = argument.get("MemoryType", "Vector")
             if memory == "Scalar":
@@ -228,30 +228,30 @@ class _T1Reader:
         parameters = _parameters(source, name)
         if "Arguments" not in self.kernel and parameters != 0:
             takes = f", and {name} takes {parameters}" if parameters else ""
-            raise UsageError(f"{self.where}: KernelSpecification: Arguments is missing{takes}")
+            raise UsageError(f"{self.title}: KernelSpecification: Arguments is missing{takes}")
         return self.list(self.kernel, "Arguments", [])
 
     def references(self) -> dict[str, dict[str, Any]]:
         """By name of an argument, the argument of ReferenceData with its expected final contents."""
         data = self.table("ReferenceData", self.kernel.get("ReferenceData") or {})
-        given = [self.table("ReferenceArguments", g) for g in self.list(data, "ReferenceArguments", [])]
+        arguments = [self.table("ReferenceArguments", g) for g in self.list(data, "ReferenceArguments", [])]
         pairs = [self.table("ValidationPairs", pair) for pair in self.list(data, "ValidationPairs", [])]
-        named = {str(argument.get("Name")): argument for argument in given}
+        named = {str(argument.get("Name")): argument for argument in arguments}
         for pair in pairs:
             if self.need(pair, "ReferenceName") not in named:
                 raise UsageError(
-                    f"{self.where}: {unknown('argument of ReferenceData', pair['ReferenceName'], list(named))}"
+                    f"{self.title}: {unknown('argument of ReferenceData', pair['ReferenceName'], list(named))}"
                 )
         return {str(self.need(pair, "TargetName")): named[pair["ReferenceName"]] for pair in pairs}
 
     def type(self, what: str, argument: Mapping[str, Any]) -> tuple[str, int]:
         """(element type, elements per vector) of an argument."""
-        given = str(self.need(argument, "Type"))
-        if given in _TYPES:  # before vectors: int8 is an integer of 8 bits
-            return _TYPES[given], int(argument.get("TypeSize", 1)) if given == "custom" else 1
-        if match := _VECTOR.fullmatch(given):
+        kind = str(self.need(argument, "Type"))
+        if kind in _TYPES:  # before vectors: int8 is an integer of 8 bits
+            return _TYPES[kind], int(argument.get("TypeSize", 1)) if kind == "custom" else 1
+        if match := _VECTOR.fullmatch(kind):
             return _TYPES[match[1]], int(match[2])
-        raise UsageError(f"{what}: {unknown('Type', given, _TYPES)}")
+        raise UsageError(f"{what}: {unknown('Type', kind, _TYPES)}")
 
     def elements(self, what: str, argument: Mapping[str, Any], values: Mapping[str, list[int]]) -> str:
         text = self.translator.expression(f"{what}: Size", str(argument.get("Size", 1)))
@@ -290,19 +290,19 @@ class _T1Reader:
 
     def table(self, key: str, value: Any) -> dict[str, Any]:
         if not isinstance(value, dict):
-            raise UsageError(f"{self.where}: {key}: expected an object, got {value!r:.40}")
+            raise UsageError(f"{self.title}: {key}: expected an object, got {value!r:.40}")
         return value
 
     def list(self, table: Mapping[str, Any], key: str, default: Any = None) -> list[Any]:
         value = table.get(key)
         value = default if value is None else value
         if not isinstance(value, list):
-            raise UsageError(f"{self.where}: {key}: expected a list, got {value!r:.40}")
+            raise UsageError(f"{self.title}: {key}: expected a list, got {value!r:.40}")
         return value
 
     def need(self, table: Mapping[str, Any], key: str) -> Any:
         if key not in table:
-            raise UsageError(f"{self.where}: {key} is missing: this is not a T1 description")
+            raise UsageError(f"{self.title}: {key} is missing: this is not a T1 description")
         return table[key]
 
 

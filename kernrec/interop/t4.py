@@ -86,13 +86,13 @@ def read_document(document: Mapping[str, Any], path: object) -> ForeignResults:
 def _result(entry: object, timeunit: object) -> ForeignResult:
     if not isinstance(entry, dict):
         raise ValueError(f"expected an object, found {entry!r:.40}")
-    given, times = entry.get("configuration"), entry.get("times")
-    if not isinstance(given, dict) or not isinstance(times, dict):
-        raise ValueError(f"it lacks {'times' if isinstance(given, dict) else 'configuration'}, an object")
+    configuration, times = entry.get("configuration"), entry.get("times")
+    if not isinstance(configuration, dict) or not isinstance(times, dict):
+        raise ValueError(f"it lacks {'times' if isinstance(configuration, dict) else 'configuration'}, an object")
     invalidity = entry.get("invalidity")
     if not isinstance(invalidity, str) or invalidity not in INVALIDITIES:
         raise unknown("invalidity", invalidity, INVALIDITIES)
-    config, limits = split_limits(config_of(given))
+    config, limits = split_limits(config_of(configuration))
     measured = _measurements(entry.get("measurements", []))
     fields: dict[str, Any] = {"measured_at": time_of(entry.get("timestamp")), **limits}
     outcome = INVALIDITIES[invalidity]
@@ -118,11 +118,11 @@ def _result(entry: object, timeunit: object) -> ForeignResult:
     return ForeignResult(config, Outcome.OK, None, latency, samples, **fields, **energy_of(joules, watts, latency))
 
 
-def _measurements(given: object) -> dict[str, tuple[object, str]]:
+def _measurements(values: object) -> dict[str, tuple[object, str]]:
     """Name -> (value, unit)."""
-    if not isinstance(given, list) or not all(isinstance(value, dict) for value in given):
+    if not isinstance(values, list) or not all(isinstance(value, dict) for value in values):
         raise ValueError("measurements is not a list of objects")
-    return {str(value.get("name")): (value.get("value"), str(value.get("unit") or "")) for value in given}
+    return {str(value.get("name")): (value.get("value"), str(value.get("unit") or "")) for value in values}
 
 
 def _seconds(unit: object) -> float:
@@ -140,11 +140,11 @@ def _unit(quantity: str, unit: str, units: Mapping[str, float]) -> float:
     try:
         return units[unit.strip().lower()]
     except KeyError:
-        known: dict[float, str] = {}
+        spellings: dict[float, str] = {}
         for name, factor in units.items():
             if name:
-                known.setdefault(factor, name)  # the first spelling is the short one
-        listed = ", ".join(known.values())
+                spellings.setdefault(factor, name)  # the first spelling is the short one
+        listed = ", ".join(spellings.values())
         raise UsageError(f"unknown unit of {quantity} {unit!r}; known: {listed}, in full or short") from None
 
 
@@ -156,11 +156,8 @@ def write_t4(measurements: Iterable[Measurement], metadata: Mapping[str, object]
         metadata: what the file states besides its unit.
     """
     results = [_entry(measurement) for measurement in measurements if measurement.outcome in _INVALIDITIES]
-    document = {
-        "schema_version": VERSION,
-        "metadata": {"timeunit": "milliseconds", **metadata},
-        "results": results,
-    }
+    metadata = {"timeunit": "milliseconds", **metadata}
+    document = {"schema_version": VERSION, "metadata": metadata, "results": results}
     return json.dumps(document, indent=1, allow_nan=False)
 
 

@@ -157,26 +157,26 @@ def _parquet(path: Path) -> tuple[list[str], Iterable[Mapping[str, Any]]]:
 
 
 class _Reader:
-    """What each column of a table is."""
+    """The meaning of each column of a table."""
 
     def __init__(self, columns: Collection[str], options: TableOptions) -> None:
-        """Raises `ValueError` for a column that is nothing known, and where none is a time."""
+        """Raises `ValueError` for a column without a meaning, and where none is a time."""
         folded = {name.casefold(): name for name in columns}
         self.devices: set[str] = set()
         self._config = {c for c in columns if c.casefold() in {name.casefold() for name in options.names}}
-        given = {name.casefold() for name in options.ignored}
-        if missing := sorted(given - folded.keys()):
+        ignored = {name.casefold() for name in options.ignored}
+        if missing := sorted(ignored - folded.keys()):
             raise ValueError(str(unknown("column", missing[0], columns)))
         self._time = self._time_column(folded, options.time)
-        known = {self._time[0].casefold(), *REGISTERS, *SHARED_BYTES, *_LIMITS, *_ENERGY, *_POWER}
-        known |= {name for names in (*_OTHER.values(), *ENERGIES) for name in names}
-        self._column = {name: folded[name] for name in known & folded.keys() if folded[name] not in self._config}
+        quantities = {self._time[0].casefold(), *REGISTERS, *SHARED_BYTES, *_LIMITS, *_ENERGY, *_POWER}
+        quantities |= {name for names in (*_OTHER.values(), *ENERGIES) for name in names}
+        self._column = {name: folded[name] for name in quantities & folded.keys() if folded[name] not in self._config}
         self._other = {
             what: next((folded[name] for name in names if name in self._column), None) for what, names in _OTHER.items()
         }
         for name in columns:
-            if name not in self._config and name.casefold() not in known | given:
-                close = nearest(name, [*options.names, *known], 1)
+            if name not in self._config and name.casefold() not in quantities | ignored:
+                close = nearest(name, [*options.names, *quantities], 1)
                 hint = f"; did you mean {close[0]}?" if close else ""
                 raise ValueError(
                     f"column {name!r:.60} is neither a tunable of the spec nor a known quantity{hint}"
@@ -184,14 +184,14 @@ class _Reader:
                 )
 
     @staticmethod
-    def _time_column(folded: Mapping[str, str], given: tuple[str, str] | None) -> tuple[str, float]:
+    def _time_column(folded: Mapping[str, str], chosen: tuple[str, str] | None) -> tuple[str, float]:
         """(name, seconds of a unit) of the column with the time."""
-        if given is not None:
-            if given[0].casefold() not in folded:
-                raise ValueError(str(unknown("column", given[0], folded.values())))
-            if given[1].lower() not in SECONDS:
-                raise ValueError(f"unknown unit of time {given[1]!r:.20}; known: s, ms, us, ns")
-            return folded[given[0].casefold()], SECONDS[given[1].lower()]
+        if chosen is not None:
+            if chosen[0].casefold() not in folded:
+                raise ValueError(str(unknown("column", chosen[0], folded.values())))
+            if chosen[1].lower() not in SECONDS:
+                raise ValueError(f"unknown unit of time {chosen[1]!r:.20}; known: s, ms, us, ns")
+            return folded[chosen[0].casefold()], SECONDS[chosen[1].lower()]
         times = [
             (name, SECONDS[unit])
             for key, name in folded.items()
@@ -248,16 +248,16 @@ class _Reader:
     def _outcome(self, row: Mapping[str, Any]) -> tuple[Outcome | None, str | None]:
         if self._other["outcome"] is None:
             return Outcome.OK, None
-        given = str(self._value(row, "outcome") or "").strip()
-        word = given.lower()
+        stated = str(self._value(row, "outcome") or "").strip()
+        word = stated.lower()
         if word in _NOT_RUN:
             return None, None
         if word in (*Outcome, *INVALIDITIES):
             outcome = Outcome(word) if word in tuple(Outcome) else INVALIDITIES[word]
         else:
-            outcome = outcome_of(given)
+            outcome = outcome_of(stated)
         error = self._value(row, "error")
-        return outcome, None if outcome == Outcome.OK else text_of(error if error else given, "error")
+        return outcome, None if outcome == Outcome.OK else text_of(error if error else stated, "error")
 
     def _limits(self, row: Mapping[str, Any]) -> dict[str, float]:
         limits = {}

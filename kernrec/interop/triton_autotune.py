@@ -49,21 +49,16 @@ def read_autotune(document: Mapping[str, Any], path: Path) -> ForeignResults:
         if odd := sorted(result.config.keys() ^ results[0].config.keys()):
             raise UsageError(f"{path}, config {number}: {odd[0]!r:.40} is not a parameter of every config")
     kernel = path.name.removesuffix(".gz").removesuffix(ENDING) if ENDING in path.name else None
-    kept = [name for name in results[0].config if not _usual(name, results)]
+    names = [name for name in results[0].config if not _usual(name, results)]
     results = [
-        ForeignResult({name: result.config[name] for name in kept}, result.outcome, result.error, result.latency_s)
+        ForeignResult({name: result.config[name] for name in names}, result.outcome, result.error, result.latency_s)
         for result in results
     ]
-    return ForeignResults(TOOL, None, kernel or None, tuple(kept), results)
+    return ForeignResults(TOOL, None, kernel or None, tuple(names), results)
 
 
 def read_autotune_configs(text: str, path: Path) -> list[dict[str, int]]:
-    """The configs of a cache, measured or predicted, without those that failed; raises `UsageError` as `read_autotune`.
-
-    Args:
-        text: of the file.
-        path: of the file.
-    """
+    """The configs of a cache, measured or predicted, but for those that failed; errors are as in `read_autotune`."""
     try:
         document, end = decode(text, infinity=True)
         if text[end:].strip() or not isinstance(document, dict):
@@ -83,9 +78,9 @@ def _result(entry: object) -> ForeignResult:
     if not isinstance(entry, list) or len(entry) != 2 or not isinstance(entry[0], dict):
         raise ValueError("expected the attributes of a config and its times")
     attributes, times = entry
-    given = set(attributes)
-    if given not in (_ATTRIBUTES, _ATTRIBUTES | _LATER):
-        other = sorted((given ^ _ATTRIBUTES) - _LATER)
+    names = set(attributes)
+    if names not in (_ATTRIBUTES, _ATTRIBUTES | _LATER):
+        other = sorted((names ^ _ATTRIBUTES) - _LATER)
         raise ValueError(f"it has other attributes than those of Triton 3.2 to 3.9: {', '.join(map(str, other))[:80]}")
     if attributes["pre_hook"] is not None or attributes.get("ir_override") is not None:
         raise ValueError("it has a hook or code of its own, so that its tunables do not say what ran")

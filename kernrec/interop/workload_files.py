@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from kernrec.errors import UsageError, unknown
-from kernrec.op.workload import Layer, Workload, layer_from, load_workload, workload, workloads
+from kernrec.op.workload import Layer, Workload, layer_from, load_workload, printable, workload, workloads
 from kernrec.util.human import short
 
 MOST_BYTES = 64 << 20
@@ -48,12 +48,27 @@ def find_workload(name: str, fixed: Mapping[str, int] | None = None) -> Workload
     if ending not in ENDINGS:
         raise unknown("ending of a workload file", ending or path.name, ENDINGS)
     if ending == ".onnx":
-        from kernrec.interop.onnx_workload import onnx_workload
-
-        return onnx_workload(path, fixed or {})
+        return _onnx(path, fixed or {})
     if fixed:
         raise UsageError(f"--fix is for .onnx workloads, whose dimensions may be open; {path.name} is none")
     return _READERS[ending](path)
+
+
+def _onnx(path: Path, fixed: Mapping[str, int]) -> Workload:
+    """The workload of an ONNX model, read by a process of its own (`read_onnx_file`) and checked again here."""
+    import tempfile  # what other workloads need not wait for
+
+    from kernrec.store.reader import read_apart
+    from kernrec.util.optional import require_optional
+
+    require_optional(("onnx",), "an .onnx workload", "onnx")
+    request = {"path": str(path.absolute()), "fixed": dict(fixed)}
+    with tempfile.TemporaryDirectory(prefix="kernrec-") as folder:
+        read_apart("onnx", request, str(path), path.stat().st_size, Path(folder), "kernrec.interop.read_onnx_file")
+        content = json.loads(Path(folder, "workload.json").read_text(encoding="utf-8"))
+    layers = tuple(layer_from(entry) for entry in content["layers"])
+    unknown_lines = tuple(printable(str(line)) for line in content["unknown"])
+    return Workload(path.stem, printable(path.name), str(path), layers, unknown=unknown_lines)
 
 
 def _toml(path: Path) -> Workload:

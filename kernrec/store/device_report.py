@@ -140,7 +140,7 @@ def column_names(owner: Any) -> tuple[str, ...]:
 
 def columns_of(record: Any) -> dict[str, Any]:
     """Every column of a record by name."""
-    parts = _parts(type(record))
+    parts = _parts(type(record))  # type: ignore[arg-type]  # mypy takes the class for an instance
     columns: dict[str, Any] = {}
     for name, value in vars(record).items():
         if name in parts:
@@ -152,7 +152,7 @@ def columns_of(record: Any) -> dict[str, Any]:
 
 def build(owner: type[_Record], columns: Mapping[str, Any]) -> _Record:
     """A record from its columns; those left out, and parts without any column, have their defaults."""
-    parts = _parts(owner)
+    parts = _parts(owner)  # type: ignore[arg-type]
     arguments = {}
     for item in fields(owner):  # type: ignore[arg-type]  # of a dataclass
         if item.name not in parts:
