@@ -163,7 +163,6 @@ def test_the_values_that_programs_expect_are_those_of_the_op(
 
 
 @pytest.mark.slow
-@pytest.mark.deep
 def test_a_host_program_compiles_without_a_warning_and_needs_a_gpu(recommender: Recommender, tmp_path: Path) -> None:
     recommended = answer(recommender, "rmsnorm", SHAPES["rmsnorm"], dtype="f16")
     ((name, content),) = emit([recommended], "host").items()
@@ -185,6 +184,7 @@ def test_a_host_program_compiles_without_a_warning_and_needs_a_gpu(recommender: 
 
 
 @pytest.mark.slow
+@pytest.mark.deep
 @pytest.mark.skipif(
     shutil.which("cmake") is None or shutil.which("make") is None, reason="there is no CMake, or no make"
 )
