@@ -5,7 +5,7 @@ allocated per warp in each partition of the SM; shared memory per block, plus th
 """
 
 from functools import cache
-from typing import Any, Generic, TypeVar, overload
+from typing import Generic, TypeVar, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -107,7 +107,7 @@ def _blocks_by_smem(limits: SmLimits, smem_bytes: int) -> int:
     return limits.smem_per_sm // per_block if per_block else _UNLIMITED
 
 
-def _round_up(value: Any, unit: int) -> Any:
+def _round_up(value: Count, unit: int) -> Count:
     return -(-value // unit) * unit
 
 
@@ -126,17 +126,12 @@ def l1_bytes(limits: SmLimits, blocks: Ints, smem_bytes: Ints) -> Ints:
 # `blocks * 4 + limiter`, so that the smaller of two values has the fewer blocks and, on a tie, the earlier limiter.
 
 
-@dataclass(frozen=True)
-class _Tables:
-    by_warps_and_registers: Ints
-    """Value at `registers * warp_columns + warps`; the last row and column stand for every larger number."""
-    warp_columns: int
-    by_smem: Ints
-    """Value per allocation unit of shared memory; the last one stands for every larger size."""
-
-
 @cache
-def _tables(limits: SmLimits) -> _Tables:
+def _tables(limits: SmLimits) -> tuple[Ints, int, Ints]:
+    """The values at `registers * columns + warps`; columns; the values by allocation units of shared memory.
+
+    The last row, column and unit stand for every larger number.
+    """
     max_warps = limits.max_threads_per_block // _WARP
     warps = np.arange(1, max_warps + 1)
     registers = np.arange(1, limits.max_registers_per_thread + 1)[:, None]
@@ -153,22 +148,22 @@ def _tables(limits: SmLimits) -> _Tables:
     size = np.arange(limits.smem_per_block // unit + 1) * unit + limits.smem_reserved_per_block
     by_smem = np.zeros(len(size) + 1, np.int64)
     by_smem[:-1] = np.where(size > 0, limits.smem_per_sm // np.maximum(size, 1), _UNLIMITED) * 4 + 2
-    return _Tables(values.ravel(), max_warps + 2, by_smem)
+    return values.ravel(), max_warps + 2, by_smem
 
 
 def _elementwise(
     limits: SmLimits, threads: Ints, registers: Ints, smem_bytes: Ints
 ) -> Occupancy[Ints, npt.NDArray[np.floating]]:
-    tables = _tables(limits)
+    by_warps_and_registers, columns, by_smem = _tables(limits)
     unit = limits.smem_allocation_unit
     warps = (threads + (_WARP - 1)) // _WARP
     # Numbers outside a table's range are mapped to an entry of 0 blocks; index -1 is the table's last.
-    column = np.where(warps >= 0, np.minimum(warps, tables.warp_columns - 1), 0)
+    column = np.where(warps >= 0, np.minimum(warps, columns - 1), 0)
     row = np.where(
         registers >= 0, np.minimum(registers, limits.max_registers_per_thread + 1), limits.max_registers_per_thread + 1
     )
-    units = np.where(smem_bytes >= 0, np.minimum((smem_bytes + (unit - 1)) // unit, len(tables.by_smem) - 1), -1)
-    value = np.minimum(tables.by_warps_and_registers[row * tables.warp_columns + column], tables.by_smem[units])
+    units = np.where(smem_bytes >= 0, np.minimum((smem_bytes + (unit - 1)) // unit, len(by_smem) - 1), -1)
+    value = np.minimum(by_warps_and_registers[row * columns + column], by_smem[units])
     blocks = value >> 2
     resident = blocks * warps
     return Occupancy(blocks, resident, resident / limits.max_warps_per_sm, np.where(blocks > 0, value & 3, -1))

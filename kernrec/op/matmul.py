@@ -90,11 +90,12 @@ def _activated(x: "np.ndarray", activation: int) -> "np.ndarray":
     """x after activation 0 to 3: none, ReLU, GELU in its tanh form (Hendrycks and Gimpel, arXiv 1606.08415) or SiLU."""
     import numpy as np
 
+    activated: np.ndarray = np.maximum(x, 0) if activation == 1 else x
     if activation == 2:
-        return 0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))
-    if activation == 3:
-        return x * 0.5 * (1 + np.tanh(x / 2))  # the logistic function, without overflow
-    return np.maximum(x, 0) if activation == 1 else x
+        activated = 0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))
+    elif activation == 3:
+        activated = x * 0.5 * (1 + np.tanh(x / 2))  # the logistic function, without overflow
+    return activated
 
 
 _BIAS = {

@@ -1,6 +1,6 @@
 """PTX instructions that the assembler folds into those that use their results, or removes.
 
-What a machine instruction can take beside registers decides it: one operand from constant memory or one literal; an
+The operands of machine instructions beside registers decide it: one operand from constant memory or one literal; an
 address with a literal offset; three terms in an integer addition (IADD3, and LEA for a shifted one), three inputs of a
 logic function (LOP3); a 64-bit sum of a product and a base (IMAD.WIDE); a predicate combined with the comparison that
 makes another (ISETP.AND); the negative or the absolute value of a float.

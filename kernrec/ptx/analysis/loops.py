@@ -1,6 +1,6 @@
 """Loops of which a few trips can stand for many: the registers that steer them, and the comparisons they make.
 
-What a kernel executes and which addresses it touches is decided by its *steering* registers: those that branches,
+The path of a kernel and the addresses that it touches are decided by its *steering* registers: those that branches,
 guards, addresses and barriers depend on. One of them follows *data* where the loop sets it from memory, from another
 lane, by a comparison of other than integers, or from another that does. A loop is *counted* where none of those is
 carried from trip to trip, and none decides whether the loop ends. It is *steady* where there are none at all: then one

@@ -5,8 +5,8 @@ accesses; the assembler joins two or four of them (LDS.64, LDS.128, STS.128) whe
 multiple of the width. It is not told how pointers to global memory are aligned, so those stay as they are. Seen in what
 ptxas 13 makes of register-tiled matrix products: 16 scalar loads and 4 of two words became 6 of four words.
 
-What an address is a multiple of follows from how it is computed: literals and shifts, sums and products, the places of
-variables. What the threads' numbers are a multiple of is not known.
+The alignment of an address follows from its computation: literals and shifts, sums and products, the places of
+variables. Nothing is known of the numbers of threads.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

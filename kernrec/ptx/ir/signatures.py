@@ -1,7 +1,7 @@
 """The operands that instructions take: how many, of which type, read or written (PTX ISA, section 9.7).
 
-Only instructions with one fixed list of operands are here, which are those that most text consists of. What is missing
-(tensor cores, textures, votes, ...) is checked by the code that gives it its meaning.
+Only instructions with one fixed list of operands are here, which are those that most text consists of. Others
+(tensor cores, textures, votes, ...) are checked by the code that executes them.
 """
 
 from dataclasses import dataclass

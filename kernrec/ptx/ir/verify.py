@@ -1,6 +1,6 @@
 """Checks PTX between parser and emulator: declarations, operand counts, operand types, in time linear in the text.
 
-What the assembler would refuse is refused here, with the line: a register that was never declared, an operand too many
+Refuses what the assembler would refuse, with the line: a register that was never declared, an operand too many
 or too few, an integer register in f32 arithmetic, a literal with more bits than its type, a symbol that does not exist.
 So is a register that is read and nowhere written, but for a part of a pack (`mov.b64 %rd1, {%r1, %r2}`) with other
 parts that are: compilers leave the half open that nobody unpacks. Instructions without an entry in `signatures` are

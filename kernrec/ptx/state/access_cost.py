@@ -211,7 +211,8 @@ def _paired(units: Array, mask: Array | None) -> Array:
 
 
 def _distinct(units: Array, mask: Array | None) -> Array:
-    return _sorted(units, mask)[1].sum(axis=1)
+    counts: Array = _sorted(units, mask)[1].sum(axis=1)
+    return counts
 
 
 def _busiest_bank(units: Array, mask: Array | None, banks: int, atomic: bool) -> Array:
@@ -221,4 +222,5 @@ def _busiest_bank(units: Array, mask: Array | None, banks: int, atomic: bool) ->
         counted = ordered != _NONE
     groups = len(ordered)
     slot = (np.arange(groups)[:, None] * banks + ordered % banks)[counted]
-    return np.bincount(slot, minlength=groups * banks).reshape(groups, banks).max(axis=1)
+    busiest: Array = np.bincount(slot, minlength=groups * banks).reshape(groups, banks).max(axis=1)
+    return busiest

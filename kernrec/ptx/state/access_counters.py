@@ -296,4 +296,5 @@ def _distinct(values: Array) -> Array:
     steps = np.diff(values)
     if (steps < 0).any():
         return np.unique(values)
-    return values[np.concatenate([[True], steps > 0])]
+    distinct: Array = values[np.concatenate([[True], steps > 0])]
+    return distinct

@@ -3,7 +3,7 @@ spans blocks (PTX ISA, section 8, "Memory consistency model").
 
 For every word of a buffer that a kernel may write: who wrote it last, and when, in the times of `vector_clocks`. A load
 of what another warp wrote, or a store over it, is a race where the warp does not know of it: by barriers, or by an
-acquire at the word where a release brought that knowledge. What a warp of an earlier batch wrote is known to a block
+acquire at the word where a release brought that knowledge. Stores of a warp of an earlier batch are known to a block
 that acquired a later release of that warp. Accesses that are strong by themselves (`.relaxed`, `.volatile`, atomic
 ones) race with nobody. Not followed: stores after loads, elements of fewer than four bytes, copies in bulk.
 

@@ -56,8 +56,9 @@ class ClusterMemory:
         if (rank >= shape.cluster_blocks).any() or (offset + access.size > self.size).any() or (rank < -1).any():
             return None
         there = position - position % shape.cluster_blocks + rank
-        places = np.where(rank < 0, position, there) * stride + offset - access.offset
-        return places.astype(np.int64).view(np.uint64)
+        places: Array = np.where(rank < 0, position, there) * stride + offset - access.offset
+        absolute: Array = places.astype(np.int64).view(np.uint64)
+        return absolute
 
     def rank(self, place: int) -> int:
         """The rank in its cluster of the block in whose memory a place is."""

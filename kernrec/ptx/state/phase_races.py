@@ -1,10 +1,10 @@
 """Races in kernels whose warps and copies are ordered by barriers in shared memory.
 
 For every byte: who wrote it last and when, and when each warp of the cluster read it last, in the times of
-`vector_clocks`. An access is part of a race where it does not know of one that conflicts with it. What a copy in bulk
-writes is known to nobody while it is under way, and to those who waited for its barrier afterwards; what it reads must
-not be written before its thread waited for its group. What tensor cores read is read when it was waited for, not when
-it was asked for: who was told before that must not write it.
+`vector_clocks`. An access is part of a race where it does not know of one that conflicts with it. The target
+of a copy in bulk is known to nobody while it is under way, and to those who waited for its barrier afterwards; its
+source must not be written before its thread waited for its group. Tensor cores have read a tile when their operation
+was waited for, not when it was issued: who was told before that must not write there.
 
 With the last thread of a block its shared memory is gone: some warp of it must know by then of everything that other
 blocks of its cluster did there, and nobody may do anything there afterwards (PTX ISA, section 5.1.7.1).

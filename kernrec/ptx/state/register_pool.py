@@ -1,7 +1,7 @@
 """Registers that warps of a block give to one another: `setmaxnreg` (PTX ISA, section "setmaxnreg").
 
 A block has the registers that its launch gave to all its warps. A warp that asks for more waits until others have given
-enough back. What is computed does not change here; but where the warps of a block ask for more in all than there are,
+enough back. Results do not change here; but where the warps of a block ask for more in all than there are,
 one waits for ever on the machine, and that is an error.
 
 Registers of a thread at the launch: what `.maxnreg` says; else as many as leave room for the blocks that `.maxntid` and

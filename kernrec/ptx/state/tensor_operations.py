@@ -9,7 +9,7 @@ Triton counts on that. The wait says when the cells may be written again.
 
 Fences stand around the synchronization of threads (PTX ISA, section "tcgen05.fence"). Cells that a thread loaded or
 stored may be overwritten or read by another one after it ran `tcgen05.fence::before_thread_sync`, the two synchronized,
-and the other ran `::after_thread_sync`. What was computed needs the second fence alone, for a `tcgen05.commit` has the
+and the other ran `::after_thread_sync`. Computed cells need the second fence alone, for a `tcgen05.commit` has the
 effect of the first. Allocating and releasing columns are not asynchronous and need none.
 """
 

@@ -6,9 +6,9 @@ clamped or have a border; `wrap` and `mirror` need normalized ones. The faces of
 channel that an image does not have reads as 0.
 
 An image lies in its buffer densely, x fastest, the channels of a texel together; layers (the six faces of a cube are
-layers too) one after the other, levels of detail (each half as large as the one before) after that. What is *counted*
-is where the hardware keeps a 2-D image: in blocks of 64 bytes x 8 rows, whose sectors are 16 bytes x 2 rows (NVIDIA's
-block linear layout, `drm_fourcc.h` of the Linux kernel).
+layers too) one after the other, levels of detail (each half as large as the one before) after that. Accesses
+are *counted* where the hardware keeps a 2-D image: in blocks of 64 bytes x 8 rows, whose sectors are 16 bytes x 2 rows
+(NVIDIA's block linear layout, `drm_fourcc.h` of the Linux kernel).
 """
 
 from collections.abc import Sequence

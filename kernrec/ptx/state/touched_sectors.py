@@ -38,8 +38,9 @@ class Touched:
     @cached_property
     def sectors(self) -> Array:
         """Sectors of 32 bytes."""
-        sectors = self.words // (SECTOR // _WORD)
-        return sectors[np.diff(sectors, prepend=-1) != 0]  # ascending: faster than np.unique
+        sectors: Array = self.words // (SECTOR // _WORD)
+        distinct: Array = sectors[np.diff(sectors, prepend=-1) != 0]  # ascending: faster than np.unique
+        return distinct
 
     def new_bytes(self, other: "Touched") -> float:
         """Bytes that `other`, the next block, moves beside those of this one, if more blocks follow in the same way.

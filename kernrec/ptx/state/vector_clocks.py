@@ -19,7 +19,8 @@ _ROOM = 32  # columns for barriers that are added at once
 def merged(first: Array, second: Array) -> Array:
     """Two snapshots in one; a snapshot made before a barrier was added knows nothing of its copies."""
     size = max(len(first), len(second))
-    return np.maximum(*(np.pad(row, (0, size - len(row))) for row in (first, second)))
+    both: Array = np.maximum(*(np.pad(row, (0, size - len(row))) for row in (first, second)))
+    return both
 
 
 class VectorClocks:
@@ -63,7 +64,7 @@ class VectorClocks:
 
     def snapshot(self, warp: int) -> Array:
         """The knowledge of a warp now, for an arrival that may come later and tells nothing of what follows."""
-        row = self.seen[warp].copy()
+        row: Array = self.seen[warp].copy()
         self.seen[warp, warp] += 1
         return row
 

@@ -1,6 +1,6 @@
 """The `wgmma.mma_async` in flight of each warpgroup, and the registers that these still read and write.
 
-The emulator multiplies when the instruction is issued. What keeps a kernel honest is that nothing may look at the
+The emulator multiplies when the instruction is issued. To find missing waits, nothing may look at the
 registers before the `wgmma.wait_group` that covers them, and that a `wgmma.fence` must lie between an access to a
 register and the `wgmma.mma_async` that uses it (PTX ISA, sections `wgmma.fence`, `wgmma.commit_group` and
 `wgmma.wait_group`). Only several of one shape that sum into the same registers need no fence in between.
