@@ -6,6 +6,7 @@
 """
 
 from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from kernrec.errors import UsageError
@@ -23,8 +24,6 @@ if TYPE_CHECKING:
     from kernrec.recommender.many import ManyAnswers
     from kernrec.recommender.network import NetworkAnswer
     from kernrec.run import BuiltKernel
-
-_shared: "list[Recommender]" = []
 
 
 def recommend(
@@ -61,7 +60,7 @@ def recommend(
             a choice is then a config and a power limit.
         clock_hz: a locked core clock in hertz; not locked if None.
         clocks: whether locked core clocks are tried, too.
-        inputs: what the kernel computes on: `random` numbers, or `zeros`, with which arithmetic draws less power.
+        inputs: the kernel's input data: `random` numbers, or `zeros`, with which arithmetic draws less power.
         top: how many choices are returned at most.
         **dims: the op's dimensions by name.
 
@@ -90,15 +89,10 @@ def recommend_many(
 ) -> "ManyAnswers":
     """The best config for each of many shapes: the answers of `recommend`, several times quicker than one by one.
 
+    Arguments that are not listed are those of `recommend`.
+
     Args:
-        op: the operator.
-        gpu: the GPU, as people call it.
-        dtype: data type; the op's first one by default.
-        layout: tensor layout; the op's first one by default.
         objective: `latency`, `energy` or `edp`.
-        power_limit_w: as for `recommend`.
-        clock_hz: as for `recommend`.
-        inputs: as for `recommend`.
         **dims: the op's dimensions by name: arrays of N whole numbers, or numbers that hold for all shapes.
 
     Returns:
@@ -127,17 +121,15 @@ def recommend_network(
     clock_hz: float | None = None,
     inputs: str = "random",
 ) -> "NetworkAnswer":
-    """The choice for each layer of a network, and what all layers take together.
+    """The choice for each layer of a network, and the totals of all layers.
+
+    Arguments that are not listed are those of `recommend`.
 
     Args:
         workload: the name of a workload that ships, or the path of a .toml, .csv, .jsonl or .onnx file.
-        gpu: the GPU, as people call it.
         op: the layers of one op; all by default.
         dtype: data type of all layers; the network's by default.
-        objective: `pareto`, `latency`, `energy` or `edp`.
         power_limit_w: the power limit that all layers run under; the GPU's default one if None.
-        clock_hz: a locked core clock in hertz; not locked if None.
-        inputs: as for `recommend`.
 
     Raises:
         kernrec.errors.UsageError: a name is unknown, a value impossible, or a file cannot be used.
@@ -151,13 +143,12 @@ def recommend_network(
     return answer_network(_recommender(), gpu, NetworkRequest(workload, op, dtype), query)
 
 
+@cache
 def _recommender() -> "Recommender":
-    """The one that is kept for the process."""
+    """The recommender of the process."""
     from kernrec.recommender import Recommender
 
-    if not _shared:
-        _shared.append(Recommender())
-    return _shared[0]
+    return Recommender()
 
 
 def build(
@@ -210,12 +201,12 @@ def analyze(
     block: Sequence[int] = (128,),
     inputs: str = "random",
 ) -> "Analysis":
-    """What limits a kernel of your own on a GPU, which need not be there, and what is better.
+    """The limits of a kernel of your own on a GPU, which need not be there, and better configs.
 
     Of a Triton function the configs are compared; of CUDA C++ or PTX, whose code is fixed, other blocks and power
     limits (`kernrec analyze --spec` compares the configs of a source with tunables). Code is compiled and a sample of
     its blocks is emulated, in worker processes; a program that calls this needs the `if __name__ == "__main__":` guard.
-    The profiles are kept in the user's database.
+    The profiles are stored in the user's database.
 
     Args:
         function: decorated with `@triton.jit`, and perhaps autotuned; or the text `kernels.py:matmul`; or the source of

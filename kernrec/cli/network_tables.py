@@ -54,10 +54,7 @@ def print_network(answer: "NetworkAnswer", form: Form, billed: "Sequence[Bill]" 
     print_table_as(form, f"{_title(answer)}, source {sources}: the first choice of each layer", columns)
     print()
     print_totals(answer, form)
-    if billed:
-        print()
-        print_bills(billed, form)
-    print_notes([*answer.notes, SHARED_ERROR])
+    _print_bills_and_notes(billed, form, answer.notes)
 
 
 def _title(answer: "NetworkAnswer") -> str:
@@ -109,8 +106,14 @@ def _against(totals: "Sequence[Total]", name: str) -> list[Column]:
     ]
 
 
-def print_bills(billed: "Sequence[Bill]", form: Form) -> None:
-    """A year of calls, and what is saved."""
+def _print_bills_and_notes(billed: "Sequence[Bill]", form: Form, notes: Sequence[str]) -> None:
+    if billed:
+        print()
+        _print_bills(billed, form)
+    print_notes([*notes, SHARED_ERROR])
+
+
+def _print_bills(billed: "Sequence[Bill]", form: Form) -> None:
     columns = [
         Column("of a year", "left", [bill.name for bill in billed]),
         quantities("energy", "Wh", [bill.energy_kwh * 1e3 for bill in billed]),
@@ -146,10 +149,7 @@ def print_sweep(sweep: "NetworkSweep", form: Form, billed: "Sequence[Bill]" = ()
     )
     print_table_as(form, title, columns)
     print_line(_knee_text(sweep))
-    if billed:
-        print()
-        print_bills(billed, form)
-    print_notes([*answer.notes, SHARED_ERROR])
+    _print_bills_and_notes(billed, form, answer.notes)
 
 
 def _knee_text(sweep: "NetworkSweep") -> str:
@@ -211,11 +211,8 @@ def print_comparison(
     print_table_as(form, title, columns)
     if len(rows) > 1:
         print_line(_best_text(rows))
-    if billed:
-        print()
-        print_bills(billed, form)
     notes = [note for answer in answers for note in answer.notes]
-    print_notes([*missing, *notes, SHARED_ERROR])
+    _print_bills_and_notes(billed, form, [*missing, *notes])
 
 
 def _relative(row: "ComparedGpu") -> tuple[float, float]:

@@ -1,10 +1,11 @@
 """The recommender: from a request to the configs worth running, and why.
 
-request.py      what is asked: op or kernel, problem, GPU, objective, bounds
-context.py      what is opened once: databases, models, calibrations, static tables
-kernel_candidates.py  the configs of one kernel that can run a problem, and what they cost (`estimate/`)
+request.py      the question: op or kernel, problem, GPU, objective, bounds
+context.py      opened once: databases, models, calibrations, static tables
+kernel_candidates.py  the configs of one kernel that can run a problem, and their costs (`estimate/`)
 candidate_set.py  those of all kernels side by side, with a cost table
-select.py, choices.py, result.py, notes.py   the selection, and the answer that is built of it
+select.py, choices.py, notes.py, answer.py   the selection, and the answer (`result.py`) that is built of it
+infeasible.py   why nothing can run a problem
 recommender.py  the engine that puts these together; `analyze_kernel.py` and `explain/` ask it too
 network.py, network_sweep.py, bill.py   the layers of a network together: totals, power limits and clocks, a year's bill
 many.py         one choice for each of many shapes, side by side

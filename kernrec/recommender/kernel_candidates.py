@@ -50,7 +50,6 @@ class RunnableConfigs:
     on_problem: ProblemSpace
     """The space of the table on the problem."""
     measured: tuple[MeasuredRows, ...]
-    """The measured rows of the kernel at each operating point."""
     rows: Array
     """Rows of the space, ascending; configs that failed when they were measured are left out."""
     unprofiled: tuple[MeasuredAnswer, ...] = ()
@@ -104,7 +103,6 @@ class KernelCandidates:
     """Position of the candidate that the occupancy heuristic picks."""
     prediction: Prediction
     limited: LimitedCosts
-    """The prior's prediction."""
     costs: Costs
     measurements: KernelMeasurements | None
     """None where no candidate was measured."""

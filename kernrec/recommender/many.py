@@ -49,7 +49,6 @@ class ManyAnswers:
     energy_j: np.ndarray
     """(N, 3), as `latency_s`."""
     power_limit_w: np.ndarray
-    """The power limit that the costs hold under."""
     sources: tuple[str, ...]
     """Where the latency comes from."""
     failures: Mapping[int, str]

@@ -59,7 +59,6 @@ class LayerAnswer:
 
     name: str
     count: int
-    """How often the network has the layer."""
     answer: Recommendation
 
     def as_dict(self) -> dict[str, Any]:

@@ -66,9 +66,7 @@ class Query:
     clock_hz: float | None = None
     """Locked core clock; None where it is not locked."""
     top: int = 5
-    """How many choices are returned at most."""
     clocks: bool = False
-    """Whether locked core clocks are tried, too."""
     inputs: str = RANDOM
     """The kernel's input data, one of `INPUTS`: power depends on it, and with it the clock under a limit."""
 

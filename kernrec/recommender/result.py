@@ -119,7 +119,6 @@ class Choice:
     point: OperatingPoint
     """The power limit and clock that the costs hold at."""
     place: Place
-    """Its rank among the choices."""
     latency_s: Estimate
     energy_j: Estimate
     power_w: float
@@ -127,7 +126,6 @@ class Choice:
     clock_hz: float
     """Core clock that is expected under the power limit."""
     bottleneck: str
-    """The resource that takes longest."""
     occupancy: float
     """Resident warps over the most an SM holds, of the first launch."""
     versus_fastest: Comparison
@@ -255,13 +253,11 @@ class Recommendation:
     candidates: int
     """How many configs can run."""
     notes: tuple[str, ...]
-    """Lines that the reader has to know."""
     inputs: str = RANDOM
     """The input data that the kernel is taken to compute on, `random` or `zeros`."""
     calibration: "Calibration | None" = None
     """The fitted coefficients of the prior; None for the data sheet's."""
     models: "tuple[ModelScope, ...]" = ()
-    """The models that corrected the prior."""
     about_kernel: KernelAnswer | None = None
     """Of a request about one kernel."""
     saving: Saving | None = None
@@ -269,7 +265,6 @@ class Recommendation:
     foreign: tuple[Foreign, ...] = ()
     """The best by the objective first."""
     vendor_model: "VendorModel | None" = field(default=None, repr=False, compare=False)
-    """The model of the op's vendor library; None where there is none."""
 
     @property
     def best(self) -> Choice:

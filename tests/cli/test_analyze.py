@@ -47,7 +47,7 @@ def folder(tmp_path: Path) -> Path:
 
 @dataclass(frozen=True)
 class Done:
-    """What a command left behind."""
+    """The status and output of a command."""
 
     returncode: int
     stdout: str
@@ -219,8 +219,8 @@ def test_misuse_gets_one_line_and_leaves_nothing(folder: Path, run: Run, argumen
         with (folder / name).open("wb") as file:
             file.truncate(2 << 30)  # a hole: nothing is written
     (folder / "huge.toml").write_text(SPEC.replace("scale.cu", "huge.cu"))
-    given = [str(folder / a) if a.endswith((".cu", ".toml", ".ptx")) else a for a in arguments]
-    done = run("analyze", *given)
+    paths = [str(folder / a) if a.endswith((".cu", ".toml", ".ptx")) else a for a in arguments]
+    done = run("analyze", *paths)
     assert done.returncode == 2, done.stderr
     assert done.stdout == ""
     assert says in done.stderr

@@ -262,7 +262,7 @@ def with_rows(database: Path, folder: Path, rows: list[dict[str, Any]]) -> Path:
     return path
 
 
-def measurement(kernel: Kernel, answer: Recommendation, rank: int, factor: float, **given: Any) -> dict[str, Any]:
+def measurement(kernel: Kernel, answer: Recommendation, rank: int, factor: float, **changes: Any) -> dict[str, Any]:
     """Choice `rank` measured at the default limit: `factor` times as long as predicted, at the predicted power."""
     choice = answer.choices[rank]
     latency = choice.latency_s.value * factor
@@ -272,7 +272,7 @@ def measurement(kernel: Kernel, answer: Recommendation, rank: int, factor: float
         "session": "monday", "measured_at": "2026-03-01T12:00:00", "latency_s": latency,
         "latency_low_s": latency * 0.98, "latency_high_s": latency * 1.02, "energy_j": latency * choice.power_w,
         "power_w": choice.power_w, "outcome": "ok",
-    } | given  # fmt: skip
+    } | changes  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -467,9 +467,9 @@ def test_a_config_is_found_by_part_of_its_values(database: Path) -> None:
     position = pick_config(candidates, {"threads": 128}, Objective.LATENCY, limit)
     alike = np.flatnonzero(candidates.kernels[0].table.space.columns["threads"][candidates.kernels[0].rows] == 128)
     assert candidates.latency_s[limit, position] == candidates.latency_s[limit, alike].min()
-    for given, says in (({"thread": 1}, "did you mean threads"), ({"threads": 33}, "accepted are 32")):
+    for tunables, says in (({"thread": 1}, "did you mean threads"), ({"threads": 33}, "accepted are 32")):
         with pytest.raises(UsageError, match=says):
-            pick_config(candidates, given, Objective.LATENCY, limit)
+            pick_config(candidates, tunables, Objective.LATENCY, limit)
 
 
 def test_library_kernels_are_explained_too() -> None:

@@ -1,4 +1,4 @@
-"""What the library claims to implement is answered on every GPU of the catalog, and what it does not says what is."""
+"""The claims of the library are answered on every GPU of the catalog; other questions are told what is implemented."""
 
 from collections.abc import Iterator
 from itertools import groupby

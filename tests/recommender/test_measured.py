@@ -35,7 +35,7 @@ def predicted() -> tuple[Choice, ...]:
     return Recommender([]).recommend("matmul", GPU, SHAPE, query=Query(Objective.LATENCY, top=40)).choices
 
 
-def row(choice: Choice, factor: float = 1.0, **given: Any) -> dict[str, Any]:
+def row(choice: Choice, factor: float = 1.0, **changes: Any) -> dict[str, Any]:
     """A measurement of a choice: `factor` times its predicted latency, at its predicted power."""
     latency = choice.latency_s.value * factor
     usual = {
@@ -56,7 +56,7 @@ def row(choice: Choice, factor: float = 1.0, **given: Any) -> dict[str, Any]:
         "power_w": choice.power_w,
         "outcome": "ok",
     }
-    return usual | given
+    return usual | changes
 
 
 @pytest.fixture
@@ -73,13 +73,13 @@ def ask(tmp_path: Path) -> Ask:
     return ask
 
 
-def of(answer: Recommendation, config: Any) -> Choice | None:
+def choice_of(answer: Recommendation, config: Any) -> Choice | None:
     return next((choice for choice in answer.choices if choice.config == dict(config)), None)
 
 
-def failure(choice: Choice, outcome: str, **given: Any) -> dict[str, Any]:
+def failure(choice: Choice, outcome: str, **changes: Any) -> dict[str, Any]:
     nothing = dict.fromkeys(("latency_s", "latency_low_s", "latency_high_s", "energy_j", "power_w"))
-    return row(choice, outcome=outcome, **nothing, **given)
+    return row(choice, outcome=outcome, **nothing, **changes)
 
 
 def test_a_measured_config_has_its_measurement(ask: Ask, predicted: tuple[Choice, ...]) -> None:
@@ -105,8 +105,8 @@ def test_answers_for_zeros_draw_less_and_leave_measurements_of_random_numbers_ou
     random, zeros = (ask(rows, Query(Objective.LATENCY, top=40, inputs=inputs)) for inputs in ("random", "zeros"))
     assert random.best.source == "measured"
     assert {choice.source for choice in zeros.choices} == {"prior"}
-    assert of(zeros, predicted[0].config) is None  # what is wrong with random numbers is wrong
-    less = of(zeros, predicted[1].config)
+    assert choice_of(zeros, predicted[0].config) is None  # what is wrong with random numbers is wrong
+    less = choice_of(zeros, predicted[1].config)
     assert less is not None
     assert less.energy_j.value < 0.95 * predicted[1].energy_j.value
     assert less.latency_s.value <= predicted[1].latency_s.value
@@ -191,7 +191,7 @@ def test_energy_that_nobody_measured_is_predicted_for_the_measured_time(
     ask: Ask, predicted: tuple[Choice, ...]
 ) -> None:
     first = predicted[0]
-    choice = of(ask([row(first, 0.5, energy_j=None, power_w=None)]), first.config)
+    choice = choice_of(ask([row(first, 0.5, energy_j=None, power_w=None)]), first.config)
     assert choice is not None
     assert (choice.latency_s.source, choice.energy_j.source) == ("measured", "prior")
     assert choice.energy_j.value == pytest.approx(first.energy_j.value * 0.5)
@@ -233,16 +233,16 @@ def test_a_measurement_counts_at_its_own_limits(
 def test_a_config_that_failed_is_left_out_and_counted(ask: Ask, predicted: tuple[Choice, ...], outcome: str) -> None:
     failed = predicted[:3]
     answer = ask([failure(choice, outcome) for choice in failed])
-    assert not [choice for choice in failed if of(answer, choice.config)]
+    assert not [choice for choice in failed if choice_of(answer, choice.config)]
     assert f"matmul_simt: 3 configs failed on this GPU and left out (3 {outcome})" in answer.notes
 
 
 @pytest.mark.parametrize("outcome", ["crash", "incorrect", "quarantined"])
 def test_only_a_wrong_result_is_never_forgiven(ask: Ask, predicted: tuple[Choice, ...], outcome: str) -> None:
     rows = [failure(predicted[0], outcome), row(predicted[0], 0.5, session="later", measured_at="2026-03-02")]
-    assert (of(ask(rows), predicted[0].config) is None) is (outcome == "incorrect")
+    assert (choice_of(ask(rows), predicted[0].config) is None) is (outcome == "incorrect")
     rows[1]["measured_at"] = "2026-02-01"
-    assert (of(ask(rows), predicted[0].config) is None) is (outcome != "quarantined")
+    assert (choice_of(ask(rows), predicted[0].config) is None) is (outcome != "quarantined")
 
 
 def test_the_best_of_a_kernel_of_somebody_else_is_a_row_of_its_own(ask: Ask, predicted: tuple[Choice, ...]) -> None:
@@ -262,11 +262,6 @@ def test_what_cannot_be_told_apart_shares_its_place(ask: Ask, predicted: tuple[C
     answer = ask(rows, Query(Objective.LATENCY, top=3))
     assert [str(choice.place) for choice in answer.choices] == ["1=", "1=", "3"]
     assert [choice.as_dict()["ambiguous"] for choice in answer.choices] == [True, True, False]
-
-
-def test_a_front_of_predictions_keeps_its_order(ask: Ask) -> None:
-    answer = Recommender([]).recommend("matmul", GPU, SHAPE)
-    assert [str(choice.place) for choice in answer.choices] == [f"~{i + 1}" for i in range(len(answer.choices))]
 
 
 def test_candidates_of_two_kernels_and_points_are_one_table() -> None:

@@ -52,7 +52,7 @@ def test_a_total_is_the_sum_of_count_times_layer_and_its_power_that_of_the_whole
 
 
 def test_no_other_total_is_faster_than_the_fastest_or_takes_less_than_the_most_frugal(decode: NetworkAnswer) -> None:
-    for total in (known for known in decode.totals if known.name != VENDOR):
+    for total in (each for each in decode.totals if each.name != VENDOR):
         assert total.latency_s.value >= decode.total(FASTEST).latency_s.value * (1 - 1e-9)
         assert total.energy_j.value >= decode.total(FRUGAL).energy_j.value * (1 - 1e-9)
     assert {total.name for total in decode.totals} >= {CHOICE, FASTEST, FRUGAL, HEURISTIC}
@@ -84,11 +84,11 @@ def test_a_dtype_that_a_gpu_has_no_kernel_for_is_asked_otherwise_and_said(recomm
 
 
 def test_a_layer_that_cannot_be_run_is_listed_and_in_no_total(recommender: Recommender) -> None:
-    known = workload("bert-base")
+    layers = workload("bert-base").layers
     wide = find_op("attention").problem("f16", heads=4, queries=64, head_dim=300)
-    network = Workload("x", "x", "", (*known.layers[:1], Layer("wide", wide, 3)), unknown=("2 of op 'rope'",))
+    network = Workload("x", "x", "", (*layers[:1], Layer("wide", wide, 3)), unknown=("2 of op 'rope'",))
     answer = answer_network(recommender, "l4", NetworkRequest(network), Query("latency"))
-    assert [layer.name for layer in answer.layers] == [known.layers[0].name]
+    assert [layer.name for layer in answer.layers] == [layers[0].name]
     assert answer.left_out[0] == "2 of op 'rope'"
     assert answer.left_out[1].startswith("wide: no config of any kernel can run attention")
     assert sum(note.startswith("not in the totals: ") for note in answer.notes) == 2

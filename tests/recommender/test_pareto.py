@@ -1,4 +1,4 @@
-"""The front, its hypervolume, and what is kept of a long front."""
+"""The front, its hypervolume, and what is trimmed of a long front."""
 
 import numpy as np
 from hypothesis import given
@@ -52,11 +52,11 @@ def test_points_beyond_the_reference_add_no_hypervolume() -> None:
 def test_a_trimmed_front_keeps_its_ends_and_order(both: tuple[np.ndarray, np.ndarray], count: int) -> None:
     x, y = both
     front = pareto_front(x, y)
-    kept = spread(front, x, y, count)
-    assert len(kept) == min(count, len(front))
-    assert kept[0] == front[0]
-    assert kept[-1] == front[-1]
-    assert list(kept) == [i for i in front if i in set(kept)]
+    trimmed = spread(front, x, y, count)
+    assert len(trimmed) == min(count, len(front))
+    assert trimmed[0] == front[0]
+    assert trimmed[-1] == front[-1]
+    assert list(trimmed) == [i for i in front if i in set(trimmed)]
 
 
 def test_one_answer_for_two_costs_is_the_least_product() -> None:

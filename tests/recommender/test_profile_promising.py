@@ -117,11 +117,11 @@ def test_a_large_space_is_profiled_in_part_with_the_whole_spaces_answer(
 def test_processes_are_started_once_for_all_parts_of_a_large_space(
     kernel: Kernel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    given = list[object]()
+    seen = list[object]()
     made = Profiles()
 
     def profiles_with(processors: object) -> Profiles:
-        given.append(processors)
+        seen.append(processors)
         return made
 
     monkeypatch.setattr(analysis, "LARGE", 200)
@@ -129,5 +129,5 @@ def test_processes_are_started_once_for_all_parts_of_a_large_space(
     monkeypatch.setattr(profiling, "profiles_with", profiles_with)
     analyze(kernel, kernel.definition.problem(), GPU, tmp_path / "part.duckdb")
     assert len(made.made) > 100, "more than the first part"
-    (processors,) = given
+    (processors,) = seen
     assert isinstance(processors, LocalProcessors)

@@ -18,7 +18,6 @@ from kernrec.recommender.candidate_set import candidate_set
 from kernrec.recommender.estimate.operating_point import DEFAULT_POINT
 from kernrec.recommender.estimate.prediction import predict
 from kernrec.recommender.explain.report import report
-from kernrec.recommender.network import NetworkRequest, answer_network
 from kernrec.store import Evidence, shipped_profiles
 from tests.helpers.depth import DEEP
 
@@ -175,11 +174,13 @@ def test_an_unreachable_power_bound_says_what_is_the_least(recommender: Recommen
         recommender.recommend("matmul", "rtx4090", SQUARE, query=Query(max_power_w=5.0))
 
 
+def at_limit(recommender: Recommender, limit_w: float) -> Recommendation:
+    query = Query(Objective.LATENCY, top=1, power_limit_w=limit_w)
+    return recommender.recommend("matmul", "rtx3090", SQUARE, query=query)
+
+
 def test_a_lower_power_limit_is_slower_and_cooler(recommender: Recommender) -> None:
-    answers = [
-        recommender.recommend("matmul", "rtx3090", SQUARE, query=Query(Objective.LATENCY, power_limit_w=w)).best
-        for w in (350.0, 250.0, 200.0)
-    ]
+    answers = [at_limit(recommender, limit_w).best for limit_w in (350.0, 250.0, 200.0)]
     assert [a.power_w for a in answers] == sorted((a.power_w for a in answers), reverse=True)
     assert [a.latency_s.value for a in answers] == sorted(a.latency_s.value for a in answers)
     assert answers[2].power_w <= 200.0 * 1.001
@@ -195,13 +196,6 @@ def test_the_function_and_the_recommender_agree() -> None:
     answer = kernrec.recommend(op="matmul", gpu="h200", **SQUARE)  # type: ignore[arg-type]
     other = Recommender([])
     assert answer.as_dict() == other.recommend("matmul", "h200", SQUARE).as_dict()
-
-
-def test_a_workload_is_answered_layer_by_layer(recommender: Recommender) -> None:
-    network = answer_network(recommender, "rtx4090", NetworkRequest(op="conv"), Query(Objective.LATENCY, top=1))
-    assert "ResNet-50" in network.workload.title
-    assert sum(layer.count for layer in network.layers) == 53
-    assert all(layer.answer.problem.op == "conv2d" for layer in network.layers)
 
 
 def test_an_answer_survives_json(recommender: Recommender) -> None:
@@ -259,7 +253,7 @@ def test_a_kernel_without_profiles_is_named(recommender: Recommender, monkeypatc
 def test_a_problem_is_estimated_once_for_all_that_is_wanted_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
     estimated = []
     real = Recommender._candidates
-    monkeypatch.setattr(Recommender, "_candidates", lambda self, *given: estimated.append(given) or real(self, *given))
+    monkeypatch.setattr(Recommender, "_candidates", lambda self, *asks: estimated.append(asks) or real(self, *asks))
     recommender = Recommender([])
     for query in (
         Query(Objective.LATENCY, top=3),
@@ -282,29 +276,17 @@ def test_of_no_config_there_is_nothing_to_predict(recommender: Recommender) -> N
     assert np.size(prediction.nominal.core_s) == len(prediction.limited().energy_j) == 0
 
 
-def at_limit(recommender: Recommender, limit_w: float) -> Recommendation:
-    query = Query(Objective.LATENCY, top=1, power_limit_w=limit_w)
-    return recommender.recommend("matmul", "rtx3090", SQUARE, query=query)
-
-
 def test_a_limit_that_the_card_cannot_hold_is_said_to_be_exceeded(recommender: Recommender) -> None:
-    answer = recommender.recommend(
-        "matmul", "rtx3090", SQUARE, query=Query(Objective.LATENCY, top=1, power_limit_w=100.0)
-    )
+    answer = at_limit(recommender, 100.0)
     assert answer.best.power_w > 105.0
     assert any("cannot hold 100 W" in note and f"{answer.best.power_w:.0f} W" in note for note in answer.notes)
-    held = recommender.recommend(
-        "matmul", "rtx3090", SQUARE, query=Query(Objective.LATENCY, top=1, power_limit_w=300.0)
-    )
-    assert not any("cannot hold" in note for note in held.notes)
+    assert not any("cannot hold" in note for note in at_limit(recommender, 300.0).notes)
     request = Request("rtx3090", "matmul", shape=SQUARE, query=Query(Objective.LATENCY, power_limit_w=100.0))
     assert any("cannot hold 100 W" in note for note in report(request, recommender.context, {}).notes)
 
 
 def test_a_limit_beyond_the_reference_board_is_taken_and_remarked_on_geforce_alone(recommender: Recommender) -> None:
-    answer = recommender.recommend(
-        "matmul", "rtx3090", SQUARE, query=Query(Objective.LATENCY, top=1, power_limit_w=450.0)
-    )
+    answer = at_limit(recommender, 450.0)
     assert answer.best.power_w > 350.0
     assert any("above the 350 W of the reference" in note for note in answer.notes)
     with pytest.raises(UsageError, match="accepts 100 to 473 W"):

@@ -1,4 +1,4 @@
-"""What is asked is checked where it enters."""
+"""Questions are checked where they enter."""
 
 import pytest
 
@@ -20,7 +20,7 @@ def test_a_front_has_no_single_value() -> None:
 
 
 def test_a_request_names_an_op_or_a_kernel() -> None:
-    for given in ({}, {"op": "matmul", "kernel": "matmul_simt"}):
+    for names in ({}, {"op": "matmul", "kernel": "matmul_simt"}):
         with pytest.raises(UsageError, match="exactly one"):
-            Request("a100", **given)  # type: ignore[arg-type]
+            Request("a100", **names)  # type: ignore[arg-type]
     assert Request("a100", "matmul", shape="m=1,n=2,k=3").dims == {"m": 1, "n": 2, "k": 3}

@@ -14,7 +14,7 @@ from kernrec.recommender.select import select
 
 
 def table(latency: Any, energy: Any, source: Any = None) -> CandidateSet:
-    """What selection reads of a candidate set: arrays (points, C)."""
+    """The part of a candidate set that selection reads: arrays (points, C)."""
     latency_s, energy_j = np.array(latency, dtype=float), np.array(energy, dtype=float)
     sources = np.full(latency_s.shape, PRIOR) if source is None else np.array(source)
     columns: dict[str, Any] = {"any_measured": bool((sources == MEASURED).any())}

@@ -84,8 +84,8 @@ def test_what_is_saved_without_loss_of_time_is_said_whatever_the_objective(recom
     assert swept.power_limit_w < 400.0
     assert swept.slowdown <= NO_LOSS
     assert swept.energy_saved >= WORTH_SAYING
-    for given in ({"power_limit_w": 300.0}, {"clock_hz": 1.2e9}):
-        assert recommender.recommend("softmax", "a100", ROWS, query=Query(**given)).saving is None  # type: ignore[arg-type]
+    for point in ({"power_limit_w": 300.0}, {"clock_hz": 1.2e9}):
+        assert recommender.recommend("softmax", "a100", ROWS, query=Query(**point)).saving is None  # type: ignore[arg-type]
 
 
 def test_clocks_are_tried_where_they_are_asked_for(recommender: Recommender) -> None:

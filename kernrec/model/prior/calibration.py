@@ -56,7 +56,6 @@ class Calibration:
     energy_factor: tuple[float, float] | None = None
     """The same for energy."""
     provenance: Mapping[str, Any] = field(default_factory=dict)
-    """Where the measurements came from."""
 
     @property
     def hash(self) -> str:

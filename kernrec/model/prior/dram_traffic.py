@@ -97,11 +97,9 @@ class Footprint:
     fresh: tuple[Array, Array, Array]
     """For each axis of the grid, the share of a block's bytes that its predecessor along the axis did not access."""
     size_bytes: Array
-    """Size of the tensor."""
     written: bool
     """Whether the launch writes these bytes; else it reads them."""
     scratch: bool = False
-    """Whether the tensor lives between launches only."""
     in_window: tuple[Array, ...] = ()
     """For 2, 4, 8 and so on blocks in a row: distinct bytes that they access, over `own_bytes`, where the order of the
     tiles was sampled; 0 or nothing where `fresh` tells as much."""

@@ -11,25 +11,16 @@ from kernrec.model.prior.demand import CORE_J, PIPES, SECTORS, demand
 from kernrec.model.prior.microarchitecture import l2_bytes_per_clk
 from kernrec.model.prior.power import PowerModel
 from kernrec.op import Problem
-from kernrec.util.light_dataclass import dataclass
 
 _LANES = 32
 
 
-@dataclass(frozen=True)
-class Epilogue:
-    """Time, energy and traffic of an epilogue."""
+def epilogue(gpu: GPU, power: PowerModel, problem: Problem) -> tuple[float, float, float] | None:
+    """The cost of a problem's epilogue on a GPU; None where the problem has none.
 
-    core_s: float
-    """Seconds bound by the core clock domain, at the boost clock."""
-    core_j: float
-    """Joules of the core clock domain at nominal voltage."""
-    dram_bytes: float
-    """Bytes between L2 and DRAM."""
-
-
-def epilogue(gpu: GPU, power: PowerModel, problem: Problem) -> Epilogue | None:
-    """The cost of a problem's epilogue on a GPU; None where the problem has none."""
+    Returns:
+        Seconds of the core clock domain at the boost clock, its joules at nominal voltage, bytes between L2 and DRAM.
+    """
     work = problem.definition.finishing(problem.sizes)
     if not work:
         return None
@@ -41,8 +32,6 @@ def epilogue(gpu: GPU, power: PowerModel, problem: Problem) -> Epilogue | None:
     rates = demand(gpu, power, tuple(counts), ("block",), coefficients).rates[0][:, 0]
     busiest_clk = float(rates[: len(PIPES)].max())
     l2_clk = float(rates[SECTORS]) * 32.0 * gpu.sms / l2_bytes_per_clk(gpu)
-    return Epilogue(
-        core_s=warps * max(busiest_clk, l2_clk) / (gpu.sms * gpu.boost_clock_hz),
-        core_j=warps * float(rates[CORE_J]),
-        dram_bytes=float(sum(tensors[name].bytes for name in tensors if f"global.{name}.read_sectors" in work)),
-    )
+    core_s = warps * max(busiest_clk, l2_clk) / (gpu.sms * gpu.boost_clock_hz)
+    dram_bytes = float(sum(tensors[name].bytes for name in tensors if f"global.{name}.read_sectors" in work))
+    return core_s, warps * float(rates[CORE_J]), dram_bytes

@@ -40,11 +40,9 @@ class NominalCosts:
     dram_s: Floats | float
     """Seconds bound by DRAM; they do not depend on the core clock."""
     fixed_s: Floats | float
-    """Seconds of launch overhead."""
     core_j: Floats | float
     """Joules of core events at nominal voltage, as from `PowerModel.dynamic`; without the clock tree."""
     dram_j: Floats | float
-    """Joules of DRAM traffic."""
 
     def columns(self) -> Floats:
         """The fields as rows, (5, N)."""
@@ -91,17 +89,14 @@ class LimitedCosts:
     power_w: Floats
     """Mean power while the launch runs (W)."""
     energy_j: Floats
-    """Joules of the whole launch."""
     clock_hz: Floats
     """Core clock that the power limit leaves."""
     capped: NDArray[np.bool_]
-    """Whether the power limit slowed the launch down."""
     static_j: Floats
     """Joules of board, memory standby and leakage."""
     core_j: Floats
     """Joules of core events and of the clock tree, at the voltage of `clock_hz`."""
     dram_j: Floats
-    """Joules of DRAM traffic."""
 
     def at(self, point: int | slice) -> "LimitedCosts":
         """Those of several operating points at one of them, or at some."""

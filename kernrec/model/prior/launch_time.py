@@ -85,7 +85,6 @@ class LaunchWork:
     prefetch: Array
     """Trips ahead of which loads are issued."""
     dram_bytes: Array
-    """Bytes between L2 and DRAM."""
     dram_slowdown: Array | float
     """Factor by which the pattern of access lengthens their time: 1 for streams."""
     serial_clk: Array | float
@@ -113,13 +112,11 @@ class LaunchTime:
     pipe_clk: Array
     """Clocks of each pipe for an average block, (P, C)."""
     busy_s: Array
-    """Seconds that the pipes are busy."""
     latency_s: Array
     """Seconds of the latency of all waves of blocks."""
     l2_s: Array
     """Seconds that L2 bandwidth takes, or atomic operations there."""
     dram_bytes: Array
-    """Bytes between L2 and DRAM."""
 
     def pipe_s(self, rows: Array) -> Floats:
         """Seconds that each pipe is busy for these candidates, (P, rows), in proportion to the busiest pipe's."""

@@ -66,7 +66,6 @@ class PowerModel:
     """Clock of a load that no power limit slows down; on GeForce cards above the data sheet's boost clock."""
     minimum_hz: float
     maximum_hz: float
-    """Highest clock that can be set."""
     curve: VoltageCurve
     volts: float
     """Voltage at the boost clock over the lowest one."""

@@ -28,7 +28,6 @@ class VoltageCurve:
     """The core voltage that a clock needs: constant up to the knee, above it rising faster than the clock."""
 
     knee_hz: float
-    """Clock from which the voltage rises."""
     steepness: float
     """Weight of the part that is quadratic in the distance to the knee."""
 

@@ -202,9 +202,9 @@ def _finishing(table: StaticTable, problem: Problem) -> tuple[float, float, floa
     more = epilogue(table.gpu, table.power, problem)
     if more is None:
         return 0.0, 0.0, 0.0, 0.0
+    core_s, core_j, dram_bytes = more
     slower = table.calibration.core_time if table.calibration else 1.0
-    moved_j = more.dram_bytes * table.power.event_j("dram.bytes")
-    return slower * more.core_s, more.dram_bytes / table.bandwidth, more.core_j, moved_j
+    return slower * core_s, dram_bytes / table.bandwidth, core_j, dram_bytes * table.power.event_j("dram.bytes")
 
 
 def _work(

@@ -97,7 +97,6 @@ class Coverage:
     unprofiled: int
     """Variants that no database has a profile of."""
     spilling: int
-    """Variants that spill registers."""
 
 
 @dataclass(frozen=True, eq=False)

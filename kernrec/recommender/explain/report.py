@@ -24,7 +24,6 @@ class Report:
     """Number of the operating point that is explained."""
     subject: Explanation
     other: Explanation | None
-    """The config that it is compared with."""
     changes: tuple[Change, ...]
     notes: tuple[str, ...]
     objective: str

@@ -32,9 +32,9 @@ def predicted() -> Costs:
     )
 
 
-def measured(latency_s: float, energy_j: float | None, **given: float) -> MeasuredAnswer:
+def measured(latency_s: float, energy_j: float | None, **bounds: float) -> MeasuredAnswer:
     return MeasuredAnswer(
-        "k", "h", {}, latency_s, energy_j, None, 1, 1, datetime(2026, 1, 1), None, None, None, **given
+        "k", "h", {}, latency_s, energy_j, None, 1, 1, datetime(2026, 1, 1), None, None, None, **bounds
     )
 
 

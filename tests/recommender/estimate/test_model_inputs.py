@@ -1,4 +1,4 @@
-"""What the learner is told of candidates."""
+"""The inputs of a model for candidates."""
 
 import numpy as np
 
@@ -25,13 +25,13 @@ def test_features_kept_for_a_space_are_those_made_for_the_candidates() -> None:
         problem = find_op("matmul").problem(m=m, n=256, k=384)
         table = table_of_simt(recommender, problem, gpu)
         (kernel,) = candidate_set([table], problem, [DEFAULT_POINT], Evidence()).kernels
-        where = np.arange(0, len(kernel.rows), 7)
-        inputs = inputs_of(kernel.prediction, kernel.limited.at(0), where)
+        positions = np.arange(0, len(kernel.rows), 7)
+        inputs = inputs_of(kernel.prediction, kernel.limited.at(0), positions)
         for columns in (names([*inputs.tunables, "of_another_kernel"]), names(), names(["block_m"])[::-1]):
-            kept = features_of(table, columns, inputs, kernel.rows[where])
+            cached = features_of(table, columns, inputs, kernel.rows[positions])
             expected = matrix(inputs, columns)
-            assert kept.dtype == expected.dtype
-            np.testing.assert_array_equal(kept, expected)
+            assert cached.dtype == expected.dtype
+            np.testing.assert_array_equal(cached, expected)
 
 
 def test_of_no_candidates_there_are_facts_all_the_same() -> None:
