@@ -183,42 +183,13 @@ def launch_time(gpu: GPU, demand: Demand, work: LaunchWork) -> LaunchTime:
     clock = gpu.boost_clock_hz
     blocks, warps = work.terms[0], work.warps
     each = 1.0 / blocks
-    total = demand.rates[0].take(work.variants, axis=1) * blocks
     barrier_clk = _barrier_clk(warps)
-    # Trips of an average block; the additional trips of the longest block, and their clocks.
-    trips: Array | float = 0.0
-    longer: Array | float = 0.0
-    longer_clk: Array | float = 0.0
-    first_clk: Array | float = 0.0
-    # A demand may have loops that none of these launches executes.
-    for rates, count, depth in zip(demand.rates[1:], work.terms[1:], work.depth, strict=False):
-        rate = rates.take(work.variants, axis=1)
-        total += rate * count
-        average = count * each
-        beyond = depth - average
-        trips = trips + average
-        longer = longer + beyond
-        if demand.grouped:
-            first_clk = first_clk + rate[BETWEEN_GROUPS] * np.minimum(average, 1.0)
-        longer_clk = longer_clk + (rate[ALONE] / warps + rate[BARRIERS] * barrier_clk) * beyond
-
-    # SM pipes: clocks of an average block, combined by a smooth maximum. Warps in different phases use different
-    # pipes, so two pipes of equal time take 2**(1/8) = 1.09 times the time of one; recorded spaces fit that better
-    # than the 1.19 of core and DRAM.
+    total, trips, longer, longer_clk, first_clk = _of_loops(demand, work, each, barrier_clk)
     pipe_clk = total[: len(PIPES)] * each
     barriers = total[BARRIERS] * each
     used_clk = np.concatenate((pipe_clk[:_SHARED], total[PORT : PORT + 1] * each))
-    peak = used_clk.max(axis=0)
-    share = used_clk / peak
-    share *= share
-    share *= share
-    share *= share
-    shares, barriers_clk = share.sum(axis=0), barriers * (BARRIER_WARP_CLK * warps)
-    block_clk = by_scheduler = np.maximum(peak * np.sqrt(np.sqrt(np.sqrt(shares))), barriers_clk)
-    if gpu.fma_per_clk_sm["f64"] < _SCHEDULERS and share[_F64].any():
-        shares = np.maximum(shares - share[_F64], 0.0)
-        by_scheduler = np.maximum(peak * np.sqrt(np.sqrt(np.sqrt(shares))), barriers_clk)
-    # What uses the pipes as one: the block where barriers hold its warps together, else each warp.
+    block_clk, by_scheduler = _block_clk(gpu, used_clk, barriers * (BARRIER_WARP_CLK * warps))
+    # Users of the pipes: the block where barriers hold its warps together, else each warp.
     ahead = work.prefetch
     together_share = np.minimum(barriers / np.maximum(work.rounds, 1.0), 1.0)
     if isinstance(work.overlapped, np.ndarray):
@@ -265,6 +236,54 @@ def launch_time(gpu: GPU, demand: Demand, work: LaunchWork) -> LaunchTime:
         l2_s=l2_s,
         dram_bytes=work.dram_bytes,
     )
+
+
+def _of_loops(
+    demand: Demand, work: LaunchWork, each: Array, barrier_clk: Array
+) -> tuple[Array, Array | float, Array | float, Array | float, Array | float]:
+    """Sums over the loops, with one block's share `each` of the grid.
+
+    Returns:
+        The quantities of the demand over the whole grid; trips of an average block; the additional trips of the longest
+        block, and their clocks; clocks between the first products of warpgroups.
+    """
+    total = demand.rates[0].take(work.variants, axis=1) * work.terms[0]
+    trips: Array | float = 0.0
+    longer: Array | float = 0.0
+    longer_clk: Array | float = 0.0
+    first_clk: Array | float = 0.0
+    # A demand may have loops that none of these launches executes.
+    for rates, count, depth in zip(demand.rates[1:], work.terms[1:], work.depth, strict=False):
+        rate = rates.take(work.variants, axis=1)
+        total += rate * count
+        average = count * each
+        beyond = depth - average
+        trips = trips + average
+        longer = longer + beyond
+        if demand.grouped:
+            first_clk = first_clk + rate[BETWEEN_GROUPS] * np.minimum(average, 1.0)
+        longer_clk = longer_clk + (rate[ALONE] / work.warps + rate[BARRIERS] * barrier_clk) * beyond
+    return total, trips, longer, longer_clk, first_clk
+
+
+def _block_clk(gpu: GPU, used_clk: Array, barriers_clk: Array) -> tuple[Array, Array]:
+    """(clocks that an average block uses the pipes of an SM, the same of the pipes that each scheduler has).
+
+    The clocks of the pipes are combined by a smooth maximum. Warps in different phases use different pipes, so two
+    pipes of equal time take 2**(1/8) = 1.09 times the time of one; recorded spaces fit that better than the 1.19 of
+    core and DRAM.
+    """
+    peak = used_clk.max(axis=0)
+    share = used_clk / peak
+    share *= share
+    share *= share
+    share *= share
+    shares = share.sum(axis=0)
+    block_clk = by_scheduler = np.maximum(peak * np.sqrt(np.sqrt(np.sqrt(shares))), barriers_clk)
+    if gpu.fma_per_clk_sm["f64"] < _SCHEDULERS and share[_F64].any():
+        shares = np.maximum(shares - share[_F64], 0.0)
+        by_scheduler = np.maximum(peak * np.sqrt(np.sqrt(np.sqrt(shares))), barriers_clk)
+    return block_clk, by_scheduler
 
 
 def _occupied(blocks: Floats, block_clk: Floats, by_scheduler: Floats, warps: Floats) -> Floats:
