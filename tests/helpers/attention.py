@@ -34,7 +34,7 @@ def wgmma_case(head: int, *tile: int, dtype: str = "f16", dim: int = 0) -> Case:
 
 
 def code_of(kernel: Kernel, config: Config, dtype: str) -> tuple[Kernel, Config, str, str, int]:
-    """What a config's code is made of; that of both layouts is the same."""
+    """The arguments that a config's code is compiled from; that of both layouts is the same."""
     return kernel, config, dtype, "bhsd", sm_of(kernel, dtype)
 
 
@@ -43,18 +43,18 @@ def problem_of(dtype: str, dim: int, shape: dict[str, int], layout: str = "bhsd"
 
 
 def run(
-    kernel: Kernel, config: dict[str, int], problem: Problem, given: dict[str, np.ndarray], check_races: bool = False
+    kernel: Kernel, config: dict[str, int], problem: Problem, operands: dict[str, np.ndarray], check_races: bool = False
 ) -> np.ndarray:
     """The values of o as the kernel leaves them in memory."""
     ptx = ptx_of(*code_of(kernel, config, problem.dtype))
-    o = execute(kernel, config, problem, sm_of(kernel, problem.dtype), ptx, given, check_races=check_races)["o"]
+    o = execute(kernel, config, problem, sm_of(kernel, problem.dtype), ptx, operands, check_races=check_races)["o"]
     return decode_elements(o, problem.tensors["o"].dtype)
 
 
 def outcome(
-    kernel: Kernel, config: dict[str, int], problem: Problem, given: dict[str, np.ndarray]
+    kernel: Kernel, config: dict[str, int], problem: Problem, operands: dict[str, np.ndarray]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """What o is in exact arithmetic, and how far roundings may take it from that.
+    """o in exact arithmetic, and how far roundings may take it from that.
 
     A score is a sum of head_dim products, scaled, in f32: its absolute error is the relative error of its weight. The
     weights are rounded to the dtype before tensor cores multiply them, and what is left of those below its least normal
@@ -62,16 +62,16 @@ def outcome(
     a tile, and the rounding of the result.
     """
     dim, dtype, output = problem.sizes, problem.dtype, problem.tensors["o"].dtype
-    value = {name: decode_elements(tensor, problem.tensors[name].dtype) for name, tensor in given.items()}
+    value = {name: decode_elements(tensor, problem.tensors[name].dtype) for name, tensor in operands.items()}
     size = problem.definition.reference(problem.sizes, problem.layout, value | {"v": np.abs(value["v"])})["o"]
     scale = {name: value[f"{name}_scale"].max() if dim["scaled"] else 1.0 for name in "qk"}
     longest = [np.linalg.norm(value[name], axis=-1).max() * scale[name] for name in "qk"]
     of_score = (dim["head_dim"] + 8) * UNIT * longest[0] * longest[1] / np.sqrt(dim["head_dim"])
     relative = 2 * of_score + (3 * dim["keys"] + 32) * UNIT
     if dim["scaled"]:
-        expected, lost = with_rounded_weights(problem, given, config["block_k"], 2 * of_score + 32 * UNIT)
+        expected, lost = with_rounded_weights(problem, operands, config["block_k"], 2 * of_score + 32 * UNIT)
     else:
-        expected, lost = reference(problem, given)["o"], np.zeros(1)
+        expected, lost = reference(problem, operands)["o"], np.zeros(1)
         if kernel is not SIMT:
             relative += ROUNDING[dtype]
             lost = dim["keys"] * LEAST[dtype] * np.abs(value["v"]).max()
@@ -82,9 +82,9 @@ def count_wrong(
     kernel: Kernel, config: dict[str, int], problem: Problem, check_races: bool = False, seed: int = 0
 ) -> int:
     """How many values of o are further from the reference than roundings take them."""
-    given = inputs(problem, seed)
-    o = run(kernel, config, problem, given, check_races)
-    expected, bound = outcome(kernel, config, problem, given)
+    operands = inputs(problem, seed)
+    o = run(kernel, config, problem, operands, check_races)
+    expected, bound = outcome(kernel, config, problem, operands)
     return int((~(np.abs(o - expected) <= bound)).sum())
 
 
@@ -103,10 +103,10 @@ def is_noticed(old: str, new: str, case: Case, shape: dict[str, int]) -> bool:
     broken = dataclasses.replace(kernel, source=kernel.source.replace(old, new))
     problem = problem_of(dtype, dim, shape, "bshd")
     config = fitting(case, problem)
-    given = inputs(problem)
+    operands = inputs(problem)
     try:
-        o = run(broken, config, problem, given, check_races=True)
+        o = run(broken, config, problem, operands, check_races=True)
     except EmulationError:
         return True
-    expected, bound = outcome(kernel, config, problem, given)
+    expected, bound = outcome(kernel, config, problem, operands)
     return not (np.abs(o - expected) <= bound).all()

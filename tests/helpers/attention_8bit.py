@@ -1,15 +1,15 @@
-"""What attention with weights of e4m3 results in: the reference, but for the roundings of these weights."""
+"""The result of attention with weights of e4m3: the reference, but for the roundings of these weights."""
 
 import numpy as np
 
 from kernrec.op import Problem, decode_elements, encode_elements
 
 _SHIFT = 256.0
-"""What weights, at most 1, are multiplied by before they are rounded."""
+"""Factor of weights, at most 1, before they are rounded."""
 
 
 def with_rounded_weights(
-    problem: Problem, given: dict[str, np.ndarray], block_k: int, error: float
+    problem: Problem, operands: dict[str, np.ndarray], block_k: int, error: float
 ) -> tuple[np.ndarray, np.ndarray]:
     """o with weights of e4m3, sums exact; and how far o may be from it where weights are wrong by a relative `error`.
 
@@ -17,7 +17,7 @@ def with_rounded_weights(
     takes it to the other neighbor only where it is as near to the middle between them.
     """
     d = problem.sizes
-    value = {name: decode_elements(tensor, problem.tensors[name].dtype) for name, tensor in given.items()}
+    value = {name: decode_elements(tensor, problem.tensors[name].dtype) for name, tensor in operands.items()}
     q, k, v = (value[name] if problem.layout == "bhsd" else value[name].swapaxes(1, 2) for name in "qkv")
     scale = {name: np.broadcast_to(value[f"{name}_scale"], (d["batch"], d["kv_heads"])) for name in "qkv"}
     queries, keys = d["queries"], d["keys"]

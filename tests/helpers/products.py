@@ -29,13 +29,13 @@ def run(
     kernel: Kernel,
     config: Config,
     problem: Problem,
-    given: Mapping[str, np.ndarray],
+    operands: Mapping[str, np.ndarray],
     sm: int,
     check_races: bool = False,
 ) -> np.ndarray:
     """c as the kernel leaves it in memory; what it does not write is NaN."""
     ptx = ptx_of(kernel, config, problem.dtype, problem.layout, sm)
-    return execute(kernel, config, problem, sm, ptx, dict(given), check_races=check_races)["c"]
+    return execute(kernel, config, problem, sm, ptx, dict(operands), check_races=check_races)["c"]
 
 
 def whole_numbers(problem: Problem) -> dict[str, np.ndarray]:

@@ -71,7 +71,7 @@ def _program(instruction: str, kinds: tuple[str, ...], result: str) -> Module:
 
 
 def apply(instruction: str, inputs: Sequence[np.ndarray], kinds: Sequence[str], result: str) -> np.ndarray:
-    """What an instruction (`add.s32 {d}, {a0}, {a1}`) makes of each row of the inputs; whole warps only."""
+    """The result of an instruction (`add.s32 {d}, {a0}, {a1}`) for each row of the inputs; whole warps only."""
     code = {"b": "u", "u": "u", "s": "i", "f": "f"}[result[0]] + str(int(result[1:]) // 8)
     out = np.zeros(len(inputs[0]), code)
     buffers = {f"in{i}": np.ascontiguousarray(a) for i, a in enumerate(inputs)} | {"out": out}

@@ -351,7 +351,7 @@ def runs(case: Case) -> list[Run]:
             turns[problem].append(config)
     levers = [tunable for tunable in case.kernel.tunables if tunable.launch]
     names = [tunable.name for tunable in levers]
-    settings = [dict(zip(names, given, strict=True)) for given in product(*(t.values for t in levers))]
+    settings = [dict(zip(names, setting, strict=True)) for setting in product(*(t.values for t in levers))]
     chosen: list[Run] = []
     for problem in case.problems:
         for config in turns[problem]:
@@ -424,12 +424,12 @@ def run(case: Case, config: Config, problem: Problem, tensors: Tensors, budget: 
     return execute(case.kernel, config, problem, case.sm, ptx, tensors, budget=budget)
 
 
-def flaws(problem: Problem, given: Tensors, outputs: Tensors) -> list[str]:
+def flaws(problem: Problem, operands: Tensors, outputs: Tensors) -> list[str]:
     """How outputs differ from the op's float64 reference by more than f32 sums, rounded once, can."""
     trial, faults = OPS[problem.op], []
     tensors = problem.tensors
-    value = {name: decode_elements(tensor, tensors[name].dtype) for name, tensor in given.items()}
-    expected = reference(problem, given)
+    value = {name: decode_elements(tensor, tensors[name].dtype) for name, tensor in operands.items()}
+    expected = reference(problem, operands)
     for name, got in outputs.items():
         dtype, bound = tensors[name].dtype, np.zeros(got.shape)
         if count := trial.roundings(problem.sizes):

@@ -9,16 +9,18 @@ from kernrec.op import Problem
 from kernrec.profile.kernel_code import compile_job_for
 from kernrec.ptx import EmulationError
 from tests.helpers.kernel_code import Config
-from tests.helpers.trial import Tensors, execute
+from tests.helpers.trial import Tensors, execute, flaws, given_inputs
 
 TritonRun = tuple[int, Problem, Config]
 """An architecture, a problem, and a config that can run it."""
 
 
-def results(kernel: Kernel, runs: list[TritonRun], given: Any) -> Iterator[tuple[TritonRun, Tensors, Tensors | str]]:
+def results(
+    kernel: Kernel, runs: list[TritonRun], make_inputs: Any
+) -> Iterator[tuple[TritonRun, Tensors, Tensors | str]]:
     """(run, inputs, outputs) of each run, races in shared memory being errors; why it failed in place of outputs.
 
-    Each code is compiled once. `given`: the inputs of a problem.
+    Each code is compiled once. `make_inputs`: makes the inputs of a problem.
     """
     jobs: dict = {}
     for sm, problem, config in runs:
@@ -26,9 +28,17 @@ def results(kernel: Kernel, runs: list[TritonRun], given: Any) -> Iterator[tuple
     for job, compiled in compile_many(jobs, processes=1):
         assert isinstance(compiled, Compiled), compiled
         for sm, problem, config in jobs[job]:
-            tensors = given(problem)
+            tensors = make_inputs(problem)
             try:
                 outputs: Tensors | str = execute(kernel, config, problem, sm, compiled.ptx, tensors)
             except EmulationError as error:
                 outputs = str(error)
             yield (sm, problem, config), tensors, outputs
+
+
+def faults(kernel: Kernel, runs: list[TritonRun]) -> list[str]:
+    """Errors and wrong results of runs."""
+    all_faults: list[str] = []
+    for (_, problem, _), operands, outputs in results(kernel, runs, given_inputs):
+        all_faults += [outputs] if isinstance(outputs, str) else flaws(problem, operands, outputs)
+    return all_faults

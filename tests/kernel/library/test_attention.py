@@ -88,7 +88,7 @@ SHAPES = (
     {"heads": 2, "queries": 5, "keys": 5, "causal": 1},
 )
 SCALED: tuple[dict[str, int], ...] = ({}, {"scales": 1}, {"output": 1})
-"""What of 8 bits is tried in turn: one scale a tensor or one a head of keys, results in bf16 or f16."""
+"""Forms of 8 bits that are tried in turn: one scale a tensor or one a head of keys, results in bf16 or f16."""
 
 
 @pytest.mark.every(3)
@@ -129,11 +129,11 @@ def test_attention_on_a_card_is_as_near_as_what_is_measured_must_be(card: Card, 
         problem = problem_of(dtype, dim, shape, kernel.layouts[number % 2])
         if not kernel.fits(config, problem, limits(card.sm)):
             continue
-        given = inputs(problem, number)
-        prepared = Prepared(kernel, config, problem, card.sm, code, given)
+        operands = inputs(problem, number)
+        prepared = Prepared(kernel, config, problem, card.sm, code, operands)
         prepared.launch()
         o, output = prepared.outputs()["o"].reshape(-1), problem.tensors["o"].dtype
-        error = compare(o, output, reference(problem, given)["o"], np, tolerance(problem), "reference")
+        error = compare(o, output, reference(problem, operands)["o"], np, tolerance(problem), "reference")
         assert (error.unwritten, error.largest <= error.tolerance) == (0, True), (problem.key, error)
 
 
@@ -164,10 +164,10 @@ def test_a_sequence_comes_out_alike_in_either_layout(case: Case) -> None:
     shape = {"heads": 4, "kv_heads": 2, "queries": 9, "keys": 65, "causal": 1}
     first, second = (problem_of(dtype, dim, shape, layout) for layout in ("bhsd", "bshd"))
     config = fitting(case, first)
-    given = inputs(first)
-    swapped = {name: np.ascontiguousarray(given[name].swapaxes(1, 2)) for name in "qkv"}
+    operands = inputs(first)
+    swapped = {name: np.ascontiguousarray(operands[name].swapaxes(1, 2)) for name in "qkv"}
     assert np.array_equal(
-        run(kernel, config, first, given), run(kernel, config, second, given | swapped).swapaxes(1, 2)
+        run(kernel, config, first, operands), run(kernel, config, second, operands | swapped).swapaxes(1, 2)
     )
 
 

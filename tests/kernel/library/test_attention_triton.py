@@ -58,13 +58,13 @@ def problem(dtype: str, head_dim: int, shape: dict[str, int], layout: str) -> Pr
 
 
 def wrong(kernel: Kernel, runs: list[TritonRun]) -> list[str]:
-    """What is wrong with the results of runs."""
+    """Faults of the results of runs."""
     faults = []
-    for (_, solved, config), given, outputs in results(kernel, runs, inputs):
+    for (_, solved, config), operands, outputs in results(kernel, runs, inputs):
         if isinstance(outputs, str):
             faults.append(outputs)
             continue
-        expected, bound = outcome(KERNEL, {}, solved, given)
+        expected, bound = outcome(KERNEL, {}, solved, operands)
         off = np.abs(decode_elements(outputs["o"], solved.dtype) - expected)
         if not (off <= bound).all():
             faults.append(f"{solved.key} {config}")
@@ -78,7 +78,7 @@ def test_it_computes_attention_on_awkward_problems_without_races(case: tuple) ->
     sm, dtype, head_dim, values = case
     config = dict(zip(COLUMNS, values, strict=True))
     layouts = [KERNEL.layouts[number % 2] for number in range(len(SHAPES))]
-    problems = [problem(dtype, head_dim, *given) for given in zip(SHAPES, layouts, strict=True)]
+    problems = [problem(dtype, head_dim, *shaped) for shaped in zip(SHAPES, layouts, strict=True)]
     assert wrong(KERNEL, [(sm, solved, config) for solved in problems]) == []
 
 
@@ -108,14 +108,14 @@ def test_the_trips_of_the_spec_are_those_that_the_blocks_make(data: st.DataObjec
     config = dict(zip(COLUMNS, data.draw(st.sampled_from(KERNEL.listed.rows)), strict=True))
     keys, heads = data.draw(st.integers(1, 700)), data.draw(st.integers(1, 4))
     shape = {"heads": heads, "queries": data.draw(st.integers(1, keys)), "keys": keys}
-    given = problem("f16", config["head"], shape | {"causal": data.draw(st.integers(0, 1))}, "bhsd")
-    older = keys - shape["queries"] if given.names["causal"] else keys
+    solved = problem("f16", config["head"], shape | {"causal": data.draw(st.integers(0, 1))}, "bhsd")
+    older = keys - shape["queries"] if solved.names["causal"] else keys
     rows = range(0, shape["queries"], config["block_m"])
     unmasked = [min(keys, first + 1 + older) // config["block_n"] for first in rows]
     tiles = [-(-min(keys, first + config["block_m"] + older) // config["block_n"]) for first in rows]
-    (launch,) = bind_launches(KERNEL, config, given, 80)
+    (launch,) = bind_launches(KERNEL, config, solved, 80)
     assert launch.trips == {"unmasked": heads * sum(unmasked), "masked": heads * (sum(tiles) - sum(unmasked))}
-    names = KERNEL.namespace(config, given, 80)
+    names = KERNEL.namespace(config, solved, 80)
     depth = {loop: count.evaluate(names) for loop, count in KERNEL.launches[0].depth.items()}
     assert depth == {"unmasked": unmasked[-1], "masked": tiles[-1] - unmasked[-1]}
 
@@ -127,9 +127,9 @@ def test_every_listed_config_fits_the_a100_and_no_block_asks_for_more_than_a_car
 
 
 def test_it_is_among_the_answers_where_its_profiles_are_shipped() -> None:
-    given = problem("bf16", 128, {"heads": 32, "kv_heads": 8, "queries": 1024, "causal": 1}, "bhsd")
+    solved = problem("bf16", 128, {"heads": 32, "kv_heads": 8, "queries": 1024, "causal": 1}, "bhsd")
     for gpu in ("a100", "rtx3090", "rtx4090", "rtx5090", "h100", "b200"):
-        assert (KERNEL.name in [t.kernel.name for t in Context([]).tables(given, find_gpu(gpu))]) == (gpu != "b200"), (
+        assert (KERNEL.name in [t.kernel.name for t in Context([]).tables(solved, find_gpu(gpu))]) == (gpu != "b200"), (
             gpu
         )
 

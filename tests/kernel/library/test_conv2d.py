@@ -158,14 +158,14 @@ EACH_KERNEL = pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: kern
 
 
 def _code(case: Case) -> tuple[Kernel, Config, str, str, int]:
-    """What a case's code is made of."""
+    """The arguments that a case's code is compiled from."""
     return case.kernel, case.config, case.dtype, case.layout, case.sm
 
 
-def _run(case: Case, given: dict[str, np.ndarray]) -> np.ndarray:
+def _run(case: Case, operands: dict[str, np.ndarray]) -> np.ndarray:
     """y as the kernel leaves it in memory; a race in shared memory is an error."""
     ptx = ptx_of(*_code(case))
-    return execute(case.kernel, case.config, case.problem, case.sm, ptx, given, budget=5_000_000)["y"]
+    return execute(case.kernel, case.config, case.problem, case.sm, ptx, operands, budget=5_000_000)["y"]
 
 
 def _is_right(case: Case, infinite: bool = False) -> bool:
@@ -174,20 +174,21 @@ def _is_right(case: Case, infinite: bool = False) -> bool:
     infinite: a few neighboring elements of x are, and outputs that do not meet them must not notice.
     """
     problem = case.problem
-    given = inputs(problem, seed=1)
+    operands = inputs(problem, seed=1)
     if infinite:
-        image = given["x"][0] if case.layout == "nchw" else given["x"][0].transpose(2, 0, 1)
+        image = operands["x"][0] if case.layout == "nchw" else operands["x"][0].transpose(2, 0, 1)
         down, right = image.shape[1] // 2, image.shape[2] // 2
         image[0, down - 1 : down + 1, right - 1 : right + 1] = encode_elements(np.array(np.inf), case.dtype)
     absolute = {
-        name: encode_elements(np.abs(decode_elements(value, case.dtype)), case.dtype) for name, value in given.items()
+        name: encode_elements(np.abs(decode_elements(value, case.dtype)), case.dtype)
+        for name, value in operands.items()
     }
     terms = problem.names["c"] // problem.names["groups"] * problem.names["r"] * problem.names["s"]
     with np.errstate(invalid="ignore"):
-        expected, magnitude = (reference(problem, tensors)["y"] for tensors in (given, absolute))
+        expected, magnitude = (reference(problem, tensors)["y"] for tensors in (operands, absolute))
         bound = (terms + 1) * 2.0**-24 * magnitude
         bound += ROUNDING[case.dtype] * (np.abs(expected) + bound) + LEAST[case.dtype]
-        near = np.abs(decode_elements(_run(case, given), case.dtype) - expected) <= bound
+        near = np.abs(decode_elements(_run(case, operands), case.dtype) - expected) <= bound
     return bool((near | ~np.isfinite(expected)).all())
 
 

@@ -67,8 +67,8 @@ def test_every_problem_is_run_by_some_kernel_of_its_op() -> None:
 @per_case()
 def test_configs_at_the_corners_of_the_space_compute_the_op_on_awkward_problems_without_races(case: Case) -> None:
     for config, problem in runs(case):
-        given = given_inputs(problem)
-        assert flaws(problem, given, run(case, config, problem, given)) == [], config
+        operands = given_inputs(problem)
+        assert flaws(problem, operands, run(case, config, problem, operands)) == [], config
 
 
 @per_case()

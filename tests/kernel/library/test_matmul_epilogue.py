@@ -59,18 +59,18 @@ def test_bias_and_activation_are_those_of_the_reference(
     kernel, config = find_kernel(name), config | {"split_k": split_k}
     problem = matmul(dtype, layout, **_dims(name, config["vector"]), bias=bias, activation=activation)
     assert kernel.misfit(config, problem, limits(sm)) is None
-    given = inputs(problem, seed=activation)
-    assert worst(run(kernel, config, problem, given, sm), *_expected(problem, given), problem) <= 1
+    operands = inputs(problem, seed=activation)
+    assert worst(run(kernel, config, problem, operands, sm), *_expected(problem, operands), problem) <= 1
 
 
-def _expected(problem, given) -> tuple[np.ndarray, np.ndarray]:  # type: ignore[no-untyped-def]
+def _expected(problem, operands) -> tuple[np.ndarray, np.ndarray]:  # type: ignore[no-untyped-def]
     """The reference's c, and sum |a b| + |bias|."""
     sizes = {
         name: encode_elements(np.abs(decode_elements(value, problem.tensors[name].dtype)), problem.tensors[name].dtype)
-        for name, value in given.items()
+        for name, value in operands.items()
     }
     plain = matmul(problem.dtype, problem.layout, **(problem.dim | {"activation": 0}))
-    return reference(problem, given)["c"], reference(plain, sizes)["c"]
+    return reference(problem, operands)["c"], reference(plain, sizes)["c"]
 
 
 @pytest.mark.parametrize("activation", [1, 2, 3])
@@ -78,9 +78,9 @@ def test_activations_far_out_are_zero_or_the_identity(activation: int) -> None:
     name, dtype, layout, sm, config = CASES[11]
     problem = matmul(dtype, layout, m=1, n=8, k=4, activation=activation)
     values = np.array([-1e30, -3e4, -100.0, -0.0, 0.0, 100.0, 3e4, 1e30], np.float32)
-    given = {"a": np.array([[1, 0, 0, 0]], np.float32), "b": np.zeros((8, 4), np.float32)}
-    given["b"][:, 0] = values
-    c = run(find_kernel(name), config | {"split_k": 1, "columns": 1}, problem, given, sm)
+    operands = {"a": np.array([[1, 0, 0, 0]], np.float32), "b": np.zeros((8, 4), np.float32)}
+    operands["b"][:, 0] = values
+    c = run(find_kernel(name), config | {"split_k": 1, "columns": 1}, problem, operands, sm)
     assert np.abs(c[0, :5]).max() <= 1e-30
     np.testing.assert_allclose(c[0, 5:], values[5:], rtol=1e-6)
 
@@ -88,8 +88,8 @@ def test_activations_far_out_are_zero_or_the_identity(activation: int) -> None:
 def test_a_nan_is_not_hidden_by_relu() -> None:
     name, dtype, layout, sm, config = CASES[11]
     problem = matmul(dtype, layout, m=1, n=2, k=4, activation=1)
-    given = {"a": np.ones((1, 4), np.float32), "b": np.array([[np.nan, 0, 0, 0], [-1, 0, 0, 0]], np.float32)}
-    c = run(find_kernel(name), config | {"split_k": 1, "columns": 1}, problem, given, sm)
+    operands = {"a": np.ones((1, 4), np.float32), "b": np.array([[np.nan, 0, 0, 0], [-1, 0, 0, 0]], np.float32)}
+    c = run(find_kernel(name), config | {"split_k": 1, "columns": 1}, problem, operands, sm)
     assert np.isnan(c[0, 0])
     assert c[0, 1] == 0
 
@@ -125,12 +125,12 @@ def test_breaking_one_thing_in_the_source_is_noticed(number: int, split_k: int, 
     name, dtype, layout, sm, config = CASES[number]
     kernel: Kernel = broken(find_kernel(name), old, new)
     problem = matmul(dtype, layout, **_dims(name, config["vector"]), bias=1, activation=2)
-    given = inputs(problem)
+    operands = inputs(problem)
     try:
-        c = run(kernel, config | {"split_k": split_k}, problem, given, sm)
+        c = run(kernel, config | {"split_k": split_k}, problem, operands, sm)
     except EmulationError:
         return
-    assert worst(c, *_expected(problem, given), problem) > 1
+    assert worst(c, *_expected(problem, operands), problem) > 1
 
 
 def test_a_kernel_that_knows_no_bias_would_not_be_offered_one() -> None:

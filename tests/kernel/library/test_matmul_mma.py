@@ -65,9 +65,9 @@ def test_the_configs_shown_here_can_run(sm: int, config: Config) -> None:
 @pytest.mark.parametrize(("sm", "config", "layout"), SPREAD, ids=_name)
 def test_exact_sums_are_rounded_to_nearest_bit_for_bit_without_races(sm: int, config: Config, layout: str) -> None:
     problem = awkward(config, "f16", layout, k=5 * config["block_k"] + 3 * config["vector"])
-    given = whole_numbers(problem)
-    expected = encode_elements(reference(problem, given)["c"], "f16")
-    assert bits(run(KERNEL, config, problem, given, sm, check_races=True)) == bits(expected)
+    operands = whole_numbers(problem)
+    expected = encode_elements(reference(problem, operands)["c"], "f16")
+    assert bits(run(KERNEL, config, problem, operands, sm, check_races=True)) == bits(expected)
 
 
 @pytest.mark.every(2)
@@ -75,9 +75,9 @@ def test_exact_sums_are_rounded_to_nearest_bit_for_bit_without_races(sm: int, co
 def test_exact_sums_are_rounded_to_nearest_in_bfloat16(config: Config) -> None:
     layout = KERNEL.layouts[CONFIGS.index(config) // 2 % len(KERNEL.layouts)]
     problem = awkward(config, "bf16", layout)
-    given = whole_numbers(problem)
-    expected = encode_elements(reference(problem, given)["c"], "bf16")
-    assert bits(run(KERNEL, config, problem, given, SM)) == bits(expected)
+    operands = whole_numbers(problem)
+    expected = encode_elements(reference(problem, operands)["c"], "bf16")
+    assert bits(run(KERNEL, config, problem, operands, SM)) == bits(expected)
 
 
 @pytest.mark.parametrize("number", range(4))
@@ -85,11 +85,11 @@ def test_products_of_a_batch_are_those_of_each_pair(number: int) -> None:
     """Of whole tiles, of shares of the sum and of unaligned shares, each in another layout."""
     config, layout = CONFIGS[(0, 1, -1, 3)[number]], KERNEL.layouts[number]
     problem = awkward(config, "f16", layout, batch=3)
-    given = inputs(problem, seed=1)
-    together = run(KERNEL, config, problem, given, SM)
+    operands = inputs(problem, seed=1)
+    together = run(KERNEL, config, problem, operands, SM)
     alone = awkward(config, "f16", layout)
     for i, c in enumerate(together):
-        assert bits(c) == bits(run(KERNEL, config, alone, {name: value[i] for name, value in given.items()}, SM))
+        assert bits(c) == bits(run(KERNEL, config, alone, {name: value[i] for name, value in operands.items()}, SM))
 
 
 @pytest.mark.every(4)
@@ -100,8 +100,10 @@ def test_products_of_a_batch_are_those_of_each_pair(number: int) -> None:
 def test_slivers_far_below_one_tile_come_out_right(config: Config, dims: Config) -> None:
     problem = awkward(config, "f16", "nt", **dims)
     config = config | {"split_k": 1}
-    given = whole_numbers(problem)
-    assert bits(run(KERNEL, config, problem, given, SM)) == bits(encode_elements(reference(problem, given)["c"], "f16"))
+    operands = whole_numbers(problem)
+    assert bits(run(KERNEL, config, problem, operands, SM)) == bits(
+        encode_elements(reference(problem, operands)["c"], "f16")
+    )
 
 
 @pytest.mark.every(3)
@@ -113,8 +115,8 @@ def test_partial_tiles_issue_exactly_what_full_ones_do(sm: int, config: Config) 
     configs = [config | {"split_k": split_k} for split_k in (1, 2, 4, 8)]
     profiles = {p.launch: p.profile for p in profile_variant(KERNEL, configs, "f16", layout, sm, code)}
     problem = awkward(config, "f16", layout)
-    given = inputs(problem)
-    buffers = {**given, "c": encode_elements(np.zeros(problem.tensors["c"].shape), "f16")}
+    operands = inputs(problem)
+    buffers = {**operands, "c": encode_elements(np.zeros(problem.tensors["c"].shape), "f16")}
     for bound, counts in emulate_config(KERNEL, config, problem, sm, module, buffers):
         expected = profiles[bound.index].counts({"block": bound.blocks, **bound.trips})
         for metric, count in expected.items():
@@ -186,10 +188,10 @@ def test_the_codes_hungriest_for_registers_do_not_spill(layout: str) -> None:
 def test_breaking_one_thing_in_the_source_is_noticed(replacement: Sequence[str], config: Config) -> None:
     kernel, sm = broken(KERNEL, *replacement), 75 if config in TURING else SM
     problem = awkward(config, "f16", "nn")
-    given = whole_numbers(problem)
-    expected = encode_elements(reference(problem, given)["c"], "f16")
+    operands = whole_numbers(problem)
+    expected = encode_elements(reference(problem, operands)["c"], "f16")
     try:
-        c = run(kernel, config, problem, given, sm, check_races=True)
+        c = run(kernel, config, problem, operands, sm, check_races=True)
     except EmulationError:
         return
     assert bits(c) != bits(expected)

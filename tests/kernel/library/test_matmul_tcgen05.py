@@ -27,9 +27,9 @@ def test_exact_sums_are_rounded_to_nearest_bit_for_bit_without_races(
     dtype: str, config: Config, dims: dict[str, int]
 ) -> None:
     problem = matmul(dtype, "nt", **dims)
-    given = whole_numbers(problem)
-    expected = encode_elements(reference(problem, given)["c"], dtype)
-    assert bits(run(KERNEL, config, problem, given, SM, check_races=True)) == bits(expected)
+    operands = whole_numbers(problem)
+    expected = encode_elements(reference(problem, operands)["c"], dtype)
+    assert bits(run(KERNEL, config, problem, operands, SM, check_races=True)) == bits(expected)
 
 
 @pytest.mark.slow

@@ -49,22 +49,22 @@ def _name(value: object) -> str:
 def test_whole_numbers_are_multiplied_exactly_and_without_races(config: Config, layout: str) -> None:
     problem = awkward(config, "tf32", layout, k=5 * config["block_k"] + 3 * config["vector"])
     assert KERNEL.misfit(config, problem, limits(SM)) is None
-    given = whole_numbers(problem)
-    c = run(KERNEL, config, problem, given, SM, check_races=True)
-    np.testing.assert_array_equal(c, reference(problem, given)["c"])
+    operands = whole_numbers(problem)
+    c = run(KERNEL, config, problem, operands, SM, check_races=True)
+    np.testing.assert_array_equal(c, reference(problem, operands)["c"])
 
 
 @LAYOUTS
 def test_operands_are_rounded_to_ten_bits_to_nearest_and_no_further(layout: str) -> None:
     config = CONFIGS[1]
     problem = awkward(config, "tf32", layout)
-    given = inputs(problem, seed=3)
-    rounded = {name: tf32_bits(value, "rna").view(np.float32) for name, value in given.items()}
+    operands = inputs(problem, seed=3)
+    rounded = {name: tf32_bits(value, "rna").view(np.float32) for name, value in operands.items()}
     expected = reference(problem, rounded)["c"]
     size = reference(problem, {name: np.abs(value) for name, value in rounded.items()})["c"]
-    c = run(KERNEL, config, problem, given, SM)
+    c = run(KERNEL, config, problem, operands, SM)
     assert (np.abs(c - expected) <= (problem.sizes["k"] + 1) * 2.0**-24 * size).all()
-    assert (np.abs(c - reference(problem, given)["c"]) > 2.0**-16 * size).any(), "it is not the product of f32"
+    assert (np.abs(c - reference(problem, operands)["c"]) > 2.0**-16 * size).any(), "it is not the product of f32"
     assert bits(run(KERNEL, config, problem, rounded, SM)) == bits(c)
 
 
@@ -73,9 +73,9 @@ def test_operands_are_rounded_to_ten_bits_to_nearest_and_no_further(layout: str)
 def test_products_of_a_batch_are_those_of_each_pair(layout: str) -> None:
     for config in (CONFIGS[1], CONFIGS[6]):  # aligned and unaligned shares of the sum
         problem, alone = (awkward(config, "tf32", layout, batch=batch) for batch in (3, 1))
-        given = inputs(problem, seed=1)
-        for i, c in enumerate(run(KERNEL, config, problem, given, SM)):
-            assert bits(c) == bits(run(KERNEL, config, alone, {name: v[i] for name, v in given.items()}, SM))
+        operands = inputs(problem, seed=1)
+        for i, c in enumerate(run(KERNEL, config, problem, operands, SM)):
+            assert bits(c) == bits(run(KERNEL, config, alone, {name: v[i] for name, v in operands.items()}, SM))
 
 
 @pytest.mark.every(2)
@@ -129,12 +129,12 @@ BREAKS = [
 def test_breaking_one_thing_in_the_source_is_noticed(number: int, layout: str, old: str, new: str) -> None:
     config, kernel = CONFIGS[number], broken(KERNEL, old, new)
     problem = awkward(config, "tf32", layout, k=156)  # shares of 2 or 3 tiles where there are four
-    given = whole_numbers(problem)
+    operands = whole_numbers(problem)
     try:
-        c = run(kernel, config, problem, given, SM, check_races=True)
+        c = run(kernel, config, problem, operands, SM, check_races=True)
     except EmulationError:
         return
-    if np.array_equal(c, reference(problem, given)["c"]):
+    if np.array_equal(c, reference(problem, operands)["c"]):
         # the right words at the wrong places: the exchange does not do what it is there for
         code = not_assembled(kernel, config, "tf32", layout, SM)
         counts = profile_variant(kernel, [config | {"split_k": 1}], "tf32", layout, SM, code)[0].profile.counts(

@@ -4,7 +4,6 @@ Where Triton is installed, configs of every dtype and layout are compiled and ex
 tile, races in shared memory being errors; copies with one thing broken do not pass.
 """
 
-from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
 from itertools import product
@@ -13,12 +12,11 @@ import pytest
 
 from kernrec.errors import KernrecError
 from kernrec.gpu import find_gpu, limits
-from kernrec.kernel import Kernel, Space, find_kernel
+from kernrec.kernel import Space, find_kernel
 from kernrec.op import Problem
 from kernrec.recommender import Objective, Query, Recommender, Request
 from kernrec.recommender.context import Context
-from tests.helpers.trial import flaws, given_inputs
-from tests.helpers.triton_library import TritonRun, results
+from tests.helpers.triton_library import faults
 
 KERNEL = find_kernel("matmul_triton")
 ARCHITECTURES = (80, 90, 120)
@@ -64,22 +62,13 @@ def chosen() -> tuple[tuple[int, str, str, dict[str, int]], ...]:
     return tuple(picked)
 
 
-def wrong(kernel: Kernel, runs: list[TritonRun]) -> Iterator[str]:
-    """What is wrong with the results of runs."""
-    for (_, problem, _), given, outputs in results(kernel, runs, given_inputs):
-        if isinstance(outputs, str):
-            yield outputs
-        else:
-            yield from flaws(problem, given, outputs)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", KERNEL.dtypes)
 def test_it_computes_the_op_on_awkward_problems_without_races(dtype: str) -> None:
     pytest.importorskip("triton.compiler", reason="needs the extra `triton`")
     runs = [(sm, p, config) for sm, kind, layout, config in chosen() if kind == dtype for p in problems(dtype, layout)]
     assert {problem.layout for _, problem, _ in runs} == set(KERNEL.layouts)
-    assert list(wrong(KERNEL, runs)) == []
+    assert faults(KERNEL, runs) == []
 
 
 @pytest.mark.slow
@@ -89,7 +78,7 @@ def test_breaking_one_thing_in_the_source_is_noticed(
 ) -> None:
     pytest.importorskip("triton.compiler", reason="needs the extra `triton`")
     broken = replace(KERNEL, source=KERNEL.source.replace(old, new))
-    assert any(wrong(broken, [(80, problem, config) for problem in problems(dtype, layout)])), breaks
+    assert faults(broken, [(80, problem, config) for problem in problems(dtype, layout)]), breaks
 
 
 def test_a_mutant_changes_one_place_of_the_source() -> None:

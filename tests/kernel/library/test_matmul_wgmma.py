@@ -32,18 +32,18 @@ SMALL = CONFIG | {"block_m": 64, "block_n": 64, "cluster": 1, "stream": 114}
 def test_exact_sums_are_rounded_to_nearest_bit_for_bit_without_races(dtype: str, block_tiles: int) -> None:
     config = CONFIG | {"block_m": 64, "block_tiles": block_tiles}
     problem = matmul(dtype, "nt", m=200, n=264, k=72)
-    given = whole_numbers(problem)
-    expected = encode_elements(reference(problem, given)["c"], dtype)
-    assert bits(run(KERNEL, config, problem, given, SM, check_races=True)) == bits(expected)
+    operands = whole_numbers(problem)
+    expected = encode_elements(reference(problem, operands)["c"], dtype)
+    assert bits(run(KERNEL, config, problem, operands, SM, check_races=True)) == bits(expected)
 
 
 @pytest.mark.slow
 def test_shares_of_the_reduction_add_up_to_the_same_bits() -> None:
     """Each of four shares of ten tiles, of which two are longer; sums of whole numbers are exact in any order."""
     problem = matmul("bf16", "nt", m=70, n=136, k=616, batch=2, bias=1)
-    given = whole_numbers(problem)
-    expected = encode_elements(reference(problem, given)["c"], "bf16")
-    assert bits(run(KERNEL, CONFIG | {"split_k": 4}, problem, given, SM, check_races=True)) == bits(expected)
+    operands = whole_numbers(problem)
+    expected = encode_elements(reference(problem, operands)["c"], "bf16")
+    assert bits(run(KERNEL, CONFIG | {"split_k": 4}, problem, operands, SM, check_races=True)) == bits(expected)
 
 
 @pytest.mark.slow
@@ -58,19 +58,19 @@ def test_shares_of_the_reduction_add_up_to_the_same_bits() -> None:
 )
 def test_even_shares_of_the_last_tiles_add_up_to_the_same_bits(change: Config, dims: dict[str, int]) -> None:
     problem = matmul("bf16", "nt", **dims)
-    given = whole_numbers(problem)
+    operands = whole_numbers(problem)
     if dims.get("activation"):
-        plain = reference(problem, given)["c"]
-        got = decode_elements(run(KERNEL, SMALL | change, problem, given, SM, check_races=True), "bf16")
+        plain = reference(problem, operands)["c"]
+        got = decode_elements(run(KERNEL, SMALL | change, problem, operands, SM, check_races=True), "bf16")
         assert np.allclose(got, plain, rtol=2.0**-8, atol=2.0**-8)
         return
-    expected = encode_elements(reference(problem, given)["c"], "bf16")
-    assert bits(run(KERNEL, SMALL | change, problem, given, SM, check_races=True)) == bits(expected)
+    expected = encode_elements(reference(problem, operands)["c"], "bf16")
+    assert bits(run(KERNEL, SMALL | change, problem, operands, SM, check_races=True)) == bits(expected)
 
 
 @given(tiles=st.integers(1, 600), k_tiles=st.integers(1, 300), stream=st.sampled_from([114, 132]))
 def test_the_block_with_most_work_is_what_the_spec_says(tiles: int, k_tiles: int, stream: int) -> None:
-    """What each range has, counted one by one: trips, tiles that begin in it, and sums that others leave for it."""
+    """The work of each range, counted one by one: trips, tiles that begin in it, and sums that others leave for it."""
     config = SMALL | {"stream": stream}
     problem = matmul("bf16", "nt", m=64, n=64 * tiles, k=64 * k_tiles)
     names = KERNEL.namespace(config, problem, SM)

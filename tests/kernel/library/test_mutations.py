@@ -85,12 +85,12 @@ class Mutant:
 FILES = {file.stem: tomllib.loads(file.read_text(encoding="utf-8")) for file in sorted(FOLDER.glob("*.toml"))}
 ELSEWHERE = {kernel: content["tried_by"] for kernel, content in FILES.items() if "tried_by" in content}
 MUTANTS = [
-    Mutant(kernel, **given)
+    Mutant(kernel, **fields)
     for kernel, content in FILES.items()
     if kernel not in ELSEWHERE
-    for given in content["mutant"]
+    for fields in content["mutant"]
 ]
-EQUIVALENT = [Mutant(kernel, **given) for kernel, content in FILES.items() for given in content.get("equivalent", [])]
+EQUIVALENT = [Mutant(kernel, **fields) for kernel, content in FILES.items() for fields in content.get("equivalent", [])]
 OF_THEIR_OWN = list(
     {(m.kernel, *m.when.items(), *m.dims.items()): m for m in [*MUTANTS, *EQUIVALENT] if m.dims}.values()
 )
@@ -104,12 +104,12 @@ def noticed(mutant: Mutant) -> bool:
 
 def fails(case: Case, config: Config, problem: Problem) -> bool:
     """Whether a run ends in an error or leaves a wrong result."""
-    given = given_inputs(problem)
+    operands = given_inputs(problem)
     try:
-        outputs = run(case, config, problem, given, budget=BUDGET)
+        outputs = run(case, config, problem, operands, budget=BUDGET)
     except EmulationError:
         return True
-    return bool(flaws(problem, given, outputs))
+    return bool(flaws(problem, operands, outputs))
 
 
 @pytest.mark.parametrize("kernel", all_kernels(), ids=lambda kernel: kernel.name)

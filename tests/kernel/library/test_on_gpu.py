@@ -24,10 +24,10 @@ def test_configs_at_the_corners_of_the_space_compute_the_op_on_the_card(card: Ca
         key = tuple(config[name] for name in kernel.compile_time_tunables)
         if key not in codes:
             codes[key] = Code(assembled(kernel, config, dtype, layout, card.sm))
-        given = given_inputs(problem)
-        prepared = Prepared(kernel, config, problem, card.sm, codes[key], given)
+        operands = given_inputs(problem)
+        prepared = Prepared(kernel, config, problem, card.sm, codes[key], operands)
         prepared.launch()
-        assert flaws(problem, given, prepared.outputs()) == [], config
+        assert flaws(problem, operands, prepared.outputs()) == [], config
 
 
 THOROUGH = pytest.mark.parametrize("case", [case for case in CASES if case.thorough], ids=str)

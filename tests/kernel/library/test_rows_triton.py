@@ -13,8 +13,8 @@ from kernrec.gpu import find_gpu, limits
 from kernrec.kernel import Kernel, Space, find_kernel
 from kernrec.recommender import Objective, Query, Recommender, Request
 from kernrec.recommender.context import Context
-from tests.helpers.trial import OPS, flaws, given_inputs
-from tests.helpers.triton_library import TritonRun, results
+from tests.helpers.trial import OPS
+from tests.helpers.triton_library import TritonRun, faults
 
 SOFTMAX, LAYERNORM = "softmax_triton", "layernorm_triton"
 KERNELS = [find_kernel(SOFTMAX), find_kernel(LAYERNORM)]
@@ -65,19 +65,11 @@ def chosen(kernel: Kernel) -> list[TritonRun]:
     return runs
 
 
-def wrong(kernel: Kernel, runs: list[TritonRun]) -> list[str]:
-    """What is wrong with the results of runs."""
-    faults: list[str] = []
-    for (_, problem, _), given, outputs in results(kernel, runs, given_inputs):
-        faults += [outputs] if isinstance(outputs, str) else flaws(problem, given, outputs)
-    return faults
-
-
 @pytest.mark.slow
 @EACH
 def test_it_computes_the_op_on_awkward_rows_without_races(kernel: Kernel) -> None:
     pytest.importorskip("triton.compiler", reason="needs the extra `triton`")
-    assert wrong(kernel, chosen(kernel)) == []
+    assert faults(kernel, chosen(kernel)) == []
 
 
 @pytest.mark.slow
@@ -90,7 +82,7 @@ def test_breaking_one_thing_in_the_source_is_noticed(
     problems = [kernel.definition.problem("f32", "row", **dims) for dims in OPS[kernel.op].problems]
     problems.append(kernel.definition.problem("f32", "row", rows=5, columns=200))
     runs = [(80, problem, config) for problem in problems if kernel.fits(config, problem, limits(80))]
-    assert wrong(replace(kernel, source=kernel.source.replace(old, new)), runs), breaks
+    assert faults(replace(kernel, source=kernel.source.replace(old, new)), runs), breaks
 
 
 def test_a_mutant_changes_one_place_of_the_source() -> None:

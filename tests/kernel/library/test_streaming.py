@@ -47,7 +47,7 @@ def test_warps_never_diverge_and_shared_memory_has_no_bank_conflicts(case: Case)
 
 
 def _streamed(entry: str, config: dict[str, int]) -> tuple[str, int, list[str]]:
-    """What an entry is there to move: by which term, how many elements, of which tensors."""
+    """The purpose of an entry: the term by which it moves elements, how many, and of which tensors."""
     if entry.startswith("matvec_rows"):
         rows = config["threads"] // config["row_threads"] * config["rows"]
         return "k_tiles", rows * config["row_threads"] * config["vector"] * config["unroll"], ["a.read"]

@@ -419,6 +419,6 @@ extern "C" __global__ void k(int* x) {
 @ARCHS
 def test_functions_are_called_through_pointers_and_virtually(arch: str) -> None:
     x = RNG.integers(0, 4, N).astype(np.int32)
-    i, given = np.arange(N), x.copy()
+    i, before = np.arange(N), x.copy()
     run(POINTERS, arch, x)
-    np.testing.assert_array_equal(x, np.where(given & 1, i * i, 3 * i) * 1000 + np.where(given >> 1, i - 1, i + 1))
+    np.testing.assert_array_equal(x, np.where(before & 1, i * i, 3 * i) * 1000 + np.where(before >> 1, i - 1, i + 1))

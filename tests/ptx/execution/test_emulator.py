@@ -278,10 +278,10 @@ def test_a_trap_is_an_error() -> None:
     ],
 )
 def test_misuse_is_one_line(change: dict[str, object], message: str) -> None:
-    given: dict[str, object] = {"entry": "k", "grid": (1,), "block": (32,), "arguments": ["y"]}
-    given |= {"buffers": {"y": np.zeros(4)}} | change
-    blocks = given.pop("blocks", None)
+    fields: dict[str, object] = {"entry": "k", "grid": (1,), "block": (32,), "arguments": ["y"]}
+    fields |= {"buffers": {"y": np.zeros(4)}} | change
+    blocks = fields.pop("blocks", None)
     with pytest.raises(UsageError) as error:
-        emulate(module("", "u64 y"), KernelLaunch(**given), blocks=blocks)  # type: ignore[arg-type]
+        emulate(module("", "u64 y"), KernelLaunch(**fields), blocks=blocks)  # type: ignore[arg-type]
     assert message in str(error.value)
     assert "\n" not in str(error.value)

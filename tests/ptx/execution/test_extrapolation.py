@@ -144,9 +144,9 @@ def launch(body: str, n: int) -> tuple[Any, KernelLaunch]:
 @pytest.mark.parametrize("name", KERNELS)
 def test_extrapolated_counts_are_those_of_all_trips(name: str) -> None:
     body, n, share = KERNELS[name]
-    module, given = launch(body, n)
-    full = sampled_counts(module, given, replace(SAMPLING, extrapolate=False))
-    short = sampled_counts(module, given)
+    module, launched = launch(body, n)
+    full = sampled_counts(module, launched, replace(SAMPLING, extrapolate=False))
+    short = sampled_counts(module, launched)
     assert short.pop("extrapolated", 0.0) >= share * full["issue"]
     assert short == pytest.approx(full, rel=1e-12)
 
@@ -163,10 +163,10 @@ FROM_DATA = {
 
 @pytest.mark.parametrize("name", FROM_DATA)
 def test_trips_that_follow_data_are_sampled_and_the_estimate_is_near(name: str) -> None:
-    module, given = launch(f"float sum = 0;\n#pragma unroll 1\n{FROM_DATA[name]} z[threadIdx.x] = sum;", 1200)
-    given.buffers["y"][:] = np.random.default_rng(1).integers(0, 400_000, 400_000)
-    full = sampled_counts(module, given, replace(SAMPLING, extrapolate=False))
-    short = sampled_counts(module, given)
+    module, launched = launch(f"float sum = 0;\n#pragma unroll 1\n{FROM_DATA[name]} z[threadIdx.x] = sum;", 1200)
+    launched.buffers["y"][:] = np.random.default_rng(1).integers(0, 400_000, 400_000)
+    full = sampled_counts(module, launched, replace(SAMPLING, extrapolate=False))
+    short = sampled_counts(module, launched)
     assert short.pop("sampled") == short.pop("extrapolated") > 0.6 * full["issue"]
     for metric, count in full.items():
         if metric.startswith(("issue", "lanes", "global.")):
@@ -176,9 +176,9 @@ def test_trips_that_follow_data_are_sampled_and_the_estimate_is_near(name: str) 
 
 
 def test_what_a_loop_does_once_to_what_steers_it_is_not_missed() -> None:
-    module, given = launch(PLACE_THAT_IS_WRITTEN, 400)
-    full = sampled_counts(module, given, replace(SAMPLING, extrapolate=False))
-    short = sampled_counts(module, given)
+    module, launched = launch(PLACE_THAT_IS_WRITTEN, 400)
+    full = sampled_counts(module, launched, replace(SAMPLING, extrapolate=False))
+    short = sampled_counts(module, launched)
     assert short["sampled"] > 0.5 * full["issue"]
     assert short["global.x.read_sectors"] == pytest.approx(full["global.x.read_sectors"], rel=0.05)
 
@@ -196,9 +196,9 @@ TO_BE_RUN_WHOLE = {
 
 @pytest.mark.parametrize("name", TO_BE_RUN_WHOLE)
 def test_a_loop_whose_way_data_decides_runs_whole(name: str) -> None:
-    module, given = launch(f"float sum = 0;\n#pragma unroll 1\n{TO_BE_RUN_WHOLE[name]} z[threadIdx.x] = sum;", 400)
-    given.buffers["y"][:] = np.random.default_rng(1).integers(0, 100_000, 400_000)
-    assert "extrapolated" not in sampled_counts(module, given)
+    module, launched = launch(f"float sum = 0;\n#pragma unroll 1\n{TO_BE_RUN_WHOLE[name]} z[threadIdx.x] = sum;", 400)
+    launched.buffers["y"][:] = np.random.default_rng(1).integers(0, 100_000, 400_000)
+    assert "extrapolated" not in sampled_counts(module, launched)
 
 
 def test_a_sum_over_a_warp_behind_a_loop_does_not_make_its_sum_steer() -> None:
@@ -212,10 +212,10 @@ def test_a_sum_over_a_warp_behind_a_loop_does_not_make_its_sum_steer() -> None:
 
 
 def test_results_are_never_extrapolated() -> None:
-    module, given = launch("float sum = 0; for (int k = 0; k < n; k++) sum += x[k]; z[threadIdx.x] = sum;", 1000)
-    given.buffers["x"][:] = 1
-    assert "extrapolated" not in emulate(module, given)
-    assert (given.buffers["z"][:16] == 1000).all()
+    module, launched = launch("float sum = 0; for (int k = 0; k < n; k++) sum += x[k]; z[threadIdx.x] = sum;", 1000)
+    launched.buffers["x"][:] = 1
+    assert "extrapolated" not in emulate(module, launched)
+    assert (launched.buffers["z"][:16] == 1000).all()
 
 
 def test_counts_of_trips_that_turn_out_otherwise_come_from_all_trips() -> None:
@@ -226,8 +226,8 @@ def test_counts_of_trips_that_turn_out_otherwise_come_from_all_trips() -> None:
     for (unsigned k = 0; k < n; k++) { unsigned far = __umulhi(k, 1u << 24); sum += x[id + 4 * k + far * far]; }
     z[id] = sum;
     """
-    module, given = launch(body, 900)
-    full = sampled_counts(module, given, replace(SAMPLING, extrapolate=False))
-    short = sampled_counts(module, given)
+    module, launched = launch(body, 900)
+    full = sampled_counts(module, launched, replace(SAMPLING, extrapolate=False))
+    short = sampled_counts(module, launched)
     short.pop("extrapolated", None)
     assert short == pytest.approx(full, rel=1e-12)

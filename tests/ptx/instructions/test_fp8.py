@@ -48,14 +48,14 @@ def test_every_code_of_a_number_comes_back(kind):
 
 @given(st.sampled_from(KINDS), st.floats(width=32, allow_nan=False))
 def test_the_nearest_number_is_taken_and_of_two_the_even_one(kind, x):
-    known = fp8_values(kind, CODES)
-    known = known[np.isfinite(known)].astype(np.float64)
+    expected = fp8_values(kind, CODES)
+    expected = expected[np.isfinite(expected)].astype(np.float64)
     (code,) = fp8_codes(kind, np.array([x], np.float32))
     value = float(fp8_values(kind, np.array([code]))[0])
     wanted = min(max(x, -LARGEST[kind]), LARGEST[kind])
-    distance = np.abs(known - wanted).min()
+    distance = np.abs(expected - wanted).min()
     assert abs(value - wanted) == distance
-    if len(np.unique(known[np.abs(known - wanted) == distance])) > 1:
+    if len(np.unique(expected[np.abs(expected - wanted) == distance])) > 1:
         assert code % 2 == 0
 
 

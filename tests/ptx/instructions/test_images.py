@@ -31,10 +31,10 @@ def reference_index(i: int, n: int, sampler: Sampler) -> int | None:
     return min(max(i, 0), n - 1)
 
 
-def reference_fetch(texels: np.ndarray, sampler: Sampler, where: Sequence[float]) -> np.ndarray:
+def reference_fetch(texels: np.ndarray, sampler: Sampler, places: Sequence[float]) -> np.ndarray:
     """One fetch; `texels`: (z, y, x, channels), (y, x, channels) or (x, channels); `where`: x first."""
     axes = []
-    for place, n in zip(where, texels.shape[-2::-1], strict=False):
+    for place, n in zip(places, texels.shape[-2::-1], strict=False):
         x = float(place) * n if sampler.normalized else float(place)
         if sampler.filter == "point":
             axes.append([(reference_index(math.floor(x), n, sampler), 1.0)])
@@ -54,7 +54,7 @@ def reference_fetch(texels: np.ndarray, sampler: Sampler, where: Sequence[float]
 def fetch(
     instruction: str, image: Image, data: np.ndarray, inputs: Sequence[np.ndarray], result: str = "f32", **options: Any
 ) -> tuple[np.ndarray, Counts]:
-    """What each lane fetches, (lanes, 4); in the instruction `{d}` is the result, `{t}` the image, `{0}` an input."""
+    """The texels of lanes, (lanes, 4); in the instruction `{d}` is the result, `{t}` the image, `{0}` an input."""
     names = [f"in{i}" for i in range(len(inputs))]
     lines = ["mov.u32 %r0, %tid.x; mul.wide.u32 %rd2, %r0, 4; ld.param.u64 %rd0, [t];"]
     for i, name in enumerate(names):
@@ -94,14 +94,14 @@ NAMES = {1: "1d", 2: "2d", 3: "3d"}
 def test_a_fetch_filters_and_addresses_as_the_guide_says(sampler: Sampler, extents: tuple[int, ...]) -> None:
     channels = len(extents) if len(extents) < 3 else 4
     texels = RNG.standard_normal((*reversed(extents), channels)).astype(np.float32)
-    where = coordinates(len(extents), extents, sampler.normalized)
+    places = coordinates(len(extents), extents, sampler.normalized)
     inside = ", ".join(f"{{{i}}}" for i in range(len(extents))) + (", {2}" if len(extents) == 3 else "")
     got, _ = fetch(
         f"tex.{NAMES[len(extents)]}.v4.f32.f32 {{d}}, [{{t}}, {{{{{inside}}}}}]",
-        Image("texels", extents, channels=channels, sampler=sampler), texels, where,
+        Image("texels", extents, channels=channels, sampler=sampler), texels, places,
     )  # fmt: skip
     for lane in range(LANES):
-        expected = reference_fetch(texels, sampler, [w[lane] for w in where])
+        expected = reference_fetch(texels, sampler, [w[lane] for w in places])
         np.testing.assert_allclose(got[lane, :channels], expected, rtol=1e-6, atol=1e-6)
     assert not got[:, channels:].any()
 
@@ -110,56 +110,56 @@ def test_a_fetch_filters_and_addresses_as_the_guide_says(sampler: Sampler, exten
 def test_integers_are_read_as_they_are_or_as_shares_of_the_greatest(element: str, most: int) -> None:
     kind = {"u8": "u1", "i8": "i1", "u16": "u2", "i16": "i2"}[element]
     texels = RNG.integers(np.iinfo(kind).min, most + 1, (9, 8, 2)).astype(kind)
-    where = coordinates(2, (8, 9), False)
+    places = coordinates(2, (8, 9), False)
     instruction = "tex.2d.v4.{}.f32 {{d}}, [{{t}}, {{{{{{0}}, {{1}}}}}}]"
     signed = "s32" if element[0] == "i" else "u32"
-    got, _ = fetch(instruction.format(signed), Image("texels", (8, 9), element, 2), texels, where, signed)
+    got, _ = fetch(instruction.format(signed), Image("texels", (8, 9), element, 2), texels, places, signed)
     shares, _ = fetch(
         instruction.format("f32"), Image("texels", (8, 9), element, 2, sampler=Sampler("linear", unit_range=True)),
-        texels, where,
+        texels, places,
     )  # fmt: skip
     numbers = np.maximum(texels.astype(np.float64) / most, -1)
     for lane in range(LANES):
-        point = [w[lane] for w in where]
+        point = [w[lane] for w in places]
         np.testing.assert_array_equal(got[lane, :2], reference_fetch(texels, Sampler(), point))
         np.testing.assert_allclose(shares[lane, :2], reference_fetch(numbers, Sampler("linear"), point), atol=1e-6)
 
 
 def test_halves_are_read_as_numbers_and_as_packed_pairs() -> None:
     texels = RNG.standard_normal((16, 4)).astype(np.float16)
-    where = [np.arange(LANES, dtype=np.int32) % 16]
-    got, _ = fetch("tex.1d.v4.f32.s32 {d}, [{t}, {{{0}}}]", Image("texels", (16,), "f16", 4), texels, where)
-    np.testing.assert_array_equal(got, texels[where[0]].astype(np.float32))
+    places = [np.arange(LANES, dtype=np.int32) % 16]
+    got, _ = fetch("tex.1d.v4.f32.s32 {d}, [{t}, {{{0}}}]", Image("texels", (16,), "f16", 4), texels, places)
+    np.testing.assert_array_equal(got, texels[places[0]].astype(np.float32))
     pairs = "tex.1d.v2.f16x2.s32 {{%o0, %o1}}, [{t}, {{{0}}}]; mov.b32 %o2, %o0; mov.b32 %o3, %o1"
-    got, _ = fetch(pairs, Image("texels", (16,), "f16", 4), texels, where, "u32")
-    np.testing.assert_array_equal(got[:, :2].copy().view(np.float16), texels[where[0]])
+    got, _ = fetch(pairs, Image("texels", (16,), "f16", 4), texels, places, "u32")
+    np.testing.assert_array_equal(got[:, :2].copy().view(np.float16), texels[places[0]])
 
 
 def test_whole_coordinates_outside_of_the_image_read_zero() -> None:
     texels = np.arange(1, 11, dtype=np.uint32)
-    where = [np.arange(-5, LANES - 5, dtype=np.int32)]
-    got, counts = fetch("tex.1d.v4.u32.s32 {d}, [{t}, {{{0}}}]", Image("texels", (10,), "u32"), texels, where, "u32")
-    np.testing.assert_array_equal(got[:, 0], [w + 1 if 0 <= w < 10 else 0 for w in where[0]])
+    places = [np.arange(-5, LANES - 5, dtype=np.int32)]
+    got, counts = fetch("tex.1d.v4.u32.s32 {d}, [{t}, {{{0}}}]", Image("texels", (10,), "u32"), texels, places, "u32")
+    np.testing.assert_array_equal(got[:, 0], [w + 1 if 0 <= w < 10 else 0 for w in places[0]])
     assert counts["global.texels.read_sectors"] == 2  # 40 bytes
     assert counts["global.texels.read_requests"] == LANES // 32
 
 
 def test_layers_come_first_and_are_clamped() -> None:
     texels = RNG.standard_normal((3, 4, 6, 1)).astype(np.float32)
-    where = coordinates(2, (6, 4), True)
+    places = coordinates(2, (6, 4), True)
     layer = RNG.integers(0, 5, LANES).astype(np.uint32)
     sampler = Sampler("linear", "wrap", normalized=True)
     image = Image("texels", (6, 4), layers=3, sampler=sampler)
-    got, _ = fetch("tex.a2d.v4.f32.f32 {d}, [{t}, {{{0}, {1}, {2}, {2}}}]", image, texels, [layer, *where])
+    got, _ = fetch("tex.a2d.v4.f32.f32 {d}, [{t}, {{{0}, {1}, {2}, {2}}}]", image, texels, [layer, *places])
     for lane in range(LANES):
-        expected = reference_fetch(texels[min(layer[lane], 2)], sampler, [w[lane] for w in where])
+        expected = reference_fetch(texels[min(layer[lane], 2)], sampler, [w[lane] for w in places])
         np.testing.assert_allclose(got[lane, 0], expected[0], atol=1e-6)
     rows = RNG.standard_normal((3, 6, 1)).astype(np.float32)
     got, _ = fetch(
-        "tex.a1d.v4.f32.f32 {d}, [{t}, {{{0}, {1}}}]", Image("texels", (6,), layers=3), rows, [layer, where[0]]
+        "tex.a1d.v4.f32.f32 {d}, [{t}, {{{0}, {1}}}]", Image("texels", (6,), layers=3), rows, [layer, places[0]]
     )
     for lane in range(LANES):
-        assert got[lane, 0] == reference_fetch(rows[min(layer[lane], 2)], Sampler(), [where[0][lane]])[0]
+        assert got[lane, 0] == reference_fetch(rows[min(layer[lane], 2)], Sampler(), [places[0][lane]])[0]
 
 
 FACES = {  # face: (axis that is largest, its sign, s, t), as the guide's table has them
@@ -198,23 +198,23 @@ def test_the_level_of_detail_is_given_or_follows_from_gradients() -> None:
     data = np.concatenate([level.reshape(-1) for level in levels])
     sampler = Sampler("linear", "clamp", normalized=True)
     image = Image("texels", (16, 8), levels=3, sampler=sampler)
-    where = coordinates(2, (16, 8), True)
+    places = coordinates(2, (16, 8), True)
     lod = RNG.uniform(-1, 4, LANES).astype(np.float32)
-    given, _ = fetch("tex.level.2d.v4.f32.f32 {d}, [{t}, {{{0}, {1}}}], {2}", image, data, [*where, lod])
+    leveled, _ = fetch("tex.level.2d.v4.f32.f32 {d}, [{t}, {{{0}, {1}}}], {2}", image, data, [*places, lod])
     slope = (2.0**lod / 16).astype(np.float32)  # of x, in images: 2**lod texels
     none = np.zeros(LANES, np.float32)
     followed, _ = fetch(
         "tex.grad.2d.v4.f32.f32 {d}, [{t}, {{{0}, {1}}}], {{{2}, {3}}}, {{{3}, {3}}}",
         image,
         data,
-        [*where, slope, none],
+        [*places, slope, none],
     )
     for lane in range(LANES):
         level = int(np.clip(np.floor(lod[lane] + 0.5), 0, 2))
-        expected = reference_fetch(levels[level], sampler, [w[lane] for w in where])
-        np.testing.assert_allclose(given[lane, 0], expected[0], atol=1e-6)
+        expected = reference_fetch(levels[level], sampler, [w[lane] for w in places])
+        np.testing.assert_allclose(leveled[lane, 0], expected[0], atol=1e-6)
         if abs(lod[lane] % 1 - 0.5) > 1e-3:
-            assert followed[lane, 0] == given[lane, 0]
+            assert followed[lane, 0] == leveled[lane, 0]
 
 
 def test_a_gather_returns_one_channel_of_four_texels() -> None:

@@ -245,9 +245,9 @@ def multiply(
 def test_products_are_those_of_numpy(case: Case, in_tensor: bool) -> None:
     d, expected, counts = multiply(case._replace(in_tensor=in_tensor))
     assert np.array_equal(d, expected)
-    of, share = {"e4m3": ("f16", 2), "e5m2": ("f16", 2), "s8": ("i8", 1)}.get(case.a, (case.a, 1))
+    counted, share = {"e4m3": ("f16", 2), "e5m2": ("f16", 2), "s8": ("i8", 1)}.get(case.a, (case.a, 1))
     operations = 2 * case.m * case.n * (32 // SIZES.get(case.a, 1)) // share
-    assert counts[f"mma.{of}"] == counts[f"tcgen05.{of}"] == operations
+    assert counts[f"mma.{counted}"] == counts[f"tcgen05.{counted}"] == operations
     assert counts["tcgen05.shared_bytes"] == 32 * (case.n + (0 if in_tensor else case.m))
     assert counts["tensor_memory.mma_bytes"] == 4 * case.m * case.n + 32 * case.m * in_tensor
 
@@ -408,8 +408,8 @@ def scaled_operand(kind: str, rows: int, depth: int) -> tuple[np.ndarray, np.nda
         padded = np.zeros((rows, 2, 16), np.uint8)
         for i in range(16):
             for bit in range(6):
-                where = 6 * i + bit
-                padded[:, :, where // 8] |= (codes.reshape(rows, 2, 16)[:, :, i] >> bit & 1) << where % 8
+                position = 6 * i + bit
+                padded[:, :, position // 8] |= (codes.reshape(rows, 2, 16)[:, :, i] >> bit & 1) << position % 8
         return value * np.where(codes > 31, -1, 1), padded.reshape(rows, 32)
     codes = random_bits(kind, (rows, depth))
     return numbers(kind, codes), codes

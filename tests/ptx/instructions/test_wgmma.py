@@ -90,7 +90,7 @@ def multiply(
     describe: Callable[[int], int] = int,
     scales: str = SCALES,
 ) -> tuple[np.ndarray, np.ndarray, Counts]:
-    """What a kernel gives for D, what it should be, and the counts.
+    """The D of a kernel, the expected one, and the counts.
 
     Args:
         case: the multiplication.
@@ -138,9 +138,9 @@ def multiply(
 def test_products_are_those_of_numpy(case: Case, in_registers: bool) -> None:
     d, expected, counts = multiply(case._replace(in_registers=in_registers))
     assert np.array_equal(d, expected)
-    of, share = {"e4m3": ("f16", 2), "e5m2": ("f16", 2), "s8": ("i8", 1), "u8": ("i8", 1)}.get(case.a, (case.a, 1))
+    counted, share = {"e4m3": ("f16", 2), "e5m2": ("f16", 2), "s8": ("i8", 1), "u8": ("i8", 1)}.get(case.a, (case.a, 1))
     operations = 2 * 64 * case.n * (32 // SIZES.get(case.a, 1)) // share
-    assert counts[f"mma.{of}"] == counts[f"wgmma.{of}"] == operations
+    assert counts[f"mma.{counted}"] == counts[f"wgmma.{counted}"] == operations
     assert counts["wgmma.shared_bytes"] == 32 * (case.n + (0 if in_registers else 64))
     assert counts["wgmma.waits"] == 1
 
