@@ -1,4 +1,7 @@
-"""`atom`, `red` (of vectors and packed halves too) and fences. Lanes with the same address take turns in order."""
+"""`atom`, `red` (of vectors and packed halves too), and instructions with nothing to do here.
+
+Lanes with the same address take turns in order.
+"""
 
 from collections.abc import Callable
 from functools import partial
@@ -137,6 +140,7 @@ def turns(index: Array) -> list[Array]:
     return [order[rank == turn] for turn in range(int(lengths.max()))]
 
 
-@steps("membar", "discard", "applypriority", "prefetch", "prefetchu", "nanosleep")
+# A grid before is complete; lanes gather before the basic block that begins with a `bar.warp.sync`.
+@steps("membar", "discard", "applypriority", "prefetch", "prefetchu", "nanosleep", "griddepcontrol", "bar")
 def _nothing(decoder: BlockDecoder, ins: Instruction) -> Step:
     return lambda: None

@@ -1,4 +1,4 @@
-"""Instructions of a cluster and of launches that overlap: `elect mapa setmaxnreg griddepcontrol` and their kin."""
+"""Instructions of a cluster: `elect mapa getctarank setmaxnreg`."""
 
 import numpy as np
 
@@ -85,8 +85,3 @@ def _move_registers(decoder: BlockDecoder, ins: Instruction) -> Step:
     pool.begin(decoder.function.directives)
     warps = decoder.warps_with_lanes(ins)
     return lambda: pool.move(place, warps(), registers, grows=action == "inc")
-
-
-@steps("griddepcontrol")
-def _nothing(decoder: BlockDecoder, ins: Instruction) -> Step:
-    return lambda: None  # the grid before is complete

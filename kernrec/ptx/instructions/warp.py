@@ -1,4 +1,4 @@
-"""Instructions of a whole warp: `shfl vote match redux activemask bar.warp.sync`."""
+"""Instructions of a whole warp: `shfl vote match redux activemask`."""
 
 from collections.abc import Callable
 
@@ -212,9 +212,3 @@ def _reduced(decoder: BlockDecoder, ins: Instruction, ufunc: np.ufunc, fill: flo
         _put(out, reduced.repeat(32), mask)
 
     return run
-
-
-@steps("bar")
-def _warp_barrier(decoder: BlockDecoder, ins: Instruction) -> Step:
-    # Lanes gather before the basic block that begins with it; nothing is left to do.
-    return lambda: None
