@@ -65,7 +65,7 @@ class Database:
         Args:
             path: of the file.
             read_only: whether it will only be read.
-            create: whether to create it if it does not exist (needs `read_only=False`).
+            create: whether to create it if it does not exist; not with `read_only`.
             check_rows: whether a file with a row that was changed or cannot be is refused.
 
         Raises:

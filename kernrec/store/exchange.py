@@ -75,7 +75,7 @@ def add_rows(
         folder: `exchange_folder` of the connection; tables without a file are left alone, and no row is there twice.
             Columns that a table's files lack are NULL.
         path: of the database.
-        apart_from: columns of `measurement`; a row that differs from one that is there in these alone is not added.
+        apart_from: as `Database.add_from` has it.
         then: statements that belong to the same transaction.
 
     Returns:

@@ -127,18 +127,15 @@ class Limits:
 def read_apart(
     task: str, request: Mapping[str, Any], title: str, size: int, folder: Path, reader: str = READER
 ) -> dict[str, Any]:
-    """Have a child do a task.
+    """Have a child do a task of a module, the reader; its answer.
 
     Args:
         task: one of the reader's.
         request: the task's arguments.
-        title: how messages call the file.
+        title: name of the file in messages.
         size: its bytes, in proportion to which the child is limited.
         folder: private to this program; only the child writes to it.
-        reader: the module that is run as the child.
-
-    Returns:
-        The child's answer.
+        reader: the module.
 
     Raises:
         UsageError: if the file is refused, or its reader ends without an answer.
@@ -200,12 +197,7 @@ def check_database(path: Path, rows: bool) -> None:
 def checked_database(path: Path, folder: Path) -> dict[str, int]:
     """Read a stranger's database; the rows, every one checked, are in the folder as `exchange.add_rows` takes them.
 
-    Args:
-        path: of the file.
-        folder: private to this program; only the child writes to it.
-
-    Returns:
-        How many rows each table has.
+    The folder is private to this program. Returns how many rows each table has.
 
     Raises:
         UsageError: if the file cannot be read, or its rows cannot be taken.
@@ -222,12 +214,9 @@ def checked_table(path: Path, folder: Path, most_rows: int) -> Path:
 
 
 def checked_segments(files: Mapping[str, Sequence[Path]], folder: Path, title: str) -> dict[str, int]:
-    """Read a stranger's Parquet files, as `checked_database` reads a database.
+    """Read a stranger's Parquet files by table to `<table>.parquet`, as `checked_database` reads a database.
 
-    Args:
-        files: by table; in a folder that nobody else writes to.
-        folder: private to this program, for `<table>.parquet`.
-        title: how messages call the files.
+    Nobody else writes to the folders of both. `title` is the name of the files in messages.
     """
     return _read_segments("segments", files, folder, title)
 

@@ -42,12 +42,8 @@ def retraction_rows(keys: Iterable[str], reason: str, signer: Signer | None) -> 
 def leave_unbelieved(database: Database, folder: Path) -> list[str]:
     """Take those retractions out of a stranger's rows that are of nobody whom the user trusts.
 
-    Args:
-        database: to which the rows are going to be added.
-        folder: `<table>.parquet` files of rows that were checked (`Database.add_from`).
-
-    Returns:
-        A line about each kind of retraction that was left.
+    The rows are `<table>.parquet` files in a folder, which were checked (`Database.add_from`). Returns a line about each
+    kind of retraction that was left.
 
     Raises:
         UsageError: if a retraction is not signed by whom it names.

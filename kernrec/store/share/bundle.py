@@ -144,10 +144,7 @@ def import_bundle(database: Database, bundle: Bundle, note: Callable[[str], obje
 def take_rows(place: Place, segments: Iterable[Segment], folder: Path) -> None:
     """Write the rows of a place's segments to `<table>.parquet` files in a folder, once all of them were checked.
 
-    Args:
-        place: of the segments.
-        segments: configs and problems that measurements refer to must be among them.
-        folder: private to this program.
+    Configs and problems that measurements refer to must be among them. The folder is private to this program.
 
     Raises:
         UsageError: if a file is not what the manifest says, or a row cannot be taken.

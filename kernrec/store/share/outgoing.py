@@ -203,11 +203,8 @@ def keep_fresh(database: Database, selection: Selection, stale: Mapping[str, Seq
     Rows are compared by what is not private: a row of somebody else that came by a bundle, and leaves again with
     another hash for the card, is the same measurement; were it shared twice, the two would contradict each other.
 
-    Args:
-        database: to read.
-        selection: the measurements to choose from.
-        stale: Parquet files of what is not fresh: `likeness` (`likeness_hash`) of what the remote has, and `retracted`
-            (`likeness_key`) of what was taken back.
+    stale: Parquet files of what is not fresh: `likeness` (`likeness_hash`) of what the remote has, and `retracted`
+    (`likeness_key`) of what was taken back.
     """
     kinds = database.columns("measurement")
     conditions = {"likeness": likeness_hash(kinds), "retracted": likeness_key(kinds)}
