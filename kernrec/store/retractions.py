@@ -42,8 +42,8 @@ def retraction_rows(keys: Iterable[str], reason: str, signer: Signer | None) -> 
 def leave_unbelieved(database: Database, folder: Path) -> list[str]:
     """Take those retractions out of a stranger's rows that are of nobody whom the user trusts.
 
-    The rows are `<table>.parquet` files in a folder, which were checked (`Database.add_from`). Returns a line about each
-    kind of retraction that was left.
+    The rows are `<table>.parquet` files in a folder, which were checked (`Database.add_from`). Returns a line about
+    each kind of retraction that was left.
 
     Raises:
         UsageError: if a retraction is not signed by whom it names.

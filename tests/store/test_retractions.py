@@ -11,7 +11,9 @@ from kernrec.store import Database, Stack
 from kernrec.store.intake import merge
 from kernrec.store.keys import Signer, key_file, trust
 from kernrec.store.retractions import forget, retracted, retraction_log, retraction_rows
-from kernrec.store.share import Folder, Manifest, Selection, import_bundle, read_bundle, write_bundle, write_segments
+from kernrec.store.share import Folder, Selection, import_bundle, read_bundle, write_bundle
+from kernrec.store.share.outgoing import outgoing
+from kernrec.store.share.privacy import secret_of
 from kernrec.store.share.retract import retract_here
 from tests.helpers.sharing import GPU, KERNEL, PROBLEM, Person, measurement, measurements, sessions
 
@@ -116,11 +118,9 @@ def test_a_bundle_carries_it_to_those_who_have_the_row_from_an_earlier_bundle(ba
     def bundled() -> Folder:
         (folder := base / f"segments {len(made)}").mkdir()
         with alice.at_work(), Database.open(alice.database) as database:
-            secret = alice.database.with_name(f"{alice.database.name}.secret").read_text()
-            segments = write_segments(database, Selection(), secret, folder)
-        manifest = Manifest(tuple(segments), (), "2026-03-01T12:00:00", "kernrec")
+            leaving = outgoing(database, Selection(), secret_of(alice.database), folder)
         place = Folder(base / f"bundle {len(made)}")
-        write_bundle(place, manifest, {each.name: folder / f"{each.sha256}.parquet" for each in segments})
+        write_bundle(place, leaving.manifest, leaving.files)
         made.append(place)
         return place
 

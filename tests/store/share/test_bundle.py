@@ -25,7 +25,7 @@ from kernrec.store.share import (
     write_bundle,
     write_segments,
 )
-from kernrec.store.share.outgoing import provenance, taken_out
+from kernrec.store.share.outgoing import outgoing, taken_out
 from kernrec.store.share.privacy import private_names
 from tests.helpers.sharing import PROBLEM, UUID_HASH, measurement
 
@@ -47,13 +47,10 @@ def own(tmp_path: Path) -> Path:
 
 def bundled(own: Path, place: Place, selection: Selection | None = None, signer: Signer | None = None) -> Manifest:
     """The manifest of a bundle that was made of a database."""
-    selection, folder = selection or Selection(), own.parent / "segments of the bundle"
-    folder.mkdir(exist_ok=True)
+    (folder := own.parent / "segments of the bundle").mkdir(exist_ok=True)
     with Database.open(own) as database:
-        segments = write_segments(database, selection, "secret", folder)
-        about, schema = provenance(database, selection), database.schema
-    manifest = Manifest(tuple(segments), (), "2026-03-01T12:00:00", "kernrec", provenance=about, schema=schema)
-    return write_bundle(place, manifest, {each.name: folder / f"{each.sha256}.parquet" for each in segments}, signer)
+        leaving = outgoing(database, selection or Selection(), "secret", folder)
+    return write_bundle(place, leaving.manifest, leaving.files, signer)
 
 
 @pytest.mark.parametrize("name", ["bundle", "bundle.zip"])
