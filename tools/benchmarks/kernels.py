@@ -14,6 +14,7 @@ import json
 import os
 import random
 import time
+import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -56,48 +57,10 @@ class Case:
         return find_op(self.op).problem(self.dtype, self.layout, **self.dims)
 
 
-_ROWS = {"rows": 16384, "columns": 8192}
-CASES = (
-    Case("matmul", "f32", "nn", {"m": 4096, "n": 4096, "k": 4096}, 0.80),
-    Case("matmul", "bf16", "nn", {"m": 8192, "n": 8192, "k": 8192}, 0.55),
-    Case("matmul", "f16", "nt", {"m": 4096, "n": 4096, "k": 4096}, 0.55),
-    Case("matvec", "f32", "row", {"m": 16384, "k": 16384}, 0.85),
-    Case("matvec", "bf16", "row", {"m": 16384, "k": 16384, "n": 4}, 0.85),
-    Case("conv2d", "f32", "nchw", {"n": 32, "c": 128, "h": 28, "w": 28, "k": 128, "r": 3, "s": 3, "padding": 1}, 0.50),
-    Case("conv2d", "f16", "nhwc", {"n": 32, "c": 256, "h": 28, "w": 28, "k": 256, "r": 3, "s": 3, "padding": 1}, 0.50),
-    Case("attention", "bf16", "bhsd", {"batch": 4, "heads": 32, "queries": 4096, "head_dim": 128, "causal": 1}, 0.45),
-    Case("attention", "f16", "bhsd", {"batch": 8, "heads": 16, "queries": 2048, "head_dim": 64}, 0.45),
-    Case("softmax", "f16", "row", _ROWS, 0.85),
-    Case("layernorm", "bf16", "row", _ROWS, 0.85),
-    Case("rmsnorm", "bf16", "row", _ROWS, 0.85),
-    Case("reduce", "f32", "row", _ROWS, 0.85),
-    Case("transpose", "f32", "row", _ROWS, 0.85),
-    Case("elementwise", "f32", "row", {"n": 1 << 27}, 0.85),
-)
+_TABLES = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+CASES = tuple(Case(**case) for case in _TABLES["cases"])
+CHECKED: dict[str, list[dict[str, int]]] = _TABLES["checked"]
 COMPUTE_BOUND = ("matmul", "conv2d", "attention")
-
-CHECKED: dict[str, list[dict[str, int]]] = {
-    "matmul": [{"m": 264, "n": 200, "k": 528}, {"m": 131, "n": 77, "k": 257}, {"m": 7, "n": 200, "k": 520}],
-    "matvec": [{"m": 1031, "k": 2056, "n": 5}, {"m": 77, "k": 4099}],
-    "conv2d": [
-        {"n": 3, "c": 40, "h": 14, "w": 10, "k": 72, "r": 3, "s": 3, "padding": 1},
-        {"n": 2, "c": 64, "h": 12, "w": 6, "k": 40, "r": 1, "s": 1},
-        {"n": 2, "c": 21, "h": 11, "w": 13, "k": 14, "r": 3, "s": 2, "stride": 2, "padding": 1, "groups": 7},
-        {"n": 2, "c": 24, "h": 14, "w": 11, "k": 24, "r": 3, "s": 3, "padding": 1, "groups": 24},
-        {"n": 2, "c": 24, "h": 14, "w": 11, "k": 24, "r": 5, "s": 5, "stride": 2, "padding": 2, "groups": 24},
-    ],
-    "attention": [
-        {"batch": 2, "heads": 4, "kv_heads": 2, "queries": 193, "keys": 331, "head_dim": head_dim, "causal": 1}
-        for head_dim in (40, 64, 80, 128)
-    ],
-    "transpose": [{"rows": 1000, "columns": 776}, {"rows": 131, "columns": 257}],
-    "elementwise": [{"n": 100008}, {"n": 54321}],
-} | {
-    op: [{"rows": 37, "columns": columns} for columns in (1000, 1161, 8648)]
-    for op in ("softmax", "layernorm", "rmsnorm", "reduce")
-}
-"""Problems whose sizes divide no tile, for the check: of wide rows and of odd ones."""
-
 _ROUNDING = {"f32": 0.0, "f16": 2.0**-11, "bf16": 2.0**-8}
 
 

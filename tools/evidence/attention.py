@@ -9,6 +9,9 @@
 No constant was fitted to these rows; one was chosen in view of the f16 and bf16 ones (`GROUPS_SHARE` of the prior).
 """
 
+import tomllib
+from pathlib import Path
+
 import numpy as np
 from front import DATA, Data, Table
 
@@ -21,43 +24,16 @@ from .scores import geometric_mean
 _MOST_ELEMENTS = 2**31
 TOKENS, WIDTH = 16384, 2048
 LENGTHS = (512, 1024, 2048, 4096, 8192, 16384)
-Rates = dict[tuple[int, int], tuple[int | None, ...]]
-PUBLISHED: Rates = {
-    (64, 0): (333, 392, 460, 476, 496, 497),
-    (64, 1): (197, 265, 371, 420, 460, 473),
-    (128, 0): (467, 565, 625, 638, 646, 648),
-    (128, 1): (292, 423, 521, 579, 602, 616),
-    (256, 0): (482, None, 707, 736, 746, 756),
-    (256, 1): (286, 427, 537, 612, 628, 642),
-}
-"""TFLOP/s of f16 by (head_dim, causal) and length, from transcripts of figure 5; None: where two of them differ. Of
-causal attention half of the operations count."""
-PUBLISHED_8BIT: Rates = {
-    (64, 0): (240, 396, 462, 568, 596, 613),
-    (64, 1): (164, 244, None, None, None, None),
-    (128, 0): (348, 596, 733, 918, 974, 1008),
-    (128, 1): (241, 367, 553, 716, 815, 881),
-    (256, 0): (510, 744, 931, 966, 1151, 1171),
-    (256, 1): (329, 521, 703, 856, 960, 1024),
-}
-"""The same of e4m3, from transcripts of its charts; None: not in the transcript at hand. That their shapes are those of
-f16 is assumed."""
-FASTEST_8BIT: Rates = {
-    (64, 0): (392, 444, 473, 568, 596, 613),
-    (64, 1): (234, 325, None, None, None, None),
-    (128, 0): (617, 751, 886, 918, 974, 1008),
-    (128, 1): (253, 384, 553, 719, 883, 922),
-    (256, 0): (686, 878, 1001, 1087, 1151, 1171),
-    (256, 1): (329, 521, 768, 1015, 1056, 1099),
-}
-"""Of the three in these charts (FlashAttention-3, cuDNN, Triton) the fastest."""
+Rates = dict[str, tuple[int, ...]]
+"""TFLOP/s by head_dim and mask, for each of `LENGTHS`; 0 where it is not known."""
 
 
 def run(data: Data = DATA, shapes: int = 1000, least: float = 20e-6) -> None:
     """Print the figures; shorter times than `least` are mostly launch."""
-    published("f16", PUBLISHED, "FlashAttention-3's")
-    published("f8e4m3", PUBLISHED_8BIT, "FlashAttention-3's")
-    published("f8e4m3", FASTEST_8BIT, "those of the fastest of three")
+    rates = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+    published("f16", rates["f16"], "FlashAttention-3's")
+    published("f8e4m3", rates["e4m3"], "FlashAttention-3's")
+    published("f8e4m3", rates["e4m3-fastest"], "those of the fastest of three")
     path = data / "library" / "attention_prefill_h200_power.parquet"
     fits = f"batch_size * isl * num_heads * head_dim < {_MOST_ELEMENTS} AND num_heads % num_key_value_heads = 0"
     condition = f"latency_s > {least} AND window_size = 0 AND head_dim <= 256 AND {fits}"
@@ -80,7 +56,8 @@ def run(data: Data = DATA, shapes: int = 1000, least: float = 20e-6) -> None:
 def published(dtype: str, rates: Rates, whose: str) -> None:
     """Predicted over published throughput, a line for each head_dim and mask."""
     table, ratios = Table(f"\nh100-sxm, {dtype}: predicted TFLOP/s of ours (over {whose})"), []
-    for (head_dim, causal), reached in rates.items():
+    for name, reached in rates.items():
+        head_dim, causal = int(name.partition("-")[0]), int(name.endswith("-causal"))
         batch = [TOKENS // length for length in LENGTHS]
         answer = kernrec.recommend_many(
             "attention", "h100-sxm", dtype=dtype, layout="bshd", objective="latency", batch=batch,
@@ -91,7 +68,6 @@ def published(dtype: str, rates: Rates, whose: str) -> None:
         of_row = [p / r for p, r in zip(predicted, reached, strict=True) if r]
         cells = [f"{p:.0f} ({p / r:.2f})" if r else f"{p:.0f}" for p, r in zip(predicted, reached, strict=True)]
         mean = geometric_mean(np.array(of_row))
-        name = f"{head_dim}{' causal' if causal else ''}"
         table.row({"head_dim": name, **dict(zip(map(str, LENGTHS), cells, strict=True)), "mean": mean})
         ratios += of_row
     print(f"geometric mean {geometric_mean(np.array(ratios)):.2f}, from {min(ratios):.2f} to {max(ratios):.2f}")
