@@ -8,8 +8,7 @@ installed, are on the CPU. Each figure is the best of five runs, for the machine
 
 import importlib.util
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from time import process_time
 from types import SimpleNamespace
 from typing import Any
@@ -23,34 +22,19 @@ from kernrec.recommender.request import Objective
 from kernrec.run import BuiltKernel
 from kernrec.run.build import build_kernel
 from kernrec.run.shapes import Shapes
+from tests.helpers.stand_in import EmulatingDriver
 
 AIM_US = 15.0
 
 
-class StandIn:
-    """A device without a card."""
+class StandIn(EmulatingDriver):
+    """A device without a card, whose launch does nothing."""
 
     def __init__(self, device: int) -> None:
-        self._device = device
+        super().__init__(89, device, "NVIDIA GeForce RTX 4090")
 
     def launch(self, *numbers: int) -> None:
         """Nothing."""
-
-    def current_device(self) -> int:
-        return self._device
-
-    def devices(self) -> int:
-        return self._device + 1
-
-    def sm(self, device: int) -> int:
-        return 89
-
-    def name(self, device: int) -> str:
-        return "NVIDIA GeForce RTX 4090"
-
-    @contextmanager
-    def use(self, device: int) -> Iterator[None]:
-        yield
 
     def load(self, compiled: Any) -> Any:
         return compiled

@@ -46,15 +46,6 @@ Array = np.ndarray
 PRODUCT = "gemm-rtx3090.kernel_tuner.json.gz"
 OTHER = {"a100": "a4000", "a4000": "a100"}
 
-# Results of an earlier prototype (A100, A4000); its transfer was trained on two other GPUs.
-PROTOTYPE: dict[str, dict[str, tuple[float, float]]] = {
-    "prior alone": {"rank": (0.87, 0.83), "top-1 %": (1.61, 1.24), "reduction": (0.876, 0.933)},
-    "another GPU's ranking": {"rank": (0.85, 0.92), "top-10": (1.49, 1.00), "top-1 %": (1.47, 1.00)},
-    "transfer": {"rank": (0.91, 0.91), "top-10": (1.49, 1.15), "top-1 %": (1.13, 1.00), "reduction": (0.934, 0.9967)},
-    "5 measurements": {"error": (0.26, 0.10)},
-    "1 % of the space": {"rank": (0.90, 0.88), "error": (0.094, 0.078)},
-    "5 % of the space": {"rank": (0.96, 0.96), "error": (0.056, 0.034)},
-}
 AIMS: dict[str, dict[str, tuple[float | None, float | None]]] = {
     "prior alone": {"rank": (0.85, 0.85), "top-1 %": (1.25, 1.25)},
     "transfer": {"rank": (0.92, 0.92), "top-10": (None, 1.05), "top-1 %": (1.25, None), "reduction": (None, 0.99)},
@@ -144,7 +135,7 @@ def run(data: Data = DATA, seeds: int = 5) -> int:
 
 
 class Shown:
-    """The tables, with an earlier prototype's results in brackets, and the aims that were missed."""
+    """The tables, with a mark where an aim is missed."""
 
     def __init__(self) -> None:
         self._table = Table()
@@ -185,9 +176,7 @@ class Shown:
                     if value is not None and aim is not None and (value < aim if column in HIGHER else value > aim):
                         self.missed.append(f"{label}, {name}{suffix}: {column} {text}, aim {aim}")
                         text += "!"
-                    if prototype := PROTOTYPE.get(label, {}).get(column):
-                        text += f" [{prototype[position]:g}]"
-                cells[column] = f"{text:>14}"
+                cells[column] = f"{text:>7}"
             self._table.row(cells)
 
 
