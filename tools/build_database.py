@@ -89,14 +89,14 @@ def build(kernel: Kernel, fresh: bool, processors: Processors | int, only: Only)
     variants = shipped_variants(kernel)
     wanted = {(variant.key, sm) for variant in variants for sm in variant.configs}
     rows = [row for row in rows if (row.variant_key, row.sm) in wanted]
-    known = {(row.variant_key, row.sm) for row in rows}
+    built = {(row.variant_key, row.sm) for row in rows}
     start = saved = time.monotonic()
     failures: list[VariantFailure] = []
-    todo = [v for v in only.of(variants) if any((v.key, sm) not in known for sm in v.configs)]
+    todo = [v for v in only.of(variants) if any((v.key, sm) not in built for sm in v.configs)]
     with _progress() as progress:
         task = progress.add_task(kernel.name, total=len(todo))
         try:
-            for result in profile_variants(kernel, todo, known, processors, _COMPILE_S):
+            for result in profile_variants(kernel, todo, built, processors, _COMPILE_S):
                 if isinstance(result, VariantFailure):
                     failures.append(result)
                     progress.console.print(f"failed: {result.message} {dict(result.fixed)} sm_{result.sm}")

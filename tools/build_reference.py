@@ -46,6 +46,9 @@ FUNCTION_VALUES: dict[str, str] = _TEXT["functions"]
 FIELDS: dict[str, dict[str, str]] = _TEXT["fields"]
 """The meaning of the fields of answers with `--json`, by command."""
 
+SPECS: dict[str, dict[str, Any]] = _TEXT["specs"]
+"""Specs that have every key among them: of an operator, of a problem of its own, of a Triton function."""
+
 _INTERNAL_KEYS = {"digest", "reference_digest"}
 """Keys that kernrec itself adds to a spec that it stores."""
 
@@ -75,12 +78,7 @@ def commands() -> str:
     )
     if done.returncode:
         raise RuntimeError(f"typer utils docs: {done.stderr.strip()}")
-    return (
-        done.stdout.replace("**Usage**:", "Usage:")
-        .replace("**Options**:", "Options:")
-        .replace("**Arguments**:", "Arguments:")
-        .replace("**Commands**:", "Commands:")
-    )
+    return re.sub(r"\*\*(Usage|Options|Arguments|Commands)\*\*:", r"\1:", done.stdout)
 
 
 def python_api() -> str:
@@ -117,18 +115,6 @@ def _public_classes(module: Any) -> list[str]:
 
 def kernel_toml() -> str:
     """The keys of a spec, as the reader asks for them."""
-    titles = {
-        "": "Top level",
-        "[tunables] name": "`[tunables]`: a table for each tunable",
-        "[configs]": "`[configs]`: configs as a list",
-        "[triton]": "`[triton]`: a Triton function",
-        "[[launch]]": "`[[launch]]`: a table for each kernel launch",
-        "[[workspace]]": "`[[workspace]]`: a table for each scratch buffer",
-        "[problem]": "`[problem]`: a problem of your own",
-        "[problem] dims name": "`dims` of `[problem]`: a number, or a table",
-        "[problem.tensors] name": "`[problem.tensors]`: a table for each tensor",
-        "[problem.tensors] name: texture": "The `texture` table of a tensor",
-    }
     parts = [
         "# kernel.toml",
         "A spec describes a kernel: what can be tuned, how it is launched, and on what. The tables list every key that"
@@ -137,11 +123,11 @@ def kernel_toml() -> str:
         " `dtype`, `layout`, `dtype_bytes`, `sm` and the names of `[let]` before them.",
     ]
     keys = spec_keys()
-    for where, title in titles.items():
+    for name, title in _TEXT["titles"].items():
         rows = [
-            (f"`{key}`", KEYS.get((where, key), ""), expected, "required" if default is None else default)
+            (f"`{key}`", KEYS.get((name, key), ""), expected, "required" if default is None else default)
             for (table, key), (expected, default) in keys.items()
-            if table == where
+            if table == name
         ]
         parts += [f"## {title}", _table(("key", "meaning", "expected", "default"), rows)]
     arguments = _table(("text", "what is passed"), [(f"`{text}`", meaning) for text, meaning in ARGUMENTS.items()])
@@ -173,44 +159,13 @@ def spec_keys() -> dict[tuple[str, str], tuple[str, str | None]]:
         return original(self, key, kind, expected, default)
 
     with patch.object(toml_table.Table, "take", take):
-        for data in (_OF_AN_OP, _OF_ITS_OWN, _OF_TRITON):
+        for data in SPECS.values():
             kernel_from(data, "spec", "__global__ void run() {}")
     return keys
 
 
-_COMMON = {"name": "run", "source": "run.cu", "tunables": {"bx": {"values": [32, 64]}}}
-_OF_AN_OP = {
-    **_COMMON,
-    "op": "reduce",
-    "dtypes": ["f32"],
-    "layouts": ["row"],
-    "launch": [{"entry": "run", "grid": [1], "block": ["bx"], "arguments": ["x"]}],
-    "workspace": [{"name": "scratch", "dtype": "f32", "elements": "rows"}],
-}
-_OF_ITS_OWN = {
-    **_COMMON,
-    "problem": {
-        "dims": {"n": {"default": 64}},
-        "tensors": {
-            "x": {"shape": ["n"], "texture": {}},
-            "c": {"shape": ["n"], "role": "constant"},
-            "y": {"shape": ["n"], "role": "output", "reference": "zeros"},
-        },
-    },
-    "launch": [{"entry": "run", "grid": [1], "block": ["bx"], "arguments": ["x", "y"]}],
-}
-_OF_TRITON = {
-    **_COMMON,
-    "source": "run.py",
-    "problem": {"tensors": {"x": {"shape": [64]}}},
-    "configs": {"columns": ["bx"], "rows": [[32]]},
-    "triton": {"parameters": ["x"]},
-    "launch": [{"entry": "run", "grid": [1], "block": ["bx"], "arguments": ["x", "u64 0", "u64 0"]}],
-}
-
-
 def _default(value: Any) -> str:
-    if value == "c":  # the constant of `_OF_ITS_OWN`
+    if value == "c":  # the constant of the spec with a problem of its own
         return "the tensor's name"
     if value is None or value in ("", [], {}):
         return "none"
@@ -220,11 +175,9 @@ def _default(value: Any) -> str:
 def _limits() -> str:
     from kernrec.kernel.spec import LIMITS, SCALAR_RANGES
 
-    limits = ", ".join(f"`{name}`" for name in LIMITS)
-    types = ", ".join(f"`{name}`" for name in SCALAR_RANGES)
+    limits, types = (", ".join(f"`{name}`" for name in names) for names in (LIMITS, SCALAR_RANGES))
     return (
-        f"## Names of the GPU's limits\n\nConstraints can also use {limits}.\n\n"
-        "## Types of scalar arguments\n\n"
+        f"## Names of the GPU's limits\n\nConstraints can also use {limits}.\n\n## Types of scalar arguments\n\n"
         f"An argument such as `i32 width` passes a number as one of {types}."
     )
 
@@ -252,45 +205,18 @@ def json_output() -> str:
 
 def answers() -> dict[str, Any]:
     """The answers of some commands with `--json`."""
-    kernel = [
-        "docs/examples/saxpy.ptx",
-        "f32:2",
-        "x=f32[1024]",
-        "y=f32[1024]",
-        "i32:1024",
-        "--grid",
-        "8",
-        "--block",
-        "128",
-    ]
-    matmul = ["--op", "matmul", "--gpu", "rtx4090", "--shape", "m=512,n=512,k=512"]
-    network = ["--workload", "bert-base"]
-    transpose = ["--kernel", "transpose_tiled", "--gpu", "a100", "--shape", "rows=1024,columns=1024"]
-    commands = {
-        "kernrec recommend": ["recommend", *matmul],
-        "kernrec recommend --kernel": ["recommend", *transpose],
-        "kernrec recommend --workload": ["recommend", *network, "--gpu", "l4", "--calls", "1e9"],
-        "kernrec recommend --power-limit sweep": ["recommend", *network, "--gpu", "l4", "--power-limit", "sweep"],
-        "kernrec compare": ["compare", *network, "--gpu", "l4,t4"],
-        "kernrec analyze": ["analyze", *kernel, "--gpu", "t4"],
-        "kernrec explain": ["explain", *matmul, "--config", "block_m=16", "--against", "block_m=64"],
-        "kernrec emulate": ["emulate", *kernel],
-        "kernrec gpus": ["gpus"],
-        "kernrec ops": ["ops"],
-        "kernrec kernels": ["kernels"],
-    }
     # Without a database of the user's: pages do not depend on whoever builds them.
     with tempfile.TemporaryDirectory() as folder, patch.dict(os.environ, {"XDG_DATA_HOME": folder}):
         os.environ.pop("KERNREC_DB", None)
-        return {name: _answer([*arguments, "--json"]) for name, arguments in commands.items()}
+        return {name: _answer([*command.split(), "--json"]) for name, command in _TEXT["commands"].items()}
 
 
 def meaning_of(command: str, field: str) -> str:
     """The meaning of a field of a command's answer: its own, the object it is in, or its namesake in `recommend`."""
     like_choices = re.sub(r"^(choices|totals|rows|gpus)\[\]\.", "", field)
     for about, name in ((FIELDS[command], field), (FIELDS["kernrec recommend"], like_choices)):
-        for known in (name, f"choices[].{name}"):
-            if text := about.get(known) or about.get(known.rpartition(".")[0]):
+        for path in (name, f"choices[].{name}"):
+            if text := about.get(path) or about.get(path.rpartition(".")[0]):
                 return text
     return ""
 
@@ -352,7 +278,8 @@ def _answer(arguments: Sequence[str]) -> Any:
         status = run(arguments)
     if status:
         raise RuntimeError(f"kernrec {' '.join(arguments)}: {err.getvalue().strip()}")
-    return json.loads(out.getvalue())
+    answer: object = json.loads(out.getvalue())
+    return answer
 
 
 def schema() -> str:

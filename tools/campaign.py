@@ -148,7 +148,8 @@ def measure(plan: str, until: float, gpu: str, out: Path) -> str | None:
         best = f"{result.best.latency_s:.3e} s" if result.best else "none"
         frugal = f"{result.frugal.energy_j:.3e} J" if result.frugal else "no energy"
         _log(
-            out, f"{result.problem}: {result.measured} rows, {result.known} before, {best}, {frugal} {result.failures}"
+            out,
+            f"{result.problem}: {result.measured} rows, {result.earlier} before, {best}, {frugal} {result.failures}",
         )
     _log(
         out, f"{collected.stored} rows stored, {collected.leftover} left behind before; {collected.error or 'no error'}"

@@ -121,7 +121,7 @@ def carried_over(old: Kernel, new: Kernel, rows: Sequence[ProfileRow], sample: i
     if sample is not None:
         variants = variants[:: max(1, len(variants) // sample)]
     comparison = _Comparison(old, new)
-    kept: list[ProfileRow] = []
+    carried: list[ProfileRow] = []
     differing = 0
     for variant in track(variants, new.name, disable=not sys.stderr.isatty()):
         for sms in _alike(variant, profiles):
@@ -132,15 +132,15 @@ def carried_over(old: Kernel, new: Kernel, rows: Sequence[ProfileRow], sample: i
                 continue
             for sm in sms:
                 ptx_hash = ends.get(sm) or ends[sms[0]]
-                kept += (
+                carried += (
                     replace(row, kernel_hash=new.hash, ptx_hash=str(ptx_hash)) for row in profiles[variant.key, sm]
                 )
         differing += sum((variant.key, sm) not in profiles for sm in variant.configs)
     if sample is not None:
-        compared = {(row.variant_key, row.sm) for row in kept}
+        compared = {(row.variant_key, row.sm) for row in carried}
         others = [replace(r, kernel_hash=new.hash) for r in rows if (r.variant_key, r.sm) not in compared]
-        kept = [] if differing else kept + others
-    return Outcome(kept, comparison.compiled, differing)
+        carried = [] if differing else carried + others
+    return Outcome(carried, comparison.compiled, differing)
 
 
 _COSTS = ("prefetch", "waits", "visits")

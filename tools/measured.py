@@ -59,9 +59,9 @@ def export(database: Path, folder: Path) -> list[tuple[Path, int]]:
         merge(merged, database)
         rows = merged.rows("measurement")
         held = {str(row["problem_id"]): str(row["op"]) for row in merged.rows("problem")}
-        known = {op.name for op in all_ops()}  # what a spec declares for itself has no file here
+        ops = {op.name for op in all_ops()}  # an op that a spec declares for itself has no file here
         for gpu, op in sorted({(str(row["gpu"]), held[str(row["problem_id"])]) for row in rows}):
-            if op not in known:
+            if op not in ops:
                 continue
             path = folder / f"{gpu}.{op}.parquet"
             if path.exists():

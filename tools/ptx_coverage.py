@@ -52,19 +52,19 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("folder", type=Path)
     parser.add_argument("--all", action="store_true", help="name the kernels that lack something")
-    given = parser.parse_args()
-    if not given.folder.is_dir():
-        parser.error(f"{given.folder} is not a folder")
+    arguments = parser.parse_args()
+    if not arguments.folder.is_dir():
+        parser.error(f"{arguments.folder} is not a folder")
     total, complete = 0, 0
     lacks: Counter[str] = Counter()
-    for path, entry, reasons in entries(given.folder):
+    for path, entry, reasons in entries(arguments.folder):
         total += 1
         complete += not reasons
         lacks.update(reasons)
-        if given.all and reasons:
+        if arguments.all and reasons:
             print(f"{path.name}: {entry}: {'; '.join(reasons)}")
     if not total:
-        parser.error(f"{given.folder} has no kernel in a .ptx file")
+        parser.error(f"{arguments.folder} has no kernel in a .ptx file")
     print(f"{complete} of {total} kernels decode in every instruction ({100 * complete / total:.1f} %)")
     for reason, number in lacks.most_common():
         print(f"{number:6d}  {reason}")

@@ -57,10 +57,10 @@ def choose(database: Path, uuid_hash: str, count: int) -> list[dict[str, Any]]:
     for row in rows:
         kernel = find_kernel(str(row["kernel"])) if row["kernel"] in kernel_names() else None  # or one of the user's
         if row["energy_j"] is not None and kernel is not None and kernel.hash == row["kernel_hash"]:
-            of = by_problem.setdefault(keys[row["problem_id"]], {})
-            of[str(row["config_id"])] = row | {"config": configs[row["config_id"]], "key": keys[row["problem_id"]]}
+            rows_of = by_problem.setdefault(keys[row["problem_id"]], {})
+            rows_of[str(row["config_id"])] = row | {"config": configs[row["config_id"]], "key": keys[row["problem_id"]]}
     draw = random.Random(0)
-    piles = [draw.sample(list(of.values()), len(of)) for of in by_problem.values()]
+    piles = [draw.sample(list(each.values()), len(each)) for each in by_problem.values()]
     spread = [pile[i] for i in range(count) for pile in piles if i < len(pile)]
     return sorted(spread[:count], key=lambda row: row["key"])
 

@@ -42,15 +42,15 @@ def test_every_function_of_expressions_is_explained(reference: ModuleType) -> No
 def test_every_kind_of_values_is_accepted(reference: ModuleType) -> None:
     for text in reference.VALUES:
         tensors = {"x": {"shape": ["n"], "values": text}, "y": {"shape": ["n"], "role": "output"}}
-        spec = reference._OF_ITS_OWN | {"problem": {"dims": {"n": 64}, "tensors": tensors}}
+        spec = reference.SPECS["own"] | {"problem": {"dims": {"n": 64}, "tensors": tensors}}
         assert kernel_from(spec, "spec", "__global__ void run() {}").initial_values["x"]
 
 
 def test_every_form_of_an_argument_is_accepted_and_none_is_missing(reference: ModuleType) -> None:
     tensors = {"x": {"shape": ["n"]}, "image": {"shape": ["n"], "texture": {}}}
     outputs = {"y": {"shape": ["n"], "role": "output"}}
-    [launch] = reference._OF_ITS_OWN["launch"]
-    spec = reference._OF_ITS_OWN | {
+    [launch] = reference.SPECS["own"]["launch"]
+    spec = reference.SPECS["own"] | {
         "problem": {"dims": {"n": 64}, "tensors": tensors | outputs},
         "launch": [launch | {"arguments": [*reference.ARGUMENTS, "x", "texture image", "y"]}],
     }

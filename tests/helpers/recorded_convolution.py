@@ -220,7 +220,7 @@ class Recorded:
 def _border(c: Mapping[str, Array]) -> Array:
     """Words of the input that a block accesses: its outputs and the filter's border."""
     wide = c["block_size_x"] * c["tile_size_x"] + _BORDER
-    return wide * (c["block_size_y"] * c["tile_size_y"] + _BORDER)
+    return np.asarray(wide * (c["block_size_y"] * c["tile_size_y"] + _BORDER))
 
 
 def _conflicts(width: int, height: int) -> float:

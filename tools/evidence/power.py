@@ -42,7 +42,7 @@ def off(loads: Sequence[Load], coefficients: Coefficients) -> np.ndarray:
     """Relative errors of predicted power; a limit cuts predictions off."""
     limits = np.array([np.inf if not at_limit(load) else load.limit_w or np.inf for load in loads])
     predicted = np.minimum(predictor(loads)(coefficients), limits)
-    return predicted / np.array([load.power_w for load in loads]) - 1.0
+    return np.asarray(predicted / np.array([load.power_w for load in loads]) - 1.0)
 
 
 def errors(loads: Sequence[Load], coefficients: Coefficients, suffix: str = "") -> dict[str, object]:

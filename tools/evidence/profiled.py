@@ -144,7 +144,7 @@ def sample(rows: Rows, count: int, best: int) -> list[int]:
     """`count` rows in an order that depends on the configs alone, so that cards share their profiles, then the best."""
     digests = [hashlib.sha256(config_text(config).encode()).digest() for config in rows.configs]
     order = sorted(range(len(digests)), key=digests.__getitem__)
-    return order[:count] + np.argsort(rows.latency_s, kind="stable")[:best].tolist()
+    return [*order[:count], *np.argsort(rows.latency_s, kind="stable")[:best].tolist()]
 
 
 def profiles_file(kernel: Kernel, gpu: GPU) -> Path:

@@ -15,7 +15,7 @@ share no shape. `--seeds 0` leaves out the table, `--stops 0` the runs that stop
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 import typer
@@ -193,7 +193,7 @@ def evaluate(title: str, sampler: Sampler, count: int, seeds: int, stops: int) -
     )
     if seeds:
         table = Table(f"\n{title}: {len(samples[0])} of {len(sampler)} problems, {seeds} seeds; measurements a problem")
-        rows: dict[str, Sequence[Sequence[float] | Array]] = {
+        rows: dict[str, Sequence[Any]] = {
             "mean efficiency, refine": [curve.efficiency for curve in refined],
             "mean efficiency, spread evenly": [curve.efficiency for curve in even],
             "aim": [AIMS],

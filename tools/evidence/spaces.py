@@ -262,7 +262,7 @@ def shared(space: Space, other: Space) -> tuple[Array, Array]:
 def expected(model: Model, space: Space) -> Array:
     """The latency that a model predicts."""
     ratios, _ = model.log_ratio(model.rows(space.inputs))
-    return space.prior_s * np.exp(ratios["latency"])
+    return np.asarray(space.prior_s * np.exp(ratios["latency"]))
 
 
 def transferred(model: Model, space: Space) -> dict[str, float]:

@@ -69,7 +69,7 @@ class Recording:
         """Log time over that of the problem's best config, (rows,)."""
         best = np.full(self.problem.max() + 1, np.inf)
         np.minimum.at(best, self.problem, self.log_s)
-        return self.log_s - best[self.problem]
+        return np.asarray(self.log_s - best[self.problem])
 
 
 @dataclass(frozen=True)
@@ -201,7 +201,8 @@ def errors(recording: Recording, predicted: Predicted, rows: Array) -> Array:
     parts = [residual[(gap >= low) & (gap < high)] for low, high in pairwise((*GAPS, np.inf))]
     # The difference of two kernels is wider than the error of each.
     parts.append(np.array(of_vendor) / np.sqrt(2.0))
-    return np.array([np.median(np.abs(part)) for part in parts]) / _MEDIAN * np.sqrt(DEGREES / (DEGREES - 2.0))
+    medians = np.array([np.median(np.abs(part)) for part in parts])
+    return np.asarray(medians / _MEDIAN * np.sqrt(DEGREES / (DEGREES - 2.0)))
 
 
 def grouped(numbers: Array, least: int = 10) -> list[Array]:

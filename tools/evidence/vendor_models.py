@@ -20,6 +20,7 @@ from front import DATA, Data, Table
 
 from kernrec.gpu import find_gpu
 from kernrec.training import train_vendor_model as train
+from kernrec.training.folds import group_folds
 
 from .vendor_recordings import LIBRARIES, h200_power, recordings
 
@@ -95,7 +96,7 @@ class _Evaluation:
         whole = table.target["power"].copy()
         whole[rows] = np.log(power_w / find_gpu("h200-sxm").tdp_w)
         complete = replace(table, target={**table.target, "power": whole})
-        fold = train.group_folds(table.problem, train.FOLDS)
+        fold = group_folds(table.problem, train.FOLDS)
         for trained, rows_in in (("misread too", rows[~wrong]), ("misread too, trained on", rows)):
             errors = np.full(len(whole), np.nan)
             for number in range(train.FOLDS):
