@@ -38,18 +38,18 @@ def collect(
     notes: list[str] | None = None,
     **more: object,
 ) -> tuple[CollectResult, list[dict[str, object]]]:
-    """What a campaign on machines comes to, and its rows."""
+    """The result of a campaign on machines, and its rows."""
     recording, database = folder / "recorded.duckdb", folder / "own.duckdb"
     if not recording.exists():
         make_recording(recording, CONFIGS, energy=False)
-    given = {"device": DeviceKind.REPLAY, "recording": recording, "effort": EFFORTS["quick"]} | more
+    more = {"device": DeviceKind.REPLAY, "recording": recording, "effort": EFFORTS["quick"]} | more
 
     def report(progress: Progress) -> None:
         if notes is not None and progress.note:
             notes.append(progress.note)
 
     cluster = CardCluster(folder, machines, event)
-    result = collect_on(cluster, CollectRequest(None, database, **given), report)  # type: ignore[arg-type]
+    result = collect_on(cluster, CollectRequest(None, database, **more), report)  # type: ignore[arg-type]
     with Database.open(database) as opened:
         return result, opened.rows("measurement")
 

@@ -73,14 +73,14 @@ def test_nodes_and_drivers_that_are_killed_lose_no_acknowledged_row(cluster: Any
     for number in range(kills):
         make_recording(tmp_path / "recorded.duckdb", CONFIGS, energy=False, size=64 + 8 * number)
     nodes = [cluster.add_node(num_cpus=1) for _ in range(2)]
-    kept: set[tuple[object, object, object]] = set()
+    seen: set[tuple[object, object, object]] = set()
     in_time = 0
     for kill in range(kills):
         process = subprocess.Popen(
             command(tmp_path, cluster.address), env=environment(tmp_path), stderr=subprocess.DEVNULL
         )
-        before = len(kept)
-        while process.poll() is None and len(kept | acknowledged(tmp_path)) == before:
+        before = len(seen)
+        while process.poll() is None and len(seen | acknowledged(tmp_path)) == before:
             time.sleep(0.05)
         time.sleep(draw.random())
         if kill % 2:
@@ -90,14 +90,14 @@ def test_nodes_and_drivers_that_are_killed_lose_no_acknowledged_row(cluster: Any
         in_time += process.poll() is None
         process.kill()
         process.wait()
-        kept |= acknowledged(tmp_path) | moments(tmp_path).keys()
+        seen |= acknowledged(tmp_path) | moments(tmp_path).keys()
     done = subprocess.run(command(tmp_path, cluster.address), env=environment(tmp_path), capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     there = moments(tmp_path)
-    assert kept <= there.keys()
+    assert seen <= there.keys()
     assert set(there.values()) == {1}
     assert in_time
-    print(f"{in_time} drivers killed, {kills // 2} nodes, {len(kept)} acknowledged, {sum(there.values())} rows")
+    print(f"{in_time} drivers killed, {kills // 2} nodes, {len(seen)} acknowledged, {sum(there.values())} rows")
     again, closed = measured_twice(tmp_path)
     print(f"{kills * CONFIGS} configs; screened more than once: {again}, after their block had ended: {closed}")
     assert closed == 0

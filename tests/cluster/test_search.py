@@ -28,8 +28,8 @@ def _often(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def request(recording: Path, folder: Path, configs: int) -> CollectRequest:
-    where = {"device": DeviceKind.REPLAY, "recording": recording, "budget": CampaignBudget(None, configs)}
-    return CollectRequest(None, folder / "own.duckdb", **where)  # type: ignore[arg-type]
+    more = {"device": DeviceKind.REPLAY, "recording": recording, "budget": CampaignBudget(None, configs)}
+    return CollectRequest(None, folder / "own.duckdb", **more)  # type: ignore[arg-type]
 
 
 def rows_of(folder: Path) -> list[dict[str, object]]:

@@ -2,7 +2,7 @@
 
 A process of its own adds them, so that cards do not wait for the database; it reads the journal, which goes on growing.
 Once they are in the database the journal leaves them out. If either is killed in between, they are added once more,
-which changes nothing. What has not entered by the end is left to `ingest`.
+which changes nothing. The rest is left to `ingest`.
 
 As a program it does that once, for the journal, the number of its bytes and the database that it is given. It prints
 how many rows there were, and then the lines that the journal still needs.
