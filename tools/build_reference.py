@@ -191,7 +191,7 @@ def expressions() -> str:
         least, most = function[1], function[2]
         rows.append((f"`{name}`", str(least) if least == most else f"{least} to {most}", FUNCTION_VALUES.get(name, "")))
     text = _TEXT["pages"]["expressions"].replace("MAX_LENGTH", f"{MAX_LENGTH:,}")
-    return text + "\n## Functions\n\n" + _table(("function", "arguments", "value"), rows) + "\n"
+    return str(text) + "\n## Functions\n\n" + _table(("function", "arguments", "value"), rows) + "\n"
 
 
 def json_output() -> str:
