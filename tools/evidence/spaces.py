@@ -176,7 +176,7 @@ class Shown:
                     if value is not None and aim is not None and (value < aim if column in HIGHER else value > aim):
                         self.missed.append(f"{label}, {name}{suffix}: {column} {text}, aim {aim}")
                         text += "!"
-                cells[column] = f"{text:>7}"
+                cells[column] = text
             self._table.row(cells)
 
 
