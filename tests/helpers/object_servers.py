@@ -37,8 +37,9 @@ class StandIn(BaseHTTPRequestHandler):
 
     @property
     def files(self) -> dict[str, bytes]:
-        """By name, what was put."""
-        return self.server.files  # type: ignore[attr-defined]
+        """The objects by name."""
+        files: dict[str, bytes] = self.server.files  # type: ignore[attr-defined]
+        return files
 
     @property
     def name(self) -> str:

@@ -49,17 +49,17 @@ def _of_sums(problem: Problem, value: Tensors, expected: np.ndarray) -> np.ndarr
 def _of_softmax(problem: Problem, value: Tensors, expected: np.ndarray) -> np.ndarray:
     # the difference from the largest is rounded three times on its way into the exponential
     apart = np.ptp(value["x"], axis=1, keepdims=True)
-    return expected * (1 + 6 * apart / OPS["softmax"].roundings(problem.sizes))
+    return np.asarray(expected * (1 + 6 * apart / OPS["softmax"].roundings(problem.sizes)))
 
 
 def _of_layernorm(problem: Problem, value: Tensors, expected: np.ndarray) -> np.ndarray:
     x, weight, bias = value["x"], np.abs(value["weight"]), np.abs(value["bias"])
     size = np.abs(x) + np.abs(x).mean(axis=1, keepdims=True)
-    return 2 * size / np.sqrt(x.var(axis=1, keepdims=True) + 1e-5) * weight + bias
+    return np.asarray(2 * size / np.sqrt(x.var(axis=1, keepdims=True) + 1e-5) * weight + bias)
 
 
 def _of_result(problem: Problem, value: Tensors, expected: np.ndarray) -> np.ndarray:
-    return np.abs(expected)
+    return np.asarray(np.abs(expected))
 
 
 @dataclass(frozen=True)

@@ -3,13 +3,14 @@
 from collections.abc import Iterator
 from typing import Any
 
-from kernrec.compile import Compiled, compile_many
+from kernrec.compile import Compiled, CompileJob, compile_many
 from kernrec.kernel import Kernel
 from kernrec.op import Problem
 from kernrec.profile.kernel_code import compile_job_for
 from kernrec.ptx import EmulationError
 from tests.helpers.kernel_code import Config
-from tests.helpers.trial import Tensors, execute, flaws, given_inputs
+from tests.helpers.run_cache import Tensors
+from tests.helpers.trial import execute, flaws, given_inputs
 
 TritonRun = tuple[int, Problem, Config]
 """An architecture, a problem, and a config that can run it."""
@@ -22,7 +23,7 @@ def results(
 
     Each code is compiled once. `make_inputs`: makes the inputs of a problem.
     """
-    jobs: dict = {}
+    jobs: dict[CompileJob, list[TritonRun]] = {}
     for sm, problem, config in runs:
         jobs.setdefault(compile_job_for(kernel, config, problem, sm), []).append((sm, problem, config))
     for job, compiled in compile_many(jobs, processes=1):

@@ -254,7 +254,7 @@ def _count(
 ) -> None:
     """Counts what a fetch of some corners reads; `place`: layer and level."""
     image = fetch.image
-    stored = np.stack([np.where(c.inside, image.stored_at(c.where, *place), -1) for c in read], axis=1)
+    stored = np.stack([np.where(c.inside, image.stored_at(c.coordinates, *place), -1) for c in read], axis=1)
     passes = _CLOCKS * max(len(read) // 4, 1)
     decoder.memory.counters.count_image(fetch.region, lanes, stored, "read", image.texel_bytes, passes)
 
