@@ -12,7 +12,7 @@ RTX A4000 was at its boost clock throughout; under its power limit times drift, 
 
 import gzip
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -79,16 +79,20 @@ def raised(recording: ClockRecording) -> Array:
     return np.asarray(marked)
 
 
-def raised_configs(path: Path) -> set[frozenset[tuple[str, int]]]:
-    """The configs of a file that may have run at a raised clock, by lower-case names of tunables."""
+def raised_configs(path: Path, names: Collection[str] = ()) -> set[frozenset[tuple[str, int]]]:
+    """The keys of the configs of a file that may have run at a raised clock.
+
+    names: of the tunables, in lower case, that a key has; all that the file states if empty, constants included.
+    """
     recording = read(path)
     configs = zip(recording.configs, raised(recording).tolist(), strict=True)
-    return {config_key(config) for config, is_raised in configs if is_raised}
+    return {config_key(config, names) for config, is_raised in configs if is_raised}
 
 
-def config_key(config: Mapping[str, int]) -> frozenset[tuple[str, int]]:
-    """The name of a config in `raised_configs`."""
-    return frozenset((name.lower(), int(value)) for name, value in config.items())
+def config_key(config: Mapping[str, int], names: Collection[str] = ()) -> frozenset[tuple[str, int]]:
+    """The key of a config in `raised_configs`."""
+    lower = {name.lower(): int(value) for name, value in config.items()}
+    return frozenset((name, value) for name, value in lower.items() if not names or name in names)
 
 
 def at_step(launches: Array) -> int:

@@ -56,7 +56,7 @@ def test_one_percent_of_a_space_tells_of_the_rest(recorded, gpu: str, error: flo
 def test_at_one_clock_another_gpu_tells_where_the_best_configs_are(recorded) -> None:  # type: ignore[no-untyped-def]
     """Rank, error, and the best of the first 1 %, on the A100, trained on the A4000; and the prior alone."""
     pytest.importorskip("xgboost")
-    whole, raised = recorded["a100"], raised_configs(SPACES / FILE)
+    whole, raised = recorded["a100"], raised_configs(SPACES / FILE, recorded_convolution.TUNABLES)
     configs = zip(*(whole.inputs.tunables[name].tolist() for name in recorded_convolution.TUNABLES), strict=True)
     steady = np.array(
         [config_key(dict(zip(recorded_convolution.TUNABLES, config, strict=True))) not in raised for config in configs]

@@ -187,7 +187,7 @@ def of_space(share: float) -> str:
 
 def at_one_clock(space: Space, folder: Path) -> Array:
     """Which configs of the recorded A100 ran at its base clock from the first launch to the last, (C,)."""
-    raised = raised_configs(folder / FILE)
+    raised = raised_configs(folder / FILE, TUNABLES)
     return np.array(
         [
             config_key({name: int(value) for name, value in zip(TUNABLES, config, strict=True)}) not in raised

@@ -21,10 +21,10 @@ def recorded():  # type: ignore[no-untyped-def]
 
 def steady(recorded, gpu: str) -> np.ndarray:  # type: ignore[no-untyped-def]
     """Which configs ran at one clock; on the RTX A4000 all."""
-    columns, raised = recorded[gpu].columns, raised_configs(SPACES / FILE)
     if gpu != "a100":
         return np.ones(len(recorded[gpu]), dtype=bool)
-    names = recorded_convolution.TUNABLES
+    columns, names = recorded[gpu].columns, recorded_convolution.TUNABLES
+    raised = raised_configs(SPACES / FILE, names)
     rows = np.stack([columns[name] for name in names], axis=1).astype(int).tolist()
     return np.array([config_key(dict(zip(names, row, strict=True))) not in raised for row in rows])
 
