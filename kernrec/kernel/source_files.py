@@ -56,7 +56,7 @@ def read_text(path: Path, place: str, most_bytes: int = 1 << 20) -> str:
     """A text file of at most `most_bytes`; errors call it `place`."""
     try:
         if path.stat().st_size > most_bytes:
-            raise UsageError(f"{place}: larger than {most_bytes} bytes")
+            raise UsageError(f"{place}: larger than {most_bytes} bytes; at most that many are accepted")
         text = path.read_text(encoding="utf-8")
     except OSError as error:
         raise UsageError(f"{place}: cannot be read: {error.strerror or error}") from None
