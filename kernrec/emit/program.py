@@ -1,7 +1,7 @@
 """C++ around kernels: functions that launch them on one shape, and the cases that a program fills, checks and times.
 
-A kernel in CUDA is part of the program's source; of one in Triton the program holds the machine code. What does not
-depend on the answer is in the folder `harness`.
+A kernel in CUDA is part of the program's source; of one in Triton the program holds the machine code. The folder
+`harness` has the parts that are the same in every program.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

@@ -250,7 +250,7 @@ def make_server(tools: Tools) -> Any:
         objective: objective = "pareto",
         inputs: inputs = RANDOM,
     ) -> dict[str, Any]:
-        """What limits a kernel of your own on a GPU: predicted time, energy, bottleneck, better blocks or configs."""
+        """Limits of a kernel of your own on a GPU: predicted time, energy, bottleneck, better blocks or configs."""
 
         def work() -> dict[str, Any]:
             text = tools.source(source, file)

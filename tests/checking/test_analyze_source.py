@@ -41,9 +41,9 @@ def test_apart_and_in_process_the_answer_is_the_same(tmp_path: Path, monkeypatch
     ],
 )
 def test_what_names_a_file_or_is_too_large_is_refused(changed: dict[str, object], message: str) -> None:
-    given = {"source": AXPY, "gpu": "rtx4090", "arguments": ARGUMENTS} | changed
+    inputs = {"source": AXPY, "gpu": "rtx4090", "arguments": ARGUMENTS} | changed
     with pytest.raises(UsageError, match=message):
-        analyze_source(SourceAnalysis(**given))  # type: ignore[arg-type]
+        analyze_source(SourceAnalysis(**inputs))  # type: ignore[arg-type]
 
 
 def test_a_source_that_does_not_compile_is_one_line() -> None:

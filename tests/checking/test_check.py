@@ -29,8 +29,8 @@ Y = np.ones(1000, dtype=np.float32)
 
 def checked(source: str, reference: object = None, **changed: object) -> CheckResult:
     arguments = {"alpha": 2.0, "x": X, "y": Y, "n": 1000}
-    given = {"arguments": arguments, "grid": [4], "block": [256], **changed}
-    return kernrec.check(source, reference, **given)  # type: ignore[arg-type]
+    inputs = {"arguments": arguments, "grid": [4], "block": [256], **changed}
+    return kernrec.check(source, reference, **inputs)  # type: ignore[arg-type]
 
 
 def test_a_right_kernel_is_right_by_an_expression() -> None:

@@ -48,11 +48,11 @@ def run(*arguments: object) -> subprocess.CompletedProcess[str]:
 
 
 def test_a_kernel_is_run_and_counted(scale: Path, tmp_path: Path) -> None:
-    given, result = tmp_path / "x.npy", tmp_path / "y.npy"
+    inputs, result = tmp_path / "x.npy", tmp_path / "y.npy"
     values = np.arange(100, dtype=np.float32)
-    np.save(given, values)
+    np.save(inputs, values)
     done = run(
-        scale, f"x=@{given}", "f32:2.5", "u32:100", "--grid", "4", "--block", "32", "--save", f"x={result}", "--json"
+        scale, f"x=@{inputs}", "f32:2.5", "u32:100", "--grid", "4", "--block", "32", "--save", f"x={result}", "--json"
     )
     counts = json.loads(done.stdout)
     assert done.returncode == 0
@@ -177,8 +177,10 @@ def test_the_example_of_the_guide_computes_what_it_says(tmp_path: Path) -> None:
     x, y = np.arange(500, dtype=np.float32), np.ones(500, np.float32)
     np.save(tmp_path / "x.npy", x)
     np.save(tmp_path / "before.npy", y)
-    given = {"x=f32[500]": f"x=@{tmp_path / 'x.npy'}", "y=f32[500]": f"y=@{tmp_path / 'before.npy'}"}
-    words = [given.get(word, word) for word in line.replace("saxpy.cu", str(path)).replace("y.npy", str(saved)).split()]
+    inputs = {"x=f32[500]": f"x=@{tmp_path / 'x.npy'}", "y=f32[500]": f"y=@{tmp_path / 'before.npy'}"}
+    words = [
+        inputs.get(word, word) for word in line.replace("saxpy.cu", str(path)).replace("y.npy", str(saved)).split()
+    ]
     done = run(*words)
     assert done.returncode == 0, done.stderr
     assert (np.load(saved) == y + 2 * x).all()

@@ -451,11 +451,11 @@ def test_forty_measurements_adapt_a_model_to_a_new_gpu(trained: Path, tmp_path: 
     configs = [table.space.config(int(row)) for row in rows]
     truth = limited.latency_s * [2.6 * (1.5 if config["stages"] > 1 else 1.0) for config in configs]
     chosen = np.random.default_rng(0).choice(len(rows), 40, replace=False)
-    known = next(simulated(1))
+    names = next(simulated(1))
     own = tmp_path / "own.duckdb"
     with Database.open(own, read_only=False, create=True) as database:
         database.add_measurements(map(Measurement.from_columns, (
-            known | {"gpu": gpu.name, "config": configs[i], "problem": problem, "latency_s": float(truth[i])}
+            names | {"gpu": gpu.name, "config": configs[i], "problem": problem, "latency_s": float(truth[i])}
             | {"energy_j": None}
             for i in chosen
         )))  # fmt: skip

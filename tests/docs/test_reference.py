@@ -64,12 +64,12 @@ def test_every_form_of_an_argument_is_accepted_and_none_is_missing(reference: Mo
 
 def test_every_environment_variable_is_listed(reference: ModuleType) -> None:
     named = set()
-    known = ("KERNREC_", "XDG_", "CUDA_", "OPENBLAS_", "OMP_", "PYTHON")
+    earlier = ("KERNREC_", "XDG_", "CUDA_", "OPENBLAS_", "OMP_", "PYTHON")
     for path in (ROOT / "kernrec").rglob("*.py"):
         tree = ast.parse(path.read_text(encoding="utf-8"))
         if "environ" in path.read_text(encoding="utf-8"):
             words = [str(node.value) for node in ast.walk(tree) if isinstance(node, ast.Constant)]
-            named |= {word for word in words if re.fullmatch(r"[A-Z_]+", word) and word.startswith(known)}
+            named |= {word for word in words if re.fullmatch(r"[A-Z_]+", word) and word.startswith(earlier)}
     assert named - reference.SET_BY_KERNREC == set(reference.VARIABLES)
 
 

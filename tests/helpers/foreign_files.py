@@ -22,12 +22,12 @@ def cache(*entries: Entry, closed: bool = True, **header: Any) -> str:
     return text.removesuffix(",") + "}\n}" if closed else text
 
 
-def entry(**given: Any) -> Entry:
+def entry(**arguments: Any) -> Entry:
     usual = {"bx": 32, "tile": 1, "time": 0.5, "times": [0.4, 0.5, 0.6], "timestamp": "2024-05-01 12:00:00+00:00"}
-    return usual | given
+    return usual | arguments
 
 
-def result(**given: Any) -> Entry:
+def result(**arguments: Any) -> Entry:
     """One result of a T4 file."""
     usual = {
         "timestamp": "2024-05-01 12:00:00+00:00",
@@ -38,8 +38,8 @@ def result(**given: Any) -> Entry:
         "measurements": [{"name": "time", "value": 0.5, "unit": ""}],
         "objectives": ["time"],
     }
-    return usual | given
+    return usual | arguments
 
 
-def document(*results: Entry, **given: Any) -> Entry:
-    return {"metadata": {"timeunit": "milliseconds"}, "results": list(results), "schema_version": "1.0.0"} | given
+def document(*results: Entry, **arguments: Any) -> Entry:
+    return {"metadata": {"timeunit": "milliseconds"}, "results": list(results), "schema_version": "1.0.0"} | arguments

@@ -212,9 +212,9 @@ def published_gemms() -> Iterator[Load]:
     "Strangely, Matrix Multiplications on GPUs Run Faster When Given Predictable Data", 2024). RTX 5090: 202.9 TFLOP/s
     at 400 W (matmul_bf16_rtx5090.csv) and 247 at 575 W. L40S: 265 TFLOP/s (gemm_l40s.parquet), 0.93 of the peak.
     """
-    given = (("a100-sxm4-80gb", 257e12, 1228e6, 400.0), ("rtx5090", 202.9e12, 2.38e9, 400.0),
+    arguments = (("a100-sxm4-80gb", 257e12, 1228e6, 400.0), ("rtx5090", 202.9e12, 2.38e9, 400.0),
              ("rtx5090", 247e12, 2.85e9, 575.0), ("l40s", 265e12, 1.96e9, 350.0))  # fmt: skip
-    for gpu, flops, clock_hz, power_w in given:
+    for gpu, flops, clock_hz, power_w in arguments:
         rates = gemm_rates((8192, 8192, 8192), 2 * 8192**3 / flops, reads=3.0)
         yield Load(f"bf16 GEMM {gpu}", gpu, clock_hz, power_w, rates)
 

@@ -26,12 +26,12 @@ UUID_HASH = "00112233aabbccdd"
 _CACHE = str(paths.cache().parent)
 
 
-def measurement(**given: object) -> Measurement:
+def measurement(**inputs: object) -> Measurement:
     """A good measurement, but for what is given."""
     usual: dict[str, object] = {"gpu": GPU, "kernel": KERNEL, "kernel_hash": HASH, "config": {"block_m": 64}}
     usual |= {"problem": PROBLEM, "protocol_version": 1, "tier": "final", "session": "monday", "block": 0}
     usual |= {"measured_at": "2026-03-01T12:00:00", "latency_s": 1e-3, "outcome": "ok", "device_uuid_hash": UUID_HASH}
-    return Measurement.from_columns(usual | given)
+    return Measurement.from_columns(usual | inputs)
 
 
 def add(database: Database, *rows: Mapping[str, object]) -> list[str]:
@@ -39,9 +39,9 @@ def add(database: Database, *rows: Mapping[str, object]) -> list[str]:
     return database.add_measurements(map(Measurement.from_columns, rows))
 
 
-def measurements(session: str, count: int, **given: object) -> list[Measurement]:
+def measurements(session: str, count: int, **inputs: object) -> list[Measurement]:
     """So many measurements of a session, each of another config."""
-    return [measurement(session=session, position=i, config={"block_m": i + 1}, **given) for i in range(count)]
+    return [measurement(session=session, position=i, config={"block_m": i + 1}, **inputs) for i in range(count)]
 
 
 @dataclass(frozen=True)

@@ -21,8 +21,8 @@ FOLDER = ROOT / "datasets" / "kernels" / "triton"
 def sample_call(target: str, arguments: Mapping[str, Any], grid: Any, config: Mapping[str, Any] | None) -> TritonCall:
     """A call of `file.py:function` of the folder; a NumPy array stands for a tensor of its type and shape."""
     name, _, function = target.partition(":")
-    given = {key: tensor(value) if isinstance(value, np.ndarray) else value for key, value in arguments.items()}
-    return TritonCall(FOLDER / name, function, given, grid, None if config is None else [config])
+    inputs = {key: tensor(value) if isinstance(value, np.ndarray) else value for key, value in arguments.items()}
+    return TritonCall(FOLDER / name, function, inputs, grid, None if config is None else [config])
 
 
 def tensor(array: np.ndarray) -> dict[str, Any]:

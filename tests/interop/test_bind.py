@@ -72,8 +72,8 @@ def database():
         yield database
 
 
-def bind(database: Database, kernel: Kernel, path: Path, **given: Any):  # type: ignore[no-untyped-def]
-    return import_bound(database, Recording(path, **given), kernel, kernel.definition.problem())
+def bind(database: Database, kernel: Kernel, path: Path, **inputs: Any):  # type: ignore[no-untyped-def]
+    return import_bound(database, Recording(path, **inputs), kernel, kernel.definition.problem())
 
 
 def test_rows_get_the_kernels_own_hash_and_keep_who_measured(database: Database, kernel: Kernel, write: Write) -> None:

@@ -24,8 +24,8 @@ MANY = [
 ]
 
 
-def read_one(write: Write, **given: Any) -> ForeignResult:
-    return read_results(write(cache(entry(**given)))).results[0]
+def read_one(write: Write, **arguments: Any) -> ForeignResult:
+    return read_results(write(cache(entry(**arguments)))).results[0]
 
 
 def test_times_are_milliseconds_and_the_rest_is_kept(write: Write) -> None:
@@ -51,13 +51,13 @@ def test_times_are_milliseconds_and_the_rest_is_kept(write: Write) -> None:
     ],
 )
 def test_an_error_in_place_of_a_time_is_an_outcome_with_its_reason(write: Write, error: str, outcome: str) -> None:
-    for given in ({"time": error}, {"__error__": error}):
-        result = read_one(write, **given)
+    for arguments in ({"time": error}, {"__error__": error}):
+        result = read_one(write, **arguments)
         assert (result.outcome, result.error, result.latency_s) == (outcome, error, None)
 
 
 @pytest.mark.parametrize(
-    ("given", "joules", "watts", "method"),
+    ("arguments", "joules", "watts", "method"),
     [
         ({"nvml_energy": 0.1}, 0.1, 200.0, "nvml_energy"),
         ({"nvml_energy": 0.1, "nvml_power": 190.0}, 0.1, 190.0, "nvml_energy"),
@@ -67,9 +67,9 @@ def test_an_error_in_place_of_a_time_is_an_outcome_with_its_reason(write: Write,
     ],
 )
 def test_energy_is_joules_of_a_launch_from_the_best_meter(
-    write: Write, given: dict[str, float], joules: float | None, watts: float | None, method: str | None
+    write: Write, arguments: dict[str, float], joules: float | None, watts: float | None, method: str | None
 ) -> None:
-    result = read_one(write, **given)
+    result = read_one(write, **arguments)
     assert result.energy_j == (None if joules is None else pytest.approx(joules))
     assert result.power_w == (None if watts is None else pytest.approx(watts))
     assert result.energy_method == method

@@ -59,9 +59,9 @@ SCHEMA = {
 }
 
 
-def read_one(write: Write, timeunit: str | None = "milliseconds", **given: Any) -> ForeignResult:
+def read_one(write: Write, timeunit: str | None = "milliseconds", **arguments: Any) -> ForeignResult:
     metadata = {} if timeunit is None else {"timeunit": timeunit}
-    return read_results(write(document(result(**given), metadata=metadata))).results[0]
+    return read_results(write(document(result(**arguments), metadata=metadata))).results[0]
 
 
 def measured(**values: tuple[object, str]) -> list[dict[str, object]]:
@@ -110,7 +110,7 @@ def test_energy_has_its_unit(write: Write) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "says"),
+    ("arguments", "says"),
     [
         ({"timeunit": "fortnights"}, "unknown unit of time 'fortnights'"),
         ({"timeunit": None}, "the unit of its times is not stated"),
@@ -125,9 +125,9 @@ def test_energy_has_its_unit(write: Write) -> None:
         ({"correctness": "yes"}, "correctness is 'yes'"),
     ],
 )
-def test_what_is_wrong_is_said_with_its_place(write: Write, given: dict[str, Any], says: str) -> None:
+def test_what_is_wrong_is_said_with_its_place(write: Write, arguments: dict[str, Any], says: str) -> None:
     with pytest.raises(UsageError) as caught:
-        read_one(write, **given)
+        read_one(write, **arguments)
     assert "result 0: " in str(caught.value)
     assert says in str(caught.value)
 

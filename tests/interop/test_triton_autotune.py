@@ -18,10 +18,10 @@ from kernrec.store.measurement import Outcome
 INFINITY = float("inf")
 
 
-def config(block: int = 128, **given: Any) -> dict[str, Any]:
+def config(block: int = 128, **arguments: Any) -> dict[str, Any]:
     """The attributes of a config as Triton 3.4 and later write them."""
     usual = {"num_warps": 4, "num_ctas": 1, "num_stages": 3, "maxnreg": None, "pre_hook": None, "ir_override": None}
-    return {"kwargs": {"BLOCK_M": block, "BLOCK_N": 64}} | usual | given
+    return {"kwargs": {"BLOCK_M": block, "BLOCK_N": 64}} | usual | arguments
 
 
 def write(folder: Path, entries: Sequence[Any], name: str = "matmul_kernel.autotune.json") -> Path:

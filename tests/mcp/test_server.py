@@ -52,7 +52,7 @@ async def session(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     async with stdio_client(parameters) as (read, write), ClientSession(read, write) as opened:
         await opened.initialize()
         tools = {tool.name: tool for tool in (await opened.list_tools()).tools}
-        return tools, {name: await opened.call_tool(tool, given) for name, (tool, given) in CALLS.items()}
+        return tools, {name: await opened.call_tool(tool, supplied) for name, (tool, supplied) in CALLS.items()}
 
 
 @pytest.fixture(scope="module")
@@ -72,9 +72,9 @@ def text_of(answer: Any) -> str:
 def test_every_tool_has_a_schema_that_its_questions_fit(answered: tuple[dict[str, Any], dict[str, Any]]) -> None:
     tools, _ = answered
     assert set(tools) == {"catalog", "recommend", "compare", "explain", "analyze", "check", "emulate"}
-    for tool, given in CALLS.values():
+    for tool, supplied in CALLS.values():
         schema = tools[tool].input_schema
-        jsonschema.validate(given, schema)
+        jsonschema.validate(supplied, schema)
         assert all("description" in each or each.get("title") for each in schema["properties"].values())
         assert tools[tool].description
 

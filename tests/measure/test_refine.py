@@ -76,7 +76,9 @@ def test_what_would_be_measured_is_listed_without_measuring(library: Path, tmp_p
 
 def test_a_problem_that_counts_more_is_measured_first(library: Path, tmp_path: Path) -> None:
     wanted = outlook(request(library, tmp_path / "k.duckdb")).visits
-    counted = [WantedProblem(it.name, problem_from_key(it.name), 1.0 + 99.0 * (it is wanted[-1])) for it in wanted]
+    counted = [
+        WantedProblem(item.name, problem_from_key(item.name), 1.0 + 99.0 * (item is wanted[-1])) for item in wanted
+    ]
     first = outlook(replace(request(library, tmp_path / "k.duckdb"), problems=counted)).visits[0]
     assert first.name == wanted[-1].name
 
@@ -187,8 +189,8 @@ def test_contenders_of_all_problems_have_the_same_columns_to_learn_errors_from(
     assert first.inputs is not None
     assert second.inputs is not None
     assert first.inputs.shape[1] == second.inputs.shape[1]
-    kernels = {kernel for it in subject.contenders for kernel, _ in it.keys}
-    tunables = {name for it in subject.contenders for _, config in it.keys for name, _ in config}
-    known = first.inputs[:, : -len(kernels) - len(tunables)]
-    assert known.shape[1] == len(features.names())
-    assert len(np.unique(known, axis=0)) > 1
+    kernels = {kernel for item in subject.contenders for kernel, _ in item.keys}
+    tunables = {name for item in subject.contenders for _, config in item.keys for name, _ in config}
+    earlier = first.inputs[:, : -len(kernels) - len(tunables)]
+    assert earlier.shape[1] == len(features.names())
+    assert len(np.unique(earlier, axis=0)) > 1

@@ -58,9 +58,9 @@ def middle(kernel: BuiltKernel) -> Problem:
     return shapes.problem({name: values[len(values) // 2] for name, values in shapes.ranged.items()})
 
 
-def error_of(problem: Problem, given: dict[str, np.ndarray], output: np.ndarray) -> float:
+def error_of(problem: Problem, arguments: dict[str, np.ndarray], output: np.ndarray) -> float:
     """The error over what rounding explains."""
-    (expected,) = reference(problem, given).values()
+    (expected,) = reference(problem, arguments).values()
     rms = np.sqrt((expected**2).mean())
     dtype = problem.tensors[problem.definition.outputs[0]].dtype
     apart = np.abs(decode_elements(output, dtype) - expected) / np.maximum(np.abs(expected), rms)
@@ -82,17 +82,17 @@ def test_every_op_runs_on_arrays_in_two_libraries_form(
 ) -> None:
     kernel = build(recommender, driver, op, **CASES[op])
     problem = middle(kernel)
-    given = inputs(problem)
+    arguments = inputs(problem)
     (name,) = problem.definition.outputs
     result, memory = cupy_array(driver, np.full(problem.tensors[name].shape, np.nan, np.float32))
-    arrays = [cupy_array(driver, array)[0] for array in given.values()]
+    arrays = [cupy_array(driver, array)[0] for array in arguments.values()]
     assert kernel(*arrays, out=result, stream=3) is result
-    assert error_of(problem, given, memory) <= 1
+    assert error_of(problem, arguments, memory) <= 1
     assert {stream for _, stream in driver.launched} == {3}
     memory[...] = np.nan
-    named = {tensor: HostMemory(driver.place(array)) for tensor, array in given.items()}
+    named = {tensor: HostMemory(driver.place(array)) for tensor, array in arguments.items()}
     kernel(out=HostMemory(memory), stream=3, **named)
-    assert error_of(problem, given, memory) <= 1
+    assert error_of(problem, arguments, memory) <= 1
 
 
 @pytest.mark.parametrize(
@@ -107,10 +107,10 @@ def test_every_op_runs_on_arrays_in_two_libraries_form(
 def test_a_kernel_is_emulated_on_numpy_arrays(op: str, dtype: str, dims: dict, recommender: Recommender) -> None:
     kernel = build(recommender, None, op, dtype, **dims)
     problem = middle(kernel)
-    given = inputs(problem)
-    output = kernel.emulate(*given.values())
+    arguments = inputs(problem)
+    output = kernel.emulate(*arguments.values())
     assert output.shape == problem.tensors[problem.definition.outputs[0]].shape
-    assert error_of(problem, given, output) <= 1
+    assert error_of(problem, arguments, output) <= 1
 
 
 def test_attention_of_8_bits_takes_scales_and_gives_16_bits(recommender: Recommender) -> None:
@@ -118,11 +118,11 @@ def test_attention_of_8_bits_takes_scales_and_gives_16_bits(recommender: Recomme
     shapes = Shapes.of(find_op("attention"), "f8e4m3", None, dims)
     kernel = build_kernel(recommender, shapes, "h100-sxm", Query(Objective.LATENCY, top=1), None)
     problem = middle(kernel)
-    given = inputs(problem)
-    output = kernel.emulate(*given.values())
-    assert (list(given), output.dtype) == (["q", "k", "v", "q_scale", "k_scale", "v_scale"], np.float16)
-    assert error_of(problem, given, output) <= 1
-    other = given | {"v_scale": given["v_scale"] * 2}
+    arguments = inputs(problem)
+    output = kernel.emulate(*arguments.values())
+    assert (list(arguments), output.dtype) == (["q", "k", "v", "q_scale", "k_scale", "v_scale"], np.float16)
+    assert error_of(problem, arguments, output) <= 1
+    other = arguments | {"v_scale": arguments["v_scale"] * 2}
     assert error_of(problem, other, output) > 1
 
 
@@ -131,12 +131,12 @@ def test_workspaces_of_one_stream_are_kept_and_grow(recommender: Recommender, dr
     for m, stream in ((2, 1), (32, 1), (32, 2)):
         problem = kernel.plan().shapes.problem({"m": m})
         assert len(kernel.variant(problem).kernel.workspaces) == 1
-        given = inputs(problem)
+        arguments = inputs(problem)
         result, memory = cupy_array(driver, np.zeros((m, 16), np.float32))
-        kernel(*(cupy_array(driver, array)[0] for array in given.values()), out=result, stream=stream)
-        assert error_of(problem, given, memory) <= 1
+        kernel(*(cupy_array(driver, array)[0] for array in arguments.values()), out=result, stream=stream)
+        assert error_of(problem, arguments, memory) <= 1
     pieces = kernel._workspaces._pieces
-    assert {stream: len(kept) for (_, stream), kept in pieces.items()} == {1: 2, 2: 1}
+    assert {stream: len(remaining) for (_, stream), remaining in pieces.items()} == {1: 2, 2: 1}
 
 
 def test_a_shape_that_was_seen_is_neither_planned_nor_loaded_again(
@@ -280,6 +280,6 @@ def test_every_op_runs_on_the_card(op: str) -> None:
         pytest.skip(str(error))
     kernel = kernrec.build(op, **CASES[op])
     problem = middle(kernel)
-    given = inputs(problem)
-    output = kernel(*(cupy.asarray(array) for array in given.values()))
-    assert error_of(problem, given, output.get()) <= 1
+    arguments = inputs(problem)
+    output = kernel(*(cupy.asarray(array) for array in arguments.values()))
+    assert error_of(problem, arguments, output.get()) <= 1

@@ -27,13 +27,13 @@ def shapes_of(op: str, **dims: object) -> Shapes:
 def test_a_problem_is_read_off_the_shapes_of_its_inputs(op: str, data: st.DataObject) -> None:
     dims = DIMS.get(op, {"rows": range(1, 100), "columns": range(1, 100)})
     shapes = shapes_of(op, **dims)
-    values = {name: data.draw(st.sampled_from(given)) for name, given in shapes.ranged.items()}
+    values = {name: data.draw(st.sampled_from(arguments)) for name, arguments in shapes.ranged.items()}
     problem = shapes.problem(values)
     assert shapes.read([problem.tensors[name].shape for name in shapes.inputs]) == problem
 
 
 @pytest.mark.parametrize(
-    ("dims", "given", "says"),
+    ("dims", "arguments", "says"),
     [
         ({}, [(5, 8)], "matmul takes 2 arrays (a, b); 1 were given"),
         ({}, [(5, 8), (8,)], "b has shape (8,); expected 2 axes"),
@@ -43,10 +43,10 @@ def test_a_problem_is_read_off_the_shapes_of_its_inputs(op: str, data: st.DataOb
         ({"n": range(8, 33, 8)}, [(5, 8), (8, 12)], "n is 12 (axis 1 of b); built for 8 to 32 in steps of 8"),
     ],
 )
-def test_shapes_that_do_not_fit_are_named(dims: dict, given: list, says: str) -> None:
+def test_shapes_that_do_not_fit_are_named(dims: dict, arguments: list, says: str) -> None:
     shapes = shapes_of("matmul", **({"m": range(1, 9), "n": 4, "k": 8} | dims))
     with pytest.raises(UsageError) as error:
-        shapes.read(given)
+        shapes.read(arguments)
     assert says in str(error.value)
 
 

@@ -54,10 +54,10 @@ def test_a_variant_in_triton_is_launched_and_emulated(monkeypatch: pytest.Monkey
     driver = EmulatingDriver(80)
     kernel = BuiltKernel(replace(planned(monkeypatch, True), rows=tuple(rows)), Recommender([]), driver)
     problem = SHAPES.problem({"m": 37})
-    given = inputs(problem)
-    expected = reference(problem, given)["c"]
+    arguments = inputs(problem)
+    expected = reference(problem, arguments)["c"]
     memory = driver.place(np.full((37, 64), np.nan, np.float16))
-    kernel(*(HostMemory(driver.place(array)) for array in given.values()), out=HostMemory(memory), stream=5)
+    kernel(*(HostMemory(driver.place(array)) for array in arguments.values()), out=HostMemory(memory), stream=5)
     assert driver.launched == [("matmul_triton", 5)]
-    for result in (memory, kernel.emulate(*given.values())):
+    for result in (memory, kernel.emulate(*arguments.values())):
         assert np.abs(decode_elements(result, "f16") - expected).max() < 0.02

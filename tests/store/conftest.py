@@ -32,7 +32,7 @@ def database():
 def row(problem) -> Callable[..., dict]:
     """Makes a good measurement, but for what is given."""
 
-    def make(**given) -> dict:
+    def make(**arguments) -> dict:
         usual = {
             "gpu": "h200-sxm",
             "kernel": "matmul_simt",
@@ -46,7 +46,7 @@ def row(problem) -> Callable[..., dict]:
             "latency_s": 1e-3,
             "outcome": "ok",
         }
-        return usual | given
+        return usual | arguments
 
     return make
 
@@ -55,7 +55,7 @@ def row(problem) -> Callable[..., dict]:
 def profile() -> Callable[..., ProfileRow]:
     """Makes a profile row, but for what is given."""
 
-    def make(**given) -> ProfileRow:
+    def make(**arguments) -> ProfileRow:
         usual = {
             "kernel": "matmul_simt",
             "kernel_hash": "0123456789abcdef",
@@ -74,6 +74,6 @@ def profile() -> Callable[..., ProfileRow]:
             "terms": ("block", "k_tiles"),
             "counts": np.array([[1.0, 2.0], [3.0, 4.5]]),
         }
-        return ProfileRow(**usual | given)
+        return ProfileRow(**usual | arguments)
 
     return make

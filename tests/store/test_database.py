@@ -89,7 +89,7 @@ def test_every_stored_row_hashes_to_its_key(database, row, profile):
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("arguments", "message"),
     [
         ({"latency_ms": 1.0}, "unknown column of measurement 'latency_ms'; did you mean latency_s"),
         ({"measurement_id": "x"}, "unknown column of measurement 'measurement_id'"),
@@ -112,9 +112,9 @@ def test_every_stored_row_hashes_to_its_key(database, row, profile):
         ({"problem": "matmul"}, "a measurement needs `config`"),
     ],
 )
-def test_a_wrong_row_is_one_line_and_nothing_is_added(empty, row, given, message):
+def test_a_wrong_row_is_one_line_and_nothing_is_added(empty, row, arguments, message):
     with pytest.raises(UsageError) as caught:
-        add(empty, row(session="good"), row(**given))
+        add(empty, row(session="good"), row(**arguments))
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
     assert set(empty.counts().values()) == {0}

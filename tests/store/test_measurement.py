@@ -119,8 +119,8 @@ REPLAY = {"measured_by": "kernrec 0.1.0 replay", "device": "replay of H200", "pr
 def test_texts_of_earlier_schemas_become_columns(row) -> None:
     assert upgrade_columns(row(**OPEN)) == row(error=None, block_open=True)
     assert upgrade_columns(row(**REPLAY)) == row(**REPLAY | {"measured_by": "kernrec 0.1.0", "replayed": True})
-    for kept in (row(), row(outcome="crash", latency_s=None, **OPEN), row(measured_by="another replay")):
-        assert upgrade_columns(kept) == kept
+    for stored in (row(), row(outcome="crash", latency_s=None, **OPEN), row(measured_by="another replay")):
+        assert upgrade_columns(stored) == stored
 
 
 VARIETY = [
@@ -142,7 +142,7 @@ def old_database(tmp_path, monkeypatch, row):
     with monkeypatch.context() as patch:
         patch.setattr("kernrec.store.schema.migrations", lambda: migrations()[:3])
         with Database.open(path, read_only=False, create=True) as database:
-            rows = [row(**given) for given in VARIETY]
+            rows = [row(**arguments) for arguments in VARIETY]
             configs = database.add("config", [{"kernel": r["kernel"], "tunables": r.pop("config")} for r in rows])
             problems = database.add("problem", [r.pop("problem").as_dict() for r in rows])
             ids = [
@@ -186,14 +186,14 @@ def test_rows_of_schema_3_state_in_columns_what_their_text_said(old_database, ro
     assert by_session["open"]["error"] is None
     assert by_session["open crash"]["error"] == "illegal access"
     assert by_session["replay"]["measured_by"] == "kernrec 0.1.0"
-    expected = [Measurement.from_columns(upgrade_columns(row(**given))) for given in VARIETY]
+    expected = [Measurement.from_columns(upgrade_columns(row(**arguments))) for arguments in VARIETY]
     assert all(measurement in expected for measurement in migrated)
 
 
 @pytest.mark.usefixtures("read_here")
 def test_a_row_has_the_same_key_whether_it_was_migrated_or_is_added_today(old_database, row, tmp_path) -> None:
     path, _ = old_database
-    today = [Measurement.from_columns(upgrade_columns(row(**given))) for given in VARIETY]
+    today = [Measurement.from_columns(upgrade_columns(row(**arguments))) for arguments in VARIETY]
     with Database.open(tmp_path / "new.duckdb", read_only=False, create=True) as database:
         database.add_measurements(today)
         before = database.content_hash()

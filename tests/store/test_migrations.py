@@ -78,7 +78,7 @@ def test_merging_takes_the_rows_of_an_older_schema_and_leaves_it_as_it_is(tmp_pa
 def test_an_older_schema_that_cannot_be_brought_up_to_date_says_why(outdated, monkeypatch):
     monkeypatch.setattr("kernrec.store.connection.WAIT_S", 0.2)
     path, _ = outdated
-    known = len(migrations())
+    latest = len(migrations())
     reader = (
         "import duckdb, sys; held = duckdb.connect(sys.argv[1], read_only=True); print(flush=True); sys.stdin.read()"
     )
@@ -88,4 +88,4 @@ def test_an_older_schema_that_cannot_be_brought_up_to_date_says_why(outdated, mo
             Database.open(path)
         other.stdin.close()
     assert "in use by another process" in str(refused.value)
-    assert str(refused.value).endswith(f"(it has schema {known} and this kernrec needs {known + 1})")
+    assert str(refused.value).endswith(f"(it has schema {latest} and this kernrec needs {latest + 1})")

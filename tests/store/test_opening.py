@@ -98,12 +98,12 @@ def test_another_file_is_not_a_database(path, content, read_only):
 
 
 @pytest.mark.parametrize(
-    ("kept", "read_only"),
+    ("remaining", "read_only"),
     [(100, True), (4096, False), (12288, True), (0.3, False), (0.7, True), (-(1 << 18), False), (-1, True)],
 )
-def test_a_file_that_was_cut_short_says_so(filled, kept, read_only):
+def test_a_file_that_was_cut_short_says_so(filled, remaining, read_only):
     data = filled.read_bytes()
-    filled.write_bytes(data[: int(kept * len(data)) if isinstance(kept, float) else kept])
+    filled.write_bytes(data[: int(remaining * len(data)) if isinstance(remaining, float) else remaining])
     assert refused(filled, read_only=read_only).endswith("is damaged or cut short")
 
 
@@ -141,10 +141,10 @@ def test_an_empty_database_is_not_taken_for_ours(path, read_only):
 @BOTH
 @pytest.mark.usefixtures("read_here")
 def test_a_newer_schema_is_named(filled, read_only):
-    known = len(migrations())
+    latest = len(migrations())
     with duckdb.connect(str(filled)) as connection:
-        connection.execute("INSERT INTO migration VALUES (?, 'next', now()::TIMESTAMP)", [known + 1])
-    says = f"has schema {known + 1}, made by a newer kernrec; this one knows schemas up to {known}"
+        connection.execute("INSERT INTO migration VALUES (?, 'next', now()::TIMESTAMP)", [latest + 1])
+    says = f"has schema {latest + 1}, made by a newer kernrec; this one knows schemas up to {latest}"
     assert says in refused(filled, read_only=read_only)
 
 

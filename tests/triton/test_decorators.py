@@ -158,7 +158,7 @@ def test_shared_memory_beyond_the_card_is_refused_before_the_assembler(
 
 
 def test_what_cannot_be_predicted_is_measured_as_triton_does_it(driver: StandInDriver) -> None:
-    hooked = [triton.Config({"BLOCK": block}, pre_hook=lambda given: None) for block in (64, 128)]
+    hooked = [triton.Config({"BLOCK": block}, pre_hook=lambda inputs: None) for block in (64, 128)]
     bench = Bench(0.5, 0.4)
     with pytest.warns(KernrecWarning, match="its configs are not ranked, all 2 are measured: .* has a pre_hook"):
         assert launch(tuned(bench, configs=hooked)) == {"BLOCK": 128}

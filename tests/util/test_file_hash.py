@@ -20,5 +20,5 @@ def test_files_are_the_same_wherever_they_are_and_in_whichever_order(tmp_path: P
 
 def test_another_content_name_or_boundary_is_another_hash(tmp_path: Path) -> None:
     variants = [{"a": "1", "b": "2"}, {"a": "1", "b": "3"}, {"a": "1", "c": "2"}, {"a": "12"}, {"a": "1b\n1\n2"}, {}]
-    hashes = {files_hash(root := tmp_path / str(i), written(root, it)) for i, it in enumerate(variants)}
+    hashes = {files_hash(root := tmp_path / str(i), written(root, item)) for i, item in enumerate(variants)}
     assert len(hashes) == len(variants)

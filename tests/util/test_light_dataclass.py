@@ -50,13 +50,13 @@ def test_arguments_by_place_and_by_name_and_defaults(kind: Kind) -> None:
 
 @BOTH
 @pytest.mark.parametrize(
-    ("args", "given"),
+    ("args", "arguments"),
     [((), {}), (("a", 1, [], "", 5), {}), (("a",), {"name": "b"}), (("a",), {"other": 1}), ((), {"size": 1}),
      ((), {"other": 1, "size": 1, "parts": [], "note": ""})],
 )  # fmt: skip
-def test_arguments_that_do_not_fit_are_refused(kind: Kind, args: tuple[Any, ...], given: dict[str, Any]) -> None:
+def test_arguments_that_do_not_fit_are_refused(kind: Kind, args: tuple[Any, ...], arguments: dict[str, Any]) -> None:
     with pytest.raises(TypeError):
-        kind(*args, **given)
+        kind(*args, **arguments)
 
 
 @dataclass(frozen=True)

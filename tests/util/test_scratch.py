@@ -58,13 +58,13 @@ def test_what_a_killed_program_left_is_removed_and_nothing_else(temporary: Path)
 @pytest.mark.parametrize("name", ["..", "../kept", "kept", "/kept", "kernrec-link", "kernrec-missing", "\0"])
 def test_what_lies_in_a_folder_of_that_name_deletes_nothing_else(temporary: Path, name: str) -> None:
     """Whoever can write to a scratch folder can name another folder in it."""
-    kept = temporary / "kept"
-    kept.mkdir()
-    (kept / "a").write_text("mine")
-    (temporary / "kernrec-link").symlink_to(kept)
+    stored = temporary / "kept"
+    stored.mkdir()
+    (stored / "a").write_text("mine")
+    (temporary / "kernrec-link").symlink_to(stored)
     left = new_scratch_path()
     left.mkdir()
-    (left / ".in-use").write_text(name.replace("/kept", str(kept)) if name.startswith("/") else name)
+    (left / ".in-use").write_text(name.replace("/kept", str(stored)) if name.startswith("/") else name)
     remove_abandoned()
     assert sorted(file.name for file in temporary.iterdir()) == ["kept", "kernrec-link"]
-    assert (kept / "a").read_text() == "mine"
+    assert (stored / "a").read_text() == "mine"

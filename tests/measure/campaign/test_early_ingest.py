@@ -18,7 +18,7 @@ def positions(database: Path) -> list[tuple[object, object, object]]:
     """(block, position, whether the block is open) of all rows."""
     with Database.open(database) as opened:
         rows = opened.rows("measurement")
-    return sorted((it["block"], it["position"], bool(it["block_open"])) for it in rows)
+    return sorted((item["block"], item["position"], bool(item["block_open"])) for item in rows)
 
 
 def blocks(journal: Path) -> list[object]:
@@ -53,9 +53,9 @@ def test_rows_whose_process_was_killed_before_it_was_heard_are_not_doubled(tmp_p
     database = tmp_path / "k.duckdb"
     with Journal(journal_path(database)) as journal:
         journal.append(row(block=0, position=0), {"closed": 0, "session": "s"}, row(block=1, position=0))
-        stored, kept = ingest_ended(journal.path, journal.size, database)
-        assert (stored, kept.count(b'"row"')) == (1, 1)
-        journal.path.with_name("k.duckdb.journal.part").write_bytes(kept[:20])
+        stored, remaining = ingest_ended(journal.path, journal.size, database)
+        assert (stored, remaining.count(b'"row"')) == (1, 1)
+        journal.path.with_name("k.duckdb.journal.part").write_bytes(remaining[:20])
     with Journal(journal_path(database)) as journal:  # as if the driver had been killed
         assert ingest(journal, database) == 2
     assert positions(database) == [(0, 0, False), (1, 0, True)]
@@ -78,8 +78,8 @@ def test_a_line_that_is_no_measurement_waits_for_the_end(tmp_path: Path) -> None
     database = tmp_path / "k.duckdb"
     with Journal(journal_path(database)) as journal:
         journal.append(row(), row(gpu=5), {"closed": 0, "session": "s"})
-        stored, kept = ingest_ended(journal.path, journal.size, database)
-        journal.replace_first(journal.size, kept)
+        stored, remaining = ingest_ended(journal.path, journal.size, database)
+        journal.replace_first(journal.size, remaining)
         assert stored == 1
         notes: list[str] = []
         ingest(journal, database, notes.append)

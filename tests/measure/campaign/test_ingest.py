@@ -20,13 +20,13 @@ def drained(path: Path) -> list[dict]:
     return records
 
 
-def row(**given: object) -> dict:
+def row(**arguments: object) -> dict:
     return {
         "row": {
             "gpu": "h200-sxm", "kernel": "k", "kernel_hash": "h", "config": {"a": 1}, "problem": PROBLEM,
             "protocol_version": 1, "tier": "screen", "session": "s", "block": 0, "measured_at": "2026-01-01T00:00:00",
             "latency_s": 1e-3, "outcome": "ok",
-        } | given
+        } | arguments
     }  # fmt: skip
 
 

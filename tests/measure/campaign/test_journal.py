@@ -50,9 +50,9 @@ def test_wherever_a_crash_cuts_the_file_all_whole_lines_survive(
         for i in range(8):
             journal.append({"i": i, "text": "x" * i})
     content = path.read_bytes()
-    kept = content[: max(0, len(content) - cut)]
-    path.write_bytes(kept)
-    whole = [json.loads(line) for line in kept.split(b"\n")[:-1]]
+    stored = content[: max(0, len(content) - cut)]
+    path.write_bytes(stored)
+    whole = [json.loads(line) for line in stored.split(b"\n")[:-1]]
     assert drained(path) == [record for record in whole if "i" in record]
 
 

@@ -13,17 +13,17 @@ from kernrec.measure.device.nvml import MissingSensors
 from kernrec.measure.worker.worker import main
 from kernrec.ptx import parse
 
-known = json.loads(Path(os.environ["EMULATED_PTX"]).read_text())
+ptx_by_key = json.loads(Path(os.environ["EMULATED_PTX"]).read_text())
 
 
 def compiled(source, sm, defines=None, name="kernel.cu"):
     """What the parent compiled."""
     key = json.dumps([name, dict(sorted((defines or {}).items()))])
     entries = ()
-    if key in known:
-        PTX[key.encode()] = known[key]
-        entries = parse(known[key]).entries
-    return SimpleNamespace(cubin=key.encode(), ptx=known.get(key, ""), resources=dict.fromkeys(entries))
+    if key in ptx_by_key:
+        PTX[key.encode()] = ptx_by_key[key]
+        entries = parse(ptx_by_key[key]).entries
+    return SimpleNamespace(cubin=key.encode(), ptx=ptx_by_key.get(key, ""), resources=dict.fromkeys(entries))
 
 
 cuda.compile_source = compiled

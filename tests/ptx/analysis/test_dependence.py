@@ -63,8 +63,8 @@ def test_a_copy_in_bulk_is_a_load_or_a_store_by_its_direction() -> None:
 def test_values_alive_together_need_registers_and_dead_ones_do_not() -> None:
     alone = live_registers(kernel(""))
     sums = "add.u32 %r7, %r4, %r5; add.u32 %r7, %r7, %r6; st.global.u32 [%rd4], %r7;"
-    kept = kernel("add.u32 %r4, %r3, 1; add.u32 %r5, %r3, 2; add.u32 %r6, %r3, 3;\n" + sums)
+    stored = kernel("add.u32 %r4, %r3, 1; add.u32 %r5, %r3, 2; add.u32 %r6, %r3, 3;\n" + sums)
     reused = kernel("add.u32 %r4, %r3, 1; add.u32 %r4, %r4, 2; add.u32 %r4, %r4, 3;\nst.global.u32 [%rd4], %r4;")
-    assert live_registers(reused) <= live_registers(kept)
-    assert live_registers(kept) == 2 + 3  # the address, and three terms
+    assert live_registers(reused) <= live_registers(stored)
+    assert live_registers(stored) == 2 + 3  # the address, and three terms
     assert alone >= 2

@@ -142,13 +142,13 @@ def test_single_instructions(text: str, want: dict[str, int]) -> None:
 
 def test_every_known_opcode_has_a_class() -> None:
     assert emulator.SEMANTICS
-    known = {*issue_cost.CLASSES, *machine_cost.CLASSES} - {"mov", "ld_const"}
+    names = {*issue_cost.CLASSES, *machine_cost.CLASSES} - {"mov", "ld_const"}
     for opcode in registry.known_opcodes():
         for suffix in ("u32", "f32", "s64", "f64", "pred"):
             for name, number in machine_cost.machine_cost(
                 function(f"{opcode}.{suffix} %r1, %r2, %r3;").instructions[0]
             ):
-                assert name in known
+                assert name in names
                 assert number > 0
 
 
@@ -183,14 +183,14 @@ GUARDED = "@%p1 bra $A; {0} $A: setp.gt.s32 %p2, %r1, 6; @%p2 bra $B; {0} $B: st
     ],
 )
 def test_code_around_predicated_branches_is_one_piece(guarded: str, pieces: list[list[int]]) -> None:
-    given = function("setp.gt.s32 %p1, %r1, 5;" + GUARDED.format(guarded))
-    assert [[block.index for block in piece] for piece in straightened(given, lowered(given))] == pieces
+    arguments = function("setp.gt.s32 %p1, %r1, 5;" + GUARDED.format(guarded))
+    assert [[block.index for block in piece] for piece in straightened(arguments, lowered(arguments))] == pieces
 
 
 def test_a_piece_has_no_more_guards_than_a_thread_has_predicates() -> None:
     guarded = "".join(f"@%p1 bra $A{i}; ld.global.f32 %f1, [%rd0]; $A{i}: add.s32 %r9, %r9, 1;" for i in range(8))
-    given = function("setp.gt.s32 %p1, %r1, 5;" + guarded + "st.global.b32 [%rd30], %r9;")
-    assert [len(piece) for piece in straightened(given, lowered(given))] == [12, 5]
+    arguments = function("setp.gt.s32 %p1, %r1, 5;" + guarded + "st.global.b32 [%rd30], %r9;")
+    assert [len(piece) for piece in straightened(arguments, lowered(arguments))] == [12, 5]
 
 
 def test_only_a_branch_that_parts_a_warp_has_to_bring_it_together() -> None:

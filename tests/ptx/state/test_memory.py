@@ -310,7 +310,7 @@ def test_a_bad_access_names_where_and_who(address: str, access: str, message: st
 
 
 @pytest.mark.parametrize(
-    ("access", "where"),
+    ("access", "site"),
     [
         ("st.global.b32 [%rd2], %r1;", "x"),
         ("st.b32 [%rd2], %r1;", "x"),
@@ -318,11 +318,11 @@ def test_a_bad_access_names_where_and_who(address: str, access: str, message: st
         ("mov.u64 %rd3, c; cvta.const.u64 %rd3, %rd3; st.b32 [%rd3], %r1;", "constant memory"),
     ],
 )
-def test_a_write_to_what_is_read_only_is_an_error(access: str, where: str) -> None:
+def test_a_write_to_what_is_read_only_is_an_error(access: str, site: str) -> None:
     x = np.arange(32, dtype=np.uint32)
     body, options = THREAD + strided(4) + access, {"globals_": ".const .align 4 .u32 c[2] = {11, 22};"}
     x.flags.writeable = False
-    with pytest.raises(EmulationError, match=rf"PTX line .* thread \(0, 0, 0\) writes to {where}, which is read-only"):
+    with pytest.raises(EmulationError, match=rf"PTX line .* thread \(0, 0, 0\) writes to {site}, which is read-only"):
         run(body, "u64 x", ["x"], {"x": x}, **options)  # type: ignore[arg-type]
     assert x.tolist() == list(range(32))
     run(THREAD + strided(4) + "ld.global.b32 %r2, [%rd2];", "u64 x", ["x"], {"x": x})

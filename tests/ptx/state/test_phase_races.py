@@ -274,11 +274,11 @@ def test_a_block_stays_until_the_others_of_its_cluster_have_done_with_its_memory
 
 def test_an_arrival_that_comes_later_tells_what_was_known_when_it_was_asked_for() -> None:
     clocks = VectorClocks(2)
-    known = clocks.snapshot(0)
+    names = clocks.snapshot(0)
     for place in range(0, 800, 8):  # more barriers than there was room for
         clocks.complete(place)
     clocks.release(0, 8)
-    clocks.arrive(known, 16)
+    clocks.arrive(names, 16)
     clocks.complete(16)
     clocks.acquire(1, 16)
     assert (clocks.seen[1, 0], clocks.seen[0, 0]) == (1, 3)
