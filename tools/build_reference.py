@@ -90,6 +90,10 @@ def python_api() -> str:
         "The functions and classes on this page are the public interface. Powers are in watts, times in seconds,"
         " energies in joules and clocks in hertz. The [guide](../guides/python.md) has examples.",
         "::: kernrec.recommend",
+        "::: kernrec.recommend_many",
+        "::: kernrec.recommend_network",
+        "::: kernrec.recommender.many.ManyAnswers",
+        "::: kernrec.recommender.network.NetworkAnswer",
         "::: kernrec.analyze",
         "::: kernrec.build",
         "::: kernrec.run.BuiltKernel",

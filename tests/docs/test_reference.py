@@ -2,6 +2,7 @@
 
 import ast
 import importlib.util
+import inspect
 import re
 import shutil
 import subprocess
@@ -13,6 +14,7 @@ from typing import get_args, get_type_hints
 import pytest
 import typer.main
 
+import kernrec
 from kernrec.cli.app import app
 from kernrec.kernel.expression import FUNCTIONS
 from kernrec.kernel.spec import Launch
@@ -86,6 +88,17 @@ def _commands() -> list[str]:
     for name, command in getattr(typer.main.get_command(app), "commands").items():  # noqa: B009 - a group has them
         names += [f"{name} {inner}".rstrip() for inner in getattr(command, "commands", {"": None})]
     return names
+
+
+def test_every_public_function_is_in_the_python_reference(reference: ModuleType) -> None:
+    public = [
+        name
+        for name, value in vars(kernrec).items()
+        if inspect.isfunction(value) and value.__module__ == "kernrec" and not name.startswith("_")
+    ]
+    assert len(public) >= 6
+    listed = reference.python_api().splitlines()
+    assert [name for name in public if f"::: kernrec.{name}" not in listed] == []
 
 
 def test_every_command_is_in_the_reference(reference: ModuleType) -> None:
