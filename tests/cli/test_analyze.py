@@ -350,7 +350,7 @@ def test_a_triton_function_is_analyzed_once_and_answers_for_its_architecture(
     assert {choice["config"]["block_n"] for choice in answer["choices"]} == {32}
     (failure,) = answer["failed"]
     assert "bytes of shared memory a block; sm_86 has" in failure["message"]
-    monkeypatch.setattr("kernrec.profile.profile_user_kernel.submit", None)  # nothing is emulated again
+    monkeypatch.setattr("kernrec.compile.pool.LocalProcessors.submit", None)  # nothing is emulated again
     again = json.loads(run(*call, "--gpu", "rtx3080").stdout)
     assert (again["profiled"], again["known"]) == (0, 1)
     assert run("recommend", "--kernel", "matmul", "--gpu", "rtx3090").returncode == 0

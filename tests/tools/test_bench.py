@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.helpers.on_gpu import NoGPUError, find_card
 from tests.helpers.paths import ROOT, TOOLS
 
 LITTLE: dict[str, tuple[str, ...]] = {
@@ -43,6 +44,10 @@ def test_without_the_sources_the_large_space_says_so() -> None:
 
 @pytest.mark.gpu
 def test_on_a_card_a_kernel_is_checked(tmp_path: Path) -> None:
+    try:
+        find_card()
+    except NoGPUError as error:
+        pytest.skip(str(error))
     options = ["--op", "transpose", "--steps", "check", "--sample", "2", "--out", tmp_path / "out.json"]
     assert bench("kernels", *options).returncode == 0
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import duckdb
 import pytest
 
-from kernrec.kernel import load_kernel
+from kernrec.kernel import find_kernel, load_kernel
 from tests.helpers.paths import RECORDINGS, TOOLS
 
 NEED_DATA = (
@@ -106,7 +106,10 @@ def test_made_up_recordings_of_triton_are_trained_on_and_scored(tmp_path: Path) 
     """Strides tell the layout; failures, the vendor's rows and matrices with gaps are left out."""
     columns = ("m", "n", "k", "dtype", "tf32", "a_stride_0", "a_stride_1", "b_stride_0", "b_stride_1", "implementation",
                "block_m", "block_n", "block_k", "num_stages", "num_warps", "latency_s", "failures")  # fmt: skip
-    configs = [(m, n, k, s, w) for m in (64, 128) for n in (64, 128) for k in (32, 64) for s, w in ((2, 4), (3, 8))]
+    listed = find_kernel("matmul_triton").listed
+    assert listed is not None
+    tunables = [listed.columns.index(name) for name in columns[10:15]]
+    configs = list(dict.fromkeys(tuple(row[place] for place in tunables) for row in listed.rows))[:20]
     rows = []
     for size in (512, 1024, 1536, 2048, 3072, 4096):
         for kind, strides in (("'float16'", f"{size}, 1, {size}, 1"), ("'bfloat16'", f"{size}, 1, 1, {size}")):
