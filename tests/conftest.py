@@ -25,7 +25,7 @@ from tests.helpers.paths import ROOT
 ROTATION = "KERNREC_TEST_ROTATION"
 """Environment variable whose text chooses the cases of `every(n)`; the commit where it is not set."""
 ALWAYS_SKIPPED = re.compile(
-    r"Triton is installed|GPU|NVIDIA driver|cudaError|Chromium|playwright|torch|shared/data|shared data|superuser|root|win32",
+    r"GPU|NVIDIA driver|cudaError|Chromium|playwright|torch|shared.data|superuser|root|win32|Triton is installed",
     re.IGNORECASE,
 )
 """Reasons for which a test may skip although every package of the extra `ci` is installed."""

@@ -113,6 +113,7 @@ def measured_twice(folder: Path) -> tuple[int, int]:
 
 
 @pytest.mark.slow
+@pytest.mark.deep
 def test_a_node_whose_disk_is_full_is_named_and_its_work_goes_elsewhere(cluster: Any, tmp_path: Path) -> None:
     (small := tmp_path / "small").mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", "size=8k", "tmpfs", str(small)]

@@ -34,6 +34,7 @@ def analyzed(folder: Path, profiles: Profiles | None) -> tuple[Analysis, list[di
         return analysis, sorted(opened.rows("profile"), key=lambda row: str(row["profile_id"]))
 
 
+@pytest.mark.deep
 def test_two_nodes_of_which_one_dies_and_one_joins_late_make_the_rows_of_one_machine(
     cluster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

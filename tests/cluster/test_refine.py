@@ -54,6 +54,7 @@ def test_one_card_of_a_cluster_measures_what_one_machine_would(tmp_path: Path) -
     assert refined.stored == 6
 
 
+@pytest.mark.every(4)
 @pytest.mark.parametrize("dies_at", [3, 4, 6, 7])
 def test_a_visit_of_a_machine_that_dies_is_made_by_another(tmp_path: Path, dies_at: int) -> None:
     def die(cluster: CardCluster, call: int) -> None:

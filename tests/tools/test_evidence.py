@@ -77,6 +77,7 @@ def test_a_command_prints_its_figures(name: str) -> None:
 
 @needs_recordings
 @pytest.mark.slow
+@pytest.mark.deep
 def test_a_search_that_begins_with_predictions_finds_one_of_the_best_configs() -> None:
     """After 20 configs of the A4000's space, and after a twentieth of that of the A100, whose clock changed."""
     lines = evidence("kernel-tuner", "--predictions", "--repeats", "1").stdout.splitlines()

@@ -72,6 +72,7 @@ def wrong(kernel: Kernel, runs: list[TritonRun]) -> list[str]:
 
 
 @pytest.mark.slow
+@pytest.mark.every(2)
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_it_computes_attention_on_awkward_problems_without_races(case: tuple) -> None:
     pytest.importorskip("triton.compiler", reason="needs the extra `triton`")

@@ -63,6 +63,7 @@ def chosen() -> tuple[tuple[int, str, str, dict[str, int]], ...]:
 
 
 @pytest.mark.slow
+@pytest.mark.every(2)
 @pytest.mark.parametrize("dtype", KERNEL.dtypes)
 def test_it_computes_the_op_on_awkward_problems_without_races(dtype: str) -> None:
     pytest.importorskip("triton.compiler", reason="needs the extra `triton`")

@@ -141,6 +141,7 @@ def test_a_mutant_is_noticed(mutant: Mutant) -> None:
     assert noticed(mutant)
 
 
+@pytest.mark.every(6)  # each is executed to its end
 @pytest.mark.parametrize("mutant", EQUIVALENT, ids=str)
 def test_a_change_that_breaks_nothing_is_not_noticed(mutant: Mutant) -> None:
     assert mutant.why
