@@ -1,0 +1,106 @@
+"""A stack's line at other power limits and clocks: never faster under a lower one, never above the roof."""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kernrec.errors import UsageError
+from kernrec.gpu import all_gpus, find_gpu
+from kernrec.model.prior.power import PowerModel
+from kernrec.model.prior.sustained_roof import least_costs
+from kernrec.model.vendor.model import Predicted
+from kernrec.model.vendor.operating_point import at_point
+from kernrec.op import Problem, find_op
+from kernrec.recommender.estimate.operating_point import DEFAULT_POINT, OperatingPoint
+
+
+@dataclass(frozen=True)
+class Line:
+    """What is predicted of a stack, as far as it matters here."""
+
+    latency_s: Predicted
+    power_w: Predicted | None
+    busy: dict[str, float]
+
+
+def predicted(value: float) -> Predicted:
+    return Predicted(value, value / 1.2, value * 1.2, False)
+
+
+def product(size: int, dtype: str = "f16") -> Problem:
+    return find_op("matmul").problem(dtype, "nn", m=size, n=size, k=size)
+
+
+def line(latency_s: float, power_w: float | None, math: float, dram: float) -> Any:
+    busy = {"math": math * latency_s, "dram": dram * latency_s, "l2": 0.3 * latency_s, "launch": 3e-6}
+    return Line(predicted(latency_s), None if power_w is None else predicted(power_w), busy)
+
+
+cards = st.sampled_from([gpu for gpu in all_gpus() if gpu.sm >= 75])
+lines = st.builds(
+    lambda time, watts, math, dram: (time, watts, math, dram),
+    st.floats(1e-5, 1.0),
+    st.one_of(st.none(), st.floats(0.3, 1.0)),
+    st.floats(0.05, 1.0),
+    st.floats(0.05, 1.0),
+)
+
+
+@given(cards, lines, st.lists(st.floats(0.0, 1.0), min_size=2, max_size=2))
+@settings(max_examples=60, deadline=None)
+def test_a_lower_limit_or_clock_is_never_faster_nor_draws_more(gpu: Any, drawn: Any, shares: list[float]) -> None:
+    time, watts, math, dram = drawn
+    default = line(time, watts and watts * gpu.tdp_w, math, dram)
+    low, high = sorted(shares)
+    span, power = gpu.tdp_w - gpu.power_min_w, PowerModel.for_gpu(gpu)
+    clocks = power.running_hz - power.minimum_hz
+    for less, more in (
+        (OperatingPoint(gpu.power_min_w + low * span), OperatingPoint(gpu.power_min_w + high * span)),
+        (OperatingPoint(None, power.minimum_hz + low * clocks), OperatingPoint(None, power.minimum_hz + high * clocks)),
+    ):
+        slow, fast = at_point(default, gpu, less), at_point(default, gpu, more)
+        assert slow.latency_s.value >= fast.latency_s.value * (1 - 2e-3)
+        assert slow.latency_s.low <= slow.latency_s.value <= slow.latency_s.high
+        if slow.power_w is not None and fast.power_w is not None:
+            assert slow.power_w.value <= fast.power_w.value * (1 + 1e-2)
+
+
+def test_the_default_point_changes_nothing_below_the_roof() -> None:
+    gpu, default = find_gpu("h200"), line(2e-3, 600.0, 0.8, 0.1)
+    for point in (DEFAULT_POINT, OperatingPoint(gpu.tdp_w)):
+        assert at_point(default, gpu, point, product(8192)) is default
+
+
+@pytest.mark.parametrize(("gpu", "dtype"), [("l4", "f16"), ("l4", "f32"), ("t4", "f16"), ("h100-pcie", "f16")])
+def test_no_line_is_above_the_roof_that_the_power_limit_leaves(gpu: str, dtype: str) -> None:
+    card, problem = find_gpu(gpu), product(8192, dtype)
+    power = PowerModel.for_gpu(card)
+    least = least_costs(problem, card, power)
+    assert least is not None
+    for limit_w in (card.tdp_w, card.power_min_w):
+        roof_s = float(power.apply_power_limit(least, limit_w).latency_s[0])
+        claimed = line(problem.flops / card.peak_flops(dtype, tensor=dtype != "f32"), None, 1.0, 0.2)
+        held = at_point(claimed, card, OperatingPoint(limit_w), problem)
+        assert held.latency_s.value >= roof_s * (1 - 1e-9)
+        assert held.latency_s.low <= held.latency_s.value <= held.latency_s.high
+
+
+def test_a_tf32_product_at_a_fourth_of_its_power_takes_several_times_as_long() -> None:
+    # Seen before: 40 ms at 450 W and at 100 W, where a kernel of ours went from 28 to 251 ms.
+    gpu, problem = find_gpu("rtx3090"), product(8192, "tf32")
+    default = line(40e-3, None, 0.8, 0.2)
+    assert at_point(default, gpu, OperatingPoint(100.0), problem).latency_s.value > 3 * 40e-3
+
+
+def test_a_line_of_memory_alone_keeps_its_time_at_a_lower_clock() -> None:
+    gpu = find_gpu("a100")
+    default = replace(line(1e-3, 250.0, 0.01, 1.0), busy={"math": 1e-5, "dram": 1e-3, "l2": 1e-4, "launch": 3e-6})
+    assert at_point(default, gpu, OperatingPoint(None, 1.0e9)).latency_s.value == pytest.approx(1e-3, rel=1e-3)
+
+
+def test_a_limit_that_the_card_does_not_accept_is_refused() -> None:
+    with pytest.raises(UsageError, match="accepts"):
+        at_point(line(1e-3, None, 1.0, 0.1), find_gpu("rtx4090"), OperatingPoint(20.0))
