@@ -1,4 +1,4 @@
-"""Train the models of vendor libraries that ship with kernrec: what cuBLAS and FlashAttention take and draw.
+"""Train the models of stacks that ship with kernrec: what people run today, and what it takes and draws.
 
     python tools/train_library_model.py [--data ../shared/data] [--out db/prebuilt/models/vendor] [--op matmul]
 
@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from evidence.vendor_recordings import LIBRARIES, recordings
+from evidence.vendor_recordings import OPS, recordings
 from front import DATA, ROOT
 
 from kernrec.errors import KernrecError
@@ -28,10 +28,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--data", type=Path, default=DATA)
     parser.add_argument("--out", type=Path, default=ROOT / "db" / "prebuilt" / "models" / "vendor")
-    parser.add_argument("--op", choices=sorted(LIBRARIES), action="append", help="only this op")
+    parser.add_argument("--op", choices=OPS, action="append", help="only this op")
     arguments = parser.parse_args()
     versions = {"kernrec": __version__, "xgboost": import_optional("xgboost", "training a model", "train").__version__}
-    for op in arguments.op or LIBRARIES:
+    for op in arguments.op or OPS:
         try:
             recorded = recordings(arguments.data, op)
         except KernrecError as error:
@@ -44,7 +44,7 @@ def main() -> int:
             entry, trained = train_set(recording)
             entries.append(entry)
             trees |= trained
-        card = {"op": op, "library": LIBRARIES[op], "sets": entries, "versions": versions}
+        card = {"op": op, "sets": entries, "versions": versions}
         path = model_file.save(card, trees, arguments.out)
         print(f"{path}: {path.with_suffix('.trees').stat().st_size / 1e6:.2f} MB of trees", flush=True)
     return 0

@@ -3,7 +3,7 @@
 from typing import Any
 
 from kernrec.gpu import GPU, find_gpu
-from kernrec.model.vendor.model import VendorModel, VendorPrediction
+from kernrec.model.vendor.model import StackPrediction, VendorModel
 from kernrec.op import Problem
 from kernrec.util.light_dataclass import dataclass
 
@@ -13,10 +13,10 @@ NEARLY = 0.02
 
 @dataclass(frozen=True)
 class VendorEstimate:
-    """Latency and power of a vendor library for a problem, beside the first choice of an answer."""
+    """Latency and power of a stack for a problem, beside the first choice of an answer."""
 
     library: str
-    predicted: VendorPrediction
+    predicted: StackPrediction
     """At the GPU's default power limit, learned from recordings."""
     slowdown: float | None
     """Latency over that of the first choice, less 1; None where the choices are made for another power limit or
@@ -70,15 +70,16 @@ def _short_title(name: str) -> str:
 def vendor_estimate(
     model: VendorModel, problem: Problem, gpu: GPU, first: tuple[float, float] | None
 ) -> VendorEstimate | None:
-    """Latency and power of the op's library; None for a problem of a kind that nobody recorded.
+    """Latency and power of the op's fastest stack; None for a problem of a kind that nobody recorded.
 
     first: latency (s) and energy (J) of the first choice; None where they are not those at the default limit.
     """
-    if (predicted := model.predict(problem, gpu)) is None:
+    if not (predictions := model.predict(problem, gpu)):
         return None
+    predicted = predictions[0]
     slowdown = energy_saved = None
     if first is not None:
         slowdown = predicted.latency_s.value / first[0] - 1
         if predicted.power_w is not None:
             energy_saved = 1 - predicted.latency_s.value * predicted.power_w.value / first[1]
-    return VendorEstimate(model.library, predicted, slowdown, energy_saved)
+    return VendorEstimate(predicted.stack, predicted, slowdown, energy_saved)

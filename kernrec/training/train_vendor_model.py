@@ -1,4 +1,4 @@
-"""Train the model of a vendor library from what others recorded of it (`kernrec.model.vendor`).
+"""Train a model of stacks from what others recorded of them (`kernrec.model.vendor`).
 
     a card      trees of squared errors, then trees of absolute ones, so that the median is met and few strays are not
                 chased; intervals from problems left out, and from whole sizes of the grid left out
@@ -17,9 +17,9 @@ import numpy as np
 from kernrec.gpu import find_gpu
 from kernrec.model.learn.conformal import Interval, calibrate
 from kernrec.model.learn.extent import Extent
+from kernrec.model.vendor.bound import RATIOS, features, features_of
 from kernrec.model.vendor.compact_trees import MOST_CUTS, Trees, compact
-from kernrec.model.vendor.model import OTHER, RecordedSet, log_sizes
-from kernrec.model.vendor.roofline import DIMS, features
+from kernrec.model.vendor.model import OTHER, STACK, RecordedSet, log_sizes
 from kernrec.training.folds import each_fold, group_folds
 from kernrec.training.scores import median_of_log_errors
 from kernrec.util.optional import import_optional
@@ -35,8 +35,6 @@ _LEAVES, _LEVELS, _RATE = 256, 10, 0.1
 _ROWS_PER_LEAF = 40
 _SHARED_ROUNDS, _SHARED_LEVELS = 35, 3
 """Of the trees for any card: with 100 trees of 4 levels the error on a card left out rises by a tenth."""
-_RATIOS = ("share.", "waves", "l2.", "full")
-"""Beginnings of the names of features that mean the same on every card."""
 
 
 @dataclass(frozen=True)
@@ -44,8 +42,8 @@ class Recording:
     """The rows of one recorded set; arrays (N,)."""
 
     recorded: RecordedSet
-    op: str
     gpu: Array
+    stack: Array
     dtype: Array
     layout: Array
     dims: Mapping[str, Array]
@@ -75,20 +73,23 @@ class Table:
         """Features and targets of every row."""
         matrix, roofline, tdp_w = None, np.empty(len(recording)), np.empty(len(recording))
         columns: tuple[str, ...] = ()
+        several = tuple(recording.recorded.stacks) if len(recording.recorded.stacks) > 1 else ()
         kinds = np.stack([recording.gpu, recording.dtype, recording.layout], axis=1)
         for kind in np.unique(kinds, axis=0):
             rows = np.flatnonzero((kinds == kind).all(axis=1))
             dims = {name: sizes[rows] for name, sizes in recording.dims.items()}
             gpu = find_gpu(str(kind[0]))
             timing = recording.recorded.timing
-            roofline[rows], made = features(recording.op, gpu, str(kind[1]), str(kind[2]), dims, timing)
+            bound, made = features(recording.recorded.op, gpu, str(kind[1]), str(kind[2]), dims, timing)
+            roofline[rows] = bound.total_s
+            made |= {STACK + name: recording.stack[rows] == name for name in several}
             if matrix is None:
                 columns = tuple(made)
                 matrix = np.empty((len(recording), len(columns)), dtype=np.float32)
             matrix[rows] = np.stack([np.broadcast_to(made[name], len(rows)) for name in columns], axis=1)
             tdp_w[rows] = gpu.tdp_w
         assert matrix is not None
-        sizes = np.stack([recording.dims[name] for name in DIMS[recording.op]], axis=1)
+        sizes = np.stack([recording.dims[name] for name in features_of(recording.recorded.op).DIMS], axis=1)
         problem = np.unique(sizes, axis=0, return_inverse=True)[1].ravel()
         target = {"latency": np.log(recording.latency_s / roofline), "power": np.log(recording.power_w / tdp_w)}
         return cls(recording, columns, matrix, target, problem)
@@ -103,7 +104,7 @@ class Table:
 
     def ratios(self) -> Array:
         """The columns that trees for any card take."""
-        return np.array([i for i, name in enumerate(self.columns) if name.startswith(_RATIOS)])
+        return np.array([i for i, name in enumerate(self.columns) if name.startswith((*RATIOS, STACK))])
 
 
 @dataclass(frozen=True)
@@ -280,12 +281,14 @@ def train_set(recording: Recording) -> tuple[dict[str, Any], dict[str, Trees]]:
                 gpu: round(share, 3) for gpu, share in coverage_of_cards(table, quantity).items()
             },
         }
-    extent = Extent.of(log_sizes({name: recording.dims[name] for name in DIMS[recording.op]}))
+    extent = Extent.of(log_sizes({name: recording.dims[name] for name in features_of(recording.recorded.op).DIMS}))
     working_sets = recorded.timing.working_sets
     finite_sets = working_sets if np.isfinite(working_sets) else None
     entry = {
         **{name: getattr(recorded, name) for name in ("name", "case", "alike_width")},
         **{name: list(getattr(recorded, name)) for name in ("dtypes", "layouts", "alike")},
+        "stacks": {stack: dict(cards) for stack, cards in recorded.stacks.items()},
+        "multiples": {stack: dict(steps) for stack, steps in recorded.multiples.items()},
         "timing": {"launch_clk": recorded.timing.launch_clk, "working_sets": finite_sets},
         "origin": dict(recorded.origin),
         "sizes": {name: np.unique(recording.dims[name]).tolist() for name in recorded.grid},

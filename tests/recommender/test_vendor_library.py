@@ -29,7 +29,7 @@ def recommender() -> Recommender:
 
 
 @pytest.fixture(scope="module")
-def cublas() -> VendorModel:
+def products() -> VendorModel:
     return model_file.load(MODELS / "matmul.json")
 
 
@@ -91,15 +91,15 @@ def test_at_another_power_limit_nothing_is_compared(recommender: Recommender) ->
     assert len(vendor_lines(answer.vendor_library)) == 1
 
 
-def test_a_user_who_should_call_the_library_is_told(cublas: VendorModel) -> None:
+def test_a_user_who_should_call_the_library_is_told(products: VendorModel) -> None:
     problem, gpu = find_op("matmul").problem("bf16", "nt", **PRODUCT), find_gpu("h200")
-    library = vendor_estimate(cublas, problem, gpu, None)
+    library = vendor_estimate(products, problem, gpu, None)
     assert library is not None
     latency_s = library.predicted.latency_s.value
-    slower, near, same = (vendor_estimate(cublas, problem, gpu, (latency_s * f, 1.0)) for f in (1.5, 1.03, 1.01))
+    slower, near, same = (vendor_estimate(products, problem, gpu, (latency_s * f, 1.0)) for f in (1.5, 1.03, 1.01))
     assert vendor_lines(slower)[1].startswith("-33 % time and ")
-    assert vendor_lines(slower)[1].endswith("against the first choice: call cuBLAS.")
-    assert vendor_lines(near)[1].endswith("against the first choice: cuBLAS may be faster.")
+    assert vendor_lines(slower)[1].endswith("against the first choice: call PyTorch.")
+    assert vendor_lines(near)[1].endswith("against the first choice: PyTorch may be faster.")
     assert vendor_lines(same)[1].endswith("against the first choice.")
     assert all(len(line) < 100 for line in vendor_lines(slower))
 
@@ -112,7 +112,7 @@ def test_json_has_the_same_figures(recommender: Recommender, capsys: pytest.Capt
     answer = recommender.recommend("attention", "h200", PROMPT, "bf16", None, Query(Objective.LATENCY))
     assert answer.vendor_library is not None
     assert library == answer.vendor_library.as_dict()
-    assert library["library"] == "FlashAttention"
+    assert library["library"] == "vLLM"
     assert library["power_w"] is None
 
 

@@ -1,4 +1,4 @@
-"""Models of vendor libraries learn from made-up recordings what the roofline lacks, and never from what is held out."""
+"""Models of stacks learn from made-up recordings what the bound lacks, and never from what is held out."""
 
 from pathlib import Path
 from typing import Any
@@ -9,38 +9,42 @@ import pytest
 from kernrec.errors import UsageError
 from kernrec.gpu import find_gpu
 from kernrec.model.vendor import model_file
+from kernrec.model.vendor.bound import GRAPH, features
 from kernrec.model.vendor.compact_trees import Trees
 from kernrec.model.vendor.model import OTHER, RecordedSet, VendorModel
-from kernrec.model.vendor.roofline import GRAPH, features
 from kernrec.op import find_op
 from kernrec.training import train_vendor_model as training
 from kernrec.training.train_vendor_model import Recording, Table
 
 CARDS = {"a100-sxm4-80gb": 1.0, "l40s": 1.2, "h200-sxm": 0.9}
+SLOWDOWN = {"vLLM": 1.0, "SGLang": 1.3}
 MADE_UP = RecordedSet(
-    "made up", "product", ("bf16",), ("nt",), ("f16", "tn"), 0.1, GRAPH, ("n",), {"source": "a formula"}
-)
+    "made up", "matmul", "product", {"vLLM": dict.fromkeys(CARDS, "0.22"), "SGLang": {"l40s": "0.5", "h200-sxm": None}},
+    ("bf16",), ("nt",), ("f16", "tn"), 0.1, GRAPH, ("n",), {"SGLang": {"k": 32}}, {"source": "a formula"},
+)  # fmt: skip
 
 
 def recorded(rows: int = 200) -> Recording:
-    """Times that are the roofline's, times a factor of the card and of k, on the same products on every card."""
+    """Times that are the bound's, times a factor of the card, of the stack and of k, on the same products."""
     draw = np.random.default_rng(5)
     sizes = {
         "m": draw.integers(1, 4096, rows),
         "n": draw.choice([256, 1024, 4096, 8192], rows),
         "k": 64 * draw.integers(1, 99, rows),
     }
-    parts = []
-    for card, factor in CARDS.items():
-        roofline, _ = features("matmul", find_gpu(card), "bf16", "nt", sizes, GRAPH)
-        parts.append(roofline * factor * np.where(sizes["k"] > 3000, 1.5, 1.0) * draw.lognormal(0, 0.01, rows))
-    dims = {name: np.tile(size, len(CARDS)) for name, size in sizes.items()}
-    count = rows * len(CARDS)
-    gpu = np.repeat(list(CARDS), rows)
-    power_w = np.where(gpu == "h200-sxm", 300.0 + 100.0 * (dims["m"] > 1000), np.nan)
-    return Recording(
-        MADE_UP, "matmul", gpu, np.full(count, "bf16"), np.full(count, "nt"), dims, np.concatenate(parts), power_w
-    )
+    parts, gpu, stacks = [], [], []
+    for stack, cards in MADE_UP.stacks.items():
+        for card in cards:
+            bound, _ = features("matmul", find_gpu(card), "bf16", "nt", sizes, GRAPH)
+            factor = CARDS[card] * SLOWDOWN[stack] * np.where(sizes["k"] > 3000, 1.5, 1.0)
+            parts.append(bound.total_s * factor * draw.lognormal(0, 0.01, rows))
+            gpu += [card] * rows
+            stacks += [stack] * rows
+    dims = {name: np.tile(size, len(parts)) for name, size in sizes.items()}
+    count = rows * len(parts)
+    power_w = np.where(np.array(gpu) == "h200-sxm", 300.0 + 100.0 * (dims["m"] > 1000), np.nan)
+    kinds = np.full(count, "bf16"), np.full(count, "nt")
+    return Recording(MADE_UP, np.array(gpu), np.array(stacks), *kinds, dims, np.concatenate(parts), power_w)
 
 
 @pytest.fixture(scope="module")
@@ -54,11 +58,11 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> VendorModel:
         patch.setattr(training, "_ROUNDS", (25, 5))
         entry, trees = training.train_set(recorded())
     folder: Path = tmp_path_factory.mktemp("models")
-    return model_file.load(model_file.save({"op": "matmul", "library": "made up", "sets": [entry]}, trees, folder))
+    return model_file.load(model_file.save({"op": "matmul", "sets": [entry]}, trees, folder))
 
 
 def test_a_problem_is_one_on_all_cards(table: Table) -> None:
-    by_card = table.problem.reshape(len(CARDS), -1)
+    by_card = table.problem.reshape(-1, 200)
     assert (by_card == by_card[0]).all()
 
 
@@ -83,11 +87,16 @@ def test_held_out_rows_do_not_reach_the_trees(table: Table, monkeypatch: pytest.
 @pytest.mark.parametrize("card", CARDS)
 def test_a_recorded_card_has_trees_of_its_own(model: VendorModel, card: str) -> None:
     problem = find_op("matmul").problem("bf16", "nt", m=512, n=1024, k=4096)
-    predicted = model.predict(problem, find_gpu(card))
-    assert predicted is not None
+    predicted, *others = model.predict(problem, find_gpu(card))
     dims = {name: np.array([problem.sizes[name]]) for name in "mnk"}
-    roofline, _ = features("matmul", find_gpu(card), "bf16", "nt", dims, GRAPH)
-    assert predicted.latency_s.value == pytest.approx(roofline[0] * CARDS[card] * 1.5, rel=0.1)
+    bound, _ = features("matmul", find_gpu(card), "bf16", "nt", dims, GRAPH)
+    expected_s = bound.total_s[0] * CARDS[card] * 1.5
+    assert (predicted.stack, predicted.version) == ("vLLM", "0.22")
+    assert predicted.latency_s.value == pytest.approx(expected_s, rel=0.1)
+    assert [other.stack for other in others] == ["SGLang"] * (card != "a100-sxm4-80gb")
+    assert all(other.latency_s.value == pytest.approx(1.3 * expected_s, rel=0.1) for other in others)
+    assert predicted.busy.keys() == {"math", "dram", "l2", "launch"}
+    assert max(predicted.busy.values()) < predicted.latency_s.value
     assert not predicted.latency_s.transferred
     assert predicted.latency_s.low < predicted.latency_s.value < predicted.latency_s.high
     assert predicted.power_w is not None
@@ -97,9 +106,8 @@ def test_a_recorded_card_has_trees_of_its_own(model: VendorModel, card: str) -> 
 
 def test_another_card_is_transferred_with_a_wider_interval(model: VendorModel) -> None:
     problem = find_op("matmul").problem("bf16", "nt", m=512, n=1024, k=4096)
-    own, other = (model.predict(problem, find_gpu(gpu)) for gpu in ("l40s", "rtx4090"))
-    assert own is not None
-    assert other is not None
+    own, other = (model.predict(problem, find_gpu(gpu))[0] for gpu in ("l40s", "rtx4090"))
+    assert {line.stack for line in model.predict(problem, find_gpu("rtx4090"))} == set(SLOWDOWN)
     assert other.latency_s.transferred
     assert other.latency_s.high / other.latency_s.value > own.latency_s.high / own.latency_s.value
     assert other.gpus == tuple(sorted(CARDS))
@@ -107,9 +115,7 @@ def test_another_card_is_transferred_with_a_wider_interval(model: VendorModel) -
 
 def test_what_is_alike_has_a_wider_interval_and_says_what_was_recorded(model: VendorModel) -> None:
     matmul, gpu, sizes = find_op("matmul"), find_gpu("l40s"), {"m": 512, "n": 1024, "k": 4096}
-    own, alike = (model.predict(matmul.problem(*kind, **sizes), gpu) for kind in (("bf16", "nt"), ("f16", "tn")))
-    assert own is not None
-    assert alike is not None
+    own, alike = (model.predict(matmul.problem(*kind, **sizes), gpu)[0] for kind in (("bf16", "nt"), ("f16", "tn")))
     assert (own.recorded_as, alike.recorded_as) == (None, "bf16, nt")
     assert alike.latency_s.high / alike.latency_s.value > max(own.latency_s.high / own.latency_s.value, 1.1)
 
@@ -122,7 +128,17 @@ def test_what_was_not_recorded_has_no_prediction(model: VendorModel) -> None:
         ("bf16", "nt", {"batch": 2}),
         ("bf16", "nt", {"bias": 1}),
     ):
-        assert model.predict(matmul.problem(dtype, layout, m=64, n=64, k=64, **more), gpu) is None
+        assert model.predict(matmul.problem(dtype, layout, m=64, n=64, k=64, **more), gpu) == ()
+
+
+def test_a_stack_that_cannot_run_a_problem_says_why_and_has_no_prediction(model: VendorModel) -> None:
+    matmul, gpu = find_op("matmul"), find_gpu("l40s")
+    able, unable = (matmul.problem("bf16", "nt", m=64, n=64, k=k) for k in (64, 72))
+    assert {line.stack for line in model.predict(able, gpu)} == set(SLOWDOWN)
+    assert model.refusals(able, gpu) == {}
+    assert [line.stack for line in model.predict(unable, gpu)] == ["vLLM"]
+    assert model.refusals(unable, gpu) == {"SGLang": "k = 72 is not a multiple of 32, as bf16 needs there"}
+    assert model.refusals(able, find_gpu("rtx2080ti")).keys() == set(SLOWDOWN)  # has no bf16
 
 
 def test_the_interval_covers_what_it_promises() -> None:
@@ -140,19 +156,19 @@ def test_trees_for_any_card_take_only_ratios(table: Table, model: VendorModel) -
 
 def test_a_card_that_was_damaged_or_is_of_another_format_is_refused(tmp_path: Path) -> None:
     entry, trees = _small()
-    path = model_file.save({"op": "matmul", "library": "made up", "sets": [entry]}, trees, tmp_path)
+    path = model_file.save({"op": "matmul", "sets": [entry]}, trees, tmp_path)
     content = path.with_suffix(".trees").read_bytes()
     cases = {
         "is damaged or was replaced": lambda: path.with_suffix(".trees").write_bytes(content[:-1] + b"!"),
         "cannot read": lambda: path.with_suffix(".trees").unlink(),
-        "of format 9": lambda: path.write_text(path.read_text().replace('"format": 2', '"format": 9')),
+        "of format 9": lambda: path.write_text(path.read_text().replace('"format": 3', '"format": 9')),
         "outside of its folder": lambda: path.write_text(
             path.read_text().replace('"matmul.trees"', '"../matmul.trees"')
         ),
-        "is not a model of a vendor library": lambda: path.write_text("{}"),
+        "is not a model of stacks": lambda: path.write_text("{}"),
     }
     for message, damage in cases.items():
-        model_file.save({"op": "matmul", "library": "made up", "sets": [entry]}, trees, tmp_path)
+        model_file.save({"op": "matmul", "sets": [entry]}, trees, tmp_path)
         damage()
         with pytest.raises(UsageError, match=message):
             model_file.load(path)

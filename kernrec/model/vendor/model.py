@@ -1,12 +1,13 @@
-"""The model of a vendor library, as a query uses it: its latency and power for a problem on a GPU.
+"""The model of what people run today: latency and power of each stack for a problem on a GPU.
 
-Trees correct the roofline of `kernrec.model.vendor.roofline`: log(measured / roofline) of latency, log(power / TDP) of
-power. Each card of the recordings has trees of its own. For any other card there are few and shallow ones, over ratios
-alone, whose predictions are `transferred`; deeper ones have learned the recorded cards by heart and do worse there than
-the roofline. Trained by `kernrec.training.train_vendor_model`, stored by `kernrec.model.vendor.model_file`.
+Trees correct the bound of `kernrec.model.vendor.bound`: log(measured / bound) of latency, log(power / TDP) of power.
+A recorded set is what was recorded alike; its trees tell stacks apart by a feature `stack.NAME`. Recorded cards have
+trees that learned them; for any other card there are few and shallow ones, over ratios alone, whose predictions are
+`transferred`; deeper ones have learned the recorded cards by heart and do worse there than the bound. Trained by
+`kernrec.training.train_vendor_model`, stored by `kernrec.model.vendor.model_file`.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from functools import cached_property
 from math import hypot
@@ -17,8 +18,8 @@ from kernrec.errors import UsageError
 from kernrec.gpu import GPU
 from kernrec.model.learn.conformal import Interval
 from kernrec.model.learn.extent import Extent
+from kernrec.model.vendor.bound import Bound, Timing, features, features_of, rate_of
 from kernrec.model.vendor.compact_trees import CompactTrees, decompressed, expand
-from kernrec.model.vendor.roofline import DIMS, Timing, features, rate_of
 from kernrec.op import Problem
 from kernrec.util.light_dataclass import dataclass
 
@@ -26,26 +27,33 @@ Array = np.ndarray
 
 OTHER = "*"
 """The key of the trees for cards that were not recorded."""
+STACK = "stack."
+"""The beginning of the name of a feature that is 1 for one stack and 0 for the others."""
 _KEPT = 4096
 """Predictions that a model keeps at most."""
 
 
 @dataclass(frozen=True)
 class RecordedSet:
-    """Which problems a recorder timed, and how."""
+    """Which problems of an op were timed alike, and how."""
 
     name: str
+    op: str
     case: str
-    """Which problems of the op: `product`, `prompt` or `token`."""
+    """Which problems of the op; a key of `CASES` of its features."""
+    stacks: Mapping[str, Mapping[str, str | None]]
+    """By stack, the cards that it was recorded on, by their catalog names, with its version where that was stated."""
     dtypes: tuple[str, ...]
     layouts: tuple[str, ...]
     alike: tuple[str, ...]
-    """Other data types and layouts, for which the library takes about as long."""
+    """Other data types and layouts, for which a stack takes about as long."""
     alike_width: float
     """About how long: 90 % of these are within a factor exp(`alike_width`) of what was recorded."""
     timing: Timing
     grid: tuple[str, ...]
     """Dimensions of which few sizes were recorded."""
+    multiples: Mapping[str, Mapping[str, int]]
+    """By stack, the dimensions whose sizes must be multiples of a number: it refuses other problems."""
     origin: Mapping[str, str]
     """In words: `source`, `licence`, `library` and the `recorded` problems."""
 
@@ -56,15 +64,25 @@ class RecordedSet:
     def covers(self, problem: Problem) -> bool:
         """Whether a problem is one of these, or like one."""
         alike = problem.dtype in self.dtypes + self.alike and problem.layout in self.layouts + self.alike
-        return alike and CASES[self.case](problem.sizes)
+        return alike and features_of(self.op).CASES[self.case](problem.sizes)
 
+    def gpus(self) -> tuple[str, ...]:
+        """The cards that were recorded, by their catalog names."""
+        return tuple(sorted({gpu for cards in self.stacks.values() for gpu in cards}))
 
-CASES: Mapping[str, Callable[[Mapping[str, int]], bool]] = {
-    "product": lambda d: d["batch"] == 1 and not d["bias"] and not d["activation"],
-    "prompt": lambda d: bool(d["causal"]) and d["queries"] == d["keys"],
-    "token": lambda d: d["queries"] == 1 < d["keys"],
-}
-"""Whether the dimensions of a problem are of a case."""
+    def stacks_on(self, gpu: GPU) -> tuple[str, ...]:
+        """The stacks that it can tell of on a card: those recorded there; on a card without recordings, all."""
+        here = tuple(stack for stack, cards in self.stacks.items() if gpu.name in cards)
+        return here or tuple(self.stacks)
+
+    def refusal(self, stack: str, problem: Problem, gpu: GPU) -> str | None:
+        """Why a stack does not run a problem that the set covers; None where it does."""
+        if not rate_of(gpu, problem.dtype):
+            return f"{gpu.title} has no {problem.dtype} arithmetic"
+        for name, step in self.multiples.get(stack, {}).items():
+            if problem.sizes[name] % step:
+                return f"{name} = {problem.sizes[name]} is not a multiple of {step}, as {problem.dtype} needs there"
+        return None
 
 
 @dataclass(frozen=True)
@@ -86,9 +104,9 @@ class Head:
         try:
             trees = expand(*decompressed(self.packed))
         except (ValueError, KeyError, TypeError, IndexError) as error:
-            raise UsageError(f"the trees of a vendor library are damaged ({error})") from None
+            raise UsageError(f"the trees of a stack's model are damaged ({error})") from None
         if len(trees.feature) and trees.feature.max() >= len(self.columns):
-            raise UsageError("the trees of a vendor library split on a feature that their card does not name")
+            raise UsageError("the trees of a stack's model split on a feature that their card does not name")
         return trees
 
 
@@ -104,10 +122,6 @@ class SetModel:
     heads: Mapping[tuple[str, str], Head]
     """(`latency` or `power`, catalog name of a card or `OTHER`) -> trees."""
 
-    def gpus(self, quantity: str = "latency") -> tuple[str, ...]:
-        """The cards that were recorded, by their catalog names."""
-        return tuple(gpu for name, gpu in self.heads if name == quantity and gpu != OTHER)
-
 
 @dataclass(frozen=True)
 class Predicted:
@@ -121,9 +135,12 @@ class Predicted:
 
 
 @dataclass(frozen=True)
-class VendorPrediction:
-    """Latency and power of the library for a problem, at the default power limit."""
+class StackPrediction:
+    """Latency and power of a stack for a problem, at the card's default power limit and unlocked clock."""
 
+    stack: str
+    version: str | None
+    """As it was recorded on this card; None where it was not, or no version was stated."""
     latency_s: Predicted
     power_w: Predicted | None
     """None where nobody recorded power."""
@@ -131,76 +148,145 @@ class VendorPrediction:
     """The cards that the latency was learned on."""
     recorded_as: str | None
     """Data type and layout that were recorded, where they are not the problem's."""
+    busy: Mapping[str, float]
+    """Seconds that `math`, `dram`, `l2` and the `launch` are busy at the rates of the data sheet; they overlap. Other
+    power limits and clocks are reached by them."""
 
 
 @dataclass(frozen=True)
 class VendorModel:
-    """The model of the vendor library of one op."""
+    """The model of the stacks that run one op."""
 
     op: str
-    library: str
-    """Its name, for people."""
     sets: tuple[SetModel, ...]
-    """Of those that cover a problem the first that has the card is taken, else the first."""
+    """Of those that cover a problem and have a stack, the first that has the card is taken, else the first."""
 
-    _predicted: dict[tuple[Problem, str], VendorPrediction | None] = field(
+    _predicted: dict[tuple[Problem, str], tuple[StackPrediction, ...]] = field(
         default_factory=dict, repr=False, compare=False
     )
     """The last predictions, by problem and card."""
 
-    def predict(self, problem: Problem, gpu: GPU) -> VendorPrediction | None:
-        """The library's costs; None for a problem of a kind that was not recorded, or not of this card."""
+    @property
+    def stacks(self) -> tuple[str, ...]:
+        """All stacks that it can tell of."""
+        return tuple(dict.fromkeys(stack for entry in self.sets for stack in entry.recorded.stacks))
+
+    def predict(self, problem: Problem, gpu: GPU) -> tuple[StackPrediction, ...]:
+        """A prediction for each stack that runs the problem, fastest first; empty where nobody recorded such problems.
+
+        Of stacks whose set has the card recorded none is added that is recorded on other cards alone.
+        """
         self.predict_many([problem], gpu)
         return self._predicted[problem, gpu.name]
+
+    def refusals(self, problem: Problem, gpu: GPU) -> Mapping[str, str]:
+        """Why a stack cannot run a problem of a kind that it was recorded for, by stack; others are absent."""
+        answers = {
+            (stack, place): entry.recorded.refusal(stack, problem, gpu)
+            for place, entry in enumerate(self.sets)
+            if entry.recorded.covers(problem)
+            for stack in entry.recorded.stacks_on(gpu)
+        }
+        run = {stack for (stack, _), reason in answers.items() if reason is None}
+        return {stack: reason for (stack, _), reason in answers.items() if reason is not None and stack not in run}
 
     def predict_many(self, problems: Sequence[Problem], gpu: GPU) -> None:
         """Predicts problems of the op together, for `predict` to tell: one pass over the trees takes as long for a few
         problems as for one."""
         if len(self._predicted) > _KEPT:
             self._predicted.clear()
-        together: dict[tuple[int, str, str], list[Problem]] = {}
+        together: dict[tuple[int, tuple[str, ...], str, str], list[Problem]] = {}
+        results: dict[Problem, list[StackPrediction]] = {}
         for problem in problems:
-            if (problem, gpu.name) in self._predicted:
+            if (problem, gpu.name) in self._predicted or problem in results:
                 continue
-            covering = [place for place, entry in enumerate(self.sets) if entry.recorded.covers(problem)]
-            if not covering or not rate_of(gpu, problem.dtype):
-                self._predicted[problem, gpu.name] = None
-                continue
-            chosen = next((place for place in covering if gpu.name in self.sets[place].gpus()), covering[0])
-            together.setdefault((chosen, problem.dtype, problem.layout), []).append(problem)
-        for (place, _, _), alike in together.items():
-            for problem, predicted in zip(alike, self._of_set(self.sets[place], alike, gpu), strict=True):
-                self._predicted[problem, gpu.name] = predicted
+            results[problem] = []
+            for place, stacks in self._chosen(problem, gpu).items():
+                together.setdefault((place, stacks, problem.dtype, problem.layout), []).append(problem)
+        for (place, stacks, _, _), alike in together.items():
+            for problem, predicted in zip(alike, self._of_set(self.sets[place], stacks, alike, gpu), strict=True):
+                results[problem] += predicted
+        for problem, predictions in results.items():
+            self._predicted[problem, gpu.name] = tuple(sorted(predictions, key=lambda p: p.latency_s.value))
 
-    def _of_set(self, chosen: SetModel, problems: Sequence[Problem], gpu: GPU) -> Iterator[VendorPrediction]:
-        """The predictions of problems of one data type and layout that a set covers."""
-        recorded, first = chosen.recorded, problems[0]
+    def _chosen(self, problem: Problem, gpu: GPU) -> Mapping[int, tuple[str, ...]]:
+        """The sets that predict a problem, by their place in `sets`, each with the stacks that it predicts."""
+        covering = [place for place, entry in enumerate(self.sets) if entry.recorded.covers(problem)]
+        covering.sort(key=lambda place: gpu.name not in self.sets[place].recorded.gpus())  # those with the card first
+        taken: set[str] = set()
+        chosen = {}
+        for place in covering:
+            recorded = self.sets[place].recorded
+            if taken and gpu.name not in recorded.gpus():
+                break
+            runs = [s for s in recorded.stacks_on(gpu) if s not in taken and not recorded.refusal(s, problem, gpu)]
+            if runs:
+                chosen[place] = tuple(runs)
+            taken.update(recorded.stacks_on(gpu))
+        return chosen
+
+    def _of_set(
+        self, chosen: SetModel, stacks: Sequence[str], problems: Sequence[Problem], gpu: GPU
+    ) -> Iterator[list[StackPrediction]]:
+        """The predictions of problems of one data type and layout that a set covers, a list of stacks for each."""
+        recorded, first, count = chosen.recorded, problems[0], len(problems)
         alike = 0.0 if recorded.exactly(first) else recorded.alike_width
-        dims = {name: np.array([float(problem.sizes[name]) for problem in problems]) for name in DIMS[self.op]}
-        roofline, columns = features(self.op, gpu, first.dtype, first.layout, dims, recorded.timing)
+        names = features_of(self.op).DIMS
+        dims = {name: np.array([float(problem.sizes[name]) for problem in problems]) for name in names}
+        bound, columns = features(self.op, gpu, first.dtype, first.layout, dims, recorded.timing)
         distances = chosen.extent.distance(log_sizes(dims))
         on_grid = [all(p.sizes[name] in sizes for name, sizes in chosen.sizes.items()) for p in problems]
 
-        def quantity(name: str, base: Array, most: float) -> list[Predicted] | None:
+        def quantity(name: str, base: Array, most: float) -> list[list[Predicted]] | None:
+            """For each stack a list of problems."""
             transferred = (name, gpu.name) not in chosen.heads
             if (head := chosen.heads.get((name, OTHER if transferred else gpu.name))) is None:
                 return None
-            rows = np.stack([columns[column] for column in head.columns], axis=1)
-            values = np.minimum(base * np.exp(head.trees.predict(rows)), most)
-            predicted = []
-            for value, distance, on in zip(values, distances, on_grid, strict=True):
-                interval = head.recorded if on or transferred else head.between
-                low, high = replace(interval, width=hypot(interval.width, alike)).around(value, distance)
-                predicted.append(Predicted(float(value), float(low), min(float(high), most), transferred))
-            return predicted
+            rows = np.concatenate([_matrix(head.columns, columns, stack, count) for stack in stacks])
+            ratios = head.trees.predict(rows).reshape(len(stacks), count)
+            interval = [head.recorded if on or transferred else head.between for on in on_grid]
+            return [
+                [
+                    _predicted(value, replace(i, width=hypot(i.width, alike)), distance, most, transferred)
+                    for value, distance, i in zip(
+                        np.minimum(base * np.exp(part), most), distances, interval, strict=True
+                    )
+                ]
+                for part in ratios
+            ]
 
-        latency = quantity("latency", roofline, np.inf)
+        latency = quantity("latency", bound.total_s, np.inf)
         assert latency is not None, "every set has trees for all cards"
-        nothing: list[Predicted | None] = [None] * len(problems)
-        power = quantity("power", np.full(len(problems), gpu.tdp_w), gpu.tdp_w) or nothing
+        power = quantity("power", np.full(count, gpu.tdp_w), gpu.tdp_w)
         recorded_as = f"{recorded.dtypes[0]}, {recorded.layouts[0]}" if alike else None
-        for latency_s, power_w in zip(latency, power, strict=True):
-            yield VendorPrediction(latency_s, power_w, chosen.gpus(), recorded_as)
+        for number in range(count):
+            busy = _busy(bound, number)
+            yield [
+                StackPrediction(
+                    stack, recorded.stacks[stack].get(gpu.name), latency[place][number],
+                    None if power is None else power[place][number], recorded.gpus(), recorded_as, busy,
+                )
+                for place, stack in enumerate(stacks)
+            ]  # fmt: skip
+
+
+def _matrix(names: Sequence[str], columns: Mapping[str, Array], stack: str, count: int) -> Array:
+    """The rows of `count` problems as the trees see them for a stack, (N, F)."""
+    own = STACK + stack
+    made = [
+        np.full(count, float(name == own)) if name.startswith(STACK) else np.broadcast_to(columns[name], count)
+        for name in names
+    ]
+    return np.stack(made, axis=1)
+
+
+def _predicted(value: Array, interval: Interval, distance: Array, most: float, transferred: bool) -> Predicted:
+    low, high = interval.around(value, distance)
+    return Predicted(float(value), float(low), min(float(high), most), transferred)
+
+
+def _busy(bound: Bound, number: int) -> Mapping[str, float]:
+    return {name: float(seconds[number]) for name, seconds in bound.parts.items()}
 
 
 def log_sizes(dims: Mapping[str, np.ndarray]) -> np.ndarray:

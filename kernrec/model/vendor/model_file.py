@@ -1,4 +1,4 @@
-"""The file of a vendor library's model: a JSON card, which says what it was trained on, and compressed trees.
+"""The file of a model of stacks: a JSON card, which says what it was trained on, and compressed trees.
 
 The trees of each card are compressed by themselves, for an answer needs those of one.
 
@@ -17,13 +17,13 @@ import numpy as np
 from kernrec.errors import UsageError
 from kernrec.model.learn.extent import Extent
 from kernrec.model.learn.model_file import interval_from
+from kernrec.model.vendor.bound import OPS, Timing, features_of
 from kernrec.model.vendor.compact_trees import Trees, compressed
-from kernrec.model.vendor.model import CASES, Head, RecordedSet, SetModel, VendorModel
-from kernrec.model.vendor.roofline import DIMS, Timing
+from kernrec.model.vendor.model import Head, RecordedSet, SetModel, VendorModel
 from kernrec.util.array_file import pack, unpack
 from kernrec.util.atomic_write import write_whole
 
-FORMAT = 2
+FORMAT = 3
 _MOST_BYTES = 16 << 20
 _QUANTITIES = ("latency", "power")
 _EXTENT = ("low", "high", "spread")
@@ -53,8 +53,8 @@ def load(path: Path) -> VendorModel:
         card = json.loads(_content(path))
         if card["format"] != FORMAT:
             raise UsageError(f"{path} is a model of format {card['format']!r:.40}; this kernrec reads format {FORMAT}")
-        if card["op"] not in DIMS:
-            raise UsageError(f"{path} is about {card['op']!r:.40}; known are {', '.join(DIMS)}")
+        if card["op"] not in OPS:
+            raise UsageError(f"{path} is about {card['op']!r:.40}; known are {', '.join(OPS)}")
         file = str(card["trees"]["file"])
         if Path(file).name != file:
             raise UsageError(f"{path} names trees outside of its folder: {file!r:.60}")
@@ -62,32 +62,40 @@ def load(path: Path) -> VendorModel:
         if hashlib.sha256(content).hexdigest() != card["trees"]["sha256"]:
             raise UsageError(f"{path.parent / file} is damaged or was replaced: its SHA-256 is not that in {path.name}")
         _, arrays = unpack(content)
-        sets = tuple(_set(entry, arrays) for entry in card["sets"])
-        return VendorModel(card["op"], str(card["library"]), sets)
+        sets = tuple(_set(card["op"], entry, arrays) for entry in card["sets"])
+        return VendorModel(card["op"], sets)
     except UsageError:
         raise
     except (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError, RecursionError) as error:
         about = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise UsageError(f"{path} is not a model of a vendor library, or is incomplete ({about:.80})") from None
+        raise UsageError(f"{path} is not a model of stacks, or is incomplete ({about:.80})") from None
 
 
 def _content(path: Path) -> bytes:
     try:
         if path.stat().st_size > _MOST_BYTES:
-            raise UsageError(f"{path} has {path.stat().st_size >> 20} MiB; a model of a vendor library is far smaller")
+            raise UsageError(f"{path} has {path.stat().st_size >> 20} MiB; a model of stacks is far smaller")
         return path.read_bytes()
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror}") from None
 
 
-def _set(entry: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> SetModel:
-    if entry["case"] not in CASES:
+def _set(op: str, entry: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> SetModel:
+    if entry["case"] not in features_of(op).CASES:
         raise ValueError(f"case {entry['case']!r:.40}")
     timing = Timing(float(entry["timing"]["launch_clk"]), float(entry["timing"]["working_sets"] or np.inf))
     texts = {str(key): str(value) for key, value in entry["origin"].items()}
+    stacks = {
+        str(stack): {str(gpu): None if version is None else str(version) for gpu, version in cards.items()}
+        for stack, cards in entry["stacks"].items()
+    }
+    multiples = {
+        str(stack): {str(name): int(step) for name, step in steps.items()}
+        for stack, steps in entry["multiples"].items()
+    }
     recorded = RecordedSet(
-        str(entry["name"]), entry["case"], tuple(entry["dtypes"]), tuple(entry["layouts"]), tuple(entry["alike"]),
-        float(entry["alike_width"]), timing, tuple(entry["sizes"]), texts,
+        str(entry["name"]), op, entry["case"], stacks, tuple(entry["dtypes"]), tuple(entry["layouts"]),
+        tuple(entry["alike"]), float(entry["alike_width"]), timing, tuple(entry["sizes"]), multiples, texts,
     )  # fmt: skip
     low, high, spread = (np.array([float(v) for v in entry["extent"][key]]) for key in _EXTENT)
     extent = Extent(low, high, spread, np.zeros(len(low), dtype=np.int64))

@@ -1,4 +1,4 @@
-"""Laws of the roofline of a vendor library."""
+"""Laws of the bound of stacks."""
 
 import numpy as np
 import pytest
@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kernrec.gpu import find_gpu
-from kernrec.model.vendor.roofline import FLASH, FLUSHED, GRAPH, Timing, features
+from kernrec.model.vendor.bound import FLASH, FLUSHED, GRAPH, Timing, features
 
 SIZE = st.integers(1, 1 << 14)
 GPUS = st.sampled_from(["a100-sxm4-80gb", "l40s", "h200-sxm", "rtx4090", "t4"])
@@ -14,7 +14,7 @@ GPUS = st.sampled_from(["a100-sxm4-80gb", "l40s", "h200-sxm", "rtx4090", "t4"])
 
 def product_s(gpu: str, m: int, n: int, k: int, dtype: str = "f16", timing: Timing = GRAPH) -> float:
     dims = {name: np.array([size]) for name, size in (("m", m), ("n", n), ("k", k))}
-    return float(features("matmul", find_gpu(gpu), dtype, "nt", dims, timing)[0][0])
+    return float(features("matmul", find_gpu(gpu), dtype, "nt", dims, timing)[0].total_s[0])
 
 
 @settings(max_examples=25, deadline=None)
@@ -52,6 +52,6 @@ def test_features_of_attention_are_finite_for_prompts_and_tokens(batch: int, hea
     sizes = {"batch": batch, "heads": heads, "kv_heads": kv, "keys": keys, "head_dim": 128}
     for queries in (1, keys):
         dims = {name: np.array([size]) for name, size in (sizes | {"queries": queries}).items()}
-        total, columns = features("attention", find_gpu("h200"), "bf16", "bshd", dims, FLASH)
-        assert total[0] > 0
+        bound, columns = features("attention", find_gpu("h200"), "bf16", "bshd", dims, FLASH)
+        assert bound.total_s[0] > 0
         assert all(np.isfinite(column).all() for column in columns.values())

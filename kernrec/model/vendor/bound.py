@@ -1,0 +1,155 @@
+"""A bound on the time of a stack's kernel on a card, and what every op's features are made with.
+
+Time is that of the longest of math, DRAM and L2, and of the launch, which takes a number of clocks: short products take
+as many on all recorded cards, while their times differ by a factor of 1.8. Arrays have N problems of one op, data type
+and layout on one GPU.
+
+An op is a module of `kernrec.model.vendor.features` with
+
+    DIMS    the dimensions that its features are made of, in order; keys of `Problem.sizes`
+    CASES   which problems a recorded set may cover, by name: a function of the dimensions
+    bound   (card, sizes by name (N,), layout) -> `Bound`; columns whose names begin with one of `RATIOS` mean the same
+            on every card, and are all that trees for cards without recordings see
+
+The frame adds to its columns the shares of the parts in the total, logarithms of the sizes, and the data type.
+"""
+
+from collections.abc import Callable, Mapping
+from functools import cache
+from importlib import import_module
+from typing import Any, Protocol
+
+import numpy as np
+
+from kernrec.gpu import GPU
+from kernrec.model.prior.microarchitecture import l2_bytes_per_clk, microarchitecture
+from kernrec.op.dtype import ELEMENT_BYTES
+from kernrec.util.light_dataclass import dataclass
+
+Array = np.ndarray
+
+OPS = ("matmul", "attention")
+"""Ops with a module of features."""
+RATIOS = ("share.", "waves", "l2.", "full")
+"""Beginnings of the names of features that mean the same on every card."""
+PARTS = ("math", "dram", "l2", "launch")
+"""What a kernel keeps busy, in `Bound.parts`."""
+
+
+@dataclass(frozen=True)
+class Timing:
+    """How a recorder timed a stack."""
+
+    launch_clk: float
+    """Clocks of an empty launch, as it was timed."""
+    working_sets: float
+    """How many copies of the weights the timed loop goes through; infinity where L2 was flushed before each launch."""
+
+
+GRAPH = Timing(3400.0, 10.0)
+"""CUDA graphs of several launches, each with weights of its own. Both figures were fitted to the recordings of an A100,
+an L40S and an H200 together; fitted to any two of them, they change by less than 6 %."""
+FLUSHED = Timing(9000.0, np.inf)
+"""One launch between two events, L2 flushed before it: what 6.6 us, the shortest time of an A100, are in clocks."""
+FLASH = Timing(15000.0, 1.0)
+"""Attention in CUDA graphs: 7.2 us, the shortest time of an H200, and 13.6 us, that of an A100, in clocks."""
+
+TENSOR_SHARE, DRAM_SHARE = 0.79, 0.87
+"""Share of the data sheet's rates that libraries reach; fitted as `GRAPH`."""
+TILE_CLK = 2200.0
+"""Clocks to fill a tile's pipeline and to write its results; fitted as `GRAPH`."""
+
+
+@dataclass(frozen=True)
+class Bound:
+    """What the bound says of N problems; arrays (N,)."""
+
+    total_s: Array
+    """Seconds of a call."""
+    parts: Mapping[str, Array]
+    """Seconds that each of `PARTS` is busy, at the rates of the data sheet."""
+    shares: Mapping[str, Array]
+    """More times in seconds, whose shares of the total are features."""
+    columns: Mapping[str, Array]
+    """Further features, by name."""
+
+
+class Features(Protocol):
+    """A module of features."""
+
+    DIMS: tuple[str, ...]
+    CASES: Mapping[str, Callable[[Mapping[str, int]], bool]]
+
+    def bound(self, card: "Card", sizes: Mapping[str, Array], layout: str) -> Bound:
+        """The bound of N problems."""
+
+
+@cache
+def features_of(op: str) -> Features:
+    """The module of an op's features, which is imported when it is first asked."""
+    module: Any = import_module(f"kernrec.model.vendor.features.{op}")
+    return module  # type: ignore[no-any-return]
+
+
+def features(
+    op: str, gpu: GPU, dtype: str, layout: str, dims: Mapping[str, Array], timing: Timing
+) -> tuple[Bound, dict[str, Array]]:
+    """(the bound, features by name, (N,) each) of problems of one op, dtype and layout, `dims` (N,) by name."""
+    module = features_of(op)
+    sizes = {name: np.asarray(dims[name], dtype=float) for name in module.DIMS}
+    card = Card(gpu, ELEMENT_BYTES[dtype], rate_of(gpu, dtype), timing)
+    bound = module.bound(card, sizes, layout)
+    columns = dict(bound.columns)
+    columns |= {f"share.{name}": np.log2(part / bound.total_s) for name, part in bound.shares.items()}
+    columns |= {f"log.{name}": np.log2(size) for name, size in sizes.items()}
+    columns["log.total"] = np.log2(bound.total_s * 1e6)
+    columns["dtype.bytes"] = np.full(len(bound.total_s), float(ELEMENT_BYTES[dtype]))
+    columns["dtype.tensor"] = np.full(len(bound.total_s), float(gpu.peak_flops(dtype, tensor=True) > 0))
+    return bound, columns
+
+
+def rate_of(gpu: GPU, dtype: str) -> float:
+    """FLOP/s of a library in a data type, at the data sheet's rate; 0: the card has no arithmetic in it."""
+    return gpu.peak_flops(dtype, tensor=True) or gpu.peak_flops(dtype)
+
+
+@dataclass(frozen=True)
+class Card:
+    """A GPU as one dtype sees it."""
+
+    gpu: GPU
+    element_bytes: int
+    peak_flops: float
+    timing: Timing
+
+    @property
+    def flops(self) -> float:
+        """FLOP/s that a library reaches."""
+        return self.peak_flops * TENSOR_SHARE
+
+    @property
+    def l2(self) -> float:
+        """Bytes/s of L2."""
+        return l2_bytes_per_clk(self.gpu) * self.gpu.boost_clock_hz
+
+    def seconds(self, clocks: float) -> float:
+        """The time of a number of clocks."""
+        return clocks / self.gpu.boost_clock_hz
+
+    def memory_s(self, moved: Array, reused: Array) -> Array:
+        """Time of DRAM and L2 for `moved` bytes, of which `reused` stay in L2 where all copies of them fit."""
+        resident = np.clip(2.0 - self.timing.working_sets * reused / self.gpu.l2_bytes, 0.0, 1.0)
+        share = min(DRAM_SHARE, microarchitecture(self.gpu).dram_efficiency)
+        return np.asarray(
+            np.maximum((moved - resident * reused) / (self.gpu.memory_bandwidth * share), moved / self.l2)
+        )
+
+    def total(self, math_s: Array, memory_s: Array) -> Array:
+        """The time of a launch: the two overlap."""
+        return np.asarray(self.seconds(self.timing.launch_clk) + (math_s**4 + memory_s**4) ** 0.25)
+
+    def parts(self, flops: Array, moved: Array) -> dict[str, Array]:
+        """`Bound.parts` of a kernel that computes `flops` and moves bytes once, at the rates of the data sheet."""
+        launch_s = np.full(len(moved), self.seconds(self.timing.launch_clk))
+        dram_s, l2_s = moved / self.gpu.memory_bandwidth, moved / self.l2
+        return {"math": flops / self.peak_flops, "dram": dram_s, "l2": l2_s, "launch": launch_s}
