@@ -38,7 +38,9 @@ class ManyProblems:
     @cached_property
     def valid(self) -> Array:
         """Which configs can run which problem, bool (problems, configs)."""
-        return self._values.valid(self.space._test)
+        valid = self._values.valid(self.space._test)
+        valid[[problem.too_large is not None for problem in self.problems]] = False
+        return valid
 
     def numbers(self, rows: Array) -> Array:
         """The problem of each row, by number."""

@@ -184,7 +184,10 @@ class ProblemSpace:
 
     @cached_property
     def valid(self) -> np.ndarray:
-        """Which configs satisfy the constraints that depend on the problem, bool (rows,)."""
+        """Which configs satisfy the constraints that depend on the problem, bool (rows,); none where a tensor is too
+        large for 32-bit indices."""
+        if self.problem.too_large:
+            return np.zeros(len(self.space), dtype=bool)
         return self._values.all_true(self.space._test)
 
     @cached_property

@@ -2,14 +2,16 @@
 
 Grouped queries: heads h*group to (h+1)*group - 1 of q share head h of k and v, with group = heads / kv_heads. In causal
 attention the queries are the last tokens of the sequence: the last query attends to every key, each earlier query to
-one key fewer than the next. A prompt has queries = keys, a generated token queries = 1.
+one key fewer than the next. A prompt has queries = keys, a generated token queries = 1. With a window a query attends
+to at most so many keys, the last of those that it would attend to without one.
 
 Layout `bhsd` is (batch, heads, tokens, head_dim). Layout `bshd` is (batch, tokens, heads, head_dim), as linear layers
 write it.
 
 In dtype `f8e4m3`, q, k and v have 8 bits, each with positive f32 scales: one for the tensor, or one for every sequence
 and head of keys, which the queries of its group share (as FlashAttention-3 takes them). Scores are multiplied by the
-scales of q and k, results by that of v; o is bf16 or f16. v lies as it does in other dtypes.
+scales of q and k, results by that of v; o is bf16 or f16. v lies as it does in other dtypes. Where only keys and
+values have 8 bits (`kv_dtype=1`, a quantized cache), k and v have one scale each.
 """
 
 from collections.abc import Mapping
@@ -30,6 +32,12 @@ def _derive(d: Names) -> dict[str, int]:
     for name in ("scales", "output"):
         if d[name] and not d["scaled"]:
             raise UsageError(f"attention dimension {name} is {d[name]}; it is for f8e4m3, 0 is accepted")
+    if d["kv_dtype"] and d["scaled"]:
+        raise UsageError(
+            "attention kv_dtype=1 is for queries of 16 or 32 bits; in f8e4m3 keys and values have 8 anyway"
+        )
+    if d["window"] and not d["causal"] and d["queries"] > 1:
+        raise UsageError(f"attention window={d['window']} is for causal=1, or for one query")
     if d["causal"] and d["queries"] > d["keys"]:
         raise UsageError(
             f"causal attention has queries={d['queries']} but only keys={d['keys']}; expected at least as many keys as "
@@ -47,6 +55,8 @@ def _shapes(d: Names, layout: str) -> dict[str, tuple[int, ...]]:
     scales = {}
     if d["scaled"]:
         scales = dict.fromkeys(SCALES, (d["batch"], d["kv_heads"]) if d["scales"] else (1,))
+    elif d["kv_dtype"]:
+        scales = dict.fromkeys(SCALES[1:], (1,))
     return {"q": shape("heads", "queries"), "k": keys, "v": keys, **scales, "o": shape("heads", "queries")}
 
 
@@ -59,9 +69,24 @@ OUTPUTS = ("bf16", "f16")
 
 def _flops(d: Names) -> int:
     """The two products over the unmasked pairs of query and key; softmax is not counted, as in published figures."""
+    return 4 * d["batch"] * d["heads"] * pairs(d) * d["head_dim"]
+
+
+def pairs(d: Names) -> int:
+    """The unmasked pairs of query and key of a head."""
     queries, keys = d["queries"], d["keys"]
-    pairs = queries * keys - (queries * (queries - 1) // 2 if d["causal"] else 0)
-    return 4 * d["batch"] * d["heads"] * pairs * d["head_dim"]
+    masked = queries * (queries - 1) // 2 if d["causal"] else 0
+    if 0 < (window := d["window"]) < keys:
+        # Query i of the last ones attends to keys - i, of which the window leaves out the first keys - i - window.
+        longer = min(queries, keys - window)
+        masked += longer * (keys - window) - longer * (longer - 1) // 2
+    return queries * keys - masked
+
+
+def _untouched(d: Names) -> dict[str, int]:
+    """Keys and values before the window of the first query."""
+    before = max(d["keys"] - d["queries"] + 1 - d["window"], 0) if d["window"] else 0
+    return dict.fromkeys("kv", before * d["batch"] * d["kv_heads"] * d["head_dim"]) if before else {}
 
 
 def _of_dtype(dtype: str) -> dict[str, int]:
@@ -69,15 +94,19 @@ def _of_dtype(dtype: str) -> dict[str, int]:
 
 
 def _element_types(d: Names) -> dict[str, str]:
-    return {**dict.fromkeys(SCALES, "f32"), "o": OUTPUTS[d["output"]]} if d["scaled"] else {}
+    if d["scaled"]:
+        return {**dict.fromkeys(SCALES, "f32"), "o": OUTPUTS[d["output"]]}
+    return {"k": "f8e4m3", "v": "f8e4m3", **dict.fromkeys(SCALES[1:], "f32")} if d["kv_dtype"] else {}
 
 
 def _values(d: Names) -> dict[str, Normal]:
     """Queries of deviation 2 give scores of deviation 2, so that a few keys dominate, as in trained networks."""
-    if not d["scaled"]:
+    if not (d["scaled"] or d["kv_dtype"]):
         return {"q": (0, 2)}
     scales = {"q_scale": 2 / SPREAD_8BIT, "k_scale": 1 / SPREAD_8BIT, "v_scale": 1 / SPREAD_8BIT}
     spread: dict[str, Normal] = dict.fromkeys("qkv", (0, SPREAD_8BIT))
+    if d["kv_dtype"]:
+        spread["q"] = 0, 2
     return spread | {name: (scale, scale / 8) for name, scale in scales.items()}
 
 
@@ -88,7 +117,9 @@ def _reference(d: Names, layout: str, tensors: "Mapping[str, np.ndarray]") -> "d
     queries, keys = d["queries"], d["keys"]
     by_head = {name: np.broadcast_to(tensors.get(name, 1.0), (d["batch"], d["kv_heads"])) for name in SCALES}
     of_scores, of_values = by_head["q_scale"] * by_head["k_scale"] / np.sqrt(d["head_dim"]), by_head["v_scale"]
-    mask = np.where(np.tri(queries, keys, keys - queries), 0, -np.inf) if d["causal"] else 0.0
+    mask = np.where(np.tri(queries, keys, keys - queries), 0, -np.inf) if d["causal"] else np.zeros((queries, keys))
+    if d["window"]:
+        mask = np.where(np.tri(queries, keys, keys - queries - d["window"]), -np.inf, mask)
     o = np.empty(q.shape)
     for b in range(d["batch"]):  # one head at a time: the scores of all heads of a long prompt would not fit in memory
         for h in range(d["heads"]):
@@ -113,6 +144,8 @@ ATTENTION = Op(
         Dim("causal", "1: a query does not attend to later tokens", 0, minimum=0, maximum=1),
         Dim("scales", "8 bits: 0 one a tensor, 1 a sequence and kv head", 0, minimum=0, maximum=1, late=True),
         Dim("output", "8 bits: o is 0 bf16, 1 f16", 0, minimum=0, maximum=1, late=True),
+        Dim("window", "keys that a query attends to at most; 0: all", 0, minimum=0, late=True),
+        Dim("kv_dtype", "keys and values: 0 as queries, 1 f8e4m3", 0, minimum=0, maximum=1, late=True),
     ),
     dtypes=("f32", "f16", "bf16", "f8e4m3"),
     layouts=("bhsd", "bshd"),
@@ -122,6 +155,7 @@ ATTENTION = Op(
     flops=_flops,
     reference=_reference,
     derive=_derive,
+    untouched=_untouched,
     values=_values,
     of_dtype=_of_dtype,
     element_types=_element_types,

@@ -1,7 +1,8 @@
 """Tensor values: seeded inputs in their memory format, and the float64 results that kernels are compared with.
 
-NumPy has no bfloat16 and no 8-bit floating-point numbers, so such tensors are kept as their bit patterns (uint16,
-uint8). `encode_elements` and `decode_elements` convert between values and the memory format, for every dtype.
+NumPy has no bfloat16 and no floating-point numbers of 8 or 4 bits, so such tensors are kept as their bit patterns
+(uint16, uint8); elements of 4 bits take a byte each, which only references read. `encode_elements` and
+`decode_elements` convert between values and the memory format, for every dtype.
 """
 
 from collections.abc import Mapping
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
     Array = np.ndarray[Any, np.dtype[Any]]
 
+_INTEGERS = {"i8": (-128, 127), "i4": (-8, 7)}
 _NUMPY = {"f64": "float64", "f32": "float32", "f16": "float16", "tf32": "float32"}
 
 
@@ -26,8 +28,13 @@ def encode_elements(values: "Array", dtype: str) -> "Array":
     """
     import numpy as np
 
-    if dtype == "i8":
-        return np.clip(np.rint(values), -128, 127).astype(np.int8)
+    if dtype in _INTEGERS:
+        least, most = _INTEGERS[dtype]
+        return np.clip(np.rint(values), least, most).astype(np.int8)
+    if dtype in ("f4e2m1", "e8m0"):
+        from kernrec.util import float4
+
+        return float4.e2m1_codes(values) if dtype == "f4e2m1" else float4.e8m0_codes(values)
     if dtype.startswith("f8"):
         from kernrec.util.float8 import fp8_codes
 
@@ -48,6 +55,10 @@ def decode_elements(stored: "Array", dtype: str) -> "Array":
         from kernrec.util.float8 import fp8_values
 
         return fp8_values(dtype.removeprefix("f8"), stored).astype(np.float64)
+    if dtype in ("f4e2m1", "e8m0"):
+        from kernrec.util import float4
+
+        return (float4.e2m1_values(stored) if dtype == "f4e2m1" else float4.e8m0_values(stored)).astype(np.float64)
     if dtype == "bf16":
         stored = (stored.astype(np.uint32) << 16).view(np.float32)
     return stored.astype(np.float64)

@@ -1,15 +1,76 @@
-"""The data types a tensor can have: their names, sizes and the other spellings people type."""
+"""The data types of tensors and of problems: their names, sizes and the other spellings people type.
+
+A problem's dtype is the type of its tensors, or one of `FORMATS`, in which weights, activations and their scales have
+different ones.
+"""
+
+from kernrec.util.light_dataclass import dataclass
 
 ELEMENT_BYTES = {
     "f64": 8, "f32": 4, "tf32": 4, "f16": 2, "bf16": 2, "f8e4m3": 1, "f8e5m2": 1, "i8": 1, "u8": 1,
     "i16": 2, "u16": 2, "i32": 4, "u32": 4, "i64": 8, "u64": 8,
 }  # fmt: skip
-"""Bytes per element of every type that a tensor may have. A tf32 tensor is stored as f32; kernels round its elements to
-TF32 when they multiply."""
+"""Bytes per element of every type that a kernel's tensor may have. A tf32 tensor is stored as f32; kernels round its
+elements to TF32 when they multiply."""
+
+_PACKED_BITS = {"i4": 4, "f4e2m1": 4, "e8m0": 8}
+"""Bits per element of the types that only tensors of `FORMATS` have."""
+
+
+@dataclass(frozen=True)
+class Format:
+    """How the operands of a product are quantized. Scales are shared by elements that are neighbors along k."""
+
+    weights: str
+    """Type of the weights' elements."""
+    group: int
+    """Elements along k that share a scale of the weights; 0: a whole row does."""
+    rows: int
+    """Rows (output features) that share a scale of the weights."""
+    scale: str
+    """Type of the scales of weights."""
+    activations: str
+    """Type that activations have when they are multiplied; where it is not bf16, the call quantizes them."""
+    activation_group: int
+    """Elements along k that share a scale of the activations; 0: they have one scale, or none where they are bf16."""
+    math: str
+    """The type at whose rate a GPU multiplies: a key of its rates."""
+
+    @property
+    def weight_bytes(self) -> float:
+        """Bytes of a weight in memory with its share of the scales of groups."""
+        shared = _bits(self.scale) / (self.group * self.rows) if self.group else 0.0
+        return (_bits(self.weights) + shared) / 8
+
+    @property
+    def activation_bytes(self) -> float:
+        """Bytes of an activation as it is multiplied, with its share of the scales of groups."""
+        shared = _bits(self.activation_scale) / self.activation_group if self.activation_group else 0.0
+        return (_bits(self.activations) + shared) / 8
+
+    @property
+    def activation_scale(self) -> str:
+        """Type of the scales of activations: where they have groups, that of the weights' scales."""
+        return self.scale if self.activation_group else "f32"
+
+
+FORMATS = {
+    "f8block": Format("f8e4m3", 128, 128, "f32", "f8e4m3", 128, "f8e4m3"),
+    "nvfp4": Format("f4e2m1", 16, 1, "f8e4m3", "f4e2m1", 16, "f4e2m1"),
+    "w8a16": Format("i8", 0, 1, "bf16", "bf16", 0, "bf16"),
+    "w4a16": Format("i4", 128, 1, "bf16", "bf16", 0, "bf16"),
+    "mxfp4": Format("f4e2m1", 32, 1, "e8m0", "bf16", 0, "bf16"),
+    "mxfp4f8": Format("f4e2m1", 32, 1, "e8m0", "f8e4m3", 32, "f8e4m3"),
+    "w4f8": Format("i4", 128, 1, "bf16", "f8e4m3", 0, "f8e4m3"),
+}
+"""By dtype. `f8block` as in DeepSeek-V3 (arXiv 2412.19437, section 3.3), `nvfp4` as cuBLAS has it (its documentation,
+"Block Scaling for FP4"), `mxfp4` as in gpt-oss (arXiv 2508.10925), `w4a16` with the group size of AWQ and GPTQ."""
 
 INSTEAD = {
     "bf16": ("f16", "f32"), "f16": ("bf16", "f32"), "tf32": ("f32",), "f8e4m3": ("i8", "bf16", "f16", "f32"),
-    "i8": ("f8e4m3", "bf16", "f16", "f32"),
+    "i8": ("f8e4m3", "bf16", "f16", "f32"), "f8block": ("f8e4m3", "bf16", "f16", "f32"),
+    "nvfp4": ("f8e4m3", "bf16", "f16", "f32"),
+    **dict.fromkeys(("w8a16", "w4a16", "mxfp4", "mxfp4f8", "w4f8"), ("bf16", "f16", "f32")),
 }  # fmt: skip
 """By dtype, those that something can be computed in instead, the nearest first."""
 
@@ -18,8 +79,16 @@ _SPELLINGS = {
     **dict.fromkeys(("float", "fp32", "float32", "single"), "f32"),
     **dict.fromkeys(("half", "fp16", "float16"), "f16"),
     **{"bfloat16": "bf16", "tensorfloat32": "tf32"},
-    **dict.fromkeys(("fp8", "e4m3", "fp8e4m3", "fp8_e4m3", "float8_e4m3fn"), "f8e4m3"),
+    **dict.fromkeys(("fp8", "e4m3", "fp8e4m3", "fp8_e4m3", "float8_e4m3fn", "w8a8_fp8"), "f8e4m3"),
     **dict.fromkeys(("e5m2", "fp8e5m2", "fp8_e5m2", "float8_e5m2"), "f8e5m2"),
+    **dict.fromkeys(("w8a8", "sq", "smoothquant"), "i8"),
+    **dict.fromkeys(("fp8_block", "fp8block", "f8_block", "fp8_blockwise", "deepseek_fp8"), "f8block"),
+    **dict.fromkeys(("fp4", "nvf4", "w4a4_nvfp4", "nv_fp4"), "nvfp4"),
+    **dict.fromkeys(("int8_wo", "int8_weight_only", "i8wo"), "w8a16"),
+    **dict.fromkeys(("int4", "i4", "int4_wo", "int4_weight_only", "awq", "gptq", "u4", "uint4"), "w4a16"),
+    **dict.fromkeys(("mx_fp4", "mxf4", "w4a16_mxfp4"), "mxfp4"),
+    **dict.fromkeys(("w4a8_mxfp4_mxfp8", "mxfp4_mxfp8", "mxfp4_fp8"), "mxfp4f8"),
+    **dict.fromkeys(("w4afp8", "w4a8", "int4_fp8"), "w4f8"),
     **{f"{kind}{8 * size}": f"{kind[0]}{8 * size}" for kind in ("int", "uint") for size in (1, 2, 4, 8)},
 }
 
@@ -27,4 +96,34 @@ _SPELLINGS = {
 def canonical_dtype(dtype: str) -> str:
     """`f16` for `fp16`, `half`, `Float16`; an unknown name is returned in lower case, for the caller to refuse."""
     folded = str(dtype).strip().lower()
-    return _SPELLINGS.get(folded, folded)
+    return _SPELLINGS.get(folded) or _SPELLINGS.get(folded.replace("-", "_"), folded)
+
+
+def spellings(dtypes: tuple[str, ...]) -> tuple[str, ...]:
+    """These data types and the other spellings of them, to find the nearest to one that nobody knows."""
+    return (*dtypes, *(other for other, dtype in _SPELLINGS.items() if dtype in dtypes))
+
+
+def weight_bytes(dtype: str) -> float:
+    """Bytes that a weight takes in memory in a problem of this dtype, with its share of scales."""
+    return FORMATS[dtype].weight_bytes if dtype in FORMATS else float(ELEMENT_BYTES[dtype])
+
+
+def activation_bytes(dtype: str) -> float:
+    """Bytes that an activation takes as it is multiplied in a problem of this dtype, with its share of scales."""
+    return FORMATS[dtype].activation_bytes if dtype in FORMATS else float(ELEMENT_BYTES[dtype])
+
+
+def math_dtype(dtype: str) -> str:
+    """The type at whose rate a GPU multiplies in a problem of this dtype."""
+    return FORMATS[dtype].math if dtype in FORMATS else dtype
+
+
+def bytes_of(elements: int, dtype: str) -> int:
+    """Bytes of a tensor, 4-bit elements packed."""
+    size = ELEMENT_BYTES.get(dtype)
+    return (elements * _PACKED_BITS[dtype] + 7) // 8 if size is None else elements * size
+
+
+def _bits(dtype: str) -> int:
+    return _PACKED_BITS.get(dtype) or 8 * ELEMENT_BYTES[dtype]

@@ -11,6 +11,10 @@ as on tensor cores: a and b rounded to 10 bits of mantissa, sums in f32. Its ref
 Dtypes of 8 bits are those of quantized layers: a and b are `f8e4m3` or `i8`, each with f32 scales, one for the matrix
 or one for every row of a and every column of b. The sum of the products (in f32; exact, in 32 bits, for `i8`) is
 multiplied by both scales, the bias (f32) is added, and c is bf16, f16 or f32.
+
+The formats of `kernrec.op.dtype.FORMATS` are those of served models: a are activations, b weights, each with scales of
+its own for groups along k (`a_scale` (m, groups), `b_scale` (n, groups), or (n / 128, groups)). In nvfp4 one more f32
+scale, `ab_scale`, is that of both matrices.
 """
 
 from collections.abc import Mapping
@@ -19,6 +23,14 @@ from typing import TYPE_CHECKING
 
 from kernrec.errors import UsageError
 from kernrec.op.problem import SPREAD_8BIT, Dim, Names, Normal, Op
+from kernrec.op.quantized import (
+    activation_scales,
+    dequantized,
+    format_number,
+    format_of,
+    operand_values,
+    weight_scales,
+)
 
 if TYPE_CHECKING:
     import numpy as np
@@ -30,7 +42,12 @@ def _shapes(d: Names, layout: str) -> dict[str, tuple[int, ...]]:
     a = (m, k) if layout[0] == "n" else (k, m)
     b = (k, n) if layout[1] == "n" else (n, k)
     scales = {}
-    if d["scaled"]:
+    if quantized := format_of(d):
+        scales = {f"a{name}": (*stack, *shape) for name, shape in activation_scales(quantized, m, k).items()}
+        scales |= {f"b{name}": (*stack, *shape) for name, shape in weight_scales(quantized, n, k).items()}
+        if quantized.weights == quantized.activations == "f4e2m1":
+            scales["ab_scale"] = (1,)
+    elif d["scaled"]:
         scales = {"a_scale": (*stack, m if d["scales"] else 1), "b_scale": (*stack, n if d["scales"] else 1)}
     bias = {"bias": (n,)} if d["bias"] else {}
     return {"a": stack + a, "b": stack + b, **scales, **bias, "c": (*stack, m, n)}
@@ -45,7 +62,7 @@ OUTPUTS = ("bf16", "f16", "f32")
 
 
 def _of_dtype(dtype: str) -> dict[str, int]:
-    return {"scaled": int(dtype in _SCALED)}
+    return {"scaled": int(dtype in _SCALED), **format_number(dtype)}
 
 
 def _derive(d: Names) -> dict[str, int]:
@@ -56,16 +73,22 @@ def _derive(d: Names) -> dict[str, int]:
 
 
 def _element_types(d: Names) -> dict[str, str]:
+    if quantized := format_of(d):
+        types = {"a": quantized.activations, "b": quantized.weights, "bias": "bf16", "c": "bf16", "ab_scale": "f32"}
+        return types | {"a_scale": quantized.activation_scale, "b_scale": quantized.scale}
     if not d["scaled"]:
         return {}
     return {"a_scale": "f32", "b_scale": "f32", "bias": "f32", "c": OUTPUTS[d["output"]]}
 
 
 _SCALED = ("f8e4m3", "i8")
+_FORMATS = ("f8block", "nvfp4", "w8a16", "w4a16")
 
 
 def _values(d: Names) -> dict[str, Normal]:
     wide = 1 / sqrt(d["k"])
+    if quantized := format_of(d):
+        return operand_values(quantized, "a", "b", wide)
     if not d["scaled"]:
         return {"b": (0, wide)}
     scale = 1 / SPREAD_8BIT
@@ -78,7 +101,12 @@ def _reference(d: Names, layout: str, tensors: "Mapping[str, np.ndarray]") -> "d
         tensors[name] if letter == "n" else tensors[name].swapaxes(-1, -2)
         for name, letter in zip("ab", layout, strict=True)
     )
+    if quantized := format_of(d):
+        a = dequantized(a, tensors.get("a_scale"), quantized.activation_group, 1)
+        b = dequantized(b.swapaxes(-1, -2), tensors.get("b_scale"), quantized.group, quantized.rows).swapaxes(-1, -2)
     c = a @ b
+    if "ab_scale" in tensors:
+        c = c * tensors["ab_scale"]
     if d["scaled"]:
         c = c * tensors["a_scale"][..., :, None] * tensors["b_scale"][..., None, :]
     if d["bias"]:
@@ -134,7 +162,7 @@ MATMUL = Op(
         Dim("scales", "8 bits: 0 one a matrix, 1 a row of a, a column of b", 0, minimum=0, maximum=1, late=True),
         Dim("output", "8 bits: c is 0 bf16, 1 f16, 2 f32", 0, minimum=0, maximum=2, late=True),
     ),
-    dtypes=("f32", "f16", "bf16", "f64", "tf32", *_SCALED),
+    dtypes=("f32", "f16", "bf16", "f64", "tf32", *_SCALED, *_FORMATS),
     layouts=("nn", "nt", "tn", "tt"),
     outputs=("c",),
     workload="llama-3-8b-prefill",
@@ -145,6 +173,6 @@ MATMUL = Op(
     of_dtype=_of_dtype,
     derive=_derive,
     element_types=_element_types,
-    dtype_layouts=dict.fromkeys(_SCALED, "nt"),
+    dtype_layouts=dict.fromkeys((*_SCALED, *_FORMATS), "nt"),
     finishing=_finishing,
 )

@@ -11,7 +11,7 @@ from math import prod
 from operator import index
 from typing import TYPE_CHECKING, Any
 
-from kernrec.errors import UsageError, unknown
+from kernrec.errors import UsageError, nearest, unknown
 from kernrec.op import dtype as dtypes
 from kernrec.util.human import short
 from kernrec.util.light_dataclass import dataclass
@@ -29,7 +29,8 @@ SPREAD_8BIT = 32.0
 """Standard deviation of values of 8 bits: few are rounded coarsely, and few are near where they saturate."""
 
 LARGEST = 2**31 - 1
-"""The largest dimension, and the most elements in one tensor: the kernels index with 32-bit integers."""
+"""The largest dimension, and the most elements in a tensor that a kernel can run on: kernels index with 32-bit
+integers."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +60,7 @@ class Tensor:
     shape: tuple[int, ...]
     """Elements along each axis; the last axis is contiguous."""
     dtype: str
-    """A key of `ELEMENT_BYTES`."""
+    """A key of `ELEMENT_BYTES`, or an element type of `FORMATS`."""
     role: str
     """`input` or `output`."""
     touched: int
@@ -71,7 +72,7 @@ class Tensor:
 
     @property
     def bytes(self) -> int:
-        return self.elements * dtypes.ELEMENT_BYTES[self.dtype]
+        return dtypes.bytes_of(self.elements, self.dtype)
 
 
 def _nothing(names: Any) -> dict[str, Any]:
@@ -131,20 +132,14 @@ class Op:
 
         Raises:
             UsageError: A dimension is unknown, missing, not a whole number or out of range; the dimensions are
-                inconsistent; a tensor has more than `LARGEST` elements; or the dtype or layout is unknown.
+                inconsistent; or the dtype or layout is unknown.
         """
         sizes = self._sizes(dims)
         canonical = dtypes.canonical_dtype(dtype) if dtype is not None else None
         chosen_dtype = self._choose("dtype", canonical, dtype, self.dtypes)
-        names = self.named(sizes, chosen_dtype)
+        self.named(sizes, chosen_dtype)
         wanted = str(layout).strip().lower() if layout is not None else self.dtype_layouts.get(chosen_dtype)
         chosen_layout = self._choose("layout", wanted, layout, self.layouts)
-        for name, shape in self.shapes(names, chosen_layout).items():
-            if (elements := prod(shape)) > LARGEST:
-                extents = " x ".join(map(str, shape))
-                raise UsageError(
-                    f"{self.name} tensor {name} would have {extents} = {elements} elements; at most {LARGEST} fit"
-                )
         stated = tuple([item for item in sizes.items() if item not in self.late.items()])
         return Problem(self.name, stated, chosen_dtype, chosen_layout, self)
 
@@ -197,9 +192,14 @@ class Op:
     def _choose(self, kind: str, folded: str | None, written: object, accepted: tuple[str, ...]) -> str:
         if folded is None:
             return accepted[0]
-        if folded not in accepted:
-            raise unknown(f"{self.name} {kind}", str(written)[:40], accepted)
-        return folded
+        if folded in accepted:
+            return folded
+        if kind == "dtype":
+            if folded in dtypes.FORMATS or folded in dtypes.ELEMENT_BYTES:
+                raise UsageError(f"{self.name} has no dtype {folded}; it has {', '.join(accepted)}")
+            spellings = dtypes.spellings(accepted)
+            accepted = spellings if nearest(str(written), spellings) else accepted
+        raise unknown(f"{self.name} {kind}", str(written)[:40], accepted)
 
 
 @dataclass(frozen=True)
@@ -229,7 +229,7 @@ class Problem:
     @cached_property
     def names(self) -> dict[str, int | str]:
         """The names of a kernel's expressions: `sizes`, `dtype`, `layout` and `dtype_bytes`."""
-        size = dtypes.ELEMENT_BYTES[self.dtype]
+        size = dtypes.ELEMENT_BYTES.get(self.dtype, 1)  # no kernel has a dtype of `FORMATS`
         return {**self.sizes, "dtype": self.dtype, "layout": self.layout, "dtype_bytes": size}
 
     @property
@@ -242,6 +242,14 @@ class Problem:
         """The problem as plain values, as databases and journals store it."""
         return {"key": self.key, "op": self.op, "dims": self.dim, "dtype": self.dtype, "layout": self.layout}
 
+    @cached_property
+    def too_large(self) -> str | None:
+        """The first tensor with more than `LARGEST` elements, in words; None where kernels can index all of them."""
+        for name, shape in self.definition.shapes(self.sizes, self.layout).items():
+            if (elements := prod(shape)) > LARGEST:
+                return f"tensor {name} has {' x '.join(map(str, shape))} = {elements} elements; at most {LARGEST} fit"
+        return None
+
     @property
     def flops(self) -> int:
         """Floating-point operations, a multiply-add counted as two."""
@@ -250,7 +258,7 @@ class Problem:
     @property
     def bytes(self) -> int:
         """Compulsory traffic in bytes: each needed input element read once, each output element written once."""
-        return sum(tensor.touched * dtypes.ELEMENT_BYTES[tensor.dtype] for tensor in self.tensors.values())
+        return sum(dtypes.bytes_of(tensor.touched, tensor.dtype) for tensor in self.tensors.values())
 
     @cached_property
     def tensors(self) -> dict[str, Tensor]:

@@ -7,10 +7,11 @@ from kernrec.op.attention import ATTENTION
 from kernrec.op.conv2d import CONV2D
 from kernrec.op.matmul import MATMUL
 from kernrec.op.memory_bound import ELEMENTWISE, LAYERNORM, MATVEC, REDUCE, RMSNORM, SOFTMAX, TRANSPOSE
+from kernrec.op.moe import MOE
 from kernrec.op.problem import Op, Problem
 from kernrec.util.human import short
 
-_OPS = (ATTENTION, CONV2D, ELEMENTWISE, LAYERNORM, MATMUL, MATVEC, REDUCE, RMSNORM, SOFTMAX, TRANSPOSE)
+_OPS = (ATTENTION, CONV2D, ELEMENTWISE, LAYERNORM, MATMUL, MATVEC, MOE, REDUCE, RMSNORM, SOFTMAX, TRANSPOSE)
 _EQUALS = re.compile(r"\s*=\s*")
 _SEPARATOR = re.compile(r"[,;\s]+")
 _VALUE = re.compile(r"([+-]?[0-9]{1,18})(k?)", re.ASCII | re.IGNORECASE)

@@ -29,6 +29,8 @@ def none_runs(considered: "RunnableConfigs") -> KernrecError:
     kernel, gpu = table.kernel, table.gpu
     if failed := len(considered.measured[0].failed):
         reason = f"{failed} failed when they were measured"
+    elif problem.too_large:
+        reason = problem.too_large
     elif not len(considered.on_problem.rows):
         reason = f"it needs {refusing_constraint(kernel, problem, gpu) or 'another shape'!r}"
     else:
@@ -41,6 +43,8 @@ def none_runs(considered: "RunnableConfigs") -> KernrecError:
 
 def empty_space(kernel: Kernel, problem: Problem, gpu: GPU) -> UsageError:
     """Why the constraints of a kernel leave no config for a problem."""
+    if problem.too_large:
+        return UsageError(f"{kernel.name}: {problem.key}: {problem.too_large}")
     if text := refusing_constraint(kernel, problem, gpu) or _empty_constraint(kernel, problem, gpu):
         return UsageError(f"{kernel.name}: no config is left on {gpu.name} for {problem.key} by {text!r}")
     return UsageError(f"{kernel.name}: its constraints together leave no config on {gpu.name} for {problem.key}")
@@ -48,6 +52,8 @@ def empty_space(kernel: Kernel, problem: Problem, gpu: GPU) -> UsageError:
 
 def why_not(kernels: Sequence[Kernel], problem: Problem, gpu: GPU) -> str:
     """The change that would help, in words: a dimension, the dtype or layout; else which constraints refuse."""
+    if problem.too_large:
+        return f": {problem.too_large}"
     spaces = _spaces(kernels, problem, gpu)
     ways = [f"{name} of at most {most}" for name in _sizes(problem) if (most := _most(spaces, problem, name))]
     ways += _elsewhere(problem, gpu)

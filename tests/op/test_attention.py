@@ -28,6 +28,10 @@ def attentions(draw: st.DrawFn) -> Problem:
     dtype = draw(st.sampled_from(ATTENTION.dtypes))
     if dtype == "f8e4m3":
         dims |= {"scales": size(0, 1), "output": size(0, 1)}
+    else:
+        dims["kv_dtype"] = size(0, 1)
+    if dims["causal"] or dims["queries"] == 1:
+        dims["window"] = size(0, 9)
     return ATTENTION.problem(dtype, draw(st.sampled_from(ATTENTION.layouts)), **dims)
 
 
@@ -35,9 +39,10 @@ def decoded(problem: Problem, stored: dict[str, np.ndarray]) -> dict[str, np.nda
     return {name: decode_elements(tensor, problem.tensors[name].dtype) for name, tensor in stored.items()}
 
 
-def meeting(d: dict[str, int], query: int) -> int:
-    """How many keys, from the first, a query meets."""
-    return d["keys"] - (d["queries"] - 1 - query) * d["causal"]
+def meeting(d: dict[str, int], query: int) -> range:
+    """The keys that a query meets."""
+    last = d["keys"] - (d["queries"] - 1 - query) * d["causal"]
+    return range(max(last - d["window"], 0) if d["window"] else 0, last)
 
 
 @given(attentions(), st.integers(0, 100))
@@ -51,11 +56,12 @@ def test_attention_is_its_definition(problem: Problem, seed: int) -> None:
         return values[name][batch, head, token] if problem.layout == "bhsd" else values[name][batch, token, head]
 
     def scale(name: str, batch: int, shared: int) -> float:
-        return float(values[f"{name}_scale"][(batch, shared) if d["scales"] else 0]) if d["scaled"] else 1.0
+        scales = values.get(f"{name}_scale")
+        return 1.0 if scales is None else float(scales[(batch, shared) if d["scales"] else 0])
 
     for b, h, i in product(range(d["batch"]), range(d["heads"]), range(d["queries"])):
         shared = h * d["kv_heads"] // d["heads"]
-        keys = range(meeting(d, i))
+        keys = meeting(d, i)
         factor = scale("q", b, shared) * scale("k", b, shared) / sqrt(d["head_dim"])
         weights = [exp(vector("q", b, h, i) @ vector("k", b, shared, j) * factor) for j in keys]
         total = sum(weight * vector("v", b, shared, j) for j, weight in zip(keys, weights, strict=True))
@@ -66,7 +72,7 @@ def test_attention_is_its_definition(problem: Problem, seed: int) -> None:
 @given(attentions())
 def test_flops_are_those_of_the_pairs_that_meet(problem: Problem) -> None:
     d = problem.sizes
-    pairs = sum(meeting(d, query) for query in range(d["queries"]))
+    pairs = sum(len(meeting(d, query)) for query in range(d["queries"]))
     assert problem.flops == 2 * 2 * d["batch"] * d["heads"] * pairs * d["head_dim"]
 
 
@@ -74,12 +80,12 @@ def test_flops_are_those_of_the_pairs_that_meet(problem: Problem) -> None:
 def test_grouped_queries_share_keys_and_values_in_memory(problem: Problem) -> None:
     d = problem.sizes
     assert d["group"] * d["kv_heads"] == d["heads"]
-    q, kv = d["queries"] * d["heads"], d["keys"] * d["kv_heads"]
-    scales = (d["batch"] * d["kv_heads"] if d["scales"] else 1) if d["scaled"] else 0
+    met = {key for query in range(d["queries"]) for key in meeting(d, query)}
+    q, kv = d["queries"] * d["heads"], len(met) * d["kv_heads"]
+    scales = (3 * d["batch"] * d["kv_heads"] if d["scales"] else 3) if d["scaled"] else 2 * d["kv_dtype"]
     size = ELEMENT_BYTES[problem.dtype]
-    of_o = 2 if d["scaled"] else size
-    in_elements = d["batch"] * d["head_dim"] * (q + 2 * kv) * size
-    assert problem.bytes == in_elements + d["batch"] * d["head_dim"] * q * of_o + 3 * 4 * scales
+    of_o, of_kv = 2 if d["scaled"] else size, 1 if d["kv_dtype"] else size
+    assert problem.bytes == d["batch"] * d["head_dim"] * (q * (size + of_o) + 2 * kv * of_kv) + 4 * scales
 
 
 @given(attentions(), st.integers(0, 100))
@@ -114,9 +120,11 @@ def test_large_scores_do_not_overflow() -> None:
         ({"heads": 6, "kv_heads": 4, "queries": 2}, "attention kv_heads=4 must divide heads=6"),
         ({"heads": 2, "queries": 3, "keys": 2, "causal": 1}, "queries=3 but only keys=2"),
         ({"heads": 2, "queries": 3, "causal": 2}, "accepted are 0 to 1"),
+        ({"heads": 2, "queries": 3, "window": 2}, "attention window=2 is for causal=1, or for one query"),
+        ({"heads": 2, "queries": 3, "dtype": "fp8", "kv_dtype": 1}, "in f8e4m3 keys and values have 8 anyway"),
     ],
 )
-def test_heads_and_tokens_that_do_not_fit_together_are_refused(dims: dict[str, int], message: str) -> None:
+def test_heads_and_tokens_that_do_not_fit_together_are_refused(dims: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError) as caught:
         ATTENTION.problem(head_dim=8, **dims)
     assert message in str(caught.value)
@@ -151,3 +159,10 @@ def test_scores_are_multiplied_by_the_scales_of_queries_and_keys_and_results_by_
 
 def test_without_a_mask_there_may_be_more_queries_than_keys() -> None:
     assert ATTENTION.problem(heads=8, queries=4096, keys=77, head_dim=40).tensors["k"].shape == (1, 8, 77, 40)
+
+
+def test_without_a_window_a_problem_keeps_its_key() -> None:
+    plain = ATTENTION.problem("bf16", heads=8, queries=64, head_dim=64, causal=1)
+    assert plain == ATTENTION.problem("bf16", heads=8, queries=64, head_dim=64, causal=1, window=0, kv_dtype=0)
+    assert "window" not in plain.key
+    assert "kv_dtype" not in plain.key

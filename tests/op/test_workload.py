@@ -15,6 +15,7 @@ EXPECTED = (
     "gpt2",
     "llama-3-8b-decode",
     "llama-3-8b-prefill",
+    "mixtures-of-experts",
     "mobilenetv2",
     "resnet50",
     "stable-diffusion-unet",
@@ -33,8 +34,17 @@ WEIGHTS = {
     "llama-3-8b-prefill": 8_030_261_248 - 128_256 * 4_096 - 65 * 4_096,  # token embedding, normalization
     "llama-3-8b-decode": 8_030_261_248 - 128_256 * 4_096 - 65 * 4_096,
     "stable-diffusion-unet": 859_520_964 - 443_844,  # biases and normalization
+    # For two batches: the published parameters less embeddings, attention, routers and norms (Mixtral, Qwen3); an
+    # eighth of 58 layers of 256 experts (DeepSeek-V3); 36 of 128 and 24 of 32 experts (gpt-oss).
+    "mixtures-of-experts": 2
+    * (
+        (46_702_792_704 - 2 * 32_000 * 4_096 - 32 * (2 * 4_096 + 2 * 1_024) * 4_096 - 32 * 8 * 4_096 - 65 * 4_096)
+        + (30_532_122_624 - 2 * 151_936 * 2_048 - 48 * 18_874_368 - 48 * 128 * 2_048 - 48 * 256 - 97 * 2_048)
+        + 58 * 256 * 3 * 7_168 * 2_048 // 8
+        + (36 * 128 + 24 * 32) * 3 * 2_880 * 2_880
+    ),
 }
-WEIGHT = {"matmul": "b", "matvec": "a", "conv2d": "w"}
+WEIGHT = {"matmul": ("b",), "matvec": ("a",), "conv2d": ("w",), "moe": ("gate", "up", "down")}
 
 # Parameters of the layer normalizations, as above.
 NORMALIZATION = {"gpt2": 25 * 1_536, "llama-3-8b-prefill": 65 * 4_096, "llama-3-8b-decode": 65 * 4_096}
@@ -59,9 +69,9 @@ def test_the_layers_add_up_to_the_published_flops(each: Workload) -> None:
 
 def test_the_layers_hold_the_published_weights(each: Workload) -> None:
     weights = sum(
-        layer.count * prod(layer.problem.tensors[WEIGHT[layer.problem.op]].shape)
+        layer.count * prod(layer.problem.tensors[name].shape)
         for layer in each.layers
-        if layer.problem.op in WEIGHT
+        for name in WEIGHT.get(layer.problem.op, ())
     )
     assert weights == WEIGHTS[each.name]
 

@@ -1,0 +1,80 @@
+"""Quantized products: their bytes with scales, and references held against the definition, element by element."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.testing import assert_allclose
+
+from kernrec.errors import UsageError
+from kernrec.op import decode_elements, encode_elements, find_op, inputs, reference
+from kernrec.op.dtype import FORMATS, activation_bytes, canonical_dtype, math_dtype, weight_bytes
+
+MATMUL = find_op("matmul")
+OF_MATMUL = [dtype for dtype in MATMUL.dtypes if dtype in FORMATS]
+
+
+@pytest.mark.parametrize("dtype", OF_MATMUL)
+def test_weights_and_activations_take_the_bytes_that_the_format_states(dtype: str) -> None:
+    m, n, k = 256, 512, 1024
+    tensors = MATMUL.problem(dtype, m=m, n=n, k=k).tensors
+    stored = {x: sum(t.bytes for name, t in tensors.items() if name in (x, f"{x}_scale")) for x in "ab"}
+    per_row = 2 * n if dtype == "w8a16" else 0  # a scale for each row is not one of a group
+    assert stored["b"] == weight_bytes(dtype) * n * k + per_row
+    assert stored["a"] == activation_bytes(dtype) * m * k
+
+
+@pytest.mark.parametrize("dtype", OF_MATMUL)
+def test_a_product_is_the_sum_of_its_groups_each_with_its_scales(dtype: str) -> None:
+    problem, quantized = MATMUL.problem(dtype, m=3, n=130, k=150), FORMATS[dtype]
+    stored = inputs(problem, 3)
+    a, b, *_ = values = [decode_elements(stored[name], problem.tensors[name].dtype) for name in stored]
+    scale = dict(zip(stored, values, strict=True))
+    expected = np.zeros((3, 130))
+    for i, j, t in np.ndindex(3, 130, 150):
+        term = a[i, t] * b[j, t]
+        if "a_scale" in scale:
+            term *= scale["a_scale"][i, t // quantized.activation_group]
+        term *= scale["b_scale"][j // quantized.rows, t // quantized.group if quantized.group else 0]
+        expected[i, j] += term
+    assert_allclose(reference(problem, stored)["c"], expected * scale.get("ab_scale", 1.0), atol=1e-10)
+
+
+@pytest.mark.parametrize(
+    ("typed", "dtype"),
+    [
+        ("fp8_block", "f8block"), ("fp8-block", "f8block"), ("fp4", "nvfp4"), ("NVFP4", "nvfp4"), ("int4", "w4a16"),
+        ("awq", "w4a16"), ("GPTQ", "w4a16"), ("int8_wo", "w8a16"), ("mxfp4", "mxfp4"), ("w4a8_mxfp4_mxfp8", "mxfp4f8"),
+        ("w4afp8", "w4f8"), ("sq", "i8"), ("fp8", "f8e4m3"),
+    ],
+)  # fmt: skip
+def test_the_names_that_serving_stacks_use_are_known(typed: str, dtype: str) -> None:
+    assert canonical_dtype(typed) == dtype
+
+
+def test_a_mistyped_format_is_told_the_nearest_and_one_of_another_op_what_there_is() -> None:
+    with pytest.raises(UsageError, match="unknown matmul dtype 'fp8_blok'; did you mean fp8_block"):
+        MATMUL.problem("fp8_blok", m=1, n=1, k=1)
+    with pytest.raises(UsageError, match="conv2d has no dtype nvfp4; it has f32, f16, bf16, f64"):
+        find_op("conv").problem("fp4", c=1, h=3, w=3, k=1)
+
+
+def test_weights_of_4_bits_are_multiplied_at_the_rate_of_what_they_become() -> None:
+    assert [math_dtype(d) for d in ("w4a16", "mxfp4", "f8block", "w4f8", "f16")] == [
+        "bf16", "bf16", "f8e4m3", "f8e4m3", "f16",
+    ]  # fmt: skip
+
+
+@given(st.lists(st.floats(-10, 10), min_size=1, max_size=20))
+def test_4_bits_hold_the_nearest_number(values: list[float]) -> None:
+    numbers = np.array([s * x for s in (1, -1) for x in (0, 0.5, 1, 1.5, 2, 3, 4, 6)])
+    stored = decode_elements(encode_elements(np.array(values), "f4e2m1"), "f4e2m1")
+    least = np.abs(numbers[:, None] - np.array(values)).min(axis=0)
+    assert_allclose(np.abs(stored - values), least, atol=1e-12)
+    integers = decode_elements(encode_elements(np.array(values), "i4"), "i4")
+    assert_allclose(integers, np.clip(np.rint(values), -8, 7))
+
+
+@given(st.integers(-100, 100))
+def test_a_power_of_two_is_its_own_scale(exponent: int) -> None:
+    assert decode_elements(encode_elements(np.array([2.0**exponent]), "e8m0"), "e8m0") == 2.0**exponent
