@@ -29,6 +29,8 @@ def print_choices(answer: "Recommendation", form: Form = Form.TABLE) -> None:
     about = answer.about_kernel
     title = f"{answer.problem.key} on {answer.gpu.title}, objective {answer.objective}"
     swept = any(choice.point != answer.point for choice in answer.choices)
+    if answer.layout_chosen:
+        title += f", layout {answer.problem.layout} chosen"
     if about is None:
         title += f", {'default ' if swept else ''}power limit {human(answer.power_limit_w, 'W')}"
     elif answer.problem.op != about.kernel.name:

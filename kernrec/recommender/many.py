@@ -21,6 +21,7 @@ from kernrec.recommender.estimate.prediction import nominal_costs
 from kernrec.recommender.estimate.shortlist import SHORTLIST, quick_costs
 from kernrec.recommender.estimate.static_table import Array, StaticTable, Tables
 from kernrec.recommender.kernel_candidates import SWEPT
+from kernrec.recommender.layouts import layouts_that_matter
 from kernrec.recommender.recommender import Recommender
 from kernrec.recommender.request import Objective, Query
 from kernrec.recommender.sweep import op_points
@@ -84,25 +85,33 @@ def answer_many(
     kernels = [table.kernel for table in tables]
     rows: dict[Problem, _Row] = {}
     failures: dict[Problem, str] = {}
+    chosen: dict[Problem, Problem] = {}  # the problem in a better layout
     if kernels and not any(models.scope(definition.name, kernel, card) for kernel in kernels):
         nothing = Evidence()
         distinct = dict.fromkeys(problems)
-        together = [p for p in distinct if recommender.context.evidence(p, card, kernels) == nothing]
+        fixed = kind.get("layout") is not None
+        together = [
+            problem
+            for problem in distinct
+            if (fixed or not layouts_that_matter(problem, card))
+            and recommender.context.evidence(problem, card, kernels) == nothing
+        ]
         rows = dict(_predicted(tables, together, query))
     for problem in dict.fromkeys(problems):
         if problem in rows:
             continue
         try:
-            best = recommender.answer_problem(problem, card, query).best
+            best = recommender.answer_op(problem, card, query, kind.get("layout") is not None).best
         except KernrecError as error:
             failures[problem] = str(error)
             continue
+        chosen[problem] = best.problem
         latency, energy = ((e.value, e.low, e.high) for e in (best.latency_s, best.energy_j))
         rows[problem] = best.kernel.name, best.config, latency, energy, best.power_limit_w, str(best.source)
     columns = zip(*(rows.get(problem, _NO_ROW) for problem in problems), strict=True) if problems else ((),) * 6
     names, configs, latencies, energies, limits, sources = columns
     return ManyAnswers(
-        problems=problems,
+        problems=tuple(chosen.get(problem, problem) for problem in problems),
         kernels=names,
         configs=configs,
         latency_s=np.array(latencies, dtype=np.float64).reshape(-1, 3),

@@ -9,6 +9,7 @@ last, and its latest answers, so a second request costs little; programs should 
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -21,6 +22,7 @@ from kernrec.recommender.context import Context
 from kernrec.recommender.estimate.model_store import ModelStore
 from kernrec.recommender.estimate.operating_point import OperatingPoint
 from kernrec.recommender.infeasible import no_kernel_runs
+from kernrec.recommender.layouts import answer_in_best_layout, gain_elsewhere
 from kernrec.recommender.request import Query, Request
 from kernrec.recommender.result import Recommendation
 from kernrec.recommender.sweep import kernel_points, measured_limits, op_points
@@ -50,6 +52,7 @@ class Recommender:
     ) -> None:
         self.context = Context(databases, calibrated, models, keep_open)
         self._answers: OrderedDict[tuple[Problem, str, Query], Recommendation] = OrderedDict()
+        self._by_layout: OrderedDict[tuple[Problem, str, Query, bool], Recommendation] = OrderedDict()
         self._sets: OrderedDict[tuple[Problem, str, tuple[OperatingPoint, ...]], CandidateSet] = OrderedDict()
         self._version = self.context.stack.version()
         self._others: dict[str, Recommender] = {}
@@ -61,7 +64,7 @@ class Recommender:
         if inputs not in self._others:
             other = self._others[inputs] = copy(self)
             other.context = self.context.for_inputs(inputs)
-            other._answers, other._sets = OrderedDict(), OrderedDict()
+            other._answers, other._by_layout, other._sets = OrderedDict(), OrderedDict(), OrderedDict()
             other._others = {self.context.inputs: self}
         return self._others[inputs]
 
@@ -86,9 +89,29 @@ class Recommender:
         """
         gpu = find_gpu(request.gpu)
         if request.kernel is None:
-            return self.answer_problem(request.problem_of(), gpu, request.query)
+            return self.answer_op(request.problem_of(), gpu, request.query, request.layout is not None)
         kernel = self.context.kernel(request.kernel)
         return self.answer_kernel(kernel, request.problem_of(kernel), gpu, request.query)
+
+    def answer_op(self, problem: Problem, gpu: GPU, query: Query, fixed: bool = False) -> Recommendation:
+        """The answer for an op's problem; in a better layout than the problem's, unless its layout is `fixed`."""
+        if len(problem.definition.layouts) == 1:
+            return self.answer_problem(problem, gpu, query)
+        if query.inputs != self.context.inputs:
+            return self.for_inputs(query.inputs).answer_op(problem, gpu, query, fixed)
+        self._forget_if_changed()
+        key = problem, gpu.name, query, fixed
+        in_layout = self._in_fixed_layout if fixed else self._in_best_layout
+        return _cached(self._by_layout, key, _CACHED_ANSWERS, lambda: in_layout(problem, gpu, query))
+
+    def _in_best_layout(self, problem: Problem, gpu: GPU, query: Query) -> Recommendation:
+        answer = answer_in_best_layout(self.context, problem, gpu, lambda other: self.answer_problem(other, gpu, query))
+        return answer if answer.problem == problem else replace(answer, layout_chosen=True)
+
+    def _in_fixed_layout(self, problem: Problem, gpu: GPU, query: Query) -> Recommendation:
+        answer = self.answer_problem(problem, gpu, query)
+        gain = gain_elsewhere(self.context, answer, query)
+        return answer if gain is None else replace(answer, notes=(*answer.notes, gain.note))
 
     def answer_calls(self, request: Request) -> list[Recommendation]:
         """The answers of `answer` for every call of a user's function that was analyzed for the GPU."""
@@ -179,6 +202,7 @@ class Recommender:
         if (version := self.context.stack.version()) != self._version:
             self._version = version
             self._answers.clear()
+            self._by_layout.clear()
             self._sets.clear()
 
 

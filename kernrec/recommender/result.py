@@ -264,6 +264,8 @@ class Recommendation:
     """None where it is little, or a power limit or clock was asked for."""
     foreign: tuple[Foreign, ...] = ()
     """The best by the objective first."""
+    layout_chosen: bool = False
+    """Whether nobody asked for the layout, and it is not the op's default."""
     vendor_model: "VendorModel | None" = field(default=None, repr=False, compare=False)
 
     @property
@@ -305,6 +307,7 @@ class Recommendation:
             "shape": self.problem.dim,
             "dtype": self.problem.dtype,
             "layout": self.problem.layout,
+            "layout_chosen": self.layout_chosen,
             "gpu": self.gpu.name,
             "objective": self.objective,
             "power_limit_w": self.power_limit_w,

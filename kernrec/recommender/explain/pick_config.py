@@ -10,6 +10,7 @@ from kernrec.gpu import find_gpu
 from kernrec.recommender.candidate_set import CandidateSet, candidate_set
 from kernrec.recommender.context import Context
 from kernrec.recommender.infeasible import no_kernel_runs, none_runs
+from kernrec.recommender.layouts import problem_in_best_layout
 from kernrec.recommender.request import Objective, Request
 from kernrec.recommender.sweep import power_limits, sweep
 
@@ -27,6 +28,8 @@ def explainable(request: Request, context: Context) -> CandidateSet:
     gpu, query = find_gpu(request.gpu), request.query
     kernel = None if request.kernel is None else context.kernel(request.kernel)
     problem = request.problem_of(kernel)
+    if kernel is None and request.layout is None:
+        problem = problem_in_best_layout(context, problem, gpu, query)
     tables, evidence = context.tables_and_evidence(problem, gpu, kernel)
     limit_w = query.power_limit_w
     limits = sweep(gpu, [*([] if limit_w is None else [limit_w]), *power_limits(gpu)])

@@ -1,0 +1,211 @@
+"""The layout of a problem whose layout the user did not fix, and what a fixed one costs.
+
+Kernels that run in several layouts take about as long in each. A layout matters where it has a kernel that another
+lacks: the implicit GEMM on tensor cores wants channels last, Hopper's asynchronous products want both operands along k.
+So only layouts with such kernels are tried beside the op's default, and one is chosen where such a kernel comes first.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from functools import lru_cache
+
+from kernrec.errors import KernrecError, UsageError
+from kernrec.gpu import GPU
+from kernrec.kernel import Kernel, kernels_for
+from kernrec.kernel.library import triton_kernels
+from kernrec.op import Op, Problem
+from kernrec.recommender.answer import recommendation
+from kernrec.recommender.candidate_set import CandidateSet, candidate_set
+from kernrec.recommender.context import Context
+from kernrec.recommender.estimate.operating_point import OperatingPoint
+from kernrec.recommender.infeasible import no_kernel_runs
+from kernrec.recommender.request import Objective, Query
+from kernrec.recommender.result import Recommendation
+from kernrec.recommender.sweep import op_points
+from kernrec.store import Evidence
+from kernrec.util.light_dataclass import dataclass
+
+MATTERS = 0.10
+"""A fixed layout that costs more of the objective than this, as a fraction, is worth a note."""
+_GAIN = 0.02
+"""A smaller gain is none: predictions in two layouts are no surer than that, and another layout has to be stored."""
+
+Answering = Callable[[Problem], Recommendation]
+
+
+@dataclass(frozen=True)
+class LayoutGain:
+    """Another layout in which a problem is faster."""
+
+    layout: str
+    factor: float
+    """Latency in the fixed layout over that in this one."""
+
+    @property
+    def note(self) -> str:
+        """The gain as a note."""
+        return f"in layout {self.layout} it is expected to take {100.0 - 100.0 / self.factor:.0f} % less time"
+
+
+def in_layout(problem: Problem, layout: str) -> Problem:
+    """The same sizes in another layout; `UsageError` where they do not exist there."""
+    return problem.definition.problem(problem.dtype, layout, **problem.dim)
+
+
+def layouts_that_matter(problem: Problem, gpu: GPU) -> tuple[str, ...]:
+    """The layouts that have a kernel for a problem on a GPU which its own layout lacks, those with most of them first.
+
+    Constraints on sizes alone are asked, so a kernel for a few rows is none for many; no space is enumerated.
+    """
+    own = {
+        layout: [kernel for kernel in kernels if _admits(kernel, problem)]
+        for layout, kernels in _own_kernels(problem.definition, problem.dtype, problem.layout, gpu.sm)
+    }
+    return tuple(sorted((layout for layout in own if own[layout]), key=lambda layout: -len(own[layout])))
+
+
+@lru_cache
+def _own_kernels(op: Op, dtype: str, layout: str, sm: int) -> tuple[tuple[str, tuple[Kernel, ...]], ...]:
+    """By other layout, the kernels that `layout` lacks."""
+    here = _names(op.name, dtype, layout, sm)
+    others = [other for other in op.layouts if other != layout]
+    return tuple(
+        (other, tuple(kernel for kernel in _kernels(op.name, dtype, other, sm) if kernel.name not in here))
+        for other in others
+    )
+
+
+@lru_cache
+def _kernels(op: str, dtype: str, layout: str, sm: int) -> tuple[Kernel, ...]:
+    able = [kernel for kernel in kernels_for(op, dtype, layout) if kernel.runs_on(dtype, sm)]
+    return (*able, *triton_kernels(op, dtype, layout, sm))
+
+
+def _names(op: str, dtype: str, layout: str, sm: int) -> frozenset[str]:
+    return frozenset(kernel.name for kernel in _kernels(op, dtype, layout, sm))
+
+
+def _admits(kernel: Kernel, problem: Problem) -> bool:
+    """Whether the constraints of a kernel that are about the problem alone hold."""
+    names = problem.names
+    return all(rule.evaluate(names) for rule in kernel.constraints if rule.names <= names.keys())
+
+
+def lacks(problem: Problem, kernel: Kernel, gpu: GPU) -> bool:
+    """Whether a kernel does not run in a problem's layout."""
+    return kernel.name not in _names(problem.op, problem.dtype, problem.layout, gpu.sm)
+
+
+def covers(other: Problem, problem: Problem, gpu: GPU) -> bool:
+    """Whether another layout has all kernels that a problem's layout has."""
+    here, there = (_names(each.op, each.dtype, each.layout, gpu.sm) for each in (problem, other))
+    return there >= here
+
+
+def answer_in_best_layout(context: Context, problem: Problem, gpu: GPU, answer: Answering) -> Recommendation:
+    """The answer for a problem in its layout or in a better one.
+
+    What somebody measured decides before what is predicted: with rows of the problem in one layout it stays there.
+
+    Args:
+        context: whose databases may have measured the problem.
+        problem: in the op's default layout.
+        answer: gives the answer for a problem, or raises `KernrecError`.
+
+    Raises:
+        KernrecError: nothing can run the problem in any layout.
+    """
+    others = layouts_that_matter(problem, gpu)
+    if measured := _measured_layout(context, problem, gpu, others):
+        return answer(measured)
+    default: Recommendation | None = None
+    with_own_kernel = list[Recommendation]()
+    for other in _problems(problem, others):
+        with suppress(KernrecError):
+            best = answer(other)
+            if best.choices and lacks(problem, best.best.kernel, gpu):
+                with_own_kernel.append(best)
+    fastest = min(with_own_kernel, key=_latency_s, default=None)
+    if fastest is not None and covers(fastest.problem, problem, gpu):  # it came before all that the default has
+        return fastest
+    try:
+        default = answer(problem)
+    except KernrecError:
+        if fastest is not None:
+            return fastest
+        for other in _problems(problem, problem.definition.layouts):
+            with suppress(KernrecError):
+                return answer(other)
+        raise
+    if fastest is not None and default.choices and _latency_s(fastest) < _latency_s(default) * (1.0 - _GAIN):
+        return fastest
+    return default
+
+
+def problem_in_best_layout(context: Context, problem: Problem, gpu: GPU, query: Query) -> Problem:
+    """A problem in the layout that `answer_in_best_layout` chooses, of a request that is answered from a context."""
+    if not layouts_that_matter(problem, gpu):
+        return problem
+    point = (op_points(gpu, query)[0],)
+
+    def answer(other: Problem) -> Recommendation:
+        tables, evidence = context.tables_and_evidence(other, gpu)
+        candidates = candidate_set(tables, other, point, evidence, context.models)
+        if not candidates.kernels:
+            raise no_kernel_runs(candidates)
+        return recommendation(candidates, Query(Objective.LATENCY, top=1), context.models)
+
+    return answer_in_best_layout(context, problem, gpu, answer).problem
+
+
+def _latency_s(answer: Recommendation) -> float:
+    return answer.best.latency_s.value
+
+
+def _problems(problem: Problem, layouts: tuple[str, ...]) -> Iterator[Problem]:
+    for layout in layouts:
+        if layout != problem.layout:
+            with suppress(UsageError):  # sizes that exist in some layouts only
+                yield in_layout(problem, layout)
+
+
+def _measured_layout(context: Context, problem: Problem, gpu: GPU, others: tuple[str, ...]) -> Problem | None:
+    """The problem in the layout that databases have rows of, the default one first; None without any rows."""
+    if not others:
+        return None
+    for candidate in (problem, *_problems(problem, others)):
+        kernels = _kernels(problem.op, problem.dtype, candidate.layout, gpu.sm)
+        if kernels and context.evidence(candidate, gpu, kernels).measured:
+            return candidate
+    return None
+
+
+def gain_elsewhere(context: Context, answer: Recommendation, query: Query) -> LayoutGain | None:
+    """The layout in which a problem takes much less time than its answer, by a kernel that the answer's layout lacks.
+
+    None where there is none. Only those kernels are estimated, at the first operating point.
+    """
+    problem, gpu = answer.problem, answer.gpu
+    if not answer.choices:
+        return None
+    best: LayoutGain | None = None
+    point = op_points(gpu, query)[0]
+    for other in _problems(problem, layouts_that_matter(problem, gpu)):
+        if (candidates := _of_own_kernels(context, problem, other, gpu, point)) is None:
+            continue
+        factor = answer.best.latency_s.value / float(candidates.latency_s[0].min())
+        if factor > 1.0 + MATTERS and (best is None or factor > best.factor):
+            best = LayoutGain(other.layout, factor)
+    return best
+
+
+def _of_own_kernels(
+    context: Context, problem: Problem, other: Problem, gpu: GPU, point: OperatingPoint
+) -> CandidateSet | None:
+    """The candidates in another layout of the kernels that a problem's layout lacks; None without any."""
+    try:
+        tables = [t for t in context.tables(other, gpu) if lacks(problem, t.kernel, gpu)]
+    except KernrecError:
+        return None
+    candidates = candidate_set(tables, other, (point,), Evidence(), context.models) if tables else None
+    return candidates if candidates is not None and candidates.kernels else None

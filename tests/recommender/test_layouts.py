@@ -1,0 +1,107 @@
+"""A layout that nobody fixed is the best one, unless another was measured; one that is fixed and slow is noted."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from kernrec.gpu import find_gpu
+from kernrec.op import find_op
+from kernrec.recommender import Objective, Query, Recommender, Request
+from kernrec.recommender.explain.report import report
+from kernrec.recommender.layouts import in_layout, layouts_that_matter
+from kernrec.store import Database
+from kernrec.store.measurement import Measurement
+
+LATENCY = Query(Objective.LATENCY)
+CONV = {"c": 64, "h": 56, "w": 56, "k": 64, "padding": 1}
+PRODUCT = {"m": 4096, "n": 4096, "k": 4096}
+
+
+@pytest.fixture(scope="module")
+def recommender() -> Recommender:
+    return Recommender([])
+
+
+def test_f16_convolutions_are_answered_in_the_layout_of_tensor_cores(recommender: Recommender) -> None:
+    answer = recommender.recommend("conv", "rtx4090", CONV, "f16", query=LATENCY)
+    assert (answer.problem.layout, answer.layout_chosen) == ("nhwc", True)
+    f32 = recommender.recommend("conv", "rtx4090", CONV, "f32", query=LATENCY)
+    assert answer.best.latency_s.value < f32.best.latency_s.value
+
+
+@pytest.mark.parametrize(
+    ("gpu", "dtype", "shape", "layout"),
+    [
+        ("h200", "bf16", PRODUCT, "nt"),
+        ("b200", "bf16", PRODUCT, "nt"),
+        ("rtx4090", "f16", PRODUCT, "nn"),  # the same kernels in both
+        ("rtx4090", "f32", PRODUCT, "nn"),
+        ("rtx4090", "f32", {"m": 8, "n": 4096, "k": 4096}, "nt"),  # the kernel for few rows
+    ],
+)
+def test_a_product_is_asked_in_another_layout_where_that_has_a_kernel_which_comes_first(
+    recommender: Recommender, gpu: str, dtype: str, shape: dict[str, int], layout: str
+) -> None:
+    answer = recommender.recommend("matmul", gpu, shape, dtype, query=LATENCY)
+    assert answer.problem.layout == layout
+    assert answer.layout_chosen == (layout != "nn")
+    assert answer.as_dict()["layout_chosen"] == answer.layout_chosen
+
+
+def test_the_layout_that_is_chosen_is_no_slower_than_the_default(recommender: Recommender) -> None:
+    for gpu, dtype in (("h200", "bf16"), ("a100", "f16"), ("t4", "f16")):
+        for m in (1, 24, 512, 3000):
+            shape = {"m": m, "n": 2048, "k": 4096}
+            free = recommender.recommend("matmul", gpu, shape, dtype, query=LATENCY)
+            fixed = recommender.recommend("matmul", gpu, shape, dtype, "nn", LATENCY)
+            assert free.best.latency_s.value <= fixed.best.latency_s.value * 1.02
+
+
+def test_a_fixed_layout_is_answered_in_and_its_cost_is_a_note(recommender: Recommender) -> None:
+    fixed = recommender.recommend("matmul", "h200", PRODUCT, "bf16", "nn", LATENCY)
+    assert (fixed.problem.layout, fixed.layout_chosen) == ("nn", False)
+    (note,) = [line for line in fixed.notes if "layout nt" in line]
+    free = recommender.recommend("matmul", "h200", PRODUCT, "bf16", query=LATENCY)
+    less = 100 * (1 - free.best.latency_s.value / fixed.best.latency_s.value)
+    assert less > 10
+    assert f"{less:.0f} % less time" in note
+    assert not any(
+        "layout" in line for line in recommender.recommend("mm", "a100", PRODUCT, "f16", "nn", LATENCY).notes
+    )
+
+
+def test_rows_measured_in_one_layout_answer_a_request_without_a_layout(
+    recommender: Recommender, tmp_path: Path
+) -> None:
+    choice = recommender.recommend("matmul", "h200", PRODUCT, "bf16", "nn", LATENCY).best
+    row = {
+        "gpu": "h200-sxm", "device": "NVIDIA H200", "kernel": choice.kernel.name, "kernel_hash": choice.kernel.hash,
+        "config": dict(choice.config), "problem": choice.problem, "protocol_version": 1, "tier": "final",
+        "session": "monday", "measured_at": "2026-03-01T12:00:00", "latency_s": choice.latency_s.value,
+        "energy_j": choice.energy_j.value, "power_w": choice.power_w, "outcome": "ok",
+    }  # fmt: skip
+    path = tmp_path / "own.duckdb"
+    with Database.open(path, read_only=False, create=True) as database:
+        database.add_measurements([Measurement.from_columns(row)])
+    answer = Recommender([path]).recommend("matmul", "h200", PRODUCT, "bf16", query=LATENCY)
+    assert answer.problem == choice.problem
+    assert any(each.source == "measured" for each in answer.choices)
+
+
+def test_what_is_explained_is_what_is_recommended(recommender: Recommender) -> None:
+    request = Request("rtx4090", "conv", None, CONV, "f16", None, LATENCY)
+    assert report(request, recommender.context, {}).subject.choice.problem == recommender.answer(request).problem
+
+
+def test_a_layout_matters_only_where_it_has_a_kernel_for_the_sizes() -> None:
+    op, gpu = find_op("matmul"), find_gpu("rtx4090")
+    assert layouts_that_matter(op.problem("f32", **PRODUCT), gpu) == ()
+    assert layouts_that_matter(op.problem("f32", m=4, n=4096, k=4096), gpu) == ("nt",)
+
+
+def test_a_problem_keeps_its_name_and_its_sizes_in_another_layout() -> None:
+    problem = find_op("conv").problem("f16", **CONV)
+    other = in_layout(problem, "nhwc")
+    assert replace(other, layout=problem.layout) == problem
+    assert other.key == problem.key.replace("nchw", "nhwc")
