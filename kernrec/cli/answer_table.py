@@ -1,20 +1,18 @@
-"""Tables of answers: as many columns as the terminal is wide, the most important ones, and a row on at most two lines.
+"""Tables of answers: as many columns as the terminal is wide, the most important ones, and a row on few lines.
 
 A column says how important it is. Where not all fit on a line, the config and what else is marked `below` go to a line
-of their own; what still does not fit is left out, the least important first (`--wide` shows all of
-it). A column that says nothing in any row is left out at any width. Numbers of one column share a unit, which is in its
-heading.
+of their own, or to as many as they take; what still does not fit is left out, the least important first (`--wide` shows
+all of it). Values stand under their headings at any width. A column that says nothing in any row is left out. Numbers
+of one column share a unit, which is in its heading. In a pipe tables are as narrow as on a terminal of 100 characters.
 """
 
 import os
-import shutil
-import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import field, replace
 from textwrap import wrap
 from typing import Literal
 
-from kernrec.cli.table import rule_character, table_lines
+from kernrec.cli.table import in_terminal, rule_character, table_lines, text_width, wide_width
 from kernrec.util.human import PREFIXES
 from kernrec.util.light_dataclass import dataclass
 
@@ -84,10 +82,9 @@ def digits(value: float) -> str:
 
 
 def print_answer_table(title: str, columns: Sequence[Column], wide: bool = False) -> None:
-    """Prints a table as wide as the terminal; in a pipe, which has no width, a row is a line."""
-    terminal = sys.stdout.isatty()
-    width = shutil.get_terminal_size().columns if terminal else None
-    print("\n".join(answer_lines(title, columns, width, wide, terminal and _colored())))
+    """Prints a table as wide as the terminal or as 100 characters; with `wide` in a pipe, a row is a line."""
+    width = wide_width() if wide else text_width()
+    print("\n".join(answer_lines(title, columns, width, wide, in_terminal() and _colored())))
 
 
 def _colored() -> bool:
@@ -112,31 +109,36 @@ def answer_lines(
         pairs = [(column.name, column.alignment) for column in shown]
         rows = zip(*(column.cells for column in shown), strict=True)
         return lines + table_lines(None, pairs, rows, width)
-    first, second = _arranged([column for column in shown if column.importance > WIDE], width)
-    heading = [_line(first, None)] + ([INDENT + _line(second, None)] if second else [])
+    first, *others = _arranged([column for column in shown if column.importance > WIDE], width)
+    heading = [_line(first, None)] + [INDENT + _line(columns, None) for columns in others]
     body: list[list[str]] = []
     for number in range(len(columns[0].cells)):
         row = [_line(first, number, colored)]
-        if second:
-            row += _below(second, number, width)
+        for below in others:
+            row += _below(below, number, width)
         body.append(row)
     plain = [*heading, *(_line(first, number) for number in range(len(body)))]
     plain += [line for row in body for line in row[1:]]
     lines += [*heading, rule_character() * max(map(len, plain))]
     for number, row in enumerate(body):
-        lines += ([""] if number and second else []) + row
+        lines += ([""] if number and others else []) + row
     return lines
 
 
-def _arranged(columns: list[Column], width: int | None) -> tuple[list[Column], list[Column]]:
-    """The columns of the first and of the second line."""
+def _arranged(columns: list[Column], width: int | None) -> list[list[Column]]:
+    """The columns of each line of a row."""
     if width is None or _fits(columns, width):
-        return columns, []
+        return [columns]
     needed = [column for column in columns if column.importance == ALWAYS]
     if _fits(needed, width):
-        return _without_least(columns, width), []
+        return [_without_least(columns, width)]
     first, second = ([column for column in columns if column.below == below] for below in (False, True))
-    return _without_least(first, width), _without_least(second, width - len(INDENT))
+    lines = [_without_least(first, width), []]
+    for column in _without_least(second, width - len(INDENT)):
+        if lines[-1] and not _fits([*lines[-1], column], width - len(INDENT)):
+            lines.append([])
+        lines[-1].append(column)
+    return [line for line in lines if line]
 
 
 def _without_least(columns: list[Column], width: int) -> list[Column]:

@@ -4,12 +4,22 @@ from collections.abc import Callable
 from typing import Any
 
 from kernrec.cli.answer_table import Column, markdown_lines
-from kernrec.cli.output import AsCsv, AsJson, AsMarkdown, Form, form_of, print_csv, print_json
-from kernrec.cli.table import print_table
+from kernrec.cli.format import print_notes
+from kernrec.cli.output import AsCsv, AsJson, AsMarkdown, AsWide, Form, form_of, print_csv, print_json
+from kernrec.cli.table import in_terminal, print_table
 from kernrec.util.human import human
 
+_UNITS = {
+    "boost_clock_hz": "boost",
+    "memory_bytes": "memory",
+    "memory_bandwidth": "bandwidth",
+    "l2_bytes": "l2",
+    "tdp_w": "power",
+}
+"""Headings of figures whose unit stands in the cells."""
 
-def gpus(as_csv: AsCsv = False, as_json: AsJson = False, markdown: AsMarkdown = False) -> None:
+
+def gpus(wide: AsWide = False, as_csv: AsCsv = False, as_json: AsJson = False, markdown: AsMarkdown = False) -> None:
     """List the GPUs of the catalog with their main figures and aliases.
 
     Kernels and predictions need sm_75 or later; on sm_70 (Volta) measurements of others can be imported.
@@ -26,11 +36,12 @@ def gpus(as_csv: AsCsv = False, as_json: AsJson = False, markdown: AsMarkdown = 
             "l2_bytes": lambda v: f"{v / 2**20:.3g} MiB",
             "tdp_w": lambda v: f"{v:g} W",
         },
-        form_of(False, as_csv, as_json, markdown),
+        ("name", "sm", "sms", "boost_clock_hz", "memory_bytes", "memory_bandwidth", "tdp_w"),
+        form_of(wide, as_csv, as_json, markdown),
     )
 
 
-def ops(as_csv: AsCsv = False, as_json: AsJson = False, markdown: AsMarkdown = False) -> None:
+def ops(wide: AsWide = False, as_csv: AsCsv = False, as_json: AsJson = False, markdown: AsMarkdown = False) -> None:
     """List the operators with their dimensions, data types and layouts.
 
     The column "codes" explains dimensions whose values stand for choices, such as an activation. A data type is listed
@@ -54,11 +65,12 @@ def ops(as_csv: AsCsv = False, as_json: AsJson = False, markdown: AsMarkdown = F
             for op in all_ops()
         ],
         {"codes": lambda v: "; ".join(f"{name} {meaning}" for name, meaning in v.items())},
-        form_of(False, as_csv, as_json, markdown),
+        ("name", "dimensions", "dtypes", "layouts"),
+        form_of(wide, as_csv, as_json, markdown),
     )
 
 
-def kernels(as_csv: AsCsv = False, as_json: AsJson = False, markdown: AsMarkdown = False) -> None:
+def kernels(wide: AsWide = False, as_csv: AsCsv = False, as_json: AsJson = False, markdown: AsMarkdown = False) -> None:
     """List the kernels with the operators, data types and layouts they implement and their tunables."""
     from kernrec.kernel import all_kernels
     from kernrec.kernel.library import triton_kernels
@@ -82,23 +94,34 @@ def kernels(as_csv: AsCsv = False, as_json: AsJson = False, markdown: AsMarkdown
             "dtype_min_sm": lambda v: " ".join(f"{dtype}={sm}" for dtype, sm in v.items()),
             "tunables": lambda v: " ".join(f"{name}={','.join(map(str, values))}" for name, values in v.items()),
         },
-        form_of(False, as_csv, as_json, markdown),
+        ("name", "dtypes", "layouts", "min_sm"),
+        form_of(wide, as_csv, as_json, markdown),
     )
 
 
-def _list(rows: list[dict[str, Any]], formats: dict[str, Callable[[Any], str]], form: Form) -> None:
+def _list(
+    rows: list[dict[str, Any]], formats: dict[str, Callable[[Any], str]], shown: tuple[str, ...], form: Form
+) -> None:
+    """Prints rows; a table has the columns `shown`, other forms all."""
     if form is Form.JSON:
         print_json(rows)
-    elif form is Form.CSV:
+        return
+    if form is Form.CSV:
         print_csv(rows)
-    else:
-        names = [name.removesuffix("_hz").removesuffix("_bytes").replace("_", " ") for name in rows[0]]
-        cells = [[formats.get(name, _plain)(value) for name, value in row.items()] for row in rows]
-        if form is Form.MARKDOWN:
-            columns = zip(names, zip(*cells, strict=True), strict=True)
-            print("\n".join(markdown_lines([Column(name, "left", column) for name, column in columns])))
-        else:
-            print_table(None, [(name, "left") for name in names], cells)
+        return
+    names = tuple(rows[0]) if form is not Form.TABLE else shown
+    numbers = {name for name in names if isinstance(rows[0][name], int | float)}
+    headings = [_UNITS.get(name, name).replace("_", " ") for name in names]
+    cells = [[formats.get(name, _plain)(row[name]) for name in names] for row in rows]
+    if form is Form.MARKDOWN:
+        columns = zip(headings, zip(*cells, strict=True), strict=True)
+        print("\n".join(markdown_lines([Column(name, "left", column) for name, column in columns])))
+        return
+    aligned = ["right" if name in numbers else "left" for name in names]
+    print_table(None, list(zip(headings, aligned, strict=True)), cells, form is Form.WIDE)
+    others = [_UNITS.get(name, name).replace("_", " ") for name in rows[0] if name not in names]
+    if in_terminal() and others:
+        print_notes([f"--wide also prints {', '.join(others[:-1])} and {others[-1]}"])
 
 
 def _plain(value: Any) -> str:

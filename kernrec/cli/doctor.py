@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kernrec import paths
+from kernrec.cli.format import print_line
 from kernrec.util.human import human
 
 if TYPE_CHECKING:
@@ -44,36 +45,36 @@ def doctor(
     if as_json:
         print(json.dumps(diagnosis.as_dict(), indent=2))
     else:
-        print(f"compiler  {diagnosis.compiler or 'none'}")
-        print(f"database  {diagnosis.database}")
+        print_line(f"compiler  {diagnosis.compiler or 'none'}")
+        print_line(f"database  {diagnosis.database}")
         for card in diagnosis.cards:
             _print_card(card)
         for problem in diagnosis.problems:
-            print(f"problem   {problem}")
-        print(f"measures  {' and '.join(diagnosis.measures) or 'nothing here'}")
+            print_line(f"problem   {problem}")
+        print_line(f"measures  {' and '.join(diagnosis.measures) or 'nothing here'}")
     if not diagnosis.measures:
         raise typer.Exit(1)
 
 
 def _print_node(node: "NodeDiagnosis") -> None:
     values = node.diagnosis
-    print(f"node {node.node}: measures {' and '.join(values.get('measures', ())) or 'nothing'}")
+    print_line(f"node {node.node}: measures {' and '.join(values.get('measures', ())) or 'nothing'}")
     if node.problem is not None:
-        print(f"  left out  {node.problem}")
+        print_line(f"  left out  {node.problem}")
     if values:
-        print(f"  kernrec   {node.sources}")
-        print(f"  compiler  {values['compiler'] or 'none'}")
+        print_line(f"  kernrec   {node.sources}")
+        print_line(f"  compiler  {values['compiler'] or 'none'}")
         for card in values["cards"]:
             driver = (card["info"] or {}).get("driver")
-            print(f"  GPU {card['index']}     {card['name']}" + (f", driver {driver}" if driver else ""))
+            print_line(f"  GPU {card['index']}     {card['name']}" + (f", driver {driver}" if driver else ""))
             for problem in card["problems"]:
-                print(f"            {problem}")
+                print_line(f"            {problem}")
         for problem in values["problems"]:
-            print(f"  problem   {problem}")
+            print_line(f"  problem   {problem}")
 
 
 def _print_card(card: "CardDiagnosis") -> None:
-    print(f"GPU {card.index}     {card.name}" + (f" (catalog: {card.gpu})" if card.gpu else ""))
+    print_line(f"GPU {card.index}     {card.name}" + (f" (catalog: {card.gpu})" if card.gpu else ""))
     if (probe := card.probe) is not None and card.info is not None:
         figures = [
             ("driver", card.info.driver),
@@ -85,6 +86,6 @@ def _print_card(card: "CardDiagnosis") -> None:
             ("counter energy / power sensor", probe.ratio and f"{probe.ratio:.3f}"),
             ("sensor read time", human(probe.call_s, "s")),
         ]
-        print("          " + ", ".join(f"{name} {value}" for name, value in figures if value))
+        print_line("          " + ", ".join(f"{name} {value}" for name, value in figures if value))
     for problem in card.problems:
-        print(f"          {problem}")
+        print_line(f"          {problem}")

@@ -1,12 +1,12 @@
 """Words and numbers that several commands print in the same way."""
 
 import re
-import shutil
 import sys
 from collections.abc import Iterable
 from textwrap import fill
 from typing import TYPE_CHECKING, TextIO
 
+from kernrec.cli.table import text_width
 from kernrec.util.human import human
 
 if TYPE_CHECKING:
@@ -27,9 +27,12 @@ def print_notes(notes: Iterable[str]) -> None:
 
 
 def print_line(text: str, stream: TextIO | None = None) -> None:
-    """A line of text; on a terminal that is narrower it goes on below, indented, between words."""
+    """A line of text; what is wider than the terminal, or than 100 characters in a pipe, goes on below, indented.
+
+    A note on standard error stays one line where that is no terminal: in a log a message is a line.
+    """
     stream = stream or sys.stdout
-    if stream.isatty() and len(text) > (width := max(shutil.get_terminal_size().columns, 20)):
+    if (stream is not sys.stderr or stream.isatty()) and len(text) > (width := text_width(stream)):
         start = text[: len(text) - len(text.lstrip())]
         text = fill(
             text.lstrip(), width, initial_indent=start, subsequent_indent=start + "    ", break_on_hyphens=False

@@ -111,7 +111,7 @@ def refine(
 
 def _print_outlook(outlook: "Outlook", objective: str) -> None:
     """Print the problems that would be measured, and why."""
-    print(f"expected regret {_percent(outlook.regret)} ({objective}, weighted mean over the problems)")
+    print_line(f"expected regret {_percent(outlook.regret)} ({objective}, weighted mean over the problems)")
     rows = [
         [
             visit.name,
@@ -135,7 +135,7 @@ def _print_outlook(outlook: "Outlook", objective: str) -> None:
     ]
     print_table("what would be measured first, by gain per second", columns, rows)
     if (more := len(outlook.visits) - _SHOWN) > 0:
-        print(f"and {more} more problems")
+        print_line(f"and {more} more problems")
 
 
 def _print_result(refined: "RefineResult", objective: str, *, replayed: bool) -> None:

@@ -1,25 +1,53 @@
-"""Tables as wide as the terminal: a row that does not fit continues on the lines below it, as its heading does.
+"""Tables as wide as the terminal, 100 characters in a pipe: long cells go on below within their column.
+
+Where even that is too wide, a row continues on the lines below it, as its heading does. No cell is cut.
 
 Rich's tables cut the cells of a recommendation to two letters in 80 columns, and take a fifth of a cold `kernrec gpus`
-to import; no cell is cut here.
+to import.
 """
 
-import shutil
+import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import zip_longest
 from textwrap import wrap
+from typing import TextIO
 
 GAP = "   "
 INDENT = "    "
+PIPE_WIDTH = 100
+"""Characters of a line in a pipe, which has no width."""
+_NARROWEST = 20
+"""Characters that a cell is wrapped to at least."""
 
 
-def print_table(title: str | None, columns: Sequence[tuple[str, str]], rows: Iterable[Sequence[str]]) -> None:
-    """Prints rows of plain text under (name, `left` or `right`) columns; nothing is cut.
+def text_width(stream: TextIO | None = None) -> int:
+    """Characters that fit a line of a stream (default: standard output): `COLUMNS`, the terminal's, or 100."""
+    columns = os.environ.get("COLUMNS", "")
+    width = int(columns) if columns.isascii() and columns.isdigit() else 0
+    if not width:
+        try:
+            width = os.get_terminal_size((stream or sys.stdout).fileno()).columns
+        except (OSError, ValueError, AttributeError):  # a pipe, a stream of a program, or none
+            width = 0
+    return max(width or PIPE_WIDTH, _NARROWEST)
 
-    In a pipe, which has no width, a row is a line.
-    """
-    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
-    print("\n".join(table_lines(title, columns, rows, width)))
+
+def in_terminal() -> bool:
+    """Whether standard output is a terminal; it may be closed."""
+    return sys.stdout is not None and sys.stdout.isatty()
+
+
+def wide_width() -> int | None:
+    """Characters of a line where everything was asked for: in a pipe as many as it takes, so that a row is a line."""
+    return text_width() if in_terminal() else None
+
+
+def print_table(
+    title: str | None, columns: Sequence[tuple[str, str]], rows: Iterable[Sequence[str]], wide: bool = False
+) -> None:
+    """Prints rows of plain text under (name, `left` or `right`) columns; nothing is cut."""
+    print("\n".join(table_lines(title, columns, rows, wide_width() if wide else text_width())))
 
 
 def table_lines(
@@ -27,16 +55,22 @@ def table_lines(
 ) -> list[str]:
     """The lines of `print_table`, none longer than `width` (None: as long as the rows need).
 
-    Columns that do not fit beside the ones before them go to a line of their own, indented; only a cell that is
-    wider than that whole line is wrapped.
+    Text in left-aligned columns is wrapped within the column, the widest first. Columns that do not fit even then go to
+    a line of their own, indented; only a cell that is wider than that whole line is wrapped there.
     """
     cells = [tuple(row) for row in rows]
     names = tuple(name for name, _ in columns)
     widths = [max(map(len, column)) for column in zip(names, *cells, strict=True)]
-    bands = _bands(widths, width)
+    narrowed = _narrowed(widths, names, cells, columns, width)
+    bands = [list(range(len(widths)))] if narrowed else _bands(widths, width)
+    widths = narrowed or widths
     lines = [] if title is None else _wrapped(title, width)
 
-    def banded(row: Sequence[str]) -> Iterable[str]:
+    def in_columns(row: Sequence[str]) -> Iterator[str]:
+        for parts in zip_longest(*map(_wrapped, row, widths), fillvalue=""):
+            yield GAP.join(_aligned(parts[i], widths[i], columns[i][1]) for i in range(len(parts))).rstrip()
+
+    def banded(row: Sequence[str]) -> Iterator[str]:
         for number, band in enumerate(bands):
             indent = INDENT if number else ""
             if number and not any(row[i] for i in band):
@@ -44,20 +78,50 @@ def table_lines(
             if width is not None and len(indent) + widths[band[0]] > width:
                 yield from (indent + line for line in _wrapped(row[band[0]], width - len(indent)))
             else:
-                padded = (
-                    row[i].rjust(widths[i]) if columns[i][1] == "right" else row[i].ljust(widths[i]) for i in band
-                )
+                padded = (_aligned(row[i], widths[i], columns[i][1]) for i in band)
                 yield (indent + GAP.join(padded)).rstrip()
 
-    heading = list(banded(names))
-    body = [list(banded(row)) for row in cells]
+    laid_out = in_columns if narrowed else banded
+    heading = list(laid_out(names))
+    body = [list(laid_out(row)) for row in cells]
     rule = rule_character() * max(map(len, heading + [line for row in body for line in row]))
     lines += [*heading, rule]
+    apart = any(len(row) > 1 for row in body)
     for number, row in enumerate(body):
-        if number and len(bands) > 1:
+        if number and apart:
             lines.append("")
         lines += row
     return lines
+
+
+def _aligned(text: str, width: int, alignment: str) -> str:
+    return text.rjust(width) if alignment == "right" else text.ljust(width)
+
+
+def _narrowed(
+    widths: Sequence[int],
+    names: Sequence[str],
+    cells: Sequence[Sequence[str]],
+    columns: Sequence[tuple[str, str]],
+    width: int | None,
+) -> list[int] | None:
+    """Widths with which a row fits a line, its left-aligned cells wrapped; None where there are none."""
+    if width is None:
+        return list(widths)
+    room = width - len(GAP) * (len(widths) - 1)
+    least = []
+    for number, (whole, (_, alignment)) in enumerate(zip(widths, columns, strict=True)):
+        longest_word = max((len(word) for row in (names, *cells) for word in row[number].split()), default=0)
+        least.append(whole if alignment == "right" else min(whole, max(_NARROWEST, longest_word)))
+    if sum(least) > room:
+        return None
+    fitting = list(widths)
+    while (excess := sum(fitting) - room) > 0:
+        number = max((i for i in range(len(fitting)) if fitting[i] > least[i]), key=lambda i: fitting[i])
+        widest = fitting[number]
+        others = [value for i, value in enumerate(fitting) if value < widest and fitting[i] > least[i]]
+        fitting[number] = max(least[number], widest - excess, min(widest - 1, max(others, default=0)))
+    return fitting
 
 
 def rule_character() -> str:

@@ -158,5 +158,5 @@ def test_doctor_tells_of_measurements_that_a_killed_collector_left_behind(tmp_pa
         journal.append({"row": measurement().as_json()}, {"row": {}})
         holding = run("doctor", "--db", database, home=tmp_path)
     left = run_here("doctor", "--db", database, home=tmp_path)
-    assert f"a collector (PID {os.getpid()}) is filling it" in holding.stdout
-    assert "1 measurement of a killed collector will be added by the next one" in left.stdout
+    assert f"a collector (PID {os.getpid()}) is filling it" in " ".join(holding.stdout.split())
+    assert "1 measurement of a killed collector will be added by the next one" in " ".join(left.stdout.split())

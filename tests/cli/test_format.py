@@ -1,10 +1,10 @@
-"""Lines go on between words on a terminal, and are left as they are in a pipe."""
+"""Lines go on between words on a terminal and in a pipe; a note in a log is one line."""
 
 import io
 
 import pytest
 
-from kernrec.cli.format import print_line
+from kernrec.cli.format import print_line, print_notes
 
 TEXT = "  time: latency 3.42 ms, issue 3.42 ms, fma 2.12 ms"
 
@@ -24,4 +24,11 @@ def test_a_line_that_is_wider_than_the_terminal_goes_on_below(monkeypatch: pytes
     assert [line[: len(line) - len(line.lstrip())] for line in lines] == ["  ", *["      "] * (len(lines) - 1)]
     assert not any(line.lstrip().startswith("ms") for line in lines)  # a number stays with its unit
     assert " ".join(narrow.getvalue().split()) == " ".join(TEXT.split())
-    assert pipe.getvalue() == TEXT + "\n"
+    assert pipe.getvalue() == narrow.getvalue()
+
+
+def test_a_note_is_one_line_in_a_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "30")
+    monkeypatch.setattr("sys.stderr", log := io.StringIO())
+    print_notes([TEXT.strip()])
+    assert log.getvalue() == f"note: {TEXT.strip()}\n"
