@@ -75,7 +75,7 @@ def kernel_hash(data: Mapping[str, Any], source: str) -> str:
     spec = {key: value for key, value in data.items() if key != "description"}
     spec["tunables"] = [
         [name, {key: value for key, value in table.items() if key != "meaning"}]
-        for name, table in data["tunables"].items()
+        for name, table in data.get("tunables", {}).items()
     ]
     function = spec.get("triton")
     keyed = isinstance(function, dict) and function.get("key")

@@ -107,13 +107,13 @@ class Space:
         """The distinct compiled variants."""
         kernel = self.kernel
         index, rows = self._columns.configs.groups(kernel.compile_time_tunables)
-        values = zip(*(self.columns[name][rows].tolist() for name in kernel.compile_time_tunables), strict=True)
+        values = _rows([self.columns[name][rows] for name in kernel.compile_time_tunables], len(rows))
         return Variants(index, rows, kernel.variant_keys(values, self.dtype, self.layout))
 
     def configs_on(self, problem: "Problem") -> Variants:
         """Each config as its own variant with a key of `Kernel.sample_keys`, for profiles of one problem."""
         rows = np.arange(len(self))
-        values = zip(*(column.tolist() for column in self.columns.values()), strict=True)
+        values = _rows(list(self.columns.values()), len(rows))
         return Variants(rows, rows, self.kernel.sample_keys(values, problem.key))
 
     def fixed(self, expression: Expression) -> bool:
@@ -165,6 +165,11 @@ class Space:
                 columns = Columns(configs, self.kernel.lets, self._facts)
                 configs = configs.take(np.flatnonzero(columns.at({}).all_true(columns.test(decided))))
         return Columns(configs, self.kernel.lets, self._facts)
+
+
+def _rows(columns: Sequence[np.ndarray], count: int) -> Iterable[tuple[int, ...]]:
+    """The values of each of `count` rows, one of each column; without columns they are empty."""
+    return zip(*(column.tolist() for column in columns), strict=True) if columns else [()] * count
 
 
 class ProblemSpace:

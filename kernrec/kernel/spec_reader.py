@@ -177,9 +177,9 @@ class _Reader:
         return name, self.text if self.folder is None else read_source(self.folder / name)
 
     def tunables(self, inputs: Collection[str]) -> tuple[Tunable, ...]:
-        tables = self.top.take("tunables", dict, "a table of tunables")
-        if not 1 <= len(tables) <= _MOST_TUNABLES:
-            raise self.top.fail("tunables", f"1 to {_MOST_TUNABLES} tunables", len(tables))
+        tables = self.top.take("tunables", dict, "a table of tunables", {})
+        if len(tables) > _MOST_TUNABLES:
+            raise self.top.fail("tunables", f"at most {_MOST_TUNABLES} tunables", len(tables))
         tunables = []
         for name, data in tables.items():
             table = self.top.inner(f"[tunables] {name}", data)

@@ -6,6 +6,8 @@ part, a switch that is off) are left out. A tunable without a short form is writ
 
 from collections.abc import Mapping
 
+from kernrec.util.human import NOTHING_TO_TUNE
+
 SIZES: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("", ("block_m", "block_n", "block_k")),
     ("", ("block_m", "block_n")),
@@ -77,4 +79,4 @@ def short_config(config: Mapping[str, int]) -> str:
         if value == neutral:
             continue
         parts.append(letter if name in _SWITCHES and value == 1 else f"{letter}{value}")
-    return " ".join(parts)
+    return " ".join(parts) or (NOTHING_TO_TUNE if not config else "")

@@ -29,9 +29,13 @@ def counted(count: int, noun: str) -> str:
     return f"{count} {noun if count == 1 else noun + 's'}"
 
 
+NOTHING_TO_TUNE = "(nothing to tune)"
+"""The only config of a kernel without tunables, as text."""
+
+
 def config_text(config: Mapping[str, object]) -> str:
     """A config as name=value pairs."""
-    return " ".join(f"{name}={value}" for name, value in config.items())
+    return " ".join(f"{name}={value}" for name, value in config.items()) or NOTHING_TO_TUNE
 
 
 def short(value: object) -> str:

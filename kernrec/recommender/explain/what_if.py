@@ -85,7 +85,7 @@ def what_if(
     now = costs[point, position]
     here = explain(candidates, position, point)
     columns = [column[kernel.rows] for column in kernel.table.space.columns.values()]
-    differs = np.stack([column != column[position] for column in columns])
+    differs = np.array([column != column[position] for column in columns], bool).reshape(len(columns), costs.shape[1])
     distance = differs.sum(axis=0)
     gains: list[tuple[float, int, int]] = []
     best_alone: dict[int, float] = {}
