@@ -242,13 +242,34 @@ def _row_group(
             left_out["of a kernel whose source or profiles are not known (perhaps another version of it)"] += len(rows)
             return None
         inputs, usable = profiled_inputs(table, problem, [row.config for row in rows])
-        if len(usable) < len(rows):
-            left_out["that are not in the kernel's space"] += len(rows) - len(usable)
+        left_out.update(_reasons(table, problem, [row.config for row in rows], usable))
         if not len(usable):
             return None
     latency = np.array([row.latency_s for row in rows])[usable]
     energy = np.array([row.energy_j for row in rows])[usable]
     return RowGroup(gpu.name, problem.key, problem.op, key.kernel, key.kernel_hash, inputs, latency, energy)
+
+
+def _reasons(
+    table: StaticTable, problem: Problem, configs: Sequence[Mapping[str, int]], usable: Array
+) -> dict[str, int]:
+    """Why configs are not among the usable ones, with how many there are."""
+    if len(usable) == len(configs):
+        return {}
+    space = table.space.at(problem)
+    place = table.space.find(configs)
+    inside = place >= 0
+    inside[inside] = space.valid[place[inside]]
+    profiled = inside.copy()
+    profiled[inside] = table.profiled(space)[place[inside]]
+    counts = {
+        "that are not in the kernel's space": int((~inside).sum()),
+        f"that have no profile (`kernrec analyze ... --gpu {table.gpu.name} --recorded DATABASE` makes them)": int(
+            (inside & ~profiled).sum()
+        ),
+        "that do not fit on the GPU or spill": int(profiled.sum()) - len(usable),
+    }
+    return {reason: count for reason, count in counts.items() if count}
 
 
 def profiled_inputs(

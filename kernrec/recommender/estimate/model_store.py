@@ -19,6 +19,7 @@ from kernrec.kernel import Kernel
 from kernrec.model.prior import calibration
 from kernrec.model.prior.calibration import Calibration
 from kernrec.store import Stack
+from kernrec.util.human import counted
 
 if TYPE_CHECKING:
     from kernrec.model.vendor.model import VendorModel
@@ -153,12 +154,12 @@ class ModelStore:
         trained, now = training["measurements"], self._stack.measurements()
         if trained != now:
             self._warn(
-                f"model {name} was trained on {trained} measurements, the databases in use hold {now}"
-                " (`kernrec train` renews it)"
+                f"the databases in use hold {counted(now, 'measurement')}; they held {trained} when model {name} was"
+                f" trained, on {counted(training['rows'], 'config')} of them (`kernrec train` renews it)"
             )
         elif training["mark"] != self._stack.mark():
             self._warn(
-                f"model {name} was trained on other measurements than the {now} that the databases in use hold"
+                f"the databases in use hold other measurements than when model {name} was trained, as many: {now}"
                 " (`kernrec train` renews it)"
             )
 

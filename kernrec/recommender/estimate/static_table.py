@@ -236,6 +236,10 @@ class StaticTable:
         on_problem = self.space.at(problem)
         return self._profiled(on_problem, self._fits(self.geometry(on_problem, 0)))
 
+    def profiled(self, on_problem: ProblemSpace) -> Array:
+        """Whether every launch of a row is profiled, bool (rows,)."""
+        return self._profiled(on_problem, np.ones(len(self.space), dtype=bool))
+
     def _profiled(self, on_problem: ProblemSpace, can: Array) -> Array:
         """The rows of a mask whose every launch is profiled."""
         for index, launch in enumerate(self.launches):
