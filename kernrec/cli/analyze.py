@@ -17,7 +17,8 @@ from kernrec.cli.kernel_argument import AnalyzeOptions, kernel_argument
 from kernrec.cli.output import print_json
 from kernrec.cli.signals import ended_by_signals, exit_status
 from kernrec.cli.steps import Steps
-from kernrec.errors import KernrecError, UsageError, unknown
+from kernrec.errors import KernrecError, UsageError
+from kernrec.util.human import counted
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -25,8 +26,9 @@ if TYPE_CHECKING:
     from kernrec.gpu import GPU
     from kernrec.kernel import Kernel
     from kernrec.measure.collect import CollectResult
+    from kernrec.measure.measure_kernel import KernelMeasurement
     from kernrec.op import Problem
-    from kernrec.recommender import Query, Recommendation
+    from kernrec.recommender import Recommendation
     from kernrec.recommender.analyze_kernel import Analysis
     from kernrec.recommender.profile_configs import Profiles
 
@@ -37,9 +39,8 @@ def analyze(wanted: AnalyzeOptions) -> None:
 
     No GPU is needed except for --measure. After an interruption the same command continues where it stopped. For a
     PTX file only block shape and power limit are recommended. Of a space of more than 10,000 configs those are profiled
-    that may be among the best, and a first answer is printed on standard error after 1 % of them. A CUDA source needs
-    a --spec, which names its tunables, launch and problem (the documentation, under Analyze, has one to begin with);
-    `kernrec emulate` needs none.
+    that may be among the best, and a first answer is printed on standard error after 1 % of them. Of a CUDA source
+    --grid, --block, --arg and --tune say what is launched and tried, or a --spec, which `kernrec spec` begins.
     """
     from kernrec import paths
     from kernrec.compile.compiled import CompileError
@@ -58,7 +59,14 @@ def analyze(wanted: AnalyzeOptions) -> None:
     if wanted.measure and wanted.inputs != "random":
         raise UsageError(f"--inputs {wanted.inputs} is for predictions; --measure runs kernels on random numbers")
     database, effort = wanted.db or paths.user_database(), wanted.effort or "normal"
-    measured = _Measured(kernel, problem, gpu, database, folder, effort) if wanted.measure else None
+    if wanted.recorded is not None and (wanted.measure or wanted.every):
+        raise UsageError("--recorded profiles the configs of recorded rows; it goes without --measure and --all")
+    measurement = measured = None
+    if wanted.measure:
+        from kernrec.measure.measure_kernel import KernelMeasurement
+
+        measurement = KernelMeasurement.prepared(kernel, problem, gpu, database, folder, effort)
+        measured = _Measuring(measurement)
     progress = Steps(f"{kernel.name}: preparing")
     try:
         with ended_by_signals(), progress:
@@ -68,6 +76,8 @@ def analyze(wanted: AnalyzeOptions) -> None:
         print("kernrec: interrupted; what is done is kept, the same command goes on from there", file=sys.stderr)
         raise typer.Exit(exit_status(stop)) from None
     except KernrecError as error:
+        if measured is None and left_out and wanted.spec is wanted.call is None and not isinstance(error, CompileError):
+            raise type(error)(f"{error} ({left_out[0]}; --arg states it)") from None
         if measured is None or isinstance(error, UsageError | CompileError):
             raise
         progress.end()
@@ -75,9 +85,9 @@ def analyze(wanted: AnalyzeOptions) -> None:
         return
     finally:
         progress.end()
-    if measured is not None:
+    if measurement is not None and measured is not None:
         measured.run()
-        analysis = replace(analysis, recommendation=measured.recommendation(wanted.query))
+        analysis = replace(analysis, recommendation=measurement.recommendation(wanted.query))
     if wanted.printed.as_json:
         print_json(analysis.as_dict())
     else:
@@ -111,11 +121,17 @@ def _analysis(
             print_choices(answer, wanted.printed.form)
 
     database, folder = files
+    only = None
+    if wanted.recorded is not None:
+        from kernrec.recommender.recorded_configs import recorded_configs
+
+        only = recorded_configs(wanted.recorded, kernel, problem)
     with _profiles(wanted.cluster) as profiles:
         profiling = ProfilingOptions(
             folder=folder,
             processes=(os.cpu_count() or 1) if wanted.processes is None else wanted.processes,
             budget=wanted.budget,
+            only=only,
             whole=wanted.every,
             progress=report,
             profiles=profiles,
@@ -137,67 +153,39 @@ def _profiles(cluster: str | None) -> "Iterator[Profiles | None]":
         yield profiles_with(processors)
 
 
-class _Measured:
-    """The part that needs a GPU; making it raises whatever stands in the way, before anything long is done."""
+class _Measuring:
+    """Measures, and shows what happens and what failed on standard error."""
 
-    def __init__(
-        self, kernel: "Kernel", problem: "Problem", gpu: "GPU", database: "Path", folder: "Path", effort: str
-    ) -> None:
-        from kernrec.measure.campaign.plan import check_memory
-        from kernrec.measure.campaign.results import EFFORTS
-        from kernrec.measure.collect import CollectRequest
-        from kernrec.measure.device.nvml import card_of
-
-        if effort not in EFFORTS:
-            raise unknown("effort", effort, EFFORTS)
-        self._kernel, self._problem, self._gpu = kernel, problem, gpu
-        card = card_of(gpu)
-        check_memory(problem, gpu)
-        problems = [(problem.key, problem)]
-        self._wanted = CollectRequest(
-            problems, database, gpu=card.uuid, effort=EFFORTS[effort], kernel=kernel, folder=folder
-        )
+    def __init__(self, measurement: "KernelMeasurement") -> None:
+        self._measurement = measurement
         self._collected: CollectResult | None = None
         self._status = 0
 
-    def run(self) -> None:
-        """Measure; what happens, and what failed, is shown on standard error."""
+    def run(self) -> "CollectResult":
         from kernrec.cli.measuring import Stop
         from kernrec.cli.progress import display
         from kernrec.measure.collect import collect
 
         stop = Stop()
         with stop, display() as show:
-            self._collected = collect(self._wanted, show, stop)
-        self._status = stop.status if self._collected.stopped else 0
-        for result in self._collected.results:
+            collected = self._collected = collect(self._measurement.request, show, stop)
+        self._status = stop.status if collected.stopped else 0
+        for result in collected.results:
             failed = [f"{n} {kind}, such as: {result.examples[kind]}" for kind, n in sorted(result.failures.items())]
             print_notes([f"{result.measured} measured, {result.earlier} known before", *failed])
+        return collected
 
     def alone(self, why: KernrecError, as_json: bool) -> None:
-        """Measure what nothing can be predicted of: the answer is what was measured."""
+        """Measures what nothing can be predicted of: the answer is what was measured."""
         from kernrec.cli.collect import print_collected
 
         print_notes([f"nothing is predicted, and measurements are all there is: {why}"])
-        self.run()
-        assert self._collected is not None
+        collected = self.run()
         if not as_json:
-            print_collected(self._collected, self._wanted)
-        for result in self._collected.results if as_json else ():
-            best = {"fastest": result.best, "frugal": result.frugal}
-            shown = ("config", "latency_s", "energy_j", "device")
-            rows = {}
-            for name, measurement in best.items():
-                columns = {} if measurement is None else measurement.columns()
-                rows[name] = {key: columns[key] for key in shown} if columns else None
-            print(json.dumps({"kernel": self._kernel.name, "problem": result.problem, "gpu": self._gpu.name} | rows))
+            print_collected(collected, self._measurement.request)
+        for best in self._measurement.best(collected) if as_json else ():
+            print(json.dumps(best))
         self.end()
-
-    def recommendation(self, query: "Query") -> "Recommendation":
-        """The recommendation from the database, measurements included."""
-        from kernrec.recommender import Recommender
-
-        return Recommender([self._wanted.database]).answer_kernel(self._kernel, self._problem, self._gpu, query)
 
     def end(self) -> None:
         """Exits with the status of what ended the measuring early, if anything did, and says what that was."""
@@ -215,8 +203,8 @@ class _Measured:
 
 def _print_counts(analysis: "Analysis") -> None:
     notes = [
-        f"{analysis.recommendation.candidates} configs: {analysis.profiled} profiled now, {analysis.cached} before,"
-        f" {len(analysis.failures)} failed, {analysis.seconds:.1f} s"
+        f"{counted(analysis.recommendation.candidates, 'config')}: {analysis.profiled} profiled now,"
+        f" {analysis.cached} before, {len(analysis.failures)} failed, {analysis.seconds:.1f} s"
     ]
     if analysis.left_out:
         from kernrec.model.search.partial_space import MARGIN, SEARCHES, WRONG
@@ -230,5 +218,5 @@ def _print_counts(analysis: "Analysis") -> None:
     for failure in analysis.failures:
         message = failure.message.split(": ", 1)[-1]
         counts[message] = counts.get(message, 0) + 1
-    notes += [f"{count} configs failed: {message}" for message, count in list(counts.items())[:5]]
+    notes += [f"{counted(count, 'config')} failed: {message}" for message, count in list(counts.items())[:5]]
     print_notes(notes)

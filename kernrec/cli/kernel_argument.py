@@ -1,4 +1,4 @@
-"""The kernel that `kernrec analyze` is about: PTX, a Triton function with a call, or CUDA source with a spec."""
+"""The kernel that `kernrec analyze` is about: CUDA source, PTX, or a Triton function with a call."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +11,44 @@ from kernrec.cli.emulate import extents
 from kernrec.errors import UsageError
 
 if TYPE_CHECKING:
+    from kernrec.interop.spec_draft import Draft, LaunchWords
     from kernrec.kernel import Kernel
+
+
+class LaunchOptions(options.Options):
+    """How a kernel is launched, where no spec says it."""
+
+    entry: Annotated[str | None, typer.Option(help="The kernel, if the file has several.")] = None
+    grid: Annotated[
+        str | None,
+        typer.Option(help='Blocks of the grid: "ceil(n/block_x)", an expression for each axis; of PTX 16 or 16,2,1.'),
+    ] = None
+    block: Annotated[
+        str | None,
+        typer.Option(
+            help="Blocks to try, 64,128,256 or 16x16,32x8; or an expression for each axis, bx,by. Of PTX one: 16x16."
+        ),
+    ] = None
+    arg: Annotated[
+        list[str] | None,
+        typer.Option("--arg", help="A parameter: n=4096, x=f32[n], x=zeros:f32[n] or x=@values.npy; may be repeated."),
+    ] = None
+    tune: Annotated[
+        list[str] | None,
+        typer.Option("--tune", help="A macro of the source and its values: TILE=1,2,4; may be repeated."),
+    ] = None
+    shared: Annotated[str | None, typer.Option(help="Dynamic shared memory in bytes.")] = None
+
+    @property
+    def words(self) -> "LaunchWords":
+        """The same for the draft of a spec."""
+        from kernrec.interop.spec_draft import LaunchWords
+
+        return LaunchWords(self.entry, self.grid, self.block, self.arg or (), self.tune or (), self.shared)
+
+    def used_names(self) -> list[str]:
+        """The options that were used."""
+        return [f"--{name}" for name in type(self).__annotations__ if getattr(self, name)]
 
 
 class AnalyzeOptions(options.Options):
@@ -23,7 +60,10 @@ class AnalyzeOptions(options.Options):
     arguments: Annotated[
         list[str] | None, typer.Argument(help="For PTX, in parameter order: a=f32[4096], a=@values.npy, i32:4096.")
     ] = None
-    spec: Annotated[Path | None, typer.Option(help="Spec with the tunables: a kernel.toml or a T1 .json.")] = None
+    spec: Annotated[
+        Path | None,
+        typer.Option(help="Spec with the tunables: a kernel.toml (`kernrec spec` begins one) or a T1 .json."),
+    ] = None
     call: Annotated[
         Path | None, typer.Option(help="For Triton: a .toml with the arguments, the grid and perhaps the configs.")
     ] = None
@@ -37,16 +77,23 @@ class AnalyzeOptions(options.Options):
     clocks: options.Clocks = False
     inputs: options.Inputs = "random"
     top: options.Top = 5
-    grid: Annotated[str | None, typer.Option(help="For PTX: blocks of the grid, 16 or 16,2,1; default 1.")] = None
-    block: Annotated[str | None, typer.Option(help="For PTX: threads of a block, 256 or 16,16; default 128.")] = None
-    entry: Annotated[str | None, typer.Option(help="For PTX: the kernel, if the file has several.")] = None
-    shared: Annotated[int | None, typer.Option(help="For PTX: dynamic shared memory in bytes; default 0.")] = None
+    launch: LaunchOptions
+    save_spec: Annotated[
+        Path | None, typer.Option(help="Write the spec that --grid, --block, --arg and --tune make; a new .toml file.")
+    ] = None
     budget: Annotated[int, typer.Option(help="Instructions that a block may execute before it is given up.")] = (
         2_000_000
     )
     every: Annotated[
         bool, typer.Option("--all", help="Profile every config, also where a space has more than 10,000.")
     ] = False
+    recorded: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DATABASE",
+            help="Profile the configs that this database has rows of, and no others: what `kernrec train` needs.",
+        ),
+    ] = None
     processes: Annotated[int | None, typer.Option(help="Number of processes; default: one per CPU.")] = None
     measure: Annotated[bool, typer.Option("--measure", help="Also measure the configs on this machine's GPU.")] = False
     effort: Annotated[str | None, typer.Option(help="With --measure: quick, normal or exhaustive; default normal.")] = (
@@ -72,24 +119,58 @@ def kernel_argument(wanted: AnalyzeOptions) -> tuple["Kernel", list[str], Path]:
         raise UsageError("--spec and --shape are for source; PTX takes --grid, --block and arguments")
     if wanted.arguments and not ptx:
         text = wanted.arguments[0]
-        raise UsageError(f"argument {text!r:.60}: arguments are for PTX; a spec has its own, and so has a call")
-    for name in () if ptx else ("grid", "block", "entry", "shared"):
-        if getattr(wanted, name) is not None:
-            described = "call" if triton else "spec"
-            raise UsageError(f"--{name} is for PTX; of {source.name} the {described} says how it is launched")
+        raise UsageError(f"argument {text!r:.60}: arguments are for PTX; of source write --arg {text!r:.60}")
+    if (described := spec or call) and (used := wanted.launch.used_names()):
+        raise UsageError(f"{used[0]} and {described.name} were both given; the file says how the kernel is launched")
+    if wanted.save_spec and (ptx or triton or spec):
+        raise UsageError("--save-spec writes the spec of a CUDA source that is analyzed without one")
     if ptx:
-        from kernrec.profile.ptx_kernel import kernel_of_ptx
-
-        grid, block = extents("--grid", wanted.grid or "1"), extents("--block", wanted.block or "128")
-        arguments, shared_bytes = wanted.arguments or [], wanted.shared or 0
-        return *kernel_of_ptx(source, wanted.entry, grid, block, arguments, shared_bytes), source.parent
+        return _ptx_kernel(wanted)
     if call is not None:
         return _triton_kernel(call, wanted)
     if spec is None:
-        raise UsageError(f"{source} needs a --spec, which says what can be tuned: a kernel.toml or a T1 .json")
+        return _drafted_kernel(wanted)
     from kernrec.interop.load_spec import load_spec
 
     return *load_spec(spec, source), spec.parent
+
+
+def _ptx_kernel(wanted: AnalyzeOptions) -> tuple["Kernel", list[str], Path]:
+    from kernrec.profile.ptx_kernel import kernel_of_ptx
+
+    launch, source = wanted.launch, wanted.source
+    if launch.arg or launch.tune:
+        raise UsageError("--arg and --tune are for source; the arguments of PTX follow the file, in parameter order")
+    grid, block = extents("--grid", launch.grid or "1"), extents("--block", launch.block or "128")
+    shared = (launch.shared or "0").strip()
+    if not shared.lstrip("-").isdecimal():
+        raise UsageError(f"--shared {shared!r:.40}: expected a number of bytes")
+    return *kernel_of_ptx(source, launch.entry, grid, block, wanted.arguments or [], int(shared)), source.parent
+
+
+def _drafted_kernel(wanted: AnalyzeOptions) -> tuple["Kernel", list[str], Path]:
+    """The kernel of a CUDA source by the options of its launch."""
+    from kernrec.gpu import find_gpu
+    from kernrec.interop.spec_draft import draft_spec
+
+    draft = draft_spec(wanted.source, wanted.launch.words, find_gpu(wanted.gpu).sm)
+    kernel = draft.kernel()
+    if wanted.save_spec is not None:
+        save_draft(draft, wanted.save_spec, force=False)
+    return kernel, [f"assumed: {'; '.join(draft.assumed)}"] if draft.assumed else [], wanted.source.parent
+
+
+def save_draft(draft: "Draft", path: Path, force: bool) -> None:
+    """Writes a spec; `UsageError` for a file that is there, unless forced, or one that is not beside its source."""
+    from kernrec.emit.files import write_file
+
+    if path.suffix != ".toml":
+        raise UsageError(f"{path}: a spec is a .toml file")
+    if path.absolute().parent.resolve() != draft.source.absolute().parent.resolve():
+        raise UsageError(f"{path}: a spec is in the folder of its source, {draft.source.parent}")
+    if path.exists() and not force:
+        raise UsageError(f"{path} is there already; give another name")
+    write_file(path, draft.text.encode())
 
 
 def _triton_kernel(path: Path, wanted: AnalyzeOptions) -> tuple["Kernel", list[str], Path]:

@@ -3,8 +3,10 @@
 from pathlib import Path
 
 from kernrec.errors import UsageError
+from kernrec.interop.spec_text import refuse_marks
 from kernrec.interop.t1 import load_t1
 from kernrec.kernel import Kernel, load_kernel
+from kernrec.kernel.source_files import read_text
 
 
 def load_spec(spec: Path, source: Path) -> tuple[Kernel, list[str]]:
@@ -19,6 +21,7 @@ def load_spec(spec: Path, source: Path) -> tuple[Kernel, list[str]]:
     """
     if spec.suffix == ".json":
         return load_t1(spec, source)
+    refuse_marks(read_text(spec, str(spec)), str(spec))
     kernel = load_kernel(spec)
     if not source.is_file():
         raise UsageError(f"{source} cannot be read: there is no such file")

@@ -33,14 +33,22 @@ def _tree(what: str, text: str) -> ast.expr:
 class Translator:
     """Translates expressions."""
 
-    def __init__(self, names: Mapping[str, str], values: Mapping[str, Sequence[int]], dimensions: int) -> None:
+    def __init__(
+        self,
+        names: Mapping[str, str],
+        values: Mapping[str, Sequence[int]],
+        dimensions: int,
+        noun: str = "tuning parameter",
+    ) -> None:
         """Make a translator.
 
         Args:
             names: name in kernel.toml of each parameter.
             values: values of each parameter, by its original name.
             dimensions: of the problem size.
+            noun: of what a name stands for, in messages.
         """
+        self.noun = noun
         self.names = names
         self.values = values
         self.dimensions = dimensions
@@ -88,13 +96,13 @@ class Translator:
         for axis, size in enumerate(_SIZES):
             if name == size and axis < self.dimensions:
                 return size
-        raise _RefusedError(str(unknown("tuning parameter", name, self.names)))
+        raise _RefusedError(str(unknown(self.noun, name, self.names)))
 
     def _call(self, name: str, arguments: list[ast.expr]) -> ast.expr:
         first = arguments[0] if arguments else None
         if name in ("max", "min") and len(arguments) == 1 and isinstance(first, ast.Name) and self.values.get(first.id):
             return ast.Constant((max if name == "max" else min)(self.values[first.id]))
-        if name in ("max", "min", "abs"):
+        if name in ("max", "min", "abs", "ceil_div"):
             return ast.Call(ast.Name(name), [self._node(argument) for argument in arguments], [])
         if name in ("ceil", "floor", "int") and len(arguments) == 1 and first is not None:
             if isinstance(first, ast.BinOp) and isinstance(first.op, ast.Div):

@@ -18,6 +18,7 @@ from kernrec.kernel.expression import identifier
 from kernrec.kernel.source_files import read_text
 from kernrec.kernel.spec_reader import kernel_from
 from kernrec.op.dtype import ELEMENT_BYTES
+from kernrec.profile.code_facts import CodeFacts, facts_of
 from kernrec.profile.emulate_file import LARGEST_SOURCE, select_entry
 from kernrec.profile.emulated_launch import argument_mismatch
 from kernrec.profile.launch_arguments import (
@@ -28,9 +29,7 @@ from kernrec.profile.launch_arguments import (
     read_description,
 )
 from kernrec.profile.tensor_values import load_npy
-from kernrec.ptx import Module, parse
-from kernrec.ptx.ir.operand import Register
-from kernrec.ptx.ir.program import Function
+from kernrec.ptx import parse
 from kernrec.ptx.state.launch_layout import MOST_THREADS
 
 _WIDTHS = (8, 16, 32, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
@@ -61,14 +60,14 @@ def kernel_of_ptx(
         raise UsageError(f"block {bx} x {by} x {bz} has {bx * by * bz} threads; at most {MOST_THREADS} are accepted")
     if shared < 0:
         raise UsageError(f"{shared} bytes of shared memory: 0 or more are accepted")
-    function = module.functions[entry]
-    reason = _why_fixed(module, function, shared)
+    facts = facts_of(module, entry)
+    reason = _why_fixed(facts, shared)
     widths = (bx,) if reason else sorted({bx, *_WIDTHS})
     heights = (by,) if reason or (gy == 1 and by == 1) else sorted({by, *_HEIGHTS})
     tensors, passed = _arguments(arguments)
     constraints = [f"32 <= block_x * block_y * {bz} <= {MOST_THREADS} or (block_x == {bx} and block_y == {by})"]
-    if "maxntid" in function.directives and not reason:
-        constraints.append(f"block_x * block_y * {bz} <= {math.prod(function.directives['maxntid'])}")
+    if facts.most_threads is not None and not reason:
+        constraints.append(f"block_x * block_y * {bz} <= {facts.most_threads}")
     spec = {
         "name": identifier(entry),
         "source": path.name,
@@ -104,15 +103,13 @@ def kernel_of_ptx(
     return kernel, notes
 
 
-def _why_fixed(module: Module, function: Function, shared: int) -> str:
+def _why_fixed(facts: CodeFacts, shared: int) -> str:
     """Why a kernel's block cannot be changed; empty where it can."""
-    if "reqntid" in function.directives:
+    if facts.required_block is not None:
         return "the code requires it (.reqntid)"
-    named = {o.name for ins in function.instructions for o in ins.operands if isinstance(o, Register)}
-    if not any(name.startswith("%ntid") for name in named):
+    if not facts.reads_block:
         return "the code never reads the size of its block"
-    variables = [v for v in module.variables.values() if v.name in function.symbols] + list(function.variables.values())
-    if shared or any(variable.space == "shared" for variable in variables):
+    if shared or facts.static_shared or facts.dynamic_shared:
         return "the code keeps data in shared memory, whose layout is likely made for it"
     return ""
 

@@ -23,8 +23,7 @@ from kernrec.profile.profile_user_kernel import ProfileFailure
 from kernrec.profile.sample_profile import ProfileTarget
 from kernrec.recommender.context import answering_with
 from kernrec.recommender.infeasible import empty_space
-from kernrec.recommender.profile_configs import ConfigProfiler
-from kernrec.recommender.profile_configs import ProfilingOptions as ProfilingOptions
+from kernrec.recommender.profile_configs import ConfigProfiler, ProfilingOptions
 from kernrec.recommender.profile_promising import LARGE, PartOfSpace, profile_promising
 from kernrec.recommender.recommender import Recommender
 from kernrec.recommender.request import Query
@@ -84,8 +83,10 @@ def analyze(
     target = ProfileTarget(problem, gpu.sm, options.folder, options.budget)
     profiler = ConfigProfiler(kernel, target, database, options)
     if options.only is not None:
-        only = {frozenset(config.items()) for config in options.only}
-        rows = np.array([row for row in rows.tolist() if frozenset(space.config(row).items()) in only], dtype=np.int64)
+        chosen = space.find(options.only)
+        rows = chosen[np.isin(chosen, rows)]
+        if not len(rows):
+            raise UsageError(f"none of the {len(chosen)} configs can run {problem.key} on {gpu.name}")
     variants = space.configs_on(problem) if kernel.sampled else space.variants
     stored = profiler.stored_variants()
     profiled = np.array([variants.keys[number] in stored for number in variants.index[rows].tolist()], dtype=bool)

@@ -45,7 +45,7 @@ class ProfilingOptions:
     budget: int = BLOCK_BUDGET
     """Instructions that a block may execute before it is given up."""
     only: Sequence[Config] | None = None
-    """The configs to profile; None for every valid one."""
+    """The configs to profile, in this order; None for every valid one."""
     whole: bool = False
     """Whether every config of a large space is profiled, not only those that may be among the best."""
     progress: Progress | None = None

@@ -196,7 +196,10 @@ def test_ptx_that_cannot_be_analysed_gets_one_line(folder: Path, run: Run, old: 
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["scale.cu", "--gpu", "t4"], "needs a --spec"),
+        (["scale.cu", "--gpu", "t4", "--spec", "scale.toml", "--grid", "9"], "--grid and scale.toml were both given"),
+        (["scale.cu", "--gpu", "t4", "--spec", "scale.toml", "--save-spec", "b.toml"], "is analyzed without one"),
+        (["copy.ptx", "x=f32[8]", "--gpu", "t4", "--tune", "A=1"], "--arg and --tune are for source"),
+        (["copy.ptx", "x=f32[8]", "--gpu", "t4", "--shared", "few"], "expected a number of bytes"),
         (["scale.cu", "--spec", "scale.toml"], "--gpu is missing"),
         (["scale.cu", "--spec", "scale.toml", "--gpu", "t5"], "did you mean"),
         (["scale.cu", "--spec", "scale.toml", "--gpu", "t4", "--shape", "m=3"], "unknown scale dimension 'm'"),
@@ -303,7 +306,7 @@ TRITON = "datasets/kernels/triton/matmul.py"
         (("scale.cu", "--call", "call.toml"), "--call is for a Triton function"),
         ((f"{TRITON}:matmul", "--call", "call.toml", "--spec", "scale.toml"), "--spec and --call were both given"),
         ((f"{TRITON}:matmul", "i32:4", "--call", "call.toml"), "arguments are for PTX"),
-        ((f"{TRITON}:matmul", "--call", "call.toml", "--grid", "3"), "the call says how it is launched"),
+        ((f"{TRITON}:matmul", "--call", "call.toml", "--grid", "3"), "--grid and call.toml were both given"),
     ],
 )
 def test_options_that_do_not_go_with_a_triton_function_are_refused(
@@ -354,3 +357,116 @@ def test_a_triton_function_is_analyzed_once_and_answers_for_its_architecture(
     again = json.loads(run(*call, "--gpu", "rtx3080").stdout)
     assert (again["profiled"], again["known"]) == (0, 1)
     assert run("recommend", "--kernel", "matmul", "--gpu", "rtx3090").returncode == 0
+
+
+LAUNCH = ("--grid", "ceil(n/THREADS)", "--block", "64,128", "--arg", "n=100000", "--processes", "1")
+
+
+def test_a_source_is_analyzed_without_a_spec_and_its_spec_saved(folder: Path, run: Run) -> None:
+    pytest.importorskip("cupy", reason="compiling needs CuPy")
+    done = run("analyze", folder / "scale.cu", "--gpu", "t4", *LAUNCH, "--save-spec", folder / "saved.toml", "--json")
+    assert done.returncode == 0, done.stderr
+    answer = json.loads(done.stdout)
+    assert answer["candidates"] == answer["profiled"] == 2
+    assert answer["problem"] == "scale[n=100000]f32,any"
+    assert "note: assumed: n elements in x, y" in done.stderr
+    saved = run("analyze", folder / "scale.cu", "--gpu", "t4", "--spec", folder / "saved.toml", "--json")
+    again = json.loads(saved.stdout)
+    assert (again["known"], again["kernel_hash"]) == (2, answer["kernel_hash"])
+    assert again["choices"][0] == answer["choices"][0]
+
+
+def test_a_kernel_with_nothing_to_tune_is_analyzed_recommended_and_explained(folder: Path, run: Run) -> None:
+    pytest.importorskip("cupy", reason="compiling needs CuPy")
+    launch = ("--grid", "ceil(n/128)", "--block", "128", "--arg", "n=100000", "--processes", "1")
+    (folder / "scale.cu").write_text(SCALE.replace("THREADS", "128"))
+    done = run("analyze", folder / "scale.cu", "--gpu", "t4", *launch)
+    assert done.returncode == 0, done.stderr
+    assert "(nothing to tune)" in done.stdout
+    assert "note: 1 config: 1 profiled now" in done.stderr
+    assert run("recommend", "--kernel", "scale", "--gpu", "t4").returncode == 0
+    explained = run("explain", "--kernel", "scale", "--gpu", "t4")
+    assert explained.returncode == 0, explained.stderr
+    assert "occupancy" in explained.stdout
+
+
+def test_a_skeleton_is_analyzed_once_its_marked_places_are_filled(folder: Path, run: Run) -> None:
+    pytest.importorskip("cupy", reason="compiling needs CuPy")
+    path = folder / "scale.toml"
+    refused = run("spec", folder / "scale.cu")
+    assert refused.returncode == 2
+    assert "scale.toml is there already; --force overwrites it" in refused.stderr
+    assert path.read_text() == SPEC
+    done = run("spec", folder / "scale.cu", "--force")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == f"{path}\n"
+    skeleton = path.read_text()
+    early = run("analyze", folder / "scale.cu", "--spec", path, "--gpu", "t4")
+    assert early.returncode == 2
+    assert 'fill in what is "?"' in early.stderr
+    fillings = {
+        'n = "?"': "n = 4096",
+        'values = "?"': "values = [32, 64]",
+        'grid = ["?"]': 'grid = ["ceil_div(n, threads)"]',
+    }
+    for place, filling in fillings.items():
+        assert place in skeleton
+        skeleton = skeleton.replace(place, filling)
+    path.write_text(skeleton)
+    answer = json.loads(run("analyze", folder / "scale.cu", "--spec", path, "--gpu", "t4", "--json").stdout)
+    assert (answer["candidates"], answer["failed"]) == (2, [])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("analyze", "scale.cu", "--gpu", "t4"), 'needs --grid, such as --grid "ceil(n/block_x)"; --arg n=NUMBER'),
+        (("analyze", "scale.cu", "--gpu", "t4", *LAUNCH, "--arg", "x=f32[n/2]"), "x"),
+        (("analyze", "scale.cu", "--gpu", "t4", *LAUNCH, "--save-spec", "scale.toml"), "scale.toml is there already"),
+        (
+            ("analyze", "scale.cu", "--gpu", "t4", *LAUNCH, "--save-spec", "no/scale.toml"),
+            "in the folder of its source",
+        ),
+        (("spec", "copy.ptx"), "a spec is for CUDA source"),
+        (("spec", "scale.cu", "-o", "scale.txt"), "a spec is a .toml file"),
+    ],
+)
+def test_what_a_source_without_a_spec_lacks_is_one_line(
+    folder: Path, run: Run, arguments: tuple[str, ...], says: str
+) -> None:
+    pytest.importorskip("cupy", reason="compiling needs CuPy")
+    paths = [str(folder / a) if a.endswith((".cu", ".toml", ".ptx", ".txt")) else a for a in arguments]
+    done = run(*paths)
+    assert done.returncode in (1, 2)
+    assert done.stdout == ""
+    assert says in done.stderr
+
+
+def test_an_assumed_size_that_is_too_small_is_named(folder: Path, run: Run) -> None:
+    pytest.importorskip("cupy", reason="compiling needs CuPy")
+    (folder / "scale.cu").write_text(SCALE.replace("x[i]", "x[3 * i]"))
+    done = run("analyze", folder / "scale.cu", "--gpu", "t4", *LAUNCH)
+    assert done.returncode != 0
+    assert "(assumed: n elements in x, y; --arg states it)" in done.stderr.splitlines()[-1]
+
+
+def test_the_configs_that_a_database_has_rows_of_are_profiled(folder: Path, run: Run) -> None:
+    pytest.importorskip("cupy", reason="compiling needs CuPy")
+    recorded = folder / "recorded.duckdb"
+    (folder / "rows.csv").write_text("threads,time_ms\n256,0.02\n64,0.03\n")
+    spec = ("--spec", folder / "scale.toml")
+    added = run(
+        "db", "import", folder / "rows.csv", "--kernel", folder / "scale.cu", *spec, "--gpu", "t4", "--db", recorded
+    )
+    assert added.returncode == 0, added.stderr
+    train = run("train", "--db", recorded)
+    assert "left out 2 configs" in train.stderr or "profiles are not known" in train.stderr
+    call = ("analyze", folder / "scale.cu", *spec, "--gpu", "a100", "--db", recorded, "--recorded")
+    done = run(*call, recorded, "--json")
+    assert done.returncode == 0, done.stderr
+    answer = json.loads(done.stdout)
+    assert (answer["candidates"], answer["profiled"]) == (2, 2)
+    (folder / "scale.toml").write_text(SPEC.replace("64, 128, 256", "64, 128, 256, 512"))
+    other = run(*call, recorded)
+    assert other.returncode == 2
+    assert "has 2 rows of another source or spec of scale, none of this one" in other.stderr

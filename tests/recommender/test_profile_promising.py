@@ -18,7 +18,8 @@ from kernrec.profile.sample_profile import ProfileTarget
 from kernrec.recommender import Objective, Query, Recommendation
 from kernrec.recommender import analyze_kernel as analysis
 from kernrec.recommender import profile_configs as profiling
-from kernrec.recommender.analyze_kernel import ProfilingOptions, analyze
+from kernrec.recommender.analyze_kernel import analyze
+from kernrec.recommender.profile_configs import ProfilingOptions
 
 GPU = find_gpu("rtx4090")
 SOURCE = """

@@ -36,8 +36,9 @@ from kernrec.op import Problem
 from kernrec.profile.profile_user_kernel import Outcome, ProfileFailure, profile_configs
 from kernrec.profile.sample_profile import ProfileTarget
 from kernrec.recommender import Query, Recommender
-from kernrec.recommender.analyze_kernel import ProfilingOptions, analyze
+from kernrec.recommender.analyze_kernel import analyze
 from kernrec.recommender.pareto import pareto_front
+from kernrec.recommender.profile_configs import ProfilingOptions
 
 from .timing import all_cpu_s
 

@@ -1,0 +1,237 @@
+"""The problem that a kernel's parameters make: whole numbers are dimensions, pointers are tensors.
+
+n=4096           the value of a number; whole ones become dimensions, which --shape changes later
+x=f32[n]         a buffer of random values; the elements of each axis are expressions, `f32[height,width]`
+x=[n]            the same with elements of the type in the source
+x=zeros:f32[n]   a buffer of zeros
+x=@values.npy    a buffer with the content of a NumPy file
+"""
+
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from kernrec.errors import UsageError, unknown
+from kernrec.interop.spec_text import MARK, quoted
+from kernrec.kernel.cuda_signature import Parameter, Signature, is_only_assigned
+from kernrec.kernel.expression import identifier
+from kernrec.kernel.spec import SCALAR_RANGES
+from kernrec.op.dtype import ELEMENT_BYTES, canonical_dtype
+from kernrec.profile.code_facts import CodeFacts
+from kernrec.profile.tensor_values import load_npy
+
+_BUFFER = re.compile(r"(?:(zeros):)?([A-Za-z]\w*)?\[(.+)\]")
+_SCALARS = {
+    "u8": "u8", "s8": "i8", "b8": "u8", "u16": "u16", "s16": "i16", "b16": "u16", "u32": "i32", "s32": "i32",
+    "b32": "i32", "u64": "i64", "s64": "i64", "b64": "i64", "f32": "f32", "f64": "f64",
+}  # fmt: skip
+"""Types of numbers by the PTX type of the parameter, for those that the source calls by a name of its own."""
+_LARGEST = 2**31 - 1
+
+
+@dataclass
+class _Tensor:
+    """A buffer as the spec has it."""
+
+    parameter: Parameter
+    role: str
+    values: str | None = None
+    dtype: str | None = None
+    shape: tuple[str, ...] = ()
+    """Expressions; empty: to be chosen."""
+
+    def line(self, name: str) -> str:
+        shape = ", ".join(map(quoted, self.shape)) if self.shape else MARK
+        parts = [f"shape = [{shape}]", f"dtype = {quoted(self.dtype) if self.dtype else MARK}", f'role = "{self.role}"']
+        if self.values is not None:
+            parts.append(f"values = {quoted(self.values)}")
+        return f"{name} = {{ {', '.join(parts)} }}  # {self.parameter.ctype} *{self.parameter.name}"
+
+
+@dataclass
+class SpecArguments:
+    """Dimensions, tensors and arguments of a spec in the making."""
+
+    names: dict[str, str] = field(default_factory=dict)
+    """By name in the source, or in the spec: the name of a dimension in the spec."""
+    dims: dict[str, int | None] = field(default_factory=dict)
+    """Dimensions with the value that is analyzed; None: to be filled in."""
+    tensors: dict[str, _Tensor] = field(default_factory=dict)
+    passed: list[str] = field(default_factory=list)
+    """The arguments of the launch, as the spec writes them."""
+    stated: dict[str, str] = field(default_factory=dict)
+    """Descriptions of buffers by the name of the tensor."""
+    missing: list[str] = field(default_factory=list)
+    assumed: list[str] = field(default_factory=list)
+
+    def size_buffers(self, expression: Callable[[str, str], str]) -> None:
+        """Chooses the shape of every buffer; `expression`: translates one of the user's, after the name of its flag."""
+        by_size: dict[str, list[str]] = {}
+        for name, tensor in self.tensors.items():
+            if (text := self.stated.get(name)) is not None:
+                self._describe(tensor, f"--arg {tensor.parameter.name}={text}", text, expression)
+                continue
+            tensor.dtype = tensor.parameter.dtype
+            size = self._usual_size(tensor.parameter.lanes)
+            if tensor.dtype is None or size is None:
+                self.missing.append(f"--arg {tensor.parameter.name}={tensor.dtype or 'TYPE'}[ELEMENTS]")
+            if size is not None:
+                tensor.shape = (size,)
+                by_size.setdefault(size, []).append(tensor.parameter.name)
+        self.assumed += [f"{size} elements in {', '.join(names)}" for size, names in by_size.items()]
+
+    def problem_lines(self) -> list[str]:
+        """The `[problem]` table without its header."""
+        if not self.dims:
+            return ['# flops = "..."  # floating-point operations of the launch, if TFLOP/s are to be shown']
+        sizes = ", ".join(f"{name} = {MARK if size is None else size}" for name, size in self.dims.items())
+        return [
+            "# The whole numbers among the parameters; `--shape` gives other values.",
+            f"dims = {{ {sizes} }}",
+            f'# flops = "2 * {next(iter(self.dims))}"  # floating-point operations, if TFLOP/s are to be shown',
+        ]
+
+    def tensor_lines(self) -> list[str]:
+        """The `[problem.tensors]` table without its header."""
+        if not self.tensors:
+            return ['nothing = { shape = ["1"] }  # the kernel takes no pointer']
+        lines = [
+            "# role: input, output or inout (read and written). values: normal, zeros, integers 0 100, a .npy file."
+        ]
+        return lines + [tensor.line(name) for name, tensor in self.tensors.items()]
+
+    def _usual_size(self, lanes: int) -> str | None:
+        """The elements of a buffer that nobody sized: the product of the two largest dimensions. None without
+        any, and where it is open which they are."""
+        names = list(self.dims)
+        if len(names) > 2:
+            sizes = {name: size for name, size in self.dims.items() if size is not None}
+            if len(sizes) < len(names):
+                return None
+            names = [name for name in names if name in sorted(sizes, key=lambda name: -sizes[name])[:2]]
+        if not names:
+            return None
+        return " * ".join([*names, *([str(lanes)] if lanes > 1 else [])])
+
+    def _describe(self, tensor: _Tensor, flag: str, text: str, expression: Callable[[str, str], str]) -> None:
+        if text.startswith("@"):
+            path = Path(text[1:])
+            array = load_npy(path)
+            tensor.dtype = f"{array.dtype.kind}{8 * array.dtype.itemsize}"
+            tensor.shape = tuple(map(str, array.shape)) or ("1",)
+            tensor.values = str(path.resolve())
+        else:
+            match = _BUFFER.fullmatch(text)
+            if match is None:
+                raise UsageError(f"{flag[:80]}: expected x=f32[n], x=zeros:f32[n] or x=@values.npy")
+            tensor.dtype = canonical_dtype(match[2]) if match[2] else tensor.parameter.dtype
+            tensor.shape = tuple(expression(flag[:80], axis) for axis in match[3].split(","))
+            if not match[2] and tensor.parameter.lanes > 1:
+                tensor.shape = (*tensor.shape, str(tensor.parameter.lanes))
+            tensor.values = "zeros" if match[1] else tensor.values
+            if tensor.dtype is None:
+                raise UsageError(f"{flag[:80]}: {tensor.parameter.ctype} has no name here; write x=f32[n], say")
+        if tensor.dtype not in ELEMENT_BYTES:
+            raise UsageError(f"{flag[:80]}: {unknown('element type', tensor.dtype, ELEMENT_BYTES)}")
+
+
+def read_arguments(
+    source: str, signature: Signature, facts: CodeFacts, stated: Sequence[str], folder: Path
+) -> SpecArguments:
+    """The arguments of a kernel.
+
+    Args:
+        source: its text.
+        signature: as the text declares it.
+        facts: of its code.
+        stated: by the user, `n=4096` or `x=f32[n]`.
+        folder: of the source.
+
+    Raises:
+        UsageError: a name that is no parameter, a value that cannot be read, or code that does not fit the text.
+    """
+    if len(facts.parameters) != len(signature.parameters):
+        raise UsageError(
+            f"{signature.name} declares {len(signature.parameters)} parameters, and its code has"
+            f" {len(facts.parameters)}: give a --spec"
+        )
+    values = _by_name(signature, stated)
+    arguments = SpecArguments()
+    taken: set[str] = set()
+    for parameter, (kind, size) in zip(signature.parameters, facts.parameters, strict=True):
+        name = identifier(parameter.name)
+        while name in taken:
+            name = identifier(f"{name}_ptr" if parameter.pointer else f"{name}_size")
+        taken.add(name)
+        text = values.get(parameter.name)
+        if parameter.pointer:
+            role = "input"
+            if parameter.written:
+                role = "output" if is_only_assigned(source, signature.name, parameter.name) else "inout"
+            arguments.tensors[name] = _Tensor(parameter, role)
+            arguments.passed.append(name)
+            if text is not None:
+                arguments.stated[name] = text
+            continue
+        dtype = parameter.dtype if parameter.dtype in SCALAR_RANGES else _SCALARS.get(kind)
+        if dtype is None or size > 8 or (parameter.dtype is None and "exture" in parameter.ctype):
+            arguments.missing.append(f"a --spec for {parameter.name}, which is passed as {parameter.ctype}")
+            arguments.passed.append("?")
+        elif dtype[0] == "f":
+            arguments.passed.append(f"{dtype} {_fraction(parameter.name, text)}")
+            if text is None:
+                arguments.assumed.append(f"{parameter.name} = 1")
+        else:
+            _add_whole(arguments, parameter, name, dtype, text)
+    return arguments
+
+
+def _add_whole(arguments: SpecArguments, parameter: Parameter, name: str, dtype: str, text: str | None) -> None:
+    """A whole number: a dimension, unless its value can be none."""
+    value = None if text is None else _whole(parameter.name, text, dtype)
+    if value is not None and not 0 <= value <= _LARGEST:
+        arguments.passed.append(f"{dtype} {value}")
+        return
+    if value is None:
+        arguments.missing.append(f"--arg {parameter.name}=NUMBER")
+    arguments.dims[name] = value
+    arguments.names |= {name: name, parameter.name: name}
+    arguments.passed.append(f"{dtype} {name}")
+
+
+def _by_name(signature: Signature, stated: Sequence[str]) -> Mapping[str, str]:
+    names = [parameter.name for parameter in signature.parameters]
+    values: dict[str, str] = {}
+    for text in stated:
+        name, equals, value = (part.strip() for part in text.partition("="))
+        if not equals or not value:
+            raise UsageError(f"--arg {text!r:.60}: expected a parameter and its value, such as n=4096 or x=f32[n]")
+        if name not in names:
+            raise unknown(f"parameter of {signature.name}", name, names)
+        if name in values:
+            raise UsageError(f"--arg {name} was given twice")
+        values[name] = value
+    return values
+
+
+def _whole(name: str, text: str, dtype: str) -> int:
+    try:
+        value = {"true": 1, "false": 0}[text.lower()] if text.lower() in ("true", "false") else int(text, 0)
+    except ValueError:
+        raise UsageError(f"--arg {name}={text[:40]}: expected a whole number, for {name} is of type {dtype}") from None
+    low, high = SCALAR_RANGES[dtype]
+    if not low <= value <= high:
+        raise UsageError(f"--arg {name}={text[:40]}: {dtype} holds {low} to {high}")
+    return value
+
+
+def _fraction(name: str, text: str | None) -> float:
+    try:
+        value = 1.0 if text is None else float(text)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        raise UsageError(f"--arg {name}={(text or '')[:40]}: expected a number")
+    return value

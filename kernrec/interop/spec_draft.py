@@ -1,0 +1,389 @@
+"""A kernel.toml made from a CUDA source and a few words on its launch: for `kernrec spec`, and `analyze` without one.
+
+The source is compiled: its code says which parameters there are, whether it reads the size of its block, and which
+block it was compiled for. Its text says what they are called. Places that neither says, nor the user, hold `MARK`.
+"""
+
+import math
+import re
+import tomllib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from kernrec.compile.compiled import CompileError, CompileJob, Result
+from kernrec.compile.pool import compile_many
+from kernrec.errors import UsageError, nearest, unknown
+from kernrec.interop.python_expressions import Translator
+from kernrec.interop.spec_arguments import SpecArguments, read_arguments
+from kernrec.interop.spec_text import (
+    MARK,
+    Lines,
+    blocks_to_try,
+    listed,
+    quoted,
+    split_expressions,
+    three_extents,
+    whole_numbers,
+)
+from kernrec.kernel import Kernel
+from kernrec.kernel.cuda_signature import Signature, macros, signatures
+from kernrec.kernel.expression import identifier
+from kernrec.kernel.source_files import read_source
+from kernrec.kernel.spec_reader import load_kernel
+from kernrec.profile.code_facts import CodeFacts, facts_of
+from kernrec.profile.emulated_launch import entry_name
+from kernrec.ptx import parse
+from kernrec.util.human import counted
+
+_COMPILE_LIMIT_S = 120.0
+_PROVISIONAL = 16
+"""The value of a macro that the source does not define, for the compilation that reads the signature."""
+_UNDEFINED = re.compile(r'identifier "([A-Z][A-Z0-9_]*)" is undefined')
+_MOST_UNDEFINED = 8
+_AXES = "xyz"
+_BLOCKS = {1: ((64,), (128,), (256,), (512,)), 2: ((16, 16), (32, 4), (32, 8), (32, 16), (64, 4))}
+"""Blocks that are tried by number of axes where nobody says which: what people write by hand."""
+
+
+@dataclass(frozen=True)
+class LaunchWords:
+    """What a user says of a kernel's launch; each is as on the command line."""
+
+    entry: str | None = None
+    """The kernel; None: the only one."""
+    grid: str | None = None
+    """Blocks of the grid, an expression for each axis: `ceil(n/block_x)`."""
+    block: str | None = None
+    """Blocks to try, `64,128` or `16x16,32x8`, or one expression for each axis: `bx, by`."""
+    arguments: Sequence[str] = ()
+    """`n=4096`, `x=f32[n]`, `x=@values.npy`."""
+    tunables: Sequence[str] = ()
+    """Macros with the values to try: `TILE=1,2,4`."""
+    shared: str | None = None
+    """Dynamic shared memory in bytes, an expression."""
+
+
+@dataclass(frozen=True)
+class Draft:
+    """The text of a kernel.toml, and what it stands on."""
+
+    source: Path
+    text: str
+    missing: tuple[str, ...]
+    """What is to be filled in, as options of `kernrec analyze`."""
+    assumed: tuple[str, ...]
+    """Values that nobody stated."""
+
+    def kernel(self) -> Kernel:
+        """The kernel; `UsageError` where places are open."""
+        if self.missing:
+            raise UsageError(f"{self.source} needs {'; '.join(self.missing)}, or a --spec (`kernrec spec` begins one)")
+        return load_kernel(self.source, tomllib.loads(self.text))
+
+
+def draft_spec(source: Path, words: LaunchWords, sm: int = 80, suggest: bool = False) -> Draft:
+    """The spec of a kernel in a CUDA source.
+
+    Args:
+        source: the `.cu` file.
+        words: what is known of the launch.
+        sm: compute capability that the source is compiled for.
+        suggest: whether macros that look like tunables become tunables with values around their own.
+
+    Raises:
+        UsageError: no such kernel, parameter or macro, or a value that cannot be read.
+        CompileError: the compiler refuses the source.
+    """
+    return _Drafter(source, words, sm, suggest).draft()
+
+
+@dataclass
+class _Tunable:
+    """A tunable of the spec: an axis of the block, or a macro of the source."""
+
+    values: list[int] | None
+    """None: to be filled in."""
+    meaning: str = ""
+    launch: bool = False
+    define: str | None = None
+
+    def line(self, name: str) -> str:
+        listed = MARK if self.values is None else f"[{', '.join(map(str, self.values))}]"
+        parts = [f"values = {listed}"]
+        if self.define is not None and self.define != name.upper():
+            parts.append(f"define = {quoted(self.define)}")
+        parts += ["launch = true"] if self.launch else []
+        parts += [f"meaning = {quoted(self.meaning)}"] if self.meaning else []
+        return f"{name} = {{ {', '.join(parts)} }}"
+
+
+@dataclass
+class _Launch:
+    """Grid, block and shared memory as expressions of the spec."""
+
+    grid: list[str]
+    block: list[str]
+    shared: str
+    constraints: dict[str, str] = field(default_factory=dict)
+    """With the reason."""
+
+
+class _Drafter:
+    def __init__(self, source: Path, words: LaunchWords, sm: int, suggest: bool) -> None:
+        self.source, self.words, self.suggest = source, words, suggest
+        self.text = read_source(source)
+        self.signature = _signature(self.text, source, words.entry)
+        self.macros = {macro.name: macro for macro in macros(self.text)}
+        self.tunables: dict[str, _Tunable] = {}
+        self.missing: list[str] = []
+        self.assumed: list[str] = []
+        self._read_tunables()
+        self.facts = self._compiled(sm)
+        self.arguments: SpecArguments = read_arguments(
+            self.text, self.signature, self.facts, words.arguments, source.parent
+        )
+        self.names: dict[str, str] = dict(self.arguments.names)
+        for name, tunable in self.tunables.items():
+            self.names |= {name: name, tunable.define or name: name}
+
+    def draft(self) -> Draft:
+        """The text of the spec."""
+        launch = self._launch()
+        self.arguments.size_buffers(self._expression)
+        self.missing += self.arguments.missing
+        self.assumed += self.arguments.assumed
+        for name, tunable in self.tunables.items():
+            if tunable.values is None:
+                self.missing.append(f"--tune {tunable.define or name}=VALUES")
+        lines = Lines()
+        lines.add(
+            f"# What kernrec tunes, launches and fills for {self.source.name}: `kernrec analyze {self.source.name}"
+            f" --spec {self.source.stem}.toml --gpu GPU`."
+        )
+        if self.missing or self.suggest:
+            lines.add(f"# Fill in what is {MARK}. Expressions use the tunables and dimensions below.")
+        lines.add(f"name = {quoted(identifier(self.signature.name))}", f"source = {quoted(self.source.name)}")
+        if launch.constraints:
+            lines.add(
+                "constraints = [", *(f"    {quoted(text)},  # {why}" for text, why in launch.constraints.items()), "]"
+            )
+        lines.add(
+            "", "[problem]", *self.arguments.problem_lines(), "", "[problem.tensors]", *self.arguments.tensor_lines()
+        )
+        if self.tunables:
+            lines.add(
+                "",
+                "# Values to try. A macro of the source has the name in upper case, or that of `define`.",
+                "[tunables]",
+            )
+            lines.add(*(tunable.line(name) for name, tunable in self.tunables.items()))
+        lines.add(*self._fixed_macros())
+        lines.add("", "[[launch]]", f"entry = {quoted(self.signature.name)}")
+        lines.add(
+            f"grid = {listed(launch.grid)}"
+            + ("  # blocks along each axis, such as ceil_div(n, block_x)" if MARK in launch.grid else "")
+        )
+        lines.add(f"block = {listed(launch.block)}")
+        if launch.shared != "0":
+            lines.add(f"shared = {quoted(launch.shared)}  # bytes of dynamic shared memory")
+        lines.add(f"arguments = [{', '.join(quoted(text) for text in self.arguments.passed)}]")
+        return Draft(self.source, lines.text, tuple(self.missing), tuple(self.assumed))
+
+    def _read_tunables(self) -> None:
+        words = set(re.findall(r"[A-Za-z_]\w*", self.text))
+        for stated in self.words.tunables:
+            name, _, values = stated.partition("=")
+            name = name.strip()
+            numbers = whole_numbers(
+                f"--tune {stated!r:.60}: expected a macro with its values, such as TILE=1,2,4", values
+            )
+            if name not in words:
+                close = nearest(name, [word for word in words if word.isupper()] or sorted(words), 1)
+                hint = f"; did you mean {close[0]}?" if close else ""
+                raise UsageError(f"--tune {name}: {self.source.name} has no macro of this name{hint}")
+            if (macro := self.macros.get(name)) and not macro.guarded:
+                raise UsageError(
+                    f"--tune {name}: {self.source.name} always defines it as {macro.value}; put the #define between"
+                    f" #ifndef {name} and #endif, and it can be tuned"
+                )
+            self.tunables[identifier(name)] = _Tunable(numbers, define=name)
+        if self.suggest:
+            for macro in self.macros.values():
+                if macro.guarded and identifier(macro.name) not in self.tunables and macro.value > 0:
+                    around = sorted({macro.value // 2 or 1, macro.value, 2 * macro.value})
+                    meaning = f"{macro.value} in the source"
+                    self.tunables[identifier(macro.name)] = _Tunable(around, meaning, define=macro.name)
+
+    def _fixed_macros(self) -> list[str]:
+        """Comments on the macros of the source that cannot be tuned as they stand."""
+        fixed = [macro for macro in self.macros.values() if not macro.guarded and self.suggest]
+        if not fixed:
+            return []
+        listed = ", ".join(f"{macro.name} ({macro.value})" for macro in fixed)
+        return ["", f"# Macros that the source fixes: {listed}. Between #ifndef NAME and #endif they could be tuned."]
+
+    def _compiled(self, sm: int) -> CodeFacts:
+        """The facts of the compiled kernel; macros that the source lacks become tunables."""
+        result = self._compile(sm)
+        for _ in range(_MOST_UNDEFINED):
+            undefined = _UNDEFINED.findall(result.log) if isinstance(result, CompileError) else ()
+            if not undefined:
+                break
+            self.tunables |= {identifier(name): _Tunable(None, define=name) for name in undefined}
+            result = self._compile(sm)
+        if isinstance(result, CompileError):
+            raise result
+        module = parse(result.ptx)
+        return facts_of(module, entry_name(module.functions, self.signature.name))
+
+    def _compile(self, sm: int) -> Result:
+        defines = {t.define or name.upper(): (t.values or [_PROVISIONAL])[0] for name, t in self.tunables.items()}
+        job = CompileJob(self.text, sm, defines, self.source.name)
+        ((_, result),) = compile_many([job], processes=1, timeout_s=_COMPILE_LIMIT_S)
+        return result
+
+    def _launch(self) -> _Launch:
+        block, constraints = self._block()
+        shared = "0"
+        if self.words.shared is not None:
+            shared = self._expression("--shared", self.words.shared)
+        elif self.facts.dynamic_shared:
+            shared = MARK.strip('"')
+            self.missing.append("--shared BYTES")
+        if self.words.grid is None:
+            self.missing.append(f'--grid, such as --grid "{self._grid_example()}"')
+            return _Launch([MARK], block, shared, constraints)
+        axes = split_expressions(self.words.grid.replace("blockDim.", "block_"))
+        if not 1 <= len(axes) <= 3:
+            raise UsageError(f"--grid {self.words.grid!r:.60}: expected one to three expressions, separated by commas")
+        return _Launch([self._expression("--grid", axis) for axis in axes], block, shared, constraints)
+
+    def _grid_example(self) -> str:
+        dims = list(self.arguments.dims) or ["4096"]
+        return ", ".join(
+            f"ceil({dim}/block_{axis})" for dim, axis in zip(dims, _AXES[: self.facts.grid_axes], strict=False)
+        )
+
+    def _block(self) -> tuple[list[str], dict[str, str]]:
+        """The block along each axis, and constraints on it with their reasons."""
+        required, most = self.facts.required_block, self.facts.most_threads
+        stated = self.words.block
+        if stated is not None and not re.fullmatch(r"[\d\sx,]+", stated):
+            block = [self._expression("--block", axis) for axis in split_expressions(stated)]
+            self._name_axes(block)
+            return block, {}
+        if stated is not None:
+            blocks = blocks_to_try(stated)
+        elif required is not None:
+            blocks = [required]
+        else:
+            blocks = []
+        if required is not None and any(three_extents(some) != three_extents(required) for some in blocks):
+            shown = "x".join(map(str, required))
+            raise UsageError(
+                f"--block {stated}: {self.signature.name} was compiled for blocks of {shown} (__block_size__)"
+            )
+        macros_of_axes = [] if self.facts.reads_block else self._block_macros()
+        if not blocks and macros_of_axes:
+            self._name_axes(macros_of_axes)
+            self.assumed.append(f"block {' x '.join(macros_of_axes)}")
+            return macros_of_axes, {}
+        if not blocks and not self.facts.reads_block:
+            self.missing.append("--block, which the code never reads")
+            return [MARK], {}
+        if not blocks and self.facts.block_axes not in _BLOCKS:
+            self.missing.append("--block, such as --block 8x8x4")
+            return [MARK], {}
+        if not blocks:
+            blocks = [some for some in _BLOCKS[self.facts.block_axes] if math.prod(some) <= (most or 1024)]
+            blocks = blocks or [(most or 32,) + (1,) * (self.facts.block_axes - 1)]
+            self.assumed.append(f"blocks {', '.join('x'.join(map(str, some)) for some in blocks)}")
+        return self._tried(blocks, macros_of_axes, most)
+
+    def _tried(
+        self, blocks: Sequence[tuple[int, ...]], macros_of_axes: list[str], most: int | None
+    ) -> tuple[list[str], dict[str, str]]:
+        """Tunables for the axes along which blocks differ; macros that are the block are these tunables."""
+        if len(blocks) > 1 and not self.facts.reads_block and not macros_of_axes:
+            raise UsageError(
+                f"--block {self.words.block}: {self.signature.name} never reads blockDim, and no macro of it is its"
+                " block; give one block, or the macro by --tune and --block"
+            )
+        axes = max(map(len, blocks))
+        padded = [(*some, 1, 1)[:axes] for some in blocks]
+        block: list[str] = []
+        for axis in range(axes):
+            values = list(dict.fromkeys(some[axis] for some in padded))
+            name = macros_of_axes[axis] if axis < len(macros_of_axes) else f"block_{_AXES[axis]}"
+            if axis < len(macros_of_axes):
+                self.tunables[name].values = values
+            elif len(values) > 1:
+                launch = f"BLOCK_{_AXES[axis].upper()}" not in self.text
+                self.tunables[name] = _Tunable(values, f"threads of a block along {_AXES[axis]}", launch)
+            else:
+                name = str(values[0])
+            block.append(name)
+        self._name_axes(block)
+        constraints: dict[str, str] = {}
+        if math.prod(len({some[axis] for some in padded}) for axis in range(axes)) > len(padded):
+            tests = (
+                " and ".join(
+                    f"{name} == {extent}" for name, extent in zip(block, some, strict=True) if not name.isdigit()
+                )
+                for some in padded
+            )
+            constraints[" or ".join(f"({test})" for test in tests)] = "the blocks to try"
+        if most is not None and any(not name.isdigit() for name in block):
+            constraints[f"{' * '.join(block)} <= {most}"] = f"__launch_bounds__({most})"
+        return block, constraints
+
+    def _name_axes(self, block: Sequence[str]) -> None:
+        """Lets expressions of the user call the extents of the block `block_x` and so on."""
+        for axis, text in zip(_AXES, (*block, "1", "1"), strict=False):
+            self.names.setdefault(f"block_{axis}", f"({text})" if not re.fullmatch(r"\w+", text) else text)
+
+    def _block_macros(self) -> list[str]:
+        """The tunables that are the extents of the block, by the names that people give them."""
+        by_macro = {tunable.define or name.upper(): name for name, tunable in self.tunables.items()}
+        for macro in self.macros.values():
+            if macro.guarded:
+                by_macro.setdefault(macro.name, identifier(macro.name))
+        block = []
+        for axis in _AXES[: self.facts.block_axes].upper():
+            names = [f"{word}{axis}" for word in ("B", "BLOCK_", "BLOCK_SIZE_", "BLOCK_DIM_", "BLOCKDIM_")]
+            if self.facts.block_axes == 1:
+                names += ["BLOCK", "BLOCK_SIZE", "BLOCKSIZE", "BLOCK_DIM", "THREADS", "NUM_THREADS", "NTHREADS", "TPB"]
+            name = next((name for name in names if name in by_macro), None)
+            if name is None:
+                return []
+            place = by_macro[name]
+            stated = self.macros.get(name)
+            self.tunables.setdefault(place, _Tunable([stated.value] if stated else None, define=name))
+            self.names |= {place: place, name: place}
+            block.append(place)
+        return block
+
+    def _expression(self, flag: str, text: str) -> str:
+        """An expression of the user in the grammar of a spec: C's names, `ceil(a/b)`, and `/` of whole numbers."""
+        translator = Translator(self.names, {}, 0, "name")
+        translated = translator.expression(flag, text)
+        return re.sub(r"(?<!/)/(?!/)", "//", translated)
+
+
+def _signature(text: str, source: Path, entry: str | None) -> Signature:
+    kernels = {signature.name: signature for signature in signatures(text)}
+    if not kernels:
+        raise UsageError(f"{source} has no kernel (__global__)")
+    if entry is None and len(kernels) > 1:
+        raise UsageError(
+            f"{source} has {counted(len(kernels), 'kernel')} ({', '.join(kernels)}): name one with --entry"
+        )
+    if entry is not None and entry not in kernels:
+        raise unknown(f"kernel in {source.name}", entry, kernels)
+    signature = kernels[entry] if entry is not None else next(iter(kernels.values()))
+    if signature.template:
+        raise UsageError(
+            f"{signature.name} is a template, of which there is no code yet: add a kernel that calls one instance"
+        )
+    return signature

@@ -1,0 +1,84 @@
+"""The texts that `spec_draft` reads and writes: lists of blocks and expressions, and lines of a kernel.toml."""
+
+import math
+import re
+from collections.abc import Sequence
+
+from kernrec.errors import UsageError
+
+MARK = '"?"'
+"""A place that is to be filled in, as TOML."""
+
+
+class Lines:
+    """Lines of a file, in order."""
+
+    def __init__(self) -> None:
+        self._lines: list[str] = []
+
+    def add(self, *lines: str) -> None:
+        """Further lines."""
+        self._lines += lines
+
+    @property
+    def text(self) -> str:
+        """All of it, with a line end behind each line."""
+        return "".join(f"{line}\n" for line in self._lines)
+
+
+def quoted(text: str) -> str:
+    """A string of TOML."""
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+def refuse_marks(text: str, place: str) -> None:
+    """Raises `UsageError` where a spec still has places that are to be filled in, with their lines."""
+    marked = [
+        number for number, line in enumerate(text.splitlines(), 1) if MARK in line and not line.lstrip().startswith("#")
+    ]
+    if marked:
+        lines = f"line {marked[0]}" if len(marked) == 1 else f"lines {', '.join(map(str, marked))}"
+        raise UsageError(f"{place}: {lines}: fill in what is {MARK}")
+
+
+def whole_numbers(wrong: str, text: str) -> list[int]:
+    """Different whole numbers, separated by commas; `UsageError` with the message `wrong` for anything else."""
+    parts = [part.strip() for part in text.split(",")]
+    if not all(re.fullmatch(r"-?\d{1,9}", part) for part in parts) or len(set(parts)) < len(parts):
+        raise UsageError(wrong)
+    return [int(part) for part in parts]
+
+
+def blocks_to_try(text: str) -> list[tuple[int, ...]]:
+    """`64,128` or `16x16,32x8`, each block once; `UsageError` for anything else."""
+    blocks = []
+    for part in text.split(","):
+        extents = part.strip().split("x")
+        if not 1 <= len(extents) <= 3 or not all(e.isdecimal() and 0 < int(e) <= 1024 for e in extents):
+            raise UsageError(f"--block {text!r:.60}: expected blocks to try, such as 64,128,256 or 16x16,32x8")
+        blocks.append(tuple(map(int, extents)))
+        if math.prod(blocks[-1]) > 1024:
+            raise UsageError(f"--block {part.strip()}: {math.prod(blocks[-1])} threads; at most 1024 are possible")
+    return list(dict.fromkeys(blocks))
+
+
+def three_extents(block: Sequence[int]) -> tuple[int, ...]:
+    """A block along all three axes."""
+    return (*block, 1, 1)[:3]
+
+
+def split_expressions(text: str) -> list[str]:
+    """Expressions that are separated by commas outside of parentheses."""
+    parts, depth = [""], 0
+    for char in text:
+        depth += {"(": 1, ")": -1}.get(char, 0)
+        if char == "," and not depth:
+            parts.append("")
+        else:
+            parts[-1] += char
+    return [part.strip() for part in parts]
+
+
+def listed(expressions: Sequence[str]) -> str:
+    """Expressions as a list of TOML."""
+    return f"[{', '.join(text if text == MARK else quoted(text) for text in expressions)}]"

@@ -1,0 +1,183 @@
+"""The kernels of a CUDA C++ source, as its text declares them: names and types of parameters, launch bounds, macros.
+
+The compiler gives PTX, in which parameters have neither names nor types of what they point to: those are read here.
+Nothing is preprocessed, so this is for sources as people write them by hand. A declaration that is beyond it leaves a
+type unnamed, which the caller asks its user for.
+"""
+
+import re
+from typing import NamedTuple
+
+_COMMENT = re.compile(r'"(?:\\.|[^"\\\n])*"|//[^\n]*|/\*.*?\*/', re.DOTALL)
+_QUALIFIER = re.compile(r"\b(?:const|volatile|__restrict__|__restrict|restrict|__grid_constant__|register|struct)\b")
+_ALIAS = (
+    re.compile(r"\btypedef\s+([\w\s]+?)\s+(\w+)\s*;"),
+    re.compile(r"\busing\s+(?P<name>\w+)\s*=\s*(?P<type>[\w\s:]+?)\s*;"),
+    re.compile(r"^[ \t]*#[ \t]*define[ \t]+(?P<name>\w+)[ \t]+(?P<type>[A-Za-z_][\w ]*?)[ \t]*$", re.MULTILINE),
+)
+_MACRO = re.compile(r"^[ \t]*#[ \t]*define[ \t]+([A-Za-z_]\w*)[ \t]+\(?(\d{1,9})[uUlL]*\)?[ \t]*$", re.MULTILINE)
+_BOUNDS = re.compile(r"__launch_bounds__\s*\(")
+_MOST_ALIASES = 8
+
+_TYPES = {
+    "float": "f32", "double": "f64", "half": "f16", "__half": "f16", "__nv_bfloat16": "bf16", "nv_bfloat16": "bf16",
+    "__nv_fp8_e4m3": "f8e4m3", "__nv_fp8_e5m2": "f8e5m2", "bool": "u8", "char": "i8", "signed char": "i8",
+    "unsigned char": "u8", "uchar": "u8", "short": "i16", "unsigned short": "u16", "ushort": "u16", "int": "i32",
+    "signed": "i32", "signed int": "i32", "unsigned": "u32", "unsigned int": "u32", "uint": "u32", "long": "i64",
+    "long int": "i64", "unsigned long": "u64", "unsigned long int": "u64", "long long": "i64", "long long int": "i64",
+    "unsigned long long": "u64", "unsigned long long int": "u64", "ulong": "u64", "size_t": "u64", "ptrdiff_t": "i64",
+    "int8_t": "i8", "uint8_t": "u8", "int16_t": "i16", "uint16_t": "u16", "int32_t": "i32", "uint32_t": "u32",
+    "int64_t": "i64", "uint64_t": "u64",
+}  # fmt: skip
+"""Data types of kernrec by their C++ spelling, as 64-bit Linux has them."""
+_VECTORS = {
+    "float": "f32", "double": "f64", "char": "i8", "uchar": "u8", "short": "i16", "ushort": "u16", "int": "i32",
+    "uint": "u32", "long": "i64", "ulong": "u64", "longlong": "i64", "ulonglong": "u64", "half": "f16", "__half": "f16",
+    "__nv_bfloat16": "bf16", "nv_bfloat16": "bf16", "__nv_bfloat16_": "bf16",
+}  # fmt: skip
+"""Element types of the vectors of CUDA: `float4` is four f32."""
+
+
+class Parameter(NamedTuple):
+    """A parameter of a kernel."""
+
+    name: str
+    pointer: bool
+    written: bool
+    """Whether the kernel may write through it: a pointer to what is not `const`."""
+    dtype: str | None
+    """Of the number, or of the elements pointed to; None for a type that kernrec has no name for."""
+    lanes: int
+    """Elements of the C++ type: 4 of a `float4`."""
+    ctype: str
+    """As the source writes it."""
+
+
+class Signature(NamedTuple):
+    """A kernel as its source declares it."""
+
+    name: str
+    parameters: tuple[Parameter, ...]
+    template: bool
+    """Whether it is a template, of which the source alone makes no code."""
+
+
+class Macro(NamedTuple):
+    """A macro of the source that is a whole number."""
+
+    name: str
+    value: int
+    guarded: bool
+    """Whether it is between `#ifndef` and `#endif`, so that the compiler's command line can set another value."""
+
+
+def signatures(source: str) -> tuple[Signature, ...]:
+    """The kernels of a source, in the order of their declarations, each once."""
+    text = _without_comments(source)
+    aliases = _aliases(text)
+    kernels: dict[str, Signature] = {}
+    for match in re.finditer(r"\b__global__\b", text):
+        start = match.end()
+        while bounds := re.compile(r"[\w\s]*?__launch_bounds__\s*\(").match(text, start):
+            start = _closing(text, bounds.end())
+        declared = re.compile(r"[\w\s]*?\b(\w+)\s*\(").match(text, start)
+        if declared is None:
+            continue
+        inside = text[declared.end() : _closing(text, declared.end()) - 1]
+        parameters = tuple(_parameter(part, i, aliases) for i, part in enumerate(_parts(inside)))
+        before = text[: match.start()].rstrip()
+        template = bool(re.search(r"template\s*<[^;{}]*>\s*(?:static\s*|inline\s*)*$", before))
+        kernels.setdefault(declared[1], Signature(declared[1], parameters, template))
+    return tuple(kernels.values())
+
+
+def macros(source: str) -> tuple[Macro, ...]:
+    """The macros of a source that are whole numbers, each once."""
+    text = _without_comments(source)
+    by_name: dict[str, Macro] = {}
+    for match in _MACRO.finditer(text):
+        guard = re.compile(rf"#[ \t]*ifndef[ \t]+{match[1]}[ \t]*\n\s*$")
+        guarded = guard.search(text[: match.start()]) is not None
+        by_name.setdefault(match[1], Macro(match[1], int(match[2]), guarded))
+    return tuple(by_name.values())
+
+
+def is_only_assigned(source: str, kernel: str, parameter: str) -> bool:
+    """Whether every mention of a pointer in the body of a kernel is `parameter[...] = ...`: it is an output."""
+    text = _without_comments(source)
+    begin = re.search(rf"\b{kernel}\s*\(", text)
+    body = text[_closing(text, begin.end()) :] if begin else ""
+    body = body[: _closing(body, body.find("{") + 1, "{}")] if "{" in body else ""
+    mentions = list(re.finditer(rf"\b{parameter}\b\s*", body))
+    for mention in mentions:
+        if body[mention.end() : mention.end() + 1] != "[":
+            return False
+        behind = body[_closing(body, mention.end() + 1, "[]") :].lstrip()
+        if not behind.startswith("=") or behind.startswith("=="):
+            return False
+    return bool(mentions)
+
+
+def element_type(ctype: str, aliases: dict[str, str] | None = None) -> tuple[str | None, int]:
+    """(the data type of a C++ type, elements of it): (`f32`, 4) of `float4`; (None, 1) for one without a name here."""
+    plain = _plain(ctype)
+    for _ in range(_MOST_ALIASES):
+        if plain in _TYPES or plain not in (aliases or {}):
+            break
+        plain = _plain((aliases or {})[plain])
+    if plain in _TYPES:
+        return _TYPES[plain], 1
+    vector = re.fullmatch(r"(\w*?[a-z_]|__nv_bfloat16|nv_bfloat16)([1-4])", plain)
+    if vector and vector[1] in _VECTORS:
+        return _VECTORS[vector[1]], int(vector[2])
+    return None, 1
+
+
+def _plain(ctype: str) -> str:
+    return " ".join(_QUALIFIER.sub(" ", ctype).replace("std::", "").split())
+
+
+def _parameter(text: str, place: int, aliases: dict[str, str]) -> Parameter:
+    text = re.sub(r"\[\s*\w*\s*\]", "*", text.partition("=")[0]) if "[" in text else text.partition("=")[0]
+    pointer = "*" in text
+    # `float x[]` names the parameter before its star.
+    name = re.search(r"(\w+)\s*\**\s*$", text)
+    before = text[: name.start()] if name else text
+    ctype = (before or text).partition("*")[0].strip()
+    dtype, lanes = element_type(ctype, aliases)
+    written = pointer and "const" not in ctype.split()
+    return Parameter(name[1] if name and before.strip() else f"argument_{place}", pointer, written, dtype, lanes, ctype)
+
+
+def _aliases(text: str) -> dict[str, str]:
+    aliases = {name: " ".join(kind.split()) for kind, name in _ALIAS[0].findall(text)}
+    for pattern in _ALIAS[1:]:
+        aliases |= {match["name"]: " ".join(match["type"].split()) for match in pattern.finditer(text)}
+    return aliases
+
+
+def _without_comments(source: str) -> str:
+    """The source without comments and the contents of strings; lines stay lines."""
+    return _COMMENT.sub(lambda m: '""' if m[0][0] == '"' else "\n" * m[0].count("\n") or " ", source)
+
+
+def _closing(text: str, start: int, pair: str = "()") -> int:
+    """The place behind the parenthesis, or other pair, that closes the one before `start`."""
+    depth, change = 1, {pair[0]: 1, pair[1]: -1}
+    for place in range(start, len(text)):
+        depth += change.get(text[place], 0)
+        if not depth:
+            return place + 1
+    return len(text)
+
+
+def _parts(text: str) -> list[str]:
+    """The parameters of a list, without preprocessor lines; commas inside of <> and () part none."""
+    parts, depth = [""], 0
+    for char in re.sub(r"^\s*#.*$", "", text, flags=re.MULTILINE):
+        depth += {"<": 1, "(": 1, ">": -1, ")": -1}.get(char, 0)
+        if char == "," and not depth:
+            parts.append("")
+        else:
+            parts[-1] += char
+    return [part for part in parts if part.strip() and part.strip() != "void"]

@@ -1,0 +1,68 @@
+"""Measuring the configs of one kernel of a user's own on a GPU of this machine, and what is known afterwards."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from kernrec.errors import unknown
+from kernrec.gpu import GPU
+from kernrec.kernel import Kernel
+from kernrec.measure.campaign.plan import check_memory
+from kernrec.measure.campaign.results import EFFORTS
+from kernrec.measure.collect import CollectRequest, CollectResult
+from kernrec.measure.device.nvml import card_of
+from kernrec.op import Problem
+from kernrec.recommender import Query, Recommendation, Recommender
+
+_SHOWN = ("config", "latency_s", "energy_j", "device")
+
+
+@dataclass(frozen=True)
+class KernelMeasurement:
+    """A kernel and a problem to be measured on a GPU."""
+
+    kernel: Kernel
+    problem: Problem
+    gpu: GPU
+    request: CollectRequest
+
+    @classmethod
+    def prepared(
+        cls, kernel: Kernel, problem: Problem, gpu: GPU, database: Path, folder: Path, effort: str
+    ) -> "KernelMeasurement":
+        """One that can be measured here.
+
+        Args:
+            kernel, problem, gpu: what is measured.
+            database: that keeps the rows.
+            folder: of the kernel's files.
+            effort: `quick`, `normal` or `exhaustive`.
+
+        Raises:
+            KernrecError: whatever stands in the way, before anything long is done.
+        """
+        if effort not in EFFORTS:
+            raise unknown("effort", effort, EFFORTS)
+        card = card_of(gpu)
+        check_memory(problem, gpu)
+        problems = [(problem.key, problem)]
+        request = CollectRequest(
+            problems, database, gpu=card.uuid, effort=EFFORTS[effort], kernel=kernel, folder=folder
+        )
+        return cls(kernel, problem, gpu, request)
+
+    def recommendation(self, query: Query) -> Recommendation:
+        """The recommendation from the database, measurements included."""
+        return Recommender([self.request.database]).answer_kernel(self.kernel, self.problem, self.gpu, query)
+
+    def best(self, collected: CollectResult) -> Sequence[dict[str, Any]]:
+        """The fastest and the most frugal config of each result, as plain values for JSON."""
+        objects = []
+        for result in collected.results:
+            rows: dict[str, Any] = {"kernel": self.kernel.name, "problem": result.problem, "gpu": self.gpu.name}
+            for name, measurement in (("fastest", result.best), ("frugal", result.frugal)):
+                columns = {} if measurement is None else measurement.columns()
+                rows[name] = {key: columns[key] for key in _SHOWN} if columns else None
+            objects.append(rows)
+        return objects

@@ -1,0 +1,58 @@
+"""Facts of a kernel's PTX that say how it can be launched."""
+
+import math
+from dataclasses import dataclass
+
+from kernrec.ptx.ir.operand import Register
+from kernrec.ptx.ir.program import Function, Module, Variable
+
+_AXES = "xyz"
+
+
+@dataclass(frozen=True)
+class CodeFacts:
+    """The launch of a kernel, as far as its code fixes it."""
+
+    parameters: tuple[tuple[str, int], ...]
+    """(PTX type, bytes) of each parameter."""
+    reads_block: bool
+    """Whether it reads the size of its block."""
+    block_axes: int
+    """Axes of the block that it reads positions in, 1 to 3."""
+    grid_axes: int
+    """Axes of the grid that it reads positions in, 1 to 3."""
+    required_block: tuple[int, ...] | None
+    """The block that the code was compiled for (`.reqntid`)."""
+    most_threads: int | None
+    """The most threads of a block (`.maxntid`)."""
+    static_shared: bool
+    """Whether it has shared memory of a fixed size."""
+    dynamic_shared: bool
+    """Whether it has shared memory whose size the launch gives."""
+
+
+def facts_of(module: Module, entry: str) -> CodeFacts:
+    """The facts of the kernel `entry` of a module."""
+    function = module.functions[entry]
+    registers = {o.name for ins in function.instructions for o in ins.operands if isinstance(o, Register)}
+    shared = [v for v in _variables(module, function) if v.space == "shared"]
+    most = function.directives.get("maxntid")
+    required = function.directives.get("reqntid")
+    return CodeFacts(
+        tuple((parameter.type, parameter.size) for parameter in function.parameters),
+        any(name.startswith("%ntid") for name in registers),
+        _axes(registers, ("%tid", "%ntid")),
+        _axes(registers, ("%ctaid", "%nctaid")),
+        None if required is None else tuple(required),
+        math.prod(most) if most else None,
+        any(not variable.external for variable in shared),
+        any(variable.external for variable in shared),
+    )
+
+
+def _variables(module: Module, function: Function) -> list[Variable]:
+    return [v for v in module.variables.values() if v.name in function.symbols] + list(function.variables.values())
+
+
+def _axes(registers: set[str], names: tuple[str, ...]) -> int:
+    return max((i + 1 for i, axis in enumerate(_AXES) for name in names if f"{name}.{axis}" in registers), default=1)

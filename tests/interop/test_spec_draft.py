@@ -1,0 +1,167 @@
+"""Specs that are made of a source and a few words on its launch."""
+
+import tomllib
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from kernrec.errors import KernrecError, UsageError
+from kernrec.interop.spec_draft import LaunchWords, draft_spec
+from tests.helpers.paths import ROOT
+
+pytest.importorskip("cupy", reason="compiling needs CuPy")
+
+BLUR = ROOT / "docs/examples/blur.cu"
+SAXPY = ROOT / "docs/examples/saxpy.cu"
+SIZES = ("width=4096", "height=2160")
+SOURCE = """
+#ifndef THREADS
+#define THREADS 128
+#endif
+#define WIDTH 8
+extern "C" __global__ void __launch_bounds__(256)
+rows(const float4* A, const int* index, unsigned char* out, float scale, long long N, bool flip, int m, int step)
+{
+    extern __shared__ float staged[];
+    int i = blockIdx.x * THREADS + threadIdx.x;
+    staged[threadIdx.x] = A[i].x * WIDTH;
+    __syncthreads();
+    if (i < N) out[i] = staged[threadIdx.x ^ 1] * scale + index[i % m] + flip + step;
+}
+"""
+
+
+@pytest.fixture
+def rows(tmp_path: Path) -> Path:
+    path = tmp_path / "rows.cu"
+    path.write_text(SOURCE)
+    return path
+
+
+def test_a_launch_in_the_words_of_the_source_makes_the_spec_of_the_guide() -> None:
+    words = LaunchWords(
+        grid="(width + BX - 1) / BX, ceil(height / block_y)",
+        block="16x16,32x8,16x8",
+        arguments=(*SIZES, "image=f32[height,width]"),
+    )
+    draft = draft_spec(BLUR, words)
+    kernel = draft.kernel()
+    assert {tunable.name: (tunable.values, tunable.macro) for tunable in kernel.tunables} == {
+        "bx": ((16, 32), "BX"),
+        "by": ((16, 8), "BY"),
+    }
+    problem = kernel.definition.problem()
+    assert problem.sizes == {"width": 4096, "height": 2160}
+    assert problem.tensors["image"].shape == (2160, 4096)
+    assert (problem.tensors["blurred"].elements, problem.tensors["blurred"].role) == (4096 * 2160, "output")
+    (launch,) = kernel.launches
+    names = {"width": 100, "height": 100, "bx": 32, "by": 8}
+    assert [axis.evaluate(names) for axis in launch.grid] == [4, 13, 1]
+    tried = [
+        (x, y) for x in (16, 32) for y in (16, 8) if all(c.evaluate({"bx": x, "by": y}) for c in kernel.constraints)
+    ]
+    assert tried == [(16, 16), (16, 8), (32, 8)]
+    assert draft.assumed == ("width * height elements in blurred",)
+
+
+def test_a_block_that_the_code_reads_is_tuned_at_the_launch_and_one_block_is_no_tunable() -> None:
+    words = LaunchWords(grid="ceil(n/blockDim.x)", arguments=("n=5000", "a=2.5"))
+    (tunable,) = draft_spec(SAXPY, words).kernel().tunables
+    assert (tunable.name, tunable.values, tunable.launch) == ("block_x", (64, 128, 256, 512), True)
+    kernel = draft_spec(SAXPY, LaunchWords(words.entry, words.grid, "192", words.arguments)).kernel()
+    assert kernel.tunables == ()
+    assert kernel.launches[0].grid[0].evaluate({"n": 5000}) == 27
+    assert kernel.spec["launch"][0]["arguments"] == ["f32 2.5", "x", "y", "i32 n"]
+
+
+def test_what_nobody_states_is_listed_at_once_and_marked(rows: Path) -> None:
+    draft = draft_spec(rows, LaunchWords(), suggest=True)
+    assert draft.missing == (
+        "--shared BYTES",
+        '--grid, such as --grid "ceil(n/block_x)"',
+        "--arg N=NUMBER",
+        "--arg flip=NUMBER",
+        "--arg m=NUMBER",
+        "--arg step=NUMBER",
+        "--arg A=f32[ELEMENTS]",
+        "--arg index=i32[ELEMENTS]",
+        "--arg out=u8[ELEMENTS]",
+    )
+    assert draft.text.count('"?"') == len(draft.missing) + 1  # and in the line that explains it
+    assert "# Macros that the source fixes: WIDTH (8)." in draft.text
+    spec = tomllib.loads(draft.text)
+    assert spec["tunables"]["threads"]["values"] == [64, 128, 256]
+    assert spec["launch"][0]["block"] == ["threads"]
+    with pytest.raises(UsageError, match=r"rows\.cu needs --shared BYTES; --grid, such as"):
+        draft.kernel()
+
+
+def test_scalars_vectors_files_and_shared_memory_of_a_launch(rows: Path, tmp_path: Path) -> None:
+    np.save(tmp_path / "index.npy", np.arange(64, dtype=np.int32))
+    arguments = ("N=1024", "flip=true", "m=64", "step=-3", "out=[N]", f"index=@{tmp_path / 'index.npy'}")
+    words = LaunchWords(None, "ceil(N/THREADS)", "64,256", arguments, shared="4 * block_x")
+    draft = draft_spec(rows, words)
+    kernel = draft.kernel()
+    tensors = kernel.definition.problem().tensors
+    assert [(name, t.dtype, t.elements) for name, t in tensors.items()] == [
+        ("a", "f32", 1024 * 64 * 4),
+        ("index", "i32", 64),
+        ("out", "u8", 1024),
+    ]
+    assert kernel.spec["launch"][0]["arguments"] == [
+        "a", "index", "out", "f32 1.0", "i64 n", "u8 flip", "i32 m", "i32 -3",
+    ]  # fmt: skip
+    assert kernel.launches[0].shared.evaluate({"threads": 256}) == 1024
+    assert draft.assumed == ("scale = 1", "n * m * 4 elements in A")
+    constraint = kernel.constraints[0]
+    assert constraint.evaluate({"threads": 256})
+    assert not constraint.evaluate({"threads": 512})
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (LaunchWords("rwos"), "unknown kernel in rows.cu 'rwos'; did you mean rows"),
+        (LaunchWords(arguments=("M=3",)), "unknown parameter of rows 'M'; did you mean m"),
+        (LaunchWords(arguments=("m",)), "expected a parameter and its value, such as n=4096"),
+        (LaunchWords(arguments=("m=1", "m=2")), "--arg m was given twice"),
+        (LaunchWords(arguments=("m=2.5",)), "expected a whole number, for m is of type i32"),
+        (LaunchWords(arguments=("m=3000000000",)), "i32 holds -2147483648 to 2147483647"),
+        (LaunchWords(arguments=("scale=big",)), "--arg scale=big: expected a number"),
+        (LaunchWords(arguments=("out=f33[4]",)), "unknown element type 'f33'"),
+        (LaunchWords(arguments=("out=4",)), "expected x=f32[n], x=zeros:f32[n] or x=@values.npy"),
+        (LaunchWords(arguments=("out=f32[k]",)), "unknown name 'k'"),
+        (LaunchWords(tunables=("TREADS=1",)), "no macro of this name; did you mean THREADS"),
+        (LaunchWords(tunables=("WIDTH=4,8",)), "always defines it as 8; put the #define between #ifndef WIDTH"),
+        (LaunchWords(tunables=("THREADS=a",)), "expected a macro with its values, such as TILE=1,2,4"),
+        (LaunchWords(block="2048"), "expected blocks to try, such as 64,128,256 or 16x16,32x8"),
+        (LaunchWords(block="64x32"), "--block 64x32: 2048 threads; at most 1024"),
+        (LaunchWords(grid="1,2,3,4"), "expected one to three expressions"),
+        (LaunchWords(grid="ceil(n/", block="128"), "is not an expression"),
+        (LaunchWords(grid="__import__('os')"), "is not supported"),
+    ],
+)
+def test_wrong_words_get_one_line(rows: Path, words: LaunchWords, says: str) -> None:
+    with pytest.raises(UsageError) as raised:
+        draft_spec(rows, words)
+    assert says in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("source", "says"),
+    [
+        ("void f() {}", "has no kernel"),
+        ("__global__ void a() {} __global__ void b() {}", "has 2 kernels (a, b): name one with --entry"),
+        ("template <int N> __global__ void a(int* x) { x[0] = N; }", "a is a template"),
+        ("__global__ void a(int* x) { x[0] = lower_case; }", "lower_case"),
+        ("__global__ void a(int* x) { x[threadIdx.x] = 1; }", "never reads blockDim"),
+    ],
+)
+def test_sources_that_no_launch_fits_get_one_line(tmp_path: Path, source: str, says: str) -> None:
+    path = tmp_path / "a.cu"
+    path.write_text(source)
+    with pytest.raises(KernrecError) as raised:
+        draft_spec(path, LaunchWords(block="32,64"))
+    assert says in str(raised.value)
+    assert "\n" not in str(raised.value)
