@@ -50,6 +50,7 @@ def main() -> int:
     parser.add_argument(
         "--check", type=int, metavar="N", help="rebuild N profiles per kernel and compare them with those shipped"
     )
+    parser.add_argument("--seed", default="", help="with --check: any text; another one draws other profiles")
     parser.add_argument("--sm", type=int, action="append", help="build for this architecture alone (may be repeated)")
     parser.add_argument("--dtype", action="append", help="build this data type alone (may be repeated)")
     parser.add_argument("--processes", type=int, default=2)
@@ -57,7 +58,7 @@ def main() -> int:
     arguments = parser.parse_args()
     kernels = [find_kernel(name) for name in arguments.kernels] or list(all_kernels())
     if arguments.check is not None:
-        return max(check(kernel, arguments.check, arguments.processes) for kernel in kernels)
+        return max(check(kernel, arguments.check, arguments.processes, arguments.seed) for kernel in kernels)
     only = Only(frozenset(arguments.sm or ()), frozenset(arguments.dtype or ()))
     if arguments.cluster is None:
         return max(build(kernel, arguments.fresh, arguments.processes, only) for kernel in kernels)
@@ -127,8 +128,8 @@ def shipped_variants(kernel: Kernel) -> list[Variant]:
     return list(variants_of(kernel, architectures(kernel)))
 
 
-def check(kernel: Kernel, count: int, processes: int) -> int:
-    """Compares a sample with the shipped rows; 1 when something differs or is missing."""
+def check(kernel: Kernel, count: int, processes: int, seed: str = "") -> int:
+    """Compares a sample, drawn by a seed, with the shipped rows; 1 when something differs or is missing."""
     path = paths.shipped("db/prebuilt") / f"{kernel.name}.profile.parquet"
     shipped = [row for row in read_profile_rows(path) if row.kernel_hash == kernel.hash] if path.is_file() else []
     variants = shipped_variants(kernel)
@@ -144,7 +145,7 @@ def check(kernel: Kernel, count: int, processes: int) -> int:
     if built_with != {compiler()}:
         print(f"{kernel.name}: built with {', '.join(sorted(built_with))}, this is {compiler()}: nothing to compare")
         return 1
-    sample = _sample(variants, count, kernel.hash)
+    sample = _sample(variants, count, kernel.hash + seed)
     rebuilt: list[ProfileRow] = []
     for result in profile_variants(kernel, sample, (), processes):
         if isinstance(result, VariantFailure):

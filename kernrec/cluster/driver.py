@@ -294,17 +294,15 @@ class Driver:
         """The process of a card has ended; it is started again, where there is a place for it."""
         card = self._cards[name]
         title = name if card.identity is None else card.identity.title
-        if card.identity is not None:
-            if card.visit is not None:
-                self._kinds[card.identity.gpu].lost.append(card.visit)
-            self._wake(card.identity.gpu)
+        if card.identity is not None and card.visit is not None:
+            self._kinds[card.identity.gpu].lost.append(card.visit)
         losses = card.losses + 1
         if losses >= _MOST_LOSSES:
-            self._heard(name)
-            self._cards.pop(name)
+            self._drop(name)
             self._note(title, f"{why}; the campaign goes on without this card")
             return
         if card.identity is not None:
+            self._wake(card.identity.gpu)
             self._note(title, f"{why}; another card makes its visit, and it is started again")
         self._cards[name] = _Card(card.number, losses=losses)
         self._cluster.call(name, "hello")

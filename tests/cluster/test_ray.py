@@ -67,9 +67,9 @@ def moments(folder: Path) -> Counter[tuple[object, object, object]]:
 
 
 @pytest.mark.slow
-def test_nodes_and_drivers_that_are_killed_lose_no_acknowledged_row(cluster: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize("kills", [1, pytest.param(int(os.environ.get("KERNREC_KILLS", "4")), marks=pytest.mark.deep)])
+def test_nodes_and_drivers_that_are_killed_lose_no_acknowledged_row(cluster: Any, kills: int, tmp_path: Path) -> None:
     draw = random.Random(int(os.environ.get("KERNREC_KILL_SEED", "0")))
-    kills = int(os.environ.get("KERNREC_KILLS", "2"))
     for number in range(kills):
         make_recording(tmp_path / "recorded.duckdb", CONFIGS, energy=False, size=64 + 8 * number)
     nodes = [cluster.add_node(num_cpus=1) for _ in range(2)]
@@ -83,7 +83,7 @@ def test_nodes_and_drivers_that_are_killed_lose_no_acknowledged_row(cluster: Any
         while process.poll() is None and len(seen | acknowledged(tmp_path)) == before:
             time.sleep(0.05)
         time.sleep(draw.random())
-        if kill % 2:
+        if kill % 2 == 0:
             cluster.remove_node(nodes.pop(0), allow_graceful=False)
             nodes.append(cluster.add_node(num_cpus=1))
             time.sleep(draw.random())
@@ -97,7 +97,7 @@ def test_nodes_and_drivers_that_are_killed_lose_no_acknowledged_row(cluster: Any
     assert seen <= there.keys()
     assert set(there.values()) == {1}
     assert in_time
-    print(f"{in_time} drivers killed, {kills // 2} nodes, {len(seen)} acknowledged, {sum(there.values())} rows")
+    print(f"{in_time} drivers killed, {(kills + 1) // 2} nodes, {len(seen)} acknowledged, {sum(there.values())} rows")
     again, closed = measured_twice(tmp_path)
     print(f"{kills * CONFIGS} configs; screened more than once: {again}, after their block had ended: {closed}")
     assert closed == 0

@@ -1,5 +1,6 @@
 """`tools/bench.py` with an emulator in place of a card: `python tests/helpers/emulated_card.py kernels ...`."""
 
+import os
 import runpy
 import sys
 from collections.abc import Callable
@@ -12,6 +13,9 @@ from kernrec.compile import Compiled
 from kernrec.ptx import KernelLaunch, Module, emulate, parse
 from tests.helpers import on_gpu
 from tests.helpers.paths import TOOLS
+
+BROKEN = "EMULATED_CARD_BROKEN"
+"""Environment variable: where it is set, every launch changes a byte of each buffer afterwards."""
 
 
 class Array(np.ndarray):
@@ -34,6 +38,9 @@ def _entry(module: Module, name: str) -> Callable[..., None]:
         buffers = {f"b{i}": np.asarray(a) for i, a in enumerate(passed) if isinstance(a, Array)}
         order = [f"b{i}" if isinstance(a, Array) else a for i, a in enumerate(passed)]
         emulate(module, KernelLaunch(name, grid, block, order, buffers, shared_bytes=shared_mem), count=False)
+        if BROKEN in os.environ:
+            for buffer in buffers.values():
+                buffer.view(np.uint8)[:1] ^= 0x40
 
     return launch
 

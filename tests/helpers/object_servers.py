@@ -7,8 +7,13 @@ listing), of the Hugging Face Hub the interface of a data set's main branch with
 import base64
 import hashlib
 import json
+import socket
+import subprocess
+import sys
 import threading
-from collections.abc import Iterator
+import time
+import urllib.request
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import parse_qs, unquote, urlsplit
@@ -28,6 +33,28 @@ def served(handler: "type[StandIn]") -> Iterator[str]:
             yield f"http://127.0.0.1:{server.server_port}"
         finally:
             server.shutdown()
+
+
+@contextmanager
+def bucket(environment: Mapping[str, str]) -> Iterator[dict[str, str]]:
+    """The variables that lead to a bucket `team` of an S3 server of this machine (moto), which runs meanwhile."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{free.getsockname()[1]}"
+    command = [sys.executable, "-m", "moto.server", "-p", url.rpartition(":")[2]]
+    server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=environment)
+    try:
+        for _ in range(600):
+            try:
+                urllib.request.urlopen(urllib.request.Request(f"{url}/team", method="PUT"), timeout=10)
+                break
+            except OSError:
+                time.sleep(0.1)
+        variables = {"AWS_ACCESS_KEY_ID": "x", "AWS_SECRET_ACCESS_KEY": "y", "AWS_REGION": "us-east-1"}
+        yield variables | {"AWS_ENDPOINT_URL": url, "AWS_ALLOW_HTTP": "true"}
+    finally:
+        server.kill()
+        server.wait()
 
 
 class StandIn(BaseHTTPRequestHandler):

@@ -321,6 +321,7 @@ def _rows_in(journal: Path) -> int:
         return 0
 
 
+@pytest.mark.deep
 def test_a_killed_analysis_loses_nothing_and_goes_on(bench: Bench) -> None:
     bench.spec(json.dumps(T1), ADD_WEIGHTED)
     bench.run(*[item for item in bench.command if item not in ("--measure", "--effort", "quick")])  # profiles alone

@@ -1,6 +1,7 @@
 """The commands of `tools/bench.py` as people run them, on little; an emulator stands in for a card."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -16,9 +17,9 @@ LITTLE: dict[str, tuple[str, ...]] = {
 }  # fmt: skip
 
 
-def bench(*words: object, program: Path = TOOLS / "bench.py") -> "subprocess.CompletedProcess[str]":
+def bench(*words: object, program: Path = TOOLS / "bench.py", **variables: str) -> "subprocess.CompletedProcess[str]":
     command = [sys.executable, str(program), *map(str, words)]
-    return subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
+    return subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT, env=os.environ | variables)
 
 
 def test_the_commands_are_listed() -> None:
@@ -74,6 +75,10 @@ def test_kernels_are_timed_and_checked_once_and_the_broken_are_found(nvrtc: str,
     assert json.loads((tmp_path / "r.json").read_text())["NVIDIA H200"]["check"] == before
     late = bench(*words[:-1], tmp_path / "late.json", "--steps", "check", "--minutes", "0", program=emulated)
     assert "0 of 2 configs" in late.stdout
+    broken = (*words[:-1], tmp_path / "broken.json", "--steps", "check")
+    done = bench(*broken, program=emulated, EMULATED_CARD_BROKEN="1")
+    assert done.returncode == 1, done.stderr
+    assert "WRONG: " in done.stdout
     (tmp_path / "r.json").write_text("not JSON")
     assert "is not a file of results" in bench(*words, "--steps", "check", program=emulated).stderr
 

@@ -7,12 +7,7 @@ in `tools/bench.py store`. `again` is a push and a pull with nothing new; `more`
 
 import os
 import resource
-import socket
-import subprocess
-import sys
 import tempfile
-import time
-import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -28,6 +23,7 @@ from kernrec.store.share import Selection
 from kernrec.store.share.object_store import place_of
 from kernrec.store.share.pull import pull
 from kernrec.store.share.push import push
+from tests.helpers.object_servers import bucket
 
 from .store import RECORDED, fill
 from .timing import peak_mb, spent
@@ -114,25 +110,5 @@ def _folder(name: str) -> Iterator[str]:
 @contextmanager
 def _bucket() -> Iterator[str]:
     """A bucket of an S3 server of this machine."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        url = f"http://127.0.0.1:{free.getsockname()[1]}"
-    server = subprocess.Popen(
-        [sys.executable, "-m", "moto.server", "-p", url.rpartition(":")[2]],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-    variables = {"AWS_ACCESS_KEY_ID": "x", "AWS_SECRET_ACCESS_KEY": "y", "AWS_REGION": "us-east-1"}
-    variables |= {"AWS_ENDPOINT_URL": url, "AWS_ALLOW_HTTP": "true"}
-    try:
-        for _ in range(600):
-            try:
-                urllib.request.urlopen(urllib.request.Request(f"{url}/team", method="PUT"), timeout=10)
-                break
-            except OSError:
-                time.sleep(0.1)
-        with patch.dict(os.environ, variables):
-            yield "s3://team/kernrec"
-    finally:
-        server.kill()
-        server.wait()
+    with bucket(os.environ) as variables, patch.dict(os.environ, variables):
+        yield "s3://team/kernrec"

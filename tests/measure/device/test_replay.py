@@ -194,6 +194,7 @@ def test_a_recording_is_not_collected_into_itself(tmp_path: Path) -> None:
         _collect(recording, recording)
 
 
+@pytest.mark.deep
 def test_a_fifth_of_a_recorded_convolution_space_of_an_a100_is_searched_to_its_best(tmp_path: Path) -> None:
     path = SPACES / "convolution-a100.t4.json.gz"
     if not path.exists():

@@ -6,11 +6,7 @@ import http.server
 import json
 import os
 import socket
-import subprocess
-import sys
 import threading
-import time
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,7 +16,7 @@ from kernrec.errors import KernrecError, UsageError
 from kernrec.store.remotes import Remote, add_remote
 from kernrec.store.share.object_store import FileSystem, checked_url, place_of
 from kernrec.store.share.place import Folder, Place
-from tests.helpers.object_servers import DATA_SET, CloudStorage, Hub, served
+from tests.helpers.object_servers import DATA_SET, CloudStorage, Hub, bucket, served
 from tests.helpers.process import environment
 from tests.helpers.sharing import Person, measurement, sessions
 
@@ -32,23 +28,8 @@ def s3() -> Iterator[dict[str, str]]:
     """The variables that lead to an S3 server of this machine with a bucket `team`."""
     pytest.importorskip("obstore", reason="the extra `remote` is not installed")
     pytest.importorskip("moto", reason="moto is not installed")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        url = f"http://127.0.0.1:{free.getsockname()[1]}"
-    command = [sys.executable, "-m", "moto.server", "-p", url.rpartition(":")[2]]
-    server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=environment())
-    try:
-        for _ in range(600):
-            try:
-                urllib.request.urlopen(urllib.request.Request(f"{url}/team", method="PUT"), timeout=10)
-                break
-            except OSError:
-                time.sleep(0.1)
-        variables = {"AWS_ACCESS_KEY_ID": "x", "AWS_SECRET_ACCESS_KEY": "y", "AWS_REGION": "us-east-1"}
-        yield variables | {"AWS_ENDPOINT_URL": url, "AWS_ALLOW_HTTP": "true"}
-    finally:
-        server.kill()
-        server.wait()
+    with bucket(environment()) as variables:
+        yield variables
 
 
 def put(place: Place, name: str, content: bytes, folder: Path) -> None:
