@@ -22,13 +22,18 @@ _UNITS = {
 def gpus(wide: AsWide = False, as_csv: AsCsv = False, as_json: AsJson = False, markdown: AsMarkdown = False) -> None:
     """List the GPUs of the catalog with their main figures and aliases.
 
-    Kernels and predictions need sm_75 or later; on sm_70 (Volta) measurements of others can be imported.
+    A card with "lines" under "predicted" is too old for the compiler (before sm_75): what a stack takes on it is
+    predicted, a kernel is not.
     """
     from kernrec.gpu import all_gpus
 
     figures = ("name", "title", "sm", "sms", "boost_clock_hz", "memory_bytes", "memory_bandwidth", "l2_bytes", "tdp_w")
     _list(
-        [{name: getattr(gpu, name) for name in figures} | {"aliases": list(gpu.aliases)} for gpu in all_gpus()],
+        [
+            {name: getattr(gpu, name) for name in figures}
+            | {"predicted": "lines" if gpu.lines_only else "kernels, lines", "aliases": list(gpu.aliases)}
+            for gpu in all_gpus()
+        ],
         {
             "boost_clock_hz": lambda v: human(v, "Hz"),
             "memory_bytes": lambda v: f"{v / 2**30:.0f} GiB",

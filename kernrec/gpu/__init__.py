@@ -3,7 +3,7 @@
 `find_gpu` returns the `GPU` of a name or alias; `occupancy` computes the resident blocks of a kernel per SM.
 """
 
-from kernrec.gpu.entry import GPU, SmLimits
+from kernrec.gpu.entry import GPU, SmLimits, code_sm
 from kernrec.gpu.find import UnknownGPU, all_gpus, find_gpu, limits
 from kernrec.gpu.occupancy import LIMITERS, Occupancy, l1_bytes, occupancy
 
@@ -14,6 +14,7 @@ __all__ = [
     "SmLimits",
     "UnknownGPU",
     "all_gpus",
+    "code_sm",
     "find_gpu",
     "l1_bytes",
     "limits",

@@ -5,6 +5,18 @@ from dataclasses import field
 
 from kernrec.util.light_dataclass import dataclass
 
+_CODE_SM = {103: 100, 121: 120}
+_FIRST_COMPILED_SM = 75  # NVRTC 13 has no earlier target
+_FOUR_BITS = ("nvfp4", "f4e2m1")
+
+
+def code_sm(sm: int) -> int:
+    """The compute capability whose kernels and profiles stand for `sm`: 100 for 103, 120 for 121, else itself.
+
+    10.3 and 12.1 are of the families of 10.0 and 12.0 (CUDA C++ Programming Guide 13, family-specific targets).
+    """
+    return _CODE_SM.get(sm, sm)
+
 
 @dataclass(frozen=True)
 class SmLimits:
@@ -79,7 +91,7 @@ class GPU:
     """Fused multiply-adds per SM and clock outside the tensor cores, by dtype (`f64`, `f32`, `f16`, `bf16`, `i32`;
     `i32_add` is the integer add). A dtype without hardware is absent."""
     tensor_fma_per_clk_sm: Mapping[str, int] = field(hash=False)
-    """The same on tensor cores, dense; `f16`, `bf16`, `tf32` and `fp8` accumulate in f32."""
+    """The same on tensor cores, dense; `f16`, `bf16`, `tf32`, `fp8` and `fp4` accumulate in f32."""
     limits: SmLimits
     sources: Mapping[str, str] = field(hash=False)
     """The document that each figure was taken from, by field name."""
@@ -89,9 +101,19 @@ class GPU:
         """The compiler's name of the architecture, such as `sm_89`."""
         return f"sm_{self.sm}"
 
+    @property
+    def lines_only(self) -> bool:
+        """Whether no kernel can be compiled for the GPU, so that stacks' lines alone are predicted."""
+        return self.sm < _FIRST_COMPILED_SM
+
     def peak_flops(self, dtype: str, tensor: bool = False) -> float:
         """Peak operations per second at the data sheet's clock, an FMA counted as two; 0 without hardware."""
         rates, clock_hz = (
             (self.tensor_fma_per_clk_sm, self.tensor_clock_hz) if tensor else (self.fma_per_clk_sm, self.boost_clock_hz)
         )
-        return 2.0 * self.sms * rates.get("fp8" if dtype.startswith("f8") else dtype, 0) * clock_hz
+        return 2.0 * self.sms * rates.get(_rate_name(dtype), 0) * clock_hz
+
+
+def _rate_name(dtype: str) -> str:
+    """The key of a dtype among the rates."""
+    return "fp8" if dtype.startswith("f8") else "fp4" if dtype in _FOUR_BITS else dtype

@@ -28,6 +28,7 @@ _FIGURES = {
     "idle_w": ("idle_w",),
     "f32_tflops": ("datasheet_f32_flops",),
     "tensor_tflops": ("datasheet_tensor_flops",),
+    "fma_per_clk_sm": ("fma_per_clk_sm",),
 }
 
 
@@ -51,7 +52,7 @@ def find_gpu(name: str) -> GPU:
 
 
 def all_gpus() -> tuple[GPU, ...]:
-    """Every GPU of the catalog, by generation from Volta to Blackwell."""
+    """Every GPU of the catalog, by generation from Pascal to Blackwell."""
     return tuple(_load(*entry) for entry in dict.fromkeys(_names().values()))
 
 
@@ -92,12 +93,12 @@ def _written_names() -> list[str]:
 
 @cache
 def limits(sm: int) -> SmLimits:
-    """Resource limits of an SM of this compute capability (70, 75, 80, 86, 89, 90, 100 or 120)."""
+    """Resource limits of an SM of this compute capability, such as 89."""
     file = _limits_file()
     if f"sm_{sm}" not in file:
         raise unknown("architecture", f"sm_{sm}", [key for key in file if key.startswith("sm_")])
     own = {key: value for key, value in file[f"sm_{sm}"].items() if isinstance(value, int)}
-    return SmLimits(sm=sm, **file["common"], **own, carveouts=tuple(file[f"sm_{sm}"]["carveouts"]))
+    return SmLimits(sm=sm, **file["common"] | own, carveouts=tuple(file[f"sm_{sm}"]["carveouts"]))
 
 
 @cache
@@ -112,7 +113,8 @@ def _load(generation: str, name: str) -> GPU:
     cited = {key: file["sources"][entry["sources"].get(key, entry["source"])] for key in _FIGURES}
     sources = {figure: cited[key] for key, figures in _FIGURES.items() for figure in figures}
     sources["tensor_fma_per_clk_sm"] = file["sources"][tensor["source"]]
-    sources["fma_per_clk_sm"] = limits_file["sources"][arch["fma_source"]]
+    if "fma_per_clk_sm" not in entry:
+        sources["fma_per_clk_sm"] = limits_file["sources"][arch["fma_source"]]
     sources["limits"] = limits_file["sources"][arch["source"]]
     if "idle" not in power:
         del sources["idle_w"]
@@ -139,7 +141,7 @@ def _load(generation: str, name: str) -> GPU:
         idle_w=float(power["idle"]) if "idle" in power else None,
         datasheet_f32_flops=entry["f32_tflops"] * 1e12,
         datasheet_tensor_flops={dtype: peak * 1e12 for dtype, peak in entry["tensor_tflops"].items()},
-        fma_per_clk_sm=arch["fma_per_clk_sm"],
+        fma_per_clk_sm=arch["fma_per_clk_sm"] | entry.get("fma_per_clk_sm", {}),
         tensor_fma_per_clk_sm=tensor["rates"],
         limits=limits(entry["sm"]),
         sources=sources,

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from kernrec.errors import UsageError
+from kernrec.gpu.entry import code_sm
 from kernrec.kernel.columns import Columns, ConfigRows
 from kernrec.kernel.expression import Expression
 from kernrec.kernel.spec import LIMITS, Kernel
@@ -53,7 +54,7 @@ class Space:
         self.sm = sm
         self.dtype = dtype
         self.layout = layout
-        self._facts = {"dtype": dtype, "layout": layout, "dtype_bytes": ELEMENT_BYTES[dtype], "sm": sm}
+        self._facts = {"dtype": dtype, "layout": layout, "dtype_bytes": ELEMENT_BYTES[dtype], "sm": code_sm(sm)}
         self._facts |= {name: getattr(limits, name) for name in LIMITS}
         self._values = {t.name: np.array(t.values, dtype=np.int64) for t in kernel.tunables}
         static, dynamic = self._split((*kernel.constraints, *kernel.implied))

@@ -2,8 +2,8 @@
 
 `load_kernel` (spec_reader.py) reads these from a `kernel.toml`; `Space` (space.py) enumerates a kernel's configs, and
 `bind_launches` (binding.py) fixes one of them for one problem. An expression may use these names: the tunables, the
-dimensions of the op (derived ones too), `dtype`, `layout`, `dtype_bytes`, `sm` (89 for sm_89) and the lets before it;
-constraints may also use the limits of the GPU listed in `LIMITS`.
+dimensions of the op (derived ones too), `dtype`, `layout`, `dtype_bytes`, `sm` (89 for sm_89, 100 for sm_103) and the
+lets before it; constraints may also use the limits of the GPU listed in `LIMITS`.
 """
 
 import hashlib
@@ -12,6 +12,7 @@ from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
 from kernrec.errors import UsageError, unknown
+from kernrec.gpu.entry import code_sm
 from kernrec.kernel.expression import Expression
 from kernrec.kernel.image_layout import ImageArgument, ImageLayout
 from kernrec.kernel.tensor_map import MapArgument
@@ -232,7 +233,7 @@ class Kernel:
 
     def runs_on(self, dtype: str, sm: int) -> bool:
         """Whether the kernel implements this dtype on an architecture: no earlier one, and none that it refuses."""
-        names: dict[str, Any] = {"sm": sm, "dtype": dtype}
+        names: dict[str, Any] = {"sm": code_sm(sm), "dtype": dtype}
         refusing = (c for c in self.constraints if c.names <= names.keys() and not c.evaluate(names))
         return sm >= self.least_sm(dtype) and next(refusing, None) is None
 
@@ -279,7 +280,7 @@ class Kernel:
 
     def static_names(self, config: Config, dtype: str, layout: str, sm: int) -> dict[str, Any]:
         """The tunables, facts and lets that do not depend on the problem's dimensions, with their values."""
-        names: dict[str, Any] = {**config, "sm": sm, "dtype": dtype, "layout": layout}
+        names: dict[str, Any] = {**config, "sm": code_sm(sm), "dtype": dtype, "layout": layout}
         names["dtype_bytes"] = ELEMENT_BYTES[dtype]
         for name, let in self.lets.items():
             if let.names <= names.keys():
@@ -288,7 +289,7 @@ class Kernel:
 
     def namespace(self, config: Config, problem: "Problem", sm: int) -> dict[str, Any]:
         """Every name that the launch expressions of one config may use, with its value on a problem."""
-        names: dict[str, Any] = {**problem.names, "sm": sm, **config}
+        names: dict[str, Any] = {**problem.names, "sm": code_sm(sm), **config}
         names |= self.listed.numbers(config) if self.listed else {}
         for name, let in self.lets.items():
             names[name] = let.evaluate(names)

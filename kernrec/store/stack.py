@@ -11,6 +11,7 @@ from itertools import chain, islice
 from pathlib import Path
 
 from kernrec import paths
+from kernrec.gpu.entry import code_sm
 from kernrec.store.database import Database
 from kernrec.store.measurement_log import DatabaseContents, Evidence, MeasurementLog, evidence
 from kernrec.store.profiles import ProfileTable, shipped_profiles
@@ -78,14 +79,19 @@ class Stack:
             self._read = version
 
     def profiles(self, kernel: str, kernel_hash: str, sm: int) -> dict[int, ProfileTable]:
-        """The static profiles of a kernel's source by launch, from the first database that has them; else empty."""
+        """The static profiles of a kernel's source by launch, from the first database that has them; else empty.
+
+        Without profiles of its own, an architecture takes those of the one whose code it runs (`code_sm`).
+        """
         self._refresh()
         for path, contents in zip(self._paths, self._contents, strict=True):
             if (kernel, kernel_hash, sm) in contents.profiled:
                 with self._database(path) as database:
                     if profiles := database.profiles(kernel, kernel_hash, sm):
                         return profiles
-        return shipped_profiles(kernel, kernel_hash, sm)
+        if shipped := shipped_profiles(kernel, kernel_hash, sm):
+            return shipped
+        return self.profiles(kernel, kernel_hash, code_sm(sm)) if code_sm(sm) != sm else {}
 
     def evidence(self, gpu: str, op: str, kernels: Iterable[str], problem_key: str) -> Evidence:
         """Evidence of all databases about a GPU and problem: measurements of these kernels, failures, faster others.

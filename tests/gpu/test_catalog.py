@@ -16,13 +16,14 @@ ASKED_FOR = """
     t4, rtx 2080 ti, a100 40gb pcie, a100 80gb pcie, a100 40gb sxm, a100 80gb sxm, a10, a30, a40, a4000, a6000,
     rtx 3060, rtx 3080, rtx 3090, l4, l40s, rtx 4000 ada, rtx 6000 ada, rtx 4060 ti, rtx 4070, rtx 4080, rtx 4090,
     h100 pcie, h100 sxm, h100 nvl, h200, b200, rtx 5070, rtx 5080, rtx 5090, rtx pro 6000, rtx pro 6000 server edition,
+    b300, gb200, gb300, h20, h800, h800 pcie, l20, rtx pro 5000, dgx spark, gtx 1650 gddr6, p100, p4,
     gtx 1650, gtx 1660 super, v100, v100 32gb pcie, rtx 3060 laptop, rtx 4090 laptop, rtx 5090 laptop
 """
 
 
-def test_the_catalog_goes_from_volta_to_blackwell() -> None:
-    assert len({find_gpu(name.strip()) for name in ASKED_FOR.split(",")}) == 39
-    assert {gpu.sm for gpu in all_gpus()} == {70, 75, 80, 86, 89, 90, 100, 120}
+def test_the_catalog_goes_from_pascal_to_blackwell() -> None:
+    assert len({find_gpu(name.strip()) for name in ASKED_FOR.split(",")}) == 51
+    assert {gpu.sm for gpu in all_gpus()} == {60, 61, 70, 75, 80, 86, 89, 90, 100, 103, 120, 121}
 
 
 @every_gpu
@@ -32,7 +33,7 @@ def test_f32_peak_follows_from_sms_lanes_and_clock(gpu: GPU) -> None:
 
 @every_gpu
 def test_tensor_peaks_follow_from_sms_rates_and_clock(gpu: GPU) -> None:
-    assert "f16" in gpu.datasheet_tensor_flops
+    assert ("f16" in gpu.datasheet_tensor_flops) == (gpu.generation != "pascal")
     for dtype, peak in gpu.datasheet_tensor_flops.items():
         # The data sheets' f64 tensor peak is stated at the boost clock, like the other peaks of ordinary pipes.
         clock = gpu.boost_clock_hz / gpu.tensor_clock_hz if dtype == "f64" else 1.0
@@ -55,7 +56,7 @@ def test_clocks_and_power_are_in_order(gpu: GPU) -> None:
 @every_gpu
 def test_sizes_are_those_of_a_gpu(gpu: GPU) -> None:
     assert 10 <= gpu.sms <= 192
-    assert 4 <= gpu.memory_bytes / 2**30 <= 192
+    assert 4 <= gpu.memory_bytes / 2**30 <= 288
     assert 1 <= gpu.l2_bytes / 2**20 <= 128
     assert gpu.arch == f"sm_{gpu.sm}"
     assert gpu.limits.sm == gpu.sm
@@ -64,6 +65,9 @@ def test_sizes_are_those_of_a_gpu(gpu: GPU) -> None:
 @every_gpu
 def test_tensor_cores_beat_the_ordinary_pipes_and_halve_with_width(gpu: GPU) -> None:
     tensor = gpu.tensor_fma_per_clk_sm
+    if gpu.generation == "pascal":
+        assert tensor == {}
+        return
     # GTX 16 cards have FP16 lanes in place of tensor cores.
     assert (
         tensor["f16"] == gpu.fma_per_clk_sm["f16"] if "GTX" in gpu.title else tensor["f16"] > gpu.fma_per_clk_sm["f16"]
@@ -73,6 +77,7 @@ def test_tensor_cores_beat_the_ordinary_pipes_and_halve_with_width(gpu: GPU) -> 
     assert tensor.get("fp8", tensor["f16"] * 2) == tensor["f16"] * 2
     assert ("bf16" in tensor) == ("bf16" in gpu.fma_per_clk_sm) == (gpu.sm >= 80)
     assert ("fp8" in tensor) == (gpu.sm >= 89)
+    assert ("fp4" in tensor) == (gpu.sm >= 100)
 
 
 @every_gpu
@@ -85,10 +90,11 @@ def test_every_figure_has_its_source(gpu: GPU) -> None:
     assert all(len(source) > 15 for source in gpu.sources.values())
 
 
-@pytest.mark.parametrize("sm", [70, 75, 80, 86, 89, 90, 100, 120])
+@pytest.mark.parametrize("sm", [60, 61, 70, 75, 80, 86, 89, 90, 100, 103, 120, 121])
 def test_limits_of_an_sm_are_consistent(sm: int) -> None:
     limits = kernrec.gpu.limits(sm)
-    assert limits.smem_per_block + limits.smem_reserved_per_block == limits.smem_per_sm
+    # A block of Pascal has no opt-in to more than 48 KiB.
+    assert limits.sm < 70 or limits.smem_per_block + limits.smem_reserved_per_block == limits.smem_per_sm
     assert limits.smem_per_block % limits.smem_allocation_unit == 0
     assert limits.max_warps_per_sm * 32 >= limits.max_threads_per_block
     assert limits.max_warps_per_sm % limits.schedulers == 0
@@ -108,3 +114,16 @@ def test_names_and_generation_files_list_the_same_gpus() -> None:
         used = {entry["source"] for entry in entries}.union(*(entry["sources"].values() for entry in entries))
         used |= {rates["source"] for rates in file["tensor"].values() if isinstance(rates, dict)}
         assert used == file["sources"].keys(), "a source that is not listed, or one that nothing uses"
+
+
+@pytest.mark.parametrize("name", ["b300", "gb300", "gb10"])
+def test_a_variant_of_an_architecture_has_the_limits_of_the_one_whose_code_it_runs(name: str) -> None:
+    gpu = find_gpu(name)
+    same = kernrec.gpu.limits(kernrec.gpu.code_sm(gpu.sm))
+    assert gpu.sm not in (100, 120)
+    assert dataclasses.replace(gpu.limits, sm=same.sm) == same
+
+
+@every_gpu
+def test_kernels_are_compiled_from_turing_on(gpu: GPU) -> None:
+    assert gpu.lines_only == (gpu.generation in ("pascal", "volta"))

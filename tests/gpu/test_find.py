@@ -45,6 +45,14 @@ from kernrec.gpu.find import fold_gpu as fold
         ("gtx1660", "gtx1660"),
         ("Tesla V100-SXM2-16GB", "v100-sxm2-16gb"),
         ("v100", "v100-sxm2-16gb"),
+        ("p100", "p100-pcie-16gb"),
+        ("NVIDIA H20", "h20"),
+        ("NVIDIA H800 PCIe", "h800-pcie"),
+        ("NVIDIA B300 SXM6 AC", "b300"),
+        ("NVIDIA GB10", "gb10"),
+        ("DGX Spark", "gb10"),
+        ("NVIDIA RTX PRO 5000 72GB Blackwell", "rtx-pro-5000-72gb"),
+        ("GTX 1650 GDDR6", "gtx1650-gddr6"),
         ("rtx3060 laptop", "rtx3060-laptop"),
         ("NVIDIA GeForce RTX 4090 Laptop GPU", "rtx4090-laptop"),
         ("3080 ti mobile", "rtx3080ti-laptop"),
@@ -72,7 +80,7 @@ def test_no_alias_repeats_what_folding_already_finds() -> None:
 @pytest.mark.parametrize(
     "typed",
     ["rtx4900", "", "rtx", "mi300x", "gtx1080", "gtx 1660 laptop", "rtx 2080 laptop", "rtx3060 max-q", "rtx 4090 d",
-     "quadro rtx 4000", "rtx 4000", "rtx a6000 laptop", "a100x", "rtx 3080 12gb", "p100", "gtx 2060 ti", "gtx 3090",
+     "quadro rtx 4000", "rtx 4000", "rtx a6000 laptop", "a100x", "rtx 3080 12gb", "p40", "gtx 2060 ti", "gtx 3090",
      "titan v", "rtx 5090 d"],
 )  # fmt: skip
 def test_an_unknown_name_is_misuse_told_in_one_line(typed: str) -> None:

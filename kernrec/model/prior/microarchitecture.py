@@ -6,7 +6,7 @@ The figures and their sources are in `microarchitecture.toml`.
 from functools import cache
 from pathlib import Path
 
-from kernrec.gpu import GPU
+from kernrec.gpu import GPU, code_sm
 from kernrec.util.cache import shipped_toml
 from kernrec.util.light_dataclass import dataclass
 
@@ -38,9 +38,9 @@ def _microarchitectures() -> dict[str, Microarchitecture]:
 
 
 def microarchitecture(gpu: GPU) -> Microarchitecture:
-    """The figures of a GPU's generation; data-center Ampere and Blackwell have their own, Volta has those of Turing."""
-    special = {70: "turing", 80: "ampere_datacenter", 100: "blackwell_datacenter"}.get(gpu.sm)
-    return _microarchitectures()[special or gpu.generation]
+    """The figures of a GPU's generation; data-center Ampere and Blackwell have their own, earlier ones Turing's."""
+    special = {80: "ampere_datacenter", 100: "blackwell_datacenter"}.get(code_sm(gpu.sm))
+    return _microarchitectures()["turing" if gpu.sm < 75 else special or gpu.generation]
 
 
 _HBM_BITS = 1024
