@@ -1,16 +1,20 @@
 """`--emit`: the first choices of answers in a format of `kernrec.emit`, on standard output or in a file or folder."""
 
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from kernrec.cli.format import print_notes, source_text
 from kernrec.emit.formats import FORMATS, Format, emit, format_named
 from kernrec.errors import UsageError
+from kernrec.util.human import config_text, counted, human
 
 if TYPE_CHECKING:
+    from kernrec.emit.files import Files
     from kernrec.recommender import Recommendation
 
 EmitFormat = Annotated[
@@ -27,8 +31,20 @@ Output = Annotated[
 ]
 
 
-def emitted_format(name: str | None, output: Path | None) -> Format | None:
+PtxIsa = Annotated[
+    str | None,
+    typer.Option(
+        "--ptx-isa",
+        help="With --emit ptx: an older version of the PTX ISA, such as 8.0 (CUDA 12.0). Default: the compiler's.",
+    ),
+]
+CudaOnly = Annotated[bool, typer.Option("--cuda-only", help="Only kernels in CUDA C++, none in Triton.")]
+
+
+def emitted_format(name: str | None, output: Path | None, ptx_isa: str | None = None) -> Format | None:
     """The format that is asked for, or None; raises `UsageError` before any work is done for nothing."""
+    if ptx_isa is not None and name != "ptx":
+        raise UsageError("--ptx-isa goes with --emit ptx, whose version it is")
     if name is None:
         if output is not None:
             raise UsageError("--output goes with --emit, which says what is written")
@@ -41,11 +57,34 @@ def emitted_format(name: str | None, output: Path | None) -> Format | None:
     return form
 
 
-def write_emitted(answers: "Sequence[Recommendation]", form: Format, output: Path | None) -> None:
-    """Writes the first choices in a format."""
+def _kernels_written(answers: "Sequence[Recommendation]") -> str:
+    """The kernel and config of one answer; of several, how many there are of each kernel."""
+    if len(answers) > 1:
+        counts = Counter(answer.best.kernel.name for answer in answers)
+        return "written: " + ", ".join(f"{name} for {counted(count, 'problem')}" for name, count in counts.items())
+    best = answers[0].best
+    cost = f"{human(best.latency_s.value, 's')} ({source_text(best)})"
+    return f"written: {best.kernel.name} {config_text(best.config)}, {cost}"
+
+
+def write_emitted(
+    answers: "Sequence[Recommendation]", form: Format, output: Path | None, ptx_isa: str | None = None
+) -> None:
+    """Writes the first choices in a format, and says on standard error which kernels they are of."""
+    isa = None
+    if ptx_isa is not None:
+        from kernrec.compile.ptx_isa import read_isa
+
+        isa = read_isa("--ptx-isa", ptx_isa)
+    if output is not None and form.suffix and not output.is_dir() and output.suffix != form.suffix:
+        raise UsageError(f"--output {output}: {form.content} goes into a {form.suffix} file")
+    _write(emit(answers, f"{form.name}:{form.detail}" if form.detail else form.name, isa), form, output)
+    print_notes([_kernels_written(answers)])
+
+
+def _write(files: "Files", form: Format, output: Path | None) -> None:
     from kernrec.emit.files import write_file, write_files
 
-    files = emit(answers, f"{form.name}:{form.detail}" if form.detail else form.name)
     if output is not None and form.kind == "folder":
         write_files(output, files)
         return

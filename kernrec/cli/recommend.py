@@ -8,7 +8,7 @@ import typer
 
 from kernrec import paths
 from kernrec.cli import options
-from kernrec.cli.emitted import EmitFormat, Output, emitted_format, write_emitted
+from kernrec.cli.emitted import CudaOnly, EmitFormat, Output, PtxIsa, emitted_format, write_emitted
 from kernrec.cli.options import SWEEP
 from kernrec.cli.output import Form, print_csv, print_json
 from kernrec.errors import UsageError
@@ -57,6 +57,8 @@ class RecommendOptions(options.Options):
     ] = True
     emit: EmitFormat = None
     output: Output = None
+    ptx_isa: PtxIsa = None
+    cuda_only: CudaOnly = False
     db: options.Databases = None
     query_log: Annotated[
         Path | None,
@@ -84,14 +86,11 @@ def recommend(wanted: RecommendOptions) -> None:
     from kernrec.recommender import Recommender
     from kernrec.recommender.compare_gpus import find_gpus
 
-    emitted = emitted_format(wanted.emit, wanted.output)
+    emitted = emitted_format(wanted.emit, wanted.output, wanted.ptx_isa)
     _refuse_contradictions(wanted, emitted)
     _ = wanted.query  # misuse is reported before a database is opened
     recommender = Recommender(databases=wanted.db, calibrated=wanted.calibrated, keep_open=True)
-    if emitted and emitted.compiled:
-        from kernrec.compile.triton_version import has_triton
-
-        recommender.context.triton = has_triton()
+    recommender.context.triton = not wanted.cuda_only
     names = [card.name for card in find_gpus(wanted.gpu)]
     if (wanted.kernel or wanted.shape) and not wanted.swept and wanted.billed.tariff is None:
         _answer_shapes(recommender, names, wanted, emitted)
@@ -151,7 +150,7 @@ def _answer_shapes(
             append_query(log, answer.problem)
     form = wanted.printed.form
     if emitted:
-        write_emitted(answers, emitted, wanted.output)
+        write_emitted(answers, emitted, wanted.output, wanted.ptx_isa)
     elif form is Form.JSON:
         _print_objects([_with_regret(recommender, answer) for answer in answers])
     else:
@@ -195,7 +194,8 @@ def _answer_networks(
         if len(gpus) > 1:
             raise UsageError(f"--emit {wanted.emit} is for one GPU: give one")
         answers = [answer_network(recommender, gpus[0], request, query) for request in networks]
-        write_emitted([layer.answer for answer in answers for layer in answer.layers], emitted, wanted.output)
+        layers = [layer.answer for answer in answers for layer in answer.layers]
+        write_emitted(layers, emitted, wanted.output, wanted.ptx_isa)
         return
     form, swept, tariff = wanted.printed.form, wanted.swept, wanted.billed.tariff
     objects: list[dict[str, object]] = []

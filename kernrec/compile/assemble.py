@@ -74,20 +74,29 @@ def assemble(ptx: str, sm: int, name: str) -> Compiled:
             for entry in module.entries
         }
         return Compiled(ptx, b"", resources, ESTIMATED, "")
+    status, log, cubin = run_assembler(tool, ptx, f"sm_{sm}", name)
+    if status:
+        match = _MESSAGE.search(log)
+        raise CompileError(f"{name}:{match[1]}: {match[2]}" if match else first_error(log, name), log)
+    return Compiled(ptx, cubin, parse_resources(log), "ptxas", log)
+
+
+def run_assembler(tool: str, ptx: str, target: str, name: str) -> tuple[int, str, bytes]:
+    """(exit status, what it printed, machine code) of `ptxas` on PTX for a target such as `sm_90a`.
+
+    Raises:
+        CompileError: it takes too long; other failures are the status's.
+    """
     with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder, "kernel.ptx")
+        path, cubin = Path(folder, "kernel.ptx"), Path(folder, "kernel.cubin")
         path.write_text(ptx, encoding="utf-8")
-        command = [tool, "-v", f"--gpu-name=sm_{sm}", str(path), "-o", str(Path(folder, "kernel.cubin"))]
+        command = [tool, "-v", f"--gpu-name={target}", str(path), "-o", str(cubin)]
         try:
             done = subprocess.run(command, capture_output=True, text=True, timeout=_ASSEMBLER_LIMIT_S, check=False)
         except subprocess.TimeoutExpired:
             raise CompileError(f"{name}: ptxas took longer than {_ASSEMBLER_LIMIT_S:g} s", reason="timeout") from None
         log = (done.stderr + done.stdout).replace(str(path), name)
-        if done.returncode:
-            match = _MESSAGE.search(log)
-            raise CompileError(f"{name}:{match[1]}: {match[2]}" if match else first_error(log, name), log)
-        cubin = Path(folder, "kernel.cubin").read_bytes()
-    return Compiled(ptx, cubin, parse_resources(log), "ptxas", log)
+        return done.returncode, log, b"" if done.returncode else cubin.read_bytes()
 
 
 def _static_shared(module: Module, entry: str) -> int:

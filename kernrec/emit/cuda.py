@@ -1,11 +1,10 @@
-"""A recommended config as source that compiles as it stands.
+"""A recommended config as source that compiles as it stands, in CUDA C++ or in Python with Triton.
 
 Tunables are fixed; how to launch it is in a comment in front.
 """
 
 import re
 from collections.abc import Sequence
-from pathlib import Path
 
 from kernrec.compile.compiled import target_name
 from kernrec.emit.files import Files
@@ -18,24 +17,30 @@ from kernrec.recommender.result import Choice, Recommendation
 
 
 def emit(answers: Sequence[Recommendation]) -> Files:
-    """The source of the best config."""
+    """The CUDA C++ of the best config."""
     best = answers[0].best
-    name = best.kernel.name + Path(best.kernel.source_name).suffix
-    return {name: emit_cuda(best).encode()}
+    return {f"{best.kernel.name}.cu": cuda_source(best).encode()}
 
 
-def emit_cuda(choice: Choice) -> str:
-    """The kernel's source with the config's defines in front of it, and how to launch it for the problem.
+def emit_triton(answers: Sequence[Recommendation]) -> Files:
+    """The Triton source of the best config."""
+    best = answers[0].best
+    return {f"{best.kernel.name}.py": triton_source(best).encode()}
 
-    Of a Triton kernel the defines are `CONFIG`, to be passed as keywords.
-    """
+
+def cuda_source(choice: Choice) -> str:
+    """The kernel's source with the config's defines in front of it, and how to launch it for the problem."""
     problem, kernel = choice.problem, choice.kernel
-    if kernel.triton is not None:
-        config = ", ".join(f"{t.macro}={choice.config[t.name]}" for t in kernel.tunables if t.macro in _words(kernel))
-        lines = [line.replace("//", "#", 1) for line in launch_comment(choice)]
-        return "\n".join(lines) + f"\n# CONFIG = dict({config})\n" + kernel.source
     source = variant_source(kernel, choice.config, problem.dtype, problem.layout)
     return "\n".join(launch_comment(choice)) + "\n" + source
+
+
+def triton_source(choice: Choice) -> str:
+    """The kernel's source with its config as `CONFIG`, to be passed as keywords, and how to launch it."""
+    kernel = choice.kernel
+    config = ", ".join(f"{t.macro}={choice.config[t.name]}" for t in kernel.tunables if t.macro in _words(kernel))
+    lines = [line.replace("//", "#", 1) for line in launch_comment(choice)]
+    return "\n".join(lines) + f"\n# CONFIG = dict({config})\n" + kernel.source
 
 
 def launch_comment(choice: Choice, launches: Sequence[BoundLaunch] | None = None) -> list[str]:

@@ -36,7 +36,11 @@ class Format:
     """Of the detail that follows the name after a colon. A file of such a format that is there gets further entries."""
     detail: str = ""
     compiled: bool = False
-    """Whether kernels are compiled for it: those in Triton are written where Triton is installed."""
+    """Whether kernels are compiled for it: of those in Triton, where Triton is installed."""
+    language: Literal["cuda", "triton"] | None = None
+    """The language of the kernels that it can hold; None: both."""
+    suffix: str = ""
+    """Of the file's name, where only this one is right."""
 
 
 _LAYER = "e=8,n=14336,m=16,device=NVIDIA L40S"
@@ -44,7 +48,8 @@ _LAYER = "e=8,n=14336,m=16,device=NVIDIA L40S"
 FORMATS = {
     form.name: form
     for form in (
-        Format("cuda", "its source", "text", "cuda.emit"),
+        Format("cuda", "CUDA C++", "text", "cuda.emit", language="cuda"),
+        Format("triton", "Python with Triton", "text", "cuda.emit_triton", language="triton", suffix=".py"),
         Format("ptx", "what the compiler makes of the source", "text", "machine_code.ptx", compiled=True),
         Format("cubin", "machine code", "binary", "machine_code.cubin", compiled=True),
         Format("fatbin", "machine code and PTX", "binary", "machine_code.fatbin", compiled=True),
@@ -71,12 +76,13 @@ def format_named(name: str) -> Format:
     return replace(form, detail=detail)
 
 
-def emit(answers: "Sequence[Recommendation]", name: str) -> Files:
+def emit(answers: "Sequence[Recommendation]", name: str, isa: tuple[int, int] | None = None) -> Files:
     """The first choices of answers in a format: the content of each file by its name, with `/` below a folder.
 
     Args:
         answers: one for each problem, all for one GPU.
         name: of the format, a key of `FORMATS`, with its detail after a colon.
+        isa: of `ptx`, the version of the PTX ISA to write; None: the compiler's own.
 
     Raises:
         UsageError: an unknown format, or one that takes a single problem and gets several.
@@ -89,7 +95,31 @@ def emit(answers: "Sequence[Recommendation]", name: str) -> Files:
         )
     if len({answer.gpu.name for answer in answers}) != 1:
         raise UsageError(f"--emit {name} is for one GPU: give one")
+    if isa is not None and form.name != "ptx":
+        raise UsageError(f"a version of the PTX ISA is for --emit ptx, not for {name}")
+    _check_language(answers, form)
     module, function = form.writer.split(".")
     write = getattr(import_module(f"kernrec.emit.{module}"), function)
-    files: Files = write(answers, form.detail, form.name) if form.example else write(answers)
+    extra = (form.detail, form.name) if form.example else (isa,) if isa is not None else ()
+    files: Files = write(answers, *extra)
     return files
+
+
+def _check_language(answers: "Sequence[Recommendation]", form: Format) -> None:
+    """Raises `UsageError` where the best config is of a kernel that the format cannot hold: none takes its place."""
+    if form.language is None and not form.compiled:
+        return
+    from kernrec.compile.triton_version import has_triton
+
+    for answer in answers:
+        kernel = answer.best.kernel
+        language = "cuda" if kernel.triton is None else "triton"
+        best = f"the best config for {answer.problem.key} is of {kernel.name}"
+        if language == "triton" and form.language != "triton":
+            cure = "--cuda-only chooses among kernels in CUDA C++"
+            if form.language == "cuda":
+                raise UsageError(f"{best}, which is in Triton: --emit triton writes it, {cure}")
+            if not has_triton():
+                raise UsageError(f"{best}, and Triton, which compiles it, is not installed: the extra `triton`; {cure}")
+        elif form.language == "triton" and language == "cuda":
+            raise UsageError(f"{best}, which is in CUDA C++: --emit cuda writes it, --kernel chooses another")

@@ -50,11 +50,19 @@ def launches_of(choice: "Choice", compiled: "Compiled") -> "tuple[BoundLaunch, .
     )
 
 
-def ptx(answers: "Sequence[Recommendation]") -> Files:
-    """The PTX of the best config, with how to launch it in a comment in front."""
+def ptx(answers: "Sequence[Recommendation]", isa: tuple[int, int] | None = None) -> Files:
+    """The PTX of the best config, with how to launch it and what takes it in a comment in front.
+
+    `isa`: the version of the PTX ISA that it is written for; None: the compiler's own.
+    """
+    from kernrec.compile.ptx_isa import isa_of, toolkit_of, with_isa
+
     best = answers[0].best
     compiled = compiled_choice(best)
-    text = "\n".join(launch_comment(best, launches_of(best, compiled))) + "\n" + compiled.ptx
+    code = compiled.ptx if isa is None else with_isa(compiled.ptx, isa)
+    major, minor = isa_of(code)
+    needs = f"// PTX ISA {major}.{minor}: for a driver or ptxas of CUDA {toolkit_of((major, minor))} or later."
+    text = "\n".join([*launch_comment(best, launches_of(best, compiled)), needs]) + "\n" + code
     return {f"{best.kernel.name}.ptx": text.encode()}
 
 

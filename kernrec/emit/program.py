@@ -10,7 +10,6 @@ from math import sqrt
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kernrec.compile.triton_version import has_triton
 from kernrec.emit.cuda import variant_source
 from kernrec.emit.machine_code import compiled_choice, launches_of
 from kernrec.errors import KernrecError
@@ -57,13 +56,12 @@ class Program:
 
 
 def program_of(answer: Recommendation, form: str) -> Program:
-    """The first choice around which a program can be written: one in Triton where Triton is installed.
+    """The best choice as a part of a program.
 
     Raises:
-        KernrecError: there is none, or its code cannot be made.
+        KernrecError: its problem has no reference to check against, or its code cannot be made.
     """
-    compilable = (choice for choice in answer.choices if choice.kernel.triton is None or has_triton())
-    choice = next(compilable, answer.best)
+    choice = answer.best
     if choice.kernel.declares_problem or choice.problem.op not in {op.name for op in all_ops()}:
         raise KernrecError(
             f"--emit {form} checks against the reference of an op, and {choice.kernel.name} has a problem of its own:"

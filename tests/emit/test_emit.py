@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from kernrec.compile.assemble import assembler
 from kernrec.compile.compiled import target_name
 from kernrec.emit import emit
 from kernrec.emit.cuda import variant_source
@@ -97,3 +98,18 @@ def test_ptx_and_machine_code_are_of_the_config_and_say_how_to_launch_it() -> No
         emit([answer], "cubim")
     with pytest.raises(UsageError, match="2 were asked for"):
         emit([answer, answer], "cuda")
+    with pytest.raises(UsageError, match="is for --emit ptx, not for cubin"):
+        emit([answer], "cubin", (8, 0))
+
+
+@pytest.mark.skipif(assembler() is None, reason="ptxas is not installed")
+def test_ptx_says_which_toolkit_takes_it_and_is_written_for_an_older_one() -> None:
+    pytest.importorskip("cupy", reason="compiling needs CuPy")
+    answer = Recommender([]).recommend("softmax", "l4", "rows=64,columns=512", "f16")
+    (text,) = emit([answer], "ptx", (8, 0)).values()
+    assert b"// PTX ISA 8.0: for a driver or ptxas of CUDA 12.0 or later.\n" in text
+    assert b"\n.version 8.0\n" in text
+    (own,) = emit([answer], "ptx").values()
+    assert own.split(b".version")[1][4:] == text.split(b".version")[1][4:]
+    with pytest.raises(UsageError, match=r"PTX ISA 6\.3 has no cvt\.f16x2\.f32 .*: it needs 7\.0, which is CUDA 11\.0"):
+        emit([answer], "ptx", (6, 3))

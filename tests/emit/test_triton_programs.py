@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from kernrec.compile import Compiled, NoCompilerError, Resources
+from kernrec.compile import Compiled, Resources
 from kernrec.compile.triton_compile import with_dynamic_shared
 from kernrec.compile.triton_version import has_triton
-from kernrec.emit import emit, program
+from kernrec.emit import emit
 from kernrec.emit.program import Program, harness, kernel_source, launcher
+from kernrec.errors import UsageError
 from kernrec.recommender import Objective, Query, Recommendation, Recommender, Request
 from tests.helpers.nvcc import complaints, toolkit
 
@@ -90,19 +91,21 @@ def test_shared_memory_is_given_at_the_launch_again() -> None:
     )
 
 
-def test_without_triton_programs_are_of_kernels_in_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(program, "has_triton", lambda: False)
+def test_no_other_kernel_takes_the_place_of_the_best(monkeypatch: pytest.MonkeyPatch) -> None:
     own = Recommender([]).answer(Request("a100", None, "matmul_mma", "m=40,n=512,k=64", "f16", "nn", QUERY))
     recommended = replace(own, choices=(*answer().choices, *own.choices))
     assert recommended.best.kernel.name == "matmul_triton"
-    assert program.program_of(recommended, "host") == Program(own.best, None)
-
-
-@pytest.mark.skipif(has_triton(), reason="Triton is installed")
-def test_without_triton_its_kernels_have_no_machine_code() -> None:
-    for form in ("host", "ptx"):
-        with pytest.raises(NoCompilerError, match=r"compiling a Triton kernel needs .*triton"):
-            emit([answer()], form)
+    with pytest.raises(UsageError, match="is in Triton: --emit triton writes it, --cuda-only chooses"):
+        emit([recommended], "cuda")
+    with pytest.raises(UsageError, match="is of matmul_mma, which is in CUDA C"):
+        emit([own], "triton")
+    ((name, content),) = emit([recommended], "triton").items()
+    assert name == "matmul_triton.py"
+    compile(content, name, "exec")
+    monkeypatch.setattr("kernrec.compile.triton_version.has_triton", lambda: False)
+    for form in ("host", "ptx", "cmake"):
+        with pytest.raises(UsageError, match="Triton, which compiles it, is not installed"):
+            emit([recommended], form)
 
 
 @pytest.mark.slow

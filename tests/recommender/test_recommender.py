@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import kernrec
-from kernrec.emit.cuda import emit_cuda
+from kernrec.emit.cuda import cuda_source
 from kernrec.errors import KernrecError, UsageError
 from kernrec.gpu import GPU, all_gpus, find_gpu
 from kernrec.model.prior.power import PowerModel
@@ -215,7 +215,7 @@ def test_emitted_source_compiles_as_it_stands(recommender: Recommender) -> None:
     from kernrec.compile import compile_source
 
     best = recommender.recommend("conv", "rtx3090", CONV, query=Query(Objective.LATENCY)).best
-    source = emit_cuda(best)
+    source = cuda_source(best)
     compiled = compile_source(source, best.gpu.sm)
     assert f"<<<dim3({', '.join(map(str, best.launches[0].grid))})" in source
     assert {launch.entry for launch in best.launches} <= compiled.resources.keys()

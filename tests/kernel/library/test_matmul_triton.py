@@ -130,11 +130,11 @@ def test_its_configs_are_those_of_the_list_where_the_problem_is_aligned() -> Non
 
 
 def test_the_emitted_source_has_its_config_and_its_launch() -> None:
-    from kernrec.emit.cuda import emit_cuda
+    from kernrec.emit.cuda import triton_source
 
     dims = {"m": 1024, "n": 1024, "k": 1024}
     best = Recommender([]).answer(Request("a100", None, KERNEL.name, dims, "f16", None, Query(Objective.LATENCY))).best
-    source = emit_cuda(best)
+    source = triton_source(best)
     compile(source, "emitted.py", "exec")
     assert f"# CONFIG = dict(BLOCK_M={best.config['block_m']}, " in source
     assert f"num_stages={best.config['num_stages']}" in source
