@@ -41,6 +41,7 @@ def recommend(
     clocks: bool = False,
     inputs: str = "random",
     top: int = 5,
+    stack: "str | Sequence[str] | None" = None,
     **dims: int,
 ) -> "Recommendation":
     """The configs to run for an op on a GPU: the latency/energy Pareto front, or the best for an objective.
@@ -62,16 +63,24 @@ def recommend(
         clocks: whether locked core clocks are tried, too.
         inputs: the kernel's input data: `random` numbers, or `zeros`, with which arithmetic draws less power.
         top: how many choices are returned at most.
+        stack: the stacks whose lines are wanted, such as `vllm` or `["cublas", "pytorch"]`; all by default.
         **dims: the op's dimensions by name.
+
+    Returns:
+        `choices`, the best first, and `lines`, what stacks take. A problem that no kernel runs has lines alone, and
+        the reason in `no_kernel`.
 
     Raises:
         kernrec.errors.UsageError: a name is unknown, or a value impossible.
-        kernrec.errors.KernrecError: nothing can run the problem.
+        kernrec.errors.KernrecError: neither a kernel nor a stack runs the problem.
     """
     from kernrec.recommender import Query, Request
     from kernrec.recommender.request import objective_named
 
-    query = Query(objective_named(objective), max_slowdown, max_power_w, power_limit_w, clock_hz, top, clocks, inputs)
+    query = Query(
+        objective_named(objective), max_slowdown, max_power_w, power_limit_w, clock_hz, top, clocks, inputs,
+        () if stack is None else (stack,) if isinstance(stack, str) else tuple(stack),
+    )  # fmt: skip
     return _recommender().answer(Request(gpu, op, kernel, dims, dtype, layout, query))
 
 

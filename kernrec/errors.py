@@ -28,6 +28,14 @@ class UsageError(KernrecError):
     exit_status = 2
 
 
+class NoKernelError(KernrecError):
+    """No kernel of the library runs a problem; a stack may."""
+
+
+class NoSuchKernelError(UsageError, NoKernelError):
+    """No kernel of the library implements an op in a data type and layout, on any problem."""
+
+
 class KernrecWarning(UserWarning):
     """Something that a program which goes on should know; the message is one line."""
 

@@ -9,13 +9,13 @@ from kernrec.cli.answer_table import SELDOM, USUALLY, WIDE, Column, quantities
 from kernrec.cli.format import interval_text, measurement_text, print_line, print_notes, source_text
 from kernrec.cli.output import Form, print_csv, print_json, print_table_as
 from kernrec.cli.quantity import percent
+from kernrec.cli.stack_lines import line_columns, line_texts
 from kernrec.util.config_short import short_config
 from kernrec.util.human import config_text, human
 
 if TYPE_CHECKING:
     from kernrec.recommender import Choice, Recommendation
     from kernrec.recommender.result import Foreign, Saving
-    from kernrec.recommender.vendor_library import VendorEstimate
 
 
 def print_choices(answer: "Recommendation", form: Form = Form.TABLE) -> None:
@@ -25,6 +25,9 @@ def print_choices(answer: "Recommendation", form: Form = Form.TABLE) -> None:
         return
     if form is Form.CSV:
         print_csv(csv_rows(answer))
+        return
+    if answer.no_kernel is not None:
+        _print_lines(answer, answer.no_kernel, form)
         return
     about = answer.about_kernel
     title = f"{answer.problem.key} on {answer.gpu.title}, objective {answer.objective}"
@@ -46,8 +49,18 @@ def print_choices(answer: "Recommendation", form: Form = Form.TABLE) -> None:
     print_table_as(form, title, columns)
     if answer.saving is not None:
         print_line(_saving_text(answer.saving, human(answer.power_limit_w, "W")))
-    for line in vendor_lines(answer.vendor_library):
-        print_line(line)
+    for text in line_texts(answer.lines, answer.gpu):
+        print_line(text)
+    print_notes(answer.notes)
+
+
+def _print_lines(answer: "Recommendation", reason: str, form: Form) -> None:
+    """The answer where no kernel runs the problem: why, and what stacks take."""
+    limit = human(answer.power_limit_w, "W")
+    clock = "" if answer.point.clock_hz is None else f", locked to {human(answer.point.clock_hz, 'Hz')}"
+    title = f"{answer.problem.key} on {answer.gpu.title}, power limit {limit}{clock}: what stacks take, fastest first"
+    print_table_as(form, title, line_columns(answer.lines))
+    print_line(f"No kernel of kernrec's own: {reason}.")
     print_notes(answer.notes)
 
 
@@ -66,10 +79,10 @@ def _in_order(answer: "Recommendation") -> "list[Choice | Foreign]":
 
 
 def csv_rows(answer: "Recommendation") -> list[dict[str, object]]:
-    """A row of plain values for each choice, with what is the same for all of them."""
+    """A row of plain values for each choice (or line, where there is none), with what is the same for all of them."""
     whole = answer.as_dict()
     common = {name: whole[name] for name in ("op", "problem", "dtype", "layout", "gpu", "objective")}
-    return [common | choice for choice in whole["choices"]]
+    return [common | row for row in whole["choices"] or whole["lines"]]
 
 
 def choice_columns(
@@ -142,22 +155,3 @@ def _saving_text(saving: "Saving", compared: str) -> str:
     saved = f"{saving.energy_saved * 100:.0f} % less energy"
     return f"{point[0].upper()}{point[1:]}, the first config takes {slower} and {saved} than at {compared}."
 
-
-def vendor_lines(vendor: "VendorEstimate | None") -> list[str]:
-    """Latency and power of the vendor library, and whether to call it."""
-    if vendor is None:
-        return []
-    latency, power = vendor.predicted.latency_s, vendor.predicted.power_w
-    drawn = ""
-    if power is not None:
-        drawn = f", {interval_text(power, 'W')}{' (power transferred)' * (power.transferred > latency.transferred)}"
-    basis = f"{'transferred from' if latency.transferred else 'learned on'} {vendor.learned_on}"
-    if (recorded_as := vendor.predicted.recorded_as) is not None:
-        basis += f" ({recorded_as})"
-    lines = [f"{vendor.library}: {interval_text(latency, 's')}{drawn}, {basis}"]
-    if vendor.slowdown is not None:
-        saved = "" if vendor.energy_saved is None else f" and {percent(-vendor.energy_saved)} energy"
-        advice = f": {vendor.library} may be faster" if vendor.faster else ""
-        advice = f": call {vendor.library}" if vendor.advised else advice
-        lines.append(f"{percent(vendor.slowdown)} time{saved} against the first choice{advice}.")
-    return lines

@@ -48,6 +48,10 @@ Inputs = Annotated[
 ]
 MaxSlowdown = Annotated[str | None, typer.Option(help="Most slowdown against the fastest config, such as 3%.")]
 MaxPower = Annotated[str | None, typer.Option(help="Highest mean power of a config, such as 250W.")]
+Stacks = Annotated[
+    list[str] | None,
+    typer.Option("--stack", help="Only the lines of this stack, such as vllm or cublas; several: a,b. Default: all."),
+]
 Top = Annotated[int, typer.Option(help="Number of configs to print at most.")]
 Databases = Annotated[list[Path] | None, typer.Option(help="Database to read first; may be given several times.")]
 
@@ -77,6 +81,7 @@ class Options:
     clocks: bool = False
     inputs: str = "random"
     top: int = 5
+    stack: list[str] | None = None
 
     def __init__(self, values: Mapping[str, Any]) -> None:
         for name, annotation in type(self).__annotations__.items():
@@ -96,6 +101,7 @@ class Options:
             top=self.top,
             clocks=self.clocks,
             inputs=self.inputs,
+            stacks=tuple(self.stack or ()),
         )
 
     def _quantity(self, name: str, read: Callable[[str, str], float]) -> float | None:

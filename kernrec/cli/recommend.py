@@ -47,6 +47,7 @@ class RecommendOptions(options.Options):
     clocks: options.Clocks = False
     inputs: options.Inputs = "random"
     top: options.Top = 5
+    stack: options.Stacks = None
     billed: options.Billed
     printed: options.Printed
     calibrated: Annotated[

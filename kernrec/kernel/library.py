@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from kernrec.errors import UsageError, fold, unknown
+from kernrec.errors import NoSuchKernelError, UsageError, fold, unknown
 from kernrec.kernel.spec import Kernel
 from kernrec.kernel.spec_reader import load_kernel
 from kernrec.op import find_op
@@ -90,11 +90,13 @@ def kernels_for(op: str, dtype: str | None = None, layout: str | None = None) ->
 
 
 def able_kernels(op: str, dtype: str, layout: str, sm: int) -> tuple[Kernel, ...]:
-    """The kernels that implement an op for a dtype and layout on sm_`sm`; `UsageError` where there is none."""
+    """The kernels that implement an op for a dtype and layout on sm_`sm`; `NoSuchKernelError` where there is none."""
     able = tuple(kernel for kernel in kernels_for(op, dtype, layout) if kernel.runs_on(dtype, sm))
     if not able:
+        if not kernels_for(op):
+            raise NoSuchKernelError(f"kernrec has no kernel of {op}")
         offered = implemented(op, sm) + _nearest(op, dtype, sm)
-        raise UsageError(f"no kernel implements {op} for {dtype}, {layout} on sm_{sm}; {offered}")
+        raise NoSuchKernelError(f"no kernel implements {op} for {dtype}, {layout} on sm_{sm}; {offered}")
     return able
 
 

@@ -39,7 +39,6 @@ def front_answer(recommender: Recommender, subject: Subject, gpu: GPU, most: int
     problem = subject.problem
     candidates = subject.candidates(recommender, gpu)
     answer = subject.answer(recommender, candidates)
-    vendor = subject.vendor_library(recommender, answer)
     front = select(candidates, Query(Objective.PARETO, clocks=subject.clocks, top=_WHOLE_FRONT))
     count = candidates.latency_s.shape[1]
     front_places = np.array([point * count + position for point, position in front])
@@ -61,7 +60,7 @@ def front_answer(recommender: Recommender, subject: Subject, gpu: GPU, most: int
         **columns,
         "front": [of_place[int(place)] for place in front_places],
         "measured": _measured(candidates, points, positions),
-        "vendor_library": None if vendor is None else vendor.as_dict() | {"learned_on": vendor.learned_on},
+        "lines": [line.as_dict() | {"name": line.name, "basis": line.basis} for line in answer.lines],
         "notes": notes,
     }
 

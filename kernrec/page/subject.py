@@ -14,7 +14,6 @@ from kernrec.recommender.answer import recommendation
 from kernrec.recommender.candidate_set import CandidateSet
 from kernrec.recommender.infeasible import none_runs
 from kernrec.recommender.sweep import op_points
-from kernrec.recommender.vendor_library import VendorEstimate, vendor_estimate
 from kernrec.util.light_dataclass import dataclass
 
 
@@ -49,18 +48,7 @@ class Subject:
         """The choices among these candidates."""
         if self.kernel is None:
             return recommender.answer_problem(self.problem, candidates.gpu, self.query)
-        return recommendation(candidates, self.query, recommender.context.models, of_one_kernel=True)
-
-    def vendor_library(self, recommender: Recommender, answer: Recommendation) -> VendorEstimate | None:
-        """The vendor library's cost, beside the first choice; None where no model predicts it."""
-        if self.kernel is None:
-            return answer.vendor_library
-        if self.inputs != RANDOM or self.kernel.declares_problem:  # libraries were recorded with random inputs
-            return None
-        if (model := recommender.context.models.vendor_model(self.problem.op)) is None:
-            return None
-        first = answer.best.latency_s.value, answer.best.energy_j.value
-        return vendor_estimate(model, self.problem, answer.gpu, first)
+        return recommendation(candidates, self.query, recommender.context, of_one_kernel=True)
 
     @property
     def parameters(self) -> dict[str, str]:

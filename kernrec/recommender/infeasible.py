@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from kernrec.errors import KernrecError, UsageError
+from kernrec.errors import KernrecError, NoKernelError, UsageError
 from kernrec.gpu import GPU
 from kernrec.kernel import Kernel, Space, kernels_for
 from kernrec.op import Problem
@@ -14,13 +14,13 @@ if TYPE_CHECKING:
     from kernrec.recommender.kernel_candidates import RunnableConfigs
 
 
-def no_kernel_runs(candidates: "CandidateSet") -> KernrecError:
+def no_kernel_runs(candidates: "CandidateSet") -> NoKernelError:
     """Why no config of any kernel of an op can run a problem."""
     problem, gpu = candidates.problem, candidates.gpu
     failed = sum(len(considered.measured[0].failed) for considered in candidates.considered)
     kernels = [considered.table.kernel for considered in candidates.considered]
     reason = f" ({failed} failed when they were measured)" if failed else why_not(kernels, problem, gpu)
-    return KernrecError(f"no config of any kernel can run {problem.key} on {gpu.name}{reason}")
+    return NoKernelError(f"no config of any kernel can run {problem.key} on {gpu.name}{reason}")
 
 
 def none_runs(considered: "RunnableConfigs") -> KernrecError:

@@ -137,7 +137,15 @@ def answer_in_best_layout(context: Context, problem: Problem, gpu: GPU, answer: 
             with suppress(KernrecError):
                 return answer(other)
         raise
-    if fastest is not None and default.choices and _latency_s(fastest) < _latency_s(default) * (1.0 - _GAIN):
+    if not default.choices:  # it has lines of stacks alone: a layout with kernels is the better answer
+        if fastest is not None:
+            return fastest
+        for other in _problems(problem, problem.definition.layouts):
+            with suppress(KernrecError):
+                if (best := answer(other)).choices:
+                    return best
+        return default
+    if fastest is not None and _latency_s(fastest) < _latency_s(default) * (1.0 - _GAIN):
         return fastest
     return default
 
@@ -153,7 +161,7 @@ def problem_in_best_layout(context: Context, problem: Problem, gpu: GPU, query: 
         candidates = candidate_set(tables, other, point, evidence, context.models)
         if not candidates.kernels:
             raise no_kernel_runs(candidates)
-        return recommendation(candidates, Query(Objective.LATENCY, top=1), context.models)
+        return recommendation(candidates, Query(Objective.LATENCY, top=1), context)
 
     return answer_in_best_layout(context, problem, gpu, answer).problem
 

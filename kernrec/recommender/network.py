@@ -26,6 +26,7 @@ from kernrec.op.workload import Layer, Workload, default_workload, dtype_of
 from kernrec.recommender.candidate_set import CandidateSet
 from kernrec.recommender.choices import costs_at
 from kernrec.recommender.estimate.costs import SOURCES, Source
+from kernrec.recommender.lines import predict_lines
 from kernrec.recommender.recommender import Recommender
 from kernrec.recommender.request import Query
 from kernrec.recommender.result import Choice, Estimate, Recommendation
@@ -195,9 +196,9 @@ def answer_network(recommender: Recommender, gpu: str | GPU, wanted: NetworkRequ
         alternatives.append(_alternatives(recommender.candidates(answer.problem, card, (query.point,)), answer.best))
     if not answers:
         raise KernrecError(f"no layer of {chosen.name} can be run on {card.name}: {left_out[0]}")
-    _predict_libraries([layer.answer for layer in answers])
+    predict_lines(recommender.context, (layer.answer.problem for layer in answers), card)
     for layer_answer, costs_of in zip(answers, alternatives, strict=True):
-        library = _vendor(layer_answer.answer)
+        library = _fastest_stack(layer_answer.answer)
         recorded = recorded or library is not None
         for name, costs in {**costs_of, VENDOR: library or costs_of[CHOICE]}.items():
             sums[name].add(layer_answer.count, *costs)
@@ -297,26 +298,13 @@ def _alternatives(candidates: CandidateSet, best: Choice) -> Mapping[str, tuple[
     }
 
 
-def _predict_libraries(answers: Sequence[Recommendation]) -> None:
-    """Predicts the vendor libraries for all layers at once: one by one takes far longer."""
-    together: dict[str, list[Problem]] = {}
-    models = {answer.problem.op: answer.vendor_model for answer in answers}
-    for answer in answers:
-        together.setdefault(answer.problem.op, []).append(answer.problem)
-    for op, model in models.items():
-        if model is not None:
-            model.predict_many(together[op], answers[0].gpu)
-
-
-def _vendor(answer: Recommendation) -> tuple[Estimate, Estimate] | None:
-    """(latency, energy) of a layer in the vendor library; None where they are not known at this operating point."""
-    vendor = answer.vendor_library
-    if vendor is None or vendor.slowdown is None or vendor.predicted.power_w is None:
+def _fastest_stack(answer: Recommendation) -> tuple[Estimate, Estimate] | None:
+    """(latency, energy) of a layer in the fastest stack; None where they are not known."""
+    if not answer.lines or (line := answer.lines[0]).energy_j is None or line.energy_interval_j is None:
         return None
-    latency, power = vendor.predicted.latency_s, vendor.predicted.power_w
     return (
-        Estimate(latency.value, latency.low, latency.high, Source.LEARNED),
-        Estimate(latency.value * power.value, latency.low * power.low, latency.high * power.high, Source.LEARNED),
+        Estimate(line.latency_s, *line.latency_interval_s, Source.LEARNED),
+        Estimate(line.energy_j, *line.energy_interval_j, Source.LEARNED),
     )
 
 

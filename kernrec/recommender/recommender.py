@@ -13,10 +13,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
+from kernrec.errors import NoKernelError
 from kernrec.gpu import GPU, find_gpu
 from kernrec.kernel import Kernel
 from kernrec.op import Problem
-from kernrec.recommender.answer import recommendation
+from kernrec.recommender.answer import answer_by_lines, recommendation
 from kernrec.recommender.candidate_set import CandidateSet, candidate_set
 from kernrec.recommender.context import Context
 from kernrec.recommender.estimate.model_store import ModelStore
@@ -81,11 +82,11 @@ class Recommender:
         return self.answer(Request(gpu, op, None, shape, dtype, layout, query or Query()))
 
     def answer(self, request: Request) -> Recommendation:
-        """The choices for a request, best first (a front: fastest first).
+        """The choices for a request, best first (a front: fastest first); lines of stacks where no kernel runs it.
 
         Raises:
             UsageError: a name is unknown, or a value impossible.
-            KernrecError: nothing can run the problem, or there are no profiles to predict from.
+            KernrecError: neither a kernel nor a stack runs the problem, or there are no profiles to predict from.
         """
         gpu = find_gpu(request.gpu)
         if request.kernel is None:
@@ -131,7 +132,11 @@ class Recommender:
         return _cached(self._answers, key, _CACHED_ANSWERS, lambda: self._new_answer(problem, gpu, query))
 
     def _new_answer(self, problem: Problem, gpu: GPU, query: Query) -> Recommendation:
-        return recommendation(self.candidates(problem, gpu, op_points(gpu, query)), query, self.context.models)
+        try:
+            candidates = self.candidates(problem, gpu, op_points(gpu, query))
+        except NoKernelError as reason:
+            return answer_by_lines(self.context, problem, gpu, query, reason)
+        return recommendation(candidates, query, self.context)
 
     def answer_kernel(self, kernel: Kernel, problem: Problem, gpu: GPU, query: Query) -> Recommendation:
         """The choices of one kernel: at the power limit asked for, else over a range of them.
@@ -141,7 +146,7 @@ class Recommender:
         if query.inputs != self.context.inputs:
             return self.for_inputs(query.inputs).answer_kernel(kernel, problem, gpu, query)
         candidates = self.kernel_candidates(kernel, problem, gpu, query)
-        return recommendation(candidates, query, self.context.models, of_one_kernel=True)
+        return recommendation(candidates, query, self.context, of_one_kernel=True)
 
     def kernel_candidates(self, kernel: Kernel, problem: Problem, gpu: GPU, query: Query) -> CandidateSet:
         """All configs of one kernel at the operating points of a query; the set may be empty."""
@@ -181,6 +186,8 @@ class Recommender:
 
         if answer.inputs != self.context.inputs:
             return self.for_inputs(answer.inputs).regrets(answer)
+        if not answer.choices:
+            return ()
         problem, gpu, about = answer.problem, answer.gpu, answer.about_kernel
         tables, evidence = self.context.tables_and_evidence(problem, gpu, about.kernel if about else None)
         candidates = None

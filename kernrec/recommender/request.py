@@ -10,6 +10,7 @@ import numpy as np
 
 from kernrec.errors import UsageError, unknown
 from kernrec.model.prior.power import INPUTS, RANDOM
+from kernrec.model.vendor.stacks import stacks_named
 from kernrec.op import Problem, find_op
 from kernrec.op.registry import parse_shape
 from kernrec.recommender.estimate.operating_point import OperatingPoint
@@ -69,11 +70,15 @@ class Query:
     clocks: bool = False
     inputs: str = RANDOM
     """The kernel's input data, one of `INPUTS`: power depends on it, and with it the clock under a limit."""
+    stacks: tuple[str, ...] = ()
+    """The stacks whose lines are wanted, by their names in `STACKS`; all of them where it is empty."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "objective", objective_named(self.objective))
         if self.inputs not in INPUTS:
             raise unknown("inputs", self.inputs, INPUTS)
+        if self.stacks:
+            object.__setattr__(self, "stacks", stacks_named(self.stacks))
         if self.top < 1:
             raise UsageError(f"top is {self.top}; at least 1 is accepted")
         for name, value, expected in (

@@ -5,6 +5,7 @@ from dataclasses import field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from kernrec.errors import KernrecError
 from kernrec.gpu import GPU
 from kernrec.kernel import BoundLaunch, Kernel, bind_launches
 from kernrec.model.prior.power import RANDOM
@@ -16,9 +17,9 @@ from kernrec.util.light_dataclass import dataclass
 
 if TYPE_CHECKING:
     from kernrec.model.prior.calibration import Calibration
-    from kernrec.model.vendor.model import VendorModel
+    from kernrec.recommender.context import Context
     from kernrec.recommender.estimate.correction import ModelScope
-    from kernrec.recommender.vendor_library import VendorEstimate
+    from kernrec.recommender.lines import Line
 
 
 @dataclass(frozen=True)
@@ -266,24 +267,32 @@ class Recommendation:
     """The best by the objective first."""
     layout_chosen: bool = False
     """Whether nobody asked for the layout, and it is not the op's default."""
-    vendor_model: "VendorModel | None" = field(default=None, repr=False, compare=False)
+    no_kernel: str | None = None
+    """Why no kernel runs the problem: then there are no choices, and the lines of stacks are the answer."""
+    stacks: tuple[str, ...] = ()
+    """The only stacks whose lines are wanted; all where it is empty."""
+    context: "Context | None" = field(default=None, repr=False, compare=False)
+    """Whose models of stacks are asked for lines; None for an answer without any."""
 
     @property
     def best(self) -> Choice:
-        """The first choice."""
+        """The first choice; `KernrecError` for an answer by lines alone."""
+        if self.no_kernel is not None:
+            raise KernrecError(self.no_kernel)
         return self.choices[0]
 
     @cached_property
-    def vendor_library(self) -> "VendorEstimate | None":
-        """The cost of a call of the vendor library, computed when it is first read; None where nobody recorded it."""
-        if self.vendor_model is None:
-            return None
-        from kernrec.recommender.vendor_library import vendor_estimate
+    def lines(self) -> "tuple[Line, ...]":
+        """What stacks take at the operating point of the first choice, fastest first, computed when it is first read."""
+        if self.context is None:
+            return ()
+        from kernrec.recommender.lines import beside, lines_of
 
-        # A limit that is not reached changes nothing; what a lower one or a locked clock does was not recorded.
-        recorded = self.point.clock_hz is None and self.power_limit_w >= self.gpu.tdp_w
-        first = (self.best.latency_s.value, self.best.energy_j.value) if recorded else None
-        return vendor_estimate(self.vendor_model, self.problem, self.gpu, first)
+        if not self.choices:
+            return lines_of(self.context, self.problem, self.gpu, self.point, self.stacks)
+        first = self.best
+        lines = lines_of(self.context, self.problem, self.gpu, first.point, self.stacks)
+        return beside(lines, first.latency_s.value, first.energy_j.value)
 
     @property
     def power_limit_w(self) -> float:
@@ -317,7 +326,8 @@ class Recommendation:
             "models": [scope.as_dict() for scope in self.models],
             **kernel,
             "saving": None if self.saving is None else self.saving.as_dict(),
-            "vendor_library": None if self.vendor_library is None else self.vendor_library.as_dict(),
+            "no_kernel": self.no_kernel,
+            "lines": [line.as_dict() for line in self.lines],
             "choices": [choice.as_dict() for choice in self.choices],
             "foreign": [row.as_dict() for row in self.foreign],
             "notes": list(self.notes),

@@ -1,7 +1,7 @@
-// The plot of a front: what is predicted, what was measured, the vendor library, and what marks a point.
+// The plot of a front: what is predicted, what was measured, what stacks take, and what marks a point.
 "use strict";
 (() => {
-  const { prefixOf, color, figure, show, vendorPoint } = kernrec;
+  const { prefixOf, color, figure, show } = kernrec;
   const MOST_DRAWN = 1200;  // circles in sight: each costs time in every frame
   const PLAIN = { nonselection_fill_alpha: 1, nonselection_line_alpha: 1 };
 
@@ -14,8 +14,8 @@
   // What plots side by side share: units, and ranges that hold the front of each with its surroundings.
   function scales(fronts) {
     const both = ["latency_s", "energy_j"].map((quantity) => {
-      const vendors = fronts.map((front) => vendorPoint(front)?.[quantity]).filter((value) => value);
-      const onFront = [...fronts.flatMap((front) => front.front.map((number) => front.points[quantity][number])), ...vendors];
+      const stacks = fronts.flatMap((front) => front.lines.map((line) => line[quantity])).filter((value) => value);
+      const onFront = [...fronts.flatMap((front) => front.front.map((number) => front.points[quantity][number])), ...stacks];
       const all = fronts.flatMap((front) => extent(front.points[quantity]));
       const [low, high] = extent(onFront);
       const [scale, prefix] = prefixOf(low);
@@ -72,10 +72,8 @@
     }
   }
 
-  // The point of the vendor library, or a line at its latency where what it draws is not known.
-  function drawVendor(plot, front, scale) {
-    const vendor = vendorPoint(front);
-    if (!vendor) return;
+  // The point of a stack, or a line at its latency where what it draws is not known.
+  function drawLine(plot, vendor, scale) {
     const look = { line_color: color("vendor"), line_width: 2 };
     const x = vendor.latency_s / scale.latency.scale;
     if (vendor.energy_j === null) {
@@ -84,7 +82,7 @@
     }
     const y = vendor.energy_j / scale.energy.scale;
     const [left, right] = vendor.latency_interval_s.map((value) => value / scale.latency.scale);
-    const [bottom, top] = vendor.energy_span_j.map((value) => value / scale.energy.scale);
+    const [bottom, top] = vendor.energy_interval_j.map((value) => value / scale.energy.scale);
     segments(plot, { x0: [left, x], y0: [y, bottom], x1: [right, x], y1: [y, top] }, { ...look, line_width: 1.2 });
     plot.scatter([x], [y], { size: 12, marker: "diamond", fill_color: color("vendor"), line_color: color("panel") });
   }
@@ -138,7 +136,7 @@
         source: sources[1], size: 9, marker: "square", fill_color: color("measured"), line_color: color("panel"), ...PLAIN,
       }));
     }
-    drawVendor(plot, front, scale);
+    for (const line of front.lines) drawLine(plot, line, scale);
     const crossed = segments(plot, crosses(front, [], scale), { line_color: color("chosen") });
     const ringed = plot.scatter([], [], { size: 15, fill_color: null, line_color: color("chosen"), line_width: 3 });
     const marks = [crossed, ringed];

@@ -1,7 +1,7 @@
 // What the reader chose, what is asked for it, and where it is shown.
 "use strict";
 (() => {
-  const { element, describe, frontTable, vendorText, notes, scales, drawFront, drawRoofline, drawSweeps } = kernrec;
+  const { element, describe, frontTable, lineText, notes, scales, drawFront, drawRoofline, drawSweeps } = kernrec;
   const data = JSON.parse(document.getElementById("data").textContent);
   const offline = data.mode === "report";
   const byId = (id) => document.getElementById(id);
@@ -75,12 +75,12 @@
     entry.table = box;
     const measured = Object.keys(front.measured).length, points = front.points.latency_s.length;
     const legend = (kind, text) => element("span", {}, element("i", { class: kind }), text);
-    const vendor = front.vendor_library, thinned = element("span", {});
+    const thinned = element("span", {});
     panel.append(
       element("h2", {}, front.title),
       element("p", { class: "legend" }, legend("predicted", "predicted"), legend("measured", `measured (${measured})`),
-        legend("front", "front, with 90 % intervals"), vendor ? legend("vendor", vendor.library) : null, thinned),
-      place, box, allPoints(entry), notes([...(vendor ? [vendorText(front)] : []), ...front.notes]));
+        legend("front", "front, with 90 % intervals"), front.lines.length ? legend("vendor", front.lines.map((line) => line.name).join(", ")) : null, thinned),
+      place, box, allPoints(entry), notes([...front.lines.map(lineText), ...front.notes]));
     fillTable(entry);
     const drawn = await drawFront(place, front, scale, {
       describe: (n) => describe(front, n),

@@ -55,27 +55,12 @@
     ], numbers, (n) => (n === chosen ? "chosen" : ""));
   }
 
-  // The vendor library as a point: energy is power times latency, at the ends of the interval of power; null where
-  // nobody recorded the power.
-  function vendorPoint(front) {
-    const vendor = front.vendor_library;
-    if (!vendor) return null;
-    const energy = (power) => power * vendor.latency_s;
-    return {
-      latency_s: vendor.latency_s, latency_interval_s: vendor.latency_interval_s,
-      energy_j: vendor.power_w === null ? null : energy(vendor.power_w),
-      energy_span_j: vendor.power_w === null ? null : vendor.power_interval_w.map(energy),
-    };
-  }
-
-  // What the vendor library takes, against the fastest config, in a sentence.
-  function vendorText(front) {
-    const vendor = front.vendor_library;
-    const drawn = vendor.power_w === null ? "" : `, ${interval(vendor.power_w, ...vendor.power_interval_w, "W")}`;
-    const much = vendor.slowdown === null ? "" : ` ${percent(Math.abs(vendor.slowdown), 1)} ${vendor.slowdown < 0 ? "faster" : "slower"} than the fastest config here`;
-    const advice = vendor.advised ? `: call ${vendor.library}` : vendor.faster ? `: ${vendor.library} may be faster` : "";
-    return `${vendor.library}, predicted: ${interval(vendor.latency_s, ...vendor.latency_interval_s, "s")}${drawn}`
-      + ` (${vendor.transferred ? "transferred from" : "learned on"} ${vendor.learned_on});${much}${advice}.`;
+  // What a stack takes, against the fastest config, in a sentence.
+  function lineText(line) {
+    const drawn = line.power_w === null ? "" : `, ${interval(line.energy_j, ...line.energy_interval_j, "J")}`;
+    const much = line.slowdown === null ? "" : ` ${percent(Math.abs(line.slowdown), 1)} ${line.slowdown < 0 ? "faster" : "slower"} than the fastest config here`;
+    const advice = line.advised ? `: call ${line.stack}` : line.faster ? `: ${line.stack} may be faster` : "";
+    return `${line.name}: ${interval(line.latency_s, ...line.latency_interval_s, "s")}${drawn} (${line.basis})${much ? ";" : ""}${much}${advice}.`;
   }
 
   function energyTable(explained) {
@@ -186,5 +171,5 @@
     ], answer.rows)];
   }
 
-  Object.assign(kernrec, { describe, frontTable, vendorPoint, vendorText, showExplanation, networkTables, databaseView });
+  Object.assign(kernrec, { describe, frontTable, lineText, showExplanation, networkTables, databaseView });
 })();

@@ -1,0 +1,65 @@
+"""What stacks take, as `recommend` and `analyze` print it: in lines below the choices, or as the answer itself."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from kernrec.cli.answer_table import SELDOM, USUALLY, Column, quantities
+from kernrec.cli.quantity import percent
+from kernrec.gpu import GPU
+from kernrec.util.human import human
+
+if TYPE_CHECKING:
+    from kernrec.recommender.lines import Line
+
+
+def line_texts(lines: "Sequence[Line]", gpu: GPU) -> list[str]:
+    """The fastest stack, the others against it, and whether to call it instead of the first choice."""
+    if not lines:
+        return []
+    first, *others = lines
+    text = f"{first.name}: {_interval(first.latency_s, first.latency_interval_s, 's')}"
+    if first.energy_j is not None and first.power_w is not None:
+        power = f"{human(first.power_w, 'W')}{' transferred' * (first.power_transferred and first.source == 'learned')}"
+        text += f", {human(first.energy_j, 'J')} ({power})"
+    text += f"{_point(first, gpu)}, {first.basis}"
+    against = ", ".join(f"{each.name} {percent(each.latency_s / first.latency_s - 1)}" for each in others)
+    texts = [f"{text}; {against}" if against else text]
+    if first.slowdown is not None:
+        saved = "" if first.energy_saved is None else f" and {percent(-first.energy_saved)} energy"
+        advice = f": {first.stack} may be faster" if first.faster else ""
+        advice = f": call {first.stack}" if first.advised else advice
+        texts.append(f"{percent(first.slowdown)} time{saved} against the first choice{advice}.")
+    return texts
+
+
+def _point(line: "Line", gpu: GPU) -> str:
+    """The operating point where it is not the GPU's default."""
+    limit = "" if line.power_limit_w == gpu.tdp_w else f" at {human(line.power_limit_w, 'W')}"
+    clock = "" if line.locked_clock_hz is None else f" at {human(line.locked_clock_hz, 'Hz')}"
+    return limit + clock
+
+
+def _interval(value: float, interval: tuple[float, float], unit: str) -> str:
+    """A value with its interval, the unit once where it is the same."""
+    low, high = (human(end, unit) for end in interval)
+    if low.split(" ")[1] == high.split(" ")[1]:
+        low = low.split(" ")[0]
+    return f"{human(value, unit)} ({low} to {high})"
+
+
+def line_columns(lines: "Sequence[Line]") -> list[Column]:
+    """The columns of an answer by lines alone, a row for each stack."""
+    energies = [(line.energy_j, line.energy_interval_j) for line in lines]
+    versus = ["-", *(percent(line.latency_s / lines[0].latency_s - 1) for line in lines[1:])]
+    return [
+        Column("stack", "left", [line.name for line in lines]),
+        quantities("latency", "s", [line.latency_s for line in lines], [line.latency_interval_s for line in lines]),
+        Column("vs first", "right", versus),
+        quantities("energy", "J", [value for value, _ in energies], [interval for _, interval in energies], USUALLY),
+        quantities("power", "W", [line.power_w for line in lines], importance=USUALLY),
+        Column("source", "left", [line.source for line in lines], styles=[_STYLES[line.source] for line in lines]),
+        Column("from recordings of", "left", [line.basis.partition(" on ")[2] or line.basis for line in lines], SELDOM),
+    ]
+
+
+_STYLES = {"recorded": "measured", "learned": "learned", "transferred": "prior"}

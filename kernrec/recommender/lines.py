@@ -1,0 +1,249 @@
+"""Lines: what stacks that people run today take for a problem, beside the choices or in their place.
+
+A line is recorded (somebody measured this very problem), learned (from recordings of the card) or transferred (from
+recordings of other cards), and holds at an operating point, as a choice does.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import fields, replace
+from itertools import product
+from typing import TYPE_CHECKING, Any
+
+from kernrec.errors import KernrecError
+from kernrec.gpu import GPU, find_gpu
+from kernrec.model.prior.power import RANDOM
+from kernrec.op import Problem
+from kernrec.recommender.estimate.operating_point import OperatingPoint
+from kernrec.util.light_dataclass import dataclass
+
+if TYPE_CHECKING:
+    from kernrec.model.vendor.model import StackPrediction, VendorModel
+    from kernrec.recommender.context import Context
+
+NEARLY = 0.02
+"""A smaller difference of latency counts as none."""
+WORTH_PADDING = 0.10
+"""Least share of the time that padded sizes must save to be worth a note: they have to be stored and zeroed."""
+_MULTIPLES = (8, 64)
+"""Multiples that rows of a product are padded to: 16 bytes of 16-bit elements, and a tile."""
+
+Interval = tuple[float, float]
+
+
+@dataclass(frozen=True)
+class Line:
+    """The estimate of what a stack takes for a problem at an operating point; in SI units, with 90 % intervals."""
+
+    stack: str
+    version: str | None
+    """Of the stack, as it was recorded; None where it was not stated, or not recorded on this card."""
+    source: str
+    """`recorded`, `learned` (on this card) or `transferred` (from other cards)."""
+    latency_s: float
+    latency_interval_s: Interval
+    power_w: float | None
+    """Mean power; None where nobody recorded it."""
+    power_interval_w: Interval | None
+    energy_j: float | None
+    energy_interval_j: Interval | None
+    power_limit_w: float
+    """The power limit that the costs hold under, the GPU's default included."""
+    locked_clock_hz: float | None
+    """None where the clock is not locked."""
+    learned_on: tuple[str, ...]
+    """Catalog names of the cards whose latency was recorded."""
+    recorded_as: str | None
+    """Data type and layout that were recorded, where they are not the problem's; the interval is wider then."""
+    power_transferred: bool
+    """Whether power was recorded on other cards only."""
+    slowdown: float | None = None
+    """Latency over that of the first choice, less 1; None without a choice."""
+    energy_saved: float | None = None
+    """Fraction of the first choice's energy; None where either is not known."""
+
+    @property
+    def name(self) -> str:
+        """The stack with its version, for people."""
+        return f"{self.stack} {self.version}" if self.version else self.stack
+
+    @property
+    def faster(self) -> bool:
+        """Whether the stack is expected to be faster than the first choice."""
+        return self.slowdown is not None and self.slowdown < -NEARLY
+
+    @property
+    def advised(self) -> bool:
+        """Whether to call it: even at the upper end of its interval it is faster than the first choice's estimate."""
+        return self.faster and (1 + (self.slowdown or 0.0)) * self.latency_interval_s[1] / self.latency_s < 1
+
+    @property
+    def basis(self) -> str:
+        """Where the costs come from, in words."""
+        if self.source == "recorded":
+            return "recorded"
+        how = "transferred from" if self.source == "transferred" else "learned on"
+        as_ = "" if self.recorded_as is None else f" ({self.recorded_as})"
+        return f"{how} {', '.join(dict.fromkeys(map(short_title, self.learned_on)))}{as_}"
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values for JSON, under the names of the attributes."""
+        values = {name: getattr(self, name) for name in _FIELDS}
+        listed = {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
+        return listed | {"faster": self.faster, "advised": self.advised}
+
+
+_FIELDS = tuple(field.name for field in fields(Line))
+
+
+def short_title(name: str) -> str:
+    """`A100` for a catalog name of an A100: data-center cards are known by the first word of their title."""
+    title = find_gpu(name).title.removeprefix("NVIDIA ")
+    first = title.split(" ")[0].split("-")[0]
+    return first if any(c.isdigit() for c in first) else title
+
+
+def lines_of(
+    context: "Context", problem: Problem, gpu: GPU, point: OperatingPoint, stacks: Sequence[str] = ()
+) -> tuple[Line, ...]:
+    """The lines of a problem on a GPU at an operating point, fastest first; none where nobody recorded such problems.
+
+    Args:
+        context: whose models of stacks are asked; lines are of random inputs, with which stacks were recorded.
+        problem: of an op.
+        gpu: the card.
+        point: its power limit and clock.
+        stacks: the only ones wanted; all by default.
+
+    Raises:
+        UsageError: the card does not accept the power limit or clock.
+    """
+    if (model := _model(context, problem)) is None:
+        return ()
+    from kernrec.model.vendor.operating_point import at_point
+
+    wanted = (each for each in model.predict(problem, gpu) if not stacks or each.stack in stacks)
+    lines = [_line(at_point(each, gpu, point, problem), gpu, point) for each in wanted]
+    return tuple(sorted(lines, key=lambda line: line.latency_s))
+
+
+def beside(lines: Iterable[Line], latency_s: float, energy_j: float) -> tuple[Line, ...]:
+    """The lines compared with the first choice's latency and energy."""
+    return tuple(
+        replace(
+            line,
+            slowdown=line.latency_s / latency_s - 1,
+            energy_saved=None if line.energy_j is None else 1 - line.energy_j / energy_j,
+        )
+        for line in lines
+    )
+
+
+def predict_lines(context: "Context", problems: Iterable[Problem], gpu: GPU) -> None:
+    """Predicts the lines of many problems for `lines_of` to tell: one by one takes far longer."""
+    together: dict[str, list[Problem]] = {}
+    for problem in problems:
+        together.setdefault(problem.op, []).append(problem)
+    for alike in together.values():
+        if (model := _model(context, alike[0])) is not None:
+            model.predict_many(alike, gpu)
+
+
+def line_notes(context: "Context", problem: Problem, gpu: GPU, stacks: Sequence[str] = ()) -> Iterator[str]:
+    """Lines about stacks that refuse a problem, that were asked for and have none, and about padded sizes."""
+    if (model := _model(context, problem)) is None:
+        yield from (f"{stack} has no line: {no_lines(context, problem)}" for stack in stacks)
+        return
+    refusals = model.refusals(problem, gpu)
+    for stack, reason in refusals.items():
+        if not stacks or stack in stacks:
+            yield f"{stack} does not run it: {reason}"
+    if stacks:
+        there = [each.stack for each in model.predict(problem, gpu)]
+        for stack in stacks:
+            if stack not in there and stack not in refusals:
+                others = f"lines of it have {', '.join(there)}" if there else no_lines(context, problem)
+                yield f"{stack} has no line for this problem; {others}"
+    yield from _padding(model, problem, gpu, stacks)
+
+
+def no_lines(context: "Context", problem: Problem) -> str:
+    """What there are lines for, where a problem has none."""
+    if (model := _model(context, problem)) is None:
+        return f"no stack was recorded for {problem.op}"
+    recorded: dict[str, dict[str, None]] = {}
+    for entry in model.sets:
+        for stack in entry.recorded.stacks:
+            recorded.setdefault(stack, {}).update(dict.fromkeys(entry.recorded.dtypes))
+    listed = "; ".join(f"{stack}: {', '.join(dtypes)}" for stack, dtypes in recorded.items())
+    return f"recorded for {problem.op} are {listed}"
+
+
+def without_line(
+    reason: KernrecError, context: "Context", problem: Problem, gpu: GPU, stacks: Sequence[str]
+) -> KernrecError:
+    """The error where neither a kernel nor a stack answers, of the kind of the kernels' `reason`."""
+    model = _model(context, problem)
+    refused = {} if model is None else model.refusals(problem, gpu)
+    if stacks:
+        refused = {stack: why for stack, why in refused.items() if stack in stacks}
+    there = "; ".join(f"{stack} does not run it: {why}" for stack, why in refused.items())
+    if not there:
+        there = f"nor is there a line of {' or '.join(stacks) or 'a stack'} ({no_lines(context, problem)})"
+    return type(reason)(f"{reason}; {there}")
+
+
+def _model(context: "Context", problem: Problem) -> "VendorModel | None":
+    return context.models.vendor_model(problem.op) if context.inputs == RANDOM else None
+
+
+def _line(predicted: "StackPrediction", gpu: GPU, point: OperatingPoint) -> Line:
+    latency, power = predicted.latency_s, predicted.power_w
+    return Line(
+        stack=predicted.stack,
+        version=predicted.version,
+        source="transferred" if latency.transferred else "learned",
+        latency_s=latency.value,
+        latency_interval_s=(latency.low, latency.high),
+        power_w=None if power is None else power.value,
+        power_interval_w=None if power is None else (power.low, power.high),
+        energy_j=None if power is None else latency.value * power.value,
+        energy_interval_j=None if power is None else (latency.low * power.low, latency.high * power.high),
+        power_limit_w=point.limit_w(gpu),
+        locked_clock_hz=point.clock_hz,
+        learned_on=predicted.gpus,
+        recorded_as=predicted.recorded_as,
+        power_transferred=power is not None and power.transferred,
+    )
+
+
+def _padding(model: "VendorModel", problem: Problem, gpu: GPU, stacks: Sequence[str]) -> Iterator[str]:
+    """A note where the fastest stack takes clearly less for padded sizes: rows of a product that are not aligned."""
+    sizes = problem.dim
+    unaligned = [name for name in _contiguous(problem) if sizes[name] % _MULTIPLES[0]]
+    if not unaligned:
+        return
+    padded = [
+        problem.definition.problem(problem.dtype, problem.layout, **sizes | dict(zip(unaligned, changed, strict=True)))
+        for changed in product(*({-(-sizes[name] // step) * step for step in (1, *_MULTIPLES)} for name in unaligned))
+    ]
+    model.predict_many(padded, gpu)
+    wanted = ((each, other) for other in padded for each in model.predict(other, gpu))
+    fastest = {
+        each.stack: (each, other)
+        for each, other in sorted(wanted, key=lambda pair: -pair[0].latency_s.value)
+        if not stacks or each.stack in stacks
+    }
+    plain = next((each for each in model.predict(problem, gpu) if each.stack in fastest), None)
+    if plain is not None:
+        answer, other = fastest[plain.stack]
+        if (saved := 1 - answer.latency_s.value / plain.latency_s.value) > WORTH_PADDING:
+            changed = ", ".join(f"{name} = {size}" for name, size in other.dim.items() if size != sizes[name])
+            yield f"padded to {changed} it would take {plain.stack} {100 * saved:.0f} % less time: its rows are not aligned"
+
+
+def _contiguous(problem: Problem) -> tuple[str, ...]:
+    """The dimensions of a product that are rows in memory, in some operand."""
+    if problem.op != "matmul":
+        return ()
+    a, b = problem.layout
+    return tuple(dict.fromkeys(("k" if a == "n" else "m", "n" if b == "n" else "k", "n")))
