@@ -6,7 +6,7 @@ from math import prod
 from typing import TYPE_CHECKING
 
 from kernrec.cli.answer_table import SELDOM, USUALLY, WIDE, Column, quantities
-from kernrec.cli.format import interval_text, measurement_text, print_line, print_notes, source_text
+from kernrec.cli.format import measurement_text, print_line, print_notes, source_text
 from kernrec.cli.output import Form, print_csv, print_json, print_table_as
 from kernrec.cli.quantity import percent
 from kernrec.cli.stack_lines import line_columns, line_texts
@@ -154,4 +154,3 @@ def _saving_text(saving: "Saving", compared: str) -> str:
     slower = f"{saving.slowdown * 100:.1f} % longer" if saving.slowdown >= 0.0005 else "as long"
     saved = f"{saving.energy_saved * 100:.0f} % less energy"
     return f"{point[0].upper()}{point[1:]}, the first config takes {slower} and {saved} than at {compared}."
-

@@ -1,4 +1,4 @@
-"""What stacks take, as `recommend` and `analyze` print it: in lines below the choices, or as the answer itself."""
+"""The lines of stacks, as `recommend` and `analyze` print it: in lines below the choices, or as the answer itself."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING

@@ -94,7 +94,7 @@ def able_kernels(op: str, dtype: str, layout: str, sm: int) -> tuple[Kernel, ...
     able = tuple(kernel for kernel in kernels_for(op, dtype, layout) if kernel.runs_on(dtype, sm))
     if not able:
         if not kernels_for(op):
-            raise NoSuchKernelError(f"kernrec has no kernel of {op}")
+            raise NoSuchKernelError(f"no kernel of the library implements {op}")
         offered = implemented(op, sm) + _nearest(op, dtype, sm)
         raise NoSuchKernelError(f"no kernel implements {op} for {dtype}, {layout} on sm_{sm}; {offered}")
     return able

@@ -50,12 +50,12 @@ def recommendation(
         about = KernelAnswer(kernel.table.kernel, heuristic, considered.sampled_blocks)
     if of_one_kernel and kernel.table.kernel.declares_problem:
         context = None  # no stack has such a problem
-    said = [*of_inputs(query.inputs), *notes(candidates, choices)]
+    remarks = [*of_inputs(query.inputs), *notes(candidates, choices)]
     if of_one_kernel:
-        said += of_kernel(considered, choices[0])
+        remarks += of_kernel(considered, choices[0])
     if context is not None:
-        said += line_notes(context, candidates.problem, candidates.gpu, query.stacks)
-        said = [*context.models.warnings(), *said]
+        remarks += line_notes(context, candidates.problem, candidates.gpu, query.stacks)
+        remarks = [*context.models.warnings(), *remarks]
     return Recommendation(
         problem=candidates.problem,
         gpu=candidates.gpu,
@@ -63,7 +63,7 @@ def recommendation(
         point=candidates.points[0],
         choices=choices,
         candidates=candidates.runnable,
-        notes=tuple(said),
+        notes=tuple(remarks),
         inputs=query.inputs,
         calibration=kernel.table.calibration,
         models=tuple(kernel.scope for kernel in candidates.kernels if kernel.scope),

@@ -1,4 +1,4 @@
-"""Lines: what stacks that people run today take for a problem, beside the choices or in their place.
+"""Lines: the time and energy of what people run today (stacks) for a problem, beside the choices or in their place.
 
 A line is recorded (somebody measured this very problem), learned (from recordings of the card) or transferred (from
 recordings of other cards), and holds at an operating point, as a choice does.
@@ -167,7 +167,7 @@ def line_notes(context: "Context", problem: Problem, gpu: GPU, stacks: Sequence[
 
 
 def no_lines(context: "Context", problem: Problem) -> str:
-    """What there are lines for, where a problem has none."""
+    """The kinds of problems that have lines, where this one has none."""
     if (model := _model(context, problem)) is None:
         return f"no stack was recorded for {problem.op}"
     recorded: dict[str, dict[str, None]] = {}
@@ -238,12 +238,12 @@ def _padding(model: "VendorModel", problem: Problem, gpu: GPU, stacks: Sequence[
         answer, other = fastest[plain.stack]
         if (saved := 1 - answer.latency_s.value / plain.latency_s.value) > WORTH_PADDING:
             changed = ", ".join(f"{name} = {size}" for name, size in other.dim.items() if size != sizes[name])
-            yield f"padded to {changed} it would take {plain.stack} {100 * saved:.0f} % less time: its rows are not aligned"
+            yield f"rows are not aligned: padded to {changed}, {plain.stack} would take {100 * saved:.0f} % less time"
 
 
 def _contiguous(problem: Problem) -> tuple[str, ...]:
     """The dimensions of a product that are rows in memory, in some operand."""
     if problem.op != "matmul":
         return ()
-    a, b = problem.layout
+    a, b = tuple(problem.layout)
     return tuple(dict.fromkeys(("k" if a == "n" else "m", "n" if b == "n" else "k", "n")))

@@ -283,7 +283,7 @@ class Recommendation:
 
     @cached_property
     def lines(self) -> "tuple[Line, ...]":
-        """What stacks take at the operating point of the first choice, fastest first, computed when it is first read."""
+        """The lines of stacks at the operating point of the first choice, fastest first; computed when first read."""
         if self.context is None:
             return ()
         from kernrec.recommender.lines import beside, lines_of

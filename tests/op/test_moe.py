@@ -71,9 +71,9 @@ def test_a_key_reads_back_and_flops_are_those_of_the_passes(problem: Problem) ->
 
 
 def test_few_tokens_read_the_weights_of_their_experts_alone() -> None:
-    one, all_ = (MOE.problem("bf16", **MIXTRAL | {"tokens": tokens}) for tokens in (1, 64))
+    single, all_ = (MOE.problem("bf16", **MIXTRAL | {"tokens": tokens}) for tokens in (1, 64))
     expert = 3 * 4096 * 14336 * 2
-    assert 2 * expert < one.bytes < 2.001 * expert
+    assert 2 * expert < single.bytes < 2.001 * expert
     assert 8 * expert < all_.bytes < 8.01 * expert
 
 

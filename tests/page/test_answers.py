@@ -91,7 +91,7 @@ def test_one_kernel_is_answered_like_an_op(answers: Answers, capsys: pytest.Capt
     query = {"gpu": "rtx4090", "kernel": "matmul_simt", "shape": "m=256,n=512,k=256"}
     front = answers.answer("front", query)
     assert front["kernels"] == ["matmul_simt"]
-    assert front["vendor_library"]["library"] == "PyTorch"
+    assert front["lines"][0]["stack"] == "PyTorch"
     explained = answers.answer("explain", {**query, **of_point(front, front["front"][0])})
     assert explained["latency_s"] == front["points"]["latency_s"][front["front"][0]]
     assert run(shlex.split(explained["commands"]["recommend"])[1:]) == 0

@@ -1,0 +1,193 @@
+"""An answer says what stacks take, where that was recorded, and whether to call one; it may consist of that alone."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from kernrec import recommend
+from kernrec.cli.app import run
+from kernrec.cli.stack_lines import line_texts
+from kernrec.errors import KernrecError, UsageError
+from kernrec.gpu import find_gpu
+from kernrec.op import Problem, find_op
+from kernrec.paths import shipped
+from kernrec.recommender import Recommender
+from kernrec.recommender.estimate.model_store import ModelStore
+from kernrec.recommender.estimate.operating_point import DEFAULT_POINT, OperatingPoint
+from kernrec.recommender.lines import Line, beside, line_notes, lines_of
+from kernrec.recommender.request import Objective, Query
+from kernrec.store import Stack
+
+MODELS = shipped("db/prebuilt") / "models" / "vendor"
+PRODUCT = {"m": 4096, "n": 4096, "k": 4096}
+PROMPT = {"heads": 32, "kv_heads": 8, "queries": 2048, "head_dim": 128, "causal": 1}
+FASTEST = Query(Objective.LATENCY, top=1)
+UNALIGNED = {"m": 64, "n": 768, "k": 30522}
+"""f32 in nt: no kernel reads rows of this length."""
+
+
+@pytest.fixture(scope="module")
+def recommender() -> Recommender:
+    return Recommender([])
+
+
+def product(dtype: str = "bf16", layout: str = "nt", **sizes: int) -> Problem:
+    return find_op("matmul").problem(dtype, layout, **PRODUCT | sizes)
+
+
+def of(recommender: Recommender, problem: Problem, gpu: str, point: OperatingPoint = DEFAULT_POINT) -> tuple[Line, ...]:
+    return lines_of(recommender.context, problem, find_gpu(gpu), point)
+
+
+@pytest.mark.parametrize("op", ["matmul", "attention"])
+def test_the_card_says_what_was_recorded_by_whom_and_how_well_it_did(op: str) -> None:
+    card = json.loads((MODELS / f"{op}.json").read_text())
+    for entry in card["sets"]:
+        assert {"source", "licence", "library", "recorded"} <= set(entry["origin"])
+
+
+def test_a_recorded_card_is_learned_and_any_other_transferred_with_a_wider_interval(recommender: Recommender) -> None:
+    own, other = (recommender.recommend("matmul", gpu, PRODUCT, "bf16", "nt", FASTEST) for gpu in ("h200", "rtx4090"))
+    learned, transferred = own.lines[0], other.lines[0]
+    assert learned.source == "learned"
+    assert "h200-sxm" in learned.learned_on
+    assert transferred.source == "transferred"
+    spread = [line.latency_interval_s[1] / line.latency_interval_s[0] for line in (learned, transferred)]
+    assert spread[0] < 1.5 < spread[1]
+    assert 2 * 4096**3 / own.gpu.datasheet_tensor_flops["bf16"] < learned.latency_s < 1e-3
+    assert learned.slowdown == pytest.approx(learned.latency_s / own.best.latency_s.value - 1)
+    assert learned.power_w is not None
+    assert learned.energy_j == pytest.approx(learned.power_w * learned.latency_s)
+    assert 300 < learned.power_w <= 700
+    assert learned.energy_saved == pytest.approx(1 - learned.energy_j / own.best.energy_j.value)
+
+
+@pytest.mark.parametrize(
+    ("op", "shape", "dtype"),
+    [("matmul", PRODUCT, "f64"), ("matmul", PRODUCT | {"activation": 1}, "bf16"), ("attention", PROMPT, "f32")],
+)
+def test_what_was_not_recorded_has_no_line(
+    recommender: Recommender, op: str, shape: dict[str, int], dtype: str
+) -> None:
+    assert of(recommender, find_op(op).problem(dtype, **shape), "a100") == ()
+
+
+def test_lines_come_fastest_first_and_every_one_holds_at_the_point_that_it_states(recommender: Recommender) -> None:
+    limited = OperatingPoint(400.0)
+    default, slow = of(recommender, product(), "h200"), of(recommender, product(), "h200", limited)
+    for lines in (default, slow):
+        assert [line.latency_s for line in lines] == sorted(line.latency_s for line in lines)
+    assert {line.power_limit_w for line in default} == {700.0}
+    assert {line.power_limit_w for line in slow} == {400.0}
+    assert slow[0].latency_s > 1.2 * default[0].latency_s
+    assert slow[0].power_w is not None
+    assert slow[0].power_w <= 400.0
+
+
+@pytest.mark.parametrize("query", [{"power_limit_w": 400.0}, {"clock_hz": 1.2e9}, {"objective": Objective.ENERGY}])
+def test_the_comparison_stays_at_every_operating_point(recommender: Recommender, query: dict[str, object]) -> None:
+    answer = recommender.recommend("matmul", "h200", PRODUCT, "bf16", "nt", Query(**{"top": 1, **query}))  # type: ignore[arg-type]
+    line = answer.lines[0]
+    assert (line.power_limit_w, line.locked_clock_hz) == (answer.best.power_limit_w, answer.best.point.clock_hz)
+    assert line.slowdown == pytest.approx(line.latency_s / answer.best.latency_s.value - 1)
+    texts = line_texts(answer.lines, answer.gpu)
+    assert len(texts) == 2
+    assert (" at 400 W" in texts[0]) == (query.get("power_limit_w") == 400.0)
+
+
+def test_a_user_who_should_call_a_stack_is_told(recommender: Recommender) -> None:
+    gpu, lines = find_gpu("h200"), of(recommender, product(), "h200")
+    assert len(line_texts(lines, gpu)) == 1
+    slower, near, same = (
+        line_texts(beside(lines, lines[0].latency_s * factor, 1.0), gpu)[1] for factor in (1.5, 1.03, 1.01)
+    )
+    stack = lines[0].stack
+    assert slower.startswith("-33 % time and ")
+    assert slower.endswith(f"against the first choice: call {stack}.")
+    assert near.endswith(f"against the first choice: {stack} may be faster.")
+    assert same.endswith("against the first choice.")
+
+
+def test_json_has_the_same_names_and_figures_as_python(
+    recommender: Recommender, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shape = ",".join(f"{name}={size}" for name, size in PROMPT.items())
+    question = ["--op", "attention", "--gpu", "h200", "--dtype", "bf16", "--shape", shape, "--objective", "latency"]
+    assert run(["recommend", *question, "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    answer = recommender.recommend("attention", "h200", PROMPT, "bf16", None, Query(Objective.LATENCY))
+    assert document["lines"] == [line.as_dict() for line in answer.lines]
+    assert document["no_kernel"] is None
+    for name, value in document["lines"][0].items():
+        attribute = getattr(answer.lines[0], name)
+        assert value == (list(attribute) if isinstance(attribute, tuple) else attribute)
+
+
+def test_a_problem_that_no_kernel_runs_is_answered_by_lines(
+    recommender: Recommender, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shape = ",".join(f"{name}={size}" for name, size in UNALIGNED.items())
+    question = ["recommend", "--op", "matmul", "--gpu", "a100", "--dtype", "f32", "--layout", "nt", "--shape", shape]
+    assert run(question) == 0
+    printed = capsys.readouterr()
+    answer = recommender.recommend("matmul", "a100", UNALIGNED, "f32", "nt")
+    assert answer.choices == ()
+    assert answer.lines[0].stack in printed.out
+    assert "no config of any kernel can run" in " ".join(printed.out.split())
+    with pytest.raises(KernrecError, match="no config of any kernel"):
+        _ = answer.best
+    assert run([*question, "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["choices"] == []
+    assert document["no_kernel"] == answer.no_kernel
+    assert document["regret"] == {}
+    assert run([*question, "--csv"]) == 0
+    assert answer.lines[0].stack in capsys.readouterr().out
+
+
+def test_tensors_beyond_32_bit_indices_are_answered_by_lines(recommender: Recommender) -> None:
+    answer = recommender.recommend("matmul", "a100", {"m": 65536, "n": 65536, "k": 1024}, "bf16", "nt")
+    assert answer.no_kernel is not None
+    assert "at most 2147483647 fit" in answer.no_kernel
+    assert answer.lines[0].latency_s > 2 * 65536**2 * 1024 / 312e12
+
+
+def test_where_there_is_neither_kernel_nor_line_one_sentence_says_what_there_is(recommender: Recommender) -> None:
+    with pytest.raises(UsageError, match=r"no kernel implements matmul for f64, nt on sm_80.*nor is there a line") as e:
+        recommender.recommend("matmul", "a100", PRODUCT, "f64", "nt")
+    assert "recorded for matmul are " in str(e.value)
+    with pytest.raises(KernrecError, match="nor is there a line of cuDNN"):
+        recommender.recommend("matmul", "a100", UNALIGNED, "f32", "nt", Query(stacks=("cudnn",)))
+    with pytest.raises(KernrecError, match="nor is there a line"):  # stacks were recorded with random inputs
+        recommender.recommend("matmul", "a100", UNALIGNED, "f32", "nt", Query(inputs="zeros"))
+
+
+def test_the_lines_of_one_stack_can_be_asked_for(recommender: Recommender) -> None:
+    stack = of(recommender, product(), "h200")[0].stack
+    answer = recommender.recommend("matmul", "h200", PRODUCT, "bf16", "nt", Query(top=1, stacks=(stack.lower(),)))
+    assert [line.stack for line in answer.lines] == [stack]
+    none = recommender.recommend("matmul", "h200", PRODUCT, "bf16", "nt", Query(top=1, stacks=("cuDNN",)))
+    assert none.lines == ()
+    assert any(note.startswith("cuDNN has no line for this problem; lines of it have ") for note in none.notes)
+    with pytest.raises(UsageError, match=r"unknown stack 'vlm'; did you mean vLLM\?"):
+        recommend("matmul", "h200", m=64, n=64, k=64, stack="vlm")
+    assert Query(stacks=("trtllm, torch", "VLLM")).stacks == ("TensorRT-LLM", "PyTorch", "vLLM")
+
+
+def test_aligned_rows_have_no_advice_on_padding(recommender: Recommender) -> None:
+    assert list(line_notes(recommender.context, product(), find_gpu("a100"))) == []
+
+
+def test_a_damaged_model_costs_the_line_and_not_the_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "models" / "vendor"
+    folder.mkdir(parents=True)
+    for path in MODELS.iterdir():
+        (folder / path.name).write_bytes(path.read_bytes()[: -100 if path.suffix == ".trees" else None])
+    monkeypatch.setattr("kernrec.recommender.estimate.model_store.paths.shipped", lambda name: tmp_path)
+    models = ModelStore(None, Stack([]))
+    assert models.vendor_model("matmul") is None
+    assert models.vendor_model("transpose") is None
+    (warning,) = models.warnings()
+    assert "damaged" in warning
+    assert "not used" in warning
