@@ -260,13 +260,18 @@ def _answer(
     exactly: whether the dtype was asked for: then it is not changed.
     """
     try:
-        return recommender.answer_problem(problem, gpu, query), ""
+        answer = recommender.answer_problem(problem, gpu, query)
+        if answer.choices:
+            return answer, ""
+        reason = KernrecError(answer.no_kernel or "")
     except KernrecError as error:
         reason = error
     for other in _others(problem, gpu, exactly):
         try:
             answer = recommender.answer_problem(other, gpu, query)
         except KernrecError:
+            continue
+        if not answer.choices:
             continue
         return answer, (
             f"{problem.op}: no kernel runs {problem.dtype}, {problem.layout} in these shapes on {gpu.name};"
