@@ -5,14 +5,14 @@ from typing import TYPE_CHECKING
 
 from kernrec.cli.answer_table import SELDOM, USUALLY, Column, quantities
 from kernrec.cli.quantity import percent
-from kernrec.gpu import GPU
 from kernrec.util.human import human
 
 if TYPE_CHECKING:
+    from kernrec.gpu import GPU
     from kernrec.recommender.lines import Line
 
 
-def line_texts(lines: "Sequence[Line]", gpu: GPU) -> list[str]:
+def line_texts(lines: "Sequence[Line]", gpu: "GPU") -> list[str]:
     """The fastest stack, the others against it, and whether to call it instead of the first choice."""
     if not lines:
         return []
@@ -32,7 +32,7 @@ def line_texts(lines: "Sequence[Line]", gpu: GPU) -> list[str]:
     return texts
 
 
-def _point(line: "Line", gpu: GPU) -> str:
+def _point(line: "Line", gpu: "GPU") -> str:
     """The operating point where it is not the GPU's default."""
     limit = "" if line.power_limit_w == gpu.tdp_w else f" at {human(line.power_limit_w, 'W')}"
     clock = "" if line.locked_clock_hz is None else f" at {human(line.locked_clock_hz, 'Hz')}"

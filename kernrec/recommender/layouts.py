@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import lru_cache
 
-from kernrec.errors import KernrecError, UsageError
+from kernrec.errors import KernrecError, NoKernelError, UsageError
 from kernrec.gpu import GPU
 from kernrec.kernel import Kernel, kernels_for
 from kernrec.kernel.library import triton_kernels
@@ -130,12 +130,14 @@ def answer_in_best_layout(context: Context, problem: Problem, gpu: GPU, answer: 
         return fastest
     try:
         default = answer(problem)
-    except KernrecError:
+    except KernrecError as error:
         if fastest is not None:
             return fastest
+        by_lines = isinstance(error, NoKernelError)  # else a kernel runs it, but a bound or a profile is in the way
         for other in _problems(problem, problem.definition.layouts):
             with suppress(KernrecError):
-                return answer(other)
+                if (best := answer(other)).choices or by_lines:
+                    return best
         raise
     if not default.choices:  # it has lines of stacks alone: a layout with kernels is the better answer
         if fastest is not None:

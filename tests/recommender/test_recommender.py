@@ -296,8 +296,13 @@ def test_a_limit_beyond_the_reference_board_is_taken_and_remarked_on_geforce_alo
 
 
 def test_a_card_that_no_kernel_can_be_compiled_for_says_so(recommender: Recommender) -> None:
-    with pytest.raises(UsageError, match=r"no kernel .* runs on sm_70, where only imported measurements are known"):
-        recommender.recommend("matmul", "v100", SQUARE)
+    message = "no kernel of it runs on sm_70, where only imported measurements are known"
+    answer = recommender.recommend("matmul", "v100", SQUARE)
+    assert answer.no_kernel is not None
+    assert message in answer.no_kernel
+    assert answer.lines
+    with pytest.raises(UsageError, match=message):
+        recommender.recommend("matmul", "v100", SQUARE, "f64")
 
 
 def test_a_stream_is_told_the_lower_limit_that_saves_energy_for_no_time_and_arithmetic_is_not(
