@@ -49,11 +49,15 @@ def gpus(wide: AsWide = False, as_csv: AsCsv = False, as_json: AsJson = False, m
 def ops(wide: AsWide = False, as_csv: AsCsv = False, as_json: AsJson = False, markdown: AsMarkdown = False) -> None:
     """List the operators with their dimensions, data types and layouts.
 
-    The column "codes" explains dimensions whose values stand for choices, such as an activation. A data type is listed
-    if at least one kernel supports it; `kernrec kernels` lists the layouts that each kernel supports.
+    The column "codes" explains dimensions whose values stand for choices, such as an activation. Of "dtypes" at least
+    one kernel supports each (`kernrec kernels` lists the layouts); "lines" are those in which stacks were recorded.
     """
     from kernrec.kernel import kernels_for
     from kernrec.op import all_ops
+    from kernrec.recommender.estimate.model_store import ModelStore
+    from kernrec.recommender.lines import recorded_dtypes
+
+    models = ModelStore.beside([])
 
     _list(
         [
@@ -63,6 +67,7 @@ def ops(wide: AsWide = False, as_csv: AsCsv = False, as_json: AsJson = False, ma
                 "dimensions": [d.name if d.default is None else f"{d.name}={d.default}" for d in op.dims],
                 "codes": {d.name: d.meaning for d in op.dims if d.maximum < 10},
                 "dtypes": [dtype for dtype in op.dtypes if kernels_for(op.name, dtype)],
+                "lines": recorded_dtypes(models, op),
                 "layouts": list(op.layouts),
                 "workload": op.workload,
                 "title": op.title,
@@ -70,7 +75,7 @@ def ops(wide: AsWide = False, as_csv: AsCsv = False, as_json: AsJson = False, ma
             for op in all_ops()
         ],
         {"codes": lambda v: "; ".join(f"{name} {meaning}" for name, meaning in v.items())},
-        ("name", "dimensions", "dtypes", "layouts"),
+        ("name", "dimensions", "dtypes", "lines", "layouts"),
         form_of(wide, as_csv, as_json, markdown),
     )
 

@@ -5,9 +5,10 @@ from typing import Any
 
 import numpy as np
 
+from kernrec.errors import NoKernelError
 from kernrec.gpu import GPU
 from kernrec.page.subject import Subject
-from kernrec.recommender import Objective, Query, Recommender
+from kernrec.recommender import Objective, Query, Recommendation, Recommender
 from kernrec.recommender.candidate_set import CandidateSet
 from kernrec.recommender.estimate.costs import SOURCES
 from kernrec.recommender.estimate.operating_point import OperatingPoint
@@ -17,6 +18,10 @@ from kernrec.util.config_short import short_config
 MOST_POINTS = 10_000
 """The most points that one answer holds; those nearest to the front stay."""
 _WHOLE_FRONT = 2**31
+_INTEGERS = ("kernel", "point", "config", "bottleneck", "source", "energy_source")
+_QUANTITIES = (
+    "latency_s", "latency_low_s", "latency_high_s", "energy_j", "energy_low_j", "energy_high_j", "power_w", "clock_hz",
+)  # fmt: skip
 
 
 def front_answer(recommender: Recommender, subject: Subject, gpu: GPU, most: int = MOST_POINTS) -> dict[str, Any]:
@@ -33,11 +38,16 @@ def front_answer(recommender: Recommender, subject: Subject, gpu: GPU, most: int
         positions in the lists of these names, `config` one for each kernel. `front` has positions of points, fastest
         first, and `measured` the provenance of each measured point, by its position.
 
+        `no_kernel` says why there are no points, and `lines` alone.
+
     Raises:
-        KernrecError: nothing can run the problem.
+        KernrecError: neither a kernel nor a stack runs the problem.
     """
     problem = subject.problem
-    candidates = subject.candidates(recommender, gpu)
+    try:
+        candidates = subject.candidates(recommender, gpu)
+    except NoKernelError:
+        return _by_lines(recommender.answer_problem(problem, gpu, subject.query))
     answer = subject.answer(recommender, candidates)
     front = select(candidates, Query(Objective.PARETO, clocks=subject.clocks, top=_WHOLE_FRONT))
     count = candidates.latency_s.shape[1]
@@ -49,19 +59,39 @@ def front_answer(recommender: Recommender, subject: Subject, gpu: GPU, most: int
     notes = list(answer.notes)
     if left_out:
         notes.append(f"{left_out} of {left_out + len(places)} points are not shown, the farthest from the front")
-    return {
-        "gpu": gpu.name,
-        "title": gpu.title,
-        "problem": problem.key,
-        "shape": ",".join(f"{name}={value}" for name, value in problem.dims),
+    return _described(answer, notes) | {
         "kernels": [kernel.table.kernel.name for kernel in candidates.kernels],
         "operating_points": [_point(point, gpu) for point in candidates.points],
         "sources": list(SOURCES),
         **columns,
         "front": [of_place[int(place)] for place in front_places],
         "measured": _measured(candidates, points, positions),
+    }
+
+
+def _described(answer: Recommendation, notes: Sequence[str]) -> dict[str, Any]:
+    """The part of an answer that it has with points and without."""
+    problem = answer.problem
+    return {
+        "gpu": answer.gpu.name,
+        "title": answer.gpu.title,
+        "problem": problem.key,
+        "shape": ",".join(f"{name}={value}" for name, value in problem.dims),
+        "no_kernel": answer.no_kernel,
         "lines": [line.as_dict() | {"name": line.name, "basis": line.basis} for line in answer.lines],
-        "notes": notes,
+        "notes": list(notes),
+    }
+
+
+def _by_lines(answer: Recommendation) -> dict[str, Any]:
+    """The answer where no kernel runs the problem: it has no points."""
+    empty: dict[str, Any] = {name: [] for name in ("kernels", "configs", "bottlenecks", "front")}
+    return _described(answer, answer.notes) | {
+        **empty,
+        "operating_points": [_point(answer.point, answer.gpu)],
+        "sources": list(SOURCES),
+        "points": {name: [] for name in (*_INTEGERS, *_QUANTITIES)},
+        "measured": {},
     }
 
 
@@ -92,10 +122,7 @@ def _columns(candidates: CandidateSet, points: np.ndarray, positions: np.ndarray
     of_config = np.zeros(len(positions), dtype=np.int64)
     bottlenecks: dict[str, int] = {}
     of_bottleneck = np.zeros(len(positions), dtype=np.int64)
-    quantities = {
-        name: np.zeros(len(positions))
-        for name in ("latency_s", "latency_low_s", "latency_high_s", "energy_j", "energy_low_j", "energy_high_j")
-    } | {"power_w": np.zeros(len(positions)), "clock_hz": np.zeros(len(positions))}
+    quantities = {name: np.zeros(len(positions)) for name in _QUANTITIES}
     sources = {name: np.zeros(len(positions), dtype=np.int64) for name in ("source", "energy_source")}
     for kernel_number, kernel in enumerate(candidates.kernels):
         here = np.flatnonzero(number == kernel_number)

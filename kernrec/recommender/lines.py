@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, Any
 from kernrec.errors import KernrecError
 from kernrec.gpu import GPU, find_gpu
 from kernrec.model.prior.power import RANDOM
-from kernrec.op import Problem
+from kernrec.op import Op, Problem, find_op
 from kernrec.recommender.estimate.operating_point import OperatingPoint
 from kernrec.util.light_dataclass import dataclass
 
 if TYPE_CHECKING:
     from kernrec.model.vendor.model import StackPrediction, VendorModel
     from kernrec.recommender.context import Context
+    from kernrec.recommender.estimate.model_store import ModelStore
 
 NEARLY = 0.02
 """A smaller difference of latency counts as none."""
@@ -121,6 +122,7 @@ def lines_of(
         return ()
     from kernrec.model.vendor.operating_point import at_point
 
+    problem = as_run(problem)
     wanted = (each for each in model.predict(problem, gpu) if not stacks or each.stack in stacks)
     lines = [_line(at_point(each, gpu, point, problem), gpu, point) for each in wanted]
     return tuple(sorted(lines, key=lambda line: line.latency_s))
@@ -138,10 +140,18 @@ def beside(lines: Iterable[Line], latency_s: float, energy_j: float) -> tuple[Li
     )
 
 
+def as_run(problem: Problem) -> Problem:
+    """The problem that stacks run: a matrix times a few vectors is a product with as many rows to them."""
+    if problem.op != "matvec":
+        return problem
+    sizes = problem.dim
+    return find_op("matmul").problem(problem.dtype, "nt", m=sizes["n"], n=sizes["m"], k=sizes["k"])
+
+
 def predict_lines(context: "Context", problems: Iterable[Problem], gpu: GPU) -> None:
     """Predicts the lines of many problems for `lines_of` to tell: one by one takes far longer."""
     together: dict[str, list[Problem]] = {}
-    for problem in problems:
+    for problem in map(as_run, problems):
         together.setdefault(problem.op, []).append(problem)
     for alike in together.values():
         if (model := _model(context, alike[0])) is not None:
@@ -153,6 +163,7 @@ def line_notes(context: "Context", problem: Problem, gpu: GPU, stacks: Sequence[
     if (model := _model(context, problem)) is None:
         yield from (f"{stack} has no line: {no_lines(context, problem)}" for stack in stacks)
         return
+    problem = as_run(problem)
     refusals = model.refusals(problem, gpu)
     for stack, reason in refusals.items():
         if not stacks or stack in stacks:
@@ -178,12 +189,20 @@ def no_lines(context: "Context", problem: Problem) -> str:
     return f"recorded for {problem.op} are {listed}"
 
 
+def recorded_dtypes(models: "ModelStore", op: Op) -> list[str]:
+    """The data types of an op in which stacks were recorded, or take about as long as in one that was."""
+    if (model := models.vendor_model("matmul" if op.name == "matvec" else op.name)) is None:
+        return []
+    recorded = {name for entry in model.sets for name in (*entry.recorded.dtypes, *entry.recorded.alike)}
+    return [dtype for dtype in op.dtypes if dtype in recorded]
+
+
 def without_line(
     reason: KernrecError, context: "Context", problem: Problem, gpu: GPU, stacks: Sequence[str]
 ) -> KernrecError:
     """The error where neither a kernel nor a stack answers, of the kind of the kernels' `reason`."""
     model = _model(context, problem)
-    refused = {} if model is None else model.refusals(problem, gpu)
+    refused = {} if model is None else model.refusals(as_run(problem), gpu)
     if stacks:
         refused = {stack: why for stack, why in refused.items() if stack in stacks}
     there = "; ".join(f"{stack} does not run it: {why}" for stack, why in refused.items())
@@ -193,7 +212,7 @@ def without_line(
 
 
 def _model(context: "Context", problem: Problem) -> "VendorModel | None":
-    return context.models.vendor_model(problem.op) if context.inputs == RANDOM else None
+    return context.models.vendor_model(as_run(problem).op) if context.inputs == RANDOM else None
 
 
 def _line(predicted: "StackPrediction", gpu: GPU, point: OperatingPoint) -> Line:

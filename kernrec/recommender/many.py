@@ -4,12 +4,13 @@ Predictions of all shapes are computed side by side. Databases and trained model
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
-from kernrec.errors import KernrecError, UsageError
+from kernrec.errors import KernrecError, NoKernelError, UsageError
 from kernrec.gpu import find_gpu
 from kernrec.kernel.many_problems import ManyProblems
 from kernrec.model.prior.launch_costs import NominalCosts
@@ -22,6 +23,7 @@ from kernrec.recommender.estimate.shortlist import SHORTLIST, quick_costs
 from kernrec.recommender.estimate.static_table import Array, StaticTable, Tables
 from kernrec.recommender.kernel_candidates import SWEPT
 from kernrec.recommender.layouts import layouts_that_matter
+from kernrec.recommender.lines import Line, predict_lines
 from kernrec.recommender.recommender import Recommender
 from kernrec.recommender.request import Objective, Query
 from kernrec.recommender.sweep import op_points
@@ -31,19 +33,22 @@ from kernrec.util.light_dataclass import dataclass
 ROWS = 1 << 15
 """Configs times problems that are laid side by side: more take longer, because columns leave the processor's cache."""
 
-_Row = tuple[str, Mapping[str, int], tuple[float, float, float], tuple[float, float, float], float, str]
-"""Kernel, config, latency and energy with their intervals, power limit, source."""
-_NOTHING = (float("nan"),) * 3
-_NO_ROW: _Row = ("", {}, _NOTHING, _NOTHING, float("nan"), "")
+_Row = tuple[str, Mapping[str, int], tuple[float, float, float], tuple[float, float, float], float, str, str]
+"""Kernel, config, latency and energy with their intervals, power limit, source, and the stack in the kernel's place."""
+_NOTHING = (float("nan"), float("nan"), float("nan"))
+_NO_ROW: _Row = ("", {}, _NOTHING, _NOTHING, float("nan"), "", "")
 
 
 @dataclass(frozen=True, eq=False)
 class ManyAnswers:
-    """The best choice for each shape; arrays (N,) in SI units, NaN where nothing can run a shape."""
+    """The best choice for each shape, or the fastest stack where no kernel runs it.
+
+    Arrays (N,) in SI units, NaN where nothing can run a shape, or nobody recorded what a stack draws.
+    """
 
     problems: tuple[Problem, ...]
     kernels: tuple[str, ...]
-    """Name of the kernel; empty where nothing can run the shape."""
+    """Name of the kernel; empty where none can run the shape."""
     configs: tuple[Mapping[str, int], ...]
     latency_s: np.ndarray
     """(N, 3): expected value, lower and upper end of the 90 % interval."""
@@ -52,6 +57,8 @@ class ManyAnswers:
     power_limit_w: np.ndarray
     sources: tuple[str, ...]
     """Where the latency comes from."""
+    stacks: tuple[str, ...]
+    """The stack whose line is the answer; empty where a kernel is, or nothing can run the shape."""
     failures: Mapping[int, str]
     """Why nothing can run a shape, by its number."""
 
@@ -81,7 +88,9 @@ def answer_many(
     problems = tuple(_problems(definition, dims, kind))
     recommender = recommender.for_inputs(query.inputs)
     models = recommender.context.models
-    tables: Sequence[StaticTable] = recommender.context.tables(problems[0], card) if problems else ()
+    tables: Sequence[StaticTable] = ()
+    with suppress(NoKernelError):
+        tables = recommender.context.tables(problems[0], card) if problems else ()
     kernels = [table.kernel for table in tables]
     rows: dict[Problem, _Row] = {}
     failures: dict[Problem, str] = {}
@@ -97,19 +106,24 @@ def answer_many(
             and recommender.context.evidence(problem, card, kernels) == nothing
         ]
         rows = dict(_predicted(tables, together, query))
-    for problem in dict.fromkeys(problems):
-        if problem in rows:
-            continue
+    alone = [problem for problem in dict.fromkeys(problems) if problem not in rows]
+    if not kernels:
+        predict_lines(recommender.context, alone, card)
+    for problem in alone:
         try:
-            best = recommender.answer_op(problem, card, query, kind.get("layout") is not None).best
+            answer = recommender.answer_op(problem, card, query, kind.get("layout") is not None)
         except KernrecError as error:
             failures[problem] = str(error)
             continue
-        chosen[problem] = best.problem
+        chosen[problem] = answer.problem
+        if not answer.choices:
+            rows[problem] = _of_line(answer.lines[0])
+            continue
+        best = answer.best
         latency, energy = ((e.value, e.low, e.high) for e in (best.latency_s, best.energy_j))
-        rows[problem] = best.kernel.name, best.config, latency, energy, best.power_limit_w, str(best.source)
-    columns = zip(*(rows.get(problem, _NO_ROW) for problem in problems), strict=True) if problems else ((),) * 6
-    names, configs, latencies, energies, limits, sources = columns
+        rows[problem] = best.kernel.name, best.config, latency, energy, best.power_limit_w, str(best.source), ""
+    columns = zip(*(rows.get(problem, _NO_ROW) for problem in problems), strict=True) if problems else ((),) * 7
+    names, configs, latencies, energies, limits, sources, stacks = columns
     return ManyAnswers(
         problems=tuple(chosen.get(problem, problem) for problem in problems),
         kernels=names,
@@ -118,8 +132,17 @@ def answer_many(
         energy_j=np.array(energies, dtype=np.float64).reshape(-1, 3),
         power_limit_w=np.array(limits, dtype=np.float64),
         sources=sources,
+        stacks=stacks,
         failures={number: failures[problem] for number, problem in enumerate(problems) if problem in failures},
     )
+
+
+def _of_line(line: Line) -> _Row:
+    latency = (line.latency_s, *line.latency_interval_s)
+    energy = _NOTHING
+    if line.energy_j is not None and line.energy_interval_j is not None:
+        energy = (line.energy_j, *line.energy_interval_j)
+    return "", {}, latency, energy, line.power_limit_w, line.source, line.stack
 
 
 def _problems(op: Op, dims: Mapping[str, Any], kind: Mapping[str, str | None]) -> Iterator[Problem]:
@@ -166,7 +189,7 @@ def _predicted(
                         for value in (float(latency_s[point, place]), float(energy_j[point, place]))
                     )
                     config, limit_w = table.space.config(int(rows[place])), points[point].limit_w(gpu)
-                    chosen[number] = table.kernel.name, config, latency, energy, limit_w, str(Source.PRIOR)
+                    chosen[number] = table.kernel.name, config, latency, energy, limit_w, str(Source.PRIOR), ""
         for number, row in chosen.items():
             yield some[number], row
 

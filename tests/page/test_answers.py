@@ -57,6 +57,17 @@ def test_a_command_that_is_copied_at_a_locked_clock_has_it(
     assert answer["clock_hz"] == pytest.approx(explained["clock_hz"], rel=1e-3)
 
 
+def test_a_problem_that_no_kernel_runs_has_lines_and_no_points(answers: Answers) -> None:
+    query = {"gpu": "a100", "op": "matmul", "dtype": "f32", "layout": "nt", "shape": "m=64,n=768,k=30522"}
+    front, other = answers.answer("front", query), answers.answer("front", ASKED)
+    assert set(front) == set(other)
+    assert set(front["points"]) == set(other["points"])
+    assert not any(front["points"].values())
+    assert front["lines"][0]["latency_s"] > 0
+    assert "no config of any kernel" in front["no_kernel"]
+    assert other["no_kernel"] is None
+
+
 @pytest.mark.parametrize("about", [{"op": "matmul"}, {"kernel": "matmul_simt"}])
 def test_what_kernels_compute_on_is_asked_throughout(
     answers: Answers, about: dict[str, str], capsys: pytest.CaptureFixture[str]

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from kernrec import recommend
+from kernrec import recommend, recommend_many
 from kernrec.cli.app import run
 from kernrec.cli.stack_lines import line_texts
 from kernrec.errors import KernrecError, UsageError
@@ -173,6 +173,23 @@ def test_the_lines_of_one_stack_can_be_asked_for(recommender: Recommender) -> No
     with pytest.raises(UsageError, match=r"unknown stack 'vlm'; did you mean vLLM\?"):
         recommend("matmul", "h200", m=64, n=64, k=64, stack="vlm")
     assert Query(stacks=("trtllm, torch", "VLLM")).stacks == ("TensorRT-LLM", "PyTorch", "vLLM")
+
+
+def test_a_matrix_times_few_vectors_is_run_as_a_product(recommender: Recommender) -> None:
+    vectors = recommender.recommend("matvec", "a100", {"m": 14336, "k": 4096, "n": 4}, "bf16", query=FASTEST)
+    rows = of(recommender, product(m=4, n=14336, k=4096), "a100")
+    assert [(line.stack, line.latency_s) for line in vectors.lines] == [(line.stack, line.latency_s) for line in rows]
+
+
+def test_many_shapes_are_answered_by_lines_where_no_kernel_runs_them() -> None:
+    answers = recommend_many("matmul", "a100", dtype="f32", layout="nt", m=[64, 16], n=768, k=30522)
+    single = recommend("matmul", "a100", dtype="f32", layout="nt", m=64, n=768, k=30522).lines[0]
+    assert answers.stacks == (single.stack, "")
+    assert answers.kernels[0] == ""
+    assert answers.kernels[1]
+    assert answers.latency_s[0].tolist() == [single.latency_s, *single.latency_interval_s]
+    assert answers.sources[0] == single.source
+    assert answers.failures == {}
 
 
 def test_aligned_rows_have_no_advice_on_padding(recommender: Recommender) -> None:

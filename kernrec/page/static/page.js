@@ -1,7 +1,7 @@
 // What the reader chose, what is asked for it, and where it is shown.
 "use strict";
 (() => {
-  const { element, describe, frontTable, lineText, notes, scales, drawFront, drawRoofline, drawSweeps } = kernrec;
+  const { element, describe, frontTable, lineText, linesTable, notes, scales, drawFront, drawRoofline, drawSweeps } = kernrec;
   const data = JSON.parse(document.getElementById("data").textContent);
   const offline = data.mode === "report";
   const byId = (id) => document.getElementById(id);
@@ -60,12 +60,18 @@
     const panels = fronts.map(() => element("article", { class: "panel" }));
     byId("panels").replaceChildren(...panels);
     if (!fronts.length) return;
-    const scale = scales(fronts);
+    const scale = scales(fronts.filter((front) => front.front.length));
     for (const [number, front] of fronts.entries()) await showFront(panels[number], front, scale, asked);
     document.body.dataset.drawn = String(state.asked);
   }
 
+  // A problem that no kernel runs: the lines of stacks, and why.
+  function showLines(panel, front) {
+    panel.append(element("h2", {}, front.title), linesTable(front), notes([`No kernel of kernrec's own: ${front.no_kernel}.`, ...front.notes]));
+  }
+
   async function showFront(panel, front, scale, asked) {
+    if (!front.front.length) return showLines(panel, front);
     const entry = { front, panel, chosen: null, asked: { gpu: front.gpu, ...asked } };
     const place = element("div", { class: "plot", tabindex: "0", role: "group", "aria-label":
       `Latency against energy of ${front.problem} on ${front.title}: ${front.points.latency_s.length} points, ${front.front.length}`

@@ -55,6 +55,18 @@
     ], numbers, (n) => (n === chosen ? "chosen" : ""));
   }
 
+  // The stacks that run a problem, fastest first.
+  function linesTable(front) {
+    const known = (line) => line.power_w !== null;
+    return table(`What stacks take for ${front.problem}, fastest first`, [
+      ["stack", (line) => line.name, "text"],
+      ["latency", (line) => interval(line.latency_s, ...line.latency_interval_s, "s")],
+      ["energy", (line) => (known(line) ? interval(line.energy_j, ...line.energy_interval_j, "J") : "")],
+      ["power", (line) => (known(line) ? human(line.power_w, "W") : "")],
+      ["source", (line) => line.basis, "text"],
+    ], front.lines);
+  }
+
   // What a stack takes, against the fastest config, in a sentence.
   function lineText(line) {
     const drawn = line.power_w === null ? "" : `, ${interval(line.energy_j, ...line.energy_interval_j, "J")}`;
@@ -171,5 +183,5 @@
     ], answer.rows)];
   }
 
-  Object.assign(kernrec, { describe, frontTable, lineText, showExplanation, networkTables, databaseView });
+  Object.assign(kernrec, { describe, frontTable, lineText, linesTable, showExplanation, networkTables, databaseView });
 })();
