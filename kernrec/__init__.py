@@ -125,6 +125,10 @@ def recommend_network(
     *,
     op: str | None = None,
     dtype: str | None = None,
+    layout: str | None = None,
+    batch: int | None = None,
+    tp: int = 1,
+    stack: "str | Sequence[str] | None" = None,
     objective: str = "latency",
     power_limit_w: float | None = None,
     clock_hz: float | None = None,
@@ -137,7 +141,11 @@ def recommend_network(
     Args:
         workload: the name of a workload that ships, or the path of a .toml, .csv, .jsonl or .onnx file.
         op: the layers of one op; all by default.
-        dtype: data type of all layers; the network's by default.
+        dtype: data type of all layers, the network's by default; one of 8 or 4 bits of those that are quantized so.
+        layout: layout of the layers whose op has it; the network's by default, else the best one.
+        batch: items, such as images or sequences, in one pass; the network's by default.
+        tp: GPUs that share each layer by tensor parallelism; the answer is for one of them.
+        stack: the stack, or those, to compare with, such as `vllm`; the fastest of each layer by default.
         power_limit_w: the power limit that all layers run under; the GPU's default one if None.
 
     Raises:
@@ -148,8 +156,12 @@ def recommend_network(
     from kernrec.recommender.network import NetworkRequest, answer_network
     from kernrec.recommender.request import objective_named
 
-    query = Query(objective_named(objective), power_limit_w=power_limit_w, clock_hz=clock_hz, inputs=inputs)
-    return answer_network(_recommender(), gpu, NetworkRequest(workload, op, dtype), query)
+    stacks = () if stack is None else (stack,) if isinstance(stack, str) else tuple(stack)
+    query = Query(
+        objective_named(objective), power_limit_w=power_limit_w, clock_hz=clock_hz, inputs=inputs, stacks=stacks
+    )
+    wanted = NetworkRequest(workload, op, dtype, layout, {}, batch, tp)
+    return answer_network(_recommender(), gpu, wanted, query)
 
 
 @cache

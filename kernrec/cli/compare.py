@@ -1,5 +1,6 @@
 """`kernrec compare`: GPUs side by side on one network: time, joules, and what a watt or the price of a card buys."""
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -21,6 +22,8 @@ class CompareOptions(options.Options):
     gpu: Annotated[str, typer.Option("--gpu", help="GPUs with commas between them, such as h200,l40s,rtx4090.")]
     workload: options.WorkloadName = None
     fix: options.Fix = None
+    batch: options.Batch = None
+    tp: options.TensorParallel = 1
     op: options.Op = ""
     shape: Annotated[str | None, typer.Option(help="One problem of an op, such as m=4096,n=4096,k=4096.")] = None
     dtype: options.Dtype = None
@@ -33,10 +36,10 @@ class CompareOptions(options.Options):
         str | None, typer.Option(help="Power limit that all GPUs run under, such as 300W. Default: each one's own.")
     ] = None
     tokens: Annotated[
-        float | None, typer.Option(help="Tokens that one pass gives: also prints the energy of a token.")
+        float | None, typer.Option(help="Tokens that one pass gives each sequence: prints the energy of a token.")
     ] = None
     images: Annotated[
-        float | None, typer.Option(help="Images that one pass gives: also prints the energy of an image.")
+        int | None, typer.Option(help="Images in one pass, the batch: also prints the energy of an image.")
     ] = None
     card_price: Annotated[
         str | None,
@@ -64,24 +67,28 @@ def compare(wanted: CompareOptions) -> None:
     if not wanted.workload and not wanted.op:
         raise UsageError("--workload is missing: a workload that ships, or a .toml, .csv, .jsonl or .onnx file")
     form, query, gpus = wanted.printed.form, wanted.query, find_gpus(wanted.gpu)
+    work, prices = _work(wanted.tokens, wanted.images, wanted.batch), _prices(wanted.card_price, gpus)
     network = wanted.network([wanted.shape] if wanted.shape else [])
+    if wanted.images is not None and not wanted.shape:
+        network = replace(network, batch=wanted.images)
     recommender = Recommender(databases=wanted.db, keep_open=True)
-    work, prices = _work(wanted.tokens, wanted.images), _prices(wanted.card_price, gpus)
     rows, missing = compare_gpus(recommender, gpus, network, query, work, prices)
     print_comparison(rows, missing, form, wanted.billed.tariff)
 
 
-def _work(tokens: float | None, images: float | None) -> "Work":
+def _work(tokens: float | None, images: int | None, batch: int | None) -> "Work":
     from kernrec.recommender.compare_gpus import Work
 
     if tokens is not None and images is not None:
         raise UsageError("--tokens and --images were both given; a pass gives one or the other")
+    if images is not None and batch not in (None, images):
+        raise UsageError(f"--images {images} and --batch {batch} were both given; the images of a pass are its batch")
     if tokens is None and images is None:
         return Work()
-    amount, unit = (tokens, "token") if tokens is not None else (images or 0.0, "image")
+    amount, unit = (tokens, "token") if tokens is not None else (images or 0, "image")
     if not 0.0 < amount < float("inf"):
         raise UsageError(f"--{unit}s {amount:g}: more than 0 is expected")
-    return Work(amount, unit)
+    return Work(amount * (batch or 1) if unit == "token" else amount, unit)
 
 
 def _prices(text: str | None, gpus: "list[GPU]") -> "dict[str, CardPrice]":

@@ -3,19 +3,21 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from kernrec.cli.answer_table import SELDOM, USUALLY, Column, digits, quantities
-from kernrec.cli.choices import choice_columns, csv_rows
+from kernrec.cli.answer_table import ALWAYS, SELDOM, USUALLY, WIDE, Column, digits, quantities
+from kernrec.cli.choices import csv_rows
 from kernrec.cli.format import print_line, print_notes
+from kernrec.cli.next_steps import print_next, problem_command
 from kernrec.cli.output import Form, print_csv, print_json, print_table_as
 from kernrec.cli.quantity import percent
-from kernrec.util.human import human
+from kernrec.util.human import config_text, human
 
 if TYPE_CHECKING:
     from kernrec.recommender.bill import Bill, Tariff
     from kernrec.recommender.compare_gpus import ComparedGpu
-    from kernrec.recommender.network import NetworkAnswer, Total
+    from kernrec.recommender.network_result import LayerAnswer, NetworkAnswer, Total
     from kernrec.recommender.network_sweep import NetworkSweep
     from kernrec.recommender.recommender import Recommender
+    from kernrec.recommender.result import Estimate
 
 SHARED_ERROR = (
     "intervals of totals take every layer to be wrong in the same direction: predictions for one GPU share their error"
@@ -37,53 +39,141 @@ def network_csv(answer: "NetworkAnswer", sweep: "NetworkSweep | None" = None) ->
     """Rows of plain values: the points of a sweep, or the layers' first choices."""
     if sweep is not None:
         return [{"gpu": answer.gpu.name, **row} for row in sweep.as_dict()["rows"]]
-    return [{"layer": layer.name, "count": layer.count} | csv_rows(layer.answer)[0] for layer in answer.layers]
+    rows = []
+    for layer in answer.layers:
+        line = {} if layer.line is None else {f"stack_{name}": value for name, value in layer.line.as_dict().items()}
+        chosen = csv_rows(layer.answer)[:1] or [{"problem": layer.answer.problem.key, "gpu": answer.gpu.name}]
+        rows.append({"layer": layer.name, "count": layer.count} | chosen[0] | {"pays": layer.pays} | line)
+    return rows
 
 
-def print_network(answer: "NetworkAnswer", form: Form, billed: "Sequence[Bill]" = ()) -> None:
-    """The first choice of each layer, the totals, the bills, and the notes."""
-    best = [layer.answer.best for layer in answer.layers]
-    columns = [
-        Column("layer", "left", [layer.name for layer in answer.layers]),
-        Column("count", "right", [str(layer.count) for layer in answer.layers]),
-        *choice_columns(best, form, layers=True),
-    ]
-    if len(answer.dtypes) > 1:
-        columns.insert(2, Column("dtype", "left", [choice.problem.dtype for choice in best], USUALLY))
-    sources = ", ".join(dict.fromkeys(str(choice.source) for choice in best))
-    print_table_as(form, f"{_title(answer)}, source {sources}: the first choice of each layer", columns)
+def print_network(
+    answer: "NetworkAnswer", form: Form, billed: "Sequence[Bill]" = (), layers: int | None = None
+) -> None:
+    """The totals, the first choice of the layers that matter, the bills, what to do next, and the notes.
+
+    layers: how many layers are printed, the longest first; None for those that matter, and in wide tables for all.
+    """
+    _print_totals(answer, form)
     print()
-    print_totals(answer, form)
-    _print_bills_and_notes(billed, form, answer.notes)
+    _print_layers(answer, form, layers)
+    if billed:
+        print()
+        _print_bills(billed, form)
+    if form is Form.TABLE:
+        print()
+        print_next(_next_steps(answer, layers))
+    print_notes([*answer.notes, SHARED_ERROR])
 
 
 def _title(answer: "NetworkAnswer") -> str:
     point = answer.query.point
     limit = human(point.limit_w(answer.gpu), "W")
     clock = "" if point.clock_hz is None else f", locked to {human(point.clock_hz, 'Hz')}"
+    chosen = "".join(f", {op} in layout {layout} (chosen)" for op, layout in answer.layouts_chosen.items())
     return (
-        f"{answer.workload.title} in {', '.join(answer.dtypes)} on {answer.gpu.title}, objective"
+        f"{answer.workload.title} in {', '.join(answer.dtypes)} on {answer.gpu.title}{chosen}, objective"
         f" {answer.query.objective}, power limit {limit}{clock}"
     )
 
 
-def print_totals(answer: "NetworkAnswer", form: Form) -> None:
-    """The totals of the whole network: of the choice and of its alternatives."""
+def _print_totals(answer: "NetworkAnswer", form: Form) -> None:
+    """The totals of the whole network: of the choice, of the stack, and of alternatives."""
     count = sum(layer.count for layer in answer.layers)
-    title = f"all {count} layers together"
+    which = f"all {count} layers together"
     if answer.left_out:
-        title = f"{count} layers together, without what the notes list"
-    first, *others = answer.totals
-    same = [total.name for total in others if (total.latency_s, total.energy_j) == (first.latency_s, first.energy_j)]
-    shown = [first, *(total for total in others if total.name not in same)]
-    names = [" = ".join([first.name, *same]), *(total.name for total in shown[1:])]
+        which = f"{count} layers together, without {len(answer.left_out)} distinct ones that the notes name"
+    shown = [total for _, total in answer.distinct_totals]
+    names = [" = ".join(names) for names, _ in answer.distinct_totals]
     columns = [Column("with each layer's", "left", names), *_cost_columns(shown)]
-    print_table_as(form, title, [*columns, *_against(shown, "choice")])
+    print_table_as(form, f"{_title(answer)}: {which}", [*columns, *_against(shown, "choice")])
+    if answer.advice:
+        print_line(answer.advice)
+
+
+def _print_layers(answer: "NetworkAnswer", form: Form, most: int | None) -> None:
+    """The first choice of each layer: of all in the order of the network, or of those that take most of the time."""
+    shown = answer.layers
+    total = f"all {len(shown)} distinct layers"
+    if form is Form.TABLE and most != len(shown):
+        shown = answer.longest(most)
+        share = sum(layer.latency_s for layer in shown) / answer.choice.latency_s.value
+        total = f"the {len(shown)} of {len(answer.layers)} distinct layers that take {share * 100:.0f} % of the time"
+        if len(shown) == len(answer.layers):
+            total = f"all {len(shown)} distinct layers, the longest first"
+    cut = form is Form.TABLE
+    names = [_shortened(layer.name) if cut else layer.name for layer in shown]
+    seconds = answer.choice.latency_s.value
+    programs = [layer.program for layer in shown]
+    costs = [layer.costs for layer in shown]
+    run, saved = ([text(layer) for layer in shown] for text in (_run, _saved))
+    columns = [
+        Column("layer", "left", names),
+        Column("count", "right", [str(layer.count) for layer in shown]),
+        Column("time", "right", [f"{layer.latency_s / seconds * 100:.0f} %" for layer in shown]),
+        _each("latency", "s", [latency for latency, _ in costs], form),
+        _each("energy", "J", [energy for _, energy in costs], form, USUALLY),
+        Column("run", "left", run, styles=["marked" if layer.pays else "" for layer in shown]),
+        Column("own vs stack", "right", saved, SELDOM),
+        Column("kernel", "left", [kernel for kernel, _ in programs], below=True),
+    ]
+    if form is Form.WIDE:
+        configs = [config_text(layer.best.config) if layer.best else "" for layer in shown]
+    else:
+        configs = [config for _, config in programs]
+    columns += [
+        Column("config", "left", configs, below=True),
+        Column("source", "left", [layer.source for layer in shown], SELDOM, styles=[layer.source for layer in shown]),
+        Column("bottleneck", "left", [layer.best.bottleneck if layer.best else "" for layer in shown], SELDOM),
+        Column("problem", "left", [layer.answer.problem.key for layer in shown], WIDE),
+    ]
+    if len(answer.dtypes) > 1:
+        columns.insert(2, Column("dtype", "left", [layer.answer.problem.dtype for layer in shown], USUALLY))
+    if not any(run):
+        columns = [column for column in columns if column.name != "run"]
+    how = f", source {', '.join(answer.sources)}; latency and energy of one occurrence"
+    print_table_as(form, f"{total}{how}", columns)
+
+
+_LONGEST_NAME = 34
+
+
+def _shortened(name: str) -> str:
+    """A layer's name as it fits beside its numbers; `--wide` has all of it."""
+    return name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 3].rstrip(' ,')}..."
+
+
+def _each(name: str, unit: str, estimates: "Sequence[Estimate]", form: Form, importance: int = ALWAYS) -> Column:
+    """A column of costs, with intervals where there is room; totals always have theirs."""
+    intervals = None if form is Form.TABLE else [(each.low, each.high) for each in estimates]
+    return quantities(name, unit, [each.value for each in estimates], intervals, importance)
+
+
+def _run(layer: "LayerAnswer") -> str:
+    """What to run: a config of one's own where it pays, else the stack; empty where no stack is known."""
+    if layer.pays is None or layer.line is None:
+        return ""
+    return "own" if layer.pays else layer.line.stack
+
+
+def _saved(layer: "LayerAnswer") -> str:
+    return "" if layer.saved is None else percent(-layer.saved)
+
+
+def _next_steps(answer: "NetworkAnswer", layers: int | None) -> list[tuple[str, str]]:
+    """The next commands, each with what it does."""
+    longest = answer.longest(1)[0]
+    steps = [(problem_command(longest.answer.problem, answer.gpu.name), "the longest layer: its choices, and why")]
+    if layers is None and len(answer.layers_that_matter) < len(answer.layers):
+        steps.append(("--layers all", f"added to this command: all {len(answer.layers)} distinct layers"))
+    else:
+        steps.append(("--power-limit sweep", "added to this command: the power limit worth setting"))
+    return steps
 
 
 def _cost_columns(totals: "Sequence[Total]") -> list[Column]:
     latencies, energies = [total.latency_s for total in totals], [total.energy_j for total in totals]
-    sources = [str(min(total.latency_s.source, total.energy_j.source, key=_SURENESS.index)) for total in totals]
+    sources = [total.source for total in totals]
     return [
         quantities("latency", "s", [e.value for e in latencies], [(e.low, e.high) for e in latencies]),
         quantities("energy", "J", [e.value for e in energies], [(e.low, e.high) for e in energies]),
@@ -92,17 +182,12 @@ def _cost_columns(totals: "Sequence[Total]") -> list[Column]:
     ]
 
 
-_SURENESS = ["prior", "learned", "measured"]
-
-
 def _against(totals: "Sequence[Total]", name: str) -> list[Column]:
     """Time and energy of totals against the first one."""
-    first = totals[0]
-    time = [percent(total.latency_s.value / first.latency_s.value - 1.0) for total in totals]
-    energy = [percent(total.energy_j.value / first.energy_j.value - 1.0) for total in totals]
+    versus = [total.versus(totals[0]) for total in totals[1:]]
     return [
-        Column(f"time vs {name}", "right", ["-", *time[1:]], SELDOM),
-        Column(f"energy vs {name}", "right", ["-", *energy[1:]], SELDOM),
+        Column(f"time vs {name}", "right", ["-", *(percent(time) for time, _ in versus)], SELDOM),
+        Column(f"energy vs {name}", "right", ["-", *(percent(energy) for _, energy in versus)], SELDOM),
     ]
 
 
@@ -131,7 +216,7 @@ def print_sweep(sweep: "NetworkSweep", form: Form, billed: "Sequence[Bill]" = ()
     answer, rows = sweep.answer, sweep.rows
     gpu = answer.gpu
     default = human(rows[0].point.limit_w(gpu), "W")
-    locked = any(row.point.clock_hz for row in rows)
+    locked = sweep.locked
     values = [row.point.clock_hz if locked else row.point.limit_w(gpu) for row in rows]
     scale, head = (1e6, "locked clock [MHz]") if locked else (1.0, "power limit [W]")
     points = ["-" if value is None else f"{value / scale:.0f}" for value in values]
@@ -148,22 +233,8 @@ def print_sweep(sweep: "NetworkSweep", form: Form, billed: "Sequence[Bill]" = ()
         f" default power limit {default}: all layers together; vs default: time, energy"
     )
     print_table_as(form, title, columns)
-    print_line(_knee_text(sweep))
+    print_line(sweep.advice)
     _print_bills_and_notes(billed, form, answer.notes)
-
-
-def _knee_text(sweep: "NetworkSweep") -> str:
-    """The knee as a sentence."""
-    from kernrec.recommender.network_sweep import point_text
-
-    gpu, first, row = sweep.answer.gpu, sweep.rows[0], sweep.rows[sweep.knee]
-    default = human(first.point.limit_w(gpu), "W")
-    if sweep.knee == 0:
-        return f"Leave the limit at {default}: no other point saves energy at a price in time that is worth it."
-    point = point_text(row.point, gpu)
-    versus = row.versus_first
-    slower = f"{abs(versus.slowdown) * 100:.1f} % {'slower' if versus.slowdown >= 0 else 'faster'}"
-    return f"At {point}: {slower}, {versus.energy_saved * 100:.0f} % less energy than at {default}."
 
 
 def print_comparison(
@@ -182,6 +253,8 @@ def print_comparison(
     if form is Form.CSV:
         print_csv([row.as_dict() for row in rows])
         return
+    from kernrec.recommender.compare_gpus import verdict
+
     unit = rows[0].work.unit
     answers = [row.answer for row in rows]
     name, latency, energy, *others = [
@@ -193,7 +266,7 @@ def print_comparison(
             "energy",
             f"J/{unit}",
             [row.energy_j for row in rows],
-            [(row.energy_j * low, row.energy_j * high) for row in rows for low, high in [_relative(row)]],
+            [row.energy_interval_j for row in rows],
         )
     columns = [
         *(name, latency, energy),
@@ -210,15 +283,9 @@ def print_comparison(
     title = f"{first.workload.title}{kind}, objective {first.query.objective}: all layers together"
     print_table_as(form, title, columns)
     if len(rows) > 1:
-        print_line(_best_text(rows))
+        print_line(verdict(rows))
     notes = [note for answer in answers for note in answer.notes]
     _print_bills_and_notes(billed, form, [*missing, *notes])
-
-
-def _relative(row: "ComparedGpu") -> tuple[float, float]:
-    """The ends of the interval of energy, as factors."""
-    energy = row.answer.choice.energy_j
-    return energy.low / energy.value, energy.high / energy.value
 
 
 def _per_money(rows: "Sequence[ComparedGpu]", unit: str) -> list[Column]:
@@ -232,17 +299,3 @@ def _per_money(rows: "Sequence[ComparedGpu]", unit: str) -> list[Column]:
         if any(values):
             columns.append(Column(name, "right", ["" if value is None else digits(value) for value in values]))
     return columns
-
-
-def _best_text(rows: "Sequence[ComparedGpu]") -> str:
-    """Which GPU is the fastest, and which takes the least energy, as a sentence."""
-    fastest = min(rows, key=lambda row: row.answer.choice.latency_s.value).answer
-    frugal = min(rows, key=lambda row: row.answer.choice.energy_j.value).answer
-    if fastest is frugal:
-        return f"{fastest.gpu.title} is expected to be the fastest and to take the least energy."
-    slower = frugal.choice.latency_s.value / fastest.choice.latency_s.value
-    saved = 1.0 - frugal.choice.energy_j.value / fastest.choice.energy_j.value
-    return (
-        f"{fastest.gpu.title} is expected to be the fastest; {frugal.gpu.title} to take {saved * 100:.0f} % less energy"
-        f" and {slower:.2g} times as long."
-    )

@@ -31,12 +31,17 @@ Shapes = Annotated[
 WorkloadName = Annotated[
     str | None,
     typer.Option(
-        help="A network that ships (bert-base, gpt2, llama-3-8b-decode, llama-3-8b-prefill, mobilenetv2, resnet50,"
-        " stable-diffusion-unet, vgg16), or a .toml, .csv, .jsonl or .onnx file."
+        help="A network that ships (bert-base, gpt2, llama-3-8b-decode, llama-3-8b-prefill, llama-3-70b-decode,"
+        " llama-3-70b-prefill, mixtures-of-experts, mobilenetv2, qwen3-30b-a3b-decode, qwen3-30b-a3b-prefill, resnet50,"
+        " stable-diffusion-unet, vgg16, vit-l-16), or a .toml, .csv, .jsonl or .onnx file."
     ),
 ]
 Fix = Annotated[
     str | None, typer.Option(help="Values of dimensions that an .onnx workload leaves open, such as batch=1,seq=128.")
+]
+Batch = Annotated[int | None, typer.Option(help="Items, such as images or sequences, in one pass through a network.")]
+TensorParallel = Annotated[
+    int, typer.Option("--tp", help="GPUs that share each layer of a network (tensor parallel); the answer is for one.")
 ]
 Dtype = Annotated[str | None, typer.Option(help="Data type of the tensors. Default: the network's, or the op's first.")]
 Layout = Annotated[str | None, typer.Option(help="Tensor layout, such as nchw or nhwc.")]
@@ -71,6 +76,8 @@ class Options:
     kernel: str | None = None
     workload: str | None = None
     fix: str | None = None
+    batch: int | None = None
+    tp: int = 1
     dtype: str | None = None
     layout: str | None = None
     objective: str = "pareto"
@@ -122,8 +129,10 @@ class Options:
         from kernrec.recommender.network import NetworkRequest, shapes_as_network
 
         if shapes:
-            return NetworkRequest(shapes_as_network(self.op, shapes, self.dtype, self.layout), None, self.dtype)
-        return NetworkRequest(self.workload, self.op or None, self.dtype, self.layout, fixed(self.fix))
+            network = shapes_as_network(self.op, shapes, self.dtype, self.layout)
+            return NetworkRequest(network, None, self.dtype)
+        op, values = self.op or None, fixed(self.fix)
+        return NetworkRequest(self.workload, op, self.dtype, self.layout, values, self.batch, self.tp)
 
 
 class Printed(Options):

@@ -1,6 +1,8 @@
 """`kernrec recommend`: the configs to run for an op, a shape and a GPU, or for all layers of a network."""
 
+import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -28,6 +30,11 @@ class RecommendOptions(options.Options):
     shape: options.Shapes = None
     workload: options.WorkloadName = None
     fix: options.Fix = None
+    batch: options.Batch = None
+    tp: options.TensorParallel = 1
+    layers: Annotated[
+        str | None, typer.Option(help="Layers of a network to print: `all`, or how many. Default: those that matter.")
+    ] = None
     dtype: options.Dtype = None
     layout: options.Layout = None
     objective: options.Objective = "pareto"
@@ -67,6 +74,17 @@ class RecommendOptions(options.Options):
     ] = None
 
     @property
+    def most_layers(self) -> int | None:
+        """The number of layers to print; None for those that matter."""
+        if self.layers is None:
+            return None
+        if self.layers == "all":
+            return sys.maxsize
+        if not (self.layers.isascii() and self.layers.isdigit() and int(self.layers) > 0):
+            raise UsageError(f"--layers {self.layers!r:.20}: `all` or a number from 1 is accepted")
+        return int(self.layers)
+
+    @property
     def swept(self) -> Literal["power limit", "clock"] | None:
         """The quantity that a network is swept over."""
         if self.power_limit == SWEEP and self.clock is not None:
@@ -89,7 +107,7 @@ def recommend(wanted: RecommendOptions) -> None:
 
     emitted = emitted_format(wanted.emit, wanted.output, wanted.ptx_isa)
     _refuse_contradictions(wanted, emitted)
-    _ = wanted.query  # misuse is reported before a database is opened
+    _, _ = wanted.query, wanted.most_layers  # misuse is reported before a database is opened
     recommender = Recommender(databases=wanted.db, calibrated=wanted.calibrated, keep_open=True)
     recommender.context.triton = not wanted.cuda_only
     names = [card.name for card in find_gpus(wanted.gpu)]
@@ -105,6 +123,11 @@ def _refuse_contradictions(wanted: RecommendOptions, emitted: "Format | None") -
         "--op is missing (`kernrec ops` lists what is known); or give a --kernel or a --workload": not (
             wanted.op or wanted.kernel or wanted.workload
         ),
+        "--batch and --tp are for networks; a --shape states its own sizes": (
+            wanted.batch is not None or wanted.tp != 1
+        )
+        and (shape or wanted.kernel),
+        "--layers is for networks": wanted.layers is not None and (shape or wanted.kernel),
         "--fix is for the open dimensions of an .onnx --workload": wanted.fix and not wanted.workload,
         "--shape and --workload were both given; a shape is one problem, a workload many": shape and wanted.workload,
         "--shape is empty; expected dimensions such as m=4096,n=4096,k=4096, or no --shape at all": any(
@@ -183,19 +206,19 @@ def _answer_networks(
     """Prints or emits the choices for the layers of each network on each GPU, or of all shapes together."""
     from kernrec.cli.network_tables import network_csv, network_json, print_network, print_sweep
     from kernrec.recommender.bill import bills
-    from kernrec.recommender.network import NetworkRequest, answer_network
+    from kernrec.recommender.network import answer_network
 
     shapes, query = wanted.shape or [], wanted.query
     networks = [wanted.network(shapes)]
     if wanted.op == "all" and wanted.workload is None and not shapes:
         from kernrec.op import all_ops
 
-        networks = [NetworkRequest(None, op.name, wanted.dtype, wanted.layout) for op in all_ops()]
+        networks = [replace(networks[0], op=op.name) for op in all_ops()]
     if emitted:
         if len(gpus) > 1:
             raise UsageError(f"--emit {wanted.emit} is for one GPU: give one")
         answers = [answer_network(recommender, gpus[0], request, query) for request in networks]
-        layers = [layer.answer for answer in answers for layer in answer.layers]
+        layers = [layer.answer for answer in answers for layer in answer.layers if layer.best is not None]
         write_emitted(layers, emitted, wanted.output, wanted.ptx_isa)
         return
     form, swept, tariff = wanted.printed.form, wanted.swept, wanted.billed.tariff
@@ -220,7 +243,7 @@ def _answer_networks(
         if sweep:
             print_sweep(sweep, form, year)
         else:
-            print_network(answer, form, year)
+            print_network(answer, form, year, wanted.most_layers)
     if form is Form.JSON:
         _print_objects(objects)
     elif form is Form.CSV:

@@ -8,6 +8,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -68,7 +69,8 @@ def _onnx(path: Path, fixed: Mapping[str, int]) -> Workload:
         content = json.loads(Path(folder, "workload.json").read_text(encoding="utf-8"))
     layers = tuple(layer_from(entry) for entry in content["layers"])
     unknown_lines = tuple(printable(str(line)) for line in content["unknown"])
-    return Workload(path.stem, printable(path.name), str(path), layers, unknown=unknown_lines)
+    batch = max(1, fixed.get("batch", 1))
+    return Workload(path.stem, printable(path.name), str(path), layers, batch=batch, unknown=unknown_lines)
 
 
 def _toml(path: Path) -> Workload:
@@ -169,7 +171,7 @@ def _of_entries(path: Path, entries: Iterator[tuple[int, dict[str, Any]]], order
 def _named(layer: Layer, count: int) -> Layer:
     dims = ",".join(f"{name}={value}" for name, value in layer.problem.dims)
     name = f"{layer.name} {dims}" if layer.name == layer.problem.op else layer.name
-    return Layer(name, layer.problem, count)
+    return replace(layer, name=name, count=count)
 
 
 def _opened(path: Path) -> Any:

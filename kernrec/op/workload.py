@@ -5,10 +5,12 @@ needs `layers` alone:
 
     layers             a list of { name, op, count, <dimensions of the op> }; equal layers are one entry. A linear layer
                        is a matmul, or a matvec for up to 16 rows. `name` and `count` may be left out; `dtype` and
-                       `layout` say what is special about one layer
+                       `layout` say what is special about one layer; `split = ["n"]` the dimensions that tensor
+                       parallelism divides; `quantized = true` that it runs in 8 or 4 bits where the network does
     dtype              the data type that the network runs in; without it, the default of each op
     layouts            by op, how its tensors are stored, such as { matmul = "nt" } for weights (features out, features
-                       in); without it, the default of each op
+                       in); without it, `nt` for products and for other ops the layout that is best
+    batch              the items, such as images or sequences, that the layers are of; 1 without it
     name, title        its name and title
     source             where the layers come from
     covers             which of the network's layers the published figure counts
@@ -44,6 +46,12 @@ class Layer:
     """Occurrences in one pass through the network."""
     compared: bool = True
     """Whether the published FLOPs of the set include this layer."""
+    layout_free: bool = False
+    """Whether nobody said how its tensors are stored: the layout of the problem is the op's default."""
+    split: tuple[str, ...] = ()
+    """The dimensions that tensor parallelism divides."""
+    quantized: bool = False
+    """Whether it is in 8 or 4 bits where the network is; other layers then keep the network's own data type."""
 
     @property
     def flops(self) -> int:
@@ -76,6 +84,10 @@ class Workload:
     layers: tuple[Layer, ...]
     """The distinct layers, in execution order."""
     published: Published | None = None
+    batch: int = 1
+    """The items, such as images or sequences, of one pass."""
+    tp: int = 1
+    """Of how many GPUs the layers are those of one, under tensor parallelism."""
     unknown: tuple[str, ...] = ()
     """Layers of ops that kernrec does not know, one line each."""
 
@@ -140,7 +152,7 @@ def load_workload(path: Path) -> Workload:
 
 
 _PUBLISHED = ("published_flops", "covers", "published_source", "tolerance")
-_KEYS = ("name", "title", "source", "layers", "dtype", "layouts", *_PUBLISHED)
+_KEYS = ("name", "title", "source", "layers", "dtype", "layouts", "batch", *_PUBLISHED)
 
 
 def _workload(path: Path, content: dict[str, Any]) -> Workload:
@@ -154,7 +166,10 @@ def _workload(path: Path, content: dict[str, Any]) -> Workload:
     published = Published(*(content[key] for key in _PUBLISHED)) if content.keys() & set(_PUBLISHED) else None
     name = printable(str(content.get("name", path.stem)))
     title, source = (str(content.get(key, default)) for key, default in (("title", name), ("source", path.name)))
-    return Workload(name, printable(title), source, layers, published)
+    batch = content.get("batch", 1)
+    if type(batch) is not int or batch < 1:
+        raise UsageError(f"batch is {short(batch)}; a whole number from 1 is accepted")
+    return Workload(name, printable(title), source, layers, published, batch)
 
 
 def layer_from(entry: Mapping[str, Any], dtype: str | None = None, layouts: Mapping[str, str] | None = None) -> Layer:
@@ -170,17 +185,26 @@ def layer_from(entry: Mapping[str, Any], dtype: str | None = None, layouts: Mapp
     """
     dims = dict(entry)
     name, op, count = dims.pop("name", None), find_op(dims.pop("op")), dims.pop("count", 1)
-    compared = dims.pop("compared", True)
+    compared, quantized = dims.pop("compared", True), dims.pop("quantized", False)
+    split = dims.pop("split", [])
     name = op.name if name is None else printable(str(name))
-    if type(compared) is not bool:
-        raise UsageError(f"layer {name!r} has compared {short(compared)}; true and false are accepted")
+    for key, value in (("compared", compared), ("quantized", quantized)):
+        if type(value) is not bool:
+            raise UsageError(f"layer {name!r} has {key} {short(value)}; true and false are accepted")
+    sizes = [dim.name for dim in op.dims]
+    if not isinstance(split, list) or any(dim not in sizes for dim in split):
+        raise UsageError(
+            f"layer {name!r} has split {short(split)}; a list of dimensions is accepted: {', '.join(sizes)}"
+        )
     if type(count) is not int or count < 1:
         raise UsageError(f"layer {name!r} has count {short(count)}; a whole number from 1 is accepted")
     own, layout = dims.pop("dtype", None), dims.pop("layout", None) or (layouts or {}).get(op.name)
     if own is None and dtype is not None:
         own = dtype_of(op, dtype)
     try:
-        return Layer(name, op.problem(own, layout, **dims), count, compared)
+        problem = op.problem(own, layout, **dims)
+        free = layout is None and len(op.layouts) > 1
+        return Layer(name, problem, count, compared, free, tuple(split), quantized)
     except UsageError as error:
         raise UsageError(f"layer {name!r}: {error}") from error
 

@@ -7,7 +7,6 @@ from kernrec.model.prior.power import RANDOM
 from kernrec.recommender import Objective, Query, Recommender
 from kernrec.recommender.network import NetworkRequest, answer_network
 from kernrec.recommender.network_sweep import sweep_network
-from kernrec.util.config_short import short_config
 
 
 def network_view(recommender: Recommender, gpu: GPU, wanted: NetworkRequest, inputs: str = RANDOM) -> dict[str, Any]:
@@ -21,18 +20,19 @@ def network_view(recommender: Recommender, gpu: GPU, wanted: NetworkRequest, inp
     sweep = sweep_network(recommender, answer, "power limit")
     layers = []
     for layer in answer.layers:
-        best = layer.answer.best
+        kernel, config = layer.program
         layers.append(
             {
                 "layer": layer.name,
                 "count": layer.count,
                 "problem": layer.answer.problem.key,
-                "kernel": best.kernel.name,
-                "config": short_config(best.config),
-                "latency_s": layer.count * best.latency_s.value,
-                "energy_j": layer.count * best.energy_j.value,
-                "bottleneck": best.bottleneck,
-                "source": best.source,
+                "kernel": kernel,
+                "config": config,
+                "latency_s": layer.latency_s,
+                "energy_j": layer.energy_j,
+                "bottleneck": layer.best.bottleneck if layer.best else "",
+                "source": layer.source,
+                "pays": layer.pays,
             }
         )
     return {

@@ -49,6 +49,12 @@ class ComparedGpu:
         return self.answer.choice.energy_j.value / self.work.amount
 
     @property
+    def energy_interval_j(self) -> tuple[float, float]:
+        """Joules of one call, token or image, at the ends of the 90 % interval."""
+        energy = self.answer.choice.energy_j
+        return energy.low / self.work.amount, energy.high / self.work.amount
+
+    @property
     def rate_per_watt(self) -> float:
         """Calls, tokens or images a second and watt; the inverse of `energy_j`."""
         return self.rate / self.answer.choice.power_w
@@ -112,6 +118,12 @@ def compare_gpus(
             error = error or problem
             missing.append(f"{gpu.name} is left out: {problem}")
             continue
+        if answer.left_out and not any(layer.best for layer in answer.layers):
+            missing.append(
+                f"{gpu.name} is left out: {len(answer.left_out)} layers have neither a kernel nor a line there"
+            )
+            error = error or KernrecError(f"{gpu.name}: {answer.left_out[0]}")
+            continue
         rows.append(ComparedGpu(answer, work or Work(), (prices or {}).get(gpu.name)))
     if not rows:
         assert error is not None
@@ -121,6 +133,19 @@ def compare_gpus(
             if row.answer.left_out:
                 missing.append(f"{row.answer.gpu.name}: its total lacks {'; '.join(row.answer.left_out)}")
     return rows, missing
+
+
+def verdict(rows: Sequence[ComparedGpu]) -> str:
+    """Which GPU is the fastest, and which takes the least energy, as a sentence."""
+    fastest = min(rows, key=lambda row: row.answer.choice.latency_s.value).answer
+    frugal = min(rows, key=lambda row: row.answer.choice.energy_j.value).answer
+    if fastest is frugal:
+        return f"{fastest.gpu.title} is expected to be the fastest and to take the least energy."
+    slower, less = frugal.choice.versus(fastest.choice)
+    return (
+        f"{fastest.gpu.title} is expected to be the fastest; {frugal.gpu.title} to take {-less * 100:.0f} % less energy"
+        f" and {1.0 + slower:.2g} times as long."
+    )
 
 
 def find_gpus(names: str) -> list[GPU]:

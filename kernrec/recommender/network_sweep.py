@@ -10,7 +10,8 @@ from kernrec.errors import UsageError
 from kernrec.gpu import GPU
 from kernrec.recommender.choices import costs_at
 from kernrec.recommender.estimate.operating_point import OperatingPoint
-from kernrec.recommender.network import CHOICE, NetworkAnswer, Total, TotalSum
+from kernrec.recommender.lines import lines_of
+from kernrec.recommender.network_result import CHOICE, Costs, LayerAnswer, NetworkAnswer, Total, TotalSum
 from kernrec.recommender.recommender import Recommender
 from kernrec.recommender.request import Query
 from kernrec.recommender.result import Comparison
@@ -46,6 +47,26 @@ class NetworkSweep:
     """The default point first, then descending."""
     knee: int
     """Position of the row worth setting; see `knee_of`."""
+
+    def __repr__(self) -> str:
+        answer, knee = self.answer, point_text(self.rows[self.knee].point, self.answer.gpu)
+        return f"<NetworkSweep {answer.workload.name} on {answer.gpu.name}: {len(self.rows)} points, knee {knee}>"
+
+    @property
+    def locked(self) -> bool:
+        """Whether clocks are swept, and not power limits."""
+        return any(row.point.clock_hz for row in self.rows)
+
+    @property
+    def advice(self) -> str:
+        """The knee as a sentence."""
+        gpu, first, row = self.answer.gpu, self.rows[0], self.rows[self.knee]
+        default = human(first.point.limit_w(gpu), "W")
+        if self.knee == 0:
+            return f"Leave the limit at {default}: no other point saves energy at a price in time that is worth it."
+        slowdown, saved = row.versus_first.slowdown, row.versus_first.energy_saved
+        slower = f"{abs(slowdown) * 100:.1f} % {'slower' if slowdown >= 0 else 'faster'}"
+        return f"At {point_text(row.point, gpu)}: {slower}, {saved * 100:.0f} % less energy than at {default}."
 
     @property
     def billed(self) -> tuple[Total, ...]:
@@ -107,6 +128,11 @@ def sweep_network(
     query = replace(answer.query, power_limit_w=None, clock_hz=None, max_slowdown=None)
     sums: list[TotalSum | None] = [TotalSum() for _ in points]
     for layer in answer.layers:
+        if layer.best is None:
+            for point, total in zip(points, sums, strict=True):
+                if total is not None:
+                    total.add(layer.count, *_stack_costs(recommender, answer, layer, point))
+            continue
         candidates = recommender.candidates(layer.answer.problem, gpu, points)
         for number, total in enumerate(sums):
             if total is not None:
@@ -126,6 +152,14 @@ def sweep_network(
         slowdown = swept_total.latency_s.value / base.latency_s.value - 1.0
         rows.append(SweptTotal(point, swept_total, Comparison(saved, slowdown)))
     return NetworkSweep(answer, tuple(rows), knee_of(rows, answer.query))
+
+
+def _stack_costs(recommender: Recommender, answer: NetworkAnswer, layer: LayerAnswer, point: OperatingPoint) -> Costs:
+    """Latency and energy at a point of a layer that only stacks run."""
+    line = lines_of(recommender.context, layer.answer.problem, answer.gpu, point)[0]
+    costs = replace(layer, line=line).stack_costs
+    assert costs is not None
+    return costs
 
 
 def knee_of(rows: Sequence[SweptTotal], query: Query) -> int:

@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import shlex
 from pathlib import Path
 
 import pytest
@@ -22,9 +23,58 @@ def test_a_workload_alone_answers_every_op_with_totals_and_says_the_dtype(capsys
     assert run(["recommend", *DECODE, "--gpu", "h200"]) == 0
     shown = capsys.readouterr()
     assert "in bf16 on NVIDIA H200" in shown.out
-    for word in ("rmsnorm_rows", "matvec_rows", "attention_mma", "softmax_rows", "occupancy heuristic", "323 layers"):
+    for word in ("matvec_rows", "attention_mma", "occupancy heuristic", "323 layers", "stack today"):
         assert word in shown.out
     assert "predictions for one GPU share their error" in shown.err
+
+
+@pytest.mark.parametrize("op", ["conv", "matmul", "attention"])
+def test_a_first_screen_fits_80_columns_with_totals_first_and_ends_with_what_to_do(
+    op: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    assert run(["recommend", "--op", op, "--gpu", "rtx4090"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert len(lines) <= 60
+    places = [next(n for n, line in enumerate(lines) if line.startswith(start)) for start in ("with each", "layer ")]
+    assert places == sorted(places)
+    command = lines.index("next:") + 1
+    assert lines[command].startswith("  kernrec recommend --op")
+
+
+def test_the_next_command_of_a_network_answers(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["recommend", *DECODE, "--gpu", "h200"]) == 0
+    _, steps = capsys.readouterr().out.split("next:\n")
+    words = shlex.split(steps.replace("\\\n", ""), comments=True)
+    assert words[:2] == ["kernrec", "recommend"]
+    assert run([*words[1 : words.index("--layers")], "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["problem"].startswith("matvec[m=14336,k=4096")
+
+
+def test_the_rest_of_the_layers_is_there_on_request(capsys: pytest.CaptureFixture[str]) -> None:
+    shown = {}
+    for layers in ("2", "all"):
+        assert run(["recommend", *DECODE, "--gpu", "h200", "--layers", layers]) == 0
+        shown[layers] = capsys.readouterr().out
+    assert "the 2 of 9 distinct layers that take" in shown["2"]
+    assert "softmax of the logits" in shown["all"]
+    assert "softmax of the logits" not in shown["2"]
+
+
+def test_a_batch_changes_the_layers_and_images_are_one(capsys: pytest.CaptureFixture[str]) -> None:
+    joules = []
+    for images in ("1", "32"):
+        network = ("--workload", "resnet50", "--op", "conv", "--dtype", "f16")
+        assert run(["compare", *network, "--gpu", "l4", "--images", images, "--json"]) == 0
+        (row,) = json.loads(capsys.readouterr().out)["gpus"]
+        joules.append(row["energy_per_unit_j"])
+        assert row["per"] == "image"
+    assert 0.3 * joules[0] < joules[1] < joules[0]  # an image of a batch is cheaper, and not 32 times
+    assert run(["recommend", *DECODE, "--gpu", "h200", "--batch", "32", "--stack", "vllm", "--json"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert (answer["batch"], answer["stacks"]) == (32, ["vLLM"])
+    assert {layer["shape"]["m"] for layer in answer["layers"] if layer["op"] == "matmul"} == {32}
 
 
 def test_forms_hold_the_same_layers(capsys: pytest.CaptureFixture[str]) -> None:
@@ -34,11 +84,12 @@ def test_forms_hold_the_same_layers(capsys: pytest.CaptureFixture[str]) -> None:
         printed[form] = capsys.readouterr().out
     layers = json.loads(printed["--json"])["layers"]
     rows = list(csv.DictReader(io.StringIO(printed["--csv"])))
-    assert [row["layer"] for row in rows] == [layer["layer"] for layer in layers]
+    assert [row["layer"] for row in rows] == [layer["name"] for layer in layers]
     for row, layer in zip(rows, layers, strict=True):
         assert float(row["latency_s"]) == layer["choices"][0]["latency_s"]
         assert float(row["latency_low_s"]) == layer["choices"][0]["latency_interval_s"][0]
-        assert f"| {layer['layer']} |" in printed["--markdown"]
+        assert f"| {layer['name']} |" in printed["--markdown"]
+        assert row["pays"] == ("" if layer["pays"] is None else str(layer["pays"]))
 
 
 def test_a_sweep_marks_its_knee_and_says_it_in_a_sentence(capsys: pytest.CaptureFixture[str]) -> None:
@@ -126,6 +177,12 @@ def test_several_gpus_and_shapes_are_answered_in_one_call(capsys: pytest.Capture
         (("recommend", *DECODE, "--gpu", "h200", "--carbon", "380", "--calls", "1e9"), "380g/kWh"),
         (("recommend", *DECODE, "--gpu", "h200", "--calls", "many"), "1e9 or 2e6/day"),
         (("recommend", *DECODE, "--gpu", "h200", "--op", "conv"), "its ops are rmsnorm, matvec"),
+        (("recommend", *DECODE, "--gpu", "h200", "--layers", "some"), "`all` or a number from 1"),
+        (("recommend", *DECODE, "--gpu", "h200", "--tp", "3"), "tp 3 does not divide m = 4096"),
+        (("recommend", *DECODE, "--gpu", "h200", "--batch", "0"), "batch is 0; at least 1"),
+        (("recommend", *DECODE, "--gpu", "h200", "--stack", "vlm"), "did you mean vLLM"),
+        (("recommend", "--op", "mm", "--gpu", "h200", "--shape", "m=1,n=1,k=1", "--tp", "2"), "are for networks"),
+        (("compare", *DECODE, "--gpu", "h200", "--images", "4", "--batch", "2"), "were both given"),
         (("recommend", "--workload", "none.csv", "--gpu", "h200"), "there is no such file"),
         (("recommend", *DECODE, "--gpu", "h200", "--power-limit", "sweep", "--clock", "1GHz"), "goes without --clock"),
         (("recommend", *DECODE, "--gpu", "h200", "--csv", "--json"), "--csv and --json were both given"),

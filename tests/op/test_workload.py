@@ -13,13 +13,18 @@ from kernrec.op.workload import Workload, default_workload, load_workload, workl
 EXPECTED = (
     "bert-base",
     "gpt2",
+    "llama-3-70b-decode",
+    "llama-3-70b-prefill",
     "llama-3-8b-decode",
     "llama-3-8b-prefill",
     "mixtures-of-experts",
     "mobilenetv2",
+    "qwen3-30b-a3b-decode",
+    "qwen3-30b-a3b-prefill",
     "resnet50",
     "stable-diffusion-unet",
     "vgg16",
+    "vit-l-16",
 )
 
 # Published parameter counts less what is no weight of a convolution or linear layer, by the architecture's definition.
@@ -33,6 +38,12 @@ WEIGHTS = {
     "gpt2": 124_439_808 - 1024 * 768 - 12 * 6_912 - 25 * 1_536,  # positions, biases, normalization
     "llama-3-8b-prefill": 8_030_261_248 - 128_256 * 4_096 - 65 * 4_096,  # token embedding, normalization
     "llama-3-8b-decode": 8_030_261_248 - 128_256 * 4_096 - 65 * 4_096,
+    **dict.fromkeys(("llama-3-70b-prefill", "llama-3-70b-decode"), 70_553_706_496 - 128_256 * 8_192 - 161 * 8_192),
+    **dict.fromkeys(
+        ("qwen3-30b-a3b-prefill", "qwen3-30b-a3b-decode"), 30_532_122_624 - 151_936 * 2_048 - 97 * 2_048 - 48 * 256
+    ),
+    # biases, normalization of 49 x 2 x 1,024, class token and positions of 198 x 1,024
+    "vit-l-16": 304_326_632 - 24 * 9_216 - 1_024 - 1_000 - 49 * 2_048 - 198 * 1_024,
     "stable-diffusion-unet": 859_520_964 - 443_844,  # biases and normalization
     # For two batches: the published parameters less embeddings, attention, routers and norms (Mixtral, Qwen3); an
     # eighth of 58 layers of 256 experts (DeepSeek-V3); 36 of 128 and 24 of 32 experts (gpt-oss).
@@ -48,6 +59,8 @@ WEIGHT = {"matmul": ("b",), "matvec": ("a",), "conv2d": ("w",), "moe": ("gate", 
 
 # Parameters of the layer normalizations, as above.
 NORMALIZATION = {"gpt2": 25 * 1_536, "llama-3-8b-prefill": 65 * 4_096, "llama-3-8b-decode": 65 * 4_096}
+NORMALIZATION |= {"llama-3-70b-prefill": 161 * 8_192, "vit-l-16": 49 * 2_048}
+NORMALIZATION |= {"qwen3-30b-a3b-decode": 97 * 2_048 + 48 * 256}
 
 
 @pytest.fixture(params=EXPECTED)
@@ -91,7 +104,8 @@ def test_the_normalizations_hold_the_published_parameters(name: str) -> None:
 def test_layers_with_weights_are_compared_and_what_the_figures_leave_out_is_not(each: Workload) -> None:
     for layer in each.layers:
         assert layer.compared == (
-            layer.problem.op in WEIGHT or (each.name, layer.problem.op) == ("bert-base", "attention")
+            layer.problem.op in WEIGHT
+            or (each.name, layer.problem.op) in (("bert-base", "attention"), ("vit-l-16", "attention"))
         )
 
 
@@ -111,7 +125,7 @@ def test_attention_is_as_wide_as_the_projections_around_it() -> None:
 
 
 def test_equal_layers_are_one_entry_and_every_name_is_its_own(each: Workload) -> None:
-    assert max(Counter(layer.problem for layer in each.layers).values()) == 1
+    assert max(Counter((layer.problem, layer.split) for layer in each.layers).values()) == 1
     assert max(Counter(layer.name for layer in each.layers).values()) == 1
 
 

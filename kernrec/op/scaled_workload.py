@@ -1,0 +1,104 @@
+"""A workload in another batch, or as one of several GPUs runs it under tensor parallelism.
+
+The layers of a batch are those of one item with as many rows, images or sequences more; up to 16 rows a linear layer is
+a `matvec`, beyond that a `matmul`. Tensor parallelism (Shoeybi et al. 2019, arXiv 1909.08053) divides the dimensions
+that a workload file names for each layer (`split`): the features out of a first linear layer, the features in of the
+second, the heads of attention. What a split leaves alone (normalization, the embedding) every GPU does in full.
+"""
+
+from dataclasses import replace
+
+from kernrec.errors import UsageError
+from kernrec.op.problem import Op, Problem
+from kernrec.op.registry import find_op
+from kernrec.op.workload import Layer, Workload
+
+_ITEMS = {
+    "conv2d": "n", "attention": "batch", "matvec": "n", "moe": "tokens", "elementwise": "n",
+    **dict.fromkeys(("softmax", "layernorm", "rmsnorm", "reduce", "transpose"), "rows"),
+}  # fmt: skip
+"""By op, the dimension that counts independent items."""
+
+MOST_VECTORS = 16
+"""The most vectors of a `matvec`."""
+
+
+def with_batch(workload: Workload, batch: int) -> Workload:
+    """The workload of `batch` items in one pass, such as images or sequences.
+
+    Raises:
+        UsageError: the batch is not positive, or no multiple of what the layers can be divided by.
+    """
+    if batch < 1:
+        raise UsageError(f"batch is {batch}; at least 1 is accepted")
+    if batch == workload.batch:
+        return workload
+    layers = tuple(
+        replace(layer, problem=_of_batch(layer.problem, batch, workload.batch, layer.name)) for layer in workload.layers
+    )
+    before = f"batch {workload.batch}"
+    title = workload.title
+    title = title.replace(before, f"batch {batch}") if before in title else f"{title}, batch {batch}"
+    return replace(workload, title=title, layers=layers, batch=batch, published=None)
+
+
+def _of_batch(problem: Problem, batch: int, before: int, name: str) -> Problem:
+    sizes = problem.dim
+    counted = _ITEMS.get(problem.op) or ("batch" if sizes.get("batch", 1) > 1 else "m")
+    items, rest = divmod(sizes.get(counted, 1) * batch, before)
+    if rest:
+        raise UsageError(f"layer {name!r}: {counted} = {sizes[counted]} for a batch of {before} is none for {batch}")
+    if problem.op == "matvec" and items > MOST_VECTORS:
+        return as_product(problem, items)
+    return problem.definition.problem(problem.dtype, problem.layout, **sizes | {counted: items})
+
+
+def as_product(problem: Problem, rows: int | None = None, dtype: str | None = None) -> Problem:
+    """A `matvec` as the `matmul` of a linear layer: its vectors are rows, its matrix the weights (features out, in).
+
+    Args:
+        rows: how many vectors; those of the problem by default.
+        dtype: its own by default.
+    """
+    sizes = problem.sizes
+    dims = {"m": rows or sizes["n"], "n": sizes["m"], "k": sizes["k"]}
+    return find_op("matmul").problem(dtype or problem.dtype, "nt", **dims)
+
+
+def as_tensor_parallel(workload: Workload, gpus: int) -> Workload:
+    """The layers as one of `gpus` GPUs runs them.
+
+    Raises:
+        UsageError: the workload does not say how its layers are split, or a dimension cannot be divided.
+    """
+    if gpus < 1:
+        raise UsageError(f"tp is {gpus}; at least 1 GPU is accepted")
+    if gpus == 1:
+        return workload
+    if not any(layer.split or layer.problem.op == "moe" for layer in workload.layers):
+        raise UsageError(
+            f"workload {workload.name} does not say how tensor parallelism splits its layers; in a file of your own,"
+            ' `split = ["n"]` of a layer does'
+        )
+    layers = tuple(replace(layer, problem=_shard(layer, gpus)) for layer in workload.layers)
+    return replace(workload, title=f"{workload.title}, one of {gpus} GPUs", layers=layers, published=None, tp=gpus)
+
+
+def _shard(layer: Layer, gpus: int) -> Problem:
+    problem, sizes = layer.problem, layer.problem.dim
+    if problem.op == "moe":
+        return _resized(problem.definition, problem, sizes | {"tp": gpus * problem.sizes["tp"]}, gpus, layer.name)
+    for name in layer.split:
+        if sizes[name] % gpus:
+            divisors = [count for count in (2, 4, 8, 16) if sizes[name] % count == 0]
+            accepted = f"accepted are 1{''.join(f', {count}' for count in divisors)}"
+            raise UsageError(f"tp {gpus} does not divide {name} = {sizes[name]} of layer {layer.name!r}; {accepted}")
+        sizes[name] //= gpus
+    return _resized(problem.definition, problem, sizes, gpus, layer.name) if layer.split else problem
+
+
+def _resized(op: Op, problem: Problem, sizes: dict[str, int], gpus: int, name: str) -> Problem:
+    try:
+        return op.problem(problem.dtype, problem.layout, **sizes)
+    except UsageError as error:
+        raise UsageError(f"tp {gpus}, layer {name!r}: {error}") from None

@@ -1,0 +1,192 @@
+"""The layers that a network is asked for: their batch, tensor parallelism, data types and layouts."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import field, replace
+
+from kernrec.errors import KernrecError, UsageError
+from kernrec.gpu import GPU
+from kernrec.interop.workload_files import find_workload
+from kernrec.kernel import kernels_for
+from kernrec.op import Op, Problem, find_op, problem_from_shape
+from kernrec.op.dtype import FORMATS, INSTEAD, canonical_dtype
+from kernrec.op.scaled_workload import as_product, as_tensor_parallel, with_batch
+from kernrec.op.workload import Layer, Workload, default_workload, dtype_of
+from kernrec.recommender.layouts import in_layout, lacks, layouts_that_matter
+from kernrec.recommender.result import Recommendation
+from kernrec.util.light_dataclass import dataclass
+
+EIGHT_BITS = ("f8e4m3", "i8", *FORMATS)
+"""The data types of quantized layers."""
+WEIGHTS = "nt"
+"""The layout of a product whose layout nobody fixed: frameworks store weights as (features out, features in)."""
+
+Answering = Callable[[Problem], Recommendation]
+
+
+@dataclass(frozen=True)
+class NetworkRequest:
+    """The layers that are asked for."""
+
+    workload: str | Workload | None = None
+    """A workload that ships by name, a file by its path, or one at hand; None for the op's own."""
+    op: str | None = None
+    """The layers of one op; None for all."""
+    dtype: str | None = None
+    """Data type of all layers; None for the network's. One of 8 or 4 bits is for the layers that are quantized so."""
+    layout: str | None = None
+    """Layout of the layers whose op has it; None for the network's."""
+    fixed: Mapping[str, int] = field(default_factory=dict)
+    """Values of dimensions that an ONNX model leaves open, by name."""
+    batch: int | None = None
+    """Items, such as images or sequences, of one pass; None for the workload's."""
+    tp: int = 1
+    """The GPUs that tensor parallelism divides the layers among; the answer is for one of them."""
+
+
+def shapes_as_network(op: str, shapes: Sequence[str], dtype: str | None = None, layout: str | None = None) -> Workload:
+    """Shapes of an op (`m=1,n=2,k=3`) as a network with a layer for each. Raises `UsageError`."""
+    layers = tuple(Layer(shape, problem_from_shape(op, shape, dtype, layout), 1) for shape in shapes)
+    title = layers[0].problem.key if len(layers) == 1 else f"{len(layers)} shapes of {layers[0].problem.op}"
+    return Workload(layers[0].problem.op, title, "", layers)
+
+
+def layers_of(wanted: NetworkRequest) -> tuple[Workload, tuple[Layer, ...]]:
+    """The workload of a request and its layers, in the dtype and layout asked for; there is at least one.
+
+    Raises:
+        UsageError: a name is unknown, a batch or a split impossible, or no layer is of the op.
+    """
+    op = None if wanted.op is None or wanted.op == "all" else find_op(wanted.op)
+    if wanted.workload is None:
+        if op is None:
+            raise UsageError("a workload or an op is needed; `kernrec ops` lists the ops")
+        chosen = default_workload(op)
+    else:
+        chosen = find_workload(wanted.workload, wanted.fixed) if isinstance(wanted.workload, str) else wanted.workload
+    chosen = as_tensor_parallel(chosen, wanted.tp)
+    if wanted.batch is not None:
+        chosen = with_batch(chosen, wanted.batch)
+    layers = tuple(layer for layer in chosen.layers if op is None or layer.problem.op == op.name)
+    if not layers:
+        assert op is not None
+        raise UsageError(
+            f"workload {chosen.name} has no {op.name} layer; its ops are {', '.join(chosen.ops)}:"
+            " give one of them, or no --op for all"
+        )
+    definitions = {layer.problem.op: layer.problem.definition for layer in layers}
+    accepted = dict.fromkeys(layout for definition in definitions.values() for layout in definition.layouts)
+    if wanted.layout is not None and wanted.layout not in accepted:
+        raise UsageError(
+            f"no op of these layers has the layout {wanted.layout!r:.40}; accepted are {', '.join(accepted)}"
+        )
+    some_quantized = any(layer.quantized for layer in chosen.layers)
+    return chosen, tuple(_as_wanted(layer, wanted, some_quantized) for layer in layers)
+
+
+def _as_wanted(layer: Layer, wanted: NetworkRequest, some_quantized: bool) -> Layer:
+    """A layer in the dtype and layout of a request."""
+    problem = layer.problem
+    op, dtype, layout = problem.definition, problem.dtype, problem.layout
+    if wanted.dtype is not None:
+        eight_bits = canonical_dtype(wanted.dtype) in EIGHT_BITS
+        if not (eight_bits and some_quantized and not layer.quantized):
+            if eight_bits and layer.quantized and op.name == "matvec":
+                problem = as_product(
+                    problem
+                )  # what has no kernel for vectors in 8 bits is run as a product of few rows
+                op, layout = problem.definition, problem.layout
+            dtype = dtype_of(op, wanted.dtype)
+    if layer.layout_free and WEIGHTS in op.layouts:
+        layout = WEIGHTS
+    free = layer.layout_free and layout != WEIGHTS and wanted.layout not in op.layouts
+    if wanted.layout in op.layouts:
+        layout = wanted.layout
+    if (dtype, layout) != (problem.dtype, problem.layout):
+        problem = op.problem(dtype, layout, **problem.dim)
+    return replace(layer, problem=problem, layout_free=free)
+
+
+def in_best_layouts(
+    layers: Sequence[Layer], gpu: GPU, answer: Answering
+) -> tuple[tuple[Layer, ...], Mapping[str, str]]:
+    """The layers, those whose layout nobody fixed in the best one of their op; and which ops have another than theirs.
+
+    All layers of an op have one layout, because tensors go from one to the next: another one than the default is taken
+    where layers whose best kernel the default lacks have most of the time.
+
+    Args:
+        layers: of a network.
+        gpu: the card.
+        answer: gives the answer for a problem, or raises `KernrecError`; it is asked for layers in other layouts.
+    """
+    chosen: dict[str, str] = {}
+    for op in dict.fromkeys(layer.problem.op for layer in layers if layer.layout_free):
+        free = [layer for layer in layers if layer.layout_free and layer.problem.op == op]
+        others = dict.fromkeys(layout for layer in free for layout in layouts_that_matter(layer.problem, gpu))
+        for layout in others:
+            if _has_most_of_the_time(free, layout, gpu, answer):
+                chosen[op] = layout
+                break
+    if not chosen:
+        return tuple(layers), chosen
+    moved = (
+        replace(layer, problem=in_layout(layer.problem, chosen[layer.problem.op]))
+        if layer.layout_free and layer.problem.op in chosen
+        else layer
+        for layer in layers
+    )
+    return tuple(moved), chosen
+
+
+def _has_most_of_the_time(layers: Sequence[Layer], layout: str, gpu: GPU, answer: Answering) -> bool:
+    """Whether kernels that the default layout lacks are the best of most layers, weighed by time, in another one."""
+    gained = whole = 0.0
+    for layer in layers:
+        try:
+            best = answer(in_layout(layer.problem, layout)).choices[0]
+        except (KernrecError, IndexError):
+            return False
+        seconds = layer.count * best.latency_s.value
+        whole += seconds
+        gained += seconds * lacks(layer.problem, best.kernel, gpu)
+    return gained > 0.5 * whole
+
+
+def answer_as_it_runs(problem: Problem, gpu: GPU, exactly: bool, answer: Answering) -> tuple[Recommendation, str]:
+    """The answer for a layer, and a note where it is asked in another dtype or layout (empty where not).
+
+    Args:
+        problem: the layer's.
+        gpu: the card.
+        exactly: whether the dtype was asked for: then it is not changed.
+        answer: gives the answer for a problem, or raises `KernrecError`.
+
+    Raises:
+        KernrecError: nothing can run it.
+    """
+    try:
+        return answer(problem), ""
+    except KernrecError as error:
+        reason = error
+    for other in _others(problem, gpu, exactly):
+        try:
+            instead = answer(other)
+        except KernrecError:
+            continue
+        return instead, (
+            f"{problem.op}: no kernel runs {problem.dtype}, {problem.layout} in these shapes on {gpu.name};"
+            f" asked as {other.dtype}, {other.layout}"
+        )
+    raise reason
+
+
+def _others(problem: Problem, gpu: GPU, exactly: bool) -> Iterable[Problem]:
+    """The same layer in the dtype's other layouts, then in other dtypes."""
+    op: Op = problem.definition
+    for dtype in (problem.dtype, *(() if exactly else INSTEAD.get(problem.dtype, ()))):
+        for layout in dict.fromkeys((problem.layout, *op.layouts)):
+            able = any(kernel.runs_on(dtype, gpu.sm) for kernel in kernels_for(op.name, dtype, layout))
+            if able and (dtype, layout) != (problem.dtype, problem.layout):
+                with suppress(UsageError):  # scales and types of the output are for some dtypes only
+                    yield op.problem(dtype, layout, **problem.dim)

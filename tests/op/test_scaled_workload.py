@@ -1,0 +1,64 @@
+"""A workload in another batch, and as one of several GPUs runs it: the work grows and divides as it should."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kernrec.errors import UsageError
+from kernrec.op import find_op
+from kernrec.op.scaled_workload import as_product, as_tensor_parallel, with_batch
+from kernrec.op.workload import Layer, Workload, workload, workloads
+
+SPLIT = ("llama-3-8b-prefill", "llama-3-70b-decode", "llama-3-70b-prefill", "qwen3-30b-a3b-prefill", "vit-l-16")
+
+
+@given(st.sampled_from(workloads()), st.integers(1, 24))
+def test_the_flops_of_a_batch_are_those_of_its_items(name: str, batch: int) -> None:
+    single = workload(name)
+    assert with_batch(single, batch).flops == batch * single.flops
+
+
+def test_a_batch_is_said_in_the_title_and_has_no_published_figure() -> None:
+    several = with_batch(workload("resnet50"), 32)
+    assert several.title == "ResNet-50, 224x224, batch 32"
+    assert several.published is None
+    assert with_batch(several, 1).flops == workload("resnet50").flops
+
+
+def test_more_than_sixteen_rows_of_a_linear_layer_are_a_product() -> None:
+    decode = workload("llama-3-8b-decode")
+    assert {layer.problem.op for layer in with_batch(decode, 16).layers} >= {"matvec"}
+    products = [layer.problem for layer in with_batch(decode, 32).layers if layer.problem.op == "matmul"]
+    assert {problem.dim["m"] for problem in products} == {32}
+    assert {problem.layout for problem in products} == {"nt"}
+
+
+def test_a_matvec_and_the_product_that_it_is_have_the_same_work() -> None:
+    few = find_op("matvec").problem("bf16", m=4096, k=1024, n=4)
+    product = as_product(few)
+    assert (product.flops, product.bytes) == (few.flops, few.bytes)
+
+
+@pytest.mark.parametrize("name", SPLIT)
+@pytest.mark.parametrize("gpus", [2, 4])
+def test_the_products_of_all_gpus_add_up_to_those_of_the_network(name: str, gpus: int) -> None:
+    whole, part = workload(name), as_tensor_parallel(workload(name), gpus)
+    for before, after in zip(whole.layers, part.layers, strict=True):
+        divided = before.split or before.problem.op == "moe"
+        assert after.problem.flops * (gpus if divided else 1) == before.problem.flops
+    linear = [layer for layer in whole.layers if layer.problem.op in ("matmul", "matvec", "moe", "attention")]
+    router = [layer.name for layer in linear if not layer.split and layer.problem.op != "moe"]
+    assert router in ([], ["mlp gate (router)"])
+    assert part.title.endswith(f", one of {gpus} GPUs")
+
+
+def test_what_cannot_be_scaled_is_said() -> None:
+    with pytest.raises(UsageError, match=r"tp 3 does not divide heads = 16 of layer 'self_a.*; accepted are 1, 2"):
+        as_tensor_parallel(workload("vit-l-16"), 3)
+    with pytest.raises(UsageError, match="resnet50 does not say how tensor parallelism splits its layers"):
+        as_tensor_parallel(workload("resnet50"), 2)
+    with pytest.raises(UsageError, match="batch is 0; at least 1"):
+        with_batch(workload("resnet50"), 0)
+    odd = Workload("x", "x", "", (Layer("a", find_op("softmax").problem(rows=3, columns=8), 1),), batch=2)
+    with pytest.raises(UsageError, match="layer 'a': rows = 3 for a batch of 2 is none for 1"):
+        with_batch(odd, 1)
