@@ -3,24 +3,38 @@
     python tools/train_library_model.py [--data ../shared/data] [--out db/prebuilt/models/vendor] [--op matmul]
 
 Leaves out problems, sizes and cards of the recordings (`tools/evidence/vendor_recordings.py`) in turn to calibrate the
-intervals, and writes a card and trees for each op (`kernrec.model.vendor.model_file`). Takes some ten minutes of one
-core. Exits with status 2 where there is no data.
+intervals, and writes a card and trees for each op (`kernrec.model.vendor.model_file`). `--folds 1` leaves out a fifth
+of the problems instead of each fifth in turn. Exits with status 2 where there is no data.
 """
 
 import argparse
+import multiprocessing
 import sys
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from evidence.vendor_recordings import OPS, recordings
 from front import DATA, ROOT
 
 from kernrec.errors import KernrecError
 from kernrec.model.vendor import model_file
-from kernrec.model.vendor.compact_trees import Trees
-from kernrec.training.train_vendor_model import train_set
+from kernrec.training.train_vendor_model import FOLDS, Recording, train_set
 from kernrec.util.optional import import_optional
 from kernrec.version import __version__
+
+
+def _sample(recording: Recording, most: int | None) -> Recording:
+    """At most `most` rows of each card."""
+    if most is None:
+        return recording
+    order = np.random.default_rng(0).permutation(len(recording))
+    own = [order[recording.gpu[order] == gpu][:most] for gpu in sorted(set(recording.gpu.tolist()))]
+    rows = np.sort(np.concatenate(own))
+    columns = {name: getattr(recording, name)[rows] for name in vars(recording) if name not in ("recorded", "dims")}
+    return replace(recording, dims={name: sizes[rows] for name, sizes in recording.dims.items()}, **columns)
 
 
 def main() -> int:
@@ -29,23 +43,36 @@ def main() -> int:
     parser.add_argument("--data", type=Path, default=DATA)
     parser.add_argument("--out", type=Path, default=ROOT / "db" / "prebuilt" / "models" / "vendor")
     parser.add_argument("--op", choices=OPS, action="append", help="only this op")
+    parser.add_argument("--set", action="append", help="only this set; the others stay as they are in --out")
+    parser.add_argument("--folds", type=int, choices=range(1, FOLDS + 1), default=FOLDS)
+    parser.add_argument("--rows", type=int, help="a sample of at most so many rows of each card, to try something out")
+    parser.add_argument("--jobs", type=int, default=1, help="sets that are trained at once")
     arguments = parser.parse_args()
     versions = {"kernrec": __version__, "xgboost": import_optional("xgboost", "training a model", "train").__version__}
     for op in arguments.op or OPS:
         try:
-            recorded = recordings(arguments.data, op)
+            recorded = [_sample(recording, arguments.rows) for recording in recordings(arguments.data, op)]
         except KernrecError as error:
             print(error, file=sys.stderr)
             return 2
-        entries: list[dict[str, Any]] = []
-        trees: dict[str, Trees] = {}
-        for recording in recorded:
-            print(f"{op}, {recording.recorded.name}: {len(recording)} rows", flush=True)
-            entry, trained = train_set(recording)
-            entries.append(entry)
-            trees |= trained
-        card = {"op": op, "sets": entries, "versions": versions}
-        path = model_file.save(card, trees, arguments.out)
+        order = [recording.recorded.name for recording in recorded]
+        path = arguments.out / f"{op}.json"
+        entries: dict[str, Any] = {}
+        trees: dict[str, Any] = {}
+        if arguments.set:
+            recorded = [recording for recording in recorded if recording.recorded.name in arguments.set]
+            if path.exists():
+                before, trees = model_file.stored(path)
+                entries = {entry["name"]: entry for entry in before["sets"]}
+                trees = {name: forest for name, forest in trees.items() if name.split(".")[0] not in arguments.set}
+        with ProcessPoolExecutor(arguments.jobs, multiprocessing.get_context("spawn")) as pool:
+            for entry, own in pool.map(train_set, recorded, [arguments.folds] * len(recorded)):
+                print(f"{op}, {entry['name']}: {entry['problems']} problems", flush=True)
+                entries[entry["name"]] = entry
+                trees |= own
+        named = [entries[name] for name in order if name in entries]
+        card = {"op": op, "sets": named, "versions": versions}
+        model_file.save(card, trees, arguments.out)
         print(f"{path}: {path.with_suffix('.trees').stat().st_size / 1e6:.2f} MB of trees", flush=True)
     return 0
 

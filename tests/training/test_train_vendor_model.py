@@ -20,7 +20,7 @@ CARDS = {"a100-sxm4-80gb": 1.0, "l40s": 1.2, "h200-sxm": 0.9}
 SLOWDOWN = {"vLLM": 1.0, "SGLang": 1.3}
 MADE_UP = RecordedSet(
     "made up", "matmul", "product", {"vLLM": dict.fromkeys(CARDS, "0.22"), "SGLang": {"l40s": "0.5", "h200-sxm": None}},
-    ("bf16",), ("nt",), ("f16", "tn"), 0.1, GRAPH, ("n",), {"SGLang": {"k": 32}}, {"source": "a formula"},
+    ("bf16",), ("nt",), ("f16", "tn"), 0.1, GRAPH, ("n",), {"SGLang": {"k": 32}}, (), {"source": "a formula"},
 )  # fmt: skip
 
 
@@ -28,6 +28,7 @@ def recorded(rows: int = 200) -> Recording:
     """Times that are the bound's, times a factor of the card, of the stack and of k, on the same products."""
     draw = np.random.default_rng(5)
     sizes = {
+        "batch": np.ones(rows, dtype=np.int64),
         "m": draw.integers(1, 4096, rows),
         "n": draw.choice([256, 1024, 4096, 8192], rows),
         "k": 64 * draw.integers(1, 99, rows),
@@ -88,7 +89,7 @@ def test_held_out_rows_do_not_reach_the_trees(table: Table, monkeypatch: pytest.
 def test_a_recorded_card_has_trees_of_its_own(model: VendorModel, card: str) -> None:
     problem = find_op("matmul").problem("bf16", "nt", m=512, n=1024, k=4096)
     predicted, *others = model.predict(problem, find_gpu(card))
-    dims = {name: np.array([problem.sizes[name]]) for name in "mnk"}
+    dims = {name: np.array([problem.sizes[name]]) for name in ("batch", "m", "n", "k")}
     bound, _ = features("matmul", find_gpu(card), "bf16", "nt", dims, GRAPH)
     expected_s = bound.total_s[0] * CARDS[card] * 1.5
     assert (predicted.stack, predicted.version) == ("vLLM", "0.22")
@@ -148,9 +149,9 @@ def test_the_interval_covers_what_it_promises() -> None:
 
 
 def test_trees_for_any_card_take_only_ratios(table: Table, model: VendorModel) -> None:
-    names = {table.columns[i] for i in table.ratios()}
+    names = {table.columns["latency"][i] for i in table.ratios("latency")}
     assert names
-    assert not any(name.startswith(("log.", "dtype.", "layout.", "rest.")) for name in names)
+    assert not any(name.startswith(("log.", "layout.", "rest.")) for name in names)
     assert set(model.sets[0].heads["latency", OTHER].columns) == names
 
 

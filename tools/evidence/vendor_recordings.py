@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from kernrec.errors import UsageError
+from kernrec.gpu import find_gpu
 from kernrec.model.vendor.bound import features_of
 from kernrec.model.vendor.model import RecordedSet
 from kernrec.training.train_vendor_model import Recording
@@ -36,6 +38,14 @@ def recordings(data: Path, op: str) -> list[Recording]:
     return list(reader.recordings(data))
 
 
+def catalogued(gpu: str) -> bool:
+    """Whether a card is in the catalog: recordings of others are left out, for nothing is known of them."""
+    try:
+        return find_gpu(gpu).name == gpu
+    except UsageError:
+        return False
+
+
 def on_cards(stack: str, *gpus: str) -> dict[str, dict[str, str | None]]:
     """`RecordedSet.stacks` of one stack whose version was not stated."""
     return {stack: dict.fromkeys(gpus)}
@@ -46,7 +56,8 @@ def recording(recorded: RecordedSet, gpu: str, columns: Mapping[str, Array], pow
     count = len(power_w)
     dtype = columns.get("dtype", np.full(count, recorded.dtypes[0]))
     layout = columns.get("layout", np.full(count, recorded.layouts[0]))
-    dims = {name: columns[name].astype(np.int64) for name in features_of(recorded.op).DIMS}
+    ones = np.ones(count, dtype=np.int64)
+    dims = {name: np.asarray(columns.get(name, ones)).astype(np.int64) for name in features_of(recorded.op).DIMS}
     stack = columns.get("stack", np.full(count, next(iter(recorded.stacks))))
     return Recording(recorded, np.full(count, gpu), stack, dtype, layout, dims, columns["latency_s"], power_w)
 

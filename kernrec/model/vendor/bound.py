@@ -23,17 +23,17 @@ import numpy as np
 
 from kernrec.gpu import GPU
 from kernrec.model.prior.microarchitecture import l2_bytes_per_clk, microarchitecture
-from kernrec.op.dtype import ELEMENT_BYTES
+from kernrec.model.vendor.precision import Precision, precision_of, rate_of
 from kernrec.util.light_dataclass import dataclass
 
 Array = np.ndarray
 
 OPS = ("matmul", "attention")
 """Ops with a module of features."""
-RATIOS = ("share.", "waves", "l2.", "full")
+RATIOS = ("share.", "waves", "l2.", "full", "filled", "aligned", "time.", "dtype.")
 """Beginnings of the names of features that mean the same on every card."""
 PARTS = ("math", "dram", "l2", "launch")
-"""What a kernel keeps busy, in `Bound.parts`."""
+"""Keys of `Bound.parts`: the resources that a kernel keeps busy."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ GRAPH = Timing(3400.0, 10.0)
 """CUDA graphs of several launches, each with weights of its own. Both figures were fitted to the recordings of an A100,
 an L40S and an H200 together; fitted to any two of them, they change by less than 6 %."""
 FLUSHED = Timing(9000.0, np.inf)
-"""One launch between two events, L2 flushed before it: what 6.6 us, the shortest time of an A100, are in clocks."""
+"""One launch between two events, L2 flushed before it: 6.6 us, the shortest time of an A100, are in clocks."""
 FLASH = Timing(15000.0, 1.0)
 """Attention in CUDA graphs: 7.2 us, the shortest time of an H200, and 13.6 us, that of an A100, in clocks."""
 
@@ -62,7 +62,7 @@ TILE_CLK = 2200.0
 
 @dataclass(frozen=True)
 class Bound:
-    """What the bound says of N problems; arrays (N,)."""
+    """The bound of N problems; arrays (N,)."""
 
     total_s: Array
     """Seconds of a call."""
@@ -97,20 +97,21 @@ def features(
     """(the bound, features by name, (N,) each) of problems of one op, dtype and layout, `dims` (N,) by name."""
     module = features_of(op)
     sizes = {name: np.asarray(dims[name], dtype=float) for name in module.DIMS}
-    card = Card(gpu, ELEMENT_BYTES[dtype], rate_of(gpu, dtype), timing)
+    precision = precision_of(dtype)
+    card = Card(gpu, precision, rate_of(gpu, dtype), timing)
     bound = module.bound(card, sizes, layout)
     columns = dict(bound.columns)
     columns |= {f"share.{name}": np.log2(part / bound.total_s) for name, part in bound.shares.items()}
     columns |= {f"log.{name}": np.log2(size) for name, size in sizes.items()}
     columns["log.total"] = np.log2(bound.total_s * 1e6)
-    columns["dtype.bytes"] = np.full(len(bound.total_s), float(ELEMENT_BYTES[dtype]))
+    columns["dtype.bytes"] = np.full(len(bound.total_s), float(precision.b_bytes))
     columns["dtype.tensor"] = np.full(len(bound.total_s), float(gpu.peak_flops(dtype, tensor=True) > 0))
     return bound, columns
 
 
-def rate_of(gpu: GPU, dtype: str) -> float:
-    """FLOP/s of a library in a data type, at the data sheet's rate; 0: the card has no arithmetic in it."""
-    return gpu.peak_flops(dtype, tensor=True) or gpu.peak_flops(dtype)
+def used(bound: Bound, latency_s: Array) -> dict[str, Array]:
+    """Features of power, (N,) each: the logarithm of the share of `latency_s` (N,) that each part is busy."""
+    return {f"share.used.{name}": np.log2(seconds / latency_s) for name, seconds in bound.parts.items()}
 
 
 @dataclass(frozen=True)
@@ -118,9 +119,14 @@ class Card:
     """A GPU as one dtype sees it."""
 
     gpu: GPU
-    element_bytes: int
+    precision: Precision
     peak_flops: float
     timing: Timing
+
+    @property
+    def element_bytes(self) -> float:
+        """Bytes of an element of the weights."""
+        return self.precision.b_bytes
 
     @property
     def flops(self) -> float:

@@ -18,8 +18,9 @@ from kernrec.errors import UsageError
 from kernrec.gpu import GPU
 from kernrec.model.learn.conformal import Interval
 from kernrec.model.learn.extent import Extent
-from kernrec.model.vendor.bound import Bound, Timing, features, features_of, rate_of
+from kernrec.model.vendor.bound import Bound, Timing, features, features_of, used
 from kernrec.model.vendor.compact_trees import CompactTrees, decompressed, expand
+from kernrec.model.vendor.precision import rate_of
 from kernrec.op import Problem
 from kernrec.util.light_dataclass import dataclass
 
@@ -54,6 +55,8 @@ class RecordedSet:
     """Dimensions of which few sizes were recorded."""
     multiples: Mapping[str, Mapping[str, int]]
     """By stack, the dimensions whose sizes must be multiples of a number: it refuses other problems."""
+    local: tuple[str, ...]
+    """Stacks whose time is that of the host rather than the card's: they are told of on recorded cards alone."""
     origin: Mapping[str, str]
     """In words: `source`, `licence`, `library` and the `recorded` problems."""
 
@@ -71,9 +74,10 @@ class RecordedSet:
         return tuple(sorted({gpu for cards in self.stacks.values() for gpu in cards}))
 
     def stacks_on(self, gpu: GPU) -> tuple[str, ...]:
-        """The stacks that it can tell of on a card: those recorded there; on a card without recordings, all."""
+        """The stacks that it can tell of on a card: those recorded there; on a card without recordings all, but for
+        `local` ones."""
         here = tuple(stack for stack, cards in self.stacks.items() if gpu.name in cards)
-        return here or tuple(self.stacks)
+        return here or tuple(stack for stack in self.stacks if stack not in self.local)
 
     def refusal(self, stack: str, problem: Problem, gpu: GPU) -> str | None:
         """Why a stack does not run a problem that the set covers; None where it does."""
@@ -237,27 +241,30 @@ class VendorModel:
         distances = chosen.extent.distance(log_sizes(dims))
         on_grid = [all(p.sizes[name] in sizes for name, sizes in chosen.sizes.items()) for p in problems]
 
-        def quantity(name: str, base: Array, most: float) -> list[list[Predicted]] | None:
-            """For each stack a list of problems."""
+        def quantity(name: str, base: Array, most: float, more: Sequence[dict[str, Array]]) -> list[list[Predicted]]:
+            """For each stack a list of problems; `more` has features by stack."""
             transferred = (name, gpu.name) not in chosen.heads
-            if (head := chosen.heads.get((name, OTHER if transferred else gpu.name))) is None:
-                return None
-            rows = np.concatenate([_matrix(head.columns, columns, stack, count) for stack in stacks])
-            ratios = head.trees.predict(rows).reshape(len(stacks), count)
+            head = chosen.heads[name, OTHER if transferred else gpu.name]
+            rows = [_matrix(head.columns, columns | own, count) for own in more]
+            ratios = head.trees.predict(np.concatenate(rows)).reshape(len(stacks), count)
             interval = [head.recorded if on or transferred else head.between for on in on_grid]
             return [
                 [
                     _predicted(value, replace(i, width=hypot(i.width, alike)), distance, most, transferred)
-                    for value, distance, i in zip(
-                        np.minimum(base * np.exp(part), most), distances, interval, strict=True
-                    )
+                    for value, distance, i in zip(values, distances, interval, strict=True)
                 ]
-                for part in ratios
+                for values in np.minimum(base * np.exp(ratios), most)
             ]
 
-        latency = quantity("latency", bound.total_s, np.inf)
-        assert latency is not None, "every set has trees for all cards"
-        power = quantity("power", np.full(count, gpu.tdp_w), gpu.tdp_w)
+        of_stack = [
+            {STACK + name: np.full(count, float(name == stack)) for name in recorded.stacks} for stack in stacks
+        ]
+        latency = quantity("latency", bound.total_s, np.inf, of_stack)
+        power: list[list[Predicted]] | None = None
+        if ("power", OTHER) in chosen.heads:
+            seconds = [np.array([predicted.value for predicted in part]) for part in latency]
+            with_time = [own | used(bound, part) for own, part in zip(of_stack, seconds, strict=True)]
+            power = quantity("power", np.full(count, gpu.tdp_w), gpu.tdp_w, with_time)
         recorded_as = f"{recorded.dtypes[0]}, {recorded.layouts[0]}" if alike else None
         for number in range(count):
             busy = _busy(bound, number)
@@ -270,14 +277,9 @@ class VendorModel:
             ]  # fmt: skip
 
 
-def _matrix(names: Sequence[str], columns: Mapping[str, Array], stack: str, count: int) -> Array:
-    """The rows of `count` problems as the trees see them for a stack, (N, F)."""
-    own = STACK + stack
-    made = [
-        np.full(count, float(name == own)) if name.startswith(STACK) else np.broadcast_to(columns[name], count)
-        for name in names
-    ]
-    return np.stack(made, axis=1)
+def _matrix(names: Sequence[str], columns: Mapping[str, Array], count: int) -> Array:
+    """The rows of `count` problems as the trees see them, (N, F)."""
+    return np.stack([np.broadcast_to(columns[name], count) for name in names], axis=1)
 
 
 def _predicted(value: Array, interval: Interval, distance: Array, most: float, transferred: bool) -> Predicted:

@@ -29,15 +29,15 @@ _QUANTITIES = ("latency", "power")
 _EXTENT = ("low", "high", "spread")
 
 
-def save(card: Mapping[str, Any], trees: Mapping[str, Trees], folder: Path) -> Path:
+def save(card: Mapping[str, Any], trees: Mapping[str, Trees | np.ndarray], folder: Path) -> Path:
     """Write a model, and give the path of its card.
 
     Args:
         card: as `load` reads it, without `format` and `trees`.
-        trees: by the name that a head of the card gives to its trees.
+        trees: by the name that a head of the card gives to its trees; those of `stored` are compressed already.
         folder: it is made if it does not exist.
     """
-    content = pack({}, {name: compressed(forest) for name, forest in trees.items()})
+    content = pack({}, {name: f if isinstance(f, np.ndarray) else compressed(f) for name, f in trees.items()})
     file = f"{card['op']}.trees"
     folder.mkdir(parents=True, exist_ok=True)
     write_whole(folder / file, content, shared=True)
@@ -45,6 +45,13 @@ def save(card: Mapping[str, Any], trees: Mapping[str, Trees], folder: Path) -> P
     path = folder / f"{card['op']}.json"
     write_whole(path, (json.dumps(whole, indent=1, sort_keys=True) + "\n").encode(), shared=True)
     return path
+
+
+def stored(path: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """The card and the compressed trees of a model, for `save` to write again beside others. Raises `UsageError`."""
+    load(path)
+    card = json.loads(_content(path))
+    return card, unpack(_content(path.parent / card["trees"]["file"]))[1]
 
 
 def load(path: Path) -> VendorModel:
@@ -95,7 +102,8 @@ def _set(op: str, entry: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) ->
     }
     recorded = RecordedSet(
         str(entry["name"]), op, entry["case"], stacks, tuple(entry["dtypes"]), tuple(entry["layouts"]),
-        tuple(entry["alike"]), float(entry["alike_width"]), timing, tuple(entry["sizes"]), multiples, texts,
+        tuple(entry["alike"]), float(entry["alike_width"]), timing, tuple(entry["sizes"]), multiples,
+        tuple(map(str, entry["local"])), texts,
     )  # fmt: skip
     low, high, spread = (np.array([float(v) for v in entry["extent"][key]]) for key in _EXTENT)
     extent = Extent(low, high, spread, np.zeros(len(low), dtype=np.int64))

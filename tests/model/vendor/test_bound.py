@@ -13,7 +13,7 @@ GPUS = st.sampled_from(["a100-sxm4-80gb", "l40s", "h200-sxm", "rtx4090", "t4"])
 
 
 def product_s(gpu: str, m: int, n: int, k: int, dtype: str = "f16", timing: Timing = GRAPH) -> float:
-    dims = {name: np.array([size]) for name, size in (("m", m), ("n", n), ("k", k))}
+    dims = {name: np.array([size]) for name, size in (("batch", 1), ("m", m), ("n", n), ("k", k))}
     return float(features("matmul", find_gpu(gpu), dtype, "nt", dims, timing)[0].total_s[0])
 
 

@@ -20,12 +20,12 @@ _ALIKE = 0.11
 _FLASH = {"recorded": "bf16, CUDA graphs, random inputs"}
 PROMPT = RecordedSet(
     "prompt", "attention", "prompt", on_cards("vLLM", "a100-sxm4-80gb", "h200-sxm"), ("bf16",), ("bshd",),
-    ("f16", "bhsd"), _ALIKE, FLASH, ("queries",), {},
+    ("f16", "bhsd"), _ALIKE, FLASH, ("queries",), {}, (),
     SERVING | _FLASH | {"library": "as called by SGLang 0.5.10 (A100) and vLLM 0.22 (H200), layout bshd"},
 )  # fmt: skip
 TOKEN = RecordedSet(
     "token", "attention", "token", on_cards("vLLM", "h200-sxm"), ("bf16",), ("bshd",), ("f16", "bhsd"), _ALIKE,
-    FLASH, ("keys",), {},
+    FLASH, ("keys",), {}, (),
     SERVING | _FLASH | {"library": "as called by vLLM 0.22, layout bshd, paged keys and values"},
 )  # fmt: skip
 

@@ -1,12 +1,20 @@
-"""Recorded products: serving stacks in CUDA graphs (`library/gemm_*`), and cuBLAS beside Inductor's Triton template
-(`triton/*`, `extern_mm`). Power of the H200's products leaves out what `misread` finds."""
+"""Recorded products: serving stacks by data type, cuBLAS beside Inductor's Triton template, PyTorch's f32 products.
 
+    bf16, fp8, ...   `library/serving_gemm`; in bf16 of three cards all of `library/gemm_*`, and an RTX 3090 and an RTX
+                     A6000 of `library/serving_gemm_geforce` as stack PyTorch
+    inductor         `triton/*`, `extern_mm`
+    single           `library/torch_linear_f32` (nt) and `torch_bmm_f32` (nn), of the cards that are in the catalog
+
+The power of the H200 leaves out the rows that `misread` finds.
+"""
+
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 
-from evidence.vendor_recordings import SERVING, columns_of, joined, on_cards, recording
-from kernrec.model.vendor.bound import FLUSHED, GRAPH
+from evidence.vendor_recordings import SERVING, STACKS, SYSTEMS, catalogued, columns_of, joined, recording
+from kernrec.model.vendor.bound import FLUSHED, GRAPH, Timing
 from kernrec.model.vendor.model import RecordedSet
 from kernrec.training.train_vendor_model import Recording
 from tests.helpers.power_recordings import misread
@@ -16,50 +24,112 @@ Array = np.ndarray
 _ALIKE = 0.11
 """Of products that Inductor's recordings have in several layouts, 90 % take within exp(0.11) of the time in layout nt
 on the A100, exp(0.07) on the H100; the medians are 2.0 and 1.3 %. That f16 runs as fast as bf16 follows from the rates
-of the tensor cores; for attention the figure is assumed."""
-_GEMM = (("gemm_a100", "a100-sxm4-80gb"), ("gemm_l40s", "l40s"), ("gemm_h200_power", "h200-sxm"))
-
-LINEAR = RecordedSet(
-    "linear", "matmul", "product", on_cards("PyTorch", "a100-sxm4-80gb", "l40s", "h200-sxm"), ("bf16",),
-    ("nt",), ("f16", "nn", "tn", "tt"), _ALIKE, GRAPH, ("n", "k"), {},
-    SERVING | {
-        "library": "as called by SGLang 0.5.10 (A100), PyTorch (L40S) and vLLM 0.22 (H200)",
-        "recorded": "bf16, layout nt, CUDA graphs, random inputs",
-    },
-)  # fmt: skip
+of the tensor cores."""
+_OTHERS = ("nn", "tn", "tt")
+_STATIC = " (static scales)"
+"""Added to the name of a stack whose activations have scales that were fixed beforehand."""
+_DTYPES: Mapping[str, tuple[str, ...]] = {
+    "bf16": ("bfloat16",), "f8e4m3": ("fp8", "fp8_static"), "f8block": ("fp8_block",), "nvfp4": ("nvfp4",),
+    "w8a16": ("int8_wo",), "w4a16": ("int4_wo",), "i8": ("sq",),
+}  # fmt: skip
+"""The recordings' names of data types, by ours."""
+_MULTIPLES: Mapping[str, Mapping[str, int]] = {
+    "f8e4m3": {"n": 16, "k": 16}, "f8block": {"n": 128, "k": 128}, "nvfp4": {"n": 32, "k": 32},
+    "w8a16": {"n": 32, "k": 32}, "w4a16": {"n": 32, "k": 32}, "i8": {"n": 16, "k": 16},
+}  # fmt: skip
+"""Sizes that stacks accept are multiples of these. Scaled 8-bit products of cuBLAS and CUTLASS take rows of 16 bytes;
+the others are the least multiples that were recorded, and for nvfp4 what vLLM's CUTLASS kernel asks for."""
+_ANY_SIZE = {"f8block": ("vLLM",)}
+"""Stacks that were recorded with other sizes, by data type: vLLM takes another kernel for these."""
+_EAGER = {"f8block": ("vLLM",)}
+"""Stacks that were recorded without CUDA graphs, by data type: the least time is 50 us (H200) to 280 us (L40S)."""
+_WHOLE = (
+    ("gemm_a100", "a100-sxm4-80gb", "SGLang", "0.5.10"),
+    ("gemm_l40s", "l40s", "vLLM", "0.24.0"),
+    ("gemm_h200_power", "h200-sxm", "vLLM", "0.22.0"),
+)
+_PYTORCH = {"source": "NeuSight, MIT", "licence": "MIT", "library": "PyTorch 2.1, CUDA 12.1"}
 INDUCTOR = RecordedSet(
-    "inductor", "matmul", "product", on_cards("PyTorch", "a100-sxm4-80gb", "h100-sxm-96gb"),
-    ("f16", "bf16", "f32", "tf32"), ("nn", "nt", "tn", "tt"), (), 0.0, FLUSHED, (), {},
+    "inductor", "matmul", "product", {"PyTorch": dict.fromkeys(("a100-sxm4-80gb", "h100-sxm-96gb"), "of August 2024")},
+    ("f16", "bf16", "f32", "tf32"), ("nn", "nt", "tn", "tt"), (), 0.0, FLUSHED, (), {}, (),
     {
         "source": "AlnisM/autoheuristic-datasets, collected for PyTorch's AutoHeuristic",
         "licence": "none stated",
-        "library": "as called by PyTorch of August 2024",
+        "library": "cuBLAS as called by PyTorch of August 2024",
         "recorded": "single launches after a flush of L2, on cards whose clocks and limits were not stated",
     },
 )  # fmt: skip
+SINGLE = Timing(30000.0, 1.0)
+"""One call between two events: 20 us, the shortest time of an A100, are some 30,000 clocks."""
+_DEVICES = {
+    "NVIDIA A100-PCIE-40GB": "a100-pcie-40gb", "Tesla T4": "t4", "Tesla V100-PCIE-32GB": "v100-pcie-32gb",
+    "Tesla P100-PCIE-16GB": "p100-pcie-16gb", "Tesla P4": "p4",
+}  # fmt: skip
 
 
 def recordings(data: Path) -> list[Recording]:
     """The recorded sets of products."""
-    return [_linear(data), _inductor(data)]
+    serving = _serving(data)
+    return [*(_of_dtype(data, dtype, serving) for dtype in _DTYPES), _inductor(data), _single(data)]
 
 
 def h200_power(data: Path) -> tuple[Array, Array]:
-    """(recorded power of the H200's products, whether it was misread), in the order of the linear set's rows."""
+    """(recorded power of the H200's bf16 products, whether it was misread), in an order that does not change."""
     columns = columns_of(data / "library" / "gemm_h200_power.parquet", ("m", "latency_s", "power"))
     return columns["power"], misread(columns["m"], columns["latency_s"])
 
 
-def _linear(data: Path) -> Recording:
-    parts = []
-    for file, gpu in _GEMM:
-        powered = ("power",) if gpu == "h200-sxm" else ()
-        columns = columns_of(data / "library" / f"{file}.parquet", ("m", "n", "k", "latency_s", *powered))
+def _serving(data: Path) -> dict[str, Array]:
+    names = ("system", "framework", "version", "dtype", "m", "n", "k", "latency_s", "power_w")
+    columns = columns_of(data / "library" / "serving_gemm.parquet", names, "m > 0")
+    return columns | {"power_w": np.ma.filled(np.ma.asarray(columns["power_w"], dtype=float), np.nan)}
+
+
+def _of_dtype(data: Path, dtype: str, serving: Mapping[str, Array]) -> Recording:
+    """The rows of one data type on all cards and stacks."""
+    whole = _WHOLE if dtype == "bf16" else ()
+    versions: dict[str, dict[str, str | None]] = {}
+    parts: list[tuple[str, str, Mapping[str, Array], Array]] = []
+    for recorded_as in _DTYPES[dtype]:
+        for system, gpu in SYSTEMS.items():
+            for framework, name in STACKS.items():
+                stack = name + _STATIC * recorded_as.endswith("static")
+                kind = (("system", system), ("framework", framework), ("dtype", recorded_as))
+                rows = np.flatnonzero(np.all([serving[column] == value for column, value in kind], axis=0))
+                if not len(rows) or not catalogued(gpu) or any(part[1:3] == (gpu, stack) for part in whole):
+                    continue
+                columns = {name: column[rows] for name, column in serving.items() if name not in ("dtype", "system")}
+                power_w = columns["power_w"]
+                if gpu == "h200-sxm":
+                    power_w = np.where(misread(columns["m"], columns["latency_s"]), np.nan, power_w)
+                parts.append((gpu, stack, columns, power_w))
+                versions.setdefault(stack, {})[gpu] = str(columns["version"][0])
+    for file, gpu, stack, version in whole:
+        columns = columns_of(data / "library" / f"{file}.parquet", ("m", "n", "k", "latency_s"))
         power_w = np.full(len(columns["m"]), np.nan)
-        if powered:
+        if gpu == "h200-sxm":
+            names = ("m", "n", "k", "latency_s", "power")
+            columns = columns_of(data / "library" / f"{file}.parquet", names)
             power_w = np.where(misread(columns["m"], columns["latency_s"]), np.nan, columns["power"])
-        parts.append(recording(LINEAR, gpu, columns, power_w))
-    return joined(parts)
+        parts.append((gpu, stack, columns, power_w))
+        versions.setdefault(stack, {})[gpu] = version
+    if dtype == "bf16":
+        names = ("system", "m", "n", "k", "latency_s")
+        geforce = columns_of(data / "library" / "serving_gemm_geforce.parquet", names)
+        for system, gpu in (("rtx3090", "rtx3090"), ("rtx-a6000", "rtx-a6000")):
+            columns = {name: column[geforce["system"] == system] for name, column in geforce.items()}
+            parts.append((gpu, "PyTorch", columns, np.full(len(columns["m"]), np.nan)))
+            versions.setdefault("PyTorch", {})[gpu] = None
+    alike = ("f16", *_OTHERS) if dtype == "bf16" else _OTHERS
+    steps = {s: dict(_MULTIPLES.get(dtype, {})) for s in versions if s not in _ANY_SIZE.get(dtype, ())}
+    recorded = RecordedSet(
+        dtype, "matmul", "product", versions, (dtype,), ("nt",), alike, _ALIKE, GRAPH, ("n", "k"), steps,
+        _EAGER.get(dtype, ()), SERVING | {
+            "library": "as called by the stacks; PyTorch: LLMServingSim, MIT",
+            "recorded": f"{dtype}, nt, CUDA graphs, random inputs; PyTorch by its profiler",
+        },
+    )  # fmt: skip
+    return joined([recording(recorded, gpu, {**c, "stack": np.full(len(p), s)}, p) for gpu, s, c, p in parts])
 
 
 def _inductor(data: Path) -> Recording:
@@ -75,4 +145,22 @@ def _inductor(data: Path) -> Recording:
         letters = [np.where(columns[f"{side}_stride_1"] == 1, "n", "t") for side in "ab"]
         columns["layout"] = np.char.add(*letters)
         parts.append(recording(INDUCTOR, gpu, columns, np.full(len(columns["m"]), np.nan)))
+    return joined(parts)
+
+
+def _single(data: Path) -> Recording:
+    cards = {device: gpu for device, gpu in _DEVICES.items() if catalogued(gpu)}
+    recorded = RecordedSet(
+        "single", "matmul", "batched", {"PyTorch": dict.fromkeys(cards.values(), "2.1")}, ("f32",), ("nt", "nn"),
+        ("tn", "tt"), _ALIKE, SINGLE, (), {}, (),
+        _PYTORCH | {"recorded": "f32, one call timed, cards at their own clocks"},
+    )  # fmt: skip
+    parts = []
+    for file, layout in (("torch_linear_f32", "nt"), ("torch_bmm_f32", "nn")):
+        columns = columns_of(data / "library" / f"{file}.parquet", ("device", "batch", "m", "n", "k", "latency_s"))
+        for device, gpu in cards.items():
+            own = {name: column[columns["device"] == device] for name, column in columns.items()}
+            count = len(own["m"])
+            if count:
+                parts.append(recording(recorded, gpu, own | {"layout": np.full(count, layout)}, np.full(count, np.nan)))
     return joined(parts)

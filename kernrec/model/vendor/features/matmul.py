@@ -1,6 +1,7 @@
 """Matrix products of stacks: a bound of tiles in waves, DRAM and L2, and the features that trees correct it by.
 
-A library picks a tile, and how often to split the reduction, by its heuristic; here the best of a few is taken.
+A library picks a tile, and how often to split the reduction, by its heuristic; here the best of a few is taken; the
+times of others are features.
 """
 
 from collections.abc import Callable, Mapping
@@ -11,9 +12,10 @@ from kernrec.model.vendor.bound import TILE_CLK, Bound, Card
 
 Array = np.ndarray
 
-DIMS = ("m", "n", "k")
+DIMS = ("batch", "m", "n", "k")
 CASES: Mapping[str, Callable[[Mapping[str, int]], bool]] = {
     "product": lambda d: d["batch"] == 1 and not d["bias"] and not d["activation"],
+    "batched": lambda d: not d["bias"] and not d["activation"],
 }
 """Whether the dimensions of a problem are of a case."""
 
@@ -25,51 +27,63 @@ _TILES = np.array([
                           (64, 32), (16, 128), (16, 64))
     for split in (1, 2, 4, 8, 16)
 ], dtype=float)  # fmt: skip
+_PLACES = {tuple(map(int, tile)): place for place, tile in enumerate(_TILES)}
 _LEAST_SPLIT = 256
 """A part of a split reduction has at least this many elements."""
 _WAVES = ((256, 128), (128, 256), (128, 128), (64, 128), (128, 64), (64, 64))
+_TIMED = (*((rows, across, 1) for rows, across in _WAVES), (128, 128, 4))
+"""Tiles, and parts of the reduction, whose time is a feature."""
 
 
 def bound(card: Card, sizes: Mapping[str, Array], layout: str) -> Bound:
-    """The bound and the features of products; m, n, k."""
-    m, n, k = (sizes[name] for name in "mnk")
-    gpu = card.gpu
-    weights, moved = card.element_bytes * n * k, card.element_bytes * (m * k + n * k + m * n)
-    math_s, memory_s = _tiles_s(card, m, n, k), card.memory_s(moved, weights)
-    parts = card.parts(2 * m * n * k, moved)
+    """The bound and the features of products."""
+    batch, m, n, k = (sizes[name] for name in DIMS)
+    gpu, kind = card.gpu, card.precision
+    weights, result = kind.b_bytes * batch * n * k, kind.c_bytes * batch * m * n
+    moved = (kind.a_bytes + kind.quantising_bytes) * batch * m * k + weights + result
+    tiles_s = _tiles_s(card, batch, m, n, k)
+    math_s, memory_s = tiles_s.min(axis=1), card.memory_s(moved, weights)
+    total_s = card.total(math_s, memory_s)
+    parts = card.parts(2 * batch * m * n * k, moved)
     shares = {"tiles": math_s, "memory": memory_s, "flops": parts["math"], "dram": parts["dram"]}
     columns = {
         "l2.moved": np.log2(moved / gpu.l2_bytes),
         "l2.weights": np.log2(weights / gpu.l2_bytes),
-        "l2.result": np.log2(card.element_bytes * m * n / gpu.l2_bytes),
-        "waves": np.log2(np.ceil(m / 128) * np.ceil(n / 128) / gpu.sms),
+        "l2.result": np.log2(result / gpu.l2_bytes),
+        "waves": np.log2(batch * np.ceil(m / 128) * np.ceil(n / 128) / gpu.sms),
         "log.mn": np.log2(m * n),
+        "log.mk": np.log2(m * k),
+        "log.nk": np.log2(n * k),
     }
     for rows, across in _WAVES:
-        tiles = np.ceil(m / rows) * np.ceil(n / across)
+        tiles = batch * np.ceil(m / rows) * np.ceil(n / across)
         columns[f"waves.{rows}x{across}"] = np.log2(tiles / gpu.sms)
         columns[f"full.{rows}x{across}"] = tiles / (np.ceil(tiles / gpu.sms) * gpu.sms)
+    for rows, across, split in _TIMED:
+        place = _PLACES[rows, across, split]
+        seconds = np.where(np.isfinite(tiles_s[:, place]), tiles_s[:, place], math_s)
+        columns[f"time.{rows}x{across}x{split}"] = np.log2(seconds / total_s)
     for side in (128, 64):
         columns[f"filled.{side}"] = m * n / (np.ceil(m / side) * np.ceil(n / side) * side * side)
     for name, size, most in (("m", m, 256), ("n", n, 64), ("k", k, 64)):
         columns[f"aligned.{name}"] = np.log2(np.gcd(size.astype(np.int64), most))
     columns |= {"rest.m": m % 128, "rest.n": n % 128}
-    columns |= {
-        f"layout.{side}": np.full(len(m), float(letter == "t")) for side, letter in zip("ab", layout, strict=True)
-    }
-    return Bound(card.total(math_s, memory_s), parts, shares, columns)
+    for side_name, letter in zip("ab", layout, strict=True):
+        columns[f"layout.{side_name}"] = np.full(len(m), float(letter == "t"))
+    return Bound(total_s, parts, shares, columns)
 
 
-def _tiles_s(card: Card, m: Array, n: Array, k: Array) -> Array:
-    """Time of the tiles in waves over the SMs, with the best tile and split of the reduction."""
+def _tiles_s(card: Card, batch: Array, m: Array, n: Array, k: Array) -> Array:
+    """Time of the tiles in waves over the SMs for each tile and split of the reduction, (N, tiles); infinity where the
+    parts of a split would be too short."""
     rows, across, split = _TILES.T
-    m, n, k = m[:, None], n[:, None], k[:, None]
-    sms = card.gpu.sms
+    batch, m, n, k = batch[:, None], m[:, None], n[:, None], k[:, None]
+    sms, kind = card.gpu.sms, card.precision
     depth = np.ceil(k / split / 32) * 32
     rate = card.flops / sms * np.minimum(1.0, (rows * across / 128**2) ** _SMALL_TILE)
     shared = 2.0 if card.gpu.sm >= 90 else 1.0  # clusters: a tile that is read once goes to two blocks
-    read_s = (rows + across) * depth * card.element_bytes / (card.l2 / sms * shared)
+    read_s = (rows * kind.a_bytes + across * kind.b_bytes) * depth / (card.l2 / sms * shared)
     tile_s = np.maximum(2 * rows * across * depth / rate, read_s) + card.seconds(TILE_CLK)
-    joined_s = np.where(split == 1, 0.0, 8 * m * n * split / card.l2 + card.seconds(TILE_CLK))
-    total = np.ceil(np.ceil(m / rows) * np.ceil(n / across) * split / sms) * tile_s + joined_s
-    return np.asarray(np.where((split == 1) | (k >= _LEAST_SPLIT * split), total, np.inf).min(axis=1))
+    joined_s = np.where(split == 1, 0.0, 8 * batch * m * n * split / card.l2 + card.seconds(TILE_CLK))
+    total = np.ceil(batch * np.ceil(m / rows) * np.ceil(n / across) * split / sms) * tile_s + joined_s
+    return np.asarray(np.where((split == 1) | (k >= _LEAST_SPLIT * split), total, np.inf))
