@@ -46,6 +46,8 @@ class SourceAnalysis:
     grid: Sequence[int] = (1,)
     block: Sequence[int] = (128,)
     query: Query = Query()
+    entry: str | None = None
+    """Without a spec, name of the kernel; None: the only one."""
 
 
 def analyze_source(wanted: SourceAnalysis, limits: Limits | None = None) -> dict[str, Any]:
@@ -75,6 +77,7 @@ def analyze_source(wanted: SourceAnalysis, limits: Limits | None = None) -> dict
         "arguments": list(wanted.arguments),
         "grid": list(wanted.grid),
         "block": list(wanted.block),
+        "entry": wanted.entry,
         "objective": str(wanted.query.objective),
         "top": wanted.query.top,
         "inputs": wanted.query.inputs,
@@ -90,7 +93,7 @@ def analyze_here(request: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     """The analysis itself, in the process that is limited; the request is that of `analyze_source`."""
     query = Query(objective_named(request["objective"]), top=request["top"], inputs=request["inputs"])
     wanted = SourceAnalysis(
-        **{name: request[name] for name in ("source", "gpu", "spec", "shape", "arguments", "grid", "block")},
+        **{name: request[name] for name in ("source", "gpu", "spec", "shape", "arguments", "grid", "block", "entry")},
         query=query,
     )
     database = folder / "profiles.duckdb"
@@ -132,7 +135,7 @@ def analyze_in(wanted: SourceAnalysis, folder: Path, database: Path, processes: 
         if source.suffix == ".cu":
             source = folder / "kernel.ptx"
             source.write_text(compile_source(wanted.source, gpu.sm, {}, "kernel.cu").ptx, encoding="utf-8")
-        kernel, notes = kernel_of_ptx(source, None, wanted.grid, wanted.block, wanted.arguments)
+        kernel, notes = kernel_of_ptx(source, wanted.entry, wanted.grid, wanted.block, wanted.arguments)
     dims = parse_shape(wanted.shape) if wanted.shape else {}
     problem = kernel.definition.problem(None, None, **dims)
     options = ProfilingOptions(folder=folder, processes=processes)

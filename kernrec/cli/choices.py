@@ -30,7 +30,7 @@ def print_choices(answer: "Recommendation", form: Form = Form.TABLE) -> None:
         _print_lines(answer, answer.no_kernel, form)
         return
     about = answer.about_kernel
-    title = f"{answer.problem.key} on {answer.gpu.title}, objective {answer.objective}"
+    title = f"{answer.problem.title} on {answer.gpu.title}, objective {answer.objective}"
     swept = any(choice.point != answer.point for choice in answer.choices)
     if answer.layout_chosen:
         title += f", layout {answer.problem.layout} chosen"

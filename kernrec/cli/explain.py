@@ -94,7 +94,7 @@ def _pairs(flag: str, text: str | None) -> dict[str, int]:
 def _print(subject: "Explanation") -> None:
     choice = subject.choice
     locked = "" if choice.point.clock_hz is None else f", clock locked at {human(choice.point.clock_hz, 'Hz')}"
-    print_line(f"{choice.kernel.name} {choice.problem.key} on {choice.gpu.title}, {choice.power_limit_w:g} W{locked}")
+    print_line(f"{choice.kernel.name} {choice.problem.title} on {choice.gpu.title}, {choice.power_limit_w:g} W{locked}")
     print_line(f"  {config_text(choice.config)}")
     print_line(
         f"  {source_text(choice)}: {interval_text(choice.latency_s, 's')}, {interval_text(choice.energy_j, 'J')},"
@@ -128,10 +128,14 @@ def _print(subject: "Explanation") -> None:
     roof = subject.roofline
     operations = "counted operations" if roof.counted else "operations"
     print()
-    print_line(
-        f"roofline: {roof.intensity:.3g} {operations} per byte of DRAM traffic (ridge {roof.ridge:.3g}):"
-        f" {roof.achieved_flops / 1e12:.3g} of {roof.attainable_flops / 1e12:.3g} TFLOP/s attainable"
-    )
+    if roof.flops:
+        print_line(
+            f"roofline: {roof.intensity:.3g} {operations} per byte of DRAM traffic (ridge {roof.ridge:.3g}):"
+            f" {roof.achieved_flops / 1e12:.3g} of {roof.attainable_flops / 1e12:.3g} TFLOP/s attainable"
+        )
+    else:
+        moved, most = human(roof.dram_bytes / choice.latency_s.value, "B/s"), human(roof.bandwidth, "B/s")
+        print_line(f"roofline: no floating-point operations; {moved} of DRAM's {most}")
     whole = sum(subject.energy_j.values())
     parts = sorted(subject.energy_j.items(), key=lambda item: -item[1])
     print_line("energy: " + ", ".join(f"{name} {joules / whole * 100:.0f} %" for name, joules in parts if joules > 0))

@@ -33,7 +33,7 @@ def draw(path: Path, report: "Report") -> None:
     _cloud(cloud, report, shown)
     _bars(bars, shown)
     choice = report.subject.choice
-    title = f"{choice.kernel.name} on {choice.gpu.title} at {choice.power_limit_w:g} W: {choice.problem.key}"
+    title = f"{choice.kernel.name} on {choice.gpu.title} at {choice.power_limit_w:g} W: {choice.problem.title}"
     figure.suptitle("\n".join([title, *(_title(name, explanation) for name, explanation in shown)]), fontsize=10)
     save_figure(figure, path)
 
@@ -57,10 +57,12 @@ def _roofline(axes: Any, shown: Shown) -> None:
     """Draw the roofline of the GPU and the configs on it."""
     roof = shown[0][1].roofline
     points = [explanation.roofline for _, explanation in shown]
-    ends = [*(point.intensity for point in points), roof.ridge]
+    ends = [*(point.intensity for point in points if point.flops), roof.ridge]
     x = np.geomspace(min(ends) / 6, max(ends) * 6, 200)
     axes.loglog(x, np.minimum(x * roof.bandwidth, roof.peak_flops), color="black")
     for (name, _), point, color in zip(shown, points, _COLORS, strict=False):
+        if not point.flops:
+            continue  # a kernel on whole numbers has no place under this roof
         share = point.achieved_flops / point.attainable_flops
         label = f"{name}: {human(point.achieved_flops, 'FLOP/s')}, {share * 100:.0f} % of attainable"
         axes.loglog([point.intensity], [point.achieved_flops], "o", color=color, label=label)
@@ -71,8 +73,12 @@ def _roofline(axes: Any, shown: Shown) -> None:
     _units(axes.yaxis, "FLOP/s")
     axes.grid(True, color="0.92")
     # The roofline rises from the left, so the lower right corner is free.
-    axes.set_ylim(top=roof.peak_flops * 2, bottom=min(p.achieved_flops for p in points) / 8)
-    axes.legend(loc="lower right", fontsize=8)
+    axes.set_ylim(
+        top=roof.peak_flops * 2,
+        bottom=min([p.achieved_flops for p in points if p.flops] or [roof.peak_flops * 1e-4]) / 8,
+    )
+    if any(point.flops for point in points):
+        axes.legend(loc="lower right", fontsize=8)
 
 
 def _cloud(axes: Any, report: "Report", shown: Shown) -> None:

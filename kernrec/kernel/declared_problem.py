@@ -34,10 +34,10 @@ from kernrec.kernel.image_layout import ImageLayout
 from kernrec.kernel.spec import TensorValues
 from kernrec.kernel.toml_table import Table
 from kernrec.op.dtype import ELEMENT_BYTES, canonical_dtype
-from kernrec.op.problem import Dim, Names, Op
+from kernrec.op.problem import ANY_LAYOUT, Dim, Names, Op
 from kernrec.util.light_dataclass import dataclass
 
-LAYOUT = "any"
+LAYOUT = ANY_LAYOUT
 """The only layout of a declared problem: its tensors are row-major with the declared shapes."""
 
 _ROLES = ("input", "output", "inout", "constant")

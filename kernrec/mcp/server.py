@@ -5,7 +5,7 @@ the limits that the server was started with; the other tools need neither a comp
 """
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -25,6 +25,7 @@ from kernrec.recommender.compare_gpus import compare_gpus, find_gpus
 from kernrec.recommender.explain.report import report
 from kernrec.recommender.network import NetworkRequest
 from kernrec.recommender.request import objective_named
+from kernrec.util.human import short
 from kernrec.util.optional import import_optional
 from kernrec.version import __version__
 
@@ -124,6 +125,15 @@ def _plain(value: Any) -> float | int | str:
     return number if number - number == 0 else str(number)
 
 
+def _refused(tool: str, errors: Sequence[Mapping[str, Any]]) -> str:
+    """The first argument that the schema of a tool refuses, in one line."""
+    first = errors[0]
+    argument = ".".join(map(str, first["loc"]))
+    others = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
+    supplied = "" if first["type"] == "missing" else f", not {short(first['input'])}"
+    return f"{tool}: {argument}: {first['msg'][:1].lower()}{first['msg'][1:]}{supplied}{others}"
+
+
 def serve(databases: list[Path] | None, folder: Path | None, limits: Limits) -> None:
     """Serve the tools over standard input and output until its other end closes.
 
@@ -140,9 +150,20 @@ def make_server(tools: Tools) -> Any:
     from anyio import to_thread
     from mcp.server import MCPServer
     from mcp.server.mcpserver.exceptions import ToolError
-    from pydantic import Field
+    from pydantic import Field, ValidationError
 
-    server = MCPServer("kernrec", instructions=_INSTRUCTIONS, version=__version__, log_level="ERROR")
+    class Server(MCPServer):
+        """The SDK's server, but what a schema refuses is said in one line."""
+
+        async def call_tool(self, name: str, arguments: dict[str, Any], context: Any = None) -> Any:
+            try:
+                return await super().call_tool(name, arguments, context)
+            except ToolError as error:
+                if isinstance(error.__cause__, ValidationError):
+                    raise ToolError(_refused(name, error.__cause__.errors(include_url=False))) from None
+                raise
+
+    server = Server("kernrec", instructions=_INSTRUCTIONS, version=__version__, log_level="ERROR")
     named = Field(description="GPU name or alias, such as h200 or rtx4090.", max_length=80)
     gpu = Annotated[str, named]
     op = Annotated[str, Field(description="Operator, such as matmul, conv2d, attention or softmax.", max_length=80)]
@@ -243,6 +264,7 @@ def make_server(tools: Tools) -> Any:
         arguments: arguments = [],  # noqa: B006 - read only; the schema shows it as the default
         grid: grid = [1],  # noqa: B006
         block: block = [128],  # noqa: B006
+        entry: entry = None,
         spec: Annotated[
             str | None, Field(description="A kernel.toml with tunables whose source is kernel.cu; then no arguments.")
         ] = None,
@@ -255,7 +277,7 @@ def make_server(tools: Tools) -> Any:
         def work() -> dict[str, Any]:
             text = tools.source(source, file)
             query = Query(objective_named(objective), inputs=inputs)
-            return tools.analyze(SourceAnalysis(text, gpu, spec, shape, arguments, grid, block, query))
+            return tools.analyze(SourceAnalysis(text, gpu, spec, shape, arguments, grid, block, query, entry))
 
         return await answered(work)
 

@@ -28,6 +28,9 @@ Normal = tuple[float, float]
 SPREAD_8BIT = 32.0
 """Standard deviation of values of 8 bits: few are rounded coarsely, and few are near where they saturate."""
 
+ANY_LAYOUT = "any"
+"""The layout of problems that a kernel's own spec declares."""
+
 LARGEST = 2**31 - 1
 """The largest dimension, and the most elements in a tensor that a kernel can run on: kernels index with 32-bit
 integers."""
@@ -237,6 +240,14 @@ class Problem:
         """The canonical name, such as `matmul[m=1,n=2,k=3]f32,nn`; `problem_from_key` reads it back."""
         dims = ",".join(f"{name}={value}" for name, value in self.dims)
         return f"{self.op}[{dims}]{self.dtype},{self.layout}"
+
+    @property
+    def title(self) -> str:
+        """The key as people read it: of a kernel of one's own without a layout, with the types of its outputs."""
+        if self.layout != ANY_LAYOUT:
+            return self.key
+        types = dict.fromkeys(tensor.dtype for tensor in self.tensors.values() if tensor.role != "input")
+        return self.key.removesuffix(f"{self.dtype},{self.layout}") + ",".join(types)
 
     def as_dict(self) -> dict[str, Any]:
         """The problem as plain values, as databases and journals store it."""

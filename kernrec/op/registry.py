@@ -17,6 +17,7 @@ _SEPARATOR = re.compile(r"[,;\s]+")
 _VALUE = re.compile(r"([+-]?[0-9]{1,18})(k?)", re.ASCII | re.IGNORECASE)
 _EXAMPLE = "write a shape as name=value,name=value, such as m=1024,n=1024,k=4k"
 _KEY = re.compile(r"(\w+)\[([^\[\]]*)\](\w+),(\w+)")
+_ACTIVATIONS = {"relu": 1, "gelu": 2, "silu": 3, "swish": 3}
 _BY_NAME = {fold(name): op for op in _OPS for name in (op.name, *op.aliases)}
 
 
@@ -29,6 +30,11 @@ def find_op(name: str) -> Op:
     """The op of this name or alias; case, spaces, `-` and `_` do not matter. Raises `UsageError`."""
     if op := _BY_NAME.get(fold(str(name))):
         return op
+    if (number := _ACTIVATIONS.get(fold(str(name)))) is not None:
+        raise UsageError(
+            f"unknown op {str(name)!r}; an activation by itself is memory-bound, as op elementwise is (--shape n=...),"
+            f" and op matmul applies this one to its result with activation={number}"
+        )
     raise unknown("op", name, [n for op in _OPS for n in (op.name, *op.aliases)], see="kernrec ops")
 
 

@@ -36,11 +36,15 @@ class Stack:
         Raises:
             UsageError: if a database cannot be read.
         """
+        self.missing: Path | None = None
+        """The user's own database where `KERNREC_DB` names one that does not exist yet."""
         self._pulled: dict[Path, str] = {}
         self._titles = {Path(path): str(path) for path in databases or ()}
         if databases is None:
             own = paths.user_database()
-            self._titles = {own: OWN} if own.exists() or os.environ.get("KERNREC_DB") else {}
+            self._titles = {own: OWN} if own.exists() else {}
+            if not own.exists() and os.environ.get("KERNREC_DB"):
+                self.missing = own
             self._pulled = pulled_databases()
             self._titles |= self._pulled
             databases = list(self._titles)

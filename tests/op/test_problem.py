@@ -271,6 +271,12 @@ def test_ops_are_found_by_alias_and_loose_spelling(typed: str, name: str) -> Non
     assert find_op(typed).name == name
 
 
+@pytest.mark.parametrize(("name", "number"), [("gelu", 2), ("ReLU", 1), ("silu", 3)])
+def test_an_activation_is_no_op_but_there_is_one_like_it(name: str, number: int) -> None:
+    with pytest.raises(UsageError, match=f"unknown op '{name}'.* as op elementwise is .*activation={number}"):
+        find_op(name)
+
+
 def test_an_unknown_op_names_the_nearest() -> None:
     with pytest.raises(UsageError, match=r"unknown op 'matmull'; did you mean matmul.*kernrec ops"):
         find_op("matmull")

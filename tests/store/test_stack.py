@@ -4,6 +4,7 @@ import pytest
 
 from kernrec.errors import UsageError
 from kernrec.op import find_op
+from kernrec.recommender.estimate.model_store import ModelStore
 from kernrec.store import Database, Stack, write_profiles
 from tests.helpers.sharing import add
 
@@ -69,10 +70,14 @@ def test_a_database_that_is_named_twice_counts_once(make, row, tmp_path):
     assert Stack([mine, team, tmp_path / "link", mine]).measurements() == 3
 
 
-def test_a_database_named_by_the_environment_must_exist(tmp_path, monkeypatch):
+def test_a_database_named_by_the_environment_need_not_exist_yet(tmp_path, monkeypatch):
     monkeypatch.setenv("KERNREC_DB", str(tmp_path / "none"))
+    stack = Stack()
+    assert (stack.measurements(), stack.missing) == (0, tmp_path / "none")
+    (note,) = ModelStore.beside(None, stack).warnings()
+    assert note.startswith(f"KERNREC_DB names {tmp_path / 'none'}, which does not exist yet")
     with pytest.raises(UsageError, match="there is no database at"):
-        Stack()
+        Stack([tmp_path / "none"])
     monkeypatch.setenv("KERNREC_DB", "")  # names none, as if it were not set
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
     assert Stack().measurements() == 0

@@ -69,7 +69,7 @@ class Interval:
         held_out = f"{self.groups} held-out {self.kind}{'s' * (self.groups != 1)}"
         if not self.pooled:
             return held_out
-        return f"{held_out} and the prior's interval (with {groups_needed(self.level)} it would not be needed)"
+        return f"{held_out} and the prior's interval (from {groups_needed(self.level)} on they suffice alone)"
 
     def around(self, value: Array, distance: Array | float = 0.0) -> tuple[Array, Array]:
         """(low, high) around predicted values; distance: of the candidates from the training data."""

@@ -44,6 +44,8 @@ class ModelStore:
         self._vendor: dict[str, VendorModel | None] = {}
         self._pending: list[str] = []
         self._reported: set[str] = set()
+        if stack.missing is not None:
+            self._warn(f"KERNREC_DB names {stack.missing}, which does not exist yet; what ships with kernrec answers")
         self._calibrations: dict[str, Calibration] = {}
         for place in reversed(self._folders if calibrated else []):
             try:

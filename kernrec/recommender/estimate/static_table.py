@@ -62,10 +62,12 @@ class LaunchGeometry:
     prefetch: Array
     """Trips whose loads are in flight ahead."""
     resident: Array
-    """Blocks that an SM holds; 0 where the launch does not fit. A block of a user's kernel that needs more registers
-    than there are by less than a granule is taken to fit."""
+    """Blocks that an SM holds; 0 where the launch does not fit. Of a user's kernel one block where it needs more
+    registers than there are by less than a granule: such a config is estimated only where another compiler ran it."""
+    fits: Array
+    """Whether the launch fits as it was compiled."""
     occupancy: Array
-    """Resident warps over the most an SM holds; 0 where the launch does not fit as it was compiled."""
+    """Resident warps over the most an SM holds; 0 where the launch does not fit."""
     quick: tuple[Array, ...]
     """For each term of the demand, (3, rows): clocks of the busiest pipe and of a block alone, joules of the core."""
 
@@ -253,7 +255,7 @@ class StaticTable:
         return self._fits(self._geometries[0])
 
     def _fits(self, geometry: LaunchGeometry) -> Array:
-        return self.usable & (geometry.resident > 0)
+        return self.usable & geometry.fits
 
     def trips(self, on_problem: OnProblems, index: int, loop: str, rows: Array, blocks: Array) -> tuple[Array, Array]:
         """(trips of a loop over the whole grid, trips in the longest block) of a launch of these rows."""
@@ -304,6 +306,18 @@ class StaticTable:
         shared = int(launch.profiles.static_smem_bytes[launch.variant[row]]) + dynamic
         return registers, shared, occupancy(self.gpu.limits, threads, registers, shared)
 
+    def too_large(self, on_problem: ProblemSpace, row: int) -> str | None:
+        """Why an SM cannot hold a block of one config as it was compiled, in words; None where it can."""
+        for index in self.performed(on_problem, row):
+            registers, shared, held = self.resources(on_problem, index, row)
+            if not held.blocks:
+                threads = int(self.geometry(on_problem, index).warps[row]) * 32
+                reason = f"a block of {threads} threads with {registers} registers each and {shared} B of shared memory"
+                reason += " does not fit an SM as it was compiled"
+                fewer = occupancy(self.gpu.limits, threads, 32, shared).blocks > 0
+                return f"{reason}; __launch_bounds__({threads}) makes the compiler keep to it" if fewer else reason
+        return None
+
     def occupancy(self, on_problem: ProblemSpace, row: int) -> float:
         """Resident warps over the most an SM holds, of the first launch of one config."""
         return float(self.geometry(on_problem, 0).occupancy[row])
@@ -342,11 +356,13 @@ class StaticTable:
             fewer = np.maximum(registers - limits.register_allocation_unit // 32, 1)
             near = (resident == 0) & (occupancy(limits, threads, fewer, shared).blocks > 0)
             resident[near] = 1.0
+            held.fraction[near] = warps[near] / limits.max_warps_per_sm
         geometry = LaunchGeometry(
             performed=np.ones(len(self.space), dtype=bool) if spec.when is None else column(spec.when) != 0,
             warps=warps,
             prefetch=_prefetch(launch, column(spec.prefetch)),
             resident=resident,
+            fits=held.blocks > 0,
             occupancy=held.fraction,
             quick=tuple(
                 np.stack(

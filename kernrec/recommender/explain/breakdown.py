@@ -182,7 +182,8 @@ def _detail(kernel: KernelCandidates, index: int, row: int, parts: Mapping[str, 
     blocks, threads = (
         int((on_problem.column(e, rows) + np.zeros(1, np.int64))[0]) for e in (spec.blocks, spec.threads)
     )
-    waves = blocks / (held.blocks * table.gpu.sms)
+    resident = max(held.blocks, 1)  # of a config that another compiler fitted, which was measured
+    waves = blocks / (resident * table.gpu.sms)
     issued = max(counts.get("issue", 0.0), 1.0)
     mix = {m.removeprefix("issue."): value / issued for m, value in counts.items() if m.startswith("issue.") and value}
     moved = sum(counts.get(f"shared.{what}_wavefronts", 0.0) for what in ("load", "store", "atomic"))
@@ -193,9 +194,9 @@ def _detail(kernel: KernelCandidates, index: int, row: int, parts: Mapping[str, 
         threads=threads,
         registers=registers,
         shared_bytes=shared,
-        occupancy=held.fraction,
-        resident_blocks=held.blocks,
-        capped_by=LIMITERS[held.limiter],
+        occupancy=float(table.geometry(on_problem, index).occupancy[row]),
+        resident_blocks=resident,
+        capped_by=LIMITERS[held.limiter] if held.blocks else "registers",
         waves=waves,
         tail=waves / np.ceil(waves) if waves > 1 else waves,
         time_s=dict(parts),

@@ -1,0 +1,128 @@
+"""A block that needs more registers than an SM has is refused with its reason; nothing divides by its blocks."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from kernrec.compile import NoCompilerError
+from kernrec.compile.nvrtc import compiler
+from kernrec.errors import UsageError
+from kernrec.gpu import find_gpu
+from kernrec.kernel import Kernel, load_kernel
+from kernrec.recommender import Recommender, Request
+from kernrec.recommender.analyze_kernel import analyze
+from kernrec.recommender.context import Context
+from kernrec.recommender.explain.report import report
+from kernrec.recommender.profile_configs import ProfilingOptions
+from kernrec.recommender.request import Objective, Query
+from kernrec.store import Database
+from kernrec.store.measurement import Measurement
+from tests.helpers.command import run_here
+
+GPU = find_gpu("rtx3090")
+BEYOND, WITHIN = {"threads": 640, "registers": 104}, {"threads": 640, "registers": 88}
+"""20 warps of 104 registers take 66,560; an SM has 65,536, which is less than a granule of 8 a thread below that."""
+SOURCE = """
+extern "C" __global__ void __maxnreg__(REGISTERS) many(const float *x, float *y, int n)
+{
+    int i = blockIdx.x * THREADS + threadIdx.x;
+    float a[112];
+#pragma unroll
+    for (int j = 0; j < 112; ++j)
+        a[j] = x[i + j * n];
+    float sum = 0.0f;
+#pragma unroll
+    for (int j = 0; j < 112; ++j)
+        sum += a[j] * a[111 - j] * a[(j + 50) % 112];
+    y[i] = sum;
+}
+"""
+SPEC = """
+name = "many"
+source = "many.cu"
+[problem]
+dims = { n = 1280 }
+[problem.tensors]
+x = { shape = ["n", "112"] }
+y = { shape = ["n"], role = "output" }
+[tunables]
+threads = { values = [640] }
+registers = { values = [88, 104] }
+[[launch]]
+entry = "many"
+grid = ["ceil_div(n, threads)"]
+block = ["threads"]
+arguments = ["x", "y", "i32 n"]
+"""
+EXPLAINED = Request(GPU.name, kernel="many", query=Query(Objective.LATENCY))
+
+
+@pytest.fixture(scope="module")
+def database(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    try:
+        compiler()
+    except NoCompilerError as error:
+        pytest.skip(str(error))
+    folder = tmp_path_factory.mktemp("many")
+    (folder / "many.cu").write_text(SOURCE)
+    (folder / "kernel.toml").write_text(SPEC)
+    kernel: Kernel = load_kernel(folder / "kernel.toml")
+    path = folder / "own.duckdb"
+    analyze(kernel, kernel.definition.problem(), GPU, path, options=ProfilingOptions(processes=1))
+    return path
+
+
+def test_it_is_no_choice_and_explain_says_why(database: Path) -> None:
+    answer = Recommender([database]).answer(Request(GPU.name, kernel="many"))
+    assert {tuple(choice.config.items()) for choice in answer.choices} == {tuple(WITHIN.items())}
+    assert all(choice.occupancy > 0.0 for choice in answer.choices)
+    with pytest.raises(UsageError, match=r"a block of 640 threads with 104 registers each .* __launch_bounds__"):
+        report(EXPLAINED, Context([database]), BEYOND)
+    report(EXPLAINED, Context([database]), WITHIN)
+
+
+def test_where_another_compiler_ran_it_one_block_is_resident(database: Path, tmp_path: Path) -> None:
+    kernel = Context([database]).kernel("many")
+    row = {"gpu": GPU.name, "kernel": "many", "kernel_hash": kernel.hash, "config": BEYOND}
+    row |= {"problem": kernel.definition.problem(), "protocol_version": 1, "tier": "final", "session": "recorded"}
+    row |= {"measured_at": "2026-03-01T12:00:00", "latency_s": 1e-5, "energy_j": 1e-3, "outcome": "ok"}
+    measured = tmp_path / "measured.duckdb"
+    with Database.open(measured, read_only=False, create=True) as opened:
+        opened.add_measurements([Measurement.from_columns(row)])
+    explained = report(EXPLAINED, Context([database, measured]), BEYOND).subject
+    assert explained.choice.source == "measured"
+    (launch,) = explained.launches
+    assert (launch.resident_blocks, launch.capped_by) == (1, "registers")
+    assert explained.choice.occupancy == launch.occupancy == pytest.approx(20 / 48)
+
+
+def test_a_kernel_without_floating_point_has_no_share_of_a_roof(tmp_path: Path) -> None:
+    pytest.importorskip("cupy")
+    (tmp_path / "steps.cu").write_text(
+        'extern "C" __global__ void steps(const int *x, int *y) { int i = blockIdx.x * THREADS + threadIdx.x;'
+        " y[i] = x[i] ^ (x[i] >> 3); }"
+    )
+    (tmp_path / "steps.toml").write_text(
+        SPEC[: SPEC.index("[problem]")].replace("many", "steps")
+        + """[problem]
+dims = { n = 65536 }
+[problem.tensors]
+x = { shape = ["n"], dtype = "i32" }
+y = { shape = ["n"], dtype = "i32", role = "output" }
+[tunables]
+threads = { values = [128, 256] }
+[[launch]]
+entry = "steps"
+grid = ["ceil_div(n, threads)"]
+block = ["threads"]
+arguments = ["x", "y"]
+"""
+    )
+    own = {"KERNREC_DB": str(tmp_path / "own.duckdb")} | {k: v for k, v in os.environ.items() if k != "KERNREC_DB"}
+    done = run_here("analyze", tmp_path / "steps.cu", "--spec", tmp_path / "steps.toml", "--gpu", "t4", variables=own)
+    assert done.stdout.startswith("steps[n=65536]i32 on ")
+    done = run_here("explain", "--kernel", "steps", "--gpu", "t4", variables=own)
+    assert done.returncode == 0, done.stderr
+    assert "roofline: no floating-point operations; " in done.stdout
+    assert "TFLOP/s" not in done.stdout
