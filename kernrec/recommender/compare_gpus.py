@@ -135,6 +135,10 @@ def compare_gpus(
     return rows, missing
 
 
+_FACTOR = 1.5
+"""A slowdown from which on it is said as a factor."""
+
+
 def verdict(rows: Sequence[ComparedGpu]) -> str:
     """Which GPU is the fastest, and which takes the least energy, as a sentence."""
     fastest = min(rows, key=lambda row: row.answer.choice.latency_s.value).answer
@@ -142,9 +146,10 @@ def verdict(rows: Sequence[ComparedGpu]) -> str:
     if fastest is frugal:
         return f"{fastest.gpu.title} is expected to be the fastest and to take the least energy."
     slower, less = frugal.choice.versus(fastest.choice)
+    longer = f"{1.0 + slower:.2g} times as long" if slower >= _FACTOR - 1.0 else f"{slower * 100:.2g} % longer"
     return (
-        f"{fastest.gpu.title} is expected to be the fastest; {frugal.gpu.title} to take {-less * 100:.0f} % less energy"
-        f" and {1.0 + slower:.2g} times as long."
+        f"{fastest.gpu.title} is expected to be the fastest; {frugal.gpu.title} to take {-less * 100:.2g} % less energy"
+        f" and {longer}."
     )
 
 
