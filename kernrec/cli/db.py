@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kernrec import paths
-from kernrec.cli import remote, trust
+from kernrec.cli import options, remote, trust
 from kernrec.cli.format import print_notes
 from kernrec.cli.steps import Steps
 from kernrec.cli.table import print_table
@@ -15,7 +15,9 @@ from kernrec.errors import KernrecError, UsageError
 from kernrec.util.human import counted, human
 
 if TYPE_CHECKING:
+    from kernrec.interop.import_export import ImportSummary
     from kernrec.kernel import Kernel
+    from kernrec.op import Problem
 
 app = typer.Typer(help="Inspect, import, export, merge, verify and share databases.", no_args_is_help=True)
 app.add_typer(remote.app, name="remote")
@@ -38,85 +40,68 @@ Layout = Annotated[str | None, typer.Option(help="Tensor layout. Default: the op
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
-@app.command("import")
-def import_(
+class ImportOptions(options.Options):
+    """The options of `kernrec db import`."""
+
     file: Annotated[
         Path,
         typer.Argument(
             help="A bundle, T4 file, Kernel Tuner or Triton autotune cache; with --spec CSV or Parquet too."
         ),
-    ],
+    ]
     op: Annotated[
         str | None, typer.Option("--op", help="Operator that was measured, if the source is not at hand.")
-    ] = None,
+    ] = None  # type: ignore[assignment]
     shape: Annotated[
         str | None, typer.Option(help="Dimensions, such as m=4096,n=4096,k=4096; with --spec: its own.")
-    ] = None,
-    gpu: Annotated[
-        str | None, typer.Option("--gpu", help="GPU that was measured, if the file does not name it.")
-    ] = None,
+    ] = None
+    gpu: Annotated[str | None, typer.Option("--gpu", help="GPU that was measured, if the file does not name it.")] = (
+        None  # type: ignore[assignment]
+    )
     kernel: Annotated[
         str | None, typer.Option(help="With --spec the kernel's source; else its name, if the file does not name it.")
-    ] = None,
+    ] = None
     spec: Annotated[
         Path | None,
         typer.Option(help="Spec of the kernel (kernel.toml or T1 .json): the rows become its measurements."),
-    ] = None,
-    by: Annotated[str | None, typer.Option(help="With --spec: who measured, such as a paper or repository.")] = None,
+    ] = None
+    by: Annotated[str | None, typer.Option(help="With --spec: who measured, such as a paper or repository.")] = None
     time: Annotated[
         str | None, typer.Option(help="With --spec, of a table: column and unit of the time, such as duration:us.")
-    ] = None,
+    ] = None
     ignore: Annotated[
         str | None, typer.Option(help="With --spec: columns that say nothing of the config, separated by commas.")
-    ] = None,
-    dtype: Dtype = None,
-    layout: Layout = None,
-    models: Annotated[
-        bool, typer.Option("--models", help="Of a bundle: take its models and calibrations too.")
-    ] = False,
-    untrusted: remote.Untrusted = False,
-    db: Path_ = None,
-) -> None:
+    ] = None
+    repeats: Annotated[
+        str | None,
+        typer.Option(help="With --spec: which time counts of a config that has several: median, fastest or slowest."),
+    ] = None
+    dtype: Dtype = None
+    layout: Layout = None
+    models: Annotated[bool, typer.Option("--models", help="Of a bundle: take its models and calibrations too.")] = False
+    untrusted: remote.Untrusted = False
+    db: Path_ = None
+
+
+@app.command("import")
+@options.takes(ImportOptions)
+def import_(wanted: ImportOptions) -> None:
     """Add a bundle, or the results of another tuner, to a database, failures included; units are converted.
 
     With --kernel and --spec results become measurements of that kernel, which answers and models then use.
     """
     from kernrec.cli import bundle
 
+    file, path = wanted.file, wanted.db or paths.user_database()
     if not file.exists():
         raise UsageError(f"cannot read {file}: there is no such file")
-    path = db or paths.user_database()
     if bundle.is_bundle(file):
-        if op or shape or gpu or kernel or spec:
+        if wanted.op or wanted.shape or wanted.gpu or wanted.kernel or wanted.spec:
             raise UsageError(f"{file} is a bundle, whose rows say what was measured; give no other options than --db")
-        bundle.import_(file, path, models, untrusted)
+        bundle.import_(file, path, wanted.models, wanted.untrusted)
         remote.print_retracted_copies(path)
         return
-    from kernrec.interop.import_export import Recording, import_bound, import_results
-    from kernrec.op import parse_shape, problem_from_shape
-    from kernrec.store.intake import adding_to
-
-    left_out: list[str] = []
-    steps = Steps(f"checking and adding {file}")
-    if spec is not None:
-        if op is not None:
-            raise UsageError("--op is for results without a source; with --spec the spec says what was computed")
-        if kernel is None:
-            raise UsageError(f"--kernel is missing: the source that {spec} describes")
-        own, left_out = _kernel(spec, Path(kernel))
-        dims = parse_shape(shape) if shape else {}
-        problem = own.definition.problem(dtype or own.dtypes[0], layout or own.layouts[0], **dims)
-        recording = Recording(file, gpu, by, _column(time), tuple(ignore.split(",")) if ignore else ())
-        with steps, adding_to(path) as database:
-            done = import_bound(database, recording, own, problem)
-    else:
-        if wrong := [name for name, value in (("--by", by), ("--time", time), ("--ignore", ignore)) if value]:
-            raise UsageError(f"{wrong[0]} goes with --spec, which binds the rows to a kernel")
-        if op is None or shape is None:
-            raise UsageError("say what was measured: --kernel SOURCE --spec SPEC, or --op and --shape")
-        problem = problem_from_shape(op, shape, dtype, layout)
-        with steps, adding_to(path) as database:
-            done = import_results(database, file, problem, gpu, kernel)
+    problem, done, left_out = (_import_bound if wanted.spec else _import_unbound)(wanted, path)
     counts = ", ".join(f"{count} {outcome}" for outcome, count in sorted(done.outcomes.items()))
     best = "" if done.best_s is None else f", best {human(done.best_s, 's')}"
     print(f"{done.kernel} for {problem.key} on {done.gpu.title}: {counted(done.results, 'result')} ({counts}){best}")
@@ -125,6 +110,46 @@ def import_(
         print_notes([f"{done.results - done.added} of them were there already"])
     if done.dropped:
         print_notes([f"{file} is cut short: {done.dropped} incomplete entry at its end was skipped"])
+
+
+_Imported = tuple["Problem", "ImportSummary", list[str]]
+"""The problem that was measured, the figures of the import, and notes on the spec."""
+
+
+def _import_bound(wanted: ImportOptions, path: Path) -> _Imported:
+    """Adds rows as measurements of the kernel of a spec."""
+    from kernrec.interop.import_export import Recording, import_bound
+    from kernrec.op import parse_shape
+    from kernrec.store.intake import adding_to
+
+    assert wanted.spec is not None
+    if wanted.op is not None:
+        raise UsageError("--op is for results without a source; with --spec the spec says what was computed")
+    if wanted.kernel is None:
+        raise UsageError(f"--kernel is missing: the source that {wanted.spec} describes")
+    own, left_out = _kernel(wanted.spec, Path(wanted.kernel))
+    dims = parse_shape(wanted.shape) if wanted.shape else {}
+    problem = own.definition.problem(wanted.dtype or own.dtypes[0], wanted.layout or own.layouts[0], **dims)
+    ignored = tuple(wanted.ignore.split(",")) if wanted.ignore else ()
+    recording = Recording(wanted.file, wanted.gpu, wanted.by, _column(wanted.time), ignored, wanted.repeats)
+    with Steps(f"checking and adding {wanted.file}"), adding_to(path) as database:
+        return problem, import_bound(database, recording, own, problem), left_out
+
+
+def _import_unbound(wanted: ImportOptions, path: Path) -> _Imported:
+    """Adds rows of a kernel whose source is not at hand."""
+    from kernrec.interop.import_export import import_results
+    from kernrec.op import problem_from_shape
+    from kernrec.store.intake import adding_to
+
+    for name in ("by", "time", "ignore", "repeats"):
+        if getattr(wanted, name):
+            raise UsageError(f"--{name} goes with --spec, which binds the rows to a kernel")
+    if wanted.op is None or wanted.shape is None:
+        raise UsageError("say what was measured: --kernel SOURCE --spec SPEC, or --op and --shape")
+    problem = problem_from_shape(wanted.op, wanted.shape, wanted.dtype, wanted.layout)
+    with Steps(f"checking and adding {wanted.file}"), adding_to(path) as database:
+        return problem, import_results(database, wanted.file, problem, wanted.gpu, wanted.kernel), []
 
 
 def _kernel(spec: Path, source: Path) -> "tuple[Kernel, list[str]]":

@@ -26,7 +26,7 @@ class SpecOptions(options.Options):
 def spec(wanted: SpecOptions) -> None:
     """Write the spec of a CUDA kernel to begin with: its parameters, macros that look like tunables, and its block.
 
-    The source is compiled, and its code and text say what they can. What is left to fill in is marked "?", and listed.
+    The source is compiled, and its code and text say what they can. Places left to fill in are marked "?", and listed.
     Then `kernrec analyze SOURCE --spec SPEC --gpu GPU` takes it.
     """
     from kernrec.cli.format import print_notes

@@ -18,7 +18,7 @@ _TARGET = re.compile(r"^[ \t]*\.target[ \t]+(sm_\w+)", re.MULTILINE)
 _NEWER = re.compile(r"line (\d+); error\s*: (?:\w+ '([^']+)' )?requires (?:PTX ISA )?\.version (\d+)\.(\d+) or later")
 _UNSUPPORTED = re.compile(r"PTX \.version [\d.]+ does not support \.target (sm_\w+)")
 _HINT = re.compile(r'^[ \t]*\.pragma[ \t]+"used_bytes_mask[^"]*";[ \t]*\n', re.MULTILINE)
-"""Which bytes of the next load are used: a hint of ISA 8.3 for the assembler's checks, without which code is the same."""
+"""Which bytes of the next load are used: a hint of ISA 8.3 to the assembler, without which code is the same."""
 # PTX ISA, section "Release Notes": https://docs.nvidia.com/cuda/parallel-thread-execution/#release-notes
 _TOOLKITS = {
     (6, 3): "10.0", (6, 4): "10.1", (6, 5): "10.2", (7, 0): "11.0", (7, 1): "11.1", (7, 2): "11.2", (7, 3): "11.3",
@@ -79,8 +79,9 @@ def with_isa(ptx: str, isa: tuple[int, int]) -> str:
     newer = [((int(major), int(minor)), name, int(line)) for line, name, major, minor in _NEWER.findall(log)]
     if newer:
         needed, name, line = max(newer, key=lambda entry: (entry[0], -entry[2]))
+        instruction = text.splitlines()[line - 1].strip()[:80]
         raise UsageError(
-            f"PTX ISA {shown} has no {name or 'such instruction'} ({text.splitlines()[line - 1].strip()[:80]}): it needs"
+            f"PTX ISA {shown} has no {name or 'such instruction'} ({instruction}): it needs"
             f" {needed[0]}.{needed[1]}, which is CUDA {toolkit_of(needed)}"
         )
     if unsupported := _UNSUPPORTED.search(log):

@@ -63,6 +63,7 @@ def _places(file: ForeignResults, kernel: Kernel, left_out: set[str]) -> Mapping
     tunables = {n.casefold(): t.name for t in kernel.tunables for n in (t.macro, t.name)}
     macros = {name.casefold(): value for name, value in kernel.macros.items()}
     places: dict[str, str] = {}
+    strange = []
     for name in file.tunables:
         folded = name.casefold()
         if folded in tunables:
@@ -72,9 +73,16 @@ def _places(file: ForeignResults, kernel: Kernel, left_out: set[str]) -> Mapping
         elif folded in macros:
             _check_macro(file, name, macros[folded], kernel)
         elif folded not in left_out:
-            names = [tunable.name for tunable in kernel.tunables]
-            wrong = unknown(f"tunable of {kernel.name}", name, names)
-            raise UsageError(f"{wrong}; if it changes nothing in the kernel, --ignore {name}")
+            strange.append(name)
+    if strange:
+        names = [tunable.name for tunable in kernel.tunables]
+        wrong = str(unknown(f"tunable of {kernel.name}", strange[0], names))
+        if len(strange) > 1:
+            wrong = f"unknown tunables of {kernel.name} {', '.join(map(repr, strange))}; known: {', '.join(names)}"
+        raise UsageError(
+            f"{wrong}; if {'they change' if len(strange) > 1 else 'it changes'} nothing in the kernel,"
+            f" --ignore {','.join(strange)}"
+        )
     for tunable in kernel.tunables:
         if tunable.name not in places.values() and len(tunable.values) > 1:
             accepted = ", ".join(map(str, tunable.values[:8]))

@@ -10,6 +10,7 @@ from kernrec.gpu import GPU, find_gpu
 from kernrec.gpu.find import UnknownGPU
 from kernrec.interop.bind_rows import bind_rows, names_of
 from kernrec.interop.read_results import read_results
+from kernrec.interop.repeated_rows import without_repeats
 from kernrec.interop.results import ForeignResults, StoredAs, to_measurements
 from kernrec.interop.same_code import other_code
 from kernrec.interop.t4 import write_t4
@@ -35,6 +36,9 @@ class Recording:
     """Of a table: column and unit of the time."""
     ignored: tuple[str, ...] = ()
     """Columns, or names in configs, that say nothing of the config."""
+    repeats: str | None = None
+    """Which time counts of a config that has several, one of `repeated_rows.REPEATS`; None: with `ignored` that is an
+    error."""
 
 
 @dataclass(frozen=True)
@@ -93,8 +97,9 @@ def import_bound(database: Database, recording: Recording, kernel: Kernel, probl
     before.
 
     Raises:
-        UsageError: the file is bad; its rows do not fit the spec; its times cannot be those of the problem on the GPU;
-            or the registers and shared memory that it states are not those of the source.
+        UsageError: the file is bad; its rows do not fit the spec, or are of several kernels once columns are ignored;
+            its times cannot be those of the problem on the GPU; or the registers and shared memory that it states are
+            not those of the source.
     """
     path = recording.path
     if kernel.name in kernel_names() and find_kernel(kernel.name).hash != kernel.hash:
@@ -105,14 +110,16 @@ def import_bound(database: Database, recording: Recording, kernel: Kernel, probl
     kernel.require(problem.dtype, problem.layout, card.sm)
     try:
         bound, excluded = bind_rows(file, kernel, problem, card, recording.ignored)
+        rows, merged = without_repeats(bound.results, recording.ignored, recording.repeats)
     except UsageError as error:
         raise UsageError(f"{path}: {error}") from None
+    bound = replace(bound, results=rows)
     if wrong := implausible(_times(bound), problem, card):
         raise UsageError(f"{path}: {wrong}")
     other, note = other_code(bound.results, kernel, problem, card)
     if other:
         raise UsageError(f"{path}: {other}")
-    notes = [note] if note else []
+    notes = [text for text in (note, merged) if text]
     if excluded:
         notes.append(f"{excluded} failures were left out: {kernel.name} excludes their configs")
     if file.not_run:

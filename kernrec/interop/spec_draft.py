@@ -48,7 +48,7 @@ _BLOCKS = {1: ((64,), (128,), (256,), (512,)), 2: ((16, 16), (32, 4), (32, 8), (
 
 @dataclass(frozen=True)
 class LaunchWords:
-    """What a user says of a kernel's launch; each is as on the command line."""
+    """A user's words on a kernel's launch; each as on the command line."""
 
     entry: str | None = None
     """The kernel; None: the only one."""
@@ -71,7 +71,7 @@ class Draft:
     source: Path
     text: str
     missing: tuple[str, ...]
-    """What is to be filled in, as options of `kernrec analyze`."""
+    """Places that are to be filled in, as options of `kernrec analyze`."""
     assumed: tuple[str, ...]
     """Values that nobody stated."""
 

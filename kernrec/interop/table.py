@@ -174,14 +174,16 @@ class _Reader:
         self._other = {
             what: next((folded[name] for name in names if name in self._column), None) for what, names in _OTHER.items()
         }
-        for name in columns:
-            if name not in self._config and name.casefold() not in quantities | ignored:
-                close = nearest(name, [*options.names, *quantities], 1)
-                hint = f"; did you mean {close[0]}?" if close else ""
-                raise ValueError(
-                    f"column {name!r:.60} is neither a tunable of the spec nor a known quantity{hint}"
-                    " (--ignore leaves a column out)"
-                )
+        strange = [c for c in columns if c not in self._config and c.casefold() not in quantities | ignored]
+        if strange:
+            close = nearest(strange[0], [*options.names, *quantities], 1)
+            hint = f"; did you mean {close[0]}?" if close and len(strange) == 1 else ""
+            listed = ", ".join(f"{name!r:.60}" for name in strange)
+            stated = "column {} is neither a tunable of the spec nor a known quantity"
+            if len(strange) > 1:
+                stated = "columns {} are neither tunables of the spec nor known quantities"
+            leaves = f"--ignore {','.join(strange)} leaves {'it' if len(strange) == 1 else 'them'} out"
+            raise ValueError(f"{stated.format(listed)}{hint} ({leaves})")
 
     @staticmethod
     def _time_column(folded: Mapping[str, str], chosen: tuple[str, str] | None) -> tuple[str, float]:

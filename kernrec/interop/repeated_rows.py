@@ -1,0 +1,67 @@
+"""Rows of a recording that are of one config once columns are left out: of one kernel measured again, or of several."""
+
+import statistics
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+
+from kernrec.errors import UsageError, unknown
+from kernrec.interop.results import ForeignResult
+from kernrec.store.measurement import Outcome
+from kernrec.util.human import counted
+
+_CHOICES: dict[str, Callable[[Sequence[float]], float]] = {
+    "median": statistics.median_low,
+    "fastest": min,
+    "slowest": max,
+}
+REPEATS = tuple(_CHOICES)
+"""Which of several times of a config can count; the lower one of two in the middle."""
+
+
+def without_repeats(
+    results: Sequence[ForeignResult], ignored: Sequence[str], repeats: str | None
+) -> tuple[list[ForeignResult], str | None]:
+    """(one result for each config, in the order of the file; a note on those that were left out, if any were).
+
+    Results at different power limits or clocks stay apart. A config that ran once has not failed.
+
+    Args:
+        results: of one kernel, on one problem and GPU.
+        ignored: names that were left out of the configs; none: rows of a config are of one kernel, and all stay.
+        repeats: one of `REPEATS`; None where nobody said.
+
+    Raises:
+        UsageError: configs have several times and nobody said which counts.
+    """
+    if repeats is not None and repeats not in _CHOICES:
+        raise unknown("value of --repeats", repeats, REPEATS)
+    if not ignored and repeats is None:
+        return list(results), None
+    by_config: dict[tuple[object, ...], list[ForeignResult]] = defaultdict(list)
+    for result in results:
+        limits = (result.power_limit_w, result.locked_sm_clock_hz, result.locked_memory_clock_hz)
+        by_config[(*sorted(result.config.items()), *limits)].append(result)
+    chosen: set[int] = set()
+    several, apart = 0, 1.0
+    for rows in by_config.values():
+        ran = [row for row in rows if row.outcome == Outcome.OK and row.latency_s is not None]
+        times = [row.latency_s for row in ran if row.latency_s is not None]
+        if len(times) > 1:
+            several += 1
+            apart = max(apart, max(times) / min(times))
+        choose = _CHOICES[repeats or "median"]
+        best = next((row for row in ran if row.latency_s == choose(times)), rows[0]) if times else rows[0]
+        chosen.add(id(best))
+    if several and repeats is None:
+        have = "1 config has" if several == 1 else f"{several} configs have"
+        raise UsageError(
+            f"without {', '.join(ignored)} {have} several times, up to {apart:.2f} apart: leave rows of other kernels"
+            f" out, or say which time counts, --repeats {'|'.join(REPEATS)}"
+        )
+    left = [result for result in results if id(result) in chosen]
+    if len(left) == len(results):
+        return left, None
+    return left, (
+        f"{counted(several, 'config')} had several times, up to {apart:.2f} apart; the {repeats or 'first'} of each is"
+        f" there, {counted(len(results) - len(left), 'row')} were left out"
+    )

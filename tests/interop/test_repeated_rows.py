@@ -1,0 +1,74 @@
+"""Rows that are of one config once columns are ignored are of several kernels, unless somebody says otherwise."""
+
+from pathlib import Path
+
+import pytest
+
+from kernrec.errors import UsageError
+from kernrec.interop.import_export import ImportSummary, Recording, import_bound
+from kernrec.kernel import Kernel, load_kernel
+from kernrec.store import Database
+from tests.interop.test_bind import SOURCE, SPEC
+
+ROWS = """bx,tile,padding,time_ms,outcome
+32,1,0,0.40,ok
+32,1,1,0.50,ok
+32,1,2,0.20,ok
+64,1,0,0.30,ok
+64,1,1,0.30,CompilationFailedConfig
+64,2,0,0.30,ok
+128,1,1,,CompilationFailedConfig
+"""
+
+
+@pytest.fixture
+def kernel(tmp_path: Path) -> Kernel:
+    (tmp_path / "scale.cu").write_text(SOURCE)
+    (tmp_path / "scale.toml").write_text(SPEC)
+    return load_kernel(tmp_path / "scale.toml")
+
+
+def imported(kernel: Kernel, folder: Path, rows: str = ROWS, **recording: object) -> tuple[ImportSummary, list[float]]:
+    """The summary of an import, and the times that a database then has, in seconds, ascending."""
+    path = folder / "rows.csv"
+    path.write_text(rows)
+    with Database.memory() as database:
+        stated = Recording(path, gpu="rtx3090", **recording)  # type: ignore[arg-type]
+        done = import_bound(database, stated, kernel, kernel.definition.problem())
+        times = [row["latency_s"] for row in database.rows("measurement") if row["latency_s"] is not None]
+        return done, sorted(float(str(time)) for time in times)
+
+
+def test_configs_with_several_times_are_refused_with_their_number_and_ratio(kernel: Kernel, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"without padding 1 config has several times, up to 2\.50 apart: .*--repeats"):
+        imported(kernel, tmp_path, ignored=("padding",))
+
+
+@pytest.mark.parametrize(("repeats", "time"), [("median", 0.4e-3), ("fastest", 0.2e-3), ("slowest", 0.5e-3)])
+def test_one_time_of_each_config_counts_where_somebody_says_which(
+    kernel: Kernel, tmp_path: Path, repeats: str, time: float
+) -> None:
+    done, times = imported(kernel, tmp_path, ignored=("padding",), repeats=repeats)
+    assert times == pytest.approx(sorted([time, 0.3e-3, 0.3e-3]))
+    assert (done.results, sum(done.outcomes.values()) - done.outcomes["ok"]) == (4, 1)
+    assert (
+        f"1 config had several times, up to 2.50 apart; the {repeats} of each is there, 3 rows were left out"
+        in done.notes
+    )
+
+
+def test_columns_that_part_no_config_are_ignored_without_a_word(kernel: Kernel, tmp_path: Path) -> None:
+    rows = "bx,tile,padding,time_ms\n32,1,7,0.4\n64,1,8,0.5\n"
+    done, times = imported(kernel, tmp_path, rows, ignored=("padding",))
+    assert times == pytest.approx([0.4e-3, 0.5e-3])
+    assert not any("several" in note for note in done.notes)
+
+
+def test_other_words_for_repeats_and_all_strange_columns_are_named(kernel: Kernel, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="unknown value of --repeats 'best'; known: median, fastest, slowest"):
+        imported(kernel, tmp_path, ignored=("padding",), repeats="best")
+    rows = ROWS.replace("padding", "padding,swizzle,warmth").replace("ok", "1,2,ok")
+    with pytest.raises(UsageError) as raised:
+        imported(kernel, tmp_path, rows)
+    assert "columns 'padding', 'swizzle', 'warmth' are neither" in str(raised.value)
+    assert "--ignore padding,swizzle,warmth leaves them out" in str(raised.value)
