@@ -38,6 +38,8 @@ _SHARED_ROUNDS, _SHARED_LEVELS, _SHARED_LEAVES = (80, 40), 5, 16
 """Of the trees for any card; deeper ones do worse on a card left out."""
 _SHARED_ROWS = 40_000
 """Trees for any card learn from a sample of at most this many rows."""
+_DIFFERENT = 1.1
+"""Stacks whose times differ by less than this factor count as equally fast."""
 _ABOVE_ROOF = 1.05
 """Rows whose arithmetic is faster than the data sheet's rate by more than this factor contradict it."""
 
@@ -303,6 +305,29 @@ def coverage_of_cards(errors: Mapping[str, Array]) -> dict[str, float]:
     return shares
 
 
+def fastest_named(table: Table, errors: Array) -> tuple[int, int]:
+    """(how often the stack predicted as fastest is, of how many problems on a card whose two fastest stacks differ).
+
+    Args:
+        table: of the recording.
+        errors: log(measured / predicted) of latency, (N,), NaN where nothing was predicted.
+    """
+    groups: dict[tuple[str, int], list[int]] = {}
+    rows = np.flatnonzero(np.isfinite(errors))
+    for row, key in zip(rows, zip(table.recording.gpu[rows], table.problem[rows], strict=True), strict=True):
+        groups.setdefault(key, []).append(row)
+    measured_s, stack = table.recording.latency_s, table.recording.stack
+    predicted_s = measured_s / np.exp(errors)
+    right = count = 0
+    for group in groups.values():
+        first = min(group, key=measured_s.__getitem__)
+        others = [measured_s[row] for row in group if stack[row] != stack[first]]
+        if others and min(others) >= _DIFFERENT * measured_s[first]:
+            count += 1
+            right += int(stack[min(group, key=predicted_s.__getitem__)] == stack[first])
+    return right, count
+
+
 def train_set(recording: Recording, folds: int = FOLDS) -> tuple[dict[str, Any], dict[str, Trees]]:
     """Train the heads of one recorded set.
 
@@ -316,12 +341,15 @@ def train_set(recording: Recording, folds: int = FOLDS) -> tuple[dict[str, Any],
     table, recorded = Table.of(recording), recording.recorded
     heads: dict[str, dict[str, Any]] = {}
     trees: dict[str, Trees] = {}
+    together = np.full(len(recording), np.nan)
     for quantity in table.matrix:
         gpus = table.gpus(quantity)
         heads[quantity] = {}
         for gpu in gpus:
             left_out, rows = left_out_errors(table, quantity, gpu, folds), table.on(gpu, quantity)
             between = between_errors(table, quantity, gpu) if quantity == "latency" else np.full(len(left_out), np.nan)
+            if quantity == "latency":
+                together = np.where(np.isfinite(left_out), left_out, together)
             tested, on_grid = np.flatnonzero(np.isfinite(left_out)), np.flatnonzero(np.isfinite(between))
             own = calibrate(left_out[tested], table.problem[tested], "problem")
             other = calibrate(between[on_grid], table.problem[on_grid], "problem") if len(on_grid) else own
@@ -363,6 +391,7 @@ def train_set(recording: Recording, folds: int = FOLDS) -> tuple[dict[str, Any],
         "sizes": {name: np.unique(recording.dims[name]).tolist() for name in recorded.grid},
         "extent": {key: getattr(extent, key).tolist() for key in ("low", "high", "spread")},
         "heads": heads,
+        "fastest stack named, and problems where two differ": fastest_named(table, together),
         "problems": len(np.unique(table.problem)),
         "left out, faster than the data sheet": table.impossible,
     }

@@ -1,5 +1,6 @@
 """Models of stacks learn from made-up recordings what the bound lacks, and never from what is held out."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -140,6 +141,43 @@ def test_a_stack_that_cannot_run_a_problem_says_why_and_has_no_prediction(model:
     assert [line.stack for line in model.predict(unable, gpu)] == ["vLLM"]
     assert model.refusals(unable, gpu) == {"SGLang": "k = 72 is not a multiple of 32, as bf16 needs there"}
     assert model.refusals(able, find_gpu("rtx2080ti")).keys() == set(SLOWDOWN)  # has no bf16
+
+
+def test_the_fastest_stack_is_named_where_two_differ_and_errors_are_small(table: Table) -> None:
+    rows = len(table.recording)
+    right, count = training.fastest_named(table, np.zeros(rows))
+    assert right == count > 0
+    wrong = np.where(table.recording.stack == "vLLM", -1.0, 1.0)  # vLLM is predicted far slower, SGLang far faster
+    assert training.fastest_named(table, wrong)[0] == 0
+    assert training.fastest_named(table, np.full(rows, np.nan)) == (0, 0)
+
+
+def test_rows_faster_than_the_data_sheet_are_left_out_and_counted() -> None:
+    recording = recorded(60)
+    latency_s = recording.latency_s.copy()
+    latency_s[:5] /= 100
+    table = Table.of(replace(recording, latency_s=latency_s))
+    assert table.impossible == 5
+    assert not np.isfinite(table.target["latency"][:5]).any()
+    assert np.isfinite(table.target["latency"][5:]).all()
+
+
+def test_a_stack_that_does_not_carry_is_told_of_on_recorded_cards_alone(table: Table) -> None:
+    recorded_set = replace(MADE_UP, local=("SGLang",))
+    assert recorded_set.stacks_on(find_gpu("l40s")) == ("vLLM", "SGLang")
+    assert recorded_set.stacks_on(find_gpu("rtx4090")) == ("vLLM",)
+    kept_back = replace(table, recording=replace(table.recording, recorded=recorded_set))
+    rows = kept_back.carried("l40s", "latency")
+    assert set(table.recording.stack[rows].tolist()) == {"vLLM"}
+
+
+def test_a_set_is_trained_anew_beside_the_others_of_a_stored_model(tmp_path: Path) -> None:
+    entry, trees = _small()
+    path = model_file.save({"op": "matmul", "sets": [entry]}, trees, tmp_path)
+    card, stored = model_file.stored(path)
+    again = model_file.save({"op": "matmul", "sets": card["sets"]}, stored, tmp_path / "again")
+    assert again.with_suffix(".trees").read_bytes() == path.with_suffix(".trees").read_bytes()
+    assert model_file.load(again).sets[0].recorded == model_file.load(path).sets[0].recorded
 
 
 def test_the_interval_covers_what_it_promises() -> None:

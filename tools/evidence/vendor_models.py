@@ -32,8 +32,6 @@ POWER_AIM = {"problems": 0.03, "card": 0.12}
 """Largest median errors of power given the time."""
 CARD_COVERAGE, COVERAGE, NAMED_AIM = 0.85, (0.88, 0.93), 0.9
 """Least coverage on cards left out; range of coverage on problems left out; share of faster stacks named right."""
-_DIFFERENT = 1.1
-"""Stacks whose times differ by less than this factor count as equally fast."""
 _MOST_BYTES = 6_000_000
 """Of all models that ship."""
 
@@ -112,14 +110,9 @@ class _Evaluation:
 
     def _named(self, table: train.Table, errors: Array) -> None:
         """How often the fastest stack is named, of problems left out on which two differ."""
-        rows = np.flatnonzero(np.isfinite(errors))
-        recording = table.recording
-        measured = recording.latency_s[rows]
-        right, count = fastest_named(
-            recording.gpu[rows], table.problem[rows], measured, measured / np.exp(errors[rows])
-        )
+        right, count = train.fastest_named(table, errors)
         if count:
-            name = recording.recorded.name
+            name = table.recording.recorded.name
             print(f"{name}: the fastest stack is named in {right / count:.1%} of {count} problems")
             if right / count < NAMED_AIM:
                 self.missed.append(f"{name}, fastest stack named: {right / count:.0%}, aim {NAMED_AIM:.0%}")
@@ -135,21 +128,6 @@ class _Evaluation:
         figures = {"rows": len(finite), "error": f"{median(finite):.1%}", "p90": f"{p90:.1%}"}
         covered = None if share is None else f"{share:.1%}"
         self._printed.row({"left out": out, "set": name, "of": quantity, "card": gpu, **figures, "covered": covered})
-
-
-def fastest_named(gpu: Array, problem: Array, measured_s: Array, predicted_s: Array) -> tuple[int, int]:
-    """(how often the row predicted as fastest is, of how many problems on a card whose two fastest differ); (N,)."""
-    groups: dict[tuple[str, int], list[int]] = {}
-    for row, key in enumerate(zip(gpu.tolist(), problem.tolist(), strict=True)):
-        groups.setdefault(key, []).append(row)
-    right = count = 0
-    for rows in groups.values():
-        if len(rows) > 1:
-            order = sorted(rows, key=measured_s.__getitem__)
-            if measured_s[order[1]] >= _DIFFERENT * measured_s[order[0]]:
-                count += 1
-                right += min(rows, key=predicted_s.__getitem__) == order[0]
-    return right, count
 
 
 def median(errors: Array) -> float:
