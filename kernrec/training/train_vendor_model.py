@@ -139,9 +139,9 @@ class _Columns:
         bound, made = features(recording.recorded.op, gpu, dtype, layout, dims, recording.recorded.timing)
         self.bound_s[rows], self.math_s[rows], self.tdp_w[rows] = bound.total_s, bound.parts["math"], gpu.tdp_w
         stacks = tuple(recording.recorded.stacks)
-        made |= {STACK + name: recording.stack[rows] == name for name in stacks if len(stacks) > 1}
-        self._fill("latency", rows, made)
-        if np.isfinite(recording.power_w).any():
+        of_stack = {STACK + name: recording.stack[rows] == name for name in stacks if len(stacks) > 1}
+        self._fill("latency", rows, made | of_stack)
+        if np.isfinite(recording.power_w).any():  # given its time, a stack's power differs by how it was read
             self._fill("power", rows, made | used(bound, recording.latency_s[rows]))
 
     def _fill(self, quantity: str, rows: Array, made: Mapping[str, Array]) -> None:
