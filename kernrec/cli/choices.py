@@ -24,7 +24,9 @@ def print_choices(answer: "Recommendation", form: Form = Form.TABLE) -> None:
         print_json(answer.as_dict())
         return
     if form is Form.CSV:
-        print_csv(csv_rows(answer))
+        from kernrec.recommender.tabular import plain_rows
+
+        print_csv(plain_rows(answer))
         return
     if answer.no_kernel is not None:
         _print_lines(answer, answer.no_kernel, form)
@@ -76,13 +78,6 @@ def _in_order(answer: "Recommendation") -> "list[Choice | Foreign]":
         return prod(costs[quantity] for quantity in counted)
 
     return sorted(rows, key=value)
-
-
-def csv_rows(answer: "Recommendation") -> list[dict[str, object]]:
-    """A row of plain values for each choice (or line, where there is none), with what is the same for all of them."""
-    whole = answer.as_dict()
-    common = {name: whole[name] for name in ("op", "problem", "dtype", "layout", "gpu", "objective")}
-    return [common | row for row in whole["choices"] or whole["lines"]]
 
 
 def choice_columns(

@@ -4,11 +4,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from kernrec.cli.answer_table import ALWAYS, SELDOM, USUALLY, WIDE, Column, digits, quantities
-from kernrec.cli.choices import csv_rows
 from kernrec.cli.format import print_line, print_notes
 from kernrec.cli.next_steps import print_next, problem_command
 from kernrec.cli.output import Form, print_csv, print_json, print_table_as
 from kernrec.cli.quantity import percent
+from kernrec.recommender.tabular import plain_rows
 from kernrec.util.human import config_text, human
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def network_csv(answer: "NetworkAnswer", sweep: "NetworkSweep | None" = None) ->
     rows = []
     for layer in answer.layers:
         line = {} if layer.line is None else {f"stack_{name}": value for name, value in layer.line.as_dict().items()}
-        chosen = csv_rows(layer.answer)[:1] or [{"problem": layer.answer.problem.key, "gpu": answer.gpu.name}]
+        chosen = plain_rows(layer.answer)[:1] or [{"problem": layer.answer.problem.key, "gpu": answer.gpu.name}]
         rows.append({"layer": layer.name, "count": layer.count} | chosen[0] | {"pays": layer.pays} | line)
     return rows
 

@@ -11,6 +11,7 @@ import typer
 
 from kernrec.cli.answer_table import Column, markdown_lines, print_answer_table
 from kernrec.errors import UsageError
+from kernrec.util.flat_rows import flat
 
 AsWide = Annotated[bool, typer.Option("--wide", help="Print every column, and configs with names and values.")]
 AsCsv = Annotated[bool, typer.Option("--csv", help="Print CSV, with the names and units of --json.")]
@@ -52,28 +53,8 @@ def print_json(answer: Any) -> None:
 
 def print_csv(rows: Sequence[Mapping[str, Any]]) -> None:
     """Prints rows of plain values; what is nested becomes columns `outer.inner`, configs and launches a text."""
-    flat = [_flat(row) for row in rows]
-    names = list(dict.fromkeys(name for row in flat for name in row))
+    cells = [flat(row) for row in rows]
+    names = list(dict.fromkeys(name for row in cells for name in row))
     writer = csv.DictWriter(sys.stdout, names, restval="", lineterminator="\n")
     writer.writeheader()
-    writer.writerows(flat)
-
-
-def _flat(row: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    cells: dict[str, Any] = {}
-    for name, value in row.items():
-        key = prefix + name
-        if name == "config":
-            cells[key] = " ".join(f"{tunable}={chosen}" for tunable, chosen in value.items())
-        elif isinstance(value, Mapping):
-            cells |= _flat(value, key + ".")
-        elif isinstance(value, list) and len(value) == 2 and name.split("_")[-2:-1] == ["interval"]:
-            quantity, _, unit = key.partition("_interval_")
-            cells |= {f"{quantity}_low_{unit}": value[0], f"{quantity}_high_{unit}": value[1]}
-        elif isinstance(value, list) and not any(isinstance(item, dict | list) for item in value):
-            cells[key] = "; ".join(map(str, value))
-        elif isinstance(value, list):
-            cells[key] = json.dumps(value)
-        else:
-            cells[key] = "" if value is None else value
-    return cells
+    writer.writerows(cells)

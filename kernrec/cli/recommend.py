@@ -178,10 +178,12 @@ def _answer_shapes(
     elif form is Form.JSON:
         _print_objects([_with_regret(recommender, answer) for answer in answers])
     else:
-        from kernrec.cli.choices import csv_rows, print_choices
+        from kernrec.cli.choices import print_choices
 
         if form is Form.CSV:
-            print_csv([row for answer in answers for row in csv_rows(answer)])
+            from kernrec.recommender.tabular import plain_rows
+
+            print_csv([row for answer in answers for row in plain_rows(answer)])
             return
         for number, answer in enumerate(answers):
             if number:

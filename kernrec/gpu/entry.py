@@ -96,6 +96,9 @@ class GPU:
     sources: Mapping[str, str] = field(hash=False)
     """The document that each figure was taken from, by field name."""
 
+    def __repr__(self) -> str:
+        return f"<GPU {self.name}: {self.title}, sm_{self.sm}>"
+
     @property
     def arch(self) -> str:
         """The compiler's name of the architecture, such as `sm_89`."""

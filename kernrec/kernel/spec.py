@@ -208,6 +208,9 @@ class Kernel:
     triton: "TritonFunction | None" = None
     """How Triton specializes the kernel, where it is a Triton function."""
 
+    def __repr__(self) -> str:
+        return f"<Kernel {self.name} ({self.op}, {', '.join(self.dtypes)}) {self.hash}>"
+
     @property
     def declares_problem(self) -> bool:
         """Whether the spec declares a problem of its own, instead of naming an op of kernrec."""

@@ -47,6 +47,34 @@ class Analysis:
     """Configs of a large space that were not profiled, as they are expected not to be among the best."""
     seconds: float
 
+    def __repr__(self) -> str:
+        return f"<Analysis, {self.profiled} profiled, {self.cached} before: {self.recommendation!r}>"
+
+    def __str__(self) -> str:
+        return str(self.recommendation)
+
+    def _repr_html_(self) -> str:
+        return self.recommendation._repr_html_()
+
+    def to_arrow(self) -> Any:
+        """The choices as a `pyarrow.Table`, as of a `Recommendation`."""
+        return self.recommendation.to_arrow()
+
+    @property
+    def known(self) -> int:
+        """Configs whose profile the database had, under the name that JSON has."""
+        return self.cached
+
+    @property
+    def failed(self) -> tuple[ProfileFailure, ...]:
+        """Configs that have no profile, with the reason, under the name that JSON has."""
+        return self.failures
+
+    @property
+    def analysis_s(self) -> float:
+        """Seconds that it took."""
+        return self.seconds
+
     def as_dict(self) -> dict[str, Any]:
         """Plain values for JSON; keys carry their unit."""
         return {

@@ -27,6 +27,7 @@ from kernrec.recommender.lines import Line, predict_lines
 from kernrec.recommender.recommender import Recommender
 from kernrec.recommender.request import Objective, Query
 from kernrec.recommender.sweep import op_points
+from kernrec.recommender.tabular import arrow_table
 from kernrec.store import Evidence
 from kernrec.util.light_dataclass import dataclass
 
@@ -64,6 +65,33 @@ class ManyAnswers:
 
     def __len__(self) -> int:
         return len(self.problems)
+
+    def __repr__(self) -> str:
+        of_op = self.problems[0].op if self.problems else "nothing"
+        return f"<ManyAnswers: {len(self)} shapes of {of_op}, {len(self.failures)} that nothing can run>"
+
+    def to_arrow(self) -> Any:
+        """A row for each shape as a `pyarrow.Table`, under the names of `Recommendation.to_arrow`.
+
+        Raises:
+            KernrecError: PyArrow is not installed.
+        """
+        return arrow_table(
+            [
+                {
+                    "problem": problem.key,
+                    "kernel": self.kernels[number],
+                    "config": self.configs[number],
+                    "power_limit_w": float(self.power_limit_w[number]),
+                    "latency_s": float(self.latency_s[number, 0]),
+                    "latency_interval_s": self.latency_s[number, 1:].tolist(),
+                    "energy_j": float(self.energy_j[number, 0]),
+                    "energy_interval_j": self.energy_j[number, 1:].tolist(),
+                    "source": self.sources[number],
+                }
+                for number, problem in enumerate(self.problems)
+            ]
+        )
 
 
 def answer_many(

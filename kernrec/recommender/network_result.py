@@ -17,7 +17,9 @@ import numpy as np
 
 from kernrec.gpu import GPU
 from kernrec.op.workload import Workload
+from kernrec.recommender import tabular
 from kernrec.recommender.estimate.costs import SOURCES, Source
+from kernrec.recommender.json_names import IntervalNames, NetworkNames
 from kernrec.recommender.request import Objective, Query
 from kernrec.recommender.result import Choice, Estimate, Recommendation
 from kernrec.util.config_short import short_config
@@ -55,6 +57,9 @@ class LayerAnswer:
     line: "Line | None" = None
     """The stack that is compared with: the fastest of those asked for; None where none was recorded."""
     objective: Objective = Objective.LATENCY
+
+    def __repr__(self) -> str:
+        return f"<LayerAnswer {self.name}, {self.count} times: {self.answer!r}>"
 
     @property
     def best(self) -> Choice | None:
@@ -141,7 +146,7 @@ def _counted(objective: Objective, costs: Costs) -> float:
 
 
 @dataclass(frozen=True)
-class Total:
+class Total(IntervalNames):
     """The sum over all answered layers, with one config for each of them."""
 
     name: str
@@ -201,7 +206,7 @@ class TotalSum:
 
 
 @dataclass(frozen=True)
-class NetworkAnswer:
+class NetworkAnswer(NetworkNames):
     """The choice for each layer of a network on a GPU, and the totals."""
 
     workload: Workload
@@ -223,6 +228,25 @@ class NetworkAnswer:
         cost = f"{human(chosen.latency_s.value, 's')}, {human(chosen.energy_j.value, 'J')} {chosen.source}"
         kind = ", ".join(self.dtypes)
         return f"<NetworkAnswer {self.workload.name} {kind} on {self.gpu.name}: {len(self.layers)} layers, {cost}>"
+
+    def __str__(self) -> str:
+        return tabular.network_text(self)
+
+    def _repr_html_(self) -> str:
+        return tabular.network_html(self)
+
+    def to_arrow(self) -> Any:
+        """The first choice of each layer (its line where it has none) as a `pyarrow.Table`.
+
+        Raises:
+            KernrecError: PyArrow is not installed.
+        """
+        rows = [
+            {"layer": layer.name, "count": layer.count} | row
+            for layer in self.layers
+            for row in tabular.plain_rows(layer.answer)[:1]
+        ]
+        return tabular.arrow_table(rows)
 
     @property
     def choice(self) -> Total:

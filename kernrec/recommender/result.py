@@ -10,8 +10,10 @@ from kernrec.gpu import GPU
 from kernrec.kernel import BoundLaunch, Kernel, bind_launches
 from kernrec.model.prior.power import RANDOM
 from kernrec.op import Problem
+from kernrec.recommender import tabular
 from kernrec.recommender.estimate.costs import Source
 from kernrec.recommender.estimate.operating_point import OperatingPoint
+from kernrec.recommender.json_names import AnswerNames, ChoiceNames
 from kernrec.recommender.request import Objective
 from kernrec.util.light_dataclass import dataclass
 
@@ -110,7 +112,7 @@ class MeasuredOn:
 
 
 @dataclass(frozen=True)
-class Choice:
+class Choice(ChoiceNames):
     """One recommended config: what to run, what it is expected to cost, and where those numbers come from."""
 
     kernel: Kernel
@@ -135,6 +137,9 @@ class Choice:
     """Against the config of the same kernel that the occupancy heuristic picks."""
     measurement: MeasuredOn | None = None
     """None for a config that was not measured at this point."""
+
+    def __repr__(self) -> str:
+        return tabular.choice_summary(self)
 
     @property
     def source(self) -> Source:
@@ -241,7 +246,7 @@ class KernelAnswer:
 
 
 @dataclass(frozen=True)
-class Recommendation:
+class Recommendation(AnswerNames):
     """The answer for one problem on one GPU."""
 
     problem: Problem
@@ -273,6 +278,25 @@ class Recommendation:
     """The only stacks whose lines are wanted; all where it is empty."""
     context: "Context | None" = field(default=None, repr=False, compare=False)
     """Whose models of stacks are asked for lines; None for an answer without any."""
+
+    def __repr__(self) -> str:
+        return tabular.summary(self)
+
+    def __str__(self) -> str:
+        return tabular.text(self)
+
+    def _repr_html_(self) -> str:
+        return tabular.html(self)
+
+    def to_arrow(self) -> Any:
+        """The choices (lines where there are none) as a `pyarrow.Table`, with the columns of `--csv`.
+
+        Pandas takes it by `.to_pandas()`, polars by `polars.from_arrow`.
+
+        Raises:
+            KernrecError: PyArrow is not installed.
+        """
+        return tabular.arrow_table(tabular.plain_rows(self))
 
     @property
     def best(self) -> Choice:

@@ -95,7 +95,7 @@ class Head:
 
     columns: tuple[str, ...]
     """The features of the trees, in order."""
-    packed: Array
+    packed: Array = field(repr=False)
     """The trees as the file has them, compressed."""
     recorded: Interval
     """Calibrated on problems left out, of sizes that were recorded; on whole cards for cards not recorded."""
@@ -169,6 +169,9 @@ class VendorModel:
         default_factory=dict, repr=False, compare=False
     )
     """The last predictions, by problem and card."""
+
+    def __repr__(self) -> str:
+        return f"<VendorModel {self.op}: {', '.join(self.stacks)} from {len(self.sets)} recorded sets>"
 
     @property
     def stacks(self) -> tuple[str, ...]:

@@ -83,6 +83,9 @@ class ModelScope:
     adapted_to: int = 0
     """Configs measured on this very GPU and problem that its estimates were adapted to."""
 
+    def __repr__(self) -> str:
+        return f"<ModelScope {self.kernel} on {self.gpu}: {self.note}>"
+
     def after(self, measured: int) -> "ModelScope":
         """The same, where so many configs were measured on this GPU and problem; a few do not adapt it."""
         return replace(self, adapted_to=min(measured, MOST) if measured >= FEWEST else 0)

@@ -255,7 +255,8 @@ class StaticTable:
         return self._fits(self._geometries[0])
 
     def _fits(self, geometry: LaunchGeometry) -> Array:
-        return self.usable & geometry.fits
+        fitting: Array = self.usable & geometry.fits
+        return fitting
 
     def trips(self, on_problem: OnProblems, index: int, loop: str, rows: Array, blocks: Array) -> tuple[Array, Array]:
         """(trips of a loop over the whole grid, trips in the longest block) of a launch of these rows."""

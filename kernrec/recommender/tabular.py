@@ -1,0 +1,158 @@
+"""Answers as rows of plain values, and from them text, HTML and Arrow: what programs and notebooks show and compute on.
+
+A row is a choice, or a line where only stacks run the problem; its columns are those of `--csv`, in SI units.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from html import escape
+from typing import TYPE_CHECKING, Any
+
+from kernrec.util.config_short import short_config
+from kernrec.util.flat_rows import flat
+from kernrec.util.human import human
+from kernrec.util.optional import import_optional
+
+if TYPE_CHECKING:
+    from kernrec.recommender.lines import Line
+    from kernrec.recommender.network_result import NetworkAnswer
+    from kernrec.recommender.result import Choice, Recommendation
+
+_COMMON = ("op", "problem", "dtype", "layout", "gpu", "objective")
+"""What is the same in all rows."""
+
+
+def plain_rows(answer: "Recommendation") -> list[dict[str, Any]]:
+    """A row for each choice (or line, where there is none) as nested plain values, with what all have in common."""
+    whole = answer.as_dict()
+    common = {name: whole[name] for name in _COMMON}
+    return [common | row for row in whole["choices"] or whole["lines"]]
+
+
+def arrow_table(rows: Sequence[Mapping[str, Any]]) -> Any:
+    """A `pyarrow.Table` of rows; pandas (`.to_pandas()`) and polars (`polars.from_arrow`) take it.
+
+    Raises:
+        KernrecError: PyArrow is not installed.
+    """
+    arrow = import_optional("pyarrow", "a table of Arrow", "arrow")
+    return arrow.Table.from_pylist([flat(row) for row in rows])
+
+
+def title(answer: "Recommendation") -> str:
+    """The question: problem, GPU and objective."""
+    return f"{answer.problem.title} on {answer.gpu.title}, objective {answer.objective}"
+
+
+def summary(answer: "Recommendation") -> str:
+    """The answer in one line."""
+    about = f"Recommendation {answer.problem.title} on {answer.gpu.name}, {answer.objective}"
+    if not answer.choices:
+        return f"<{about}: no choice, {len(answer.lines)} lines of stacks>"
+    count = f"{len(answer.choices)} choice{'s' * (len(answer.choices) > 1)}"
+    return f"<{about}: {count}, first {_words(answer.best)}>"
+
+
+def choice_summary(choice: "Choice") -> str:
+    """A choice in one line."""
+    return f"<Choice {choice.place} of {choice.problem.title} on {choice.gpu.name}: {_words(choice)}>"
+
+
+def _words(choice: "Choice") -> str:
+    cost = f"{human(choice.latency_s.value, 's')}, {human(choice.energy_j.value, 'J')}"
+    limit = "" if choice.power_limit_w >= choice.gpu.tdp_w else f" at {human(choice.power_limit_w, 'W')}"
+    return f"{choice.kernel.name} {short_config(choice.config)}, {cost}{limit}, {choice.source}"
+
+
+def text(answer: "Recommendation") -> str:
+    """The table of an answer: its choices, then the lines of stacks."""
+    return "\n".join([title(answer), *_aligned(_cells(answer))])
+
+
+def html(answer: "Recommendation") -> str:
+    """The table of an answer for a notebook."""
+    return _html(title(answer), _cells(answer)) + _list(answer.notes)
+
+
+def network_text(answer: "NetworkAnswer") -> str:
+    """The totals of a network, then its layers."""
+    return "\n".join([_network_title(answer), *_aligned(_totals(answer)), "", *_aligned(_layers(answer))])
+
+
+def network_html(answer: "NetworkAnswer") -> str:
+    """The totals and the layers of a network for a notebook."""
+    return _html(_network_title(answer), _totals(answer)) + _html("", _layers(answer)) + _list(answer.notes)
+
+
+def _network_title(answer: "NetworkAnswer") -> str:
+    return f"{answer.workload.title} on {answer.gpu.title}, objective {answer.objective}"
+
+
+def _totals(answer: "NetworkAnswer") -> Iterator[tuple[str, ...]]:
+    yield "total", "latency (90 %)", "energy (90 %)", "source"
+    for total in answer.totals:
+        yield total.name, _interval(total.latency_s, "s"), _interval(total.energy_j, "J"), total.source
+
+
+def _layers(answer: "NetworkAnswer") -> Iterator[tuple[str, ...]]:
+    yield "layer", "count", "kernel", "latency", "energy", "source", "config"
+    for layer in answer.layers:
+        if (best := layer.best) is not None:
+            costs = human(best.latency_s.value, "s"), human(best.energy_j.value, "J")
+            yield layer.name, str(layer.count), best.kernel.name, *costs, best.source, short_config(best.config)
+        elif (line := layer.line) is not None:
+            energy = "" if line.energy_j is None else human(line.energy_j, "J")
+            yield layer.name, str(layer.count), line.name, human(line.latency_s, "s"), energy, line.source, ""
+
+
+def _aligned(rows: Iterable[tuple[str, ...]]) -> list[str]:
+    cells = list(rows)
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    return ["  ".join(c.ljust(width) for c, width in zip(row, widths, strict=True)).rstrip() for row in cells]
+
+
+def _html(caption: str, rows: Iterable[tuple[str, ...]]) -> str:
+    heading, *others = (tuple(map(escape, row)) for row in rows)
+    body = "".join(f"<tr><td>{'</td><td>'.join(row)}</td></tr>" for row in others)
+    head = f"<thead><tr><th>{'</th><th>'.join(heading)}</th></tr></thead>"
+    return f"<table><caption>{escape(caption)}</caption>{head}<tbody>{body}</tbody></table>"
+
+
+def _list(notes: Iterable[str]) -> str:
+    items = "".join(f"<li>{escape(note)}</li>" for note in notes)
+    return f"<ul>{items}</ul>" if items else ""
+
+
+def _cells(answer: "Recommendation") -> Iterator[tuple[str, ...]]:
+    """The heading and the rows of the table for people."""
+    yield "rank", "kernel", "latency (90 %)", "energy (90 %)", "power limit", "source", "config"
+    for choice in answer.choices:
+        costs = (_interval(choice.latency_s, "s"), _interval(choice.energy_j, "J"))
+        config = short_config(choice.config)
+        yield (
+            str(choice.place),
+            choice.kernel.name,
+            *costs,
+            human(choice.power_limit_w, "W"),
+            str(choice.source),
+            config,
+        )
+    for line in answer.lines:
+        yield "", line.name, *_line_costs(line), human(line.power_limit_w, "W"), line.source, ""
+
+
+def _interval(estimate: Any, unit: str) -> str:
+    return _between(estimate.value, (estimate.low, estimate.high), unit)
+
+
+def _line_costs(line: "Line") -> tuple[str, str]:
+    latency = _between(line.latency_s, line.latency_interval_s, "s")
+    if line.energy_j is None or line.energy_interval_j is None:
+        return latency, ""
+    return latency, _between(line.energy_j, line.energy_interval_j, "J")
+
+
+def _between(value: float, interval: tuple[float, float], unit: str) -> str:
+    low, high = (human(end, unit) for end in interval)
+    if low.split(" ")[-1] == high.split(" ")[-1]:
+        low = low.split(" ")[0]
+    return f"{human(value, unit)} ({low} to {high})"

@@ -1,0 +1,29 @@
+"""Nested plain values as flat rows: the columns of CSV and of tables of Arrow."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from kernrec.util.human import config_text
+
+
+def flat(row: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """A row without nesting: `outer.inner`, intervals as `_low_` and `_high_`, configs as text, lists as text."""
+    cells: dict[str, Any] = {}
+    for name, value in row.items():
+        key = prefix + name
+        if name == "config":
+            cells[key] = config_text(value)
+        elif isinstance(value, Mapping):
+            cells |= flat(value, key + ".")
+        elif name.split("_")[-2:-1] == ["interval"]:
+            quantity, _, unit = key.partition("_interval_")
+            low, high = value or (None, None)
+            cells |= {f"{quantity}_low_{unit}": low, f"{quantity}_high_{unit}": high}
+        elif isinstance(value, list) and any(isinstance(item, dict | list) for item in value):
+            cells[key] = json.dumps(value)
+        elif isinstance(value, list | tuple):
+            cells[key] = "; ".join(map(str, value))
+        else:
+            cells[key] = value
+    return cells

@@ -1,0 +1,113 @@
+"""Answers in a program: one line, a table, HTML and Arrow; names in Python are those of JSON."""
+
+import importlib.util
+import sys
+from html.parser import HTMLParser
+from typing import Any
+
+import pytest
+
+import kernrec
+from kernrec.errors import KernrecError
+from kernrec.recommender import Recommendation
+from kernrec.recommender.network_result import NetworkAnswer
+from kernrec.util.flat_rows import flat
+
+
+@pytest.fixture(scope="module")
+def answer() -> Recommendation:
+    return kernrec.recommend(op="matmul", gpu="a100", dtype="f16", m=2048, n=2048, k=2048, objective="latency")
+
+
+@pytest.fixture(scope="module")
+def network() -> NetworkAnswer:
+    return kernrec.recommend_network("bert-base", "a100")
+
+
+def missing(answer: Any) -> list[str]:
+    """The names in the JSON of an answer that it has no attribute of."""
+    return [name for name in answer.as_dict() if not hasattr(answer, name)]
+
+
+def test_names_in_python_are_those_of_json(answer: Recommendation, network: NetworkAnswer) -> None:
+    assert answer.lines
+    assert [missing(part) for part in (answer, answer.best, answer.lines[0], network, network.choice)] == [[]] * 5
+    values = answer.best.as_dict()
+    for name in ("rank", "kernel_hash", "power_limit_w", "locked_clock_hz", "energy_source", "sessions", "bottleneck"):
+        assert getattr(answer.best, name) == values[name], name
+    assert list(answer.best.latency_interval_s) == values["latency_interval_s"]
+    assert (answer.op, answer.shape, answer.dtype) == ("matmul", {"m": 2048, "n": 2048, "k": 2048}, "f16")
+
+
+def test_a_repr_is_one_short_line(answer: Recommendation, network: NetworkAnswer) -> None:
+    assert answer.context is not None
+    model = answer.context.models.vendor_model("matmul")
+    parts = [answer, answer.best, answer.best.kernel, answer.gpu, network, network.layers[0], model, *answer.models]
+    for part in parts:
+        assert "\n" not in repr(part)
+        assert 10 < len(repr(part)) < 400, repr(part)
+    assert "87.9 us" in repr(answer) or "us, " in repr(answer)
+
+
+def test_str_is_the_table(answer: Recommendation, network: NetworkAnswer) -> None:
+    title, heading, *rows = str(answer).splitlines()
+    assert title.startswith("matmul[m=2048,n=2048,k=2048]f16,nn on NVIDIA A100")
+    assert len(rows) == len(answer.choices) + len(answer.lines)
+    start = heading.index("latency")
+    assert all(row[start - 1] == " " and row[start].isdigit() for row in rows)
+    assert answer.lines[0].name in rows[len(answer.choices)]
+    shown = str(network)
+    assert all(layer.name in shown for layer in network.layers)
+    assert all(total.name in shown for total in network.totals)
+
+
+class Tags(HTMLParser):
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.rows = 0
+
+    def handle_starttag(self, tag: str, attrs: object) -> None:
+        self.open.append(tag)
+        self.rows += tag == "tr"
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+def test_html_is_whole_and_escaped(answer: Recommendation, network: NetworkAnswer) -> None:
+    for shown, rows in ((answer, len(str(answer).splitlines()) - 1), (network, len(network.layers))):
+        reader = Tags()
+        reader.feed(shown._repr_html_())
+        assert not reader.open
+        assert reader.rows >= rows
+
+
+def test_arrow_has_the_columns_of_csv(answer: Recommendation, network: NetworkAnswer) -> None:
+    pytest.importorskip("pyarrow", reason="PyArrow is not installed")
+    table = answer.to_arrow()
+    assert table.num_rows == len(answer.choices)
+    assert table["latency_s"].to_pylist() == [choice.latency_s.value for choice in answer.choices]
+    assert table["latency_low_s"].to_pylist() == [choice.latency_s.low for choice in answer.choices]
+    assert network.to_arrow()["count"].to_pylist() == [layer.count for layer in network.layers]
+    many = kernrec.recommend_many("softmax", "a100", rows=[1024, 4096], columns=1024).to_arrow()
+    assert many["problem"].to_pylist()[1] == "softmax[rows=4096,columns=1024]f32,row"
+    if importlib.util.find_spec("polars") is None:
+        return
+    import polars
+
+    assert polars.from_arrow(table)["gpu"].unique().to_list() == ["a100-sxm4-80gb"]
+
+
+def test_without_pyarrow_there_is_one_clear_line(answer: Recommendation, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(KernrecError, match=r"needs pyarrow: install it with .*\[arrow\]"):
+        answer.to_arrow()
+
+
+def test_a_flat_row_has_no_nesting() -> None:
+    row = {"config": {"a": 1, "b": 2}, "latency_interval_s": [1.0, 2.0], "energy_interval_j": None, "x": {"y": [1, 2]}}
+    assert flat(row) == {
+        "config": "a=1 b=2", "latency_low_s": 1.0, "latency_high_s": 2.0,
+        "energy_low_j": None, "energy_high_j": None, "x.y": "1; 2",
+    }  # fmt: skip
