@@ -1,7 +1,9 @@
 """`kernrec gpus`, `ops` and `kernels`: lists of the GPUs, operators and kernels that kernrec knows."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Annotated, Any
+
+import typer
 
 from kernrec.cli.answer_table import Column, markdown_lines
 from kernrec.cli.format import print_notes
@@ -19,14 +21,27 @@ _UNITS = {
 """Headings of figures whose unit stands in the cells."""
 
 
-def gpus(wide: AsWide = False, as_csv: AsCsv = False, as_json: AsJson = False, markdown: AsMarkdown = False) -> None:
+def gpus(
+    show: Annotated[
+        str | None, typer.Option(help="Print one GPU as a .toml file that --gpu takes, to describe another card.")
+    ] = None,
+    wide: AsWide = False,
+    as_csv: AsCsv = False,
+    as_json: AsJson = False,
+    markdown: AsMarkdown = False,
+) -> None:
     """List the GPUs of the catalog with their main figures and aliases.
 
     A card with "lines" under "predicted" is too old for the compiler (before sm_75): what a stack takes on it is
     predicted, a kernel is not.
     """
-    from kernrec.gpu import all_gpus
+    from kernrec.gpu import all_gpus, find_gpu
 
+    if show is not None:
+        from kernrec.gpu.card_file import card_text
+
+        print(card_text(find_gpu(show), "my-card"), end="")
+        return
     figures = ("name", "title", "sm", "sms", "boost_clock_hz", "memory_bytes", "memory_bandwidth", "l2_bytes", "tdp_w")
     _list(
         [
@@ -41,7 +56,7 @@ def gpus(wide: AsWide = False, as_csv: AsCsv = False, as_json: AsJson = False, m
             "l2_bytes": lambda v: f"{v / 2**20:.3g} MiB",
             "tdp_w": lambda v: f"{v:g} W",
         },
-        ("name", "sm", "sms", "boost_clock_hz", "memory_bytes", "memory_bandwidth", "tdp_w"),
+        ("name", "sm", "sms", "boost_clock_hz", "memory_bytes", "memory_bandwidth", "tdp_w", "predicted"),
         form_of(wide, as_csv, as_json, markdown),
     )
 

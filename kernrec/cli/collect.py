@@ -23,7 +23,9 @@ def collect(
     workload: Annotated[str | None, typer.Option(help="Workload whose layers to measure.")] = None,
     dtype: Annotated[str | None, typer.Option(help="Data type of the tensors. Default: the op's first.")] = None,
     layout: Annotated[str | None, typer.Option(help="Tensor layout, such as nchw or nhwc.")] = None,
-    gpu: Annotated[str, typer.Option("--gpu", help="auto, all, or the index of a GPU in this machine.")] = "auto",
+    gpu: Annotated[
+        str, typer.Option("--gpu", callback=measuring.present, help="auto, all, or an index in this machine.")
+    ] = "auto",
     budget: Annotated[str | None, typer.Option(help="When to stop: 30m, 2h or 200configs.")] = None,
     effort: Annotated[
         str, typer.Option(help="How many configs to measure per problem: quick, normal or exhaustive.")

@@ -19,7 +19,14 @@ _OF_A_CARD = {"": 1.0, "h": 1.0, "hour": 1.0}
 class CompareOptions(options.Options):
     """The options of `kernrec compare`."""
 
-    gpu: Annotated[str, typer.Option("--gpu", help="GPUs with commas between them, such as h200,l40s,rtx4090.")]
+    gpu: Annotated[
+        str,
+        typer.Option(
+            "--gpu",
+            callback=options.card,
+            help="GPUs or .toml files of cards, such as h200,l40s,rtx4090.",
+        ),
+    ]
     workload: options.WorkloadName = None
     fix: options.Fix = None
     batch: options.Batch = None

@@ -16,7 +16,10 @@ if TYPE_CHECKING:
     from kernrec.page.subject import Subject
     from kernrec.recommender import Recommender
 
-Gpus = Annotated[str, typer.Option("--gpu", help="GPUs side by side, such as h200,rtx4090.")]
+Gpus = Annotated[
+    str,
+    typer.Option("--gpu", callback=options.card, help="GPUs or .toml files of cards, such as h200,rtx4090."),
+]
 Kernel = Annotated[str | None, typer.Option("--kernel", help="One kernel instead of an op: yours or the library's.")]
 Clocks = Annotated[bool, typer.Option("--clocks", help="Also try locked core clocks.")]
 

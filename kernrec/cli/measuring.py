@@ -20,7 +20,17 @@ if TYPE_CHECKING:
     from kernrec.recommender.estimate.operating_point import OperatingPoint
 
 Shape = Annotated[str | None, typer.Option(help="Dimensions, such as m=4096,n=4096,k=4096.")]
-Gpu = Annotated[str, typer.Option("--gpu", help="auto, or the index of a GPU in this machine.")]
+
+
+def present(text: str) -> str:
+    """The value of --gpu where something is measured: a card that a file describes is not in this machine."""
+    if text.lower().endswith(".toml"):
+        raise UsageError(f"--gpu {text} describes a card for predictions; to measure, name one of this machine")
+    return text
+
+
+Gpu = Annotated[str, typer.Option("--gpu", callback=present, help="auto, or the index of a GPU in this machine.")]
+
 Database = Annotated[Path | None, typer.Option(help="Database to read and add to. Default: your own.")]
 Device = Annotated[str, typer.Option(help="cuda: measure on a GPU. replay: answer from recorded measurements.")]
 Replay = Annotated[Path | None, typer.Option(help="Database whose measurements to replay.")]

@@ -21,7 +21,19 @@ if TYPE_CHECKING:
     from kernrec.recommender.bill import Tariff
     from kernrec.recommender.network import NetworkRequest
 
-Gpu = Annotated[str, typer.Option("--gpu", help="GPU name or alias (`kernrec gpus` lists them).")]
+
+def card(text: str) -> str:
+    """The value of --gpu, with the name of a card in place of its file."""
+    if ".toml" not in text.lower():
+        return text
+    from kernrec.gpu.card_file import card_names
+
+    return card_names(text)
+
+
+Gpu = Annotated[
+    str, typer.Option("--gpu", callback=card, help="GPU name or alias (`kernrec gpus` lists them), or a card's .toml.")
+]
 Op = Annotated[str, typer.Option("--op", help="Operator name or alias (`kernrec ops` lists them).")]
 Kernel = Annotated[str | None, typer.Option(help="One kernel instead of an op: yours or the library's.")]
 Shapes = Annotated[

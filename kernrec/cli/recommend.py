@@ -24,7 +24,12 @@ class RecommendOptions(options.Options):
     """The options of `kernrec recommend`."""
 
     sweeps = True
-    gpu: Annotated[str, typer.Option("--gpu", help="GPU name or alias (`kernrec gpus` lists them), or several: a,b.")]
+    gpu: Annotated[
+        str,
+        typer.Option(
+            "--gpu", callback=options.card, help="GPU by name (`kernrec gpus`), a card's .toml, or several: a,b."
+        ),
+    ]
     op: options.Op = ""
     kernel: options.Kernel = None
     shape: options.Shapes = None

@@ -40,7 +40,9 @@ def _point(line: "Line", gpu: "GPU") -> str:
 
 
 def _interval(value: float, interval: tuple[float, float], unit: str) -> str:
-    """A value with its interval, the unit once where it is the same."""
+    """A value with its interval, the unit once where it is the same; a recorded one has no interval."""
+    if interval[0] == interval[1]:
+        return human(value, unit)
     low, high = (human(end, unit) for end in interval)
     if low.split(" ")[1] == high.split(" ")[1]:
         low = low.split(" ")[0]

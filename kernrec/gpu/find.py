@@ -5,6 +5,7 @@ the compute capability only. Those files are in data-sheet units; a `GPU` is in 
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
@@ -42,13 +43,43 @@ def find_gpu(name: str) -> GPU:
     Case, spaces, `-`, `_` and the leading words NVIDIA, GeForce, Tesla and RTX do not matter. A name that several
     variants share means the variant that lists it in `catalog/names.toml` (`a100` is `a100-sxm4-80gb`).
 
+    A card that was read from a file in this process (`card_file`) is found by its exact name.
+
     Raises:
         UnknownGPU: No GPU has this name; the message suggests the nearest ones.
     """
+    if (gpu := catalog_gpu(name)) is not None:
+        return gpu
+    if name in _added:
+        return _added[name]
+    if isinstance(name, str) and name.lower().endswith(".toml"):
+        raise UnknownGPU(f"{name!r} is a file of a card, for predictions; here a GPU of the catalog is needed")
+    raise UnknownGPU(str(unknown("GPU", name, _written_names(), see="kernrec gpus")))
+
+
+def catalog_gpu(name: str) -> GPU | None:
+    """As `find_gpu`, of the catalog alone; None where it has no such GPU."""
     entry = _names().get(fold_gpu(name)) if isinstance(name, str) else None
-    if entry is None:
-        raise UnknownGPU(str(unknown("GPU", name, _written_names(), see="kernrec gpus")))
-    return _load(*entry)
+    return None if entry is None else _load(*entry)
+
+
+_added: dict[str, GPU] = {}
+"""Cards that are not in the catalog, by name."""
+
+
+def add_gpu(gpu: GPU) -> GPU:
+    """Make a card that is not in the catalog known to `find_gpu` in this process.
+
+    A card that differs from the catalog's, or from one added earlier, under the same name gets a name of its own,
+    with a hash of its figures: answers are cached by name.
+    """
+    if catalog_gpu(gpu.name) == gpu:
+        return gpu
+    if catalog_gpu(gpu.name) is not None or _added.setdefault(gpu.name, gpu) != gpu:
+        from hashlib import sha256
+
+        gpu = replace(gpu, name=f"{gpu.name}@{sha256(repr(gpu).encode()).hexdigest()[:8]}")
+    return _added.setdefault(gpu.name, gpu)
 
 
 def all_gpus() -> tuple[GPU, ...]:
@@ -99,6 +130,12 @@ def limits(sm: int) -> SmLimits:
         raise unknown("architecture", f"sm_{sm}", [key for key in file if key.startswith("sm_")])
     own = {key: value for key, value in file[f"sm_{sm}"].items() if isinstance(value, int)}
     return SmLimits(sm=sm, **file["common"] | own, carveouts=tuple(file[f"sm_{sm}"]["carveouts"]))
+
+
+def arch_rates(sm: int) -> Mapping[str, int]:
+    """FMAs per SM and clock outside the tensor cores of this compute capability, by dtype."""
+    rates: Mapping[str, int] = _limits_file()[f"sm_{sm}"]["fma_per_clk_sm"]
+    return rates
 
 
 @cache

@@ -4,7 +4,7 @@ A line is recorded (somebody measured this very problem), learned (from recordin
 recordings of other cards), and holds at an operating point, as a choice does.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from itertools import product
 from typing import TYPE_CHECKING, Any
@@ -14,6 +14,8 @@ from kernrec.gpu import GPU, find_gpu
 from kernrec.model.prior.power import RANDOM
 from kernrec.op import Op, Problem, find_op
 from kernrec.recommender.estimate.operating_point import OperatingPoint
+from kernrec.recommender.recorded_lines import at_recorded_point, recorded_predictions
+from kernrec.store.recorded import RecordedLine, contents, recorded_lines
 from kernrec.util.light_dataclass import dataclass
 
 if TYPE_CHECKING:
@@ -57,6 +59,8 @@ class Line:
     """Data type and layout that were recorded, where they are not the problem's; the interval is wider then."""
     power_transferred: bool
     """Whether power was recorded on other cards only."""
+    provenance: Mapping[str, str] | None = None
+    """Of a recorded line: `source`, `licence`, `recorded` (when and how) and the `kernel` that ran; else None."""
     slowdown: float | None = None
     """Latency over that of the first choice, less 1; None without a choice."""
     energy_saved: float | None = None
@@ -81,7 +85,7 @@ class Line:
     def basis(self) -> str:
         """Where the costs come from, in words."""
         if self.source == "recorded":
-            return "recorded"
+            return f"recorded on this card by {(self.provenance or {}).get('source', 'somebody')}"
         how = "transferred from" if self.source == "transferred" else "learned on"
         as_ = "" if self.recorded_as is None else f" ({self.recorded_as})"
         return f"{how} {', '.join(dict.fromkeys(map(short_title, self.learned_on)))}{as_}"
@@ -90,6 +94,7 @@ class Line:
         """Plain values for JSON, under the names of the attributes."""
         values = {name: getattr(self, name) for name in _FIELDS}
         listed = {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
+        listed["provenance"] = None if self.provenance is None else dict(self.provenance)
         return listed | {"faster": self.faster, "advised": self.advised}
 
 
@@ -118,13 +123,25 @@ def lines_of(
     Raises:
         UsageError: the card does not accept the power limit or clock.
     """
-    if (model := _model(context, problem)) is None:
+    if context.inputs != RANDOM:
         return ()
     from kernrec.model.vendor.operating_point import at_point
 
-    problem = as_run(problem)
-    wanted = (each for each in model.predict(problem, gpu) if not stacks or each.stack in stacks)
-    lines = [_line(at_point(each, gpu, point, problem), gpu, point) for each in wanted]
+    problem, default = as_run(problem), at_recorded_point(gpu, point)
+    model = _model(context, problem)
+    predictions = () if model is None else model.predict(problem, gpu)
+    recorded = [
+        (row, each)
+        for row, each in recorded_predictions(problem, gpu, predictions)
+        if not stacks or row.stack in stacks
+    ]
+    exact = {row.stack for row, _ in recorded if default or predictions}
+    wanted = [each for each in predictions if not stacks or each.stack in stacks]
+    lines = [_line(at_point(each, gpu, point, problem), gpu, point) for each in wanted if each.stack not in exact]
+    if default:
+        lines += [_line(each, gpu, point, row) for row, each in recorded]
+    elif predictions:
+        lines += [_line(at_point(each, gpu, point, problem), gpu, point) for _, each in recorded]
     return tuple(sorted(lines, key=lambda line: line.latency_s))
 
 
@@ -161,7 +178,8 @@ def predict_lines(context: "Context", problems: Iterable[Problem], gpu: GPU) -> 
 def line_notes(context: "Context", problem: Problem, gpu: GPU, stacks: Sequence[str] = ()) -> Iterator[str]:
     """Lines about stacks that refuse a problem, that were asked for and have none, and about padded sizes."""
     if (model := _model(context, problem)) is None:
-        yield from (f"{stack} has no line: {no_lines(context, problem)}" for stack in stacks)
+        there = [row.stack for row in recorded_lines(as_run(problem), gpu)]
+        yield from (f"{stack} has no line: {no_lines(context, problem)}" for stack in stacks if stack not in there)
         return
     problem = as_run(problem)
     refusals = model.refusals(problem, gpu)
@@ -169,7 +187,8 @@ def line_notes(context: "Context", problem: Problem, gpu: GPU, stacks: Sequence[
         if not stacks or stack in stacks:
             yield f"{stack} does not run it: {reason}"
     if stacks:
-        there = [each.stack for each in model.predict(problem, gpu)]
+        there = [row.stack for row in recorded_lines(problem, gpu)]
+        there += [each.stack for each in model.predict(problem, gpu) if each.stack not in there]
         for stack in stacks:
             if stack not in there and stack not in refusals:
                 others = f"lines of it have {', '.join(there)}" if there else no_lines(context, problem)
@@ -180,6 +199,8 @@ def line_notes(context: "Context", problem: Problem, gpu: GPU, stacks: Sequence[
 def no_lines(context: "Context", problem: Problem) -> str:
     """The kinds of problems that have lines, where this one has none."""
     if (model := _model(context, problem)) is None:
+        if (shipped := contents().get(as_run(problem).op)) is not None:
+            return f"single problems of {problem.op} were recorded, in {', '.join(shipped['dtypes'])}, not this one"
         return f"no stack was recorded for {problem.op}"
     recorded: dict[str, dict[str, None]] = {}
     for entry in model.sets:
@@ -215,12 +236,12 @@ def _model(context: "Context", problem: Problem) -> "VendorModel | None":
     return context.models.vendor_model(as_run(problem).op) if context.inputs == RANDOM else None
 
 
-def _line(predicted: "StackPrediction", gpu: GPU, point: OperatingPoint) -> Line:
+def _line(predicted: "StackPrediction", gpu: GPU, point: OperatingPoint, recorded: RecordedLine | None = None) -> Line:
     latency, power = predicted.latency_s, predicted.power_w
     return Line(
         stack=predicted.stack,
         version=predicted.version,
-        source="transferred" if latency.transferred else "learned",
+        source="transferred" if latency.transferred else "learned" if recorded is None else "recorded",
         latency_s=latency.value,
         latency_interval_s=(latency.low, latency.high),
         power_w=None if power is None else power.value,
@@ -232,6 +253,7 @@ def _line(predicted: "StackPrediction", gpu: GPU, point: OperatingPoint) -> Line
         learned_on=predicted.gpus,
         recorded_as=predicted.recorded_as,
         power_transferred=power is not None and power.transferred,
+        provenance=None if recorded is None else recorded.provenance,
     )
 
 

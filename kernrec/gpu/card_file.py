@@ -1,0 +1,255 @@
+"""A card that the catalog does not have, described in a TOML file in the units of data sheets.
+
+`kernrec gpus --show rtx4090` prints an entry of the catalog as such a file to start from. Each figure is checked for
+its type and range, and the figures against each other: peaks against SMs, rates and clocks, bandwidth against bus and
+pin rate. A file is a stranger's until then: it is small, and nothing in it is a path or code.
+"""
+
+from collections.abc import Mapping
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from kernrec.errors import UsageError, unknown
+from kernrec.gpu.entry import GPU
+from kernrec.gpu.find import add_gpu, arch_rates, catalog_gpu, limits
+from kernrec.util.human import short
+
+_LARGEST_BYTES = 65_536
+_LONGEST = 80
+_AGREES = 0.05
+"""Peaks and bandwidths of data sheets are rounded: they may differ by this much from what the other figures imply."""
+
+GENERATIONS = {
+    60: "pascal", 61: "pascal", 70: "volta", 75: "turing", 80: "ampere", 86: "ampere", 89: "ada", 90: "hopper",
+    100: "blackwell", 103: "blackwell", 120: "blackwell", 121: "blackwell",
+}  # fmt: skip
+"""The generation of each compute capability that the catalog has limits of."""
+RATES = ("f64", "f32", "f16", "bf16", "i32", "i32_add")
+TENSOR_RATES = ("f64", "f16", "bf16", "tf32", "fp8", "fp4", "i8")
+
+_Range = tuple[str, float, float]
+_RATE = "FMA per clock and SM"
+_FIGURES: dict[str, _Range] = {
+    "sm": ("", 60, 121), "sms": ("", 1, 1024), "l2_mib": ("MiB", 0.1, 4096), "f32_tflops": ("TFLOP/s", 0.01, 10_000),
+}  # fmt: skip
+"""Figures of the first level: unit, least and largest value."""
+_TABLES: dict[str, dict[str, _Range]] = {
+    "clock_mhz": dict.fromkeys(("base", "boost", "tensor"), ("MHz", 100, 5000)),
+    "memory": {
+        "gib": ("GiB", 0.5, 4096), "bus_bits": ("bits", 32, 65_536), "pin_gbps": ("Gbit/s", 0.1, 100),
+        "bandwidth_gbs": ("GB/s", 1, 100_000),
+    },
+    "power_w": dict.fromkeys(("tdp", "min", "max", "idle"), ("W", 1, 5000)),
+    "tensor_tflops": dict.fromkeys(TENSOR_RATES, ("TFLOP/s", 0.01, 1_000_000)),
+    "fma_per_clk_sm": dict.fromkeys(RATES, (_RATE, 1, 1024)),
+    "tensor_fma_per_clk_sm": dict.fromkeys(TENSOR_RATES, (_RATE, 1, 262_144)),
+}  # fmt: skip
+_OPTIONAL = {
+    "clock_mhz": ("tensor",), "power_w": ("idle",), "tensor_tflops": TENSOR_RATES, "fma_per_clk_sm": RATES,
+    "tensor_fma_per_clk_sm": TENSOR_RATES, "": ("tensor_tflops", "fma_per_clk_sm", "tensor_fma_per_clk_sm"),
+}  # fmt: skip
+_WHOLE = ("", "bits", _RATE)
+"""Units of which there are whole numbers only."""
+_TEXTS = ("name", "title", "chip")
+
+
+def read_card(path: Path) -> GPU:
+    """The card that a file describes; from now on `find_gpu` knows its name in this process.
+
+    Raises:
+        UsageError: the file cannot be read, or a figure is missing, impossible or contradicts the others; one line that
+            names the file, the figure, what was expected and what the others imply.
+    """
+    try:
+        return add_gpu(card_of(_load(path), f"card file {path.name}"))
+    except UsageError as error:
+        raise UsageError(f"{path}: {error}") from None
+
+
+def card_name(gpu: str | Path | GPU) -> str:
+    """The name that `find_gpu` knows a card by: of the catalog, of a card file, or of a `GPU` made in Python."""
+    if isinstance(gpu, Path):
+        return read_card(gpu).name
+    return add_gpu(gpu).name if isinstance(gpu, GPU) else gpu
+
+
+def card_names(text: str) -> str:
+    """What `--gpu` was given, names with commas between them, with the names of cards in place of their files."""
+    if ".toml" not in text.lower():
+        return text
+    parts = (part.strip() for part in text.split(","))
+    return ",".join(read_card(Path(part)).name if part.lower().endswith(".toml") else part for part in parts)
+
+
+def _load(path: Path) -> dict[str, Any]:
+    import tomllib
+
+    try:
+        with path.open("rb") as file:
+            content = file.read(_LARGEST_BYTES + 1)
+    except OSError as error:
+        raise UsageError(f"no card file can be read there ({error.strerror or error})") from None
+    if len(content) > _LARGEST_BYTES:
+        raise UsageError(f"a card file has at most {_LARGEST_BYTES} bytes; this one has more")
+    try:
+        return tomllib.loads(content.decode())
+    except UnicodeDecodeError:
+        raise UsageError("a card file is UTF-8 text") from None
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"no TOML: {short(str(error))}") from None
+
+
+def card_of(data: Mapping[str, Any], source: str) -> GPU:
+    """The card of a parsed file; raises `UsageError` as `read_card`, without the file's name.
+
+    source: what each figure is said to come from.
+    """
+    _check_names("", data, (*_TEXTS, *_FIGURES, *_TABLES), _OPTIONAL[""])
+    texts = {name: _text(name, data[name]) for name in _TEXTS}
+    figures = {name: _figure(name, data[name], span) for name, span in _FIGURES.items()}
+    tables = {name: _table(name, data.get(name, {}), spans) for name, spans in _TABLES.items()}
+    sm, sms = int(figures["sm"]), int(figures["sms"])
+    if sm not in GENERATIONS:
+        raise UsageError(f"sm is {sm}; known compute capabilities are {', '.join(map(str, GENERATIONS))}")
+    clock, memory, power = tables["clock_mhz"], tables["memory"], tables["power_w"]
+    tensor_clock = clock.get("tensor", clock["boost"])
+    _ascending("clock_mhz", {"base": clock["base"], "tensor": tensor_clock, "boost": clock["boost"]}, "MHz")
+    _ascending("power_w", {name: power[name] for name in ("idle", "min", "tdp", "max") if name in power}, "W")
+    usual = arch_rates(sm)
+    figures_of = set(GPU.__annotations__) - {"name", "title", "aliases", "generation", "sources"}
+    card = GPU(
+        name=texts["name"], title=texts["title"], aliases=(), generation=GENERATIONS[sm], chip=texts["chip"], sm=sm,
+        sms=sms, base_clock_hz=clock["base"] * 1e6, boost_clock_hz=clock["boost"] * 1e6,
+        tensor_clock_hz=tensor_clock * 1e6, memory_bytes=int(memory["gib"] * 2**30),
+        memory_bandwidth=memory["bandwidth_gbs"] * 1e9, memory_bus_bits=int(memory["bus_bits"]),
+        memory_rate_hz=memory["pin_gbps"] * 1e9, l2_bytes=int(figures["l2_mib"] * 2**20), tdp_w=float(power["tdp"]),
+        power_min_w=float(power["min"]), power_max_w=float(power["max"]),
+        idle_w=float(power["idle"]) if "idle" in power else None, datasheet_f32_flops=figures["f32_tflops"] * 1e12,
+        datasheet_tensor_flops={name: peak * 1e12 for name, peak in tables["tensor_tflops"].items()},
+        fma_per_clk_sm={**usual, **{name: int(rate) for name, rate in tables["fma_per_clk_sm"].items()}},
+        tensor_fma_per_clk_sm={name: int(rate) for name, rate in tables["tensor_fma_per_clk_sm"].items()},
+        limits=limits(sm), sources=dict.fromkeys(sorted(figures_of), source),
+    )  # fmt: skip
+    _check_consistent(card, figures["f32_tflops"], tables)
+    return card
+
+
+def _check_consistent(card: GPU, f32_tflops: float, tables: Mapping[str, Mapping[str, float]]) -> None:
+    """Raises `UsageError` where a stated peak is not what the other figures imply."""
+    if catalog_gpu(card.name) is not None:
+        raise UsageError(f"name is {card.name!r}, which the catalog has (--gpu {card.name}); choose another one")
+    boost = card.boost_clock_hz / 1e6
+    rate = card.fma_per_clk_sm["f32"]
+    shown = f"{card.sms} SMs x {rate} FMA x 2 x {boost:g} MHz"
+    _agrees("f32_tflops", f32_tflops, card.peak_flops("f32") / 1e12, "TFLOP/s", shown)
+    for dtype, stated in tables["tensor_tflops"].items():
+        if dtype not in card.tensor_fma_per_clk_sm:
+            raise UsageError(f"tensor_tflops has {dtype}, and tensor_fma_per_clk_sm does not; give its rate too")
+        # Peaks of f64 are stated at the boost clock, like those of ordinary pipes.
+        clock_hz = card.boost_clock_hz if dtype == "f64" else card.tensor_clock_hz
+        rate = card.tensor_fma_per_clk_sm[dtype]
+        shown = f"{card.sms} SMs x {rate} FMA x 2 x {clock_hz / 1e6:g} MHz"
+        _agrees(f"tensor_tflops {dtype}", stated, 2.0 * card.sms * rate * clock_hz / 1e12, "TFLOP/s", shown)
+    memory = tables["memory"]
+    implied = memory["bus_bits"] / 8 * memory["pin_gbps"]
+    shown = f"{memory['bus_bits']:g} bits / 8 x {memory['pin_gbps']:g} Gbit/s"
+    _agrees("memory bandwidth_gbs", memory["bandwidth_gbs"], implied, "GB/s", shown)
+
+
+def _agrees(name: str, stated: float, implied: float, unit: str, shown: str) -> None:
+    if abs(stated / implied - 1) > _AGREES:
+        raise UsageError(
+            f"{name} is {stated:g} {unit}, but {shown} are {implied:.4g} {unit}; at most {_AGREES:.0%} apart is"
+            " accepted"
+        )
+
+
+def _check_names(table: str, data: Any, accepted: tuple[str, ...], optional: tuple[str, ...]) -> None:
+    inside = f"[{table}] " if table else ""
+    if not isinstance(data, Mapping):
+        raise UsageError(f"{table} is {short(data)}; a table of {', '.join(accepted)} is expected")
+    for name in data:
+        if name not in accepted:
+            raise unknown(f"figure {inside}of a card", str(name)[:_LONGEST], accepted)
+    if missing := [name for name in accepted if name not in data and name not in optional]:
+        raise UsageError(f"{inside}{', '.join(missing)} missing; `kernrec gpus --show rtx4090` prints a whole card")
+
+
+def _table(table: str, data: Any, spans: Mapping[str, _Range]) -> dict[str, float]:
+    _check_names(table, data, tuple(spans), _OPTIONAL.get(table, ()))
+    return {name: _figure(f"{table} {name}", data[name], spans[name]) for name in spans if name in data}
+
+
+def _figure(shown: str, value: Any, span: _Range) -> float:
+    unit, least, largest = span
+    of_unit = f" {unit}" if unit else ""
+    whole = unit in _WHOLE
+    given = f"an integer of {value.bit_length()} bits" if isinstance(value, int) and abs(value) >> 64 else short(value)
+    if isinstance(value, bool) or not isinstance(value, int if whole else (int, float)) or value != value:
+        expected = "a whole number" if whole else "a number"
+        raise UsageError(f"{shown} is {given}; {expected} of {least:g} to {largest:g}{of_unit} is accepted")
+    if not least <= value <= largest:
+        nearest = min(max(value, least), largest)
+        raise UsageError(f"{shown} is {given}; {least:g} to {largest:g}{of_unit} is accepted, nearest {nearest:g}")
+    return value
+
+
+def _text(name: str, value: Any) -> str:
+    if not isinstance(value, str) or not 0 < len(value) <= _LONGEST or not value.isprintable():
+        raise UsageError(f"{name} is {short(value)}; text of 1 to {_LONGEST} printable characters is accepted")
+    if name == "name" and not all(c.isascii() and (c.isalnum() or c in "._-") for c in value):
+        raise UsageError(f"name is {short(value)}; letters, digits, '.', '_' and '-' are accepted, such as my-card")
+    return value
+
+
+def _ascending(table: str, figures: Mapping[str, float], unit: str) -> None:
+    names = list(figures)
+    for low, high in pairwise(names):
+        if figures[low] > figures[high]:
+            raise UsageError(
+                f"{table} {low} is {figures[low]:g} {unit}, above {high}, {figures[high]:g} {unit}; expected"
+                f" {' <= '.join(names)}"
+            )
+
+
+def card_text(gpu: GPU, name: str) -> str:
+    """A card as a file that `read_card` reads, under another name, with comments on what the figures are."""
+
+    def table(figures: Mapping[str, float | None]) -> str:
+        return "{ " + ", ".join(f"{key} = {value:.10g}" for key, value in figures.items() if value is not None) + " }"
+
+    tensor_clock = None if gpu.tensor_clock_hz == gpu.boost_clock_hz else gpu.tensor_clock_hz / 1e6
+    usual = arch_rates(gpu.sm)
+    own_rates = {key: rate for key, rate in gpu.fma_per_clk_sm.items() if usual.get(key) != rate}
+    clocks = {"base": gpu.base_clock_hz / 1e6, "boost": gpu.boost_clock_hz / 1e6, "tensor": tensor_clock}
+    lines = [
+        f"# A card for `--gpu FILE.toml`, begun from {gpu.title}: figures of a data sheet, tensor peaks dense.",
+        f'name = "{name}"',
+        f'title = "{gpu.title}"  # with "GeForce" in it, clocks and power follow GeForce boards',
+        f'chip = "{gpu.chip}"',
+        f"sm = {gpu.sm}  # compute capability: 89 for 8.9",
+        f"sms = {gpu.sms}",
+        f"l2_mib = {gpu.l2_bytes / 2**20:.10g}",
+        f"f32_tflops = {gpu.datasheet_f32_flops / 1e12:.10g}  # checked against SMs, lanes and boost clock",
+        "# tensor: the clock of the tensor peaks, where it is below the boost clock",
+        f"clock_mhz = {table(clocks)}",
+        "# bandwidth is checked against bus and rate of a pin",
+        f"memory = {table(_memory(gpu))}",
+        "# the default limit, and the range that can be set; idle may be left out",
+        f"power_w = {table({'tdp': gpu.tdp_w, 'min': gpu.power_min_w, 'max': gpu.power_max_w, 'idle': gpu.idle_w})}",
+        "# fused multiply-adds per SM and clock on tensor cores; GeForce has half the rate with f32 accumulation",
+        f"tensor_fma_per_clk_sm = {table(gpu.tensor_fma_per_clk_sm)}",
+        "# each is checked against SMs, rate and clock; may be left out",
+        f"tensor_tflops = {table({key: flops / 1e12 for key, flops in gpu.datasheet_tensor_flops.items()})}",
+    ]
+    if own_rates:
+        lines += [f"# unlike other cards of sm_{gpu.sm}", f"fma_per_clk_sm = {table(own_rates)}"]
+    return "\n".join(lines) + "\n"
+
+
+def _memory(gpu: GPU) -> dict[str, float]:
+    return {
+        "gib": gpu.memory_bytes / 2**30, "bus_bits": gpu.memory_bus_bits, "pin_gbps": gpu.memory_rate_hz / 1e9,
+        "bandwidth_gbs": gpu.memory_bandwidth / 1e9,
+    }  # fmt: skip

@@ -1,0 +1,236 @@
+"""Rows of stacks that somebody published, as they ship with kernrec: exact lookup of a problem on a card.
+
+`db/prebuilt/recorded` has a Parquet file for each op and `contents.json`, which says what they hold. On the first
+question about an op its file is turned into arrays in the user's cache: hashes of (card, problem), sorted, and beside
+them latency, power and origin. Later questions map that file into memory and search it: neither DuckDB nor a pass over
+rows is needed. `tools/build_recorded.py` writes what ships.
+"""
+
+import json
+from collections.abc import Mapping
+from contextlib import suppress
+from functools import cache
+from hashlib import blake2b, sha256
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from kernrec import paths
+from kernrec.errors import KernrecError
+from kernrec.gpu import GPU
+from kernrec.op import Op, Problem, find_op
+from kernrec.util.light_dataclass import dataclass
+
+if TYPE_CHECKING:
+    import numpy as np
+
+ORIGIN = ("gpu", "dtype", "layout", "stack", "version", "variant", "kernel", "source", "licence", "recorded")
+"""Columns that say what a row is of and where it comes from, in the order in which files are sorted by them."""
+
+
+@dataclass(frozen=True)
+class RecordedLine:
+    """What a stack took for a problem on a card, as somebody recorded it."""
+
+    stack: str
+    version: str
+    variant: str
+    """What distinguishes calls of one stack and dtype, such as `static scales`; else empty."""
+    kernel: str
+    """The kernel or backend that the stack ran, where the recording names it; else empty."""
+    latency_s: float
+    power_w: float | None
+    """Mean power of a loop of calls at the card's default power limit; None where it was not recorded."""
+    source: str
+    """Who published it: a repository."""
+    licence: str
+    recorded: str
+    """When and how it was recorded, in words."""
+
+    @property
+    def provenance(self) -> dict[str, str]:
+        """Who published it, under which licence, when and how it was recorded, and the kernel that ran."""
+        return {name: getattr(self, name) for name in ("source", "licence", "recorded", "kernel")}
+
+
+def recorded_lines(problem: Problem, gpu: GPU) -> tuple[RecordedLine, ...]:
+    """What stacks took for exactly this problem on this card, fastest first; empty where nobody recorded it.
+
+    Raises:
+        KernrecError: a shipped file is damaged.
+    """
+    if gpu.name not in contents().get(problem.op, {}).get("gpus", ()):
+        return ()
+    table = _table(problem.op)
+    key = table.keys.dtype.type(_key_of(problem, gpu.name))
+    row, lines = int(table.keys.searchsorted(key)), []
+    while row < len(table.keys) and table.keys[row] == key:
+        named = table.origins[int(table.origin[row])]
+        power = float(table.power_w[row])
+        lines.append(
+            RecordedLine(
+                named["stack"], named["version"], named["variant"], named["kernel"], float(table.latency_s[row]),
+                power if power > 0 else None, named["source"], named["licence"], named["recorded"],
+            )
+        )  # fmt: skip
+        row += 1
+    return tuple(sorted(lines, key=lambda line: line.latency_s))
+
+
+@cache
+def contents() -> Mapping[str, Mapping[str, Any]]:
+    """Of each op with recorded rows: `rows`, `gpus`, `sources`, `left_out` and the hash of its file."""
+    try:
+        text = (_folder() / "contents.json").read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return {}
+    return dict(json.loads(text))
+
+
+def row_keys(op: Op, gpu: str, dtype: str, layout: str, dims: "Mapping[str, np.ndarray]") -> "np.ndarray":
+    """The key of (card, problem) of rows of one card, dtype and layout; dimensions that are absent have defaults.
+
+    A single query attends to every key whether or not attention is causal: both have the key of `causal=0`.
+    """
+    import numpy as np
+
+    keys = np.full(len(next(iter(dims.values()))), _seed(op.name, gpu, dtype, layout), np.uint64)
+    for dim in op.dims:
+        values = dims.get(dim.name, np.full(len(keys), dim.default))
+        if op.name == "attention" and dim.name == "causal":
+            values = np.where(dims["queries"] == 1, 0, values)
+        keys = keys * np.uint64(_FACTOR) + values.astype(np.uint64)
+    return keys
+
+
+def _key_of(problem: Problem, gpu: str) -> int:
+    """As `row_keys`, of one problem: in Python's integers, which are ten times as fast for one."""
+    sizes = problem.sizes
+    single = problem.op == "attention" and sizes["queries"] == 1
+    key = _seed(problem.op, gpu, problem.dtype, problem.layout)
+    for dim in problem.definition.dims:
+        key = (key * _FACTOR + (0 if single and dim.name == "causal" else sizes[dim.name])) & _WORD
+    return key
+
+
+def _seed(*names: str) -> int:
+    return int.from_bytes(blake2b("\0".join(names).encode(), digest_size=8).digest(), "little")
+
+
+_WORD = (1 << 64) - 1
+_FACTOR = 0xD1342543DE82EF95
+"""Sizes are the digits of a key in this base, modulo 2^64 (a multiplier of Steele and Vigna, "Computationally Easy,
+Spectrally Good Multipliers"). A test holds that no two problems that ship share a key; another one does by a chance of
+10^6 in 2^64."""
+
+
+# ---- the arrays of an op ---------------------------------------------------------------------------------------------
+
+_MAGIC = b"kernrec recorded 1\n"
+_ALIGN = 64
+_COLUMNS = {"keys": "<u8", "latency_s": "<f4", "power_w": "<f4", "origin": "<u2"}
+
+
+@dataclass(frozen=True, eq=False)
+class _Table:
+    """The rows of an op, by ascending key."""
+
+    origins: tuple[Mapping[str, str], ...]
+    keys: "np.ndarray"
+    latency_s: "np.ndarray"
+    power_w: "np.ndarray"
+    """0 where it was not recorded."""
+    origin: "np.ndarray"
+    """Index into `origins`."""
+
+
+@cache
+def _table(op: str) -> _Table:
+    """The rows of an op, mapped from the cache; made first where the cache has none, or none of this file."""
+    digest = contents()[op]["sha256"]
+    path = paths.cache() / "recorded" / f"{op}.{digest[:16]}"
+    with suppress(OSError, ValueError, KeyError):
+        return _mapped(path)
+    head, arrays = _read(op, digest)
+    if paths.cache().parent.parent.is_dir():
+        with suppress(OSError, ValueError, KeyError):
+            _write(path, head, arrays)
+            return _mapped(path)
+    return _Table(tuple(head["origins"]), **arrays)  # no cache folder: the rows stay in memory
+
+
+def _folder() -> Path:
+    return paths.shipped("db/prebuilt") / "recorded"
+
+
+def _read(op: str, digest: str) -> "tuple[dict[str, Any], dict[str, np.ndarray]]":
+    """The head and the arrays of an op, from its Parquet file."""
+    import numpy as np
+
+    from kernrec.store.connection import parquet_rows
+
+    path = _folder() / f"{op}.parquet"
+    try:
+        found = sha256(path.read_bytes()).hexdigest()
+    except FileNotFoundError:
+        found = ""
+    if found != digest:
+        raise KernrecError(f"{path} is not the file that contents.json beside it describes: reinstall kernrec")
+    definition, named = find_op(op), ", ".join(ORIGIN)
+    with parquet_rows(path) as (connection, source):
+        groups = connection.execute(f"SELECT {named}, count(*) FROM {source} GROUP BY ALL ORDER BY ALL").fetchall()
+        present = [d[0] for d in connection.execute(f"FROM {source} LIMIT 0").description or ()]
+        dims = [dim.name for dim in definition.dims if dim.name in present]
+        sizes = "".join(f'"{name}", ' for name in dims)
+        rows = connection.execute(
+            f"SELECT {sizes} latency_s, coalesce(power_w, 0) AS power_w FROM {source} ORDER BY {named}"
+        ).fetchnumpy()
+    columns = {name: np.asarray(column) for name, column in rows.items()}
+    keys, origin, start = [], [], 0
+    for number, group in enumerate(groups):
+        chosen = slice(start, start + group[-1])
+        gpu, dtype, layout = group[:3]
+        keys.append(row_keys(definition, gpu, dtype, layout, {name: columns[name][chosen] for name in dims}))
+        origin.append(np.full(group[-1], number))
+        start += group[-1]
+    arrays = {
+        "keys": np.concatenate(keys), "latency_s": columns["latency_s"], "power_w": columns["power_w"],
+        "origin": np.concatenate(origin),
+    }  # fmt: skip
+    order = np.argsort(arrays["keys"], kind="stable")
+    origins = [dict(zip(ORIGIN, group, strict=False)) for group in groups]
+    return {"origins": origins, "rows": start}, {name: arrays[name][order].astype(t) for name, t in _COLUMNS.items()}
+
+
+def _write(path: Path, head: Mapping[str, Any], arrays: "Mapping[str, np.ndarray]") -> None:
+    """Put the arrays into the cache, in place of those of earlier files; whole or not at all."""
+    from kernrec.util.atomic_write import write_whole
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    text = json.dumps(head).encode()
+    text += b" " * (-(len(_MAGIC) + len(text) + 1) % _ALIGN) + b"\n"
+    write_whole(path, _MAGIC + text + b"".join(arrays[name].tobytes() for name in _COLUMNS))
+    for old in path.parent.glob(f"{path.stem}.*"):
+        if old != path:
+            with suppress(OSError):
+                old.unlink()
+
+
+def _mapped(path: Path) -> _Table:
+    """The arrays of the cache; raises `ValueError` where the file is not whole."""
+    import mmap
+
+    import numpy as np
+
+    with path.open("rb") as file:
+        data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    start = data.find(b"\n", len(_MAGIC)) + 1
+    if data[: len(_MAGIC)] != _MAGIC or not start:
+        raise ValueError("no recorded rows")
+    head = json.loads(data[len(_MAGIC) : start])
+    rows, arrays = int(head["rows"]), {}
+    for name, kind in _COLUMNS.items():
+        arrays[name] = np.frombuffer(data, kind, rows, start)
+        start += arrays[name].nbytes
+    if start != len(data):
+        raise ValueError("recorded rows are cut off")
+    return _Table(tuple(head["origins"]), **arrays)

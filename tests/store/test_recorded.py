@@ -1,0 +1,190 @@
+"""Recorded rows that ship: found exactly, with who measured what and when, quickly and without DuckDB once cached."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from hashlib import sha256
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from kernrec.errors import KernrecError
+from kernrec.gpu import find_gpu
+from kernrec.op import Problem, find_op
+from kernrec.store import recorded
+from kernrec.store.recorded import ORIGIN, contents, recorded_lines
+from tests.helpers.paths import ROOT
+from tests.helpers.recordings import parquet_dicts
+
+FOLDER = ROOT / "db/prebuilt/recorded"
+OPS = tuple(contents())
+LARGEST = 8e6
+LICENCES = {"github.com/ai-dynamo/aiconfigurator": "Apache-2.0", "github.com/sitar-lab/NeuSight": "MIT"}
+
+every_op = pytest.mark.parametrize("op", OPS)
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "cache" / "kernrec"
+    monkeypatch.setenv("KERNREC_CACHE", str(folder))
+    recorded._table.cache_clear()
+    return folder
+
+
+def problem_of(op: str, row: dict[str, object]) -> Problem:
+    definition = find_op(op)
+    dims = {dim.name: row[dim.name] for dim in definition.dims if dim.name in row}
+    return definition.problem(str(row["dtype"]), str(row["layout"]), **dims)
+
+
+def some_rows(op: str, count: int) -> list[dict[str, object]]:
+    return parquet_dicts(FOLDER / f"{op}.parquet", f"true USING SAMPLE reservoir({count} ROWS) REPEATABLE (7)")
+
+
+def test_everything_fits_into_eight_megabytes() -> None:
+    assert sum(path.stat().st_size for path in FOLDER.glob("*.parquet")) <= LARGEST
+    assert {path.stem for path in FOLDER.glob("*.parquet")} == set(OPS)
+
+
+@every_op
+def test_contents_describe_the_file(op: str) -> None:
+    about, path = contents()[op], FOLDER / f"{op}.parquet"
+    assert sha256(path.read_bytes()).hexdigest() == about["sha256"]
+    rows = parquet_dicts(path, columns="count(*) AS rows, count(power_w) AS powers")[0]
+    assert (rows["rows"], rows["powers"]) == (about["rows"], about["with_power"])
+    assert all(find_gpu(gpu).name == gpu for gpu in about["gpus"])
+
+
+@every_op
+def test_every_row_names_a_source_whose_licence_allows_it(op: str) -> None:
+    named = parquet_dicts(FOLDER / f"{op}.parquet", "true GROUP BY ALL", "source, licence, recorded")
+    assert named
+    for row in named:
+        assert LICENCES[row["source"]] == row["licence"]
+        assert row["recorded"].startswith("published")
+        assert row["source"].removeprefix("github.com/") in (ROOT / "NOTICE").read_text()
+
+
+@every_op
+def test_a_recorded_problem_is_answered_with_its_row(op: str) -> None:
+    for row in some_rows(op, 5):
+        lines = recorded_lines(problem_of(op, row), find_gpu(str(row["gpu"])))
+        (line,) = [line for line in lines if (line.stack, line.variant) == (row["stack"], row["variant"])]
+        assert line.latency_s == pytest.approx(float(str(row["latency_s"])), rel=1e-6)
+        assert (line.power_w is None) == (row["power_w"] is None)
+        for name in ("version", "kernel", "source", "licence", "recorded"):
+            assert getattr(line, name) == row[name]
+        assert list(lines) == sorted(lines, key=lambda line: line.latency_s)
+
+
+@every_op
+def test_no_two_problems_share_a_key(op: str) -> None:
+    dims = [dim.name for dim in find_op(op).dims if dim.name in some_rows(op, 1)[0]]
+    identity = ", ".join(f'"{name}"' for name in ("gpu", "dtype", "layout", *dims))
+    problems = parquet_dicts(FOLDER / f"{op}.parquet", columns=f"count(DISTINCT ({identity})) AS problems")
+    assert len(np.unique(recorded._table(op).keys)) == problems[0]["problems"]
+
+
+def test_a_problem_a_card_or_an_op_without_recordings_has_none() -> None:
+    row = some_rows("conv2d", 1)[0]
+    problem, gpu = problem_of("conv2d", row), find_gpu(str(row["gpu"]))
+    assert recorded_lines(problem, gpu)
+    assert recorded_lines(problem, find_gpu("rtx4090")) == ()
+    other = find_op("conv2d").problem("f32", **{**problem.dim, "dilation": 2, "padding": 2})
+    assert recorded_lines(other, gpu) == ()
+    assert recorded_lines(find_op("transpose").problem(rows=4, columns=4), gpu) == ()
+
+
+def test_one_query_is_the_same_problem_whether_causal_or_not() -> None:
+    row = next(row for row in some_rows("attention", 400) if row["queries"] == 1)
+    gpu = find_gpu(str(row["gpu"]))
+    lines = [recorded_lines(problem_of("attention", row | {"causal": causal}), gpu) for causal in (0, 1)]
+    assert lines[0]
+    assert lines[0] == lines[1]
+
+
+ASK = """
+import sys
+from kernrec.gpu import find_gpu
+from kernrec.op import find_op
+from kernrec.store.recorded import recorded_lines
+print(len(recorded_lines(find_op("softmax").problem(rows=int(sys.argv[1]), columns=int(sys.argv[2])), find_gpu("t4"))))
+print("duckdb" in sys.modules)
+"""
+
+
+def ask(row: dict[str, object]) -> list[str]:
+    command = [sys.executable, "-c", ASK, str(row["rows"]), str(row["columns"])]
+    return subprocess.run(command, capture_output=True, text=True, check=True, env=os.environ).stdout.split()
+
+
+def on_t4() -> dict[str, object]:
+    return parquet_dicts(FOLDER / "softmax.parquet", "gpu = 't4' LIMIT 1")[0]
+
+
+def test_duckdb_is_needed_once() -> None:
+    row = on_t4()
+    assert ask(row) == ["1", "True"]
+    assert ask(row) == ["1", "False"]
+
+
+def test_two_processes_that_begin_at_once_both_answer(own_cache: Path) -> None:
+    row = on_t4()
+    with ThreadPoolExecutor(2) as pool:
+        assert [answer[0] for answer in pool.map(ask, [row, row])] == ["1", "1"]
+    assert [path.name for path in (own_cache / "recorded").iterdir() if not path.name.startswith(".")]
+
+
+def test_a_process_killed_while_it_builds_leaves_nothing_half_written(own_cache: Path) -> None:
+    row = on_t4()
+    slow = "import os, time; real = os.replace; os.replace = lambda *a: (print('now', flush=True), time.sleep(60))\n"
+    command = [sys.executable, "-c", slow + ASK, str(row["rows"]), str(row["columns"])]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=os.environ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "now\n"
+        process.send_signal(signal.SIGKILL)
+    assert not [path for path in (own_cache / "recorded").iterdir() if not path.name.startswith(".")]
+    assert ask(row)[0] == "1"
+
+
+@pytest.mark.parametrize("damage", [lambda b: b[:-3], lambda b: b"", lambda b: b"x" + b[1:], lambda b: b[:30]])
+def test_a_damaged_cache_is_built_again(own_cache: Path, damage: "object") -> None:
+    assert callable(damage)
+    row = on_t4()
+    problem, gpu = problem_of("softmax", row), find_gpu("t4")
+    lines = recorded_lines(problem, gpu)
+    (path,) = (own_cache / "recorded").iterdir()
+    whole = path.read_bytes()
+    recorded._table.cache_clear()
+    path.unlink()
+    path.write_bytes(damage(whole))
+    assert recorded_lines(problem, gpu) == lines
+    assert path.read_bytes() == whole
+
+
+def test_without_a_home_rows_stay_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KERNREC_CACHE", str(tmp_path / "no" / "such" / "home"))
+    row = on_t4()
+    assert recorded_lines(problem_of("softmax", row), find_gpu("t4"))
+    assert not (tmp_path / "no").exists()
+
+
+def test_a_shipped_file_of_another_version_is_refused_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "softmax.parquet").write_bytes(b"PAR1 of another version")
+    (tmp_path / "contents.json").write_text(json.dumps({"softmax": contents()["softmax"]}))
+    row = on_t4()
+    monkeypatch.setattr(recorded, "_folder", lambda: tmp_path)
+    with pytest.raises(KernrecError, match="reinstall kernrec") as error:
+        recorded_lines(problem_of("softmax", row), find_gpu("t4"))
+    assert "\n" not in str(error.value)
+
+
+def test_the_origin_of_rows_is_what_a_line_has() -> None:
+    assert set(ORIGIN) - {"gpu", "dtype", "layout"} <= set(recorded.RecordedLine.__annotations__)

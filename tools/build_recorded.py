@@ -1,0 +1,265 @@
+"""Builds the recorded rows that ship, `db/prebuilt/recorded`, from the recordings of `../shared/data/library`.
+
+    python tools/build_recorded.py [--data ../shared/data] [--out db/prebuilt/recorded]
+
+Only rows whose licence allows it: serving stacks of ai-dynamo/aiconfigurator (Apache-2.0) and f32 operators of PyTorch,
+recorded for NeuSight (MIT). Left out, and counted in `contents.json`: rows faster than the roofline by more than 5 %,
+rows whose shape no problem has, and slower repeats: of a stack's kernels for one problem the fastest is kept, with its
+name. Times are rounded to four digits, a twentieth of what repeats differ by; powers to 0.1 W.
+"""
+
+import argparse
+import json
+import math
+import re
+from collections.abc import Iterator, Sequence
+from hashlib import sha256
+from pathlib import Path
+
+from evidence.vendor_recordings import STACKS, SYSTEMS
+
+from kernrec.errors import UsageError
+from kernrec.gpu import find_gpu
+from kernrec.op import Op, Problem, find_op
+from kernrec.store.connection import connect_memory, exchange_folder, quoted
+from kernrec.store.recorded import ORIGIN
+from tests.helpers.paths import RECORDINGS, ROOT
+from tests.helpers.recordings import parquet_dicts
+
+AICONFIGURATOR = {
+    "source": "github.com/ai-dynamo/aiconfigurator", "licence": "Apache-2.0",
+    "recorded": "published by November 2026; CUDA graphs, random inputs",
+}  # fmt: skip
+NEUSIGHT = {
+    "source": "github.com/sitar-lab/NeuSight", "licence": "MIT",
+    "recorded": "published 2024; PyTorch 2.1, CUDA 12.1, cuDNN 8.9, one call timed",
+}  # fmt: skip
+DTYPES = {
+    "bfloat16": "bf16", "fp8": "f8e4m3", "fp8_static": "f8e4m3", "fp8_block": "f8block", "nvfp4": "nvfp4",
+    "int8_wo": "w8a16", "int4_wo": "w4a16", "sq": "i8", "w4a16_mxfp4": "mxfp4", "w4a8_mxfp4_mxfp8": "mxfp4f8",
+    "w4afp8": "w4f8",
+}  # fmt: skip
+"""Data types, by the recordings' names."""
+ROUTING = {"balanced": 0, "power_law_1.01": 101, "power_law_1.2": 120}
+ROOFLINE = 0.95
+"""A row is kept from this share of the roofline's time on: less is more than 5 % faster."""
+WINOGRAD = 4.0
+"""F(4x4, 3x3) multiplies a quarter as often (Lavin and Gray, arXiv 1509.09308)."""
+
+Row = dict[str, object]
+
+
+def main() -> None:
+    """Writes a Parquet file for each op, and `contents.json`."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("ops", nargs="*", help="ops by name; all by default")
+    parser.add_argument("--data", type=Path, default=RECORDINGS)
+    parser.add_argument("--out", type=Path, default=ROOT / "db/prebuilt/recorded")
+    arguments = parser.parse_args()
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    described = arguments.out / "contents.json"
+    for name in arguments.ops or READERS:
+        built = build(find_op(name), arguments.data / "library", arguments.out)
+        print(name, built)
+        contents = json.loads(described.read_text(encoding="utf-8")) if described.exists() else {}
+        text = json.dumps(dict(sorted((contents | {name: built}).items())), indent=1)
+        described.write_text(text + "\n", encoding="utf-8")
+    total = sum(path.stat().st_size for path in arguments.out.glob("*.parquet"))
+    print(f"{total / 1e6:.2f} MB in all")
+
+
+def build(op: Op, library: Path, out: Path) -> dict[str, object]:
+    """Writes the file of an op; what it holds, as `contents.json` has it."""
+    left_out = {"faster than the roofline": 0, "no such problem": 0, "slower kernel of the same stack": 0}
+    best: dict[tuple[object, ...], Row] = {}
+    problems: dict[tuple[object, ...], Problem | None] = {}
+    for row in READERS[op.name](library):
+        dims = {dim.name: row[dim.name] for dim in op.dims if dim.name in row}
+        identity = (row["dtype"], row["layout"], *dims.values())
+        if identity not in problems:
+            problems[identity] = _problem(op, row, dims)
+        if (problem := problems[identity]) is None:
+            left_out["no such problem"] += 1
+        elif float(str(row["latency_s"])) < ROOFLINE * roofline_s(problem, str(row["gpu"])):
+            left_out["faster than the roofline"] += 1
+        else:
+            key = (row["gpu"], row["stack"], row["variant"], *identity)
+            other = best.get(key)
+            left_out["slower kernel of the same stack"] += other is not None
+            if other is None or float(str(row["latency_s"])) < float(str(other["latency_s"])):
+                best[key] = row
+    rows = list(best.values())
+    path = out / f"{op.name}.parquet"
+    write(path, [dim.name for dim in op.dims if dim.name in rows[0]], rows)
+    return {
+        "rows": len(rows),
+        "gpus": sorted({str(row["gpu"]) for row in rows}),
+        "dtypes": sorted({str(row["dtype"]) for row in rows}),
+        "stacks": sorted({f"{row['stack']} {row['version']}" for row in rows}),
+        "sources": sorted({f"{row['source']} ({row['licence']}), {row['recorded']}" for row in rows}),
+        "with_power": sum(row["power_w"] is not None for row in rows),
+        "left_out": {reason: count for reason, count in left_out.items() if count},
+        "bytes": path.stat().st_size,
+        "sha256": sha256(path.read_bytes()).hexdigest(),
+    }
+
+
+def roofline_s(problem: Problem, gpu: str) -> float:
+    """The least time at the data sheet's rates: operations, or the bytes that L2 cannot hold from one call to the next.
+
+    Uneven routing leaves open how many experts a card reads, and where they are on several cards how much it computes.
+    """
+    card = find_gpu(gpu)
+    flops = problem.flops / (WINOGRAD if problem.op == "conv2d" else 1.0)
+    moved = problem.bytes
+    if problem.sizes.get("routing"):
+        flops, moved = flops if problem.sizes["ep"] == 1 else 0, 0
+    boost = card.boost_clock_hz / card.tensor_clock_hz
+    peak = max(card.peak_flops(_math(problem.dtype), tensor=True) * boost, card.peak_flops(problem.dtype))
+    return max(flops / (peak or math.inf), max(moved - card.l2_bytes, 0) / card.memory_bandwidth)
+
+
+def _math(dtype: str) -> str:
+    """The type at whose rate a product of this dtype runs."""
+    from kernrec.op.dtype import FORMATS
+
+    return FORMATS[dtype].math if dtype in FORMATS else dtype
+
+
+def _problem(op: Op, row: Row, dims: dict[str, object]) -> Problem | None:
+    try:
+        return op.problem(str(row["dtype"]), str(row["layout"]), **dims)
+    except UsageError:
+        return None
+
+
+def write(path: Path, dims: Sequence[str], rows: Sequence[Row]) -> None:
+    """Rows as a Parquet file, sorted by origin and shape."""
+    names = {name: [row[name] for row in rows] for name in (*ORIGIN, *dims)}
+    times = [_rounded(float(str(row["latency_s"]))) for row in rows]
+    powers = [None if row["power_w"] is None else round(float(str(row["power_w"])), 1) for row in rows]
+    with connect_memory() as connection, exchange_folder(connection) as folder:
+        whole = list(zip(*names.values(), times, powers, strict=True))
+        source = folder / "rows.json"
+        columns = (*names, "latency_s", "power_w")
+        with source.open("w", encoding="utf-8") as file:
+            for row in whole:
+                file.write(json.dumps(dict(zip(columns, row, strict=True))) + "\n")
+        types = dict.fromkeys(ORIGIN, "VARCHAR") | dict.fromkeys(dims, "INTEGER")
+        types |= dict.fromkeys(("latency_s", "power_w"), "FLOAT")
+        order = ", ".join(f'"{name}"' for name in (*ORIGIN, *reversed(dims)))
+        connection.execute(
+            f"COPY (FROM read_json({quoted(source)}, format='nd', columns={types}) ORDER BY {order}) "
+            f"TO {quoted(folder / 'rows.parquet')} "
+            "(FORMAT parquet, PARQUET_VERSION v2, COMPRESSION zstd, COMPRESSION_LEVEL 19, ROW_GROUP_SIZE 122880)"
+        )
+        path.write_bytes((folder / "rows.parquet").read_bytes())
+
+
+def _rounded(value: float) -> float:
+    """A number to four significant digits."""
+    return float(f"{value:.3e}")
+
+
+# ---- what the recordings' columns mean -------------------------------------------------------------------------------
+
+
+def _serving(library: Path, name: str) -> Iterator[tuple[dict[str, object], Row]]:
+    """(columns of the recording, what all ops have in common)."""
+    for raw in parquet_dicts(library / f"serving_{name}.parquet"):
+        kernel = re.sub(r"^trt_flow_/.*PLUGIN_V2_(\w+)_\d+$", r"\1", raw["kernel_source"])
+        yield raw, {
+            "gpu": SYSTEMS[raw["system"]], "dtype": DTYPES[raw["dtype"]], "stack": STACKS[raw["framework"]],
+            "version": raw["version"], "variant": "static scales" if raw["dtype"] == "fp8_static" else "",
+            "kernel": kernel, "latency_s": raw["latency_s"], "power_w": raw["power_w"], **AICONFIGURATOR,
+        }  # fmt: skip
+
+
+def _torch(library: Path, name: str, condition: str = "true") -> Iterator[tuple[dict[str, object], Row]]:
+    for raw in parquet_dicts(library / f"torch_{name}_f32.parquet", condition):
+        device = str(raw["device"])
+        kernels = str(raw.get("kernels") or raw.get("kernel") or "")
+        yield raw, {
+            "gpu": find_gpu(device).name, "dtype": "f32", "stack": "PyTorch", "version": "2.1", "variant": "",
+            "kernel": kernel_names(kernels), "latency_s": raw["latency_s"], "power_w": None, **NEUSIGHT,
+        }  # fmt: skip
+
+
+def kernel_names(text: str) -> str:
+    """Names of kernels without their templates, arguments and namespaces, in the order in which they ran."""
+    names = []
+    for signature in filter(None, text.split(";")):
+        bare = re.split(r"[<(]", signature.removeprefix("void "))[0]
+        names.append(bare.split("::")[-1])
+    return " + ".join(dict.fromkeys(names))
+
+
+def matmul(library: Path) -> Iterator[Row]:
+    """Linear layers of serving stacks and of PyTorch, and PyTorch's batched products."""
+    for raw, row in _serving(library, "gemm"):
+        yield row | {"layout": "nt", "m": raw["m"], "n": raw["n"], "k": raw["k"], "batch": 1}
+    for name, layout in (("linear", "nt"), ("bmm", "nn")):
+        for raw, row in _torch(library, name):
+            yield row | {"layout": layout, **{dim: raw[dim] for dim in ("m", "n", "k", "batch")}}
+
+
+def attention(library: Path) -> Iterator[Row]:
+    """Prompts, which are causal, and single queries of decoding."""
+    for raw, row in _serving(library, "attention_prefill"):
+        queries = raw["isl"]
+        eight = raw["kv_cache_dtype"] == "fp8" and raw["dtype"] != "fp8"
+        yield row | _heads(raw) | {"queries": queries, "keys": queries, "causal": 1, "kv_dtype": int(eight)}
+    for raw, row in _serving(library, "attention_decode"):
+        keys = int(str(raw["isl"])) + int(str(raw["step"]))
+        cached = {"dtype": "bf16", "kv_dtype": int(raw["dtype"] == "fp8")}
+        yield row | _heads(raw) | {"queries": 1, "keys": keys, "causal": 0} | cached
+
+
+def _heads(raw: dict[str, object]) -> Row:
+    return {
+        "layout": "bshd", "batch": raw["batch_size"], "heads": raw["num_heads"], "kv_heads": raw["num_key_value_heads"],
+        "head_dim": raw["head_dim"], "window": raw["window_size"] or 0,
+    }  # fmt: skip
+
+
+def moe(library: Path) -> Iterator[Row]:
+    """Mixtures of experts."""
+    renamed = {
+        "tokens": "num_tokens", "hidden": "hidden_size", "intermediate": "inter_size", "experts": "num_experts",
+        "topk": "topk", "tp": "moe_tp_size", "ep": "moe_ep_size",
+    }  # fmt: skip
+    for raw, row in _serving(library, "moe"):
+        dims = {dim: raw[column] for dim, column in renamed.items()}
+        gated = int("nongated" not in str(raw["kernel_source"]))
+        yield row | dims | {"layout": "row", "routing": ROUTING[str(raw["distribution"])], "gated": gated}
+
+
+def conv2d(library: Path) -> Iterator[Row]:
+    """Convolutions of square images."""
+    for raw, row in _torch(library, "conv2d"):
+        dims = {dim: raw[dim] for dim in ("n", "c", "h", "k", "r", "stride", "padding")}
+        yield row | dims | {"layout": "nchw", "w": raw["h"], "s": raw["r"]}
+
+
+def softmax(library: Path) -> Iterator[Row]:
+    """Softmax of rows."""
+    return _rows(library, "softmax")
+
+
+def layernorm(library: Path) -> Iterator[Row]:
+    """Layer normalization of rows."""
+    return _rows(library, "ln")
+
+
+def _rows(library: Path, op: str) -> Iterator[Row]:
+    for raw, row in _torch(library, "rowwise", f"op = '{op}'"):
+        yield row | {"layout": "row", "rows": raw["rows"], "columns": raw["columns"]}
+
+
+READERS = {
+    "matmul": matmul, "attention": attention, "moe": moe, "conv2d": conv2d, "softmax": softmax, "layernorm": layernorm,
+}  # fmt: skip
+"""By op, what gives its rows."""
+
+if __name__ == "__main__":
+    main()
