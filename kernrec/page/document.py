@@ -13,7 +13,7 @@ from typing import Any
 from kernrec.util.optional import require_optional
 
 _STATIC = Path(__file__).with_name("static")
-OWN_SCRIPTS = ("format.js", "plots.js", "views.js", "front_plot.js", "page.js")
+OWN_SCRIPTS = ("format.js", "view.js", "plots.js", "views.js", "front_plot.js", "page.js")
 BOKEH_SCRIPTS = ("bokeh.min.js", "bokeh-api.min.js")
 STYLE = "page.css"
 

@@ -13,7 +13,7 @@ from kernrec.recommender.candidate_set import CandidateSet
 from kernrec.recommender.estimate.costs import SOURCES
 from kernrec.recommender.estimate.operating_point import OperatingPoint
 from kernrec.recommender.select import select
-from kernrec.util.config_short import short_config
+from kernrec.util.config_short import codes_of, short_config
 
 MOST_POINTS = 10_000
 """The most points that one answer holds; those nearest to the front stay."""
@@ -138,6 +138,7 @@ def _columns(candidates: CandidateSet, points: np.ndarray, positions: np.ndarray
                 "names": list(named[0]) if named else [],
                 "values": [list(config.values()) for config in named],
                 "short": [short_config(config) for config in named],
+                "codes": codes_of(list(named[0]) if named else []),
             }
         )
         cells, costs = (points[here], own[here]), kernel.costs

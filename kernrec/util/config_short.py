@@ -4,7 +4,7 @@ Tunables that are sizes of one thing are joined by x; others have one or two let
 part, a switch that is off) are left out. A tunable without a short form is written as name=value.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from kernrec.util.human import NOTHING_TO_TUNE
 
@@ -80,3 +80,19 @@ def short_config(config: Mapping[str, int]) -> str:
             continue
         parts.append(letter if name in _SWITCHES and value == 1 else f"{letter}{value}")
     return " ".join(parts) or (NOTHING_TO_TUNE if not config else "")
+
+
+def codes_of(names: Sequence[str]) -> list[tuple[str, str]]:
+    """The parts of `short_config` for these tunables, in its order: (the code, the tunables that it stands for)."""
+    codes: list[tuple[str, str]] = []
+    left = list(names)
+    for letter, sizes in SIZES:
+        if all(name in left for name in sizes):
+            codes.append((letter + "x".join("NNN"[: len(sizes)]), " x ".join(sizes)))
+            left = [name for name in left if name not in sizes]
+    for name in left:
+        letter, neutral = LETTERS.get(name, (f"{name}=", None))
+        code = letter if name in _SWITCHES else f"{letter}N"
+        without = "" if neutral is None else f" (not shown: {neutral})"
+        codes.append((code, "itself" if letter == f"{name}=" else name + without))
+    return codes

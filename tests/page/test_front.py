@@ -33,6 +33,13 @@ def test_every_candidate_at_every_operating_point_is_a_point(recommender: Recomm
     assert sum(point["default"] for point in front["operating_points"]) == 1
 
 
+def test_the_short_forms_of_configs_are_explained(recommender: Recommender) -> None:
+    front = front_answer(recommender, Subject(PROBLEM), GPU)
+    for configs in front["configs"]:
+        explained = " ".join(names.partition(" (")[0] for _, names in configs["codes"])
+        assert set(configs["names"]) <= set(explained.split()) | {code.rstrip("=N") for code, _ in configs["codes"]}
+
+
 def test_the_front_is_what_no_point_beats(recommender: Recommender) -> None:
     front = front_answer(recommender, Subject(PROBLEM), GPU)
     latency, energy = front["points"]["latency_s"], front["points"]["energy_j"]

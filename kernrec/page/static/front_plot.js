@@ -1,7 +1,7 @@
 // The plot of a front: what is predicted, what was measured, what stacks take, and what marks a point.
 "use strict";
 (() => {
-  const { prefixOf, color, figure, show } = kernrec;
+  const { prefixOf, color, figure, show, logTicks } = kernrec;
   const MOST_DRAWN = 1200;  // circles in sight: each costs time in every frame
   const PLAIN = { nonselection_fill_alpha: 1, nonselection_line_alpha: 1 };
 
@@ -95,14 +95,18 @@
       x_axis_label: `latency [${scale.latency.prefix}s]`, y_axis_label: `energy [${scale.energy.prefix}J]`,
       lod_threshold: MOST_DRAWN / 2, lod_factor: 3,  // while the view moves, every third circle
     });
-    for (const [axis] of [plot.below, plot.left]) axis.ticker.desired_num_ticks = 5;
+    const axes = [[plot.below[0], plot.x_range], [plot.left[0], plot.y_range]];
+    for (const [axis] of axes) axis.formatter = new Bokeh.BasicTickFormatter({ use_scientific: false });
+    // Decades alone would leave the front without a label: it rarely spans one.
+    const label = () => { for (const [axis, range] of axes) axis.ticker = new Bokeh.FixedTicker({ ticks: logTicks(range.start, range.end) }); };
+    label();
     const x = (n) => front.points.latency_s[n] / scale.latency.scale;
     const y = (n) => front.points.energy_j[n] / scale.energy.scale;
     const described = new Map();
     const once = (n) => described.get(n) ?? described.set(n, describe(n)).get(n);
     const onFront = new Set(front.front);
     const kinds = [[], []];  // predicted, measured; the front first, for it is always drawn
-    const order = [...front.front, ...front.points.latency_s.map((_, n) => n).filter((n) => !onFront.has(n))];
+    const order = [...front.front, ...(front.visible ?? front.points.latency_s.map((_, n) => n)).filter((n) => !onFront.has(n))];
     for (const n of order) kinds[n in front.measured ? 1 : 0].push(n);
     const sources = kinds.map(() => new Bokeh.ColumnDataSource({ data: columns(front, [], scale, once) }));
     const view = { x: plot.x_range, y: plot.y_range, width: Math.max(target.clientWidth - 80, 200), height: 250 };
@@ -155,7 +159,7 @@
     let waiting = null;
     for (const range of [plot.x_range, plot.y_range]) {
       for (const end of ["start", "end"]) {
-        range.properties[end].change.connect(() => { clearTimeout(waiting); waiting = setTimeout(fill, 150); });
+        range.properties[end].change.connect(() => { clearTimeout(waiting); waiting = setTimeout(() => { label(); fill(); }, 150); });
       }
     }
     await show(plot, target);

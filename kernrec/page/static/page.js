@@ -1,7 +1,7 @@
 // What the reader chose, what is asked for it, and where it is shown.
 "use strict";
 (() => {
-  const { element, describe, frontTable, lineText, linesTable, notes, scales, drawFront, drawRoofline, drawSweeps } = kernrec;
+  const { element, describe, codes, frontTable, addressOf, viewOf, limitsOf, narrowed, bestOf, lineText, linesTable, notes, scales, drawFront, drawRoofline, drawSweeps } = kernrec;
   const data = JSON.parse(document.getElementById("data").textContent);
   const offline = data.mode === "report";
   const byId = (id) => document.getElementById(id);
@@ -60,8 +60,10 @@
     const panels = fronts.map(() => element("article", { class: "panel" }));
     byId("panels").replaceChildren(...panels);
     if (!fronts.length) return;
-    const scale = scales(fronts.filter((front) => front.front.length));
-    for (const [number, front] of fronts.entries()) await showFront(panels[number], front, scale, asked);
+    fillLimits(fronts);
+    const kept = fronts.map((front) => narrowed(front, byId("limit").value));
+    const scale = scales(kept.filter((front) => front.front.length));
+    for (const [number, front] of kept.entries()) await showFront(panels[number], front, scale, asked);
     document.body.dataset.drawn = String(state.asked);
   }
 
@@ -71,6 +73,7 @@
   }
 
   async function showFront(panel, front, scale, asked) {
+    if (!front.front.length && front.visible) { panel.append(element("h2", {}, front.title), notes([`No operating point has a power limit of at most ${byId("limit").value} W.`])); return; }
     if (!front.front.length) return showLines(panel, front);
     const entry = { front, panel, chosen: null, asked: { gpu: front.gpu, ...asked } };
     const place = element("div", { class: "plot", tabindex: "0", role: "group", "aria-label":
@@ -86,7 +89,7 @@
       element("h2", {}, front.title),
       element("p", { class: "legend" }, legend("predicted", "predicted"), legend("measured", `measured (${measured})`),
         legend("front", "front, with 90 % intervals"), front.lines.length ? legend("vendor", front.lines.map((line) => line.name).join(", ")) : null, thinned),
-      place, box, allPoints(entry), notes([...front.lines.map(lineText), ...front.notes]));
+      place, box, codes(front), allPoints(entry), notes([...front.lines.map(lineText), ...front.notes]));
     fillTable(entry);
     const drawn = await drawFront(place, front, scale, {
       describe: (n) => describe(front, n),
@@ -94,6 +97,44 @@
       onDrawn: (count) => { thinned.textContent = count < points ? `${count} of ${points} points drawn; the others lie behind them: zoom in` : ""; },
     });
     shown.push(Object.assign(entry, drawn));
+    const best = bestOf(front, byId("objective").value);
+    if (best !== null) { entry.chosen = best; entry.choose(best); fillTable(entry); }
+  }
+
+  // The power limits to choose from, as far as the shown GPUs have them; the one that is chosen stays.
+  function fillLimits(fronts) {
+    const select = byId("limit"), chosen = select.value;
+    const limits = limitsOf(fronts).map(String);
+    if (chosen && chosen !== "default" && !limits.includes(chosen)) limits.push(chosen);
+    select.replaceChildren(option("", "any"), option("default"), ...limits.map((watts) => option(watts, `at most ${watts} W`)));
+    select.value = chosen;
+  }
+
+  // The view as it is now, in the address: to be sent to somebody else.
+  function keepAddress() {
+    const problemShown = state.view === "front" ? problem() : {};
+    const network = state.view === "network" ? { workload: byId("workload").value } : {};
+    const view = { view: state.view, gpu: state.gpus.join(","), ...problemShown, ...network, ...inputs(),
+      objective: byId("objective").value === "pareto" ? "" : byId("objective").value, limit: byId("limit").value };
+    history.replaceState(null, "", `#${addressOf(view)}`);
+  }
+
+  // Puts the view of an address into the form; what it does not name stays as it is.
+  function takeAddress() {
+    const view = viewOf(location.hash, data.options);
+    if (view.gpus.length) state.gpus = view.gpus;
+    for (const id of ["objective", "inputs", "workload"]) if (view[id] && !byId(id).disabled) byId(id).value = view[id];
+    if (view.limit) { fillLimits([]); byId("limit").append(option(view.limit)); byId("limit").value = view.limit; }
+    if (view.clocks && !offline) byId("clocks").checked = view.clocks === "1";
+    if (offline) {
+      const same = data.options.problems.find((each) => each.shape === view.shape && each.dtype === view.dtype && choiceOf(each) === choiceOf(view));
+      if (same) fillProblem(same);
+    } else if (view.op || view.kernel) {
+      const [first] = opOf(choiceOf(view)).layers;
+      fillProblem({ ...first, ...(view.shape ? { shape: view.shape } : {}), dtype: view.dtype ?? first.dtype, layout: view.layout ?? first.layout });
+    }
+    fillGpus();
+    return view.view;
   }
 
   function fillTable(entry) {
@@ -187,7 +228,7 @@
       byId(`tab-${name}`).setAttribute("aria-selected", String(name === view));
       byId(`tab-${name}`).tabIndex = name === view ? 0 : -1;
     }
-    document.querySelector("fieldset.problem").hidden = view !== "front";
+    for (const own of ["problem", "best"]) document.querySelector(`fieldset.${own}`).hidden = view !== "front";
     document.querySelector("fieldset.network").hidden = view !== "network";
     for (const shared of ["gpus", "inputs"]) document.querySelector(`fieldset.${shared}`).hidden = view === "database";
     refresh();
@@ -197,7 +238,7 @@
   // Shows the answers to what is chosen now; `soon` waits for the end of typing.
   function refresh(soon = false) {
     clearTimeout(waiting);
-    waiting = setTimeout(() => VIEWS[state.view]().catch((error) => say(error.message, true)), soon ? 250 : 0);
+    waiting = setTimeout(() => { keepAddress(); VIEWS[state.view]().catch((error) => say(error.message, true)); }, soon ? 250 : 0);
   }
 
   const option = (value, text = value) => element("option", { value }, text);
@@ -289,7 +330,7 @@
     byId("add-gpu").addEventListener("keydown", (event) => { if (event.key === "Enter") { event.preventDefault(); addGpu(); } });
     byId("op").addEventListener("change", () => { const [first] = opOf(byId("op").value).layers; fillProblem(first); refresh(); });
     byId("preset").addEventListener("change", () => { fillProblem(presets()[Number(byId("preset").value)] ?? problem()); refresh(); });
-    for (const id of ["dtype", "layout", "clocks", "workload", "inputs"]) byId(id).addEventListener("change", () => refresh());
+    for (const id of ["dtype", "layout", "clocks", "workload", "inputs", "objective", "limit"]) byId(id).addEventListener("change", () => refresh());
     byId("dims").addEventListener("input", () => refresh(true));
     byId("theme").addEventListener("change", (event) => applyTheme(event.target.value));
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => refresh());
@@ -307,7 +348,8 @@
     }
     byId("footer").textContent = "Predicted values come from static analysis or a trained model, measured ones from a database; each point says which.";
     const first = offline && !options.problems.length ? "network" : data.chosen.view ?? "front";
-    open(first);
+    open((location.hash && takeAddress()) || first);
+    addEventListener("hashchange", () => open(takeAddress() ?? state.view));
   }
 
   kernrec.shown = shown;

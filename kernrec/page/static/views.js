@@ -31,6 +31,13 @@
   // A cell of two lines: what counts, and below it what says more.
   const twoLines = (first, second) => element("span", { class: "lines" }, first, element("small", {}, second));
 
+  // What the short forms of the configs on a front stand for, a line for each kernel.
+  function codes(front) {
+    const kernels = [...new Set(front.front.map((n) => front.points.kernel[n]))];
+    return element("details", { class: "codes" }, element("summary", {}, "What the short configs stand for"),
+      ...kernels.map((k) => element("p", {}, `${front.kernels[k]}: ${front.configs[k].codes.map(([code, names]) => `${code} ${names}`).join("; ")}`)));
+  }
+
   // The columns by importance: a narrow window shows the first, and scrolls to the others.
   function frontTable(front, caption, numbers, onPick, chosen) {
     const words = new Map(numbers.map((n) => [n, describe(front, n)]));
@@ -183,5 +190,5 @@
     ], answer.rows)];
   }
 
-  Object.assign(kernrec, { describe, frontTable, lineText, linesTable, showExplanation, networkTables, databaseView });
+  Object.assign(kernrec, { describe, codes, frontTable, lineText, linesTable, showExplanation, networkTables, databaseView });
 })();

@@ -1,0 +1,88 @@
+"""What the page's script computes without a browser: addresses, narrowed fronts, ticks. Needs Node."""
+
+import json
+import shutil
+import subprocess
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from kernrec.page.document import content
+
+NODE = shutil.which("node")
+pytestmark = pytest.mark.skipif(NODE is None, reason="Node is not installed")
+
+OPTIONS = {
+    "inputs": ["random", "zeros"],
+    "workloads": ["resnet50"],
+    "gpus": [{"name": "h200-sxm"}, {"name": "rtx4090"}],
+    "ops": [{"name": "matmul"}, {"name": "conv2d"}],
+    "kernels": [{"name": "blur"}],
+}
+FRONT = {
+    "operating_points": [{"power_limit_w": 450, "default": True}, {"power_limit_w": 300, "default": False}],
+    "points": {"latency_s": [1.0, 1.5, 2.0, 1.2, 3.0], "energy_j": [9.0, 4.0, 3.9, 5.0, 8.0], "point": [0, 1, 1, 0, 1]},
+    "front": [0, 3, 1, 2],
+}
+
+
+def computed(expression: str, **values: Any) -> Any:
+    """The value of an expression in the page's script."""
+    bound = "".join(f"const {name} = {json.dumps(value)};\n" for name, value in values.items())
+    script = "\n".join([content("format.js"), content("view.js"), bound, f"console.log(JSON.stringify({expression}));"])
+    assert NODE is not None
+    done = subprocess.run([NODE, "-"], input=script, capture_output=True, text=True, check=True, timeout=60)
+    return json.loads(done.stdout)
+
+
+def test_a_view_comes_back_from_its_address() -> None:
+    view = {
+        "view": "front", "gpu": "h200-sxm,rtx4090", "op": "matmul", "dtype": "f16", "layout": "nn",
+        "shape": "m=8,n=16,k=4", "clocks": "1", "inputs": "zeros", "objective": "energy", "limit": "300",
+    }  # fmt: skip
+    back = computed("kernrec.viewOf('#' + kernrec.addressOf(view), options)", view=view, options=OPTIONS)
+    assert back == view | {"gpus": ["h200-sxm", "rtx4090"]}
+    assert computed("kernrec.addressOf({view: 'database', limit: '', other: 1})") == "view=database"
+
+
+def test_an_address_that_anybody_wrote_names_nothing_that_is_not_there() -> None:
+    address = (
+        "#view=admin&gpu=h200-sxm,<script>&op=rm&kernel=../etc&shape=m=1;drop&inputs=ones&objective=best&limit=1e9&x=1"
+        "&workload=file:///etc/passwd"
+    )
+    assert computed("kernrec.viewOf(address, options)", address=address, options=OPTIONS) == {
+        "gpu": "h200-sxm,<script>",
+        "gpus": ["h200-sxm"],
+    }
+    assert computed("kernrec.viewOf(address, options).gpus", address="#" + "gpu=" * 9999, options=OPTIONS) == []
+
+
+def test_a_power_limit_narrows_the_front_to_what_no_point_beats() -> None:
+    fronts = {"": [0, 3, 1, 2], "default": [0, 3], "300": [1, 2], "450": [0, 3, 1, 2], "100": []}
+    narrowed = computed("limits.map((limit) => kernrec.narrowed(front, limit).front)", front=FRONT, limits=list(fronts))
+    assert narrowed == list(fronts.values())
+
+
+def test_an_objective_marks_its_point() -> None:
+    best = {"pareto": None, "latency": 0, "energy": 2, "edp": 3}
+    marked = computed("names.map((objective) => kernrec.bestOf(front, objective))", front=FRONT, names=list(best))
+    assert marked == list(best.values())
+
+
+def test_power_limits_of_all_fronts_are_choices_once() -> None:
+    assert computed("kernrec.limitsOf([front, front, {}])", front=FRONT) == [300, 450]
+
+
+def test_an_axis_has_labels_near_every_point() -> None:
+    ranges = [
+        (low, low * ratio) for low in (0.0013, 0.8, 4.1, 97.0, 2.3e6) for ratio in (1.01, 1.3, 2.5, 8, 40, 900, 1e6)
+    ]
+    for (low, high), ticks in zip(
+        ranges, computed("ranges.map((r) => kernrec.logTicks(...r))", ranges=ranges), strict=True
+    ):
+        assert 4 <= len(ticks) <= 20
+        assert ticks == sorted(set(ticks))
+        assert all(low <= tick <= high for tick in ticks)
+        ends = [low, *ticks, high]
+        assert max(b / a for a, b in pairwise(ends)) <= max((high / low) ** 0.5, 10.0)
