@@ -61,11 +61,6 @@ class Analysis:
         return self.recommendation.to_arrow()
 
     @property
-    def known(self) -> int:
-        """Configs whose profile the database had, under the name that JSON has."""
-        return self.cached
-
-    @property
     def failed(self) -> tuple[ProfileFailure, ...]:
         """Configs that have no profile, with the reason, under the name that JSON has."""
         return self.failures
@@ -80,7 +75,7 @@ class Analysis:
         return {
             **self.recommendation.as_dict(),
             "profiled": self.profiled,
-            "known": self.cached,
+            "cached": self.cached,
             "failed": [{"config": dict(f.config), "message": f.message} for f in self.failures],
             "left_out": self.left_out,
             "analysis_s": self.seconds,

@@ -7,9 +7,9 @@ if TYPE_CHECKING:
     from kernrec.kernel import Kernel
     from kernrec.op import Problem
     from kernrec.op.workload import Workload
+    from kernrec.recommender.choice_parts import Comparison, Estimate, MeasuredOn, Place
     from kernrec.recommender.estimate.operating_point import OperatingPoint
     from kernrec.recommender.request import Objective, Query
-    from kernrec.recommender.result import Choice, Comparison, Estimate, KernelAnswer, MeasuredOn, Place
 
 
 class IntervalNames:
@@ -97,11 +97,10 @@ class ChoiceNames(IntervalNames):
 
 
 class AnswerNames:
-    """The names of an answer: those of its problem, and of the one kernel that it is about."""
+    """The names of an answer: those of its problem."""
 
     if TYPE_CHECKING:
         problem: Problem
-        about_kernel: KernelAnswer | None
 
     @property
     def op(self) -> str:
@@ -122,26 +121,6 @@ class AnswerNames:
     def layout(self) -> str:
         """The tensor layout."""
         return self.problem.layout
-
-    @property
-    def kernel(self) -> "Kernel | None":
-        """The kernel that the request is about; None for an op."""
-        return self.about_kernel.kernel if self.about_kernel else None
-
-    @property
-    def kernel_hash(self) -> str | None:
-        """The hash of that kernel's source and spec."""
-        return self.about_kernel.kernel.hash if self.about_kernel else None
-
-    @property
-    def sampled_blocks(self) -> tuple[int, int] | None:
-        """How many of that kernel's blocks were emulated, least and most over the configs."""
-        return self.about_kernel.sampled_blocks if self.about_kernel else None
-
-    @property
-    def occupancy_heuristic(self) -> "Choice | None":
-        """The occupancy heuristic's pick of that kernel's configs."""
-        return self.about_kernel.heuristic if self.about_kernel else None
 
 
 class NetworkNames:

@@ -11,6 +11,10 @@ from kernrec.kernel import BoundLaunch, Kernel, bind_launches
 from kernrec.model.prior.power import RANDOM
 from kernrec.op import Problem
 from kernrec.recommender import tabular
+from kernrec.recommender.choice_parts import Comparison as Comparison
+from kernrec.recommender.choice_parts import Estimate as Estimate
+from kernrec.recommender.choice_parts import MeasuredOn as MeasuredOn
+from kernrec.recommender.choice_parts import Place as Place
 from kernrec.recommender.estimate.costs import Source
 from kernrec.recommender.estimate.operating_point import OperatingPoint
 from kernrec.recommender.json_names import AnswerNames, ChoiceNames
@@ -22,48 +26,6 @@ if TYPE_CHECKING:
     from kernrec.recommender.context import Context
     from kernrec.recommender.estimate.correction import ModelScope
     from kernrec.recommender.lines import Line
-
-
-@dataclass(frozen=True)
-class Place:
-    """The rank of a choice among the others.
-
-    number: from 1; equal for choices that cannot be told apart. exact: measured in all that the objective counts.
-    ambiguous: its intervals overlap those of the choice before or after it (a tied choice: of those it is tied with).
-    """
-
-    number: int
-    exact: bool
-    ambiguous: bool
-
-    def __str__(self) -> str:
-        if not self.exact:
-            return f"~{self.number}"
-        return f"{self.number}=" if self.ambiguous else str(self.number)
-
-
-@dataclass(frozen=True)
-class Estimate:
-    """One quantity with its 90 % interval, in SI units."""
-
-    value: float
-    low: float
-    high: float
-    source: Source
-
-    def as_dict(self, quantity: str, unit: str) -> dict[str, float | list[float]]:
-        """The value and its interval under keys such as `latency_s` and `latency_interval_s`."""
-        return {f"{quantity}_{unit}": self.value, f"{quantity}_interval_{unit}": [self.low, self.high]}
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """A choice compared with another config."""
-
-    energy_saved: float
-    """Fraction of the other's energy."""
-    slowdown: float
-    """Fraction of the other's latency."""
 
 
 @dataclass(frozen=True)
@@ -86,29 +48,6 @@ class Saving:
             "slowdown": self.slowdown,
             "energy_saved": self.energy_saved,
         }
-
-
-@dataclass(frozen=True)
-class MeasuredOn:
-    """When and where a config was measured."""
-
-    sessions: int
-    measured_at: str
-    """The latest time, UTC, ISO 8601."""
-    device: str | None
-    """The GPU as its driver names it; None where nobody recorded it."""
-    database: str
-    """Which database answered: `own`, the name of a remote, or a file."""
-    signers: tuple[str, ...]
-    """Of rows that were pulled: the public keys of who shared them; empty text for unsigned ones."""
-
-    def signed_by(self) -> list[dict[str, str | None]]:
-        """The signers with the names that the user gave them."""
-        if not self.signers:
-            return []
-        from kernrec.store.keys import signer_name
-
-        return [{"name": signer_name(key), "key": key or None} for key in self.signers]
 
 
 @dataclass(frozen=True)
@@ -322,6 +261,26 @@ class Recommendation(AnswerNames):
     def power_limit_w(self) -> float:
         """The power limit that choices are compared under."""
         return self.point.limit_w(self.gpu)
+
+    @property
+    def kernel(self) -> "Kernel | None":
+        """The kernel that the request is about; None for an op."""
+        return self.about_kernel.kernel if self.about_kernel else None
+
+    @property
+    def kernel_hash(self) -> str | None:
+        """The hash of that kernel's source and spec."""
+        return self.about_kernel.kernel.hash if self.about_kernel else None
+
+    @property
+    def sampled_blocks(self) -> tuple[int, int] | None:
+        """How many of that kernel's blocks were emulated, least and most over the configs."""
+        return self.about_kernel.sampled_blocks if self.about_kernel else None
+
+    @property
+    def occupancy_heuristic(self) -> "Choice | None":
+        """The occupancy heuristic's pick of that kernel's configs."""
+        return self.about_kernel.heuristic if self.about_kernel else None
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values for JSON; keys carry their unit."""

@@ -1,27 +1,23 @@
 """Answers as rows of plain values, and from them text, HTML and Arrow: what programs and notebooks show and compute on.
 
 A row is a choice, or a line where only stacks run the problem; its columns are those of `--csv`, in SI units.
+Answers show themselves by these functions, so that their classes cannot be imported here.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from html import escape
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from kernrec.util.config_short import short_config
 from kernrec.util.flat_rows import flat
 from kernrec.util.human import human
 from kernrec.util.optional import import_optional
 
-if TYPE_CHECKING:
-    from kernrec.recommender.lines import Line
-    from kernrec.recommender.network_result import NetworkAnswer
-    from kernrec.recommender.result import Choice, Recommendation
-
 _COMMON = ("op", "problem", "dtype", "layout", "gpu", "objective")
-"""What is the same in all rows."""
+"""Names of values that are the same in all rows."""
 
 
-def plain_rows(answer: "Recommendation") -> list[dict[str, Any]]:
+def plain_rows(answer: Any) -> list[dict[str, Any]]:
     """A row for each choice (or line, where there is none) as nested plain values, with what all have in common."""
     whole = answer.as_dict()
     common = {name: whole[name] for name in _COMMON}
@@ -38,12 +34,12 @@ def arrow_table(rows: Sequence[Mapping[str, Any]]) -> Any:
     return arrow.Table.from_pylist([flat(row) for row in rows])
 
 
-def title(answer: "Recommendation") -> str:
+def title(answer: Any) -> str:
     """The question: problem, GPU and objective."""
     return f"{answer.problem.title} on {answer.gpu.title}, objective {answer.objective}"
 
 
-def summary(answer: "Recommendation") -> str:
+def summary(answer: Any) -> str:
     """The answer in one line."""
     about = f"Recommendation {answer.problem.title} on {answer.gpu.name}, {answer.objective}"
     if not answer.choices:
@@ -52,48 +48,48 @@ def summary(answer: "Recommendation") -> str:
     return f"<{about}: {count}, first {_words(answer.best)}>"
 
 
-def choice_summary(choice: "Choice") -> str:
+def choice_summary(choice: Any) -> str:
     """A choice in one line."""
     return f"<Choice {choice.place} of {choice.problem.title} on {choice.gpu.name}: {_words(choice)}>"
 
 
-def _words(choice: "Choice") -> str:
+def _words(choice: Any) -> str:
     cost = f"{human(choice.latency_s.value, 's')}, {human(choice.energy_j.value, 'J')}"
     limit = "" if choice.power_limit_w >= choice.gpu.tdp_w else f" at {human(choice.power_limit_w, 'W')}"
     return f"{choice.kernel.name} {short_config(choice.config)}, {cost}{limit}, {choice.source}"
 
 
-def text(answer: "Recommendation") -> str:
+def text(answer: Any) -> str:
     """The table of an answer: its choices, then the lines of stacks."""
     return "\n".join([title(answer), *_aligned(_cells(answer))])
 
 
-def html(answer: "Recommendation") -> str:
+def html(answer: Any) -> str:
     """The table of an answer for a notebook."""
     return _html(title(answer), _cells(answer)) + _list(answer.notes)
 
 
-def network_text(answer: "NetworkAnswer") -> str:
+def network_text(answer: Any) -> str:
     """The totals of a network, then its layers."""
     return "\n".join([_network_title(answer), *_aligned(_totals(answer)), "", *_aligned(_layers(answer))])
 
 
-def network_html(answer: "NetworkAnswer") -> str:
+def network_html(answer: Any) -> str:
     """The totals and the layers of a network for a notebook."""
     return _html(_network_title(answer), _totals(answer)) + _html("", _layers(answer)) + _list(answer.notes)
 
 
-def _network_title(answer: "NetworkAnswer") -> str:
+def _network_title(answer: Any) -> str:
     return f"{answer.workload.title} on {answer.gpu.title}, objective {answer.objective}"
 
 
-def _totals(answer: "NetworkAnswer") -> Iterator[tuple[str, ...]]:
+def _totals(answer: Any) -> Iterator[tuple[str, ...]]:
     yield "total", "latency (90 %)", "energy (90 %)", "source"
     for total in answer.totals:
         yield total.name, _interval(total.latency_s, "s"), _interval(total.energy_j, "J"), total.source
 
 
-def _layers(answer: "NetworkAnswer") -> Iterator[tuple[str, ...]]:
+def _layers(answer: Any) -> Iterator[tuple[str, ...]]:
     yield "layer", "count", "kernel", "latency", "energy", "source", "config"
     for layer in answer.layers:
         if (best := layer.best) is not None:
@@ -122,7 +118,7 @@ def _list(notes: Iterable[str]) -> str:
     return f"<ul>{items}</ul>" if items else ""
 
 
-def _cells(answer: "Recommendation") -> Iterator[tuple[str, ...]]:
+def _cells(answer: Any) -> Iterator[tuple[str, ...]]:
     """The heading and the rows of the table for people."""
     yield "rank", "kernel", "latency (90 %)", "energy (90 %)", "power limit", "source", "config"
     for choice in answer.choices:
@@ -144,7 +140,7 @@ def _interval(estimate: Any, unit: str) -> str:
     return _between(estimate.value, (estimate.low, estimate.high), unit)
 
 
-def _line_costs(line: "Line") -> tuple[str, str]:
+def _line_costs(line: Any) -> tuple[str, str]:
     latency = _between(line.latency_s, line.latency_interval_s, "s")
     if line.energy_j is None or line.energy_interval_j is None:
         return latency, ""

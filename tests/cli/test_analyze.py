@@ -139,9 +139,9 @@ def test_ended_early_an_analysis_says_so_in_one_line_and_goes_on_where_it_stoppe
     if number == signal.SIGINT:
         again = subprocess.run([*map(str, command)], env=env, capture_output=True, text=True, timeout=60, check=True)
         answer = json.loads(again.stdout)
-        assert answer["known"] > 0
+        assert answer["cached"] > 0
         assert answer["profiled"] > 0
-        assert answer["known"] + answer["profiled"] == answer["candidates"] == len(values)
+        assert answer["cached"] + answer["profiled"] == answer["candidates"] == len(values)
 
 
 def test_a_t1_file_is_a_spec_too(folder: Path, run: Run) -> None:
@@ -355,7 +355,7 @@ def test_a_triton_function_is_analyzed_once_and_answers_for_its_architecture(
     assert "bytes of shared memory a block; sm_86 has" in failure["message"]
     monkeypatch.setattr("kernrec.compile.pool.LocalProcessors.submit", None)  # nothing is emulated again
     again = json.loads(run(*call, "--gpu", "rtx3080").stdout)
-    assert (again["profiled"], again["known"]) == (0, 1)
+    assert (again["profiled"], again["cached"]) == (0, 1)
     assert run("recommend", "--kernel", "matmul", "--gpu", "rtx3090").returncode == 0
 
 
@@ -372,7 +372,7 @@ def test_a_source_is_analyzed_without_a_spec_and_its_spec_saved(folder: Path, ru
     assert "note: assumed: n elements in x, y" in done.stderr
     saved = run("analyze", folder / "scale.cu", "--gpu", "t4", "--spec", folder / "saved.toml", "--json")
     again = json.loads(saved.stdout)
-    assert (again["known"], again["kernel_hash"]) == (2, answer["kernel_hash"])
+    assert (again["cached"], again["kernel_hash"]) == (2, answer["kernel_hash"])
     assert again["choices"][0] == answer["choices"][0]
 
 

@@ -68,7 +68,7 @@ Query = dict[str, Any]
 """`arguments` of the command and the `database` that it is asked of, a file name."""
 
 _SHOWN = 12
-_TEXTS = ("notes", "calibration", "models", "analysis_s", "profiled", "known", "database")
+_TEXTS = ("notes", "calibration", "models", "analysis_s", "profiled", "cached", "database")
 """Keys whose values are texts, or depend on when a query is asked."""
 _GPUS = ("rtx4090", "h200-sxm", "a100-sxm4-80gb", "t4", "rtx3090", "l40s", "v100-sxm2-16gb", "rtx5090", "rtx2080ti")
 _SIZES = (1, 7, 64, 96, 128, 256, 384, 512, 768, 1000, 1024, 2048, 3072, 4096, 6144, 8192)

@@ -1,0 +1,69 @@
+"""The parts of a choice: its place, its costs with their intervals, comparisons, and when it was measured."""
+
+from kernrec.recommender.estimate.costs import Source
+from kernrec.util.light_dataclass import dataclass
+
+
+@dataclass(frozen=True)
+class Place:
+    """The rank of a choice among the others.
+
+    number: from 1; equal for choices that cannot be told apart. exact: measured in all that the objective counts.
+    ambiguous: its intervals overlap those of the choice before or after it (a tied choice: of those it is tied with).
+    """
+
+    number: int
+    exact: bool
+    ambiguous: bool
+
+    def __str__(self) -> str:
+        if not self.exact:
+            return f"~{self.number}"
+        return f"{self.number}=" if self.ambiguous else str(self.number)
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """One quantity with its 90 % interval, in SI units."""
+
+    value: float
+    low: float
+    high: float
+    source: Source
+
+    def as_dict(self, quantity: str, unit: str) -> dict[str, float | list[float]]:
+        """The value and its interval under keys such as `latency_s` and `latency_interval_s`."""
+        return {f"{quantity}_{unit}": self.value, f"{quantity}_interval_{unit}": [self.low, self.high]}
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A choice compared with another config."""
+
+    energy_saved: float
+    """Fraction of the other's energy."""
+    slowdown: float
+    """Fraction of the other's latency."""
+
+
+@dataclass(frozen=True)
+class MeasuredOn:
+    """When and where a config was measured."""
+
+    sessions: int
+    measured_at: str
+    """The latest time, UTC, ISO 8601."""
+    device: str | None
+    """The GPU as its driver names it; None where nobody recorded it."""
+    database: str
+    """Which database answered: `own`, the name of a remote, or a file."""
+    signers: tuple[str, ...]
+    """Of rows that were pulled: the public keys of who shared them; empty text for unsigned ones."""
+
+    def signed_by(self) -> list[dict[str, str | None]]:
+        """The signers with the names that the user gave them."""
+        if not self.signers:
+            return []
+        from kernrec.store.keys import signer_name
+
+        return [{"name": signer_name(key), "key": key or None} for key in self.signers]
