@@ -12,11 +12,18 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from kernrec.gpu import GPU
+from kernrec.model.prior.power import RANDOM
 from kernrec.op import Problem
 from kernrec.recommender.estimate.measured_rows import applies
 from kernrec.recommender.estimate.operating_point import OperatingPoint
 from kernrec.recommender.estimate.static_table import StaticTable, Tables
-from kernrec.recommender.kernel_candidates import KernelCandidates, RunnableConfigs, estimate_kernels
+from kernrec.recommender.estimate.yardstick import yardstick_of
+from kernrec.recommender.kernel_candidates import (
+    KernelCandidates,
+    RunnableConfigs,
+    beside_yardstick,
+    estimate_kernels,
+)
 from kernrec.store import Evidence, MeasuredAnswer
 from kernrec.util.light_dataclass import dataclass
 
@@ -81,13 +88,28 @@ class CandidateSet:
 
     @cached_property
     def fastest(self) -> int:
-        """The candidate that is fastest at the first operating point."""
-        return int(self.latency_s[0].argmin())
+        """The candidate that comes first at the first operating point where latency alone counts."""
+        return int(self.counted(self.latency_s[:1])[0].argmin())
 
     @property
     def runnable(self) -> int:
         """How many configs of all kernels can run, estimated or not."""
         return sum(len(kernel.rows) for kernel in self.considered)
+
+    @cached_property
+    def caution(self) -> Array | None:
+        """The factor by which each candidate's costs count more than expected, (C,); None where all count alike.
+
+        A config that nobody ran comes before one that somebody ran, or that a model knows from this very card, only
+        where its lead is larger than its error.
+        """
+        if not any(kernel.ran for kernel in self.kernels):
+            return None
+        return np.concatenate([kernel.caution for kernel in self.kernels])
+
+    def counted(self, costs: Array) -> Array:
+        """Costs (points, C) as they count where candidates are compared."""
+        return costs if self.caution is None else costs * self.caution
 
     def locate(self, position: int) -> tuple[int, KernelCandidates, int]:
         """(number of the kernel, the kernel, the candidate's position among its own)."""
@@ -114,6 +136,7 @@ def candidate_set(
     evidence: Evidence,
     models: "ModelStore | None" = None,
     whole_space: bool = False,
+    inputs: str = RANDOM,
 ) -> CandidateSet:
     """Estimates the configs of all kernels at all operating points; the set may be empty.
 
@@ -124,12 +147,14 @@ def candidate_set(
         evidence: the rows of databases about the problem and GPU.
         models: where trained models of the kernels are; None: only the prior predicts.
         whole_space: whether every config is estimated, not only the most promising ones.
+        inputs: those that the tables were made for.
     """
     considered = tuple([RunnableConfigs.of(table, problem, points, evidence) for table in tables])
     gpu = tables[0].gpu
     runnable = [each for each in considered if len(each.rows)]
     scopes = [models.scope(problem.op, each.table.kernel, gpu) if models else None for each in runnable]
     together = tables if isinstance(tables, Tables) else Tables(tables)
-    kernels = tuple(estimate_kernels(together, runnable, points, scopes, whole_space)) if runnable else ()
+    kernels = estimate_kernels(together, runnable, points, scopes, whole_space) if runnable else []
+    kernels = beside_yardstick(kernels, yardstick_of(problem, gpu, models, inputs), points[0])
     foreign = tuple(row for row in evidence.foreign if applies(row, gpu, points[0]))
-    return CandidateSet(problem, gpu, tuple(points), kernels, considered, foreign)
+    return CandidateSet(problem, gpu, tuple(points), tuple(kernels), considered, foreign)

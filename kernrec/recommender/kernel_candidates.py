@@ -29,6 +29,15 @@ from kernrec.recommender.estimate.operating_point import OperatingPoint
 from kernrec.recommender.estimate.prediction import Prediction, predict_all
 from kernrec.recommender.estimate.shortlist import shortlist
 from kernrec.recommender.estimate.static_table import StaticTable, Tables
+from kernrec.recommender.estimate.yardstick import (
+    UNCHECKED,
+    Belief,
+    Yardstick,
+    believed,
+    caution,
+    fastest,
+    learned_yardstick,
+)
 from kernrec.store import Evidence, MeasuredAnswer
 from kernrec.util.light_dataclass import dataclass
 
@@ -108,6 +117,31 @@ class KernelCandidates:
     """None where no candidate was measured."""
     scope: "ModelScope | None"
     """The model that corrects the prior; None where none applies."""
+    belief: Belief = UNCHECKED
+    """What is believed of the kernel's lead over what was recorded of the problem."""
+
+    @property
+    def to_default(self) -> Array:
+        """The prior's latency at the default power limit and clock over that at the first operating point, (C,)."""
+        return np.asarray(self.prediction.limited().latency_s / self.limited.latency_s[0])
+
+    @property
+    def of_card(self) -> bool:
+        """Whether the costs are those of a model that learned the kernel on this card, nothing measured here."""
+        return self.measurements is None and self.scope is not None and self.scope.gpu_known and self.scope.kernel_known
+
+    @property
+    def ran(self) -> bool:
+        """Whether something is known of the kernel's configs from this very card."""
+        return self.measurements is not None or self.of_card
+
+    @property
+    def caution(self) -> Array:
+        """The factor by which each config's costs count more than expected beside one that somebody ran, (C,)."""
+        factor = caution(self.costs.latency.at(0), self.belief.deviation, self.of_card)
+        for measured in self.measurements.measured if self.measurements else ():
+            factor[list(measured)] = 1.0
+        return factor
 
     @property
     def table(self) -> StaticTable:
@@ -133,6 +167,33 @@ class KernelCandidates:
     def config(self, position: int) -> dict[str, int]:
         """The config of the candidate at this position."""
         return self.table.space.config(int(self.rows[position]))
+
+
+def beside_yardstick(
+    kernels: Sequence[KernelCandidates], line: Yardstick | None, first: OperatingPoint
+) -> list[KernelCandidates]:
+    """The kernels of one problem, their leads over what was recorded of it cut to what is believed.
+
+    Recorded are lines of stacks, of which the fastest is given, and the kernels in Triton that a model learned on this
+    very card. Kernels of which something was measured here are on the scale of that already. All are compared at the
+    default power limit and clock, so that a config costs the same however its operating point was asked for.
+    """
+    gpus = [kernel.table.gpu for kernel in kernels]
+    default = first.clock_hz is None and all(first.limit_w(gpu) == gpu.tdp_w for gpu in gpus)
+    yardsticks = [line] if line else []
+    for kernel in kernels:
+        if kernel.of_card and kernel.table.kernel.triton is not None:
+            latency = kernel.costs.latency.at(0).scaled(1.0 if default else kernel.to_default)
+            yardsticks.append(learned_yardstick(kernel.table.kernel.name, latency))
+    yardstick = fastest(yardsticks)
+    result = []
+    for kernel in kernels:
+        if not kernel.ran:
+            latency_s = kernel.costs.latency.value[0] * (1.0 if default else kernel.to_default)
+            belief = Belief.of(kernel.runnable.on_problem.problem, float(latency_s.min()), yardstick)
+            kernel = replace(kernel, costs=believed(kernel.costs, belief), belief=belief)
+        result.append(kernel)
+    return result
 
 
 def estimate_kernels(

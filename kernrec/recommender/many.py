@@ -14,13 +14,15 @@ from kernrec.errors import KernrecError, NoKernelError, UsageError
 from kernrec.gpu import find_gpu
 from kernrec.kernel.many_problems import ManyProblems
 from kernrec.model.prior.launch_costs import NominalCosts
-from kernrec.model.prior.launch_time import INTERVAL
+from kernrec.model.prior.power import RANDOM
 from kernrec.op import Op, Problem, find_op
 from kernrec.recommender.estimate.costs import Source
+from kernrec.recommender.estimate.model_store import ModelStore
 from kernrec.recommender.estimate.operating_point import OperatingPoint
 from kernrec.recommender.estimate.prediction import nominal_costs
 from kernrec.recommender.estimate.shortlist import SHORTLIST, quick_costs
 from kernrec.recommender.estimate.static_table import Array, StaticTable, Tables
+from kernrec.recommender.estimate.yardstick import UNCHECKED, Belief, yardstick_of
 from kernrec.recommender.kernel_candidates import SWEPT
 from kernrec.recommender.layouts import layouts_that_matter
 from kernrec.recommender.lines import Line, predict_lines
@@ -133,7 +135,7 @@ def answer_many(
             if (fixed or not layouts_that_matter(problem, card))
             and recommender.context.evidence(problem, card, kernels) == nothing
         ]
-        rows = dict(_predicted(tables, together, query))
+        rows = dict(_predicted(tables, together, query, models))
     alone = [problem for problem in dict.fromkeys(problems) if problem not in rows]
     if not kernels:
         predict_lines(recommender.context, alone, card)
@@ -189,21 +191,29 @@ def _problems(op: Op, dims: Mapping[str, Any], kind: Mapping[str, str | None]) -
 
 
 def _predicted(
-    tables: Sequence[StaticTable], problems: Sequence[Problem], query: Query
+    tables: Sequence[StaticTable], problems: Sequence[Problem], query: Query, models: ModelStore
 ) -> Iterator[tuple[Problem, _Row]]:
     """The predicted choices of problems side by side; nothing of a problem that has to be asked by itself."""
     gpu = tables[0].gpu
     points = op_points(gpu, query)
+    if (stacks := models.vendor_model(problems[0].op) if problems and query.inputs == RANDOM else None) is not None:
+        stacks.predict_many(problems, gpu)
     size = max(1, ROWS // max(len(table.space) for table in tables))
     for first in range(0, len(problems), size):
         some = problems[first : first + size]
         best = np.full(len(some), np.inf)
         chosen: dict[int, _Row] = {}
+        yardsticks = [yardstick_of(problem, gpu, models, query.inputs) for problem in some]
         for table in tables:
             if (estimates := _estimate_many(table, some, points)) is None:
                 return
-            starts, rows, latency_s, energy_j = estimates
-            values = query.objective.value_of(latency_s, energy_j)
+            starts, rows, latency_s, energy_j, default_s = estimates
+            beliefs = [
+                Belief.of(problem, float(default_s[start:end].min()), yardstick) if start < end else UNCHECKED
+                for problem, yardstick, (start, end) in zip(some, yardsticks, pairwise(starts), strict=True)
+            ]
+            slower = np.repeat([belief.slower for belief in beliefs], np.diff(starts))
+            values = query.objective.value_of(latency_s * slower, energy_j * slower)
             least = values.min(axis=0)
             for number, (start, end) in enumerate(pairwise(starts)):
                 if start == end:
@@ -213,8 +223,7 @@ def _predicted(
                     best[number] = least[place]
                     point = int(values[:, place].argmin())
                     latency, energy = (
-                        (value, value / INTERVAL, value * INTERVAL)
-                        for value in (float(latency_s[point, place]), float(energy_j[point, place]))
+                        beliefs[number].interval(float(costs[point, place])) for costs in (latency_s, energy_j)
                     )
                     config, limit_w = table.space.config(int(rows[place])), points[point].limit_w(gpu)
                     chosen[number] = table.kernel.name, config, latency, energy, limit_w, str(Source.PRIOR), ""
@@ -224,13 +233,13 @@ def _predicted(
 
 def _estimate_many(
     table: StaticTable, problems: Sequence[Problem], points: Sequence[OperatingPoint]
-) -> tuple[Array, Array, Array, Array] | None:
+) -> tuple[Array, Array, Array, Array, Array] | None:
     """The prior's estimates of a kernel's configs on problems of one op, in the dtype and layout of the table.
 
     Returns:
         Where the N candidates of each problem begin, and where those of the last one end, (problems + 1,); their rows
         of the space, (N,); latency (s) and energy (J) at each operating point, (points, N), infinite where they are not
-        estimated. None where the kernel has to be asked problem by problem.
+        estimated; latency at the default one, (N,). None where the kernel has to be asked problem by problem.
     """
     if (repeated := table.repeated(len(problems), problems[0])) is None:
         return None
@@ -258,7 +267,9 @@ def _estimate_many(
         if number == 0 and len(points) > 1:
             estimated = _promising(columns[:, 0], starts, SWEPT).nonzero()[0]
     latency_s, energy_j = columns
-    return starts, rows % width, latency_s, energy_j
+    default = points[0].clock_hz is None and points[0].limit_w(table.gpu) == table.gpu.tdp_w
+    default_s = latency_s[0] if default else table.power.apply_power_limit(NominalCosts(*nominal)).latency_s
+    return starts, rows % width, latency_s, energy_j, default_s
 
 
 def _promising(costs: Sequence[Array] | Array, starts: Array, count: int) -> Array:

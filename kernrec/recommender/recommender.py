@@ -153,7 +153,8 @@ class Recommender:
         table = self.context.kernel_table(kernel, problem, gpu)
         evidence = self.context.evidence(problem, gpu, [kernel])
         points = kernel_points(gpu, query, evidence, kernel)
-        return candidate_set([table], problem, points, evidence, self.context.models, whole_space=True)
+        inputs = self.context.inputs
+        return candidate_set([table], problem, points, evidence, self.context.models, whole_space=True, inputs=inputs)
 
     def candidates(self, problem: Problem, gpu: GPU, points: tuple[OperatingPoint, ...]) -> CandidateSet:
         """The candidates of a problem of an op at these operating points; the latest are cached, as answers are.
@@ -175,7 +176,7 @@ class Recommender:
             points = tuple(
                 dict.fromkeys([*points, *(OperatingPoint(limit) for limit in measured if limit != gpu.tdp_w)])
             )
-        candidates = candidate_set(tables, problem, points, evidence, self.context.models)
+        candidates = candidate_set(tables, problem, points, evidence, self.context.models, inputs=self.context.inputs)
         if not candidates.kernels:
             raise no_kernel_runs(candidates)
         return candidates
@@ -195,7 +196,8 @@ class Recommender:
             candidates = self._cached_at(problem, gpu, answer.point)
         if candidates is None:
             whole_space = bool(evidence.measured or about)
-            candidates = candidate_set(tables, problem, [answer.point], Evidence(), self.context.models, whole_space)
+            models, inputs = self.context.models, self.context.inputs
+            candidates = candidate_set(tables, problem, [answer.point], Evidence(), models, whole_space, inputs)
         return answer_regrets(candidates, evidence, answer.objective)
 
     def _cached_at(self, problem: Problem, gpu: GPU, point: OperatingPoint) -> CandidateSet | None:

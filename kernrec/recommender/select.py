@@ -23,7 +23,7 @@ def select(candidates: CandidateSet, query: Query, first: int = 0) -> list[Picke
     Raises:
         UsageError: no candidate keeps the bounds.
     """
-    latency, energy = candidates.latency_s[first:], candidates.energy_j[first:]
+    latency, energy = (candidates.counted(costs[first:]) for costs in (candidates.latency_s, candidates.energy_j))
     count = latency.shape[1]
     if len(latency) > 1 and candidates.any_measured:
         # A power limit that does not bind gives the same prediction as the default one: the measured one is taken.

@@ -34,13 +34,15 @@ def explainable(request: Request, context: Context) -> CandidateSet:
     limit_w = query.power_limit_w
     limits = sweep(gpu, [*([] if limit_w is None else [limit_w]), *power_limits(gpu)])
     points = [replace(point, clock_hz=query.clock_hz) for point in limits]
-    candidates = candidate_set(tables, problem, points, evidence, context.models, whole_space=True)
+    models, inputs = context.models, context.inputs
+    candidates = candidate_set(tables, problem, points, evidence, models, whole_space=True, inputs=inputs)
     if not candidates.kernels:
         raise no_kernel_runs(candidates) if kernel is None else none_runs(candidates.considered[0])
     if kernel is not None:
         return candidates
     point = point_number(candidates, limit_w)
-    value = query.objective.value_of(candidates.latency_s[point], candidates.energy_j[point])
+    latency, energy = (candidates.counted(costs)[point] for costs in (candidates.latency_s, candidates.energy_j))
+    value = query.objective.value_of(latency, energy)
     return candidates.only(candidates.locate(int(value.argmin()))[0])
 
 
@@ -85,5 +87,5 @@ def pick_config(candidates: CandidateSet, tunables: Mapping[str, int], objective
         raise UsageError(
             f"no config of {spec.name} with {wanted} can run {problem.key} on {candidates.gpu.name}{reason}"
         )
-    latency, energy = candidates.latency_s[point, among], candidates.energy_j[point, among]
+    latency, energy = (candidates.counted(costs)[point, among] for costs in (candidates.latency_s, candidates.energy_j))
     return int(among[objective.value_of(latency, energy).argmin()])

@@ -1,0 +1,183 @@
+"""How far a lead of the prior over what was recorded of the same problem is believed.
+
+The yardstick of a problem is what somebody recorded of it: the line of a stack, or Triton's configs by a model that
+learned this card. The prior says of a kernel that nobody ran that it takes a certain time; where that is less than the
+yardstick's, it may be so, or the prior may err. Two things are known of the logarithm of the kernel's time:
+
+    the prior       its prediction, with the deviation of its error on such kernels (`own`)
+    the yardstick   a kernel of another hand is about as fast as the best of stacks: the yardstick, with its own
+                    deviation on this card, and that of such kernels among each other (`AMONG_KERNELS`)
+
+Each counts by the inverse of its variance, so of a lead the share
+
+    among**2 + yardstick**2  /  (own**2 + among**2 + yardstick**2)
+
+is believed. A yardstick that was learned on the card (2 to 4 %) leaves about half of it; one that was transferred from
+other cards (20 to 40 %) nearly all. A kernel that is slower than the yardstick is left as it is: that needs no error to
+be explained. `tools/evidence ranking` fits the deviations, by kind of kernel, data type and architecture.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from math import exp, hypot, log, sqrt
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from kernrec.gpu import GPU
+from kernrec.model.prior.launch_time import INTERVAL, LAUNCH_S, START_S
+from kernrec.model.prior.power import RANDOM
+from kernrec.op import Problem
+from kernrec.recommender.estimate.costs import LEARNED, Costs, Estimates
+from kernrec.recommender.estimate.operating_point import DEFAULT_POINT
+from kernrec.util.light_dataclass import dataclass
+
+if TYPE_CHECKING:
+    from kernrec.model.vendor.model import StackPrediction
+    from kernrec.recommender.estimate.model_store import ModelStore
+
+DEVIATIONS = 1.645
+"""A 90 % interval is so many standard deviations to either side."""
+CERTAIN = 1.28
+"""So many deviations above its expected cost a kernel that nobody ran counts beside one that somebody ran: it comes
+first where it is the faster one with nine chances in ten."""
+AMONG_KERNELS = 0.10
+"""Standard deviation of log(time of a kernel / best of stacks) among kernels of different hands that were all measured:
+Triton's best beside cuBLAS where it is the faster one (A100 .07 in bf16 and TF32, .08 in f32, .24 in f16 with its odd
+sizes; H100 .05 to .18; RTX 3090 .07 to .11)."""
+_WHOLE = {
+    ("matmul", "16"): 0.15, ("matmul", "32"): 0.15, ("matmul", "8"): 0.42, ("attention", "16"): 0.40,
+    ("conv2d", "32"): 0.50,
+}  # fmt: skip
+"""Root mean square of the logarithm of the prior's lead over the best recorded, where it has one, by op and bits of
+arithmetic: what the prior errs and what kernels differ. Products: A100 .08 to .19, RTX 3090 and A6000 .08 to .15, L40S
+.19, H100 and H200 .08 to .17, B200 none leads; 8 bits .16 to .61; attention A100 .34, H200 .42; f32 convolutions .39 to
+.86 (cuDNN has Winograd's). Architectures differ less than the recordings of one of them, so they share a figure."""
+_UNMEASURED = log(INTERVAL) / DEVIATIONS
+"""Of kernels without recordings to compare with: the deviation behind the prior's interval."""
+_BITS = {"f16": "16", "bf16": "16", "tf32": "16", "f32": "32", "f8e4m3": "8", "f8e5m2": "8", "i8": "8", "u8": "8"}
+_START_S = START_S + LAUNCH_S
+
+
+@dataclass(frozen=True)
+class Yardstick:
+    """What was recorded of a problem on a card, or of others like it."""
+
+    name: str
+    """A stack or a kernel."""
+    latency_s: float
+    deviation: float
+    """Standard deviation of the logarithm of the time."""
+    transferred: bool
+    """Whether nobody recorded this card."""
+
+
+@dataclass(frozen=True)
+class Belief:
+    """A kernel's predicted lead over the yardstick, and what is believed of it."""
+
+    yardstick: Yardstick | None
+    lead: float
+    """log(time of the yardstick / predicted time of the kernel's best config); 0 where it is not faster."""
+    share: float
+    """The share of it that is believed."""
+    deviation: float
+    """Standard deviation of the logarithm of the kernel's time then."""
+
+    @property
+    def slower(self) -> float:
+        """The factor by which the kernel's times are raised."""
+        return exp(self.lead * (1.0 - self.share))
+
+    def interval(self, predicted: Any) -> tuple[Any, Any, Any]:
+        """(value, lower, upper end of the 90 % interval) of a cost that the prior predicts, or of several (C,).
+
+        The lower end of a cost that is raised is what the yardstick lets be believed; the upper end stays the prior's.
+        """
+        if self.slower == 1.0:
+            return predicted, predicted / INTERVAL, predicted * INTERVAL
+        value, wide = predicted * self.slower, exp(DEVIATIONS * self.deviation)
+        return value, value / wide, np.maximum(predicted * INTERVAL, value * wide)
+
+    @classmethod
+    def of(cls, problem: Problem, latency_s: float, yardstick: Yardstick | None) -> "Belief":
+        """What is believed of a kernel whose best config is predicted to take `latency_s`."""
+        whole = whole_deviation(problem)
+        if yardstick is None:
+            return cls(None, 0.0, 1.0, whole)
+        own = sqrt(max(whole * whole - AMONG_KERNELS * AMONG_KERNELS, 0.25 * whole * whole))
+        room = hypot(AMONG_KERNELS, yardstick.deviation)
+        share = room * room / (own * own + room * room)
+        return cls(yardstick, max(log(yardstick.latency_s / latency_s), 0.0), share, own * sqrt(share))
+
+
+UNCHECKED = Belief(None, 0.0, 1.0, _UNMEASURED)
+"""Of a kernel with measurements, or of a problem of which nothing was recorded."""
+
+
+def whole_deviation(problem: Problem) -> float:
+    """Standard deviation of log(predicted / true) of the best config of a kernel, from the prior alone."""
+    return _WHOLE.get((problem.op, _BITS.get(problem.dtype, "")), _UNMEASURED)
+
+
+def believed(costs: Costs, belief: Belief) -> Costs:
+    """The costs of a kernel that nobody ran, its lead cut to what is believed.
+
+    All configs are raised by one factor, for most of an error is common to them.
+    """
+    if belief.slower == 1.0:
+        return costs
+
+    def raised(estimates: Estimates) -> Estimates:
+        return Estimates(*belief.interval(estimates.value), estimates.source)
+
+    return replace(costs, latency=raised(costs.latency), energy=raised(costs.energy))
+
+
+def yardstick_of(problem: Problem, gpu: GPU, models: "ModelStore | None", inputs: str = RANDOM) -> Yardstick | None:
+    """The fastest line of a stack at the card's default power limit and clock; None where there is none.
+
+    Args:
+        problem: of an op.
+        gpu: the card.
+        models: where the models of stacks are.
+        inputs: stacks were recorded with random ones; None is the answer for others.
+    """
+    if models is None or inputs != RANDOM or (model := models.vendor_model(problem.op)) is None:
+        return None
+    from kernrec.model.vendor.operating_point import at_point
+
+    return fastest([_of_line(at_point(line, gpu, DEFAULT_POINT, problem)) for line in model.predict(problem, gpu)])
+
+
+def fastest(yardsticks: Sequence[Yardstick]) -> Yardstick | None:
+    """The fastest of those that were learned on the card; of none, the fastest of those transferred to it."""
+    return min(yardsticks, key=lambda each: (each.transferred, each.latency_s), default=None)
+
+
+def _of_line(line: "StackPrediction") -> Yardstick:
+    """A stack's line, as if its kernel were started as ours are: how its recorder did it is no figure of a kernel."""
+    latency = line.latency_s
+    started_s = max(latency.value - line.busy["launch"], 0.25 * latency.value) + _START_S
+    deviation = log(latency.high / latency.low) / (2.0 * DEVIATIONS)
+    return Yardstick(line.stack, started_s, deviation, latency.transferred)
+
+
+def learned_yardstick(name: str, latency: Estimates) -> Yardstick:
+    """The fastest config of a kernel by a model that learned the card; latency: at one operating point, (C,)."""
+    best = int(latency.value.argmin())
+    deviation = log(latency.high[best] / latency.low[best]) / (2.0 * DEVIATIONS)
+    return Yardstick(name, float(latency.value[best]), deviation, False)
+
+
+def caution(latency: Estimates, deviation: float, of_card: bool) -> np.ndarray:
+    """The factor by which the costs of C candidates count more than expected beside what somebody ran, (C,).
+
+    Args:
+        latency: at one operating point.
+        deviation: of the logarithm of the kernel's time.
+        of_card: whether a model learned the kernel on the card: then its estimates are no mere predictions.
+    """
+    stated = np.log(latency.high / latency.low) / (2.0 * DEVIATIONS)
+    unsure = np.exp(CERTAIN * np.minimum(stated, deviation))
+    return np.asarray(np.where((latency.source == LEARNED) & of_card, 1.0, unsure))

@@ -1,0 +1,105 @@
+"""A lead of the prior over what was recorded of the same problem is believed as far as both are sure."""
+
+from math import exp, log
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kernrec.op import find_op
+from kernrec.recommender import Objective, Query, Recommender
+from kernrec.recommender.estimate.costs import Source
+from kernrec.recommender.estimate.yardstick import Belief, Yardstick, fastest
+
+PRODUCT = {"m": 2048, "n": 2048, "k": 2048}
+PROBLEM = find_op("matmul").problem("f16", "nn", **PRODUCT)
+seconds = st.floats(1e-6, 1.0)
+deviations = st.floats(0.005, 1.0)
+
+
+@pytest.fixture(scope="module")
+def recommender() -> Recommender:
+    return Recommender([])
+
+
+def yardstick(latency_s: float, deviation: float, transferred: bool = False) -> Yardstick:
+    return Yardstick("cuBLAS", latency_s, deviation, transferred)
+
+
+@given(seconds, seconds, deviations)
+def test_a_believed_time_lies_between_the_prediction_and_the_yardstick(own_s: float, line_s: float, sd: float) -> None:
+    belief = Belief.of(PROBLEM, own_s, yardstick(line_s, sd))
+    raised_s = own_s * belief.slower
+    if own_s >= line_s:
+        assert raised_s == own_s
+    else:
+        assert own_s * (1 - 1e-9) <= raised_s <= line_s * (1 + 1e-9)
+    value, low, high = belief.interval(own_s)
+    assert low < value < high
+
+
+@given(seconds, st.lists(seconds, min_size=2, max_size=2), deviations)
+def test_the_order_of_predictions_stays(line_s: float, own: list[float], sd: float) -> None:
+    faster, slower = (Belief.of(PROBLEM, own_s, yardstick(line_s, sd)).slower * own_s for own_s in sorted(own))
+    assert faster <= slower * (1 + 1e-9)
+
+
+@given(st.lists(deviations, min_size=2, max_size=2))
+def test_the_less_sure_the_yardstick_the_more_of_a_lead_is_believed(drawn: list[float]) -> None:
+    sure, unsure = (Belief.of(PROBLEM, 1.0, yardstick(1.3, sd)) for sd in sorted(drawn))
+    assert sure.share <= unsure.share
+    assert sure.deviation <= unsure.deviation
+
+
+def test_a_line_learned_on_the_card_comes_before_a_faster_transferred_one() -> None:
+    learned, transferred = yardstick(2.0, 0.03), yardstick(1.0, 0.3, transferred=True)
+    assert fastest([transferred, learned]) is learned
+    assert fastest([transferred]) is transferred
+    assert fastest([]) is None
+
+
+def test_a_kernel_that_nobody_ran_is_not_printed_above_recorded_configs_that_its_error_reaches(
+    recommender: Recommender,
+) -> None:
+    # Seen before: 87.9 us of a CUDA kernel, never run, above 88.7 us of Triton's, learned from recordings of this card.
+    answer = recommender.recommend("matmul", "a100", PRODUCT, "f16", "nn", Query(Objective.LATENCY))
+    assert answer.best.source is Source.LEARNED
+    assert answer.best.kernel.triton is not None
+
+
+def test_where_the_line_is_transferred_the_prior_keeps_most_of_its_lead(recommender: Recommender) -> None:
+    gpu = "rtx4090"
+    answer = recommender.recommend("matmul", gpu, PRODUCT, "bf16", "nt", Query(Objective.LATENCY, top=1))
+    candidates = recommender.candidates(answer.problem, answer.gpu, (answer.point,))
+    _, kernel, own = candidates.locate(candidates.fastest)
+    belief = kernel.belief
+    assert belief.yardstick is not None
+    assert belief.yardstick.transferred
+    assert belief.share > 0.7
+    assert answer.best.source is Source.PRIOR
+    predicted_s = float(kernel.limited.latency_s[0, own])
+    assert answer.best.latency_s.value == pytest.approx(predicted_s * belief.slower)
+    assert log(belief.slower) == pytest.approx((1 - belief.share) * belief.lead)
+
+
+def test_a_learned_line_leaves_half_of_a_lead_and_the_interval_says_so(recommender: Recommender) -> None:
+    answer = recommender.recommend("matmul", "h200", PRODUCT, "bf16", "nt", Query(Objective.LATENCY, top=1))
+    belief = recommender.candidates(answer.problem, answer.gpu, (answer.point,)).kernels[0].belief
+    assert belief.yardstick is not None
+    assert 0.3 < belief.share < 0.7
+    sure = Belief.of(PROBLEM, 0.8, yardstick(1.0, 0.03))
+    value, low, high = sure.interval(0.8)
+    assert 0.8 < value < 1.0
+    assert value / low < 1.2 < high / value
+    assert low == pytest.approx(value / exp(1.645 * sure.deviation))
+
+
+def test_a_config_costs_the_same_however_its_limit_was_asked_for(recommender: Recommender) -> None:
+    gpu, (low, *_) = "h200", (400.0,)
+    swept = recommender.recommend("matmul", gpu, PRODUCT, "bf16", "nt", Query(Objective.LATENCY, power_limit_w=low))
+    default = recommender.recommend("matmul", gpu, PRODUCT, "bf16", "nt", Query(Objective.LATENCY))
+    factors = [
+        recommender.candidates(answer.problem, answer.gpu, (answer.point,)).kernels[0].belief.slower
+        for answer in (swept, default)
+    ]
+    assert factors[0] == pytest.approx(factors[1], rel=1e-9)
