@@ -1,14 +1,19 @@
 """The lines of stacks, as `recommend` and `analyze` print it: in lines below the choices, or as the answer itself."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 from kernrec.cli.answer_table import SELDOM, USUALLY, Column, quantities
 from kernrec.cli.quantity import percent
 from kernrec.util.human import human
+from kernrec.util.light_dataclass import dataclass
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from kernrec.gpu import GPU
+    from kernrec.recommender import Estimate
+    from kernrec.recommender.estimate.operating_point import OperatingPoint
     from kernrec.recommender.lines import Line
 
 
@@ -30,6 +35,58 @@ def line_texts(lines: "Sequence[Line]", gpu: "GPU") -> list[str]:
         advice = f": call {first.stack}" if first.advised else advice
         texts.append(f"{percent(first.slowdown)} time{saved} against the first choice{advice}.")
     return texts
+
+
+@dataclass(frozen=True)
+class StackRow:
+    """A line as a row among the choices; names as those of a choice."""
+
+    line: "Line"
+    gpu: "GPU"
+
+    @property
+    def kernel(self) -> str:
+        """The stack."""
+        return self.line.name
+
+    @property
+    def config(self) -> "Mapping[str, int]":
+        """None: a stack chooses by itself."""
+        return {}
+
+    @property
+    def point(self) -> "OperatingPoint":
+        """The power limit and clock that the line holds at."""
+        from kernrec.recommender.estimate.operating_point import OperatingPoint
+
+        return OperatingPoint(self.line.power_limit_w, self.line.locked_clock_hz)
+
+    @property
+    def latency_s(self) -> "Estimate":
+        """With the 90 % interval, as `energy_j`."""
+        return _estimate(self.line, self.line.latency_s, self.line.latency_interval_s)
+
+    @property
+    def energy_j(self) -> "Estimate | None":
+        """None where nobody recorded power."""
+        energy_j, interval = self.line.energy_j, self.line.energy_interval_j
+        return None if energy_j is None or interval is None else _estimate(self.line, energy_j, interval)
+
+    @property
+    def power_w(self) -> float | None:
+        """None where nobody recorded it."""
+        return self.line.power_w
+
+    @property
+    def source(self) -> str:
+        """`recorded`, `learned` or `transferred`."""
+        return self.line.source
+
+
+def _estimate(line: "Line", value: float, interval: tuple[float, float]) -> "Estimate":
+    from kernrec.recommender.result import Estimate
+
+    return Estimate(value, *interval, cast(Any, line.source))
 
 
 def _point(line: "Line", gpu: "GPU") -> str:

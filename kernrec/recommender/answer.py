@@ -6,14 +6,20 @@ from kernrec.errors import NoKernelError
 from kernrec.gpu import GPU
 from kernrec.op import Problem
 from kernrec.recommender.candidate_set import CandidateSet
-from kernrec.recommender.choices import build_choice, build_choices, foreign_rows, saving_of
+from kernrec.recommender.choices import (
+    best_of_other_kinds,
+    build_choice,
+    build_choices,
+    foreign_rows,
+    saving_of,
+)
+from kernrec.recommender.distinct import rows_of
 from kernrec.recommender.estimate.operating_point import OperatingPoint
 from kernrec.recommender.infeasible import none_runs
 from kernrec.recommender.lines import line_notes, without_line
 from kernrec.recommender.notes import notes, of_inputs, of_kernel
 from kernrec.recommender.request import Query
 from kernrec.recommender.result import KernelAnswer, Recommendation
-from kernrec.recommender.select import select
 
 if TYPE_CHECKING:
     from kernrec.recommender.context import Context
@@ -40,8 +46,10 @@ def recommendation(
     if of_one_kernel and query.power_limit_w is not None:
         # Configs of one kernel are compared at the default limit; the limit that is asked for is another point.
         first = candidates.points.index(OperatingPoint(query.power_limit_w))
-    picked = select(candidates, query, first)
-    choices = build_choices(candidates, picked, query.objective)
+    rows = rows_of(candidates, query, first)
+    picked = [pick for pick, _ in rows]
+    choices = build_choices(candidates, picked, query.objective, [count for _, count in rows])
+    beside = () if of_one_kernel or query.top == 1 else best_of_other_kinds(candidates, picked, query, first)
     saving = saving_of(candidates, picked[0], query)
     foreign = () if of_one_kernel else foreign_rows(candidates, query)
     about = None
@@ -69,6 +77,7 @@ def recommendation(
         models=tuple(kernel.scope for kernel in candidates.kernels if kernel.scope),
         about_kernel=about,
         saving=saving,
+        beside=beside,
         foreign=foreign,
         stacks=query.stacks,
         context=context,

@@ -30,8 +30,10 @@ WORTH_SAYING = 2.0 * ENERGY_DRIFT
 Interval = tuple[float, float]
 
 
-def build_choices(candidates: CandidateSet, picked: Sequence[Picked], objective: Objective) -> tuple[Choice, ...]:
-    """The picked candidates in order, each with its place among them."""
+def build_choices(
+    candidates: CandidateSet, picked: Sequence[Picked], objective: Objective, alike: Sequence[int] | None = None
+) -> tuple[Choice, ...]:
+    """The picked candidates in order, each with its place among them; alike: how many more each stands for."""
     costs = [costs_at(candidates, *pick) for pick in picked]
     which = [("latency", "energy").index(quantity) for quantity in objective.quantities]
     deciding = [[pair[i] for i in which] for pair in costs]
@@ -39,7 +41,32 @@ def build_choices(candidates: CandidateSet, picked: Sequence[Picked], objective:
         [[(estimate.low, estimate.high) for estimate in estimates] for estimates in deciding],
         [all(estimate.source is Source.MEASURED for estimate in estimates) for estimates in deciding],
     )
-    return tuple([_build(candidates, *args) for args in zip(picked, costs, ranks, strict=True)])
+    counts = alike or [0] * len(picked)
+    return tuple([_build(candidates, *args) for args in zip(picked, costs, ranks, counts, strict=True)])
+
+
+def best_of_other_kinds(
+    candidates: CandidateSet, picked: Sequence[Picked], query: Query, first: int = 0
+) -> tuple[Choice, ...]:
+    """The best CUDA kernel and the best one in Triton, if none of its kind is among some picks.
+
+    The best is that by the objective, of a front by latency; its bounds are kept.
+    """
+    in_triton = [kernel.table.kernel.triton is not None for kernel in candidates.kernels]
+    present = {in_triton[candidates.locate(position)[0]] for _, position in picked}
+    if len(missing := set(in_triton) - present) == 0:
+        return ()
+    numbers = [number for number, triton in enumerate(in_triton) if triton in missing]
+    among = np.concatenate([np.arange(*candidates.starts[number : number + 2]) for number in numbers])
+    objective = Objective.LATENCY if query.objective is Objective.PARETO else query.objective
+    value = objective.value_of(candidates.latency_s[first:, among], candidates.energy_j[first:, among])
+    if query.max_power_w is not None:
+        value = np.where(candidates.power_w[first:, among] <= query.max_power_w, value, np.inf)
+    place = int(value.argmin())
+    if not np.isfinite(value.flat[place]):
+        return ()
+    point, number = divmod(place, len(among))
+    return (build_choice(candidates, first + point, int(among[number])),)
 
 
 def build_choice(candidates: CandidateSet, point: int, position: int) -> Choice:
@@ -62,7 +89,9 @@ def _estimate(estimates: Estimates, place: tuple[int, int]) -> Estimate:
     )
 
 
-def _build(candidates: CandidateSet, picked: Picked, costs: tuple[Estimate, Estimate], place: Place) -> Choice:
+def _build(
+    candidates: CandidateSet, picked: Picked, costs: tuple[Estimate, Estimate], place: Place, alike: int = 0
+) -> Choice:
     (point, position), (latency, energy) = picked, costs
     number, kernel, own = candidates.locate(position)
 
@@ -74,6 +103,8 @@ def _build(candidates: CandidateSet, picked: Picked, costs: tuple[Estimate, Esti
         )
 
     measured = kernel.measured(point).get(own)
+    unsure = kernel.caution.item(own)
+    leads = latency.value < candidates.latency_s.item(0, candidates.fastest) and position != candidates.fastest
     return Choice(
         kernel=kernel.table.kernel,
         config=kernel.config(own),
@@ -90,6 +121,9 @@ def _build(candidates: CandidateSet, picked: Picked, costs: tuple[Estimate, Esti
         versus_fastest=against(candidates.fastest),
         versus_occupancy=against(candidates.starts[number] + kernel.heuristic),
         measurement=None if measured is None else _measured_on(measured),
+        alike=alike,
+        unsure=unsure,
+        may_be_faster=leads and point == 0 and unsure > 1.0,
     )
 
 

@@ -76,6 +76,13 @@ class Choice(ChoiceNames):
     """Against the config of the same kernel that the occupancy heuristic picks."""
     measurement: MeasuredOn | None = None
     """None for a config that was not measured at this point."""
+    alike: int = 0
+    """How many more configs it stands for: the same machine code, or of costs that differ by less than half a percent
+    and by one tunable."""
+    unsure: float = 1.0
+    """The factor by which its costs count more than expected beside what somebody ran; 1 for what somebody ran."""
+    may_be_faster: bool = False
+    """Whether it is expected to be faster than what comes first, but not by more than its error: measure it."""
 
     def __repr__(self) -> str:
         return tabular.choice_summary(self)
@@ -104,6 +111,8 @@ class Choice(ChoiceNames):
             "kernel": self.kernel.name,
             "kernel_hash": self.kernel.hash,
             "config": dict(self.config),
+            "alike": self.alike,
+            "may_be_faster": self.may_be_faster,
             "power_limit_w": self.power_limit_w,
             "locked_clock_hz": self.point.clock_hz,
             "launches": [
@@ -207,6 +216,8 @@ class Recommendation(AnswerNames):
     """Of a request about one kernel."""
     saving: Saving | None = None
     """None where it is little, or a power limit or clock was asked for."""
+    beside: tuple[Choice, ...] = ()
+    """The best CUDA kernel, or the best one in Triton, where none of its kind is among the choices."""
     foreign: tuple[Foreign, ...] = ()
     """The best by the objective first."""
     layout_chosen: bool = False
@@ -256,6 +267,18 @@ class Recommendation(AnswerNames):
         first = self.best
         lines = lines_of(self.context, self.problem, self.gpu, first.point, self.stacks)
         return beside(lines, first.latency_s.value, first.energy_j.value)
+
+    @cached_property
+    def leading_line(self) -> "Line | None":
+        """The line of a stack that comes before the first choice: of a choice that nobody ran where its lead over what
+        was recorded of this card is less than its error. None where the choice comes first, or energy alone counts."""
+        if not self.choices or self.objective is Objective.ENERGY:
+            return None
+        for line in self.lines:
+            sure = 1.0 if line.source == "transferred" else self.best.unsure
+            if line.latency_s < self.best.latency_s.value * sure:
+                return line
+        return None
 
     @property
     def power_limit_w(self) -> float:
@@ -311,7 +334,9 @@ class Recommendation(AnswerNames):
             "saving": None if self.saving is None else self.saving.as_dict(),
             "no_kernel": self.no_kernel,
             "lines": [line.as_dict() for line in self.lines],
+            "leading_stack": None if self.leading_line is None else self.leading_line.stack,
             "choices": [choice.as_dict() for choice in self.choices],
+            "beside": [choice.as_dict() for choice in self.beside],
             "foreign": [row.as_dict() for row in self.foreign],
             "notes": list(self.notes),
         }

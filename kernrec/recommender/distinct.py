@@ -1,0 +1,107 @@
+"""Rows that are answers of their own: candidates that are as good as the same are one row, which says how many.
+
+Two candidates are alike where they are the same machine code, called with other arguments, or where they differ in one
+tunable and by less than half a percent in each cost. What was measured is never hidden. Of a front, which has a point
+for each power limit, a config keeps its fastest, its most frugal and its balanced point, else one config would fill it.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from kernrec.recommender.candidate_set import Array, CandidateSet
+from kernrec.recommender.estimate.costs import MEASURED
+from kernrec.recommender.pareto import spread
+from kernrec.recommender.request import Objective, Query
+from kernrec.recommender.select import Picked, select
+
+SAME = 0.005
+"""Costs that differ by less are the same: repeats of a measurement spread by 0.5 to 1 %."""
+LISTED = 8
+"""So many times the rows wanted are looked at, for most of the best are alike."""
+_WHOLE = 1 << 20
+"""More than any front has."""
+
+
+def rows_of(candidates: CandidateSet, query: Query, first: int = 0) -> list[tuple[Picked, int]]:
+    """At most `query.top` picks in order that are no repetitions, each with how many alike it stands for.
+
+    The arguments and the error are those of `select`.
+    """
+    if query.top == 1:
+        return [(pick, 0) for pick in select(candidates, query, first)]
+    front = query.objective is Objective.PARETO
+    picked = select(candidates, replace(query, top=_WHOLE if front else LISTED * query.top), first)
+    if not front:
+        costs = query.objective.value_of(candidates.latency_s, candidates.energy_j)
+        return distinct(candidates, picked, [costs], query.top)
+    which = [candidates.latency_s, candidates.energy_j]
+    rows = distinct(candidates, _thinned(candidates, picked), which, _WHOLE)
+    latency, energy = (np.array([costs[pick] for pick, _ in rows]) for costs in which)
+    return [rows[place] for place in spread(np.arange(len(rows)), latency, energy, query.top).tolist()]
+
+
+def distinct(
+    candidates: CandidateSet, picked: Sequence[Picked], which: Sequence[Array], top: int
+) -> list[tuple[Picked, int]]:
+    """The first `top` of some picks that are not alike, in order, each with how many alike come after it.
+
+    Args:
+        candidates: the set that was picked from.
+        picked: best first.
+        which: the costs (points, C) that the objective counts.
+        top: how many rows are wanted.
+    """
+    positions = np.array([position for _, position in picked])
+    points = np.array([point for point, _ in picked])
+    costs = np.log([table[points, positions] for table in which])
+    measured = candidates.latency_source[points, positions] == MEASURED
+    numbers = np.searchsorted(candidates.starts, positions, side="right") - 1
+    code, tunables = _columns(candidates, numbers, positions)
+    left = np.ones(len(positions), dtype=bool)
+    rows: list[tuple[Picked, int]] = []
+    while len(rows) < top and left.any():
+        leader = int(left.argmax())
+        left[leader] = False
+        alike = left & (numbers == numbers[leader]) & (points == points[leader]) & ~measured
+        if alike.any() and not measured[leader]:
+            close = (np.abs(costs - costs[:, [leader]]) < SAME).all(axis=0)
+            one = (tunables != tunables[leader]).sum(axis=1) == 1
+            alike &= (code == code[leader]).all(axis=1) | (one & close)
+            left &= ~alike
+            rows.append((picked[leader], int(alike.sum())))
+        else:
+            rows.append((picked[leader], 0))
+    return rows
+
+
+def _columns(candidates: CandidateSet, numbers: Array, positions: Array) -> tuple[Array, Array]:
+    """(machine code of each launch, values of each tunable) of candidates, (N, columns); -1 where there are fewer."""
+    kernels = sorted(set(numbers.tolist()))
+    parts = []
+    for number in kernels:
+        kernel = candidates.kernels[number]
+        mine = (numbers == number).nonzero()[0]
+        rows = kernel.rows.take(positions[mine] - candidates.starts[number])
+        code = [launch.variant.take(rows) for launch in kernel.table.launches]
+        parts.append((mine, code, [column.take(rows) for column in kernel.table.space.columns.values()]))
+    code_columns, tunables = (
+        np.full((len(positions), max(len(part[place]) for part in parts)), -1, dtype=np.int64) for place in (1, 2)
+    )
+    for mine, code, columns in parts:
+        code_columns[mine, : len(code)] = np.stack(code, axis=1)
+        tunables[mine, : len(columns)] = np.stack(columns, axis=1)
+    return code_columns, tunables
+
+
+def _thinned(candidates: CandidateSet, front: Sequence[Picked]) -> list[Picked]:
+    """The points of a front without those of a config that lie between its ends and the least energy x latency."""
+    by_config: dict[int, list[Picked]] = {}
+    for pick in front:
+        by_config.setdefault(pick[1], []).append(pick)
+    chosen: set[Picked] = set()
+    for picks in by_config.values():
+        balanced = min(picks, key=lambda pick: candidates.latency_s.item(pick) * candidates.energy_j.item(pick))
+        chosen.update((picks[0], balanced, picks[-1]))
+    return [pick for pick in front if pick in chosen]
