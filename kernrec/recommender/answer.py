@@ -46,7 +46,7 @@ def recommendation(
     if of_one_kernel and query.power_limit_w is not None:
         # Configs of one kernel are compared at the default limit; the limit that is asked for is another point.
         first = candidates.points.index(OperatingPoint(query.power_limit_w))
-    rows = rows_of(candidates, query, first)
+    rows = rows_of(candidates, query, first, of_op=not of_one_kernel)
     picked = [pick for pick, _ in rows]
     choices = build_choices(candidates, picked, query.objective, [count for _, count in rows])
     beside = () if of_one_kernel or query.top == 1 else best_of_other_kinds(candidates, picked, query, first)

@@ -1,7 +1,8 @@
 """Rows that are answers of their own: candidates that are as good as the same are one row, which says how many.
 
-Two candidates are alike where they are the same machine code, called with other arguments, or where they differ in one
-tunable and by less than half a percent in each cost. What was measured is never hidden. Of a front, which has a point
+Two candidates are alike where they differ in one tunable, or in arguments of the same machine code, and by less than
+half a percent in each cost; of an op's kernels, the same machine code in blocks of the same size is one row whatever
+its arguments, the best of which are shown. What was measured is never hidden. Of a front, which has a point
 for each power limit, a config keeps its fastest, its most frugal and its balanced point, else one config would fill it.
 """
 
@@ -24,10 +25,10 @@ _WHOLE = 1 << 20
 """More than any front has."""
 
 
-def rows_of(candidates: CandidateSet, query: Query, first: int = 0) -> list[tuple[Picked, int]]:
+def rows_of(candidates: CandidateSet, query: Query, first: int = 0, of_op: bool = True) -> list[tuple[Picked, int]]:
     """At most `query.top` picks in order that are no repetitions, each with how many alike it stands for.
 
-    The arguments and the error are those of `select`.
+    The arguments and the error are those of `select`; of_op: whether the question is about an op, not one kernel.
     """
     if query.top == 1:
         return [(pick, 0) for pick in select(candidates, query, first)]
@@ -35,15 +36,15 @@ def rows_of(candidates: CandidateSet, query: Query, first: int = 0) -> list[tupl
     picked = select(candidates, replace(query, top=_WHOLE if front else LISTED * query.top), first)
     if not front:
         costs = query.objective.value_of(candidates.latency_s, candidates.energy_j)
-        return distinct(candidates, picked, [costs], query.top)
+        return distinct(candidates, picked, [costs], query.top, of_op)
     which = [candidates.latency_s, candidates.energy_j]
-    rows = distinct(candidates, _thinned(candidates, picked), which, _WHOLE)
+    rows = distinct(candidates, _thinned(candidates, picked), which, _WHOLE, of_op)
     latency, energy = (np.array([costs[pick] for pick, _ in rows]) for costs in which)
     return [rows[place] for place in spread(np.arange(len(rows)), latency, energy, query.top).tolist()]
 
 
 def distinct(
-    candidates: CandidateSet, picked: Sequence[Picked], which: Sequence[Array], top: int
+    candidates: CandidateSet, picked: Sequence[Picked], which: Sequence[Array], top: int, by_code: bool = True
 ) -> list[tuple[Picked, int]]:
     """The first `top` of some picks that are not alike, in order, each with how many alike come after it.
 
@@ -52,6 +53,7 @@ def distinct(
         picked: best first.
         which: the costs (points, C) that the objective counts.
         top: how many rows are wanted.
+        by_code: whether the same machine code is one row whatever it costs.
     """
     positions = np.array([position for _, position in picked])
     points = np.array([point for point, _ in picked])
@@ -68,7 +70,8 @@ def distinct(
         if alike.any() and not measured[leader]:
             close = (np.abs(costs - costs[:, [leader]]) < SAME).all(axis=0)
             one = (tunables != tunables[leader]).sum(axis=1) == 1
-            alike &= (code == code[leader]).all(axis=1) | (one & close)
+            same = (code == code[leader]).all(axis=1)
+            alike &= (same & (close | by_code)) | (one & close)
             left &= ~alike
             rows.append((picked[leader], int(alike.sum())))
         else:
@@ -77,14 +80,16 @@ def distinct(
 
 
 def _columns(candidates: CandidateSet, numbers: Array, positions: Array) -> tuple[Array, Array]:
-    """(machine code of each launch, values of each tunable) of candidates, (N, columns); -1 where there are fewer."""
+    """(warps and machine code, values of tunables) of candidates, (N, columns); -1 where a kernel has fewer."""
     kernels = sorted(set(numbers.tolist()))
     parts = []
     for number in kernels:
         kernel = candidates.kernels[number]
         mine = (numbers == number).nonzero()[0]
         rows = kernel.rows.take(positions[mine] - candidates.starts[number])
-        code = [launch.variant.take(rows) for launch in kernel.table.launches]
+        table, on_problem = kernel.table, kernel.runnable.on_problem
+        warps = table.geometry(on_problem, 0).columns[1].take(rows).astype(np.int64)
+        code = [warps, *(launch.variant.take(rows) for launch in table.launches)]
         parts.append((mine, code, [column.take(rows) for column in kernel.table.space.columns.values()]))
     code_columns, tunables = (
         np.full((len(positions), max(len(part[place]) for part in parts)), -1, dtype=np.int64) for place in (1, 2)

@@ -128,8 +128,11 @@ def believed(costs: Costs, belief: Belief) -> Costs:
     if belief.slower == 1.0:
         return costs
 
+    wide = exp(DEVIATIONS * belief.deviation)
+
     def raised(estimates: Estimates) -> Estimates:
-        return Estimates(*belief.interval(estimates.value), estimates.source)
+        value = estimates.value * belief.slower
+        return Estimates(value, value / wide, np.maximum(estimates.high, value * wide), estimates.source)
 
     return replace(costs, latency=raised(costs.latency), energy=raised(costs.energy))
 
