@@ -26,6 +26,9 @@ throttled stays a little below the limit."""
 BESIDE_ARITHMETIC = {True: 1.67, False: 1.27}
 """Energy of a product's core events over that of its arithmetic alone, on tensor cores and outside of them: the median
 of the best kernel for 8,192^3 on ten cards."""
+REACHED = 0.9
+"""Share of the arithmetic's rate at the clock held that a stack reaches at most, beside starts and ends of tiles: on
+recorded large products they reach 0.79 of the data sheet's rate (`TENSOR_SHARE`), at a clock that a limit holds back."""
 EXTRAPOLATED = 0.6
 """Standard deviation of the error of a change of time or power, as a share of the logarithm of that change: the median
 of nine changes of matmul_tf32_limits_rtx3090.csv from 400 W on, carried as a stack's line is; 0.65 in mean square."""
@@ -101,6 +104,12 @@ def _launch(prediction: "StackPrediction", gpu: GPU, power: PowerModel, problem:
     if drawn_w >= CAPPED * gpu.tdp_w or not drawn_w:
         core_j = max(core_j, _core_energy(busy["math"], gpu, power, problem))
         clock_hz = _held_clock(power, core_j, dram_j, latency_s)
+        # The clock was not so low that the arithmetic would not have fitted into the time: then it took less energy.
+        least_hz = min(power.boost_hz * core_s / (REACHED * latency_s), power.running_hz)
+        if clock_hz < least_hz:
+            clock_hz = least_hz
+            volts = float(power.voltage(clock_hz)) ** 2
+            core_j = max((power.tdp_w - _without_core(power, clock_hz)) * latency_s - dram_j, 0.0) / volts
     # The parts in proportion, so that together they take the predicted time at that clock.
     slowed = core_s * power.boost_hz / clock_hz
     together = (slowed**OVERLAP + dram_s**OVERLAP) ** (1.0 / OVERLAP)
