@@ -33,15 +33,16 @@ _ROUNDS = (60, 160)
 _LEAVES, _LEVELS, _RATE = 64, 8, 0.15
 _POWER_ROUNDS, _POWER_LEAVES = (40, 60), 32
 """Power is recorded with more noise: more trees learn that."""
-_ROWS_PER_LEAF = 20
+_ROWS_PER_LEAF = 60
 _SHARED_ROUNDS, _SHARED_LEVELS, _SHARED_LEAVES = (80, 40), 5, 16
 """Of the trees for any card; deeper ones do worse on a card left out."""
 _SHARED_ROWS = 40_000
 """Trees for any card learn from a sample of at most this many rows."""
 _DIFFERENT = 1.1
 """Stacks whose times differ by less than this factor count as equally fast."""
-_ABOVE_ROOF = 1.05
-"""Rows whose arithmetic is faster than the data sheet's rate by more than this factor contradict it."""
+_ABOVE_ROOF, _BEYOND_L2 = 1.05, 8.0
+"""Rows that are faster than the data sheet's arithmetic allows by more than this factor contradict it, and those faster
+than its DRAM that move so many times the bytes that L2 holds."""
 
 
 @dataclass(frozen=True)
@@ -87,7 +88,7 @@ class Table:
         for kind in np.unique(kinds, axis=0):
             made.add(np.flatnonzero((kinds == kind).all(axis=1)), *map(str, kind))
         sizes = np.stack([recording.dims[name] for name in features_of(recording.recorded.op).DIMS], axis=1)
-        impossible = made.math_s > _ABOVE_ROOF * recording.latency_s
+        impossible = made.least_s > _ABOVE_ROOF * recording.latency_s
         latency = np.where(impossible, np.nan, np.log(recording.latency_s / made.bound_s))
         target = {"latency": latency, "power": np.log(recording.power_w / made.tdp_w)}
         return cls(recording, made.columns, made.matrix, target, _numbers(sizes), int(impossible.sum()))
@@ -128,7 +129,7 @@ class _Columns:
     def __init__(self, recording: Recording) -> None:
         count = len(recording)
         self._recording = recording
-        self.bound_s, self.math_s, self.tdp_w = np.empty(count), np.empty(count), np.empty(count)
+        self.bound_s, self.least_s, self.tdp_w = np.empty(count), np.empty(count), np.empty(count)
         self.columns: dict[str, tuple[str, ...]] = {}
         self.matrix: dict[str, Array] = {}
 
@@ -137,7 +138,9 @@ class _Columns:
         recording, gpu = self._recording, find_gpu(card)
         dims = {name: sizes[rows] for name, sizes in recording.dims.items()}
         bound, made = features(recording.recorded.op, gpu, dtype, layout, dims, recording.recorded.timing)
-        self.bound_s[rows], self.math_s[rows], self.tdp_w[rows] = bound.total_s, bound.parts["math"], gpu.tdp_w
+        self.bound_s[rows], self.tdp_w[rows] = bound.total_s, gpu.tdp_w
+        beyond_l2 = bound.parts["dram"] * gpu.memory_bandwidth > _BEYOND_L2 * gpu.l2_bytes
+        self.least_s[rows] = np.maximum(bound.parts["math"], np.where(beyond_l2, bound.parts["dram"], 0.0))
         stacks = tuple(recording.recorded.stacks)
         of_stack = {STACK + name: recording.stack[rows] == name for name in stacks if len(stacks) > 1}
         self._fill("latency", rows, made | of_stack)
@@ -312,9 +315,10 @@ def fastest_named(table: Table, errors: Array) -> tuple[int, int]:
         table: of the recording.
         errors: log(measured / predicted) of latency, (N,), NaN where nothing was predicted.
     """
-    groups: dict[tuple[str, int], list[int]] = {}
+    groups: dict[tuple[str, str, int], list[int]] = {}
     rows = np.flatnonzero(np.isfinite(errors))
-    for row, key in zip(rows, zip(table.recording.gpu[rows], table.problem[rows], strict=True), strict=True):
+    of_row = (table.recording.gpu[rows], table.recording.dtype[rows], table.problem[rows])
+    for row, key in zip(rows, zip(*of_row, strict=True), strict=True):
         groups.setdefault(key, []).append(row)
     measured_s, stack = table.recording.latency_s, table.recording.stack
     predicted_s = measured_s / np.exp(errors)
@@ -385,6 +389,7 @@ def train_set(recording: Recording, folds: int = FOLDS) -> tuple[dict[str, Any],
         **{name: getattr(recorded, name) for name in ("name", "case", "alike_width")},
         **{name: list(getattr(recorded, name)) for name in ("dtypes", "layouts", "alike", "local")},
         "stacks": {stack: dict(cards) for stack, cards in recorded.stacks.items()},
+        "kinds": {stack: {gpu: list(names) for gpu, names in cards.items()} for stack, cards in recorded.kinds.items()},
         "multiples": {stack: dict(steps) for stack, steps in recorded.multiples.items()},
         "timing": {"launch_clk": recorded.timing.launch_clk, "working_sets": finite_sets},
         "origin": dict(recorded.origin),

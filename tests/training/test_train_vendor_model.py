@@ -164,8 +164,9 @@ def test_rows_faster_than_the_data_sheet_are_left_out_and_counted() -> None:
 
 def test_a_stack_that_does_not_carry_is_told_of_on_recorded_cards_alone(table: Table) -> None:
     recorded_set = replace(MADE_UP, local=("SGLang",))
-    assert recorded_set.stacks_on(find_gpu("l40s")) == ("vLLM", "SGLang")
-    assert recorded_set.stacks_on(find_gpu("rtx4090")) == ("vLLM",)
+    problem = find_op("matmul").problem("bf16", "nt", m=512, n=1024, k=4096)
+    assert recorded_set.stacks_on(find_gpu("l40s"), problem) == ("vLLM", "SGLang")
+    assert recorded_set.stacks_on(find_gpu("rtx4090"), problem) == ("vLLM",)
     kept_back = replace(table, recording=replace(table.recording, recorded=recorded_set))
     rows = kept_back.carried("l40s", "latency")
     assert set(table.recording.stack[rows].tolist()) == {"vLLM"}
@@ -217,3 +218,10 @@ def _small() -> tuple[dict[str, Any], dict[str, Trees]]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(training, "_ROUNDS", (2, 1))
         return training.train_set(recorded(60))
+
+
+def test_a_stack_is_told_of_on_a_card_only_in_the_data_types_that_were_recorded_there() -> None:
+    recorded_set = replace(MADE_UP, kinds={"SGLang": {"l40s": ("f8e4m3",)}})
+    problem = find_op("matmul").problem("bf16", "nt", m=512, n=1024, k=4096)
+    assert recorded_set.stacks_on(find_gpu("l40s"), problem) == ("vLLM",)
+    assert "SGLang" in MADE_UP.stacks_on(find_gpu("l40s"), problem)

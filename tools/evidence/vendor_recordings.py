@@ -20,7 +20,7 @@ from tests.helpers.recordings import parquet_columns
 
 Array = np.ndarray
 
-OPS = ("matmul", "attention")
+OPS = ("matmul", "attention", "moe", "conv2d", "softmax", "layernorm", "elementwise")
 """Ops with a reader."""
 SERVING = {"source": "ai-dynamo/aiconfigurator", "licence": "Apache-2.0"}
 SYSTEMS = {

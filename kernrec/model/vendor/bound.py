@@ -28,9 +28,9 @@ from kernrec.util.light_dataclass import dataclass
 
 Array = np.ndarray
 
-OPS = ("matmul", "attention")
+OPS = ("matmul", "attention", "moe", "conv2d", "softmax", "layernorm", "elementwise")
 """Ops with a module of features."""
-RATIOS = ("share.", "waves", "l2.", "full", "filled", "aligned", "time.", "dtype.")
+RATIOS = ("share.", "waves", "l2.", "full", "filled", "aligned", "time.", "dtype.", "shape.", "arch.")
 """Beginnings of the names of features that mean the same on every card."""
 PARTS = ("math", "dram", "l2", "launch")
 """Keys of `Bound.parts`: the resources that a kernel keeps busy."""
@@ -54,6 +54,8 @@ FLUSHED = Timing(9000.0, np.inf)
 FLASH = Timing(15000.0, 1.0)
 """Attention in CUDA graphs: 7.2 us, the shortest time of an H200, and 13.6 us, that of an A100, in clocks."""
 
+LEAST_SIZE = 0.5
+"""Stands for a dimension of 0, such as the window of attention without one, where its logarithm is taken."""
 TENSOR_SHARE, DRAM_SHARE = 0.79, 0.87
 """Share of the data sheet's rates that libraries reach; fitted as `GRAPH`."""
 TILE_CLK = 2200.0
@@ -91,6 +93,12 @@ def features_of(op: str) -> Features:
     return module  # type: ignore[no-any-return]
 
 
+def kind_of(op: str, dtype: str, sizes: Mapping[str, int]) -> str:
+    """The word by which recordings of stacks are told apart: the dtype, of some ops with that of another tensor."""
+    kind = getattr(features_of(op), "kind", None)
+    return dtype if kind is None else str(kind(dtype, sizes))
+
+
 def features(
     op: str, gpu: GPU, dtype: str, layout: str, dims: Mapping[str, Array], timing: Timing
 ) -> tuple[Bound, dict[str, Array]]:
@@ -102,9 +110,10 @@ def features(
     bound = module.bound(card, sizes, layout)
     columns = dict(bound.columns)
     columns |= {f"share.{name}": np.log2(part / bound.total_s) for name, part in bound.shares.items()}
-    columns |= {f"log.{name}": np.log2(size) for name, size in sizes.items()}
+    columns |= {f"log.{name}": np.log2(np.maximum(size, LEAST_SIZE)) for name, size in sizes.items()}
     columns["log.total"] = np.log2(bound.total_s * 1e6)
     columns["dtype.bytes"] = np.full(len(bound.total_s), float(precision.b_bytes))
+    columns["dtype.block"] = np.full(len(bound.total_s), float(dtype == "f8block"))
     columns["dtype.tensor"] = np.full(len(bound.total_s), float(gpu.peak_flops(dtype, tensor=True) > 0))
     return bound, columns
 

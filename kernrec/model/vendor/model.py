@@ -18,7 +18,7 @@ from kernrec.errors import UsageError
 from kernrec.gpu import GPU
 from kernrec.model.learn.conformal import Interval
 from kernrec.model.learn.extent import Extent
-from kernrec.model.vendor.bound import Bound, Timing, features, features_of, used
+from kernrec.model.vendor.bound import LEAST_SIZE, Bound, Timing, features, features_of, kind_of, used
 from kernrec.model.vendor.compact_trees import CompactTrees, decompressed, expand
 from kernrec.model.vendor.precision import rate_of
 from kernrec.op import Problem
@@ -59,6 +59,8 @@ class RecordedSet:
     """Stacks whose time is that of the host rather than the card's: they are told of on recorded cards alone."""
     origin: Mapping[str, str]
     """In words: `source`, `licence`, `library` and the `recorded` problems."""
+    kinds: Mapping[str, Mapping[str, tuple[str, ...]]] = field(default_factory=dict)
+    """By stack and card the kinds (`kind_of`) that were recorded, where these are not all of the set's."""
 
     def exactly(self, problem: Problem) -> bool:
         """Whether the data type and layout of a problem were recorded."""
@@ -73,11 +75,22 @@ class RecordedSet:
         """The cards that were recorded, by their catalog names."""
         return tuple(sorted({gpu for cards in self.stacks.values() for gpu in cards}))
 
-    def stacks_on(self, gpu: GPU) -> tuple[str, ...]:
-        """The stacks that it can tell of on a card: those recorded there; on a card without recordings all, but for
-        `local` ones."""
-        here = tuple(stack for stack, cards in self.stacks.items() if gpu.name in cards)
-        return here or tuple(stack for stack in self.stacks if stack not in self.local)
+    def stacks_on(self, gpu: GPU, problem: Problem) -> tuple[str, ...]:
+        """The stacks that it can tell of on a card: those recorded there with problems of this kind; on a card without
+        recordings, those recorded with such problems anywhere, but for `local` ones. All, where the card cannot compute
+        in the dtype."""
+        if not rate_of(gpu, problem.dtype):
+            return tuple(self.stacks)
+        kind = kind_of(self.op, problem.dtype if problem.dtype in self.dtypes else self.dtypes[0], problem.sizes)
+        here = gpu.name in self.gpus()
+        return tuple(
+            stack
+            for stack, cards in self.stacks.items()
+            if (here or stack not in self.local)
+            and any(
+                kind in self.kinds.get(stack, {}).get(card, (kind,)) for card in cards if card == gpu.name or not here
+            )
+        )
 
     def refusal(self, stack: str, problem: Problem, gpu: GPU) -> str | None:
         """Why a stack does not run a problem that the set covers; None where it does."""
@@ -192,7 +205,7 @@ class VendorModel:
             (stack, place): entry.recorded.refusal(stack, problem, gpu)
             for place, entry in enumerate(self.sets)
             if entry.recorded.covers(problem)
-            for stack in entry.recorded.stacks_on(gpu)
+            for stack in entry.recorded.stacks_on(gpu, problem)
         }
         run = {stack for (stack, _), reason in answers.items() if reason is None}
         return {stack: reason for (stack, _), reason in answers.items() if reason is not None and stack not in run}
@@ -226,10 +239,11 @@ class VendorModel:
             recorded = self.sets[place].recorded
             if taken and gpu.name not in recorded.gpus():
                 break
-            runs = [s for s in recorded.stacks_on(gpu) if s not in taken and not recorded.refusal(s, problem, gpu)]
+            here = recorded.stacks_on(gpu, problem)
+            runs = [stack for stack in here if stack not in taken and not recorded.refusal(stack, problem, gpu)]
             if runs:
                 chosen[place] = tuple(runs)
-            taken.update(recorded.stacks_on(gpu))
+            taken.update(here)
         return chosen
 
     def _of_set(
@@ -251,12 +265,14 @@ class VendorModel:
             rows = [_matrix(head.columns, columns | own, count) for own in more]
             ratios = head.trees.predict(np.concatenate(rows)).reshape(len(stacks), count)
             interval = [head.recorded if on or transferred else head.between for on in on_grid]
+            # Trees that learned other cards could pass the roof of this one.
+            least = bound.parts["math"] if transferred and name == "latency" else 0.0
             return [
                 [
                     _predicted(value, replace(i, width=hypot(i.width, alike)), distance, most, transferred)
                     for value, distance, i in zip(values, distances, interval, strict=True)
                 ]
-                for values in np.minimum(base * np.exp(ratios), most)
+                for values in np.clip(base * np.exp(ratios), least, most)
             ]
 
         of_stack = [
@@ -296,4 +312,4 @@ def _busy(bound: Bound, number: int) -> Mapping[str, float]:
 
 def log_sizes(dims: Mapping[str, np.ndarray]) -> np.ndarray:
     """The logarithms of the dimensions, to base 2, (N, D), in which the extent of a recorded set is stated."""
-    return np.asarray(np.log2(np.stack(list(dims.values()), axis=1)))
+    return np.asarray(np.log2(np.maximum(np.stack(list(dims.values()), axis=1), LEAST_SIZE)))

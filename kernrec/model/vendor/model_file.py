@@ -100,10 +100,14 @@ def _set(op: str, entry: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) ->
         str(stack): {str(name): int(step) for name, step in steps.items()}
         for stack, steps in entry["multiples"].items()
     }
+    kinds = {
+        str(stack): {str(gpu): tuple(map(str, names)) for gpu, names in cards.items()}
+        for stack, cards in entry.get("kinds", {}).items()
+    }
     recorded = RecordedSet(
         str(entry["name"]), op, entry["case"], stacks, tuple(entry["dtypes"]), tuple(entry["layouts"]),
         tuple(entry["alike"]), float(entry["alike_width"]), timing, tuple(entry["sizes"]), multiples,
-        tuple(map(str, entry["local"])), texts,
+        tuple(map(str, entry["local"])), texts, kinds,
     )  # fmt: skip
     low, high, spread = (np.array([float(v) for v in entry["extent"][key]]) for key in _EXTENT)
     extent = Extent(low, high, spread, np.zeros(len(low), dtype=np.int64))

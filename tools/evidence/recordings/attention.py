@@ -1,61 +1,78 @@
-"""Recorded attention: FlashAttention over prompts and over single tokens, in CUDA graphs.
+"""Recorded attention of three stacks in CUDA graphs: causal prompts and single tokens, 16- and 8-bit keys and values.
 
-Power is not used: neighbors differ by a factor of three at the same latency (one query, 32 heads of 128, 4 keys: 292 W
-for 1 sequence, 558 W for 2, 253 W for 4).
+On an H200 vLLM's, and on an A100 SGLang's prompts in bf16 are those of files of their own, which have more problems.
+Left out whole are recordings of which more than a hundredth of the rows take less than half of the time that the
+arithmetic takes, so that another problem was timed: SGLang's FlashAttention on an L40S (down to a four hundredth) and
+its prompts on a B200 (a tenth; others take fifty times too long).
 """
 
 from pathlib import Path
 
 import numpy as np
 
-from evidence.vendor_recordings import SERVING, columns_of, joined, on_cards, recording
+from evidence.recordings.serving import fastest, joined_columns, recording_of
 from kernrec.model.vendor.bound import FLASH
-from kernrec.model.vendor.model import RecordedSet
 from kernrec.training.train_vendor_model import Recording
 
 Array = np.ndarray
 
 _ALIKE = 0.11
 """Assumed as for products."""
-_FLASH = {"recorded": "bf16, CUDA graphs, random inputs"}
-PROMPT = RecordedSet(
-    "prompt", "attention", "prompt", on_cards("vLLM", "a100-sxm4-80gb", "h200-sxm"), ("bf16",), ("bshd",),
-    ("f16", "bhsd"), _ALIKE, FLASH, ("queries",), {}, (),
-    SERVING | _FLASH | {"library": "as called by SGLang 0.5.10 (A100) and vLLM 0.22 (H200), layout bshd"},
+_SIZES = (
+    "batch_size AS batch", "num_heads AS heads", "num_key_value_heads AS kv_heads", "isl", "isl + step AS keys",
+    "head_dim", "CAST(coalesce(window_size, 0) AS BIGINT) AS \"window\"",
 )  # fmt: skip
-TOKEN = RecordedSet(
-    "token", "attention", "token", on_cards("vLLM", "h200-sxm"), ("bf16",), ("bshd",), ("f16", "bhsd"), _ALIKE,
-    FLASH, ("keys",), {}, (),
-    SERVING | _FLASH | {"library": "as called by vLLM 0.22, layout bshd, paged keys and values"},
-)  # fmt: skip
+_CACHE = "CAST(kv_cache_dtype = 'fp8' AND dtype <> 'fp8' AS BIGINT) AS kv_dtype"
+_TOKEN_CACHE = "CAST(dtype = 'fp8' AS BIGINT) AS kv_dtype"
+_EVEN = "num_heads % num_key_value_heads = 0"
+_WRONG = "(system = 'l40s' AND kernel_source = 'flash_attention')"
+_WRONG_PROMPTS = f"({_WRONG} OR (system = 'b200_sxm' AND framework = 'SGLang'))"
 
 
 def recordings(data: Path) -> list[Recording]:
     """The recorded sets of attention."""
-    return [_prompt(data), _token(data)]
+    about = "causal prompts, CUDA graphs, random inputs, paged keys and values", "one token after `keys` - 1"
+    prompts, tokens = _prompts(data / "library"), _tokens(data / "library")
+    return [
+        recording_of(case, "attention", case, columns, ("bshd",), ("f16", "bhsd"), _ALIKE, FLASH, grid, recorded)
+        for case, columns, grid, recorded in (
+            ("prompt", prompts, ("queries",), about[0]), ("token", tokens, ("keys",), about[1]),
+        )
+    ]  # fmt: skip
 
 
-def _prompt(data: Path) -> Recording:
-    parts = []
-    for file, gpu, windows in (
-        ("prefill_a100", "a100-sxm4-80gb", "true"),
-        ("prefill_h200_power", "h200-sxm", "window_size = 0"),
-    ):
-        columns = _attention(data / "library" / f"attention_{file}.parquet", windows)
-        columns["queries"] = columns["keys"] = columns["isl"]
-        parts.append(recording(PROMPT, gpu, columns, np.full(len(columns["isl"]), np.nan)))
-    return joined(parts)
+def _prompts(folder: Path) -> dict[str, Array]:
+    replaced = " OR ".join(
+        f"(system = '{system}' AND framework = '{framework}' AND kv_cache_dtype = 'bfloat16')"
+        for system, framework in (("h200_sxm", "VLLM"), ("a100_sxm", "SGLang"))
+    )
+    serving = f"{_EVEN} AND NOT {_WRONG_PROMPTS} AND NOT ({replaced})"
+    sizes = (*_SIZES, _CACHE)
+    columns = joined_columns(
+        fastest(folder / "serving_attention_prefill.parquet", sizes, serving),
+        _whole(folder / "attention_prefill_h200_power.parquet", "h200_sxm", "VLLM", sizes),
+        _whole(folder / "attention_prefill_a100.parquet", "a100_sxm", "SGLang", sizes),
+    )
+    return columns | {"queries": columns["isl"]}
 
 
-def _token(data: Path) -> Recording:
-    columns = _attention(data / "library" / "attention_decode_h200_power.parquet", "window_size = 0")
-    columns["queries"], columns["keys"] = columns["isl"], columns["isl"] + columns["step"]
-    return recording(TOKEN, "h200-sxm", columns, np.full(len(columns["isl"]), np.nan))
+def _tokens(folder: Path) -> dict[str, Array]:
+    sizes = (*_SIZES, _TOKEN_CACHE)
+    replaced = "(system = 'h200_sxm' AND framework = 'VLLM' AND dtype = 'bfloat16')"
+    serving = f"{_EVEN} AND NOT {_WRONG} AND NOT {replaced}"
+    columns = joined_columns(
+        fastest(folder / "serving_attention_decode.parquet", sizes, serving),
+        _whole(folder / "attention_decode_h200_power.parquet", "h200_sxm", "VLLM", sizes),
+    )
+    bf16 = np.full(len(columns["gpu"]), "bf16")  # queries have 16 bits whatever keys and values have
+    return columns | {"queries": columns["isl"], "dtype": bf16}
 
 
-def _attention(path: Path, condition: str) -> dict[str, Array]:
-    names = ("batch_size", "isl", "step", "num_heads", "num_key_value_heads", "head_dim", "latency_s")
-    columns = columns_of(path, names, f"num_heads % num_key_value_heads = 0 AND {condition}")
-    for name, column in (("batch", "batch_size"), ("heads", "num_heads"), ("kv_heads", "num_key_value_heads")):
-        columns[name] = columns.pop(column)
-    return columns
+def _whole(path: Path, system: str, framework: str, sizes: tuple[str, ...]) -> dict[str, Array]:
+    """The rows of a file of one card and stack, in bf16."""
+    other = {"system": f"'{system}' AS system", "framework": f"'{framework}' AS framework", "power_w": "power"}
+    sizes = tuple("0 AS kv_dtype" if size.endswith("AS kv_dtype") else size for size in sizes)
+    if "a100" in path.name:
+        other["power_w"] = "NULL::DOUBLE"
+        sizes = tuple('0 AS "window"' if size.endswith('"window"') else size for size in sizes)
+    return fastest(path, sizes, _EVEN, {**other, "dtype": "attn_dtype AS dtype"})

@@ -1,51 +1,153 @@
-"""Attention of stacks over prompts and over single tokens: a bound of tiles of queries, DRAM and L2, and features."""
+"""Attention of stacks over prompts and over single tokens: tensor cores, exponentials, DRAM and L2, and features.
+
+A prompt is computed in tiles of 128 queries, each over the keys that its window leaves; the longest tile bounds a
+launch of few. A generated token reads the keys and values of its window, which are split over the SMs where there are
+few heads and sequences; the heads of a group are rows of one tile.
+"""
 
 from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from kernrec.model.vendor.bound import TILE_CLK, Bound, Card
+from kernrec.gpu import GPU
+from kernrec.model.vendor.bound import Bound, Card
 
 Array = np.ndarray
 
-DIMS = ("batch", "heads", "kv_heads", "queries", "keys", "head_dim")
+DIMS = ("batch", "heads", "kv_heads", "queries", "keys", "head_dim", "window", "kv_dtype")
 CASES: Mapping[str, Callable[[Mapping[str, int]], bool]] = {
     "prompt": lambda d: bool(d["causal"]) and d["queries"] == d["keys"],
     "token": lambda d: d["queries"] == 1 < d["keys"],
 }
 """Whether the dimensions of a problem are of a case."""
-_QUERY_TILE = 128
+
+_QUERY_TILE, _KEY_TILE = 128, 64
+_MMA_SHARE, _DRAM_SHARE, _SHORT_DRAM = 0.6, 0.9, 0.4
+"""Shares of the data sheet's rates: of tensor cores and DRAM in long prompts and in decoding, and of DRAM in short
+prompts; a fit to the recordings of three stacks on six cards, as are the constants below."""
+_EXPONENTIALS = 16.0
+"""Exponentials per SM and clock (CUDA C++ Programming Guide, arithmetic throughput)."""
+_TILE_CLK = {True: 5000.0, False: 800.0}
+"""Clocks of a wave of tiles beyond its arithmetic, on cards with asynchronous tensor cores (from 90 on) and on others,
+where several blocks of an SM hide them."""
+_SPLIT_KEYS = 128
+"""A part of split keys has at least this many."""
+_CHAIN_CLK = 400.0
+"""Clocks of one tile of keys after the other in decoding."""
+_FEW_BLOCKS = 0.6
+"""Memory throughput grows with the share of busy SMs to this power."""
+
+
+def kind(dtype: str, sizes: Mapping[str, int]) -> str:
+    """The data types of queries, and of keys and values where they differ, as recordings are told apart by."""
+    return f"{dtype}, kv f8e4m3" if sizes["kv_dtype"] else dtype
 
 
 def bound(card: Card, sizes: Mapping[str, Array], layout: str) -> Bound:
-    """The bound and the features of attention.
+    """The bound and the features of causal prompts (`queries` = `keys`), or of single tokens."""
+    make = _token if (sizes["queries"] < sizes["keys"]).all() else _prompt
+    return make(card, dict(sizes))
 
-    Causal, as recorded: of a prompt half of the keys are masked; one query sees all.
-    """
-    batch, heads, kv_heads, queries, keys, head_dim = (sizes[name] for name in DIMS)
-    gpu = card.gpu
-    pairs = queries * keys - queries * (queries - 1) / 2
-    flops = 4 * batch * heads * pairs * head_dim
-    cached = 2 * card.element_bytes * batch * kv_heads * keys * head_dim
-    moved = cached + 2 * card.element_bytes * batch * heads * queries * head_dim
-    group = heads / kv_heads
-    # With one query the heads of a group are the rows of a tile, and keys are split over the SMs.
-    blocks = np.where(queries > 1, batch * heads * np.ceil(queries / _QUERY_TILE), batch * kv_heads)
-    rows = np.where(queries > 1, np.minimum(queries, _QUERY_TILE), group)
-    block_s = flops / blocks * (np.maximum(rows, 64) / rows) / (card.flops / gpu.sms) + card.seconds(TILE_CLK)
-    waves = np.where(queries > 1, np.ceil(blocks / gpu.sms), np.maximum(blocks / gpu.sms, 1 / gpu.sms))
-    math_s, memory_s = waves * block_s, card.memory_s(moved, cached)
+
+def _window(sizes: Mapping[str, Array]) -> Array:
+    """Keys that a query attends to at most."""
+    window, keys = sizes["window"], sizes["keys"]
+    return np.asarray(np.where(window > 0, np.minimum(window, keys), keys))
+
+
+def _cached_bytes(card: Card, sizes: Mapping[str, Array]) -> Array:
+    """Bytes of an element of keys and values."""
+    return np.asarray(np.where(sizes["kv_dtype"] > 0, 1.0, card.element_bytes))
+
+
+def _prompt(card: Card, sizes: Mapping[str, Array]) -> Bound:
+    batch, heads, kv_heads, queries, keys, head_dim = (sizes[name] for name in DIMS[:6])
+    gpu, window = card.gpu, _window(sizes)
+    pairs = window * (window + 1) / 2 + (queries - window) * window
+    # Queries and results have 16 bits where the products have 8.
+    ends = 2 * max(card.element_bytes, 2) * batch * heads * queries * head_dim
+    cached = 2 * _cached_bytes(card, sizes) * batch * kv_heads * keys * head_dim
+    moved, flops = ends + cached, 4 * batch * heads * pairs * head_dim
+    padded = np.ceil(keys / _KEY_TILE) * _KEY_TILE
+    most = np.where(sizes["window"] > 0, np.minimum(window + _QUERY_TILE, padded), padded)
+    mean = np.where(queries <= _QUERY_TILE, padded, np.minimum(most, keys / 2 + _QUERY_TILE / 2))
+    blocks = batch * heads * np.ceil(queries / _QUERY_TILE)
+    mma_s, soft_s = _tile_times(card, blocks * _QUERY_TILE * mean / gpu.sms, head_dim)
+    longest_mma_s, longest_soft_s = _tile_times(card, _QUERY_TILE * most, head_dim)
+    tile_s = np.ceil(blocks / gpu.sms) * card.seconds(_TILE_CLK[_asynchronous(gpu)])
+    math_s = np.maximum(mma_s + 0.9 * soft_s, longest_mma_s + 0.9 * longest_soft_s) + tile_s
+    resident = np.clip(2.0 - 3.0 * moved / gpu.l2_bytes, 0.0, 1.0)
+    memory_s = np.maximum((1 - resident) * moved / (gpu.memory_bandwidth * _SHORT_DRAM), moved / card.l2)
+    launch_s = card.seconds(card.timing.launch_clk)
+    shares = {
+        "mma": mma_s, "soft": soft_s, "longest mma": longest_mma_s, "longest soft": longest_soft_s, "tiles": tile_s,
+    }  # fmt: skip
+    return _bound(card, sizes, launch_s + (math_s**3 + memory_s**3) ** (1 / 3), flops, moved, memory_s, blocks, shares)
+
+
+def _token(card: Card, sizes: Mapping[str, Array]) -> Bound:
+    batch, heads, kv_heads, _, _, head_dim = (sizes[name] for name in DIMS[:6])
+    gpu, window = card.gpu, _window(sizes)
+    cached = 2 * _cached_bytes(card, sizes) * batch * kv_heads * window * head_dim
+    moved = cached + 2 * card.element_bytes * batch * heads * head_dim
+    blocks = batch * kv_heads
+    split = np.clip(np.floor(2 * gpu.sms / blocks), 1, np.ceil(window / _SPLIT_KEYS))
+    launched = blocks * split
+    busy = np.minimum(1.0, launched / gpu.sms)
+    padded = np.ceil(window / _KEY_TILE) * _KEY_TILE
+    rows = np.ceil(heads / kv_heads / 16) * 16
+    mma_s, soft_s = _tile_times(card, blocks * rows * padded / gpu.sms, head_dim)
+    resident = np.clip(2.0 - 1.5 * moved / gpu.l2_bytes, 0.0, 1.0)
+    read_s = np.maximum((1 - resident) * moved / (gpu.memory_bandwidth * _DRAM_SHARE), moved / card.l2)
+    memory_s, math_s = read_s / busy**_FEW_BLOCKS, (2.4 * mma_s + 3 * soft_s) / busy**_FEW_BLOCKS
+    chain_s = card.seconds(_CHAIN_CLK) * np.ceil(padded / split / _KEY_TILE) * np.maximum(1, launched / (2 * gpu.sms))
+    launch_s = card.seconds(card.timing.launch_clk)
+    total_s = launch_s + (math_s**3 + memory_s**3 + chain_s**3) ** (1 / 3)
+    flops = 4 * batch * heads * window * head_dim
+    made = _bound(card, sizes, total_s, flops, moved, memory_s, blocks, {"mma": math_s, "chain": chain_s})
+    more = {"waves.split": np.log2(split), "full.sms": busy, "waves.keys of a part": np.log2(padded / split)}
+    for resident_blocks in (1, 2, 4):
+        places = resident_blocks * gpu.sms
+        more[f"full.{resident_blocks}"] = launched / (np.ceil(launched / places) * places)
+    return Bound(made.total_s, made.parts, made.shares, {**made.columns, **more})
+
+
+def _tile_times(card: Card, pairs: Array, head_dim: Array) -> tuple[Array, Array]:
+    """Seconds of tensor cores and of exponentials for pairs of query and key on one SM."""
+    mma_s = 4 * pairs * head_dim / (card.peak_flops * _MMA_SHARE / card.gpu.sms)
+    return np.asarray(mma_s), np.asarray(card.seconds(1.0) * pairs / _EXPONENTIALS)
+
+
+def _asynchronous(gpu: GPU) -> bool:
+    return gpu.sm in (90, 100, 103)
+
+
+def _bound(
+    card: Card, sizes: Mapping[str, Array], total_s: Array, flops: Array, moved: Array, memory_s: Array, blocks: Array,
+    shares: Mapping[str, Array],
+) -> Bound:  # fmt: skip
+    """The bound, with the columns that prompts and tokens have in common."""
+    gpu, window, group = card.gpu, _window(sizes), sizes["heads"] / sizes["kv_heads"]
     parts = card.parts(flops, moved)
-    shares = {"tiles": math_s, "memory": memory_s, "flops": parts["math"], "dram": parts["dram"]}
+    count = len(total_s)
     columns = {
         "l2.moved": np.log2(moved / gpu.l2_bytes),
-        "l2.cached": np.log2(cached / gpu.l2_bytes),
         "waves": np.log2(blocks / gpu.sms),
         "full": blocks / (np.ceil(blocks / gpu.sms) * gpu.sms),
-        "group": np.log2(group),
-        "log.heads in batch": np.log2(batch * heads),
-        "log.cached heads": np.log2(batch * kv_heads),
-        "per key": np.log2(batch * kv_heads * keys / gpu.sms),
-        "rest.queries": queries % _QUERY_TILE,
+        "waves.keys": np.log2(sizes["batch"] * sizes["kv_heads"] * window / gpu.sms),
+        "shape.group": np.log2(group),
+        "shape.head_dim": sizes["head_dim"],
+        "shape.keys": np.log2(window),
+        "shape.window": np.log2(sizes["window"] + 1),
+        "shape.windowed": np.log2(window / sizes["keys"]),
+        "shape.queries": np.log2(sizes["queries"]),
+        "dtype.kv": sizes["kv_dtype"],
+        "dtype.cached": _cached_bytes(card, sizes),
+        "arch.asynchronous": np.full(count, float(_asynchronous(gpu))),
+        "arch.datacenter blackwell": np.full(count, float(gpu.sm in (100, 103))),
+        "log.heads in batch": np.log2(sizes["batch"] * sizes["heads"]),
+        "log.cached heads": np.log2(sizes["batch"] * sizes["kv_heads"]),
+        "rest.queries": sizes["queries"] % _QUERY_TILE,
     }
-    return Bound(card.total(math_s, memory_s), parts, shares, columns)
+    own = {"memory": memory_s, "launch": parts["launch"], "flops": parts["math"], "dram": parts["dram"]}
+    return Bound(total_s, parts, {**shares, **own}, columns)

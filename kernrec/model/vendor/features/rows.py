@@ -1,0 +1,50 @@
+"""Operators that move more than they compute, as PyTorch runs them in f32: DRAM, L2, the host's call, and features."""
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+
+from kernrec.model.vendor.bound import Bound, Card
+
+Array = np.ndarray
+
+DIMS = ("rows", "columns")
+CASES: Mapping[str, Callable[[Mapping[str, int]], bool]] = {"rows": lambda d: True}
+"""Whether the dimensions of a problem are of a case."""
+_DRAM_SHARE = 0.8
+"""Share of the data sheet's bandwidth that large tensors reach; the recordings of five cards have 0.7 to 0.9."""
+_ROW_CLK = 2500.0
+"""Clocks of a row in a block of its own: loads, one or two reductions, and the store, one after the other."""
+_BLOCKS = 8
+"""Blocks of rows that an SM holds."""
+
+
+def rows_bound(card: Card, rows: Array, columns: Array, tensors: int, call_s: float) -> Bound:
+    """The bound of an operator over rows.
+
+    Args:
+        card: the card.
+        rows: independent rows, (N,).
+        columns: elements of a row, (N,).
+        tensors: how many tensors of all elements are read and written.
+        call_s: seconds of a call that moves next to nothing, as it was timed.
+    """
+    gpu, count = card.gpu, len(rows)
+    moved = tensors * card.element_bytes * rows * columns
+    resident = np.clip(2.0 - moved / gpu.l2_bytes, 0.0, 1.0)
+    memory_s = np.maximum((1 - resident) * moved / (gpu.memory_bandwidth * _DRAM_SHARE), moved / card.l2)
+    waves = rows / (_BLOCKS * gpu.sms)
+    rows_s = card.seconds(_ROW_CLK) * np.maximum(waves, 0.1)
+    work_s = (memory_s**2 + rows_s**2) ** 0.5
+    total_s = (call_s**4 + work_s**4) ** 0.25
+    parts = card.parts(np.zeros(count), moved) | {"launch": np.full(count, call_s), "math": np.zeros(count)}
+    shares = {"memory": memory_s, "rows": rows_s, "launch": parts["launch"], "dram": parts["dram"], "l2": parts["l2"]}
+    features = {
+        "l2.moved": np.log2(moved / gpu.l2_bytes),
+        "waves": np.log2(waves),
+        "full": waves / np.ceil(waves),
+        "shape.columns": np.log2(columns),
+        "aligned.columns": np.log2(np.gcd(columns.astype(np.int64), 64)),
+        "shape.rest of columns": columns % 1024,
+    }
+    return Bound(total_s, parts, shares, features)

@@ -1,0 +1,32 @@
+"""Recorded mixtures of experts of three stacks in CUDA graphs, in eight data types.
+
+Networks whose experts TensorRT-LLM was recorded with as not gated (the Nemotron family) count as not gated for all
+stacks.
+"""
+
+from pathlib import Path
+
+import numpy as np
+
+from evidence.recordings.serving import fastest, recording_of
+from kernrec.model.vendor.bound import Timing
+from kernrec.training.train_vendor_model import Recording
+
+EXPERTS = Timing(40000.0, 1.0)
+"""Routing, sorting, two products and the sum in CUDA graphs: 20 us, about the least time of every card, in clocks."""
+_SIZES = (
+    "num_tokens AS tokens", "hidden_size AS hidden", "inter_size AS intermediate", "num_experts AS experts", "topk",
+    "moe_tp_size AS tp", "moe_ep_size AS ep",
+    "CASE distribution WHEN 'balanced' THEN 0 WHEN 'power_law_1.01' THEN 101 ELSE 120 END AS routing",
+    "CAST(NOT (topk = 22 OR (hidden_size = 2688 AND inter_size = 1856)) AS BIGINT) AS gated",
+)  # fmt: skip
+
+
+def recordings(data: Path) -> list[Recording]:
+    """The recorded set of mixtures of experts."""
+    columns = fastest(data / "library" / "serving_moe.parquet", _SIZES)
+    recorded = "27 networks, 1 to 65,536 tokens, routing balanced or by a power law, CUDA graphs"
+    columns["latency_s"] = np.asarray(columns["latency_s"], dtype=float)
+    return [
+        recording_of("experts", "moe", "experts", columns, ("row",), ("f16",), 0.11, EXPERTS, ("tokens",), recorded)
+    ]

@@ -1,0 +1,87 @@
+"""Recorded launches of serving stacks: what the readers of attention and of mixtures of experts share."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from evidence.vendor_recordings import SERVING, STACKS, SYSTEMS, catalogued, columns_of
+from kernrec.model.vendor.bound import Timing, features_of, kind_of
+from kernrec.model.vendor.model import RecordedSet
+from kernrec.training.train_vendor_model import Recording
+
+Array = np.ndarray
+
+_DTYPES = {
+    "bfloat16": "bf16", "fp8": "f8e4m3", "fp8_block": "f8block", "nvfp4": "nvfp4", "int4_wo": "w4a16",
+    "w4a16_mxfp4": "mxfp4", "w4a8_mxfp4_mxfp8": "mxfp4f8", "w4afp8": "w4f8",
+}  # fmt: skip
+"""Our names of data types, by those of the recordings."""
+
+
+def fastest(
+    path: Path, sizes: Sequence[str], condition: str = "true", otherwise: Mapping[str, str] | None = None
+) -> dict[str, Array]:
+    """The rows of a file, of several kernels of one stack for a problem the fastest.
+
+    Args:
+        path: of the file.
+        sizes: columns that tell problems apart, beside system, framework and dtype; an expression may rename one.
+        condition: in SQL, of the rows that count.
+        otherwise: expressions of columns that the file has under another name, or not at all.
+
+    Returns:
+        `gpu`, `stack`, `dtype` and `version` as we name them, the sizes, `latency_s` and `power_w`.
+    """
+    other = otherwise or {}
+    names = (
+        other.get("system", "system"), other.get("framework", "framework"), other.get("dtype", "dtype"),
+        "max(version) AS version", *sizes, "min(latency_s) AS latency_s",
+        f"arg_min(coalesce({other.get('power_w', 'power_w')}, 0), latency_s) AS power_w",
+    )  # fmt: skip
+    systems = ", ".join(f"'{system}'" for system, gpu in SYSTEMS.items() if catalogued(gpu))
+    columns = columns_of(
+        path, names, f"({condition}) AND ({'true' if other else f'system IN ({systems})'}) GROUP BY ALL"
+    )
+    power_w = np.where(columns["power_w"] > 0, columns["power_w"], np.nan)
+    spelled = (("gpu", "system", SYSTEMS), ("stack", "framework", STACKS), ("dtype", "dtype", _DTYPES))
+    own = {name: np.array([words[str(value)] for value in columns[column]]) for name, column, words in spelled}
+    return {**columns, **own, "version": columns["version"].astype(str), "power_w": power_w}
+
+
+def joined_columns(*parts: Mapping[str, Array]) -> dict[str, Array]:
+    """The rows of all parts, with the columns of the first."""
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+
+
+def recording_of(
+    name: str, op: str, case: str, columns: Mapping[str, Array], layouts: tuple[str, ...], alike: tuple[str, ...],
+    alike_width: float, timing: Timing, grid: tuple[str, ...], recorded: str,
+) -> Recording:  # fmt: skip
+    """One recorded set of the rows of `fastest`: its stacks, versions, data types and kinds are those of the rows."""
+    versions: dict[str, dict[str, str | None]] = {}
+    for stack, gpu in sorted(set(zip(columns["stack"].tolist(), columns["gpu"].tolist(), strict=True))):
+        rows = (columns["stack"] == stack) & (columns["gpu"] == gpu)
+        versions.setdefault(stack, {})[gpu] = max(columns["version"][rows].tolist())
+    dims = {dim: columns[dim].astype(np.int64) for dim in features_of(op).DIMS}
+    dtypes = tuple(sorted(set(columns["dtype"].tolist())))
+    about = RecordedSet(
+        name, op, case, versions, dtypes, layouts, alike, alike_width, timing, grid, {}, (),
+        SERVING | {"library": "as called by the stacks", "recorded": recorded}, _kinds(op, columns, dims),
+    )  # fmt: skip
+    layout = np.full(len(columns["gpu"]), layouts[0])
+    return Recording(
+        about, columns["gpu"], columns["stack"], columns["dtype"], layout, dims, columns["latency_s"],
+        columns["power_w"],
+    )  # fmt: skip
+
+
+def _kinds(op: str, columns: Mapping[str, Array], dims: Mapping[str, Array]) -> dict[str, dict[str, tuple[str, ...]]]:
+    """`RecordedSet.kinds` of the rows."""
+    told = dims.get("kv_dtype", np.zeros(len(columns["gpu"]), dtype=np.int64))
+    rows = set(zip(*(columns[name].tolist() for name in ("stack", "gpu", "dtype")), told.tolist(), strict=True))
+    kinds: dict[str, dict[str, tuple[str, ...]]] = {}
+    for stack, gpu, dtype, kv_dtype in sorted(rows):
+        cards = kinds.setdefault(stack, {})
+        cards[gpu] = (*cards.get(gpu, ()), kind_of(op, dtype, {"kv_dtype": kv_dtype}))
+    return kinds

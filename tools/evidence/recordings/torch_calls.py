@@ -1,0 +1,51 @@
+"""Calls of PyTorch 2.1 in f32, one timed at a time: what their readers share.
+
+Of the cards, those that are in the catalog.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+
+from evidence.vendor_recordings import catalogued, columns_of
+from kernrec.model.vendor.bound import Timing, features_of
+from kernrec.model.vendor.model import RecordedSet
+from kernrec.training.train_vendor_model import Recording
+
+Array = np.ndarray
+
+CALL = Timing(35000.0, 1.0)
+"""A call of PyTorch between two events: 25 us, the shortest of an A100, a T4 and a P4, in clocks."""
+CALLS = {"source": "NeuSight", "licence": "MIT"}
+_CARDS = {
+    "NVIDIA A100-PCIE-40GB": "a100-pcie-40gb", "NVIDIA A100 80GB PCIe": "a100-pcie-80gb", "Tesla T4": "t4",
+    "Tesla V100-PCIE-32GB": "v100-pcie-32gb", "Tesla P100-PCIE-16GB": "p100-pcie-16gb", "Tesla P4": "p4",
+}  # fmt: skip
+_OPS = {"softmax": "softmax", "layernorm": "ln", "elementwise": "add"}
+"""The recorder's names."""
+
+
+def cards_of(columns: Mapping[str, Array]) -> tuple[dict[str, Array], Array]:
+    """The rows of cards in the catalog, and the catalog's names of these."""
+    gpu = np.array([_CARDS[str(device)] for device in columns["device"]])
+    rows = np.isin(gpu, [name for name in _CARDS.values() if catalogued(name)])
+    return {name: column[rows] for name, column in columns.items()}, gpu[rows]
+
+
+def rows_of(data: Path, op: str, case: str) -> list[Recording]:
+    """The recorded set of an operator over rows."""
+    names = ("device", "rows", "columns", "min(latency_s) AS latency_s")
+    # The host of the P100 takes 1.7 times as long for a call: its rows tell of that host.
+    path = data / "library" / "torch_rowwise_f32.parquet"
+    columns, gpu = cards_of(columns_of(path, names, f"op = '{_OPS[op]}' AND device NOT LIKE '%P100%' GROUP BY ALL"))
+    columns["n"] = columns["rows"].astype(np.int64) * columns["columns"]
+    about = CALLS | {"library": "PyTorch 2.1", "recorded": f"{_OPS[op]} of f32 rows"}
+    recorded = RecordedSet(
+        "rows", op, case, {"PyTorch": dict.fromkeys(sorted(set(gpu.tolist())), "2.1")}, ("f32",), ("row",), (), 0.0,
+        CALL, (), {}, (), about,
+    )  # fmt: skip
+    dims = {name: columns[name].astype(np.int64) for name in features_of(op).DIMS}
+    count = len(gpu)
+    stack, dtype, layout = (np.full(count, word) for word in ("PyTorch", "f32", "row"))
+    return [Recording(recorded, gpu, stack, dtype, layout, dims, columns["latency_s"], np.full(count, np.nan))]
