@@ -8,6 +8,7 @@ back and power says no more than the limit, what the arithmetic takes. That laun
 """
 
 from dataclasses import replace
+from functools import lru_cache
 from math import exp, hypot, inf, log
 from typing import TYPE_CHECKING, Protocol
 
@@ -70,13 +71,19 @@ def at_point(
             most = float(after.power_w[0]) if after.capped[0] else gpu.power_max_w
             drawn = _scaled(drawn, _ratio(before, after, "power_w"), 0.0, most)
         prediction = replace(prediction, latency_s=_scaled(prediction.latency_s, slower, EXTRAPOLATED), power_w=drawn)
-    least = least_costs(problem, gpu, power) if problem is not None else None
-    if least is not None:
-        roof_s = float(power.apply_power_limit(least, limit_w, point.clock_hz).latency_s[0])
-        if prediction.latency_s.value < roof_s:
-            raised = _scaled(prediction.latency_s, roof_s / prediction.latency_s.value, 1.0)
-            prediction = replace(prediction, latency_s=raised)
+    roof_s = 0.0 if problem is None else _roof_s(problem, gpu, limit_w, point.clock_hz)
+    if prediction.latency_s.value < roof_s:
+        raised = _scaled(prediction.latency_s, roof_s / prediction.latency_s.value, 1.0)
+        prediction = replace(prediction, latency_s=raised)
     return prediction
+
+
+@lru_cache(maxsize=4096)
+def _roof_s(problem: Problem, gpu: GPU, limit_w: float | None, clock_hz: float | None) -> float:
+    """The least time of a problem, the same for all stacks; 0 where its arithmetic has no roof."""
+    power = PowerModel.for_gpu(gpu)
+    least = least_costs(problem, gpu, power)
+    return 0.0 if least is None else float(power.apply_power_limit(least, limit_w, clock_hz).latency_s[0])
 
 
 def _ratio(before: LimitedCosts, after: LimitedCosts, name: str) -> float:
