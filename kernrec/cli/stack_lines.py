@@ -117,7 +117,7 @@ def line_columns(lines: "Sequence[Line]") -> list[Column]:
         quantities("energy", "J", [value for value, _ in energies], [interval for _, interval in energies], USUALLY),
         quantities("power", "W", [line.power_w for line in lines], importance=USUALLY),
         Column("source", "left", [line.source for line in lines], styles=[_STYLES[line.source] for line in lines]),
-        Column("from recordings of", "left", [line.basis.partition(" on ")[2] or line.basis for line in lines], SELDOM),
+        Column("recorded on", "left", [line.basis.partition(" on ")[2] or line.basis for line in lines], SELDOM),
     ]
 
 

@@ -34,7 +34,7 @@ PLAIN = {
     "tdp w", "boost clock", "aliases", "dimensions", "codes", "dtypes", "layouts", "min sm", "dtype min sm", "hash",
     "tunables", "description", "op", "ops", "kernel", "quantity", "method", "problems", "row", "path", "about", "by",
     "cost", "dtype", "s/s per k", "/million s", "s/s", "s/J", "with each layer's", "of a year", "default",
-    "configs", "time", "first config", "energy saved", "age", "failed", "last measured", "calls/s",
+    "configs", "time", "first config", "energy saved", "age", "failed", "last measured", "calls/s", "recorded on",
 }  # fmt: skip
 """Column heads that are data sheet figures, or words of everyday."""
 
@@ -64,7 +64,7 @@ def _heads() -> set[str]:
 
 
 def test_the_glossary_has_some_forty_terms_in_order() -> None:
-    assert 40 <= len(ENTRIES) <= 85
+    assert 40 <= len(ENTRIES) <= 90
     assert sorted(ENTRIES, key=str.casefold) == ENTRIES
 
 

@@ -75,5 +75,7 @@ def test_the_readme_lists_what_every_operator_supports() -> None:
     listed: dict[str, list[str]] = {}
     for names, dtypes in re.findall(r"^\| (`.+`) \| ([a-z0-9, ]+) \|", text, re.MULTILINE):
         listed |= {name: dtypes.split(", ") for name in re.findall(r"`(\w+)`", names)}
-    assert listed == {op.name: [t for t in op.dtypes if kernels_for(op.name, t)] for op in all_ops()}
+    assert listed == {
+        op.name: [t for t in op.dtypes if kernels_for(op.name, t)] for op in all_ops() if kernels_for(op.name)
+    }
     assert f"{len(list(all_kernels()))} kernels" in text
