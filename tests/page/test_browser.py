@@ -82,8 +82,12 @@ def test_fronts_stand_side_by_side_measured_apart_from_predicted(page: Any, url:
     legends = page.locator(".legend").all_inner_texts()
     assert ["measured (12)" in legends[0], "measured (0)" in legends[1]] == [True, True]
     assert page.locator(".plot canvas").count() >= 2
-    sources = page.locator(".panel").first.locator("td.source").all_inner_texts()
-    assert any("measured" in source for source in sources), sources
+    sources = page.evaluate("""() => {
+        const { front } = kernrec.shown[0];
+        return Object.keys(front.measured).map((n) => kernrec.describe(front, Number(n)).source);
+    }""")
+    assert len(sources) == 12
+    assert all("measured" in source for source in sources), sources
 
 
 def test_a_click_on_a_point_explains_it_and_copies_its_command(page: Any, url: str) -> None:
@@ -165,7 +169,7 @@ def test_every_control_has_a_name_and_every_plot_a_table(page: Any, url: str) ->
     assert nameless == 0
     for panel in page.locator(".panel").all():
         assert panel.locator("table caption").count() >= 1
-        panel.locator("details summary").click()
+        panel.locator("details:not(.codes) summary").click()
         panel.locator("details table").wait_for()
 
 
@@ -223,3 +227,21 @@ def test_a_report_works_from_a_file(page: Any, tmp_path: Path) -> None:
     page.click("#tab-database")
     page.wait_for_selector("#view-database p")
     assert "No database has measurements" in page.inner_text("#view-database")
+
+
+def test_an_address_opens_the_view_that_it_was_taken_from(page: Any, url: str) -> None:
+    drawn(page, url)
+    page.select_option("#objective", "energy")
+    page.select_option("#limit", "default")
+    page.wait_for_function("() => location.hash.includes('limit=default') && kernrec.shown[0]?.chosen != null")
+    address = page.evaluate("() => location.href")
+    config = page.locator("tr.chosen").first.inner_text()
+    page.goto("about:blank")
+    drawn(page, address)
+    assert page.input_value("#objective") == "energy"
+    assert page.input_value("#limit") == "default"
+    assert page.locator("tr.chosen").first.inner_text() == config
+    limits = page.locator(".panel").first.locator("tbody tr").all_inner_texts()
+    assert all("default" in row for row in limits)
+    labels = page.evaluate("() => kernrec.shown[0].plot.below[0].ticker.ticks.length")
+    assert labels >= 4

@@ -312,7 +312,7 @@
     byId("workload").append(...options.workloads.map((name) => option(name)));
     if (chosen.workload) byId("workload").value = chosen.workload;
     byId("inputs").append(...options.inputs.map((name) => option(name)));
-    byId("inputs").value = chosen.inputs;
+    byId("inputs").value = chosen.inputs ?? options.inputs[0];
     byId("inputs").disabled = offline;
     byId("clocks").checked = Boolean(chosen.clocks);
     byId("clocks").disabled = offline;
