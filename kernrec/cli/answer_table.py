@@ -134,6 +134,8 @@ def _arranged(columns: list[Column], width: int | None) -> list[list[Column]]:
         return [_without_least(columns, width)]
     first, second = ([column for column in columns if column.below == below] for below in (False, True))
     lines = [_without_least(first, width), []]
+    while len(lines[0]) > 1 and not _fits(lines[0], width):  # what matters and still does not fit goes below
+        second.append(lines[0].pop())
     for column in _without_least(second, width - len(INDENT)):
         if lines[-1] and not _fits([*lines[-1], column], width - len(INDENT)):
             lines.append([])

@@ -95,3 +95,14 @@ def test_letters_of_one_kernel_do_not_collide() -> None:
         letters = [letter for letter, sizes in SIZES if letter and names.issuperset(sizes)]
         letters += [LETTERS[name][0] for name in names - joined]
         assert len(set(letters)) == len(letters), (kernel.name, sorted(letters))
+
+
+@given(width=st.integers(40, 120))
+def test_what_matters_and_does_not_fit_goes_below_under_its_heading(width: int) -> None:
+    source = Column("source", "left", ["learned, energy prior", "prior: may be faster", "recorded"])
+    columns = [*COLUMNS[:5], source]
+    lines = answer_lines("t", columns, width)
+    assert max(map(len, lines)) <= width
+    (heading,) = [line for line in lines if "source" in line]
+    start = heading.index("source")
+    assert sum(line[start:].startswith(cell) for line in lines for cell in source.cells) == ROWS
