@@ -103,7 +103,7 @@ def _print(subject: "Explanation") -> None:
     if choice.latency_s.value != subject.prior["latency_s"]:
         latency, energy, power = (human(subject.prior[name], unit) for name, unit in _PRIOR)
         print_line(f"  prior alone: {latency}, {energy}, {power}")
-    print_line(f"  bottleneck: {choice.bottleneck}; expected core clock {human(choice.clock_hz, 'Hz')}")
+    print_line(f"  bottleneck: {subject.bottleneck}; expected core clock {human(choice.clock_hz, 'Hz')}")
     for launch in subject.launches:
         print()
         print_line(f"{launch.entry}: {launch.blocks} blocks of {launch.threads} threads")

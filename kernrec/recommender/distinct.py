@@ -69,9 +69,9 @@ def distinct(
         alike = left & (numbers == numbers[leader]) & (points == points[leader]) & ~measured
         if alike.any() and not measured[leader]:
             close = (np.abs(costs - costs[:, [leader]]) < SAME).all(axis=0)
-            one = (tunables != tunables[leader]).sum(axis=1) == 1
+            single = (tunables != tunables[leader]).sum(axis=1) == 1
             same = (code == code[leader]).all(axis=1)
-            alike &= (same & (close | by_code)) | (one & close)
+            alike &= (same & (close | by_code)) | (single & close)
             left &= ~alike
             rows.append((picked[leader], int(alike.sum())))
         else:

@@ -28,8 +28,8 @@ BESIDE_ARITHMETIC = {True: 1.67, False: 1.27}
 """Energy of a product's core events over that of its arithmetic alone, on tensor cores and outside of them: the median
 of the best kernel for 8,192^3 on ten cards."""
 REACHED = 0.9
-"""Share of the arithmetic's rate at the clock held that a stack reaches at most, beside starts and ends of tiles: on
-recorded large products they reach 0.79 of the data sheet's rate (`TENSOR_SHARE`), at a clock that a limit holds back."""
+"""Share of the arithmetic's rate at the clock held that a stack reaches at most: on recorded large products 0.79 of the
+data sheet's (`TENSOR_SHARE`), at a clock that a limit holds back."""
 EXTRAPOLATED = 0.6
 """Standard deviation of the error of a change of time or power, as a share of the logarithm of that change: the median
 of nine changes of matmul_tf32_limits_rtx3090.csv from 400 W on, carried as a stack's line is; 0.65 in mean square."""

@@ -20,6 +20,9 @@ from kernrec.recommender.result import Choice
 from kernrec.util.light_dataclass import dataclass
 
 TAIL = "tail-wave utilization"
+POWER_LIMIT = "power limit"
+HELD = 0.95
+"""Share of the boost clock below which a limit is what holds a launch back."""
 _SECTOR_BYTES = 32
 _WARP = 32
 _PARTS = {
@@ -114,6 +117,8 @@ class Explanation:
     prior: Mapping[str, float]
     """`latency_s`, `energy_j` and `power_w` as static analysis alone predicts them."""
     launches: tuple[LaunchDetail, ...]
+    bottleneck: str
+    """What takes longest at the clock held, or `power limit` where it holds back a core that takes longest."""
     energy_j: Mapping[str, float]
     """Energy by component: the energy of `choice`, in the shares that are predicted."""
     roofline: Roofline
@@ -126,6 +131,7 @@ class Explanation:
         return {
             **self.choice.as_dict(),
             "prior": dict(self.prior),
+            "bottleneck": self.bottleneck,
             "launch_details": [
                 {**vars(launch), "accesses": [vars(access) for access in launch.accesses]} for launch in self.launches
             ],
@@ -148,15 +154,18 @@ def explain(candidates: CandidateSet, position: int, point: int = 0) -> Explanat
     places = prediction.places(position)
     dram_bytes = float(sum(prediction.times.dram_bytes[place] for place in places))
     choice = build_choice(candidates, point, position)
+    limited = LimitedCosts(*(column[point, position : position + 1] for column in kernel.limited.columns()))
+    # Parts are those of the boost clock: core parts take longer at the clock held, and all are shares of one total.
+    measured = choice.latency_s.value / float(limited.latency_s[0])
+    slower = measured * table.power.boost_hz / choice.clock_hz
     launches = tuple(
-        _detail(kernel, index, row, prediction.times.parts(place))
+        _detail(kernel, index, row, _at_clock(prediction.times.parts(place), slower, measured))
         for index, place in zip(performed, places, strict=True)
     )
     total: dict[str, float] = {}
     for index in performed:
         for metric, value in table.counts(on_problem, index, row).items():
             total[metric] = total.get(metric, 0.0) + value
-    limited = LimitedCosts(*(column[point, position : position + 1] for column in kernel.limited.columns()))
     prior = {name: float(getattr(limited, name)[0]) for name in ("latency_s", "energy_j", "power_w")}
     scale = choice.energy_j.value / prior["energy_j"]
     parts: dict[str, float] = {}
@@ -168,9 +177,22 @@ def explain(candidates: CandidateSet, position: int, point: int = 0) -> Explanat
         prior=prior,
         launches=launches,
         energy_j=parts,
+        bottleneck=_bottleneck(choice, launches, bool(limited.capped[0])),
         roofline=_roofline(choice, total, dram_bytes, table.bandwidth),
         figures=_figures(choice, total, dram_bytes, launches),
     )
+
+
+def _at_clock(parts: Mapping[str, float], core: float, others: float) -> dict[str, float]:
+    """Seconds by resource: those of the core times one factor, DRAM and launch times another."""
+    return {name: seconds * (others if name in ("DRAM", "launch") else core) for name, seconds in parts.items()}
+
+
+def _bottleneck(choice: Choice, launches: Sequence[LaunchDetail], capped: bool) -> str:
+    times = max((launch.time_s for launch in launches), key=lambda parts: max(parts.values()))
+    longest = max(times, key=times.__getitem__)
+    core = longest not in ("DRAM", "launch")
+    return POWER_LIMIT if capped and core and choice.clock_hz < HELD * choice.gpu.boost_clock_hz else longest
 
 
 def _detail(kernel: KernelCandidates, index: int, row: int, parts: Mapping[str, float]) -> LaunchDetail:
@@ -225,7 +247,9 @@ def _roofline(choice: Choice, total: Mapping[str, float], dram_bytes: float, ban
     tensor = sum(value for metric, value in total.items() if metric.startswith("mma."))
     if counted:
         flops = tensor + 2.0 * _WARP * sum(total.get(f"issue.{kind}", 0.0) for kind in ("fma32", "f16", "f64"))
+    # The roof at the clock held, which on GeForce cards is above the data sheet's, and below it under a power limit.
     peak = gpu.peak_flops(problem.dtype, tensor > 0) or gpu.peak_flops("f32")
+    peak *= choice.clock_hz / (gpu.tensor_clock_hz if tensor > 0 else gpu.boost_clock_hz)
     moved = max(dram_bytes, 1.0)
     return Roofline(flops, counted, dram_bytes, flops / moved, flops / choice.latency_s.value, peak, bandwidth)
 

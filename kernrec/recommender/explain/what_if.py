@@ -39,6 +39,7 @@ _REMEDIES = {
     "L2": "larger tiles, or an order of blocks (raster) that reuses what L2 holds",
     "DRAM": "fewer bytes: a narrower data type, or fusing it with the layer before or after it",
     "latency": "more warps or more stages in flight; of small problems, several at once (a larger batch)",
+    "power limit": "fewer joules for the same work (a narrower data type, larger tiles), or a higher limit",
     "launch": "the launch itself takes longest: fuse it with a neighbor, batch calls, or use a CUDA graph",
 }
 """By bottleneck, what is beyond the tunables of the kernel."""
@@ -164,7 +165,7 @@ def difference(before: Explanation, after: Explanation) -> dict[str, float]:
 
 def advice(subject: Explanation, changes: Sequence[Change], objective: str) -> str:
     """A sentence on the remedy for a config: the best of its changes, else what its bottleneck leaves to be done."""
-    bottleneck = subject.choice.bottleneck
+    bottleneck = subject.bottleneck
     if changes:
         best = changes[0]
         counted = {"latency": "time", "edp": "energy x time"}.get(objective, objective)
