@@ -14,10 +14,12 @@ from kernrec.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
     import numpy as np
 
     from kernrec.checking.check import CheckResult, Reference
+    from kernrec.gpu import GPU
     from kernrec.recommender import Recommendation, Recommender
     from kernrec.recommender.analyze_kernel import Analysis
     from kernrec.recommender.analyze_triton import Grid
@@ -26,9 +28,18 @@ if TYPE_CHECKING:
     from kernrec.run import BuiltKernel
 
 
+def _gpu_name(gpu: "str | Path | GPU") -> str:
+    """The name by which a card is found; a file of a card, or one made in Python, gets one in this process."""
+    if isinstance(gpu, str):
+        return gpu
+    from kernrec.gpu.card_file import card_name
+
+    return card_name(gpu)
+
+
 def recommend(
     op: str | None = None,
-    gpu: str = "",
+    gpu: "str | Path | GPU" = "",
     *,
     kernel: str | None = None,
     dtype: str | None = None,
@@ -50,7 +61,7 @@ def recommend(
 
     Args:
         op: the operator; leave it out to name a kernel.
-        gpu: the GPU, as people call it.
+        gpu: the GPU, as people call it; one that the catalog does not have as the `Path` of its .toml, or a `GPU`.
         kernel: one kernel instead of an op, your own (after `kernrec analyze`) or one of the library.
         dtype: data type; the op's first one by default.
         layout: tensor layout; the op's first one by default.
@@ -81,12 +92,12 @@ def recommend(
         objective_named(objective), max_slowdown, max_power_w, power_limit_w, clock_hz, top, clocks, inputs,
         () if stack is None else (stack,) if isinstance(stack, str) else tuple(stack),
     )  # fmt: skip
-    return _recommender().answer(Request(gpu, op, kernel, dims, dtype, layout, query))
+    return _recommender().answer(Request(_gpu_name(gpu), op, kernel, dims, dtype, layout, query))
 
 
 def recommend_many(
     op: str,
-    gpu: str,
+    gpu: "str | Path | GPU",
     *,
     dtype: str | None = None,
     layout: str | None = None,
@@ -119,12 +130,12 @@ def recommend_many(
     from kernrec.recommender.request import objective_named
 
     query = Query(objective_named(objective), power_limit_w=power_limit_w, clock_hz=clock_hz, top=1, inputs=inputs)
-    return answer_many(_recommender(), op, gpu, dims, query, dtype=dtype, layout=layout)
+    return answer_many(_recommender(), op, _gpu_name(gpu), dims, query, dtype=dtype, layout=layout)
 
 
 def recommend_network(
     workload: str,
-    gpu: str,
+    gpu: "str | Path | GPU",
     *,
     op: str | None = None,
     dtype: str | None = None,
@@ -164,7 +175,7 @@ def recommend_network(
         objective_named(objective), power_limit_w=power_limit_w, clock_hz=clock_hz, inputs=inputs, stacks=stacks
     )
     wanted = NetworkRequest(workload, op, dtype, layout, {}, batch, tp)
-    return answer_network(_recommender(), gpu, wanted, query)
+    return answer_network(_recommender(), _gpu_name(gpu), wanted, query)
 
 
 @cache
@@ -216,7 +227,7 @@ def build(
 
 def analyze(
     function: Any,
-    gpu: str,
+    gpu: "str | Path | GPU",
     arguments: "Mapping[str, Any] | Sequence[str]",
     grid: "Grid",
     configs: Sequence[Mapping[str, Any]] | None = None,
@@ -257,12 +268,12 @@ def analyze(
     if isinstance(function, str) and ("__global__" in function or ".entry" in function):
         from kernrec.checking.analyze_source import analyze_own
 
-        return analyze_own(function, gpu, arguments, grid, block, query)
+        return analyze_own(function, _gpu_name(gpu), arguments, grid, block, query)
     from kernrec.recommender.analyze_triton import analyze_triton
 
     if not isinstance(arguments, Mapping):
         raise UsageError("the arguments of a Triton function are given by name")
-    return analyze_triton(function, gpu, arguments, grid, configs, query)
+    return analyze_triton(function, _gpu_name(gpu), arguments, grid, configs, query)
 
 
 def check(

@@ -226,11 +226,21 @@ def export(
 
 
 @app.command("info")
-def info(as_json: AsJson = False, db: Path_ = None) -> None:
+def info(
+    as_json: AsJson = False,
+    shipped: Annotated[bool, typer.Option("--shipped", help="Show the recorded rows that ship instead.")] = False,
+    db: Path_ = None,
+) -> None:
     """Show the contents of a database: measurements by GPU, op, kernel and outcome, schema and content hash.
 
-    Models and calibrations beside it are listed too.
+    Models and calibrations beside it are listed too. With --shipped: what others recorded and ships, by op, with its
+    source and licence.
     """
+    if shipped:
+        if db is not None:
+            raise UsageError(f"--shipped is about what ships with kernrec, not about --db {db}; give one of them")
+        _print_shipped(as_json)
+        return
     from kernrec.measure.campaign.ingest import waiting_measurements
     from kernrec.measure.campaign.journal import journal_path
     from kernrec.recommender.estimate.model_store import stored_models
@@ -270,6 +280,23 @@ def info(as_json: AsJson = False, db: Path_ = None) -> None:
     if learned:
         columns: list[tuple[str, str]] = [(name, "left") for name in learned[0]]
         print_table("learned from measurements", columns, [[str(value) for value in row.values()] for row in learned])
+
+
+def _print_shipped(as_json: bool) -> None:
+    from kernrec.store.recorded import contents
+
+    if as_json:
+        print(json.dumps(contents(), indent=2))
+        return
+    for op, about in contents().items():
+        left_out = ", ".join(f"{count} {reason}" for reason, count in about["left_out"].items())
+        print(f"{op}: {about['rows']} rows, {about['with_power']} with power; {', '.join(about['dtypes'])}")
+        print(f"  cards: {', '.join(about['gpus'])}")
+        print(f"  stacks: {', '.join(about['stacks'])}")
+        for source in about["sources"]:
+            print(f"  source: {source}")
+        if left_out:
+            print(f"  left out: {left_out}")
 
 
 @app.command("merge")

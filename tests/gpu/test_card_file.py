@@ -1,0 +1,188 @@
+"""A card that the catalog does not have is described in a file, which is checked figure by figure before it answers."""
+
+import dataclasses
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import kernrec
+from kernrec.cli.app import run
+from kernrec.errors import UsageError
+from kernrec.gpu import GPU, UnknownGPU, all_gpus, find_gpu
+from kernrec.gpu.card_file import card_name, card_of, card_text, read_card
+
+MEMORY = {"gib": 24, "bus_bits": 384, "pin_gbps": 21, "bandwidth_gbs": 1008}
+
+
+def figures(name: str = "rtx4090") -> dict[str, Any]:
+    return tomllib.loads(card_text(find_gpu(name), "my-card"))
+
+
+def written(folder: Path, text: str) -> Path:
+    path = folder / "card.toml"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize("gpu", all_gpus(), ids=lambda gpu: gpu.name)
+def test_every_entry_of_the_catalog_printed_as_a_file_reads_as_itself(gpu: GPU) -> None:
+    card = card_of(tomllib.loads(card_text(gpu, "my-card")), "a file")
+    assert dataclasses.replace(card, name=gpu.name, aliases=gpu.aliases, sources=gpu.sources) == gpu
+    assert set(card.sources) - {"idle_w"} == set(gpu.sources) - {"idle_w"}
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"sms": 129.5}, r"sms is 129.5; a whole number of 1 to 1024"),
+        ({"sms": 2000}, r"sms is 2000; 1 to 1024 is accepted, nearest 1024"),
+        ({"sms": 64}, r"f32_tflops is 82.6 TFLOP/s, but 64 SMs x 128 FMA x 2 x 2520 MHz are 41.29"),
+        ({"sm": 88}, r"sm is 88; known compute capabilities are 60"),
+        ({"f32_tflops": float("nan")}, r"f32_tflops is nan; a number of 0.01"),
+        ({"f32_tflops": 82.6e12}, r"f32_tflops is .*; 0.01 to 10000 TFLOP/s"),
+        ({"l2_mib": -1}, r"l2_mib is -1; 0.1 to 4096 MiB"),
+        ({"name": "rtx4090"}, r"name is 'rtx4090', which the catalog has"),
+        ({"name": "a b; c"}, r"letters, digits"),
+        ({"title": "x\x1b[2J"}, r"printable characters"),
+        ({"memroy": {}}, r"memroy.*memory"),
+        ({"clock_mhz": {"base": 2520, "boost": 2235}}, r"clock_mhz base is 2520 MHz, above tensor"),
+        ({"clock_mhz": {"base": 2235}}, r"\[clock_mhz\] boost missing"),
+        ({"clock_mhz": 2520}, r"clock_mhz is 2520; a table of base, boost, tensor"),
+        ({"power_w": {"tdp": 450, "min": 500, "max": 600}}, r"power_w min is 500 W, above tdp, 450 W"),
+        ({"memory": MEMORY | {"bandwidth_gbs": 504}}, r"384 bits / 8 x 21 Gbit/s are 1008"),
+        ({"memory": MEMORY | {"gib": True}}, r"memory gib is True; a number"),
+        ({"tensor_tflops": {"f16": 330}}, r"tensor_tflops f16 is 330 TFLOP/s, but 128 SMs x 256"),
+        ({"tensor_tflops": {"fp4": 330}}, r"tensor_fma_per_clk_sm does not"),
+        ({"sms": 10**4000}, r"sms is an integer of \d+ bits"),
+    ],
+)  # fmt: skip
+def test_an_impossible_figure_is_told_in_one_line(change: dict[str, Any], told: str) -> None:
+    with pytest.raises(UsageError, match=told) as error:
+        card_of(figures() | change, "a file")
+    assert "\n" not in str(error.value)
+    assert len(str(error.value)) < 400
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        (b"\xff\xfe", "UTF-8"),
+        (b"name = ", "no TOML"),
+        (b"a = " + b"[" * 20_000, "no TOML"),
+        (b"#" * 70_000, "at most 65536 bytes"),
+        (b"sms = 0x" + b"f" * 60_000, "missing"),
+        (b"sms = " + b"9" * 6_000, "no TOML"),
+        (b"", "name, title"),
+    ],
+)
+def test_a_hostile_file_is_told_in_one_line(content: bytes, told: str, tmp_path: Path) -> None:
+    path = tmp_path / "card.toml"
+    path.write_bytes(content)
+    with pytest.raises(UsageError, match=told) as error:
+        read_card(path)
+    assert "\n" not in str(error.value)
+    assert str(error.value).startswith(str(path))
+
+
+def test_a_file_that_is_not_there_or_a_folder_is_told(tmp_path: Path) -> None:
+    for path in (tmp_path, tmp_path / "none.toml"):
+        with pytest.raises(UsageError, match="no card file can be read there"):
+            read_card(path)
+
+
+NUMBERS = st.one_of(
+    st.floats(), st.integers(), st.integers(-(10**30), 10**30), st.booleans(), st.text(max_size=5), st.none()
+)
+KEYS = [(name, None) for name in ("sm", "sms", "l2_mib", "f32_tflops", "name", "title", "chip")] + [
+    (table, key)
+    for table in ("clock_mhz", "memory", "power_w", "tensor_fma_per_clk_sm", "tensor_tflops")
+    for key in figures()[table]
+]
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.lists(st.tuples(st.sampled_from(KEYS), NUMBERS), min_size=1, max_size=3))
+def test_any_figures_are_refused_in_one_line_or_agree(changes: list[tuple[tuple[str, str | None], Any]]) -> None:
+    data = figures()
+    for (name, key), value in changes:
+        if key is None:
+            data[name] = value
+        else:
+            data[name][key] = value
+    try:
+        card = card_of(data, "a file")
+    except UsageError as error:
+        assert "\n" not in str(error)  # noqa: PT017 - either is right
+    else:
+        assert card.peak_flops("f32") == pytest.approx(card.datasheet_f32_flops, rel=0.051)
+        assert card.memory_bus_bits / 8 * card.memory_rate_hz == pytest.approx(card.memory_bandwidth, rel=0.053)
+        assert card.power_min_w <= card.tdp_w <= card.power_max_w
+        assert card.base_clock_hz <= card.tensor_clock_hz <= card.boost_clock_hz
+
+
+def test_a_card_answers_as_the_catalogs_with_the_same_figures(tmp_path: Path) -> None:
+    path = written(tmp_path, card_text(find_gpu("l40s"), "as-the-l40s"))
+    own, catalogs = (kernrec.recommend("softmax", gpu, rows=512, columns=512) for gpu in (path, "l40s"))
+    assert own.gpu.name == "as-the-l40s"
+    assert own.best.config == catalogs.best.config
+    assert own.best.latency_s.value == pytest.approx(catalogs.best.latency_s.value)
+
+
+def test_less_bandwidth_makes_a_card_slower(tmp_path: Path) -> None:
+    text = (
+        card_text(find_gpu("l40s"), "half-an-l40s").replace("pin_gbps = 18", "pin_gbps = 9").replace("= 864", "= 432")
+    )
+    path = written(tmp_path, text)
+    own, catalogs = (kernrec.recommend("softmax", gpu, rows=65536, columns=4096) for gpu in (path, "l40s"))
+    assert own.best.latency_s.value > 1.7 * catalogs.best.latency_s.value
+
+
+def test_a_card_that_changes_is_another_card() -> None:
+    first = dataclasses.replace(find_gpu("l4"), name="lab-card", aliases=())
+    second = dataclasses.replace(first, tdp_w=60.0)
+    assert card_name(first) == "lab-card"
+    assert card_name(second).startswith("lab-card@")
+    assert find_gpu(card_name(second)) == dataclasses.replace(second, name=card_name(second))
+    assert find_gpu("lab-card") == first
+
+
+def test_a_gpu_of_the_catalog_that_was_changed_does_not_answer_as_the_catalogs() -> None:
+    changed = dataclasses.replace(find_gpu("l4"), tdp_w=60.0)
+    assert card_name(changed).startswith("l4@")
+    assert card_name(find_gpu("l4")) == "l4"
+    assert find_gpu("l4").tdp_w == 72
+
+
+def test_the_command_line_takes_a_card_wherever_it_predicts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = written(tmp_path, card_text(find_gpu("l4"), "cli-card"))
+    for command in (
+        ["recommend", "--op", "softmax", "--gpu", str(path), "--shape", "rows=64,columns=64", "--json"],
+        ["explain", "--op", "softmax", "--gpu", str(path), "--shape", "rows=64,columns=64"],
+        ["compare", "--op", "softmax", "--gpu", f"{path},l4", "--shape", "rows=64,columns=64"],
+    ):
+        assert run(command) == 0, command
+        printed = capsys.readouterr().out
+        assert "cli-card" in printed or "NVIDIA L4" in printed
+
+
+@pytest.mark.parametrize("command", ["collect", "refine", "search"])
+def test_what_measures_refuses_a_card_of_a_file(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run([command, "--op", "matmul", "--gpu", "card.toml"]) == 2
+    assert "describes a card for predictions" in capsys.readouterr().err
+
+
+def test_what_looks_up_measurements_refuses_a_card_of_a_file() -> None:
+    with pytest.raises(UnknownGPU, match=r"'card.toml' is a file of a card"):
+        find_gpu("card.toml")
+
+
+def test_gpus_shows_an_entry_as_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["gpus", "--show", "4090"]) == 0
+    card = read_card(written(tmp_path, capsys.readouterr().out))
+    assert card.sms == find_gpu("rtx4090").sms
+    assert run(["gpus", "--show", "rtx4900"]) == 2
+    assert "rtx4090" in capsys.readouterr().err
