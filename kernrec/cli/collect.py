@@ -53,7 +53,7 @@ def collect(
 
     if effort not in EFFORTS:
         raise unknown("effort", effort, EFFORTS)
-    measuring.check_device(device, replay, db)
+    replay, db = measuring.replay_files(device, replay, db)
     if shape and workload:
         raise UsageError("--shape and --workload were both given; a shape is one problem, a workload has many")
     seconds, configs = (None, None) if budget is None else parse_budget("--budget", budget)

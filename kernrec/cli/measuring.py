@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
+from kernrec.cli.format import print_notes
 from kernrec.cli.quantity import hertz, watts
+from kernrec.cli.steps import Steps
 from kernrec.errors import UsageError, unknown
 
 if TYPE_CHECKING:
@@ -50,18 +52,31 @@ Cluster = Annotated[
 Seed = Annotated[int, typer.Option(min=0, metavar="<int>", help="Seed of all random choices.")]
 
 
-def check_device(device: str, replay: Path | None, db: Path | None) -> None:
-    """Raises `UsageError` where --device, --replay and --db do not go together."""
+def replay_files(device: str, replay: Path | None, db: Path | None) -> tuple[Path | None, Path | None]:
+    """(--replay, --db), with what ships where `--device replay` names neither.
+
+    Raises:
+        UsageError: --device, --replay and --db do not go together.
+    """
     from kernrec.measure.collect import DEVICES
 
     if device not in DEVICES:
         raise unknown("device", device, DEVICES)
     if device != "replay" and replay is not None:
         raise UsageError(f"--replay {replay} goes with --device replay, but --device is {device}")
-    if device == "replay" and replay is None:
-        raise UsageError("--device replay needs --replay, a database of measurements to answer from")
-    if device == "replay" and db is None:
-        raise UsageError("--device replay needs --db, so that replayed rows are not mixed with your measurements")
+    if device != "replay":
+        return replay, db
+    if replay is not None:
+        if db is None:
+            raise UsageError("--device replay needs --db, so that replayed rows are not mixed with your measurements")
+        return replay, db
+    from kernrec.measure.device import shipped_recording
+
+    chosen = db or shipped_recording.replayed_database()
+    with Steps("reading the recorded space that ships"):
+        file = shipped_recording.shipped_recording()
+    print_notes([f"--replay not given: {shipped_recording.DESCRIPTION}; rows go to {chosen}"])
+    return file, chosen
 
 
 def limits(set_power_limit: str | None, lock_clocks: str | None, device: str) -> "tuple[OperatingPoint, ...]":

@@ -60,7 +60,7 @@ def refine(
 
     if shape and workload:
         raise UsageError("--shape and --workload were both given; a shape is one problem, a workload has many")
-    measuring.check_device(device, replay, db)
+    replay, db = measuring.replay_files(device, replay, db)
     if objective not in SCALAR_OBJECTIVES:
         raise unknown("objective", objective, SCALAR_OBJECTIVES)
     if budget is None and until is None:

@@ -23,7 +23,13 @@ def search(
     dtype: options.Dtype = None,
     layout: options.Layout = None,
     gpu: measuring.Gpu = "auto",
-    objective: Annotated[str, typer.Option(help="What to search for: latency, energy, edp or pareto.")] = "energy",
+    objective: Annotated[
+        str | None,
+        typer.Option(
+            help="What to search for: latency, energy, edp or pareto. Default: energy; latency for the recorded space"
+            " that ships, which has no energy."
+        ),
+    ] = None,
     budget: Annotated[str, typer.Option(help="When to stop: 10m or 200configs.")] = "200configs",
     strategy: Annotated[str, typer.Option(help="How configs are chosen: guide or genetic.")] = "guide",
     db: measuring.Database = None,
@@ -48,7 +54,8 @@ def search(
     from kernrec.measure.search_rounds import Strategy
     from kernrec.recommender.request import objective_named
 
-    measuring.check_device(device, replay, db)
+    objective = objective or ("latency" if device == "replay" and replay is None else "energy")
+    replay, db = measuring.replay_files(device, replay, db)
     if strategy not in list(Strategy):
         raise unknown("strategy", strategy, list(Strategy))
     if op is None and replay is None:

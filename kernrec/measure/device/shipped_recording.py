@@ -1,0 +1,58 @@
+"""The recorded space that ships, for replay in a fresh clone: every config of a convolution on one card.
+
+Others measured it: Kernel Tuner's 2-D convolution (f32, 15 x 15 filter, 4096 x 4096 outputs) on an RTX A4000. The
+kernel's source is theirs and does not ship, so configs are values of its tunables without a profile: they are replayed,
+searched and refined, and neither predicted nor explained nor learned from.
+"""
+
+import os
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from kernrec import paths
+from kernrec.errors import UsageError
+
+NAME = "convolution-rtx-a4000"
+KERNEL = "convolution"
+GPU = "rtx-a4000"
+SHAPE: dict[str, Any] = {"n": 1, "c": 1, "h": 4110, "w": 4110, "k": 1, "r": 15, "s": 15}
+SOURCE = "AutoTuningAssociation/benchmark_hub, MIT, December 2023"
+DESCRIPTION = f"the recorded space that ships: a convolution on an RTX A4000, 4,362 configs ({SOURCE})"
+
+
+def shipped_file() -> Path:
+    """The results as they ship, a T4 file."""
+    return paths.shipped("db/prebuilt") / "replay" / f"{NAME}.t4.json.gz"
+
+
+def shipped_recording() -> Path:
+    """A database of the space that ships, in the cache; made on first use, whole or not at all.
+
+    Raises:
+        UsageError: there is no cache folder to put it in.
+    """
+    from kernrec.interop.import_export import import_results
+    from kernrec.op import find_op
+    from kernrec.store import Database
+
+    file = shipped_file()
+    path = paths.cache() / "replay" / f"{NAME}.{sha256(file.read_bytes()).hexdigest()[:16]}.duckdb"
+    if path.exists():
+        return path
+    temporary = path.with_name(f"{path.stem}.{os.getpid()}.part")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with Database.open(temporary, read_only=False, create=True) as database:
+            import_results(database, file, find_op("conv2d").problem(**SHAPE), GPU, KERNEL)
+        os.replace(temporary, path)
+    except OSError as error:
+        raise UsageError(f"cannot write {path} ({error.strerror}); name a recording with --replay") from None
+    finally:
+        temporary.unlink(missing_ok=True)
+    return path
+
+
+def replayed_database() -> Path:
+    """Where rows go that are replayed from it when no database is named: never among the user's measurements."""
+    return paths.cache() / "replay" / "replayed.duckdb"

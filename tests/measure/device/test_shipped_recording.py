@@ -1,0 +1,63 @@
+"""A recorded space ships: search, refine and collect can be tried without a GPU and without naming anything."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from kernrec.cli.app import run
+from kernrec.measure.device.replay import load_recordings
+from kernrec.measure.device.shipped_recording import KERNEL, shipped_file, shipped_recording
+from kernrec.store import Database
+from tests.helpers.paths import ROOT
+
+LARGEST = 8e6
+
+
+@pytest.fixture(scope="module")
+def shared_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One for all tests here: the space is read into it once."""
+    return tmp_path_factory.mktemp("cache") / "kernrec"
+
+
+@pytest.fixture(autouse=True)
+def own_cache(shared_cache: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("KERNREC_CACHE", str(shared_cache))
+    return shared_cache
+
+
+def test_every_config_is_there_and_ships_under_its_licence() -> None:
+    (recording,) = load_recordings(shipped_recording(), None)
+    assert (recording.gpu, len(recording.outcomes)) == ("rtx-a4000", 4362)
+    assert recording.problem.key.startswith("conv2d[n=1,c=1,h=4110,w=4110,k=1,r=15,s=15")
+    assert {kernel for kernel, _ in recording.outcomes} == {KERNEL}
+    assert np.median(recording.best.samples_s) == pytest.approx(1.02e-3, rel=0.01)
+    assert "AutoTuningAssociation/benchmark_hub" in (ROOT / "NOTICE").read_text()
+
+
+def test_all_recorded_rows_together_are_small() -> None:
+    files = [shipped_file(), *(ROOT / "db/prebuilt/recorded").glob("*.parquet")]
+    assert sum(path.stat().st_size for path in files) <= LARGEST
+
+
+def test_it_is_read_once(own_cache: Path) -> None:
+    first = shipped_recording()
+    written = first.stat().st_mtime_ns
+    assert shipped_recording() == first
+    assert first.stat().st_mtime_ns == written
+    assert not list((own_cache / "replay").glob("*.part"))
+
+
+def test_search_replays_it_where_nothing_is_named(own_cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["search", "--device", "replay", "--budget", "12configs"]) == 0
+    told = capsys.readouterr()
+    assert "latency of 12 of 4362 configs" in " ".join(told.out.split())
+    assert "best by latency" in told.out
+    assert "benchmark_hub, MIT" in told.err
+    with Database.open(own_cache / "replay" / "replayed.duckdb") as database:
+        assert {row["replayed"] for row in database.rows("unretracted_rows")} == {True}
+
+
+def test_a_recording_that_is_named_still_needs_a_database(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["search", "--device", "replay", "--replay", str(tmp_path / "own.duckdb")]) == 2
+    assert "needs --db" in capsys.readouterr().err
