@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from kernrec.gpu import GPU
     from kernrec.recommender import Estimate
     from kernrec.recommender.estimate.operating_point import OperatingPoint
-    from kernrec.recommender.lines import Line
+    from kernrec.recommender.lines import Interval, Line
 
 
 def line_texts(lines: "Sequence[Line]", gpu: "GPU") -> list[str]:
@@ -108,17 +108,28 @@ def _interval(value: float, interval: tuple[float, float], unit: str) -> str:
 
 def line_columns(lines: "Sequence[Line]") -> list[Column]:
     """The columns of an answer by lines alone, a row for each stack."""
-    energies = [(line.energy_j, line.energy_interval_j) for line in lines]
+    latencies = [_ends(line.latency_interval_s) for line in lines]
+    energies = [(line.energy_j, _ends(line.energy_interval_j)) for line in lines]
     versus = ["-", *(percent(line.latency_s / lines[0].latency_s - 1) for line in lines[1:])]
     return [
         Column("stack", "left", [line.name for line in lines]),
-        quantities("latency", "s", [line.latency_s for line in lines], [line.latency_interval_s for line in lines]),
+        quantities("latency", "s", [line.latency_s for line in lines], latencies),
         Column("vs first", "right", versus),
         quantities("energy", "J", [value for value, _ in energies], [interval for _, interval in energies], USUALLY),
         quantities("power", "W", [line.power_w for line in lines], importance=USUALLY),
         Column("source", "left", [line.source for line in lines], styles=[_STYLES[line.source] for line in lines]),
-        Column("recorded on", "left", [line.basis.partition(" on ")[2] or line.basis for line in lines], SELDOM),
+        Column(
+            "recorded on",
+            "left",
+            [line.basis.removeprefix(f"{line.source} ").removeprefix("on ").removeprefix("from ") for line in lines],
+            SELDOM,
+        ),
     ]
+
+
+def _ends(interval: "Interval | None") -> "Interval | None":
+    """An interval; None for that of a recorded quantity, which has none."""
+    return None if interval is None or interval[0] == interval[1] else interval
 
 
 _STYLES = {"recorded": "measured", "learned": "learned", "transferred": "prior"}

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from kernrec.errors import KernrecError
 from kernrec.gpu import GPU, find_gpu
 from kernrec.model.prior.power import RANDOM
+from kernrec.model.vendor.stacks import is_wanted
 from kernrec.op import Op, Problem, find_op
 from kernrec.recommender.estimate.operating_point import OperatingPoint
 from kernrec.recommender.recorded_lines import at_recorded_point, recorded_predictions
@@ -29,6 +30,9 @@ WORTH_PADDING = 0.10
 """Least share of the time that padded sizes must save to be worth a note: they have to be stored and zeroed."""
 _MULTIPLES = (8, 64)
 """Multiples that rows of a product are padded to: 16 bytes of 16-bit elements, and a tile."""
+
+_NAMED = 4
+"""Cards that a transferred line names at most."""
 
 Interval = tuple[float, float]
 
@@ -86,9 +90,12 @@ class Line:
         """Where the costs come from, in words."""
         if self.source == "recorded":
             return f"recorded on this card by {(self.provenance or {}).get('source', 'somebody')}"
-        how = "transferred from" if self.source == "transferred" else "learned on"
         as_ = "" if self.recorded_as is None else f" ({self.recorded_as})"
-        return f"{how} {', '.join(dict.fromkeys(map(short_title, self.learned_on)))}{as_}"
+        if self.source == "learned":
+            return f"learned on this card{as_}"
+        cards = list(dict.fromkeys(map(short_title, self.learned_on)))
+        more = f" and {len(cards) - _NAMED} more" if len(cards) > _NAMED else ""
+        return f"transferred from {', '.join(cards[:_NAMED])}{more}{as_}"
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values for JSON, under the names of the attributes."""
@@ -131,12 +138,10 @@ def lines_of(
     model = _model(context, problem)
     predictions = () if model is None else model.predict(problem, gpu)
     recorded = [
-        (row, each)
-        for row, each in recorded_predictions(problem, gpu, predictions)
-        if not stacks or row.stack in stacks
+        (row, each) for row, each in recorded_predictions(problem, gpu, predictions) if is_wanted(row.stack, stacks)
     ]
     exact = {row.stack for row, _ in recorded if default or predictions}
-    wanted = [each for each in predictions if not stacks or each.stack in stacks]
+    wanted = [each for each in predictions if is_wanted(each.stack, stacks)]
     lines = [_line(at_point(each, gpu, point, problem), gpu, point) for each in wanted if each.stack not in exact]
     if default:
         lines += [_line(each, gpu, point, row) for row, each in recorded]
@@ -184,13 +189,13 @@ def line_notes(context: "Context", problem: Problem, gpu: GPU, stacks: Sequence[
     problem = as_run(problem)
     refusals = model.refusals(problem, gpu)
     for stack, reason in refusals.items():
-        if not stacks or stack in stacks:
+        if is_wanted(stack, stacks):
             yield f"{stack} does not run it: {reason}"
     if stacks:
         there = [row.stack for row in recorded_lines(problem, gpu)]
         there += [each.stack for each in model.predict(problem, gpu) if each.stack not in there]
         for stack in stacks:
-            if stack not in there and stack not in refusals:
+            if not any(is_wanted(other, (stack,)) for other in (*there, *refusals)):
                 others = f"lines of it have {', '.join(there)}" if there else no_lines(context, problem)
                 yield f"{stack} has no line for this problem; {others}"
     yield from _padding(model, problem, gpu, stacks)
@@ -225,7 +230,7 @@ def without_line(
     model = _model(context, problem)
     refused = {} if model is None else model.refusals(as_run(problem), gpu)
     if stacks:
-        refused = {stack: why for stack, why in refused.items() if stack in stacks}
+        refused = {stack: why for stack, why in refused.items() if is_wanted(stack, stacks)}
     there = "; ".join(f"{stack} does not run it: {why}" for stack, why in refused.items())
     if not there:
         there = f"nor is there a line of {' or '.join(stacks) or 'a stack'} ({no_lines(context, problem)})"
@@ -272,7 +277,7 @@ def _padding(model: "VendorModel", problem: Problem, gpu: GPU, stacks: Sequence[
     fastest = {
         each.stack: (each, other)
         for each, other in sorted(wanted, key=lambda pair: -pair[0].latency_s.value)
-        if not stacks or each.stack in stacks
+        if is_wanted(each.stack, stacks)
     }
     plain = next((each for each in model.predict(problem, gpu) if each.stack in fastest), None)
     if plain is not None:

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from kernrec.gpu import GPU
+from kernrec.model.vendor.stacks import is_wanted
 from kernrec.op import Problem
 from kernrec.recommender.estimate.operating_point import OperatingPoint
 from kernrec.store.recorded import RecordedLine, recorded_lines
@@ -31,7 +32,7 @@ def recorded_predictions(
 
     stacks: the only ones wanted; all by default.
     """
-    rows = [row for row in recorded_lines(problem, gpu) if not stacks or row.stack in stacks]
+    rows = [row for row in recorded_lines(problem, gpu) if is_wanted(row.stack, stacks)]
     if not rows:
         return
     from kernrec.model.vendor.model import Predicted, StackPrediction

@@ -10,6 +10,7 @@ from kernrec.cli.app import run
 from kernrec.cli.stack_lines import line_texts
 from kernrec.errors import KernrecError, UsageError
 from kernrec.gpu import find_gpu
+from kernrec.model.vendor.stacks import is_wanted
 from kernrec.op import Problem, find_op
 from kernrec.paths import shipped
 from kernrec.recommender import Recommender
@@ -172,6 +173,8 @@ def test_the_lines_of_one_stack_can_be_asked_for(recommender: Recommender) -> No
     assert any(note.startswith("cuDNN has no line for this problem; lines of it have ") for note in none.notes)
     with pytest.raises(UsageError, match=r"unknown stack 'vlm'; did you mean vLLM\?"):
         recommend("matmul", "h200", m=64, n=64, k=64, stack="vlm")
+    assert is_wanted("SGLang (static scales)", ("SGLang",))
+    assert not is_wanted("SGLang (static scales)", ("vLLM",))
     assert Query(stacks=("trtllm, torch", "VLLM")).stacks == ("TensorRT-LLM", "PyTorch", "vLLM")
 
 

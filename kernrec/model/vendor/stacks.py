@@ -1,6 +1,6 @@
 """The stacks: what people run today, by name and by the other spellings people type."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from kernrec.errors import fold, unknown
 
@@ -20,3 +20,8 @@ def stacks_named(names: str | Iterable[str] | None) -> tuple[str, ...]:
         if fold(name) not in _SPELLINGS:
             raise unknown("stack", name, STACKS)
     return tuple(dict.fromkeys(_SPELLINGS[fold(name)] for name in typed))
+
+
+def is_wanted(stack: str, wanted: Collection[str]) -> bool:
+    """Whether a stack is among those wanted (empty: all); `SGLang (static scales)` is one of SGLang."""
+    return not wanted or stack in wanted or stack.partition(" (")[0] in wanted
