@@ -96,7 +96,8 @@ def _columns(candidates: CandidateSet, numbers: Array, positions: Array) -> tupl
     )
     for mine, code, columns in parts:
         code_columns[mine, : len(code)] = np.stack(code, axis=1)
-        tunables[mine, : len(columns)] = np.stack(columns, axis=1)
+        if columns:  # a kernel with nothing to tune has none
+            tunables[mine, : len(columns)] = np.stack(columns, axis=1)
     return code_columns, tunables
 
 
