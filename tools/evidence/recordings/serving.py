@@ -78,8 +78,8 @@ def recording_of(
 
 def _kinds(op: str, columns: Mapping[str, Array], dims: Mapping[str, Array]) -> dict[str, dict[str, tuple[str, ...]]]:
     """`RecordedSet.kinds` of the rows."""
-    told = dims.get("kv_dtype", np.zeros(len(columns["gpu"]), dtype=np.int64))
-    rows = set(zip(*(columns[name].tolist() for name in ("stack", "gpu", "dtype")), told.tolist(), strict=True))
+    cached = dims.get("kv_dtype", np.zeros(len(columns["gpu"]), dtype=np.int64))
+    rows = set(zip(*(columns[name].tolist() for name in ("stack", "gpu", "dtype")), cached.tolist(), strict=True))
     kinds: dict[str, dict[str, tuple[str, ...]]] = {}
     for stack, gpu, dtype, kv_dtype in sorted(rows):
         cards = kinds.setdefault(stack, {})

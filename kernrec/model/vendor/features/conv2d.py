@@ -39,13 +39,13 @@ def bound(card: Card, sizes: Mapping[str, Array], layout: str) -> Bound:
     tiles = {side: n * np.ceil(h / side) * np.ceil(w / side) for side in (2, 4)}
     bandwidth = gpu.memory_bandwidth * _DRAM_SHARE
     flops, moved = 2 * pixels * k * c * 9, images + filters + results
-    one = np.ones(count)
+    single = np.ones(count)
     fused_math_s = 32 * tiles[2] * np.ceil(k / 32) * 32 * c / (card.peak_flops * _FUSED_SHARE)
     inner = 4 * 36 * (c * tiles[4] + k * tiles[4] + k * c)
     algorithms = {
-        "gemm": _product_s(card, pixels, k, 9 * c, one),
+        "gemm": _product_s(card, pixels, k, 9 * c, single),
         "winograd 2x2": np.maximum(fused_math_s, (2 * images + results) / bandwidth) + 4 * filters / bandwidth,
-        "winograd 4x4": _product_s(card, tiles[4], k, c, 36 * one) + (moved + 1.7 * inner) / bandwidth,
+        "winograd 4x4": _product_s(card, tiles[4], k, c, 36 * single) + (moved + 1.7 * inner) / bandwidth,
         "fft": np.min([_fft_s(card, side, n, c, h, w, k) for side in _FFT_SIZES], axis=0) + moved / bandwidth,
     }
     algorithms = {name: seconds + _EXTRA_S[name] for name, seconds in algorithms.items()}
