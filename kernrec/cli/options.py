@@ -65,6 +65,9 @@ Inputs = Annotated[
 ]
 MaxSlowdown = Annotated[str | None, typer.Option(help="Most slowdown against the fastest config, such as 3%.")]
 MaxPower = Annotated[str | None, typer.Option(help="Highest mean power of a config, such as 250W.")]
+Source = Annotated[
+    str | None, typer.Option(help="Only what is prior, learned, measured or recorded. Default: the best of all.")
+]
 Stacks = Annotated[
     list[str] | None,
     typer.Option("--stack", help="Only the lines of this stack, such as vllm or cublas; several: a,b. Default: all."),
@@ -101,6 +104,7 @@ class Options:
     inputs: str = "random"
     top: int = 5
     stack: list[str] | None = None
+    source: str | None = None
 
     def __init__(self, values: Mapping[str, Any]) -> None:
         for name, annotation in type(self).__annotations__.items():
@@ -121,6 +125,7 @@ class Options:
             clocks=self.clocks,
             inputs=self.inputs,
             stacks=tuple(self.stack or ()),
+            source=self.source or "",
         )
 
     def _quantity(self, name: str, read: Callable[[str, str], float]) -> float | None:

@@ -49,7 +49,9 @@ def recommendation(
     rows = rows_of(candidates, query, first, of_op=not of_one_kernel)
     picked = [pick for pick, _ in rows]
     choices = build_choices(candidates, picked, query.objective, [count for _, count in rows])
-    beside = () if of_one_kernel or query.top == 1 else best_of_other_kinds(candidates, picked, query, first)
+    beside = (
+        () if of_one_kernel or query.top == 1 or query.source else best_of_other_kinds(candidates, picked, query, first)
+    )
     saving = saving_of(candidates, picked[0], query)
     foreign = () if of_one_kernel else foreign_rows(candidates, query)
     about = None
@@ -80,6 +82,7 @@ def recommendation(
         beside=beside,
         foreign=foreign,
         stacks=query.stacks,
+        source=query.source,
         context=context,
     )
 
@@ -103,6 +106,7 @@ def answer_by_lines(
         inputs=query.inputs,
         no_kernel=str(reason),
         stacks=query.stacks,
+        source=query.source,
         context=context,
     )
     if not answer.lines:

@@ -125,7 +125,7 @@ def answer_many(
     rows: dict[Problem, _Row] = {}
     failures: dict[Problem, str] = {}
     chosen: dict[Problem, Problem] = {}  # the problem in a better layout
-    if kernels and not any(models.scope(definition.name, kernel, card) for kernel in kernels):
+    if kernels and not query.source and not any(models.scope(definition.name, kernel, card) for kernel in kernels):
         nothing = Evidence()
         distinct = dict.fromkeys(problems)
         fixed = kind.get("layout") is not None

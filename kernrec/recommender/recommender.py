@@ -20,6 +20,7 @@ from kernrec.op import Problem
 from kernrec.recommender.answer import answer_by_lines, recommendation
 from kernrec.recommender.candidate_set import CandidateSet, candidate_set
 from kernrec.recommender.context import Context
+from kernrec.recommender.estimate.costs import LEARNED
 from kernrec.recommender.estimate.model_store import ModelStore
 from kernrec.recommender.estimate.operating_point import OperatingPoint
 from kernrec.recommender.infeasible import no_kernel_runs
@@ -132,11 +133,26 @@ class Recommender:
         return _cached(self._answers, key, _CACHED_ANSWERS, lambda: self._new_answer(problem, gpu, query))
 
     def _new_answer(self, problem: Problem, gpu: GPU, query: Query) -> Recommendation:
+        alone = NoKernelError(f"asked for what is {query.source} alone")
+        if query.source == "recorded":
+            return answer_by_lines(self.context, problem, gpu, query, alone)
         try:
-            candidates = self.candidates(problem, gpu, op_points(gpu, query))
+            candidates = self._of_source(problem, gpu, query)
         except NoKernelError as reason:
             return answer_by_lines(self.context, problem, gpu, query, reason)
+        if query.source == "learned" and not (candidates.latency_source == LEARNED).any():
+            return answer_by_lines(self.context, problem, gpu, query, alone)
         return recommendation(candidates, query, self.context)
+
+    def _of_source(self, problem: Problem, gpu: GPU, query: Query) -> CandidateSet:
+        """The candidates; those of the prior alone where that is asked for."""
+        points = op_points(gpu, query)
+        if query.source != "prior":
+            return self.candidates(problem, gpu, points)
+        candidates = candidate_set(self.context.tables(problem, gpu), problem, points, Evidence())
+        if not candidates.kernels:
+            raise no_kernel_runs(candidates)
+        return candidates
 
     def answer_kernel(self, kernel: Kernel, problem: Problem, gpu: GPU, query: Query) -> Recommendation:
         """The choices of one kernel: at the power limit asked for, else over a range of them.

@@ -42,6 +42,8 @@ class Objective(StrEnum):
         return energy_j * latency_s if self is Objective.EDP else energy_j
 
 
+SOURCES = ("prior", "learned", "measured", "recorded")
+"""The sources that can be asked for alone; `recorded` are lines of stacks on this very problem and card."""
 SCALAR_OBJECTIVES = (Objective.LATENCY, Objective.ENERGY, Objective.EDP)
 
 
@@ -70,6 +72,8 @@ class Query:
     clocks: bool = False
     inputs: str = RANDOM
     """The kernel's input data, one of `INPUTS`: power depends on it, and with it the clock under a limit."""
+    source: str = ""
+    """The only source that answers, one of `SOURCES`; all where it is empty."""
     stacks: tuple[str, ...] = ()
     """The stacks whose lines are wanted, by their names in `STACKS`; all of them where it is empty."""
 
@@ -77,6 +81,8 @@ class Query:
         object.__setattr__(self, "objective", objective_named(self.objective))
         if self.inputs not in INPUTS:
             raise unknown("inputs", self.inputs, INPUTS)
+        if self.source and self.source not in SOURCES:
+            raise unknown("source", self.source, SOURCES)
         if self.stacks:
             object.__setattr__(self, "stacks", stacks_named(self.stacks))
         if self.top < 1:

@@ -226,6 +226,8 @@ class Recommendation(AnswerNames):
     """Why no kernel runs the problem: then there are no choices, and the lines of stacks are the answer."""
     stacks: tuple[str, ...] = ()
     """The only stacks whose lines are wanted; all where it is empty."""
+    source: str = ""
+    """The only source that was asked for; all where it is empty."""
     context: "Context | None" = field(default=None, repr=False, compare=False)
     """Whose models of stacks are asked for lines; None for an answer without any."""
 
@@ -262,11 +264,13 @@ class Recommendation(AnswerNames):
             return ()
         from kernrec.recommender.lines import beside, lines_of
 
+        point = self.choices[0].point if self.choices else self.point
+        lines = lines_of(self.context, self.problem, self.gpu, point, self.stacks)
+        if self.source:
+            lines = tuple(line for line in lines if line.source == self.source)
         if not self.choices:
-            return lines_of(self.context, self.problem, self.gpu, self.point, self.stacks)
-        first = self.best
-        lines = lines_of(self.context, self.problem, self.gpu, first.point, self.stacks)
-        return beside(lines, first.latency_s.value, first.energy_j.value)
+            return lines
+        return beside(lines, self.best.latency_s.value, self.best.energy_j.value)
 
     @cached_property
     def leading_line(self) -> "Line | None":

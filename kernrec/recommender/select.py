@@ -4,7 +4,7 @@ import numpy as np
 
 from kernrec.errors import UsageError
 from kernrec.recommender.candidate_set import Array, CandidateSet
-from kernrec.recommender.estimate.costs import MEASURED
+from kernrec.recommender.estimate.costs import MEASURED, SOURCES, Source
 from kernrec.recommender.pareto import pareto_front, spread
 from kernrec.recommender.request import Objective, Query
 
@@ -29,7 +29,12 @@ def select(candidates: CandidateSet, query: Query, first: int = 0) -> list[Picke
         # A power limit that does not bind gives the same prediction as the default one: the measured one is taken.
         of_equals = 1.0 - 1e-9 * (candidates.latency_source[first:] == MEASURED)
         latency, energy = latency * of_equals, energy * of_equals
-    allowed = _allowed(latency, candidates.power_w[first:], query)
+    wanted = None
+    if query.source in ("learned", "measured"):
+        wanted = candidates.latency_source[first:].ravel() == SOURCES.index(Source(query.source))
+        if not wanted.any():
+            raise UsageError(f"nothing {query.source} answers this problem on {candidates.gpu.name}")
+    allowed = _allowed(latency, candidates.power_w[first:], query, wanted)
     if query.objective is Objective.PARETO:
         flat = latency.ravel(), energy.ravel()
         if allowed is not None:
@@ -41,14 +46,14 @@ def select(candidates: CandidateSet, query: Query, first: int = 0) -> list[Picke
     return [(first + point, position) for point, position in (divmod(int(place), count) for place in picked)]
 
 
-def _allowed(latency: Array, power: Array, query: Query) -> Array | None:
+def _allowed(latency: Array, power: Array, query: Query, wanted: Array | None = None) -> Array | None:
     """Places in the flattened table that keep the bounds, ascending; None for all of them."""
-    if query.max_power_w is None and query.max_slowdown is None:
+    if query.max_power_w is None and query.max_slowdown is None and wanted is None:
         return None
     flat, watts = latency.ravel(), power.ravel()
-    allowed = np.arange(len(flat))
+    allowed = np.arange(len(flat)) if wanted is None else np.flatnonzero(wanted)
     if query.max_power_w is not None:
-        allowed = np.flatnonzero(watts <= query.max_power_w)
+        allowed = allowed[watts[allowed] <= query.max_power_w]
         if not len(allowed):
             raise UsageError(
                 f"no config stays below {query.max_power_w:g} W; the least is {watts.min():.4g} W"

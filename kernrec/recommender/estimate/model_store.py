@@ -147,6 +147,14 @@ class ModelStore:
                 " not used (`kernrec train` renews it)"
             )
             return None
+        own, prior = (card["scores"].get(f"median latency error{of}") for of in ("", " of the prior"))
+        if own is not None and prior is not None and own > prior:
+            kind = card["scores"].get("held out by", "problem")
+            self._warn(
+                f"model {name} is further off than the prior on {kind}s left out"
+                f" ({own * 100:.1f} against {prior * 100:.1f} % of latency); not used"
+            )
+            return None
         if path.parent == self._own:
             self._compare(name, training)
         return TrainedModel(model, name, training, shipped=path.parent != self._own)

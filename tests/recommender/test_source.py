@@ -1,0 +1,47 @@
+"""One source can be asked for alone; what it does not know is said."""
+
+import pytest
+
+from kernrec.errors import KernrecError, UsageError
+from kernrec.recommender import Query, Recommender
+
+PRODUCT = {"m": 2048, "n": 2048, "k": 2048}
+
+
+@pytest.fixture(scope="module")
+def recommender() -> Recommender:
+    return Recommender([])
+
+
+@pytest.mark.parametrize("source", ["prior", "learned"])
+def test_every_row_and_line_is_of_the_source_that_is_asked_for(recommender: Recommender, source: str) -> None:
+    answer = recommender.recommend("matmul", "a100", PRODUCT, "f16", "nn", Query("latency", source=source))
+    assert answer.choices
+    assert {row.source for row in (*answer.choices, *answer.beside)} == {source}
+    assert {line.source for line in answer.lines} <= {source}
+
+
+def test_the_prior_alone_is_not_shrunk(recommender: Recommender) -> None:
+    alone, beside = (
+        recommender.recommend("matmul", "rtx4090", PRODUCT, "bf16", "nt", Query("latency", source=source, top=1)).best
+        for source in ("prior", "")
+    )
+    assert alone.latency_s.value < beside.latency_s.value
+    assert alone.latency_s.high == pytest.approx(2 * alone.latency_s.value)
+
+
+def test_without_learned_rows_the_learned_lines_are_the_answer(recommender: Recommender) -> None:
+    answer = recommender.recommend("matmul", "l40s", PRODUCT, "bf16", "nt", Query("latency", source="learned"))
+    assert {row.source for row in (*answer.choices, *answer.lines)} == {"learned"}
+
+
+def test_nothing_measured_is_said(recommender: Recommender) -> None:
+    with pytest.raises(UsageError, match="nothing measured answers this problem on rtx4090"):
+        recommender.recommend("matmul", "rtx4090", PRODUCT, "f16", "nn", Query("latency", source="measured"))
+    with pytest.raises(KernrecError, match="asked for what is recorded alone"):
+        recommender.recommend("matmul", "rtx4090", {"m": 77, "n": 64, "k": 80}, "f16", "nn", Query(source="recorded"))
+
+
+def test_an_unknown_source_names_the_nearest() -> None:
+    with pytest.raises(UsageError, match="learned"):
+        Query(source="learnt")
