@@ -75,7 +75,7 @@ def card_name(gpu: str | Path | GPU) -> str:
 
 
 def card_names(text: str) -> str:
-    """What `--gpu` was given, names with commas between them, with the names of cards in place of their files."""
+    """The value of `--gpu`, names with commas between them, with the names of cards in place of their files."""
     if ".toml" not in text.lower():
         return text
     parts = (part.strip() for part in text.split(","))
@@ -185,13 +185,13 @@ def _figure(shown: str, value: Any, span: _Range) -> float:
     unit, least, largest = span
     of_unit = f" {unit}" if unit else ""
     whole = unit in _WHOLE
-    given = f"an integer of {value.bit_length()} bits" if isinstance(value, int) and abs(value) >> 64 else short(value)
+    text = f"an integer of {value.bit_length()} bits" if isinstance(value, int) and abs(value) >> 64 else short(value)
     if isinstance(value, bool) or not isinstance(value, int if whole else (int, float)) or value != value:
         expected = "a whole number" if whole else "a number"
-        raise UsageError(f"{shown} is {given}; {expected} of {least:g} to {largest:g}{of_unit} is accepted")
+        raise UsageError(f"{shown} is {text}; {expected} of {least:g} to {largest:g}{of_unit} is accepted")
     if not least <= value <= largest:
         nearest = min(max(value, least), largest)
-        raise UsageError(f"{shown} is {given}; {least:g} to {largest:g}{of_unit} is accepted, nearest {nearest:g}")
+        raise UsageError(f"{shown} is {text}; {least:g} to {largest:g}{of_unit} is accepted, nearest {nearest:g}")
     return value
 
 

@@ -26,7 +26,7 @@ def at_recorded_point(gpu: GPU, point: OperatingPoint) -> bool:
 def recorded_predictions(
     problem: Problem, gpu: GPU, predictions: Sequence["StackPrediction"], stacks: Sequence[str] = ()
 ) -> Iterator[tuple[RecordedLine, "StackPrediction"]]:
-    """What was recorded of a problem, each with its prediction: the stack's own, with the recorded time and power.
+    """The recorded rows of a problem, each with a prediction: the stack's own, with the recorded time and power.
 
     Without a prediction of a stack the first one says in what proportion the parts of the card are busy.
 

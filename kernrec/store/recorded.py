@@ -29,12 +29,12 @@ ORIGIN = ("gpu", "dtype", "layout", "stack", "version", "variant", "kernel", "so
 
 @dataclass(frozen=True)
 class RecordedLine:
-    """What a stack took for a problem on a card, as somebody recorded it."""
+    """The time and power of a stack for a problem on a card, as somebody recorded it."""
 
     stack: str
     version: str
     variant: str
-    """What distinguishes calls of one stack and dtype, such as `static scales`; else empty."""
+    """A word for calls of one stack and dtype that differ, such as `static scales`; else empty."""
     kernel: str
     """The kernel or backend that the stack ran, where the recording names it; else empty."""
     latency_s: float
@@ -53,7 +53,7 @@ class RecordedLine:
 
 
 def recorded_lines(problem: Problem, gpu: GPU) -> tuple[RecordedLine, ...]:
-    """What stacks took for exactly this problem on this card, fastest first; empty where nobody recorded it.
+    """Recorded times of stacks for exactly this problem on this card, fastest first; empty where nobody recorded it.
 
     Raises:
         KernrecError: a shipped file is damaged.
@@ -170,10 +170,10 @@ def _read(op: str, digest: str) -> "tuple[dict[str, Any], dict[str, np.ndarray]]
 
     path = _folder() / f"{op}.parquet"
     try:
-        found = sha256(path.read_bytes()).hexdigest()
+        digest_now = sha256(path.read_bytes()).hexdigest()
     except FileNotFoundError:
-        found = ""
-    if found != digest:
+        digest_now = ""
+    if digest_now != digest:
         raise KernrecError(f"{path} is not the file that contents.json beside it describes: reinstall kernrec")
     definition, named = find_op(op), ", ".join(ORIGIN)
     with parquet_rows(path) as (connection, source):

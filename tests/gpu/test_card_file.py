@@ -36,7 +36,7 @@ def test_every_entry_of_the_catalog_printed_as_a_file_reads_as_itself(gpu: GPU) 
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "message"),
     [
         ({"sms": 129.5}, r"sms is 129.5; a whole number of 1 to 1024"),
         ({"sms": 2000}, r"sms is 2000; 1 to 1024 is accepted, nearest 1024"),
@@ -60,15 +60,15 @@ def test_every_entry_of_the_catalog_printed_as_a_file_reads_as_itself(gpu: GPU) 
         ({"sms": 10**4000}, r"sms is an integer of \d+ bits"),
     ],
 )  # fmt: skip
-def test_an_impossible_figure_is_told_in_one_line(change: dict[str, Any], told: str) -> None:
-    with pytest.raises(UsageError, match=told) as error:
+def test_an_impossible_figure_is_told_in_one_line(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=message) as error:
         card_of(figures() | change, "a file")
     assert "\n" not in str(error.value)
     assert len(str(error.value)) < 400
 
 
 @pytest.mark.parametrize(
-    ("content", "told"),
+    ("content", "message"),
     [
         (b"\xff\xfe", "UTF-8"),
         (b"name = ", "no TOML"),
@@ -79,10 +79,10 @@ def test_an_impossible_figure_is_told_in_one_line(change: dict[str, Any], told: 
         (b"", "name, title"),
     ],
 )
-def test_a_hostile_file_is_told_in_one_line(content: bytes, told: str, tmp_path: Path) -> None:
+def test_a_hostile_file_is_told_in_one_line(content: bytes, message: str, tmp_path: Path) -> None:
     path = tmp_path / "card.toml"
     path.write_bytes(content)
-    with pytest.raises(UsageError, match=told) as error:
+    with pytest.raises(UsageError, match=message) as error:
         read_card(path)
     assert "\n" not in str(error.value)
     assert str(error.value).startswith(str(path))

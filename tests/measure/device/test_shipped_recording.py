@@ -31,7 +31,7 @@ def test_every_config_is_there_and_ships_under_its_licence() -> None:
     assert (recording.gpu, len(recording.outcomes)) == ("rtx-a4000", 4362)
     assert recording.problem.key.startswith("conv2d[n=1,c=1,h=4110,w=4110,k=1,r=15,s=15")
     assert {kernel for kernel, _ in recording.outcomes} == {KERNEL}
-    assert np.median(recording.best.samples_s) == pytest.approx(1.02e-3, rel=0.01)
+    assert np.median(recording.best.samples_s) == pytest.approx(0.998e-3, rel=0.005)
     assert "AutoTuningAssociation/benchmark_hub" in (ROOT / "NOTICE").read_text()
 
 
@@ -50,10 +50,10 @@ def test_it_is_read_once(own_cache: Path) -> None:
 
 def test_search_replays_it_where_nothing_is_named(own_cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["search", "--device", "replay", "--budget", "12configs"]) == 0
-    told = capsys.readouterr()
-    assert "latency of 12 of 4362 configs" in " ".join(told.out.split())
-    assert "best by latency" in told.out
-    assert "benchmark_hub, MIT" in told.err
+    printed = capsys.readouterr()
+    assert "latency of 12 of 4362 configs" in " ".join(printed.out.split())
+    assert "best by latency" in printed.out
+    assert "benchmark_hub, MIT" in printed.err
     with Database.open(own_cache / "replay" / "replayed.duckdb") as database:
         assert {row["replayed"] for row in database.rows("unretracted_rows")} == {True}
 
