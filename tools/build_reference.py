@@ -217,7 +217,7 @@ def answers() -> dict[str, Any]:
 
 def meaning_of(command: str, field: str) -> str:
     """The meaning of a field of a command's answer: its own, the object it is in, or its namesake in `recommend`."""
-    like_choices = re.sub(r"^(choices|totals|rows|gpus)\[\]\.", "", field)
+    like_choices = re.sub(r"^(choices|beside|totals|rows|gpus)\[\]\.", "", field)
     for about, name in ((FIELDS[command], field), (FIELDS["kernrec recommend"], like_choices)):
         for path in (name, f"choices[].{name}"):
             if text := about.get(path) or about.get(path.rpartition(".")[0]):

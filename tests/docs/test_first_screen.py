@@ -1,0 +1,23 @@
+"""The first screen: a README that is short, and a picture of a command's output at 80 columns."""
+
+import re
+import xml.etree.ElementTree as ET
+
+from tests.helpers.paths import ROOT
+
+
+def test_the_readme_is_one_to_read_in_a_minute() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert len(text) < 6000
+    assert text.index("```sh") < 2600  # the first command is within a screen
+    proofs = re.findall(r"\]\((docs/accuracy/[\w-]+\.md)\)", text)
+    assert len(proofs) >= 3
+    assert all((ROOT / page).is_file() for page in proofs)
+
+
+def test_the_picture_is_of_a_terminal_of_eighty_columns() -> None:
+    (path,) = re.findall(r"\]\((docs/images/[\w-]+\.svg)\)", (ROOT / "README.md").read_text(encoding="utf-8"))
+    lines = [text.text or "" for text in ET.parse(ROOT / path).getroot().iter("{http://www.w3.org/2000/svg}text")]
+    assert lines[0].startswith("$ kernrec recommend --workload")
+    assert max(map(len, lines)) <= 80
+    assert any(line.startswith("stack today") for line in lines)
