@@ -77,6 +77,7 @@ def test_the_wheel_carries_the_database_and_the_workloads(wheel: Path) -> None:
             if file.is_file():  # models too, where some ship, in a folder of their own
                 assert f"kernrec/_data/{file.relative_to(ROOT)}" in names
     assert "kernrec/kernel/library/matmul_simt/kernel.cu" in names
+    assert any(name.endswith(".dist-info/licenses/NOTICE") for name in names)  # whose rows ship, and their licences
     assert not [name for name in names if "__pycache__" in name or name.startswith(("tests/", "tools/"))]
 
 

@@ -1,0 +1,73 @@
+"""A problem that somebody recorded is answered `recorded`, before what is learned of the same stack."""
+
+import pytest
+
+from kernrec.gpu import find_gpu
+from kernrec.op import Problem, find_op
+from kernrec.recommender import Recommender
+from kernrec.recommender.estimate.operating_point import DEFAULT_POINT, OperatingPoint
+from kernrec.recommender.lines import lines_of
+from kernrec.store.recorded import recorded_lines
+
+H200 = find_gpu("h200")
+
+
+@pytest.fixture(scope="module")
+def recommender() -> Recommender:
+    return Recommender([])
+
+
+def product(m: int = 1024) -> Problem:
+    return find_op("matmul").problem("bf16", "nt", m=m, n=4096, k=4096)
+
+
+def test_recorded_stacks_have_their_rows_and_the_others_predictions(recommender: Recommender) -> None:
+    rows = {row.stack: row for row in recorded_lines(product(), H200)}
+    lines = lines_of(recommender.context, product(), H200, DEFAULT_POINT)
+    assert rows
+    assert [line.stack for line in lines if line.source == "recorded"] == list(rows)
+    assert len({line.stack for line in lines}) == len(lines)
+    for line in lines:
+        if line.source == "recorded":
+            row = rows[line.stack]
+            assert (line.latency_s, line.version) == (row.latency_s, row.version)
+            assert line.latency_interval_s == (row.latency_s, row.latency_s)
+            assert line.provenance is not None
+            assert line.provenance["licence"] == "Apache-2.0"
+            assert line.as_dict()["provenance"] == dict(line.provenance)
+            assert "aiconfigurator" in line.basis
+
+
+def test_at_another_limit_it_is_learned_and_no_faster(recommender: Recommender) -> None:
+    at_default = lines_of(recommender.context, product(), H200, DEFAULT_POINT)
+    at_half = lines_of(recommender.context, product(), H200, OperatingPoint(H200.tdp_w / 2, None))
+    assert {line.source for line in at_half} <= {"learned", "transferred"}
+    assert all(line.provenance is None for line in at_half)
+    slower = {line.stack: line.latency_s for line in at_half}
+    assert all(slower[line.stack] >= line.latency_s * (1 - 1e-9) for line in at_default if line.stack in slower)
+
+
+def test_the_default_limit_given_as_a_number_is_the_recordings(recommender: Recommender) -> None:
+    lines = lines_of(recommender.context, product(), H200, OperatingPoint(H200.tdp_w, None))
+    assert any(line.source == "recorded" for line in lines)
+
+
+def test_a_problem_that_nobody_recorded_has_no_recorded_line(recommender: Recommender) -> None:
+    lines = lines_of(recommender.context, product(1025), H200, DEFAULT_POINT)
+    assert all(line.source != "recorded" for line in lines)
+
+
+def test_only_the_stacks_that_are_wanted_answer(recommender: Recommender) -> None:
+    lines = lines_of(recommender.context, product(), H200, DEFAULT_POINT, ("vLLM",))
+    assert {line.stack for line in lines} == {"vLLM"}
+
+
+def test_a_mixture_of_experts_is_answered_by_recordings(recommender: Recommender) -> None:
+    row = {"tokens": 16384, "hidden": 7168, "intermediate": 2048, "experts": 256, "topk": 8, "tp": 4, "ep": 64}
+    problem = find_op("moe").problem("bf16", "row", **row, routing=101)
+    lines = lines_of(recommender.context, problem, find_gpu("a100"), DEFAULT_POINT)
+    assert {"TensorRT-LLM", "SGLang"} <= {line.stack for line in lines if line.source == "recorded"}
+
+
+def test_zeros_were_not_recorded(recommender: Recommender) -> None:
+    assert lines_of(recommender.for_inputs("zeros").context, product(), H200, DEFAULT_POINT) == ()
