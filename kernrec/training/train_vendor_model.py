@@ -318,7 +318,7 @@ def fastest_named(table: Table, errors: Array) -> tuple[int, int]:
     groups: dict[tuple[str, str, int], list[int]] = {}
     rows = np.flatnonzero(np.isfinite(errors))
     of_row = (table.recording.gpu[rows], table.recording.dtype[rows], table.problem[rows])
-    for row, key in zip(rows, zip(*of_row, strict=True), strict=True):
+    for row, key in zip(rows.tolist(), zip(*of_row, strict=True), strict=True):
         groups.setdefault(key, []).append(row)
     measured_s, stack = table.recording.latency_s, table.recording.stack
     predicted_s = measured_s / np.exp(errors)
