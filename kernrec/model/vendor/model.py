@@ -298,7 +298,10 @@ class VendorModel:
 
 def _matrix(names: Sequence[str], columns: Mapping[str, Array], count: int) -> Array:
     """The rows of `count` problems as the trees see them, (N, F)."""
-    return np.stack([np.broadcast_to(columns[name], count) for name in names], axis=1)
+    rows = np.empty((count, len(names)))
+    for place, name in enumerate(names):
+        rows[:, place] = columns[name]
+    return rows
 
 
 def _predicted(value: Array, interval: Interval, distance: Array, most: float, transferred: bool) -> Predicted:
