@@ -150,7 +150,7 @@ def _each(name: str, unit: str, estimates: "Sequence[Estimate]", form: Form, imp
 
 
 def _run(layer: "LayerAnswer") -> str:
-    """What to run: a config of one's own where it pays, else the stack; empty where no stack is known."""
+    """The program to run: a config of one's own where it pays, else the stack; empty where no stack is known."""
     if layer.pays is None or layer.line is None:
         return ""
     return "own" if layer.pays else layer.line.stack

@@ -1,4 +1,4 @@
-"""What to do next: the one or two commands that a table ends with, as they can be pasted."""
+"""The next commands: one or two that a table ends with, as they can be pasted."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
