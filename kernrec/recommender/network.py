@@ -9,7 +9,6 @@ from dataclasses import replace
 from kernrec.errors import KernrecError, UsageError
 from kernrec.gpu import GPU, find_gpu
 from kernrec.op import Problem
-from kernrec.op.scaled_workload import as_product
 from kernrec.op.workload import Layer
 from kernrec.recommender.candidate_set import CandidateSet
 from kernrec.recommender.choices import costs_at
@@ -135,21 +134,16 @@ def _totals(layers: Sequence[LayerAnswer], alternatives: Sequence[Mapping[str, C
 def _lines(context: Context, answers: Sequence[Recommendation], query: Query) -> dict[Problem, Line]:
     """By problem, the line of the fastest stack, of those asked for; predicted together, which is much quicker.
 
-    Stacks run a linear layer of few rows as the product that it is. A layer without choices has some stack's line.
+    A layer without choices has some stack's line.
     """
-    gpu, as_run = answers[0].gpu, {answer.problem: as_stacks_run(answer.problem) for answer in answers}
-    predict_lines(context, as_run.values(), gpu)
+    gpu = answers[0].gpu
+    predict_lines(context, (answer.problem for answer in answers), gpu)
     lines: dict[Problem, Line] = {}
     for answer in answers:
-        candidates = lines_of(context, as_run[answer.problem], gpu, query.point, query.stacks)
+        candidates = lines_of(context, answer.problem, gpu, query.point, query.stacks)
         if line := next(iter(candidates or (() if answer.choices else answer.lines)), None):
             lines[answer.problem] = line
     return lines
-
-
-def as_stacks_run(problem: Problem) -> Problem:
-    """The problem that stacks run for a layer: products with few rows are products."""
-    return as_product(problem) if problem.op == "matvec" else problem
 
 
 def _slow_layouts(context: Context, layers: Sequence[LayerAnswer], query: Query) -> list[str]:
