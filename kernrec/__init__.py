@@ -90,7 +90,7 @@ def recommend(
 
     query = Query(
         objective_named(objective), max_slowdown, max_power_w, power_limit_w, clock_hz, top, clocks, inputs,
-        () if stack is None else (stack,) if isinstance(stack, str) else tuple(stack),
+        stacks=() if stack is None else (stack,) if isinstance(stack, str) else tuple(stack),
     )  # fmt: skip
     return _recommender().answer(Request(_gpu_name(gpu), op, kernel, dims, dtype, layout, query))
 
