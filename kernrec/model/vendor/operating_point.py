@@ -60,7 +60,7 @@ def at_point(
     Raises:
         UsageError: the card does not accept this power limit or clock.
     """
-    power = PowerModel.for_gpu(gpu)
+    power = _power_of(gpu)
     limit_w = None if point.power_limit_w is None else float(point.power_limit_w)
     if limit_w not in (None, gpu.tdp_w) or point.clock_hz is not None:
         launch = _launch(prediction, gpu, power, problem)
@@ -81,9 +81,15 @@ def at_point(
 @lru_cache(maxsize=4096)
 def _roof_s(problem: Problem, gpu: GPU, limit_w: float | None, clock_hz: float | None) -> float:
     """The least time of a problem, the same for all stacks; 0 where its arithmetic has no roof."""
-    power = PowerModel.for_gpu(gpu)
+    power = _power_of(gpu)
     least = least_costs(problem, gpu, power)
     return 0.0 if least is None else float(power.apply_power_limit(least, limit_w, clock_hz).latency_s[0])
+
+
+@lru_cache(maxsize=16)
+def _power_of(gpu: GPU) -> PowerModel:
+    """With the tables of clocks that it makes once."""
+    return PowerModel.for_gpu(gpu)
 
 
 def _ratio(before: LimitedCosts, after: LimitedCosts, name: str) -> float:
