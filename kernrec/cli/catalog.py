@@ -55,6 +55,7 @@ def gpus(
             "memory_bandwidth": lambda v: human(v, "B/s"),
             "l2_bytes": lambda v: f"{v / 2**20:.3g} MiB",
             "tdp_w": lambda v: f"{v:g} W",
+            "predicted": lambda v: "all" if "," in v else v,
         },
         ("name", "sm", "sms", "boost_clock_hz", "memory_bytes", "memory_bandwidth", "tdp_w", "predicted"),
         form_of(wide, as_csv, as_json, markdown),

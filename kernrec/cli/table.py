@@ -13,7 +13,7 @@ from itertools import zip_longest
 from textwrap import wrap
 from typing import TextIO
 
-GAP = "   "
+GAP = "  "
 INDENT = "    "
 PIPE_WIDTH = 100
 """Characters of a line in a pipe, which has no width."""

@@ -272,6 +272,11 @@ class Recommendation(AnswerNames):
             return lines
         return beside(lines, self.best.latency_s.value, self.best.energy_j.value)
 
+    @property
+    def leading_stack(self) -> str | None:
+        """The stack of `leading_line`, under the name that JSON has."""
+        return None if self.leading_line is None else self.leading_line.stack
+
     @cached_property
     def leading_line(self) -> "Line | None":
         """The line of a stack that comes before the first choice: of a choice that nobody ran where its lead over what
