@@ -298,11 +298,12 @@ class NetworkAnswer(NetworkNames):
         if not self.paying:
             return f"{whole} No config of one's own saves {100 * PAYS:.0f} % of a layer: stay with the stack."
         time, energy = mixed.versus(stack)
-        changed = "layer" if len(self.paying) == 1 else "layers"
+        judged = sum(layer.pays is not None for layer in self.layers)
+        changed = "layer with a line" if judged == 1 else "layers with a line"
         return (
-            f"{whole} A config of one's own pays in {len(self.paying)} of {len(self.layers)} distinct {changed}: with"
+            f"{whole} A config of one's own pays in {len(self.paying)} of {judged} distinct {changed}: with"
             f" them the whole takes {100 * (1 + time):.0f} % of the stack's time and {100 * (1 + energy):.0f} % of its"
-            " energy. Stay with the stack in the others."
+            f" energy.{' Stay with the stack in the others.' if judged > len(self.paying) else ''}"
         )
 
     @property
