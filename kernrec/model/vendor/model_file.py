@@ -43,7 +43,7 @@ def save(card: Mapping[str, Any], trees: Mapping[str, Trees | np.ndarray], folde
     write_whole(folder / file, content, shared=True)
     whole = {"format": FORMAT, **card, "trees": {"file": file, "sha256": hashlib.sha256(content).hexdigest()}}
     path = folder / f"{card['op']}.json"
-    write_whole(path, (json.dumps(whole, indent=1, sort_keys=True) + "\n").encode(), shared=True)
+    write_whole(path, (json.dumps(whole, sort_keys=True) + "\n").encode(), shared=True)
     return path
 
 
