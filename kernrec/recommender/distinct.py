@@ -2,7 +2,7 @@
 
 Two candidates are alike where they differ in one tunable, or in arguments of the same machine code, and by less than
 half a percent in each cost; of an op's kernels, the same machine code in blocks of the same size is one row whatever
-its arguments, the best of which are shown. What was measured is never hidden. Of a front, which has a point
+its arguments, the best of which are shown. Measured configs are never hidden. Of a front, which has a point
 for each power limit, a config keeps its fastest, its most frugal and its balanced point, else one config would fill it.
 """
 

@@ -148,7 +148,7 @@ class NetworkNames:
 
     @property
     def objective(self) -> "Objective":
-        """What each layer is optimized for."""
+        """The criterion that each layer is optimized for."""
         return self.query.objective
 
     @property

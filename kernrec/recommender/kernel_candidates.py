@@ -118,7 +118,7 @@ class KernelCandidates:
     scope: "ModelScope | None"
     """The model that corrects the prior; None where none applies."""
     belief: Belief = UNCHECKED
-    """What is believed of the kernel's lead over what was recorded of the problem."""
+    """The belief about the kernel's lead over the recorded times of the problem."""
 
     @property
     def to_default(self) -> Array:

@@ -105,7 +105,7 @@ def covers(other: Problem, problem: Problem, gpu: GPU) -> bool:
 def answer_in_best_layout(context: Context, problem: Problem, gpu: GPU, answer: Answering) -> Recommendation:
     """The answer for a problem in its layout or in a better one.
 
-    What somebody measured decides before what is predicted: with rows of the problem in one layout it stays there.
+    Measurements decide before predictions: with rows of the problem in one layout it stays there.
 
     Args:
         context: whose databases may have measured the problem.

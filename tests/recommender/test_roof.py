@@ -59,8 +59,8 @@ def roof_s(candidates: CandidateSet, clock_hz: Any) -> Any:
 
 @given(st.sampled_from(GPUS), problems, dtypes, st.floats(0.0, 1.0))
 @settings(max_examples=EXAMPLES, deadline=None)
-def test_no_candidate_breaks_physics(gpu: str, asked: tuple[str, dict[str, int]], dtype: str, share: float) -> None:
-    candidates = candidates_at(gpu, *asked, dtype, share)
+def test_no_candidate_breaks_physics(gpu: str, dims: tuple[str, dict[str, int]], dtype: str, share: float) -> None:
+    candidates = candidates_at(gpu, *dims, dtype, share)
     if candidates is None:
         return
     for kernel in candidates.kernels:
@@ -78,9 +78,9 @@ def test_no_candidate_breaks_physics(gpu: str, asked: tuple[str, dict[str, int]]
 @given(st.sampled_from(GPUS), problems, dtypes, st.floats(0.0, 1.0))
 @settings(max_examples=EXAMPLES // 3, deadline=None)
 def test_the_parts_of_a_config_are_no_longer_than_the_whole(
-    gpu: str, asked: tuple[str, dict[str, int]], dtype: str, share: float
+    gpu: str, dims: tuple[str, dict[str, int]], dtype: str, share: float
 ) -> None:
-    candidates = candidates_at(gpu, *asked, dtype, share)
+    candidates = candidates_at(gpu, *dims, dtype, share)
     if candidates is None:
         return
     alone = candidates.only(candidates.locate(candidates.fastest)[0])

@@ -216,7 +216,7 @@ def _print_ranked(recommender: Recommender, data: Data, both: list[Recorded]) ->
 
 
 class Score:
-    """What became the first row of so many problems."""
+    """The first rows of answers, counted over problems."""
 
     def __init__(self) -> None:
         self.kinds: list[str] = []

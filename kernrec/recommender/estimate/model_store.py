@@ -147,7 +147,7 @@ class ModelStore:
                 " not used (`kernrec train` renews it)"
             )
             return None
-        own, prior = (card["scores"].get(f"median latency error{of}") for of in ("", " of the prior"))
+        own, prior = (card["scores"].get(f"median latency error{whose}") for whose in ("", " of the prior"))
         if own is not None and prior is not None and own > prior:
             kind = card["scores"].get("held out by", "problem")
             self._warn(

@@ -61,7 +61,7 @@ _START_S = START_S + LAUNCH_S
 
 @dataclass(frozen=True)
 class Yardstick:
-    """What was recorded of a problem on a card, or of others like it."""
+    """Recorded times of a problem on a card, or of others like it."""
 
     name: str
     """A stack or a kernel."""
@@ -101,7 +101,7 @@ class Belief:
 
     @classmethod
     def of(cls, problem: Problem, latency_s: float, yardstick: Yardstick | None) -> "Belief":
-        """What is believed of a kernel whose best config is predicted to take `latency_s`."""
+        """The belief about a kernel whose best config is predicted to take `latency_s`."""
         whole = whole_deviation(problem)
         if yardstick is None:
             return cls(None, 0.0, 1.0, whole)

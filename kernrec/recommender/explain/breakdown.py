@@ -118,7 +118,7 @@ class Explanation:
     """`latency_s`, `energy_j` and `power_w` as static analysis alone predicts them."""
     launches: tuple[LaunchDetail, ...]
     bottleneck: str
-    """What takes longest at the clock held, or `power limit` where it holds back a core that takes longest."""
+    """The part that takes longest at the clock held, or `power limit` where it holds back a core that takes longest."""
     energy_j: Mapping[str, float]
     """Energy by component: the energy of `choice`, in the shares that are predicted."""
     roofline: Roofline

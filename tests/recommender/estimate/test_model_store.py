@@ -23,5 +23,5 @@ def test_a_model_worse_than_the_prior_is_not_used(tmp_path: Path, own: float, us
     card_path.write_text(json.dumps(card))
     store = ModelStore(tmp_path, Stack([]))
     assert (store.model("matmul_triton", find_gpu("a100")) is not None) == used
-    (told,) = [line for line in store.warnings() if "left out" in line] or [""]
-    assert ("further off than the prior on problems left out (18.6 against 14.7 %" in told) == (not used)
+    (warning,) = [line for line in store.warnings() if "left out" in line] or [""]
+    assert ("further off than the prior on problems left out (18.6 against 14.7 %" in warning) == (not used)
