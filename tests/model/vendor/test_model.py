@@ -48,6 +48,6 @@ def test_what_is_kept_of_earlier_questions_is_bounded() -> None:
 def test_only_the_trees_of_the_card_that_is_asked_about_are_expanded() -> None:
     asked_about = model()
     asked_about.predict(find_op("matmul").problem("bf16", "nt", m=256, n=256, k=256), find_gpu("h200"))
-    heads = {key: head for part in asked_about.sets for key, head in part.heads.items()}
-    assert {gpu for (_, gpu), head in heads.items() if "trees" in vars(head)} == {"h200-sxm"}
-    assert len({gpu for _, gpu in heads}) > 2
+    heads = [(gpu, head) for part in asked_about.sets for (_, gpu), head in part.heads.items()]
+    assert {gpu for gpu, head in heads if "trees" in vars(head)} == {"h200-sxm"}
+    assert len({gpu for gpu, _ in heads}) > 2
