@@ -33,18 +33,14 @@ class CompactTrees:
 
     start: Array
     """The first node of each tree, (T,)."""
-    inner: Array
-    """Whether a node is a split, (N,); else it is a leaf."""
-    before: Array
-    """How many splits come before each node, (N,): the number of the split, if it is one."""
     left: Array
-    """The left child of each split, a node, (S,); the right one is the next."""
+    """The left child of each node, (N,), the right one is the next; of a leaf, the leaf itself."""
     feature: Array
-    """The feature that each split compares, (S,)."""
+    """The feature that each split compares, (N,)."""
     threshold: Array
-    """Values that are not less go right, (S,)."""
+    """Values that are not less go right, (N,); of a leaf, NaN: none does."""
     leaf: Array
-    """The values of the leaves, (N - S,)."""
+    """The values of the leaves, (N,); 0 for splits."""
     base: float
     """Added to every sum of leaves."""
     levels: int
@@ -56,11 +52,9 @@ class CompactTrees:
         flat, row = np.asarray(matrix, dtype=np.float32).ravel(), (np.arange(count) * features)[:, None]
         node: Array = np.broadcast_to(self.start, (count, len(self.start)))
         for _ in range(self.levels):
-            split = np.minimum(self.before.take(node), len(self.left) - 1)  # of a leaf any will do
-            right = flat.take(self.feature.take(split) + row) >= self.threshold.take(split)
-            node = np.where(self.inner.take(node), self.left.take(split) + right, node)
-        values = self.leaf.take(node - self.before.take(node))
-        return np.asarray(self.base + values.sum(axis=1, dtype=np.float64))
+            right = flat.take(self.feature.take(node) + row) >= self.threshold.take(node)
+            node = self.left.take(node) + right
+        return np.asarray(self.base + self.leaf.take(node).sum(axis=1, dtype=np.float64))
 
 
 def compact(trees: Sequence[Mapping[str, Any]], features: int, base: float) -> Trees:
@@ -107,11 +101,7 @@ def _leaves(trees: Sequence[Array]) -> dict[str, Array]:
 
 
 def expand(facts: Mapping[str, Any], arrays: Mapping[str, Array]) -> CompactTrees:
-    """The trees from the result of `compact`; `ValueError` where the arrays do not fit together.
-
-    Only the arrays that every path down a tree needs are laid out: the trees have some 100,000 nodes, of which an
-    answer visits a few thousand.
-    """
+    """The trees from the result of `compact`; `ValueError` where the arrays do not fit together."""
     nodes, levels = arrays["nodes"].astype(np.int64), int(facts["levels"])
     count = int(nodes.sum())
     inner = np.unpackbits(arrays["inner"], count=count).view(bool)
@@ -142,7 +132,10 @@ def expand(facts: Mapping[str, Any], arrays: Mapping[str, Array]) -> CompactTree
     leaves = nodes - of_tree
     leaf = np.repeat(arrays["leaf_low"], leaves) + np.repeat(arrays["leaf_step"], leaves) * arrays["leaf"]
     threshold = arrays["cuts"].take((np.cumsum(cut_count) - cut_count).take(column) + cut)
-    return CompactTrees(start, inner, before, left, column, threshold, leaf, float(facts["base"]), levels)
+    children, features, values = np.arange(count), np.zeros(count, np.int64), np.zeros(count, leaf.dtype)
+    thresholds = np.full(count, np.nan, threshold.dtype)
+    children[splits], features[splits], thresholds[splits], values[~inner] = left, column, threshold, leaf
+    return CompactTrees(start, children, features, thresholds, values, float(facts["base"]), levels)
 
 
 def compressed(trees: Trees) -> Array:

@@ -32,6 +32,8 @@ STACK = "stack."
 """The beginning of the name of a feature that is 1 for one stack and 0 for the others."""
 _KEPT = 4096
 """Predictions that a model keeps at most."""
+_KEPT_FEATURES = 256
+"""Problems whose features it keeps until their power is asked."""
 
 
 @dataclass(frozen=True)
@@ -182,6 +184,10 @@ class VendorModel:
         default_factory=dict, repr=False, compare=False
     )
     """The last predictions, by problem and card."""
+    _timed: dict[tuple[Problem, str], list[tuple["_Timed", int]]] = field(
+        default_factory=dict, repr=False, compare=False
+    )
+    """Those whose power nobody asked yet: sets, each with the problem's place in it."""
 
     def __repr__(self) -> str:
         return f"<VendorModel {self.op}: {', '.join(self.stacks)} from {len(self.sets)} recorded sets>"
@@ -199,6 +205,13 @@ class VendorModel:
         self.predict_many([problem], gpu)
         return self._predicted[problem, gpu.name]
 
+    def predict_latency(self, problem: Problem, gpu: GPU) -> tuple[StackPrediction, ...]:
+        """The predictions of `predict` without power, which takes as long again."""
+        if (problem, gpu.name) in self._predicted:
+            return self._predicted[problem, gpu.name]
+        self._time([problem], gpu)
+        return _fastest_first(self._timed[problem, gpu.name], with_power=False)
+
     def refusals(self, problem: Problem, gpu: GPU) -> Mapping[str, str]:
         """Why a stack cannot run a problem of a kind that it was recorded for, by stack; others are absent."""
         answers = {
@@ -215,19 +228,26 @@ class VendorModel:
         problems as for one."""
         if len(self._predicted) > _KEPT:
             self._predicted.clear()
+        new = [problem for problem in dict.fromkeys(problems) if (problem, gpu.name) not in self._predicted]
+        self._time(new, gpu)
+        for problem in new:
+            parts = self._timed.pop((problem, gpu.name))
+            self._predicted[problem, gpu.name] = _fastest_first(parts, with_power=True)
+
+    def _time(self, problems: Sequence[Problem], gpu: GPU) -> None:
+        """Makes problems known to `_timed`."""
+        if len(self._timed) > _KEPT_FEATURES:
+            self._timed.clear()
         together: dict[tuple[int, tuple[str, ...], str, str], list[Problem]] = {}
-        results: dict[Problem, list[StackPrediction]] = {}
         for problem in problems:
-            if (problem, gpu.name) in self._predicted or problem in results:
-                continue
-            results[problem] = []
-            for place, stacks in self._chosen(problem, gpu).items():
-                together.setdefault((place, stacks, problem.dtype, problem.layout), []).append(problem)
+            if (problem, gpu.name) not in self._timed:
+                self._timed[problem, gpu.name] = []
+                for place, stacks in self._chosen(problem, gpu).items():
+                    together.setdefault((place, stacks, problem.dtype, problem.layout), []).append(problem)
         for (place, stacks, _, _), alike in together.items():
-            for problem, predicted in zip(alike, self._of_set(self.sets[place], stacks, alike, gpu), strict=True):
-                results[problem] += predicted
-        for problem, predictions in results.items():
-            self._predicted[problem, gpu.name] = tuple(sorted(predictions, key=lambda p: p.latency_s.value))
+            timed = _Timed.of(self.sets[place], stacks, alike, gpu)
+            for number, problem in enumerate(alike):
+                self._timed[problem, gpu.name].append((timed, number))
 
     def _chosen(self, problem: Problem, gpu: GPU) -> Mapping[int, tuple[str, ...]]:
         """The sets that predict a problem, by their place in `sets`, each with the stacks that it predicts."""
@@ -246,71 +266,89 @@ class VendorModel:
             taken.update(here)
         return chosen
 
-    def _of_set(
-        self, chosen: SetModel, stacks: Sequence[str], problems: Sequence[Problem], gpu: GPU
-    ) -> Iterator[list[StackPrediction]]:
-        """The predictions of problems of one data type and layout that a set covers, a list of stacks for each."""
-        recorded, first, count = chosen.recorded, problems[0], len(problems)
-        alike = 0.0 if recorded.exactly(first) else recorded.alike_width
-        names = features_of(self.op).DIMS
+
+@dataclass(frozen=True)
+class _Timed:
+    """S stacks for N problems of one data type and layout that a set covers, on one card; power is lazy."""
+
+    chosen: SetModel
+    stacks: Sequence[str]
+    gpu: GPU
+    alike: float
+    """Logarithmic width that the interval has more, since another data type or layout was recorded."""
+    bound: Bound
+    columns: Mapping[str, Array]
+    """Features, (N,) or (S, 1) each."""
+    distances: Array
+    """From what was recorded, (N,)."""
+    on_grid: Sequence[bool]
+    """Whether the sizes of each problem were recorded."""
+
+    @classmethod
+    def of(cls, chosen: SetModel, stacks: Sequence[str], problems: Sequence[Problem], gpu: GPU) -> "_Timed":
+        """The features of problems."""
+        recorded, first = chosen.recorded, problems[0]
+        names = features_of(recorded.op).DIMS
         dims = {name: np.array([float(problem.sizes[name]) for problem in problems]) for name in names}
-        bound, columns = features(self.op, gpu, first.dtype, first.layout, dims, recorded.timing)
-        distances = chosen.extent.distance(log_sizes(dims))
+        bound, columns = features(recorded.op, gpu, first.dtype, first.layout, dims, recorded.timing)
+        columns |= {STACK + name: np.array([[float(name == stack)] for stack in stacks]) for name in recorded.stacks}
         on_grid = [all(p.sizes[name] in sizes for name, sizes in chosen.sizes.items()) for p in problems]
+        alike = 0.0 if recorded.exactly(first) else recorded.alike_width
+        return cls(chosen, stacks, gpu, alike, bound, columns, chosen.extent.distance(log_sizes(dims)), on_grid)
 
-        def quantity(name: str, base: Array, most: float, more: Sequence[dict[str, Array]]) -> list[list[Predicted]]:
-            """For each stack a list of problems; `more` has features by stack."""
-            transferred = (name, gpu.name) not in chosen.heads
-            head = chosen.heads[name, OTHER if transferred else gpu.name]
-            rows = [_matrix(head.columns, columns | own, count) for own in more]
-            ratios = head.trees.predict(np.concatenate(rows)).reshape(len(stacks), count)
-            interval = [head.recorded if on or transferred else head.between for on in on_grid]
-            # Trees that learned other cards could pass the roof of this one.
-            least = bound.parts["math"] if transferred and name == "latency" else 0.0
-            return [
-                [
-                    _predicted(value, replace(i, width=hypot(i.width, alike)), distance, most, transferred)
-                    for value, distance, i in zip(values, distances, interval, strict=True)
-                ]
-                for values in np.clip(base * np.exp(ratios), least, most)
-            ]
+    @cached_property
+    def latency(self) -> list[list[Predicted]]:
+        """Seconds: for each problem a list of stacks."""
+        return self._quantity("latency", self.bound.total_s, np.inf, self.columns)
 
-        of_stack = [
-            {STACK + name: np.full(count, float(name == stack)) for name in recorded.stacks} for stack in stacks
+    @cached_property
+    def power(self) -> list[list[Predicted]] | None:
+        """Watts, as `latency`; None where nobody recorded power."""
+        if ("power", OTHER) not in self.chosen.heads:
+            return None
+        seconds = np.array([[predicted.value for predicted in part] for part in self.latency]).T
+        columns = {**self.columns, **used(self.bound, seconds)}
+        return self._quantity("power", np.full(len(self.on_grid), self.gpu.tdp_w), self.gpu.tdp_w, columns)
+
+    def predictions(self, number: int, with_power: bool) -> Iterator[StackPrediction]:
+        """Those of one of the problems."""
+        recorded = self.chosen.recorded
+        recorded_as = f"{recorded.dtypes[0]}, {recorded.layouts[0]}" if self.alike else None
+        busy = {name: float(seconds[number]) for name, seconds in self.bound.parts.items()}
+        latency, power, gpus = self.latency[number], self.power if with_power else None, recorded.gpus()
+        for place, stack in enumerate(self.stacks):
+            version, watts = recorded.stacks[stack].get(self.gpu.name), None if power is None else power[number][place]
+            yield StackPrediction(stack, version, latency[place], watts, gpus, recorded_as, busy)
+
+    def _quantity(self, name: str, base: Array, most: float, columns: Mapping[str, Array]) -> list[list[Predicted]]:
+        transferred = (name, self.gpu.name) not in self.chosen.heads
+        head = self.chosen.heads[name, OTHER if transferred else self.gpu.name]
+        rows = np.empty((len(self.stacks), len(base), len(head.columns)), dtype=np.float32)
+        for place, column in enumerate(head.columns):
+            rows[:, :, place] = columns[column]
+        ratios = head.trees.predict(rows.reshape(-1, len(head.columns))).reshape(rows.shape[:2])
+        # Trees that learned other cards could pass the roof of this one.
+        least = self.bound.parts["math"] if transferred and name == "latency" else 0.0
+        values = np.clip(base * np.exp(ratios), least, most)
+        recorded, between = (
+            replace(each, width=hypot(each.width, self.alike)) for each in (head.recorded, head.between)
+        )
+        return [
+            _predicted(values[:, number], recorded if on or transferred else between, distance, most, transferred)
+            for number, (on, distance) in enumerate(zip(self.on_grid, self.distances, strict=True))
         ]
-        latency = quantity("latency", bound.total_s, np.inf, of_stack)
-        power: list[list[Predicted]] | None = None
-        if ("power", OTHER) in chosen.heads:
-            seconds = [np.array([predicted.value for predicted in part]) for part in latency]
-            with_time = [own | used(bound, part) for own, part in zip(of_stack, seconds, strict=True)]
-            power = quantity("power", np.full(count, gpu.tdp_w), gpu.tdp_w, with_time)
-        recorded_as = f"{recorded.dtypes[0]}, {recorded.layouts[0]}" if alike else None
-        for number in range(count):
-            busy = _busy(bound, number)
-            yield [
-                StackPrediction(
-                    stack, recorded.stacks[stack].get(gpu.name), latency[place][number],
-                    None if power is None else power[place][number], recorded.gpus(), recorded_as, busy,
-                )
-                for place, stack in enumerate(stacks)
-            ]  # fmt: skip
 
 
-def _matrix(names: Sequence[str], columns: Mapping[str, Array], count: int) -> Array:
-    """The rows of `count` problems as the trees see them, (N, F)."""
-    rows = np.empty((count, len(names)))
-    for place, name in enumerate(names):
-        rows[:, place] = columns[name]
-    return rows
+def _fastest_first(parts: Sequence[tuple[_Timed, int]], with_power: bool) -> tuple[StackPrediction, ...]:
+    predictions = [each for timed, number in parts for each in timed.predictions(number, with_power)]
+    return tuple(sorted(predictions, key=lambda each: each.latency_s.value))
 
 
-def _predicted(value: Array, interval: Interval, distance: Array, most: float, transferred: bool) -> Predicted:
-    low, high = interval.around(value, distance)
-    return Predicted(float(value), float(low), min(float(high), most), transferred)
-
-
-def _busy(bound: Bound, number: int) -> Mapping[str, float]:
-    return {name: float(seconds[number]) for name, seconds in bound.parts.items()}
+def _predicted(values: Array, interval: Interval, distance: Array, most: float, transferred: bool) -> list[Predicted]:
+    """The quantity of each stack for one problem."""
+    low, high = interval.around(values, distance)
+    ends = zip(values.tolist(), low.tolist(), np.minimum(high, most).tolist(), strict=True)
+    return [Predicted(*each, transferred) for each in ends]
 
 
 def log_sizes(dims: Mapping[str, np.ndarray]) -> np.ndarray:

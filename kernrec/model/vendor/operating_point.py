@@ -7,6 +7,7 @@ back and power says no more than the limit, what the arithmetic takes. That laun
 `PowerModel.apply_power_limit` at both points, and the prediction changes by the ratio.
 """
 
+from collections.abc import Iterable
 from dataclasses import replace
 from functools import lru_cache
 from math import exp, hypot, inf, log
@@ -71,11 +72,20 @@ def at_point(
             most = float(after.power_w[0]) if after.capped[0] else gpu.power_max_w
             drawn = _scaled(drawn, _ratio(before, after, "power_w"), 0.0, most)
         prediction = replace(prediction, latency_s=_scaled(prediction.latency_s, slower, EXTRAPOLATED), power_w=drawn)
-    roof_s = 0.0 if problem is None else _roof_s(problem, gpu, limit_w, point.clock_hz)
-    if prediction.latency_s.value < roof_s:
-        raised = _scaled(prediction.latency_s, roof_s / prediction.latency_s.value, 1.0)
-        prediction = replace(prediction, latency_s=raised)
-    return prediction
+    return _raised(prediction, 0.0 if problem is None else _roof_s(problem, gpu, limit_w, point.clock_hz))
+
+
+def at_least_roof(predictions: "Iterable[StackPrediction]", gpu: GPU, problem: Problem) -> "list[StackPrediction]":
+    """Predictions of one problem by `at_point` at the card's default limit and clock, in less time than one by one."""
+    roof_s = _roof_s(problem, gpu, None, None)
+    return [_raised(prediction, roof_s) for prediction in predictions]
+
+
+def _raised(prediction: "StackPrediction", roof_s: float) -> "StackPrediction":
+    """A prediction that takes at least as long as the roof."""
+    if prediction.latency_s.value >= roof_s:
+        return prediction
+    return replace(prediction, latency_s=_scaled(prediction.latency_s, roof_s / prediction.latency_s.value, 1.0))
 
 
 @lru_cache(maxsize=4096)

@@ -29,7 +29,6 @@ from kernrec.model.prior.launch_time import INTERVAL, LAUNCH_S, START_S
 from kernrec.model.prior.power import RANDOM
 from kernrec.op import Problem
 from kernrec.recommender.estimate.costs import LEARNED, Costs, Estimates
-from kernrec.recommender.estimate.operating_point import DEFAULT_POINT
 from kernrec.util.light_dataclass import dataclass
 
 if TYPE_CHECKING:
@@ -148,11 +147,11 @@ def yardstick_of(problem: Problem, gpu: GPU, models: "ModelStore | None", inputs
     """
     if models is None or inputs != RANDOM or (model := models.vendor_model(problem.op)) is None:
         return None
-    from kernrec.model.vendor.operating_point import at_point
+    from kernrec.model.vendor.operating_point import at_least_roof
 
-    lines = model.predict(problem, gpu)
+    lines: Sequence[StackPrediction] = model.predict_latency(problem, gpu)
     if lines and lines[0].latency_s.transferred:  # those recorded on the card are under its roof
-        lines = tuple(at_point(line, gpu, DEFAULT_POINT, problem) for line in lines)
+        lines = at_least_roof(lines, gpu, problem)
     return fastest([_of_line(line) for line in lines])
 
 

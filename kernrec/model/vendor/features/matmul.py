@@ -27,12 +27,16 @@ _TILES = np.array([
                           (64, 32), (16, 128), (16, 64))
     for split in (1, 2, 4, 8, 16)
 ], dtype=float)  # fmt: skip
-_PLACES = {tuple(map(int, tile)): place for place, tile in enumerate(_TILES)}
 _LEAST_SPLIT = 256
 """A part of a split reduction has at least this many elements."""
 _WAVES = ((256, 128), (128, 256), (128, 128), (64, 128), (128, 64), (64, 64))
 _TIMED = (*((rows, across, 1) for rows, across in _WAVES), (128, 128, 4))
 """Tiles, and parts of the reduction, whose time is a feature."""
+_WAVE_SIZES = np.array(_WAVES, dtype=float)
+_WAVE_NAMES = [f"waves.{rows}x{across}" for rows, across in _WAVES]
+_FULL_NAMES = [f"full.{rows}x{across}" for rows, across in _WAVES]
+_TIME_NAMES = [f"time.{rows}x{across}x{split}" for rows, across, split in _TIMED]
+_TIMED_PLACES = [_TILES.tolist().index([*map(float, tile)]) for tile in _TIMED]
 
 
 def bound(card: Card, sizes: Mapping[str, Array], layout: str) -> Bound:
@@ -55,14 +59,14 @@ def bound(card: Card, sizes: Mapping[str, Array], layout: str) -> Bound:
         "log.mk": np.log2(m * k),
         "log.nk": np.log2(n * k),
     }
-    for rows, across in _WAVES:
-        tiles = batch * np.ceil(m / rows) * np.ceil(n / across)
-        columns[f"waves.{rows}x{across}"] = np.log2(tiles / gpu.sms)
-        columns[f"full.{rows}x{across}"] = tiles / (np.ceil(tiles / gpu.sms) * gpu.sms)
-    for rows, across, split in _TIMED:
-        place = _PLACES[rows, across, split]
-        seconds = np.where(np.isfinite(tiles_s[:, place]), tiles_s[:, place], math_s)
-        columns[f"time.{rows}x{across}x{split}"] = np.log2(seconds / total_s)
+    rows, across = _WAVE_SIZES.T
+    tiles = batch[:, None] * np.ceil(m[:, None] / rows) * np.ceil(n[:, None] / across)
+    full_waves = np.ceil(tiles / gpu.sms) * gpu.sms
+    columns |= zip(_WAVE_NAMES, np.log2(tiles / gpu.sms).T, strict=True)
+    columns |= zip(_FULL_NAMES, (tiles / full_waves).T, strict=True)
+    timed_s = tiles_s[:, _TIMED_PLACES]
+    seconds = np.where(np.isfinite(timed_s), timed_s, math_s[:, None])
+    columns |= zip(_TIME_NAMES, np.log2(seconds / total_s[:, None]).T, strict=True)
     for side in (128, 64):
         columns[f"filled.{side}"] = m * n / (np.ceil(m / side) * np.ceil(n / side) * side * side)
     for name, size, most in (("m", m, 256), ("n", n, 64), ("k", k, 64)):
