@@ -3,7 +3,7 @@
 The layers of a batch are those of one item with as many rows, images or sequences more; up to 16 rows a linear layer is
 a `matvec`, beyond that a `matmul`. Tensor parallelism (Shoeybi et al. 2019, arXiv 1909.08053) divides the dimensions
 that a workload file names for each layer (`split`): the features out of a first linear layer, the features in of the
-second, the heads of attention. Every GPU does in full the layers that a split leaves alone (normalization, the embedding).
+second, the heads of attention. Every GPU does in full the layers that a split leaves alone (normalization, embedding).
 """
 
 from dataclasses import replace
