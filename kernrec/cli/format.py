@@ -10,7 +10,7 @@ from kernrec.cli.table import text_width
 from kernrec.util.human import human
 
 if TYPE_CHECKING:
-    from kernrec.model.vendor.model import Predicted
+    from kernrec.model.vendor.predicted import Predicted
     from kernrec.recommender import Choice, Estimate
     from kernrec.recommender.result import Foreign
 

@@ -117,8 +117,7 @@ def _alternatives(candidates: CandidateSet, best: Choice) -> Mapping[str, Costs]
 def _totals(layers: Sequence[LayerAnswer], alternatives: Sequence[Mapping[str, Costs]]) -> tuple[Total, ...]:
     """The totals: the choice, the stack where one was recorded, and the alternatives where kernels of ours run."""
     names = [CHOICE]
-    covered = sum(layer.latency_s for layer in layers if layer.line is not None)
-    if covered >= COVERED * sum(layer.latency_s for layer in layers):
+    if _lines_cover(layers):
         names += [STACK, MIXED]
     if any(alternatives):
         names += [FASTEST, FRUGAL, HEURISTIC]
@@ -129,6 +128,12 @@ def _totals(layers: Sequence[LayerAnswer], alternatives: Sequence[Mapping[str, C
         for name, total in sums.items():
             total.add(layer.count, *costs.get(name, layer.costs))
     return tuple(total.result(name) for name, total in sums.items())
+
+
+def _lines_cover(layers: Sequence[LayerAnswer]) -> bool:
+    """Whether the layers with a line take enough of the time for a total of the stack."""
+    covered = sum(layer.latency_s for layer in layers if layer.line is not None)
+    return covered >= COVERED * sum(layer.latency_s for layer in layers)
 
 
 def _lines(context: Context, answers: Sequence[Recommendation], query: Query) -> dict[Problem, Line]:
@@ -172,11 +177,18 @@ def _of_lines(layers: Sequence[LayerAnswer], tp: int, stacks: Sequence[str]) -> 
     without = [layer.name for layer in layers if layer.line is None]
     whose = " or ".join(stacks) or "a stack"
     if 0 < len(without) < len(layers):
-        notes.append(f"no line of {whose} for {_listed(without)}: the choice counts in its total")
+        counted = "the choice counts in its total"
+        if not _lines_cover(layers):
+            with_line = len(layers) - len(without)
+            counted = (
+                f"the {with_line} of {len(layers)} distinct layers with one take less than {100 * COVERED:.0f} % of the"
+                " time, so there is no total of the stack"
+            )
+        notes.append(f"no line of {whose} for {_listed(without)}: {counted}")
     elif without and stacks:
         notes.append(f"no line of {whose} for any layer")
     unpowered = [layer.name for layer in layers if layer.line is not None and layer.line.energy_j is None]
-    if unpowered:
+    if unpowered and _lines_cover(layers):
         notes.append(f"nobody recorded the power of the stack for {_listed(unpowered)}: that of the choice is taken")
     if tp > 1:
         notes.append(f"time and energy are of one of {tp} GPUs; what they exchange is not counted")

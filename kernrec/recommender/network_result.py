@@ -294,7 +294,9 @@ class NetworkAnswer(NetworkNames):
         mixed, stack = self.total(MIXED), self.total(STACK)
         names = ", ".join(dict.fromkeys(layer.line.stack for layer in self.layers if layer.line is not None))
         how = ", the fastest of each layer" if "," in names else ""
-        whole = f"Stack today: {names}{how}."
+        lined, count = sum(layer.line is not None for layer in self.layers), len(self.layers)
+        rest = f" in {lined} of {count} distinct layers, the choice in the others" if lined < count else ""
+        whole = f"Stack today: {names}{how}{rest}."
         if not self.paying:
             return f"{whole} No config of one's own saves {100 * PAYS:.0f} % of a layer: stay with the stack."
         time, energy = mixed.versus(stack)

@@ -35,7 +35,8 @@ def recorded_predictions(
     rows = [row for row in recorded_lines(problem, gpu) if is_wanted(row.stack, stacks)]
     if not rows:
         return
-    from kernrec.model.vendor.model import Predicted, StackPrediction
+    from kernrec.model.vendor.model import StackPrediction
+    from kernrec.model.vendor.predicted import Predicted
 
     for row in rows:
         latency = Predicted(row.latency_s, row.latency_s, row.latency_s, False)

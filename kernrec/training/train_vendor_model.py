@@ -21,6 +21,7 @@ from kernrec.model.learn.extent import Extent
 from kernrec.model.vendor.bound import RATIOS, features, features_of, used
 from kernrec.model.vendor.compact_trees import MOST_CUTS, Trees, compact
 from kernrec.model.vendor.model import OTHER, STACK, RecordedSet, log_sizes
+from kernrec.model.vendor.single_calls import fitted_floor
 from kernrec.training.folds import group_folds
 from kernrec.training.scores import median_of_log_errors
 from kernrec.util.optional import import_optional
@@ -79,6 +80,8 @@ class Table:
     """A number for each row's problem, (N,), the same for the same sizes in all recordings of an op."""
     impossible: int
     """How many rows contradict the data sheet."""
+    work_s: Array
+    """`Bound.work_s` of each row, (N,); NaN for ops that have none."""
 
     @classmethod
     def of(cls, recording: Recording) -> "Table":
@@ -91,7 +94,7 @@ class Table:
         impossible = made.least_s > _ABOVE_ROOF * recording.latency_s
         latency = np.where(impossible, np.nan, np.log(recording.latency_s / made.bound_s))
         target = {"latency": latency, "power": np.log(recording.power_w / made.tdp_w)}
-        return cls(recording, made.columns, made.matrix, target, _numbers(sizes), int(impossible.sum()))
+        return cls(recording, made.columns, made.matrix, target, _numbers(sizes), int(impossible.sum()), made.work_s)
 
     def fold(self) -> Array:
         """The fold of each row, (N,)."""
@@ -130,6 +133,7 @@ class _Columns:
         count = len(recording)
         self._recording = recording
         self.bound_s, self.least_s, self.tdp_w = np.empty(count), np.empty(count), np.empty(count)
+        self.work_s = np.full(count, np.nan)
         self.columns: dict[str, tuple[str, ...]] = {}
         self.matrix: dict[str, Array] = {}
 
@@ -139,6 +143,8 @@ class _Columns:
         dims = {name: sizes[rows] for name, sizes in recording.dims.items()}
         bound, made = features(recording.recorded.op, gpu, dtype, layout, dims, recording.recorded.timing)
         self.bound_s[rows], self.tdp_w[rows] = bound.total_s, gpu.tdp_w
+        if bound.work_s is not None:
+            self.work_s[rows] = bound.work_s
         beyond_l2 = bound.parts["dram"] * gpu.memory_bandwidth > _BEYOND_L2 * gpu.l2_bytes
         self.least_s[rows] = np.maximum(bound.parts["math"], np.where(beyond_l2, bound.parts["dram"], 0.0))
         stacks = tuple(recording.recorded.stacks)
@@ -394,13 +400,26 @@ def train_set(recording: Recording, folds: int = FOLDS) -> tuple[dict[str, Any],
         "timing": {"launch_clk": recorded.timing.launch_clk, "working_sets": finite_sets},
         "origin": dict(recorded.origin),
         "sizes": {name: np.unique(recording.dims[name]).tolist() for name in recorded.grid},
-        "extent": {key: getattr(extent, key).tolist() for key in ("low", "high", "spread")},
+        "extent": _plain(extent),
+        **(floors_and_work(table) if recorded.timing.alone else {}),
         "heads": heads,
         "fastest stack named, and problems where two differ": fastest_named(table, together),
         "problems": len(np.unique(table.problem)),
         "left out, faster than the data sheet": table.impossible,
     }
     return entry, trees
+
+
+def floors_and_work(table: Table) -> dict[str, Any]:
+    """Of calls that were timed alone: the floor of each card's recorder, and the recorded region of the card's work."""
+    recording = table.recording
+    on = {gpu: np.flatnonzero((recording.gpu == gpu) & np.isfinite(table.work_s)) for gpu in table.gpus("latency")}
+    floors = {gpu: fitted_floor(recording.latency_s[rows], table.work_s[rows]) for gpu, rows in on.items()}
+    return {"floors": floors, "work": _plain(Extent.of(np.log2(table.work_s)[:, None]))}
+
+
+def _plain(extent: Extent) -> dict[str, list[float]]:
+    return {key: getattr(extent, key).tolist() for key in ("low", "high", "spread")}
 
 
 def _head(name: str, columns: Sequence[str], recorded: Interval, between: Interval) -> dict[str, Any]:

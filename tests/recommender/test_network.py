@@ -269,3 +269,19 @@ def test_the_regret_of_an_answer_is_the_same_with_cached_candidates_and_with_new
     recommender = Recommender([])
     answer = recommender.recommend("matmul", gpu, "m=4096,n=512,k=768", dtype)
     assert recommender.regrets(answer) == Recommender([]).regrets(answer)
+
+
+def test_lines_of_a_few_layers_make_no_total_of_the_stack(recommender: Recommender) -> None:
+    answer = answer_network(recommender, "rtx4090", NetworkRequest("resnet-50"), Query())
+    lined = sum(layer.line is not None for layer in answer.layers)
+    assert 0 < lined < len(answer.layers) / 2
+    assert STACK not in {total.name for total in answer.totals}
+    assert answer.advice == ""
+    assert any(
+        f"the {lined} of {len(answer.layers)} distinct layers with one take less than" in n for n in answer.notes
+    )
+
+
+def test_a_total_of_the_stack_says_how_many_layers_have_a_line(decode: NetworkAnswer) -> None:
+    lined = sum(layer.line is not None for layer in decode.layers)
+    assert f" in {lined} of {len(decode.layers)} distinct layers, the choice in the others." in decode.advice

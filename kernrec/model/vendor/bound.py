@@ -44,6 +44,8 @@ class Timing:
     """Clocks of an empty launch, as it was timed."""
     working_sets: float
     """How many copies of the weights the timed loop goes through; infinity where L2 was flushed before each launch."""
+    alone: bool = False
+    """Whether single calls were timed, each with the host's share of it (`kernrec.model.vendor.single_calls`)."""
 
 
 GRAPH = Timing(3400.0, 10.0)
@@ -56,6 +58,8 @@ FLASH = Timing(15000.0, 1.0)
 
 LEAST_SIZE = 0.5
 """Stands for a dimension of 0, such as the window of attention without one, where its logarithm is taken."""
+LEAST_SHARE = 2.0**-40
+"""Stands for a share of 0."""
 TENSOR_SHARE, DRAM_SHARE = 0.79, 0.87
 """Share of the data sheet's rates that libraries reach; fitted as `GRAPH`."""
 TILE_CLK = 2200.0
@@ -74,6 +78,8 @@ class Bound:
     """More times in seconds, whose shares of the total are features."""
     columns: Mapping[str, Array]
     """Further features, by name."""
+    work_s: Array | None = None
+    """Seconds of the card's work alone; of ops whose calls were timed one at a time."""
 
 
 class Features(Protocol):
@@ -109,7 +115,7 @@ def features(
     card = Card(gpu, precision, rate_of(gpu, dtype), timing)
     bound = module.bound(card, sizes, layout)
     columns = dict(bound.columns)
-    columns |= {f"share.{name}": np.log2(part / bound.total_s) for name, part in bound.shares.items()}
+    columns |= {f"share.{name}": _log_share(part, bound.total_s) for name, part in bound.shares.items()}
     columns |= {f"log.{name}": np.log2(np.maximum(size, LEAST_SIZE)) for name, size in sizes.items()}
     columns["log.total"] = np.log2(bound.total_s * 1e6)
     columns["dtype.bytes"] = np.full(len(bound.total_s), float(precision.b_bytes))
@@ -120,7 +126,12 @@ def features(
 
 def used(bound: Bound, latency_s: Array) -> dict[str, Array]:
     """Features of power, (N,) each: the logarithm of the share of `latency_s` (N,) that each part is busy."""
-    return {f"share.used.{name}": np.log2(seconds / latency_s) for name, seconds in bound.parts.items()}
+    return {f"share.used.{name}": _log_share(seconds, latency_s) for name, seconds in bound.parts.items()}
+
+
+def _log_share(part_s: Array, total_s: Array) -> Array:
+    """The logarithm of a share, which may be 0."""
+    return np.asarray(np.log2(np.maximum(part_s / total_s, LEAST_SHARE)))
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,8 @@ from kernrec.model.learn.extent import Extent
 from kernrec.model.vendor.bound import LEAST_SIZE, Bound, Timing, features, features_of, kind_of, used
 from kernrec.model.vendor.compact_trees import CompactTrees, decompressed, expand
 from kernrec.model.vendor.precision import rate_of
+from kernrec.model.vendor.predicted import Predicted
+from kernrec.model.vendor.single_calls import NORMAL_S, in_a_stream
 from kernrec.op import Problem
 from kernrec.util.light_dataclass import dataclass
 
@@ -34,6 +36,8 @@ _KEPT = 4096
 """Predictions that a model keeps at most."""
 _KEPT_FEATURES = 256
 """Problems whose features it keeps until their power is asked."""
+_MOST_RATIO = 20.0
+"""Largest logarithm of a correction; only trees that no training made go beyond it."""
 
 
 @dataclass(frozen=True)
@@ -140,17 +144,27 @@ class SetModel:
     """The recorded region of the logarithms of the dimensions."""
     heads: Mapping[tuple[str, str], Head]
     """(`latency` or `power`, catalog name of a card or `OTHER`) -> trees."""
+    floors: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    """By card, seconds of a call timed alone that are the host's, and the ratio of the card's work to the bound's;
+    empty where calls were timed in a stream."""
+    work: Extent | None = None
+    """The recorded region of the logarithm of `Bound.work_s`, where there are floors."""
 
+    def outside(self, sizes: Array, bound: Bound) -> Array:
+        """How far problems lie outside of what was recorded: by the logarithms of their sizes (N, D), or by the card's
+        work in them, (N,)."""
+        distance: Array = self.extent.distance(sizes)
+        if self.work is None or bound.work_s is None:
+            return distance
+        return np.asarray(np.maximum(distance, self.work.distance(np.log2(bound.work_s)[:, None])))
 
-@dataclass(frozen=True)
-class Predicted:
-    """A quantity with its 90 % interval; seconds or watts."""
-
-    value: float
-    low: float
-    high: float
-    transferred: bool
-    """Whether the card was not recorded."""
+    def streamed(self, call: Predicted, gpu: GPU, bound: Bound, number: int) -> Predicted:
+        """A predicted call as one in a stream, where calls were timed alone. A card that was not recorded has the least
+        of the floors, with its ratio."""
+        if not self.floors or bound.work_s is None:
+            return call
+        floor_s, ratio = self.floors.get(gpu.name, min(self.floors.values()))
+        return in_a_stream(call, floor_s, ratio * float(bound.work_s[number]))
 
 
 @dataclass(frozen=True)
@@ -294,7 +308,7 @@ class _Timed:
         columns |= {STACK + name: np.array([[float(name == stack)] for stack in stacks]) for name in recorded.stacks}
         on_grid = [all(p.sizes[name] in sizes for name, sizes in chosen.sizes.items()) for p in problems]
         alike = 0.0 if recorded.exactly(first) else recorded.alike_width
-        return cls(chosen, stacks, gpu, alike, bound, columns, chosen.extent.distance(log_sizes(dims)), on_grid)
+        return cls(chosen, stacks, gpu, alike, bound, columns, chosen.outside(log_sizes(dims), bound), on_grid)
 
     @cached_property
     def latency(self) -> list[list[Predicted]]:
@@ -315,10 +329,13 @@ class _Timed:
         recorded = self.chosen.recorded
         recorded_as = f"{recorded.dtypes[0]}, {recorded.layouts[0]}" if self.alike else None
         busy = {name: float(seconds[number]) for name, seconds in self.bound.parts.items()}
+        if self.chosen.floors:
+            busy["launch"] = NORMAL_S
         latency, power, gpus = self.latency[number], self.power if with_power else None, recorded.gpus()
         for place, stack in enumerate(self.stacks):
             version, watts = recorded.stacks[stack].get(self.gpu.name), None if power is None else power[number][place]
-            yield StackPrediction(stack, version, latency[place], watts, gpus, recorded_as, busy)
+            latency_s = self.chosen.streamed(latency[place], self.gpu, self.bound, number)
+            yield StackPrediction(stack, version, latency_s, watts, gpus, recorded_as, busy)
 
     def _quantity(self, name: str, base: Array, most: float, columns: Mapping[str, Array]) -> list[list[Predicted]]:
         transferred = (name, self.gpu.name) not in self.chosen.heads
@@ -329,7 +346,7 @@ class _Timed:
         ratios = head.trees.predict(rows.reshape(-1, len(head.columns))).reshape(rows.shape[:2])
         # Trees that learned other cards could pass the roof of this one.
         least = self.bound.parts["math"] if transferred and name == "latency" else 0.0
-        values = np.clip(base * np.exp(ratios), least, most)
+        values = np.clip(base * np.exp(np.clip(ratios, -_MOST_RATIO, _MOST_RATIO)), least, most)
         recorded, between = (
             replace(each, width=hypot(each.width, self.alike)) for each in (head.recorded, head.between)
         )

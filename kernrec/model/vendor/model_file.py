@@ -109,8 +109,8 @@ def _set(op: str, entry: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) ->
         tuple(entry["alike"]), float(entry["alike_width"]), timing, tuple(entry["sizes"]), multiples,
         tuple(map(str, entry["local"])), texts, kinds,
     )  # fmt: skip
-    low, high, spread = (np.array([float(v) for v in entry["extent"][key]]) for key in _EXTENT)
-    extent = Extent(low, high, spread, np.zeros(len(low), dtype=np.int64))
+    floors = {str(gpu): (float(fit[0]), float(fit[1])) for gpu, fit in entry.get("floors", {}).items()}
+    work = _extent(entry["work"]) if floors else None
     heads = {}
     for quantity in _QUANTITIES:
         for gpu, head in entry["heads"].get(quantity, {}).items():
@@ -119,4 +119,10 @@ def _set(op: str, entry: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) ->
                 (interval_from(head["recorded"]), interval_from(head["between"])),
             )
             heads[quantity, str(gpu)] = Head(columns, arrays[head["trees"]], *intervals)
-    return SetModel(recorded, {n: tuple(map(int, v)) for n, v in entry["sizes"].items()}, extent, heads)
+    sizes = {str(name): tuple(map(int, values)) for name, values in entry["sizes"].items()}
+    return SetModel(recorded, sizes, _extent(entry["extent"]), heads, floors, work)
+
+
+def _extent(entry: Mapping[str, Any]) -> Extent:
+    low, high, spread = (np.array([float(v) for v in entry[key]]) for key in _EXTENT)
+    return Extent(low, high, spread, np.zeros(len(low), dtype=np.int64))

@@ -20,7 +20,8 @@ from kernrec.model.prior.sustained_roof import arithmetic, least_costs
 from kernrec.op import Problem
 
 if TYPE_CHECKING:
-    from kernrec.model.vendor.model import Predicted, StackPrediction
+    from kernrec.model.vendor.model import StackPrediction
+    from kernrec.model.vendor.predicted import Predicted
 
 CAPPED = 0.95
 """Share of the power limit from which on a predicted power is taken to be held back by it: mean power of a loop that is

@@ -11,8 +11,8 @@ from kernrec.errors import UsageError
 from kernrec.gpu import all_gpus, find_gpu
 from kernrec.model.prior.power import PowerModel
 from kernrec.model.prior.sustained_roof import least_costs
-from kernrec.model.vendor.model import Predicted
 from kernrec.model.vendor.operating_point import at_point
+from kernrec.model.vendor.predicted import Predicted
 from kernrec.op import Problem, find_op
 from kernrec.recommender.estimate.operating_point import DEFAULT_POINT, OperatingPoint
 

@@ -103,3 +103,15 @@ def test_a_config_costs_the_same_however_its_limit_was_asked_for(recommender: Re
         for answer in (swept, default)
     ]
     assert factors[0] == pytest.approx(factors[1], rel=1e-9)
+
+
+@pytest.mark.parametrize("size", [{"c": 64, "k": 64, "h": 56, "w": 56}, {"c": 256, "k": 256, "h": 14, "w": 14}])
+def test_a_line_that_was_mostly_the_recorders_time_moves_a_prediction_little(
+    recommender: Recommender, size: dict[str, int]
+) -> None:
+    answer = recommender.recommend("conv2d", "rtx4090", size | {"padding": 1}, "f32", "nchw", Query(Objective.LATENCY))
+    kernels = recommender.candidates(answer.problem, answer.gpu, (answer.point,)).kernels
+    beliefs = [kernel.belief for kernel in kernels if kernel.belief.yardstick is not None]
+    assert beliefs
+    assert all(belief.share > 0.75 for belief in beliefs)
+    assert min(belief.slower for belief in beliefs) < 1.3  # 5.0 and 5.5 before

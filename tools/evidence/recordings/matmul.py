@@ -61,7 +61,7 @@ INDUCTOR = RecordedSet(
         "recorded": "single launches after a flush of L2, on cards whose clocks and limits were not stated",
     },
 )  # fmt: skip
-SINGLE = Timing(30000.0, 1.0)
+SINGLE = Timing(30000.0, 1.0, alone=True)
 """One call between two events: 20 us, the shortest time of an A100, are some 30,000 clocks."""
 _DEVICES = {
     "NVIDIA A100-PCIE-40GB": "a100-pcie-40gb", "Tesla T4": "t4", "Tesla V100-PCIE-32GB": "v100-pcie-32gb",

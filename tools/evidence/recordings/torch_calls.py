@@ -15,7 +15,7 @@ from kernrec.training.train_vendor_model import Recording
 
 Array = np.ndarray
 
-CALL = Timing(35000.0, 1.0)
+CALL = Timing(35000.0, 1.0, alone=True)
 """A call of PyTorch between two events: 25 us, the shortest of an A100, a T4 and a P4, in clocks."""
 CALLS = {"source": "NeuSight", "licence": "MIT"}
 _CARDS = {

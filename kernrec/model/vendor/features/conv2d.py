@@ -49,7 +49,8 @@ def bound(card: Card, sizes: Mapping[str, Array], layout: str) -> Bound:
         "fft": np.min([_fft_s(card, side, n, c, h, w, k) for side in _FFT_SIZES], axis=0) + moved / bandwidth,
     }
     algorithms = {name: seconds + _EXTRA_S[name] for name, seconds in algorithms.items()}
-    total_s = CALL_S + np.min(list(algorithms.values()), axis=0)
+    work_s = np.min(list(algorithms.values()), axis=0)
+    total_s = CALL_S + work_s
     parts = card.parts(flops / _FEWEST, moved) | {"launch": np.full(count, CALL_S)}
     shares = {
         **algorithms, "launch": parts["launch"], "flops": flops / card.peak_flops, "dram": parts["dram"],
@@ -72,7 +73,7 @@ def bound(card: Card, sizes: Mapping[str, Array], layout: str) -> Bound:
             launched = np.ceil(wide / rows) * np.ceil(k / across) * batch
             columns[f"waves.{name} {rows}x{across}"] = np.log2(launched / gpu.sms)
             columns[f"full.{name} {rows}x{across}"] = launched / (np.ceil(launched / gpu.sms) * gpu.sms)
-    return Bound(total_s, parts, shares, columns)
+    return Bound(total_s, parts, shares, columns, work_s)
 
 
 def _product_s(card: Card, m: Array, n: Array, k: Array, batch: Array) -> Array:

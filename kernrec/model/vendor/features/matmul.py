@@ -74,7 +74,7 @@ def bound(card: Card, sizes: Mapping[str, Array], layout: str) -> Bound:
     columns |= {"rest.m": m % 128, "rest.n": n % 128}
     for side_name, letter in zip("ab", layout, strict=True):
         columns[f"layout.{side_name}"] = np.full(len(m), float(letter == "t"))
-    return Bound(total_s, parts, shares, columns)
+    return Bound(total_s, parts, shares, columns, total_s - parts["launch"])
 
 
 def _tiles_s(card: Card, batch: Array, m: Array, n: Array, k: Array) -> Array:

@@ -47,4 +47,4 @@ def rows_bound(card: Card, rows: Array, columns: Array, tensors: int, call_s: fl
         "aligned.columns": np.log2(np.gcd(columns.astype(np.int64), 64)),
         "shape.rest of columns": columns % 1024,
     }
-    return Bound(total_s, parts, shares, features)
+    return Bound(total_s, parts, shares, features, work_s)

@@ -1,0 +1,53 @@
+"""Predictions from calls that were timed one at a time, as calls in a stream.
+
+A call between two events takes the host's time too: that of an empty one is the floor. Work on the card hides it: of
+additions of large tensors half of the floor is left in a call of twice its time (A100, V100, T4, P4), little in long
+ones. In a stream of calls or a CUDA graph there is none of it, only the start of a launch:
+
+    stream = start + max(call - floor**2 / call, work)
+
+with the work that such calls have: the bound's times the ratio that fits the recordings. How much of a call near the
+floor was the card's nobody recorded: the interval goes from all of the floor being the host's to none of it.
+"""
+
+import numpy as np
+
+from kernrec.model.prior.launch_time import INTERVAL, LAUNCH_S, START_S
+from kernrec.model.vendor.predicted import Predicted
+
+Array = np.ndarray
+
+NORMAL_S = LAUNCH_S + START_S
+"""Start of a launch in a stream, as that of our own kernels."""
+_FLOORS = np.geomspace(5e-6, 1e-3, 100)
+_RATIOS = np.geomspace(0.5, 4.0, 50)
+
+
+def fitted_floor(latency_s: Array, work_s: Array) -> tuple[float, float]:
+    """(floor in seconds, ratio) of a recorder: those of `floor + ratio * work` with the least absolute error of the
+    logarithm; the floor is no less than the shortest call.
+
+    Args:
+        latency_s: of calls, (N,).
+        work_s: what the bound says of the card's work in them, (N,).
+    """
+    errors = [
+        (float(np.abs(np.log(latency_s / (floor + ratio * work_s))).mean()), float(floor), float(ratio))
+        for floor in _FLOORS
+        for ratio in _RATIOS
+    ]
+    _, floor_s, ratio = min(errors)
+    return max(floor_s, float(latency_s.min())), ratio
+
+
+def in_a_stream(call: Predicted, floor_s: float, work_s: float) -> Predicted:
+    """A call's latency as that of one in a stream of them; it is never longer.
+
+    Args:
+        call: as it would be timed alone.
+        floor_s: of the recorder.
+        work_s: the expected time of the card's work.
+    """
+    value = min(NORMAL_S + max(call.value - floor_s * floor_s / call.value, work_s), call.value)
+    low = min(value * call.low / call.value, NORMAL_S + max(call.low - floor_s, work_s / INTERVAL))
+    return Predicted(value, low, call.high, call.transferred)

@@ -1,0 +1,96 @@
+"""Calls timed one at a time become calls in a stream: the host's part goes, and the interval says how surely."""
+
+from math import log
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kernrec import paths
+from kernrec.gpu import find_gpu
+from kernrec.model.vendor.model import VendorModel
+from kernrec.model.vendor.model_file import load
+from kernrec.model.vendor.predicted import Predicted
+from kernrec.model.vendor.single_calls import NORMAL_S, fitted_floor, in_a_stream
+from kernrec.op import find_op
+
+FLOOR_S = 30e-6
+times = st.floats(1e-6, 1e-1)
+
+
+def call(latency_s: float, spread: float = 1.1) -> Predicted:
+    return Predicted(latency_s, latency_s / spread, latency_s * spread, False)
+
+
+def wide(predicted: Predicted) -> float:
+    return log(predicted.high / predicted.low)
+
+
+def model(op: str) -> VendorModel:
+    return load(paths.shipped("db/prebuilt") / "models" / "vendor" / f"{op}.json")
+
+
+@given(times, times, times, st.floats(1.01, 4.0))
+def test_a_call_in_a_stream_is_never_longer_nor_surer(call_s: float, floor_s: float, work_s: float, by: float) -> None:
+    alone = call(call_s, by)
+    stream = in_a_stream(alone, floor_s, work_s)
+    assert 0 < stream.low < stream.value <= alone.value
+    assert stream.high == alone.high
+    assert wide(stream) >= wide(alone) * (1 - 1e-9)
+
+
+def test_a_call_at_the_floor_is_a_launch_and_its_work_and_a_long_one_stays() -> None:
+    short, long = (in_a_stream(call(seconds), FLOOR_S, 1e-6) for seconds in (FLOOR_S, 100 * FLOOR_S))
+    assert short.value == pytest.approx(NORMAL_S + 1e-6)
+    assert long.value == pytest.approx(100 * FLOOR_S, rel=0.01)
+    assert wide(short) > 2 * wide(long)
+
+
+def test_the_floor_is_found_in_calls_that_have_one() -> None:
+    draw = np.random.default_rng(2)
+    work_s = np.exp(draw.uniform(np.log(1e-6), np.log(1e-3), 2000))
+    latency_s = (FLOOR_S + 1.5 * work_s) * draw.lognormal(0, 0.05, 2000)
+    floor_s, ratio = fitted_floor(latency_s, work_s)
+    assert floor_s == pytest.approx(FLOOR_S, rel=0.1)
+    assert ratio == pytest.approx(1.5, rel=0.1)
+
+
+@pytest.mark.parametrize(
+    ("op", "dtype", "small", "large"),
+    [
+        ("elementwise", "f32", {"n": 1 << 14}, {"n": 1 << 25}),
+        ("softmax", "f32", {"rows": 64, "columns": 256}, {"rows": 16000, "columns": 4000}),
+        ("layernorm", "f32", {"rows": 64, "columns": 512}, {"rows": 16000, "columns": 4000}),
+        ("matmul", "f32", {"m": 64, "n": 64, "k": 64}, {"m": 4096, "n": 4096, "k": 4096}),
+    ],
+)
+def test_shipped_lines_have_no_hosts_time_and_say_how_unsure_the_rest_is(
+    op: str, dtype: str, small: dict[str, int], large: dict[str, int]
+) -> None:
+    short, long = (
+        model(op).predict(find_op(op).problem(dtype, **sizes), find_gpu("a100-pcie-40gb"))[0]
+        for sizes in (small, large)
+    )
+    assert short.latency_s.value < 15e-6 < short.latency_s.high
+    assert wide(short.latency_s) > 2 * wide(long.latency_s)
+    assert short.busy["launch"] == NORMAL_S
+
+
+@pytest.mark.parametrize("gpu", ["rtx3090", "rtx4090"])
+@pytest.mark.parametrize(("channels", "side"), [(64, 56), (128, 28), (256, 14), (512, 7)])
+def test_small_convolutions_on_cards_not_recorded_are_no_calls_of_the_recorder(
+    gpu: str, channels: int, side: int
+) -> None:
+    sizes = {"c": channels, "k": channels, "h": side, "w": side, "padding": 1}
+    (line,) = model("conv2d").predict(find_op("conv2d").problem("f32", **sizes), find_gpu(gpu))
+    assert line.latency_s.value < 200e-6  # 208 to 328 us before
+    assert wide(line.latency_s) > 2.0
+
+
+def test_work_outside_of_what_was_recorded_widens_the_interval() -> None:
+    (entry,) = model("conv2d").sets
+    assert entry.work is not None
+    inside, below, above = entry.work.distance(np.log2(np.array([[1e-4], [1e-8], [1e2]])))
+    assert inside == 0
+    assert min(below, above) > 0.3
