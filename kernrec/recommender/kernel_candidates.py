@@ -8,6 +8,7 @@ they correct the predictions, or a config that turned out slow would be recommen
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -135,7 +136,7 @@ class KernelCandidates:
         """Whether something is known of the kernel's configs from this very card."""
         return self.measurements is not None or self.of_card
 
-    @property
+    @cached_property
     def caution(self) -> Array:
         """The factor by which each config's costs count more than expected beside one that somebody ran, (C,)."""
         factor = caution(self.costs.latency.at(0), self.belief.deviation, self.of_card)
