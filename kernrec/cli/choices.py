@@ -186,7 +186,6 @@ def choice_columns(shown: "Sequence[Row]", form: Form, of_op: bool = True, layer
             "measured",
             "left",
             ["" if isinstance(row, StackRow) else measurement_text(row) for row in shown],
-            USUALLY,
             below=True,
         ),
         Column("grid x block", "right", grids, SELDOM),

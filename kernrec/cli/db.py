@@ -233,8 +233,7 @@ def info(
 ) -> None:
     """Show the contents of a database: measurements by GPU, op, kernel and outcome, schema and content hash.
 
-    Models and calibrations beside it are listed too. With --shipped: what others recorded and ships, by op, with its
-    source and licence.
+    Models and calibrations beside it are listed too. --shipped lists the recorded rows that ship, by op and source.
     """
     if shipped:
         if db is not None:

@@ -66,7 +66,8 @@ Inputs = Annotated[
 MaxSlowdown = Annotated[str | None, typer.Option(help="Most slowdown against the fastest config, such as 3%.")]
 MaxPower = Annotated[str | None, typer.Option(help="Highest mean power of a config, such as 250W.")]
 Source = Annotated[
-    str | None, typer.Option(help="Only what is prior, learned, measured or recorded. Default: the best of all.")
+    str | None,
+    typer.Option("--source", help="Only what is prior, learned, measured or recorded. Default: the best of all."),
 ]
 Stacks = Annotated[
     list[str] | None,
@@ -104,7 +105,7 @@ class Options:
     inputs: str = "random"
     top: int = 5
     stack: list[str] | None = None
-    source: str | None = None
+    estimated_by: str | None = None
 
     def __init__(self, values: Mapping[str, Any]) -> None:
         for name, annotation in type(self).__annotations__.items():
@@ -125,7 +126,7 @@ class Options:
             clocks=self.clocks,
             inputs=self.inputs,
             stacks=tuple(self.stack or ()),
-            source=self.source or "",
+            source=self.estimated_by or "",
         )
 
     def _quantity(self, name: str, read: Callable[[str, str], float]) -> float | None:

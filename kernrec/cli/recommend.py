@@ -60,7 +60,7 @@ class RecommendOptions(options.Options):
     inputs: options.Inputs = "random"
     top: options.Top = 5
     stack: options.Stacks = None
-    source: options.Source = None
+    estimated_by: options.Source = None
     billed: options.Billed
     printed: options.Printed
     calibrated: Annotated[

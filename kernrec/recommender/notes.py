@@ -133,12 +133,6 @@ def of_kernel(considered: RunnableConfigs, best: Choice) -> Iterator[str]:
             f"{_configs(coverage.spilling)} spill registers: how often is estimated, and another version of the"
             " compiler may spill more or less"
         )
-    geometry = table.geometry(considered.on_problem, 0)
-    if near := int(((geometry.resident > 0) & (geometry.occupancy == 0))[considered.rows].sum()):
-        yield (
-            f"{_configs(near)} need a few registers more than a block of theirs has, as compiled here; another version"
-            " of the compiler may make them fit"
-        )
     for metric, name in (("branch", "branches"), ("load", "addresses of loads"), ("store", "addresses of stores")):
         if count := sum(_with_metric(launch.profiles, f"depends.{metric}") for launch in table.launches):
             values = ", ".join(f"{name} {sample}" for name, sample in kernel.initial_values.items())

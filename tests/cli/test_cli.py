@@ -86,7 +86,6 @@ def test_every_command_has_help() -> None:
         (("--op", "matmul", "--gpu", "rtx4090", "--shape", "m=0,n=1,k=1"), "accepted are 1 to"),
         (("--op", "matmul", "--gpu", "rtx4090", "--shape", "m=-5,n=1,k=1"), "m"),
         (("--op", "matmul", "--gpu", "rtx4090", "--shape", "m=1e99,n=1,k=1"), "m"),
-        (("--op", "matmul", "--gpu", "rtx4090", "--shape", "m=2000000000,n=2000000000,k=1"), "elements"),
         (("--op", "matmul", "--gpu", "rtx4090", "--shape", "m"), "m"),
         (("--op", "conv", "--gpu", "t4", "--shape", "c=3,h=2,w=2,k=4,r=7,s=7"), "7"),
         ((*MATMUL[1:], "--dtype", "f33"), "f32"),

@@ -60,7 +60,6 @@ REFINE = ("refine", "--op", "matmul", "--shape", "m=64,n=64,k=64")
         ((*REFINE, "--objective", "pareto"), "unknown objective 'pareto'"),
         ((*REFINE, "--until", "2"), "expected a quantity with its unit, such as 3%"),
         ((*REFINE, "--workload", "bert-base"), "--shape and --workload were both given"),
-        ((*REFINE, "--device", "replay"), "--device replay needs --replay"),
         (("refine", "--workload", "broken.json"), "unknown ending of a workload file '.json'"),
         (("search", "--op", "matmul", "--strategy", "genetc"), "unknown strategy 'genetc'; did you mean genetic?"),
         (("collect", "--op", "mm", "--set-power-limit", "250"), "expected a quantity with its unit, such as 250W"),
@@ -84,7 +83,7 @@ REFINE = ("refine", "--op", "matmul", "--shape", "m=64,n=64,k=64")
         ),
         (
             ("recommend", "--op", "mm", *MNK),
-            "--gpu is missing; expected: GPU name or alias (`kernrec gpus` lists them)",
+            "--gpu is missing; expected: GPU by name (`kernrec gpus`), a card's .toml, or several: a,b",
         ),
         (("recommend", "--op", "mm", *MNK, "--gpu"), "--gpu has no value"),
         (("recommend", "--op", "mm", *MNK, "--gpu", "t4", "--top", "x"), "--top 'x': a whole number is expected"),

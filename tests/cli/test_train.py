@@ -83,10 +83,12 @@ def test_a_trained_model_answers_for_a_shape_never_measured(trained: Path) -> No
     assert any(note.startswith("source learned") for note in learned.notes)
 
 
-def test_a_gpu_that_was_not_measured_keeps_the_priors_width(trained: Path) -> None:
-    best = Recommender([trained]).recommend("matmul", "a100", {"m": 900, "n": 700, "k": 300}).best
-    assert best.latency_s.source == "learned"
-    assert best.latency_s.high / best.latency_s.low >= 3.9
+def test_a_gpu_that_was_not_measured_keeps_the_upper_end_of_the_priors_interval(trained: Path) -> None:
+    # The lower end is nearer: what a stack takes on this card bounds how fast a kernel is believed to be.
+    latency = Recommender([trained]).recommend("matmul", "a100", {"m": 900, "n": 700, "k": 300}).best.latency_s
+    assert latency.source == "learned"
+    assert latency.high / latency.value >= 1.97
+    assert latency.low < latency.value
 
 
 def test_a_model_of_another_database_is_said_once(trained: Path, tmp_path: Path) -> None:

@@ -15,8 +15,9 @@ import pytest
 
 from kernrec.emit import emit, write_files
 from kernrec.errors import KernrecError, UsageError
+from kernrec.kernel import all_kernels
 from kernrec.kernel.binding import workspaces
-from kernrec.op import Problem, all_ops, decode_elements, encode_elements, reference
+from kernrec.op import Problem, decode_elements, encode_elements, reference
 from kernrec.profile.emulated_launch import kernel_launch
 from kernrec.ptx import emulate, parse
 from kernrec.recommender import Objective, Query, Recommendation, Recommender
@@ -137,7 +138,7 @@ def test_the_values_that_programs_expect_are_those_of_the_op(
     """The program without the kernels, which a stand-in replaces: it is asked only for what it expects."""
     answers: list[Recommendation] = request.getfixturevalue(kind)
     if kind == "answers":
-        assert {answer.problem.op for answer in answers} == {op.name for op in all_ops()}
+        assert {answer.problem.op for answer in answers} == {kernel.op for kernel in all_kernels()}
     write_files(tmp_path / "all", emit(answers, "cmake"))
     static = libraries()
     options = ["-std=c++17", "-Wall", "-Wextra", "-Werror", f"-I{toolkit() / 'include'}"]

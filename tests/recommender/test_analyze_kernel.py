@@ -403,18 +403,21 @@ def test_spills_cost_time_and_are_no_refusal(kernel: Kernel, database: Path, pre
     assert sum(spilling[config] > 1.2 * without[config] for config in without) == 2
 
 
-def test_a_config_near_the_limit_of_registers_is_kept_with_a_doubt(
+def test_a_config_a_few_registers_over_the_limit_is_refused(
     kernel: Kernel, database: Path, predicted: Recommendation
 ) -> None:
     problem = predicted.problem
     (profiles,) = Context([database]).find_profiles(kernel, problem, GPU).values()
     fits = GPU.limits.registers_per_sm // 256  # of the largest block
-    for registers, doubted in ((fits + 1, True), (fits - 8, False)):
+
+    def answer(registers: int) -> Recommendation:
         table = StaticTable.of(kernel, problem, GPU, {0: replace(profiles, registers=np.full(8, registers))})
-        recommendation = build_recommendation(
-            candidate_set([table], problem, [DEFAULT_POINT], Evidence()), Query(), of_one_kernel=True
-        )
-        assert any("a few registers more" in note for note in recommendation.notes) == doubted
+        candidates = candidate_set([table], problem, [DEFAULT_POINT], Evidence())
+        return build_recommendation(candidates, Query(), of_one_kernel=True)
+
+    assert answer(fits - 8).choices
+    with pytest.raises(KernrecError, match="can run"):
+        answer(fits + 1)
 
 
 def test_what_cannot_run_says_what_it_needs(kernel: Kernel, database: Path, predicted: Recommendation) -> None:

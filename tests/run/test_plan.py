@@ -66,10 +66,12 @@ def test_one_shape_has_one_row_with_the_recommended_config(recommender: Recommen
     several = Query(Objective.LATENCY, top=10)  # a plan has no kernel of Triton's where Triton is not installed
     answer = recommender.recommend("softmax", "rtx4090", "rows=512,columns=1024", query=several)
     best = next(choice for choice in answer.choices if choice.kernel.triton is None or has_triton())
+    as_fast = [c for c in answer.choices if c.latency_s.value <= best.latency_s.value * (1 + 1e-5)]
     (row,) = plan.rows
-    assert dict(row.variant.config) == dict(best.config)
+    assert (plan.as_dicts()[0]["kernel"], dict(row.variant.config)) in [
+        (c.kernel.name, dict(c.config)) for c in as_fast
+    ]
     assert row.latency_s == pytest.approx((best.latency_s.value,) * 2, rel=1e-5)
-    assert plan.as_dicts()[0]["kernel"] == best.kernel.name
 
 
 def test_a_plan_is_printed_as_a_table(recommender: Recommender) -> None:

@@ -14,6 +14,7 @@ DIMS = {
     "attention": {"batch": range(1, 5), "heads": 4, "queries": range(1, 100), "keys": range(100, 200), "head_dim": 64},
     "matvec": {"m": range(1, 100), "k": range(1, 100), "n": range(1, 17)},
     "elementwise": {"n": range(1, 1000)},
+    "moe": {"tokens": range(1, 100), "hidden": 64, "intermediate": 32, "experts": 8, "topk": 2},
 }
 
 
