@@ -181,13 +181,9 @@ def choice_columns(shown: "Sequence[Row]", form: Form, of_op: bool = True, layer
     launches = [row.launches[0] if hasattr(row, "launches") else None for row in shown]
     grids = ["" if launch is None else f"{launch.blocks} x {launch.threads}" for launch in launches]
     resident = [f"{row.occupancy * 100:.0f} %" if hasattr(row, "occupancy") else "" for row in shown]
+    measured = ["" if isinstance(row, StackRow) else measurement_text(row) for row in shown]
     columns += [
-        Column(
-            "measured",
-            "left",
-            ["" if isinstance(row, StackRow) else measurement_text(row) for row in shown],
-            below=True,
-        ),
+        *([Column("measured", "left", measured, below=True)] if any(measured) else []),
         Column("grid x block", "right", grids, SELDOM),
         Column("occupancy", "right", resident, WIDE),
     ]

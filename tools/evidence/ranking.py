@@ -84,10 +84,10 @@ def beside_triton(data: Data, count: int) -> Iterator[Recorded]:
                 name = "triton" if row["implementation"] == "triton" else "cuBLAS"
                 times[key][name] = min(times[key].get(name, np.inf), row["latency_s"])
         by_dtype = defaultdict(list)
-        for (dtype, layout, m, n, k), each in times.items():
+        for (kind, letters, m, n, k), each in times.items():
             if len(each) == 2:
-                problem = find_op("matmul").problem(str(dtype), str(layout), m=m, n=n, k=k)
-                by_dtype[dtype].append(Recorded(gpu, problem, each))
+                problem = find_op("matmul").problem(str(kind), str(letters), m=m, n=n, k=k)
+                by_dtype[str(kind)].append(Recorded(gpu, problem, each))
         for _, rows in sorted(by_dtype.items(), key=lambda pair: str(pair[0])):
             yield from drawn(rows, count)
 
@@ -176,7 +176,7 @@ def _print_whole(recommender: Recommender, recorded: list[Recorded]) -> None:
 def best_cuda(recommender: Recommender, each: Recorded) -> float | None:
     """Seconds of the best CUDA kernel by the prior alone; None where none runs the problem."""
     try:
-        candidates = recommender.candidates(each.problem, find_gpu(each.gpu), (Query("latency").point,))
+        candidates = recommender.candidates(each.problem, find_gpu(each.gpu), (Query().point,))
     except KernrecError:
         return None
     return min(float(kernel.limited.latency_s[0].min()) for kernel in candidates.kernels)

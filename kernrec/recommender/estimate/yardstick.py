@@ -151,10 +151,19 @@ def yardstick_of(problem: Problem, gpu: GPU, models: "ModelStore | None", inputs
         return None
     from kernrec.model.vendor.operating_point import at_least_roof
 
+    problem = _unfused(problem)
     lines: Sequence[StackPrediction] = model.predict_latency(problem, gpu)
     if lines and lines[0].latency_s.transferred:  # those recorded on the card are under its roof
         lines = at_least_roof(lines, gpu, problem)
     return fastest([_of_line(line) for line in lines])
+
+
+def _unfused(problem: Problem) -> Problem:
+    """A product without the bias and activation that a kernel adds on the way: stacks were recorded without them, and
+    take no less with them."""
+    if problem.op != "matmul" or not (problem.sizes["bias"] or problem.sizes["activation"]):
+        return problem
+    return problem.definition.problem(problem.dtype, problem.layout, **problem.dim | {"bias": 0, "activation": 0})
 
 
 def fastest(yardsticks: Sequence[Yardstick]) -> Yardstick | None:
