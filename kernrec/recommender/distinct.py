@@ -30,7 +30,7 @@ def rows_of(candidates: CandidateSet, query: Query, first: int = 0, of_op: bool 
 
     The arguments and the error are those of `select`; of_op: whether the question is about an op, not one kernel.
     """
-    if query.top == 1:
+    if query.top == 1 or query.each_config:
         return [(pick, 0) for pick in select(candidates, query, first)]
     front = query.objective is Objective.PARETO
     picked = select(candidates, replace(query, top=_WHOLE if front else LISTED * query.top), first)

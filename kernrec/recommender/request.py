@@ -76,6 +76,8 @@ class Query:
     """The only source that answers, one of `SOURCES`; all where it is empty."""
     stacks: tuple[str, ...] = ()
     """The stacks whose lines are wanted, by their names in `STACKS`; all of them where it is empty."""
+    each_config: bool = False
+    """Whether every config is a row, also one that is like another: for programs that measure them."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "objective", objective_named(self.objective))

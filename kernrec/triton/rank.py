@@ -82,7 +82,8 @@ def rank(request: Mapping[str, Any]) -> dict[str, Any]:
     source = request["spec"]["source"]
     kernel = kernel_from(request["spec"], source, request["source"])
     gpu = find_gpu(request["gpu"])
-    query = Query(Objective(request["objective"]), power_limit_w=gpu.tdp_w, top=len(kernel.listed.rows))  # type: ignore[union-attr]
+    count = len(kernel.listed.rows)  # type: ignore[union-attr]
+    query = Query(Objective(request["objective"]), power_limit_w=gpu.tdp_w, top=count, each_config=True)
     options = ProfilingOptions(folder=Path(request["folder"]), processes=os.cpu_count() or 1)
     analysis = analyze(kernel, kernel.definition.problem(), gpu, paths.user_database(), query, options)
     choices = analysis.recommendation.choices

@@ -30,6 +30,7 @@ from kernrec.gpu import GPU
 from kernrec.model.prior.launch_time import INTERVAL, LAUNCH_S, START_S
 from kernrec.model.prior.power import RANDOM
 from kernrec.op import Problem
+from kernrec.op.problem import ANY_LAYOUT
 from kernrec.recommender.estimate.costs import LEARNED, Costs, Estimates
 from kernrec.util.light_dataclass import dataclass
 
@@ -161,7 +162,7 @@ def yardstick_of(problem: Problem, gpu: GPU, models: "ModelStore | None", inputs
 def _unfused(problem: Problem) -> Problem:
     """A product without the bias and activation that a kernel adds on the way: stacks were recorded without them, and
     take no less with them."""
-    if problem.op != "matmul" or not (problem.sizes["bias"] or problem.sizes["activation"]):
+    if not (problem.sizes.get("bias") or problem.sizes.get("activation")) or problem.layout == ANY_LAYOUT:
         return problem
     return problem.definition.problem(problem.dtype, problem.layout, **problem.dim | {"bias": 0, "activation": 0})
 
