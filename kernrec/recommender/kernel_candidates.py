@@ -179,8 +179,7 @@ def beside_yardstick(
     very card. Kernels of which something was measured here are on the scale of that already. All are compared at the
     default power limit and clock, so that a config costs the same however its operating point was asked for.
     """
-    gpus = [kernel.table.gpu for kernel in kernels]
-    default = first.clock_hz is None and all(first.limit_w(gpu) == gpu.tdp_w for gpu in gpus)
+    default = all(first.is_default(kernel.table.gpu) for kernel in kernels)
     yardsticks = [line] if line else []
     for kernel in kernels:
         if kernel.of_card and kernel.table.kernel.triton is not None:

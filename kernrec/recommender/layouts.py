@@ -26,7 +26,7 @@ from kernrec.store import Evidence
 from kernrec.util.light_dataclass import dataclass
 
 MATTERS = 0.10
-"""A fixed layout that costs more of the objective than this, as a fraction, is worth a note."""
+"""A fixed layout that takes this much longer than another one, as a fraction, is worth a note."""
 _GAIN = 0.02
 """A smaller gain is none: predictions in two layouts are no surer than that, and another layout has to be stored."""
 

@@ -15,7 +15,7 @@ from kernrec.model.prior.power import RANDOM
 from kernrec.model.vendor.stacks import is_wanted
 from kernrec.op import Op, Problem, find_op
 from kernrec.recommender.estimate.operating_point import OperatingPoint
-from kernrec.recommender.recorded_lines import at_recorded_point, recorded_predictions
+from kernrec.recommender.recorded_lines import recorded_predictions
 from kernrec.store.recorded import RecordedLine, contents, recorded_lines
 from kernrec.util.light_dataclass import dataclass
 
@@ -134,12 +134,10 @@ def lines_of(
         return ()
     from kernrec.model.vendor.operating_point import at_point
 
-    problem, default = as_run(problem), at_recorded_point(gpu, point)
+    problem, default = as_run(problem), point.is_default(gpu)
     model = _model(context, problem)
     predictions = () if model is None else model.predict(problem, gpu)
-    recorded = [
-        (row, each) for row, each in recorded_predictions(problem, gpu, predictions) if is_wanted(row.stack, stacks)
-    ]
+    recorded = list(recorded_predictions(problem, gpu, predictions, stacks))
     exact = {row.stack for row, _ in recorded if default or predictions}
     wanted = [each for each in predictions if is_wanted(each.stack, stacks)]
     lines = [_line(at_point(each, gpu, point, problem), gpu, point) for each in wanted if each.stack not in exact]

@@ -267,7 +267,7 @@ def _estimate_many(
         if number == 0 and len(points) > 1:
             estimated = _promising(columns[:, 0], starts, SWEPT).nonzero()[0]
     latency_s, energy_j = columns
-    default = points[0].clock_hz is None and points[0].limit_w(table.gpu) == table.gpu.tdp_w
+    default = points[0].is_default(table.gpu)
     default_s = latency_s[0] if default else table.power.apply_power_limit(NominalCosts(*nominal)).latency_s
     return starts, rows % width, latency_s, energy_j, default_s
 

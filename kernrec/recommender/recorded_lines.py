@@ -11,16 +11,10 @@ from typing import TYPE_CHECKING
 from kernrec.gpu import GPU
 from kernrec.model.vendor.stacks import is_wanted
 from kernrec.op import Problem
-from kernrec.recommender.estimate.operating_point import OperatingPoint
 from kernrec.store.recorded import RecordedLine, recorded_lines
 
 if TYPE_CHECKING:
     from kernrec.model.vendor.model import StackPrediction
-
-
-def at_recorded_point(gpu: GPU, point: OperatingPoint) -> bool:
-    """Whether recordings hold at this power limit and clock: the card's default ones."""
-    return point.clock_hz is None and point.limit_w(gpu) == gpu.tdp_w
 
 
 def recorded_predictions(

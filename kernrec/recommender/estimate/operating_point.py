@@ -17,5 +17,9 @@ class OperatingPoint:
         """The power limit in watts, the default one included."""
         return gpu.tdp_w if self.power_limit_w is None else self.power_limit_w
 
+    def is_default(self, gpu: GPU) -> bool:
+        """Whether it is the GPU's default power limit with the clock not locked, where recordings hold."""
+        return self.clock_hz is None and self.limit_w(gpu) == gpu.tdp_w
+
 
 DEFAULT_POINT = OperatingPoint()
