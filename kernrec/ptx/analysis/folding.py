@@ -313,7 +313,17 @@ class _Folding:
                 self.cost[writer] = _NOTHING
 
     def _select(self, position: int, ins: Instruction) -> None:
-        """A value that replaces another in its register is computed with a predicate instead of selected."""
+        """A value that replaces another in its register is computed with a predicate instead of selected.
+
+        Of a number of two literals that is only added, both sums are computed, the second with a predicate: it is a
+        move where its literal is zero. A sum that replaces its term in a loop is computed elsewhere and copied.
+        """
+        if (added := self._added_literals(position, ins)) is not None:
+            register, total = added
+            zero = Immediate(0, "int") in ins.operands[1:3]
+            copied_back = _result(total) == register.name
+            self.cost[position] = (("move", 1 + copied_back),) if zero else (("alu", 1), ("move", int(copied_back)))
+            return
         for new, old in (ins.operands[1:3], ins.operands[2:0:-1]):
             writer = self._writer_near(new, position)
             if writer is None or not isinstance(old, Register) or len(self.cost[writer]) != 1:
@@ -322,6 +332,21 @@ class _Folding:
             if replaced and self.def_use.only_reader(_result(self.instructions[writer])) == position:
                 self.cost[position] = _NOTHING
                 return
+
+    def _added_literals(self, position: int, ins: Instruction) -> tuple[Register, Instruction] | None:
+        """The register to which one of two literals is added, and the sum, where nothing else reads the literal."""
+        if not all(isinstance(operand, Immediate) for operand in ins.operands[1:3]) or not self._only_writer(ins):
+            return None
+        name = _result(ins)
+        reader = self.def_use.only_reader(name)
+        if reader is None or self.def_use.block_of[reader] != self.def_use.block_of[position]:
+            return None
+        total = self.instructions[reader]
+        others = [operand for operand in total.operands[1:] if operand != Register(name)]
+        plain = total.opcode == "add" and total.modifiers == ("s32",) and total.predicate is None
+        if not plain or len(others) != 1 or not isinstance(others[0], Register):
+            return None
+        return others[0], total
 
     def _back_to_predicate(self, position: int, ins: Instruction) -> None:
         """A predicate that was made a number stays a predicate where the number is only compared with zero."""

@@ -55,6 +55,14 @@ FOLDED = {
         "add.s64 %rd2, %rd0, 16; st.global.b64 [%rd2], %rd2;",
         {"wide64": 2, "st_global": 1},
     ),
+    "one of two literals is added as one sum, with a predicate a move": (
+        "setp.gt.s32 %p1, %r1, %r2; selp.b32 %r3, 1, 0, %p1; add.s32 %r4, %r5, %r3; st.global.b32 [%rd30], %r4;",
+        {"setp": 1, "alu": 1, "move": 1, "st_global": 1},
+    ),
+    "and without a zero as two sums": (
+        "setp.gt.s32 %p1, %r1, %r2; selp.b32 %r3, 3, 2, %p1; add.s32 %r4, %r5, %r3; st.global.b32 [%rd30], %r4;",
+        {"setp": 1, "alu": 2, "st_global": 1},
+    ),
     "three terms are added at once": (
         "add.s32 %r3, %r1, %r2; add.s32 %r4, %r3, %r5; st.global.b32 [%rd30], %r4;",
         {"alu": 1, "st_global": 1},
@@ -114,6 +122,12 @@ FOLDED = {
 @pytest.mark.parametrize(("body", "want"), FOLDED.values(), ids=FOLDED)
 def test_what_is_folded(body: str, want: dict[str, int]) -> None:
     assert cost(body) == want
+
+
+def test_a_conditional_sum_that_a_loop_keeps_is_copied_back() -> None:
+    body = "setp.gt.s32 %p1, %r1, %r2; selp.b32 %r3, 1, 0, %p1; add.s32 %r5, %r5, %r3; setp.lt.s32 %p2, %r5, %r7;"
+    loop = blocks(VARYING + f"L: {body} @%p2 bra L; st.global.b32 [%rd30], %r5;")[1]
+    assert loop == {"setp": 2, "alu": 1, "move": 2, "branch": 1}
 
 
 @pytest.mark.parametrize(
