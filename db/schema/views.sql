@@ -7,20 +7,31 @@ SELECT * FROM measurement ANTI JOIN retraction USING (measurement_id);
 
 -- The rows that were measured on, or replayed of, whole cards: a MIG slice has the card's name but only a part of its
 -- units. Rows that claim to be the same measurement (the same position in the same block of a session) and differ
--- contradict each other: all of them stay in the log, and none answers. precedence: of the rows of a config only those
--- of the highest precedence answer. It is the version of the protocol, and lower than any version for replayed rows.
+-- contradict each other: all of them stay in the log, and none answers. But a row that came from others (`merged`) says
+-- nothing about the user's own: it contradicts only its like, and an own row contradicts it.
+-- precedence: of the rows of a config only those of the highest precedence answer. Own rows come before merged ones;
+-- among these counts the version of the protocol. Lower than any version are replayed rows, and lower still those of a
+-- version that this kernrec does not know (NEWEST_PROTOCOL, kernrec/store/measurement.py).
 CREATE OR REPLACE VIEW whole_card_rows AS
-SELECT * REPLACE (coalesce(replayed, false) AS replayed),
-       CASE WHEN replayed THEN -1 ELSE protocol_version END AS precedence
-FROM unretracted_rows
-ANTI JOIN (
-    SELECT gpu, problem_id, kernel, kernel_hash, config_id, session, block, position
-    FROM unretracted_rows
-    WHERE mig IS DISTINCT FROM true AND block IS NOT NULL AND position IS NOT NULL
+WITH sourced AS NOT MATERIALIZED (
+    SELECT unretracted_rows.*, elsewhere.measurement_id IS NOT NULL AS merged
+    FROM unretracted_rows LEFT JOIN (SELECT measurement_id FROM merged) AS elsewhere USING (measurement_id)
+    WHERE mig IS DISTINCT FROM true
+)
+SELECT * EXCLUDE (claims, own_claims) REPLACE (coalesce(replayed, false) AS replayed),
+       CASE WHEN protocol_version > 1 THEN -2
+            WHEN replayed THEN -1
+            ELSE protocol_version + CASE WHEN merged THEN 0 ELSE 1000 END END AS precedence
+FROM sourced
+LEFT JOIN (
+    SELECT gpu, problem_id, kernel, kernel_hash, config_id, session, block, position,
+           count(*) AS claims, count_if(NOT merged) AS own_claims
+    FROM sourced
+    WHERE block IS NOT NULL AND position IS NOT NULL
     GROUP BY ALL
     HAVING count(*) > 1
 ) AS contradicted USING (gpu, problem_id, kernel, kernel_hash, config_id, session, block, position)
-WHERE mig IS DISTINCT FROM true;
+WHERE claims IS NULL OR (own_claims = 1 AND NOT merged);
 
 -- The answer for each config at each power limit and clock: of the rows of the highest precedence, in each session those
 -- of the most thorough tier, their median; then the median over sessions.
@@ -31,7 +42,7 @@ WHERE mig IS DISTINCT FROM true;
 CREATE OR REPLACE VIEW answer AS
 WITH tier_answer AS (
     SELECT gpu, problem_id, kernel, kernel_hash, config_id, power_limit_w, locked_sm_clock_hz, locked_memory_clock_hz,
-           precedence, protocol_version, replayed, session,
+           precedence, protocol_version, replayed, merged, session,
            CASE tier WHEN 'screen' THEN 0 WHEN 'coarse' THEN 1 ELSE 2 END AS thoroughness,
            median(latency_s) AS latency_s, median(latency_low_s) AS latency_low_s,
            median(latency_high_s) AS latency_high_s,
@@ -44,7 +55,7 @@ WITH tier_answer AS (
 ),
 session_answer AS (
     SELECT gpu, problem_id, kernel, kernel_hash, config_id, power_limit_w, locked_sm_clock_hz, locked_memory_clock_hz,
-           precedence, protocol_version, replayed, session,
+           precedence, protocol_version, replayed, merged, session,
            arg_max_null(latency_s, thoroughness) AS latency_s,
            arg_max_null(latency_low_s, thoroughness) AS latency_low_s,
            arg_max_null(latency_high_s, thoroughness) AS latency_high_s,
@@ -58,7 +69,7 @@ session_answer AS (
 ),
 protocol_answer AS (
     SELECT gpu, problem_id, kernel, kernel_hash, config_id,
-           power_limit_w, locked_sm_clock_hz, locked_memory_clock_hz, precedence, protocol_version, replayed,
+           power_limit_w, locked_sm_clock_hz, locked_memory_clock_hz, precedence, protocol_version, replayed, merged,
            median(latency_s) AS latency_s,
            CASE WHEN count(latency_low_s) > 0 OR count(latency_s) > 1
                 THEN least(median(latency_low_s), quantile_cont(latency_s, 0.05)) END AS latency_low_s,

@@ -141,9 +141,14 @@ def pull(name: AnyName = None, untrusted: Untrusted = False) -> None:
 
 
 def print_retracted_copies(database: Path) -> None:
-    """Say which measurements of a database no longer answer because who shared them has taken them back at a remote."""
-    from kernrec.store.share.retract import retract_copies
+    """Say which measurements of a database no longer answer because who shared them has taken them back at a remote.
 
+    What was pulled from other remotes is looked through, too.
+    """
+    from kernrec.store.share.retract import retract_at_others, retract_copies
+
+    for name, count in retract_at_others().items():
+        print(f"{name}: {counted(count, 'measurement')} taken back at another remote, answering no more")
     for name, count in retract_copies(database).items():
         print(f"{database}: {name} has taken back {counted(count, 'measurement')}, answering no more")
 

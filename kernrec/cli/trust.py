@@ -88,6 +88,7 @@ def retract(
     op: Annotated[str | None, typer.Option("--op", help="Operator that was measured (`kernrec ops`).")] = None,
     kernel: Annotated[str | None, typer.Option(help="Kernel that was measured.")] = None,
     since: Annotated[str | None, typer.Option(help="Measured since this day, such as 2026-03-01.")] = None,
+    merged: Annotated[bool, typer.Option("--merged", help="Only what came from others' files and bundles.")] = False,
     reason: Annotated[str, typer.Option(help="For whoever reads the log.")] = "",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only list what would be retracted.")] = False,
     db: Annotated[Path | None, typer.Option("--db", help="Database. Default: your own.")] = None,
@@ -104,8 +105,10 @@ def retract(
     from kernrec.store.share.manifest import TEXT
     from kernrec.store.share.retract import retract_here, retract_there
 
-    if not (row or session or gpu or op or kernel or since):
-        raise UsageError("say which measurements: --row, --session, --gpu, --op, --kernel or --since")
+    if not (row or session or gpu or op or kernel or since or merged):
+        raise UsageError("say which measurements: --row, --session, --gpu, --op, --kernel, --since or --merged")
+    if merged and name:
+        raise UsageError(f"--merged is about a database; at {name} your key takes back only what it pushed")
     if not TEXT.fullmatch(reason):
         raise UsageError("--reason: one line of at most 200 characters is expected")
     own = db or paths.user_database()
@@ -114,6 +117,8 @@ def retract(
         condition += f" AND session = {quoted(session)}"
     if row:
         condition += f" AND measurement_id IN ({', '.join(map(quoted, row))})"
+    if merged:
+        condition += " AND measurement_id IN (SELECT measurement_id FROM db.merged)"
     remote = only(name) if name else None
     title = remote.name if remote else str(own)
 

@@ -24,6 +24,8 @@ NEWEST_ISA = (9, 5)
 
 ESTIMATED = "registers estimated from PTX"
 _ASSEMBLER_LIMIT_S, _FAT_BINARY_LIMIT_S = 120.0, 60.0
+VERSION_LINE = re.compile(r"^([ \t]*\.version[ \t]+)(\d+)\.(\d+)", re.MULTILINE)
+_TOO_NEW = re.compile(r"Unsupported \.version ([\d.]+); current version is '([\d.]+)'")
 _MESSAGE = re.compile(r"line (\d+); (?:error|fatal)\s*: (.+)")
 
 
@@ -62,6 +64,8 @@ def check_target(module: Module, sm: int) -> None:
 def assemble(ptx: str, sm: int, name: str) -> Compiled:
     """PTX text with the resources of its kernels on `sm`; `cubin` is empty where there is no assembler.
 
+    An assembler that is older than the PTX's compiler is given the same code as PTX of its own version.
+
     Raises:
         CompileError: the assembler refuses the PTX.
     """
@@ -75,6 +79,15 @@ def assemble(ptx: str, sm: int, name: str) -> Compiled:
         }
         return Compiled(ptx, b"", resources, ESTIMATED, "")
     status, log, cubin = run_assembler(tool, ptx, f"sm_{sm}", name)
+    if status and (versions := _TOO_NEW.search(log)):
+        stated, newest = versions.groups()
+        status, log, cubin = run_assembler(tool, VERSION_LINE.sub(rf"\g<1>{newest}", ptx, count=1), f"sm_{sm}", name)
+        if status:
+            raise CompileError(
+                f"{name} is PTX ISA {stated}, and {tool} takes up to {newest}; `pip install nvidia-cuda-nvcc` has a"
+                f" newer one ({first_error(log, name)})",
+                log,
+            )
     if status:
         match = _MESSAGE.search(log)
         raise CompileError(f"{name}:{match[1]}: {match[2]}" if match else first_error(log, name), log)

@@ -6,14 +6,13 @@ every instruction is as old as CUDA 11. The assembler knows since when each of t
 
 import re
 
-from kernrec.compile.assemble import assembler, run_assembler
+from kernrec.compile.assemble import VERSION_LINE, assembler, run_assembler
 from kernrec.compile.compiled import CompileError, NoCompilerError, first_error
 from kernrec.errors import UsageError
 
 OLDEST = (6, 3)
 """The first version for sm_75, the first architecture that kernrec compiles for."""
 
-_VERSION = re.compile(r"^([ \t]*\.version[ \t]+)(\d+)\.(\d+)", re.MULTILINE)
 _TARGET = re.compile(r"^[ \t]*\.target[ \t]+(sm_\w+)", re.MULTILINE)
 _NEWER = re.compile(r"line (\d+); error\s*: (?:\w+ '([^']+)' )?requires (?:PTX ISA )?\.version (\d+)\.(\d+) or later")
 _UNSUPPORTED = re.compile(r"PTX \.version [\d.]+ does not support \.target (sm_\w+)")
@@ -30,7 +29,7 @@ _TOOLKITS = {
 
 def isa_of(ptx: str) -> tuple[int, int]:
     """The version of the PTX ISA that PTX states; `UsageError` where it states none."""
-    match = _VERSION.search(ptx)
+    match = VERSION_LINE.search(ptx)
     if match is None:
         raise UsageError("no .version directive: this is not PTX")
     return int(match[2]), int(match[3])
@@ -69,7 +68,7 @@ def with_isa(ptx: str, isa: tuple[int, int]) -> str:
             "PTX for another ISA is checked by ptxas, which is not installed: `pip install nvidia-cuda-nvcc`, or set"
             " CUDA_HOME"
         )
-    text = _VERSION.sub(rf"\g<1>{shown}", ptx, count=1)
+    text = VERSION_LINE.sub(rf"\g<1>{shown}", ptx, count=1)
     if isa < (8, 3):
         text = _HINT.sub("", text)
     target = _TARGET.search(ptx)

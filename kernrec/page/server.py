@@ -8,6 +8,7 @@ it.
 import errno
 import json
 import socket
+import sys
 from collections.abc import Callable
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -60,6 +61,11 @@ class PageServer(ThreadingHTTPServer):
         """Where the page is."""
         return f"http://{HOST}:{self.server_address[1]}/"
 
+    def handle_error(self, request: object, client_address: object) -> None:
+        """Say nothing of a browser that closed the page while it was answered; a fault of ours has its traceback."""
+        if not isinstance(sys.exception(), (ConnectionError, TimeoutError)):
+            super().handle_error(request, client_address)  # type: ignore[arg-type]
+
     def server_bind(self) -> None:
         """Bind; an address that a closed connection still holds may be taken, one that another server has may not."""
         if hasattr(socket, "SO_REUSEADDR") and not hasattr(socket, "SO_EXCLUSIVEADDRUSE"):
@@ -75,6 +81,8 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         """Answer with the document, one of its files, or an answer in JSON."""
+        if self.headers.get("Content-Length") or self.headers.get("Transfer-Encoding"):
+            self.close_connection = True  # a body, which nobody reads, would be taken for the next request
         if not self._from_loopback():
             self._send(HTTPStatus.FORBIDDEN, "html", "this page is for the browser of this machine alone")
             return

@@ -1,5 +1,6 @@
 """Notes: what the reader of a recommendation has to know besides its numbers, one line each."""
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -12,8 +13,12 @@ from kernrec.recommender.estimate.costs import Source
 from kernrec.recommender.kernel_candidates import KernelCandidates, RunnableConfigs
 from kernrec.recommender.result import Choice
 from kernrec.store import ProfileTable
+from kernrec.util.human import human
 
 PRIOR_NOTE = "source prior: predicted from static analysis, measured on no GPU; the interval is the model's spread"
+
+DISAGREE = 1.1
+"""Two measurements of a config on two boards of a name differ by a few per cent."""
 
 BEYOND_LIMIT = 1.01
 """A power above its limit by less than this factor is rounding."""
@@ -90,12 +95,23 @@ def of_measurements(considered: RunnableConfigs, rescaled: KernelCandidates | No
     recorded = Counter(row.measured_by or "others" for row in measured.measured if row.protocol_version == 0)
     for recorder, count in sorted(recorded.items()):
         yield f"{name}: {_configs(count)} measured by {recorder}, not by kernrec's protocol"
+    if apart := [row for row in measured.measured if row.others_s and not _agrees(row.latency_s, row.others_s)]:
+        most = max(apart, key=lambda row: abs(math.log(row.latency_s / (row.others_s or row.latency_s))))
+        yield (
+            f"{name}: others disagree about {_configs(len(apart))} that you measured: {human(most.latency_s, 's')}"
+            f" here, {human(most.others_s or 0.0, 's')} theirs with {config_text(most.config)}; yours answer"
+            " (`kernrec db retract --merged` takes theirs back)"
+        )
     if rescaled is not None and rescaled.measurements is not None:
         scale = rescaled.measurements.rescaling
         yield (
             f"{name}: predictions put on the scale of {_configs(scale.configs)} measured"
             f" (latency x {scale.latency:.3g}, power x {scale.power:.3g})"
         )
+
+
+def _agrees(first_s: float, second_s: float) -> bool:
+    return max(first_s, second_s) <= DISAGREE * min(first_s, second_s)
 
 
 def of_kernel(considered: RunnableConfigs, best: Choice) -> Iterator[str]:

@@ -190,6 +190,7 @@ class Database:
         *,
         apart_from: Sequence[str] = (),
         then: Callable[[Path], Sequence[str]] | None = None,
+        signer: str | None = None,
     ) -> int:
         """Add rows that are not here yet from files, all or nothing; returns how many were new.
 
@@ -197,12 +198,14 @@ class Database:
             write: writes the files, whose rows were checked, to the folder that it is given (`exchange.add_rows`).
             apart_from: columns of `measurement`; a row that differs from one here in these alone is not added.
             then: statements that belong to the same transaction, by the folder.
+            signer: public key of whose rows they are, empty where nobody says so; None: the database's own.
         """
         remove_abandoned()
         with exchange_folder(self._connection) as folder:
             write(folder)
             with one_line(self.path):
-                return exchange.add_rows(self._connection, folder, self.path, apart_from, then(folder) if then else ())
+                last = then(folder) if then else ()
+                return exchange.add_rows(self._connection, folder, self.path, apart_from, last, signer)
 
     def change(self, statements: Iterable[str]) -> None:
         """Execute statements that name tables in full, all or nothing."""
@@ -374,7 +377,7 @@ class Database:
     def conflicts(self) -> list[str]:
         """The keys of measurements that contradict another one: the same moment of a session with other values.
 
-        None of them answers (`db/schema/views.sql`).
+        None of them answers, but for an own one that only merged rows contradict (`db/schema/views.sql`).
         """
         query = f"""
             SELECT unnest(list(measurement_id ORDER BY measurement_id)) FROM unretracted_rows

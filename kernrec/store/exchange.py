@@ -64,6 +64,7 @@ def add_rows(
     path: Path | str,
     apart_from: Sequence[str] = (),
     then: Sequence[str] = (),
+    signer: str | None = None,
 ) -> int:
     """Add the rows of `<table>*.parquet` and `CHECKED` in a folder that are not in a database yet, all or nothing.
 
@@ -77,6 +78,7 @@ def add_rows(
         path: of the database.
         apart_from: as `Database.add_from` has it.
         then: statements that belong to the same transaction.
+        signer: as `Database.add_from` has it.
 
     Returns:
         How many rows were added.
@@ -100,6 +102,9 @@ def add_rows(
                 _, *names = kinds
                 equal = [f'here."{x}" IS NOT DISTINCT FROM there."{x}"' for x in names if x not in apart_from]
                 rows += f" ANTI JOIN db.{table} AS here ON {' AND '.join(equal)}"
+            if table == "measurement" and signer is not None:
+                origin = f"there.measurement_id, there.gpu, there.problem_id, {quoted(signer)}"
+                connection.execute(f"INSERT INTO db.merged SELECT {origin} {rows}")
             added += int(connection.execute(f"INSERT INTO db.{table} BY NAME {rows}").fetchall()[0][0])
         for statement in then:
             connection.execute(statement)

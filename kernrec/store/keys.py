@@ -20,6 +20,10 @@ LARGEST_SIGNATURE = 4096
 _KEY, _SIGNATURE = re.compile(r"[0-9a-f]{64}"), re.compile(r"[0-9a-f]{128}")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,40}")
 _SHOWN_DIGITS = 12
+_PRIME = 2**255 - 19
+_EIGHTH = 0x7A03AC9277FDC74EC6CC392CFA53202A0F67100D760B3CBA4FD84D3D706A17C7
+_SMALL_ORDER = frozenset((0, 1, _PRIME - 1, _EIGHTH, _PRIME - _EIGHTH))
+"""The y of the eight points of edwards25519 whose order divides 8."""
 _LONGEST_KEY = 256
 """Characters of the file of a key that are read."""
 
@@ -39,7 +43,7 @@ def trust(key: str, name: str | None) -> None:
 
     name: by which answers call its owner; None: the first digits of the key.
     """
-    if not _KEY.fullmatch(key):
+    if not is_public_key(key):
         raise UsageError(
             f"{key[:80]!r} is not a public key: 64 hexadecimal digits are expected, as `kernrec db key` prints"
         )
@@ -166,8 +170,22 @@ def signer_of(content: bytes, signature: bytes, title: str) -> str:
     return str(key)
 
 
+def is_public_key(text: str) -> bool:
+    """Whether a text is a public key that only the owner of its private key can sign for, as hexadecimal digits.
+
+    A point of small order is none: signatures that fit it can be made without any key (RFC 8032, 5.1.7, leaves that to
+    the caller). Neither is a number that stands for a point in a second way.
+    """
+    if not _KEY.fullmatch(text):
+        return False
+    y = int.from_bytes(bytes.fromhex(text), "little") & (2**255 - 1)  # the last bit is the sign of x
+    return y < _PRIME and y not in _SMALL_ORDER
+
+
 def fits(key: str, signature: str, content: bytes) -> bool:
     """Whether a signature of `content` is by a public key, both as hexadecimal digits."""
+    if not is_public_key(key):
+        return False
     public_key = _ed25519().Ed25519PublicKey
     from cryptography.exceptions import InvalidSignature
 

@@ -25,6 +25,10 @@ from kernrec.op import Problem
 from kernrec.store.device_report import DeviceReport, as_json, build, column_names, columns_of, report_value
 from kernrec.util.light_dataclass import dataclass
 
+NEWEST_PROTOCOL = 1
+"""The version of the measuring protocol (docs/protocol.md) that this program measures by; a row of a newer one is
+refused, because nothing here can tell what it means. `db/schema/views.sql` has the number, too."""
+
 
 class Outcome(StrEnum):
     """How a measurement ended."""

@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 class MeasuredAnswer:
     """The measured costs of one config on one GPU and problem, at one power limit and clock.
 
-    They are combined by the rule of `db/schema/views.sql`: of the newest protocol, in each session the rows of
-    the most thorough tier, their median; then the median over sessions. The 90 % intervals cover both the uncertainty
-    within a session and the differences between sessions; None if the only session states none. MIG slices count for
-    nothing.
+    They are combined by the rule of `db/schema/views.sql`: own rows before merged ones; of the newest protocol, in each
+    session the rows of the most thorough tier, their median; then the median over sessions. The 90 % intervals cover
+    both the uncertainty within a session and the differences between sessions; None if the only session states none.
+    MIG slices count for nothing.
     """
 
     kernel: str
@@ -52,10 +52,14 @@ class MeasuredAnswer:
     """The program that measured, or of an imported row the tool and who recorded it."""
     replayed: bool = False
     """Whether these are replayed rows, which count only where nothing was measured."""
+    merged: bool = False
+    """Whether the rows came from others, in a file or a bundle; own rows answer before them."""
     signers: tuple[str, ...] = ()
     """Of rows that were pulled: the public keys of who shared them; empty text for unsigned ones."""
     database: str = ""
     """The database of the stack that answered: `own`, the name of a remote, or a file."""
+    others_s: float | None = None
+    """The median latency of others' rows about the same config, at the same limit and clocks, where own ones answer."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +82,7 @@ class Evidence:
     """Of the requested kernels, fastest first."""
     failed: tuple[FailedConfig, ...] = ()
     """Configs of the requested kernels that failed and did not run well later; `incorrect` ones stay, because a race
-    does not show every time."""
+    does not show every time. What others saw fail and ran well here is none."""
     foreign: tuple[MeasuredAnswer, ...] = ()
     """Of all other kernels, the fastest config at each power limit and clock."""
 
@@ -89,11 +93,11 @@ _Row = tuple[Any, ...]
 _ANSWERS = """
     SELECT problem.key, answer.kernel, kernel_hash, tunables, latency_s, energy_j, power_w, sessions, protocol_version,
            measured_at, device, power_limit_w, locked_sm_clock_hz, locked_memory_clock_hz,
-           latency_low_s, latency_high_s, energy_low_j, energy_high_j, measured_by, replayed
+           latency_low_s, latency_high_s, energy_low_j, energy_high_j, measured_by, replayed, merged
     FROM answer JOIN db.config AS config USING (config_id) JOIN db.problem AS problem USING (problem_id)
 """
 _LIMITS = slice(10, 13)  # of a row: power limit and locked clocks
-_LATENCY, _MEASURED_AT, _REPLAYED = 3, 8, -3
+_LATENCY, _MEASURED_AT, _REPLAYED, _MERGED, _OTHERS_S = 3, 8, -5, -4, -1
 
 # Who shared the rows of an answer, in a database of rows that were pulled (kernrec/store/share/pulled.py): the columns
 # of `_ANSWERS` that name a config, and the signers.
@@ -105,13 +109,21 @@ _SIGNERS = """
     WHERE outcome = 'ok'
 """
 
+# The same of merged rows about what own rows answer: their median latency instead of the signers.
+_OTHERS = """
+    SELECT problem.key, whole_card_rows.kernel, kernel_hash, tunables,
+           power_limit_w, locked_sm_clock_hz, locked_memory_clock_hz, median(latency_s)
+    FROM whole_card_rows JOIN db.config AS config USING (config_id) JOIN db.problem AS problem USING (problem_id)
+    WHERE outcome = 'ok' AND merged AND NOT replayed
+"""
+
 # Quarantined rows are about the card, not the config; `constraint` is known to the space anyway.
 _FAILED = "outcome IN ('compile', 'timeout', 'crash', 'incorrect')"
 
 # A replayed failure counts as older than anything that ran well.
 _FAILURES = f"""
     SELECT problem.key, whole_card_rows.kernel, kernel_hash, tunables, outcome,
-           max(CASE WHEN replayed THEN TIMESTAMP '1970-01-01' ELSE measured_at END)
+           max(CASE WHEN replayed THEN TIMESTAMP '1970-01-01' ELSE measured_at END), bool_and(merged)
     FROM whole_card_rows JOIN db.config AS config USING (config_id) JOIN db.problem AS problem USING (problem_id)
     WHERE {_FAILED}
 """
@@ -147,14 +159,30 @@ def read_log(
     def rows_of(relation: str, query: str) -> list[_Row]:
         return connection.execute(with_derived(relation, query, condition), values).fetchall()
 
-    signers: dict[_Row, tuple[str, ...]] = {}
-    if signed:
-        signers = {row[:-1]: tuple(row[-1]) for row in rows_of("whole_card_rows", f"{_SIGNERS} GROUP BY ALL")}
+    def by_config(query: str) -> dict[_Row, Any]:
+        """The last column of a query by those that name a problem, a config, a limit and clocks."""
+        return {row[:-1]: row[-1] for row in rows_of("whole_card_rows", f"{query} GROUP BY ALL")}
+
+    signers = by_config(_SIGNERS) if signed else {}
+    (merged,) = connection.execute(f"SELECT EXISTS (FROM db.merged WHERE {condition})", values).fetchone() or (True,)
+    others = by_config(_OTHERS) if merged else {}
     answers = rows_of("answer", f"{_ANSWERS} ORDER BY latency_s, tunables")
     failures = rows_of("whole_card_rows", f"{_FAILURES} GROUP BY ALL ORDER BY ALL") if failed else []
     return MeasurementLog(
-        _by_problem([(*row, signers.get((*row[:4], *row[1:][_LIMITS]), ()), title) for row in answers]),
-        _by_problem(failures),
+        _by_problem(
+            [
+                (
+                    *row[:-1],
+                    row[-1] or signed,
+                    tuple(signers.get(name, ())),
+                    title,
+                    None if row[-1] else others.get(name),
+                )
+                for row in answers
+                for name in [(*row[:4], *row[1:][_LIMITS])]
+            ]
+        ),
+        _by_problem([(*row[:-1], row[-1] or signed) for row in failures]),
     )
 
 
@@ -173,16 +201,26 @@ def evidence(logs: Sequence[MeasurementLog], kernels: Iterable[str], problem_key
         for row in log.answers.get(problem_key, ()):
             if row[0] in names:
                 config_key = (*row[:3], *row[_LIMITS])
-                if config_key not in answers or answers[config_key][_REPLAYED] > row[_REPLAYED]:
+                first = answers.get(config_key)
+                if first is None or first[_REPLAYED] > row[_REPLAYED]:
                     answers[config_key] = row
+                elif not first[_MERGED] and first[_OTHERS_S] is None and row[_MERGED] and not row[_REPLAYED]:
+                    answers[config_key] = (*first[:_OTHERS_S], row[_LATENCY])
             elif (limits := row[_LIMITS]) not in foreign or _rank(row) < _rank(foreign[limits]):
                 foreign[limits] = row
         failures += [row for row in log.failures.get(problem_key, ()) if row[0] in names]
     ran_well: dict[_Row, datetime] = {}
+    own: set[_Row] = set()
     if failures:
         for row in answers.values():
             ran_well[row[:3]] = max(ran_well.get(row[:3], row[_MEASURED_AT]), row[_MEASURED_AT])
-    failed = [row for row in failures if row[3] == "incorrect" or row[4] > ran_well.get(row[:3], datetime.min)]
+            if not row[_MERGED]:
+                own.add(row[:3])
+    failed = [
+        row[:-1]
+        for row in failures
+        if (row[3] == "incorrect" or row[4] > ran_well.get(row[:3], datetime.min)) and not (row[-1] and row[:3] in own)
+    ]
     return Evidence(
         tuple(MeasuredAnswer(*row) for row in _with_config(sorted(answers.values(), key=_latency))),
         tuple(FailedConfig(*row) for row in _with_config(failed)),

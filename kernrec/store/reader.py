@@ -236,6 +236,8 @@ def _read_file(task: str, path: Path, folder: Path, **request: object) -> dict[s
         size = path.stat().st_size
     except OSError:
         raise UsageError(f"there is no database at {path}") from None
+    if not path.is_file():  # opening a named pipe waits for whoever writes to it
+        raise UsageError(f"{path} is not a file")
     return read_apart(task, {"path": str(path), **request}, str(path), size, folder)
 
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
 TABLES = ("gpu", "kernel", "config", "problem", "profile", "measurement", "retraction")
-"""The tables whose rows have content-hash keys: all but `migration`."""
+"""The tables whose rows have content-hash keys: all but `migration` and `merged`."""
 
 _REWRITTEN = {4: "block_open OR replayed"}
 """By the number of a step that changes rows of `measurement`: which rows, whose keys are then computed anew."""
@@ -172,7 +172,7 @@ MOMENT = "gpu, problem_id, kernel, kernel_hash, config_id, session, block, posit
 """The columns that identify the moment of a measurement; two rows that agree in all of them contradict each other."""
 
 _VIEW = re.compile(r"^CREATE OR REPLACE VIEW (\w+) AS$(.*?);$", re.MULTILINE | re.DOTALL)
-_TABLE = re.compile(r"\b(FROM|JOIN) (measurement|retraction)\b")
+_TABLE = re.compile(r"\b(FROM|JOIN) (measurement|retraction|merged)\b")
 
 
 @cache
@@ -194,9 +194,10 @@ def with_derived(name: str, query: str, condition: str = "") -> str:
     """
     parts: list[str] = []
     log = f"(SELECT * FROM db.measurement WHERE {condition}) AS measurement"
+    sources = f"FROM (SELECT * FROM db.merged WHERE {condition}) AS merged"
     for part, body in derived().items():
         if condition:
-            body = body.replace("FROM db.measurement", f"FROM {log}")
+            body = body.replace("FROM db.measurement", f"FROM {log}").replace("FROM db.merged", sources)
         # Not materialized, so that no columns are read but those that the query uses.
         parts.append(f"{part} AS NOT MATERIALIZED (\n{body}\n)")
         if part == name:

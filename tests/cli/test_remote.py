@@ -95,7 +95,7 @@ def test_two_people_share_a_folder(tmp_path: Path, ask: Ask) -> None:
         ("remote add team s3://", "is not a URL such as s3://"),
         ("remote add team s3:/team/x", "is not a URL such as s3://"),
         (["remote", "add", "team", ""], "the place of a remote is empty"),
-        (["trust", "0" * 64, "--name", ""], "--name '': letters, digits"),
+        (["trust", "5f" * 32, "--name", ""], "--name '': letters, digits"),
         ("remote remove team", "unknown remote 'team'"),
         ("push", "there are no remotes"),
         ("pull", "there are no remotes"),

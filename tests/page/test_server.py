@@ -125,3 +125,28 @@ def test_an_interrupt_ends_the_command_in_peace() -> None:
     _, errors = process.communicate(timeout=120)
     assert process.returncode == 0
     assert "Traceback" not in errors
+
+
+def test_the_body_of_a_request_is_not_taken_for_another(server: PageServer) -> None:
+    hidden = b"GET /api/database HTTP/1.1\r\nHost: 127.0.0.1:%d\r\n\r\n" % server.server_address[1]
+    with socket.create_connection(server.server_address, timeout=60) as connection:
+        host = b"Host: 127.0.0.1:%d\r\nContent-Length: %d\r\n\r\n" % (server.server_address[1], len(hidden))
+        connection.sendall(b"GET /page.css HTTP/1.1\r\n" + host + hidden)
+        received = b""
+        while piece := connection.recv(2**16):
+            received += piece
+    assert received.count(b"HTTP/1.1 ") == 1
+
+
+def test_a_browser_that_leaves_is_no_news(server: PageServer, capfd: pytest.CaptureFixture[str]) -> None:
+    for error in (BrokenPipeError(), ConnectionResetError(), TimeoutError()):
+        try:
+            raise error
+        except OSError:
+            server.handle_error(None, ("127.0.0.1", 1))
+    assert capfd.readouterr().err == ""
+    try:
+        raise ValueError("a fault")
+    except ValueError:
+        server.handle_error(None, ("127.0.0.1", 1))
+    assert "ValueError: a fault" in capfd.readouterr().err

@@ -20,7 +20,9 @@ from kernrec.recommender.many import answer_many
 from kernrec.recommender.network import NetworkRequest, answer_network, shapes_as_network
 from kernrec.recommender.result import MeasuredOn
 from kernrec.store import Database, Evidence
+from kernrec.store.intake import merge
 from kernrec.store.measurement import Measurement
+from tests.helpers.reading import reading_here
 
 GPU = "h200-sxm"
 SHAPE = {"m": 2048, "n": 2056, "k": 2056}  # rows are no multiples of 16 elements: matmul_simt alone takes them
@@ -71,6 +73,23 @@ def ask(tmp_path: Path) -> Ask:
         return Recommender([path]).recommend("matmul", GPU, SHAPE, query=query or Query(Objective.LATENCY, top=40))
 
     return ask
+
+
+def test_others_who_disagree_are_named_and_do_not_answer(predicted: tuple[Choice, ...], tmp_path: Path) -> None:
+    first = predicted[0]
+    own, theirs = tmp_path / "own.duckdb", tmp_path / "theirs.duckdb"
+    for path, rows in ((own, [row(first)]), (theirs, [row(first, 0.7, session="theirs")])):
+        with Database.open(path, read_only=False, create=True) as database:
+            database.add_measurements(map(Measurement.from_columns, rows))
+    with reading_here(), Database.open(own, read_only=False) as database:
+        merge(database, theirs)
+    answer = Recommender([own]).recommend("matmul", GPU, SHAPE, query=Query(Objective.LATENCY, top=40))
+    choice = choice_of(answer, first.config)
+    assert choice is not None
+    assert choice.latency_s.value == pytest.approx(first.latency_s.value)
+    (note,) = [note for note in answer.notes if "others disagree" in note]
+    assert note.startswith(f"{first.kernel.name}: others disagree about 1 config that you measured")
+    assert "`kernrec db retract --merged`" in note
 
 
 def choice_of(answer: Recommendation, config: Any) -> Choice | None:

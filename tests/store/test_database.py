@@ -139,16 +139,16 @@ def test_no_rows_are_no_trouble(database):
 def test_the_newest_protocol_counts_and_of_it_the_median_over_sessions(database, row, problem):
     add(
         database,
-        row(protocol_version=1, latency_s=1e-6, energy_j=1e-6, power_w=1.0, session="old"),
-        row(protocol_version=2, latency_s=3e-3, energy_j=3.0, power_w=1000.0, session="a"),
-        row(protocol_version=2, latency_s=5e-3, energy_j=5.0, power_w=1000.0, session="b"),
-        row(protocol_version=2, latency_s=9e-3, session="c", measured_at="2026-04-01"),
-        row(protocol_version=3, latency_s=None, outcome="timeout", session="d"),
+        row(protocol_version=0, latency_s=1e-6, energy_j=1e-6, power_w=1.0, session="old"),
+        row(latency_s=3e-3, energy_j=3.0, power_w=1000.0, session="a"),
+        row(latency_s=5e-3, energy_j=5.0, power_w=1000.0, session="b"),
+        row(latency_s=9e-3, session="c", measured_at="2026-04-01"),
+        row(latency_s=None, outcome="timeout", session="d"),
     )
     (answer,) = database.measured(GPU, [KERNEL], problem.key)
     assert answer.config == {"block_m": 64, "split_k": 1}
     assert (answer.latency_s, answer.energy_j, answer.power_w) == (5e-3, 4.0, 1000.0)
-    assert (answer.sessions, answer.protocol_version) == (3, 2)
+    assert (answer.sessions, answer.protocol_version) == (3, 1)
     assert answer.measured_at == datetime(2026, 4, 1)
 
 

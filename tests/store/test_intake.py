@@ -46,6 +46,11 @@ def theirs(honest: Path, tmp_path: Path) -> Path:
     return Path(shutil.copyfile(honest, tmp_path / "theirs.duckdb"))
 
 
+def _matmul(m: str) -> dict[str, object]:
+    """A problem of this size, as its row says it."""
+    return {"key": f"matmul[m={m},n=32,k=16]f32,nn", "dims": f'{{"k":16,"m":{m},"n":32}}'}
+
+
 def change(path: Path, *statements: str) -> None:
     """What a stranger does to a file."""
     with duckdb.connect(str(path)) as connection:
@@ -233,6 +238,18 @@ def test_rows_that_cannot_be_are_refused(theirs: Path, statement: str, says: str
     [
         ("measurement", {"gpu": "h2000"}, "unknown GPU 'h2000'"),
         ("problem", {"key": "matmul[m=1,n=32,k=16]f32,nn"}, "have a key that does not say what they are"),
+        ("problem", _matmul("0"), "are none that matmul accepts: matmul dimension m"),
+        ("problem", _matmul("9" * 4000), "have no flat JSON object in dims"),
+        ("config", {"tunables": '{"block_m":' + "9" * 5000 + "}"}, "have no flat JSON object in tunables"),
+        ("config", {"tunables": r'{"block_m":"\q"}'}, "have no flat JSON object in tunables"),
+        ("config", {"tunables": r'{"block_m":"\u001b[2J"}'}, "have no flat JSON object in tunables"),
+        ("config", {"kernel": ""}, "have an empty kernel"),
+        ("measurement", {"kernel": ""}, "have an empty kernel"),
+        ("measurement", {"protocol_version": 2**31 - 1}, "are of a newer protocol than this kernrec knows (1)"),
+        ("measurement", {"measured_at": "2099-01-01"}, "were measured at an impossible time"),
+        ("measurement", {"power_limit_w": 1e29}, "have a power_limit_w that no h200-sxm has"),
+        ("measurement", {"energy_j": 1e-300}, "have an energy that no h200-sxm takes in their latency"),
+        ("measurement", {"sm_clock_mean_hz": 1e12}, "have a sm_clock_mean_hz that no h200-sxm has"),
     ],
 )
 @pytest.mark.usefixtures("read_here")
@@ -404,3 +421,10 @@ def test_a_killed_merge_leaves_a_copy_of_the_file_until_the_next(
     with Database.memory() as own:
         assert merge(own, honest) == 5
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_named_pipe_is_refused_and_not_waited_for(tmp_path: Path) -> None:
+    pipe = tmp_path / "theirs.duckdb"
+    os.mkfifo(pipe)
+    with Database.memory() as database, pytest.raises(UsageError, match="is not a file"):
+        merge(database, pipe)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from kernrec.errors import UsageError
-from kernrec.store.keys import distrust, signer_name, trust, trusted, trusts
+from kernrec.store.keys import distrust, fits, signer_name, trust, trusted, trusts
 
 KEY = "5f" * 32
 
@@ -34,3 +34,11 @@ def test_what_is_no_key_with_a_name_is_refused(config: Path, entry: object) -> N
     (config / "trusted.json").write_text(json.dumps([entry]))
     with pytest.raises(UsageError, match=r"trusted\.json is not a list of keys and names"):
         trusted()
+
+
+@pytest.mark.parametrize("key", ["00" * 32, "01" + "00" * 31, "00" * 31 + "80", "ec" + "ff" * 30 + "7f", "ff" * 32])
+def test_a_key_for_which_anybody_can_sign_is_none(key: str) -> None:
+    """Points of small order, and numbers that stand for a point in a second way."""
+    assert not fits(key, "00" * 64, b"anything")
+    with pytest.raises(UsageError, match="is not a public key"):
+        trust(key, "mallory")

@@ -3,8 +3,8 @@
     correct?  ->  three launches: hopeless?  ->  samples until the median is known  ->  energy under sustained load
 
 It runs in the worker process, where the device is, and returns the part of a measurement that only the device can know
-(`DeviceReport`); the campaign adds the rest. A change here that changes results needs a new `VERSION`, which is stored
-with every row.
+(`DeviceReport`); the campaign adds the rest. A change here that changes results needs a new version
+(`NEWEST_PROTOCOL`), which is stored with every row.
 """
 
 import math
@@ -14,9 +14,9 @@ from kernrec.measure.device.interface import ConfigUnderTest, Device, LoadedConf
 from kernrec.measure.protocol import energy_counter
 from kernrec.measure.protocol.statistics import converged, hopeless, summarize_latency
 from kernrec.store.device_report import CardState, DeviceReport, EnergyReport, LatencyReport, NumericCheck
-from kernrec.store.measurement import Outcome, Tier
+from kernrec.store.measurement import NEWEST_PROTOCOL, Outcome, Tier
 
-VERSION = 1
+VERSION = NEWEST_PROTOCOL
 
 # Latency.
 FIRST_LAUNCHES = 3

@@ -6,13 +6,15 @@ Ranges are the checks of the schema (`db/schema`); the others, which a schema ca
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 from kernrec.errors import UsageError, unknown
-from kernrec.gpu import all_gpus, find_gpu
+from kernrec.gpu import GPU, all_gpus, find_gpu
 from kernrec.kernel.source_files import kernel_hash
-from kernrec.op import problem_from_key
+from kernrec.op import all_ops, problem_from_key
 from kernrec.store.intake.plausible_times import floor_s
+from kernrec.store.measurement import NEWEST_PROTOCOL
 from kernrec.store.row_hash import used_columns, wrong_keys
 from kernrec.store.schema import Layout
 from kernrec.util.human import human
@@ -36,11 +38,27 @@ _LARGEST = "1e30"
 _CONTROL = r"\x{00}-\x{08}\x{0e}-\x{1f}\x{7f}-\x{9f}\x{200e}\x{200f}\x{2028}-\x{202e}\x{2066}-\x{2069}"
 _LINES = r"\t\n\v\f\r"
 _SEVERAL_LINES = ("spec", "source")
-_SCALAR = r'(-?[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?|true|false|"([^"\\]|\\.)*")'
+# Numbers that a program can hold and an index can be made of, and text whose escapes stand for no control character.
+_NUMBER = r"-?(0|[1-9][0-9]{0,14})(\.[0-9]{1,20})?([eE][+-]?[0-9]{1,2})?"
+_SCALAR = rf'({_NUMBER}|true|false|"([^"\\]|\\["\\])*")'
 _FLAT_OBJECT = rf'^\{{("[^"\\]*":{_SCALAR}(,"[^"\\]*":{_SCALAR})*)?\}}$'
 _FLAT = {"config": ("tunables",), "problem": ("dims",), "profile": ("code",), "measurement": ("event_reasons",)}
 _REFERENCES = {"config_id": "config", "problem_id": "problem"}
 _PROBLEM_KEY = re.compile(r"([^\[\]]*)\[([^\[\]]*)\]([^,\[\]]*),([^,\[\]]*)")
+_NAMES = {
+    "kernel": ("name", "op"),
+    "config": ("kernel",),
+    "problem": ("op",),
+    "profile": ("kernel", "entry"),
+    "measurement": ("kernel", "session"),
+}
+_LONGEST_DIM = 15
+"""Digits of a dimension: what is larger is no size of a tensor, and a product of three would end in no program."""
+_LEAST_POWER_W, _LEAST_CLOCK_HZ = 0.5, 1e7
+_ABOVE_BOARD = 2.0
+"""Boards of other makers than the catalog's allow up to 1.3 times its highest limit, and sensors overshoot."""
+_ABOVE_BOOST = 1.5
+_OPS = frozenset(op.name for op in all_ops())
 _MOST_NAMED = 3
 
 
@@ -76,7 +94,32 @@ def check_rows(connection: "DuckDBPyConnection", table: str, layout: Layout, *, 
         for (name,) in connection.execute("SELECT DISTINCT gpu FROM db.measurement ORDER BY 1").fetchall():
             if name not in cards:
                 raise unknown("GPU", name, cards, "kernrec gpus")
+            if conditions := list(_conditions_of_card(find_gpu(name), kinds)):
+                _check_conditions(connection, table, kinds, conditions)
         _check_latencies(connection)
+
+
+def _conditions_of_card(gpu: GPU, kinds: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """As `_conditions`, what a card's powers, energies and clocks can be."""
+    other = f"gpu <> '{gpu.name}'"
+    most_w, most_hz = _ABOVE_BOARD * gpu.power_max_w, _ABOVE_BOOST * max(gpu.boost_clock_hz, gpu.tensor_clock_hz)
+    bounds = {
+        **dict.fromkeys(("power_w", "power_limit_w"), (_LEAST_POWER_W, most_w, "W")),
+        "idle_w": (0.0, most_w, "W"),
+        **dict.fromkeys(
+            ("locked_sm_clock_hz", "sm_clock_mean_hz", "sm_clock_min_hz"), (_LEAST_CLOCK_HZ, most_hz, "Hz")
+        ),
+        **dict.fromkeys(
+            ("locked_memory_clock_hz", "memory_clock_hz"), (_LEAST_CLOCK_HZ, _ABOVE_BOOST * gpu.memory_rate_hz, "Hz")
+        ),
+    }
+    for name, (least, most, unit) in bounds.items():
+        if name in kinds:
+            range_ = f"{human(least, unit)} to {human(most, unit)}"
+            yield f"have a {name} that no {gpu.name} has ({range_})", f"({other} OR {name} BETWEEN {least} AND {most})"
+    if "energy_j" in kinds and "latency_s" in kinds:
+        power = f"energy_j / latency_s BETWEEN {_LEAST_POWER_W} AND {most_w}"
+        yield f"have an energy that no {gpu.name} takes in their latency", f"({other} OR {power})"
 
 
 def _check_latencies(connection: "DuckDBPyConnection") -> None:
@@ -128,6 +171,8 @@ def _conditions(table: str, layout: Layout, kinds: Mapping[str, str]) -> Iterato
         yield f"are not {expression}", expression
     for name in layout.required[table]:
         yield f"have no {name}", f'"{name}" IS NOT NULL'
+    for name in _NAMES.get(table, ()):
+        yield f"have an empty {name}", f"{name} <> ''"
     for name, kind in kinds.items():
         column = f'"{name}"'
         if kind == "VARCHAR":
@@ -150,6 +195,8 @@ def _conditions(table: str, layout: Layout, kinds: Mapping[str, str]) -> Iterato
             yield f"have a {name} that is none", f"regexp_matches({name}, '^([0-9a-f]{digits})$')"
         yield "are of an impossible time", _possible("retracted_at")
     if table == "measurement":
+        newest = f"protocol_version <= {NEWEST_PROTOCOL}"
+        yield f"are of a newer protocol than this kernrec knows ({NEWEST_PROTOCOL}); update it", newest
         yield "have samples that are not positive", "list_min(latency_samples_s) > 0"
         for name, start in _REFERENCES.items():
             yield f"refer to a {start} that is missing", f"{name} IN (SELECT {name} FROM db.{start})"
@@ -159,7 +206,8 @@ def _conditions(table: str, layout: Layout, kinds: Mapping[str, str]) -> Iterato
 
 
 def _possible(moment: str) -> str:
-    return f"{moment} BETWEEN TIMESTAMP '2000-01-01' AND TIMESTAMP '2100-01-01'"
+    tomorrow = (datetime.now(UTC) + timedelta(days=1)).replace(tzinfo=None)  # clocks differ
+    return f"{moment} BETWEEN TIMESTAMP '2000-01-01' AND TIMESTAMP '{tomorrow:%Y-%m-%d %H:%M:%S}'"
 
 
 def _check_problems(connection: "DuckDBPyConnection") -> None:
@@ -173,6 +221,19 @@ def _check_problems(connection: "DuckDBPyConnection") -> None:
             stored = {dim: str(value) for dim, value in json.loads(dims).items()}
             if match is None or (match[1], stated, match[3], match[4]) != (op, stored, dtype, layout):
                 raise _refused("problem", [name], "have a key that does not say what they are")
+            if any(len(value.lstrip("-")) > _LONGEST_DIM for value in stored.values()):
+                raise _refused("problem", [name], f"have a dimension of more than {_LONGEST_DIM} digits")
+            if op in _OPS and (reason := _unaccepted(key)):
+                raise _refused("problem", [name], f"are none that {op} accepts: {reason}")
+
+
+def _unaccepted(key: str) -> str | None:
+    """Why the op of a problem does not accept it."""
+    try:
+        problem_from_key(key)
+    except UsageError as error:
+        return str(error)
+    return None
 
 
 def _check_kernels(connection: "DuckDBPyConnection") -> None:

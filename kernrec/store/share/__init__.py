@@ -9,6 +9,7 @@ A remote has, in place of the manifest, one for each push and retraction:
 
     manifests/<sha256>.json     a manifest or a retraction (manifest.py), by its content
     manifests/<sha256>.sig      its signature
+    remote.json                 the identity of the remote, which its manifests name
     index.json                  the names of both, for readers of a web server, who cannot list them
 
 A place for these files is a `Place`: a folder or a zip file (place.py), an object store (object_store.py); anything

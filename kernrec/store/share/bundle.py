@@ -138,7 +138,7 @@ def import_bundle(database: Database, bundle: Bundle, note: Callable[[str], obje
         for line in leave_unbelieved(database, folder):
             note(line)
 
-    return database.add_from(rows, apart_from=PRIVATE)
+    return database.add_from(rows, apart_from=PRIVATE, signer=bundle.signer or "")
 
 
 def take_rows(place: Place, segments: Iterable[Segment], folder: Path) -> None:

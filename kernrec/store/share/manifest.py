@@ -23,13 +23,14 @@ MOST_TEXTS = 1000
 TEXT = re.compile(r"[^\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]{0,200}")
 
 _VERSION = 1
-_BUNDLE, _RETRACTION = "kernrec bundle", "kernrec retraction"
+_BUNDLE, _RETRACTION, _REMOTE = "kernrec bundle", "kernrec retraction", "kernrec remote"
 _LARGEST_SEGMENT = 2**30
 _LARGEST_MODEL = 2**26
 _MOST_SEGMENTS = 10_000
 _MOST_ROWS = 10**9
 _HASH = re.compile(r"[0-9a-f]{64}")
 _OWNER = re.compile(r"([0-9a-f]{64})?")
+_IDENTITY = re.compile(r"([0-9a-f]{32})?")
 _ROW = re.compile(rf"[0-9a-f]{{{KEY_DIGITS['measurement']}}}")
 _MODEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9_@.-]{0,120}")
 _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d")
@@ -83,6 +84,8 @@ class Manifest:
     schema: int = 0
     owner: str = ""
     """Public key of who shares the rows and must have signed the manifest; empty: nobody says so."""
+    remote: str = ""
+    """Identity of the remote that it was pushed to, and counts at alone; empty: it is that of a bundle."""
 
     @property
     def items(self) -> "list[Segment | Model]":
@@ -141,6 +144,7 @@ def parse_manifest(content: bytes, title: str) -> Manifest:
             {_checked(name, TEXT, "provenance"): _texts(values) for name, values in provenance.items()},
             _whole(document, "schema", 10_000),
             _matching(document, "owner", _OWNER),
+            _checked(document.get("remote", ""), _IDENTITY, "remote"),
         )
         if {table: document["rows"].get(table, 0) for table in TABLES} != manifest.rows:
             raise ValueError("its rows are not the sum of its segments' rows")
@@ -161,6 +165,21 @@ def parse_document(content: bytes, title: str) -> Manifest | Retraction:
             _matching(document, "reason", TEXT),
             _matching(document, "owner", _HASH),
         )
+
+
+def identity_document(identity: str) -> bytes:
+    """The content of the file that says which remote a place is."""
+    return _to_bytes({"format": _REMOTE, "identity": identity})
+
+
+def parse_identity(content: bytes, title: str) -> str:
+    """The identity of a remote; raises `UsageError` for anything else than `identity_document`."""
+    with parsing(title, "the identity of a remote"):
+        document = json.loads(content)
+        _check_version(document)
+        if document["format"] != _REMOTE or not document["identity"]:
+            raise ValueError(f"its format is not {_REMOTE!r}")
+        return _matching(document, "identity", _IDENTITY)
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 from kernrec.errors import KernrecError, UsageError
 from kernrec.store.share.entries import names_of_index
 from kernrec.store.share.manifest import LARGEST_MANIFEST
-from kernrec.store.share.place import INDEX, Folder, Place, bundle_names, checked_name, pieces, stays
+from kernrec.store.share.place import INDEX, Folder, MissingFileError, Place, bundle_names, checked_name, pieces, stays
 from kernrec.util.optional import import_optional
 
 SCHEMES = ("s3", "gs", "hf", "https", "http")
@@ -169,7 +169,7 @@ def _reaching(title: str, name: str) -> Iterator[None]:
     except KernrecError:
         raise
     except FileNotFoundError:
-        raise UsageError(f"{title} has no {name}") from None
+        raise MissingFileError(f"{title} has no {name}") from None
     except Exception as error:  # a client of the network raises whatever its transport does
         if type(error).__name__ in ("UnauthenticatedError", "PermissionDeniedError"):
             raise KernrecError(f"{title}: access to {name} is denied; check your credentials") from None

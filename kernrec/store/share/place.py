@@ -3,22 +3,28 @@
 Names are of the closed form of `checked_name`; nothing that a stranger wrote is ever used as a path.
 """
 
+import io
 import re
 import zipfile
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Protocol
 
 from kernrec.errors import UsageError, file_errors
 from kernrec.util.atomic_write import write_whole
 
-MANIFEST, INDEX = "manifest.json", "index.json"
+MANIFEST, INDEX, REMOTE = "manifest.json", "index.json", "remote.json"
 _CHANGES = re.compile(r"manifest\.json|manifest\.sig|index\.json")
 _NAME = re.compile(
-    rf"{_CHANGES.pattern}|segments/[0-9a-f]{{64}}\.parquet|models/[0-9a-f]{{64}}|manifests/[0-9a-f]{{64}}\.(?:json|sig)"
+    rf"{_CHANGES.pattern}|remote\.json|segments/[0-9a-f]{{64}}\.parquet|models/[0-9a-f]{{64}}|manifests/[0-9a-f]{{64}}\.(?:json|sig)"
 )
 _CHUNK = 2**20
+_LARGEST_DIRECTORY = 2**22
+"""Bytes of the list of files in a zip file: 40,000 names of files in a bundle."""
+
+
+class MissingFileError(UsageError):
+    """A place has no file of a name."""
 
 
 class Place(Protocol):
@@ -29,7 +35,8 @@ class Place(Protocol):
         """Its name in messages."""
 
     def read(self, name: str, most: int) -> Iterator[bytes]:
-        """The pieces of a file of at most `most` bytes; raises `UsageError` if there is none or it is larger."""
+        """The pieces of a file of at most `most` bytes; raises `MissingFileError` if there is none, `UsageError` if it
+        is larger."""
 
     def write(self, name: str, source: Path) -> None:
         """Put a file there, whole or not at all; a segment that is there already stays."""
@@ -51,7 +58,7 @@ def bundle_names(names: Iterable[str], under: str) -> list[str]:
 
 
 def stays(name: str) -> bool:
-    """Whether a file never changes once it is there, because its content is in its name."""
+    """Whether a file never changes once it is there: its content is in its name, or it is a remote's identity."""
     return not _CHANGES.fullmatch(name)
 
 
@@ -67,7 +74,7 @@ class Folder:
         path = self.path / checked_name(name)
         with file_errors(path, "read"):
             if path.is_symlink() or not path.is_file():
-                raise UsageError(f"{self.title} has no {name}")
+                raise MissingFileError(f"{self.title} has no {name}")
             with path.open("rb") as file:
                 yield from pieces(file, most, f"{name} of {self.title}")
 
@@ -92,40 +99,56 @@ class ZipFile:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.title = str(path)
+        self._archive: zipfile.ZipFile | None = None
 
     def read(self, name: str, most: int) -> Iterator[bytes]:
         """See `Place.read`."""
-        with self._opened() as archive:
-            try:
-                with archive.open(checked_name(name)) as file:
-                    yield from pieces(file, most, f"{name} of {self.title}")
-            except KeyError:
-                raise UsageError(f"{self.title} has no {name}") from None
-            except (zipfile.BadZipFile, NotImplementedError, RuntimeError, OSError, EOFError, ValueError) as error:
-                raise UsageError(f"{name} of {self.title} cannot be read: {error}") from None
+        archive = self._opened()
+        try:
+            with archive.open(checked_name(name)) as file:
+                yield from pieces(file, most, f"{name} of {self.title}")
+        except KeyError:
+            raise MissingFileError(f"{self.title} has no {name}") from None
+        except (zipfile.BadZipFile, NotImplementedError, RuntimeError, OSError, EOFError, ValueError) as error:
+            raise UsageError(f"{name} of {self.title} cannot be read: {error}") from None
 
     def write(self, name: str, source: Path) -> None:
         """See `Place.write`; the file is complete once the manifest, the last, is written."""
         entry = zipfile.ZipInfo(checked_name(name), (1980, 1, 1, 0, 0, 0))  # no clock: equal bundles have equal bytes
+        self._archive = None
         with file_errors(self.path, "written"), zipfile.ZipFile(self.path, "a", zipfile.ZIP_STORED) as archive:
             if name not in archive.namelist():
                 archive.writestr(entry, source.read_bytes())
 
     def names(self, under: str = "") -> list[str]:
         """See `Place.names`."""
-        with self._opened() as archive:
-            return bundle_names(archive.namelist(), under)
+        return bundle_names(self._opened().namelist(), under)
 
-    @contextmanager
-    def _opened(self) -> Iterator[zipfile.ZipFile]:
-        try:
-            archive = zipfile.ZipFile(self.path)
-        except FileNotFoundError:
-            raise UsageError(f"there is no {self.title}") from None
-        except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError) as error:
-            raise UsageError(f"{self.title} is not a bundle: {error}") from None
-        with archive:
-            yield archive
+    def _opened(self) -> zipfile.ZipFile:
+        """The open file; its list of files is read once."""
+        if self._archive is None:
+            if self.path.exists() and not self.path.is_file():
+                raise UsageError(f"{self.title} is not a file")
+            try:
+                self._archive = zipfile.ZipFile(_Bounded(io.FileIO(self.path)))
+            except FileNotFoundError:
+                raise UsageError(f"there is no {self.title}") from None
+            except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError) as error:
+                raise UsageError(f"{self.title} is not a bundle: {error}") from None
+        return self._archive
+
+
+class _Bounded(io.BufferedReader):
+    """A file that is read in pieces of bounded size: a stranger's zip file says itself how long its directory is."""
+
+    def read(self, size: int | None = -1) -> bytes:
+        """See `io.BufferedReader.read`; raises `BadZipFile` for a larger piece."""
+        piece = b""
+        if size is None or size <= _LARGEST_DIRECTORY:
+            piece = super().read(_LARGEST_DIRECTORY + 1 if size is None or size < 0 else size)
+        if len(piece) > _LARGEST_DIRECTORY or (size or 0) > _LARGEST_DIRECTORY:
+            raise zipfile.BadZipFile(f"its list of files is longer than {_LARGEST_DIRECTORY} bytes")
+        return piece
 
 
 def place_at(path: Path) -> Folder | ZipFile:

@@ -46,6 +46,7 @@ _DELETE_UNSHARED = """
 """
 
 
+_RETRACTED = ("measurement_id", "signer", "likeness", "session", "reason", "retracted_at")
 _WAIT_S = 10.0
 """For another process that works on the same remote."""
 
@@ -149,6 +150,36 @@ class Pulled:
             ]
         )
         return before - self.measurements(), int(others)
+
+    def retractions(self, folder: Path) -> list[Path]:
+        """Files of who took back which rows; none where nothing was."""
+        if not set(_RETRACTED) <= self.database.columns("retracted").keys():
+            return []  # pulled by an earlier version, and nothing was taken back since
+        return [file for file, _ in self.database.export(f"SELECT {', '.join(_RETRACTED)} FROM db.retracted", folder)]
+
+    def retract_elsewhere(self, files: Sequence[Path]) -> int:
+        """Apply retractions at another remote (`retractions`) to what the same keys shared here, too; how many rows
+        no longer answer."""
+        self.database.change(_LATER_COLUMNS)
+        self.database.keep("elsewhere", "SELECT DISTINCT * FROM {rows}", {"rows": files})
+        likeness = likeness_key(self.database.columns("measurement"))
+        before = self.measurements()
+        rows = (
+            f"SELECT measurement_id, session, {likeness} AS likeness FROM db.measurement"
+            " WHERE session IN (SELECT session FROM elsewhere)"
+        )
+        self.database.change(
+            [
+                "INSERT INTO db.retracted BY NAME SELECT DISTINCT ON (row.measurement_id, signer) row.measurement_id,"
+                f" signer, row.likeness, row.session, reason, retracted_at FROM ({rows}) AS row JOIN elsewhere"
+                " ON row.measurement_id = elsewhere.measurement_id OR row.likeness = elsewhere.likeness"
+                " SEMI JOIN db.origin AS origin ON origin.measurement_id = row.measurement_id"
+                " AND origin.signer = elsewhere.signer ANTI JOIN db.retracted AS already"
+                " ON already.measurement_id = row.measurement_id AND already.signer = elsewhere.signer",
+                _DELETE_UNSHARED,
+            ]
+        )
+        return before - self.measurements()
 
     def drop(self, signer: str) -> int:
         """Delete the rows that only this signer shared; returns how many they were."""

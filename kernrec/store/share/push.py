@@ -13,7 +13,7 @@ from kernrec.store.keys import Signer
 from kernrec.store.reader import check_own_segments
 from kernrec.store.remotes import Remote
 from kernrec.store.share.bundle import write_parts
-from kernrec.store.share.entries import publish, write_index
+from kernrec.store.share.entries import publish, remote_identity, write_index
 from kernrec.store.share.manifest import TABLES
 from kernrec.store.share.object_store import place_of
 from kernrec.store.share.outgoing import Outgoing, Selection, keep_fresh, likeness_hash, outgoing
@@ -77,7 +77,8 @@ def push(
         if not leaving.measurements:
             return leaving
         write_parts(place, leaving.manifest, leaving.files, place.names("segments/"))
-        entry = publish(remote, place, replace(leaving.manifest, owner=signer.key), signer)
+        identity = remote_identity(remote, place, make=True)
+        entry = publish(remote, place, replace(leaving.manifest, owner=signer.key, remote=identity), signer)
         for segment in leaving.manifest.segments:
             leaving.files[segment.name].rename(checked / f"{segment.table}.{segment.sha256}.parquet")
         with Pulled.open(remote) as pulled:

@@ -140,6 +140,27 @@ def retract_copies(path: Path) -> dict[str, int]:
     return gone
 
 
+def retract_at_others() -> dict[str, int]:
+    """Apply the retractions at each remote, as far as it was pulled, to what the same keys shared at all others.
+
+    Whoever copies what was pushed to one remote to another cannot copy it back to life. Returns how many measurements
+    no longer answer, by remote.
+    """
+    gone: Counter[str] = Counter()
+    pulled = [remote for remote in remotes() if remote.pulled.exists()]
+    for remote in pulled:
+        with scratch_folder() as folder:
+            files = []
+            for other in pulled:
+                if other != remote:
+                    with Pulled.read(other) as rows:
+                        files += rows.retractions(folder)
+            if files:
+                with working_on(remote), Pulled.open(remote) as rows:
+                    gone[remote.name] += rows.retract_elsewhere(files)
+    return +gone
+
+
 def _taken_back(remote: Remote, keys: Iterable[str], folder: Path) -> list[Path]:
     """Files of the measurements that one of `keys` shared at a remote and took back, and that nobody shares there."""
     with Pulled.read(remote) as pulled:

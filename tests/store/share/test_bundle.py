@@ -221,6 +221,14 @@ def test_a_zip_file_that_unpacks_to_too_much_is_refused(tmp_path: Path) -> None:
         read_bundle(ZipFile(tmp_path / "bomb.zip"))
 
 
+def test_a_zip_file_with_an_endless_list_of_files_is_refused_at_once(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "long.zip", "w") as archive:
+        for number in range(700):
+            archive.writestr(zipfile.ZipInfo(f"{number:06}{'a' * 6000}"), b"")
+    with pytest.raises(UsageError, match="its list of files is longer than"):
+        read_bundle(ZipFile(tmp_path / "long.zip"))
+
+
 @pytest.mark.parametrize("content", [b"", b"PK\x03\x04 but no zip file", b"{}"])
 def test_what_is_no_bundle_is_one_line(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "a.zip").write_bytes(content)

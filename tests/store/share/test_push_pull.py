@@ -20,10 +20,12 @@ from kernrec.store.keys import Signer, distrust, key_file, trust
 from kernrec.store.remotes import Remote, add_remote
 from kernrec.store.share.entries import publish
 from kernrec.store.share.log import remote_log
+from kernrec.store.share.manifest import identity_document
 from kernrec.store.share.object_store import place_of
 from kernrec.store.share.place import Folder
+from kernrec.store.share.pull import pull
 from kernrec.store.share.pulled import Pulled, drop_signer
-from kernrec.store.share.retract import Retraction, retract_here, retract_there
+from kernrec.store.share.retract import Retraction, retract_at_others, retract_here, retract_there
 from tests.helpers.reading import read_here, reading_here
 from tests.helpers.sharing import GPU, KERNEL, PROBLEM, UUID_HASH, Person, measurement, measurements, sessions
 
@@ -278,3 +280,41 @@ def test_a_database_that_could_not_be_made_whole_is_not_there(tmp_path: Path, mo
         assert list(remote.folder.iterdir()) == []
         with Pulled.open(remote) as pulled:
             assert pulled.taken() == set()
+
+
+def test_what_was_taken_back_at_one_remote_cannot_be_replayed_at_another(base: Path) -> None:
+    """Mallory copies Alice's push to another remote, first as it is, then with the identity of the first."""
+    alice, bob, team, other = Person(base / "alice"), Person(base / "bob"), base / "team", base / "other"
+    for folder in ("manifests", "segments"):
+        shutil.copytree(team / folder, other / folder)
+    lines = bob.pull(other).left
+    assert len(lines) == 2
+    assert all("was pushed to another remote" in line for line in lines)
+    assert bob.pulled() == []
+    shutil.copy(team / "remote.json", other)
+    with bob.at_work():
+        trust(alice.key(), "alice")
+        remotes = [Remote(name, str(folder)) for name, folder in (("team", team), ("other", other))]
+        for remote in remotes:
+            add_remote(remote)
+            assert pull(remote).measurements == 5
+        own = Signer.of(alice.home / "config" / "kernrec" / "key")
+        with alice.at_work():
+            add_remote(remotes[0])
+            retract_there(remotes[0], "session = 'monday'", own, "wrong clock", agree=lambda rows: True)
+        assert pull(remotes[0]).retracted == 3
+        assert retract_at_others() == {"other": 3}
+        assert retract_at_others() == {}
+        with Pulled.read(remotes[1]) as pulled:
+            assert pulled.measurements() == 2
+
+
+def test_a_remote_whose_identity_changes_is_not_pulled(base: Path) -> None:
+    bob, team = Person(base / "bob"), base / "team"
+    bob.pull(team)
+    (team / "remote.json").write_bytes(identity_document("0" * 32))
+    with pytest.raises(UsageError, match="is another remote than team was"):
+        bob.pull(team)
+    (team / "remote.json").write_text("{}")
+    with pytest.raises(UsageError, match="is not the identity of a remote"):
+        bob.pull(team)

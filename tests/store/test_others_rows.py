@@ -1,0 +1,123 @@
+"""Own rows and those of others in one database: others add answers, they never take away or change one's own."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kernrec.store import Database
+from kernrec.store.intake import merge
+from kernrec.store.measurement import NEWEST_PROTOCOL, Measurement
+from kernrec.store.measurement_log import evidence
+from kernrec.store.schema import views_sql
+from kernrec.store.share.retract import retract_here
+from tests.helpers.reading import reading_here
+from tests.helpers.sharing import GPU, KERNEL, PROBLEM, measurement
+
+OTHER = {"block_m": 32}
+ALL = "measurement_id IN (SELECT measurement_id FROM db.merged)"
+
+
+def theirs(folder: Path, *rows: Measurement) -> Path:
+    path = folder / "theirs.duckdb"
+    with Database.open(path, read_only=False, create=True) as database:
+        database.add_measurements(rows)
+    return path
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> Path:
+    """A database of one own measurement, of 1 ms."""
+    path = tmp_path / "own.duckdb"
+    with Database.open(path, read_only=False, create=True) as database:
+        database.add_measurements([measurement(position=3)])
+    return path
+
+
+def answers(path: Path) -> list[tuple[float, bool, float | None]]:
+    """(latency, whether it came from others, their latency) of each measured config."""
+    with Database.open(path) as database:
+        found = evidence([database.log(GPU, [PROBLEM.key])], [KERNEL], PROBLEM.key)
+        return [(answer.latency_s, answer.merged, answer.others_s) for answer in found.measured]
+
+
+def merged(own: Path, *rows: Measurement) -> list[tuple[float, bool, float | None]]:
+    with reading_here(), Database.open(own, read_only=False) as database:
+        merge(database, theirs(own.parent, *rows))
+    return answers(own)
+
+
+def test_a_merged_row_of_the_same_moment_does_not_silence_the_own_one(own: Path) -> None:
+    assert merged(own, measurement(position=3, latency_s=5e-4)) == [(1e-3, False, None)]
+
+
+def test_merged_sessions_do_not_move_an_own_answer_and_are_shown_beside_it(own: Path) -> None:
+    rows = [measurement(session=f"theirs {n}", latency_s=3e-4) for n in range(5)]
+    rows.append(measurement(session="theirs", config=OTHER, latency_s=2e-3))
+    assert merged(own, *rows) == [(1e-3, False, 3e-4), (2e-3, True, None)]
+
+
+def test_a_config_that_ran_well_here_and_failed_elsewhere_is_not_left_out(own: Path) -> None:
+    rows = [measurement(session="theirs", outcome="incorrect", latency_s=None, measured_at="2026-04-01")]
+    rows.append(measurement(session="theirs", config=OTHER, outcome="crash", latency_s=None))
+    merged(own, *rows)
+    with Database.open(own) as database:
+        found = evidence([database.log(GPU, [PROBLEM.key])], [KERNEL], PROBLEM.key)
+    assert [failed.config for failed in found.failed] == [OTHER]
+
+
+def test_merged_rows_contradict_each_other(own: Path) -> None:
+    rows = [measurement(session="x", position=1, config=OTHER, latency_s=latency_s) for latency_s in (1e-3, 2e-3)]
+    assert merged(own, *rows) == [(1e-3, False, None)]
+
+
+def test_what_others_brought_can_be_taken_back_alone(own: Path) -> None:
+    merged(own, measurement(session="theirs", latency_s=3e-4), measurement(session="theirs", config=OTHER))
+    assert retract_here(own, ALL, None, "", agree=lambda rows: len(rows) == 2) == 2
+    assert answers(own) == [(1e-3, False, None)]
+
+
+def test_a_row_that_was_here_first_stays_own(own: Path) -> None:
+    assert merged(own, measurement(position=3)) == [(1e-3, False, None)]
+
+
+@pytest.mark.slow
+@settings(max_examples=5, deadline=None)
+@given(
+    st.lists(
+        st.fixed_dictionaries(
+            {
+                "session": st.sampled_from(["monday", "tuesday"]),
+                "block": st.sampled_from([None, 0]),
+                "position": st.sampled_from([None, 3, 4]),
+                "config": st.sampled_from([{"block_m": 64}, OTHER]),
+                "latency_s": st.sampled_from([1e-4, 1e-3, 2e-3]),
+                "protocol_version": st.sampled_from([0, NEWEST_PROTOCOL]),
+                "tier": st.sampled_from(["screen", "final"]),
+                "replayed": st.sampled_from([None, True]),
+            }
+        ),
+        min_size=1,
+        max_size=6,
+    )
+)
+def test_whatever_is_merged_own_answers_stay(tmp_path_factory: pytest.TempPathFactory, rows: list[dict]) -> None:
+    folder = tmp_path_factory.mktemp("own")
+    path = folder / "own.duckdb"
+    with Database.open(path, read_only=False, create=True) as database:
+        database.add_measurements([measurement(position=3)])
+    after = merged(path, *(measurement(**row) for row in rows))
+    assert [latency_s for latency_s, from_others, _ in after if not from_others] == [1e-3]
+
+
+def test_a_protocol_that_is_not_understood_answers_last(database: Database, problem) -> None:
+    """As in a file that a newer kernrec wrote."""
+    newer = measurement(protocol_version=NEWEST_PROTOCOL + 1, latency_s=1e-6, session="newer")
+    database.add_measurements([newer, measurement(config=OTHER, protocol_version=NEWEST_PROTOCOL + 1)])
+    database.add_measurements([measurement()])
+    assert [answer.latency_s for answer in database.measured(GPU, [KERNEL], problem.key)] == [1e-3, 1e-3]
+
+
+def test_the_views_have_the_number_of_the_newest_protocol() -> None:
+    assert f"protocol_version > {NEWEST_PROTOCOL} THEN" in views_sql()
