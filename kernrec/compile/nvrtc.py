@@ -108,12 +108,12 @@ def compile_job(job: CompileJob, cache: CompileCache) -> Compiled:
 
 
 def cache_key(job: CompileJob) -> str:
-    """A hash of all that the result of `job` depends on: source, name, options and compiler version."""
+    """A hash of all that the result of `job` depends on: source, name, options, compiler version and its defaults."""
     if (target := job.triton) is not None:
-        from kernrec.compile.triton_version import triton_compiler
+        from kernrec.compile.triton_version import fp_fusion, triton_compiler
 
         types = (f"{name}={kind}" for name, kind in target.signature.items())
-        code = (target.function, *types, *job.macros, target.key or job.source)
+        code = (target.function, *types, *job.macros, target.key or job.source, *(() if fp_fusion() else ("unfused",)))
         return CompileCache.key(triton_compiler(), f"sm_{job.sm}", *code)
     return CompileCache.key(compiler(), f"sm_{job.sm}", *OPTIONS, *job.options, *job.macros, job.name, job.source)
 

@@ -22,7 +22,7 @@ from types import ModuleType
 from typing import Any
 
 from kernrec.compile.compiled import Compiled, CompileError, CompileJob, TritonTarget, parse_resources
-from kernrec.compile.triton_version import triton_compiler
+from kernrec.compile.triton_version import fp_fusion, triton_compiler
 from kernrec.errors import unknown
 from kernrec.gpu import limits
 from kernrec.kernel.triton_function import OPTIONS, SCRATCH
@@ -110,7 +110,11 @@ def _compile(function: Any, job: CompileJob, target: TritonTarget) -> tuple[Any,
 
     parameters = [parameter.name for parameter in function.params]
     defines = {name: _literal(text) for name, text in job.defines.items()}
-    options = {name: defines.pop(name) for name in OPTIONS if name in defines and name not in parameters}
+    # What a launch gives by keyword Triton takes for its option and for the function's parameter of that name.
+    options = {name: defines[name] for name in OPTIONS if name in defines}
+    if not options.get("maxnreg"):
+        options.pop("maxnreg", None)
+    defines = {name: value for name, value in defines.items() if name not in OPTIONS or name in parameters}
     # kernrec defines the data type and the layout of every kernel; a function need not ask for them.
     defines = {k: v for k, v in defines.items() if k in parameters or not k.startswith(("DTYPE_", "LAYOUT_"))}
     for name in defines:
@@ -133,7 +137,7 @@ def _compile(function: Any, job: CompileJob, target: TritonTarget) -> tuple[Any,
         result = triton.compile(
             ASTSource(function, signature, constants, attributes),
             target=GPUTarget("cuda", job.sm, 32),
-            options={name: value for name, value in options.items() if name != "maxnreg" or value},
+            options={**options, "enable_fp_fusion": fp_fusion()},
         )
     return result, int(result.metadata.shared)
 

@@ -4,6 +4,7 @@
 answer is cached on disk for as long as neither the file nor one that it imports from beside itself changes.
 """
 
+import ast
 import hashlib
 import json
 import math
@@ -82,7 +83,11 @@ def describe(function: Any, grid: Callable[..., Any] | None, request: Mapping[st
     ]
     arguments = {name: _argument(value) for name, value in request["arguments"].items()}
     configs = []
-    for constants, options in _chosen_configs(request.get("configs"), layers, [p["name"] for p in parameters]):
+    for constants, options in _chosen_configs(request.get("configs"), layers):
+        for p in parameters:  # what a launch gives by keyword is the compiler's option and the parameter of that name
+            name, default = p["name"], p["value"]
+            if name in OPTIONS and name not in arguments and (name in options or type(default) is int):
+                constants[name] = options[name] = options.get(name, default)
         names = {**arguments, **constants}
         for layer in layers:
             for name, value in getattr(layer, "values", {}).items():  # triton.heuristics
@@ -95,14 +100,14 @@ def describe(function: Any, grid: Callable[..., Any] | None, request: Mapping[st
 
 
 def _chosen_configs(
-    tables: Sequence[Mapping[str, Any]] | None, layers: Sequence[Any], parameters: Sequence[str]
+    tables: Sequence[Mapping[str, Any]] | None, layers: Sequence[Any]
 ) -> list[tuple[dict[str, Any], dict[str, int]]]:
     """(constants, compiler's options) of configs that are given as tables; None: of the autotuner, if there is one."""
     if tables is not None:
         return [
             (
-                {name: value for name, value in config.items() if name in parameters or name not in OPTIONS},
-                {name: value for name, value in config.items() if name in OPTIONS and name not in parameters},
+                {name: value for name, value in config.items() if name not in OPTIONS},
+                {name: value for name, value in config.items() if name in OPTIONS},
             )
             for config in tables
         ]
@@ -154,7 +159,27 @@ class _TensorArgument:
 
 
 def _argument(value: Any) -> Any:
-    return _TensorArgument(value["dtype"], value["shape"]) if isinstance(value, Mapping) else value
+    """An argument as a grid or a heuristic gets it."""
+    if not isinstance(value, Mapping):
+        return value
+    return python_value(value["python"]) if "python" in value else _TensorArgument(value["dtype"], value["shape"])
+
+
+def python_value(text: str) -> Any:
+    """The value of a constant as a call writes it: a Python literal, or the name of one of Triton's types.
+
+    Raises:
+        UsageError: it is neither.
+    """
+    if text.startswith("tl."):
+        import triton.language
+
+        if (value := getattr(triton.language, text.removeprefix("tl."), None)) is not None:
+            return value
+    else:
+        with suppress(ValueError, SyntaxError, MemoryError, RecursionError):
+            return ast.literal_eval(text)
+    raise UsageError(f"{{ python = {text!r:.60} }}: expected a literal such as None, or a type such as tl.float16")
 
 
 def _digest(file: Path) -> str:

@@ -1,5 +1,6 @@
 """Which Triton is installed, without importing it: that takes a second, and only worker processes do."""
 
+import os
 import sys
 from functools import cache as once
 
@@ -7,6 +8,7 @@ from kernrec.compile.compiled import NoCompilerError
 from kernrec.util.optional import require_optional
 
 OLDEST = (3, 4)
+_UNFUSED = (3, 10)  # the release that no longer fuses products and sums by default, as Triton 3.9 announces
 TESTED = ("3.4", "3.9")
 """Releases of Triton that the tests have run with."""
 
@@ -29,6 +31,32 @@ def triton_compiler() -> str:
             f"Triton {installed} is installed; {oldest} or later is needed: `pip install '.[triton]'`"
         )
     return f"triton {installed}"
+
+
+def fp_fusion() -> bool:
+    """Whether Triton compiles a product and a sum into one instruction here, where a launch does not say it.
+
+    Releases before 3.10 do by default, later ones do not; TRITON_DEFAULT_FP_FUSION and TRITON_FORCE_DISABLE_FP_FUSION
+    say otherwise.
+    """
+    if _switch("TRITON_FORCE_DISABLE_FP_FUSION", False):
+        return False
+    return _switch("TRITON_DEFAULT_FP_FUSION", _release(triton_compiler().removeprefix("triton ")) < _UNFUSED)
+
+
+def _switch(variable: str, default: bool) -> bool:
+    """An environment variable as Triton reads it."""
+    value = os.environ.get(variable)
+    return default if value is None else value.lower() in ("1", "true", "yes", "on", "y")
+
+
+def fp_fusion_note() -> str | None:
+    """What a compile assumes about products and sums where the environment does not say it; None where it does."""
+    if any(name in os.environ for name in ("TRITON_DEFAULT_FP_FUSION", "TRITON_FORCE_DISABLE_FP_FUSION")):
+        return None
+    how = "fused into one instruction" if fp_fusion() else "two instructions"
+    other = "Triton 3.10 and later do not by default" if fp_fusion() else "earlier releases fuse them"
+    return f"a product and a sum are {how}, the default of {triton_compiler()}; {other} (TRITON_DEFAULT_FP_FUSION)"
 
 
 def has_triton() -> bool:

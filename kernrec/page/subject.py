@@ -88,26 +88,26 @@ def default_dims(kernel: Kernel) -> dict[str, int]:
 def kernel_options(recommender: Recommender, shown: Kernel | None) -> list[dict[str, Any]]:
     """The kernels that can be chosen: the one that is shown first, then the user's own; one that cannot be read is
     left out, as it can be asked about by no command."""
-    kernels = [] if shown is None else [shown]
+    kernels = [] if shown is None else [(shown.name, shown)]
     library = kernel_names()
     for name in recommender.context.own_kernels():
         if name in library or (shown is not None and name == shown.name):
             continue
         try:
-            kernels.append(recommender.context.kernel(name))
+            kernels.append((name, recommender.context.kernel(name)))
         except KernrecError:
             continue
-    return [_option(kernel) for kernel in kernels]
+    return [_option(name, kernel) for name, kernel in kernels]
 
 
-def _option(kernel: Kernel) -> dict[str, Any]:
+def _option(name: str, kernel: Kernel) -> dict[str, Any]:
     definition = kernel.definition
     first = definition.problem(kernel.dtypes[0], kernel.layouts[0], **default_dims(kernel))
     return {
-        "name": kernel.name,
-        "title": f"kernel {kernel.name}",
+        "name": name,
+        "title": f"kernel {name}",
         "dtypes": list(kernel.dtypes),
         "layouts": list(kernel.layouts),
         "dims": [{"name": dim.name, "meaning": dim.meaning, "default": dim.default} for dim in definition.dims],
-        "layers": [{"name": "as its spec has it", **Subject(first, kernel).parameters}],
+        "layers": [{"name": "as its spec has it", **Subject(first, kernel).parameters, "kernel": name}],
     }

@@ -11,6 +11,7 @@ from kernrec.kernel.expression import parse
 from kernrec.kernel.spec import Kernel, TensorValues
 from kernrec.op import Problem, Tensor, encode_elements
 from kernrec.op import inputs as op_inputs
+from kernrec.util.repeated_array import MAPPED, repeated
 
 ELEMENTS = {
     "f64": np.float64, "f32": np.float32, "tf32": np.float32, "f16": np.float16, "bf16": np.uint16,
@@ -20,7 +21,7 @@ ELEMENTS = {
 """NumPy type of an element by dtype; bf16 and 8-bit floating-point numbers as their bits."""
 
 DRAWN_BYTES = 64 << 20
-"""A larger tensor of random values repeats its first bytes: emulated blocks read only a few of them."""
+"""A larger tensor of random values repeats its first bytes, in their memory: emulated blocks read few of them."""
 _MOST_FILLED_BYTES = 512 << 20
 _MOST_BYTES = 16 << 30  # zeros that nobody touches cost no memory, but address space is limited
 
@@ -43,10 +44,12 @@ class Tensors:
     @cached_property
     def filled(self) -> dict[str, np.ndarray]:
         """With the values of `sample_tensors`; raises `UsageError` where that takes too much memory."""
-        if self._bytes > _MOST_FILLED_BYTES:
+        samples = self._kernel.initial_values
+        size = sum(_memory(tensor, samples.get(name)) for name, tensor in self._problem.tensors.items())
+        if size > _MOST_FILLED_BYTES:
             raise UsageError(
-                f"the kernel's behavior depends on the values of its tensors, and those of {self._problem.key} have"
-                f" {self._bytes} bytes; at most {_MOST_FILLED_BYTES} bytes are filled: give a smaller problem"
+                f"the kernel's behavior depends on the values of its tensors, and those of {self._problem.key} take"
+                f" {size} bytes of memory; at most {_MOST_FILLED_BYTES} bytes are filled: give a smaller problem"
             )
         return sample_tensors(self._kernel, self._problem, self._folder)
 
@@ -113,7 +116,15 @@ def _filled(
         else:
             values = draw.random(drawn, np.float32) * (high - low) + low
     encoded = _encoded(values, tensor.dtype)
-    return encoded if drawn == count else np.resize(encoded, count)
+    return encoded if drawn == count else repeated(encoded, count)
+
+
+def _memory(tensor: Tensor, sample: TensorValues | None) -> int:
+    """Bytes of memory that a filled tensor takes."""
+    if sample is not None and sample.kind == "zeros":
+        return 0
+    drawn = sample is not None and sample.kind in ("normal", "uniform", "integers")
+    return min(tensor.bytes, DRAWN_BYTES) if drawn and MAPPED else tensor.bytes
 
 
 def _encoded(values: np.ndarray, dtype: str) -> np.ndarray:

@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import Any
 
 from kernrec.compile.triton_describe import describe, described
-from kernrec.compile.triton_version import untested_version
+from kernrec.compile.triton_version import fp_fusion, fp_fusion_note, untested_version
 from kernrec.errors import UsageError, unknown
 from kernrec.kernel import Kernel
 from kernrec.kernel.expression import identifier, parse
@@ -46,6 +46,7 @@ DEFAULTS = {"num_warps": 4, "num_stages": 3, "num_ctas": 1, "maxnreg": 0}
 """Triton's options where a config does not give them; maxnreg 0: no limit."""
 _KEYS = ("grid", "flops", "arguments", "configs")
 _MOST_DIMS = 16
+_INTEGERS = ("i8", "u8", "i16", "u16", "i32", "u32", "i64", "u64")
 _RESERVED = ("dtype", "layout", "dtype_bytes", "sm", "i", "grid_x", "grid_y", "grid_z", *LIMITS)
 
 
@@ -134,8 +135,8 @@ def kernel_of_triton(call: TritonCall) -> tuple[Kernel, list[str]]:
         UsageError: a function that is not `@triton.jit`, arguments that do not fit it, or configs that cannot be.
         NoCompilerError: Triton is not installed.
     """
-    note = untested_version()
-    return _CallReader(call).kernel(), [note] if note else []
+    notes = [untested_version(), fp_fusion_note()]
+    return _CallReader(call).kernel(), [note for note in notes if note]
 
 
 class _CallReader:
@@ -149,6 +150,8 @@ class _CallReader:
         self.dims: dict[str, int] = {}
         self.defines: dict[str, str] = {}
         self.numbers = _integers(call.arguments)
+        # Arguments with the name of a compiler's option are that option, too.
+        self.options = {name: call.arguments[name] for name in OPTIONS if type(call.arguments.get(name)) is int}
 
     def kernel(self) -> Kernel:
         call = self.call
@@ -164,7 +167,9 @@ class _CallReader:
                 passed[name] = self.passed(parameter, value, name in arguments)
         passed = {name: argument for name, argument in passed.items() if argument[0]}
         tensors = self.tensors or {"nothing": {"shape": [1]}}
-        problem: dict[str, Any] = {"dims": self.dims, "tensors": tensors}
+        types = [tensor["dtype"] for tensor in self.tensors.values()]
+        floating = [dtype for dtype in types if dtype not in _INTEGERS]
+        problem: dict[str, Any] = {"dims": self.dims, "tensors": tensors, "dtype": [*floating, *types, "f32"][0]}
         if call.flops is not None:
             problem["flops"] = str(self.number(f"{call.place}: flops", call.flops, self.numbers))
         spec = {
@@ -178,7 +183,7 @@ class _CallReader:
                 "parameters": list(passed),
                 "divisible": {name: 1 for name, (_, _, multiple) in passed.items() if multiple},
                 "types": {name: kind for name, (_, kind, _) in passed.items() if kind},
-                "key": described["key"],
+                "key": described["key"] + ("" if fp_fusion() else " unfused"),
             },
             "launch": [
                 {
@@ -267,14 +272,12 @@ class _CallReader:
         self, configs: Sequence[Mapping[str, Any]]
     ) -> tuple[list[str], list[list[int]], dict[str, dict[str, Any]]]:
         """(columns, rows, tunables) of the list of configs; constants that are no numbers go to `defines`."""
-        options = [
-            name
-            for name in OPTIONS
-            if name in ("num_warps", "num_stages") or any(name in c["options"] for c in configs)
-        ]
-        constants = list(configs[0]["constants"])
+        always = ("num_warps", "num_stages", *self.options)
+        options = [name for name in OPTIONS if name in always or any(name in c["options"] for c in configs)]
+        constants = [name for name in configs[0]["constants"] if name not in options]
         values = {name: [config["constants"][name] for config in configs] for name in constants}
-        values |= {name: [config["options"].get(name, DEFAULTS[name]) for config in configs] for name in options}
+        default = {**DEFAULTS, **self.options}
+        values |= {name: [config["options"].get(name, default[name]) for config in configs] for name in options}
         for name in constants:
             if any(not isinstance(value, int) for value in values[name]):
                 if any(value != values[name][0] for value in values[name]):
@@ -306,7 +309,7 @@ class _CallReader:
         """(the argument of the launch, empty for a constant; its type where it is a special one; multiple of 16)."""
         name, specialized = parameter["name"], parameter["specialized"]
         if parameter["constant"] or value is None or (isinstance(value, Mapping) and "python" in value):
-            if stated:
+            if stated and name not in self.options:
                 self.defines[name] = _literal(value)
             return "", "", False
         aligned = specialized and parameter["aligned"]

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from copy import copy
 from dataclasses import replace
 from pathlib import Path
@@ -58,32 +59,55 @@ class Context:
         return other
 
     def kernel(self, name: str) -> Kernel:
-        """The kernel of this name: the newest in the user's databases, else one of the library (`UsageError`)."""
-        stored: list[str] = []
-        for stored_name, spec, source in self._stored_kernels():
-            stored.append(stored_name)
-            if stored_name == name:
-                return kernel_from(json.loads(spec), name, source)
+        """The kernel of this name: the newest in the user's databases, else one of the library.
+
+        Args:
+            name: with the name of its file in front, `rows.py:kernel`, where functions of several files have it.
+
+        Raises:
+            UsageError: there is none, or the user analyzed functions of several files that have it.
+        """
+        stored = list(self._stored_kernels())
+        if named := _named(stored, name):
+            return kernel_from(json.loads(named[0][1]), named[0][0], named[0][2])
         try:
             return find_kernel(name)
         except UsageError:
             if stored:
-                raise unknown("kernel", name, stored) from None
+                raise unknown("kernel", name, dict.fromkeys(stored_name for stored_name, _, _ in stored)) from None
             raise
 
     def calls(self, name: str) -> list[Kernel]:
         """The kernels of this name in the user's databases whose source is that of the newest: each is a call of it."""
         kernels: dict[str, Kernel] = {}
-        for stored_name, spec, source in self._stored_kernels():
-            if stored_name == name:
-                kernel = kernel_from(json.loads(spec), name, source)
-                kernels.setdefault(kernel.hash, kernel)
+        for stored_name, spec, source in _named(list(self._stored_kernels()), name):
+            kernel = kernel_from(json.loads(spec), stored_name, source)
+            kernels.setdefault(kernel.hash, kernel)
         newest = next(iter(kernels.values()), None)
         return [kernel for kernel in kernels.values() if newest is not None and kernel.source == newest.source]
 
+    def newest_by_file(self, name: str) -> list[Kernel]:
+        """Of each file with a kernel of this name the newest in the user's databases, else that of the library."""
+        newest: dict[str, tuple[str, str, str]] = {}
+        for stored in self._stored_kernels():
+            if stored[0] == name:
+                newest.setdefault(_file(stored[1]), stored)
+        kernels = []
+        for _, spec, source in newest.values():
+            with suppress(KernrecError):
+                kernels.append(kernel_from(json.loads(spec), name, source))
+        with suppress(KernrecError):
+            return kernels or [find_kernel(name)]
+        return []
+
     def own_kernels(self) -> list[str]:
-        """The names of the kernels in the user's databases, ascending."""
-        return sorted({name for name, _, _ in self._stored_kernels()})
+        """The names of the kernels in the user's databases as `kernel` takes them, ascending."""
+        files: dict[str, set[str]] = {}
+        for name, spec, _ in self._stored_kernels():
+            files.setdefault(name, set()).add(_file(spec))
+        return sorted(
+            name if len(sources) == 1 else f"{source}:{name}" for name, sources in files.items() for source in sources
+        )
 
     def _stored_kernels(self) -> Iterator[tuple[str, str, str]]:
         """Name, spec and source of each kernel in the user's databases, the newest of a database first."""
@@ -192,3 +216,23 @@ def own_databases(databases: Sequence[Path | str] | None) -> list[Path]:
         return [Path(path) for path in databases]
     own = paths.user_database()
     return [own] if own.exists() else []
+
+
+def _named(stored: Sequence[tuple[str, str, str]], name: str) -> list[tuple[str, str, str]]:
+    """The stored kernels of a name, which may have the file in front; `UsageError` where files are several."""
+    file, _, bare = name.rpartition(":")
+    by_file: dict[str, list[tuple[str, str, str]]] = {}
+    for kernel in stored:
+        if kernel[0] == bare:
+            by_file.setdefault(_file(kernel[1]), []).append(kernel)
+    if file:
+        return by_file.get(file, [])
+    if len(by_file) > 1:
+        choices = ", ".join(f"{source}:{bare}" for source in by_file)
+        raise UsageError(f"kernel {bare} is in several files that were analyzed; name one of {choices}")
+    return next(iter(by_file.values()), [])
+
+
+def _file(spec: str) -> str:
+    """The name of the file that has a stored kernel's source."""
+    return str(json.loads(spec).get("source", ""))

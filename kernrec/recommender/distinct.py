@@ -2,17 +2,20 @@
 
 Two candidates are alike where they differ in one tunable, or in arguments of the same machine code, and by less than
 half a percent in each cost; of an op's kernels, the same machine code in blocks of the same size is one row whatever
-its arguments, the best of which are shown. Measured configs are never hidden. Of a front, which has a point
+its arguments, the best of which are shown. A user's Triton function has the same arguments in all configs, so those of
+the same code and grid are one row. Measured configs are never hidden. Of a front, which has a point
 for each power limit, a config keeps its fastest, its most frugal and its balanced point, else one config would fill it.
 """
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
 from kernrec.recommender.candidate_set import Array, CandidateSet
 from kernrec.recommender.estimate.costs import MEASURED
+from kernrec.recommender.estimate.static_table import StaticTable
 from kernrec.recommender.pareto import spread
 from kernrec.recommender.request import Objective, Query
 from kernrec.recommender.select import Picked, select
@@ -71,7 +74,8 @@ def distinct(
             close = (np.abs(costs - costs[:, [leader]]) < SAME).all(axis=0)
             single = (tunables != tunables[leader]).sum(axis=1) == 1
             same = (code == code[leader]).all(axis=1)
-            alike &= (same & (close | by_code)) | (single & close)
+            whole = by_code or _is_a_call(candidates.kernels[numbers[leader]].table)
+            alike &= (same & (close | whole)) | (single & close)
             left &= ~alike
             rows.append((picked[leader], int(alike.sum())))
         else:
@@ -89,7 +93,10 @@ def _columns(candidates: CandidateSet, numbers: Array, positions: Array) -> tupl
         rows = kernel.rows.take(positions[mine] - candidates.starts[number])
         table, on_problem = kernel.table, kernel.runnable.on_problem
         warps = table.geometry(on_problem, 0).columns[1].take(rows).astype(np.int64)
-        code = [warps, *(launch.variant.take(rows) for launch in table.launches)]
+        if _is_a_call(table):
+            code = [warps, _launches(table, on_problem, rows)]
+        else:
+            code = [warps, *(launch.variant.take(rows) for launch in table.launches)]
         parts.append((mine, code, [column.take(rows) for column in kernel.table.space.columns.values()]))
     code_columns, tunables = (
         np.full((len(positions), max(len(part[place]) for part in parts)), -1, dtype=np.int64) for place in (1, 2)
@@ -99,6 +106,26 @@ def _columns(candidates: CandidateSet, numbers: Array, positions: Array) -> tupl
         if columns:  # a kernel with nothing to tune has none
             tunables[mine, : len(columns)] = np.stack(columns, axis=1)
     return code_columns, tunables
+
+
+def _is_a_call(table: StaticTable) -> bool:
+    """Whether a kernel is a call of a Triton function, whose configs differ in their code and grid alone."""
+    return table.kernel.triton is not None and table.kernel.sampled
+
+
+def _launches(table: StaticTable, on_problem: Any, rows: Array) -> Array:
+    """For each of some rows of a call a number, the same where code and grid are: where a block was counted to do the
+    same in every respect, it ran the same code."""
+    (launch,), (spec,) = table.launches, table.kernel.launches
+    profiles = launch.profiles
+    grid = [np.broadcast_to(np.asarray(on_problem.column(extent)), len(table)).take(rows) for extent in spec.grid]
+    numbers: dict[tuple[Any, ...], int] = {}
+    result = np.zeros(len(rows), dtype=np.int64)
+    for place, variant in enumerate(launch.variant.take(rows).tolist()):
+        resources = int(profiles.registers[variant]), int(profiles.static_smem_bytes[variant])
+        key = (profiles.counts[variant].tobytes(), *resources, *(int(extent[place]) for extent in grid))
+        result[place] = numbers.setdefault(key, len(numbers))
+    return result
 
 
 def _thinned(candidates: CandidateSet, front: Sequence[Picked]) -> list[Picked]:

@@ -222,11 +222,8 @@ class _MeasuredKernels:
 
     def _own_kernel(self, key: _GroupKey) -> Kernel | None:
         if (key.kernel, key.kernel_hash) not in self._own:
-            own = None
-            with suppress(KernrecError):
-                own = self._context.kernel(key.kernel)
-            same = own is not None and own.hash == key.kernel_hash
-            self._own[key.kernel, key.kernel_hash] = own if same else None
+            own = self._context.newest_by_file(key.kernel)
+            self._own[key.kernel, key.kernel_hash] = next((k for k in own if k.hash == key.kernel_hash), None)
         return self._own[key.kernel, key.kernel_hash]
 
 

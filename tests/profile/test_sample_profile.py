@@ -15,6 +15,7 @@ from kernrec.op import find_op
 from kernrec.profile.emulated_launch import entry_name
 from kernrec.profile.sample_profile import ProfileTarget, choose_blocks, profile_by_sampling
 from kernrec.profile.tensor_values import Tensors, sample_tensors
+from kernrec.util.repeated_array import MAPPED
 
 extents = st.integers(1, 40)
 
@@ -98,6 +99,18 @@ def test_neighbors_share_the_sectors_of_a_halo(nvrtc: str, tmp_path: Path) -> No
     assert counts["touch.x.read.x"] == pytest.approx(16 / 20)
     assert counts["touch.y.write.x"] == 1.0
     assert counts["rounds"] == 3.0  # x[i], for the branch; then where[i], and x there
+
+
+@pytest.mark.skipif(not MAPPED, reason="only Linux maps pages more than once")
+def test_gigabytes_of_random_values_are_filled_beside_the_indices_that_decide(tmp_path: Path) -> None:
+    """Seen before: the weights of a mixture of experts were refused, of which a block reads one expert's."""
+    spec = SPEC.replace("VALUES", "normal").replace("n + 64", "n + 800000000")
+    (tmp_path / "shift.cu").write_text(SOURCE)
+    (tmp_path / "kernel.toml").write_text(spec)
+    kernel = load_kernel(tmp_path / "kernel.toml")
+    tensors = Tensors(kernel, kernel.definition.problem(), tmp_path).filled
+    assert tensors["x"].nbytes > 3e9
+    assert tensors["x"][-1] != 0.0
 
 
 IDLE_END = """

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from kernrec.errors import KernrecError, UsageError
+from kernrec.profile.kernel_code import compile_job_for
 from kernrec.profile.triton_call import TritonCall, kernel_of_triton, read_call
 from tests.helpers.triton_kernels import FOLDER, compile_configs, configs_of
 
@@ -102,6 +103,7 @@ class TestWithTriton:
             ('"ceil_div(m, BLOCK_M) * ceil_div(n, BLOCK_N)"', '"ceil_div(q, BLOCK_M)"', "unknown name 'q'"),
             ('grid = ["ceil_div(m, BLOCK_M) * ceil_div(n, BLOCK_N)"]', 'grid = "grids"', "no function 'grids'"),
             ('dtype = "f16"', 'dtype = "f17"', "unknown dtype 'f17'; did you mean f16"),
+            ("stride_c = 100", 'stride_c = { python = "Nope" }', "python = 'Nope'.*: expected a literal such as None"),
         ],
     )
     @pytest.mark.slow
@@ -109,6 +111,33 @@ class TestWithTriton:
         with pytest.raises(UsageError, match=message) as caught:
             kernel_of_triton(called(tmp_path, CALL.replace(old, new, 1)))
         assert "\n" not in str(caught.value)
+
+    @pytest.mark.parametrize(
+        ("stages", "rows"),
+        [
+            ("[[configs]]\nBLOCK = 64\nnum_stages = 2\n[[configs]]\nBLOCK = 64\nnum_stages = 4", [2, 4]),
+            ("num_stages = 5\n[[configs]]\nBLOCK = 64", [5]),
+            ("[[configs]]\nBLOCK = 64", [7]),
+        ],
+    )
+    def test_a_parameter_with_the_name_of_an_option_is_both_as_in_a_launch(self, tmp_path, stages, rows):
+        """Seen before: the function of Triton's tutorial got the default, and configs with other stages were one."""
+        (tmp_path / "f.py").write_text(
+            "import triton\nimport triton.language as tl\n@triton.jit\n"
+            "def f(x, y, BLOCK: tl.constexpr, num_stages: tl.constexpr = 7):\n    pass\n"
+            "def grid(meta):\n    assert meta['y'] is None\n    return (meta['num_stages'],)\n"
+        )
+        text = (
+            f'grid = "grid"\n[arguments]\nx = {{ dtype = "bf16", shape = 64 }}\ny = {{ python = "None" }}\n{stages}\n'
+        )
+        kernel, _ = kernel_of_triton(called(tmp_path, f"{text}{stages}\n", f"{tmp_path}/f.py:f"))
+        columns = kernel.listed.columns
+        assert [row[columns.index("num_stages")] for row in kernel.listed.rows] == rows
+        assert [row[columns.index("grid_x")] for row in kernel.listed.rows] == rows
+        assert kernel.spec["defines"] == {"y": "None"}
+        assert kernel.definition.problem().dtype == "bf16"
+        job = compile_job_for(kernel, configs_of(kernel)[-1], kernel.definition.problem(), 80, tmp_path)
+        assert job.defines["num_stages"] == str(rows[-1])
 
     @pytest.mark.slow
     def test_a_file_that_does_not_end_is_stopped(self, tmp_path):

@@ -1,9 +1,16 @@
 """Five rows are five answers: what is as good as the same is one row, and the best of each kind is shown."""
 
+from pathlib import Path
+
 import pytest
 
 from kernrec.cli.app import run
+from kernrec.gpu import find_gpu
+from kernrec.profile.triton_call import TritonCall, kernel_of_triton
 from kernrec.recommender import Objective, Query, Recommender
+from kernrec.recommender.analyze_kernel import analyze
+from kernrec.recommender.profile_configs import ProfilingOptions
+from tests.helpers.paths import ROOT
 
 PRODUCT = {"m": 2048, "n": 2048, "k": 2048}
 ARGUMENTS = {"raster", "split_k", "stream", "block_tiles"}
@@ -52,6 +59,21 @@ def test_the_best_of_each_kind_is_shown(recommender: Recommender, objective: str
     answer = recommender.recommend("matmul", "a100", PRODUCT, "f16", "nn", Query(Objective(objective)))
     kinds = {row.kernel.triton is not None for row in (*answer.choices, *answer.beside)}
     assert kinds == {True, False}
+
+
+@pytest.mark.slow
+def test_configs_of_a_triton_function_with_the_same_code_and_grid_are_one_row(tmp_path: Path) -> None:
+    """A function without a loop is the same code for any `num_stages`."""
+    pytest.importorskip("triton", reason="needs the extra `triton`")
+    kernels = ROOT / "tests" / "triton" / "tuned_kernels.py"
+    rows = {"dtype": "f32", "shape": [1 << 22]}
+    configs = [{"BLOCK": block, "num_stages": stages} for block in (16, 1024) for stages in (1, 2, 4)]
+    arguments = {"x": rows, "y": rows, "n": 1 << 22, "WIDTH": 1}
+    kernel, _ = kernel_of_triton(TritonCall(kernels, "add_rows", arguments, ["ceil_div(n, BLOCK)"], configs))
+    options = ProfilingOptions(folder=kernels.parent, processes=1)
+    problem, query = kernel.definition.problem(), Query(Objective.LATENCY)
+    answer = analyze(kernel, problem, find_gpu("a100"), tmp_path / "own.duckdb", query, options).recommendation
+    assert [(row.config["block"], row.alike) for row in answer.choices] == [(1024, 2), (16, 2)]
 
 
 def test_what_may_be_faster_says_so_with_the_command_that_measures_it(capsys: pytest.CaptureFixture[str]) -> None:

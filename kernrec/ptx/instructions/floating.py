@@ -9,7 +9,7 @@ the true value than the hardware's tables and within the documented error.
 
 from collections.abc import Callable
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, reduce
 from typing import NamedTuple
 
 import numpy as np
@@ -203,7 +203,8 @@ def _extreme(opcode: str, nan: bool, magnitudes: bool, signed: bool) -> Compute:
         for value in values[2:]:
             base(result, value, result)
         if signed:
-            negative = np.logical_xor.reduce([np.signbit(source) for source in sources])
+            # A source that is the same in all lanes may have fewer axes than the others.
+            negative = reduce(np.logical_xor, map(np.signbit, sources))
             result = np.where(np.isnan(result), result, np.where(negative, -result, result))
         np.copyto(out, result)
 
@@ -281,12 +282,14 @@ _SIGNS: dict[str, Compute] = {
 @lru_cache(None)
 def _bf16(opcode: str, modifiers: _Modifiers) -> Compute:
     """Operations on the bits of bfloat16 numbers."""
-    mode, ftz, sat, nan, relu, magnitudes, _ = modifiers
+    mode, ftz, sat, nan, relu, magnitudes, signed = modifiers
     if opcode in _SIGNS:
         return _SIGNS[opcode]
-    if mode != "rn" or magnitudes:
-        raise UnsupportedFormError(f"{'.abs' if magnitudes else f'rounding .{mode}'} of bf16")
+    if mode != "rn":
+        raise UnsupportedFormError(f"rounding .{mode} of bf16")
     base = None if opcode == "fma" else _base(opcode, nan)
+    if magnitudes:
+        base = _extreme(opcode, nan, magnitudes, signed)
 
     def run(*rows: Array) -> None:
         *bits, out = rows

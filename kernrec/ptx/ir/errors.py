@@ -8,4 +8,8 @@ class ParseError(KernrecError):
 
     def __init__(self, message: str, line: int) -> None:
         super().__init__(f"PTX line {line}: {message}")
-        self.line = line
+        self.message, self.line = message, line
+
+    def __reduce__(self) -> tuple[type["ParseError"], tuple[str, int]]:
+        """A worker process sends it to the process that asked."""
+        return type(self), (self.message, self.line)

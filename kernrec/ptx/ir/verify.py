@@ -42,12 +42,13 @@ _COORDINATES = frozenset(
 )  # special registers with a dimension
 
 
-def verify(module: Module, undefined: frozenset[str] = frozenset()) -> None:
+def verify(module: Module, undefined: frozenset[str] | None = frozenset()) -> None:
     """Checks every function of a module.
 
     Args:
         module: as parsed.
-        undefined: registers that the compiler says it leaves without a value.
+        undefined: registers that the compiler says it leaves without a value; None: any may be. LLVM leaves those open
+            whose value does not matter, and does not always say so; the assembler takes them.
 
     Raises:
         ParseError: naming the line of an instruction that is wrong.
@@ -68,13 +69,15 @@ class _FunctionCheck:
         self._reads: dict[str, Instruction] = {}  # by register: the first instruction that reads it
         self._packs: list[tuple[frozenset[str], Instruction]] = []  # registers that become parts of one
 
-    def run(self, undefined: frozenset[str]) -> None:
+    def run(self, undefined: frozenset[str] | None) -> None:
         """Checks the instructions in order, then that what is read is written somewhere."""
         for ins in self._function.instructions:
             try:
                 self._check(ins)
             except ValueError as error:
                 raise ParseError(f"{ins.name}: {error}", ins.line) from None
+        if undefined is None:
+            return
         for name, ins in self._reads.items():
             if name not in self._written and name not in undefined and _special(name) is None:
                 raise ParseError(f"{ins.name}: register {name} is read but never written", ins.line)

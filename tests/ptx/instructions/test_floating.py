@@ -70,6 +70,30 @@ def test_min_and_max_take_three_values_and_magnitudes(a: list[float], b: list[fl
     same(np.signbit(signed)[number], (np.signbit(x) != np.signbit(y))[number])
 
 
+@pytest.mark.parametrize("kind", ["f32", "f16", "bf16"])
+def test_values_are_clamped_to_a_limit_that_all_lanes_share(kind: str) -> None:
+    """As Triton compiles a symmetric `tl.clamp`: `min.xorsign.abs` with one limit, of several elements a thread."""
+    values = np.linspace(-3, 3, 128).astype(np.float32).view(np.uint32) & 0xFFFF0000
+    wide = values.view(np.float32)
+    bits = {"f32": wide, "f16": wide.astype(np.float16), "bf16": (values >> 16).astype(np.uint16)}[kind]
+    size = bits.itemsize
+    register, limit = ("%r", "0f3FC00000") if size == 4 else ("%rs", "0x3E00" if kind == "f16" else "0x3FC0")
+    out = np.zeros_like(bits)
+    run(
+        f"mov.u32 %r50, %tid.x; mul.wide.u32 %rd3, %r50, {4 * size};"
+        " ld.param.u64 %rd0, [x]; ld.param.u64 %rd1, [o]; add.u64 %rd0, %rd0, %rd3; add.u64 %rd1, %rd1, %rd3;"
+        f" mov.b{8 * size} {register}9, {limit};"
+        + "".join(f" ld.global.b{8 * size} {register}{i}, [%rd0+{i * size}];" for i in range(4))
+        + "".join(f" min.xorsign.abs.{kind} {register}{i + 4}, {register}{i}, {register}9;" for i in range(4))
+        + "".join(f" st.global.b{8 * size} [%rd1+{i * size}], {register}{i + 4};" for i in range(4)),
+        "u64 x, u64 o",
+        ["x", "o"],
+        {"x": bits, "o": out},
+    )
+    clamped = np.clip(wide, -1.5, 1.5)
+    same(out, {"f32": clamped, "f16": clamped.astype(np.float16), "bf16": clamped.view(np.uint32) >> 16}[kind])
+
+
 @pytest.mark.parametrize(
     "instruction", ["max.f64 %fd0, %fd1, %fd2, %fd3", "min.s32 %r0, %r1, %r2, %r3", "add.f32 %f0, %f1"]
 )

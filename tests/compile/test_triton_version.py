@@ -1,0 +1,38 @@
+"""What a compile of Triton assumes where nobody says it is part of its key."""
+
+import pytest
+
+from kernrec.compile import triton_version
+from kernrec.compile.compiled import CompileJob, TritonTarget
+from kernrec.compile.nvrtc import cache_key
+
+JOB = CompileJob("", 80, name="f.py", triton=TritonTarget("f", {}, "code", None))
+
+
+@pytest.fixture(autouse=True)
+def _no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("TRITON_DEFAULT_FP_FUSION", "TRITON_FORCE_DISABLE_FP_FUSION"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.mark.parametrize(("release", "fused"), [("3.4.0", True), ("3.9.0", True), ("3.10.0", False), ("4.0", False)])
+def test_fusion_is_that_of_the_release_unless_the_environment_says_it(
+    monkeypatch: pytest.MonkeyPatch, release: str, fused: bool
+) -> None:
+    monkeypatch.setattr(triton_version, "triton_compiler", lambda: f"triton {release}")
+    assert triton_version.fp_fusion() is fused
+    assert f"the default of triton {release}" in (triton_version.fp_fusion_note() or "")
+    monkeypatch.setenv("TRITON_DEFAULT_FP_FUSION", "on")
+    assert triton_version.fp_fusion()
+    assert triton_version.fp_fusion_note() is None
+    monkeypatch.setenv("TRITON_FORCE_DISABLE_FP_FUSION", "1")
+    assert not triton_version.fp_fusion()
+
+
+def test_code_without_fusion_is_other_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(triton_version, "triton_compiler", lambda: "triton 3.9.0")
+    key = cache_key(JOB)
+    monkeypatch.setenv("TRITON_DEFAULT_FP_FUSION", "1")
+    assert cache_key(JOB) == key
+    monkeypatch.setenv("TRITON_DEFAULT_FP_FUSION", "0")
+    assert cache_key(JOB) != key

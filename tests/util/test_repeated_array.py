@@ -1,0 +1,37 @@
+"""An array that repeats values has them everywhere, keeps what is written, and takes the memory of the values."""
+
+import mmap
+
+import numpy as np
+import pytest
+
+from kernrec.util.repeated_array import MAPPED, repeated
+
+PAGE = np.arange(mmap.PAGESIZE // 2, dtype=np.int16)
+
+
+@pytest.mark.parametrize("count", [len(PAGE), 3 * len(PAGE), 2 * len(PAGE) + 5])
+def test_it_is_the_values_again_and_again(count: int) -> None:
+    np.testing.assert_array_equal(repeated(PAGE, count), np.resize(PAGE, count))
+    np.testing.assert_array_equal(repeated(PAGE[:7], count), np.resize(PAGE[:7], count))
+
+
+def test_what_is_written_is_in_one_place() -> None:
+    array = repeated(PAGE, 4 * len(PAGE))
+    array[len(PAGE)] = 7
+    assert (array[0], array[len(PAGE)], array[2 * len(PAGE)], PAGE[0]) == (0, 7, 0, 0)
+
+
+@pytest.mark.skipif(not MAPPED, reason="only Linux maps pages more than once")
+def test_a_gigabyte_costs_a_megabyte() -> None:
+    values = np.resize(PAGE, 1 << 19)
+    before = resident_bytes()
+    array = repeated(values, (1 << 29) + 3)
+    assert array[-1] == 2
+    assert resident_bytes() - before < 8 << 20
+
+
+def resident_bytes() -> int:
+    """Memory of this process that is in use."""
+    with open("/proc/self/statm", encoding="ascii") as file:
+        return int(file.read().split()[1]) * mmap.PAGESIZE
