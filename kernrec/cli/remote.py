@@ -143,7 +143,7 @@ def pull(name: AnyName = None, untrusted: Untrusted = False) -> None:
 def print_retracted_copies(database: Path) -> None:
     """Say which measurements of a database no longer answer because who shared them has taken them back at a remote.
 
-    What was pulled from other remotes is looked through, too.
+    Rows that were pulled from other remotes are looked through, too.
     """
     from kernrec.store.share.retract import retract_at_others, retract_copies
 

@@ -82,7 +82,7 @@ class Evidence:
     """Of the requested kernels, fastest first."""
     failed: tuple[FailedConfig, ...] = ()
     """Configs of the requested kernels that failed and did not run well later; `incorrect` ones stay, because a race
-    does not show every time. What others saw fail and ran well here is none."""
+    does not show every time. One that failed elsewhere and ran well here is none."""
     foreign: tuple[MeasuredAnswer, ...] = ()
     """Of all other kernels, the fastest config at each power limit and clock."""
 

@@ -38,8 +38,8 @@ def own(tmp_path: Path) -> Path:
 def answers(path: Path) -> list[tuple[float, bool, float | None]]:
     """(latency, whether it came from others, their latency) of each measured config."""
     with Database.open(path) as database:
-        found = evidence([database.log(GPU, [PROBLEM.key])], [KERNEL], PROBLEM.key)
-        return [(answer.latency_s, answer.merged, answer.others_s) for answer in found.measured]
+        evidence_here = evidence([database.log(GPU, [PROBLEM.key])], [KERNEL], PROBLEM.key)
+        return [(answer.latency_s, answer.merged, answer.others_s) for answer in evidence_here.measured]
 
 
 def merged(own: Path, *rows: Measurement) -> list[tuple[float, bool, float | None]]:
@@ -63,8 +63,8 @@ def test_a_config_that_ran_well_here_and_failed_elsewhere_is_not_left_out(own: P
     rows.append(measurement(session="theirs", config=OTHER, outcome="crash", latency_s=None))
     merged(own, *rows)
     with Database.open(own) as database:
-        found = evidence([database.log(GPU, [PROBLEM.key])], [KERNEL], PROBLEM.key)
-    assert [failed.config for failed in found.failed] == [OTHER]
+        evidence_here = evidence([database.log(GPU, [PROBLEM.key])], [KERNEL], PROBLEM.key)
+    assert [failed.config for failed in evidence_here.failed] == [OTHER]
 
 
 def test_merged_rows_contradict_each_other(own: Path) -> None:
