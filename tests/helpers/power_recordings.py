@@ -9,7 +9,6 @@ README of the shared data folder.
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from itertools import chain
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -48,6 +47,12 @@ class Load:
     """Time of one run, where it is known."""
     about: str = ""
     """Which load of the recording it is."""
+    inputs: str = "random"
+    """Its operands, one of `INPUTS` of the power model."""
+    weight: float = 1.0
+    """How much it counts in a fit, beside loads that nothing speaks against."""
+    doubt: str = ""
+    """How it contradicts itself or others, if it does."""
 
 
 def moved(bytes_per_s: float) -> dict[str, float]:
@@ -58,14 +63,21 @@ def moved(bytes_per_s: float) -> dict[str, float]:
 def roofline(data: Path) -> Iterator[Load]:
     """Streams of rising arithmetic intensity, averaged over the cards of a node; clocks as observed."""
     gpus = {"alex_a100_40": "a100-sxm4-40gb", "alex_a40": "a40", "genoa_l40": "l40", "h200": "h200-sxm"}
+    rows = list(parquet_dicts(data / "power" / "roofline_load.parquet"))
+    highest_w = {(row["file"], row["card"]): 0.0 for row in rows}
+    for row in rows:
+        highest_w[row["file"], row["card"]] = max(highest_w[row["file"], row["card"]], row["power_w"])
     groups = defaultdict(list)
-    for row in parquet_dicts(data / "power" / "roofline_load.parquet"):
-        groups[row["file"], row["flop_per_byte"]].append(row)
-    for (file, intensity), group in groups.items():
-        gpu = gpus.get(file, "t4")
+    for row in rows:
+        # One of the two cards called L40 draws up to 359 W: that is an L40S.
+        other = row["file"] == "genoa_l40" and highest_w[row["file"], row["card"]] > 330.0
+        groups[row["file"], "l40s" if other else "", row["flop_per_byte"]].append(row)
+    for (file, other_gpu, intensity), group in groups.items():
+        gpu = other_gpu or gpus.get(file, "t4")
         bytes_per_s, flops, mhz, power_w = (mean(r[c] for r in group) for c in ("gb_s", "gflop_s", "sm_mhz", "power_w"))
         rates = moved(bytes_per_s * 1e9) | {"issue.fma32": flops * 1e9 / 64}
-        yield Load(f"roofline {gpu}", gpu, mhz * 1e6, power_w, rates, about=f"{file}, {intensity:g} FLOP/B")
+        about = f"{file}, {intensity:g} FLOP/B"
+        yield Load(f"roofline {gpu}", gpu, mhz * 1e6, power_w, rates, about=about)
 
 
 def fma(data: Path) -> Iterator[Load]:
@@ -73,7 +85,10 @@ def fma(data: Path) -> Iterator[Load]:
     for row in csv_dicts(data / "anchors" / "power_clock_fma_f32.csv"):
         count = float(row["blocks"]) * float(row["threads_per_block"]) * float(row["fma_per_thread"]) / 32
         rates = {"issue.fma32": count / float(row["latency_s"])}
-        yield Load(f"FMA {row['gpu']}", row["gpu"], float(row["observed_clock_hz"]), float(row["power_w"]), rates)
+        clock_hz, seconds = float(row["observed_clock_hz"]), float(row["latency_s"])
+        yield Load(
+            f"FMA {row['gpu']}", row["gpu"], clock_hz, float(row["power_w"]), rates, latency_s=seconds, inputs="zeros"
+        )
 
 
 def vector_add(data: Path) -> Iterator[Load]:
@@ -97,6 +112,16 @@ def clock_and_cap(data: Path) -> Iterator[Load]:
             yield Load("BabelStream A100", "a100-pcie-80gb", clock_hz, power_w, rates, cap_w, row["time_s"], about)
 
 
+def solver_under_caps(data: Path) -> Iterator[Load]:
+    """A solver in f64 without memory traffic on the same A100, over locked clocks and power caps. Its instructions are
+    not known, so it is in no fit; its time says at which clock it ran."""
+    for row in parquet_dicts(data / "power" / "a100_clock_and_cap.parquet"):
+        if row["benchmark"] == "pi-solver":
+            power_w = row["energy_wh"] * 3600 / row["time_s"]
+            clock_hz, cap_w = row["core_clock_mhz"] * 1e6, float(row["power_cap_w"])
+            yield Load("solver A100", "a100-pcie-80gb", clock_hz, power_w, {}, cap_w, row["time_s"])
+
+
 def microbenchmarks(data: Path) -> Iterator[Load]:
     """mixbench and shmembench on a Quadro RTX 8000 at ten locked clocks; rates from DCGM's pipe activity."""
     gpu = find_gpu("quadro-rtx-8000")
@@ -114,17 +139,21 @@ def microbenchmarks(data: Path) -> Iterator[Load]:
         else:
             continue
         name = row["benchmark"].split("-")[0]
-        yield Load(f"{name} RTX 8000", gpu.name, row["core_frequency"] * 1e6, row["average_power"], rates)
+        about = f"{row['benchmark']} {row['kernel']} {row['argNo']}"
+        clock_hz, seconds = row["core_frequency"] * 1e6, row["time"] * 1e-3
+        yield Load(f"{name} RTX 8000", gpu.name, clock_hz, row["average_power"], rates, latency_s=seconds, about=about)
 
 
 def kernels(data: Path) -> Iterator[Load]:
     """20 kernels of benchmark suites on a Quadro RTX 8000. Only what DCGM counts is known of them: the FMA, f64 and
     DRAM activity; their integer, shared-memory and control instructions are not."""
     for row in parquet_dicts(data / "power" / "rtx8000_kernels_dvfs.parquet"):
-        clock_hz = row["core_frequency"] * 1e6
+        clock_hz, seconds = row["core_frequency"] * 1e6, row["time"] * 1e-3
+        about = f"{row['kernel']} {row['argNo']}"
         yield Load(
-            "kernels RTX 8000", "quadro-rtx-8000", clock_hz, row["average_power"], _activity(row), about=row["kernel"]
-        )
+            "kernels RTX 8000", "quadro-rtx-8000", clock_hz, row["average_power"], _activity(row), latency_s=seconds,
+            about=about,
+        )  # fmt: skip
 
 
 def _activity(row: Mapping[str, Any]) -> dict[str, float]:
@@ -210,16 +239,11 @@ def published_gemms() -> Iterator[Load]:
 
     A100 SXM: 257 TFLOP/s with random numbers where zeros reach 295 at 1,410 MHz (gemm_a100.parquet; H. He,
     "Strangely, Matrix Multiplications on GPUs Run Faster When Given Predictable Data", 2024). RTX 5090: 202.9 TFLOP/s
-    at 400 W (matmul_bf16_rtx5090.csv) and 247 at 575 W. L40S: 265 TFLOP/s (gemm_l40s.parquet), 0.93 of the peak.
+    at 400 W (matmul_bf16_rtx5090.csv) and 247 at 575 W. RTX A6000: 118 TFLOP/s, 0.93 of the peak at 1,475 MHz
+    (serving_gemm_geforce.parquet, from 1,024 tokens on, the upper twentieth).
     """
     arguments = (("a100-sxm4-80gb", 257e12, 1228e6, 400.0), ("rtx5090", 202.9e12, 2.38e9, 400.0),
-             ("rtx5090", 247e12, 2.85e9, 575.0), ("l40s", 265e12, 1.96e9, 350.0))  # fmt: skip
+             ("rtx5090", 247e12, 2.85e9, 575.0), ("rtx-a6000", 118e12, 1.475e9, 300.0))  # fmt: skip
     for gpu, flops, clock_hz, power_w in arguments:
         rates = gemm_rates((8192, 8192, 8192), 2 * 8192**3 / flops, reads=3.0)
         yield Load(f"bf16 GEMM {gpu}", gpu, clock_hz, power_w, rates)
-
-
-def all_loads(data: Path) -> list[Load]:
-    """Every recording that the coefficients are fitted to."""
-    readers = (roofline, fma, vector_add, clock_and_cap, microbenchmarks, library_gemms, tf32_limits)
-    return [*chain.from_iterable(read(data) for read in readers), *published_gemms()]

@@ -18,7 +18,8 @@ from front import DATA, Data, Table
 from kernrec.gpu import find_gpu
 from kernrec.model.prior import power
 from kernrec.model.prior.power import PowerModel
-from tests.helpers.power_recordings import Load, all_loads
+from tests.helpers.power_of_products import all_loads
+from tests.helpers.power_recordings import Load
 from tests.helpers.recordings import present
 
 SPREAD = 0.05
@@ -82,7 +83,7 @@ def with_values(base: Mapping[str, Any], values: Iterable[float]) -> Coefficient
         for path in paths:
             entry: Any = changed
             for key in path[:-1]:
-                entry = entry[key]
+                entry = entry.setdefault(key, {})
             entry[path[-1]] = float(value)
     return changed
 
@@ -91,7 +92,7 @@ def predictor(loads: Sequence[Load]) -> Callable[[Mapping[str, Any]], np.ndarray
     """Predicts the power of these loads (W), without a limit, from the coefficients."""
     groups = defaultdict(list)
     for i, load in enumerate(loads):
-        groups[load.gpu, "zeros" if load.recording.startswith("FMA") else "random"].append(i)
+        groups[load.gpu, load.inputs].append(i)
     batches = []
     for (name, data), members in groups.items():
         events = sorted({event for i in members for event in loads[i].rates})
@@ -116,7 +117,7 @@ def fit(loads: Sequence[Load]) -> Coefficients:
     limited = np.array([at_limit(load) for load in loads])
     counts = Counter(load.recording for load in loads)
     # A recording of a few rows must not count as much as one of hundreds.
-    weights = np.array([np.sqrt(min(ROWS / counts[load.recording], 3.0)) for load in loads]) / SPREAD
+    weights = np.array([np.sqrt(load.weight * min(ROWS / counts[load.recording], 3.0)) for load in loads]) / SPREAD
     start = np.log([start for _, start, _ in FITTED])
     spread = np.array([spread for _, _, spread in FITTED])
 

@@ -1,12 +1,14 @@
 """The power model beside power and energy that others recorded on real GPUs.
 
-Prints, fitted and left out: power of each recording at known clocks; the cap of least energy of a memory-bound load;
-power of library GEMMs on an H200, given their time; time, power and energy of a product on an RTX 3090 under power
-limits; and the powers of every GPU of the catalog. "Left out" is the error of coefficients that were fitted again
-without the recordings of that card; `--quick` leaves this out. Exits with status 1 when an error is above its aim.
+Prints, fitted and left out: power of each recording at known clocks, and of how many rows it is doubted and why; energy
+and the clock of least energy over sweeps; the cap of least energy of a memory-bound load; power of library GEMMs on an
+H200, given their time; time, power and energy of loads under power limits; and the powers of every GPU of the catalog.
+"Left out" is the error of coefficients that were fitted again without the recordings of that card; `--quick` leaves
+this out. Exits with status 1 when an error is above its aim.
 """
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -16,26 +18,46 @@ from kernrec.gpu import all_gpus, find_gpu
 from kernrec.model.prior.launch_costs import NominalCosts
 from kernrec.model.prior.power import PowerModel
 from tests.helpers import power_recordings as recordings
+from tests.helpers.power_of_products import all_loads
 from tests.helpers.power_recordings import Load
 from tests.helpers.recordings import present
 
 from .fit_power import Coefficients, at_limit, fit, predictor, shipped, usable
+from .power_limits import show_held, show_solver, show_sweeps
 
-AIM, GEMM_AIM, LIMIT_AIM = 0.08, 0.10, 0.15
-"""Largest errors: median over a recording, over the library GEMMs, and of the product under limits."""
+AIM, PRODUCTS_AIM, GEMM_AIM, LIMIT_AIM = 0.08, 0.16, 0.10, 0.15
+"""Largest errors: median over a recording, over serving stacks' products of a card that nothing is doubted of, over the
+library GEMMs, and of the product under limits."""
 
 
 def run(data: Data = DATA, quick: bool = False) -> int:
     """Run the checks; 0 when every error is within its aim."""
     present(data / "power")
-    power = check_recordings(recordings.all_loads(data), not quick)
+    loads = all_loads(data)
+    left_out = refitted(loads) if not quick else {}
+    missed = check_recordings(loads, left_out)
+    show_doubts(loads)
     others = Table("\n20 kernels on the RTX 8000, never fitted; only FMA, f64 and DRAM counted")
-    others.row({"": "kernels RTX 8000", **errors(list(recordings.kernels(data)), shipped())})
+    kernels = list(recordings.kernels(data))
+    others.row({"": "kernels RTX 8000", **errors(kernels, shipped())})
     gemms = check_gemms(data, not quick)
+    show_sweeps([*loads, *kernels], lambda card: shipped(), "fitted")
+    if left_out:
+        show_sweeps([*loads, *kernels], lambda card: left_out.get(card, shipped()), "card left out")
     check_caps(data)
+    show_solver(data)
     limits, missed_w = check_limits(data)
+    held = show_held(loads, shipped(), left_out)
     show_all()
-    return int(power > AIM or gemms > GEMM_AIM or limits > LIMIT_AIM or missed_w > 50)
+    return int(missed or gemms > GEMM_AIM or max(limits, held) > LIMIT_AIM or missed_w > 50)
+
+
+def refitted(loads: Sequence[Load]) -> dict[str, Coefficients]:
+    """By card, the coefficients that are fitted without it."""
+    usual = usable(loads)
+    return {
+        card: fit([load for load in usual if load.gpu != card]) for card in dict.fromkeys(load.gpu for load in usual)
+    }
 
 
 def off(loads: Sequence[Load], coefficients: Coefficients) -> np.ndarray:
@@ -54,24 +76,29 @@ def errors(loads: Sequence[Load], coefficients: Coefficients, suffix: str = "") 
     return {"rows": len(loads), **cells, f"ratio{suffix}": float(np.median(error)) + 1}
 
 
-def check_recordings(loads: Sequence[Load], leave_out: bool) -> float:
-    """Print the errors of each recording, with the shipped coefficients and with those of the other cards; the largest
-    median with the shipped ones."""
-    usual, largest = usable(loads), 0.0
+def check_recordings(loads: Sequence[Load], left_out: Mapping[str, Coefficients]) -> bool:
+    """Print the errors of each recording, with the shipped coefficients and with those of the other cards; whether one
+    is above its aim with the shipped ones."""
+    usual, missed = usable(loads), False
     table = Table("power at known clocks, over recorded power: median error, 90th percentile, median ratio")
-    refitted: dict[str, Coefficients] = {}
     for name in dict.fromkeys(load.recording for load in usual):
         own = [load for load in usual if load.recording == name]
-        if name != "GEMM H200":
-            largest = max(largest, float(np.median(np.abs(off(own, shipped())))))
+        sure = [load for load in own if not load.doubt]
+        if name != "GEMM H200" and len(own) > 1 and 2 * len(sure) >= len(own):
+            missed |= np.median(np.abs(off(sure, shipped()))) > (PRODUCTS_AIM if "," in name else AIM)
         cells = errors(own, shipped())
-        if leave_out:
-            card = own[0].gpu
-            if card not in refitted:
-                refitted[card] = fit([load for load in usual if load.gpu != card])
-            cells |= errors(own, refitted[card], " left out")
+        if own[0].gpu in left_out:
+            cells |= errors(own, left_out[own[0].gpu], " left out")
         table.row({"recording": name, **cells})
-    return largest
+    return missed
+
+
+def show_doubts(loads: Sequence[Load]) -> None:
+    """Print of which recordings rows contradict themselves or others, how many, and how."""
+    table = Table("\nrows that are doubted, and weigh less in the fit")
+    for (name, doubt), count in Counter((load.recording, load.doubt) for load in loads if load.doubt).items():
+        rows = [load for load in loads if load.recording == name]
+        table.row({"recording": name, "rows": len(rows), "doubted": count, "why": doubt})
 
 
 def check_gemms(data: Path, leave_out: bool) -> float:
@@ -82,7 +109,7 @@ def check_gemms(data: Path, leave_out: bool) -> float:
     test = [load for load in gemms if load.about.split(" x ", 1)[1] in tested]
     coefficients = shipped()
     if leave_out:
-        rest = [load for load in recordings.all_loads(data) if load.recording != "GEMM H200"]
+        rest = [load for load in all_loads(data) if load.recording != "GEMM H200"]
         coefficients = fit(usable([*rest, *(load for load in gemms if load.about.split(" x ", 1)[1] not in tested)]))
     table = Table(f"\nlibrary GEMMs on the H200, by their time; {'shapes left out' if leave_out else 'fitted'}")
     table.row({"": "GEMM H200", **errors(test, coefficients)})

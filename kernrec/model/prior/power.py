@@ -8,12 +8,12 @@ The power of a running GPU has four parts:
   L2 sector, ...); both are proportional to the square of the core voltage;
 - DRAM: an energy per byte, by memory type; the core's clock and voltage do not change it.
 
-The core voltage is constant up to a knee frequency, and above it rises in proportion to the clock and a little faster
-(`VoltageCurve`; the proportional form is that of Schoonhoven et al., "Going green", PMBS 2022, arXiv 2211.07260). A
-card runs at its highest clock, which on GeForce cards is above the data sheet's boost clock, unless the mean power of a
-launch would exceed the limit: then its clock is lowered, which stretches core-bound time and leaves DRAM-bound time
-unchanged. A limit below what the launch draws at the lowest clock is exceeded. The coefficients, each with its source,
-are in `power.toml`.
+The core voltage is constant up to a knee frequency, or rises slowly (Blackwell), and above it rises in proportion to
+the clock and a little faster (`VoltageCurve`; the proportional form is that of Schoonhoven et al., "Going green", PMBS
+2022, arXiv 2211.07260). A card runs at its highest clock, which on GeForce cards is above the data sheet's boost clock,
+unless the mean power of a launch would exceed the limit: then its clock is lowered, which stretches core-bound time and
+leaves DRAM-bound time unchanged. A limit below what the launch draws at the lowest clock is exceeded. The coefficients,
+each with its source, are in `power.toml`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -68,7 +68,7 @@ class PowerModel:
     maximum_hz: float
     curve: VoltageCurve
     volts: float
-    """Voltage at the boost clock over the lowest one."""
+    """Voltage at the boost clock over that at the knee of the curve."""
     board_w: float
     """Constant power of the board and of memory that nobody reads."""
     leakage_w: float
@@ -102,8 +102,8 @@ class PowerModel:
             (name, figures) for name, figures in chip["memory"].items() if gpu.memory_rate_hz <= figures[0]
         )
         memory, boost = coefficients["memory"][memory_type], gpu.boost_clock_hz
-        curve = VoltageCurve(chip["knee_hz"], chip["steepness"])
-        volts = float(curve.over_lowest(boost))
+        curve = VoltageCurve(chip["knee_hz"], chip["steepness"], chip.get("rise", 0.0))
+        volts = float(curve.over_knee(boost))
         # A board has as many memory devices as its bus needs, or more where these could not hold its memory.
         devices = max(gpu.memory_bus_bits / memory["device_bits"], gpu.memory_bytes / 2**30 / device_gib)
         geforce = "GeForce" in gpu.title
@@ -139,7 +139,7 @@ class PowerModel:
 
     def voltage(self, clock_hz: ArrayLike) -> Floats:
         """Core voltage at a clock over that at the boost clock."""
-        return self.curve.over_lowest(clock_hz) * (1.0 / self.volts)
+        return self.curve.over_knee(clock_hz) * (1.0 / self.volts)
 
     def event_j(self, event: str) -> float:
         """Joules of one event at nominal voltage.
@@ -324,7 +324,7 @@ def _remember(cache: dict[_Key, _Value], key: _Key, value: _Value) -> None:
 
 
 def _event_energies(gpu: GPU, coefficients: Mapping[str, Any], volts: float, zeros: bool) -> dict[str, float]:
-    """Event -> joules at nominal voltage, which is `volts` times the lowest one."""
+    """Event -> joules at nominal voltage, which is `volts` times that at the knee of the voltage curve."""
     chip, tensor = coefficients["chip"][f"sm_{gpu.sm}"], coefficients["tensor"]
     # A tensor core at half rate holds its operands for twice the clocks of an operation.
     full_rate = chip.get("full_rate", 0)
@@ -336,7 +336,13 @@ def _event_energies(gpu: GPU, coefficients: Mapping[str, Any], volts: float, zer
     energies = {}
     for name, entry in coefficients["event"].items():
         toggling = coefficients["data"]["zeros"] if zeros and entry.get("arithmetic") else 1.0
-        energies[name] = entry["ratio"] * toggling * units[entry.get("unit", "fma32")] * 1e-12 * volts**2
+        energies[name] = (
+            chip.get("ratio", {}).get(name, entry["ratio"])
+            * toggling
+            * units[entry.get("unit", "fma32")]
+            * 1e-12
+            * volts**2
+        )
     return energies
 
 

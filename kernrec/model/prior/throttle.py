@@ -25,17 +25,22 @@ CLOCKS = _PARTS**_ROUNDS
 
 @dataclass(frozen=True)
 class VoltageCurve:
-    """The core voltage that a clock needs: constant up to the knee, above it rising faster than the clock."""
+    """The core voltage that a clock needs: above a knee it rises in proportion to the clock and a little faster, below
+    it slowly or not at all."""
 
     knee_hz: float
     steepness: float
     """Weight of the part that is quadratic in the distance to the knee."""
+    rise: float = 0.0
+    """Share by which the voltage at the knee is above that at a clock near zero; a straight line between them."""
 
-    def over_lowest(self, clock_hz: ArrayLike) -> Floats:
-        """Voltage over the lowest one: `x + steepness * (x - 1)**2` with x = clock over knee, at least 1."""
-        ratio = np.maximum(np.multiply(clock_hz, 1.0 / self.knee_hz), 1.0)
-        above = ratio - 1.0
-        return ratio + self.steepness * above * above
+    def over_knee(self, clock_hz: ArrayLike) -> Floats:
+        """Voltage over that at the knee: with x = clock over knee, `x + steepness * (x - 1)**2` above the knee and
+        `1 - rise * (1 - x)` below it."""
+        ratio = np.multiply(clock_hz, 1.0 / self.knee_hz)
+        above = np.maximum(ratio - 1.0, 0.0)
+        below = np.maximum(1.0 - ratio, 0.0)
+        return 1.0 + above + self.steepness * above * above - self.rise * below
 
 
 @dataclass(frozen=True)

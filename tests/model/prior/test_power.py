@@ -127,12 +127,13 @@ def test_overlapping_parts_take_at_least_the_longer_and_at_most_their_sum(core_s
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_voltage_is_flat_up_to_the_knee_and_rises_above(name: str) -> None:
+def test_voltage_is_flat_or_rises_slowly_up_to_the_knee_and_with_the_clock_above(name: str) -> None:
     model = MODELS[name]
     clocks = np.linspace(model.minimum_hz, model.maximum_hz, 200)
     volts = model.voltage(clocks)
     below = clocks <= model.curve.knee_hz
-    assert np.ptp(volts[below]) == 0
+    assert np.ptp(volts[below]) <= model.curve.rise * volts[below].max()
+    assert (np.diff(volts[below]) >= 0).all()
     assert (np.diff(volts[~below]) > 0).all()
     assert model.voltage(model.boost_hz) == pytest.approx(1.0)
 
@@ -191,7 +192,7 @@ def test_every_catalogued_gpu_has_plausible_power(gpu: GPU) -> None:
     fma_w = running_w + fma_warps_per_s * model.event_j("issue.fma32")
     dram_w = running_w + gpu.memory_bandwidth * (model.event_j("dram.bytes") + model.event_j("l2.sectors") / 32)
     # Boards with a low limit for their chip (L4, RTX 6000 Ada, Max-Q) cannot hold their boost clock under such loads.
-    headroom = 1.55 if gpu.tdp_w > 300 else 2.4
+    headroom = 1.7 if gpu.tdp_w > 300 else 2.4
     assert 0.3 * gpu.tdp_w < fma_w < headroom * gpu.tdp_w
     assert 0.3 * gpu.tdp_w < dram_w < headroom * gpu.tdp_w
 
@@ -220,6 +221,31 @@ def test_a_geforce_card_runs_above_its_boost_clock_and_others_do_not() -> None:
 def test_partners_geforce_boards_accept_more_than_the_reference_and_no_others() -> None:
     assert PowerModel.for_gpu(find_gpu("rtx3090")).power_max_w >= 450 > find_gpu("rtx3090").power_max_w
     assert MODELS["rtx-a4000"].power_max_w == find_gpu("rtx-a4000").power_max_w
+
+
+@pytest.mark.parametrize(
+    ("name", "readings"),
+    [
+        ("rtx3090ti", ((0.78, 0.722), (2.04, 1.065))),
+        ("rtx4090", ((0.787, 0.875), (2.548, 0.971), (2.73, 1.05))),
+        ("rtx5060ti", ((1.767, 0.81), (2.362, 0.902), (2.716, 1.025), (2.767, 1.045))),
+    ],
+)
+def test_voltages_are_those_that_reviews_read_on_cards(name: str, readings: tuple[tuple[float, float], ...]) -> None:
+    clocks, volts = np.array(readings).T
+    curve = PowerModel.for_gpu(find_gpu(name)).curve.over_knee(clocks * 1e9)
+    assert curve / curve[-1] == pytest.approx(volts / volts[-1], rel=0.04)
+
+
+def test_throughput_a_watt_of_a_blackwell_workstation_card_hardly_depends_on_its_limit() -> None:
+    gpu = find_gpu("rtx-pro-6000")
+    model, flops = PowerModel.for_gpu(gpu), 2 * 8192.0**3
+    core_j, dram_j = model.dynamic({"mma.f16": flops, "shared.wavefronts": flops * 2e-4, "l2.sectors": flops * 2e-4})
+    launch = NominalCosts(flops / (0.92 * gpu.peak_flops("f16", tensor=True)), 0.0, 0.0, core_j, dram_j)
+    a_watt = [
+        1.0 / float(model.apply_power_limit(launch, watts).latency_s[0]) / watts for watts in (240, 300, 400, 500)
+    ]
+    assert max(a_watt) < 1.3 * min(a_watt)
 
 
 def test_memory_draws_by_its_devices_whatever_the_core_clock() -> None:
@@ -265,7 +291,8 @@ def test_three_thousand_launches_settle_in_the_calls_of_three() -> None:
 @pytest.mark.slow
 @pytest.mark.skipif(not DATA.is_dir(), reason="the shared data folder is not beside the repository")
 def test_recorded_power_is_met_within_the_aims() -> None:
-    """8 % in the median of each recording; on an RTX 3090 under limits 15 %, and 50 W for the limit of least energy."""
+    """8 % in the median of each recording, 16 % of serving stacks' products; under limits 15 %, and 50 W for the limit
+    of least energy."""
     command = [sys.executable, "tools/evidence", "power", "--quick"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr

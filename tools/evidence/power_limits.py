@@ -1,0 +1,117 @@
+"""What power limits and clocks do, predicted and recorded: a part of `tools/evidence power`.
+
+Prints energy and the clock of least energy over recorded sweeps of clocks; the time of a solver under caps; and the
+throughput of large products that a card's limit holds back, with the card's own recordings left out of the fit.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+from front import Table
+
+from kernrec.gpu import find_gpu
+from kernrec.model.prior.launch_costs import NominalCosts
+from kernrec.model.prior.power import PowerModel
+from tests.helpers import power_recordings as recordings
+from tests.helpers.power_of_products import REACHED
+from tests.helpers.power_recordings import Load
+
+from .fit_power import Coefficients, predictor
+
+_FEWEST = 4
+"""Clocks of a sweep, at least."""
+
+
+def show_sweeps(loads: Sequence[Load], fitted: Callable[[str], Coefficients], suffix: str) -> None:
+    """Print, for sweeps over clocks with recorded times, the error of energy for the recorded time, how often the clock
+    of least energy is right or next to it, and the energy that it loses.
+
+    Args:
+        loads: of which those count that name their time.
+        fitted: the coefficients for a card.
+        suffix: of the table's title.
+    """
+    sweeps: dict[tuple[str, str, float | None], list[Load]] = defaultdict(list)
+    for load in loads:
+        if load.latency_s and load.clock_hz and not load.doubt and "GEMM" not in load.recording:
+            sweeps[load.recording, load.about.split(" MHz")[-1], load.limit_w].append(load)
+    found: dict[str, list[tuple[int, float, float]]] = defaultdict(list)
+    for (name, _, _), sweep in sweeps.items():
+        clocks = {load.clock_hz for load in sweep}
+        if len(clocks) == len(sweep) >= _FEWEST:
+            ordered = sorted(sweep, key=lambda load: load.clock_hz)
+            seconds, recorded_w = np.array([(load.latency_s, load.power_w) for load in ordered]).T
+            predicted_w = predictor(ordered)(fitted(ordered[0].gpu))
+            if ordered[0].limit_w:
+                predicted_w = np.minimum(predicted_w, ordered[0].limit_w)
+            joules = recorded_w * seconds
+            best, chosen = int(np.argmin(joules)), int(np.argmin(predicted_w * seconds))
+            error = float(np.median(np.abs(predicted_w / recorded_w - 1.0)))
+            found[name].append((abs(best - chosen), error, joules[chosen] / joules[best] - 1.0))
+    table = Table(f"\nsweeps over clocks, energy for the recorded times; {suffix}")
+    for name, rows in found.items():
+        steps, errors, lost = np.array(rows).T
+        table.row({
+            "recording": name, "sweeps": len(rows), "energy": f"{np.median(errors):.1%}",
+            "best clock": f"{np.mean(steps == 0):.0%}", "within a step": f"{np.mean(steps <= 1):.0%}",
+            "energy lost": f"{np.mean(lost):.1%}", "at most": f"{np.max(lost):.1%}",
+        })  # fmt: skip
+
+
+def show_solver(data: Path) -> None:
+    """Print the time of a solver under caps, given its power and time at the lowest clock and at no cap."""
+    loads = sorted(recordings.solver_under_caps(data), key=lambda load: (load.clock_hz, load.limit_w))
+    model = PowerModel.for_gpu(find_gpu(loads[0].gpu))
+    slowest = max((load for load in loads if load.clock_hz == loads[0].clock_hz), key=lambda load: load.limit_w or 0.0)
+    volts = float(model.voltage(slowest.clock_hz)) ** 2
+    core_j = (slowest.power_w - float(model.power_at(slowest.clock_hz, {}))) * slowest.latency_s / volts
+    launch = NominalCosts(slowest.latency_s * slowest.clock_hz / model.boost_hz, 0.0, 0.0, core_j, 0.0)
+    off: dict[str, list[float]] = defaultdict(list)
+    for load in loads:
+        limited = model.apply_power_limit(launch, load.limit_w, load.clock_hz)
+        capped = load.power_w > 0.97 * (load.limit_w or np.inf)
+        name = "held back by the cap" if capped else "at its clock"
+        off[name].append(float(limited.latency_s[0]) / load.latency_s)
+        off[f"power {name}"].append(float(limited.power_w[0]) / load.power_w)
+    table = Table("\nf64 solver on an A100 over clocks and caps, from one row: predicted over recorded")
+    for name in ("at its clock", "held back by the cap"):
+        time, power = np.array(off[name]), np.array(off[f"power {name}"])
+        low, high = time.min(), time.max()
+        table.row({
+            "": name, "rows": len(time), "time": float(np.median(time)), "from": low, "to": high,
+            "power": float(np.median(power)),
+        })  # fmt: skip
+
+
+def show_held(loads: Sequence[Load], shipped: Coefficients, left_out: Mapping[str, Coefficients]) -> float:
+    """Print the throughput of products at the default limit over the recorded; the largest error of the shipped
+    coefficients.
+
+    Args:
+        loads: of which those whose clock is the one their throughput implies count.
+        shipped: the coefficients.
+        left_out: by card, those that were fitted without it.
+    """
+    largest = 0.0
+    table = Table(
+        f"\nlarge products at the limit that reach {REACHED:g} of the rate: throughput, predicted over recorded"
+    )
+    for load in loads:
+        if not load.recording.startswith(("held", "bf16 GEMM")):
+            continue
+        ratios = {"fitted": _throughput(load, shipped)}
+        if load.gpu in left_out:
+            ratios["left out"] = _throughput(load, left_out[load.gpu])
+        largest = max(largest, abs(ratios["fitted"] - 1.0))
+        table.row({"": f"{load.recording}, {load.power_w:.0f} W", "GHz": load.clock_hz * 1e-9, **ratios})
+    return largest
+
+
+def _throughput(load: Load, coefficients: Coefficients) -> float:
+    """Of a load that runs at its power limit, over the recorded."""
+    model = PowerModel.of_coefficients(find_gpu(load.gpu), coefficients)
+    core_j, dram_j = model.dynamic(load.rates)
+    launch = NominalCosts(load.clock_hz / model.boost_hz, 0.0, 0.0, core_j, dram_j)
+    return 1.0 / float(model.apply_power_limit(launch, load.power_w).latency_s[0])
