@@ -19,7 +19,7 @@ import numpy as np
 from kernrec.op import find_op
 from kernrec.store import Database, ProfileRow
 from kernrec.store.measurement import Measurement
-from kernrec.store.retractions import retraction_rows
+from kernrec.store.retractions import leave_unbelieved, retraction_rows
 from tests.fuzz import damage
 from tests.helpers import foreign_files
 from tests.helpers.paths import ROOT
@@ -162,7 +162,7 @@ def _stored(work: Path) -> Iterator[Format]:
     yield Format("asked", "case.duckdb", (path.read_bytes(),), _asked, damage.duckdb_file, apart=True)
 
     def taken(path: Path) -> None:
-        """Rows with keys that fit, as a stranger can compute them."""
+        """Rows with keys that fit, as a stranger can compute them; what was measured here answers as before."""
         with Database.memory() as theirs:
             for table, values in json.loads(_text(path)).items():
                 theirs.add(table, values)
@@ -170,8 +170,17 @@ def _stored(work: Path) -> Iterator[Format]:
         from kernrec.store.reader import checked_segments
 
         files = {table: [file for file, _ in written] for table, written in zip(rows, segments, strict=True)}
-        _emptied().add_from(lambda folder: checked_segments(files, folder, "segments"))
+        _emptied().add_measurements(measurements)
+        before = _answers(_empty())
+
+        def checked(folder: Path) -> None:
+            checked_segments(files, folder, "segments")
+            leave_unbelieved(_empty(), folder)
+
+        _empty().add_from(checked, signer="")
         _used(_empty())
+        after = _answers(_empty())
+        assert before.items() <= after.items(), "merged rows changed what was measured here"
 
     plain = {
         table: [{k: v for k, v in row.items() if k != f"{table}_id"} for row in of_table]
@@ -301,6 +310,19 @@ def _emptied() -> Database:
     """The same without any row."""
     _empty().change(f"DELETE FROM db.{table}" for table, count in _empty().counts().items() if count)
     return _empty()
+
+
+def _answers(database: Database) -> dict[str, tuple[object, ...]]:
+    """Costs by config of what was measured here on the sample's problem; `_measurements` takes none of it back."""
+    key = find_op("matmul").problem(m=64, n=32, k=16).key
+    rows = database.measured(GPU, [KERNEL], key)
+    return {
+        json.dumps([row.config, row.kernel_hash, row.power_limit_w, row.locked_sm_clock_hz]): (
+            row.latency_s, row.energy_j, row.power_w, row.sessions, row.measured_at
+        )
+        for row in rows
+        if not row.merged
+    }  # fmt: skip
 
 
 def _asked(path: Path) -> None:
