@@ -139,12 +139,15 @@ def lines_of(
     predictions = () if model is None else model.predict(problem, gpu)
     recorded = list(recorded_predictions(problem, gpu, predictions, stacks))
     exact = {row.stack for row, _ in recorded if default or predictions}
-    wanted = [each for each in predictions if is_wanted(each.stack, stacks)]
-    lines = [_line(at_point(each, gpu, point, problem), gpu, point) for each in wanted if each.stack not in exact]
+    wanted = [each for each in predictions if is_wanted(each.stack, stacks) and each.stack not in exact]
     if default:
+        lines = [_line(each, gpu, point) for each in at_point(wanted, gpu, point, problem)]
         lines += [_line(each, gpu, point, row) for row, each in recorded]
-    elif predictions:
-        lines += [_line(at_point(each, gpu, point, problem), gpu, point) for _, each in recorded]
+    else:
+        # Stacks that are not wanted tell of the problem's energy, too: no line depends on which others are asked for.
+        carried = [*wanted, *(each for _, each in recorded if predictions)]
+        others = [each for each in predictions if each.stack not in {one.stack for one in carried}]
+        lines = [_line(each, gpu, point) for each in at_point([*carried, *others], gpu, point, problem)[: len(carried)]]
     return tuple(sorted(lines, key=lambda line: line.latency_s))
 
 

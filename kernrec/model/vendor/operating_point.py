@@ -2,15 +2,19 @@
 
 A stack's time and power are predicted at the card's default power limit and clock. Read as a launch, its time is that
 of the parts which the roofline names, in proportion: arithmetic and L2 follow the core's clock, DRAM and the start of a
-launch do not. Its energy is what the predicted power leaves for the core, or, where the default limit holds the card
-back and power says no more than the limit, what the arithmetic takes. That launch goes through
-`PowerModel.apply_power_limit` at both points, and the prediction changes by the ratio.
+launch do not. What the core's events take is a property of the problem and the card: one figure for all stacks, so
+that those whose power was recorded and others are carried alike and change places only where the physics says so. It is
+what the powers that are told leave for the core (the median of the stacks), at least what the arithmetic takes where
+the limit holds these back or no power is told, and at most what the fastest stack can have taken at the clock that its
+time needs. That launch goes through `PowerModel.apply_power_limit` at both points, and the prediction changes by the
+ratio.
 """
 
 from collections.abc import Iterable
 from dataclasses import replace
 from functools import lru_cache
 from math import exp, hypot, inf, log
+from statistics import median
 from typing import TYPE_CHECKING, Protocol
 
 from kernrec.gpu import GPU
@@ -49,12 +53,14 @@ class Point(Protocol):
 
 
 def at_point(
-    prediction: "StackPrediction", gpu: GPU, point: Point, problem: Problem | None = None
-) -> "StackPrediction":
-    """A prediction at another power limit and clock; at the default ones it stays as it is, but never above the roof.
+    predictions: "Iterable[StackPrediction]", gpu: GPU, point: Point, problem: Problem | None = None
+) -> "list[StackPrediction]":
+    """Predictions of one problem at another power limit and clock, in their order; at the default ones they stay as
+    they are, but never above the roof.
 
     Args:
-        prediction: as `VendorModel.predict` has it, at the default power limit with the clock not locked.
+        predictions: as `VendorModel.predict` has them, at the default power limit with the clock not locked; all those
+            that are compared, since they share the energy of the core's events.
         gpu: the card.
         point: the power limit and clock.
         problem: its arithmetic says what energy a part that is held back by the limit takes, and bounds the time.
@@ -62,18 +68,13 @@ def at_point(
     Raises:
         UsageError: the card does not accept this power limit or clock.
     """
-    power = _power_of(gpu)
+    power, lines = _power_of(gpu), list(predictions)
     limit_w = None if point.power_limit_w is None else float(point.power_limit_w)
-    if limit_w not in (None, gpu.tdp_w) or point.clock_hz is not None:
-        launch = _launch(prediction, gpu, power, problem)
-        before, after = power.apply_power_limit(launch), power.apply_power_limit(launch, limit_w, point.clock_hz)
-        slower = _ratio(before, after, "latency_s")
-        drawn = prediction.power_w
-        if drawn is not None:
-            most = float(after.power_w[0]) if after.capped[0] else gpu.power_max_w
-            drawn = _scaled(drawn, _ratio(before, after, "power_w"), 0.0, most)
-        prediction = replace(prediction, latency_s=_scaled(prediction.latency_s, slower, EXTRAPOLATED), power_w=drawn)
-    return _raised(prediction, 0.0 if problem is None else _roof_s(problem, gpu, limit_w, point.clock_hz))
+    if lines and (limit_w not in (None, gpu.tdp_w) or point.clock_hz is not None):
+        core_j = _core_energy(lines, gpu, power, problem)
+        lines = [_carried(each, core_j, gpu, limit_w, point.clock_hz) for each in lines]
+    roof_s = 0.0 if problem is None else _roof_s(problem, gpu, limit_w, point.clock_hz)
+    return [_raised(each, roof_s) for each in lines]
 
 
 def at_least_roof(predictions: "Iterable[StackPrediction]", gpu: GPU, problem: Problem) -> "list[StackPrediction]":
@@ -114,26 +115,28 @@ def _scaled(quantity: "Predicted", factor: float, unsure: float, most: float = i
     return replace(quantity, value=value, low=value * exp(-down), high=max(min(value * exp(up), most), value))
 
 
-def _launch(prediction: "StackPrediction", gpu: GPU, power: PowerModel, problem: Problem | None) -> NominalCosts:
-    """The launch that takes the predicted time and power at the default point."""
+def _carried(
+    prediction: "StackPrediction", core_j: float, gpu: GPU, limit_w: float | None, clock_hz: float | None
+) -> "StackPrediction":
+    """A prediction at another limit and clock, given what the core's events take."""
+    power = _power_of(gpu)
+    launch = _launch(prediction, core_j, gpu, power)
+    before, after = power.apply_power_limit(launch), power.apply_power_limit(launch, limit_w, clock_hz)
+    drawn = prediction.power_w
+    if drawn is not None:
+        most = float(after.power_w[0]) if after.capped[0] else gpu.power_max_w
+        drawn = _scaled(drawn, _ratio(before, after, "power_w"), 0.0, most)
+    slower = _scaled(prediction.latency_s, _ratio(before, after, "latency_s"), EXTRAPOLATED)
+    return replace(prediction, latency_s=slower, power_w=drawn)
+
+
+def _launch(prediction: "StackPrediction", core_j: float, gpu: GPU, power: PowerModel) -> NominalCosts:
+    """The launch that takes the predicted time at the default point, and this energy of core events."""
     busy, latency_s = prediction.busy, prediction.latency_s.value
     core_s, dram_s = max(busy["math"], busy["l2"]), busy["dram"]
     fixed_s = min(busy["launch"], 0.9 * latency_s)
-    dram_j = dram_s * gpu.memory_bandwidth * power.event_j("dram.bytes")
-    running_w = _without_core(power, power.running_hz)
-    drawn_w = prediction.power_w.value if prediction.power_w is not None else 0.0
-    volts = float(power.voltage(power.running_hz)) ** 2
-    core_j = max((drawn_w - running_w) * latency_s - dram_j, 0.0) / volts
-    clock_hz = power.running_hz
-    if drawn_w >= CAPPED * gpu.tdp_w or not drawn_w:
-        core_j = max(core_j, _core_energy(busy["math"], gpu, power, problem))
-        clock_hz = _held_clock(power, core_j, dram_j, latency_s)
-        # The clock was not so low that the arithmetic would not have fitted into the time: then it took less energy.
-        least_hz = min(power.boost_hz * core_s / (REACHED * latency_s), power.running_hz)
-        if clock_hz < least_hz:
-            clock_hz = least_hz
-            volts = float(power.voltage(clock_hz)) ** 2
-            core_j = max((power.tdp_w - _without_core(power, clock_hz)) * latency_s - dram_j, 0.0) / volts
+    dram_j = _dram_energy(prediction, gpu, power)
+    clock_hz = _held_clock(power, core_j, dram_j, latency_s)
     # The parts in proportion, so that together they take the predicted time at that clock.
     slowed = core_s * power.boost_hz / clock_hz
     together = (slowed**OVERLAP + dram_s**OVERLAP) ** (1.0 / OVERLAP)
@@ -141,12 +144,40 @@ def _launch(prediction: "StackPrediction", gpu: GPU, power: PowerModel, problem:
     return NominalCosts(core_s * scale, dram_s * scale, fixed_s, core_j, dram_j)
 
 
-def _core_energy(math_s: float, gpu: GPU, power: PowerModel, problem: Problem | None) -> float:
-    """Joules of the core's events at nominal voltage, as from the arithmetic."""
+def _core_energy(
+    predictions: "Iterable[StackPrediction]", gpu: GPU, power: PowerModel, problem: Problem | None
+) -> float:
+    """Joules of the core's events at nominal voltage, one figure for all stacks of a problem."""
+    told, most_j, held, math_s = [], inf, False, 0.0
+    for each in predictions:
+        math_s, latency_s = max(math_s, each.busy["math"]), each.latency_s.value
+        # Its clock was not so low that the arithmetic would not have fitted into its time.
+        core_s = max(each.busy["math"], each.busy["l2"])
+        least_hz = min(power.boost_hz * core_s / (REACHED * latency_s), power.running_hz)
+        most_j = min(most_j, _left_for_core(each, gpu.tdp_w, least_hz, gpu))
+        if each.power_w is not None:
+            told.append(_left_for_core(each, each.power_w.value, power.running_hz, gpu))
+            held = held or each.power_w.value >= CAPPED * gpu.tdp_w
+    if told and not held:
+        return min(median(told), most_j)
     dtype = "f16" if problem is None else problem.dtype
     peak, joules = arithmetic(gpu, power, dtype)
     flops = math_s * peak if problem is None else problem.flops
-    return flops * joules * BESIDE_ARITHMETIC[gpu.peak_flops(dtype, tensor=True) > 0]
+    taken_j = flops * joules * BESIDE_ARITHMETIC[gpu.peak_flops(dtype, tensor=True) > 0]
+    return min(max(taken_j, median(told) if told else 0.0), most_j)
+
+
+def _left_for_core(prediction: "StackPrediction", drawn_w: float, clock_hz: float, gpu: GPU) -> float:
+    """Joules at nominal voltage that a power leaves for the core's events in the predicted time at a clock."""
+    power = _power_of(gpu)
+    core_w = drawn_w - _without_core(power, clock_hz)
+    core_j = core_w * prediction.latency_s.value - _dram_energy(prediction, gpu, power)
+    return max(core_j, 0.0) / float(power.voltage(clock_hz)) ** 2
+
+
+def _dram_energy(prediction: "StackPrediction", gpu: GPU, power: PowerModel) -> float:
+    """Joules of the traffic that the roofline has."""
+    return prediction.busy["dram"] * gpu.memory_bandwidth * power.event_j("dram.bytes")
 
 
 def _without_core(power: PowerModel, clock_hz: float) -> float:

@@ -11,7 +11,7 @@ from kernrec.errors import UsageError
 from kernrec.gpu import all_gpus, find_gpu
 from kernrec.model.prior.power import PowerModel
 from kernrec.model.prior.sustained_roof import least_costs
-from kernrec.model.vendor.operating_point import at_point
+from kernrec.model.vendor import operating_point
 from kernrec.model.vendor.predicted import Predicted
 from kernrec.op import Problem, find_op
 from kernrec.recommender.estimate.operating_point import DEFAULT_POINT, OperatingPoint
@@ -28,6 +28,10 @@ class Line:
 
 def predicted(value: float) -> Predicted:
     return Predicted(value, value / 1.2, value * 1.2, False)
+
+
+def at_point(line: Any, gpu: Any, point: OperatingPoint, problem: Problem | None = None) -> Any:
+    return operating_point.at_point([line], gpu, point, problem)[0]
 
 
 def product(size: int, dtype: str = "f16") -> Problem:
@@ -104,3 +108,20 @@ def test_a_line_of_memory_alone_keeps_its_time_at_a_lower_clock() -> None:
 def test_a_limit_that_the_card_does_not_accept_is_refused() -> None:
     with pytest.raises(UsageError, match="accepts"):
         at_point(line(1e-3, None, 1.0, 0.1), find_gpu("rtx4090"), OperatingPoint(20.0))
+
+
+@given(st.lists(st.tuples(st.floats(1.0, 1.6), st.none() | st.floats(0.5, 1.0)), min_size=2, max_size=4))
+@settings(max_examples=40, deadline=None)
+def test_stacks_keep_their_order_under_a_lower_limit_whether_their_power_was_recorded_or_not(
+    stacks: list[tuple[float, float | None]],
+) -> None:
+    gpu, problem = find_gpu("a100-sxm4-80gb"), product(8192, "bf16")
+    least = problem.flops / 270e12
+    lines = [line(least * slower, share and share * gpu.tdp_w, 0.9 / slower, 0.2) for slower, share in stacks]
+    carried = operating_point.at_point(lines, gpu, OperatingPoint(250.0), problem)
+    before, after = ([each.latency_s.value for each in every] for every in (lines, carried))
+    for one in range(len(stacks)):
+        for other in range(len(stacks)):
+            if before[one] < before[other]:
+                assert after[one] <= after[other] * (1 + 5e-3)
+                assert after[other] / after[one] <= before[other] / before[one] * 1.1
