@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 CAPPED = 0.95
 """Share of the power limit from which on a predicted power is taken to be held back by it: mean power of a loop that is
 throttled stays a little below the limit."""
-BESIDE_ARITHMETIC = {True: 1.67, False: 1.27}
+BESIDE_ARITHMETIC = {True: 1.59, False: 1.27}
 """Energy of a product's core events over that of its arithmetic alone, on tensor cores and outside of them: the median
 of the best kernel for 8,192^3 on ten cards."""
 REACHED = 0.9
