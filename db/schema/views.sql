@@ -14,24 +14,23 @@ SELECT * FROM measurement ANTI JOIN retraction USING (measurement_id);
 -- version that this kernrec does not know (NEWEST_PROTOCOL, kernrec/store/measurement.py).
 CREATE OR REPLACE VIEW whole_card_rows AS
 WITH sourced AS NOT MATERIALIZED (
-    SELECT unretracted_rows.*, elsewhere.measurement_id IS NOT NULL AS merged
-    FROM unretracted_rows LEFT JOIN (SELECT measurement_id FROM merged) AS elsewhere USING (measurement_id)
+    SELECT *, measurement_id IN (SELECT measurement_id FROM merged) AS merged
+    FROM unretracted_rows
     WHERE mig IS DISTINCT FROM true
 )
-SELECT * EXCLUDE (claims, own_claims) REPLACE (coalesce(replayed, false) AS replayed),
+SELECT * REPLACE (coalesce(replayed, false) AS replayed),
        CASE WHEN protocol_version > 1 THEN -2
             WHEN replayed THEN -1
             ELSE protocol_version + CASE WHEN merged THEN 0 ELSE 1000 END END AS precedence
 FROM sourced
-LEFT JOIN (
+ANTI JOIN (
     SELECT gpu, problem_id, kernel, kernel_hash, config_id, session, block, position,
-           count(*) AS claims, count_if(NOT merged) AS own_claims
+           unnest(CASE WHEN count_if(NOT merged) > 1 THEN [false, true] ELSE [true] END) AS merged
     FROM sourced
     WHERE block IS NOT NULL AND position IS NOT NULL
-    GROUP BY ALL
+    GROUP BY gpu, problem_id, kernel, kernel_hash, config_id, session, block, position
     HAVING count(*) > 1
-) AS contradicted USING (gpu, problem_id, kernel, kernel_hash, config_id, session, block, position)
-WHERE claims IS NULL OR (own_claims = 1 AND NOT merged);
+) AS contradicted USING (gpu, problem_id, kernel, kernel_hash, config_id, session, block, position, merged);
 
 -- The answer for each config at each power limit and clock: of the rows of the highest precedence, in each session those
 -- of the most thorough tier, their median; then the median over sessions.

@@ -61,7 +61,7 @@ def connect(address: str) -> Any:
     thread.join(CONNECT_S)
     if thread.is_alive():
         raise UsageError(f"--cluster {address}: no Ray cluster answers within {CONNECT_S:g} s")
-    if errors and address == "auto":
+    if errors and address == "auto" and isinstance(errors[0], ConnectionError):  # also of a machine that is busy
         raise UsageError(
             "--cluster auto: this machine belongs to no Ray cluster (`ray start --head` begins one); give host:port of"
             " its head node"
@@ -129,10 +129,15 @@ class RayCluster:
             here = on_node(ray.get_runtime_context().get_node_id())  # another node may die before the campaign ends
             self._holder = ray.remote(_Holder).options(name=_NAME, num_cpus=0, scheduling_strategy=here).remote(who)
             ray.get(self._holder.who.remote(), timeout=CONNECT_S * 6)
-        except ValueError:
-            other = "another one"
-            with suppress(Exception):
+        except ray.exceptions.GetTimeoutError:
+            raise KernrecError(f"the cluster is too busy: it started no process within {CONNECT_S * 6:g} s") from None
+        except ValueError as error:
+            try:
                 other = ray.get(ray.get_actor(_NAME).who.remote(), timeout=CONNECT_S)
+            except ray.exceptions.RayError:
+                other = "one that is too busy to say who began it"
+            except ValueError:  # there is none of that name: it is not what was refused
+                raise KernrecError(f"the cluster starts no process: {' '.join(str(error).split())[:200]}") from None
             raise UsageError(f"a campaign runs on this cluster already ({other}); wait for it to end") from None
         except ray.exceptions.RayError as error:
             raise KernrecError(f"the cluster starts no process: {' '.join(str(error).split())[:200]}") from None

@@ -5,10 +5,12 @@ it. So several problems are read at a time (`kernrec.store.stack`).
 """
 
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
+from kernrec.errors import UsageError
 from kernrec.store.connection import quoted
 from kernrec.store.schema import with_derived
 from kernrec.util.light_dataclass import dataclass
@@ -87,6 +89,9 @@ class Evidence:
     """Of all other kernels, the fastest config at each power limit and clock."""
 
 
+_LONG_NUMBER = re.compile(r":-?\d{16}")
+"""A whole number beyond 2**53, which no tunable is."""
+
 _Row = tuple[Any, ...]
 """kernel, kernel_hash, config as canonical JSON, then the other fields of `MeasuredAnswer` or `FailedConfig`."""
 
@@ -154,7 +159,8 @@ def read_log(
         return MeasurementLog({}, {})
     # As constants they are applied while the log is scanned; a join would read the whole log.
     condition, values = f"gpu = $1 AND problem_id IN ({', '.join(quoted(name) for (name,) in ids)})", [gpu]
-    (failed,) = connection.execute(f"SELECT EXISTS ({_FAILED_HERE} AND {condition})", values).fetchone() or (True,)
+    some = f"SELECT EXISTS ({_FAILED_HERE} AND {condition}), EXISTS (FROM db.merged WHERE {condition})"
+    failed, merged = connection.execute(some, values).fetchone() or (True, True)
 
     def rows_of(relation: str, query: str) -> list[_Row]:
         return connection.execute(with_derived(relation, query, condition), values).fetchall()
@@ -164,7 +170,6 @@ def read_log(
         return {row[:-1]: row[-1] for row in rows_of("whole_card_rows", f"{query} GROUP BY ALL")}
 
     signers = by_config(_SIGNERS) if signed else {}
-    (merged,) = connection.execute(f"SELECT EXISTS (FROM db.merged WHERE {condition})", values).fetchone() or (True,)
     others = by_config(_OTHERS) if merged else {}
     answers = rows_of("answer", f"{_ANSWERS} ORDER BY latency_s, tunables")
     failures = rows_of("whole_card_rows", f"{_FAILURES} GROUP BY ALL ORDER BY ALL") if failed else []
@@ -244,10 +249,36 @@ def _by_problem(rows: list[_Row]) -> dict[str, list[_Row]]:
 
 
 def _with_config(rows: Sequence[_Row]) -> Iterable[_Row]:
-    """The rows with their config parsed."""
+    """The rows with their config parsed.
+
+    Raises:
+        UsageError: for a config that is none; files are checked before they are merged, but not since this rule is new.
+    """
     # One text for all configs: calling the parser costs more than parsing a config.
-    configs = json.loads(f"[{','.join(row[2] for row in rows)}]")
+    texts = f"[{','.join(row[2] for row in rows)}]"
+    try:
+        configs = json.loads(texts)
+    except (ValueError, RecursionError):
+        raise _bad_config(rows) from None
+    if _LONG_NUMBER.search(texts):
+        raise _bad_config(rows)
     return ((*row[:2], config, *row[3:]) for row, config in zip(rows, configs, strict=True))
+
+
+def _bad_config(rows: Sequence[_Row]) -> UsageError:
+    """The error that names the first row whose config is none."""
+
+    def is_config(text: str) -> bool:
+        try:
+            return isinstance(json.loads(text), dict) and not _LONG_NUMBER.search(text)
+        except (ValueError, RecursionError):
+            return False
+
+    kernel, kernel_hash, text = next((row[:3] for row in rows if not is_config(row[2])), rows[0][:3])
+    return UsageError(
+        f"a measured config of {kernel} ({kernel_hash}) is none: {text[:60]!r}; `kernrec db retract --kernel {kernel}"
+        " --merged` takes back what others brought of this kernel"
+    )
 
 
 RETRACTED = "SELECT count(*) FROM db.measurement SEMI JOIN db.retraction USING (measurement_id)"

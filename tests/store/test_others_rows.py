@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kernrec.errors import UsageError
 from kernrec.store import Database
 from kernrec.store.intake import merge
 from kernrec.store.measurement import NEWEST_PROTOCOL, Measurement
@@ -121,3 +122,16 @@ def test_a_protocol_that_is_not_understood_answers_last(database: Database, prob
 
 def test_the_views_have_the_number_of_the_newest_protocol() -> None:
     assert f"protocol_version > {NEWEST_PROTOCOL} THEN" in views_sql()
+
+
+@pytest.mark.parametrize(
+    "text", ['{"block_m":' + "9" * 5000 + "}", '{"block_m":' + "9" * 30 + "}", r'{"block_m":"\q"}']
+)
+def test_a_config_that_is_none_is_named_with_the_way_out(database: Database, problem, text: str) -> None:
+    """As an earlier kernrec let it in."""
+    database.add_measurements([measurement()])
+    database.change([f"UPDATE db.config SET tunables = '{text}'"])
+    with pytest.raises(
+        UsageError, match=rf"a measured config of {KERNEL} .* `kernrec db retract --kernel {KERNEL} --mer"
+    ):
+        database.measured(GPU, [KERNEL], problem.key)
