@@ -51,7 +51,7 @@ def _switch(variable: str, default: bool) -> bool:
 
 
 def fp_fusion_note() -> str | None:
-    """What a compile assumes about products and sums where the environment does not say it; None where it does."""
+    """A line on how a compile takes products and sums, where the environment does not say it; None where it does."""
     if any(name in os.environ for name in ("TRITON_DEFAULT_FP_FUSION", "TRITON_FORCE_DISABLE_FP_FUSION")):
         return None
     how = "fused into one instruction" if fp_fusion() else "two instructions"

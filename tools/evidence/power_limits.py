@@ -1,4 +1,4 @@
-"""What power limits and clocks do, predicted and recorded: a part of `tools/evidence power`.
+"""Effects of power limits and clocks, predicted and recorded: a part of `tools/evidence power`.
 
 Prints energy and the clock of least energy over recorded sweeps of clocks; the time of a solver under caps; and the
 throughput of large products that a card's limit holds back, with the card's own recordings left out of the fit.
@@ -37,7 +37,7 @@ def show_sweeps(loads: Sequence[Load], fitted: Callable[[str], Coefficients], su
     for load in loads:
         if load.latency_s and load.clock_hz and not load.doubt and "GEMM" not in load.recording:
             sweeps[load.recording, load.about.split(" MHz")[-1], load.limit_w].append(load)
-    found: dict[str, list[tuple[int, float, float]]] = defaultdict(list)
+    by_recording: dict[str, list[tuple[int, float, float]]] = defaultdict(list)
     for (name, _, _), sweep in sweeps.items():
         clocks = {load.clock_hz for load in sweep}
         if len(clocks) == len(sweep) >= _FEWEST:
@@ -49,9 +49,9 @@ def show_sweeps(loads: Sequence[Load], fitted: Callable[[str], Coefficients], su
             joules = recorded_w * seconds
             best, chosen = int(np.argmin(joules)), int(np.argmin(predicted_w * seconds))
             error = float(np.median(np.abs(predicted_w / recorded_w - 1.0)))
-            found[name].append((abs(best - chosen), error, joules[chosen] / joules[best] - 1.0))
+            by_recording[name].append((abs(best - chosen), error, joules[chosen] / joules[best] - 1.0))
     table = Table(f"\nsweeps over clocks, energy for the recorded times; {suffix}")
-    for name, rows in found.items():
+    for name, rows in by_recording.items():
         steps, errors, lost = np.array(rows).T
         table.row({
             "recording": name, "sweeps": len(rows), "energy": f"{np.median(errors):.1%}",
