@@ -146,7 +146,7 @@ def lines_of(
     else:
         # Stacks that are not wanted tell of the problem's energy, too: no line depends on which others are asked for.
         carried = [*wanted, *(each for _, each in recorded if predictions)]
-        others = [each for each in predictions if each.stack not in {one.stack for one in carried}]
+        others = [each for each in predictions if each.stack not in {line.stack for line in carried}]
         lines = [_line(each, gpu, point) for each in at_point([*carried, *others], gpu, point, problem)[: len(carried)]]
     return tuple(sorted(lines, key=lambda line: line.latency_s))
 

@@ -2,7 +2,7 @@
 
 A stack's time and power are predicted at the card's default power limit and clock. Read as a launch, its time is that
 of the parts which the roofline names, in proportion: arithmetic and L2 follow the core's clock, DRAM and the start of a
-launch do not. What the core's events take is a property of the problem and the card: one figure for all stacks, so
+launch do not. The energy of the core's events is a property of the problem and the card: one figure for all stacks, so
 that those whose power was recorded and others are carried alike and change places only where the physics says so. It is
 what the powers that are told leave for the core (the median of the stacks), at least what the arithmetic takes where
 the limit holds these back or no power is told, and at most what the fastest stack can have taken at the clock that its
@@ -148,7 +148,7 @@ def _core_energy(
     predictions: "Iterable[StackPrediction]", gpu: GPU, power: PowerModel, problem: Problem | None
 ) -> float:
     """Joules of the core's events at nominal voltage, one figure for all stacks of a problem."""
-    told, most_j, held, math_s = [], inf, False, 0.0
+    left_j, most_j, held, math_s = [], inf, False, 0.0
     for each in predictions:
         math_s, latency_s = max(math_s, each.busy["math"]), each.latency_s.value
         # Its clock was not so low that the arithmetic would not have fitted into its time.
@@ -156,15 +156,15 @@ def _core_energy(
         least_hz = min(power.boost_hz * core_s / (REACHED * latency_s), power.running_hz)
         most_j = min(most_j, _left_for_core(each, gpu.tdp_w, least_hz, gpu))
         if each.power_w is not None:
-            told.append(_left_for_core(each, each.power_w.value, power.running_hz, gpu))
+            left_j.append(_left_for_core(each, each.power_w.value, power.running_hz, gpu))
             held = held or each.power_w.value >= CAPPED * gpu.tdp_w
-    if told and not held:
-        return min(median(told), most_j)
+    if left_j and not held:
+        return min(median(left_j), most_j)
     dtype = "f16" if problem is None else problem.dtype
     peak, joules = arithmetic(gpu, power, dtype)
     flops = math_s * peak if problem is None else problem.flops
     taken_j = flops * joules * BESIDE_ARITHMETIC[gpu.peak_flops(dtype, tensor=True) > 0]
-    return min(max(taken_j, median(told) if told else 0.0), most_j)
+    return min(max(taken_j, median(left_j) if left_j else 0.0), most_j)
 
 
 def _left_for_core(prediction: "StackPrediction", drawn_w: float, clock_hz: float, gpu: GPU) -> float:

@@ -120,8 +120,8 @@ def test_stacks_keep_their_order_under_a_lower_limit_whether_their_power_was_rec
     lines = [line(least * slower, share and share * gpu.tdp_w, 0.9 / slower, 0.2) for slower, share in stacks]
     carried = operating_point.at_point(lines, gpu, OperatingPoint(250.0), problem)
     before, after = ([each.latency_s.value for each in every] for every in (lines, carried))
-    for one in range(len(stacks)):
+    for first in range(len(stacks)):
         for other in range(len(stacks)):
-            if before[one] < before[other]:
-                assert after[one] <= after[other] * (1 + 5e-3)
-                assert after[other] / after[one] <= before[other] / before[one] * 1.1
+            if before[first] < before[other]:
+                assert after[first] <= after[other] * (1 + 5e-3)
+                assert after[other] / after[first] <= before[other] / before[first] * 1.1
