@@ -7,6 +7,8 @@
     run.read.x, .y, .z   share of these runs that the next block along the axis continues; so for writes
     atomic.own           probability that two atomic operations of a block are on the same sector
     atomic.meet          probability that two atomic operations of different blocks are
+    atomic.own.512       probability that two atomic operations of a block are in the same aligned 512 bytes
+    atomic.meet.512      probability that two atomic operations of different blocks are
 
 Reuse follows from reuse times: a window of w requests touches fp(w) distinct lines on average, where fp(w + 1) - fp(w)
 is the share of requests whose line was not requested within the last w (Xiang et al., "HOTL: a higher order theory of
@@ -26,6 +28,7 @@ from kernrec.ptx.state.types import Array
 CACHE_KIB = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 """Sizes of L1 that reuse is stated for."""
 
+_SECTOR_BYTES = 32
 _SECTORS_PER_LINE = 4
 _LINES_PER_KIB = 8
 _NEVER = np.int64(1) << 40
@@ -98,15 +101,16 @@ def _broken(own: Array, other: Array) -> int:
 
 
 def atomic_metrics(addresses: Array, blocks: Array, sampled: Sequence[int]) -> Iterator[tuple[str, float]]:
-    """`atomic.own` and `atomic.meet`, from all atomic lane operations of the sampled blocks."""
-    sectors, place = np.unique(addresses >> 5, return_inverse=True)
-    counts = [np.bincount(place[blocks == block], minlength=len(sectors)) for block in dict.fromkeys(sampled)]
-    counts = [count for count in counts if count.any()]
-    if not counts:
-        return
-    yield "atomic.own", float(np.mean([_meet(count, count) for count in counts]))
-    if len(counts) > 1:
-        yield "atomic.meet", float(np.mean([_meet(counts[0], other) for other in counts[1:]]))
+    """`atomic.own` and `atomic.meet`, of sectors and of 512 bytes, from all atomic lane operations of the blocks."""
+    for ending, size in (("", _SECTOR_BYTES), (".512", 512)):
+        pieces, place = np.unique(addresses // size, return_inverse=True)
+        counts = [np.bincount(place[blocks == block], minlength=len(pieces)) for block in dict.fromkeys(sampled)]
+        counts = [count for count in counts if count.any()]
+        if not counts:
+            return
+        yield f"atomic.own{ending}", float(np.mean([_meet(count, count) for count in counts]))
+        if len(counts) > 1:
+            yield f"atomic.meet{ending}", float(np.mean([_meet(counts[0], other) for other in counts[1:]]))
 
 
 def _meet(first: Array, second: Array) -> float:

@@ -46,6 +46,7 @@ from kernrec.ptx.analysis.dependence import data_dependences
 from kernrec.ptx.analysis.issue_cost import chain_clk
 from kernrec.ptx.analysis.liveness import live_by_block
 from kernrec.ptx.analysis.lowering import lowered
+from kernrec.ptx.analysis.stretches import issued_by_stretch
 from kernrec.ptx.analysis.wide_access import with_wide_accesses
 from kernrec.ptx.execution.emulator import Emulation, EmulationOptions
 from kernrec.ptx.execution.extrapolation import UnsteadyError
@@ -206,6 +207,7 @@ def _sampled(module: Module, launch: KernelLaunch, options: EmulationOptions) ->
     rounds, chain = sum(waits) / (warps * ran), _chain(emulation) / ran
     crowded_runs = _crowded_runs(emulation) / (warps * ran)
     overlapped = overlapped_waits(emulation.function, emulation.pieces, waits, warps_by_block)
+    stretches = issued_by_stretch(emulation.function, emulation.issue, warps_by_block)
     middle = {metric: value / len(inner) for metric, value in first.items()}
     instructions = (middle["issue"] - middle.get("extrapolated", 0.0)) / warps
     ends = dict(sample.ends)
@@ -234,6 +236,9 @@ def _sampled(module: Module, launch: KernelLaunch, options: EmulationOptions) ->
         extra |= dict(reuse_metrics(own))
         extra |= dict(run_metrics(own, {AXES[axis]: traces[block] for axis, block in neighbors if block in traces}))
     extra |= dict(atomic_metrics(*trace.atomics(), sample.inner))
+    if len(stretches) > 1:
+        for number, stretch in enumerate(stretches):
+            extra |= {f"stretch.{number}.{name}": count / ran for name, count in stretch.items()}
     extra["instructions"] = float(len(emulation.function.instructions))
     extra["crowded.runs"] = crowded_runs
     return {metric: value / sample.total for metric, value in totals.items()} | extra

@@ -30,6 +30,9 @@ _PACKED_SINCE = {"i2f": 86, "cvt": 80}
 """Compute capabilities from which ptxas converts integers to f32 by I2FP, and f32 to half precision by F2FP
 (`tools/evidence conversions`). These go where additions of integers go, the second by Nsight Compute's documentation
 (pipeline ALU), the first because its name and its rate are those of the second (assumption)."""
+_MERGES_SINCE = 80
+"""Compute capability from which lanes that add one to the same word of shared memory take no turns: ptxas makes
+ATOMS.POPC.INC of it there, and ATOMS.ADD for sm_75. That it takes one wavefront is an assumption."""
 _FEW_F64_SHARE = 0.8
 """Share of the published rate that the two f64 lanes of an SM reach: an instruction of a warp takes 20 clocks, where
 16 are published. On a Quadro RTX 8000 the pipe's activity ends at 0.78 to 0.80 in three of four recorded kernels
@@ -83,7 +86,7 @@ _EVENTS: Mapping[str, tuple[str, ...]] = {
 """Memory event of the power model -> endings of the metrics that add up to it."""
 
 
-QUANTITIES = (*PIPES, "port", "sectors", "barriers", "core_j", "between", "between_groups", "alone")
+QUANTITIES = (*PIPES, "port", "sectors", "barriers", "core_j", "between", "between_groups", "alone", "in_turn")
 """Rows of `Demand.rates`, the clocks of each pipe first.
 
 `issue` is the clocks of the issue slots of all four schedulers together, `sectors` the 32-byte sectors requested from
@@ -103,10 +106,14 @@ out of phase, none of that time is lost; if they run in lockstep, as barriers an
 of it is lost. The prior takes a value between the two: the time of one warp is lost. (FlashAttention-3, arXiv
 2407.08608, section 3.1, avoids this loss by making warps take turns.) Conversions do not count: they prepare operands,
 which the compiler schedules ahead.
+
+`in_turn` is the clocks of the pipes if the stretches of the code run one after another
+(`kernrec.ptx.analysis.stretches`), those of each stretch together; 0 where a profile says nothing of them.
 """
 
-ISSUE, PORT, SECTORS, BARRIERS, CORE_J, BETWEEN, BETWEEN_GROUPS, ALONE = map(
-    QUANTITIES.index, ("issue", "port", "sectors", "barriers", "core_j", "between", "between_groups", "alone")
+ISSUE, PORT, SECTORS, BARRIERS, CORE_J, BETWEEN, BETWEEN_GROUPS, ALONE, IN_TURN = map(
+    QUANTITIES.index,
+    ("issue", "port", "sectors", "barriers", "core_j", "between", "between_groups", "alone", "in_turn"),
 )
 """Rows of these quantities."""
 
@@ -125,6 +132,11 @@ class Demand:
         """Whether some variant has arithmetic between products of warpgroups."""
         return any(bool(rates[BETWEEN_GROUPS].any()) for rates in self.rates)
 
+    @cached_property
+    def stretched(self) -> bool:
+        """Whether the profile of some variant says what the stretches of its code need."""
+        return any(bool(rates[IN_TURN].any()) for rates in self.rates)
+
 
 def demand(gpu: GPU, power: PowerModel, metrics: Sequence[str], terms: tuple[str, ...], coefficients: Floats) -> Demand:
     """The demand of static profiles on a GPU.
@@ -142,7 +154,8 @@ def demand(gpu: GPU, power: PowerModel, metrics: Sequence[str], terms: tuple[str
         terms: names of the profiles' terms.
         coefficients: events per block and per trip, (C, metrics, terms).
     """
-    counts = _Counts(metrics, coefficients)
+    columns = {metric: coefficients[:, i, :].T for i, metric in enumerate(metrics)}
+    counts = _Counts(columns, np.zeros((coefficients.shape[2], len(coefficients))))
     figures, lanes = microarchitecture(gpu), gpu.fma_per_clk_sm
     fma = counts.classes("fma32", "f16") * (32 / lanes["f32"])
     functions = counts.classes("mufu") * (32 / _SPECIAL_LANES)
@@ -150,7 +163,7 @@ def demand(gpu: GPU, power: PowerModel, metrics: Sequence[str], terms: tuple[str
     tensor, by_groups = _tensor(gpu, counts)
     between = np.where(tensor > 0, fma + functions, 0.0)
     sectors = counts.ending("_sectors") + counts.total("local.l2_sectors")
-    shared, port, l1 = _shared_and_l1(figures, counts, sectors)
+    shared, port, l1 = _shared_and_l1(gpu, counts, sectors)
     moves = counts.total(*_MOVES) / _TENSOR_MEMORY_BYTES_PER_CLK
     rows = {
         "issue": _issue(counts),
@@ -170,6 +183,7 @@ def demand(gpu: GPU, power: PowerModel, metrics: Sequence[str], terms: tuple[str
         "between_groups": between * by_groups,
         "alone": counts.total("chain") if "chain" in metrics else (counts.total("issue") - counts.removed) * WARP_CPI,
     }
+    rows["in_turn"] = _in_turn(gpu, counts, rows)
     rates = np.stack([rows[name] for name in QUANTITIES], axis=1)
     return Demand(terms, tuple(map(np.ascontiguousarray, rates)))
 
@@ -177,11 +191,24 @@ def demand(gpu: GPU, power: PowerModel, metrics: Sequence[str], terms: tuple[str
 class _Counts:
     """Events per block and per trip by metric, arrays (terms, C), and sums of them; a metric that is missing is 0."""
 
-    def __init__(self, metrics: Sequence[str], coefficients: Floats) -> None:
-        self.column = {metric: coefficients[:, i, :].T for i, metric in enumerate(metrics)}
-        self.zeros = np.zeros((coefficients.shape[2], len(coefficients)))
+    def __init__(self, column: Mapping[str, Floats], zeros: Floats) -> None:
+        self.column = column
+        self.zeros = zeros
         # PTX instructions that the assembler removes; profiles that count machine instructions have none.
         self.removed = self.classes("mov", "ld_const")
+
+    @property
+    def stretches(self) -> list["_Counts"]:
+        """Warp instructions of each stretch of the code."""
+        by_number: dict[str, dict[str, Floats]] = {}
+        for metric, column in self.column.items():
+            if metric.startswith("stretch."):
+                _, number, name = metric.split(".")
+                by_number.setdefault(number, {})[f"issue.{name}"] = column
+        return [
+            _Counts({**columns, "issue": sum(columns.values(), self.zeros)}, self.zeros)
+            for columns in by_number.values()
+        ]
 
     def total(self, *names: str) -> Floats:
         return sum((self.column[name] for name in names if name in self.column), self.zeros)
@@ -193,6 +220,57 @@ class _Counts:
     def ending(self, *endings: str) -> Floats:
         """Events of accesses to all buffers in global memory."""
         return self.total(*(m for m in self.column if m.startswith("global.") and m.endswith(endings)))
+
+
+def _in_turn(gpu: GPU, counts: _Counts, rows: Mapping[str, Floats]) -> Floats:
+    """Clocks of the pipes over all stretches of the code, where each begins when the one before has ended.
+
+    Every pipe's clocks are split by the instructions that take it, those of memory by the kinds of loads and stores.
+    """
+    if not (stretches := counts.stretches):
+        return counts.zeros
+    shared = {kind: counts.total(f"shared.{kind}_wavefronts") for kind in _SHARED_KINDS}
+    wavefront_clk = rows["shared memory"] / np.maximum(sum(shared.values()), _LEAST)
+    clocks = {**rows, **{kind: wavefronts * wavefront_clk for kind, wavefronts in shared.items()}}
+    clocks["L1"] = rows["port"] - rows["shared memory"]
+    uses = [_use(gpu, stretch) for stretch in stretches]
+    total = {pipe: np.maximum(sum(use[pipe] for use in uses), _LEAST) for pipe in uses[0]}
+    clk = counts.zeros
+    for use in uses:
+        own = {pipe: clocks[pipe] * (used / total[pipe]) for pipe, used in use.items()}
+        port = sum((own.pop(part) for part in ("L1", *_SHARED_KINDS)), counts.zeros)
+        clk = clk + smooth_max(np.stack([*own.values(), port]))
+    return clk
+
+
+_SHARED_KINDS = {"load": "ld_shared", "store": "st_shared", "atomic": "atomic"}
+_LEAST = 1e-30
+
+
+def _use(gpu: GPU, stretch: _Counts) -> dict[str, Floats]:
+    """What a stretch takes of each pipe, in units of which only the share in all stretches matters."""
+    lanes = gpu.fma_per_clk_sm
+    integer, special, doubles = _conversions(gpu, stretch, stretch.classes("mufu") * (32 / _SPECIAL_LANES))
+    return {
+        "issue": _issue(stretch),
+        "fma": _products(lanes, stretch, stretch.classes("fma32", "f16") * (32 / lanes["f32"])),
+        "int": integer,
+        "special": special,
+        "f64": doubles,
+        "tensor": stretch.classes("mma"),
+        "LSU": stretch.classes(*_MEMORY),
+        "L1": stretch.classes("ld_global", "st_global", "ld_local", "st_local", "cp_async"),
+    } | {kind: stretch.classes(name) for kind, name in _SHARED_KINDS.items()}
+
+
+def smooth_max(clk: Floats) -> Floats:
+    """The smooth maximum over the first axis: two pipes of equal time take 2**(1/8) = 1.09 times the time of one."""
+    peak = np.maximum(clk.max(axis=0), _LEAST)
+    share = clk / peak
+    for _ in range(3):
+        share *= share
+    total: Floats = peak * np.sqrt(np.sqrt(np.sqrt(share.sum(axis=0))))
+    return total
 
 
 def _issue(counts: _Counts) -> Floats:
@@ -248,8 +326,9 @@ def _at_l2(figures: Microarchitecture, counts: _Counts, sectors: Floats) -> Floa
     return sectors + np.maximum(turns - counts.ending("atomic_sectors"), 0.0)
 
 
-def _shared_and_l1(figures: Microarchitecture, counts: _Counts, sectors: Floats) -> tuple[Floats, Floats, Floats]:
+def _shared_and_l1(gpu: GPU, counts: _Counts, sectors: Floats) -> tuple[Floats, Floats, Floats]:
     """Clocks of (shared memory, the port that it shares with L1, L1)."""
+    figures = microarchitecture(gpu)
     loads, copies = counts.classes("ld_global"), counts.classes("cp_async")
     copied = counts.ending("read_bytes") * (copies / np.maximum(loads + copies, 1e-30))
     # L1 finds a line a clock in the banks that are those of shared memory, and hands the lanes 64 bytes a clock.
@@ -258,6 +337,8 @@ def _shared_and_l1(figures: Microarchitecture, counts: _Counts, sectors: Floats)
         (counts.ending("read_bytes") - copied) / _L1_BYTES_PER_CLK,
     )
     wavefronts = counts.total(*(f"shared.{what}_wavefronts" for what in ("load", "store", "atomic")))
+    if gpu.sm < _MERGES_SINCE:
+        wavefronts = wavefronts + counts.total("shared.atomic_repeats")
     # Copies of threads write the wavefronts that are counted as stores, and nothing else. Tensor cores read by the same
     # port. On a B200, products of fewer than 128 columns are bound by it, at 128 bytes a clock ("Dissecting Nvidia
     # Blackwell", SemiAnalysis, March 2026, operands of both matrices in shared memory).

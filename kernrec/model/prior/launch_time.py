@@ -27,7 +27,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kernrec.gpu import GPU
-from kernrec.model.prior.demand import ALONE, BARRIERS, BETWEEN, BETWEEN_GROUPS, CORE_J, PIPES, PORT, SECTORS, Demand
+from kernrec.model.prior.demand import (
+    ALONE,
+    BARRIERS,
+    BETWEEN,
+    BETWEEN_GROUPS,
+    CORE_J,
+    IN_TURN,
+    PIPES,
+    PORT,
+    SECTORS,
+    Demand,
+)
 from kernrec.model.prior.microarchitecture import l2_bytes_per_clk, microarchitecture
 from kernrec.util.light_dataclass import dataclass
 
@@ -197,12 +208,19 @@ def launch_time(gpu: GPU, demand: Demand, work: LaunchWork) -> LaunchTime:
     own_clk = block_clk * (together_share + (1.0 - together_share) / warps)
     # Latency of an average block: its instructions in order, barriers, and loads that prefetching does not hide.
     alone = np.maximum(total[ALONE] * (each / warps) + barriers * barrier_clk, own_clk)
+    if demand.stretched:
+        in_turn = own_clk + np.maximum(total[IN_TURN] * each - block_clk, 0.0) * together_share
+        alone = np.maximum(alone, in_turn)
     memory_clk = figures.dram_latency_clk
     wait_clk = memory_clk / np.maximum(ahead, 1)
     none_ahead = ahead == 0
     late = np.maximum(trips * wait_clk - np.where(none_ahead, 0.0, alone), 0.0)
     start_clk = np.where(none_ahead, _START_CLK, memory_clk + _BLOCK_CLK)
     wait = alone - own_clk + late + start_clk
+    dram_s = work.dram_bytes * work.dram_slowdown * (1.0 / (gpu.memory_bandwidth * figures.dram_efficiency))
+    if demand.stretched:
+        dram_clk = dram_s * (clock * gpu.sms) * each
+        wait += together_share * _exposed_clk(alone, late + start_clk, dram_clk)
     # Rounds: an SM finishes `concurrent` blocks in the pipe time of one and the longer of the others' and its waits.
     per_sm = np.ceil(blocks / gpu.sms)
     together = np.minimum(work.concurrent, per_sm)
@@ -228,7 +246,7 @@ def launch_time(gpu: GPU, demand: Demand, work: LaunchWork) -> LaunchTime:
     l2_s = l2_clk * (1.0 / clock)
     return LaunchTime(
         core_s=_smooth_max(sm_clk / clock, l2_s),
-        dram_s=work.dram_bytes * work.dram_slowdown * (1.0 / (gpu.memory_bandwidth * figures.dram_efficiency)),
+        dram_s=dram_s,
         core_j=total[CORE_J],
         pipe_clk=pipe_clk,
         busy_s=(full * busy + busy_rest) / clock,
@@ -284,6 +302,20 @@ def _block_clk(gpu: GPU, used_clk: Array, barriers_clk: Array) -> tuple[Array, A
         shares = np.maximum(shares - share[_F64], 0.0)
         by_scheduler = np.maximum(peak * np.sqrt(np.sqrt(np.sqrt(shares))), barriers_clk)
     return block_clk, by_scheduler
+
+
+def _exposed_clk(alone: Floats, waited: Floats, dram_clk: Floats) -> Floats:
+    """Clocks that a block with an SM for itself waits for DRAM beyond the latency of its loads.
+
+    It does nothing else while its loads come, so the two add up: `alone` and the longer of `waited`, its latency, and
+    `dram_clk`, in which DRAM moves what it reads and writes at the SM's share of the bandwidth. The smooth maximum of
+    all with DRAM, which comes last, is to be that sum.
+    """
+    total = alone + np.maximum(waited, dram_clk)
+    share = dram_clk / total
+    share *= share
+    clk: Floats = np.maximum(total * np.sqrt(np.sqrt(np.maximum(1.0 - share * share, 0.0))) - alone - waited, 0.0)
+    return clk
 
 
 def _occupied(blocks: Floats, block_clk: Floats, by_scheduler: Floats, warps: Floats) -> Floats:

@@ -22,7 +22,7 @@ def barrier_phases(function: Function) -> list[tuple[BasicBlock, ...]]:
         return index
 
     for block in function.blocks:
-        if not _ends_phase(block):
+        if not ends_phase(block):
             for index in successors(function, block.index):
                 low, high = sorted((first_of(block.index), first_of(index)))
                 phase_of[high] = low
@@ -72,7 +72,7 @@ def overlapped_waits(
     for block in function.blocks:
         times, phase = ran.get(block.index, 0), place[block.index]
         work[phase] += times * sum(count for ins in block.instructions for _, count in classify(ins))
-        if _ends_phase(block):
+        if ends_phase(block):
             ended[phase] += times
             for following in {place[index] for index in successors(function, block.index)}:
                 begun[following] += times
@@ -85,6 +85,7 @@ def overlapped_waits(
     )
 
 
-def _ends_phase(block: BasicBlock) -> bool:
+def ends_phase(block: BasicBlock) -> bool:
+    """Whether a basic block ends with a barrier at which its warps wait."""
     last = block.instructions[-1]
     return last.opcode in ("bar", "barrier") and not {"arrive", "cluster"}.intersection(last.modifiers)

@@ -213,6 +213,11 @@ class Emulation:
         """The basic blocks of the kernel, together where the assembler makes one of them."""
         return self._scheduler.pieces
 
+    @property
+    def issue(self) -> list[Mapping[str, int]]:
+        """Machine instructions by class of each basic block; none of those that no warp ran."""
+        return [{} if code is None else code.issue for code in self._scheduler.decoded]
+
     def warps_by_block(self) -> dict[int, int]:
         """How many warps ran each basic block (by its index) so far."""
         decoded = enumerate(self._scheduler.decoded)

@@ -12,7 +12,7 @@ from kernrec.ptx.instructions.access import address_of, space_of
 from kernrec.ptx.instructions.decoder import BlockDecoder
 from kernrec.ptx.instructions.registry import Step, UnsupportedFormError, steps
 from kernrec.ptx.instructions.rounding import bf16_values, exact_to_bf16, two_sum
-from kernrec.ptx.ir.operand import Operand, Register, elements
+from kernrec.ptx.ir.operand import Immediate, Operand, Register, elements
 from kernrec.ptx.ir.program import Instruction
 from kernrec.ptx.state.access import Access
 from kernrec.ptx.state.memory import Memory
@@ -74,8 +74,18 @@ def _atomic(decoder: BlockDecoder, ins: Instruction) -> Step:
     b = _elements(decoder, operands[1], kind)
     c = _elements(decoder, operands[2], kind) if name == "cas" else b
     unit = b[0].dtype.itemsize
-    access = Access(decoder.function, ins, space_of(ins), offset, unit * len(b), unit)
+    merges = _adds_one(ins) and not any(ins.results & other.sources for other in decoder.function.instructions)
+    access = Access(decoder.function, ins, space_of(ins), offset, unit * len(b), unit, merges=merges)
     return partial(_run_atomic, decoder.memory, shared, access, operation, targets, (b, c))
+
+
+def _adds_one(ins: Instruction) -> bool:
+    """Whether it adds one to 32 bits, of which the assembler makes ATOMS.POPC.INC (ptxas 12.9 and 13)."""
+    by = ins.operands[-1]
+    if not isinstance(by, Immediate) or ins.modifiers[-1] not in ("u32", "s32"):
+        return False
+    # `inc` begins anew behind its operand, the greatest number there is.
+    return ("add" in ins.modifiers and by.value == 1) or ("inc" in ins.modifiers and by.value in (-1, 0xFFFFFFFF))
 
 
 def _elements(decoder: BlockDecoder, operand: Operand, kind: str) -> list[Array]:

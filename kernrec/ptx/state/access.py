@@ -29,6 +29,9 @@ class Access:
     rows_of_matrices: bool = False
     """Whether each lane moves a row of a matrix (`ldmatrix`, `stmatrix`): eight lanes make one wavefront."""
 
+    merges: bool = False
+    """Of an atomic operation: whether it adds one and nobody reads the old value, so that lanes of one word merge."""
+
     @property
     def location(self) -> str:
         """The instruction as errors name it."""

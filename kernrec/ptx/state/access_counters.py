@@ -276,7 +276,12 @@ class AccessCounters:
             return
         load = kind == "load" and not access.rows_of_matrices
         address = selection.first + access.offset
-        wavefronts, ideal = selection.pattern.wavefronts(address, access.size, load, kind == "atomic")
+        pattern = selection.pattern
+        in_turn = kind == "atomic" and not access.merges
+        wavefronts, ideal = pattern.wavefronts(address, access.size, load, in_turn)
+        if access.merges:
+            alone, _ = pattern.wavefronts(address, access.size, load, atomic=True)
+            counts.bump("shared.atomic_repeats", alone - wavefronts)
         counts.bump(f"shared.{kind}_wavefronts", wavefronts)
         counts.bump(f"shared.{kind}_ideal", ideal)
 
