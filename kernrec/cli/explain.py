@@ -116,6 +116,11 @@ def _print(subject: "Explanation") -> None:
         print_line(
             "  time: " + ", ".join(f"{name} {human(seconds, 's')}" for name, seconds in times[:5] if seconds > 0)
         )
+        if launch.in_turn_s > _SHARE_SHOWN * sum(longest for _, longest in times[:1]):
+            print_line(
+                f"  in turn: {human(launch.in_turn_s, 's')} of it, in which a block loads, or fills one pipe, and no"
+                " other block uses the rest of the SM"
+            )
         mix = [f"{name} {share * 100:.0f} %" for name, share in launch.mix.items() if share >= _SHARE_SHOWN]
         print_line("  instructions: " + ", ".join(mix))
         for access in launch.accesses:

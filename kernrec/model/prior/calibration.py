@@ -98,6 +98,7 @@ class Calibration:
             busy_s=times.busy_s * self.core_time,
             latency_s=times.latency_s * self.core_time,
             l2_s=times.l2_s * self.core_time,
+            in_turn_s=times.in_turn_s * self.core_time,
         )
 
 

@@ -128,6 +128,9 @@ class LaunchTime:
     l2_s: Array
     """Seconds that L2 bandwidth takes, or atomic operations there."""
     dram_bytes: Array
+    in_turn_s: Array | float = 0.0
+    """Seconds of `core_s` that pass because a block waits for DRAM, or fills one pipe, while too few other blocks are
+    there to use what its code needs elsewhere."""
 
     def pipe_s(self, rows: Array) -> Floats:
         """Seconds that each pipe is busy for these candidates, (P, rows), in proportion to the busiest pipe's."""
@@ -208,9 +211,6 @@ def launch_time(gpu: GPU, demand: Demand, work: LaunchWork) -> LaunchTime:
     own_clk = block_clk * (together_share + (1.0 - together_share) / warps)
     # Latency of an average block: its instructions in order, barriers, and loads that prefetching does not hide.
     alone = np.maximum(total[ALONE] * (each / warps) + barriers * barrier_clk, own_clk)
-    if demand.stretched:
-        in_turn = own_clk + np.maximum(total[IN_TURN] * each - block_clk, 0.0) * together_share
-        alone = np.maximum(alone, in_turn)
     memory_clk = figures.dram_latency_clk
     wait_clk = memory_clk / np.maximum(ahead, 1)
     none_ahead = ahead == 0
@@ -218,9 +218,6 @@ def launch_time(gpu: GPU, demand: Demand, work: LaunchWork) -> LaunchTime:
     start_clk = np.where(none_ahead, _START_CLK, memory_clk + _BLOCK_CLK)
     wait = alone - own_clk + late + start_clk
     dram_s = work.dram_bytes * work.dram_slowdown * (1.0 / (gpu.memory_bandwidth * figures.dram_efficiency))
-    if demand.stretched:
-        dram_clk = dram_s * (clock * gpu.sms) * each
-        wait += together_share * _exposed_clk(alone, late + start_clk, dram_clk)
     # Rounds: an SM finishes `concurrent` blocks in the pipe time of one and the longer of the others' and its waits.
     per_sm = np.ceil(blocks / gpu.sms)
     together = np.minimum(work.concurrent, per_sm)
@@ -235,8 +232,17 @@ def launch_time(gpu: GPU, demand: Demand, work: LaunchWork) -> LaunchTime:
         # Before its first tiles have come, a block of warpgroups has nothing to do, and then no product hides weights.
         exposed = GROUPS_SHARE * grouped + (1.0 - GROUPS_SHARE) * first_clk + start_clk
         between = np.where(first_clk > 0, between + exposed, between)
-    sm_clk = full * _round_clk(own_clk, wait, busy + between)
-    sm_clk += uneven * _round_clk(own_clk, wait, np.maximum(busy_rest + between, own_clk))
+    least, least_rest = busy + between, np.maximum(busy_rest + between, own_clk)
+    sm_clk = full * _round_clk(own_clk, wait, least) + uneven * _round_clk(own_clk, wait, least_rest)
+    in_turn_s: Array | float = 0.0
+    if demand.stretched:
+        in_turn = own_clk + np.maximum(total[IN_TURN] * each - block_clk, 0.0) * together_share
+        longest = np.maximum(alone, in_turn)
+        exposed = _exposed_clk(longest, wait - (alone - own_clk), dram_s * (clock * gpu.sms) * each)
+        wait = wait + (longest - alone) + exposed * together_share
+        at_once = sm_clk
+        sm_clk = full * _round_clk(own_clk, wait, least) + uneven * _round_clk(own_clk, wait, least_rest)
+        in_turn_s = (sm_clk - at_once) / clock
     sm_clk += np.maximum(longer_clk, longer * wait_clk)  # the tail, when all other blocks are done
     if isinstance(work.waits, np.ndarray):
         sm_clk += work.waits * figures.l2_latency_clk
@@ -253,6 +259,7 @@ def launch_time(gpu: GPU, demand: Demand, work: LaunchWork) -> LaunchTime:
         latency_s=(full + uneven) * (own_clk + wait) / clock,
         l2_s=l2_s,
         dram_bytes=work.dram_bytes,
+        in_turn_s=in_turn_s,
     )
 
 

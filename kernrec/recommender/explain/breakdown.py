@@ -74,6 +74,9 @@ class LaunchDetail:
     """Tail-wave utilization: share of the GPU that the last round of blocks fills."""
     time_s: Mapping[str, float]
     """Seconds by resource; the longest is the bottleneck."""
+    in_turn_s: float
+    """Seconds that pass because its blocks need resources in turn, and too few of them share an SM to use what is idle
+    meanwhile."""
     mix: Mapping[str, float]
     """Share of issued instructions by class, the largest first."""
     accesses: tuple[BufferAccess, ...]
@@ -159,7 +162,13 @@ def explain(candidates: CandidateSet, position: int, point: int = 0) -> Explanat
     measured = choice.latency_s.value / float(limited.latency_s[0])
     slower = measured * table.power.boost_hz / choice.clock_hz
     launches = tuple(
-        _detail(kernel, index, row, _at_clock(prediction.times.parts(place), slower, measured))
+        _detail(
+            kernel,
+            index,
+            row,
+            _at_clock(prediction.times.parts(place), slower, measured),
+            slower * float(np.broadcast_to(prediction.times.in_turn_s, prediction.times.core_s.shape)[place]),
+        )
         for index, place in zip(performed, places, strict=True)
     )
     total: dict[str, float] = {}
@@ -195,7 +204,9 @@ def _bottleneck(choice: Choice, launches: Sequence[LaunchDetail], capped: bool) 
     return POWER_LIMIT if capped and core and choice.clock_hz < HELD * choice.gpu.boost_clock_hz else longest
 
 
-def _detail(kernel: KernelCandidates, index: int, row: int, parts: Mapping[str, float]) -> LaunchDetail:
+def _detail(
+    kernel: KernelCandidates, index: int, row: int, parts: Mapping[str, float], in_turn_s: float
+) -> LaunchDetail:
     table, on_problem = kernel.table, kernel.runnable.on_problem
     counts = table.counts(on_problem, index, row, requested=True)
     registers, shared, held = table.resources(on_problem, index, row)
@@ -222,6 +233,7 @@ def _detail(kernel: KernelCandidates, index: int, row: int, parts: Mapping[str, 
         waves=waves,
         tail=waves / np.ceil(waves) if waves > 1 else waves,
         time_s=dict(parts),
+        in_turn_s=in_turn_s,
         mix=dict(sorted(mix.items(), key=lambda item: -item[1])),
         accesses=tuple(_accesses(counts)),
         conflicts=moved / ideal if ideal else 1.0,

@@ -115,6 +115,21 @@ def test_a_memory_instruction_takes_the_load_store_units_whatever_its_width(gpu:
     assert rates(gpu, issue=1, issue__atomic=1, shared__atomic_wavefronts=4)["shared memory"] == 4 * wavefront_clk
 
 
+def test_lanes_that_add_one_to_the_same_word_take_turns_before_ampere_alone() -> None:
+    merged = {"issue": 1.0, "issue__atomic": 1.0, "shared__atomic_wavefronts": 1.0, "shared__atomic_repeats": 31.0}
+    assert rates("a100", **merged)["shared memory"] == 1.0
+    assert rates("t4", **merged)["shared memory"] == 32 * 2.0
+
+
+def test_pipes_of_different_stretches_add_up_and_those_of_one_overlap() -> None:
+    counts = {"issue": 80.0, "issue__fma32": 64.0, "issue__f64": 16.0}
+    apart = rates("rtx3090", **counts, stretch__0__fma32=64.0, stretch__1__f64=16.0)
+    mixed = rates("rtx3090", **counts, stretch__0__fma32=64.0, stretch__0__f64=16.0)
+    assert apart["in_turn"] == pytest.approx(apart["f64"] + max(apart["fma"], apart["issue"]), rel=0.1)
+    assert apart["f64"] <= mixed["in_turn"] <= 1.1 * apart["f64"]
+    assert rates("rtx3090", **counts)["in_turn"] == 0.0
+
+
 def test_floats_beside_tensor_instructions_lie_between_them() -> None:
     softmax = {"issue": 24.0, "issue__fma32": 16.0, "issue__mufu": 8.0}
     assert rates("a100", **softmax)["between"] == 0

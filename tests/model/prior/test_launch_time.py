@@ -284,3 +284,50 @@ def test_blocks_that_compute_several_tiles_load_from_dram_as_often_as_one_for_ea
     assert moved(block_tiles=4) == pytest.approx(moved(), rel=0.02)
     left_s = 132 * 128 * 256 * 4 * 2 / gpu.memory_bandwidth
     assert moved() < moved(stream=132) < moved() + 3 * left_s
+
+
+def in_turn(resident: float, work_of_code: Demand, **change: Array) -> float:
+    """Clocks per block of a launch whose blocks have as many barriers as trips."""
+    fields = {"concurrent": np.full(1, resident), "prefetch": np.zeros(1), **change}
+    times = launch_time(ADA, work_of_code, launch(**fields))
+    latency_s = (times.core_s**4 + times.dram_s**4) ** 0.25
+    return float(latency_s[0]) * ADA.boost_clock_hz * ADA.sms / 1000.0
+
+
+def test_stretches_of_the_code_add_up_where_a_block_is_alone_and_not_where_others_fill_the_gaps() -> None:
+    at_once = work(fma=100.0, f64=100.0, barriers=1.0)
+    apart = work(fma=100.0, f64=100.0, barriers=1.0, in_turn=200.0)
+    blocks = np.full(1, ADA.sms * 960.0)
+    many = {"terms": (blocks, blocks * 100.0), "dram_bytes": blocks}
+    lost = [in_turn(resident, apart, **many) - in_turn(resident, at_once, **many) for resident in (1.0, 2.0, 8.0)]
+    assert lost[0] > 2 * lost[1] > 4 * lost[2] >= 0.0
+    alone = launch_time(ADA, apart, launch(concurrent=np.ones(1), **many))
+    assert alone.in_turn_s[0] > 0.1 * alone.core_s[0]  # type: ignore[index]
+    assert launch_time(ADA, at_once, launch(**many)).in_turn_s == 0.0
+
+
+def test_dram_adds_up_with_what_a_lone_block_computes_beyond_the_latency_of_its_loads() -> None:
+    """Two barriers of a block and one wait: as a tile is loaded, then computed on."""
+    computes = Demand(
+        ("block",),
+        (np.array([[{"f64": 3000.0, "in_turn": 3200.0, "barriers": 1.0}.get(name, 0.0)] for name in QUANTITIES]),),
+    )
+    blocks = np.full(1, ADA.sms * 960.0)
+    bytes_per_clk = ADA.memory_bandwidth * microarchitecture(ADA).dram_efficiency / ADA.boost_clock_hz / ADA.sms
+
+    def clk(dram_clk: float, resident: float) -> float:
+        moved = blocks * dram_clk * bytes_per_clk
+        one = LaunchWork(
+            variants=np.zeros(1, np.int64), terms=(blocks,), depth=(), concurrent=np.full(1, resident),
+            warps=np.full(1, 32.0), prefetch=np.zeros(1), dram_bytes=moved, dram_slowdown=np.ones(1),
+            serial_clk=0.0, rounds=np.ones(1), overlapped=np.zeros(1),
+        )  # fmt: skip
+        times = launch_time(ADA, computes, one)
+        total_s = (times.core_s**4 + times.dram_s**4) ** 0.25
+        return float(total_s[0]) * ADA.boost_clock_hz / 960.0
+
+    latency = clk(1.0, 1.0) - 3200.0
+    assert latency < 700.0
+    assert clk(2000.0, 1.0) == pytest.approx(3200.0 + 2000.0, rel=0.01)
+    assert clk(0.5 * latency, 1.0) == pytest.approx(clk(1.0, 1.0), rel=0.01)
+    assert clk(2000.0, 6.0) < 3000.0 * 1.1

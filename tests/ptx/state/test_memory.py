@@ -141,6 +141,20 @@ def test_atomic_operations_in_one_bank_of_shared_memory_take_turns(address: str,
     assert (counts["shared.atomic_wavefronts"], counts["shared.atomic_ideal"]) == (wavefronts, 1)
 
 
+@pytest.mark.parametrize(
+    ("operation", "wavefronts", "repeats"),
+    [
+        ("atom.shared.add.u32 %r3, [%r2], 1;", 1, 31),
+        ("atom.shared.inc.u32 %r3, [%r2], -1;", 1, 31),
+        ("atom.shared.add.u32 %r3, [%r2], 2;", 32, 0),
+        ("atom.shared.add.u32 %r3, [%r2], 1; st.shared.u32 [%r2], %r3;", 32, 0),  # the old values are used
+    ],
+)
+def test_lanes_that_add_one_to_a_word_merge(operation: str, wavefronts: int, repeats: int) -> None:
+    counts = run(f"mov.u32 %r1, %tid.x; mov.u32 %r2, 0; {operation}", shared_bytes=256)
+    assert (counts["shared.atomic_wavefronts"], counts["shared.atomic_repeats"]) == (wavefronts, repeats)
+
+
 def test_narrow_loads_extend_and_stores_truncate() -> None:
     x = np.array([-1, 77] * 16, np.int8)
     out = np.zeros((32, 4), np.int32)

@@ -1,0 +1,50 @@
+"""A kernel's code is parted where its warps wait for each other, and where it is long."""
+
+from kernrec.ptx import parse
+from kernrec.ptx.analysis.lowering import lowered
+from kernrec.ptx.analysis.stretches import issued_by_stretch
+
+HEAD = """
+.version 8.0
+.target sm_80
+.address_size 64
+.visible .entry k(.param .u64 x)
+{
+    .reg .pred %p<3>; .reg .b32 %r<8>; .reg .f32 %f<8>; .reg .f64 %fd<4>; .reg .b64 %rd<8>;
+    .shared .align 4 .b8 tile[256];
+    ld.param.u64 %rd1, [x]; mov.f32 %f2, 0f3F800000; mov.f64 %fd1, 0d3FF0000000000000;
+"""
+FLOATS, DOUBLES = "fma.rn.f32 %f2, %f2, %f2, %f2;", "fma.rn.f64 %fd1, %fd1, %fd1, %fd1;"
+STORE = "st.global.f32 [%rd1], %f2; st.global.f64 [%rd1+8], %fd1;"
+
+
+def stretches(body: str, warps: int = 1) -> list[dict[str, float]]:
+    """Of a kernel each of whose basic blocks so many warps run."""
+    function = parse(f"{HEAD}{body} {STORE} ret;\n}}\n").functions["k"]
+    ran = {block.index: warps for block in function.blocks}
+    return issued_by_stretch(function, lowered(function), ran)
+
+
+def test_a_barrier_ends_a_stretch() -> None:
+    first, second = stretches(f"{FLOATS} bar.sync 0; {DOUBLES}")
+    assert (first["fma32"], second["f64"]) == (1, 1)
+    assert "f64" not in first
+    assert "fma32" not in second
+
+
+def test_short_code_without_barriers_is_one_stretch() -> None:
+    assert len(stretches(FLOATS * 4 + DOUBLES * 2)) == 1
+
+
+def test_what_lies_far_apart_in_long_code_is_in_different_stretches() -> None:
+    parts = stretches(FLOATS * 48 + DOUBLES * 48)
+    assert parts[0].get("f64", 0) == 0
+    assert parts[-1].get("fma32", 0) == 0
+
+
+def test_stretches_have_all_instructions_of_all_warps_however_long_the_code_is() -> None:
+    for length in (10, 100, 3000):
+        parts = stretches(FLOATS * length + DOUBLES * 7, warps=3)
+        assert sum(part.get("fma32", 0) for part in parts) == 3 * length
+        assert round(sum(part.get("f64", 0) for part in parts)) == 3 * 7
+        assert len(parts) <= 14
