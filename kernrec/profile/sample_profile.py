@@ -12,13 +12,14 @@ middle.
 Beside the emulator's counts a sample has: `rounds`, how often a block waits for global memory, loads in flight together
 counted once; `overlapped`, the share of these waits beside which other warps of the block have work
 (`kernrec.ptx.analysis.barrier_phases`); `chain`, the clocks that the warps of a block take one after the other if none
-ever waits for memory; `blocks.sampled`; for each buffer `touch.<buffer>.read`, the distinct sectors that a block reads,
-with `.x`, `.y` and `.z`: the share of them that is new from one block to the next along that axis (and the same of
-writes); the metrics of `cache_behavior` for the block in the middle, and of `wave_reuse` for blocks that run together;
-`instructions`, how many the code has; `crowded.runs`, how often a warp runs the code in which most registers are alive,
-from which the assembler spills; `depends.branch`, `depends.load` and `depends.store`: instructions whose condition or
-address depends on data; `extrapolated`, machine instructions of trips of long loops that were counted but not executed,
-and `sampled`, those of them in loops whose trips depend on data (`kernrec.ptx.execution.extrapolation`).
+ever waits for memory; `stretch.<n>.<class>`, machine instructions by stretch of the code, where it has several
+(`kernrec.ptx.analysis.stretches`); `blocks.sampled`; for each buffer `touch.<buffer>.read`, the distinct sectors that a
+block reads, with `.x`, `.y` and `.z`: the share of them that is new from one block to the next along that axis (and the
+same of writes); the metrics of `cache_behavior` for the block in the middle, and of `wave_reuse` for blocks that run
+together; `instructions`, how many the code has; `crowded.runs`, how often a warp runs the code in which most registers
+are alive, from which the assembler spills; `depends.branch`, `depends.load` and `depends.store`: instructions whose
+condition or address depends on data; `extrapolated`, machine instructions of trips of long loops that were counted but
+not executed, and `sampled`, those of them in loops whose trips depend on data (`kernrec.ptx.execution.extrapolation`).
 """
 
 import contextlib

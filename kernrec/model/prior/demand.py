@@ -248,7 +248,7 @@ _LEAST = 1e-30
 
 
 def _use(gpu: GPU, stretch: _Counts) -> dict[str, Floats]:
-    """What a stretch takes of each pipe, in units of which only the share in all stretches matters."""
+    """Work of a stretch for each pipe, in units of which only the share in all stretches matters."""
     lanes = gpu.fma_per_clk_sm
     integer, special, doubles = _conversions(gpu, stretch, stretch.classes("mufu") * (32 / _SPECIAL_LANES))
     return {

@@ -4,9 +4,10 @@
                   - the time its pipes are busy (issue, FMA, integer, special, shared memory, L1, barriers), plus the
                     arithmetic between tensor instructions that other warps do not hide, and
                   - what is left of the latency of one block when others keep the pipes busy meanwhile: its
-                    instructions in order, barriers, and exposed load latency;
+                    instructions in order, barriers, exposed load latency, stretches of its code that need
+                    different pipes, and DRAM's time for its bytes beyond that latency;
                 plus the tail: the time of the longest block beyond an average one, and its waits for other blocks
-    core time   the slower of SM clocks and L2 (its bandwidth, and atomic operations that meet at one sector)
+    core time   the slower of SM clocks and L2 (its bandwidth, and atomic operations that meet)
     DRAM time   bytes between L2 and DRAM over the bandwidth that this pattern of access reaches
     latency     core and DRAM time combined by a smooth maximum, plus launch overhead
 

@@ -2,10 +2,12 @@
 
 Counters (totals over the blocks that ran): `issue.<class>` machine instructions issued by warps, as
 `analysis.issue_cost` estimates them; `issue` their sum; `lanes` their active lanes (a lane whose predicate is off
-counts: the instruction was issued for it); `shared.{load,store,atomic}_{wavefronts,ideal}`; `barriers` that blocks
-passed; `global.<buffer>.{read,write,atomic}_{sectors,requests,bytes}`; `local.{read,write}_{sectors,requests,bytes}`;
-`atomic.<buffer>` and `atomic.shared`, lane operations; `mma.<type>`, operations of tensor cores
-(`instructions.matrix` says how they round); where they are asked for, `lanes.<class>`, `lanes` by class.
+counts: the instruction was issued for it); `shared.{load,store,atomic}_{wavefronts,ideal}`, and
+`shared.atomic_repeats`, how many more wavefronts lanes that add one to the same word would take in turn; `barriers`
+that blocks passed; `global.<buffer>.{read,write,atomic}_{sectors,requests,bytes}`;
+`local.{read,write}_{sectors,requests,bytes}`; `atomic.<buffer>` and `atomic.shared`, lane operations; `mma.<type>`,
+operations of tensor cores (`instructions.matrix` says how they round); where they are asked for, `lanes.<class>`,
+`lanes` by class.
 """
 
 from collections.abc import Callable, Mapping, Sequence

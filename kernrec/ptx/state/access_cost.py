@@ -12,7 +12,8 @@ conflict", on compute capability 7.0 to 7.5; assumed for later ones: CUTLASS int
 for it). The rows of matrices (`ldmatrix`, `stmatrix`) go eight at a time, one matrix after the other. In an atomic
 operation no two lanes share a word: those of one bank take turns, whether or not they access the same word (Gomez-Luna
 et al., "Performance Modeling of Atomic Additions on GPU Scratchpad Memory", IEEE TPDS 24(11), 2013; assumed for later
-GPUs, though they may merge additions of one to the same word).
+GPUs). Lanes that add one to the same word, and whose old values nobody reads, share it from Ampere on
+(`kernrec.ptx.instructions.atomics`).
 """
 
 import numpy as np

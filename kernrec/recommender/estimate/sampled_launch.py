@@ -83,7 +83,8 @@ class SampledLaunch:
 
         Those on a few hundred bytes take no more slices of L2 than hold them, whatever the card has.
         """
-        turns = sum((_column(self.table, m) for m in self.table.metrics if m.endswith("atomic_turns")), 0.0)
+        counted = (_column(self.table, m) for m in self.table.metrics if m.endswith("atomic_turns"))
+        turns = sum(counted, np.zeros(len(self.table.variant_keys)))
         same_sector, near = (
             np.maximum(
                 _column(self.table, f"atomic.own{ending}").take(variants),
@@ -92,7 +93,7 @@ class SampledLaunch:
             for ending in ("", ".512")
         )
         meeting = same_sector + _NEAR_TURN_CLK * np.maximum(near - same_sector, 0.0)
-        clk: Array = np.broadcast_to(turns, same_sector.shape).take(variants) * meeting
+        clk: Array = turns.take(variants) * meeting
         return clk
 
 

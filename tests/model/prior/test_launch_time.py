@@ -317,12 +317,12 @@ def test_dram_adds_up_with_what_a_lone_block_computes_beyond_the_latency_of_its_
 
     def clk(dram_clk: float, resident: float) -> float:
         moved = blocks * dram_clk * bytes_per_clk
-        one = LaunchWork(
+        tiles = LaunchWork(
             variants=np.zeros(1, np.int64), terms=(blocks,), depth=(), concurrent=np.full(1, resident),
             warps=np.full(1, 32.0), prefetch=np.zeros(1), dram_bytes=moved, dram_slowdown=np.ones(1),
             serial_clk=0.0, rounds=np.ones(1), overlapped=np.zeros(1),
         )  # fmt: skip
-        times = launch_time(ADA, computes, one)
+        times = launch_time(ADA, computes, tiles)
         total_s = (times.core_s**4 + times.dram_s**4) ** 0.25
         return float(total_s[0]) * ADA.boost_clock_hz / 960.0
 
