@@ -219,7 +219,8 @@ def matmul(library: Path) -> Iterator[Row]:
         yield row | {"layout": "nt", "m": raw["m"], "n": raw["n"], "k": raw["k"], "batch": 1}
     for name, layout in (("linear", "nt"), ("bmm", "nn")):
         for raw, row in _torch(library, name):
-            yield row | {"layout": layout, **{dim: raw[dim] for dim in ("m", "n", "k", "batch")}}
+            # The recorder's N is the reduction and its K the columns of the result: its grids are those of M x K.
+            yield row | {"layout": layout, "m": raw["m"], "n": raw["k"], "k": raw["n"], "batch": raw["batch"]}
 
 
 def attention(library: Path) -> Iterator[Row]:

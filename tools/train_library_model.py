@@ -21,7 +21,8 @@ from front import DATA, ROOT
 
 from kernrec.errors import KernrecError
 from kernrec.model.vendor import model_file
-from kernrec.training.train_vendor_model import FOLDS, Recording, train_set
+from kernrec.training.train_vendor_model import train_set
+from kernrec.training.vendor_table import FOLDS, Recording
 from kernrec.util.optional import import_optional
 from kernrec.version import __version__
 

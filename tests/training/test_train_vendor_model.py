@@ -14,8 +14,9 @@ from kernrec.model.vendor.bound import GRAPH, features
 from kernrec.model.vendor.compact_trees import Trees
 from kernrec.model.vendor.model import OTHER, RecordedSet, VendorModel
 from kernrec.op import find_op
-from kernrec.training import train_vendor_model as training
-from kernrec.training.train_vendor_model import Recording, Table
+from kernrec.training import vendor_errors, vendor_trees
+from kernrec.training.train_vendor_model import fitted_floor, train_set
+from kernrec.training.vendor_table import FOLDS, Recording, Table
 
 CARDS = {"a100-sxm4-80gb": 1.0, "l40s": 1.2, "h200-sxm": 0.9}
 SLOWDOWN = {"vLLM": 1.0, "SGLang": 1.3}
@@ -57,8 +58,8 @@ def table() -> Table:
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> VendorModel:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(training, "_ROUNDS", (25, 5))
-        entry, trees = training.train_set(recorded())
+        patch.setattr(vendor_trees, "_ROUNDS", (25, 5))
+        entry, trees = train_set(recorded())
     folder: Path = tmp_path_factory.mktemp("models")
     return model_file.load(model_file.save({"op": "matmul", "sets": [entry]}, trees, folder))
 
@@ -70,18 +71,20 @@ def test_a_problem_is_one_on_all_cards(table: Table) -> None:
 
 def test_held_out_rows_do_not_reach_the_trees(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
     seen = []
-    boost = training.boost_card
-    monkeypatch.setattr(training, "_ROUNDS", (3, 0))
-    monkeypatch.setattr(training, "boost_card", lambda *arguments: (seen.append(arguments[2]), boost(*arguments))[1])
-    errors = training.left_out_errors(table, "latency", "l40s")
+    boost = vendor_trees.boost_card
+    monkeypatch.setattr(vendor_trees, "_ROUNDS", (3, 0))
+    monkeypatch.setattr(
+        vendor_errors, "boost_card", lambda *arguments: (seen.append(arguments[2]), boost(*arguments))[1]
+    )
+    errors = vendor_errors.left_out_errors(table, "latency", "l40s")
     rows = table.on("l40s", "latency")
     assert np.isfinite(errors[rows]).all()
     assert np.isnan(np.delete(errors, rows)).all()
-    assert len(seen) == training.FOLDS
+    assert len(seen) == FOLDS
     held_out = [set(table.problem[rows]) - set(table.problem[others]) for others in seen]
     assert sorted(problem for part in held_out for problem in part) == sorted(set(table.problem[rows]))
     seen.clear()
-    training.between_errors(table, "latency", "l40s")
+    vendor_errors.between_errors(table, "latency", "l40s")
     n = table.recording.dims["n"]
     assert all(len(set(n[others])) < len(set(n)) for others in seen)
 
@@ -145,11 +148,11 @@ def test_a_stack_that_cannot_run_a_problem_says_why_and_has_no_prediction(model:
 
 def test_the_fastest_stack_is_named_where_two_differ_and_errors_are_small(table: Table) -> None:
     rows = len(table.recording)
-    right, count = training.fastest_named(table, np.zeros(rows))
+    right, count = vendor_errors.fastest_named(table, np.zeros(rows))
     assert right == count > 0
     wrong = np.where(table.recording.stack == "vLLM", -1.0, 1.0)  # vLLM is predicted far slower, SGLang far faster
-    assert training.fastest_named(table, wrong)[0] == 0
-    assert training.fastest_named(table, np.full(rows, np.nan)) == (0, 0)
+    assert vendor_errors.fastest_named(table, wrong)[0] == 0
+    assert vendor_errors.fastest_named(table, np.full(rows, np.nan)) == (0, 0)
 
 
 def test_rows_faster_than_the_data_sheet_are_left_out_and_counted() -> None:
@@ -184,7 +187,7 @@ def test_a_set_is_trained_anew_beside_the_others_of_a_stored_model(tmp_path: Pat
 def test_the_interval_covers_what_it_promises() -> None:
     draw = np.random.default_rng(2)
     errors, problems = draw.normal(0, 0.1, 4000), np.arange(4000)
-    assert 0.88 <= training.coverage(errors, problems) <= 0.92
+    assert 0.88 <= vendor_errors.coverage(errors, problems) <= 0.92
 
 
 def test_trees_for_any_card_take_only_ratios(table: Table, model: VendorModel) -> None:
@@ -216,8 +219,8 @@ def test_a_card_that_was_damaged_or_is_of_another_format_is_refused(tmp_path: Pa
 
 def _small() -> tuple[dict[str, Any], dict[str, Trees]]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(training, "_ROUNDS", (2, 1))
-        return training.train_set(recorded(60))
+        patch.setattr(vendor_trees, "_ROUNDS", (2, 1))
+        return train_set(recorded(60))
 
 
 def test_a_stack_is_told_of_on_a_card_only_in_the_data_types_that_were_recorded_there() -> None:
@@ -225,3 +228,26 @@ def test_a_stack_is_told_of_on_a_card_only_in_the_data_types_that_were_recorded_
     problem = find_op("matmul").problem("bf16", "nt", m=512, n=1024, k=4096)
     assert recorded_set.stacks_on(find_gpu("l40s"), problem) == ("vLLM",)
     assert "SGLang" in MADE_UP.stacks_on(find_gpu("l40s"), problem)
+
+
+def test_trees_for_any_card_take_the_share_that_carries_over(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(vendor_trees, "_LEAST_FAMILIES", 3)
+    families = table.families("latency")
+    factors = dict(zip(families, (0.5, 2.0, 1.0), strict=True))
+    arch = np.array([find_gpu(gpu).arch for gpu in table.recording.gpu])
+    noise = np.log(np.array([factors[name] for name in arch]))
+    peculiar = replace(table, target={"latency": noise})
+    assert vendor_trees.boost_any(peculiar, "latency", families).share < 1
+    alike = replace(table, target={"latency": np.where(table.recording.dims["k"] > 3000, 0.4, 0.0)})
+    trees = vendor_trees.boost_any(alike, "latency", families)
+    assert trees.share == 1
+    assert np.abs(trees.predict(alike.matrix["latency"]) - alike.target["latency"]).mean() < 0.05
+
+
+def test_the_floor_is_found_in_calls_that_have_one() -> None:
+    draw = np.random.default_rng(2)
+    work_s = np.exp(draw.uniform(np.log(1e-6), np.log(1e-3), 2000))
+    latency_s = (30e-6 + 1.5 * work_s) * draw.lognormal(0, 0.05, 2000)
+    floor_s, ratio = fitted_floor(latency_s, work_s)
+    assert floor_s == pytest.approx(30e-6, rel=0.1)
+    assert ratio == pytest.approx(1.5, rel=0.1)

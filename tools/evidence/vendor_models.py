@@ -16,7 +16,8 @@ import numpy as np
 import typer
 from front import DATA, ROOT, Data, Table
 
-from kernrec.training import train_vendor_model as train
+from kernrec.training import vendor_errors as errors_of
+from kernrec.training import vendor_table
 
 from .vendor_recordings import OPS, recordings
 
@@ -51,7 +52,7 @@ def run(
     data: Data = DATA,
     op: Annotated[list[str] | None, typer.Option()] = None,
     only: Annotated[list[str] | None, typer.Option("--set")] = None,
-    folds: int = train.FOLDS,
+    folds: int = vendor_table.FOLDS,
     quick: bool = False,
 ) -> int:
     """Print the figures, of some ops or sets alone; 0 when all aims are met."""
@@ -60,7 +61,7 @@ def run(
         for recording in recordings(data, name):
             if only and recording.recorded.name not in only:
                 continue
-            table = train.Table.of(recording)
+            table = vendor_table.Table.of(recording)
             if table.impossible:
                 print(f"{recording.recorded.name}: {table.impossible} rows faster than the data sheet allows left out")
             for quantity in table.matrix:
@@ -82,13 +83,13 @@ class _Evaluation:
         self._printed, self._folds = printed, folds
         self.missed: list[str] = []
 
-    def on_cards(self, table: train.Table, quantity: str, quick: bool) -> None:
+    def on_cards(self, table: vendor_table.Table, quantity: str, quick: bool) -> None:
         """Problems, and sizes, left out of each card."""
         name, medians, together = table.recording.recorded.name, [], np.full(len(table.recording), np.nan)
         for gpu in table.gpus(quantity):
-            errors = train.left_out_errors(table, quantity, gpu, self._folds)
+            errors = errors_of.left_out_errors(table, quantity, gpu, self._folds)
             together = np.where(np.isfinite(errors), errors, together)
-            share = train.coverage(errors, table.problem)
+            share = errors_of.coverage(errors, table.problem)
             self._row(name, quantity, gpu, "problems", errors, share)
             stacks = table.recording.stack[np.isfinite(errors)]
             for stack in sorted(set(stacks.tolist())) if len(set(stacks.tolist())) > 1 else ():
@@ -97,18 +98,18 @@ class _Evaluation:
             if not COVERAGE[0] <= share <= COVERAGE[1]:
                 self.missed.append(f"{name}, coverage of {quantity} on {gpu}: {share:.0%}")
             if table.recording.recorded.grid and not quick:
-                errors = train.between_errors(table, quantity, gpu)
-                self._row(name, quantity, gpu, "sizes", errors, train.coverage(errors, table.problem))
+                errors = errors_of.between_errors(table, quantity, gpu)
+                self._row(name, quantity, gpu, "sizes", errors, errors_of.coverage(errors, table.problem))
         aim = PROBLEMS_AIM.get(name, np.inf) if quantity == "latency" else POWER_AIM["problems"]
         self._against(f"{name}, {quantity}, problems left out", float(np.median(medians)), aim)
         if quantity == "latency":
             self._named(table, together)
 
-    def on_cards_left_out(self, table: train.Table, quantity: str) -> None:
+    def on_cards_left_out(self, table: vendor_table.Table, quantity: str) -> None:
         """Each architecture left out."""
         name = table.recording.recorded.name
-        errors = train.card_left_out_errors(table, quantity, table.families(quantity))
-        shares = train.coverage_of_cards(errors)
+        errors = errors_of.card_left_out_errors(table, quantity, table.families(quantity))
+        shares = errors_of.coverage_of_cards(errors)
         for arch, cards in table.families(quantity).items() if errors else ():
             for gpu in cards:
                 self._row(name, quantity, gpu, "card", errors[gpu], shares[arch])
@@ -119,9 +120,9 @@ class _Evaluation:
             error = median(np.concatenate([errors[gpu] for gpu in cards]))
             self._against(f"{name}, {quantity} on {arch} left out", error, aim)
 
-    def _named(self, table: train.Table, errors: Array) -> None:
+    def _named(self, table: vendor_table.Table, errors: Array) -> None:
         """How often the fastest stack is named, of problems left out on which two differ."""
-        right, count = train.fastest_named(table, errors)
+        right, count = errors_of.fastest_named(table, errors)
         if count:
             name = table.recording.recorded.name
             print(f"{name}: the fastest stack is named in {right / count:.1%} of {count} problems")

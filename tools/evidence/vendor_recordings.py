@@ -1,4 +1,4 @@
-"""Recordings of stacks, as `kernrec.training.train_vendor_model` takes them: what the readers of each op share.
+"""Recordings of stacks, as `kernrec.training.vendor_table` takes them: what the readers of each op share.
 
 An op has a reader, a module of `tools/evidence/recordings` with `recordings(data)`, which gives its recorded sets. The
 files are described in the README of the shared data folder; their rows are never copied.
@@ -15,7 +15,7 @@ from kernrec.errors import UsageError
 from kernrec.gpu import find_gpu
 from kernrec.model.vendor.bound import features_of
 from kernrec.model.vendor.model import RecordedSet
-from kernrec.training.train_vendor_model import Recording
+from kernrec.training.vendor_table import Recording
 from tests.helpers.recordings import parquet_columns
 
 Array = np.ndarray

@@ -24,6 +24,7 @@ import numpy as np
 from kernrec.gpu import GPU
 from kernrec.model.prior.microarchitecture import l2_bytes_per_clk, microarchitecture
 from kernrec.model.vendor.precision import Precision, precision_of, rate_of
+from kernrec.op.dtype import math_dtype
 from kernrec.util.light_dataclass import dataclass
 
 Array = np.ndarray
@@ -112,7 +113,8 @@ def features(
     module = features_of(op)
     sizes = {name: np.asarray(dims[name], dtype=float) for name in module.DIMS}
     precision = precision_of(dtype)
-    card = Card(gpu, precision, rate_of(gpu, dtype), timing)
+    tensor = gpu.peak_flops(math_dtype(dtype), tensor=True) > 0
+    card = Card(gpu, precision, rate_of(gpu, dtype), tensor, timing)
     bound = module.bound(card, sizes, layout)
     columns = dict(bound.columns)
     columns |= {f"share.{name}": _log_share(part, bound.total_s) for name, part in bound.shares.items()}
@@ -141,6 +143,8 @@ class Card:
     gpu: GPU
     precision: Precision
     peak_flops: float
+    tensor: bool
+    """Whether tensor cores compute in it."""
     timing: Timing
 
     @property

@@ -57,13 +57,14 @@ class CompactTrees:
         return np.asarray(self.base + self.leaf.take(node).sum(axis=1, dtype=np.float64))
 
 
-def compact(trees: Sequence[Mapping[str, Any]], features: int, base: float) -> Trees:
+def compact(trees: Sequence[Mapping[str, Any]], features: int, base: float, share: float = 1.0) -> Trees:
     """The facts and arrays that `expand` reads.
 
     Args:
         trees: as XGBoost's JSON has them: `left_children`, `right_children`, `split_indices`, `split_conditions`.
         features: F.
         base: added to every sum of leaves.
+        share: of the sum of leaves that is taken.
 
     Raises:
         ValueError: a feature has more than 256 cuts, or there are more than 256 features.
@@ -85,7 +86,7 @@ def compact(trees: Sequence[Mapping[str, Any]], features: int, base: float) -> T
         "inner": np.packbits(inner),
         "column": split_on.astype(np.uint8),
         "cut": cut,
-        **_leaves([part["condition"][~part["inner"]] for part in ordered]),
+        **_leaves([share * part["condition"][~part["inner"]] for part in ordered]),
         "cuts": np.concatenate(cuts),
         "cut_count": np.array([len(thresholds) for thresholds in cuts], dtype=np.uint16),
     }

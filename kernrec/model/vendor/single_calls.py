@@ -10,34 +10,11 @@ with the work that such calls have: the bound's times the ratio that fits the re
 floor was the card's nobody recorded: the interval goes from all of the floor being the host's to none of it.
 """
 
-import numpy as np
-
 from kernrec.model.prior.launch_time import INTERVAL, LAUNCH_S, START_S
 from kernrec.model.vendor.predicted import Predicted
 
-Array = np.ndarray
-
 NORMAL_S = LAUNCH_S + START_S
 """Start of a launch in a stream, as that of our own kernels."""
-_FLOORS = np.geomspace(5e-6, 1e-3, 100)
-_RATIOS = np.geomspace(0.5, 4.0, 50)
-
-
-def fitted_floor(latency_s: Array, work_s: Array) -> tuple[float, float]:
-    """(floor in seconds, ratio) of a recorder: those of `floor + ratio * work` with the least absolute error of the
-    logarithm; the floor is no less than the shortest call.
-
-    Args:
-        latency_s: of calls, (N,).
-        work_s: what the bound says of the card's work in them, (N,).
-    """
-    errors = [
-        (float(np.abs(np.log(latency_s / (floor + ratio * work_s))).mean()), float(floor), float(ratio))
-        for floor in _FLOORS
-        for ratio in _RATIOS
-    ]
-    _, floor_s, ratio = min(errors)
-    return max(floor_s, float(latency_s.min())), ratio
 
 
 def in_a_stream(call: Predicted, floor_s: float, work_s: float) -> Predicted:

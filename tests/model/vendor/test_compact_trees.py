@@ -32,11 +32,11 @@ def trees(boosted: xgboost.Booster) -> list[dict]:
 
 @given(st.integers(0, 2**16), st.integers(1, 6), st.integers(1, 7))
 @settings(max_examples=6, deadline=None)
-def test_predictions_are_those_of_xgboost_up_to_half_precision_leaves(seed: int, rounds: int, levels: int) -> None:
+def test_predictions_are_those_of_xgboost_up_to_leaves_of_a_byte(seed: int, rounds: int, levels: int) -> None:
     boosted, matrix = booster(seed, rounds, levels)
     small = expand(*compact(trees(boosted), 4, 0.25))
     expected = boosted.inplace_predict(matrix) + 0.25
-    assert small.predict(matrix) == pytest.approx(expected, abs=2e-3 * rounds)
+    assert small.predict(matrix) == pytest.approx(expected, abs=3e-3 * rounds)
 
 
 def test_a_node_takes_four_bytes_and_a_few_bits() -> None:

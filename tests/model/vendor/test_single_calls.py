@@ -12,7 +12,7 @@ from kernrec.gpu import find_gpu
 from kernrec.model.vendor.model import VendorModel
 from kernrec.model.vendor.model_file import load
 from kernrec.model.vendor.predicted import Predicted
-from kernrec.model.vendor.single_calls import NORMAL_S, fitted_floor, in_a_stream
+from kernrec.model.vendor.single_calls import NORMAL_S, in_a_stream
 from kernrec.op import find_op
 
 FLOOR_S = 30e-6
@@ -45,15 +45,6 @@ def test_a_call_at_the_floor_is_a_launch_and_its_work_and_a_long_one_stays() -> 
     assert short.value == pytest.approx(NORMAL_S + 1e-6)
     assert long.value == pytest.approx(100 * FLOOR_S, rel=0.01)
     assert wide(short) > 2 * wide(long)
-
-
-def test_the_floor_is_found_in_calls_that_have_one() -> None:
-    draw = np.random.default_rng(2)
-    work_s = np.exp(draw.uniform(np.log(1e-6), np.log(1e-3), 2000))
-    latency_s = (FLOOR_S + 1.5 * work_s) * draw.lognormal(0, 0.05, 2000)
-    floor_s, ratio = fitted_floor(latency_s, work_s)
-    assert floor_s == pytest.approx(FLOOR_S, rel=0.1)
-    assert ratio == pytest.approx(1.5, rel=0.1)
 
 
 @pytest.mark.parametrize(

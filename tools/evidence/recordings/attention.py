@@ -12,7 +12,7 @@ import numpy as np
 
 from evidence.recordings.serving import fastest, joined_columns, recording_of
 from kernrec.model.vendor.bound import FLASH
-from kernrec.training.train_vendor_model import Recording
+from kernrec.training.vendor_table import Recording
 
 Array = np.ndarray
 

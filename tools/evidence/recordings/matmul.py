@@ -3,7 +3,9 @@
     bf16, fp8, ...   `library/serving_gemm`; in bf16 of three cards all of `library/gemm_*`, and an RTX 3090 and an RTX
                      A6000 of `library/serving_gemm_geforce` as stack PyTorch
     inductor         `triton/*`, `extern_mm`
-    single           `library/torch_linear_f32` (nt) and `torch_bmm_f32` (nn), of the cards that are in the catalog
+    single           `library/torch_linear_f32` (nt) and `torch_bmm_f32` (nn), of the cards that are in the catalog;
+                     column `n` is the reduction and `k` the columns of the result, as the recorder calls them: the
+                     launched grids are those of m x `k` in all rows
 
 The power of the H200 leaves out the rows that `misread` finds; that of vLLM on a B200 and a GB200 those below 100 us:
 neighbors differ by a factor of three at the same time there (n = 2,560, k = 10,240: 272 W for m = 96, 925 W for 129),
@@ -18,7 +20,7 @@ import numpy as np
 from evidence.vendor_recordings import SERVING, STACKS, SYSTEMS, catalogued, columns_of, joined, recording
 from kernrec.model.vendor.bound import FLUSHED, GRAPH, Timing
 from kernrec.model.vendor.model import RecordedSet
-from kernrec.training.train_vendor_model import Recording
+from kernrec.training.vendor_table import Recording
 from tests.helpers.power_recordings import SHORT_S, misread
 
 Array = np.ndarray
@@ -161,7 +163,8 @@ def _single(data: Path) -> Recording:
     )  # fmt: skip
     parts = []
     for file, layout in (("torch_linear_f32", "nt"), ("torch_bmm_f32", "nn")):
-        columns = columns_of(data / "library" / f"{file}.parquet", ("device", "batch", "m", "n", "k", "latency_s"))
+        names = ("device", "batch", "m", "k AS n", "n AS k", "latency_s")
+        columns = columns_of(data / "library" / f"{file}.parquet", names)
         for device, gpu in cards.items():
             own = {name: column[columns["device"] == device] for name, column in columns.items()}
             count = len(own["m"])

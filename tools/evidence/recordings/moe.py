@@ -10,7 +10,7 @@ import numpy as np
 
 from evidence.recordings.serving import fastest, recording_of
 from kernrec.model.vendor.bound import Timing
-from kernrec.training.train_vendor_model import Recording
+from kernrec.training.vendor_table import Recording
 
 EXPERTS = Timing(40000.0, 1.0)
 """Routing, sorting, two products and the sum in CUDA graphs: 20 us, about the least time of every card, in clocks."""

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from evidence.recordings.torch_calls import rows_of
-from kernrec.training.train_vendor_model import Recording
+from kernrec.training.vendor_table import Recording
 
 
 def recordings(data: Path) -> list[Recording]:

@@ -11,7 +11,7 @@ import numpy as np
 from evidence.vendor_recordings import catalogued, columns_of
 from kernrec.model.vendor.bound import Timing, features_of
 from kernrec.model.vendor.model import RecordedSet
-from kernrec.training.train_vendor_model import Recording
+from kernrec.training.vendor_table import Recording
 
 Array = np.ndarray
 

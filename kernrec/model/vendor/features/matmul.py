@@ -1,7 +1,7 @@
 """Matrix products of stacks: a bound of tiles in waves, DRAM and L2, and the features that trees correct it by.
 
 A library picks a tile, and how often to split the reduction, by its heuristic; here the best of a few is taken; the
-times of others are features.
+times of others are features. Products outside of tensor cores have tiles of their own.
 """
 
 from collections.abc import Callable, Mapping
@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from kernrec.model.vendor.bound import TILE_CLK, Bound, Card
+from kernrec.model.vendor.features.simt_products import simt_tiles_s, sustained_s
 
 Array = np.ndarray
 
@@ -45,16 +46,22 @@ def bound(card: Card, sizes: Mapping[str, Array], layout: str) -> Bound:
     gpu, kind = card.gpu, card.precision
     weights, result = kind.b_bytes * batch * n * k, kind.c_bytes * batch * m * n
     moved = (kind.a_bytes + kind.quantising_bytes) * batch * m * k + weights + result
-    tiles_s = _tiles_s(card, batch, m, n, k)
-    math_s, memory_s = tiles_s.min(axis=1), card.memory_s(moved, weights)
-    total_s = card.total(math_s, memory_s)
     parts = card.parts(2 * batch * m * n * k, moved)
+    memory_s = card.memory_s(moved, weights)
+    if card.tensor:
+        tiles_s = _tiles_s(card, batch, m, n, k)
+        math_s, timed_s = tiles_s.min(axis=1), tiles_s[:, _TIMED_PLACES]
+        total_s = card.total(math_s, memory_s)
+    else:
+        math_s, timed_s = simt_tiles_s(card, batch, m, n, k, layout, _TIMED)
+        total_s = parts["launch"] + sustained_s(card, math_s)
     shares = {"tiles": math_s, "memory": memory_s, "flops": parts["math"], "dram": parts["dram"]}
     columns = {
         "l2.moved": np.log2(moved / gpu.l2_bytes),
         "l2.weights": np.log2(weights / gpu.l2_bytes),
         "l2.result": np.log2(result / gpu.l2_bytes),
         "waves": np.log2(batch * np.ceil(m / 128) * np.ceil(n / 128) / gpu.sms),
+        "arch.datacenter blackwell": np.full(len(m), float(gpu.sm in (100, 103))),
         "log.mn": np.log2(m * n),
         "log.mk": np.log2(m * k),
         "log.nk": np.log2(n * k),
@@ -64,7 +71,6 @@ def bound(card: Card, sizes: Mapping[str, Array], layout: str) -> Bound:
     full_waves = np.ceil(tiles / gpu.sms) * gpu.sms
     columns |= zip(_WAVE_NAMES, np.log2(tiles / gpu.sms).T, strict=True)
     columns |= zip(_FULL_NAMES, (tiles / full_waves).T, strict=True)
-    timed_s = tiles_s[:, _TIMED_PLACES]
     seconds = np.where(np.isfinite(timed_s), timed_s, math_s[:, None])
     columns |= zip(_TIME_NAMES, np.log2(seconds / total_s[:, None]).T, strict=True)
     for side in (128, 64):

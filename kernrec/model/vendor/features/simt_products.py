@@ -1,0 +1,124 @@
+"""Matrix products outside of tensor cores, as cuBLAS runs them: tiles of its kernels, DRAM, L2 and the clock held.
+
+cuBLAS has a few tiles for each generation, others for batched products than for single ones; the names of its kernels,
+such as `maxwell_sgemm_128x64_nn`, tell which in NeuSight's recordings of five cards. Here the best of these tiles is
+the bound. Constants were fitted to those recordings, of all five cards together.
+"""
+
+from collections.abc import Mapping, Sequence
+from functools import cache, lru_cache
+
+import numpy as np
+
+from kernrec.gpu import GPU
+from kernrec.model.prior.launch_costs import NominalCosts
+from kernrec.model.prior.power import PowerModel
+from kernrec.model.prior.sustained_roof import arithmetic
+from kernrec.model.vendor.bound import Card
+
+Array = np.ndarray
+
+_SPLITS = (1, 2, 4, 8, 16)
+_LEAST_SPLIT = 256
+"""A part of a split reduction has at least this many elements."""
+_SINGLE: Mapping[str, tuple[tuple[int, int], ...]] = {
+    "pascal": ((128, 32), (64, 64), (32, 128)),
+    "volta": ((128, 128), (64, 128), (64, 64), (128, 32), (32, 128), (32, 64), (32, 32)),
+    "ampere": ((64, 128), (32, 128), (128, 32), (32, 64), (32, 32)),
+}
+"""Tiles of single products, by the generation of the kernels; the reduction may be split."""
+_BATCHED: Mapping[str, tuple[tuple[int, int], ...]] = {
+    "pascal": ((64, 128),),
+    "volta": ((64, 128), (64, 64), (128, 32), (32, 128)),
+    "ampere": ((128, 128),),
+}
+"""Tiles of batched products."""
+_SHARE, _SMALL_TILE = 0.935, 0.07
+"""Share of the FMA pipes' rate that a tile of 128 x 128 reaches; smaller ones have it times the ratio of areas to the
+second power."""
+_WARPS, _FEW_WARPS = 16.0, 0.3
+"""Fewer warps on an SM reach the rate times their share to the second power."""
+_TILE_CLK = 3200.0
+"""Clocks to fill a tile's pipeline and to write its results."""
+_DRAM_SHARE, _REREAD = 0.8, 0.5
+"""Share of the data sheet's bandwidth; share of operands beyond L2 that every tile reads anew."""
+_STRIDED, _STRIDED_K, _STRIDED_POWER = 1.86, 1860.0, 0.54
+"""On Pascal rows of the second operand that are k apart cost more of DRAM's time: this, and as much again where k is
+this many elements for a MiB of L2, to the power."""
+_OVERLAP = 3.4
+_ENERGY, _TURING_ENERGY = 1.27, 2.4
+"""Energy of a product's core events over that of its arithmetic alone, as `operating_point.BESIDE_ARITHMETIC`; with which
+the T4, held back by its 70 W, takes the times that were recorded."""
+_THERMAL_S, _THERMAL_POWER = 300e-6, 1.4
+"""Calls that are timed alone reach the sustained clock only where they are long beside the pause between two."""
+
+
+def simt_tiles_s(
+    card: Card, batch: Array, m: Array, n: Array, k: Array, layout: str, timed: Sequence[tuple[int, int, int]]
+) -> tuple[Array, Array]:
+    """(seconds of the library's best tile (N,), those of the tiles and splits in `timed`, (N, T); infinity where the
+    parts of a split would be too short)."""
+
+    @cache
+    def tile_s(tile: tuple[int, int], split: int) -> Array:
+        seconds = _tile_s(card, tile, split, batch, m, n, k, layout)
+        return seconds if split == 1 else np.where(k >= _LEAST_SPLIT * split, seconds, np.inf)
+
+    family, best = _family(card.gpu), np.empty(len(m))
+    for rows, tiles, splits in ((batch > 1, _BATCHED, (1,)), (batch == 1, _SINGLE, _SPLITS)):
+        if rows.any():
+            best[rows] = np.min([tile_s(tile, split) for tile in tiles[family] for split in splits], axis=0)[rows]
+    return best, np.stack([tile_s((rows, across), split) for rows, across, split in timed], axis=1)
+
+
+def sustained_s(card: Card, seconds: Array) -> Array:
+    """Times at the boost clock, (N,), at the clock that the power limit leaves."""
+    held = (seconds / (seconds + _THERMAL_S)) ** _THERMAL_POWER if card.timing.alone else 1.0
+    return np.asarray(seconds * (1.0 + held * (1.0 / _sustained_share(card.gpu) - 1.0)))
+
+
+@lru_cache(maxsize=64)
+def _sustained_share(gpu: GPU) -> float:
+    """The clock that a large product holds, over the boost clock, by the model of power that kernels have."""
+    power = PowerModel.for_gpu(gpu)
+    peak, joules = arithmetic(gpu, power, "f32")
+    beside = _TURING_ENERGY if gpu.sm == 75 else _ENERGY
+    second = NominalCosts(core_s=1.0, dram_s=0.0, fixed_s=0.0, core_j=beside * peak * joules, dram_j=0.0)
+    return min(1.0, 1.0 / float(power.apply_power_limit(second).latency_s[0]))
+
+
+def _family(gpu: GPU) -> str:
+    """The generation whose kernels cuBLAS runs on a card."""
+    if gpu.sm < 70:
+        return "pascal"
+    return "volta" if gpu.sm < 80 else "ampere"
+
+
+def _tile_s(
+    card: Card, tile: tuple[int, int], split: int, batch: Array, m: Array, n: Array, k: Array, layout: str
+) -> Array:
+    """Seconds of a product in tiles of one size, at the boost clock."""
+    gpu, element, (rows, across) = card.gpu, card.element_bytes, tile
+    warps = rows * across / 2048
+    tiles = batch * np.ceil(m / rows) * np.ceil(n / across) * split
+    depth = np.ceil(k / split / 8) * 8
+    per_sm = np.ceil(tiles / gpu.sms)
+    resident = np.clip(np.floor(_WARPS / warps), 1, per_sm)
+    share = _SHARE * (rows * across / 128**2) ** _SMALL_TILE * np.minimum(1, resident * warps / _WARPS) ** _FEW_WARPS
+    math_s = per_sm * 2 * rows * across * depth * gpu.sms / (card.peak_flops * share)
+    math_s = math_s + np.ceil(per_sm / resident) * card.seconds(_TILE_CLK)
+    operands = element * batch * (m * k + n * k)
+    once = operands + element * batch * m * n
+    read = tiles * (rows + across) * element * depth
+    # What is in use of the operands at one time, so that L2 holds less of them.
+    in_use = gpu.sms * resident * (rows + across) * element * 64**2
+    again = np.clip(operands / gpu.l2_bytes - 1, 0, 1) * (1 - np.minimum(gpu.l2_bytes / in_use, 1))
+    moved = once + np.maximum(read - once, 0) * _REREAD * again
+    dram_s = moved / (gpu.memory_bandwidth * _DRAM_SHARE)
+    if _family(gpu) == "pascal" and layout[1] == "t":
+        dram_s = dram_s * (_STRIDED + (k / (_STRIDED_K * gpu.l2_bytes / 2**20)) ** _STRIDED_POWER)
+    memory_s = np.maximum(dram_s, read / card.l2)
+    seconds = (math_s**_OVERLAP + memory_s**_OVERLAP) ** (1 / _OVERLAP)
+    if split > 1:
+        seconds = seconds + 8 * batch * m * n * split / card.l2 + card.seconds(_TILE_CLK)
+    return np.asarray(seconds)

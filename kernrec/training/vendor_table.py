@@ -1,0 +1,145 @@
+"""Recordings of stacks, and the features and targets that trees learn from them (`kernrec.model.vendor.bound`).
+
+A problem is in the same fold on every card, in every data type, layout and stack, and in every recorded set. Power is
+learned given the time: how long math, DRAM and L2 are busy in it.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from kernrec.gpu import find_gpu
+from kernrec.model.vendor.bound import RATIOS, features, features_of, used
+from kernrec.model.vendor.model import STACK, RecordedSet
+
+Array = np.ndarray
+
+FOLDS = 5
+_ABOVE_ROOF, _BEYOND_L2 = 1.05, 8.0
+"""Rows that are faster than the data sheet's arithmetic allows by more than this factor contradict it, and those faster
+than its DRAM that move so many times the bytes that L2 holds."""
+
+
+@dataclass(frozen=True)
+class Recording:
+    """The rows of one recorded set; arrays (N,)."""
+
+    recorded: RecordedSet
+    gpu: Array
+    stack: Array
+    dtype: Array
+    layout: Array
+    dims: Mapping[str, Array]
+    latency_s: Array
+    power_w: Array
+    """NaN where it was not recorded, or misread."""
+
+    def __len__(self) -> int:
+        return len(self.latency_s)
+
+
+@dataclass(frozen=True)
+class Table:
+    """A recording as trees see it."""
+
+    recording: Recording
+    columns: Mapping[str, tuple[str, ...]]
+    """Names of the columns, by quantity."""
+    matrix: Mapping[str, Array]
+    """By quantity, (N, F)."""
+    target: Mapping[str, Array]
+    """log(measured / bound) of latency, log(power / TDP) of power, (N,); NaN where it was not recorded, and where the
+    time contradicts the data sheet."""
+    problem: Array
+    """A number for each row's problem, (N,), the same for the same sizes in all recordings of an op."""
+    impossible: int
+    """How many rows contradict the data sheet."""
+    work_s: Array
+    """`Bound.work_s` of each row, (N,); NaN for ops that have none."""
+
+    @classmethod
+    def of(cls, recording: Recording) -> "Table":
+        """Features and targets of every row."""
+        made = _Columns(recording)
+        kinds = np.stack([recording.gpu, recording.dtype, recording.layout], axis=1)
+        for kind in np.unique(kinds, axis=0):
+            made.add(np.flatnonzero((kinds == kind).all(axis=1)), *map(str, kind))
+        sizes = np.stack([recording.dims[name] for name in features_of(recording.recorded.op).DIMS], axis=1)
+        impossible = made.least_s > _ABOVE_ROOF * recording.latency_s
+        latency = np.where(impossible, np.nan, np.log(recording.latency_s / made.bound_s))
+        target = {"latency": latency, "power": np.log(recording.power_w / made.tdp_w)}
+        return cls(recording, made.columns, made.matrix, target, _numbers(sizes), int(impossible.sum()), made.work_s)
+
+    def fold(self) -> Array:
+        """The fold of each row, (N,)."""
+        return self.problem % FOLDS
+
+    def on(self, gpu: str, quantity: str) -> Array:
+        """The rows of a card on which a quantity is known."""
+        return np.flatnonzero((self.recording.gpu == gpu) & np.isfinite(self.target[quantity]))
+
+    def carried(self, gpu: str, quantity: str) -> Array:
+        """Those of `on` whose stacks are told of on other cards, too."""
+        rows = self.on(gpu, quantity)
+        return rows[~np.isin(self.recording.stack[rows], self.recording.recorded.local)]
+
+    def gpus(self, quantity: str) -> list[str]:
+        """The cards on which a quantity is known."""
+        return sorted(set(self.recording.gpu[np.isfinite(self.target[quantity])].tolist()))
+
+    def families(self, quantity: str) -> dict[str, list[str]]:
+        """The cards on which a quantity is known of a stack that is told of on other cards, too, by architecture."""
+        cards: dict[str, list[str]] = {}
+        for gpu in self.gpus(quantity):
+            if len(self.carried(gpu, quantity)):
+                cards.setdefault(find_gpu(gpu).arch, []).append(gpu)
+        return cards
+
+    def ratios(self, quantity: str) -> Array:
+        """The columns that trees for any card take."""
+        return np.array([i for i, name in enumerate(self.columns[quantity]) if name.startswith((*RATIOS, STACK))])
+
+
+class _Columns:
+    """Collects the features of a recording, kind by kind."""
+
+    def __init__(self, recording: Recording) -> None:
+        count = len(recording)
+        self._recording = recording
+        self.bound_s, self.least_s, self.tdp_w = np.empty(count), np.empty(count), np.empty(count)
+        self.work_s = np.full(count, np.nan)
+        self.columns: dict[str, tuple[str, ...]] = {}
+        self.matrix: dict[str, Array] = {}
+
+    def add(self, rows: Array, card: str, dtype: str, layout: str) -> None:
+        """The features of rows of one kind."""
+        recording, gpu = self._recording, find_gpu(card)
+        dims = {name: sizes[rows] for name, sizes in recording.dims.items()}
+        bound, made = features(recording.recorded.op, gpu, dtype, layout, dims, recording.recorded.timing)
+        self.bound_s[rows], self.tdp_w[rows] = bound.total_s, gpu.tdp_w
+        if bound.work_s is not None:
+            self.work_s[rows] = bound.work_s
+        beyond_l2 = bound.parts["dram"] * gpu.memory_bandwidth > _BEYOND_L2 * gpu.l2_bytes
+        self.least_s[rows] = np.maximum(bound.parts["math"], np.where(beyond_l2, bound.parts["dram"], 0.0))
+        stacks = tuple(recording.recorded.stacks)
+        of_stack = {STACK + name: recording.stack[rows] == name for name in stacks if len(stacks) > 1}
+        self._fill("latency", rows, made | of_stack)
+        if np.isfinite(recording.power_w).any():  # given its time, a stack's power differs by how it was read
+            self._fill("power", rows, made | used(bound, recording.latency_s[rows]))
+
+    def _fill(self, quantity: str, rows: Array, made: Mapping[str, Array]) -> None:
+        if quantity not in self.matrix:
+            self.columns[quantity] = tuple(made)
+            self.matrix[quantity] = np.full((len(self.bound_s), len(made)), np.nan, dtype=np.float32)
+        for number, name in enumerate(self.columns[quantity]):
+            self.matrix[quantity][rows, number] = made[name]
+
+
+def _numbers(sizes: Array) -> Array:
+    """A number for each row of sizes (N, D), equal for equal ones, and spread evenly."""
+    number = np.zeros(len(sizes), dtype=np.uint64)
+    for column in sizes.T.astype(np.uint64):
+        number = (number ^ column) * np.uint64(0x9E3779B97F4A7C15)
+        number ^= number >> np.uint64(29)
+    return np.asarray((number >> np.uint64(2)).astype(np.int64))

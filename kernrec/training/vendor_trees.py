@@ -1,0 +1,124 @@
+"""Boosted trees over a table of recordings of stacks.
+
+a card      trees of squared errors, then trees of absolute ones, so that the median is met and few strays are not
+            chased
+any card    fewer and shallower trees over ratios, of which that share is taken which carries over between the
+            recorded architectures
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from kernrec.model.vendor.compact_trees import MOST_CUTS, Trees, compact
+from kernrec.training.vendor_table import Table
+from kernrec.util.optional import import_optional
+
+Array = np.ndarray
+
+_ROUNDS = (60, 160)
+"""Trees of squared and of absolute errors."""
+_LEAVES, _LEVELS, _RATE = 64, 8, 0.15
+_POWER_ROUNDS, _POWER_LEAVES = (40, 60), 32
+"""Power is recorded with more noise: more trees learn that."""
+_ROWS_PER_LEAF = 60
+_SHARED_ROUNDS, _SHARED_LEVELS, _SHARED_LEAVES = (80, 40), 5, 16
+"""Of the trees for any card; deeper ones do worse on a card left out."""
+_SHARED_ROWS = 40_000
+"""Trees for any card learn from a sample of at most this many rows."""
+_SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
+_LEAST_FAMILIES = 5
+"""Recorded architectures that it takes to choose among `_SHARES`; with four the choice did worse on the one left out."""
+_TESTED_ROWS = 10_000
+"""Rows of an architecture left out that choose among `_SHARES`, at most."""
+
+
+@dataclass(frozen=True)
+class Boosted:
+    """Trees over some columns of a table."""
+
+    columns: Array
+    boosters: Sequence[Any]
+    base: float
+    share: float = 1.0
+    """Of the sum of the trees that is taken."""
+
+    def predict(self, matrix: Array) -> Array:
+        """Predicted log ratios of the rows of a matrix with all columns."""
+        part = matrix[:, self.columns]
+        return np.asarray(self.base + self.share * sum(booster.inplace_predict(part) for booster in self.boosters))
+
+    def compact(self) -> Trees:
+        """The trees as a model file has them."""
+        trees: list[Any] = []
+        for booster in self.boosters:
+            learner = json.loads(booster.save_raw("json"))["learner"]
+            trees += learner["gradient_booster"]["model"]["trees"]
+        return compact(trees, len(self.columns), self.base, self.share)
+
+
+def boost_card(table: Table, quantity: str, rows: Array) -> Boosted:
+    """Trees for one card."""
+    rounds, most = (_POWER_ROUNDS, _POWER_LEAVES) if quantity == "power" else (_ROUNDS, _LEAVES)
+    leaves = int(np.clip(len(rows) / _ROWS_PER_LEAF, 8, most))
+    settings = {"max_depth": _LEVELS, "max_leaves": leaves, "colsample_bytree": 0.5}
+    columns = np.arange(len(table.columns[quantity]))
+    return _boosted(table, quantity, rows, np.ones(len(rows)), columns, settings, rounds)
+
+
+def boost_any(table: Table, quantity: str, families: Mapping[str, Sequence[str]]) -> Boosted:
+    """Trees for cards that were not recorded, by those of `families`, the recorded cards by architecture.
+
+    Beside the level only that share of their correction is taken with which each architecture is best predicted by
+    trees of the others: what is peculiar to recorded cards does not carry over. Few architectures cannot tell.
+    """
+    rows = {arch: np.concatenate([table.carried(gpu, quantity) for gpu in cards]) for arch, cards in families.items()}
+    boosted = _boost_shared(table, quantity, np.concatenate(list(rows.values())))
+    if len(table.families(quantity)) < _LEAST_FAMILIES:
+        return boosted
+    errors = np.zeros(len(_SHARES))
+    for arch in rows:
+        trees = _boost_shared(table, quantity, np.concatenate([part for other, part in rows.items() if other != arch]))
+        tested = np.random.default_rng(1).permutation(rows[arch])[:_TESTED_ROWS]
+        beside_level = table.target[quantity][tested] - trees.base
+        correction = trees.predict(table.matrix[quantity][tested]) - trees.base
+        errors += [np.median(np.abs(beside_level - share * correction)) for share in _SHARES]
+    return replace(boosted, share=_SHARES[int(np.argmin(errors))])
+
+
+def _boost_shared(table: Table, quantity: str, rows: Array) -> Boosted:
+    """Few and shallow trees over ratios. Every stack on every card of `rows` has the same weight."""
+    rows = np.random.default_rng(0).permutation(rows)[:_SHARED_ROWS]
+    source = np.char.add(table.recording.gpu[rows].astype(str), table.recording.stack[rows].astype(str))
+    _, number, count = np.unique(source, return_inverse=True, return_counts=True)
+    weight = len(rows) / len(count) / count[number]
+    settings = {"max_depth": _SHARED_LEVELS, "max_leaves": _SHARED_LEAVES, "min_child_weight": 30}
+    return _boosted(table, quantity, rows, weight, table.ratios(quantity), settings, _SHARED_ROUNDS)
+
+
+def _boosted(
+    table: Table,
+    quantity: str,
+    rows: Array,
+    weight: Array,
+    columns: Array,
+    settings: Mapping[str, Any],
+    rounds: tuple[int, int],
+) -> Boosted:
+    xgboost = import_optional("xgboost", "training a model", "train")
+    target, matrix = table.target[quantity][rows], table.matrix[quantity][rows][:, columns]
+    base = float(np.median(target))
+    common = {
+        "tree_method": "hist", "grow_policy": "lossguide", "eta": _RATE, "subsample": 0.8, "colsample_bytree": 0.8,
+        "nthread": 1, "seed": 0, "base_score": 0.0, "max_bin": MOST_CUTS - 1,
+    }  # fmt: skip
+    boosters, left = [], target - base
+    for objective, count in zip(("reg:squarederror", "reg:absoluteerror"), rounds, strict=True):
+        if count:
+            data = xgboost.QuantileDMatrix(matrix, left, weight=weight, max_bin=MOST_CUTS - 1, nthread=1)
+            boosters.append(xgboost.train({**common, **settings, "objective": objective}, data, count))
+            left = left - boosters[-1].inplace_predict(matrix)
+    return Boosted(columns, boosters, base)
