@@ -26,6 +26,8 @@ from kernrec.training.vendor_table import FOLDS, Recording
 from kernrec.util.optional import import_optional
 from kernrec.version import __version__
 
+PARTS = ("latency", "power", "latency.any", "power.any")
+
 
 def _sample(recording: Recording, most: int | None) -> Recording:
     """At most `most` rows of each card."""
@@ -38,6 +40,14 @@ def _sample(recording: Recording, most: int | None) -> Recording:
     return replace(recording, dims={name: sizes[rows] for name, sizes in recording.dims.items()}, **columns)
 
 
+def _before(recording: Recording, entries: dict[str, Any], trees: dict[str, Any]) -> tuple[Any, Any] | None:
+    """The stored entry and trees of a set; None where there are none."""
+    name = recording.recorded.name
+    if name not in entries:
+        return None
+    return entries[name], {tree: forest for tree, forest in trees.items() if tree.split(".")[0] == name}
+
+
 def main() -> int:
     """Train and write the models."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
@@ -45,6 +55,7 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=ROOT / "db" / "prebuilt" / "models" / "vendor")
     parser.add_argument("--op", choices=OPS, action="append", help="only this op")
     parser.add_argument("--set", action="append", help="only this set; the others stay as they are in --out")
+    parser.add_argument("--part", action="append", choices=PARTS, help="only this part of each set", default=[])
     parser.add_argument("--folds", type=int, choices=range(1, FOLDS + 1), default=FOLDS)
     parser.add_argument("--rows", type=int, help="a sample of at most so many rows of each card, to try something out")
     parser.add_argument("--jobs", type=int, default=1, help="sets that are trained at once")
@@ -60,17 +71,22 @@ def main() -> int:
         path = arguments.out / f"{op}.json"
         entries: dict[str, Any] = {}
         trees: dict[str, Any] = {}
-        if arguments.set:
-            recorded = [recording for recording in recorded if recording.recorded.name in arguments.set]
+        if arguments.set or arguments.part:
+            recorded = [r for r in recorded if not arguments.set or r.recorded.name in arguments.set]
             if path.exists():
                 before, trees = model_file.stored(path)
                 entries = {entry["name"]: entry for entry in before["sets"]}
-                trees = {name: forest for name, forest in trees.items() if name.split(".")[0] not in arguments.set}
         with ProcessPoolExecutor(arguments.jobs, multiprocessing.get_context("spawn")) as pool:
-            for entry, own in pool.map(train_set, recorded, [arguments.folds] * len(recorded)):
+            trained = [
+                pool.submit(train_set, recording, arguments.folds, arguments.part, before)
+                for recording in recorded
+                for before in [_before(recording, entries, trees) if arguments.part else None]
+            ]
+            for future in trained:
+                entry, own = future.result()
                 print(f"{op}, {entry['name']}: {entry['problems']} problems", flush=True)
                 entries[entry["name"]] = entry
-                trees |= own
+                trees = {name: forest for name, forest in trees.items() if name.split(".")[0] != entry["name"]} | own
         named = [entries[name] for name in order if name in entries]
         card = {"op": op, "sets": named, "versions": versions}
         model_file.save(card, trees, arguments.out)

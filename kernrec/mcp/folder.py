@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from kernrec.errors import UsageError
+from kernrec.gpu.card_file import read_card
 from kernrec.kernel.source_files import read_text
 
 
@@ -24,6 +25,25 @@ class Folder:
         Raises:
             UsageError: it is outside, also by a link, or cannot be read.
         """
+        return read_text(self._inside(name), name)
+
+    def cards(self, gpus: str) -> str:
+        """Names of GPUs with commas between them, with the names of cards in place of their files in the folder.
+
+        Raises:
+            UsageError: a file is outside, or describes no possible card.
+        """
+        parts = (part.strip() for part in gpus.split(","))
+        return ",".join(self._card(part) if part.lower().endswith(".toml") else part for part in parts)
+
+    def _card(self, name: str) -> str:
+        path = self._inside(name)
+        try:
+            return read_card(path).name
+        except UsageError as error:  # it says where on this machine the file lies
+            raise UsageError(str(error).replace(str(path), name)) from None
+
+    def _inside(self, name: str) -> Path:
         if self._path is None:
             raise UsageError(f"file {name!r:.60}: the server was started without --folder, so it reads no files")
         if "\0" in name:
@@ -33,4 +53,4 @@ class Folder:
             raise UsageError(f"file {name!r:.60} is outside the folder that this server reads")
         if not path.is_file():
             raise UsageError(f"file {name!r:.60}: there is no such file in the folder that this server reads")
-        return read_text(path, name)
+        return path

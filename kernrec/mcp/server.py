@@ -6,6 +6,7 @@ the limits that the server was started with; the other tools need neither a comp
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -18,6 +19,7 @@ from kernrec.gpu import all_gpus
 from kernrec.kernel import kernel_names
 from kernrec.mcp.folder import Folder
 from kernrec.model.prior.power import RANDOM
+from kernrec.model.vendor.stacks import STACKS, stacks_named
 from kernrec.op import all_ops
 from kernrec.op.workload import workloads
 from kernrec.recommender import Query, Recommender, Request
@@ -70,15 +72,15 @@ class Tools:
         return {"gpus": gpus, "ops": ops, "kernels": list(kernel_names()), "workloads": list(workloads())}
 
     def recommend(self, request: Request) -> dict[str, Any]:
-        """The configs to run for an op or a kernel, best first."""
+        """The configs to run for an op or a kernel, best first, beside what stacks take."""
         with self._asking:
-            return self._recommender.answer(request).as_dict()
+            return self._recommender.answer(self._on_card(request)).as_dict()
 
     def compare(self, workload: str, gpus: str, query: Query) -> dict[str, Any]:
         """A network that ships on several GPUs, side by side."""
         if workload not in workloads():  # a path is no name
             raise unknown("workload", workload, workloads())
-        cards = find_gpus(gpus)
+        cards = find_gpus(self._folder.cards(gpus))
         if len(cards) > _MOST_GPUS:
             raise UsageError(f"{len(cards)} GPUs; at most {_MOST_GPUS} are compared at once")
         with self._asking:
@@ -88,7 +90,11 @@ class Tools:
     def explain(self, request: Request, config: dict[str, int]) -> dict[str, Any]:
         """Where a config's time and energy go, and what would change that."""
         with self._asking:
-            return report(request, self._recommender.context, config).as_dict()
+            return report(self._on_card(request), self._recommender.context, config).as_dict()
+
+    def _on_card(self, request: Request) -> Request:
+        """A request with the card's name where it names a file of the folder."""
+        return replace(request, gpu=self._folder.cards(request.gpu))
 
     def analyze(self, wanted: SourceAnalysis) -> dict[str, Any]:
         """The bottleneck of a kernel, and better configs or blocks."""
@@ -166,6 +172,14 @@ def make_server(tools: Tools) -> Any:
     server = Server("kernrec", instructions=_INSTRUCTIONS, version=__version__, log_level="ERROR")
     named = Field(description="GPU name or alias, such as h200 or rtx4090.", max_length=80)
     gpu = Annotated[str, named]
+    described = Field(
+        description="GPU name or alias, or a card file of the server's folder: mycard.toml.", max_length=400
+    )
+    card = Annotated[str, described]
+    stacks = Annotated[
+        list[str] | None,
+        Field(description="Lines of these stacks alone, such as vLLM; default: of all.", max_length=len(STACKS)),
+    ]
     op = Annotated[str, Field(description="Operator, such as matmul, conv2d, attention or softmax.", max_length=80)]
     shape = Annotated[str, Field(description="Dimensions, such as m=4096,n=4096,k=4096.", max_length=400)]
     dtype = Annotated[str | None, Field(description="Data type, such as f16; default: the op's first.", max_length=40)]
@@ -205,7 +219,7 @@ def make_server(tools: Tools) -> Any:
     @server.tool()
     async def recommend(
         op: op,
-        gpu: gpu,
+        gpu: card,
         shape: shape,
         dtype: dtype = None,
         layout: layout = None,
@@ -213,11 +227,14 @@ def make_server(tools: Tools) -> Any:
         power_limit_w: limit = None,
         top: top = 5,
         inputs: inputs = RANDOM,
+        stack: stacks = None,
     ) -> dict[str, Any]:
-        """The configs to run for an operator on a GPU, with latency, energy, intervals and where numbers come from."""
+        """The configs to run for an operator on a GPU, with latency, energy, intervals and where numbers come from, and
+        as `lines` what stacks that people run today take."""
 
         def work() -> dict[str, Any]:
-            query = Query(objective_named(objective), power_limit_w=power_limit_w, top=top, inputs=inputs)
+            names = stacks_named(stack)
+            query = Query(objective_named(objective), power_limit_w=power_limit_w, top=top, inputs=inputs, stacks=names)
             return tools.recommend(Request(gpu, op, None, shape, dtype, layout, query))
 
         return await answered(work)
@@ -227,7 +244,9 @@ def make_server(tools: Tools) -> Any:
         workload: Annotated[
             str, Field(description="A network of the catalog, such as llama-3-8b-decode.", max_length=80)
         ],
-        gpus: Annotated[str, Field(description="GPUs with commas between them: h200,l40s.", max_length=400)],
+        gpus: Annotated[
+            str, Field(description="GPUs or card files with commas between them: h200,mycard.toml.", max_length=400)
+        ],
         objective: objective = "latency",
         inputs: inputs = RANDOM,
     ) -> dict[str, Any]:
@@ -237,7 +256,7 @@ def make_server(tools: Tools) -> Any:
     @server.tool()
     async def explain(
         op: op,
-        gpu: gpu,
+        gpu: card,
         shape: shape,
         dtype: dtype = None,
         layout: layout = None,

@@ -4,7 +4,7 @@ Recorded cards have trees of their own (`vendor_trees`); their intervals are fro
 sizes of the grid left out. Each architecture left out in turn calibrates the interval for any other card.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -29,61 +29,46 @@ from kernrec.training.vendor_trees import boost_any, boost_card
 
 Array = np.ndarray
 
+_NAMED = "fastest stack named, and problems where two differ"
 _FLOORS = np.geomspace(5e-6, 1e-3, 100)
 _RATIOS = np.geomspace(0.5, 4.0, 50)
 
 
-def train_set(recording: Recording, folds: int = FOLDS) -> tuple[dict[str, Any], dict[str, Trees]]:
+def train_set(
+    recording: Recording,
+    folds: int = FOLDS,
+    parts: Collection[str] = (),
+    before: tuple[Mapping[str, Any], Mapping[str, Trees]] | None = None,
+) -> tuple[dict[str, Any], dict[str, Trees]]:
     """Train the heads of one recorded set.
 
     Args:
         recording: its rows.
         folds: how many of the five folds of problems calibrate the intervals.
+        parts: `latency`, `power`, or `latency.any` and `power.any` for the trees for any card alone; empty for all.
+        before: what the last training of the set returned, whose other parts are taken.
 
     Returns:
         Its entry in the card of the model, and the trees by name.
     """
     table, recorded = Table.of(recording), recording.recorded
-    heads: dict[str, dict[str, Any]] = {}
-    trees: dict[str, Trees] = {}
-    together = np.full(len(recording), np.nan)
+    old, trees = ({}, {}) if before is None else (before[0], dict(before[1]))
+    heads: dict[str, dict[str, Any]] = {name: dict(cards) for name, cards in old.get("heads", {}).items()}
+    named = old.get(_NAMED)
     for quantity in table.matrix:
-        gpus = table.gpus(quantity)
-        heads[quantity] = {}
-        for gpu in gpus:
-            left_out, rows = left_out_errors(table, quantity, gpu, folds), table.on(gpu, quantity)
-            between = between_errors(table, quantity, gpu) if quantity == "latency" else np.full(len(left_out), np.nan)
-            if quantity == "latency":
+        of_quantity = heads.setdefault(quantity, {})
+        if not parts or quantity in parts:
+            together = np.full(len(recording), np.nan)
+            for gpu in table.gpus(quantity):
+                left_out = left_out_errors(table, quantity, gpu, folds)
                 together = np.where(np.isfinite(left_out), left_out, together)
-            tested, on_grid = np.flatnonzero(np.isfinite(left_out)), np.flatnonzero(np.isfinite(between))
-            own = calibrate(left_out[tested], table.problem[tested], "problem")
-            other = calibrate(between[on_grid], table.problem[on_grid], "problem") if len(on_grid) else own
-            name = f"{recorded.name}.{quantity}.{gpu}"
-            trees[name] = boost_card(table, quantity, rows).compact()
-            heads[quantity][gpu] = _head(name, table.columns[quantity], own, other) | {
-                "rows": len(rows),
-                "median error, problems left out": _median(left_out),
-                "by stack": {
-                    stack: _median(left_out[recording.stack == stack])
-                    for stack, cards in recorded.stacks.items()
-                    if gpu in cards and np.isfinite(left_out[recording.stack == stack]).any()
-                },
-                "coverage, problems left out": round(coverage(left_out, table.problem), 3),
-                **({"median error, sizes left out": _median(between)} if len(on_grid) else {}),
-            }
-        families = table.families(quantity)
-        errors = card_left_out_errors(table, quantity, families)
-        name = f"{recorded.name}.{quantity}.any"
-        boosted = boost_any(table, quantity, families)
-        trees[name] = boosted.compact()
-        interval = card_interval(errors)
-        heads[quantity][OTHER] = _head(
-            name, [table.columns[quantity][i] for i in boosted.columns], interval, interval
-        ) | {
-            "share of the trees": boosted.share,
-            "median error, card left out": {gpu: _median(error) for gpu, error in errors.items()},
-            "coverage, card left out": coverage_of_cards(errors),
-        }
+                head, own = _of_card(table, quantity, gpu, left_out)
+                of_quantity[gpu], trees[head["trees"]] = head | {"folds left out": folds}, own
+            if quantity == "latency":
+                named = fastest_named(table, together)
+        if not parts or quantity in parts or f"{quantity}.any" in parts:
+            head, own = _of_any(table, quantity)
+            of_quantity[OTHER], trees[head["trees"]] = head, own
     dims = features_of(recorded.op).DIMS
     extent = Extent.of(log_sizes({name: recording.dims[name] for name in dims}))
     working_sets = recorded.timing.working_sets
@@ -100,11 +85,47 @@ def train_set(recording: Recording, folds: int = FOLDS) -> tuple[dict[str, Any],
         "extent": _plain(extent),
         **(floors_and_work(table) if recorded.timing.alone else {}),
         "heads": heads,
-        "fastest stack named, and problems where two differ": fastest_named(table, together),
+        _NAMED: named,
         "problems": len(np.unique(table.problem)),
         "left out, faster than the data sheet": table.impossible,
     }
     return entry, trees
+
+
+def _of_card(table: Table, quantity: str, gpu: str, left_out: Array) -> tuple[dict[str, Any], Trees]:
+    """(entry in the card of the model, trees) of a recorded card; `left_out` (N,) its errors on problems left out."""
+    recording, recorded, rows = table.recording, table.recording.recorded, table.on(gpu, quantity)
+    between = between_errors(table, quantity, gpu) if quantity == "latency" else np.full(len(left_out), np.nan)
+    tested, on_grid = np.flatnonzero(np.isfinite(left_out)), np.flatnonzero(np.isfinite(between))
+    own = calibrate(left_out[tested], table.problem[tested], "problem")
+    other = calibrate(between[on_grid], table.problem[on_grid], "problem") if len(on_grid) else own
+    by_stack = {stack: left_out[recording.stack == stack] for stack, cards in recorded.stacks.items() if gpu in cards}
+    head = _head(f"{recorded.name}.{quantity}.{gpu}", table.columns[quantity], own, other) | {
+        "rows": len(rows),
+        "median error, problems left out": _median(left_out),
+        "90th percentile, problems left out": _p90(left_out),
+        "by stack": {stack: _median(errors) for stack, errors in by_stack.items() if np.isfinite(errors).any()},
+        "coverage, problems left out": round(coverage(left_out, table.problem), 3),
+        **({"median error, sizes left out": _median(between)} if len(on_grid) else {}),
+    }
+    return head, boost_card(table, quantity, rows).compact()
+
+
+def _of_any(table: Table, quantity: str) -> tuple[dict[str, Any], Trees]:
+    """(entry in the card of the model, trees) for cards that were not recorded."""
+    families = table.families(quantity)
+    errors = card_left_out_errors(table, quantity, families)
+    boosted, interval = boost_any(table, quantity, families), card_interval(errors)
+    name, columns = f"{table.recording.recorded.name}.{quantity}.any", table.columns[quantity]
+    bound = {gpu: table.target[quantity][table.carried(gpu, quantity)] for gpu in errors}
+    head = _head(name, [columns[i] for i in boosted.columns], interval, interval) | {
+        "share of the trees": boosted.share,
+        "median error, card left out": {gpu: _median(error) for gpu, error in errors.items()},
+        "90th percentile, card left out": {gpu: _p90(error) for gpu, error in errors.items()},
+        "median error of the bound": {gpu: _median(error) for gpu, error in bound.items()},
+        "coverage, card left out": coverage_of_cards(errors),
+    }
+    return head, boosted.compact()
 
 
 def floors_and_work(table: Table) -> dict[str, Any]:
@@ -143,3 +164,9 @@ def _head(name: str, columns: Sequence[str], recorded: Interval, between: Interv
 def _median(error: Array) -> float:
     """The median relative error of log(measured / predicted), rounded to a hundredth of a percent."""
     return round(median_of_log_errors(error), 4)
+
+
+def _p90(error: Array) -> float:
+    """The 90th percentile of the relative error, as `_median`."""
+    finite = error[np.isfinite(error)]
+    return round(float(np.quantile(np.abs(np.expm1(-finite)), 0.9)), 4)

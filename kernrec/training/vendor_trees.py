@@ -31,7 +31,7 @@ _SHARED_ROWS = 40_000
 """Trees for any card learn from a sample of at most this many rows."""
 _SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
 _LEAST_FAMILIES = 5
-"""Recorded architectures that it takes to choose among `_SHARES`; with four the choice did worse on the one left out."""
+"""Recorded architectures that it takes to choose among `_SHARES`; with four the choice did worse on one left out."""
 _TESTED_ROWS = 10_000
 """Rows of an architecture left out that choose among `_SHARES`, at most."""
 

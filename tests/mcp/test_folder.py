@@ -5,6 +5,8 @@ from pathlib import Path
 import pytest
 
 from kernrec.errors import UsageError
+from kernrec.gpu import find_gpu
+from kernrec.gpu.card_file import card_text
 from kernrec.mcp.folder import Folder
 
 
@@ -41,3 +43,18 @@ def test_without_a_folder_no_file_is_read() -> None:
 def test_a_folder_that_is_not_there_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="no such folder"):
         Folder(tmp_path / "nothing")
+
+
+def test_a_card_file_of_the_folder_is_a_gpu_and_no_other_file_is(folder: Folder, tmp_path: Path) -> None:
+    card = card_text(find_gpu("l4"), "mine")
+    (tmp_path / "inside" / "mine.toml").write_text(card)
+    (tmp_path / "outside.toml").write_text(card)
+    names = folder.cards("h200, mine.toml").split(",")
+    assert names[0] == "h200"
+    assert find_gpu(names[1]).sms == find_gpu("l4").sms
+    with pytest.raises(UsageError, match="outside the folder"):
+        folder.cards("../outside.toml")
+    (tmp_path / "inside" / "mine.toml").write_text(card.replace("sms = 58", "sms = 0"))
+    with pytest.raises(UsageError, match="sms") as refused:
+        folder.cards("mine.toml")
+    assert str(tmp_path) not in str(refused.value)

@@ -9,6 +9,8 @@ from typing import Any
 import jsonschema
 import pytest
 
+from kernrec.gpu import find_gpu
+from kernrec.gpu.card_file import card_text
 from tests.checking.test_check import AXPY
 from tests.helpers.needs import needs
 from tests.helpers.process import environment
@@ -22,6 +24,9 @@ MATMUL = {"op": "matmul", "gpu": "h200", "shape": "m=64,n=64,k=64"}
 
 CALLS: dict[str, tuple[str, dict[str, Any]]] = {
     "recommend": ("recommend", MATMUL),
+    "stack": ("recommend", {**MATMUL, "dtype": "bf16", "stack": ["vllm"]}),
+    "no such stack": ("recommend", {**MATMUL, "stack": ["vlm"]}),
+    "card file": ("recommend", {**MATMUL, "gpu": "mine.toml"}),
     "zeros": ("recommend", {**MATMUL, "shape": "m=4096,n=4096,k=4096", "inputs": "zeros"}),
     "explain": ("explain", {**MATMUL, "config": {}, "inputs": "zeros"}),
     "compare": ("compare", {"workload": "bert-base", "gpus": "h200,l40s", "inputs": "zeros"}),
@@ -64,6 +69,7 @@ def answered(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], 
     inside = outside / "inside"
     inside.mkdir()
     (outside / "secret.cu").write_text(AXPY)
+    (inside / "mine.toml").write_text(card_text(find_gpu("l4"), "mine"))
     (inside / "wrong.cu").write_text(AXPY.replace("alpha *", "2.1f *"))
     return asyncio.run(session(inside))
 
@@ -83,7 +89,9 @@ def test_every_tool_has_a_schema_that_its_questions_fit(answered: tuple[dict[str
         assert tools[tool].description
 
 
-@pytest.mark.parametrize("name", ["recommend", "explain", "compare", "the other", "right", "wrong", "out of bounds"])
+@pytest.mark.parametrize(
+    "name", ["recommend", "stack", "card file", "explain", "compare", "the other", "right", "wrong", "out of bounds"]
+)
 def test_questions_are_answered(answered: tuple[dict[str, Any], dict[str, Any]], name: str) -> None:
     answer = answered[1][name]
     assert not answer.is_error, text_of(answer)
@@ -96,6 +104,14 @@ def test_tools_are_asked_about_other_inputs(answered: tuple[dict[str, Any], dict
     assert answers["zeros"].structured_content["inputs"] == "zeros"
     assert {row["inputs"] for row in answers["compare"].structured_content["gpus"]} == {"zeros"}
     assert any("zeros" in note for note in answers["explain"].structured_content["notes"])
+
+
+def test_tools_are_asked_about_a_stack_and_about_a_card_of_a_file(
+    answered: tuple[dict[str, Any], dict[str, Any]],
+) -> None:
+    lines = answered[1]["stack"].structured_content["lines"]
+    assert {line["stack"] for line in lines} == {"vLLM"}
+    assert answered[1]["card file"].structured_content["gpu"] == "mine"
 
 
 def test_a_program_learns_whether_its_kernel_is_right(answered: tuple[dict[str, Any], dict[str, Any]]) -> None:
@@ -122,6 +138,7 @@ def test_an_endless_kernel_costs_its_own_process(answered: tuple[dict[str, Any],
         ("huge", "at most"),
         ("long", "larger than"),
         ("no such op", "did you mean matmul"),
+        ("no such stack", "did you mean vLLM"),
         ("wrong type", "recommend: top: "),
         ("two kernels", "name one with"),
         ("reference", "unknown function in a reference"),

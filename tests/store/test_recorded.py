@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -17,7 +18,7 @@ from kernrec.gpu import find_gpu
 from kernrec.op import Problem, find_op
 from kernrec.store import recorded
 from kernrec.store.recorded import ORIGIN, contents, recorded_lines
-from tests.helpers.paths import ROOT
+from tests.helpers.paths import RECORDINGS, ROOT
 from tests.helpers.recordings import parquet_dicts
 
 FOLDER = ROOT / "db/prebuilt/recorded"
@@ -88,6 +89,18 @@ def test_no_two_problems_share_a_key(op: str) -> None:
     identity = ", ".join(f'"{name}"' for name in ("gpu", "dtype", "layout", *dims))
     problems = parquet_dicts(FOLDER / f"{op}.parquet", columns=f"count(DISTINCT ({identity})) AS problems")
     assert len(np.unique(recorded._table(op).keys)) == problems[0]["problems"]
+
+
+@pytest.mark.skipif(not RECORDINGS.is_dir(), reason="needs the recordings in ../shared/data")
+def test_batched_products_of_pytorch_are_those_of_the_grids_that_were_launched() -> None:
+    path = RECORDINGS / "library" / "torch_bmm_f32.parquet"
+    for row in parquet_dicts(path, "device = 'Tesla T4' USING SAMPLE reservoir(5 ROWS) REPEATABLE (7)"):
+        across, down = map(int, re.findall(r"(\d+)x(\d+)", row["kernels"])[0])
+        tiles = -(-row["k"] // across) * -(-row["m"] // down)
+        assert row["grid_x"] * row["grid_y"] * row["grid_z"] == row["batch"] * tiles
+        sizes = {"batch": row["batch"], "m": row["m"], "n": row["k"], "k": row["n"]}  # its N is the reduction
+        (line,) = recorded_lines(find_op("matmul").problem("f32", "nn", **sizes), find_gpu("t4"))
+        assert line.latency_s == pytest.approx(row["latency_s"], rel=1e-3)
 
 
 def test_a_problem_a_card_or_an_op_without_recordings_has_none() -> None:

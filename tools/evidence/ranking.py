@@ -26,13 +26,14 @@ from kernrec.errors import KernrecError
 from kernrec.gpu import find_gpu
 from kernrec.model.prior.launch_time import LAUNCH_S, START_S
 from kernrec.op import Problem, find_op, problem_from_key
-from kernrec.recommender import Query, Recommender
+from kernrec.recommender import Query, Recommender, Request
 from kernrec.recommender.estimate.yardstick import AMONG_KERNELS, CERTAIN, Belief, Yardstick, fastest, whole_deviation
+from kernrec.recommender.request import objective_named
 from kernrec.training.boosting import HeadData, train_head
 from kernrec.training.dataset import Dataset
 from tests.helpers.recordings import AbsentError, parquet_dicts
 
-from .triton_recordings import DTYPES, FILES, recorded_groups
+from .triton_recordings import DTYPES, FILES, KERNEL, recorded_groups
 from .vendor_recordings import OPS, recordings
 
 LEAST_S = 20e-6
@@ -66,6 +67,7 @@ def run(data: Data = DATA, problems: int = 120) -> None:
     _print_among(both)
     _print_whole(recommender, [*both, *of_stacks(data, problems)])
     _print_ranked(recommender, data, both)
+    _print_among_five(Recommender([]), both)
 
 
 def beside_triton(data: Data, count: int) -> Iterator[Recorded]:
@@ -213,6 +215,31 @@ def _print_ranked(recommender: Recommender, data: Data, both: list[Recorded]) ->
             scores["the rule"].add(each, raised, exp(CERTAIN * belief.deviation))
         for name, score in scores.items():
             table.row({"": f"{gpu}, {name}", **score.cells()})
+
+
+def _print_among_five(recommender: Recommender, both: list[Recorded]) -> None:
+    """How often answers have Triton's kernel; the model that ships has seen part of these problems, which changes the
+    order of its configs and hardly that they are there."""
+    table = Table("\nthe five rows of an answer")
+    for gpu in FILES:
+        first, among, shown, count = 0, 0, 0, 0
+        for each in both:
+            if each.gpu != gpu:
+                continue
+            problem = each.problem
+            query = Query(objective_named("latency"), top=5)
+            request = Request(gpu, problem.op, None, problem.dim, problem.dtype, problem.layout, query)
+            try:
+                answer = recommender.answer(request)
+            except KernrecError:
+                continue
+            kernels = [choice.kernel.name == KERNEL.name for choice in answer.choices]
+            count += 1
+            first += kernels[0] if kernels else 0
+            among += any(kernels)
+            shown += any(kernels) or any(choice.kernel.name == KERNEL.name for choice in answer.beside)
+        shares = {"first": first, "among five": among, "there or beside": shown}
+        table.row({"": gpu, "problems": count, **{name: f"{part / count:.0%}" for name, part in shares.items()}})
 
 
 class Score:

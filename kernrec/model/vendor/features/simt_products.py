@@ -11,7 +11,6 @@ from functools import cache, lru_cache
 import numpy as np
 
 from kernrec.gpu import GPU
-from kernrec.model.prior.launch_costs import NominalCosts
 from kernrec.model.prior.power import PowerModel
 from kernrec.model.prior.sustained_roof import arithmetic
 from kernrec.model.vendor.bound import Card
@@ -46,9 +45,12 @@ _STRIDED, _STRIDED_K, _STRIDED_POWER = 1.86, 1860.0, 0.54
 """On Pascal rows of the second operand that are k apart cost more of DRAM's time: this, and as much again where k is
 this many elements for a MiB of L2, to the power."""
 _OVERLAP = 3.4
-_ENERGY, _TURING_ENERGY = 1.27, 2.4
-"""Energy of a product's core events over that of its arithmetic alone, as `operating_point.BESIDE_ARITHMETIC`; with which
-the T4, held back by its 70 W, takes the times that were recorded."""
+_ENERGY, _TURING_ENERGY = 1.27, 2.2
+"""Energy of a product's core events over that of its arithmetic alone, as `operating_point.BESIDE_ARITHMETIC`; and that
+with which the T4, held back by its 70 W, takes the times that were recorded."""
+_CORE_SHARE = 0.8
+"""Share of the power limit that is left for these events: leakage of small cards, by which the model of power would say
+it, is not pinned down by any recording."""
 _THERMAL_S, _THERMAL_POWER = 300e-6, 1.4
 """Calls that are timed alone reach the sustained clock only where they are long beside the pause between two."""
 
@@ -79,12 +81,11 @@ def sustained_s(card: Card, seconds: Array) -> Array:
 
 @lru_cache(maxsize=64)
 def _sustained_share(gpu: GPU) -> float:
-    """The clock that a large product holds, over the boost clock, by the model of power that kernels have."""
+    """The clock that a large product holds, over the boost clock."""
     power = PowerModel.for_gpu(gpu)
     peak, joules = arithmetic(gpu, power, "f32")
-    beside = _TURING_ENERGY if gpu.sm == 75 else _ENERGY
-    second = NominalCosts(core_s=1.0, dram_s=0.0, fixed_s=0.0, core_j=beside * peak * joules, dram_j=0.0)
-    return min(1.0, 1.0 / float(power.apply_power_limit(second).latency_s[0]))
+    drawn_w = (_TURING_ENERGY if gpu.sm == 75 else _ENERGY) * peak * joules
+    return min(1.0, _CORE_SHARE * gpu.tdp_w / drawn_w)
 
 
 def _family(gpu: GPU) -> str:
