@@ -5,6 +5,7 @@
 >>> answer.best.config, answer.best.latency_s.value, answer.best.energy_j.value
 """
 
+import os
 from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -228,8 +229,8 @@ def build(
 def analyze(
     function: Any,
     gpu: "str | Path | GPU",
-    arguments: "Mapping[str, Any] | Sequence[str]",
-    grid: "Grid",
+    arguments: "Mapping[str, Any] | Sequence[str] | None" = None,
+    grid: "Grid | None" = None,
     configs: Sequence[Mapping[str, Any]] | None = None,
     objective: str = "pareto",
     top: int = 5,
@@ -245,7 +246,7 @@ def analyze(
 
     Args:
         function: decorated with `@triton.jit`, and perhaps autotuned; or the text `kernels.py:matmul`; or the source of
-            one kernel, CUDA C++ or PTX.
+            one kernel, CUDA C++ or PTX; or the .toml file of a captured call, which says all that is launched.
         gpu: the GPU, as people call it.
         arguments: by parameter, for a source in the order of its parameters: numbers, and tensors or whatever else has
             `dtype` and `shape`. The values of integer arrays are taken along for Triton, for addresses may depend on
@@ -268,11 +269,21 @@ def analyze(
     if isinstance(function, str) and ("__global__" in function or ".entry" in function):
         from kernrec.checking.analyze_source import analyze_own
 
+        if arguments is None or grid is None:
+            raise UsageError("of a source the arguments, in the order of its parameters, and the grid are needed")
         return analyze_own(function, _gpu_name(gpu), arguments, grid, block, query)
-    from kernrec.recommender.analyze_triton import analyze_triton
+    from kernrec.recommender.analyze_triton import analyze_call, analyze_triton
 
+    if isinstance(function, os.PathLike) or str(function).endswith(".toml"):
+        from pathlib import Path
+
+        if any(value is not None for value in (arguments, grid, configs)):
+            raise UsageError(f"{function}: a call has its arguments, grid and configs; change them in the file")
+        return analyze_call(Path(function), _gpu_name(gpu), query)
     if not isinstance(arguments, Mapping):
         raise UsageError("the arguments of a Triton function are given by name")
+    if grid is None:
+        raise UsageError("the grid is missing: extents, or a function of all arguments and constants")
     return analyze_triton(function, _gpu_name(gpu), arguments, grid, configs, query)
 
 

@@ -13,7 +13,8 @@ from tests.helpers.paths import ROOT
 
 ROOMS = """
     __init__ __main__
-    cli triton
+    cli
+    triton
     page run mcp emit
     checking
     cluster
@@ -64,6 +65,10 @@ SUB_ROOMS = {
         share
         intake
         ...
+    """,
+    "triton": """
+        ...
+        calls
     """,
 }
 """The same inside a room. `...` stands for the files that are in none of its sub-rooms."""

@@ -5,7 +5,9 @@ import json
 import os
 import sys
 from collections.abc import Iterator
+from copy import copy
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
@@ -21,8 +23,6 @@ from kernrec.errors import KernrecError, UsageError
 from kernrec.util.human import counted
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from kernrec.gpu import GPU
     from kernrec.kernel import Kernel
     from kernrec.measure.collect import CollectResult
@@ -37,21 +37,55 @@ if TYPE_CHECKING:
 def analyze(wanted: AnalyzeOptions) -> None:
     """Analyze a kernel of your own: compile and emulate its configs, and recommend the best with their power limits.
 
+    Calls that `kernrec capture` wrote are analyzed one after the other: calls/*.toml.
     No GPU is needed except for --measure. After an interruption the same command continues where it stopped. For a
     PTX file only block shape and power limit are recommended. Of a space of more than 10,000 configs those are profiled
     that may be among the best, and a first answer is printed on standard error after 1 % of them. Of a CUDA source
     --grid, --block, --arg and --tune say what is launched and tried, or a --spec, which `kernrec spec` begins.
     """
+    if not wanted.gpu:
+        raise UsageError("--gpu is missing (`kernrec gpus` lists what is known)")
+    if wanted.source.suffix == ".toml" and wanted.arguments:
+        _analyze_calls(wanted)
+    else:
+        _analyze(wanted)
+
+
+def _analyze_calls(wanted: AnalyzeOptions) -> None:
+    """Analyzes several calls; one that cannot be is said, and the others go on. JSON has a list."""
+    calls = [wanted.source, *map(Path, wanted.arguments or ())]
+    if odd := next((path for path in calls if path.suffix != ".toml"), None):
+        raise UsageError(f"{odd}: with a call of a captured program only further .toml files are accepted")
+    answers, failed = [], 0
+    for path in calls:
+        single = copy(wanted)
+        single.source, single.arguments = path, None
+        if not wanted.printed.as_json:
+            print(f"{path}:")
+        try:
+            answers.append({"call": str(path), **_analyze(single, silent=wanted.printed.as_json).as_dict()})
+        except KernrecError as error:
+            failed += 1
+            answers.append({"call": str(path), "error": str(error)})
+            print(f"kernrec: {path}: {error}", file=sys.stderr)
+        sys.stdout.flush()
+    if wanted.printed.as_json:
+        print_json(answers)
+    if failed:
+        raise KernrecError(f"{counted(failed, 'call')} of {len(calls)} could not be analyzed; the reasons are above")
+
+
+def _analyze(wanted: AnalyzeOptions, silent: bool = False) -> "Analysis":
+    """One analysis, printed unless it is `silent`; what only could be measured ends the command."""
     from kernrec import paths
     from kernrec.compile.compiled import CompileError
     from kernrec.gpu import find_gpu
 
     form = wanted.printed.form
-    if not wanted.gpu:
-        raise UsageError("--gpu is missing (`kernrec gpus` lists what is known)")
     gpu = find_gpu(wanted.gpu)
     kernel, left_out, folder = kernel_argument(wanted)
-    problem = wanted.request(wanted.shape if wanted.call is None else None, kernel=kernel.name).problem_of(kernel)
+    called = wanted.call is not None or wanted.source.suffix == ".toml"
+    problem = wanted.request(None if called else wanted.shape, kernel=kernel.name).problem_of(kernel)
     if wanted.cluster and wanted.processes is not None:
         raise UsageError("--processes is for this machine; --cluster takes all cores of its nodes")
     if wanted.effort and not wanted.measure:
@@ -82,20 +116,21 @@ def analyze(wanted: AnalyzeOptions) -> None:
             raise
         progress.end()
         measured.alone(error, wanted.printed.as_json)
-        return
+        raise typer.Exit(0) from None
     finally:
         progress.end()
     if measurement is not None and measured is not None:
         measured.run()
         analysis = replace(analysis, recommendation=measurement.recommendation(wanted.query))
-    if wanted.printed.as_json:
+    if wanted.printed.as_json and not silent:
         print_json(analysis.as_dict())
-    else:
+    elif not silent:
         print_choices(analysis.recommendation, form)
         _print_counts(analysis)
     print_notes(left_out)
     if measured is not None:
         measured.end()
+    return analysis
 
 
 def _analysis(
@@ -103,7 +138,7 @@ def _analysis(
     problem: "Problem",
     gpu: "GPU",
     wanted: AnalyzeOptions,
-    files: "tuple[Path, Path]",
+    files: tuple[Path, Path],
     progress: Steps,
 ) -> "Analysis":
     """The analysis, reporting its progress; files: the database, and the folder of the kernel's files."""

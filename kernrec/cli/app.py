@@ -26,6 +26,7 @@ COMMANDS = {
     "search": "search.search",
     "doctor": "doctor.doctor",
     "analyze": "analyze.analyze",
+    "capture": "capture.capture",
     "spec": "spec.spec",
     "explain": "explain.explain",
     "monitor": "monitor.monitor",

@@ -55,10 +55,15 @@ class AnalyzeOptions(options.Options):
     """The options of `kernrec analyze`."""
 
     source: Annotated[
-        Path, typer.Argument(help="The kernel: a .cu or .ptx file, or a Triton function as kernels.py:matmul.")
+        Path,
+        typer.Argument(
+            help="The kernel: a .cu or .ptx file, a Triton function as kernels.py:matmul or package.kernels:matmul, or"
+            " a .toml of `kernrec capture`."
+        ),
     ]
     arguments: Annotated[
-        list[str] | None, typer.Argument(help="For PTX, in parameter order: a=f32[4096], a=@values.npy, i32:4096.")
+        list[str] | None,
+        typer.Argument(help="For PTX, in parameter order: a=f32[4096], a=@values.npy, i32:4096. Or further calls."),
     ] = None
     spec: Annotated[
         Path | None,
@@ -110,7 +115,11 @@ class AnalyzeOptions(options.Options):
 def kernel_argument(wanted: AnalyzeOptions) -> tuple["Kernel", list[str], Path]:
     """(the kernel, notes on it, the folder where its files are); `UsageError` for options that do not go together."""
     source, spec, call, shape = wanted.source, wanted.spec, wanted.call, wanted.shape
-    ptx, triton = source.suffix == ".ptx", ".py" in (source.suffix, source.suffix.partition(":")[0])
+    ptx, triton = source.suffix == ".ptx", source.suffix == ".py" or ":" in source.name
+    if source.suffix == ".toml":
+        if call is not None:
+            raise UsageError(f"{source} is a call already, and --call names another; give one")
+        call, triton = source, True
     if triton and call is None:
         raise UsageError(f"{source} needs a --call, which gives the arguments, the grid and perhaps the configs")
     if call is not None and not triton:
@@ -175,11 +184,13 @@ def save_draft(draft: "Draft", path: Path, force: bool) -> None:
 
 def _triton_kernel(path: Path, wanted: AnalyzeOptions) -> tuple["Kernel", list[str], Path]:
     from kernrec.op import parse_shape
-    from kernrec.profile.triton_call import kernel_of_triton, read_call
+    from kernrec.profile.triton_call import kernel_of_triton
+    from kernrec.profile.triton_call_file import read_call
 
     if wanted.spec is not None:
         raise UsageError("--spec and --call were both given; a Triton function has a call")
-    call = read_call(path, str(wanted.source), parse_shape(wanted.shape) if wanted.shape else {})
+    target = None if path == wanted.source else str(wanted.source)
+    call = read_call(path, target, parse_shape(wanted.shape) if wanted.shape else {})
     if call.configs_file is not None:
         from kernrec.interop.config_list import read_config_list
         from kernrec.kernel.source_files import read_text

@@ -61,6 +61,8 @@ class TritonTarget:
     """Triton's key of the function's code and of all that it calls; empty: the source stands for it."""
     folder: Path | None = None
     """Where the source imports other files from."""
+    module: str = ""
+    """The name by which the source is imported where it is installed; empty: the file is executed."""
 
 
 @dataclass(frozen=True, eq=False)

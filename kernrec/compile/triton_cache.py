@@ -53,7 +53,7 @@ def _write_cache(request: Mapping[str, Any]) -> dict[str, str]:
     from triton.backends.compiler import GPUTarget
     from triton.runtime import autotuner
 
-    from kernrec.compile.triton_compile import load_module
+    from kernrec.compile.triton_load import load_module
 
     name, function = request["name"], request["function"]
     module = load_module(request["source"], name, Path(request["folder"]) if request["folder"] else None)

@@ -4,10 +4,7 @@ Loading a source executes it, as importing the file would. Triton's own messages
 the log.
 """
 
-import ast
-import importlib
 import io
-import linecache
 import os
 import re
 import subprocess
@@ -16,12 +13,11 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import replace
-from functools import lru_cache
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from kernrec.compile.compiled import Compiled, CompileError, CompileJob, TritonTarget, parse_resources
+from kernrec.compile.triton_load import jit_function, module_of, python_value
 from kernrec.compile.triton_version import fp_fusion, triton_compiler
 from kernrec.errors import unknown
 from kernrec.gpu import limits
@@ -29,8 +25,6 @@ from kernrec.kernel.triton_function import OPTIONS, SCRATCH
 
 _DYNAMIC = re.compile(r"^(\s*)\.extern\s+\.shared(\s+[^;\[]+)\[\]", re.MULTILINE)
 _FIXED = re.compile(r"^(\s*)\.shared(\s+[^;\[]*\bglobal_smem)\[\d+\]", re.MULTILINE)
-_RELATIVE = re.compile(r"^\s*from\s+\.", re.MULTILINE)
-"""An import of a module's own package."""
 _DIVISIBLE = [["tt.divisibility", 16]]
 
 
@@ -47,8 +41,7 @@ def compile_triton(job: CompileJob) -> Compiled:
         os.environ["TRITON_CACHE_DIR"] = folder  # what is compiled, kernrec keeps itself
         os.environ["TRITON_DUMP_PTXAS_LOG"] = "1"
         try:
-            module = load_module(job.source, job.name, target.folder)
-            function = jit_function(module, target.function)
+            function = jit_function(module_of(target.module, job.source, job.name, target.folder), target.function)
             result, shared = _compile(function, job, target)
             ptx, cubin = result.asm["ptx"], result.asm["cubin"]
             name = result.metadata.name
@@ -109,7 +102,7 @@ def _compile(function: Any, job: CompileJob, target: TritonTarget) -> tuple[Any,
     from triton.compiler import ASTSource
 
     parameters = [parameter.name for parameter in function.params]
-    defines = {name: _literal(text) for name, text in job.defines.items()}
+    defines = {name: text if isinstance(text, int) else python_value(text) for name, text in job.defines.items()}
     # What a launch gives by keyword Triton takes for its option and for the function's parameter of that name.
     options = {name: defines[name] for name in OPTIONS if name in defines}
     if not options.get("maxnreg"):
@@ -182,84 +175,6 @@ def _shared_memory_checked(job: CompileJob) -> Iterator[None]:
         yield
     finally:
         runtime.add_stages_inspection_hook = before
-
-
-@lru_cache(maxsize=8)
-def load_module(source: str, name: str, folder: Path | None) -> ModuleType:
-    """The module of a Python source that was read from the file `name` in `folder`."""
-    path = str((folder or Path(tempfile.gettempdir(), "kernrec")) / name)
-    package, top = _package(folder) if folder is not None and _RELATIVE.search(source) else ("", folder)
-    for place in (folder, top):
-        if place is not None and str(place) not in sys.path:
-            sys.path.insert(0, str(place))
-    # Triton reads the text of functions through `linecache`: the file may have changed since.
-    linecache.cache[path] = (len(source), None, source.splitlines(keepends=True), path)
-    module = ModuleType(f"{package}.{Path(name).stem}" if package else Path(name).stem)
-    module.__file__ = path
-    module.__package__ = package
-    if package:
-        importlib.import_module(package)
-    module.__loader__ = _Text(source)  # type: ignore[assignment]
-    before = sys.modules.get(module.__name__)
-    sys.modules[module.__name__] = module
-    try:
-        exec(compile(source, path, "exec"), module.__dict__)
-    except BaseException:
-        sys.modules.pop(module.__name__)
-        if before is not None:
-            sys.modules[module.__name__] = before
-        raise
-    return module
-
-
-def _package(folder: Path) -> tuple[str, Path]:
-    """(the package that a folder is, empty for none; the folder that has the package's outermost folder)."""
-    names: list[str] = []
-    while (folder / "__init__.py").is_file():
-        names.insert(0, folder.name)
-        folder = folder.parent
-    return ".".join(names), folder
-
-
-class _Text:
-    """A loader that knows its module's text: with one, `inspect` takes a source that is no file."""
-
-    def __init__(self, source: str) -> None:
-        self._source = source
-
-    def get_source(self, name: str) -> str:
-        return self._source
-
-
-def jit_function(module: ModuleType, name: str) -> Any:
-    """The function `name` of a module as `@triton.jit` made it, out of its decorators.
-
-    Raises:
-        CompileError: there is no such function, or it is not `@triton.jit`.
-    """
-    from triton.runtime.jit import JITFunction
-
-    file = Path(module.__file__ or "").name
-    if name not in vars(module):
-        functions = [k for k, value in vars(module).items() if hasattr(value, "fn") or isinstance(value, JITFunction)]
-        raise CompileError(f"{file}: {unknown('Triton function', name, functions)}")
-    function = vars(module)[name]
-    for _ in range(16):  # autotune and heuristics
-        if isinstance(function, JITFunction):
-            return function
-        function = getattr(function, "fn", None)
-    raise CompileError(f"{file}: {name} is not a function with @triton.jit")
-
-
-def _literal(text: str | int) -> Any:
-    """The value of a constant as a spec writes it: a Python literal, or the name of one of Triton's types."""
-    if not isinstance(text, str):
-        return text
-    if text.startswith("tl."):
-        import triton.language
-
-        return getattr(triton.language, text.removeprefix("tl."))
-    return ast.literal_eval(text)
 
 
 def _message(error: Exception, job: CompileJob, log: str) -> str:

@@ -4,7 +4,6 @@
 answer is cached on disk for as long as neither the file nor one that it imports from beside itself changes.
 """
 
-import ast
 import hashlib
 import json
 import math
@@ -31,9 +30,10 @@ def described(request: Mapping[str, Any], limit_s: float = _LIMIT_S) -> Descript
     """The description of a Triton function, with the grids of its configs for some arguments.
 
     Args:
-        request: `source`, `name` and `folder` of the file, `function`, `arguments` by parameter (a number, text, or a
-            table with `dtype` and `shape`), `configs` (a list of tables; None: those of its autotuner) and `grid` (the
-            name of a function of the file; None: grids are not asked for).
+        request: `source`, `name` and `folder` of the file, `module` (its name where it is installed, else empty),
+            `function`, `arguments` by parameter (a number, text, or a table with `dtype` and `shape`), `configs` (a
+            list of tables, with or without a `grid`; None: those of its autotuner) and `grid` (the name of a function
+            of the file; None: grids are not asked for).
         limit_s: seconds after which the process is killed.
 
     Raises:
@@ -83,7 +83,7 @@ def describe(function: Any, grid: Callable[..., Any] | None, request: Mapping[st
     ]
     arguments = {name: _argument(value) for name, value in request["arguments"].items()}
     configs = []
-    for constants, options in _chosen_configs(request.get("configs"), layers):
+    for constants, options, extents in _chosen_configs(request.get("configs"), layers):
         for p in parameters:  # what a launch gives by keyword is the compiler's option and the parameter of that name
             name, default = p["name"], p["value"]
             if name in OPTIONS and name not in arguments and (name in options or type(default) is int):
@@ -91,28 +91,35 @@ def describe(function: Any, grid: Callable[..., Any] | None, request: Mapping[st
         names = {**arguments, **constants}
         for layer in layers:
             for name, value in getattr(layer, "values", {}).items():  # triton.heuristics
-                names[name] = constants[name] = value(names)
+                if name not in arguments and name not in constants:  # else a launch was captured with its value
+                    names[name] = constants[name] = value(names)
         unknown = constants.keys() - {parameter["name"] for parameter in parameters}
         # Who asked refuses a config with an unknown name; the grid would fail at the one that it stands for.
-        shape = list(_extents(_called(grid, {**names, **options}))) if grid and not unknown else None
+        shape = list(_extents(extents)) if extents is not None else None
+        if shape is None and grid and not unknown:
+            shape = list(_extents(_called(grid, {**names, **options})))
         configs.append({"constants": constants, "options": options, "grid": shape})
     return {"parameters": parameters, "configs": configs, "key": jit.cache_key, "files": {}}
 
 
 def _chosen_configs(
     tables: Sequence[Mapping[str, Any]] | None, layers: Sequence[Any]
-) -> list[tuple[dict[str, Any], dict[str, int]]]:
-    """(constants, compiler's options) of configs that are given as tables; None: of the autotuner, if there is one."""
+) -> list[tuple[dict[str, Any], dict[str, int], Any]]:
+    """(constants, compiler's options, grid or None) of configs that are given as tables; None: of the autotuner, if
+    there is one."""
     if tables is not None:
         return [
             (
-                {name: value for name, value in config.items() if name not in OPTIONS},
+                {name: _argument(value) for name, value in config.items() if name not in (*OPTIONS, "grid")},
                 {name: value for name, value in config.items() if name in OPTIONS},
+                config.get("grid"),
             )
             for config in tables
         ]
     autotuner = next((layer for layer in layers if hasattr(layer, "configs")), None)
-    return [({}, {})] if autotuner is None else [(dict(c.kwargs), _stated_options(c)) for c in autotuner.configs]
+    if autotuner is None:
+        return [({}, {}, None)]
+    return [(dict(config.kwargs), _stated_options(config), None) for config in autotuner.configs]
 
 
 def _stated_options(config: Any) -> dict[str, int]:
@@ -138,9 +145,10 @@ def _extents(grid: Any) -> tuple[int, ...]:
 class _TensorArgument:
     """Stands for a tensor where a grid or a heuristic asks for its shape, type or address."""
 
-    def __init__(self, dtype: str, shape: Sequence[int]) -> None:
+    def __init__(self, dtype: str, shape: Sequence[int], strides: Sequence[int] | None = None) -> None:
         self.dtype, self.shape = dtype, tuple(shape)
         self.ndim = len(self.shape)
+        self._strides = None if strides is None else tuple(strides)
 
     def numel(self) -> int:
         return math.prod(self.shape)
@@ -149,10 +157,12 @@ class _TensorArgument:
         return self.shape if axis is None else self.shape[axis]
 
     def stride(self, axis: int | None = None) -> Any:
-        strides = [1]
-        for extent in reversed(self.shape[1:]):
-            strides.insert(0, strides[0] * extent)
-        return tuple(strides) if axis is None else strides[axis]
+        if (strides := self._strides) is None:
+            row_major = [1]
+            for extent in reversed(self.shape[1:]):
+                row_major.insert(0, row_major[0] * extent)
+            strides = tuple(row_major)
+        return strides if axis is None else strides[axis]
 
     def data_ptr(self) -> int:
         return 1 << 30
@@ -162,24 +172,11 @@ def _argument(value: Any) -> Any:
     """An argument as a grid or a heuristic gets it."""
     if not isinstance(value, Mapping):
         return value
-    return python_value(value["python"]) if "python" in value else _TensorArgument(value["dtype"], value["shape"])
+    if "python" in value:
+        from kernrec.compile.triton_load import python_value
 
-
-def python_value(text: str) -> Any:
-    """The value of a constant as a call writes it: a Python literal, or the name of one of Triton's types.
-
-    Raises:
-        UsageError: it is neither.
-    """
-    if text.startswith("tl."):
-        import triton.language
-
-        if (value := getattr(triton.language, text.removeprefix("tl."), None)) is not None:
-            return value
-    else:
-        with suppress(ValueError, SyntaxError, MemoryError, RecursionError):
-            return ast.literal_eval(text)
-    raise UsageError(f"{{ python = {text!r:.60} }}: expected a literal such as None, or a type such as tl.float16")
+        return python_value(value["python"])
+    return _TensorArgument(value["dtype"], value["shape"], value.get("strides"))
 
 
 def _digest(file: Path) -> str:
@@ -198,10 +195,10 @@ def _imported(folder: Path) -> dict[str, str]:
 
 def _answer(request: Mapping[str, Any]) -> Description:
     """The task of the process that `described` starts."""
-    from kernrec.compile.triton_compile import jit_function, load_module
+    from kernrec.compile.triton_load import jit_function, module_of
 
     folder = Path(request["folder"]) if request["folder"] else None
-    module = load_module(request["source"], request["name"], folder)
+    module = module_of(request["module"], request["source"], request["name"], folder)
     jit_function(module, request["function"])
     grid = None
     if request["grid"] is not None:
@@ -214,9 +211,13 @@ def _answer(request: Mapping[str, Any]) -> Description:
 
 
 def _plain(value: Any) -> Any:
-    """A constant that is no JSON as a table with its Python text: Triton's types."""
+    """A constant that is no JSON as a table with its Python text: Triton's types, and functions."""
+    if hasattr(value, "params") and hasattr(value, "fn"):
+        return {"python": f"{value.fn.__module__}:{value.fn.__qualname__}"}
     if type(value).__module__.startswith("triton"):
-        return {"python": f"tl.{getattr(value, 'name', value)}"}
+        from kernrec.compile.triton_load import type_text
+
+        return {"python": type_text(value)}
     raise UsageError(f"the value {value!r:.60} of a config is not a number, text or one of Triton's types")
 
 

@@ -116,7 +116,12 @@ def compile_apart(job: CompileJob, cache: CompileCache) -> Compiled:
             request = {
                 "name": job.name,
                 "job": {"source": job.source, "sm": job.sm, "defines": dict(job.defines), "name": job.name},
-                "target": {"function": target.function, "signature": dict(target.signature), "key": target.key},
+                "target": {
+                    "function": target.function,
+                    "signature": dict(target.signature),
+                    "key": target.key,
+                    "module": target.module,
+                },
                 "imports": str(target.folder) if target.folder else None,
                 "result": folder,
             }

@@ -17,6 +17,7 @@ normalized = true }`, and is passed as `texture image` or `surface image`.
 `values` gives its content before the launch: `normal` (the default of inputs), `zeros` (of outputs), `constant 1.5`,
 `uniform 0 1`, `integers 0 100`, `expression i * 7 % 64` (of the flat index `i` and the dimensions), `file.npy` or
 `raw file.bin`. In the emulator they matter only if addresses or branches depend on them; a device computes with them.
+Values that nobody has are `unknown`, with the reason behind: a kernel whose addresses depend on data is refused then.
 
 `reference`, written like `values`, gives the expected values of an output; either every output has one or none has.
 Without references, measured configs are compared with the output of the first config. `tolerance` is the largest
@@ -41,7 +42,7 @@ LAYOUT = ANY_LAYOUT
 """The only layout of a declared problem: its tensors are row-major with the declared shapes."""
 
 _ROLES = ("input", "output", "inout", "constant")
-_MOST_DIMS, _MOST_TENSORS = 16, 32
+_MOST_DIMS, _MOST_TENSORS = 16, 64
 _NUMBERS = {"normal": 0, "zeros": 0, "constant": 1, "uniform": 2, "integers": 2}
 _NUMBER = re.compile(r"[+-]?[0-9]*\.?[0-9]+(?:[eE][+-]?[0-9]+)?")
 
@@ -204,6 +205,8 @@ def _tensor_values(table: Table, key: str, default: str, dims: Collection[str]) 
         return TensorValues(kind, (), rest)
     if text.endswith(".npy"):
         return TensorValues("file", (), text)
+    if kind == "unknown":
+        return TensorValues(kind, (), rest)
     if kind == "raw" and rest:
         return TensorValues("raw", (), rest)
     numbers = rest.split()

@@ -81,11 +81,12 @@ class TensorValues:
     """How the values of a tensor are generated, for a spec that declares its own problem."""
 
     kind: str
-    """`normal`, `zeros`, `constant`, `uniform`, `integers`, `expression`, `file` (a `.npy`) or `raw` (bare values)."""
+    """`normal`, `zeros`, `constant`, `uniform`, `integers`, `expression`, `file` (a `.npy`), `raw` (bare values) or
+    `unknown`."""
     numbers: tuple[float, ...] = ()
     """The constant, or the bounds of `uniform` and `integers` (the second excluded)."""
     text: str = ""
-    """The expression (of the flat index `i` and the problem's names), or the file's name."""
+    """The expression (of the flat index `i` and the problem's names), the file's name, or why nothing is known."""
 
     def __str__(self) -> str:
         numbers = " ".join(f"{number:g}" for number in self.numbers)

@@ -4,6 +4,7 @@
     parameters = ["a", "b", "c", "m", "row"]       # of the function, for the arguments of the launch in order
     divisible = { a = 1, b = 1, c = 1, row = "aligned" }   # those that are multiples of 16; an expression
     types = { flag = "u1" }                        # where the type is not that of the argument
+    module = "package.kernels"                     # by which the source is imported where it is installed
 
 Triton compiles a function for the types of its arguments, and specializes on integers that are 1 (they become
 constants) and on pointers and integers that are multiples of 16. Tunables and `defines` give the function's
@@ -42,6 +43,8 @@ class TritonFunction:
     """By parameter: Triton's type, where it is not that of the argument."""
     key: str
     """Triton's key of the function's code; empty: the whole source is the key."""
+    module: str = ""
+    """By which the source is imported; empty: it is executed from its text."""
 
 
 def triton_function(
@@ -81,6 +84,6 @@ def triton_function(
     for name, text in types.items():
         if name not in parameters or not isinstance(text, str):
             raise table.error(f"types: {unknown('parameter', name, parameters)}")
-    key = table.string("key", "")
+    key, module = table.string("key", ""), table.string("module", "")
     table.done()
-    return TritonFunction(tuple(parameters), divisible, dict(types), key)
+    return TritonFunction(tuple(parameters), divisible, dict(types), key, module)

@@ -50,7 +50,7 @@ def compile_job_for(
     target = None
     if kernel.triton is not None:
         types = _signature(kernel, config, problem, sm)
-        target = TritonTarget(kernel.launches[0].entry, types, kernel.triton.key, folder)
+        target = TritonTarget(kernel.launches[0].entry, types, kernel.triton.key, folder, kernel.triton.module)
     defines = kernel.defines(config, problem.dtype, problem.layout)
     used = {name: value for name, value in defines.items() if name not in unused}
     return CompileJob(kernel.source, sm, used, kernel.source_name, (), target)

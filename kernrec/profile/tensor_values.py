@@ -45,6 +45,12 @@ class Tensors:
     def filled(self) -> dict[str, np.ndarray]:
         """With the values of `sample_tensors`; raises `UsageError` where that takes too much memory."""
         samples = self._kernel.initial_values
+        for name, sample in samples.items():
+            if sample.kind == "unknown":
+                raise UsageError(
+                    f"argument {name}: its contents are needed, for addresses or branches depend on data, and are"
+                    f" {sample.text or 'unknown'}: name a file with them, values = 'file.npy'"
+                )
         size = sum(_memory(tensor, samples.get(name)) for name, tensor in self._problem.tensors.items())
         if size > _MOST_FILLED_BYTES:
             raise UsageError(
@@ -96,7 +102,7 @@ def _filled(
     tensor: Tensor, sample: TensorValues, sizes: Mapping[str, int], folder: Path | None, draw: np.random.Generator
 ) -> np.ndarray:
     kind, count = ELEMENTS[tensor.dtype], tensor.elements
-    if sample.kind == "zeros":
+    if sample.kind in ("zeros", "unknown"):
         return np.zeros(count, kind)
     if sample.kind == "constant":
         return _encoded(np.full(count, sample.numbers[0]), tensor.dtype)

@@ -1,31 +1,12 @@
 """A call of a Triton function as a kernel: the subject of `kernrec analyze kernels.py:matmul --call call.toml`.
 
-    grid = "grid"                   # a function of the file, called with all arguments and constants by name;
-                                    # or extents: ["ceil_div(M, BLOCK_M) * ceil_div(N, BLOCK_N)"]
-    flops = "2 * M * N * K"         # optional
-
-    [arguments]                     # by parameter
-    a = { dtype = "f16", shape = ["M", "K"] }
-    expert = { values = "routing-{M}.npy" }   # an array: addresses or branches depend on its values; {M}: of an integer
-    M = 4096
-    ACTIVATION = "relu"             # of a tl.constexpr parameter, as are { python = "None" }, { python = "tl.float16" }
-
-    [[configs]]                     # optional: instead of the list of @triton.autotune
-    BLOCK_M = 128
-    num_warps = 4
-
-`configs = "E=8,N=14336,device_name=NVIDIA_L40S.json"` takes the list from a file of another tool
-(`kernrec.interop.config_list`).
-
-The call fixes every argument, so the kernel has one problem, and the space of its configs is the list. Arguments are
-specialized as `triton.jit` does it: an integer that is 1 becomes a constant, and of the others it is seen which are
-multiples of 16; pointers are taken to be, as memory allocators make them.
+The call (`kernrec.profile.triton_call_file`) fixes every argument, so the kernel has one problem, and the space of its
+configs is the list. Arguments are specialized as `triton.jit` does it: an integer that is 1 becomes a constant, and of
+the others it is seen which are multiples of 16; pointers are taken to be, as memory allocators make them.
 """
 
 import math
-import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -35,97 +16,20 @@ from kernrec.compile.triton_version import fp_fusion, fp_fusion_note, untested_v
 from kernrec.errors import UsageError, unknown
 from kernrec.kernel import Kernel
 from kernrec.kernel.expression import identifier, parse
-from kernrec.kernel.source_files import fingerprint, read_text, read_toml
+from kernrec.kernel.source_files import fingerprint, read_text
 from kernrec.kernel.spec import LIMITS
 from kernrec.kernel.spec_reader import kernel_from
 from kernrec.kernel.triton_function import OPTIONS, SCRATCH
 from kernrec.op.dtype import ELEMENT_BYTES, canonical_dtype
 from kernrec.profile.tensor_values import load_npy
+from kernrec.profile.triton_call_file import TritonCall, extent_of, integers
 
 DEFAULTS = {"num_warps": 4, "num_stages": 3, "num_ctas": 1, "maxnreg": 0}
 """Triton's options where a config does not give them; maxnreg 0: no limit."""
-_KEYS = ("grid", "flops", "arguments", "configs")
 _MOST_DIMS = 16
 _INTEGERS = ("i8", "u8", "i16", "u16", "i32", "u32", "i64", "u64")
+_TENSOR_KEYS = {"dtype", "shape", "strides", "elements", "values", "contents", "aligned"}
 _RESERVED = ("dtype", "layout", "dtype_bytes", "sm", "i", "grid_x", "grid_y", "grid_z", *LIMITS)
-
-
-@dataclass(frozen=True)
-class TritonCall:
-    """A call of a Triton function."""
-
-    path: Path
-    """The file with the function."""
-    function: str
-    arguments: Mapping[str, Any]
-    """By parameter: a number, text, None, `{"dtype", "shape"}` or `{"values"}` of a tensor, or `{"python"}`."""
-    grid: str | Sequence[Any] | Callable[..., Any]
-    """Name of a function of the file; extents as numbers or expressions; or a function."""
-    configs: Sequence[Mapping[str, Any]] | None = None
-    """None: those of the function's autotuner, else one with Triton's defaults."""
-    flops: str | None = None
-    """Floating-point operations, an expression."""
-    place: str = "the call"
-    """Its name in errors."""
-    configs_file: Path | None = None
-    """A file of another tool that holds the configs; whoever reads it puts them into `configs`."""
-    decorated: Any = field(default=None, compare=False)
-    """The function itself, where this process has it; None: a process of its own loads the file."""
-
-
-def read_call(path: Path, target: str, changed: Mapping[str, int] | None = None) -> TritonCall:
-    """The call that a TOML file describes.
-
-    Args:
-        target: `kernels.py:matmul`, the file with the function and its name.
-        changed: values of integer arguments that replace those of the file.
-
-    Raises:
-        UsageError: the file cannot be read or is not such a description.
-    """
-    source, separator, function = target.rpartition(":")
-    if not separator or not function.isidentifier():
-        raise UsageError(f"{target!r:.80}: a Triton function is given as kernels.py:matmul")
-    data = read_toml(path, path.name)
-    for key in data:
-        if key not in _KEYS:
-            raise UsageError(f"{path.name}: {unknown('key', key, _KEYS)}")
-    arguments, configs, grid = data.get("arguments"), data.get("configs"), data.get("grid")
-    if not isinstance(arguments, dict):
-        raise UsageError(f"{path.name}: [arguments] is missing: the value of each parameter, a = {{ dtype, shape }}")
-    configs_file, configs = (path.parent / configs, None) if isinstance(configs, str) else (None, configs)
-    if configs is not None and not (isinstance(configs, list) and all(isinstance(c, dict) and c for c in configs)):
-        raise UsageError(f"{path.name}: configs: expected [[configs]] tables such as BLOCK_M = 128, or a file")
-    if not isinstance(grid, str | list):
-        raise UsageError(f'{path.name}: grid is missing: a function of the file, or ["ceil_div(M, BLOCK_M)"]')
-    spelling = {name.lower(): name for name, value in arguments.items() if type(value) is int}
-    for name, value in (changed or {}).items():
-        if name.lower() not in spelling:
-            raise unknown("integer argument", name, spelling.values())
-        arguments[spelling[name.lower()]] = value
-    for value in arguments.values():  # files of values are beside the call
-        if isinstance(value, dict) and str(value.get("values", "")).endswith(".npy"):
-            value["values"] = str((path.parent / _filled(value["values"], arguments)).resolve())
-    return TritonCall(
-        Path(source), function, arguments, grid, configs, data.get("flops"), path.name, configs_file=configs_file
-    )
-
-
-def _filled(name: str, arguments: Mapping[str, Any]) -> str:
-    """A file's name with the values of integer arguments in the place of `{their names}`."""
-    numbers = _integers(arguments)
-
-    def value_of(place: re.Match[str]) -> str:
-        if place[1].lower() not in numbers:
-            raise unknown(f"integer argument in {name!r:.60}:", place[1], numbers)
-        return str(numbers[place[1].lower()])
-
-    return re.sub(r"\{(\w+)\}", value_of, name)
-
-
-def _integers(arguments: Mapping[str, Any]) -> dict[str, int]:
-    """The integer arguments by their names in lower case."""
-    return {name.lower(): value for name, value in arguments.items() if type(value) is int}
 
 
 def kernel_of_triton(call: TritonCall) -> tuple[Kernel, list[str]]:
@@ -149,7 +53,9 @@ class _CallReader:
         self.tensors: dict[str, dict[str, Any]] = {}
         self.dims: dict[str, int] = {}
         self.defines: dict[str, str] = {}
-        self.numbers = _integers(call.arguments)
+        self.types: dict[str, str] = {}  # Triton's, of tensors whose type is not that of their memory
+        self.unaligned: set[str] = set()  # tensors whose address is no multiple of 16
+        self.numbers = integers(call.arguments)
         # Arguments with the name of a compiler's option are that option, too.
         self.options = {name: call.arguments[name] for name in OPTIONS if type(call.arguments.get(name)) is int}
 
@@ -184,6 +90,7 @@ class _CallReader:
                 "divisible": {name: 1 for name, (_, _, multiple) in passed.items() if multiple},
                 "types": {name: kind for name, (_, kind, _) in passed.items() if kind},
                 "key": described["key"] + ("" if fp_fusion() else " unfused"),
+                **({"module": call.module} if call.module else {}),
             },
             "launch": [
                 {
@@ -206,6 +113,7 @@ class _CallReader:
             "source": self.source,
             "name": call.path.name,
             "folder": str(call.path.resolve().parent),
+            "module": call.module,
             "function": call.function,
             "arguments": arguments,
             "configs": call.configs,
@@ -246,27 +154,44 @@ class _CallReader:
             raise UsageError(f"{place}: expected a number, text, or a table with dtype and shape")
         if value.keys() == {"python"} and isinstance(value["python"], str):
             return dict(value)
+        return self.tensor(place, name, value)
+
+    def tensor(self, place: str, name: str, value: Mapping[str, Any]) -> dict[str, Any]:
+        """A tensor as the process that loads the file gets it; the memory behind it goes to `tensors`."""
         file = str(value.get("values", "")).endswith(".npy")
-        if (not {"dtype", "shape"} <= value.keys() and not file) or value.keys() - {"dtype", "shape", "values"}:
+        if (not {"dtype", "shape"} <= value.keys() and not file) or value.keys() - _TENSOR_KEYS:
             keys = ", ".join(map(str, value)) or "nothing"
             raise UsageError(f"{place}: a tensor has dtype and shape, or values = 'file.npy'; given are {keys}")
-        if file:
-            array = load_npy(Path(value["values"]))
-            kind = f"{array.dtype.kind}{8 * array.dtype.itemsize}"
-            dtype, shape = canonical_dtype(value.get("dtype", kind)), [int(extent) for extent in array.shape]
-        else:
-            dtype = canonical_dtype(value["dtype"])
+        array = load_npy(Path(value["values"])) if file else None
+        dtype = str(value.get("dtype", "" if array is None else f"{array.dtype.kind}{8 * array.dtype.itemsize}"))
+        dtype = dtype if dtype == "bool" else canonical_dtype(dtype)
+        if "shape" in value:
             extents = value["shape"] if isinstance(value["shape"], list | tuple) else [value["shape"]]
-            shape = [self.number(f"{place}: shape", extent, self.numbers) for extent in extents]
+            shape = [self.number(f"{place}: shape", extent, self.numbers, 0) for extent in extents]
+        else:
+            shape = [int(extent) for extent in array.shape]  # type: ignore[union-attr]
+        strides = value.get("strides")
+        if strides is not None and not (
+            isinstance(strides, list) and len(strides) == len(shape) and all(type(stride) is int for stride in strides)
+        ):
+            raise UsageError(f"{place}: strides {strides!r:.60}: expected {len(shape)} whole numbers, one an extent")
+        if dtype == "bool":
+            dtype, self.types[name] = "u8", "*i1"
         if dtype not in ELEMENT_BYTES:
             raise UsageError(f"{place}: {unknown('dtype', value.get('dtype', dtype), ELEMENT_BYTES)}")
+        if value.get("aligned", True) is not True:
+            self.unaligned.add(name)
+        count = array.size if array is not None else extent_of(shape, strides)
+        values = str(value.get("values", "normal"))
+        if "contents" in value and dtype in _INTEGERS:
+            values = f"unknown {value['contents']}"
         self.tensors[self.name(name)] = {
-            "shape": [str(math.prod(shape))],
+            "shape": [str(max(count, int(value.get("elements", 0)) if array is None else 0))],
             "dtype": dtype,
             "role": "inout",
-            "values": str(value.get("values", "normal")),
+            "values": values,
         }
-        return {"dtype": dtype, "shape": shape}
+        return {"dtype": dtype, "shape": shape} | ({"strides": strides} if strides is not None else {})
 
     def configs(
         self, configs: Sequence[Mapping[str, Any]]
@@ -314,7 +239,7 @@ class _CallReader:
             return "", "", False
         aligned = specialized and parameter["aligned"]
         if isinstance(value, Mapping):
-            return self.name(name), "", aligned
+            return self.name(name), self.types.get(name, ""), aligned and name not in self.unaligned
         if isinstance(value, str):
             raise UsageError(f"{self.call.place}: {name} is text, which only a tl.constexpr parameter can be")
         if isinstance(value, bool):
@@ -342,7 +267,7 @@ class _CallReader:
             self.names[name] = chosen
         return self.names[name]
 
-    def number(self, place: str, value: Any, names: Mapping[str, int]) -> int:
+    def number(self, place: str, value: Any, names: Mapping[str, int], least: int = 1) -> int:
         """A number, or the value of an expression of the call's integers."""
         if isinstance(value, str):
             expression = parse(value.lower())
@@ -350,8 +275,8 @@ class _CallReader:
                 if name not in names:
                     raise UsageError(f"{place}: {value!r:.60}: {unknown('name', name, names)}")
             value = expression.evaluate(names)
-        if type(value) is not int or value < 1:
-            raise UsageError(f"{place}: {value!r:.60}: expected a whole number from 1")
+        if type(value) is not int or value < least:
+            raise UsageError(f"{place}: {value!r:.60}: expected a whole number from {least}")
         return value
 
 

@@ -13,7 +13,8 @@ from kernrec import paths
 from kernrec.errors import UsageError
 from kernrec.gpu import find_gpu
 from kernrec.op.dtype import canonical_dtype
-from kernrec.profile.triton_call import TritonCall, kernel_of_triton
+from kernrec.profile.triton_call import kernel_of_triton
+from kernrec.profile.triton_call_file import TritonCall, function_place, read_call
 from kernrec.recommender.analyze_kernel import Analysis, analyze
 from kernrec.recommender.profile_configs import ProfilingOptions
 from kernrec.recommender.request import Query
@@ -36,7 +37,8 @@ def analyze_triton(
     """Profiles the configs of a Triton function on one call, and recommends.
 
     Args:
-        function: decorated with `@triton.jit` (and perhaps autotuned), or the text `kernels.py:matmul`.
+        function: decorated with `@triton.jit` (and perhaps autotuned), or the text `kernels.py:matmul`, or
+            `package.kernels:matmul` of what is installed.
         gpu: the GPU, as people call it.
         arguments: by parameter: numbers; arrays or tensors of NumPy or torch, or anything else with `dtype` and
             `shape`. Of integer arrays the values count, for addresses may depend on them; of others they do not.
@@ -48,20 +50,36 @@ def analyze_triton(
         UsageError: a function that is not `@triton.jit`, or arguments, grid or configs that do not fit.
         KernrecError: Triton is not installed, or no config could be profiled.
     """
+    decorated, module = None, ""
     if isinstance(function, str):
-        file, separator, name = function.rpartition(":")
-        if not separator:
-            raise UsageError(f"{function!r:.60}: a Triton function is given as kernels.py:matmul, or as itself")
-        path, decorated = Path(file), None
         if callable(grid):
             raise UsageError("a grid that is a function goes with the Triton function itself; of a file give its name")
+        path, module, name = function_place(function)
     else:
         decorated = function
         path, name = source_file(function)
     described = {key: argument(value) for key, value in arguments.items()}
-    call = TritonCall(path, name, described, grid, configs, decorated=decorated)
+    return analyze_call(
+        TritonCall(path, name, described, grid, configs, decorated=decorated, module=module), gpu, query
+    )
+
+
+def analyze_call(call: TritonCall | Path, gpu: str, query: Query | None = None) -> Analysis:
+    """Profiles the configs of a call, and recommends.
+
+    Args:
+        call: a call, or the .toml file of one that names its function.
+        gpu: the GPU, as people call it.
+        query: the Pareto front by default.
+
+    Raises:
+        UsageError: what the call says does not fit the function, or is not kept, as the message says.
+        KernrecError: Triton is not installed, or no config could be profiled.
+    """
+    if isinstance(call, Path):
+        call = read_call(call)
     kernel, _ = kernel_of_triton(call)
-    options = ProfilingOptions(folder=path.parent)
+    options = ProfilingOptions(folder=call.path.parent)
     return analyze(kernel, kernel.definition.problem(), find_gpu(gpu), paths.user_database(), query, options)
 
 

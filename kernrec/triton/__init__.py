@@ -10,7 +10,10 @@ best `top_k` on the GPU and keeps what was measured in the user's database. From
 answers. With KERNREC_TRITON=offline nothing is measured and the first choice is taken.
 
 Triton is imported only when a function is decorated.
+
+`capture` writes every launch of a program to a folder of calls, without a GPU (`kernrec.triton.calls`).
 """
 
+from kernrec.triton.calls.hooks import capture as capture
 from kernrec.triton.decorators import autotune as autotune
 from kernrec.triton.decorators import prune as prune

@@ -7,11 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from kernrec.compile.triton_load import type_text
 from kernrec.errors import KernrecError, UsageError, unknown
 from kernrec.kernel import Kernel
 from kernrec.kernel.expression import identifier
 from kernrec.kernel.triton_function import OPTIONS
-from kernrec.profile.triton_call import DEFAULTS, TritonCall, kernel_of_triton
+from kernrec.profile.triton_call import DEFAULTS, kernel_of_triton
+from kernrec.profile.triton_call_file import TritonCall
 from kernrec.recommender.analyze_triton import argument, source_file
 from kernrec.store import content_hash
 
@@ -122,7 +124,7 @@ def _plain(value: Any) -> Any:
     if isinstance(value, numbers.Integral):
         return int(value)
     if type(value).__module__.startswith("triton") and not hasattr(value, "shape"):
-        return {"python": f"tl.{getattr(value, 'name', value)}"}
+        return {"python": type_text(value)}
     return argument(value)
 
 

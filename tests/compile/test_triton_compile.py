@@ -8,13 +8,15 @@ import pytest
 
 from kernrec.compile.compiled import CompileError, CompileJob
 from kernrec.profile.kernel_code import compile_job_for
-from kernrec.profile.triton_call import TritonCall, kernel_of_triton
+from kernrec.profile.triton_call import kernel_of_triton
+from kernrec.profile.triton_call_file import TritonCall
 from tests.helpers.paths import ROOT
 from tests.helpers.triton_kernels import configs_of
 
 pytest.importorskip("triton", reason="needs the extra `triton`")
 
-from kernrec.compile.triton_compile import compile_triton, load_module
+from kernrec.compile.triton_compile import compile_triton
+from kernrec.compile.triton_load import load_module
 
 KERNELS = ROOT / "tests" / "triton" / "tuned_kernels.py"
 

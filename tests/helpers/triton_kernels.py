@@ -11,7 +11,8 @@ from kernrec.compile import CompileCache, Compiled, CompileError, CompileJob, co
 from kernrec.kernel import Kernel
 from kernrec.profile.emulated_launch import emulate_config
 from kernrec.profile.kernel_code import compile_job_for
-from kernrec.profile.triton_call import TritonCall, kernel_of_triton
+from kernrec.profile.triton_call import kernel_of_triton
+from kernrec.profile.triton_call_file import TritonCall
 from kernrec.ptx import parse
 from tests.helpers.paths import ROOT
 

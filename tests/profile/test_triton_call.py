@@ -6,7 +6,8 @@ import pytest
 
 from kernrec.errors import KernrecError, UsageError
 from kernrec.profile.kernel_code import compile_job_for
-from kernrec.profile.triton_call import TritonCall, kernel_of_triton, read_call
+from kernrec.profile.triton_call import kernel_of_triton
+from kernrec.profile.triton_call_file import TritonCall, read_call
 from tests.helpers.triton_kernels import FOLDER, compile_configs, configs_of
 
 CALL = """
@@ -143,8 +144,8 @@ class TestWithTriton:
     def test_a_file_that_does_not_end_is_stopped(self, tmp_path):
         from kernrec.compile.triton_describe import described
 
-        request = {"source": "while True: pass", "name": "endless.py", "folder": "", "function": "f"}
-        request |= {"arguments": {}, "configs": None, "grid": None}
+        request = {"source": "while True: pass", "name": "endless.py", "folder": "", "module": ""}
+        request |= {"function": "f", "arguments": {}, "configs": None, "grid": None}
         with pytest.raises(UsageError, match=r"endless\.py: the process that loads it took longer than 3 s"):
             described(request, limit_s=3.0)
 

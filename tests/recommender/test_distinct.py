@@ -6,7 +6,8 @@ import pytest
 
 from kernrec.cli.app import run
 from kernrec.gpu import find_gpu
-from kernrec.profile.triton_call import TritonCall, kernel_of_triton
+from kernrec.profile.triton_call import kernel_of_triton
+from kernrec.profile.triton_call_file import TritonCall
 from kernrec.recommender import Objective, Query, Recommender
 from kernrec.recommender.analyze_kernel import analyze
 from kernrec.recommender.profile_configs import ProfilingOptions

@@ -1,0 +1,126 @@
+"""Writing launches as calls: a TOML file each that people read and edit, with .npy files beside it; equal ones are one.
+
+The names of the files come from their content, so that many processes can write into one folder, and a launch that was
+seen before is found by its name. A file that is there is left as it is: somebody may have edited it.
+"""
+
+import hashlib
+import io
+import json
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from kernrec.errors import UsageError
+from kernrec.triton.calls.launch_record import LaunchRecord
+from kernrec.util.atomic_write import write_whole
+
+PER_FUNCTION = 50
+"""Calls of one function that are written; a program that grows a sequence launches every length."""
+
+
+class CallWriter:
+    """Writes calls into a folder.
+
+    Args:
+        folder: made when the first call is written.
+        about: a comment for the head of each file.
+        per_function: how many calls of one function are written.
+    """
+
+    def __init__(self, folder: Path, about: str, per_function: int = PER_FUNCTION) -> None:
+        self.folder, self._about, self._per_function = folder, about, per_function
+        self.files: list[Path] = []
+        """Of the calls, in the order of their first launch, also where they were there before."""
+        self.left_out: Counter[str] = Counter()
+        """By function: launches beyond those that are written."""
+        self._seen: set[str] = set()
+        self._of_function: Counter[str] = Counter()
+
+    def add(self, record: LaunchRecord) -> Path | None:
+        """Writes a launch; the file, or None where the function has enough calls.
+
+        Raises:
+            UsageError: the folder cannot be written.
+        """
+        contents = {name: _npy(array) for name, array in record.contents.items()}
+        key = _key(record, contents)
+        path = self.folder / f"{record.name}-{key}.toml"
+        if key in self._seen:
+            return path
+        if self._of_function[record.target] >= self._per_function:
+            self.left_out[record.target] += 1
+            return None
+        self._seen.add(key)
+        self._of_function[record.target] += 1
+        self.files.append(path)
+        if not path.exists():
+            self._write(path, record, contents)
+        return path
+
+    def _write(self, path: Path, record: LaunchRecord, contents: Mapping[str, bytes]) -> None:
+        files = {name: f"{name}-{_digest(content)}.npy" for name, content in contents.items()}
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            for name, content in contents.items():
+                if not (file := self.folder / files[name]).exists():
+                    write_whole(file, content)
+            write_whole(path, call_text(record, files, self._about).encode())
+        except OSError as error:
+            raise UsageError(f"{self.folder} cannot be written: {error.strerror or error}") from None
+
+
+def _npy(array: np.ndarray) -> bytes:
+    buffer = io.BytesIO()
+    np.save(buffer, array, allow_pickle=False)
+    return buffer.getvalue()
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()[:10]
+
+
+def _key(record: LaunchRecord, contents: Mapping[str, bytes]) -> str:
+    """Identifies a call. Floats that are no constants change neither code nor addresses, so they do not count."""
+    arguments = {name: "float" if type(value) is float else value for name, value in record.arguments.items()}
+    digests = {name: _digest(content) for name, content in contents.items()}
+    return _digest(json.dumps([record.target, arguments, record.configs, digests], sort_keys=True).encode())
+
+
+def call_text(record: LaunchRecord, files: Mapping[str, str], about: str) -> str:
+    """The text of a call.
+
+    Args:
+        record: the launch.
+        files: by parameter, the .npy file with its contents.
+        about: who wrote it.
+    """
+    lines = [f"# {record.name}, {about}"]
+    lines += [f"# left out: {note}" for note in record.notes]
+    lines.append(f"function = {_value(record.target)}")
+    grids = [config["grid"] for config in record.configs]
+    same = all(grid == grids[0] for grid in grids)
+    if same:
+        lines.append(f"grid = {_value(grids[0])}")
+    tables = [{k: v for k, v in config.items() if not (same and k == "grid")} for config in record.configs]
+    if any(tables):
+        lines += ["configs = [", *(f"    {_value(table)}," for table in tables), "]"]
+    lines += ["", "[arguments]"]
+    for name, value in record.arguments.items():
+        table = {**value, "values": files[name]} if name in files else value
+        lines.append(f"{name} = {_value(table)}")
+    return "\n".join(lines) + "\n"
+
+
+def _value(value: Any) -> str:
+    """A value as TOML has it, on one line."""
+    if isinstance(value, Mapping):
+        return "{ " + ", ".join(f"{key} = {_value(item)}" for key, item in value.items()) + " }"
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(map(_value, value)) + "]"
+    if isinstance(value, float):
+        return repr(value)
+    return json.dumps(value, ensure_ascii=True)

@@ -1,0 +1,174 @@
+"""The hooks that see launches: `JITFunction.run`, `Autotuner.run`, and compiled functions that are launched again."""
+
+import functools
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+from kernrec.compile.triton_stand_in import ASSUMED, has_driver, stand_in_driver
+from kernrec.compile.triton_version import triton_compiler
+from kernrec.errors import KernrecError, KernrecWarning, UsageError
+from kernrec.gpu import GPU, find_gpu
+from kernrec.triton.calls.call_writer import PER_FUNCTION, CallWriter
+from kernrec.triton.calls.launch_record import layers_of, record_of
+from kernrec.triton.calls.torch_stand_in import replaced, torch_without_gpu
+from kernrec.version import __version__
+
+_active: list["Captured"] = []
+
+
+class Captured:
+    """The launches that a capture has seen so far."""
+
+    def __init__(self, writer: CallWriter, card: GPU | None) -> None:
+        self._writer = writer
+        self.card = card
+        """The GPU that the program is told of; None where there is one."""
+        self.refused: dict[str, str] = {}
+        """Launches that no call can describe: by function the reason of the first."""
+        self._inside = False
+
+    @property
+    def files(self) -> list[Path]:
+        """The calls, in the order of their first launch."""
+        return self._writer.files
+
+    @property
+    def left_out(self) -> dict[str, int]:
+        """By function: launches beyond those that are written of one function."""
+        return dict(self._writer.left_out)
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    def launched(
+        self,
+        function: Any,
+        args: Sequence[Any],
+        keywords: Mapping[str, Any],
+        grid: Any,
+        configs: Callable[[], Sequence[Any]] | None,
+        run: Callable[[], Any],
+    ) -> Any:
+        """Writes a launch, then runs it if there is a GPU; launches inside of launches are part of them."""
+        if self._inside:
+            return run()
+        self._inside = True
+        try:
+            self._keep(function, args, keywords, grid, configs)
+            return run() if self.card is None else None
+        finally:
+            self._inside = False
+
+    def _keep(self, function: Any, args: Sequence[Any], keywords: Mapping[str, Any], grid: Any, configs: Any) -> None:
+        name = getattr(layers_of(function)[-1], "__name__", repr(function)[:60])
+        try:
+            listed = configs() if configs is not None else None
+            self._writer.add(record_of(function, args, keywords, grid, listed))
+        except UsageError:
+            raise
+        except Exception as error:  # a user's grid, heuristic or pruning may fail in any way: the program goes on
+            reason = (
+                str(error)
+                if isinstance(error, KernrecError)
+                else f"{type(error).__name__}: {' '.join(str(error).split())[:120]}"
+            )
+            if name not in self.refused:
+                self.refused[name] = reason
+                warnings.warn(f"{name}: not captured: {reason}", KernrecWarning, stacklevel=2)
+
+
+@contextmanager
+def capture(folder: str | Path, gpu: str = ASSUMED, per_function: int = PER_FUNCTION) -> Iterator[Captured]:
+    """Inside, every launch of a Triton function is written to a folder as a call, and runs only if there is a GPU.
+
+    Args:
+        folder: for the .toml files, and .npy files of arrays whose contents decide on addresses; made where it is not.
+        gpu: the GPU that programs are told of where there is none, for grids and configs may depend on it.
+        per_function: how many different calls of one function are written.
+
+    Raises:
+        UsageError: an unknown GPU, a folder that cannot be written, or a capture inside of another.
+        NoCompilerError: Triton is not installed.
+    """
+    if _active:
+        raise UsageError("a capture is running already; launches are written to one folder")
+    card, compiler = find_gpu(gpu), triton_compiler()
+    from triton.runtime.autotuner import Autotuner
+    from triton.runtime.jit import JITFunction
+
+    runs = has_driver()
+    about = f"captured by kernrec {__version__} with {compiler}" + ("" if runs else f", as on {card.title}")
+    captured = Captured(CallWriter(Path(folder), about, per_function), None if runs else card)
+    _active.append(captured)
+    try:
+        with ExitStack() as stack:
+            stack.enter_context(stand_in_driver(gpu))
+            if not runs:
+                stack.enter_context(torch_without_gpu(card))
+            stack.enter_context(replaced(JITFunction, "run", _jit_run(captured, JITFunction.run)))
+            stack.enter_context(replaced(Autotuner, "run", _tuner_run(captured, Autotuner.run)))
+            if not runs:
+                stack.enter_context(_compiled_functions(captured))
+            yield captured
+    finally:
+        _active.remove(captured)
+
+
+def _jit_run(captured: Captured, run: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(run)
+    def hooked(self: Any, *args: Any, grid: Any, warmup: bool = False, **keywords: Any) -> Any:
+        if warmup:
+            return _warmed(run, self, args, grid, keywords)
+        return captured.launched(
+            self, args, keywords, grid, None, lambda: run(self, *args, grid=grid, warmup=False, **keywords)
+        )
+
+    return hooked
+
+
+def _warmed(run: Callable[..., Any], function: Any, args: Any, grid: Any, keywords: dict[str, Any]) -> Any:
+    """Compiles without a launch; the result knows its function, for it may be launched itself."""
+    kernel = run(function, *args, grid=grid, warmup=True, **keywords)
+    if kernel is not None:
+        kernel.kernrec_launch = function, keywords
+    return kernel
+
+
+def _tuner_run(captured: Captured, run: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(run)
+    def hooked(self: Any, *args: Any, **keywords: Any) -> Any:
+        named = {name: value for name, value in keywords.items() if name not in ("grid", "warmup")}
+
+        def configs() -> Sequence[Any]:
+            self.nargs = dict(zip(self.arg_names, args, strict=False))
+            try:
+                return list(self.prune_configs(named))
+            finally:
+                self.nargs = None
+
+        return captured.launched(self, args, named, keywords.get("grid"), configs, lambda: run(self, *args, **keywords))
+
+    return hooked
+
+
+@contextmanager
+def _compiled_functions(captured: Captured) -> Iterator[None]:
+    """Functions that `warmup` compiled are launched as `compiled[grid](*args)`, with values for their constants too."""
+    from triton.compiler.compiler import CompiledKernel
+
+    def launcher(self: Any, grid: Any) -> Callable[..., Any]:
+        def launch(*args: Any, **keywords: Any) -> Any:
+            function, stated = getattr(self, "kernrec_launch", (None, {}))
+            if function is None:
+                return None
+            names = [parameter.name for parameter in function.params]
+            constants = {name: value for name, value in stated.items() if name not in names[: len(args)]}
+            return captured.launched(function, args, constants, grid, None, lambda: None)
+
+        return launch
+
+    with replaced(CompiledKernel, "__getitem__", launcher):
+        yield

@@ -1,0 +1,282 @@
+"""One launch as a call: its function, arguments, configs and grids in plain values, or why it cannot be one."""
+
+import importlib.machinery
+import inspect
+import math
+import numbers
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from kernrec.compile.triton_load import type_text
+from kernrec.errors import KernrecError, unknown
+from kernrec.kernel.triton_function import OPTIONS
+from kernrec.op.dtype import ELEMENT_BYTES, canonical_dtype
+from kernrec.profile.triton_call_file import extent_of, row_major
+
+WIDEST_INDICES = 64 << 20
+"""Bytes of an integer array whose contents are still written: larger ones are packed weights, not indices."""
+_INDICES = ("i16", "u16", "i32", "u32", "i64", "u64", "bool")
+"""Types whose values may decide what a kernel reads; integers of 8 bits are weights."""
+_AS_BYTES = ("float8_e8m0fnu", "float4_e2m1fn_x2")
+"""Types of torch that Triton takes as bytes."""
+_ADDRESSES = 1 << 32
+_LITERALS = (bool, int, float, str, type(None))
+
+
+class NoCallError(KernrecError):
+    """A launch that no call can describe; the message names the argument."""
+
+
+@dataclass
+class LaunchRecord:
+    """A launch."""
+
+    name: str
+    """Of the function."""
+    target: str
+    """Where it is: `module:function`, or `/path/kernels.py:function`."""
+    arguments: dict[str, Any]
+    """By parameter: a literal, or a table of a call."""
+    configs: list[dict[str, Any]]
+    """Constants, options and `grid` of each."""
+    contents: dict[str, np.ndarray] = field(default_factory=dict)
+    """By parameter: arrays whose values matter."""
+    notes: list[str] = field(default_factory=list)
+    """Options of the launch that the call leaves out."""
+
+
+def record_of(
+    function: Any, args: Sequence[Any], keywords: Mapping[str, Any], grid: Any, configs: Sequence[Any] | None
+) -> LaunchRecord:
+    """The record of a launch.
+
+    Args:
+        function: `@triton.jit`, with all its decorators.
+        args: positional arguments.
+        keywords: arguments, constants and options by name.
+        grid: extents, or a function of all arguments and constants.
+        configs: those of the autotuner after pruning; None: nothing is tuned.
+
+    Raises:
+        NoCallError: an argument is of a type that a call cannot hold, or the function's source is in no file.
+    """
+    layers = layers_of(function)
+    jit = layers[-1]
+    parameters = [parameter.name for parameter in jit.params]
+    if len(args) > len(parameters):
+        raise NoCallError(f"{len(args)} arguments, and the function has {len(parameters)}")
+    named = {**dict(zip(parameters, args, strict=False)), **keywords}
+    options = {name: named.pop(name) for name in list(named) if name in OPTIONS and name not in parameters}
+    options = {name: value for name, value in options.items() if type(value) is int}
+    others = {name: named.pop(name) for name in list(named) if name not in parameters}
+    constants = {parameter.name for parameter in jit.params if parameter.is_constexpr}
+    record = LaunchRecord(jit.fn.__name__, target_of(jit), {}, [])
+    record.notes += [f"{name} = {value!r:.40} of the launch" for name, value in others.items() if value is not None]
+    tables = [_tuned(config) for config in configs] if configs else [{}]
+    for table in tables:
+        names = {**named, **table}
+        for layer in layers:
+            for name, value in getattr(layer, "values", {}).items():
+                if name not in named:
+                    names[name] = table[name] = value(names)
+        extents = _extents(grid, {**names, **options})
+        listed = {name: constant(name, value) for name, value in table.items()}
+        record.configs.append({**options, **listed, "grid": extents})
+    for name, value in named.items():
+        if any(name in table for table in tables):
+            continue
+        if name in constants:
+            record.arguments[name] = constant(name, value)
+        else:
+            record.arguments[name] = _argument(record, name, value)
+    return record
+
+
+def layers_of(function: Any) -> list[Any]:
+    """A decorated function, then what each decorator has inside, down to what `@triton.jit` made."""
+    layers = [function]
+    while hasattr(layers[-1], "fn") and not hasattr(layers[-1], "params"):
+        layers.append(layers[-1].fn)
+    return layers
+
+
+def target_of(jit: Any) -> str:
+    """`module:function` where it can be imported, else `/path/kernels.py:function`; `NoCallError` for neither."""
+    function = jit.fn
+    module, name = function.__module__, function.__qualname__
+    file = inspect.getsourcefile(function)
+    if file is None or not Path(file).is_file():
+        raise NoCallError("its source is in no file")
+    if not name.isidentifier():
+        raise NoCallError(f"it is made inside another function ({name}); a call needs one at the top of a file")
+    if module != "__main__" and _importable(module, Path(file)):
+        return f"{module}:{name}"
+    return f"{Path(file).resolve()}:{name}"
+
+
+def _importable(module: str, file: Path) -> bool:
+    """Whether another process finds the module by its name wherever it is started: it is installed.
+
+    A module beside the program or in the current folder is named by its file.
+    """
+    if "site-packages" in file.parts or "dist-packages" in file.parts:
+        return True
+    here = {Path.cwd(), Path(sys.path[0] or ".").resolve()}
+    folders = [folder for folder in sys.path if Path(folder or ".").resolve() not in here]
+    spec = importlib.machinery.PathFinder.find_spec(module.partition(".")[0], folders)
+    places = [spec.origin, *(spec.submodule_search_locations or ())] if spec is not None else []
+    return any(place and Path(place).resolve() in (file.resolve(), *file.resolve().parents) for place in places)
+
+
+def _tuned(config: Any) -> dict[str, Any]:
+    """Constants and options of a `triton.Config`."""
+    options = {name: getattr(config, name, None) for name in OPTIONS}
+    stated = {name: value for name, value in options.items() if value is not None and (name, value) != ("num_ctas", 1)}
+    return {**config.kwargs, **stated}
+
+
+def _extents(grid: Any, names: Mapping[str, Any]) -> list[int]:
+    shape = grid(names) if callable(grid) else grid
+    extents = list(shape) if isinstance(shape, Sequence) else [shape]
+    return [int(extent) for extent in extents]
+
+
+def constant(name: str, value: Any) -> Any:
+    """The value of a `tl.constexpr` parameter as a call has it.
+
+    Raises:
+        NoCallError: a value that Python's text cannot state.
+    """
+    value = getattr(value, "value", value) if type(value).__name__ == "constexpr" else value
+    if isinstance(value, bool) or type(value) in (int, str):
+        return value
+    if type(value) is float and math.isfinite(value):
+        return value
+    if isinstance(value, numbers.Integral):
+        return int(value)
+    if type(value).__module__.startswith("triton.language"):
+        return {"python": type_text(value)}
+    if hasattr(value, "params") and hasattr(value, "fn"):
+        return {"python": target_of(value)}
+    if _is_literal(value):
+        return {"python": repr(value)}
+    raise NoCallError(f"argument {name}: {type(value).__name__} is a type that a call cannot hold")
+
+
+def _is_literal(value: Any) -> bool:
+    if type(value) in (tuple, list):
+        return all(_is_literal(item) for item in value)
+    return type(value) in _LITERALS
+
+
+def _argument(record: LaunchRecord, name: str, value: Any) -> Any:
+    """An argument of the kernel itself; contents that matter go to the record."""
+    if value is None:
+        return {"python": "None"}
+    if isinstance(value, bool) or type(value) in (int, float):
+        return value
+    if type(value).__name__ == "SymInt" or (isinstance(value, numbers.Integral) and not hasattr(value, "shape")):
+        return int(value)
+    if isinstance(value, numbers.Real) and not hasattr(value, "data_ptr"):
+        return float(value)
+    if hasattr(value, "block_shape") and hasattr(value, "base"):
+        return _descriptor(record, name, value)
+    if not hasattr(value, "dtype"):
+        raise NoCallError(f"argument {name}: {type(value).__name__} is a type that a call cannot hold")
+    return _tensor(record, name, value)
+
+
+def _descriptor(record: LaunchRecord, name: str, value: Any) -> dict[str, Any]:
+    """A tensor descriptor that the program made: the array below, and the block that a copy moves."""
+    table = _tensor(record, name, value.base)
+    table |= {"shape": [int(n) for n in value.shape], "strides": [int(n) for n in value.strides]}
+    table["block"] = [int(n) for n in value.block_shape]
+    if getattr(value, "padding", "zero") != "zero":
+        table["padding"] = value.padding
+    return table
+
+
+def _tensor(record: LaunchRecord, name: str, value: Any) -> dict[str, Any]:
+    """The table of a tensor: type, shape, strides where it is not contiguous, and what is in its memory behind it."""
+    value = getattr(value, "base", value) if type(value).__name__ == "TensorWrapper" else value
+    spelled = str(value.dtype).rpartition(".")[2]
+    dtype = "u8" if spelled in _AS_BYTES else canonical_dtype(spelled)
+    if dtype not in (*ELEMENT_BYTES, "bool"):
+        raise NoCallError(f"argument {name}: {unknown('dtype', spelled, ELEMENT_BYTES)}")
+    shape = [int(extent) for extent in getattr(value, "shape", ())]
+    table: dict[str, Any] = {"dtype": dtype, "shape": shape}
+    strides = _strides(value)
+    if strides is not None and strides != row_major(shape):
+        table["strides"] = strides
+    behind = _elements_behind(value)
+    if behind is not None and behind > extent_of(shape, strides):
+        table["elements"] = behind
+    address = _address(value)
+    if address is not None and address % 16:
+        table["aligned"] = False
+    if dtype in _INDICES:
+        _keep_contents(record, name, value, table)
+    return table
+
+
+def _strides(value: Any) -> list[int] | None:
+    """In elements; NumPy counts bytes."""
+    stride = getattr(value, "stride", None)
+    if callable(stride):
+        return [int(n) for n in stride()]
+    strides = getattr(value, "strides", None)
+    if strides is not None and hasattr(value, "itemsize"):
+        return [int(n) // int(value.itemsize) for n in strides]
+    return None
+
+
+def _elements_behind(value: Any) -> int | None:
+    """Elements from the tensor's first to the end of the memory that it is a view of; None where that is not known."""
+    try:
+        held = value.untyped_storage().nbytes()
+        return int((held - value.storage_offset() * value.element_size()) // value.element_size())
+    except Exception:  # no tensor of torch, or one without memory: each raises in its own way
+        return None
+
+
+def _address(value: Any) -> int | None:
+    try:
+        return int(value.data_ptr())
+    except Exception:  # fake and meta tensors have none, and say it in several ways
+        return None
+
+
+def _keep_contents(record: LaunchRecord, name: str, value: Any, table: dict[str, Any]) -> None:
+    """Puts the values of an array into the record, else the reason why not into its table."""
+    count = table.get("elements") or extent_of(table["shape"], table.get("strides"))
+    size = ELEMENT_BYTES.get(table["dtype"], 1)
+    if count * size > WIDEST_INDICES:
+        table["contents"] = "too large to be kept"
+        return
+    array = _array(value, count)
+    if array is None:
+        table["contents"] = "not kept: the tensor had none"
+        return
+    if array.dtype.itemsize == 8 and array.size and (array.astype(np.uint64) >= _ADDRESSES).all():
+        table["contents"] = "not kept: addresses of other arrays"
+        return
+    record.contents[name] = array.view(np.uint8) if array.dtype == np.bool_ else array
+
+
+def _array(value: Any, count: int) -> np.ndarray | None:
+    """The memory behind a tensor as a flat array; None for a tensor without memory."""
+    if isinstance(value, np.ndarray):
+        return np.lib.stride_tricks.as_strided(value, (count,), (value.itemsize,)).copy()
+    torch = sys.modules.get("torch")
+    if torch is None or not isinstance(value, torch.Tensor):
+        as_array = getattr(value, "__array__", None)
+        return None if as_array is None else np.ascontiguousarray(as_array()).reshape(-1)
+    if value.device.type == "meta" or type(value).__name__ in ("FakeTensor", "FunctionalTensor"):
+        return None
+    flat = torch.as_strided(value.detach(), (count,), (1,))
+    return np.array(flat.cpu().numpy())

@@ -1,0 +1,69 @@
+"""Loaded by Python before a program whose launches are captured; then the environment's own `sitecustomize` is.
+
+`kernrec capture` puts this folder on the path of the command and all processes that it starts, and sets KERNREC_CAPTURE
+to the folder of the calls (and KERNREC_CAPTURE_GPU, _PER_FUNCTION). Nothing of kernrec is imported before the program
+itself imports Triton.
+"""
+
+import importlib.abc
+import importlib.machinery
+import importlib.util
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from types import ModuleType
+
+_HERE = str(Path(__file__).resolve().parent)
+_WATCHED = ("triton", "torch")
+
+
+class LibraryWatcher(importlib.abc.MetaPathFinder):
+    """Tells the capture when the program has imported Triton, and torch."""
+
+    def __init__(self) -> None:
+        self._looking = False
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        """The spec of a watched module, whose loader tells the capture after it; None for any other module."""
+        if name not in _WATCHED or self._looking:
+            return None
+        self._looking = True
+        try:
+            spec = importlib.util.find_spec(name)
+        finally:
+            self._looking = False
+        if spec is None or spec.loader is None:
+            return spec
+        execute = spec.loader.exec_module
+
+        def exec_module(module: ModuleType) -> None:
+            execute(module)
+            _loaded(name)
+
+        spec.loader.exec_module = exec_module  # type: ignore[method-assign]
+        return spec
+
+
+def _loaded(name: str) -> None:
+    """Starts the capture after Triton; a torch that comes later is told of the GPU that it does not have."""
+    try:
+        from kernrec.triton.calls.whole_process import torch_loaded, triton_loaded
+    except ImportError as error:
+        print(f"kernrec capture: {sys.executable} has no kernrec, install it there ({error})", file=sys.stderr)
+        return
+    if name == "torch":
+        torch_loaded()
+    else:
+        triton_loaded()
+
+
+if os.environ.get("KERNREC_CAPTURE"):
+    sys.meta_path.insert(0, LibraryWatcher())
+
+_others = [folder for folder in sys.path if str(Path(folder or ".").resolve()) != _HERE]
+_spec = importlib.machinery.PathFinder.find_spec("sitecustomize", _others)
+if _spec is not None and _spec.loader is not None:
+    _spec.loader.exec_module(importlib.util.module_from_spec(_spec))

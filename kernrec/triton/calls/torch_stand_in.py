@@ -1,0 +1,76 @@
+"""Answers to wrappers of Triton functions that ask torch about the GPU before a launch, where torch has none."""
+
+import re
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, nullcontext
+from types import SimpleNamespace
+from typing import Any
+
+from kernrec.compile.triton_stand_in import torch_properties
+from kernrec.gpu import GPU
+
+_CUDA = re.compile(r"cuda(:\d+)?")
+
+
+@contextmanager
+def replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
+    """Inside, an attribute has another value."""
+    missing = object()
+    before = owner.__dict__.get(name, missing)
+    setattr(owner, name, value)
+    try:
+        yield
+    finally:
+        if before is missing:
+            delattr(owner, name)
+        else:
+            setattr(owner, name, before)
+
+
+@contextmanager
+def torch_without_gpu(card: GPU) -> Iterator[None]:
+    """Inside, torch answers questions about a GPU that it does not have, where it is loaded."""
+    torch = sys.modules.get("torch")
+    if torch is None:
+        yield
+        return
+    answers = {
+        "current_device": lambda: 0,
+        "device_count": lambda: 1,
+        "set_device": lambda device: None,
+        "synchronize": lambda device=None: None,
+        "device": lambda device: nullcontext(),
+        "get_device_name": lambda device=None: card.title,
+        "get_device_capability": lambda device=None: divmod(card.sm, 10),
+        "get_device_properties": lambda device=None: torch_properties(card),
+        "current_stream": lambda device=None: SimpleNamespace(cuda_stream=0),
+    }
+    with ExitStack() as stack:
+        for name, answer in answers.items():
+            stack.enter_context(replaced(torch.cuda, name, answer))
+        yield
+
+
+@contextmanager
+def on_cpu() -> Iterator[None]:
+    """Inside, tensors that torch should put on a GPU are on the CPU, and say that they are on a GPU (`is_cuda`)."""
+    torch = sys.modules["torch"]
+
+    def instead(value: Any) -> Any:
+        if isinstance(value, torch.device):
+            return torch.device("cpu") if value.type == "cuda" else value
+        return "cpu" if isinstance(value, str) and _CUDA.fullmatch(value) else value
+
+    class OnCpu(torch.overrides.TorchFunctionMode):  # type: ignore[misc, name-defined]
+        """Puts the CPU in the place of a GPU in the arguments of torch's functions."""
+
+        def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            if function == torch.Tensor.is_cuda.__get__:
+                return True
+            if function is torch.Tensor.cuda:
+                return args[0]
+            return function(*map(instead, args), **{name: instead(value) for name, value in (kwargs or {}).items()})
+
+    with OnCpu():
+        yield

@@ -1,0 +1,56 @@
+"""Capture of all launches of a process, from when it imports Triton to its end, as `kernrec capture` starts it."""
+
+import atexit
+import os
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from kernrec.errors import KernrecError
+from kernrec.triton.calls.call_writer import PER_FUNCTION
+from kernrec.triton.calls.hooks import Captured, capture
+from kernrec.triton.calls.torch_stand_in import on_cpu, torch_without_gpu
+
+FOLDER_VARIABLE = "KERNREC_CAPTURE"
+GPU_VARIABLE = "KERNREC_CAPTURE_GPU"
+COUNT_VARIABLE = "KERNREC_CAPTURE_PER_FUNCTION"
+SITE = Path(__file__).resolve().parent / "site"
+"""The folder that Python's path has first in such a process."""
+
+_stack = ExitStack()
+_running: list[Captured] = []
+
+
+def triton_loaded() -> None:
+    """Starts the capture, which ends with the process; what it leaves out is said there."""
+    if _running:
+        return
+    count = os.environ.get(COUNT_VARIABLE, "")
+    try:
+        captured = _stack.enter_context(
+            capture(
+                os.environ[FOLDER_VARIABLE],
+                os.environ.get(GPU_VARIABLE) or "a100",
+                int(count) if count.isdecimal() else PER_FUNCTION,
+            )
+        )
+    except KernrecError as error:
+        print(f"kernrec capture: {error}", file=sys.stderr)
+        return
+    _running.append(captured)
+    atexit.register(_end, captured)
+    torch_loaded()
+
+
+def torch_loaded() -> None:
+    """Tells torch of the GPU that it does not have, where the capture runs already."""
+    for captured in _running:
+        if captured.card is not None and "torch" in sys.modules:
+            _stack.enter_context(torch_without_gpu(captured.card))
+            _stack.enter_context(on_cpu())
+
+
+def _end(captured: Any) -> None:
+    for name, count in captured.left_out.items():
+        print(f"kernrec: {name}: {count} further launches were not written", file=sys.stderr)

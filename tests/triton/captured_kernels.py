@@ -1,0 +1,48 @@
+"""Functions whose launches the tests of `kernrec.triton.calls` capture, and wrappers as packages have them."""
+
+# ruff: noqa: N803 - constants of Triton's functions are in capitals
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def scale(x, y, bias, n, factor, ROUND: tl.constexpr, BLOCK: tl.constexpr):
+    """y = factor x + bias"""
+    place = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    value = tl.load(x + place, mask=place < n) * factor
+    if bias is not None:
+        value += tl.load(bias + place, mask=place < n)
+    tl.store(y + place, value.to(ROUND), mask=place < n)
+
+
+@triton.jit
+def gather(x, order, y, n, BLOCK: tl.constexpr):
+    """y[i] = x[order[i]]"""
+    place = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    index = tl.load(order + place, mask=place < n, other=0)
+    tl.store(y + place, tl.load(x + index, mask=place < n), mask=place < n)
+
+
+@triton.autotune([triton.Config({"BLOCK": block}, num_warps=2) for block in (64, 256)], key=["n"])
+@triton.heuristics({"EVEN": lambda args: args["n"] % args["BLOCK"] == 0})
+@triton.jit
+def tuned_add(x, y, n, EVEN: tl.constexpr, BLOCK: tl.constexpr):
+    """y += x"""
+    place = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    if EVEN:
+        tl.store(y + place, tl.load(x + place) + tl.load(y + place))
+    else:
+        tl.store(y + place, tl.load(x + place, mask=place < n) + tl.load(y + place, mask=place < n), mask=place < n)
+
+
+def call_scale(x, y, bias=None, factor=2.0, block=128):
+    """Launches `scale` as a package's wrapper does."""
+    n = x.shape[0]
+    scale[(triton.cdiv(n, block),)](x, y, bias, n, factor, ROUND=tl.float32, BLOCK=block, num_warps=2)
+
+
+if __name__ == "__main__":
+    import numpy as np
+
+    call_scale(np.zeros(1000, np.float32), np.zeros(1000, np.float32))

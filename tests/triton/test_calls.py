@@ -1,0 +1,211 @@
+"""Launches of a program become calls, without a GPU: what is in them, what is refused, and that they are analyzed."""
+
+import os
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from kernrec.errors import KernrecError, KernrecWarning, UsageError
+from tests.helpers.paths import ROOT
+
+pytest.importorskip("triton", reason="needs the extra `triton`")
+
+import triton
+
+import kernrec
+import kernrec.triton
+from kernrec.profile.triton_call import kernel_of_triton
+from kernrec.profile.triton_call_file import read_call
+from kernrec.triton.calls.launch_record import record_of
+from tests.helpers.triton_kernels import configs_of
+from tests.triton import captured_kernels as kernels
+
+X, Y = np.zeros(1000, np.float32), np.zeros(1000, np.float32)
+
+
+def written(path: Path) -> dict[str, Any]:
+    return tomllib.loads(path.read_text())
+
+
+def test_a_launch_is_a_call_and_equal_ones_are_one(tmp_path: Path) -> None:
+    with kernrec.triton.capture(tmp_path) as captured:
+        kernels.call_scale(X, Y)
+        kernels.call_scale(X + 1, Y, factor=3.0)  # other values, and a number that changes no code
+        kernels.call_scale(X, Y, bias=X)
+    first, second = captured.files
+    call = written(first)
+    assert call["function"] == f"{ROOT}/tests/triton/captured_kernels.py:scale"
+    assert call["grid"] == [8]
+    assert call["configs"] == [{"num_warps": 2}]
+    assert call["arguments"] == {
+        "x": {"dtype": "f32", "shape": [1000]}, "y": {"dtype": "f32", "shape": [1000]}, "bias": {"python": "None"},
+        "n": 1000, "factor": 2.0, "ROUND": {"python": "tl.float32"}, "BLOCK": 128,
+    }  # fmt: skip
+    assert written(second)["arguments"]["bias"] == {"dtype": "f32", "shape": [1000]}
+    kernel, _ = kernel_of_triton(read_call(first))
+    assert configs_of(kernel) == [{"num_warps": 2, "num_stages": 3}]
+    assert kernel.listed is not None
+    assert kernel.listed.rows[0][-3:] == (8, 1, 1)
+    with kernrec.triton.capture(tmp_path) as again:
+        kernels.call_scale(X, Y)
+    assert again.files == [first]
+
+
+def test_an_edited_call_stays(tmp_path: Path) -> None:
+    for _ in range(2):
+        with kernrec.triton.capture(tmp_path) as captured:
+            kernels.call_scale(X, Y)
+        captured.files[0].write_text("# mine\n")
+    assert captured.files[0].read_text() == "# mine\n"
+
+
+def test_an_autotuned_function_has_all_configs_with_their_grids_and_heuristics(tmp_path: Path) -> None:
+    with kernrec.triton.capture(tmp_path) as captured:
+        kernels.tuned_add[lambda meta: (triton.cdiv(meta["n"], meta["BLOCK"]),)](X, Y, 640)
+    (file,) = captured.files
+    assert written(file)["configs"] == [
+        {"BLOCK": 64, "num_warps": 2, "num_stages": 3, "EVEN": True, "grid": [10]},
+        {"BLOCK": 256, "num_warps": 2, "num_stages": 3, "EVEN": False, "grid": [3]},
+    ]
+    kernel, _ = kernel_of_triton(read_call(file))
+    assert [config["even"] for config in configs_of(kernel)] == [1, 0]
+
+
+def test_contents_that_decide_on_addresses_are_beside_the_call_and_views_say_what_they_are(tmp_path: Path) -> None:
+    order = np.arange(64, dtype=np.int64)[::-1].copy()
+    with kernrec.triton.capture(tmp_path) as captured:
+        kernels.gather[(1,)](np.zeros((8, 64), np.float16)[:, :8], order, Y[:64], 64, BLOCK=64)
+    call = read_call(captured.files[0])
+    assert call.arguments["x"] == {"dtype": "f16", "shape": [8, 8], "strides": [64, 1]}
+    np.testing.assert_array_equal(np.load(call.arguments["order"]["values"]), order)
+    kernel, _ = kernel_of_triton(call)
+    tensors = kernel.definition.problem().tensors
+    assert (tensors["x"].elements, tensors["order"].elements) == (7 * 64 + 8, 64)
+
+
+class Missing:
+    """A tensor without memory, as torch's fake tensors are."""
+
+    dtype, shape = "torch.int64", (64,)
+
+    def data_ptr(self) -> int:
+        raise RuntimeError("no memory")
+
+
+def test_contents_that_nobody_has_are_asked_for_by_their_argument(tmp_path: Path, monkeypatch: Any) -> None:
+    with kernrec.triton.capture(tmp_path) as captured:
+        kernels.gather[(1,)](X, Missing(), Y, 64, BLOCK=64)
+    assert written(captured.files[0])["arguments"]["order"]["contents"] == "not kept: the tensor had none"
+    monkeypatch.setenv("KERNREC_DB", str(tmp_path / "own.duckdb"))
+    with pytest.raises(KernrecError, match=r"argument order: its contents are needed.*values = 'file.npy'"):
+        kernrec.analyze(captured.files[0], "a100")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        ({"x": object()}, "argument x: object is a type that a call cannot hold"),
+        ({"ROUND": object()}, "argument ROUND: object is a type that a call cannot hold"),
+        ({"x": np.zeros(3, np.complex64)}, "argument x: unknown dtype 'complex64'"),
+    ],
+)
+def test_what_a_call_cannot_hold_is_named_and_the_program_goes_on(
+    tmp_path: Path, arguments: dict[str, Any], reason: str
+) -> None:
+    launch = {"x": X, "y": Y, "bias": None, "n": 3, "factor": 1.0, "ROUND": None, "BLOCK": 64, **arguments}
+    with kernrec.triton.capture(tmp_path) as captured:
+        with pytest.warns(KernrecWarning, match=f"not captured: {reason}"):
+            kernels.scale[(1,)](**launch)
+        kernels.scale[(1,)](**launch)
+    assert captured.refused["scale"].startswith(reason)
+    assert not captured.files
+
+
+def test_addresses_in_an_array_cannot_be_replayed(tmp_path: Path) -> None:
+    pointers = np.array([X.ctypes.data, Y.ctypes.data], np.int64)
+    record = record_of(kernels.gather, [X, pointers, Y, 2], {"BLOCK": 64}, (1,), None)
+    assert record.arguments["order"]["contents"] == "not kept: addresses of other arrays"
+    assert not record.contents
+
+
+def test_of_one_function_so_many_calls_are_written(tmp_path: Path) -> None:
+    with kernrec.triton.capture(tmp_path, per_function=2) as captured:
+        for n in (100, 200, 300, 400):
+            kernels.call_scale(X[:n], Y)
+    assert len(list(tmp_path.glob("*.toml"))) == len(captured) == 2
+    assert list(captured.left_out.values()) == [2]
+
+
+def test_a_capture_inside_of_another_and_an_unknown_gpu_are_refused(tmp_path: Path) -> None:
+    with kernrec.triton.capture(tmp_path), pytest.raises(UsageError, match="running already"):
+        kernrec.triton.capture(tmp_path).__enter__()
+    with pytest.raises(UsageError, match="a101"):
+        kernrec.triton.capture(tmp_path, gpu="a101").__enter__()
+
+
+PACKAGE = {
+    "__init__.py": """
+from triton.backends import backends
+import triton
+assert __name__ == "served"
+active = any(backend.driver.is_active() for backend in backends.values())
+jit = triton.jit if active else lambda function: function
+""",
+    "rows.py": """
+import pathlib
+import triton
+import triton.language as tl
+from served import jit
+with (pathlib.Path(__file__).parent / "imports").open("a") as file:
+    file.write(__name__ + "\\n")
+
+@jit
+def twice(x, y, BLOCK: tl.constexpr):
+    place = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(y + place, 2 * tl.load(x + place))
+
+def call(x, y):
+    twice[(4,)](x, y, BLOCK=64)
+""",
+}
+PROGRAM = """
+import numpy as np
+import served.rows
+served.rows.call(np.zeros(256, np.float32), np.zeros(256, np.float32))
+"""
+
+
+@pytest.mark.slow
+def test_a_command_is_captured_and_its_calls_analyzed_with_the_package_imported_as_such(tmp_path: Path) -> None:
+    """A package that turns Triton off where it finds no driver, as vLLM does."""
+    folder = tmp_path / "site-packages" / "served"
+    folder.mkdir(parents=True)
+    for name, text in PACKAGE.items():
+        (folder / name).write_text(text)
+    (tmp_path / "program.py").write_text(PROGRAM)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(folder.parent)])}
+    environment |= {"KERNREC_DB": str(tmp_path / "own.duckdb")}
+
+    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "kernrec", *arguments]
+        return subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+
+    captured = run("capture", "--", sys.executable, "program.py")
+    assert captured.returncode == 0, captured.stderr
+    assert "1 new call of 1 function in calls" in captured.stderr
+    (call,) = (tmp_path / "calls").glob("twice-*.toml")
+    assert written(call)["function"] == "served.rows:twice"
+    analyzed = run("analyze", f"calls/{call.name}", "calls/missing.toml", "--gpu", "a100")
+    assert "twice[" in analyzed.stdout
+    assert "calls/missing.toml: missing.toml: cannot be read" in analyzed.stderr
+    assert analyzed.returncode == 1
+    assert set((folder / "imports").read_text().split()) == {"served.rows"}
+    nothing = run("capture", "--output", "none", "--", sys.executable, "-c", "pass")
+    assert nothing.returncode == 1
+    assert "no launch of a Triton function was seen" in nothing.stderr
+    assert run("capture", "--", sys.executable, "-c", "raise SystemExit(7)").returncode == 7
