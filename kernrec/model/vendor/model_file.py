@@ -90,7 +90,8 @@ def _content(path: Path) -> bytes:
 def _set(op: str, entry: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> SetModel:
     if entry["case"] not in features_of(op).CASES:
         raise ValueError(f"case {entry['case']!r:.40}")
-    timing = Timing(float(entry["timing"]["launch_clk"]), float(entry["timing"]["working_sets"] or np.inf))
+    working_sets = float(entry["timing"]["working_sets"] or np.inf)
+    timing = Timing(float(entry["timing"]["launch_clk"]), working_sets, alone="floors" in entry)
     texts = {str(key): str(value) for key, value in entry["origin"].items()}
     stacks = {
         str(stack): {str(gpu): None if version is None else str(version) for gpu, version in cards.items()}

@@ -85,3 +85,9 @@ def test_work_outside_of_what_was_recorded_widens_the_interval() -> None:
     inside, below, above = entry.work.distance(np.log2(np.array([[1e-4], [1e-8], [1e2]])))
     assert inside == 0
     assert min(below, above) > 0.3
+
+
+def test_sets_of_calls_that_were_timed_alone_are_read_as_such() -> None:
+    for op, alone in (("matmul", {"single"}), ("conv2d", {"conv"}), ("moe", set())):
+        sets = {entry.recorded.name: entry.recorded.timing.alone for entry in model(op).sets}
+        assert {name for name, each in sets.items() if each} == alone
