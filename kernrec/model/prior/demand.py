@@ -137,6 +137,11 @@ class Demand:
         """Whether the profile of some variant says what the stretches of its code need."""
         return any(bool(rates[IN_TURN].any()) for rates in self.rates)
 
+    @cached_property
+    def filled_rates(self) -> tuple[Floats, ...]:
+        """`rates`, without the last row where no variant has anything in it, which saves a query time."""
+        return self.rates if self.stretched else tuple(rates[:IN_TURN] for rates in self.rates)
+
 
 def demand(gpu: GPU, power: PowerModel, metrics: Sequence[str], terms: tuple[str, ...], coefficients: Floats) -> Demand:
     """The demand of static profiles on a GPU.
@@ -226,6 +231,8 @@ def _in_turn(gpu: GPU, counts: _Counts, rows: Mapping[str, Floats]) -> Floats:
     """Clocks of the pipes over all stretches of the code, where each begins when the one before has ended.
 
     Every pipe's clocks are split by the instructions that take it, those of memory by the kinds of loads and stores.
+    Code that copies ahead or multiplies matrices is left out (0): it is written for its stretches to overlap, and no
+    recording tells how far they do.
     """
     if not (stretches := counts.stretches):
         return counts.zeros
@@ -240,7 +247,8 @@ def _in_turn(gpu: GPU, counts: _Counts, rows: Mapping[str, Floats]) -> Floats:
         own = {pipe: clocks[pipe] * (used / total[pipe]) for pipe, used in use.items()}
         port = sum((own.pop(part) for part in ("L1", *_SHARED_KINDS)), counts.zeros)
         clk = clk + smooth_max(np.stack([*own.values(), port]))
-    return clk
+    ahead = (rows["tensor"] + counts.classes("cp_async") + counts.total("bulk.shared_write_bytes")).any(axis=0)
+    return np.where(ahead, 0.0, clk)
 
 
 _SHARED_KINDS = {"load": "ld_shared", "store": "st_shared", "atomic": "atomic"}

@@ -237,10 +237,11 @@ def launch_time(gpu: GPU, demand: Demand, work: LaunchWork) -> LaunchTime:
     sm_clk = full * _round_clk(own_clk, wait, least) + uneven * _round_clk(own_clk, wait, least_rest)
     in_turn_s: Array | float = 0.0
     if demand.stretched:
-        in_turn = own_clk + np.maximum(total[IN_TURN] * each - block_clk, 0.0) * together_share
+        in_turn_clk = total[IN_TURN] * each
+        in_turn = own_clk + np.maximum(in_turn_clk - block_clk, 0.0) * together_share
         longest = np.maximum(alone, in_turn)
         exposed = _exposed_clk(longest, wait - (alone - own_clk), dram_s * (clock * gpu.sms) * each)
-        wait = wait + (longest - alone) + exposed * together_share
+        wait = wait + (longest - alone) + np.where(in_turn_clk > 0.0, exposed * together_share, 0.0)
         at_once = sm_clk
         sm_clk = full * _round_clk(own_clk, wait, least) + uneven * _round_clk(own_clk, wait, least_rest)
         in_turn_s = (sm_clk - at_once) / clock
@@ -273,13 +274,13 @@ def _of_loops(
         The quantities of the demand over the whole grid; trips of an average block; the additional trips of the longest
         block, and their clocks; clocks between the first products of warpgroups.
     """
-    total = demand.rates[0].take(work.variants, axis=1) * work.terms[0]
+    total = demand.filled_rates[0].take(work.variants, axis=1) * work.terms[0]
     trips: Array | float = 0.0
     longer: Array | float = 0.0
     longer_clk: Array | float = 0.0
     first_clk: Array | float = 0.0
     # A demand may have loops that none of these launches executes.
-    for rates, count, depth in zip(demand.rates[1:], work.terms[1:], work.depth, strict=False):
+    for rates, count, depth in zip(demand.filled_rates[1:], work.terms[1:], work.depth, strict=False):
         rate = rates.take(work.variants, axis=1)
         total += rate * count
         average = count * each

@@ -128,6 +128,8 @@ def test_pipes_of_different_stretches_add_up_and_those_of_one_overlap() -> None:
     assert apart["in_turn"] == pytest.approx(apart["f64"] + max(apart["fma"], apart["issue"]), rel=0.1)
     assert apart["f64"] <= mixed["in_turn"] <= 1.1 * apart["f64"]
     assert rates("rtx3090", **counts)["in_turn"] == 0.0
+    ahead = {"stretch__0__fma32": 64.0, "stretch__1__f64": 16.0, "issue__cp_async": 1.0}
+    assert rates("rtx3090", **counts, **ahead)["in_turn"] == 0.0
 
 
 def test_floats_beside_tensor_instructions_lie_between_them() -> None:
