@@ -9,11 +9,13 @@ from typing import Any
 
 import numpy as np
 
+from kernrec.gpu import find_gpu
 from kernrec.model.learn.conformal import Interval, calibrate
 from kernrec.model.learn.extent import Extent
-from kernrec.model.vendor.bound import features_of
+from kernrec.model.vendor.bound import features_of, has_physical_power
 from kernrec.model.vendor.compact_trees import Trees
 from kernrec.model.vendor.model import OTHER, log_sizes
+from kernrec.model.vendor.power_base import power_base
 from kernrec.training.scores import median_of_log_errors
 from kernrec.training.vendor_errors import (
     between_errors,
@@ -30,6 +32,7 @@ from kernrec.training.vendor_trees import boost_any, boost_card
 Array = np.ndarray
 
 _NAMED = "fastest stack named, and problems where two differ"
+_BASES = "power_bases"
 _FLOORS = np.geomspace(5e-6, 1e-3, 100)
 _RATIOS = np.geomspace(0.5, 4.0, 50)
 
@@ -45,7 +48,7 @@ def train_set(
     Args:
         recording: its rows.
         folds: how many of the five folds of problems calibrate the intervals.
-        parts: `latency`, `power`, or `latency.any` and `power.any` for the trees for any card alone; empty for all.
+        parts: `latency`, `power`, or `latency.any` for the trees for any card alone; empty for all.
         before: what the last training of the set returned, whose other parts are taken.
 
     Returns:
@@ -69,6 +72,9 @@ def train_set(
         if not parts or quantity in parts or f"{quantity}.any" in parts:
             head, own = _of_any(table, quantity)
             of_quantity[OTHER], trees[head["trees"]] = head, own
+    bases = {name: old[name] for name in (_BASES,) if name in old}
+    if "power" in table.matrix and has_physical_power(recorded.op) and (not parts or "power" in parts):
+        bases = {_BASES: _bases(table)}
     dims = features_of(recorded.op).DIMS
     extent = Extent.of(log_sizes({name: recording.dims[name] for name in dims}))
     working_sets = recorded.timing.working_sets
@@ -86,6 +92,7 @@ def train_set(
         **(floors_and_work(table) if recorded.timing.alone else {}),
         "heads": heads,
         _NAMED: named,
+        **bases,
         "problems": len(np.unique(table.problem)),
         "left out, faster than the data sheet": table.impossible,
     }
@@ -151,6 +158,11 @@ def fitted_floor(latency_s: Array, work_s: Array) -> tuple[float, float]:
     ]
     _, floor_s, ratio = min(errors)
     return max(floor_s, float(latency_s.min())), ratio
+
+
+def _bases(table: Table) -> dict[str, list[float]]:
+    """`PowerBase` of each card whose power was recorded."""
+    return {gpu: [round(watts, 2) for watts in vars(power_base(find_gpu(gpu))).values()] for gpu in table.gpus("power")}
 
 
 def _plain(extent: Extent) -> dict[str, list[float]]:

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from kernrec.gpu import find_gpu
-from kernrec.model.vendor.bound import RATIOS, features, features_of, used
+from kernrec.model.vendor.bound import RATIOS, features, features_of, has_physical_power, used
 from kernrec.model.vendor.model import STACK, RecordedSet
+from kernrec.model.vendor.power_base import power_base
 
 Array = np.ndarray
 
@@ -49,7 +50,7 @@ class Table:
     matrix: Mapping[str, Array]
     """By quantity, (N, F)."""
     target: Mapping[str, Array]
-    """log(measured / bound) of latency, log(power / TDP) of power, (N,); NaN where it was not recorded, and where the
+    """log(measured / bound) of latency, log(power / base) of power, (N,); NaN where it was not recorded, and where the
     time contradicts the data sheet."""
     problem: Array
     """A number for each row's problem, (N,), the same for the same sizes in all recordings of an op."""
@@ -68,7 +69,7 @@ class Table:
         sizes = np.stack([recording.dims[name] for name in features_of(recording.recorded.op).DIMS], axis=1)
         impossible = made.least_s > _ABOVE_ROOF * recording.latency_s
         latency = np.where(impossible, np.nan, np.log(recording.latency_s / made.bound_s))
-        target = {"latency": latency, "power": np.log(recording.power_w / made.tdp_w)}
+        target = {"latency": latency, "power": np.log(recording.power_w / made.base_w)}
         return cls(recording, made.columns, made.matrix, target, _numbers(sizes), int(impossible.sum()), made.work_s)
 
     def fold(self) -> Array:
@@ -107,7 +108,7 @@ class _Columns:
     def __init__(self, recording: Recording) -> None:
         count = len(recording)
         self._recording = recording
-        self.bound_s, self.least_s, self.tdp_w = np.empty(count), np.empty(count), np.empty(count)
+        self.bound_s, self.least_s, self.base_w = np.empty(count), np.empty(count), np.empty(count)
         self.work_s = np.full(count, np.nan)
         self.columns: dict[str, tuple[str, ...]] = {}
         self.matrix: dict[str, Array] = {}
@@ -117,7 +118,9 @@ class _Columns:
         recording, gpu = self._recording, find_gpu(card)
         dims = {name: sizes[rows] for name, sizes in recording.dims.items()}
         bound, made = features(recording.recorded.op, gpu, dtype, layout, dims, recording.recorded.timing)
-        self.bound_s[rows], self.tdp_w[rows] = bound.total_s, gpu.tdp_w
+        self.bound_s[rows], self.base_w[rows] = bound.total_s, gpu.tdp_w
+        if has_physical_power(recording.recorded.op):
+            self.base_w[rows] = power_base(gpu).watts(bound, recording.latency_s[rows], gpu.tdp_w)
         if bound.work_s is not None:
             self.work_s[rows] = bound.work_s
         beyond_l2 = bound.parts["dram"] * gpu.memory_bandwidth > _BEYOND_L2 * gpu.l2_bytes

@@ -251,3 +251,26 @@ def test_the_floor_is_found_in_calls_that_have_one() -> None:
     floor_s, ratio = fitted_floor(latency_s, work_s)
     assert floor_s == pytest.approx(30e-6, rel=0.1)
     assert ratio == pytest.approx(1.5, rel=0.1)
+
+
+def test_power_is_learned_beside_the_model_of_power_whose_figures_stay_with_the_trees(model: VendorModel) -> None:
+    (entry,) = model.sets
+    assert entry.power_bases is not None
+    assert set(entry.power_bases) == {"h200-sxm"}
+    problem = find_op("matmul").problem("bf16", "nt", m=2048, n=1024, k=4096)
+    predicted = model.predict(problem, find_gpu("h200-sxm"))[0]
+    assert predicted.power_w is not None
+    assert predicted.power_w.value == pytest.approx(400, rel=0.15)
+
+
+def test_one_part_is_trained_anew_and_the_others_stay() -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(vendor_trees, "_ROUNDS", (2, 1))
+        patch.setattr(vendor_trees, "_POWER_ROUNDS", (2, 1))
+        entry, trees = train_set(recorded(60))
+        patch.setattr(vendor_trees, "_ROUNDS", (3, 1))
+        again, others = train_set(recorded(60), parts=("latency.any",), before=(entry, trees))
+    assert again["heads"]["power"] == entry["heads"]["power"]
+    assert again["power_bases"] == entry["power_bases"]
+    changed = {name for name, forest in trees.items() if others[name] is not forest}
+    assert changed == {"made up.latency.any"}

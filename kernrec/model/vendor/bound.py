@@ -11,6 +11,8 @@ An op is a module of `kernrec.model.vendor.features` with
     bound   (card, sizes by name (N,), layout) -> `Bound`; columns whose names begin with one of `RATIOS` mean the same
             on every card, and are all that trees for cards without recordings see
 
+It may have `PHYSICAL_POWER = True`: its trees of power correct `kernrec.model.vendor.power_base` instead of the limit.
+
 The frame adds to its columns the shares of the parts in the total, logarithms of the sizes, and the data type.
 """
 
@@ -124,6 +126,11 @@ def features(
     columns["dtype.block"] = np.full(len(bound.total_s), float(dtype == "f8block"))
     columns["dtype.tensor"] = np.full(len(bound.total_s), float(gpu.peak_flops(dtype, tensor=True) > 0))
     return bound, columns
+
+
+def has_physical_power(op: str) -> bool:
+    """Whether trees of power correct the model of power rather than the power limit."""
+    return bool(getattr(features_of(op), "PHYSICAL_POWER", False))
 
 
 def used(bound: Bound, latency_s: Array) -> dict[str, Array]:

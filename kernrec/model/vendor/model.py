@@ -1,6 +1,7 @@
 """The model of what people run today: latency and power of each stack for a problem on a GPU.
 
-Trees correct the bound of `kernrec.model.vendor.bound`: log(measured / bound) of latency, log(power / TDP) of power.
+Trees correct the bound of `kernrec.model.vendor.bound`: log(measured / bound) of latency, log(power / TDP) of power, or
+of products log(power / `kernrec.model.vendor.power_base`).
 A recorded set is what was recorded alike; its trees tell stacks apart by a feature `stack.NAME`. Recorded cards have
 trees that learned them; for any other card there are few and shallow ones, over ratios alone, whose predictions are
 `transferred`; deeper ones have learned the recorded cards by heart and do worse there than the bound. Trained by
@@ -20,6 +21,7 @@ from kernrec.model.learn.conformal import Interval
 from kernrec.model.learn.extent import Extent
 from kernrec.model.vendor.bound import LEAST_SIZE, Bound, Timing, features, features_of, kind_of, used
 from kernrec.model.vendor.compact_trees import CompactTrees, decompressed, expand
+from kernrec.model.vendor.power_base import PowerBase, power_base
 from kernrec.model.vendor.precision import rate_of
 from kernrec.model.vendor.predicted import Predicted
 from kernrec.model.vendor.single_calls import NORMAL_S, in_a_stream
@@ -149,6 +151,8 @@ class SetModel:
     empty where calls were timed in a stream."""
     work: Extent | None = None
     """The recorded region of the logarithm of `Bound.work_s`, where there are floors."""
+    power_bases: Mapping[str, PowerBase] | None = None
+    """What trees of power correct, by card; None where that is the power limit."""
 
     def outside(self, sizes: Array, bound: Bound) -> Array:
         """How far problems lie outside of what was recorded: by the logarithms of their sizes (N, D), or by the card's
@@ -322,7 +326,10 @@ class _Timed:
             return None
         seconds = np.array([[predicted.value for predicted in part] for part in self.latency]).T
         columns = {**self.columns, **used(self.bound, seconds)}
-        return self._quantity("power", np.full(len(self.on_grid), self.gpu.tdp_w), self.gpu.tdp_w, columns)
+        base = np.full(seconds.shape, self.gpu.tdp_w)
+        if (bases := self.chosen.power_bases) is not None:
+            base = (bases.get(self.gpu.name) or power_base(self.gpu)).watts(self.bound, seconds, self.gpu.tdp_w)
+        return self._quantity("power", base, self.gpu.tdp_w, columns)
 
     def predictions(self, number: int, with_power: bool) -> Iterator[StackPrediction]:
         """Those of one of the problems."""
@@ -340,7 +347,7 @@ class _Timed:
     def _quantity(self, name: str, base: Array, most: float, columns: Mapping[str, Array]) -> list[list[Predicted]]:
         transferred = (name, self.gpu.name) not in self.chosen.heads
         head = self.chosen.heads[name, OTHER if transferred else self.gpu.name]
-        rows = np.empty((len(self.stacks), len(base), len(head.columns)), dtype=np.float32)
+        rows = np.empty((len(self.stacks), len(self.on_grid), len(head.columns)), dtype=np.float32)
         for place, column in enumerate(head.columns):
             rows[:, :, place] = columns[column]
         ratios = head.trees.predict(rows.reshape(-1, len(head.columns))).reshape(rows.shape[:2])

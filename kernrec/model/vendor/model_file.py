@@ -20,6 +20,7 @@ from kernrec.model.learn.model_file import interval_from
 from kernrec.model.vendor.bound import OPS, Timing, features_of
 from kernrec.model.vendor.compact_trees import Trees, compressed
 from kernrec.model.vendor.model import Head, RecordedSet, SetModel, VendorModel
+from kernrec.model.vendor.power_base import PowerBase
 from kernrec.util.array_file import pack, unpack
 from kernrec.util.atomic_write import write_whole
 
@@ -121,7 +122,10 @@ def _set(op: str, entry: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) ->
             )
             heads[quantity, str(gpu)] = Head(columns, arrays[head["trees"]], *intervals)
     sizes = {str(name): tuple(map(int, values)) for name, values in entry["sizes"].items()}
-    return SetModel(recorded, sizes, _extent(entry["extent"]), heads, floors, work)
+    bases = entry.get("power_bases")
+    if bases is not None:
+        bases = {str(gpu): PowerBase(*map(float, watts)) for gpu, watts in bases.items()}
+    return SetModel(recorded, sizes, _extent(entry["extent"]), heads, floors, work, bases)
 
 
 def _extent(entry: Mapping[str, Any]) -> Extent:

@@ -19,6 +19,7 @@ CASES: Mapping[str, Callable[[Mapping[str, int]], bool]] = {
     "batched": lambda d: not d["bias"] and not d["activation"],
 }
 """Whether the dimensions of a problem are of a case."""
+PHYSICAL_POWER = True
 
 _SMALL_TILE = 0.25
 """The rate of a tile is that of 128 x 128, times the ratio of their areas to this power."""

@@ -1,0 +1,46 @@
+"""What a stack's kernel would draw by the model of power, given its time: the base that trees of power correct.
+
+    W = the card's at its clock + (arithmetic + DRAM, in joules) / time, at most the power limit
+
+A card that was recorded keeps the three figures that its trees were trained with; another one has today's.
+"""
+
+from functools import lru_cache
+
+import numpy as np
+
+from kernrec.gpu import GPU
+from kernrec.model.prior.power import PowerModel
+from kernrec.model.prior.sustained_roof import arithmetic
+from kernrec.model.vendor.bound import Bound
+from kernrec.model.vendor.operating_point import BESIDE_ARITHMETIC
+from kernrec.util.light_dataclass import dataclass
+
+Array = np.ndarray
+
+
+@dataclass(frozen=True)
+class PowerBase:
+    """Watts of a card."""
+
+    running_w: float
+    """Before any event, at the clock of a load that no limit holds back."""
+    math_w: float
+    """More, with tensor cores at the data sheet's rate; the same in every data type."""
+    dram_w: float
+    """More, at the data sheet's bandwidth."""
+
+    def watts(self, bound: Bound, latency_s: Array, most_w: float) -> Array:
+        """Power in `latency_s`, whose last axis is that of the problems, up to `most_w`."""
+        events_j = self.math_w * bound.parts["math"] + self.dram_w * bound.parts["dram"]
+        return np.asarray(np.minimum(self.running_w + events_j / latency_s, most_w))
+
+
+@lru_cache(maxsize=64)
+def power_base(gpu: GPU) -> PowerBase:
+    """The figures of a card by the model of power."""
+    power = PowerModel.for_gpu(gpu)
+    peak, joules = arithmetic(gpu, power, "f16")
+    beside = BESIDE_ARITHMETIC[gpu.peak_flops("f16", tensor=True) > 0]
+    dram_w = gpu.memory_bandwidth * power.event_j("dram.bytes")
+    return PowerBase(float(power.power_at(power.running_hz, {})), beside * peak * joules, dram_w)
