@@ -152,7 +152,7 @@ class SetModel:
     work: Extent | None = None
     """The recorded region of the logarithm of `Bound.work_s`, where there are floors."""
     power_bases: Mapping[str, PowerBase] | None = None
-    """What trees of power correct, by card; None where that is the power limit."""
+    """The bases that trees of power correct, by card; None where that is the power limit."""
 
     def outside(self, sizes: Array, bound: Bound) -> Array:
         """How far problems lie outside of what was recorded: by the logarithms of their sizes (N, D), or by the card's

@@ -21,6 +21,7 @@ from kernrec.gpu import GPU
 from kernrec.model.prior.launch_costs import OVERLAP, LimitedCosts, NominalCosts
 from kernrec.model.prior.power import PowerModel
 from kernrec.model.prior.sustained_roof import arithmetic, least_costs
+from kernrec.model.vendor.power_base import BESIDE_ARITHMETIC
 from kernrec.op import Problem
 
 if TYPE_CHECKING:
@@ -30,9 +31,6 @@ if TYPE_CHECKING:
 CAPPED = 0.95
 """Share of the power limit from which on a predicted power is taken to be held back by it: mean power of a loop that is
 throttled stays a little below the limit."""
-BESIDE_ARITHMETIC = {True: 1.59, False: 1.27}
-"""Energy of a product's core events over that of its arithmetic alone, on tensor cores and outside of them: the median
-of the best kernel for 8,192^3 on ten cards."""
 REACHED = 0.9
 """Share of the arithmetic's rate at the clock held that a stack reaches at most: on recorded large products 0.79 of the
 data sheet's (`TENSOR_SHARE`), at a clock that a limit holds back."""

@@ -46,7 +46,7 @@ _STRIDED, _STRIDED_K, _STRIDED_POWER = 1.86, 1860.0, 0.54
 this many elements for a MiB of L2, to the power."""
 _OVERLAP = 3.4
 _ENERGY, _TURING_ENERGY = 1.27, 2.2
-"""Energy of a product's core events over that of its arithmetic alone, as `operating_point.BESIDE_ARITHMETIC`; and that
+"""Energy of a product's core events over that of its arithmetic alone, as `power_base.BESIDE_ARITHMETIC`; and that
 with which the T4, held back by its 70 W, takes the times that were recorded."""
 _CORE_SHARE = 0.8
 """Share of the power limit that is left for these events: leakage of small cards, by which the model of power would say
