@@ -201,14 +201,7 @@ def _sampled(module: Module, launch: KernelLaunch, options: EmulationOptions) ->
     options = replace(options, most_blocks=len(inner), touched=touched, trace=trace)
     emulation = Emulation(module, launch, options)
     warps = -(-math.prod(launch.block) // 32)
-    first = _run(emulation, inner)
-    ran = len(emulation.whole_clusters(inner))
-    warps_by_block = emulation.warps_by_block()
-    waits = [waits_for_loads(piece, warps_by_block) for piece in emulation.pieces]
-    rounds, chain = sum(waits) / (warps * ran), _chain(emulation) / ran
-    crowded_runs = _crowded_runs(emulation) / (warps * ran)
-    overlapped = overlapped_waits(emulation.function, emulation.pieces, waits, warps_by_block)
-    stretches = issued_by_stretch(emulation.function, emulation.issue, warps_by_block)
+    first, runs_of_inner = _run(emulation, inner)
     middle = {metric: value / len(inner) for metric, value in first.items()}
     instructions = (middle["issue"] - middle.get("extrapolated", 0.0)) / warps
     ends = dict(sample.ends)
@@ -217,10 +210,21 @@ def _sampled(module: Module, launch: KernelLaunch, options: EmulationOptions) ->
             always = {*spared, *sample.inner}
             least = _EDGE_SHARE * sample.total
             ends = {block: weight for block, weight in ends.items() if block in always or weight >= least}
-    totals = {metric: value * (sample.total - sum(ends.values())) for metric, value in middle.items()}
+    within = sample.total - sum(ends.values())
+    totals = {metric: value * within for metric, value in middle.items()}
+    # How often warps of the whole grid run each basic block.
+    ran = {index: times * within / len(inner) for index, times in runs_of_inner.items()}
     for weight in dict.fromkeys(ends.values()):  # blocks of one weight run together: that takes no longer than one
-        for metric, value in _run(emulation, [block for block, w in ends.items() if w == weight]).items():
+        counts, runs = _run(emulation, [block for block, w in ends.items() if w == weight])
+        for metric, value in counts.items():
             totals[metric] = totals.get(metric, 0.0) + value * weight
+        for index, times in runs.items():
+            ran[index] = ran.get(index, 0.0) + times * weight
+    waits = [waits_for_loads(piece, ran) for piece in emulation.pieces]
+    rounds, chain = sum(waits) / (warps * sample.total), _chain(emulation, ran) / sample.total
+    crowded_runs = _crowded_runs(emulation, ran) / (warps * sample.total)
+    overlapped = overlapped_waits(emulation.function, emulation.pieces, waits, ran)
+    stretches = issued_by_stretch(emulation.function, emulation.issue, ran)
     extra = {
         "rounds": rounds,
         "overlapped": overlapped,
@@ -239,28 +243,33 @@ def _sampled(module: Module, launch: KernelLaunch, options: EmulationOptions) ->
     extra |= dict(atomic_metrics(*trace.atomics(), sample.inner))
     if len(stretches) > 1:
         for number, stretch in enumerate(stretches):
-            extra |= {f"stretch.{number}.{name}": count / ran for name, count in stretch.items()}
+            extra |= {f"stretch.{number}.{name}": count / sample.total for name, count in stretch.items()}
     extra["instructions"] = float(len(emulation.function.instructions))
     extra["crowded.runs"] = crowded_runs
     return {metric: value / sample.total for metric, value in totals.items()} | extra
 
 
-def _run(emulation: Emulation, blocks: Sequence[int]) -> dict[str, float]:
-    """Counts of some blocks; where blocks run in clusters, each stands for an average block of its cluster."""
+def _run(emulation: Emulation, blocks: Sequence[int]) -> tuple[dict[str, float], dict[int, float]]:
+    """Counts of some blocks, and how often their warps ran each basic block (by its index).
+
+    Where blocks run in clusters, each stands for an average block of its cluster.
+    """
     together = emulation.whole_clusters(blocks)
     share = len(blocks) / max(len(together), 1)
-    return {metric: value * share for metric, value in emulation.run(together).items()}
-
-
-def _chain(emulation: Emulation) -> int:
-    """Over all warps so far: clocks that their instructions take alone."""
+    before = emulation.warps_by_block()
+    counts = {metric: value * share for metric, value in emulation.run(together).items()}
     ran = emulation.warps_by_block()
+    return counts, {index: (times - before.get(index, 0)) * share for index, times in ran.items()}
+
+
+def _chain(emulation: Emulation, ran: Mapping[int, float]) -> float:
+    """Over all warps: clocks that their instructions take alone."""
     return sum(max(ran.get(block.index, 0) for block in piece) * chain_clk(as_one(piece)) for piece in emulation.pieces)
 
 
-def _crowded_runs(emulation: Emulation) -> float:
-    """How often warps ran so far, by instruction, the basic blocks where nearly the most registers are alive."""
-    peaks, ran = live_by_block(emulation.function), emulation.warps_by_block()
+def _crowded_runs(emulation: Emulation, ran: Mapping[int, float]) -> float:
+    """How often warps run, by instruction, the basic blocks where nearly the most registers are alive."""
+    peaks = live_by_block(emulation.function)
     crowded = [block for block in emulation.function.blocks if peaks[block.index] >= _CROWDED * max(peaks)]
     runs = sum(len(block.instructions) * ran.get(block.index, 0) for block in crowded)
     return runs / max(sum(len(block.instructions) for block in crowded), 1)

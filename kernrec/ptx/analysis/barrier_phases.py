@@ -32,7 +32,7 @@ def barrier_phases(function: Function) -> list[tuple[BasicBlock, ...]]:
     return [tuple(blocks) for blocks in phases.values()]
 
 
-def waits_for_loads(piece: Sequence[BasicBlock], ran: Mapping[int, int]) -> int:
+def waits_for_loads(piece: Sequence[BasicBlock], ran: Mapping[int, float]) -> float:
     """How often warps waited for global memory in basic blocks that the assembler makes one of; loads wait together.
 
     Args:
@@ -50,7 +50,7 @@ def as_one(piece: Sequence[BasicBlock]) -> BasicBlock:
 
 
 def overlapped_waits(
-    function: Function, pieces: Sequence[Sequence[BasicBlock]], waited: Sequence[int], ran: Mapping[int, int]
+    function: Function, pieces: Sequence[Sequence[BasicBlock]], waited: Sequence[float], ran: Mapping[int, float]
 ) -> float:
     """Share of the waits for global memory beside which other warps of the block have work to do.
 
@@ -66,7 +66,7 @@ def overlapped_waits(
     """
     phases = barrier_phases(function)
     place = {block.index: number for number, phase in enumerate(phases) for block in phase}
-    work, waits, begun, ended = ([0] * len(phases) for _ in range(4))
+    work, waits, begun, ended = ([0.0] * len(phases) for _ in range(4))
     for piece, times in zip(pieces, waited, strict=True):
         waits[place[piece[0].index]] += times
     for block in function.blocks:

@@ -24,7 +24,7 @@ MOST = 12
 
 
 def issued_by_stretch(
-    function: Function, issue: Sequence[Mapping[str, int]], ran: Mapping[int, int]
+    function: Function, issue: Sequence[Mapping[str, int]], ran: Mapping[int, float]
 ) -> list[dict[str, float]]:
     """Machine instructions by class that warps issued in each stretch, in the order of the text.
 
