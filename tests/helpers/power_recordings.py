@@ -27,9 +27,9 @@ TF32_DRAM_BYTES = 41e9
 MISREAD_M = (3, 17, 32, 64, 128, 192, 256, 257, 512, 513)
 """Rows of the H200's GEMMs whose recorded power is about half of that of `m - 1` and `m + 1` at the same throughput."""
 LIKE_CONSTANTS = ("a100-sxm4-40gb",)
-"""Cards on which the streams' FMA take what FMA of constants do: read so, the A100's own streams, its BabelStream and its
-loop of constants are met by the same coefficients (2.0 % off; 4.4 % otherwise). On SMs with 128 lanes, which read three
-operands of an FMA at 0.63 of the peak rate, they take 1.9 times as much: RTX A4000 (constants) and A40."""
+"""Cards on which the streams' FMA take what FMA of constants do: read so, the A100's own streams, its BabelStream and
+its loop of constants are met by the same coefficients (1.9 % off; 4.4 % otherwise). On SMs with 128 lanes, which read
+three operands of an FMA at 0.63 of the peak rate, they take 1.9 times as much: RTX A4000 (constants) and A40."""
 SHORT_S = 1e-4
 """Products of m > 256 that take less are misread, too: from k = 1024 to 16384 the throughput of 1025 x 4096 x k hardly
 changes, its recorded power rises from 230 to 690 W."""
