@@ -127,8 +127,7 @@ class _Evaluation:
             self._median_against(name, quantity, medians)
             if OTHER in heads:
                 self._cards_as_trained(name, quantity, heads)
-        right, count = entry["fastest stack named, and problems where two differ"]
-        self._named(name, right, count)
+        self._named(name, *(entry.get("fastest stack named, and problems where two differ") or (0, 0)))
 
     def _cards_as_trained(self, name: str, quantity: str, heads: Mapping[str, Any]) -> None:
         other = heads[OTHER]
