@@ -27,13 +27,14 @@ from front import DATA, Data, Sources, Table
 from kernrec.errors import KernrecError, UsageError, unknown
 from kernrec.gpu import find_gpu
 from kernrec.kernel import Config, config_text, load_kernel
+from kernrec.model.prior.intervals import REGIMES
 from kernrec.recommender.context import Context
 from kernrec.training import scores
 from tests.helpers.recordings import csv_dicts
 
 from .leave_out import left_out
 from .library_shapes import shape_sets
-from .profiled import TEXTBOOK, Sample, dividing_zeros, predicted, profile, profiled_sample, profiles_file
+from .profiled import TEXTBOOK, Predictions, Sample, dividing_zeros, predicted, profile, profiled_sample, profiles_file
 from .recorded_sets import SETS, RecordedSet, Recording
 from .scores import agreement, agreement_of_recordings, block_order, by_residents, expected, occupancy_order, within
 
@@ -80,12 +81,22 @@ class _Evaluation:
         self._data, self._sources, self._configs, self._processes = data, sources, configs, processes
         self._rows: dict[str, list[dict[str, object]]] = {name: [] for name in TITLES}
         self._skipped: list[str] = []
+        self._errors: list[dict[str, object]] = []
         self.samples: list[Sample] = []
         """The samples of recorded spaces, without the best configs."""
 
     def write(self, path: Path) -> None:
         """All rows so far as JSON."""
-        path.write_text(json.dumps({**self._rows, "skipped": self._skipped}, indent=1))
+        path.write_text(json.dumps({**self._rows, "skipped": self._skipped, "errors": self._errors}, indent=1))
+
+    def _add_errors(
+        self, kernel: str, card: str, measured: np.ndarray, predictions: Predictions, at: np.ndarray
+    ) -> None:
+        """Note the errors of candidates; `tools/evidence intervals` reads them."""
+        errors = np.log(measured / predictions.latency_s[at])
+        for error, bound in zip(errors.tolist(), predictions.regime[at].tolist(), strict=True):
+            regime = REGIMES[int(bound)]
+            self._errors.append({"kernel": kernel, "card": card, "regime": regime, "error": round(error, 4)})
 
     def show(self) -> None:
         """Print the tables."""
@@ -138,6 +149,7 @@ class _Evaluation:
         self.samples.append(replace(sampled, configs=sampled.configs[:count], latency_s=sampled.latency_s[:count]))
         places = np.array([position[i] for i in random_part])
         measured, latency_s = rows.latency_s[random_part], predictions.latency_s[places]
+        self._add_errors(sampled.set, sampled.gpu.name, measured, predictions, places)
         order, threads = scores.order_of(latency_s), predictions.threads[places]
         efficiency = {
             "first": scores.efficiency_at(measured, order, 1),
@@ -176,6 +188,7 @@ class _Evaluation:
                 continue
             can_run = predictions.position >= 0
             seconds, places = np.array(list(times.values()))[can_run], predictions.position[can_run]
+            self._add_errors(name, gpu.name, seconds, predictions, places)
             of_card = points.setdefault(card, ([], []))
             of_card[0].extend(seconds.tolist())
             of_card[1].extend(predictions.latency_s[places].tolist())

@@ -20,6 +20,7 @@ from kernrec import paths
 from kernrec.errors import KernrecError
 from kernrec.gpu import GPU, find_gpu
 from kernrec.kernel import Config, Kernel, config_text
+from kernrec.model.prior.intervals import regime
 from kernrec.op import Problem
 from kernrec.profile.emulation_cache import emulator_hash
 from kernrec.recommender import Objective, Query
@@ -57,6 +58,8 @@ class Predictions:
     """Blocks that an SM holds, (K,)."""
     nominal_j: tuple[np.ndarray, np.ndarray]
     """Of the core at its nominal voltage and of DRAM, (K,) each."""
+    regime: np.ndarray
+    """Position in `kernrec.model.prior.intervals.REGIMES` of what bounds it, (K,)."""
 
 
 def predicted(
@@ -77,7 +80,8 @@ def predicted(
     nominal_j = np.broadcast_to(nominal.core_j, count), np.broadcast_to(nominal.dram_j, count)
     position = np.where(rows < 0, -1, place[rows])
     costs = candidates.latency_s[0], candidates.energy_j[0]
-    return Predictions(position, *costs, occupancy, threads, resident, nominal_j)
+    bound = regime(nominal, of_kernel.limited.capped)
+    return Predictions(position, *costs, occupancy, threads, resident, nominal_j, np.broadcast_to(bound, count))
 
 
 @dataclass(frozen=True)
