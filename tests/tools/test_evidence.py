@@ -1,5 +1,6 @@
 """Each command of `tools/evidence` as people run it: on recordings where they are, and without them in one line."""
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -131,3 +132,22 @@ def test_made_up_recordings_of_triton_are_trained_on_and_scored(tmp_path: Path) 
     assert {"learned", "from h100", "5 measured", "prior", "random"} <= {
         line[:26].strip() for line in done.stdout.splitlines()
     }
+
+
+def test_intervals_cover_the_kernels_that_they_were_not_made_of(tmp_path: Path) -> None:
+    """Every kernel errs by a fifth on one card and not on the other, one config of sixty by a tenth more."""
+    errors = [
+        {"kernel": f"k{kernel}", "card": card, "regime": "core", "error": level + (0.1 if config == 0 else 0.0)}
+        for kernel in range(12)
+        for card, level in (("a", 0.2), ("b", 0.0))
+        for config in range(60)
+    ]
+    (tmp_path / "prior.json").write_text(json.dumps({"errors": errors}))
+    lines = evidence("intervals", "--errors", tmp_path / "prior.json").stdout.splitlines()
+    (whole,) = [line.split() for line in lines if line.startswith("all ")]
+    assert whole[:6] == ["all", "12", "1440", "1.22", "1.00", "1.00"]
+    (left_out,) = [line.split() for line in lines if line.startswith("a kernel")]
+    assert left_out[2:6] == ["12", "1.22", "99.2%", "96.7%"]
+    refused = evidence("intervals", "--errors", tmp_path / "none.json")
+    assert refused.returncode == 2
+    assert "there is no" in refused.stderr

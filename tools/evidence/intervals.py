@@ -1,15 +1,20 @@
 """The prior's 90 % intervals: how wide they have to be by what bounds a launch, and what they cover.
 
     tools/evidence prior --sources FOLDER --json prior.json
-    tools/evidence intervals --errors prior.json [--write]
+    tools/evidence intervals --errors prior.json
 
-Errors are those of the samples of `prior`: log(recorded / predicted) by kernel, card and regime. A kernel is left out
-with all its cards, then a card with all its kernels, and the widths of the others are held against what was left out.
-`--write` replaces `kernrec/model/prior/intervals.toml`.
+The error of a prediction, log(recorded / predicted), has a part common to a kernel on a card (its clock, its memory,
+its compiler) and a part of the config's own: `whole` is the interval of a time, `own` that about the level of the
+kernel on the card, and `ratio` that of the ratio of two configs. All are quantiles of the errors of `prior`, each
+kernel with the same weight, and of it each card, with one more kernel added whose errors are the widest (hierarchical
+conformal prediction: Dunn, Wasserman, Ramdas, JASA 2022). Then a kernel is left out with all its cards, and a card with
+all its kernels, and the widths of the others are held against what was left out. The prior's own `INTERVAL` and `OWN`
+are to be what is printed for all regimes together.
 """
 
 import json
 from collections.abc import Callable, Sequence
+from math import log
 from pathlib import Path
 from typing import Annotated
 
@@ -18,15 +23,35 @@ import typer
 from front import Table
 
 from kernrec.errors import UsageError
-from kernrec.model.prior.intervals import ALL, FEWEST, FILE, REGIMES, widths
+from kernrec.model.prior.launch_costs import NominalCosts
+from kernrec.model.prior.launch_time import INTERVAL
 
 Array = np.ndarray
 LEVEL = 0.90
+REGIMES = ("core", "DRAM", "launch", "power limit")
+"""What bounds a launch: the core's pipes, caches and latencies; DRAM; its start and end; the power limit."""
+ALL = "all"
+FEWEST = 5
+"""Kernels that a regime needs for widths of its own; else it has those of all."""
 Errors = Annotated[Path, typer.Option("--errors", help="what `tools/evidence prior --json` wrote")]
 
 
-def run(errors: Errors, write: bool = False) -> None:
-    """Print widths and coverage; write the widths where that is wanted."""
+def regime(nominal: NominalCosts, capped: Array) -> Array:
+    """Position in `REGIMES` of what bounds each of N launches.
+
+    Args:
+        nominal: their costs before any power limit, (N,).
+        capped: whether the power limit lowers their clock, (N,).
+    """
+    core_s, dram_s, fixed_s = nominal.core_s, nominal.dram_s, nominal.fixed_s
+    bound = np.where(fixed_s > np.maximum(core_s, dram_s), 2, np.where(dram_s > core_s, 1, 0))
+    return np.where(capped, 3, bound)
+
+
+def run(errors: Errors) -> None:
+    """Print widths and coverage."""
+    if not errors.is_file():
+        raise UsageError(f"there is no file {errors}; `tools/evidence prior --json` writes one")
     document = json.loads(errors.read_text(encoding="utf-8"))
     if not document.get("errors"):
         raise UsageError(f"{errors} has no errors; `tools/evidence prior --json` writes them")
@@ -37,14 +62,11 @@ def run(errors: Errors, write: bool = False) -> None:
         cells: dict[str, object] = {"regime": name, "kernels": len(set(part.kernel)), "rows": len(part.error)}
         if len(part.error):
             cells |= {"whole": float(np.exp(part.whole())), "own": float(np.exp(part.own()))}
-            cells |= {"ratio of two": float(np.exp(part.ratio()))}
+            cells |= {"ratio of two": float(np.exp(part.ratio())), "OWN": (part.own() / part.whole()) ** 2}
         table.row(cells)
     table = Table("\nleft out; how many of its rows lie inside the widths of the others, and inside those that ship")
     for kind in ("kernel", "card"):
         _coverage(rows, kind, table)
-    if write:
-        FILE.write_text(_text(fitted), encoding="utf-8")
-        print(f"\nwritten: {FILE.name}")
 
 
 def _coverage(rows: "Rows", kind: str, table: Table) -> None:
@@ -56,7 +78,7 @@ def _coverage(rows: "Rows", kind: str, table: Table) -> None:
         whole, ratio = others.by_regime(Rows.whole), others.ratio()
         width.append(float(np.mean(whole[these.regime])))
         inside["time"].append(float(np.mean(np.abs(these.error) <= whole[these.regime])))
-        inside["shipped"].append(float(np.mean(np.abs(these.error) <= widths().whole[these.regime])))
+        inside["shipped"].append(float(np.mean(np.abs(these.error) <= log(INTERVAL))))
         inside["ratio"].append(float(np.mean(these.pairs() <= ratio)))
     cells = {way: f"{np.mean(shares):.1%}" for way, shares in inside.items()}
     least = {f"least {way}": f"{np.min(shares):.0%}" for way, shares in inside.items()}
@@ -148,12 +170,3 @@ def _quantile(score: Array, weight: Array) -> float:
     reached = np.cumsum(weight[ascending])
     place = int(np.searchsorted(reached, LEVEL - 1e-12))
     return float(score[ascending[min(place, len(score) - 1)]])
-
-
-def _text(fitted: dict[str, Rows]) -> str:
-    lines = ["# Written by `tools/evidence intervals --write`: see kernrec/model/prior/intervals.py.", ""]
-    for name, part in fitted.items():
-        whole, own = (round(width(), 3) if len(part.error) else 0.0 for width in (part.whole, part.own))
-        lines += [f'["{name}"]', f"whole = {whole}", f"own = {own}", f"kernels = {len(set(part.kernel.tolist()))}"]
-        lines += [f"cards = {len(set(part.card.tolist()))}", f"rows = {len(part.error)}", ""]
-    return "\n".join(lines)

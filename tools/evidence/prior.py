@@ -27,11 +27,11 @@ from front import DATA, Data, Sources, Table
 from kernrec.errors import KernrecError, UsageError, unknown
 from kernrec.gpu import find_gpu
 from kernrec.kernel import Config, config_text, load_kernel
-from kernrec.model.prior.intervals import REGIMES
 from kernrec.recommender.context import Context
 from kernrec.training import scores
 from tests.helpers.recordings import csv_dicts
 
+from .intervals import REGIMES
 from .leave_out import left_out
 from .library_shapes import shape_sets
 from .profiled import TEXTBOOK, Predictions, Sample, dividing_zeros, predicted, profile, profiled_sample, profiles_file

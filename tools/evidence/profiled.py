@@ -20,7 +20,6 @@ from kernrec import paths
 from kernrec.errors import KernrecError
 from kernrec.gpu import GPU, find_gpu
 from kernrec.kernel import Config, Kernel, config_text
-from kernrec.model.prior.intervals import regime
 from kernrec.op import Problem
 from kernrec.profile.emulation_cache import emulator_hash
 from kernrec.recommender import Objective, Query
@@ -33,6 +32,7 @@ from kernrec.recommender.profile_configs import ProfilingOptions
 from kernrec.store import Evidence, ProfileTable
 from kernrec.util.file_lock import try_lock
 
+from .intervals import regime
 from .recorded_sets import RecordedSet, Recording, Rows, read_rows
 
 TEXTBOOK = ROOT / "datasets" / "kernels" / "textbook"
@@ -59,7 +59,7 @@ class Predictions:
     nominal_j: tuple[np.ndarray, np.ndarray]
     """Of the core at its nominal voltage and of DRAM, (K,) each."""
     regime: np.ndarray
-    """Position in `kernrec.model.prior.intervals.REGIMES` of what bounds it, (K,)."""
+    """Position in `intervals.REGIMES` of what bounds it, (K,)."""
 
 
 def predicted(
@@ -80,7 +80,7 @@ def predicted(
     nominal_j = np.broadcast_to(nominal.core_j, count), np.broadcast_to(nominal.dram_j, count)
     position = np.where(rows < 0, -1, place[rows])
     costs = candidates.latency_s[0], candidates.energy_j[0]
-    bound = regime(nominal, of_kernel.limited.capped)
+    bound = regime(nominal, of_kernel.limited.capped[0])
     return Predictions(position, *costs, occupancy, threads, resident, nominal_j, np.broadcast_to(bound, count))
 
 
