@@ -29,7 +29,7 @@ from kernrec.model.prior.launch_time import INTERVAL
 Array = np.ndarray
 LEVEL = 0.90
 REGIMES = ("core", "DRAM", "launch", "power limit")
-"""What bounds a launch: the core's pipes, caches and latencies; DRAM; its start and end; the power limit."""
+"""Bounds of a launch: the core's pipes, caches and latencies; DRAM; its start and end; the power limit."""
 ALL = "all"
 FEWEST = 5
 """Kernels that a regime needs for widths of its own; else it has those of all."""

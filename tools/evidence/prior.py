@@ -90,11 +90,11 @@ class _Evaluation:
         path.write_text(json.dumps({**self._rows, "skipped": self._skipped, "errors": self._errors}, indent=1))
 
     def _add_errors(
-        self, kernel: str, card: str, measured: np.ndarray, predictions: Predictions, at: np.ndarray
+        self, kernel: str, card: str, measured: np.ndarray, predictions: Predictions, places: np.ndarray
     ) -> None:
         """Note the errors of candidates; `tools/evidence intervals` reads them."""
-        errors = np.log(measured / predictions.latency_s[at])
-        for error, bound in zip(errors.tolist(), predictions.regime[at].tolist(), strict=True):
+        errors = np.log(measured / predictions.latency_s[places])
+        for error, bound in zip(errors.tolist(), predictions.regime[places].tolist(), strict=True):
             regime = REGIMES[int(bound)]
             self._errors.append({"kernel": kernel, "card": card, "regime": regime, "error": round(error, 4)})
 
