@@ -17,6 +17,14 @@ from pathlib import Path
 from typing import Any
 
 from kernrec.compile.compiled import Compiled, CompileError, CompileJob, TritonTarget, parse_resources
+from kernrec.compile.triton_launcher import (
+    DESCRIPTOR,
+    DescribedMap,
+    LauncherNeeds,
+    needs_of,
+    parameters_of,
+    with_needs,
+)
 from kernrec.compile.triton_load import jit_function, module_of, python_value
 from kernrec.compile.triton_version import fp_fusion, triton_compiler
 from kernrec.errors import unknown
@@ -45,7 +53,7 @@ def compile_triton(job: CompileJob) -> Compiled:
             result, shared = _compile(function, job, target)
             ptx, cubin = result.asm["ptx"], result.asm["cubin"]
             name = result.metadata.name
-            _check_scratch(result.metadata, job)
+            needs = _launcher_needs(result.metadata, job)
         except CompileError:
             raise
         except Exception as error:
@@ -59,20 +67,38 @@ def compile_triton(job: CompileJob) -> Compiled:
     used = replace(reported, static_smem_bytes=shared)
     # A launch has to ask for the shared memory; with its size in the text, the PTX says it all.
     ptx = _DYNAMIC.sub(rf"\g<1>.shared\g<2>[{shared}]", ptx) if shared else ptx
-    ptx = _with_scratch(ptx, name, len(target.signature))
+    own = sum(parameters_of(kind, needs) for kind in target.signature.values())
+    ptx = with_needs(_with_scratch(ptx, name, own), needs)
     return Compiled(ptx, cubin, {name: used}, triton_compiler(), text)
 
 
 def with_dynamic_shared(ptx: str) -> str:
-    """PTX of `compile_triton` as the driver takes it: more than 48 KB of shared memory are given at the launch only."""
+    """PTX of `compile_triton` as the driver takes it: more than 48 KB of shared memory are given at the launch only.
+
+    Raises:
+        CompileError: the launch takes more than the function's own arguments, which only the emulator gives.
+    """
+    if needs_of(ptx) is not None:
+        raise CompileError(
+            "it needs tensor descriptors or scratch memory of Triton's launcher: it can be analyzed alone"
+        )
     return _FIXED.sub(r"\g<1>.extern .shared\g<2>[]", ptx)
 
 
-def _check_scratch(metadata: Any, job: CompileJob) -> None:
-    """Launches pass null for scratch memory: refuses a function that needs some (tensor memory accesses do)."""
-    needed = {name: getattr(metadata, name, 0) for name in ("global_scratch_size", "profile_scratch_size")}
-    if any(needed.values()):
-        raise CompileError(f"{job.name}: needs scratch memory of the launcher, which kernrec does not give: {needed}")
+def _launcher_needs(metadata: Any, job: CompileJob) -> LauncherNeeds | None:
+    """All that a launch gives beside the function's own arguments; refuses those parts that kernrec does not give."""
+    if getattr(metadata, "profile_scratch_size", 0):
+        raise CompileError(f"{job.name}: needs scratch memory of Triton's profiler, which kernrec does not give")
+    scratch = int(getattr(metadata, "global_scratch_size", 0))
+    described = any(kind.startswith(DESCRIPTOR) for kind in (job.triton.signature.values() if job.triton else ()))
+    if not described:
+        return LauncherNeeds(scratch, ()) if scratch else None
+    if not hasattr(metadata, "tensordesc_meta"):
+        raise CompileError(f"{job.name}: takes tensor descriptors; {triton_compiler()} passes them in another way")
+    maps = metadata.tensordesc_meta or ()
+    if any(entry.get("is_im2col") for entry in maps):
+        raise CompileError(f"{job.name}: takes a tensor descriptor of images (im2col), which kernrec does not give")
+    return LauncherNeeds(scratch, tuple(DescribedMap.of(entry) for entry in maps))
 
 
 def _with_scratch(ptx: str, name: str, own: int) -> str:

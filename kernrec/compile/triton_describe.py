@@ -21,12 +21,13 @@ from kernrec.kernel.triton_function import OPTIONS
 from kernrec.util.atomic_write import write_whole
 
 _LIMIT_S = 60.0  # for a file to be loaded, with its grids for all configs
+_PACKAGE_LIMIT_S = 240.0  # for a module of a package, which may import torch and all of a serving engine
 
 Description = dict[str, Any]
 """`parameters`, a list of tables; `configs`, a list of tables of `constants`, `options` and `grid`; `key`; `files`."""
 
 
-def described(request: Mapping[str, Any], limit_s: float = _LIMIT_S) -> Description:
+def described(request: Mapping[str, Any], limit_s: float | None = None) -> Description:
     """The description of a Triton function, with the grids of its configs for some arguments.
 
     Args:
@@ -34,7 +35,7 @@ def described(request: Mapping[str, Any], limit_s: float = _LIMIT_S) -> Descript
             `function`, `arguments` by parameter (a number, text, or a table with `dtype` and `shape`), `configs` (a
             list of tables, with or without a `grid`; None: those of its autotuner) and `grid` (the name of a function
             of the file; None: grids are not asked for).
-        limit_s: seconds after which the process is killed.
+        limit_s: seconds after which the process is killed; None: a minute, or four for an installed module.
 
     Raises:
         UsageError: the file or the function is not what it should be.
@@ -47,6 +48,7 @@ def described(request: Mapping[str, Any], limit_s: float = _LIMIT_S) -> Descript
         cached: Description = json.loads(path.read_text(encoding="utf-8"))
         if all(_digest(Path(file)) == digest for file, digest in cached["files"].items()):
             return cached
+    limit_s = limit_s or (_PACKAGE_LIMIT_S if request["module"] else _LIMIT_S)
     answer: Description = answer_of("kernrec.compile.triton_describe", text, request["name"], limit_s=limit_s)
     if "refused" in answer:
         raise UsageError(answer["refused"])

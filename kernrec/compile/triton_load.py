@@ -10,6 +10,8 @@ import linecache
 import re
 import sys
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from functools import lru_cache
 from pathlib import Path
 from types import ModuleType
@@ -29,8 +31,18 @@ def module_of(module: str, source: str, name: str, folder: Path | None) -> Modul
     """An installed module by its name; of an empty name the module of a source, as `load_module`."""
     if not module:
         return load_module(source, name, folder)
-    with stand_in_driver():
+    with _without_gpu(True):
         return importlib.import_module(module)
+
+
+@contextmanager
+def _without_gpu(torch: bool) -> Iterator[None]:
+    """Inside, a GPU is told of where there is none; `torch`: it is loaded before, if it is there, and tells so too."""
+    if torch:
+        with suppress(ImportError):
+            importlib.import_module("torch")
+    with stand_in_driver():
+        yield
 
 
 @lru_cache(maxsize=8)
@@ -52,7 +64,7 @@ def load_module(source: str, name: str, folder: Path | None) -> ModuleType:
     before = sys.modules.get(module.__name__)
     sys.modules[module.__name__] = module
     try:
-        with stand_in_driver():
+        with _without_gpu("torch" in source):
             exec(compile(source, path, "exec"), module.__dict__)
     except BaseException:
         sys.modules.pop(module.__name__)

@@ -10,6 +10,7 @@ from contextlib import contextmanager, nullcontext
 from types import SimpleNamespace
 from typing import Any
 
+from kernrec.compile.torch_stand_in import torch_properties, torch_without_gpu
 from kernrec.gpu import GPU, find_gpu
 
 ASSUMED = "a100"
@@ -89,30 +90,10 @@ class StandInDriver:
         }
 
 
-def torch_properties(gpu: GPU) -> Any:
-    """A card as `torch.cuda.get_device_properties` describes it, as far as kernels are chosen by it."""
-    limits = gpu.limits
-    return SimpleNamespace(
-        name=gpu.title,
-        major=gpu.sm // 10,
-        minor=gpu.sm % 10,
-        multi_processor_count=gpu.sms,
-        total_memory=int(gpu.memory_bytes),
-        L2_cache_size=int(gpu.l2_bytes),
-        shared_memory_per_block=48 << 10,
-        shared_memory_per_block_optin=limits.smem_per_block,
-        shared_memory_per_multiprocessor=limits.smem_per_sm,
-        regs_per_multiprocessor=limits.registers_per_sm,
-        max_threads_per_multi_processor=32 * limits.max_warps_per_sm,
-        warp_size=32,
-        is_integrated=0,
-        gcnArchName="",
-    )
-
-
 @contextmanager
 def stand_in_driver(name: str = ASSUMED) -> Iterator[None]:
-    """Inside, Triton has the stand-in where it has no driver of its own; with one nothing changes.
+    """Inside, Triton has the stand-in where it has no driver of its own, and torch, if it is loaded, tells of the same
+    GPU; with a driver nothing changes.
 
     Args:
         name: the GPU that it is taken to be.
@@ -126,9 +107,11 @@ def stand_in_driver(name: str = ASSUMED) -> Iterator[None]:
     drivers = backends["nvidia"].driver
     before, active = drivers.__dict__.get("is_active"), driver._active
     drivers.is_active = staticmethod(lambda: True)
-    driver.set_active(StandInDriver(find_gpu(name)))
+    card = find_gpu(name)
+    driver.set_active(StandInDriver(card))
     try:
-        yield
+        with torch_without_gpu(card):
+            yield
     finally:
         driver._active = active
         if before is None:

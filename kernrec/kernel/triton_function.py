@@ -4,6 +4,7 @@
     parameters = ["a", "b", "c", "m", "row"]       # of the function, for the arguments of the launch in order
     divisible = { a = 1, b = 1, c = 1, row = "aligned" }   # those that are multiples of 16; an expression
     types = { flag = "u1" }                        # where the type is not that of the argument
+    descriptors = { a = { shape = [512, 256], strides = [256, 1], block = ["block_m", "64"] } }   # of tensors
     module = "package.kernels"                     # by which the source is imported where it is installed
 
 Triton compiles a function for the types of its arguments, and specializes on integers that are 1 (they become
@@ -12,6 +13,7 @@ constants) and on pointers and integers that are multiples of 16. Tunables and `
 """
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import field
 
 from kernrec.errors import unknown
 from kernrec.kernel.expression import Expression
@@ -32,6 +34,19 @@ SCRATCH = 2
 
 
 @dataclass(frozen=True, eq=False)
+class TritonDescriptor:
+    """A tensor descriptor that the program makes, and passes in the place of a pointer."""
+
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    """Elements from one to the next along each axis."""
+    block: tuple[Expression, ...]
+    """Elements that a copy moves along each axis."""
+    fill_nan: bool
+    """Whether what is outside of the tensor reads as NaN, not as zero."""
+
+
+@dataclass(frozen=True, eq=False)
 class TritonFunction:
     """A spec's `[triton]` table."""
 
@@ -45,6 +60,8 @@ class TritonFunction:
     """Triton's key of the function's code; empty: the whole source is the key."""
     module: str = ""
     """By which the source is imported; empty: it is executed from its text."""
+    descriptors: Mapping[str, TritonDescriptor] = field(default_factory=dict)
+    """By parameter, of those that are tensor descriptors."""
 
 
 def triton_function(
@@ -85,5 +102,21 @@ def triton_function(
         if name not in parameters or not isinstance(text, str):
             raise table.error(f"types: {unknown('parameter', name, parameters)}")
     key, module = table.string("key", ""), table.string("module", "")
+    descriptors = {}
+    for name, data in table.take("descriptors", dict, "a table of tensor descriptors", {}).items():
+        if name not in parameters:
+            raise table.error(f"descriptors: {unknown('parameter', name, parameters)}")
+        descriptors[name] = _descriptor(table.inner(f"descriptors.{name}", data), names)
     table.done()
-    return TritonFunction(tuple(parameters), divisible, dict(types), key, module)
+    return TritonFunction(tuple(parameters), divisible, dict(types), key, module, descriptors)
+
+
+def _descriptor(table: Table, names: Collection[str]) -> TritonDescriptor:
+    numbers = "a list of whole numbers"
+    shape, strides, block = (table.take(key, list, numbers) for key in ("shape", "strides", "block"))
+    extents = tuple(table.parsed(f"block[{i}]", text, names) for i, text in enumerate(block))
+    if not (1 <= len(shape) == len(strides) == len(block) <= 5 and all(type(n) is int for n in (*shape, *strides))):
+        raise table.error("shape, strides and block: expected one to five whole numbers each, as many as the others")
+    fill_nan = table.take("fill_nan", bool, "true or false", False)
+    table.done()
+    return TritonDescriptor(tuple(shape), tuple(strides), extents, fill_nan)

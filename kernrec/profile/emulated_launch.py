@@ -14,7 +14,7 @@ from kernrec.op import Problem
 from kernrec.profile.tensor_values import ELEMENTS
 from kernrec.ptx import Counts, Image, KernelLaunch, Module, Sampler, TensorMap, emulate
 
-_MOVED_AS = {"f8e4m3": "u8", "f8e5m2": "u8", "i8": "u8", "i16": "u16", "i32": "s32", "i64": "s64", "tf32": "f32"}
+MOVED_AS = {"f8e4m3": "u8", "f8e5m2": "u8", "i8": "u8", "i16": "u16", "i32": "s32", "i64": "s64", "tf32": "f32"}
 """Types of the emulator's tensor maps for dtypes of another name."""
 _ODD = 0x5B
 """The first value of integers in workspaces."""
@@ -99,7 +99,7 @@ def _arguments(bound: BoundLaunch) -> list[Any]:
         elif isinstance(argument, ImageHandle):
             arguments.append(f"texture {argument.name}")
         elif isinstance(argument, MapHandle):
-            kind = _MOVED_AS.get(argument.dtype, argument.dtype)
+            kind = MOVED_AS.get(argument.dtype, argument.dtype)
             arguments.append(
                 TensorMap(argument.name, kind, argument.extents, argument.strides, argument.box, argument.swizzle)
             )

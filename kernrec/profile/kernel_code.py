@@ -5,6 +5,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from kernrec.compile.compiled import Compiled, CompileJob, TritonTarget
+from kernrec.compile.triton_launcher import DESCRIPTOR
 from kernrec.errors import UsageError
 from kernrec.kernel import Config, Kernel
 from kernrec.kernel.binding import BoundLaunch
@@ -80,6 +81,9 @@ def _signature(kernel: Kernel, config: Config, problem: Problem, sm: int) -> dic
         else:
             raise UsageError(f"{kernel.name}: {name}: a Triton function takes tensors and numbers, no textures")
         kind = function.types.get(name, kind)
+        if (descriptor := function.descriptors.get(name)) is not None:
+            block = ", ".join(str(int(extent.evaluate(names))) for extent in descriptor.block)
+            kind = f"{DESCRIPTOR}<{kind.removeprefix('*')}[{block}]>"
         multiple = name in function.divisible and function.divisible[name].evaluate(names)
         result[name] = f"{kind}:16" if multiple else kind
     return result

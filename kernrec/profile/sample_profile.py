@@ -40,6 +40,7 @@ from kernrec.profile.emulated_launch import entry_name, kernel_launch
 from kernrec.profile.fit_profile import Profile
 from kernrec.profile.probe_profile import LaunchProfile
 from kernrec.profile.tensor_values import Tensors
+from kernrec.profile.triton_launch import with_launcher_arguments
 from kernrec.profile.wave_reuse import wave_metrics
 from kernrec.ptx import KernelLaunch, Module, parse
 from kernrec.ptx.analysis.barrier_phases import as_one, overlapped_waits, waits_for_loads
@@ -166,7 +167,9 @@ def profile_by_sampling(
     for bound in bind_launches(kernel, config, problem, sm):
         name = names[bound.entry]
         try:
-            launch = kernel_launch(bound, buffers, constants, name)
+            launch = with_launcher_arguments(
+                kernel, problem, kernel_launch(bound, buffers, constants, name), compiled.ptx
+            )
             counts = sampled_counts(module, launch, replace(options, budget=target.budget))
         except KernrecError as error:
             raise KernrecError(f"{kernel.name} {config_text(config)}: {error}") from None

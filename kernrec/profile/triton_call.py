@@ -22,13 +22,13 @@ from kernrec.kernel.spec_reader import kernel_from
 from kernrec.kernel.triton_function import OPTIONS, SCRATCH
 from kernrec.op.dtype import ELEMENT_BYTES, canonical_dtype
 from kernrec.profile.tensor_values import load_npy
-from kernrec.profile.triton_call_file import TritonCall, extent_of, integers
+from kernrec.profile.triton_call_file import TritonCall, extent_of, integers, row_major
 
 DEFAULTS = {"num_warps": 4, "num_stages": 3, "num_ctas": 1, "maxnreg": 0}
 """Triton's options where a config does not give them; maxnreg 0: no limit."""
 _MOST_DIMS = 16
 _INTEGERS = ("i8", "u8", "i16", "u16", "i32", "u32", "i64", "u64")
-_TENSOR_KEYS = {"dtype", "shape", "strides", "elements", "values", "contents", "aligned"}
+_TENSOR_KEYS = {"dtype", "shape", "strides", "elements", "values", "contents", "aligned", "block", "padding"}
 _RESERVED = ("dtype", "layout", "dtype_bytes", "sm", "i", "grid_x", "grid_y", "grid_z", *LIMITS)
 
 
@@ -54,6 +54,7 @@ class _CallReader:
         self.dims: dict[str, int] = {}
         self.defines: dict[str, str] = {}
         self.types: dict[str, str] = {}  # Triton's, of tensors whose type is not that of their memory
+        self.descriptors: dict[str, dict[str, Any]] = {}  # of the host
         self.unaligned: set[str] = set()  # tensors whose address is no multiple of 16
         self.numbers = integers(call.arguments)
         # Arguments with the name of a compiler's option are that option, too.
@@ -89,6 +90,7 @@ class _CallReader:
                 "parameters": list(passed),
                 "divisible": {name: 1 for name, (_, _, multiple) in passed.items() if multiple},
                 "types": {name: kind for name, (_, kind, _) in passed.items() if kind},
+                **({"descriptors": self.descriptors} if self.descriptors else {}),
                 "key": described["key"] + ("" if fp_fusion() else " unfused"),
                 **({"module": call.module} if call.module else {}),
             },
@@ -179,6 +181,8 @@ class _CallReader:
             dtype, self.types[name] = "u8", "*i1"
         if dtype not in ELEMENT_BYTES:
             raise UsageError(f"{place}: {unknown('dtype', value.get('dtype', dtype), ELEMENT_BYTES)}")
+        if "block" in value:
+            self.descriptors[name] = self.descriptor(place, value, shape, strides)
         if value.get("aligned", True) is not True:
             self.unaligned.add(name)
         count = array.size if array is not None else extent_of(shape, strides)
@@ -192,6 +196,28 @@ class _CallReader:
             "values": values,
         }
         return {"dtype": dtype, "shape": shape} | ({"strides": strides} if strides is not None else {})
+
+    def descriptor(
+        self, place: str, value: Mapping[str, Any], shape: Sequence[int], strides: Sequence[int] | None
+    ) -> dict[str, Any]:
+        """A tensor descriptor of the host, as the spec has it; its block may name constants."""
+        block = value["block"]
+        if not isinstance(block, list) or len(block) != len(shape):
+            raise UsageError(f"{place}: block {block!r:.60}: expected {len(shape)} numbers or constants, one an extent")
+        if (padding := value.get("padding", "zero")) not in ("zero", "nan"):
+            raise UsageError(f"{place}: {unknown('padding', str(padding), ('zero', 'nan'))}")
+        extents = []
+        for extent in block:
+            if isinstance(extent, str) and not set(parse(extent.lower()).names) <= self.numbers.keys():
+                extents.append(extent.lower())  # of a config
+            else:
+                extents.append(str(self.number(f"{place}: block", extent, self.numbers)))
+        return {
+            "shape": list(shape),
+            "strides": list(strides if strides is not None else row_major(shape)),
+            "block": extents,
+            "fill_nan": padding == "nan",
+        }
 
     def configs(
         self, configs: Sequence[Mapping[str, Any]]
@@ -239,7 +265,8 @@ class _CallReader:
             return "", "", False
         aligned = specialized and parameter["aligned"]
         if isinstance(value, Mapping):
-            return self.name(name), self.types.get(name, ""), aligned and name not in self.unaligned
+            divisible = aligned and name not in self.unaligned and name not in self.descriptors
+            return self.name(name), self.types.get(name, ""), divisible
         if isinstance(value, str):
             raise UsageError(f"{self.call.place}: {name} is text, which only a tl.constexpr parameter can be")
         if isinstance(value, bool):

@@ -36,6 +36,33 @@ def tuned_add(x, y, n, EVEN: tl.constexpr, BLOCK: tl.constexpr):
         tl.store(y + place, tl.load(x + place, mask=place < n) + tl.load(y + place, mask=place < n), mask=place < n)
 
 
+@triton.jit
+def copy_tiles(a, b, BLOCK: tl.constexpr):
+    """b = a, by descriptors of the host."""
+    row, column = tl.program_id(0) * BLOCK, tl.program_id(1) * BLOCK
+    b.store([row, column], a.load([row, column]))
+
+
+@triton.jit
+def copy_tiles_here(x, y, n, BLOCK: tl.constexpr):
+    """y = x, by descriptors that the function makes in scratch memory of the launcher."""
+    a = tl.make_tensor_descriptor(x, shape=[n, n], strides=[n, 1], block_shape=[BLOCK, BLOCK])
+    b = tl.make_tensor_descriptor(y, shape=[n, n], strides=[n, 1], block_shape=[BLOCK, BLOCK])
+    row, column = tl.program_id(0) * BLOCK, tl.program_id(1) * BLOCK
+    b.store([row, column], a.load([row, column]))
+
+
+def set_block(arguments):
+    """As hooks of Triton's tutorials do: the block of a descriptor follows from the config."""
+    for name in ("a", "b"):
+        arguments[name].block_shape = [arguments["BLOCK"], arguments["BLOCK"]]
+
+
+tuned_copy = triton.autotune([triton.Config({"BLOCK": block}, pre_hook=set_block) for block in (32, 64)], key=[])(
+    copy_tiles
+)
+
+
 def call_scale(x, y, bias=None, factor=2.0, block=128):
     """Launches `scale` as a package's wrapper does."""
     n = x.shape[0]

@@ -16,9 +16,11 @@ from tests.helpers.paths import ROOT
 pytest.importorskip("triton", reason="needs the extra `triton`")
 
 import triton
+from triton.tools.tensor_descriptor import TensorDescriptor
 
 import kernrec
 import kernrec.triton
+from kernrec.profile.kernel_code import compile_job_for
 from kernrec.profile.triton_call import kernel_of_triton
 from kernrec.profile.triton_call_file import read_call
 from kernrec.triton.calls.launch_record import record_of
@@ -86,6 +88,27 @@ def test_contents_that_decide_on_addresses_are_beside_the_call_and_views_say_wha
     kernel, _ = kernel_of_triton(call)
     tensors = kernel.definition.problem().tensors
     assert (tensors["x"].elements, tensors["order"].elements) == (7 * 64 + 8, 64)
+
+
+class Matrix(np.ndarray):
+    """An array as a tensor descriptor takes it."""
+
+    def data_ptr(self) -> int:
+        return 1 << 20
+
+
+def test_the_block_of_a_descriptor_is_the_constant_that_a_hook_sets_it_to(tmp_path: Path) -> None:
+    matrix = np.zeros((128, 128), np.float16).view(Matrix)
+    described = [TensorDescriptor(matrix, [128, 128], [128, 1], [1, 8]) for _ in range(2)]
+    with kernrec.triton.capture(tmp_path) as captured:
+        kernels.tuned_copy[lambda meta: (128 // meta["BLOCK"], 128 // meta["BLOCK"])](*described)
+    call = read_call(captured.files[0])
+    block = {"dtype": "f16", "shape": [128, 128], "block": ["BLOCK", "BLOCK"]}
+    assert call.arguments == {"a": {**block, "strides": [128, 1]}, "b": {**block, "strides": [128, 1]}}
+    kernel, _ = kernel_of_triton(call)
+    jobs = [compile_job_for(kernel, config, kernel.definition.problem(), 90) for config in configs_of(kernel)]
+    kinds = [job.triton.signature["a"] for job in jobs if job.triton is not None]
+    assert kinds == ["tensordesc<fp16[32, 32]>", "tensordesc<fp16[64, 64]>"]
 
 
 class Missing:

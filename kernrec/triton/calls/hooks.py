@@ -7,13 +7,13 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
+from kernrec.compile.torch_stand_in import replaced
 from kernrec.compile.triton_stand_in import ASSUMED, has_driver, stand_in_driver
 from kernrec.compile.triton_version import triton_compiler
 from kernrec.errors import KernrecError, KernrecWarning, UsageError
 from kernrec.gpu import GPU, find_gpu
 from kernrec.triton.calls.call_writer import PER_FUNCTION, CallWriter
 from kernrec.triton.calls.launch_record import layers_of, record_of
-from kernrec.triton.calls.torch_stand_in import replaced, torch_without_gpu
 from kernrec.version import __version__
 
 _active: list["Captured"] = []
@@ -106,8 +106,6 @@ def capture(folder: str | Path, gpu: str = ASSUMED, per_function: int = PER_FUNC
     try:
         with ExitStack() as stack:
             stack.enter_context(stand_in_driver(gpu))
-            if not runs:
-                stack.enter_context(torch_without_gpu(card))
             stack.enter_context(replaced(JITFunction, "run", _jit_run(captured, JITFunction.run)))
             stack.enter_context(replaced(Autotuner, "run", _tuner_run(captured, Autotuner.run)))
             if not runs:

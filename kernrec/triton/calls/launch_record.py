@@ -78,6 +78,7 @@ def record_of(
     record = LaunchRecord(jit.fn.__name__, target_of(jit), {}, [])
     record.notes += [f"{name} = {value!r:.40} of the launch" for name, value in others.items() if value is not None]
     tables = [_tuned(config) for config in configs] if configs else [{}]
+    blocks = _blocks_of_hooks(named, configs or ())
     for table in tables:
         names = {**named, **table}
         for layer in layers:
@@ -94,7 +95,40 @@ def record_of(
             record.arguments[name] = constant(name, value)
         else:
             record.arguments[name] = _argument(record, name, value)
+            if name in blocks:
+                record.arguments[name]["block"] = blocks[name]
     return record
+
+
+def _blocks_of_hooks(named: Mapping[str, Any], configs: Sequence[Any]) -> dict[str, list[Any]]:
+    """By tensor descriptor: its block, where hooks of configs set it before a launch, as numbers and constants' names.
+
+    Raises:
+        NoCallError: the block is no constant of the configs.
+    """
+    hooked = [config for config in configs if getattr(config, "pre_hook", None) is not None]
+    descriptors = {name: value for name, value in named.items() if hasattr(value, "block_shape")}
+    if not hooked or not descriptors:
+        return {}
+    seen: dict[str, list[list[int]]] = {name: [] for name in descriptors}
+    for config in hooked:
+        config.pre_hook({**named, **config.all_kwargs()})
+        for name, value in descriptors.items():
+            seen[name].append([int(extent) for extent in value.block_shape])
+    return {
+        name: [_named_extent(name, extents, hooked) for extents in zip(*blocks, strict=True)]
+        for name, blocks in seen.items()
+    }
+
+
+def _named_extent(name: str, extents: Sequence[int], configs: Sequence[Any]) -> Any:
+    """A number, or the constant of all configs that has these values."""
+    if len(set(extents)) == 1:
+        return extents[0]
+    for constant_name in configs[0].kwargs:
+        if all(config.kwargs.get(constant_name) == n for config, n in zip(configs, extents, strict=True)):
+            return constant_name
+    raise NoCallError(f"argument {name}: a hook sets its block to {', '.join(map(str, extents))}, which no constant is")
 
 
 def layers_of(function: Any) -> list[Any]:

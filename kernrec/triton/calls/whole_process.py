@@ -7,10 +7,10 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+from kernrec.compile.torch_stand_in import on_cpu, torch_without_gpu
 from kernrec.errors import KernrecError
 from kernrec.triton.calls.call_writer import PER_FUNCTION
 from kernrec.triton.calls.hooks import Captured, capture
-from kernrec.triton.calls.torch_stand_in import on_cpu, torch_without_gpu
 
 FOLDER_VARIABLE = "KERNREC_CAPTURE"
 GPU_VARIABLE = "KERNREC_CAPTURE_GPU"

@@ -7,10 +7,30 @@ from contextlib import ExitStack, contextmanager, nullcontext
 from types import SimpleNamespace
 from typing import Any
 
-from kernrec.compile.triton_stand_in import torch_properties
 from kernrec.gpu import GPU
 
 _CUDA = re.compile(r"cuda(:\d+)?")
+
+
+def torch_properties(gpu: GPU) -> Any:
+    """A card as `torch.cuda.get_device_properties` describes it, as far as kernels are chosen by it."""
+    limits = gpu.limits
+    return SimpleNamespace(
+        name=gpu.title,
+        major=gpu.sm // 10,
+        minor=gpu.sm % 10,
+        multi_processor_count=gpu.sms,
+        total_memory=int(gpu.memory_bytes),
+        L2_cache_size=int(gpu.l2_bytes),
+        shared_memory_per_block=48 << 10,
+        shared_memory_per_block_optin=limits.smem_per_block,
+        shared_memory_per_multiprocessor=limits.smem_per_sm,
+        regs_per_multiprocessor=limits.registers_per_sm,
+        max_threads_per_multi_processor=32 * limits.max_warps_per_sm,
+        warp_size=32,
+        is_integrated=0,
+        gcnArchName="",
+    )
 
 
 @contextmanager

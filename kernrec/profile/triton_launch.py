@@ -1,0 +1,78 @@
+"""A launch of a Triton function in the emulator with all that Triton's launcher gives: tensor maps, scratch memory."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from kernrec.compile.triton_launcher import DescribedMap, LauncherNeeds, needs_of
+from kernrec.errors import KernrecError
+from kernrec.kernel.spec import Kernel
+from kernrec.kernel.triton_function import SCRATCH, TritonDescriptor
+from kernrec.op import Problem
+from kernrec.op.dtype import ELEMENT_BYTES
+from kernrec.profile.emulated_launch import MOVED_AS
+from kernrec.ptx import KernelLaunch, TensorMap
+
+SCRATCH_BUFFER = "launcher_scratch"
+
+
+def with_launcher_arguments(kernel: Kernel, problem: Problem, launch: KernelLaunch, ptx: str) -> KernelLaunch:
+    """The launch with descriptors as the kernel takes them, and scratch memory; as it was where neither is needed.
+
+    Args:
+        launch: its arguments are those of the function, a descriptor's the name of its tensor.
+        ptx: of the compiler, with its comment on the launch.
+
+    Raises:
+        KernrecError: the descriptors are others than those that were compiled for.
+    """
+    needs, function = needs_of(ptx), kernel.triton
+    if needs is None or function is None:
+        return launch
+    maps = iter(needs.maps)
+    arguments: list[Any] = []
+    for name, value in zip(function.parameters, launch.arguments[:-SCRATCH], strict=True):
+        if (descriptor := function.descriptors.get(name)) is None:
+            arguments.append(value)
+        elif needs.maps:
+            arguments += _map_arguments(str(value), problem.tensors[str(value)].dtype, descriptor, next(maps))
+        else:
+            arguments += _pointer_arguments(value, descriptor)
+    return replace(launch, arguments=[*arguments, *_scratch(needs, launch)], buffers=_buffers(needs, launch))
+
+
+def _map_arguments(tensor: str, dtype: str, descriptor: TritonDescriptor, described: DescribedMap) -> list[Any]:
+    """A tensor map with the shape and strides that follow it."""
+    if len(described.box) != len(descriptor.shape) or described.packed:
+        raise KernrecError(f"descriptor of {tensor}: the compiler made a map that kernrec does not: {described}")
+    size = ELEMENT_BYTES[dtype]
+    strides = tuple(size * stride for stride in reversed(descriptor.strides[:-1]))
+    extents, box = descriptor.shape[::-1], described.box[::-1]
+    kind = MOVED_AS.get(dtype, dtype)
+    moved = TensorMap(tensor, kind, extents, strides, box, described.swizzle, fill_nan=descriptor.fill_nan)
+    return [moved, *_numbers(np.int32, descriptor.shape), *_numbers(np.int64, descriptor.strides)]
+
+
+def _pointer_arguments(value: Any, descriptor: TritonDescriptor) -> list[Any]:
+    """The parts of a descriptor where there are no tensor maps; shape and strides are passed twice."""
+    shape, strides = descriptor.shape, descriptor.strides
+    flags = _numbers(np.uint8, (descriptor.fill_nan, 0))
+    parts = [value, *_numbers(np.int64, shape), *_numbers(np.int64, strides), *flags]
+    return [*parts, *_numbers(np.int32, shape), *_numbers(np.int64, strides)]
+
+
+def _numbers(kind: type, values: Sequence[int]) -> list[Any]:
+    return [kind(value) for value in values]
+
+
+def _scratch(needs: LauncherNeeds, launch: KernelLaunch) -> list[Any]:
+    """The last parameters: scratch memory, and the profiler's."""
+    return [SCRATCH_BUFFER if needs.scratch else np.uint64(0), launch.arguments[-1]]
+
+
+def _buffers(needs: LauncherNeeds, launch: KernelLaunch) -> dict[str, Any]:
+    scratch = {SCRATCH_BUFFER: np.zeros(needs.scratch * math.prod(launch.grid), np.uint8)} if needs.scratch else {}
+    return {**launch.buffers, **scratch}
