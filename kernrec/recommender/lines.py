@@ -188,6 +188,8 @@ def line_notes(context: "Context", problem: Problem, gpu: GPU, stacks: Sequence[
         yield from (f"{stack} has no line: {no_lines(context, problem)}" for stack in stacks if stack not in there)
         return
     problem = as_run(problem)
+    if not stacks and (recorded := model.outside(problem)) is not None and not recorded_lines(problem, gpu):
+        yield f"no line of a stack beside it: of {problem.op} in {problem.dtype} only {recorded} were recorded"
     refusals = model.refusals(problem, gpu)
     for stack, reason in refusals.items():
         if is_wanted(stack, stacks):

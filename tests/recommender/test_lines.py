@@ -178,6 +178,22 @@ def test_the_lines_of_one_stack_can_be_asked_for(recommender: Recommender) -> No
     assert Query(stacks=("trtllm, torch", "VLLM")).stacks == ("TensorRT-LLM", "PyTorch", "vLLM")
 
 
+@pytest.mark.parametrize(
+    ("op", "dtype", "sizes", "words"),
+    [
+        ("conv2d", "f32", {"r": 5, "s": 5, "padding": 2}, "only 3x3 filters"),
+        ("attention", "bf16", {"queries": 512, "keys": 512, "causal": 0}, "only causal prompts"),
+    ],
+)
+def test_a_problem_beside_those_recorded_is_told_which_these_are(
+    recommender: Recommender, op: str, dtype: str, sizes: dict[str, int], words: str
+) -> None:
+    problem, gpu = find_op(op).problem(dtype, **sizes), find_gpu("a100")
+    assert any(words in note for note in line_notes(recommender.context, problem, gpu))
+    usual = find_op(op).problem(dtype, **({"padding": 1} if op == "conv2d" else {"causal": 1}))
+    assert not any("no line" in note for note in line_notes(recommender.context, usual, gpu))
+
+
 def test_a_matrix_times_few_vectors_is_run_as_a_product(recommender: Recommender) -> None:
     vectors = recommender.recommend("matvec", "a100", {"m": 14336, "k": 4096, "n": 4}, "bf16", query=FASTEST)
     rows = of(recommender, product(m=4, n=14336, k=4096), "a100")

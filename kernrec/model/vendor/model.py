@@ -230,6 +230,14 @@ class VendorModel:
         self._time([problem], gpu)
         return _fastest_first(self._timed[problem, gpu.name], with_power=False)
 
+    def outside(self, problem: Problem) -> str | None:
+        """The cases that were recorded in a problem's data type, in words, where it is none of them; else None."""
+        alike = [e.recorded for e in self.sets if problem.dtype in e.recorded.dtypes + e.recorded.alike]
+        words = getattr(features_of(self.op), "RECORDED", {})
+        if not alike or any(recorded.covers(problem) for recorded in alike):
+            return None
+        return " and ".join(dict.fromkeys(words[recorded.case] for recorded in alike if recorded.case in words)) or None
+
     def refusals(self, problem: Problem, gpu: GPU) -> Mapping[str, str]:
         """Why a stack cannot run a problem of a kind that it was recorded for, by stack; others are absent."""
         answers = {

@@ -21,6 +21,8 @@ CASES: Mapping[str, Callable[[Mapping[str, int]], bool]] = {
 }
 """Whether the dimensions of a problem are of a case."""
 
+RECORDED = {"prompt": "causal prompts with as many keys as queries", "token": "single queries"}
+"""The cases in words."""
 _QUERY_TILE, _KEY_TILE = 128, 64
 _MMA_SHARE, _DRAM_SHARE, _SHORT_DRAM = 0.6, 0.9, 0.4
 """Shares of the data sheet's rates: of tensor cores and DRAM in long prompts and in decoding, and of DRAM in short
