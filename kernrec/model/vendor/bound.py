@@ -11,8 +11,8 @@ An op is a module of `kernrec.model.vendor.features` with
     bound   (card, sizes by name (N,), layout) -> `Bound`; columns whose names begin with one of `RATIOS` mean the same
             on every card, and are all that trees for cards without recordings see
 
-It may have `RECORDED`, its cases in words for who asks about another problem, and `PHYSICAL_POWER = True`: then trees of
-power correct `kernrec.model.vendor.power_base` instead of the limit.
+It may have `RECORDED`, its cases in words for who asks about another problem, and `PHYSICAL_POWER = True`: then the
+trees of power correct `kernrec.model.vendor.power_base` instead of the limit.
 
 The frame adds to its columns the shares of the parts in the total, logarithms of the sizes, and the data type.
 """
