@@ -4,7 +4,7 @@ Both have the same entries, one a number of tokens, under a name of their own by
 """
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kernrec.emit.files import Files
 from kernrec.errors import UsageError
@@ -13,6 +13,7 @@ from kernrec.interop.moe_configs import ExpertLayer, read_moe_configs, tiles_of,
 from kernrec.recommender.request import Objective
 
 if TYPE_CHECKING:
+    from kernrec.kernel import Kernel
     from kernrec.recommender.result import Recommendation
 
 TOOLS = ("vllm", "sglang")
@@ -31,9 +32,10 @@ def expert_file(answers: "Sequence[Recommendation]", detail: str, tool: str) -> 
     """A file with an entry for each number of tokens: the best first choice of the answers about as many.
 
     Calls about as many tokens differ in what a call fixes, such as the rows of a tile, to which the routing is padded.
+    Of calls with the same configs and another routing the first answer counts: theirs do not compare.
 
     Args:
-        answers: about a Triton function with the tunables of `moe_configs.TILES`.
+        answers: about a Triton function with the tunables of `moe_configs.TILES`, the call analyzed last first.
         detail: the layer, as `ExpertLayer.parse` takes it.
         tool: one of `TOOLS`.
 
@@ -47,6 +49,7 @@ def expert_file(answers: "Sequence[Recommendation]", detail: str, tool: str) -> 
             " expression of their integers, such as m=tokens"
         )
     entries: dict[int, tuple[float, dict[str, int]]] = {}
+    routed: set[tuple[Any, ...]] = set()
     for answer in answers:
         if find_gpu(layer.device) != answer.gpu:
             raise UsageError(f"device is {layer.device!r}, but the answer is for {answer.gpu.title}")
@@ -54,10 +57,23 @@ def expert_file(answers: "Sequence[Recommendation]", detail: str, tool: str) -> 
         if kernel.triton is None:
             raise UsageError(f"{kernel.name} is no Triton function, and {tool} runs one")
         tokens = layer.tokens_of(dict(answer.problem.dims))
+        call = tokens, answer.problem.dims, _configs_of(kernel)
+        if call in routed:
+            continue
+        routed.add(call)
         entry = _cost(answer), tiles_of(kernel, answer.best.config)
         entries[tokens] = min(entries.get(tokens, entry), entry, key=lambda cost_and_tiles: cost_and_tiles[0])
     tiles = {tokens: config for tokens, (_, config) in entries.items()}
     return {layer.file_name(tool): write_moe_configs(tiles).encode()}
+
+
+def _configs_of(kernel: "Kernel") -> tuple[Any, ...]:
+    """The configs of a call without their grids; of a kernel with a space nothing, and it has one call a problem."""
+    if kernel.listed is None:
+        return (kernel.name,)
+    tunables = {tunable.name for tunable in kernel.tunables}
+    places = [place for place, column in enumerate(kernel.listed.columns) if column in tunables]
+    return tuple(tuple(row[place] for place in places) for row in kernel.listed.rows)
 
 
 def _cost(answer: "Recommendation") -> float:

@@ -20,7 +20,7 @@ from kernrec.kernel import Kernel
 from kernrec.model.learn.adaptation import adapt, thinned
 from kernrec.model.learn.conformal import NEW_GPU, NEW_KERNEL, Interval, groups_needed, unknown_interval
 from kernrec.model.learn.lower_bound import least_log_ratio
-from kernrec.model.learn.model import Model
+from kernrec.model.learn.model import Model, choice_score, transfer_score
 from kernrec.model.learn.model_file import problem_count
 from kernrec.model.prior.launch_costs import LimitedCosts
 from kernrec.recommender.estimate.costs import LEARNED, Costs, Estimates, median, promising, replaced
@@ -110,9 +110,21 @@ class ModelScope:
             if self.adapted_to >= groups_needed():
                 basis = "those, each left out"
         else:
-            parts += [] if self.gpu_known else [f"nothing was measured on {self.gpu}"]
+            parts += [] if self.gpu_known else [f"nothing was measured on {self.gpu}{self._cost_of_new_gpu()}"]
             parts += [] if self.kernel_known else [f"nothing of {self.kernel}"]
         return "; ".join([*parts, f"90 % interval from {basis}"])
+
+    def _cost_of_new_gpu(self) -> str:
+        """How good the model was on GPUs that were left out, next to GPUs that it was trained on; empty: none were."""
+        scores = self.model.scores
+        names = choice_score(""), transfer_score("GPU"), "efficiency@1", "median latency error"
+        if not all(name in scores for name in names):
+            return ""
+        new_first, new_error, first, error = (float(scores[name]) for name in names)
+        return (
+            f" (on GPUs left out the first choice was {new_first:.3f} of the best, the error {100 * new_error:.0f} %;"
+            f" on those trained on {first:.3f} and {100 * error:.0f} %)"
+        )
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
