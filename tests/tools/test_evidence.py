@@ -13,7 +13,7 @@ from tests.helpers.paths import RECORDINGS, TOOLS
 
 NEED_DATA = (
     "clock", "counters", "energy", "fit-power", "kernel-tuner", "learn", "new-cards", "partial", "power", "products",
-    "refine", "search", "spaces", "stream-k", "trips", "triton", "vendor-models", "warm-search",
+    "refine", "search", "spaces", "stream-k", "trips", "triton", "warm-search",
 )  # fmt: skip
 QUICK: dict[str, tuple[str, ...]] = {
     "anchors": (), "clock": (), "new-cards": (), "products": ("--shapes", "20"), "stream-k": ("--shapes", "3"),
@@ -46,6 +46,22 @@ def test_without_recordings_a_command_says_so_in_one_line_and_succeeds(name: str
     done = evidence(name, "--data", tmp_path)
     assert done.returncode == 0, done.stderr
     assert sum(line.startswith("skipped") for line in done.stdout.splitlines()) >= 1
+
+
+def test_figures_of_the_models_of_stacks_are_those_of_their_cards_and_made_anew_from_recordings_alone(
+    tmp_path: Path,
+) -> None:
+    done = evidence("vendor-models", "--op", "softmax", "--data", tmp_path)
+    rows = [line.split() for line in done.stdout.splitlines() if line.startswith(("problems ", "card "))]
+    card = json.loads((TOOLS.parent / "db/prebuilt/models/vendor/softmax.json").read_text())
+    heads = card["sets"][0]["heads"]["latency"]
+    errors = {words[3]: words[5] for words in rows if words[0] == "problems"}
+    assert errors == {
+        gpu: f"{head['median error, problems left out']:.1%}" for gpu, head in heads.items() if gpu != "*"
+    }
+    assert "models that ship" in done.stdout
+    again = evidence("vendor-models", "--again", "--data", tmp_path)
+    assert again.stdout.startswith("skipped")
 
 
 def test_without_recordings_the_prior_names_every_set_and_its_constants_are_on_the_grid(tmp_path: Path) -> None:
