@@ -5,6 +5,8 @@
 import triton
 import triton.language as tl
 
+import kernrec.triton
+
 
 @triton.jit
 def scale(x, y, bias, n, factor, ROUND: tl.constexpr, BLOCK: tl.constexpr):
@@ -34,6 +36,14 @@ def tuned_add(x, y, n, EVEN: tl.constexpr, BLOCK: tl.constexpr):
         tl.store(y + place, tl.load(x + place) + tl.load(y + place))
     else:
         tl.store(y + place, tl.load(x + place, mask=place < n) + tl.load(y + place, mask=place < n), mask=place < n)
+
+
+@kernrec.triton.autotune([triton.Config({"BLOCK": block}) for block in (64, 256)], key=["n"])
+@triton.jit
+def dropped_in(x, y, n, BLOCK: tl.constexpr):
+    """y = x"""
+    place = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(y + place, tl.load(x + place, mask=place < n), mask=place < n)
 
 
 @triton.jit

@@ -23,6 +23,7 @@ import kernrec.triton
 from kernrec.profile.kernel_code import compile_job_for
 from kernrec.profile.triton_call import kernel_of_triton
 from kernrec.profile.triton_call_file import read_call
+from kernrec.triton.calls.call_writer import CallWriter
 from kernrec.triton.calls.launch_record import record_of
 from tests.helpers.triton_kernels import configs_of
 from tests.triton import captured_kernels as kernels
@@ -78,6 +79,15 @@ def test_an_autotuned_function_has_all_configs_with_their_grids_and_heuristics(t
     assert [config["even"] for config in configs_of(kernel)] == [1, 0]
 
 
+def test_the_drop_in_is_captured_with_all_its_configs_and_ranks_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kernrec.triton.tuner.Tuner.chosen", None)
+    with kernrec.triton.capture(tmp_path) as captured:
+        kernels.dropped_in[lambda meta: (triton.cdiv(meta["n"], meta["BLOCK"]),)](X, Y, 640)
+    assert [config["BLOCK"] for config in written(captured.files[0])["configs"]] == [64, 256]
+
+
 def test_contents_that_decide_on_addresses_are_beside_the_call_and_views_say_what_they_are(tmp_path: Path) -> None:
     order = np.arange(64, dtype=np.int64)[::-1].copy()
     with kernrec.triton.capture(tmp_path) as captured:
@@ -88,6 +98,19 @@ def test_contents_that_decide_on_addresses_are_beside_the_call_and_views_say_wha
     kernel, _ = kernel_of_triton(call)
     tensors = kernel.definition.problem().tensors
     assert (tensors["x"].elements, tensors["order"].elements) == (7 * 64 + 8, 64)
+
+
+def test_a_source_in_a_compiler_s_cache_is_copied_beside_the_call(tmp_path: Path) -> None:
+    cache = tmp_path / "torchinductor_me" / "ab"
+    cache.mkdir(parents=True)
+    (cache / "cab.py").write_text((ROOT / "tests" / "triton" / "captured_kernels.py").read_text())
+    record = record_of(kernels.gather, [X, X.astype(np.int32), Y, 2], {"BLOCK": 64}, (1,), None)
+    record.target = f"{cache}/cab.py:gather"
+    path = CallWriter(tmp_path / "calls", "by a test").add(record)
+    assert path is not None
+    (cache / "cab.py").unlink()
+    assert read_call(path).path.parent == tmp_path / "calls"
+    assert "def gather" in read_call(path).path.read_text()
 
 
 class Matrix(np.ndarray):

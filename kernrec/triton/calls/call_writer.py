@@ -9,6 +9,7 @@ import io
 import json
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +69,12 @@ class CallWriter:
             for name, content in contents.items():
                 if not (file := self.folder / files[name]).exists():
                     write_whole(file, content)
+            if (generated := record.generated) is not None:
+                source = generated.read_bytes()
+                file = self.folder / f"{record.name}-{_digest(source)}.py"
+                if not file.exists():
+                    write_whole(file, source)
+                record = replace(record, target=f"{file.name}:{record.name}")
             write_whole(path, call_text(record, files, self._about).encode())
         except OSError as error:
             raise UsageError(f"{self.folder} cannot be written: {error.strerror or error}") from None

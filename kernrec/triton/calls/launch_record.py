@@ -49,6 +49,12 @@ class LaunchRecord:
     notes: list[str] = field(default_factory=list)
     """Options of the launch that the call leaves out."""
 
+    @property
+    def generated(self) -> Path | None:
+        """The file, where a compiler of torch wrote it into its cache, which may be deleted: Helion and Inductor do."""
+        file = Path(self.target.rpartition(":")[0])
+        return file if any(part.startswith("torchinductor") for part in file.parts) else None
+
 
 def record_of(
     function: Any, args: Sequence[Any], keywords: Mapping[str, Any], grid: Any, configs: Sequence[Any] | None
