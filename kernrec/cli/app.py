@@ -22,6 +22,7 @@ COMMANDS = {
     "explore": "explore.explore",
     "report": "explore.report",
     "collect": "collect.collect",
+    "contribute": "contribute.contribute",
     "refine": "refine.refine",
     "search": "search.search",
     "doctor": "doctor.doctor",

@@ -26,7 +26,9 @@ def collect(
     gpu: Annotated[
         str, typer.Option("--gpu", callback=measuring.present, help="auto, all, or an index in this machine.")
     ] = "auto",
-    budget: Annotated[str | None, typer.Option(help="When to stop: 30m, 2h or 200configs.")] = None,
+    budget: Annotated[
+        str | None, typer.Option(help="When to stop: 30m, 2h or 200configs. Default, if nothing is named: 10m.")
+    ] = None,
     effort: Annotated[
         str, typer.Option(help="How many configs to measure per problem: quick, normal or exhaustive.")
     ] = "normal",
@@ -43,11 +45,13 @@ def collect(
 
     If it is interrupted or killed, at most the config being measured is lost; run it again to resume. The card is
     measured as it is set, unless --set-power-limit or --lock-clocks allow to set it; the budget is for each of them.
+    With nothing named it measures the plan of `kernrec contribute` for ten minutes, and keeps the rows.
     With --cluster, all GPUs of a Ray cluster measure, and --gpu is auto or the name of a GPU.
     """
     from kernrec.measure.campaign.results import EFFORTS, CampaignBudget
+    from kernrec.measure.card_plan import collect_plan
     from kernrec.measure.collect import CollectRequest
-    from kernrec.measure.collect import collect as run
+    from kernrec.measure.collect import collect as collect_named
     from kernrec.measure.device.interface import DeviceKind
     from kernrec.measure.problem_selection import select_problems
 
@@ -81,6 +85,7 @@ def collect(
             lambda result: print_collected(result, request),
         )
         return
+    run = collect_plan if request.problems is None and request.recording is None else collect_named
     measuring.run_at_limits(
         measuring.limits(set_power_limit, lock_clocks, device),
         gpu,

@@ -66,6 +66,8 @@ class CollectRequest:
     budget: CampaignBudget = field(default_factory=CampaignBudget)
     resume: bool = True
     """Whether to skip what the database already has."""
+    resumed: tuple[str, ...] | None = None
+    """Sessions whose rows alone are skipped; None: those of all."""
     seed: int = 0
     kernel: Kernel | None = None
     """A kernel of the user, measured instead of the library's; its profiles in the database order its configs."""
@@ -186,6 +188,7 @@ def measure_here(
     stopping: Stopping,
     chooser: Callable[[Campaign], Chooser] | None = None,
     storing: Callable[[Callable[[], int]], int] = lambda store: store(),
+    session: str | None = None,
 ) -> CollectResult:
     """Run a campaign on each device of this machine.
 
@@ -197,8 +200,9 @@ def measure_here(
         stopping: called often; once it returns true, measuring ends.
         chooser: called once the only device is open; what it returns chooses the measurements, not `work`.
         storing: called whenever rows may enter the database, with what adds them and returns their number.
+        session: name of the session of the rows; None: a new one.
     """
-    session = new_session()
+    session = session or new_session()
     stored, stopped, errors = 0, False, list[str]()
 
     def store() -> None:
@@ -248,7 +252,12 @@ def measure_here(
 
 
 def _earlier(device: MeasuringDevice, request: CollectRequest) -> Callable[[Problem], list[Measurement]]:
-    return lambda problem: device.earlier(request.database, problem) if request.resume else []
+    sessions = request.resumed
+    return lambda problem: [
+        measurement
+        for measurement in (device.earlier(request.database, problem) if request.resume else ())
+        if sessions is None or measurement.origin.session in sessions
+    ]
 
 
 class _ChosenProblems:

@@ -34,15 +34,19 @@ class Selection:
     """Measured at or after this time, UTC."""
     fresh: bool = False
     """Only those that `keep_fresh` kept."""
+    sessions: tuple[str, ...] | None = None
+    """Only rows of one's own of these sessions, replayed ones too."""
     retractions: bool = True
     """Whether retractions go along; remotes have documents of their own for that."""
 
     def condition(self) -> str:
         """The selection as SQL about `measurement JOIN problem`."""
-        parts = [
-            "replayed IS DISTINCT FROM true",  # a replay repeats what a recording says
-            "measurement_id NOT IN (SELECT measurement_id FROM db.retraction)",
-        ]
+        parts = ["measurement_id NOT IN (SELECT measurement_id FROM db.retraction)"]
+        if self.sessions is None:
+            parts.append("replayed IS DISTINCT FROM true")  # a replay repeats what a recording says
+        else:
+            parts.append(f"session IN ({', '.join(map(quoted, self.sessions)) or 'NULL'})")
+            parts.append("measurement_id NOT IN (SELECT measurement_id FROM db.merged)")
         for column, value in (("gpu", self.gpu), ("op", self.op), ("kernel", self.kernel)):
             if value is not None:
                 parts.append(f"{column} = {quoted(value)}")

@@ -1,0 +1,178 @@
+"""`kernrec contribute`: measure the plan of a card, and write one small signed bundle of it for others."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from kernrec import paths
+from kernrec.cli import measuring
+from kernrec.cli.quantity import budget as parse_budget
+from kernrec.errors import UsageError, file_errors
+from kernrec.util.atomic_write import write_whole
+from kernrec.util.human import counted, human
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from kernrec.measure.collect import CollectResult
+    from kernrec.store.share.contribution import Contribution
+
+FOLDER = "contributed"
+"""Of bundles by GPU, as the project's index has them."""
+
+
+def contribute(
+    budget: Annotated[str, typer.Option(help="When to stop: 10m, 1h or 200configs.")] = "10m",
+    out: Annotated[
+        Path | None, typer.Option(help="File of the bundle, .zip. Default: its name in an index, in contributed/.")
+    ] = None,
+    gpu: measuring.Gpu = "auto",
+    measured: Annotated[
+        bool, typer.Option("--measured", help="Measure nothing: write what an interrupted run measured.")
+    ] = False,
+    db: measuring.Database = None,
+    device: measuring.Device = "cuda",
+    replay: measuring.Replay = None,
+    seed: measuring.Seed = 0,
+) -> None:
+    """Measure what is worth knowing of a GPU of this machine, and write a small signed bundle of it for others.
+
+    A fixed part comes first, the same on every card, then the problems and configs that models are most unsure of.
+    Rows enter your database, too. Nothing leaves this machine: you send the bundle, and a text beside it says what is
+    in it. If it is interrupted, what was measured stays, and is in the bundle of the next run.
+    """
+    from kernrec.measure.campaign.results import CampaignBudget
+    from kernrec.measure.card_plan import collect_plan
+    from kernrec.measure.collect import CollectRequest
+    from kernrec.measure.device.interface import DeviceKind
+    from kernrec.store.share.contribution import add_pending, pending_gpus, pending_sessions
+
+    replay, db = measuring.replay_files(device, replay, db)
+    database = db or paths.user_database()
+    if out is not None and out.suffix != ".zip":
+        raise UsageError(f"--out {out}: the bundle is a .zip file; name one")
+    if out is not None and out.exists():
+        raise UsageError(f"--out {out} exists already; name a new file")
+    if measured:
+        rows = pending_gpus(database)
+        if not rows:
+            raise UsageError(f"{database} has no measurements that are in no bundle yet; leave out --measured")
+        if out is not None and len(rows) > 1:
+            raise UsageError(f"--out {out} is one bundle, and there are rows of {', '.join(rows)}; leave it out")
+        for name in rows:
+            _write(database, name, out)
+        return
+    seconds, configs = parse_budget("--budget", budget)
+    request = CollectRequest(
+        problems=None,
+        database=database,
+        device=DeviceKind(device),
+        gpu=gpu,
+        recording=replay,
+        budget=CampaignBudget(seconds, configs),
+        seed=seed,
+        resumed=pending_sessions(database),  # a bundle has the fixed part as it was measured for this one
+    )
+    cards: list[str] = []
+
+    def begun(session: str, name: str) -> None:
+        add_pending(database, session)
+        cards.append(name)
+
+    def show(result: "CollectResult") -> None:
+        problems = sum(each.measured > 0 for each in result.results)
+        rows = sum(each.measured for each in result.results)
+        print(f"{counted(rows, 'row')} of {counted(problems, 'problem')} {'replayed' if replay else 'measured'}")
+        if result.stopped or result.error is not None:
+            print("no bundle was written: the next run goes on; `kernrec contribute --measured` writes what is there")
+
+    measuring.run_measuring(lambda report, stopping: collect_plan(request, report, stopping, begun), show)
+    _write(database, cards[0], out)
+
+
+def _write(database: Path, gpu: str, out: Path | None) -> None:
+    """Write the bundle of a GPU, and what is in it to a text beside it and to standard output."""
+    from kernrec.store.keys import Signer, key_file, make_own_key
+    from kernrec.store.share.contribution import write_contribution
+
+    make_own_key()
+    written = write_contribution(database, gpu, Signer.of(key_file()), Path(FOLDER), out)
+    text = summary(written)
+    beside = written.path.with_suffix(".txt")
+    with file_errors(beside, "written"):
+        write_whole(beside, text.encode(), shared=True)
+    print(text, end="")
+
+
+def summary(written: "Contribution") -> str:
+    """The text beside a bundle, for whoever sends it and whoever takes it; it names no folder of this machine."""
+    from kernrec.gpu import find_gpu
+    from kernrec.store.share.contribution import MOST_BYTES, bundle_name
+
+    manifest = written.leaving.manifest
+    days = sorted(set(manifest.provenance.get("days", [])))
+    name = bundle_name(manifest)
+    lines = [
+        f"Measurements of {find_gpu(written.gpu).title}, for kernrec",
+        "",
+        f"file      {written.path.name}, {written.size:,} bytes, and this text",
+        f"signed    by {manifest.owner}",
+        f"licence   {manifest.licence}",
+        f"made by   {manifest.made_by}{_listed(' with driver', written.drivers)}, protocol"
+        f" {', '.join(map(str, written.protocols))}",
+        f"measured  {' to '.join(days) or 'on a day that was not recorded'}",
+        f"rows      {', '.join(counted(count, table) for table, count in manifest.rows.items() if count)}",
+        "",
+        *_table(("op", "kernel", "problems", "configs", "rows", "energies", "failed"), written.kernels),
+        "",
+        "The fixed part, the same on every card:",
+        *(_fixed_line(row) for row in written.fixed),
+        "",
+        "A row says what ran (GPU, kernel and its hash, config, problem), what came of it (times, energy, power), and",
+        "how: versions of driver, CUDA and protocol, limits, clocks, temperature, other processes on the card.",
+        "It has no name of a user or a machine, no path, and no UUID of a card: a number that only your database can",
+        "link to it tells rows of one card from those of another.",
+        *(
+            f"{column} leaves in another form in {counted(count, 'row')}"
+            for column, count in written.leaving.changed.items()
+        ),
+        "",
+    ]
+    if written.size > MOST_BYTES:
+        lines += [f"It is larger than the {MOST_BYTES:,} bytes of ten minutes.", ""]
+    if written.replayed:
+        lines += ["These rows repeat a recording: they show how this works, and no index takes them.", ""]
+    else:
+        lines += [
+            "Nothing has left this machine. To send it, put the file into a copy of the project, as",
+            f"    datasets/contributed/{name}",
+            "and open a pull request; datasets/contributed/README.md says how.",
+            "",
+        ]
+    return "\n".join(line.rstrip() for line in lines)
+
+
+def _listed(title: str, values: tuple[str, ...]) -> str:
+    return f"{title} {', '.join(values)}" if values else ""
+
+
+def _fixed_line(row: "Mapping[str, object]") -> str:
+    latency_s, energy_j = row["latency_s"], row["energy_j"]
+    cost = "not measured"
+    if isinstance(latency_s, float):
+        cost = human(latency_s, "s")
+        if isinstance(energy_j, float):
+            cost += f", {human(energy_j, 'J')}"
+    return f"  {row['bound']!s:12}  {cost:24}  {row['kernel']} on {row['problem']}"
+
+
+def _table(names: tuple[str, ...], rows: "tuple[Mapping[str, object], ...]") -> list[str]:
+    cells = [names, *(tuple(str(row[name]) for name in names) for row in rows)]
+    widths = [max(len(line[i]) for line in cells) for i in range(len(names))]
+    return [
+        "  ".join(
+            cell.ljust(w) if i < 2 else cell.rjust(w) for i, (cell, w) in enumerate(zip(line, widths, strict=True))
+        )
+        for line in cells
+    ]

@@ -1,0 +1,290 @@
+"""The plan of a card when nothing is named: the fixed part, then what its models are most unsure of.
+
+    fixed part (kernrec.kernel.fixed_part)  ->  visits of greatest gain per second (refine_planner.py), until the budget
+
+`kernrec collect` without an op and `kernrec contribute` measure it. The problems are the layers of the standard
+workloads, every op with the same weight; a recording has those that it holds.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from kernrec.errors import KernrecError, UsageError
+from kernrec.gpu import GPU, find_gpu
+from kernrec.kernel import able_kernels
+from kernrec.kernel.fixed_part import FixedMeasurement, fixed_part
+from kernrec.measure.campaign.plan import EnergyRule, PlannedProblem, Task, check_memory
+from kernrec.measure.campaign.results import CampaignBudget, MeasuringEffort, ProblemResult, check_budget
+from kernrec.measure.collect import (
+    CollectRequest,
+    CollectResult,
+    DeviceWork,
+    Report,
+    Stopping,
+    Visit,
+    concluded,
+    measure_here,
+    open_journal,
+    replayed_gpus,
+)
+from kernrec.measure.device.interface import DeviceKind
+from kernrec.measure.device.replay import load_recordings
+from kernrec.measure.knowledge import Knowledge
+from kernrec.measure.measuring_device import MeasuringDevice, card_device, new_session, recorded_device
+from kernrec.measure.problem_selection import select_counted
+from kernrec.measure.protocol.measure_config import FINALS
+from kernrec.measure.refine_planner import RefinePlanner
+from kernrec.measure.refine_subject import RefineRequest, RefineSubject, WantedProblem, subject_on
+from kernrec.op import Problem, problem_from_key
+from kernrec.store.measurement import Measurement
+
+USUAL_BUDGET_S = 600.0
+"""Where no budget is named."""
+_FIXED_SHARE = 0.1
+"""Of the time that is left, what each problem of the fixed part may take; ten minutes are enough for its energies."""
+_ENERGY_EVERY = 4
+"""Of so many visits one measures energies, too: each takes some five times as long as a latency alone."""
+
+
+class CardPlan:
+    """A `Chooser`: the fixed part first, then what a planner of `refine` wants."""
+
+    def __init__(self, fixed: Sequence[PlannedProblem], planner: RefinePlanner | None) -> None:
+        """Begin; planner: None where nothing but the fixed part can be measured."""
+        self._fixed = list(fixed)
+        self._planner = planner
+        self._under_way = ""  # the problem of the fixed part that is being measured, by its name
+        self._visits = 0
+
+    @property
+    def needs_energy(self) -> bool:
+        """As of `Chooser`."""
+        return False
+
+    def next(self, card: str = "", cards: Collection[str] = ("",)) -> Visit | None:
+        """As of `Chooser`."""
+        if self._fixed:
+            planned = self._fixed.pop(0)
+            self._under_way = planned.name
+            return Visit(planned)
+        visit = None if self._planner is None else self._planner.next(card, cards)
+        if visit is None:
+            return None
+        self._visits += 1
+        if not self._measures_energy:
+            return visit
+        return replace(visit, planned=replace(visit.planned, energy=EnergyRule.ALL))
+
+    @property
+    def _measures_energy(self) -> bool:
+        return self._visits % _ENERGY_EVERY == 0
+
+    def learn(self, measurement: Measurement) -> None:
+        """As of `Chooser`."""
+        if self._planner is not None:
+            self._planner.learn(measurement)
+
+    def done(self, visit: Visit, seconds: float, over: bool = True) -> None:
+        """As of `Chooser`. The time of a visit with energies says nothing about one without."""
+        if self._under_way:
+            self._under_way = ""
+        elif self._planner is not None:
+            self._planner.done(visit, 0.0 if self._measures_energy else seconds, over)
+
+
+@dataclass(frozen=True)
+class _Subject:
+    """A device with what can be measured there."""
+
+    device: MeasuringDevice
+    fixed: list[PlannedProblem]
+    refined: RefineSubject | None
+    """None where none of the problems can be measured."""
+
+
+def collect_plan(
+    request: CollectRequest,
+    report: Report = lambda progress: None,
+    stopping: Stopping = lambda: False,
+    begun: Callable[[str, str], object] = lambda session, gpu: None,
+) -> CollectResult:
+    """Measure the plan of a card; arguments, results and errors as of `collect`, whose problems are not named.
+
+    Args:
+        request: device, budget and database. Without a budget it is `USUAL_BUDGET_S`.
+        report: as of `collect`.
+        stopping: as of `collect`.
+        begun: told the session of the rows, and the card's kind, before anything is measured.
+    """
+    if request.gpu == "all":
+        raise UsageError("--gpu all: the plan is of one GPU; run it once for each, they share the database")
+    if request.budget == CampaignBudget():
+        request = replace(request, budget=CampaignBudget(USUAL_BUDGET_S))
+    check_budget(request.budget, with_energy=False)
+    with open_journal(request, report) as (journal, leftover), TemporaryDirectory(prefix="kernrec-") as scratch:
+        wanted = _refine_request(request)
+        subject = _open_subject(request, wanted, Path(scratch))
+        knowledge = None if subject.refined is None else Knowledge(subject.refined, wanted)
+        planner = None if knowledge is None else RefinePlanner(wanted, knowledge, stopping=stopping)
+        plan = CardPlan(subject.fixed, planner)
+        session = new_session()
+        begun(session, subject.device.gpu)
+
+        def store(add: Callable[[], int]) -> int:
+            if knowledge is None:
+                return add()
+            version = knowledge.version()
+            stored = add()
+            knowledge.wrote(version)
+            return stored
+
+        result = measure_here(
+            [DeviceWork(subject.device, [])],
+            replace(request, effort=MeasuringEffort(None, FINALS)),
+            journal,
+            report,
+            stopping,
+            lambda _: plan,
+            store,
+            session,
+        )
+        by_problem = tuple(merged_results(result.results))
+        return concluded(replace(result, results=by_problem, leftover=leftover), journal, request.database)
+
+
+def _refine_request(request: CollectRequest) -> RefineRequest:
+    return RefineRequest(
+        problems=[],
+        database=request.database,
+        gpu=request.gpu,
+        recording=request.recording if request.device == DeviceKind.REPLAY else None,
+        budget=request.budget,
+        seed=request.seed,
+    )
+
+
+def _open_subject(request: CollectRequest, wanted: RefineRequest, scratch: Path) -> _Subject:
+    if request.device == DeviceKind.REPLAY:
+        (name,) = replayed_gpus(request)
+        assert request.recording is not None
+        refined = subject_on(name, wanted)
+        device = recorded_device(request.recording, refined.gpu, request.seed)
+        return _Subject(device, _recorded_part(request.recording, find_gpu(refined.gpu)), refined)
+    from kernrec.measure.device.nvml import choose_cards
+
+    (card,) = choose_cards(request.gpu)
+    device = card_device(card, scratch)
+    gpu = find_gpu(device.gpu)
+    return _Subject(device, fixed_problems(gpu), _asked_subject(gpu, wanted))
+
+
+def fixed_problems(gpu: GPU) -> list[PlannedProblem]:
+    """The fixed part on a GPU, without what cannot run there."""
+    tasks = []
+    for each in fixed_part():
+        if (kernel := each.kernel_on(gpu)) is not None and _fits(each.problem, gpu):
+            tasks.append((each, Task(kernel.name, kernel.hash, dict(each.config), each.problem, kernel)))
+    return _planned(tasks)
+
+
+def _recorded_part(recording: Path, gpu: GPU) -> list[PlannedProblem]:
+    """The part of the fixed part that a recording has."""
+    by_key = {each.problem.key: each for each in load_recordings(recording, gpu.name)}
+    tasks = []
+    for each in fixed_part():
+        kernel, recorded = each.kernel_on(gpu), by_key.get(each.problem.key)
+        if kernel is None or recorded is None or recorded.kernel_hashes.get(kernel.name) != kernel.hash:
+            continue
+        if recorded.key(kernel.name, each.config) in recorded.outcomes:
+            tasks.append((each, Task(kernel.name, kernel.hash, dict(each.config), each.problem)))
+    return _planned(tasks)
+
+
+def _planned(tasks: Iterable[tuple[FixedMeasurement, Task]]) -> list[PlannedProblem]:
+    """Tasks of one problem are measured side by side."""
+    by_problem: dict[Problem, list[tuple[str, Task]]] = {}
+    for each, task in tasks:
+        by_problem.setdefault(each.problem, []).append((each.bound, task))
+    return [
+        PlannedProblem(
+            f"fixed part: {', '.join(bound for bound, _ in members)}",
+            problem,
+            tuple(task for _, task in members),
+            energy=EnergyRule.ALL,
+            share=_FIXED_SHARE,
+        )
+        for problem, members in by_problem.items()
+    ]
+
+
+def asked_problems(gpu: GPU) -> list[WantedProblem]:
+    """The layers of the standard workloads that kernels here can run on a GPU, every op with a weight of one in all.
+
+    A layer in bf16 is one in f16 where no kernel computes it otherwise.
+    """
+    layers: dict[Problem, tuple[str, float]] = {}
+    for name, problem, count in select_counted("all", None, None, None, None):
+        if (able := _able(problem, gpu)) is not None:
+            layers.setdefault(able, (name, count))
+    totals: dict[str, float] = {}
+    for problem, (_, count) in layers.items():
+        totals[problem.op] = totals.get(problem.op, 0.0) + count
+    return [WantedProblem(name, problem, count / totals[problem.op]) for problem, (name, count) in layers.items()]
+
+
+def _able(problem: Problem, gpu: GPU) -> Problem | None:
+    """The problem, or the same in f16, that a kernel can run on a GPU; None where none can."""
+    for each in (problem, problem_from_key(problem.key.replace("]bf16,", "]f16,"))):
+        try:
+            able_kernels(each.op, each.dtype, each.layout, gpu.sm)
+        except KernrecError:
+            continue
+        if _fits(each, gpu):
+            return each
+    return None
+
+
+def _fits(problem: Problem, gpu: GPU) -> bool:
+    try:
+        check_memory(problem, gpu)
+    except UsageError:
+        return False
+    return True
+
+
+def _asked_subject(gpu: GPU, wanted: RefineRequest) -> RefineSubject | None:
+    """The contenders of the problems that people ask for, without those that no config can run."""
+    problems = asked_problems(gpu)
+    try:
+        return subject_on(gpu.name, replace(wanted, problems=problems))
+    except UsageError:
+        able = []
+        for each in problems:
+            try:
+                subject_on(gpu.name, replace(wanted, problems=[each]))
+            except UsageError:
+                continue
+            able.append(each)
+        return subject_on(gpu.name, replace(wanted, problems=able)) if able else None
+
+
+def merged_results(results: Iterable[ProblemResult]) -> list[ProblemResult]:
+    """One result for each problem, whose visits were one each; what was measured before is that before the first."""
+    merged: dict[tuple[str, str], ProblemResult] = {}
+    for each in results:
+        before = merged.get((each.name, each.problem))
+        if before is None:
+            merged[each.name, each.problem] = each
+            continue
+        before.measured += each.measured
+        before.configs += each.configs
+        if each.best is not None:
+            before.best = each.best  # of earlier visits, too: a visit reads what was measured before
+        if each.frugal is not None:
+            before.frugal = each.frugal
+        for outcome, count in each.failures.items():
+            before.failures[outcome] = before.failures.get(outcome, 0) + count
+            before.examples.setdefault(outcome, each.examples[outcome])
+    return list(merged.values())

@@ -1,0 +1,209 @@
+"""Contributions: what `kernrec contribute` measured, as one signed bundle with a name that an index of bundles has.
+
+Which sessions were measured for a contribution, and are in no bundle yet, is in a file beside the database, so that a
+run that was interrupted loses nothing: the next bundle has its rows.
+"""
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from kernrec.errors import KernrecError, UsageError, file_errors
+from kernrec.kernel.fixed_part import fixed_part
+from kernrec.store.connection import quoted
+from kernrec.store.database import Database
+from kernrec.store.keys import Signer
+from kernrec.store.reader import check_own_segments
+from kernrec.store.share.bundle import write_bundle
+from kernrec.store.share.manifest import LICENCE, Manifest
+from kernrec.store.share.outgoing import Outgoing, Selection, outgoing
+from kernrec.store.share.place import ZipFile
+from kernrec.store.share.privacy import secret_of
+from kernrec.util.atomic_write import write_whole
+from kernrec.util.scratch import scratch_folder
+
+MOST_BYTES = 300_000
+"""Of the bundle of ten minutes: a larger one is written, and said to be."""
+_SHOWN_KEY, _SHOWN_HASH = 8, 12
+
+
+@dataclass(frozen=True)
+class Contribution:
+    """A bundle that was written, and what is in it."""
+
+    path: Path
+    size: int
+    """Bytes."""
+    gpu: str
+    leaving: Outgoing
+    replayed: bool
+    """Whether rows of it repeat a recording, which no index takes."""
+    kernels: tuple[Mapping[str, object], ...]
+    """By op and kernel: `problems`, `configs`, `rows`, `energies` (rows with an energy) and `failed`."""
+    fixed: tuple[Mapping[str, object], ...]
+    """Of the fixed part: `bound`, `kernel`, `problem`, `latency_s` and `energy_j`, medians; None where not measured."""
+    drivers: tuple[str, ...]
+    protocols: tuple[int, ...]
+    """Versions of the protocol."""
+
+
+def bundle_name(manifest: Manifest) -> str:
+    """The name of a bundle in an index: `<gpu>/<day>-<8 digits of the key>-<12 digits of its hash>.zip`.
+
+    Raises:
+        UsageError: it is of several GPUs, of none, or not signed.
+    """
+    gpus = manifest.provenance.get("gpus", [])
+    if len(gpus) != 1:
+        raise UsageError(f"a bundle of an index is of one GPU; this is of {', '.join(gpus) or 'none'}")
+    if not manifest.owner:
+        raise UsageError("a bundle of an index is signed; this is not")
+    digest = hashlib.sha256(manifest.to_bytes()).hexdigest()
+    return f"{gpus[0]}/{manifest.created_at[:10]}-{manifest.owner[:_SHOWN_KEY]}-{digest[:_SHOWN_HASH]}.zip"
+
+
+def pending_file(database: Path) -> Path:
+    """Where the sessions are listed that are in no bundle yet."""
+    return database.with_name(f"{database.name}.contribution.json")
+
+
+def pending_sessions(database: Path) -> tuple[str, ...]:
+    """The sessions that were measured for a contribution and are in no bundle yet.
+
+    Raises:
+        UsageError: the file that lists them holds something else.
+    """
+    path = pending_file(database)
+    if not path.exists():
+        return ()
+    try:
+        with file_errors(path, "read"):
+            sessions = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError:
+        sessions = None
+    if not isinstance(sessions, list) or not all(isinstance(each, str) for each in sessions):
+        raise UsageError(f"{path} is not a list of sessions; delete it to begin a new contribution")
+    return tuple(sessions)
+
+
+def add_pending(database: Path, session: str) -> None:
+    """List a session before anything is measured in it."""
+    _write_pending(database, (*pending_sessions(database), session))
+
+
+def _write_pending(database: Path, sessions: tuple[str, ...]) -> None:
+    path = pending_file(database)
+    with file_errors(path, "written"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(path, json.dumps(sessions).encode(), shared=True)
+
+
+def pending_gpus(database: Path) -> dict[str, int]:
+    """By GPU, how many rows of the listed sessions are in no bundle yet."""
+    if not database.exists():
+        return {}
+    selection = Selection(sessions=pending_sessions(database))
+    with Database.open(database) as opened:
+        return dict(opened.query(f"SELECT gpu, count(*) {selection.source()} GROUP BY 1 ORDER BY 1"))
+
+
+def write_contribution(database: Path, gpu: str, signer: Signer, folder: Path, path: Path | None) -> Contribution:
+    """Write the bundle of a GPU's rows that are in none yet; afterwards its sessions are listed no more.
+
+    Args:
+        database: one's own.
+        gpu: name in the catalog.
+        signer: whose rows they become.
+        folder: an index, in which the bundle gets the name that it has there.
+        path: of the bundle instead; None: in the folder.
+
+    Raises:
+        UsageError: there is a file of that name already.
+        KernrecError: there are no such rows, or others would refuse them.
+    """
+    selection = Selection(gpu=gpu, sessions=pending_sessions(database), retractions=False)
+    with Database.open(database) as opened, scratch_folder() as scratch:
+        leaving = outgoing(opened, selection, secret_of(database), scratch, LICENCE)
+        if not leaving.measurements:
+            raise KernrecError(f"{database} has no measurements of a {gpu} that are in no bundle yet")
+        files: dict[str, list[Path]] = {}
+        for segment in leaving.manifest.segments:
+            files.setdefault(segment.table, []).append(leaving.files[segment.name])
+        check_own_segments(files, str(database))  # what others would refuse stays here
+        leaving = replace(leaving, manifest=replace(leaving.manifest, owner=signer.key))
+        target = path or folder / bundle_name(leaving.manifest)
+        written = _contents(opened, selection, target, gpu, leaving)
+        if target.exists():
+            raise UsageError(f"{target} exists already; name a new file")
+        with file_errors(target, "written"):
+            target.parent.mkdir(parents=True, exist_ok=True)
+            part = target.with_name(f".{target.name}.{os.getpid()}.part")
+            try:
+                write_bundle(ZipFile(part), leaving.manifest, leaving.files, signer)
+                size = part.stat().st_size
+                part.replace(target)
+            finally:
+                part.unlink(missing_ok=True)
+        others = opened.query(
+            f"SELECT DISTINCT session {Selection(sessions=selection.sessions).source()} AND gpu <> {quoted(gpu)}"
+        )
+    _write_pending(database, tuple(sorted(session for (session,) in others)))
+    return replace(written, size=size)
+
+
+def _contents(database: Database, selection: Selection, path: Path, gpu: str, leaving: Outgoing) -> Contribution:
+    source = selection.source()
+    names = ("op", "kernel", "problems", "configs", "rows", "energies", "failed")
+    kernels = database.query(
+        "SELECT op, kernel, count(DISTINCT problem_id), count(DISTINCT (problem_id, config_id)), count(*),"
+        f" count(energy_j), count_if(outcome <> 'ok') {source} GROUP BY ALL ORDER BY ALL"
+    )
+    (((replayed, drivers, protocols)),) = database.query(
+        "SELECT coalesce(bool_or(replayed), false), list_sort(list(DISTINCT driver) FILTER (driver IS NOT NULL)),"
+        f" list_sort(list(DISTINCT protocol_version)) {source}"
+    )
+    return Contribution(
+        path,
+        0,
+        gpu,
+        leaving,
+        bool(replayed),
+        tuple(dict(zip(names, row, strict=True)) for row in kernels),
+        tuple(_fixed_rows(database, source)),
+        tuple(drivers or ()),
+        tuple(protocols or ()),
+    )
+
+
+def _fixed_rows(database: Database, source: str) -> list[dict[str, object]]:
+    """The fixed part as it was measured, in its order."""
+    costs = fixed_costs(database, source)
+    rows: list[dict[str, object]] = []
+    for each in fixed_part():
+        common = {"bound": each.bound, "kernel": each.kernel_name, "problem": each.problem.key}
+        latency_s, energy_j = costs.get(each.bound, (None, None))
+        rows.append({**common, "latency_s": latency_s, "energy_j": energy_j})
+    return rows
+
+
+def fixed_costs(database: Database, source: str) -> dict[str, tuple[float | None, float | None]]:
+    """By bound of the fixed part, the medians of latency and energy of selected rows (`Selection.source`)."""
+    costs = {}
+    for each in fixed_part():
+        config = " AND ".join(
+            f"CAST(json_extract(tunables, '$.{name}') AS BIGINT) = {value}" for name, value in each.config.items()
+        )
+        condition = (
+            f"AND outcome = 'ok' AND kernel = {quoted(each.kernel_name)} AND problem_id IN (SELECT problem_id FROM"
+            f" db.problem WHERE key = {quoted(each.problem.key)})"
+            f" AND config_id IN (SELECT config_id FROM db.config WHERE {config})"
+        )
+        ((count, latency_s, energy_j),) = database.query(
+            f"SELECT count(*), median(latency_s), median(energy_j) {source} {condition}"
+        )
+        if count:
+            costs[each.bound] = latency_s, energy_j
+    return costs

@@ -1,0 +1,159 @@
+"""`kernrec contribute` on a simulated card: the plan of a card, and the bundle that somebody would send."""
+
+import getpass
+import re
+import socket
+import zipfile
+from pathlib import Path
+
+import duckdb
+import pytest
+
+from kernrec import paths
+from kernrec.gpu import find_gpu
+from kernrec.kernel.fixed_part import fixed_part
+from kernrec.measure.card_plan import asked_problems, fixed_problems
+from kernrec.store import Database
+from kernrec.store.share import place_at, read_bundle
+from kernrec.store.share.contribution import bundle_name, pending_sessions
+from tests.helpers.command import run_here
+from tests.helpers.simulated_library import GPU, UUID_HASH, in_this_machine
+
+
+def contribute(home: Path, *arguments: object) -> tuple[int, str, str]:
+    with in_this_machine():
+        done = run_here("contribute", *arguments, home=home, cwd=home)
+    return done.returncode, done.stdout, done.stderr
+
+
+def bundles(home: Path) -> list[Path]:
+    return sorted((home / "contributed").glob("*/*.zip"))
+
+
+@pytest.fixture(scope="module")
+def contributed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """A home after a contribution, and what it printed."""
+    home = tmp_path_factory.mktemp("somebody-at-home")
+    status, out, err = contribute(home, "--budget", "20configs")
+    assert status == 0, err
+    return home, out
+
+
+def test_one_command_ends_in_a_signed_bundle_named_as_an_index_names_it(contributed: tuple[Path, str]) -> None:
+    home, out = contributed
+    (file,) = bundles(home)
+    bundle = read_bundle(place_at(file))
+    assert bundle.signer
+    assert bundle_name(bundle.manifest) == f"{GPU}/{file.name}"
+    assert out.endswith(file.with_suffix(".txt").read_text())
+    assert f"datasets/contributed/{GPU}/{file.name}" in out
+    assert bundle.signer in out
+    assert "Nothing has left this machine" in out
+
+
+def test_the_fixed_part_is_measured_first_with_energies_and_then_what_models_are_unsure_of(
+    contributed: tuple[Path, str],
+) -> None:
+    home, out = contributed
+    with Database.open(home / ".local/share/kernrec/kernrec.duckdb") as database:
+        rows = sorted(database.rows("measurement"), key=lambda row: str(row["measured_at"]))
+    fixed = {each.kernel_name for each in fixed_part()}
+    assert {row["kernel"] for row in rows[:5]} <= fixed
+    assert {row["kernel"] for row in rows} - fixed
+    assert len({row["session"] for row in rows}) == 1
+    assert "not measured" not in out
+    for each in fixed_part():
+        assert re.search(rf"  {each.bound} +[\d.]+ [mu]s, [\d.]+ [mu]?J", out)
+
+
+def test_nothing_in_a_bundle_names_user_machine_or_folders(contributed: tuple[Path, str], tmp_path: Path) -> None:
+    home, _ = contributed
+    (file,) = bundles(home)
+    private = {str(home), home.name, str(paths.cache()), "GPU-simulated", UUID_HASH}
+    private |= {name for name in (getpass.getuser(), socket.gethostname()) if len(name) > 2 and name != "root"}
+    with zipfile.ZipFile(file) as archive:
+        archive.extractall(tmp_path)
+    texts = [file.read_bytes(), file.with_suffix(".txt").read_bytes()]
+    for part in tmp_path.rglob("*"):
+        if part.is_file():
+            texts.append(part.read_bytes())
+        if part.suffix == ".parquet":  # whose content is compressed
+            texts += [repr(row).encode() for row in duckdb.sql(f"FROM read_parquet('{part}')").fetchall()]
+    assert not {name for name in private for text in texts if name.encode() in text}
+
+
+def test_another_run_shares_only_what_is_new(contributed: tuple[Path, str], tmp_path: Path) -> None:
+    home, _ = contributed
+    before = bundles(home)
+    assert contribute(home, "--measured")[2].startswith(
+        f"kernrec: {home}/.local/share/kernrec/kernrec.duckdb has no measurements that are in no bundle yet"
+    )
+    status, out, err = contribute(home, "--budget", "8configs", "--out", tmp_path / "mine.zip")
+    assert status == 0, err
+    assert bundles(home) == before
+    bundle = read_bundle(place_at(tmp_path / "mine.zip"))
+    with Database.open(home / ".local/share/kernrec/kernrec.duckdb") as database:
+        assert bundle.manifest.rows["measurement"] < database.counts()["measurement"]
+    assert "not measured" not in out, "a bundle has the fixed part as it was measured for this one"
+    assert f"datasets/contributed/{bundle_name(bundle.manifest)}" in out
+    assert (tmp_path / "mine.txt").exists()
+
+
+def test_an_interrupted_run_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from kernrec.cli import measuring
+
+    calls = iter(range(10**6))
+    monkeypatch.setattr(measuring.Stop, "__call__", lambda stop: next(calls) > 40)
+    status, out, err = contribute(tmp_path, "--budget", "60configs")
+    assert status == 130, err
+    assert "no bundle was written" in out
+    assert not bundles(tmp_path)
+    database = tmp_path / ".local/share/kernrec/kernrec.duckdb"
+    assert len(pending_sessions(database)) == 1
+    with Database.open(database) as opened:
+        measured = opened.counts()["measurement"]
+    assert measured > 0
+    status, out, err = contribute(tmp_path, "--measured")
+    assert status == 0, err
+    assert "not measured" in out
+    (file,) = bundles(tmp_path)
+    assert read_bundle(place_at(file)).manifest.rows["measurement"] == measured
+    assert pending_sessions(database) == ()
+
+
+def test_collect_with_nothing_named_measures_the_same_plan(tmp_path: Path) -> None:
+    with in_this_machine():
+        done = run_here("collect", "--budget", "8configs", home=tmp_path, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "fixed part: tensor cores, L2: matmul[m=4096,n=4096,k=4096]f16,nt" in done.stdout
+    assert not bundles(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--out", "bundle.tar"), "--out bundle.tar: the bundle is a .zip file"),
+        (("--budget", "ten"), "--budget 'ten'"),
+        (("--measured",), "has no measurements that are in no bundle yet"),
+        (("--budget", "10ms"), "is shorter than one measurement"),
+    ],
+)
+def test_misuse_is_one_line(tmp_path: Path, arguments: tuple[str, ...], message: str) -> None:
+    status, _, err = contribute(tmp_path, *arguments)
+    assert status == 2
+    assert message in err.splitlines()[-1]
+    assert not bundles(tmp_path)
+
+
+@pytest.mark.parametrize("gpu", ["t4", "rtx3090", "h200-sxm", "rtx5090"])
+def test_every_card_has_a_fixed_part_and_problems_that_people_ask_for(gpu: str) -> None:
+    card = find_gpu(gpu)
+    bounds = {each.bound for each in fixed_part() if each.kernel_on(card)}
+    assert bounds >= {"launch", "DRAM", "FMA", "L2"}
+    assert sum(len(planned.tasks) for planned in fixed_problems(card)) == len(bounds)
+    wanted = asked_problems(card)
+    weights: dict[str, float] = {}
+    for each in wanted:
+        weights[each.problem.op] = weights.get(each.problem.op, 0.0) + each.count
+    assert len(weights) >= 9
+    assert all(weight == pytest.approx(1.0) for weight in weights.values())

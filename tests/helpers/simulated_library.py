@@ -1,0 +1,73 @@
+"""A simulated card that runs every config of the library, so that a plan is measured as on a card of this machine."""
+
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from unittest.mock import patch
+
+import numpy as np
+
+from kernrec.gpu import find_gpu
+from kernrec.measure import card_plan
+from kernrec.measure.campaign.compile_queue import CompileQueue
+from kernrec.measure.device import nvml
+from kernrec.measure.device.interface import ConfigUnderTest, DeviceInfo
+from kernrec.measure.device.simulated import SimulatedCard, SimulatedKernel
+from kernrec.measure.measuring_device import STANDARD_INPUTS, MeasuringDevice
+from kernrec.op import Problem
+
+OPENING = {"device": "tests.helpers.simulated_library:card"}
+GPU = "h200-sxm"
+UUID_HASH = "00112233aabbccdd"
+
+
+def card(gpu: str = GPU) -> SimulatedCard:
+    """Opened by a worker: times follow from a problem's work and from the config, with 1 % of noise."""
+    entry = find_gpu(gpu)
+    info = DeviceInfo(
+        gpu=entry.name, name=entry.title, sm=entry.sm, l2_bytes=entry.l2_bytes,
+        memory_bytes=int(entry.memory_bytes), generation=entry.generation, virtual=True, uuid_hash=UUID_HASH,
+    )  # fmt: skip
+
+    def kernel_of(subject: ConfigUnderTest) -> SimulatedKernel:
+        seed = zlib.crc32(repr((subject.problem.key, subject.kernel_name, sorted(subject.config.items()))).encode())
+        draw = np.random.default_rng(seed)
+        slower, power_w = 1.0 + draw.random(), 200.0 + 300.0 * draw.random()
+        needed_s = footprint(subject.problem) / entry.memory_bandwidth + subject.problem.flops / 400e12
+        seconds = slower * (5e-6 + 2.0 * needed_s)
+        return SimulatedKernel(
+            lambda n: seconds * (1.0 + 0.01 * np.abs(draw.standard_normal(n))),
+            power_w,
+            footprint_bytes=footprint(subject.problem),
+        )
+
+    return SimulatedCard(info, kernel_of)
+
+
+def footprint(problem: Problem) -> int:
+    """Bytes of the tensors of a problem."""
+    return sum(tensor.bytes for tensor in problem.tensors.values())
+
+
+@dataclass(frozen=True)
+class _WithoutCode(MeasuringDevice):
+    """A card whose kernels need not be compiled."""
+
+    def compile_queue(self, devices: int = 1) -> CompileQueue | None:
+        return None
+
+
+@contextmanager
+def in_this_machine(gpu: str = GPU) -> Iterator[None]:
+    """The simulated card is the only GPU of this machine."""
+    entry = find_gpu(gpu)
+    present = nvml.Card(0, "GPU-simulated", entry.title, 0)
+    opened = _WithoutCode(OPENING, entry.name, entry.sm, UUID_HASH, STANDARD_INPUTS)
+
+    def device(card: nvml.Card, scratch: Path) -> MeasuringDevice:
+        return opened
+
+    with patch.object(nvml, "choose_cards", lambda wanted: [present]), patch.object(card_plan, "card_device", device):
+        yield
