@@ -5,7 +5,7 @@ such as `maxwell_sgemm_128x64_nn`, tell which in NeuSight's recordings of five c
 the bound. Constants were fitted to those recordings, of all five cards together.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import cache
 
 import numpy as np
@@ -56,21 +56,26 @@ _THERMAL_S, _THERMAL_POWER = 300e-6, 1.4
 
 
 def simt_tiles_s(
-    card: Card, batch: Array, m: Array, n: Array, k: Array, layout: str, timed: Sequence[tuple[int, int, int]]
+    card: Card, batch: Array, m: Array, n: Array, k: Array, layout: str, timed: tuple[tuple[int, int, int], ...]
 ) -> tuple[Array, Array]:
     """(seconds of the library's best tile (N,), those of the tiles and splits in `timed`, (N, T); infinity where the
     parts of a split would be too short)."""
+    tiles, single, batched = _tiles(_family(card.gpu), timed)
+    seconds = _tiles_s(card, tiles, batch[:, None], m[:, None], n[:, None], k[:, None], layout)
+    best = np.where(batch > 1, seconds[:, batched].min(axis=1), seconds[:, single].min(axis=1))
+    return best, seconds[:, : len(timed)]
 
-    @cache
-    def tile_s(tile: tuple[int, int], split: int) -> Array:
-        seconds = _tile_s(card, tile, split, batch, m, n, k, layout)
-        return seconds if split == 1 else np.where(k >= _LEAST_SPLIT * split, seconds, np.inf)
 
-    family, best = _family(card.gpu), np.empty(len(m))
-    for rows, tiles, splits in ((batch > 1, _BATCHED, (1,)), (batch == 1, _SINGLE, _SPLITS)):
-        if rows.any():
-            best[rows] = np.min([tile_s(tile, split) for tile in tiles[family] for split in splits], axis=0)[rows]
-    return best, np.stack([tile_s((rows, across), split) for rows, across, split in timed], axis=1)
+@cache
+def _tiles(family: str, timed: tuple[tuple[int, int, int], ...]) -> tuple[Array, Array, Array]:
+    """(rows, columns and splits of all tiles (3, T), which of them are for single products, which for batched ones);
+    those in `timed` are the first."""
+    single = [(*tile, split) for tile in _SINGLE[family] for split in _SPLITS]
+    batched = [(*tile, 1) for tile in _BATCHED[family]]
+    every = [*timed, *single, *batched]
+    places = np.arange(len(every))
+    first, second = len(timed), len(timed) + len(single)
+    return np.array(every, dtype=float).T, places[first:second], places[second:]
 
 
 def sustained_s(card: Card, seconds: Array) -> Array:
@@ -92,22 +97,21 @@ def _family(gpu: GPU) -> str:
     return "volta" if gpu.sm < 80 else "ampere"
 
 
-def _tile_s(
-    card: Card, tile: tuple[int, int], split: int, batch: Array, m: Array, n: Array, k: Array, layout: str
-) -> Array:
-    """Seconds of a product in tiles of one size, at the boost clock."""
-    gpu, element, (rows, across) = card.gpu, card.element_bytes, tile
+def _tiles_s(card: Card, tiles: Array, batch: Array, m: Array, n: Array, k: Array, layout: str) -> Array:
+    """Seconds of products (N, 1) in each of the tiles and splits (3, T), at the boost clock, (N, T); infinity where the
+    parts of a split would be too short."""
+    gpu, element, (rows, across, split) = card.gpu, card.element_bytes, tiles
     warps = rows * across / 2048
-    tiles = batch * np.ceil(m / rows) * np.ceil(n / across) * split
+    launched = batch * np.ceil(m / rows) * np.ceil(n / across) * split
     depth = np.ceil(k / split / 8) * 8
-    per_sm = np.ceil(tiles / gpu.sms)
+    per_sm = np.ceil(launched / gpu.sms)
     resident = np.clip(np.floor(_WARPS / warps), 1, per_sm)
     share = _SHARE * (rows * across / 128**2) ** _SMALL_TILE * np.minimum(1, resident * warps / _WARPS) ** _FEW_WARPS
     math_s = per_sm * 2 * rows * across * depth * gpu.sms / (card.peak_flops * share)
     math_s = math_s + np.ceil(per_sm / resident) * card.seconds(_TILE_CLK)
     operands = element * batch * (m * k + n * k)
     once = operands + element * batch * m * n
-    read = tiles * (rows + across) * element * depth
+    read = launched * (rows + across) * element * depth
     # What is in use of the operands at one time, so that L2 holds less of them.
     in_use = gpu.sms * resident * (rows + across) * element * 64**2
     again = np.clip(operands / gpu.l2_bytes - 1, 0, 1) * (1 - np.minimum(gpu.l2_bytes / in_use, 1))
@@ -117,6 +121,5 @@ def _tile_s(
         dram_s = dram_s * (_STRIDED + (k / (_STRIDED_K * gpu.l2_bytes / 2**20)) ** _STRIDED_POWER)
     memory_s = np.maximum(dram_s, read / card.l2)
     seconds = (math_s**_OVERLAP + memory_s**_OVERLAP) ** (1 / _OVERLAP)
-    if split > 1:
-        seconds = seconds + 8 * batch * m * n * split / card.l2 + card.seconds(_TILE_CLK)
-    return np.asarray(seconds)
+    joined_s = 8 * batch * m * n * split / card.l2 + card.seconds(_TILE_CLK)
+    return np.where(split == 1, seconds, np.where(k >= _LEAST_SPLIT * split, seconds + joined_s, np.inf))
