@@ -110,7 +110,8 @@ def _analyze(wanted: AnalyzeOptions, silent: bool = False) -> "Analysis":
         print("kernrec: interrupted; what is done is kept, the same command goes on from there", file=sys.stderr)
         raise typer.Exit(exit_status(stop)) from None
     except KernrecError as error:
-        if measured is None and left_out and wanted.spec is wanted.call is None and not isinstance(error, CompileError):
+        drafted = wanted.source.suffix == ".cu" and wanted.spec is None
+        if measured is None and left_out and drafted and not isinstance(error, CompileError):
             raise type(error)(f"{error} ({left_out[0]}; --arg states it)") from None
         if measured is None or isinstance(error, UsageError | CompileError):
             raise

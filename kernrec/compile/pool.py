@@ -28,6 +28,8 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 _SPAWN = multiprocessing.get_context("spawn")
+_PACKAGE_S = 180.0
+"""Further seconds for a job whose module is imported: its package may import torch and all of a serving engine."""
 _MOST_MEMORY = 8 * 2**30
 """Address space of a compiling process, bytes; one that has loaded CuPy and NVRTC takes less than 2 GiB."""
 _START_LIMIT_S = 120.0  # to start an interpreter and load CuPy, on a machine that is busy compiling
@@ -162,7 +164,8 @@ class _Worker:
         self.connection.close()
 
     def _send(self, job: CompileJob) -> None:
-        self.deadline = time.monotonic() + self.timeout_s
+        packaged = job.triton is not None and bool(job.triton.module)
+        self.deadline = time.monotonic() + self.timeout_s + packaged * _PACKAGE_S
         with suppress(OSError):  # the process may have died while idle; reading from it says so next
             self.connection.send(job)
 

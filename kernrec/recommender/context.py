@@ -62,7 +62,8 @@ class Context:
         """The kernel of this name: the newest in the user's databases, else one of the library.
 
         Args:
-            name: with the name of its file in front, `rows.py:kernel`, where functions of several files have it.
+            name: with file or module in front, `rows.py:kernel` or `package.rows:kernel`, where functions of several
+                have the name.
 
         Raises:
             UsageError: there is none, or the user analyzed functions of several files that have it.
@@ -234,5 +235,6 @@ def _named(stored: Sequence[tuple[str, str, str]], name: str) -> list[tuple[str,
 
 
 def _file(spec: str) -> str:
-    """The name of the file that has a stored kernel's source."""
-    return str(json.loads(spec).get("source", ""))
+    """The name of the file that has a stored kernel's source, or of the module by which it is imported."""
+    data = json.loads(spec)
+    return str((data.get("triton") or {}).get("module") or data.get("source", ""))
