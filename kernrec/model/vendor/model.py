@@ -10,13 +10,13 @@ trees that learned them; for any other card there are few and shallow ones, over
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from math import hypot
 
 import numpy as np
 
 from kernrec.errors import UsageError
-from kernrec.gpu import GPU
+from kernrec.gpu import GPU, find_gpu
 from kernrec.model.learn.conformal import Interval
 from kernrec.model.learn.extent import Extent
 from kernrec.model.vendor.bound import LEAST_SIZE, Bound, Timing, features, features_of, kind_of, used
@@ -196,7 +196,8 @@ class VendorModel:
 
     op: str
     sets: tuple[SetModel, ...]
-    """Of those that cover a problem and have a stack, the first that has the card is taken, else the first."""
+    """Of those that cover a problem and have a stack, the first that has the card is taken, else one that has its
+    architecture, else that with most architectures."""
 
     _predicted: dict[tuple[Problem, str], tuple[StackPrediction, ...]] = field(
         default_factory=dict, repr=False, compare=False
@@ -278,7 +279,7 @@ class VendorModel:
     def _chosen(self, problem: Problem, gpu: GPU) -> Mapping[int, tuple[str, ...]]:
         """The sets that predict a problem, by their place in `sets`, each with the stacks that it predicts."""
         covering = [place for place, entry in enumerate(self.sets) if entry.recorded.covers(problem)]
-        covering.sort(key=lambda place: gpu.name not in self.sets[place].recorded.gpus())  # those with the card first
+        covering.sort(key=lambda place: _farness(self.sets[place].recorded.gpus(), gpu))
         taken: set[str] = set()
         chosen = {}
         for place in covering:
@@ -369,6 +370,17 @@ class _Timed:
             _predicted(values[:, number], recorded if on or transferred else between, distance, most, transferred)
             for number, (on, distance) in enumerate(zip(self.on_grid, self.distances, strict=True))
         ]
+
+
+def _farness(recorded: tuple[str, ...], gpu: GPU) -> tuple[bool, bool, int]:
+    """The order of sets for a card: those that have it, then those with its architecture, then those with most."""
+    architectures = _architectures(recorded)
+    return gpu.name not in recorded, gpu.arch not in architectures, -len(architectures)
+
+
+@lru_cache(maxsize=64)
+def _architectures(gpus: tuple[str, ...]) -> frozenset[str]:
+    return frozenset(find_gpu(name).arch for name in gpus)
 
 
 def _fastest_first(parts: Sequence[tuple[_Timed, int]], with_power: bool) -> tuple[StackPrediction, ...]:

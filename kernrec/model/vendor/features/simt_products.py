@@ -22,12 +22,15 @@ _SINGLE: Mapping[str, tuple[tuple[int, int], ...]] = {
     "pascal": ((128, 32), (64, 64), (32, 128)),
     "volta": ((128, 128), (64, 128), (64, 64), (128, 32), (32, 128), (32, 64), (32, 32)),
     "ampere": ((64, 128), (32, 128), (128, 32), (32, 64), (32, 32)),
+    "later": ((128, 128), (64, 128), (32, 128), (128, 32), (32, 64), (32, 32)),
 }
-"""Tiles of single products, by the generation of the kernels; the reduction may be split."""
+"""Tiles of single products, by the generation of the kernels; the reduction may be split. Of cards later than the A100
+none was recorded with its kernels: they are taken to run the A100's, of the largest tile, too."""
 _BATCHED: Mapping[str, tuple[tuple[int, int], ...]] = {
     "pascal": ((64, 128),),
     "volta": ((64, 128), (64, 64), (128, 32), (32, 128)),
     "ampere": ((128, 128),),
+    "later": ((128, 128),),
 }
 """Tiles of batched products."""
 _SHARE, _SMALL_TILE = 0.935, 0.07
@@ -94,7 +97,9 @@ def _family(gpu: GPU) -> str:
     """The generation whose kernels cuBLAS runs on a card."""
     if gpu.sm < 70:
         return "pascal"
-    return "volta" if gpu.sm < 80 else "ampere"
+    if gpu.sm < 80:
+        return "volta"
+    return "ampere" if gpu.sm == 80 else "later"
 
 
 def _tiles_s(card: Card, tiles: Array, batch: Array, m: Array, n: Array, k: Array, layout: str) -> Array:
@@ -115,6 +120,8 @@ def _tiles_s(card: Card, tiles: Array, batch: Array, m: Array, n: Array, k: Arra
     # What is in use of the operands at one time, so that L2 holds less of them.
     in_use = gpu.sms * resident * (rows + across) * element * 64**2
     again = np.clip(operands / gpu.l2_bytes - 1, 0, 1) * (1 - np.minimum(gpu.l2_bytes / in_use, 1))
+    if _family(gpu) == "later":  # tens of MiB hold the operands of the tiles that run at one time
+        again = np.zeros_like(again)
     moved = once + np.maximum(read - once, 0) * _REREAD * again
     dram_s = moved / (gpu.memory_bandwidth * _DRAM_SHARE)
     if _family(gpu) == "pascal" and layout[1] == "t":
