@@ -189,10 +189,13 @@ def move(decoder: BlockDecoder, ins: Instruction) -> Step:
 
 def copy(decoder: BlockDecoder, ins: Instruction) -> Step:
     """The step of `tcgen05.cp`."""
-    _, group, ctas, shape, *multicast = ins.modifiers
+    _, group, ctas, *marks = ins.modifiers
     sizes = {"128x256b": (128, 32), "4x256b": (4, 32), "128x128b": (128, 16), "64x128b": (64, 16), "32x128b": (32, 16)}
+    # Triton writes the warps before the shape, and the assembler takes both orders.
+    shape = next((mark for mark in marks if mark in sizes), "")
+    multicast = [mark for mark in marks if mark != shape]
     copies = _COPIES.get((shape, *multicast), None if shape in ("64x128b", "32x128b") or multicast else (0,))
-    if group != "cta_group" or shape not in sizes or copies is None:
+    if group != "cta_group" or not shape or copies is None:
         raise UnsupportedFormError
     rows, width = sizes[shape]
     lane = np.arange(rows) * (32 if rows == 4 else 1)

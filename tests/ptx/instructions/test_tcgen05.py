@@ -146,6 +146,7 @@ def test_halves_pack_and_unpack() -> None:
         ("64x128b.warpx2::02_13", range(128), [r % 64 for r in range(128)]),
         ("64x128b.warpx2::01_23", range(128), [r % 32 + r // 64 * 32 for r in range(128)]),
         ("32x128b.warpx4", range(128), [r % 32 for r in range(128)]),
+        ("warpx4.32x128b", range(128), [r % 32 for r in range(128)]),  # as Triton writes it
     ],
 )
 def test_rows_are_copied_from_shared_memory(shape: str, lanes: Sequence[int], rows: Sequence[int]) -> None:
