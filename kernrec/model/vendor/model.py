@@ -234,9 +234,9 @@ class VendorModel:
     def outside(self, problem: Problem) -> str | None:
         """The cases that were recorded in a problem's data type, in words, where it is none of them; else None."""
         alike = [e.recorded for e in self.sets if problem.dtype in e.recorded.dtypes + e.recorded.alike]
-        words = getattr(features_of(self.op), "RECORDED", {})
-        if not alike or any(recorded.covers(problem) for recorded in alike):
+        if any(recorded.covers(problem) for recorded in alike):
             return None
+        words = getattr(features_of(self.op), "RECORDED", {})
         return " and ".join(dict.fromkeys(words[recorded.case] for recorded in alike if recorded.case in words)) or None
 
     def refusals(self, problem: Problem, gpu: GPU) -> Mapping[str, str]:
@@ -372,15 +372,11 @@ class _Timed:
         ]
 
 
+@lru_cache(maxsize=1024)
 def _farness(recorded: tuple[str, ...], gpu: GPU) -> tuple[bool, bool, int]:
     """The order of sets for a card: those that have it, then those with its architecture, then those with most."""
-    architectures = _architectures(recorded)
+    architectures = {find_gpu(name).arch for name in recorded}
     return gpu.name not in recorded, gpu.arch not in architectures, -len(architectures)
-
-
-@lru_cache(maxsize=64)
-def _architectures(gpus: tuple[str, ...]) -> frozenset[str]:
-    return frozenset(find_gpu(name).arch for name in gpus)
 
 
 def _fastest_first(parts: Sequence[tuple[_Timed, int]], with_power: bool) -> tuple[StackPrediction, ...]:
