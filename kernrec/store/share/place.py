@@ -14,9 +14,12 @@ from kernrec.errors import UsageError, file_errors
 from kernrec.util.atomic_write import write_whole
 
 MANIFEST, INDEX, REMOTE = "manifest.json", "index.json", "remote.json"
+BUNDLE = re.compile(r"[a-z0-9][a-z0-9-]{0,60}/\d{4}-\d\d-\d\d-[0-9a-f]{8}-[0-9a-f]{12}\.zip")
+"""The name of a bundle in an index (index.py)."""
 _CHANGES = re.compile(r"manifest\.json|manifest\.sig|index\.json")
 _NAME = re.compile(
     rf"{_CHANGES.pattern}|remote\.json|segments/[0-9a-f]{{64}}\.parquet|models/[0-9a-f]{{64}}|manifests/[0-9a-f]{{64}}\.(?:json|sig)"
+    rf"|{BUNDLE.pattern}"
 )
 _CHUNK = 2**20
 _LARGEST_DIRECTORY = 2**22
@@ -89,7 +92,7 @@ class Folder:
 
     def names(self, under: str = "") -> list[str]:
         """See `Place.names`."""
-        files = (path for folder in ("", "manifests", "models", "segments") for path in (self.path / folder).glob("*"))
+        files = (path for pattern in ("*", "*/*") for path in self.path.glob(pattern))
         return bundle_names((path.relative_to(self.path).as_posix() for path in files if path.is_file()), under)
 
 

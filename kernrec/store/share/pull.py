@@ -8,6 +8,7 @@ from kernrec.store.keys import signer_name, trusts
 from kernrec.store.remotes import Remote
 from kernrec.store.share.bundle import take_rows
 from kernrec.store.share.entries import Entry, copy_new, entries
+from kernrec.store.share.index import IndexedBundles
 from kernrec.store.share.manifest import Manifest, Retraction
 from kernrec.store.share.object_store import place_of
 from kernrec.store.share.place import Place
@@ -46,6 +47,14 @@ def pull(remote: Remote, *, untrusted: bool = False) -> PullReport:
 def take_new(remote: Remote, place: Place, wanted: Callable[[str], bool]) -> PullReport:
     """Take what is new and of a signer that is wanted; the caller holds `working_on`."""
     report = PullReport(left=copy_new(remote, place))
+    with scratch_folder() as folder:
+        bundles = IndexedBundles(remote, place, folder)
+        report.left += bundles.copy_new()
+        _take_new(remote, bundles, wanted, report)
+    return report
+
+
+def _take_new(remote: Remote, place: Place, wanted: Callable[[str], bool], report: PullReport) -> None:
     log = entries(remote)
     taken: set[str] = set()
     if remote.pulled.exists():
@@ -61,7 +70,6 @@ def take_new(remote: Remote, place: Place, wanted: Callable[[str], bool]) -> Pul
             rows = counted(entry.document.rows["measurement"], "measurement")
             how = "not signed" if not entry.signer else f"signed by an unknown key, {entry.signer}"
             report.left.append(f"{rows} of {entry.document.created_at[:10]}, {how}")
-    return report
 
 
 def _take(remote: Remote, place: Place, batch: Sequence[Entry], report: PullReport) -> None:

@@ -1,0 +1,143 @@
+"""Indexes: folders of contributed bundles, checked as a whole, pulled like remotes, and shown as a page."""
+
+import functools
+import http.server
+import json
+import shutil
+import threading
+import zipfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from kernrec.page.index_page import index_page
+from kernrec.store.keys import Signer, key_file
+from kernrec.store.measurement import Measurement
+from kernrec.store.share.contribution import add_pending, write_contribution
+from kernrec.store.share.index import IndexReport, check_index, write_list
+from tests.helpers.command import run_here
+from tests.helpers.sharing import GPU, Person, measurements
+
+
+def contribute(person: Person, folder: Path, rows: Sequence[Measurement]) -> Path:
+    """Their bundle in an index."""
+    person.measure(rows)
+    person.key()
+    with person.at_work():
+        for session in {row.origin.session for row in rows}:
+            add_pending(person.database, session)
+        return write_contribution(person.database, GPU, Signer.of(key_file()), folder, None).path
+
+
+@pytest.fixture
+def people(tmp_path: Path) -> tuple[Person, Person, Person]:
+    return Person(tmp_path / "ann"), Person(tmp_path / "ben"), Person(tmp_path / "cyd")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    path = tmp_path / "contributed"
+    path.mkdir()
+    return path
+
+
+def test_bundles_of_several_are_listed_and_pulled(people: tuple[Person, Person, Person], folder: Path) -> None:
+    ann, ben, reader = people
+    contribute(ann, folder, measurements("monday", 3))
+    second = contribute(ben, folder, measurements("tuesday", 5, latency_s=1.5e-3))
+    report = check_index(folder)
+    assert report.bad == {}
+    (row,) = report.rows
+    assert (row["gpu"], row["kernel"], row["configs"], row["rows"]) == (GPU, "matmul_simt", 5, 8)
+    assert len(row["signers"]) == 2  # type: ignore[arg-type]
+    name = second.relative_to(folder).as_posix()
+    assert report.scales[name] == (pytest.approx(1.5), 3)
+    assert reader.pull(folder).measurements == 8
+    assert reader.pull(folder).measurements == 0
+    assert {row["session"] for row in reader.pulled()} == {"monday", "tuesday"}
+    second.unlink()
+    reader.pull(folder)
+    assert {row["session"] for row in reader.pulled()} == {"monday"}, "a bundle that is taken back answers no more"
+
+
+def test_only_trusted_keys_are_pulled(people: tuple[Person, Person, Person], folder: Path) -> None:
+    ann, ben, reader = people
+    contribute(ann, folder, measurements("monday", 3))
+    contribute(ben, folder, measurements("tuesday", 2))
+    key = ann.key()
+    with reader.at_work():
+        from kernrec.store.keys import trust
+
+        trust(key, "ann")
+    report = reader.pull(folder, untrusted=False)
+    assert report.measurements == 3
+    (left,) = report.left
+    assert "signed by an unknown key" in left
+    assert reader.pull(folder).measurements == 2
+
+
+def test_each_bad_bundle_gets_a_line(people: tuple[Person, Person, Person], folder: Path, tmp_path: Path) -> None:
+    ann, ben, reader = people
+    good = contribute(ann, folder, measurements("monday", 3))
+    replayed = contribute(ben, folder, measurements("replayed", 2, replayed=True))
+    renamed = good.with_name(good.name.replace("2", "3", 1))
+    shutil.copy(good, renamed)
+    copied = contribute(ben, folder, measurements("monday", 3))
+    broken = good.with_name(f"{good.name[:-16]}{'0' * 12}.zip")
+    broken.write_bytes(good.read_bytes()[:-300])
+    (folder / GPU / "notes.md").write_text("hello")
+    changed = folder / GPU / "changed.zip"
+    with zipfile.ZipFile(good) as old, zipfile.ZipFile(changed, "w") as new:
+        for each in old.namelist():
+            content = old.read(each)
+            new.writestr(each, content.replace(b"CC0-1.0", b"GPL-3.0") if each == "manifest.json" else content)
+    target = good.with_name(f"{good.name[:-16]}{'1' * 12}.zip")
+    changed.rename(target)
+    bad = {name.partition("/")[2]: reason for name, reason in check_index(folder).bad.items()}
+    assert set(bad) == {replayed.name, renamed.name, copied.name, broken.name, "notes.md", target.name}
+    assert "repeat a recording" in bad[replayed.name]
+    assert f"its name has to be {GPU}/{good.name}" in bad[renamed.name]
+    assert f"3 rows of it are in {GPU}/{good.name} already" in bad[copied.name]
+    assert "not a bundle" in bad[broken.name]
+    assert "its name is not" in bad["notes.md"]
+    assert "signature" in bad[target.name]
+    assert not any(str(tmp_path) in reason for reason in bad.values())
+    done = run_here("db", "index", folder, "--html", tmp_path / "index.html", "--list", home=tmp_path)
+    assert done.returncode == 1
+    assert done.stderr.count("refused: ") == 6
+    assert "1 bundle, 6 refused" in done.stdout
+    assert json.loads((folder / "index.json").read_text()) == {"names": [f"{GPU}/{good.name}"]}
+    left = reader.pull(folder).left
+    assert {row["session"] for row in reader.pulled()} >= {"monday"}
+    assert any(broken.name in line for line in left)
+
+
+def test_a_list_of_bundles_is_what_a_web_server_needs(people: tuple[Person, Person, Person], folder: Path) -> None:
+    pytest.importorskip("obstore")
+    ann, _, reader = people
+    contribute(ann, folder, measurements("monday", 3))
+    assert write_list(folder, ()) == 1
+    handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=str(folder))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        assert reader.pull(f"http://127.0.0.1:{server.server_port}").measurements == 3
+        server.shutdown()
+
+
+def test_the_page_escapes_what_bundles_say_and_has_no_script() -> None:
+    row = {"gpu": GPU, "op": "matmul", "kernel": "<script>alert(1)</script>", "problems": 1, "configs": 2}
+    report = IndexReport(
+        2, {"x/<b>.zip": "its name is <i>"}, [row | {"rows": 12345, "energies": 0, "signers": ["<u>"]}]
+    )
+    page = index_page(report)
+    assert "&lt;script&gt;alert(1)" in page
+    assert "12,345" in page
+    assert not any(tag in page for tag in ("<script", "<b>", "<i>", "<u>"))
+    assert "default-src 'none'" in page
+
+
+def test_the_index_of_the_project_is_good() -> None:
+    from tests.helpers.paths import ROOT
+
+    assert check_index(ROOT / "datasets/contributed").bad == {}
