@@ -46,6 +46,7 @@ def contribute(
     from kernrec.measure.card_plan import collect_plan
     from kernrec.measure.collect import CollectRequest
     from kernrec.measure.device.interface import DeviceKind
+    from kernrec.store.keys import make_own_key
     from kernrec.store.share.contribution import add_pending, pending_gpus, pending_sessions
 
     replay, db = measuring.replay_files(device, replay, db)
@@ -64,6 +65,7 @@ def contribute(
             _write(database, name, out)
         return
     seconds, configs = parse_budget("--budget", budget)
+    make_own_key()  # what signing needs is missed before ten minutes are measured
     request = CollectRequest(
         problems=None,
         database=database,

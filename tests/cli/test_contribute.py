@@ -145,6 +145,16 @@ def test_misuse_is_one_line(tmp_path: Path, arguments: tuple[str, ...], message:
     assert not bundles(tmp_path)
 
 
+def test_a_key_that_cannot_sign_is_missed_before_anything_is_measured(tmp_path: Path) -> None:
+    key = tmp_path / ".config/kernrec/key"
+    key.parent.mkdir(parents=True)
+    key.write_text("not a key")
+    status, _, err = contribute(tmp_path)
+    assert status == 2
+    assert "is not a private key" in err.splitlines()[-1]
+    assert not (tmp_path / ".local").exists()
+
+
 @pytest.mark.parametrize("gpu", ["t4", "rtx3090", "h200-sxm", "rtx5090"])
 def test_every_card_has_a_fixed_part_and_problems_that_people_ask_for(gpu: str) -> None:
     card = find_gpu(gpu)
