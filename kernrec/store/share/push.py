@@ -8,12 +8,14 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+from kernrec.errors import UsageError
 from kernrec.store.database import Database
 from kernrec.store.keys import Signer
 from kernrec.store.reader import check_own_segments
 from kernrec.store.remotes import Remote
 from kernrec.store.share.bundle import write_parts
 from kernrec.store.share.entries import publish, remote_identity, write_index
+from kernrec.store.share.index import index_names
 from kernrec.store.share.manifest import TABLES
 from kernrec.store.share.object_store import place_of
 from kernrec.store.share.outgoing import Outgoing, Selection, keep_fresh, likeness_hash, outgoing
@@ -50,6 +52,10 @@ def push(
         KernrecError: if the remote cannot be reached or written, or would not take the rows.
     """
     place = place_of(remote.url)
+    if index_names(place):
+        raise UsageError(
+            f"{remote.name} is an index of bundles, to which nothing is pushed; `kernrec contribute` writes one"
+        )
     with working_on(remote), scratch_folder() as temporary:
         folder, checked = temporary / "segments", temporary / "checked"
         folder.mkdir()

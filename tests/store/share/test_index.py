@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from kernrec.errors import UsageError
 from kernrec.page.index_page import index_page
 from kernrec.store.keys import Signer, key_file
 from kernrec.store.measurement import Measurement
@@ -56,6 +57,8 @@ def test_bundles_of_several_are_listed_and_pulled(people: tuple[Person, Person, 
     assert reader.pull(folder).measurements == 8
     assert reader.pull(folder).measurements == 0
     assert {row["session"] for row in reader.pulled()} == {"monday", "tuesday"}
+    with pytest.raises(UsageError, match="is an index of bundles, to which nothing is pushed"):
+        ben.push(folder)
     second.unlink()
     reader.pull(folder)
     assert {row["session"] for row in reader.pulled()} == {"monday"}, "a bundle that is taken back answers no more"
