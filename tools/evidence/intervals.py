@@ -31,7 +31,7 @@ LEVEL = 0.90
 REGIMES = ("core", "DRAM", "launch", "power limit")
 """Bounds of a launch: the core's pipes, caches and latencies; DRAM; its start and end; the power limit."""
 ALL = "all"
-FEWEST = 5
+FEWEST = 12
 """Kernels that a regime needs for widths of its own; else it has those of all."""
 Errors = Annotated[Path, typer.Option("--errors", help="what `tools/evidence prior --json` wrote")]
 
