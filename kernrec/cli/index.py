@@ -24,8 +24,9 @@ def index(
 ) -> None:
     """Check every bundle of an index, and list what they hold by GPU, op and kernel, and whose it is.
 
-    Names, signatures, schema, physics and duplicates are checked; there is a line for each bundle that is refused, and
-    the exit status is 1. Bundles whose times are not as those of others on the same card are named.
+    A bundle whose name, signature, schema, physics or rows are wrong gets a line, and the exit status is 1.
+
+    Bundles whose times are not as those of others on the same card are named, and duplicates.
     """
     from kernrec.store.share.index import check_index, shown_scales, write_list
 
