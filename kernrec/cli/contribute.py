@@ -8,6 +8,7 @@ import typer
 from kernrec import paths
 from kernrec.cli import measuring
 from kernrec.cli.quantity import budget as parse_budget
+from kernrec.cli.table import table_lines
 from kernrec.errors import UsageError, file_errors
 from kernrec.util.atomic_write import write_whole
 from kernrec.util.human import counted, human
@@ -115,6 +116,8 @@ def summary(written: "Contribution") -> str:
     manifest = written.leaving.manifest
     days = sorted(set(manifest.provenance.get("days", [])))
     name = bundle_name(manifest)
+    numbers = ("problems", "configs", "rows", "energies", "failed")
+    columns = [("op", "left"), ("kernel", "left"), *((column, "right") for column in numbers)]
     lines = [
         f"Measurements of {find_gpu(written.gpu).title}, for kernrec",
         "",
@@ -126,7 +129,7 @@ def summary(written: "Contribution") -> str:
         f"measured  {' to '.join(days) or 'on a day that was not recorded'}",
         f"rows      {', '.join(counted(count, table) for table, count in manifest.rows.items() if count)}",
         "",
-        *_table(("op", "kernel", "problems", "configs", "rows", "energies", "failed"), written.kernels),
+        *table_lines(None, columns, [[str(row[column]) for column, _ in columns] for row in written.kernels], None),
         "",
         "The fixed part, the same on every card:",
         *(_fixed_line(row) for row in written.fixed),
@@ -167,14 +170,3 @@ def _fixed_line(row: "Mapping[str, object]") -> str:
         if isinstance(energy_j, float):
             cost += f", {human(energy_j, 'J')}"
     return f"  {row['bound']!s:12}  {cost:24}  {row['kernel']} on {row['problem']}"
-
-
-def _table(names: tuple[str, ...], rows: "tuple[Mapping[str, object], ...]") -> list[str]:
-    cells = [names, *(tuple(str(row[name]) for name in names) for row in rows)]
-    widths = [max(len(line[i]) for line in cells) for i in range(len(names))]
-    return [
-        "  ".join(
-            cell.ljust(w) if i < 2 else cell.rjust(w) for i, (cell, w) in enumerate(zip(line, widths, strict=True))
-        )
-        for line in cells
-    ]

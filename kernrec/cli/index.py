@@ -24,9 +24,9 @@ def index(
 ) -> None:
     """Check every bundle of an index, and list what they hold by GPU, op and kernel, and whose it is.
 
-    A bundle whose name, signature, schema, physics or rows are wrong gets a line, and the exit status is 1.
+    A bundle that is wrong (name, signature, schema, physics), or repeats another, is refused: the exit status is 1.
 
-    Bundles whose times are not as those of others on the same card are named, and duplicates.
+    Bundles whose times are not as those of others on the same card are named.
     """
     from kernrec.store.share.index import check_index, shown_scales, write_list
 

@@ -173,20 +173,21 @@ def read_log(
     others = by_config(_OTHERS) if merged else {}
     answers = rows_of("answer", f"{_ANSWERS} ORDER BY latency_s, tunables")
     failures = rows_of("whole_card_rows", f"{_FAILURES} GROUP BY ALL ORDER BY ALL") if failed else []
+
+    def whole(row: _Row) -> _Row:
+        """An answer with what it lacks: who shared it, the database, and others' latency where it is the user's own."""
+        *values, from_others = row
+        name = (*row[:4], *row[1:][_LIMITS])
+        return (
+            *values,
+            from_others or signed,
+            tuple(signers.get(name, ())),
+            title,
+            None if from_others else others.get(name),
+        )
+
     return MeasurementLog(
-        _by_problem(
-            [
-                (
-                    *row[:-1],
-                    row[-1] or signed,
-                    tuple(signers.get(name, ())),
-                    title,
-                    None if row[-1] else others.get(name),
-                )
-                for row in answers
-                for name in [(*row[:4], *row[1:][_LIMITS])]
-            ]
-        ),
+        _by_problem([whole(row) for row in answers]),
         _by_problem([(*row[:-1], row[-1] or signed) for row in failures]),
     )
 

@@ -151,10 +151,16 @@ class Pulled:
         )
         return before - self.measurements(), int(others)
 
+    @property
+    def says_when_retracted(self) -> bool:
+        """Whether it says why and when rows were taken back; not if it was pulled by an earlier version, and nothing
+        was taken back since."""
+        return set(_RETRACTED) <= self.database.columns("retracted").keys()
+
     def retractions(self, folder: Path) -> list[Path]:
         """Files of who took back which rows; none where nothing was."""
-        if not set(_RETRACTED) <= self.database.columns("retracted").keys():
-            return []  # pulled by an earlier version, and nothing was taken back since
+        if not self.says_when_retracted:
+            return []
         return [file for file, _ in self.database.export(f"SELECT {', '.join(_RETRACTED)} FROM db.retracted", folder)]
 
     def retract_elsewhere(self, files: Sequence[Path]) -> int:

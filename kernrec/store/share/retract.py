@@ -165,8 +165,8 @@ def _taken_back(remote: Remote, keys: Iterable[str], folder: Path) -> list[Path]
     """Files of the measurements that one of `keys` shared at a remote and took back, and that nobody shares there."""
     with Pulled.read(remote) as pulled:
         kinds = pulled.database.columns("measurement")
-        if not {*_COPIED, "session"} <= pulled.database.columns("retracted").keys():
-            return []  # pulled by an earlier version, and nothing was taken back since
+        if not pulled.says_when_retracted:
+            return []
         alike = f"SELECT {likeness_key(kinds)} FROM db.measurement WHERE session IN (SELECT session FROM db.retracted)"
         query = f"""
             SELECT measurement_id, signer, arg_min(reason, retracted_at) AS reason, min(retracted_at) AS retracted_at,
