@@ -116,6 +116,10 @@ class GPU:
         )
         return 2.0 * self.sms * rates.get(_rate_name(dtype), 0) * clock_hz
 
+    def tensor_rate(self, dtype: str) -> int:
+        """Tensor cores' dense FMAs in a dtype, per clock and SM; 0 without hardware."""
+        return self.tensor_fma_per_clk_sm.get(_rate_name(dtype), 0)
+
 
 def _rate_name(dtype: str) -> str:
     """The key of a dtype among the rates."""

@@ -5,15 +5,13 @@ read twice, what fits L2 is not read at all. Its operations and bytes take the e
 a power limit lowers its clock as it does that of any kernel.
 """
 
-from collections.abc import Mapping
-
 from kernrec.gpu import GPU
 from kernrec.model.prior.launch_costs import NominalCosts
 from kernrec.model.prior.power import PowerModel
 from kernrec.op import Problem
+from kernrec.op.dtype import math_dtype
 
 _THREADS = 32
-_ARITHMETIC_IN: Mapping[str, str] = {"u8": "i8"}
 _ROOFED = ("matmul", "matvec", "attention", "moe")
 """Ops whose operations no algorithm saves; convolutions have Winograd's and Fourier's."""
 
@@ -21,8 +19,7 @@ _ROOFED = ("matmul", "matvec", "attention", "moe")
 def least_costs(problem: Problem, gpu: GPU, power: PowerModel) -> NominalCosts | None:
     """Time and energy of an ideal launch before any power limit; None for an op whose operations can be saved, and
     where the card has no arithmetic in the data type."""
-    dtype = _ARITHMETIC_IN.get(problem.dtype, problem.dtype)
-    peak, joules = arithmetic(gpu, power, dtype)
+    peak, joules = arithmetic(gpu, power, problem.dtype)
     if problem.op not in _ROOFED or not peak:
         return None
     moved = max(problem.bytes - gpu.l2_bytes, 0)
@@ -41,11 +38,8 @@ def arithmetic(gpu: GPU, power: PowerModel, dtype: str) -> tuple[float, float]:
 
     A tensor core at its peak takes the same power in every data type.
     """
+    dtype = "i8" if dtype == "u8" else math_dtype(dtype)
     if tensor := gpu.peak_flops(dtype, tensor=True):
         tensor *= gpu.boost_clock_hz / gpu.tensor_clock_hz
-        return tensor, power.event_j("mma.f16") * gpu.tensor_fma_per_clk_sm["f16"] / _tensor_rate(gpu, dtype)
+        return tensor, power.event_j("mma.f16") * gpu.tensor_rate("f16") / gpu.tensor_rate(dtype)
     return gpu.peak_flops(dtype), power.event_j("issue.fma32") / (2 * _THREADS)
-
-
-def _tensor_rate(gpu: GPU, dtype: str) -> int:
-    return gpu.tensor_fma_per_clk_sm["fp8" if dtype.startswith("f8") else dtype]

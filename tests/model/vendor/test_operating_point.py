@@ -14,6 +14,7 @@ from kernrec.model.prior.sustained_roof import least_costs
 from kernrec.model.vendor import operating_point
 from kernrec.model.vendor.predicted import Predicted
 from kernrec.op import Problem, find_op
+from kernrec.op.dtype import math_dtype
 from kernrec.recommender.estimate.operating_point import DEFAULT_POINT, OperatingPoint
 
 
@@ -35,7 +36,7 @@ def at_point(line: Any, gpu: Any, point: OperatingPoint, problem: Problem | None
 
 
 def product(size: int, dtype: str = "f16") -> Problem:
-    return find_op("matmul").problem(dtype, "nn", m=size, n=size, k=size)
+    return find_op("matmul").problem(dtype, "nt", m=size, n=size, k=size)
 
 
 def line(latency_s: float, power_w: float | None, math: float, dram: float) -> Any:
@@ -78,7 +79,18 @@ def test_the_default_point_changes_nothing_below_the_roof() -> None:
         assert at_point(default, gpu, point, product(8192)) is default
 
 
-@pytest.mark.parametrize(("gpu", "dtype"), [("l4", "f16"), ("l4", "f32"), ("t4", "f16"), ("h100-pcie", "f16")])
+@pytest.mark.parametrize(
+    ("gpu", "dtype"),
+    [
+        ("l4", "f16"),
+        ("l4", "f32"),
+        ("t4", "f16"),
+        ("h100-pcie", "f16"),
+        ("b200", "nvfp4"),
+        ("l40s", "f8block"),
+        ("a100", "w4a16"),
+    ],
+)
 def test_no_line_is_above_the_roof_that_the_power_limit_leaves(gpu: str, dtype: str) -> None:
     card, problem = find_gpu(gpu), product(8192, dtype)
     power = PowerModel.for_gpu(card)
@@ -86,7 +98,7 @@ def test_no_line_is_above_the_roof_that_the_power_limit_leaves(gpu: str, dtype: 
     assert least is not None
     for limit_w in (card.tdp_w, card.power_min_w):
         roof_s = float(power.apply_power_limit(least, limit_w).latency_s[0])
-        claimed = line(problem.flops / card.peak_flops(dtype, tensor=dtype != "f32"), None, 1.0, 0.2)
+        claimed = line(problem.flops / card.peak_flops(math_dtype(dtype), tensor=dtype != "f32"), None, 1.0, 0.2)
         held = at_point(claimed, card, OperatingPoint(limit_w), problem)
         assert held.latency_s.value >= roof_s * (1 - 1e-9)
         assert held.latency_s.low <= held.latency_s.value <= held.latency_s.high
