@@ -15,6 +15,8 @@ def ray_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RAY_worker_niceness", "0")
         patch.setenv("RAY_raylet_start_wait_time_s", "120")
+        patch.setenv("RAY_health_check_initial_delay_ms", "500")
+        patch.setenv("RAY_health_check_period_ms", "200")  # five of a node that was killed fail: it is dead after 1 s
         patch.setenv("KERNREC_STATE", str(tmp_path_factory.mktemp("state")))
         started = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
         try:

@@ -24,6 +24,13 @@ ROOT = Path(__file__).resolve().parents[2]
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("nvrtc")]
 
 
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nodes are looked at often, and one second without any is enough."""
+    monkeypatch.setattr(ray_processors, "_LOOK_S", 0.2)
+    monkeypatch.setattr(ray_processors, "_NO_NODE_S", 1.0)
+
+
 def analyzed(folder: Path, profiles: Profiles | None) -> tuple[Analysis, list[dict[str, object]]]:
     """The analysis of the guide's kernel, and the profiles in its database."""
     kernel = load_kernel(ROOT / "docs" / "examples" / "blur.toml")
@@ -57,23 +64,23 @@ def test_two_nodes_of_which_one_dies_and_one_joins_late_make_the_rows_of_one_mac
     assert shown[0] == shown[1]
 
 
+@pytest.mark.usefixtures("impatient")
 def test_where_the_only_node_dies_the_analysis_ends_with_one_line(
     cluster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("KERNREC_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(ray_processors, "_NO_NODE_S", 3.0)
     only = cluster.add_node(num_cpus=1)
     with RayProcessors(cluster.address, print) as processors, ThreadPoolExecutor(1) as thread:
         result = thread.submit(analyzed, tmp_path, profiles_with(processors))
         while not list((tmp_path / "cache" / "compile").rglob("*.z")):  # the first of many is compiled
             time.sleep(0.05)
         cluster.remove_node(only, allow_graceful=False)
-        with pytest.raises(KernrecError, match=r"no node of the cluster answers for 3 s; what is done is kept"):
+        with pytest.raises(KernrecError, match=r"no node of the cluster answers for 1 s; what is done is kept"):
             result.result()
 
 
+@pytest.mark.usefixtures("impatient")
 def test_a_node_with_another_kernrec_is_left_out(cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ray_processors, "_NO_NODE_S", 3.0)
     monkeypatch.setattr(ray_processors, "sources_hash", lambda: "another")
     cluster.add_node(num_cpus=1)
     notes: list[str] = []
