@@ -3,12 +3,12 @@
     bash tools/fetch_wheels.sh                                     # here, once
     python3 tools/campaign.py --out "$OUT" --minutes 9 broad       # there, again and again
 
-Each run sets up its packages from `wheels/`, takes in what `datasets/measured` and earlier runs hold, measures what is
-missing until its time is over, and leaves in the folder `--out`:
+Each run sets up its packages from `wheels/`, takes in what earlier runs left, measures what is missing until its time
+is over, and leaves in the folder `--out`:
 
     doctor.json        the probe of the card
     gpu-tests.txt      what the tests that need a GPU said (of `--tests`)
-    measured/          one Parquet file for each GPU and op, everything known so far
+    campaign.duckdb    everything measured so far; `kernrec db merge` adds it to a database, `db export` shares it
     campaign.log       what was done, with times; *.journal if the database could not take some rows
 
 Plans: `broad` screens the predicted best of all standard problems, `truth` large random samples of a few problems for
@@ -96,18 +96,17 @@ def _in_place(started: float) -> int:
 
 def run(plan: str, out: Path, deadline: float, with_tests: bool, gpu: str) -> int:
     """One piece of the campaign; exit status 1 when measuring ended with an error."""
-    from measured import bring_in, export
-
     from kernrec.errors import KernrecError
+    from kernrec.store.intake import adding_to, merge
 
     out.mkdir(parents=True, exist_ok=True)
     DATABASE.parent.mkdir(exist_ok=True)
     if with_tests:
         _log(out, "tests that need a GPU")
         _keep(out / "gpu-tests.txt", [sys.executable, "-m", "pytest", "-q", "-m", "gpu", "tests"])
-    for folder in (ROOT / "datasets" / "measured", out / "measured"):
-        if any(folder.glob("*.parquet")):
-            _log(out, f"{bring_in(folder, DATABASE)} rows from {folder.name}")
+    if (earlier := out / DATABASE.name).exists():
+        with adding_to(DATABASE) as database:
+            _log(out, f"{merge(database, earlier)} rows of earlier runs")
     if not (out / "doctor.json").exists():
         _keep(out / "doctor.json", [sys.executable, "-m", "kernrec", "doctor", "--json"])
     _log(out, f"{plan}, {deadline - time.time():.0f} s left")
@@ -115,13 +114,12 @@ def run(plan: str, out: Path, deadline: float, with_tests: bool, gpu: str) -> in
         command = [sys.executable, str(ROOT / "tools" / "repeat.py"), str(DATABASE)]
         return _keep(out / "repeat.txt", command)
     try:
-        error = measure(plan, deadline - 20.0, gpu, out)  # what is left is for the export
+        error = measure(plan, deadline - 20.0, gpu, out)  # what is left is for copying
     except KernrecError as failure:
         error = str(failure)
         _log(out, error)
     if DATABASE.exists():
-        for path, rows in export(DATABASE, out / "measured"):
-            _log(out, f"{path.name}: {rows} rows")
+        shutil.copy(DATABASE, out)
     for journal in DATABASE.parent.glob("*.journal"):
         shutil.copy(journal, out)
     return 1 if error else 0
