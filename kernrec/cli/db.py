@@ -17,7 +17,6 @@ from kernrec.util.human import counted, human
 if TYPE_CHECKING:
     from kernrec.interop.import_export import ImportSummary
     from kernrec.kernel import Kernel
-    from kernrec.op import Problem
 
 app = typer.Typer(help="Inspect, import, export, merge, verify and share databases.", no_args_is_help=True)
 app.add_typer(remote.app, name="remote")
@@ -47,20 +46,24 @@ class ImportOptions(options.Options):
     file: Annotated[
         Path,
         typer.Argument(
-            help="A bundle, T4 file, Kernel Tuner or Triton autotune cache; with --spec CSV or Parquet too."
+            help="A bundle, or results of Kernel Tuner (T4, cache), Triton, Inductor, Helion, vLLM's and SGLang's"
+            " benchmark_moe, nvbench or Nsight Compute; with --spec a table in CSV or Parquet, too."
         ),
     ]
     op: Annotated[
-        str | None, typer.Option("--op", help="Operator that was measured, if the source is not at hand.")
+        str | None,
+        typer.Option("--op", help="Operator that was measured, if neither the source is at hand nor the file says it."),
     ] = None  # type: ignore[assignment]
     shape: Annotated[
-        str | None, typer.Option(help="Dimensions, such as m=4096,n=4096,k=4096; with --spec: its own.")
+        str | None,
+        typer.Option(help="Dimensions that the file does not say, such as m=4096,n=4096,k=4096; with --spec: its own."),
     ] = None
     gpu: Annotated[str | None, typer.Option("--gpu", help="GPU that was measured, if the file does not name it.")] = (
         None  # type: ignore[assignment]
     )
     kernel: Annotated[
-        str | None, typer.Option(help="With --spec the kernel's source; else its name, if the file does not name it.")
+        str | None,
+        typer.Option(help="With --spec the kernel's source; else its name, if the file names none or several."),
     ] = None
     spec: Annotated[
         Path | None,
@@ -102,10 +105,12 @@ def import_(wanted: ImportOptions) -> None:
         bundle.import_(file, path, wanted.models, wanted.untrusted)
         remote.print_retracted_copies(path)
         return
-    problem, done, left_out = (_import_bound if wanted.spec else _import_unbound)(wanted, path)
-    counts = ", ".join(f"{count} {outcome}" for outcome, count in sorted(done.outcomes.items()))
-    best = "" if done.best_s is None else f", best {human(done.best_s, 's')}"
-    print(f"{done.kernel} for {problem.key} on {done.gpu.title}: {counted(done.results, 'result')} ({counts}){best}")
+    done, left_out = (_import_bound if wanted.spec else _import_unbound)(wanted, path)
+    for part in done.parts:
+        counts = ", ".join(f"{count} {outcome}" for outcome, count in sorted(part.outcomes.items()))
+        best = "" if part.best_s is None else f", best {human(part.best_s, 's')}"
+        about = f"{part.kernel} for {part.problem.key} on {done.gpu.title}"
+        print(f"{about}: {counted(part.results, 'result')} ({counts}){best}")
     print_notes((*left_out, *done.notes))
     if done.added < done.results:
         print_notes([f"{done.results - done.added} of them were there already"])
@@ -113,13 +118,14 @@ def import_(wanted: ImportOptions) -> None:
         print_notes([f"{file} is cut short: {done.dropped} incomplete entry at its end was skipped"])
 
 
-_Imported = tuple["Problem", "ImportSummary", list[str]]
-"""The problem that was measured, the figures of the import, and notes on the spec."""
+_Imported = tuple["ImportSummary", list[str]]
+"""The figures of the import, and notes on the spec."""
 
 
 def _import_bound(wanted: ImportOptions, path: Path) -> _Imported:
     """Adds rows as measurements of the kernel of a spec."""
     from kernrec.interop.import_export import Recording, import_bound
+    from kernrec.interop.results import StatedProblem
     from kernrec.op import parse_shape
     from kernrec.store.intake import adding_to
 
@@ -130,27 +136,27 @@ def _import_bound(wanted: ImportOptions, path: Path) -> _Imported:
         raise UsageError(f"--kernel is missing: the source that {wanted.spec} describes")
     own, left_out = _kernel(wanted.spec, Path(wanted.kernel))
     dims = parse_shape(wanted.shape) if wanted.shape else {}
-    problem = own.definition.problem(wanted.dtype or own.dtypes[0], wanted.layout or own.layouts[0], **dims)
+    problem = StatedProblem(None, tuple(dims.items()), wanted.dtype, wanted.layout)
     ignored = tuple(wanted.ignore.split(",")) if wanted.ignore else ()
     recording = Recording(wanted.file, wanted.gpu, wanted.by, _column(wanted.time), ignored, wanted.repeats)
     with Steps(f"checking and adding {wanted.file}"), adding_to(path) as database:
-        return problem, import_bound(database, recording, own, problem), left_out
+        return import_bound(database, recording, own, problem), left_out
 
 
 def _import_unbound(wanted: ImportOptions, path: Path) -> _Imported:
     """Adds rows of a kernel whose source is not at hand."""
     from kernrec.interop.import_export import import_results
-    from kernrec.op import problem_from_shape
+    from kernrec.interop.results import StatedProblem
+    from kernrec.op import parse_shape
     from kernrec.store.intake import adding_to
 
     for name in ("by", "time", "ignore", "repeats"):
         if getattr(wanted, name):
             raise UsageError(f"--{name} goes with --spec, which binds the rows to a kernel")
-    if wanted.op is None or wanted.shape is None:
-        raise UsageError("say what was measured: --kernel SOURCE --spec SPEC, or --op and --shape")
-    problem = problem_from_shape(wanted.op, wanted.shape, wanted.dtype, wanted.layout)
+    dims = parse_shape(wanted.shape) if wanted.shape else {}
+    problem = StatedProblem(wanted.op, tuple(dims.items()), wanted.dtype, wanted.layout)
     with Steps(f"checking and adding {wanted.file}"), adding_to(path) as database:
-        return problem, import_results(database, wanted.file, problem, wanted.gpu, wanted.kernel), []
+        return import_results(database, wanted.file, problem, wanted.gpu, wanted.kernel), []
 
 
 def _kernel(spec: Path, source: Path) -> "tuple[Kernel, list[str]]":

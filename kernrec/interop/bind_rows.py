@@ -54,8 +54,7 @@ def bind_rows(
             )
     if not fitting:
         raise UsageError(f"all {len(file.results)} configs failed, and {kernel.name} excludes every one of them")
-    names = tuple(tunable.name for tunable in kernel.tunables)
-    return replace(file, tunables=names, results=fitting), int(np.count_nonzero(~inside))
+    return replace(file, results=fitting), int(np.count_nonzero(~inside))
 
 
 def _places(file: ForeignResults, kernel: Kernel, left_out: set[str]) -> Mapping[str, str]:

@@ -7,10 +7,9 @@ import re
 from pathlib import Path
 
 from kernrec.errors import UsageError
-from kernrec.interop.inductor_table import read_table
-from kernrec.interop.json_document import read_text
-from kernrec.interop.moe_configs import TILES, read_moe_configs
-from kernrec.interop.triton_autotune import read_autotune_configs
+from kernrec.interop.json_document import TextFile, read_text, reading
+from kernrec.interop.moe_configs import TILES
+from kernrec.interop.read_results import FORMATS, format_of
 
 _LARGEST = 16 << 20
 """Bytes of a file; that of a whole network has some hundred thousand."""
@@ -26,16 +25,18 @@ def read_config_list(path: Path, source: str) -> list[dict[str, int]]:
     Raises:
         UsageError: in one line that names the file, for any other file.
     """
-    text, whole = read_text(path, _LARGEST)
-    if not whole:
-        raise UsageError(f"{path} is cut short")
-    start = text.lstrip()[:400]
-    if '"configs_timings"' in text[:100_000]:
-        return _different(read_autotune_configs(text, path))
-    if re.match(r'\{\s*"[^"]*torch\.', start):
-        configs = [config for entries in read_table(text, str(path)).values() for config in entries]
-    else:
-        configs = list(read_moe_configs(text, str(path))[0].values())
+    file = TextFile(path, *read_text(path, _LARGEST))
+    try:
+        kind = format_of(file)
+        if kind.configs is None:
+            raise UsageError(f"it is {kind.title}")
+    except UsageError as error:
+        listed = ", ".join(each.title for each in FORMATS if each.configs)
+        raise UsageError(f"{path} is not {listed}: {str(error).removeprefix(f'{path} ')}") from None
+    with reading(path, kind.title):
+        configs = kind.configs(file)
+    if kind.results is not None:  # of any function, whose names it has
+        return _different(configs)
     if not configs:
         raise UsageError(f"{path} has no config of a template that kernrec knows")
     words = set(re.findall(r"[A-Za-z_]\w*", source))

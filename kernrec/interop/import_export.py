@@ -1,23 +1,32 @@
 """Import of files of results into a database, and export from one."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 
-from kernrec.errors import KernrecError, UsageError
+from kernrec.errors import KernrecError, UsageError, unknown
 from kernrec.gpu import GPU, find_gpu
 from kernrec.gpu.find import UnknownGPU
 from kernrec.interop.bind_rows import bind_rows, names_of
+from kernrec.interop.launch_match import match_launches
 from kernrec.interop.read_results import read_results
 from kernrec.interop.repeated_rows import without_repeats
-from kernrec.interop.results import ForeignResults, StoredAs, to_measurements
+from kernrec.interop.results import (
+    ForeignResult,
+    ForeignResults,
+    ReadOptions,
+    StatedProblem,
+    StoredAs,
+    to_measurements,
+)
 from kernrec.interop.same_code import other_code
+from kernrec.interop.stated_problem import by_problem
 from kernrec.interop.t4 import write_t4
-from kernrec.interop.table import TableOptions
 from kernrec.kernel import Kernel, find_kernel
 from kernrec.kernel.library import kernel_names
-from kernrec.op import Problem
+from kernrec.op import Problem, find_op
 from kernrec.store import Database
 from kernrec.store.intake.plausible_times import implausible
 from kernrec.store.measurement import Measurement, Outcome
@@ -42,59 +51,110 @@ class Recording:
 
 
 @dataclass(frozen=True)
+class ImportedPart:
+    """Figures of an import for one kernel and problem."""
+
+    kernel: str
+    problem: Problem
+    results: int
+    """In the file."""
+    outcomes: Mapping[str, int]
+    best_s: float | None
+
+
+@dataclass(frozen=True)
 class ImportSummary:
     """Figures of an import."""
 
     gpu: GPU
-    kernel: str
-    results: int
-    """Results in the file."""
+    parts: tuple[ImportedPart, ...]
     added: int
     """Measurements that were new in the database."""
-    outcomes: Mapping[str, int]
-    best_s: float | None
     dropped: int
     """Incomplete entries at the end of a file that was cut short."""
     notes: tuple[str, ...] = ()
     """Sentences for the user."""
 
+    @property
+    def results(self) -> int:
+        """Of all parts."""
+        return sum(part.results for part in self.parts)
+
+
+_Parts = list[tuple[ForeignResults, Problem, StoredAs]]
+
 
 def import_results(
-    database: Database, path: Path, problem: Problem, gpu: str | None = None, kernel: str | None = None
+    database: Database,
+    path: Path,
+    wanted: Problem | StatedProblem,
+    gpu: str | None = None,
+    kernel: str | None = None,
 ) -> ImportSummary:
-    """Add the results of a T4 file or Kernel Tuner cache to a database, all or nothing.
+    """Add the results of a file to a database, all or nothing; the kernel's source is not at hand.
 
     Args:
         database: to add them to.
         path: of the file.
-        problem: that was measured.
+        wanted: the problem that was measured, or what is known of it where the file states the rest.
         gpu: that was measured, if the file does not name it; one that contradicts the file is an error.
-        kernel: name of the kernel, if the file does not name it.
+        kernel: name of the kernel, if the file does not name it; of several in the file, the one that is added.
 
     Raises:
-        UsageError: for a bad file.
+        UsageError: for a bad file, or one that leaves open what was measured.
     """
-    file = read_results(path)
+    stated = StatedProblem.of(wanted) if isinstance(wanted, Problem) else wanted
+    dims = tuple(dim.name for dim in find_op(stated.op).dims) if stated.op else ()
+    file = _at_clock(read_results(path, ReadOptions(dims=dims, kernels=(kernel,) if kernel else (), gpu=gpu)), gpu)
     card = _card(file, gpu, path)
-    name = kernel or file.kernel
-    if name is None:
-        raise UsageError(f"{path} does not name its kernel; name it with --kernel")
-    if name in kernel_names():
-        raise UsageError(
-            f"{name} is a kernel of the library, and these results may be of another source;"
-            " choose another name with --kernel"
-        )
-    if wrong := implausible(_times(file), problem, card):
-        raise UsageError(f"{path}: {wrong}")
-    return _add(database, file, problem, StoredAs(card.name, name))
+    parts: _Parts = []
+    try:
+        groups, notes = by_problem(_named(file, kernel), stated)
+        for problem, rows in groups.items():
+            for name in dict.fromkeys(str(row.kernel) for row in rows):
+                mine = [row for row in rows if row.kernel == name]
+                if name in kernel_names():
+                    raise UsageError(
+                        f"{name} is a kernel of the library, and these results may be of another source;"
+                        " choose another name with --kernel"
+                    )
+                if wrong := implausible(_times(mine), problem, card):
+                    raise UsageError(wrong)
+                parts.append((replace(file, results=mine), problem, StoredAs(card.name, name)))
+    except UsageError as error:
+        raise UsageError(f"{path}: {error}") from None
+    return _add(database, parts, (*file.notes, *notes))
 
 
-def import_bound(database: Database, recording: Recording, kernel: Kernel, problem: Problem) -> ImportSummary:
+def _named(file: ForeignResults, wanted: str | None) -> list[ForeignResult]:
+    """The results with the names of their kernels; `wanted` chooses among several, and else is the name."""
+    names = {row.kernel for row in file.results}
+    if None in names:
+        name = wanted or file.kernel
+        if name is None:
+            raise UsageError("it does not name its kernel; name it with --kernel")
+        return [replace(row, kernel=name) for row in file.results]
+    if wanted is None or wanted in names:
+        return [row for row in file.results if wanted in (None, row.kernel)]
+    if len(names) > 1:
+        raise unknown("kernel of the file", wanted, sorted(map(str, names)))
+    return [replace(row, kernel=wanted) for row in file.results]
+
+
+def import_bound(
+    database: Database, recording: Recording, kernel: Kernel, wanted: Problem | StatedProblem
+) -> ImportSummary:
     """Add recorded results as measurements of a kernel whose source is at hand, all or nothing.
 
     The rows get the kernel's own name and hash, and the kernel is stored with them: `analyze`, `explain`, `train` and
     `recommend --kernel` use them as if kernrec had measured them, by a protocol that everything kernrec measures goes
     before.
+
+    Args:
+        database: to add them to.
+        recording: the file.
+        kernel: that ran.
+        wanted: as of `import_results`; what neither it nor the file states is the spec's.
 
     Raises:
         UsageError: the file is bad; its rows do not fit the spec, or are of several kernels once columns are ignored;
@@ -104,51 +164,90 @@ def import_bound(database: Database, recording: Recording, kernel: Kernel, probl
     path = recording.path
     if kernel.name in kernel_names() and find_kernel(kernel.name).hash != kernel.hash:
         raise UsageError(f"{kernel.name} is the name of another kernel, of the library; choose another in the spec")
-    options = TableOptions(names_of(kernel), recording.time, recording.ignored)
-    file = read_results(path, options)
+    tunables = names_of(kernel)
+    dims = tuple(dim.name for dim in kernel.definition.dims if dim.name not in tunables)
+    entries = (kernel.name, *(launch.entry for launch in kernel.launches))
+    options = ReadOptions(tunables, recording.time, recording.ignored, dims, entries, recording.gpu)
+    file = _at_clock(read_results(path, options), recording.gpu)
     card = _card(file, recording.gpu, path)
-    kernel.require(problem.dtype, problem.layout, card.sm)
+    stated = StatedProblem.of(wanted) if isinstance(wanted, Problem) else wanted
+    parts: _Parts = []
+    notes = list(file.notes)
     try:
-        bound, excluded = bind_rows(file, kernel, problem, card, recording.ignored)
-        rows, merged = without_repeats(bound.results, recording.ignored, recording.repeats)
+        groups, more = by_problem(file.results, stated, kernel.definition, kernel)
+        notes += more
+        for problem, rows in groups.items():
+            bound, texts = _bound(replace(file, results=rows), recording, kernel, problem, card)
+            notes += [text for text in texts if text not in notes]
+            parts.append((bound, problem, StoredAs(card.name, kernel.name, kernel.hash, recording.recorder)))
     except UsageError as error:
         raise UsageError(f"{path}: {error}") from None
-    bound = replace(bound, results=rows)
-    if wrong := implausible(_times(bound), problem, card):
-        raise UsageError(f"{path}: {wrong}")
-    other, note = other_code(bound.results, kernel, problem, card)
+    if file.not_run:
+        notes.append(f"{file.not_run} configs without a result were left out")
+    summary = _add(database, parts, notes)
+    for _, problem, _ in parts:
+        database.add_kernel(kernel, problem)
+    return summary
+
+
+def _bound(
+    file: ForeignResults, recording: Recording, kernel: Kernel, problem: Problem, card: GPU
+) -> tuple[ForeignResults, list[str]]:
+    """The rows of one problem as those of a kernel, checked, and notes on them."""
+    kernel.require(problem.dtype, problem.layout, card.sm)
+    if file.results[0].launch is not None:
+        file = replace(file, results=match_launches(file.results, kernel, problem, card))
+    bound, excluded = bind_rows(file, kernel, problem, card, recording.ignored)
+    rows, merged = without_repeats(bound.results, recording.ignored, recording.repeats)
+    if wrong := implausible(_times(rows), problem, card):
+        raise UsageError(wrong)
+    other, note = other_code(rows, kernel, problem, card)
     if other:
-        raise UsageError(f"{path}: {other}")
+        raise UsageError(other)
     notes = [text for text in (note, merged) if text]
     if excluded:
         notes.append(f"{excluded} failures were left out: {kernel.name} excludes their configs")
-    if file.not_run:
-        notes.append(f"{file.not_run} configs without a result were left out")
-    stored = StoredAs(card.name, kernel.name, kernel.hash, recording.recorder)
-    summary = _add(database, bound, problem, stored)
-    database.add_kernel(kernel, problem)
-    return replace(summary, notes=tuple(notes))
+    return replace(bound, results=rows), notes
 
 
-def _add(database: Database, file: ForeignResults, problem: Problem, stored: StoredAs) -> ImportSummary:
-    """Add the results to a database."""
+def _add(database: Database, parts: _Parts, notes: Iterable[str]) -> ImportSummary:
+    """Add the results of all parts to a database."""
     before = database.counts()["measurement"]
-    database.add_measurements(to_measurements(file, problem, stored))
-    times = _times(file)
-    return ImportSummary(
-        find_gpu(stored.gpu),
-        stored.kernel,
-        len(file.results),
-        database.counts()["measurement"] - before,
-        Counter(result.outcome for result in file.results),
-        min(times) if times else None,
-        file.dropped,
-    )
+    database.add_measurements(chain.from_iterable(to_measurements(*part) for part in parts))
+    figures = []
+    for file, problem, stored in parts:
+        times = _times(file.results)
+        outcomes = Counter(str(result.outcome) for result in file.results)
+        figures.append(ImportedPart(stored.kernel, problem, len(file.results), outcomes, min(times) if times else None))
+    added = database.counts()["measurement"] - before
+    file, _, stored = parts[0]
+    return ImportSummary(find_gpu(stored.gpu), tuple(figures), added, file.dropped, tuple(notes))
 
 
-def _times(file: ForeignResults) -> list[float]:
-    """The latencies of a file's results that ran."""
-    return [result.latency_s for result in file.results if result.latency_s is not None]
+def _times(results: Iterable[ForeignResult]) -> list[float]:
+    """The latencies of the results that ran."""
+    return [result.latency_s for result in results if result.latency_s is not None]
+
+
+_SAME_CLOCK = 0.02
+"""Relative: a locked clock is met within a step or two of 15 MHz."""
+
+
+def _at_clock(file: ForeignResults, name: str | None) -> ForeignResults:
+    """The results at the card's base clock, where a profiler that holds it states that clock."""
+    clocks = sorted(result.sm_clock_hz for result in file.results if result.sm_clock_hz)
+    if not clocks or (file.device is None and name is None):
+        return file
+    try:
+        base_hz = find_gpu(name or str(file.device)).base_clock_hz
+    except UnknownGPU:
+        return file
+    clock_hz = clocks[len(clocks) // 2]
+    if base_hz is None or abs(clock_hz / base_hz - 1.0) > _SAME_CLOCK:
+        return replace(file, notes=(*file.notes, f"the SMs ran at {clock_hz / 1e6:.0f} MHz"))
+    locked = [replace(result, locked_sm_clock_hz=base_hz) for result in file.results]
+    note = f"the SMs were held at the base clock, {base_hz / 1e6:.0f} MHz: the rows are of that operating point"
+    return replace(file, results=locked, notes=(*file.notes, note))
 
 
 def _card(file: ForeignResults, name: str | None, path: Path) -> GPU:

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from kernrec.errors import UsageError
-from kernrec.interop.json_document import CutShort, whole_document
+from kernrec.interop.json_document import reading, whole_document
 
 TEMPLATE = "triton::mm"
 """The template of matrix products whose tunables `matmul_triton` has."""
@@ -61,7 +61,7 @@ def read_table(text: str, title: str) -> dict[str, list[dict[str, int]]]:
     Raises:
         UsageError: in one line that names `title`, for anything but such a table.
     """
-    try:
+    with reading(title, "a lookup table as PyTorch 2.10 to 2.13 read it"):
         document = whole_document(text, _LARGEST)
         if not isinstance(document, dict) or not document:
             raise ValueError("expected an object with the keys of inputs")
@@ -69,10 +69,6 @@ def read_table(text: str, title: str) -> dict[str, list[dict[str, int]]]:
         if sum(map(len, table.values())) > _MOST_CONFIGS:
             raise ValueError(f"it has more than {_MOST_CONFIGS} configs")
         return table
-    except CutShort:
-        raise UsageError(f"{title} is cut short") from None
-    except ValueError as error:
-        raise UsageError(f"{title} is not a lookup table as PyTorch 2.10 to 2.13 read it: {error}") from None
 
 
 def _entries(key: str, entries: Any) -> list[dict[str, int]]:

@@ -1,12 +1,14 @@
-"""Untrusted JSON: bounded in size, with finite numbers only, possibly compressed, possibly cut short."""
+"""Untrusted text and JSON: bounded in size, with finite numbers only, possibly compressed, possibly cut short."""
 
 import json
 import math
 import re
 import zlib
-from collections.abc import Generator
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypeVar
 
 from kernrec.errors import UsageError
 
@@ -89,6 +91,48 @@ def _infinity(constant: str) -> float:
 
 _decoder = json.JSONDecoder(parse_constant=_refuse)
 _decoder_of_infinity = json.JSONDecoder(parse_constant=_infinity)
+
+
+@dataclass(frozen=True)
+class TextFile:
+    """A file as it was read, for a reader of its format."""
+
+    path: Path
+    text: str
+    whole: bool
+    """Whether it is complete, as far as its compression tells."""
+
+    def document(self, infinity: bool = False) -> Any:
+        """The JSON value that is all of it; `infinity` and errors as for `decode`."""
+        value = whole_document(self.text, infinity=infinity)
+        if not self.whole:
+            raise CutShort
+        return value
+
+
+@contextmanager
+def reading(title: object, kind: str) -> Iterator[None]:
+    """Turn errors in a file into a `UsageError` of one line that names it: cut short, or no file of this kind."""
+    try:
+        yield
+    except CutShort:
+        raise UsageError(f"{title} is cut short; {kind} must be complete") from None
+    except ValueError as error:
+        raise UsageError(f"{title} is not {kind}: {error}") from None
+
+
+_Read = TypeVar("_Read")
+
+
+def numbered(entries: Iterable[Any], read: Callable[[Any], _Read], title: str, first: int = 1) -> list[_Read]:
+    """Each entry read; an error in one becomes a `ValueError` with its title and number, such as `config 3: ...`."""
+    values = []
+    for number, entry in enumerate(entries, first):
+        try:
+            values.append(read(entry))
+        except (ValueError, UsageError) as error:
+            raise ValueError(f"{title} {number}: {error}") from None
+    return values
 
 
 def decode(text: str, start: int = 0, infinity: bool = False) -> tuple[Any, int]:

@@ -14,18 +14,17 @@ name of an error in place of a number (Kernel Tuner 1.5, `util.py` and `observer
 from collections.abc import Mapping
 from typing import Any
 
-from kernrec.errors import UsageError
-from kernrec.interop.json_document import CutShort, decode, finite, members
+from kernrec.interop.json_document import CutShort, TextFile, decode, finite, members
 from kernrec.interop.results import (
     ENERGIES,
     ForeignResult,
     ForeignResults,
+    ReadOptions,
     code_of,
     config_of,
     energy_of,
     latency_of,
     name_of,
-    require,
     samples_of,
     split_limits,
     time_of,
@@ -52,8 +51,9 @@ def outcome_of(error: str) -> Outcome:
     raise ValueError(f"{error!r:.40} is neither a time nor a known error ({', '.join(_OUTCOMES)})")
 
 
-def read_cache(text: str, path: object) -> ForeignResults:
-    """The results of a cache, whole or cut short; raises `UsageError` in one line that names `path`."""
+def read_cache(file: TextFile, options: ReadOptions) -> ForeignResults:
+    """The results of a cache, whole or cut short; errors as of `read_results.Format`."""
+    text = file.text
     header: dict[str, Any] = {}
     results: list[ForeignResult] = []
     dropped = 0
@@ -70,18 +70,13 @@ def read_cache(text: str, path: object) -> ForeignResults:
             name, position = next_member.send(position)
     except StopIteration as done:
         if text[done.value :].strip():
-            raise UsageError(f"{path} is damaged: there is text after its end") from None
+            raise ValueError("it is damaged: there is text after its end") from None
     except CutShort:
         if not results:
-            raise UsageError(f"{path} is cut short before its first complete entry") from None
+            raise ValueError("it is cut short before its first complete entry") from None
     except ValueError as error:
-        raise UsageError(f"{path}, after {len(results)} entries: {error}") from None
-    require(results, path)
-    try:
-        device, kernel = name_of(header, "device_name"), name_of(header, "kernel_name")
-    except ValueError as error:
-        raise UsageError(f"{path}: {error}") from None
-    return ForeignResults(TOOL, device, kernel, tuple(results[0].config), results, dropped)
+        raise ValueError(f"after {len(results)} entries: {error}") from None
+    return ForeignResults(TOOL, name_of(header, "device_name"), name_of(header, "kernel_name"), results, dropped)
 
 
 def _keys(header: Mapping[str, Any]) -> list[str]:

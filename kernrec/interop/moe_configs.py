@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from kernrec.errors import UsageError, unknown
-from kernrec.interop.json_document import CutShort, whole_document
+from kernrec.interop.json_document import reading, whole_document
 from kernrec.kernel import Kernel
 from kernrec.kernel.expression import Expression, parse
 from kernrec.util.light_dataclass import dataclass
@@ -128,12 +128,8 @@ def read_moe_configs(text: str, title: str) -> tuple[dict[int, dict[str, int]], 
     Raises:
         UsageError: in one line that names `title`, for anything but such a file.
     """
-    try:
+    with reading(title, "a file of expert configs as vLLM and SGLang read it"):
         return _configs(whole_document(text, _LARGEST))
-    except CutShort:
-        raise UsageError(f"{title} is cut short") from None
-    except ValueError as error:
-        raise UsageError(f"{title} is not a file of expert configs as vLLM and SGLang read it: {error}") from None
 
 
 def _configs(document: Any) -> tuple[dict[int, dict[str, int]], str | None]:

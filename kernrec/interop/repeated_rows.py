@@ -2,7 +2,8 @@
 
 import statistics
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import replace
 
 from kernrec.errors import UsageError, unknown
 from kernrec.interop.results import ForeignResult
@@ -16,6 +17,23 @@ _CHOICES: dict[str, Callable[[Sequence[float]], float]] = {
 }
 REPEATS = tuple(_CHOICES)
 """Which of several times of a config can count; the lower one of two in the middle."""
+
+
+def as_runs(results: Iterable[ForeignResult]) -> list[ForeignResult]:
+    """The results of files that state no moments: those of one config are one, with the median and all times.
+
+    A config that ran once has not failed.
+    """
+    alike: dict[Hashable, list[ForeignResult]] = defaultdict(list)
+    for result in results:
+        alike[result.kernel, result.problem, *sorted(result.config.items())].append(result)
+    runs = []
+    for rows in alike.values():
+        times = tuple(row.latency_s for row in rows if row.latency_s is not None)
+        ran = next((row for row in rows if row.latency_s is not None), rows[0])
+        several = len(times) > 1
+        runs.append(replace(ran, latency_s=statistics.median(times), samples_s=times) if several else ran)
+    return runs
 
 
 def without_repeats(

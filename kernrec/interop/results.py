@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from math import sqrt
 from typing import Any
 
-from kernrec.errors import UsageError
+from kernrec.errors import UsageError, unknown
 from kernrec.interop.json_document import finite
 from kernrec.op import Problem
 from kernrec.store import content_hash
@@ -45,6 +45,39 @@ Scalar = int | float | str | bool
 
 
 @dataclass(frozen=True)
+class StatedProblem:
+    """As much of a problem as a file, or its reader, says."""
+
+    op: str | None = None
+    dims: tuple[tuple[str, int], ...] = ()
+    dtype: str | None = None
+    layout: str | None = None
+
+    @classmethod
+    def of(cls, problem: Problem) -> "StatedProblem":
+        """All of a problem."""
+        return cls(problem.op, problem.dims, problem.dtype, problem.layout)
+
+
+@dataclass(frozen=True)
+class ReadOptions:
+    """Facts about a file that decide how it is read."""
+
+    names: tuple[str, ...] = ()
+    """Of a table: columns that are part of the config, tunables and macros that the spec fixes; empty: unknown."""
+    time: tuple[str, str] | None = None
+    """Of a table: column and unit of the time, where the column's name does not say; None: the name says."""
+    ignored: tuple[str, ...] = ()
+    """Of a table: columns that say nothing of the config."""
+    dims: tuple[str, ...] = ()
+    """Dimensions of the problem: parameters of these names are no tunables."""
+    kernels: tuple[str, ...] = ()
+    """Of a file with several kernels: names of the one that is read; empty: unknown."""
+    gpu: str | None = None
+    """Of a file with several devices: the one that is read."""
+
+
+@dataclass(frozen=True)
 class ForeignResult:
     """The result of another tuner for one config, in SI units."""
 
@@ -67,6 +100,14 @@ class ForeignResult:
     """Registers per thread of the code that ran, if the tool states them."""
     smem_bytes: int | None = None
     """Shared memory per block, static and dynamic, if the tool states it."""
+    problem: StatedProblem = StatedProblem()
+    """As far as the file says."""
+    kernel: str | None = None
+    """Of a file with results of several kernels."""
+    sm_clock_hz: float | None = None
+    """While it ran, if the tool states it."""
+    launch: tuple[tuple[int, ...], tuple[int, ...], float | None] | None = None
+    """(grid, block, bytes of dynamic shared memory) of a profiler that saw the launch and no tunables."""
 
 
 @dataclass(frozen=True)
@@ -78,12 +119,18 @@ class ForeignResults:
     """Name of the device; None if the file does not state it."""
     kernel: str | None
     """None if the file does not state it."""
-    tunables: tuple[str, ...]
     results: list[ForeignResult] = field(repr=False)
     dropped: int = 0
     """Incomplete entries at the end of a file that was cut short."""
     not_run: int = 0
     """Configs that the file lists without a result."""
+    notes: tuple[str, ...] = ()
+    """Sentences for the user."""
+
+    @property
+    def tunables(self) -> tuple[str, ...]:
+        """Names in the configs."""
+        return tuple(self.results[0].config) if self.results else ()
 
 
 def external_hash(kernel: str, tunables: Iterable[str], tool: str) -> str:
@@ -108,7 +155,7 @@ class StoredAs:
 
 
 def to_measurements(file: ForeignResults, problem: Problem, stored: StoredAs) -> Iterator[Measurement]:
-    """The measurements of a file's results on a problem."""
+    """The measurements of a file's results, which are on one problem and of one kernel."""
     gpu, kernel = stored.gpu, stored.kernel
     first = file.results[0]
     first_result = {
@@ -287,7 +334,26 @@ def code_of(values: Mapping[str, object]) -> dict[str, Any]:
     return code
 
 
-def require(results: list[ForeignResult], path: object) -> None:
-    """Raise `UsageError` if there are no results."""
-    if not results:
-        raise UsageError(f"{path} holds no results")
+def of_kernels(names: Iterable[str], options: ReadOptions, title: str) -> str:
+    """The kernel of a file that is read, among several.
+
+    Args:
+        names: of the kernels in the file.
+        options: with the names that it may have.
+        title: of a kernel in this format, such as "benchmark".
+
+    Raises:
+        UsageError: none of the names is in the file, or it has several and nobody said which.
+    """
+    there = list(dict.fromkeys(names))
+    folded = {name.casefold() for name in options.kernels}
+    if chosen := [name for name in there if name.casefold() in folded]:
+        return chosen[0]
+    if not there:
+        raise UsageError("it holds no results")
+    if len(there) == 1:
+        return there[0]
+    listed = ", ".join(there[:6]) + (", ..." if len(there) > 6 else "")
+    if options.kernels:
+        raise unknown(title, options.kernels[0], there)
+    raise UsageError(f"it has results of several {title}s ({listed}); say which one with --kernel")

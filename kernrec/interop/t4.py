@@ -11,22 +11,23 @@ writes also name device, kernel and problem in `metadata`, which the schema leav
 
 import json
 from collections.abc import Iterable, Mapping
+from functools import partial
 from typing import Any
 
 from kernrec.errors import UsageError, unknown
-from kernrec.interop.json_document import finite
+from kernrec.interop.json_document import TextFile, finite, numbered
 from kernrec.interop.results import (
     ENERGIES,
     LIMIT_UNIT,
     LIMITS,
     ForeignResult,
     ForeignResults,
+    ReadOptions,
     code_of,
     config_of,
     energy_of,
     latency_of,
     name_of,
-    require,
     samples_of,
     split_limits,
     text_of,
@@ -59,31 +60,22 @@ _WATTS = {"": 1.0, "w": 1.0, "watt": 1.0, "watts": 1.0, "mw": 1e-3, "milliwatts"
 _INVALIDITIES = {outcome: invalidity for invalidity, outcome in INVALIDITIES.items()}
 
 
-def read_document(document: Mapping[str, Any], path: object) -> ForeignResults:
-    """The results of a T4 document."""
+def read_t4(file: TextFile, options: ReadOptions) -> ForeignResults:
+    """The results of a T4 document; errors as of `read_results.Format`."""
+    document = file.document()
     version = document.get("schema_version")
     if version != VERSION:
-        raise UsageError(f"{path} has T4 schema {version!r:.40}; only {VERSION!r} is supported")
+        raise ValueError(f"it has T4 schema {version!r:.40}; only {VERSION!r} is supported")
     metadata = document.get("metadata")
     metadata = metadata if isinstance(metadata, dict) else {}
     entries = document.get("results")
     if not isinstance(entries, list):
-        raise UsageError(f"{path} lacks results, a list")
-    results = []
-    for number, entry in enumerate(entries):
-        try:
-            results.append(_result(entry, metadata.get("timeunit")))
-        except (ValueError, UsageError) as error:
-            raise UsageError(f"{path}: result {number}: {error}") from None
-    require(results, path)
-    try:
-        device, kernel = name_of(metadata, "device_name"), name_of(metadata, "kernel_name")
-    except ValueError as error:
-        raise UsageError(f"{path}: {error}") from None
-    return ForeignResults(TOOL, device, kernel, tuple(results[0].config), results)
+        raise ValueError("it lacks results, a list")
+    results = numbered(entries, partial(_result, metadata.get("timeunit")), "result", 0)
+    return ForeignResults(TOOL, name_of(metadata, "device_name"), name_of(metadata, "kernel_name"), results)
 
 
-def _result(entry: object, timeunit: object) -> ForeignResult:
+def _result(timeunit: object, entry: object) -> ForeignResult:
     if not isinstance(entry, dict):
         raise ValueError(f"expected an object, found {entry!r:.40}")
     configuration, times = entry.get("configuration"), entry.get("times")

@@ -9,16 +9,14 @@ every row ran), `error`, `device`, `timestamp`, `num_regs` and `smem_bytes`. A c
 a tunable that is overlooked would make one config of many.
 """
 
-import csv
-import io
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from kernrec.errors import UsageError, nearest, unknown
-from kernrec.interop.json_document import MOST_BYTES, finite, read_text
+from kernrec.interop.csv_text import MOST_ROWS, csv_rows, unlike
+from kernrec.interop.json_document import MOST_BYTES, TextFile, finite, numbered
 from kernrec.interop.kernel_tuner import outcome_of
 from kernrec.interop.results import (
     ENERGIES,
@@ -26,11 +24,11 @@ from kernrec.interop.results import (
     SHARED_BYTES,
     ForeignResult,
     ForeignResults,
+    ReadOptions,
     code_of,
     config_of,
     energy_of,
     latency_of,
-    require,
     text_of,
     time_of,
 )
@@ -42,7 +40,6 @@ from kernrec.util.scratch import scratch_folder
 
 TOOL = "table"
 _PARQUET = b"PAR1"
-_MOST_ROWS = 2_000_000
 _TIMES = ("time", "latency", "runtime", "duration")
 _OTHER = {
     "device": ("device", "gpu", "device_name"),
@@ -60,18 +57,6 @@ _POWER = {"power_w": 1.0, "power_mw": 1e-3}
 _NOT_RUN = ("", "none", "null")  # the recorder lists the config and never ran it
 
 
-@dataclass(frozen=True)
-class TableOptions:
-    """How the columns of a table are read."""
-
-    names: tuple[str, ...] = ()
-    """Columns that are part of the config: tunables, and macros that the spec fixes."""
-    time: tuple[str, str] | None = None
-    """Column and unit of the time, where the column's name does not say; None: the name says."""
-    ignored: tuple[str, ...] = ()
-    """Columns that say nothing of the config."""
-
-
 def is_parquet(path: Path) -> bool:
     """Whether a file is a Parquet file, by its first bytes; `UsageError` for one that cannot be read."""
     try:
@@ -81,55 +66,27 @@ def is_parquet(path: Path) -> bool:
         raise UsageError(f"cannot read {path}: {(error.strerror or str(error)).lower()}") from None
 
 
-def read_table(path: Path, options: TableOptions) -> ForeignResults:
-    """The results in a CSV or Parquet file; raises `UsageError` in one line that names it."""
-    columns, rows = _parquet(path) if is_parquet(path) else _csv(path)
-    if len({name.casefold() for name in columns}) < len(columns):
-        raise UsageError(f"{path} names a column twice")
-    try:
-        reader = _Reader(columns, options)
-    except ValueError as error:
-        raise UsageError(f"{path}: {error}") from None
-    results, not_run = [], 0
-    for number, row in enumerate(rows):
-        if number >= _MOST_ROWS:
-            raise UsageError(f"{path} has more than {_MOST_ROWS} rows")
-        try:
-            result = reader.result(row)
-        except (ValueError, UsageError) as error:
-            raise UsageError(f"{path}: row {number + 1}: {error}") from None
-        if result is None:
-            not_run += 1
-        else:
-            results.append(result)
-    require(results, path)
+def read_csv_table(file: TextFile, options: ReadOptions) -> ForeignResults:
+    """The results in a CSV file; errors as of `read_results.Format`."""
+    columns, lines = csv_rows(file.text)
+    return _results(columns, ({name: _plain(text) for name, text in line.items()} for line in lines), options)
+
+
+def read_parquet_table(path: Path, options: ReadOptions) -> ForeignResults:
+    """The results in a Parquet file; errors as of `read_results.Format`."""
+    return _results(*_parquet(path), options)
+
+
+def _results(columns: Sequence[str], rows: Iterable[Mapping[str, Any]], options: ReadOptions) -> ForeignResults:
+    if not options.names:
+        raise ValueError("it is a table; --kernel and --spec say which of its columns are tunables")
+    reader = _Reader(columns, options)
+    read = numbered(rows, reader.result, "row")
     if len(reader.devices) > 1:
-        raise UsageError(f"{path} has rows of {len(reader.devices)} devices; import those of each on their own")
-    return ForeignResults(TOOL, next(iter(reader.devices), None), None, tuple(results[0].config), results, 0, not_run)
-
-
-def _csv(path: Path) -> tuple[list[str], Iterator[Mapping[str, Any]]]:
-    text, _ = read_text(path)
-    try:
-        lines = csv.reader(io.StringIO(text, newline=""), strict=True)
-        columns = [name.strip() for name in next(lines, [])]
-    except csv.Error as error:
-        raise UsageError(f"{path} is not CSV: {error}") from None
-    if len(columns) < 2 or not all(columns):
-        raise UsageError(f"{path} is not a table: its first line has to name at least two columns")
-
-    def rows() -> Iterator[Mapping[str, Any]]:
-        number = 1
-        try:
-            for number, line in enumerate(lines, 2):
-                if line and len(line) != len(columns):
-                    raise UsageError(f"{path}: line {number} has {len(line)} values for {len(columns)} columns")
-                if line:
-                    yield {name: _plain(value.strip()) for name, value in zip(columns, line, strict=True)}
-        except csv.Error as error:
-            raise UsageError(f"{path}: line {number}: {error}") from None
-
-    return columns, rows()
+        raise ValueError(f"it has rows of {len(reader.devices)} devices; import those of each on their own")
+    results = [result for result in read if result is not None]
+    device = next(iter(reader.devices), None)
+    return ForeignResults(TOOL, device, None, results, not_run=len(read) - len(results))
 
 
 def _plain(text: str) -> object:
@@ -148,18 +105,18 @@ def _parquet(path: Path) -> tuple[list[str], Iterable[Mapping[str, Any]]]:
     if path.stat().st_size > MOST_BYTES:
         raise UsageError(f"{path} is larger than {MOST_BYTES // 2**20} MiB; it is not read")
     with scratch_folder() as folder:
-        file = checked_table(path, folder, _MOST_ROWS)
+        file = checked_table(path, folder, MOST_ROWS)
         with one_line(path), parquet_rows(file) as (connection, source):
             cursor = connection.execute(f"FROM {source}")
             columns = [column[0] for column in cursor.description or ()]
             rows = cursor.fetchall()
-    return columns, (dict(zip(columns, row, strict=True)) for row in rows)
+    return unlike(columns), (dict(zip(columns, row, strict=True)) for row in rows)
 
 
 class _Reader:
     """The meaning of each column of a table."""
 
-    def __init__(self, columns: Collection[str], options: TableOptions) -> None:
+    def __init__(self, columns: Collection[str], options: ReadOptions) -> None:
         """Raises `ValueError` for a column without a meaning, and where none is a time."""
         folded = {name.casefold(): name for name in columns}
         self.devices: set[str] = set()

@@ -7,14 +7,11 @@ Triton 3.2 to 3.9 write is refused. It names neither the card nor the shape. A c
 triton-cache` writes it, says so, and is no recording.
 """
 
-from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from kernrec.compile.triton_cache import PREDICTED
-from kernrec.errors import UsageError
-from kernrec.interop.json_document import CutShort, decode
-from kernrec.interop.results import ForeignResult, ForeignResults, config_of, latency_of, require, text_of
+from kernrec.interop.json_document import TextFile, numbered
+from kernrec.interop.results import ForeignResult, ForeignResults, ReadOptions, config_of, latency_of, text_of
 from kernrec.store.measurement import Outcome
 
 TOOL = "Triton autotune"
@@ -31,47 +28,40 @@ _NOT_GIVEN = -1
 _FAILED = "Triton could not compile or launch it"
 
 
-def read_autotune(document: Mapping[str, Any], path: Path) -> ForeignResults:
-    """The results in an autotune cache; raises `UsageError` in one line that names `path`."""
-    entries = document[MEMBER]
+def read_autotune(file: TextFile, options: ReadOptions) -> ForeignResults:
+    """The results in an autotune cache; errors as of `read_results.Format`."""
+    document = file.document(infinity=True)
     if PREDICTED in document:
-        raise UsageError(f"{path} holds what kernrec predicted, and no measurements")
+        raise ValueError("it holds what kernrec predicted, and no measurements")
+    return _read(document, file)
+
+
+def read_autotune_configs(file: TextFile) -> list[dict[str, Any]]:
+    """The configs of a cache, measured or predicted, but for those that failed; errors are as in `read_autotune`."""
+    document = file.document(infinity=True)
+    document.pop(PREDICTED, None)
+    ran = [result.config for result in _read(document, file).results if result.outcome == Outcome.OK]
+    return [{name: int(value) for name, value in config.items() if value != _NOT_GIVEN} for config in ran]
+
+
+def _read(document: dict[str, Any], file: TextFile) -> ForeignResults:
+    entries = document[MEMBER]
     if not isinstance(entries, list) or set(document) != {"key", MEMBER}:
-        raise UsageError(f"{path} is not an autotune cache as Triton 3.2 to 3.9 write it: expected key and {MEMBER}")
-    results = []
-    for number, entry in enumerate(entries, 1):
-        try:
-            results.append(_result(entry))
-        except ValueError as error:
-            raise UsageError(f"{path}, config {number}: {error}") from None
-    require(results, path)
+        raise ValueError(f"it is not an autotune cache as Triton 3.2 to 3.9 write it: expected key and {MEMBER}")
+    results = numbered(entries, _result, "config")
     for number, result in enumerate(results, 1):
         if odd := sorted(result.config.keys() ^ results[0].config.keys()):
-            raise UsageError(f"{path}, config {number}: {odd[0]!r:.40} is not a parameter of every config")
-    kernel = path.name.removesuffix(".gz").removesuffix(ENDING) if ENDING in path.name else None
+            raise ValueError(f"config {number}: {odd[0]!r:.40} is not a parameter of every config")
+    name = file.path.name
+    kernel = name.removesuffix(".gz").removesuffix(ENDING) if ENDING in name else None
+    if not results:
+        return ForeignResults(TOOL, None, kernel or None, results)
     names = [name for name in results[0].config if not _usual(name, results)]
     results = [
         ForeignResult({name: result.config[name] for name in names}, result.outcome, result.error, result.latency_s)
         for result in results
     ]
-    return ForeignResults(TOOL, None, kernel or None, tuple(names), results)
-
-
-def read_autotune_configs(text: str, path: Path) -> list[dict[str, int]]:
-    """The configs of a cache, measured or predicted, but for those that failed; errors are as in `read_autotune`."""
-    try:
-        document, end = decode(text, infinity=True)
-        if text[end:].strip() or not isinstance(document, dict):
-            raise ValueError("expected an object")
-    except CutShort:
-        raise UsageError(f"{path} is cut short") from None
-    except ValueError as error:
-        raise UsageError(f"{path} is not JSON: {error}") from None
-    document.pop(PREDICTED, None)
-    if MEMBER not in document:
-        raise UsageError(f"{path} is not an autotune cache: {MEMBER} is missing")
-    ran = [result.config for result in read_autotune(document, path).results if result.outcome == Outcome.OK]
-    return [{name: int(value) for name, value in config.items() if value != _NOT_GIVEN} for config in ran]
+    return ForeignResults(TOOL, None, kernel or None, results)
 
 
 def _result(entry: object) -> ForeignResult:

@@ -136,7 +136,7 @@ MISUSE = (
     (["--op", "matmul", "--spec", "SPEC", "--kernel", "SOURCE"], "with --spec the spec says what was computed"),
     (["--spec", "SPEC"], "--kernel is missing"),
     (["--op", "matmul", "--shape", "m=1,n=1,k=1", "--by", "me"], "--by goes with --spec"),
-    ([], "say what was measured: --kernel SOURCE --spec SPEC, or --op and --shape"),
+    ([], "it is a table; --kernel and --spec say which of its columns are tunables"),
     (["--kernel", "SOURCE", "--spec", "SPEC", "--time", "duration"], "a column and its unit are expected"),
     (["--kernel", "SOURCE", "--spec", "SPEC", "--time", "duration:s"], "in which a single thread does"),
 )

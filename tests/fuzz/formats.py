@@ -72,6 +72,7 @@ def formats(extra: Path | None, work: Path) -> Iterator[Format]:
 def _texts(extra: Path | None) -> Iterator[Format]:
     from kernrec.interop.load_spec import load_spec
     from kernrec.interop.read_results import read_results
+    from kernrec.interop.results import ReadOptions
     from kernrec.kernel.expression import parse as parse_expression
     from kernrec.measure.monitor.trace import read_trace
     from kernrec.op.workload import load_workload
@@ -102,6 +103,11 @@ def _texts(extra: Path | None) -> Iterator[Format]:
     yield Format("t4", "case.json", (t4,), read_results)
     kernel_tuner = foreign_files.cache(foreign_files.entry(), foreign_files.entry(bx=64)).encode()
     yield Format("kernel-tuner", "case.json", (kernel_tuner,), read_results)
+    for name in ("helion.csv", "inductor.log", "benchmark_moe.txt", "nvbench.json", "ncu_metrics.csv", "ncu_raw.csv"):
+        sample = ROOT / "tests" / "interop" / "samples" / name
+        options = ReadOptions(kernels=("copy_sweep_grid_shape", "smooth"), gpu="Quadro GV100")
+        case = f"case{sample.suffix}"
+        yield Format(sample.stem, case, (sample.read_bytes(),), partial(read_results, options=options))
     yield Format("trace", "case.csv", (_TRACE,), read_trace)
     yield from _tuned_configs()
 
@@ -127,10 +133,10 @@ def _tables(work: Path) -> Iterator[Format]:
     import duckdb
 
     from kernrec.interop.read_results import read_results
-    from kernrec.interop.table import TableOptions
+    from kernrec.interop.results import ReadOptions
     from kernrec.profile.tensor_values import load_npy
 
-    read = partial(read_results, table=TableOptions(("bx", "tile")))
+    read = partial(read_results, options=ReadOptions(("bx", "tile")))
     yield Format("csv", "case.csv", (_CSV,), read)
     (csv := work / "rows.csv").write_bytes(_CSV)
     with duckdb.connect() as connection:

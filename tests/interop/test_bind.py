@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from kernrec.errors import UsageError
 from kernrec.gpu import find_gpu
 from kernrec.interop.import_export import Recording, import_bound
-from kernrec.interop.table import TableOptions, read_table
+from kernrec.interop.read_results import read_results
+from kernrec.interop.results import ReadOptions
 from kernrec.kernel import Kernel, load_kernel
 from kernrec.op import find_op
 from kernrec.store import Database
@@ -78,7 +79,7 @@ def bind(database: Database, kernel: Kernel, path: Path, **inputs: Any):  # type
 
 def test_rows_get_the_kernels_own_hash_and_keep_who_measured(database: Database, kernel: Kernel, write: Write) -> None:
     done = bind(database, kernel, write(cache(entry(), entry(bx=64, time=0.4))), recorder="a paper")
-    assert (done.kernel, done.results, done.added) == ("scale", 2, 2)
+    assert (done.parts[0].kernel, done.results, done.added) == ("scale", 2, 2)
     rows = database.rows("measurement")
     assert {row["kernel_hash"] for row in rows} == {kernel.hash}
     assert {row["measured_by"] for row in rows} == {"Kernel Tuner, a paper"}
@@ -106,7 +107,7 @@ def test_a_csv_with_named_columns_binds(database: Database, kernel: Kernel, writ
     rows = ("32,1,0.5,100,ok,RTX 3090,9", "64,2,,,crash,RTX 3090,9", "128,1,,,none,,")
     text = "\n".join(("BX,tile,time_ms,energy_mJ,outcome,gpu,runs", *rows))
     done = bind(database, kernel, write(text, "rows.csv"), ignored=("runs",))
-    assert (done.gpu.name, done.outcomes) == ("rtx3090", {"ok": 1, "crash": 1})
+    assert (done.gpu.name, done.parts[0].outcomes) == ("rtx3090", {"ok": 1, "crash": 1})
     assert done.notes == ("1 configs without a result were left out",)
     (good,) = [row for row in database.rows("measurement") if row["outcome"] == "ok"]
     assert good["latency_s"] == pytest.approx(0.5e-3)
@@ -184,8 +185,8 @@ def test_a_table_that_cannot_be_read_says_why_in_one_line(
 def test_no_table_escapes_as_anything_but_one_line(write: Write, header: list[str], lines: list[list[str]]) -> None:
     message = ""
     try:
-        file = read_table(
-            write("\n".join(",".join(cells) for cells in [header, *lines]), "rows.csv"), TableOptions(("bx", "tile"))
+        file = read_results(
+            write("\n".join(",".join(cells) for cells in [header, *lines]), "rows.csv"), ReadOptions(("bx", "tile"))
         )
         assert all(result.latency_s is None or result.latency_s > 0 for result in file.results)
     except UsageError as error:

@@ -32,9 +32,9 @@ def database():
 
 def test_a_row_says_where_it_comes_from(database: Database, write: Write) -> None:
     done = import_results(database, write(cache(entry(), entry(bx=64, time="RuntimeFailedConfig"))), PROBLEM)
-    assert (done.gpu.name, done.kernel, done.results, done.added) == ("rtx3090", "vector_add", 2, 2)
-    assert done.outcomes == {"ok": 1, "crash": 1}
-    assert done.best_s == pytest.approx(0.5e-3)
+    assert (done.gpu.name, done.parts[0].kernel, done.results, done.added) == ("rtx3090", "vector_add", 2, 2)
+    assert done.parts[0].outcomes == {"ok": 1, "crash": 1}
+    assert done.parts[0].best_s == pytest.approx(0.5e-3)
     good, bad = sorted(database.rows("measurement"), key=lambda row: str(row["outcome"]), reverse=True)
     assert (bad["error"], bad["latency_s"]) == ("RuntimeFailedConfig", None)
     assert (good["protocol_version"], good["measured_by"]) == (0, "Kernel Tuner")
@@ -101,8 +101,12 @@ def test_what_is_exported_can_be_imported(database: Database, write: Write) -> N
     assert document["metadata"]["problem"] == PROBLEM.key
     with Database.memory() as other:
         done = import_results(other, write(text), PROBLEM)
-        assert (done.gpu.name, done.kernel, done.outcomes) == ("rtx3090", "vector_add", {"ok": 1, "constraint": 1})
-        assert done.best_s == pytest.approx(0.5e-3)
+        assert (done.gpu.name, done.parts[0].kernel, done.parts[0].outcomes) == (
+            "rtx3090",
+            "vector_add",
+            {"ok": 1, "constraint": 1},
+        )
+        assert done.parts[0].best_s == pytest.approx(0.5e-3)
 
 
 def exported(database: Database, kernel: str | None) -> int:
@@ -166,7 +170,7 @@ def test_a_recorded_space_is_a_database_of_as_many_rows(database: Database) -> N
     problem = find_op("conv2d").problem(n=1, c=1, h=4110, w=4110, k=1, r=15, s=15)
     path = SPACES / "convolution-a4000.t4.json.gz"
     done = import_results(database, path, problem, gpu="rtx-a4000", kernel="convolution")
-    assert (done.added, done.outcomes) == (4362, {"ok": 4201, "crash": 155, "compile": 6})
+    assert (done.added, done.parts[0].outcomes) == (4362, {"ok": 4201, "crash": 155, "compile": 6})
     (best, *_) = database.measured(done.gpu.name, ["convolution"], problem.key)
-    assert best.latency_s == done.best_s
+    assert best.latency_s == done.parts[0].best_s
     assert len(database.log(done.gpu.name, [problem.key]).answers[problem.key]) == 4201

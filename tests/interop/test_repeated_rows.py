@@ -50,7 +50,7 @@ def test_one_time_of_each_config_counts_where_somebody_says_which(
 ) -> None:
     done, times = imported(kernel, tmp_path, ignored=("padding",), repeats=repeats)
     assert times == pytest.approx(sorted([time, 0.3e-3, 0.3e-3]))
-    assert (done.results, sum(done.outcomes.values()) - done.outcomes["ok"]) == (4, 1)
+    assert (done.results, sum(done.parts[0].outcomes.values()) - done.parts[0].outcomes["ok"]) == (4, 1)
     assert (
         f"1 config had several times, up to 2.50 apart; the {repeats} of each is there, 3 rows were left out"
         in done.notes

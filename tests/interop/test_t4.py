@@ -169,7 +169,7 @@ def rows(file: ForeignResults) -> list[dict[str, Any]]:
 @given(data=st.data(), tunables=st.lists(names, min_size=1, max_size=4, unique=True))
 def test_rows_survive_being_written_and_read(write: Write, data: st.DataObject, tunables: list[str]) -> None:
     drawn = data.draw(st.lists(results(tunables), min_size=1, max_size=6))
-    before = rows(ForeignResults("T4", "NVIDIA GeForce RTX 3090", "theirs", tuple(tunables), drawn))
+    before = rows(ForeignResults("T4", "NVIDIA GeForce RTX 3090", "theirs", drawn))
     path = write(
         write_t4(
             map(Measurement.from_columns, before), {"device_name": "NVIDIA GeForce RTX 3090", "kernel_name": "theirs"}
@@ -200,7 +200,7 @@ EVERY_OUTCOME = [
 def test_what_is_written_conforms_to_the_schema() -> None:
     written = json.loads(
         write_t4(
-            to_measurements(ForeignResults("T4", None, None, ("a",), EVERY_OUTCOME), PROBLEM, StoredAs("rtx3090", "k")),
+            to_measurements(ForeignResults("T4", None, None, EVERY_OUTCOME), PROBLEM, StoredAs("rtx3090", "k")),
             {},
         )
     )
@@ -220,9 +220,7 @@ def test_the_schemas_own_validator_accepts_what_is_written() -> None:
     jsonschema.validate(
         json.loads(
             write_t4(
-                to_measurements(
-                    ForeignResults("T4", None, None, ("a",), EVERY_OUTCOME), PROBLEM, StoredAs("rtx3090", "k")
-                ),
+                to_measurements(ForeignResults("T4", None, None, EVERY_OUTCOME), PROBLEM, StoredAs("rtx3090", "k")),
                 {},
             )
         ),

@@ -1,0 +1,53 @@
+"""Untrusted CSV with names of columns in its first line."""
+
+import csv
+import io
+from collections.abc import Iterator, Mapping
+
+MOST_ROWS = 2_000_000
+
+
+def csv_rows(text: str, start: int = 0) -> tuple[list[str], Iterator[Mapping[str, str]]]:
+    """(the names of the columns, a row for each line: its values by column, without space around them).
+
+    Args:
+        text: of the file.
+        start: where its first line begins.
+
+    Raises:
+        ValueError: it is not CSV, a line has another number of values, or there are more than `MOST_ROWS`; for lines,
+            while the rows are read.
+    """
+    before = text.count("\n", 0, start)
+    lines = csv.reader(io.StringIO(text[start:], newline=""), strict=True)
+    try:
+        columns = [name.strip() for name in next(lines, [])]
+    except csv.Error as error:
+        raise ValueError(f"it is not CSV: {error}") from None
+    if len(columns) < 2 or not all(columns):
+        raise ValueError("it is not a table: its first line has to name at least two columns")
+
+    def rows() -> Iterator[Mapping[str, str]]:
+        count = 0
+        try:
+            for line in lines:
+                if not line:
+                    continue
+                number = before + lines.line_num
+                if len(line) != len(columns):
+                    raise ValueError(f"line {number} has {len(line)} values for {len(columns)} columns")
+                count += 1
+                if count > MOST_ROWS:
+                    raise ValueError(f"it has more than {MOST_ROWS} rows")
+                yield {name: value.strip() for name, value in zip(columns, line, strict=True)}
+        except csv.Error as error:
+            raise ValueError(f"line {before + lines.line_num}: {error}") from None
+
+    return unlike(columns), rows()
+
+
+def unlike(columns: list[str]) -> list[str]:
+    """The names of columns; raises `ValueError` where two are the same but for case."""
+    if len({name.casefold() for name in columns}) < len(columns):
+        raise ValueError("it names a column twice")
+    return columns

@@ -1,0 +1,160 @@
+"""Nsight Compute's CSV: `ncu --csv`, a row for each metric of a launch, or `--page raw`, a row for each launch.
+
+    "ID","Process ID","Process Name","Host Name","Kernel Name",...,"Block Size","Grid Size","Device",...,"Metric Value"
+    "0","4021","app","host","smooth(const float *, float *, int)",...,"(256, 1, 1)","(64, 1, 1)","NVIDIA A100",...
+
+Lines before the header are ignored, and those of the profiler (`==PROF==`). A launch states no tunables: the block is
+the config, and its grid and dynamic shared memory where they differ; with a spec, the config is the one that launches
+so (launch_match.py). Launches of a kernel in one way are runs of one config. Process and host are not read.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+
+from kernrec.interop.csv_text import csv_rows
+from kernrec.interop.json_document import TextFile, finite, numbered
+from kernrec.interop.repeated_rows import as_runs
+from kernrec.interop.results import (
+    ForeignResult,
+    ForeignResults,
+    ReadOptions,
+    code_of,
+    latency_of,
+    of_kernels,
+    text_of,
+)
+from kernrec.store.measurement import Outcome
+
+TOOL = "Nsight Compute"
+NCU_HEADER = re.compile(r'^"ID","Process ID","Process Name","Host Name","Kernel Name",', re.MULTILINE)
+
+_TIMES = ("gpu__time_duration.sum", "gpu__time_duration.avg", "Duration")
+_CLOCKS = ("smsp__cycles_elapsed.avg.per_second", "sm__cycles_elapsed.avg.per_second", "SM Frequency")
+_REGISTERS = ("launch__registers_per_thread", "Registers Per Thread")
+_STATIC = ("launch__shared_mem_per_block_static", "Static Shared Memory Per Block")
+_DYNAMIC = ("launch__shared_mem_per_block_dynamic", "Dynamic Shared Memory Per Block")
+_PROFILED = "the profiler empties the caches before each launch and, unless told otherwise, holds the base clock"
+
+_SECONDS = {
+    "nsecond": 1e-9,
+    "ns": 1e-9,
+    "usecond": 1e-6,
+    "us": 1e-6,
+    "msecond": 1e-3,
+    "ms": 1e-3,
+    "second": 1.0,
+    "s": 1.0,
+}
+_HERTZ = {"hz": 1.0, "khz": 1e3, "mhz": 1e6, "ghz": 1e9}
+_HERTZ |= {"cycle/second": 1.0, "cycle/msecond": 1e3, "cycle/usecond": 1e6, "cycle/nsecond": 1e9}
+_BYTES = {"byte": 1.0, "kbyte": 1e3, "mbyte": 1e6, "byte/block": 1.0, "kbyte/block": 1e3, "mbyte/block": 1e6}
+_COUNT = {"": 1.0, "register/thread": 1.0}
+_SIZES = re.compile(r"\(?(\d{1,10}), *(\d{1,10}), *(\d{1,10})\)?")
+
+_Metrics = Mapping[str, tuple[str, str]]
+"""(value, unit) by name."""
+
+
+def read_ncu(file: TextFile, options: ReadOptions) -> ForeignResults:
+    """The launches of one kernel; errors as of `read_results.Format`."""
+    header = NCU_HEADER.search(file.text)
+    text = re.sub(r"^==.*$", "", file.text[header.start() if header else 0 :], flags=re.MULTILINE)
+    columns, rows = csv_rows(text)
+    launches = list(_by_launch(rows) if "Metric Name" in columns else _wide(columns, rows))
+    name = of_kernels((name for each, _ in launches for name in [_name(each)]), options, "kernel")
+    mine = [launch for launch in launches if _name(launch[0]) == name]
+    results = numbered(mine, lambda launch: _result(*launch), "launch")
+    devices = {each.get("Device", "") for each, _ in mine}
+    if len(devices) > 1:
+        raise ValueError(f"{name} ran on {len(devices)} devices; export the launches of each on their own")
+    device = next(iter(devices))
+    note = "" if any(result.sm_clock_hz for result in results) else "; it states no clock of the SMs"
+    return ForeignResults(
+        TOOL, text_of(device, "Device") if device else None, name, as_runs(_configs(results)), notes=(_PROFILED + note,)
+    )
+
+
+def _by_launch(rows: Iterable[Mapping[str, str]]) -> Iterator[tuple[Mapping[str, str], _Metrics]]:
+    """(columns, metrics) of each launch of a file with a row for each metric."""
+    launches: dict[tuple[str, str], tuple[Mapping[str, str], dict[str, tuple[str, str]]]] = {}
+    for row in rows:
+        _, metrics = launches.setdefault((row["ID"], row["Process ID"]), (row, {}))
+        metrics[row["Metric Name"]] = row.get("Metric Value", ""), row.get("Metric Unit", "")
+    yield from launches.values()
+
+
+def _wide(columns: list[str], rows: Iterator[Mapping[str, str]]) -> Iterator[tuple[Mapping[str, str], _Metrics]]:
+    """The same of a file with a row for each launch; the first has the units."""
+    units = next(rows, {})
+    if units.get("ID"):
+        raise ValueError("the line after its header has no units of the metrics; export it with --page raw")
+    for row in rows:
+        yield row, {name: (row[name], units[name]) for name in columns}
+
+
+def _name(row: Mapping[str, str]) -> str:
+    """The name of a function, without its type, template arguments and parameters."""
+    name = re.split(r"[<(]", row["Kernel Name"].removeprefix("void "), maxsplit=1)[0].strip()
+    return text_of(name or row["Kernel Name"], "Kernel Name")
+
+
+def _result(row: Mapping[str, str], metrics: _Metrics) -> ForeignResult:
+    latency = _metric(metrics, _TIMES, _SECONDS)
+    if latency is None:
+        raise ValueError(f"it lacks a time: none of the metrics {', '.join(_TIMES)}")
+    static, dynamic = (_metric(metrics, names, _BYTES) for names in (_STATIC, _DYNAMIC))
+    code = {"registers": _metric(metrics, _REGISTERS, _COUNT)}
+    if static is not None and dynamic is not None and (static + dynamic).is_integer():
+        exact = all(metrics[name][1].startswith("byte") for name in (*_STATIC, *_DYNAMIC) if name in metrics)
+        code["smem_bytes"] = static + dynamic if exact else None  # thousands of bytes are rounded
+    return ForeignResult(
+        {},
+        Outcome.OK,
+        None,
+        latency_of(latency, 1.0),
+        sm_clock_hz=_metric(metrics, _CLOCKS, _HERTZ),
+        launch=(_sizes(row, "Grid Size"), _sizes(row, "Block Size"), dynamic),
+        **code_of(code),
+    )
+
+
+def _sizes(row: Mapping[str, str], column: str) -> tuple[int, ...]:
+    match = _SIZES.fullmatch(row.get(column, ""))
+    if not match:
+        seen = f"is {row[column]!r:.40}" if column in row else "is no column"
+        raise ValueError(f"{column} {seen}; one such as (256, 1, 1) is expected (--page raw has it)")
+    return tuple(int(size) for size in match.groups())
+
+
+def _metric(metrics: _Metrics, names: Iterable[str], units: Mapping[str, float]) -> float | None:
+    """The first of the metrics that is there, in SI units."""
+    for name in names:
+        if name in metrics and (text := metrics[name][0]) not in ("", "N/A", "n/a"):
+            unit = metrics[name][1].strip()
+            if unit.lower() not in units:
+                raise ValueError(f"{name} has unit {unit!r:.40}; one of {', '.join(filter(None, units))} is expected")
+            try:
+                return finite(float(text.replace(",", "")), name) * units[unit.lower()]
+            except ValueError:
+                raise ValueError(f"{name} is {text!r:.40}, not a number") from None
+    return None
+
+
+def _configs(results: list[ForeignResult]) -> Iterator[ForeignResult]:
+    """The results with configs: the block, and where blocks are the same the grid and shared memory that differ."""
+    named: list[dict[str, int]] = []
+    for result in results:
+        assert result.launch is not None
+        grid, block, shared = result.launch
+        values = {f"grid_{axis}": size for axis, size in zip("xyz", grid, strict=True)}
+        values |= {f"block_{axis}": size for axis, size in zip("xyz", block, strict=True)}
+        named.append(values | {"shared_bytes": round(shared or 0.0)})
+    blocks = [name for name in named[0] if name.startswith("block")]
+    keep = {"block_x", *(name for name in blocks if any(each[name] != 1 for each in named))}
+    others: dict[tuple[int, ...], dict[str, int]] = {}
+    for each in named:
+        first = others.setdefault(tuple(each[name] for name in blocks), each)
+        keep |= {name for name, value in each.items() if value != first[name]}
+    for result, values in zip(results, named, strict=True):
+        yield replace(result, config={name: value for name, value in values.items() if name in keep})

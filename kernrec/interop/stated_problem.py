@@ -1,0 +1,73 @@
+"""The problem of each result: what a file states of it, with what its reader states.
+
+An autotuner's log names the op, its sizes and types; a benchmark names some dimensions, and the reader adds the others.
+Results of another problem than the stated one are left out.
+"""
+
+from collections.abc import Iterable
+
+from kernrec.errors import UsageError
+from kernrec.interop.results import ForeignResult, StatedProblem
+from kernrec.kernel import Kernel
+from kernrec.op import Op, Problem, find_op
+from kernrec.op.dtype import canonical_dtype
+from kernrec.util.human import counted
+
+
+def by_problem(
+    results: Iterable[ForeignResult], wanted: StatedProblem, definition: Op | None = None, kernel: Kernel | None = None
+) -> tuple[dict[Problem, list[ForeignResult]], list[str]]:
+    """(the results by their problem, notes on what was left out).
+
+    Args:
+        results: of a file.
+        wanted: what its reader states.
+        definition: the op, where it is that of a spec.
+        kernel: whose first data type and layout are those where nobody states any; None: the op's.
+
+    Raises:
+        UsageError: neither states the op, a dimension is missing or cannot be, or no result is of the stated problem.
+    """
+    groups: dict[Problem, list[ForeignResult]] = {}
+    problems: dict[StatedProblem, Problem | None] = {}
+    other: list[StatedProblem] = []
+    for result in results:
+        if result.problem not in problems:
+            problems[result.problem] = _problem(result.problem, wanted, definition, kernel)
+        problem = problems[result.problem]
+        if problem is None:
+            other.append(result.problem)
+        else:
+            groups.setdefault(problem, []).append(result)
+    if not groups:
+        shown = "; ".join(dict.fromkeys(map(_text, other[:1000])))
+        raise UsageError(f"none of its results is of the stated problem; they are of {shown:.300}")
+    return groups, [f"left out: {counted(len(other), 'result')} of other problems"] if other else []
+
+
+def _problem(
+    stated: StatedProblem, wanted: StatedProblem, definition: Op | None, kernel: Kernel | None
+) -> Problem | None:
+    """The problem that both state; None where they contradict each other."""
+    if definition is None:
+        name = wanted.op or stated.op
+        if name is None:
+            raise UsageError("it does not say what was measured: give --kernel SOURCE --spec SPEC, or --op and --shape")
+        definition = find_op(name)
+        if stated.op is not None and find_op(stated.op) != definition:
+            return None
+    dims = dict(wanted.dims)
+    for name, value in stated.dims:
+        if dims.setdefault(name, value) != value:
+            return None
+    dtype, layout = (canonical_dtype(each) if each else None for each in (wanted.dtype, stated.dtype)), wanted.layout
+    first, second = dtype
+    if (first and second and first != second) or (layout and stated.layout and layout != stated.layout):
+        return None
+    usual = (None, None) if kernel is None else (kernel.dtypes[0], kernel.layouts[0])
+    return definition.problem(first or second or usual[0], layout or stated.layout or usual[1], **dims)
+
+
+def _text(stated: StatedProblem) -> str:
+    sizes = ",".join(f"{name}={value}" for name, value in stated.dims)
+    return " ".join(part for part in (stated.op, sizes, stated.dtype, stated.layout) if part)

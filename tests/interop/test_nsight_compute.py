@@ -1,0 +1,135 @@
+"""Nsight Compute's CSV, also bound to a kernel whose launches it saw."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from kernrec.errors import UsageError
+from kernrec.interop.import_export import Recording, import_bound, import_results
+from kernrec.interop.load_spec import load_spec
+from kernrec.interop.read_results import read_results
+from kernrec.interop.results import ReadOptions, StatedProblem
+from kernrec.kernel import Kernel
+from kernrec.store import Database
+
+SAMPLES = Path(__file__).with_name("samples")
+METRICS = (SAMPLES / "ncu_metrics.csv").read_text(encoding="utf-8")
+RAW = (SAMPLES / "ncu_raw.csv").read_text(encoding="utf-8")
+SMOOTH = ReadOptions(kernels=("smooth",))
+SOURCE = """extern "C" __global__ void smooth(const float *x, float *y, int n) {
+    int i = blockIdx.x * BX + threadIdx.x;
+    if (i < n) y[i] = 0.5f * x[i];
+}
+"""
+SPEC = """
+name = "halved"
+source = "smooth.cu"
+[problem]
+dims = { n = 16777216 }
+[problem.tensors]
+x = { shape = ["n"] }
+y = { shape = ["n"], role = "output" }
+[tunables]
+bx = { values = [64, 128, 256, 512] }
+TAPS
+[[launch]]
+entry = "smooth"
+grid = ["ceil_div(n, bx)"]
+block = ["bx"]
+arguments = ["x", "y", "i32 n"]
+"""
+
+Write = Callable[..., Path]
+
+
+def kernel(folder: Path, taps: str = "") -> Kernel:
+    (folder / "smooth.cu").write_text(SOURCE)
+    (folder / "smooth.toml").write_text(SPEC.replace("TAPS", taps))
+    return load_spec(folder / "smooth.toml", folder / "smooth.cu")[0]
+
+
+def test_launches_alike_are_runs_of_a_config_which_is_their_block() -> None:
+    file = read_results(SAMPLES / "ncu_metrics.csv", SMOOTH)
+    assert (file.tool, file.device, file.kernel) == ("Nsight Compute", "NVIDIA GeForce RTX 4090", "smooth")
+    assert [result.config for result in file.results] == [{"block_x": 128}, {"block_x": 512}]
+    assert file.results[0].samples_s == pytest.approx((161.25e-6, 160.83e-6))
+    assert file.results[0].latency_s == pytest.approx(161.04e-6)
+    assert file.results[1].latency_s == pytest.approx(1162.4e-6)
+    raw = read_results(SAMPLES / "ncu_raw.csv")
+    assert [(r.config["block_x"], r.latency_s, r.registers, r.smem_bytes, r.sm_clock_hz) for r in raw.results] == [
+        (64, pytest.approx(171.264e-6), 10, 0, 2.52e9), (128, pytest.approx(162.016e-6), 10, 0, 2.52e9)
+    ]  # fmt: skip
+
+
+def test_grids_tell_launches_apart_where_blocks_do_not(write: Write) -> None:
+    file = read_results(write(RAW.replace("(64, 1, 1)", "(128, 1, 1)"), "profile.csv"))
+    assert [result.config for result in file.results] == [
+        {"block_x": 128, "grid_x": 262144}, {"block_x": 128, "grid_x": 131072}
+    ]  # fmt: skip
+
+
+def test_no_host_user_or_path_of_a_profile_is_stored() -> None:
+    with Database.memory() as database:
+        import_results(database, SAMPLES / "ncu_metrics.csv", StatedProblem("elementwise", (("n", 1 << 24),)),
+                       kernel="smooth")  # fmt: skip
+        text = str([*database.rows("measurement"), *database.rows("config"), *database.rows("kernel")])
+    assert "NVIDIA GeForce RTX 4090" in text
+    for secret in ("lab-42", "someone", "20798"):
+        assert secret not in text
+
+
+def test_rows_held_at_the_base_clock_are_of_that_operating_point() -> None:
+    with Database.memory() as database:
+        done = import_results(database, SAMPLES / "ncu_metrics.csv", StatedProblem("elementwise", (("n", 1 << 24),)),
+                              kernel="smooth")  # fmt: skip
+        assert any("held at the base clock, 2235 MHz" in note for note in done.notes)
+        assert {row["locked_sm_clock_hz"] for row in database.rows("measurement")} == {2.235e9}
+    with Database.memory() as database:
+        done = import_results(database, SAMPLES / "ncu_raw.csv", StatedProblem("elementwise", (("n", 1 << 24),)))
+        assert any("the SMs ran at 2520 MHz" in note for note in done.notes)
+        assert {row["locked_sm_clock_hz"] for row in database.rows("measurement")} == {None}
+
+
+def test_with_a_spec_the_config_is_the_one_that_launches_so(tmp_path: Path) -> None:
+    own = kernel(tmp_path)
+    with Database.memory() as database:
+        done = import_bound(database, Recording(SAMPLES / "ncu_raw.csv"), own, StatedProblem())
+        assert (done.parts[0].kernel, done.results) == ("halved", 2)
+        answers = database.measured("rtx4090", ["halved"], own.definition.problem().key)
+        assert {answer.config["bx"]: answer.latency_s for answer in answers} == pytest.approx(
+            {64: 171.264e-6, 128: 162.016e-6}
+        )
+
+
+def test_a_launch_of_no_config_or_of_several_is_refused(tmp_path: Path) -> None:
+    path = SAMPLES / "ncu_raw.csv"
+    with Database.memory() as database:
+        with pytest.raises(UsageError, match=r"2 configs of halved launch a grid of 262144x1x1 .* fix taps in"):
+            import_bound(database, Recording(path), kernel(tmp_path, "taps = { values = [1, 8] }"), StatedProblem())
+        with pytest.raises(UsageError, match="no config of halved launches a grid of 262144x1x1 blocks of 64x1x1"):
+            import_bound(database, Recording(path), kernel(tmp_path), StatedProblem(None, (("n", 1 << 20),)))
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (METRICS, "several kernels (smooth, fill); say which one with --kernel"),
+        (RAW.replace('"nsecond"', '"furlong"'), "gpu__time_duration.sum has unit 'furlong'; one of nsecond"),
+        (RAW.replace("gpu__time_duration.sum", "other"), "launch 1: it lacks a time"),
+        (RAW.replace("(64, 1, 1)", "64"), "launch 1: Block Size is '64'; one such as (256, 1, 1)"),
+        (RAW.replace('"171,264"', '"-5"'), "launch 1: time is -5e-09 s"),
+        (RAW.replace('"171,264"', '"nan"'), "is 'nan', not a number"),
+        ("\n".join(RAW.splitlines()[::2]), "has no units of the metrics"),
+        (RAW.replace("smooth(", "\x1b[2J("), "Kernel Name is"),
+        (RAW + '"2","3"\n', "line 5 has 2 values for 16 columns"),
+        (RAW.splitlines()[0], "holds no results"),
+    ],
+)
+def test_what_says_too_little_is_refused_in_one_line(write: Write, text: str, says: str) -> None:
+    path = write(text, "profile.csv")
+    with pytest.raises(UsageError) as caught:
+        read_results(path)
+    assert says in str(caught.value)
+    assert str(path) in str(caught.value)
+    assert "\n" not in str(caught.value)
