@@ -5,6 +5,7 @@ It installs on Linux (x86-64 and aarch64), macOS (arm64) and Windows, for Python
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import venv
@@ -15,6 +16,7 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
+from kernrec.model.prior.compiled import choose, file_name
 from tests.helpers.paths import ROOT
 
 MANYLINUX = ("manylinux_2_28", "manylinux_2_27", "manylinux_2_26", "manylinux_2_24", "manylinux_2_17", "manylinux2014")
@@ -62,12 +64,22 @@ It resolves by the metadata that the index serves beside each wheel, and ends th
 gigabyte of wheels even in a dry run, before they report the same names."""
 
 
+def built(folder: Path, **variables: str) -> Path:
+    """A wheel that is built with these variables in the environment."""
+    build = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(folder), str(ROOT)]
+    subprocess.run(build, check=True, capture_output=True, timeout=300, env=os.environ | variables)
+    return next(folder.glob("*.whl"))
+
+
+def core_files(wheel: Path) -> list[zipfile.ZipInfo]:
+    """The compiled cores in a wheel."""
+    return [file for file in zipfile.ZipFile(wheel).infolist() if "/_core." in file.filename]
+
+
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("wheel")
-    build = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(folder), str(ROOT)]
-    subprocess.run(build, check=True, capture_output=True, timeout=300)
-    return next(folder.glob("*.whl"))
+    """The wheel for every platform, without a compiled core."""
+    return built(tmp_path_factory.mktemp("wheel"), KERNREC_CORE="python")
 
 
 def test_the_wheel_carries_the_database_and_the_workloads(wheel: Path) -> None:
@@ -78,6 +90,7 @@ def test_the_wheel_carries_the_database_and_the_workloads(wheel: Path) -> None:
                 assert f"kernrec/_data/{file.relative_to(ROOT)}" in names
     assert "kernrec/kernel/library/matmul_simt/kernel.cu" in names
     assert any(name.endswith(".dist-info/licenses/NOTICE") for name in names)  # whose rows ship, and their licences
+    assert not core_files(wheel)
     assert not [name for name in names if "__pycache__" in name or name.startswith(("tests/", "tools/"))]
 
 
@@ -102,6 +115,31 @@ def test_an_empty_environment_recommends_outside_the_checkout(wheel: Path, tmp_p
         [python, "-c", code], capture_output=True, text=True, env=environment, cwd=tmp_path, timeout=60, check=False
     )
     assert ".[cuda13]" in recommended.stderr.splitlines()[-1]
+
+
+@pytest.mark.slow
+def test_with_a_compiler_the_wheel_has_a_compiled_core_of_its_source(tmp_path: Path) -> None:
+    if shutil.which("cc") is None:
+        assert built(tmp_path).name.endswith("-none-any.whl")
+        return
+    wheel = built(tmp_path)
+    assert not wheel.name.endswith("-any.whl")
+    (core,) = core_files(wheel)
+    assert core.filename == f"kernrec/model/prior/{file_name()}"
+    assert core.file_size < 2e6
+    unpacked = tmp_path / "unpacked"
+    zipfile.ZipFile(wheel).extractall(unpacked)
+    prior = unpacked / "kernrec" / "model" / "prior"
+    assert choose(prior, None).state == "compiled"
+    (prior / "core.py").write_text((prior / "core.py").read_text() + "# edited\n")
+    assert not choose(prior, None).compiled
+
+
+@pytest.mark.slow
+def test_where_compiling_fails_the_wheel_is_of_python_alone(tmp_path: Path) -> None:
+    wheel = built(tmp_path, CC="false")
+    assert wheel.name.endswith("-none-any.whl")
+    assert not core_files(wheel)
 
 
 def requirements(wheel: Path) -> list[Requirement]:

@@ -9,8 +9,11 @@ cd "$(dirname "$0")/.."
 venv=${VENV:-.venv}
 extra=${EXTRA:-$([ "$(uname)" = Linux ] && echo ci || echo dev)}  # Ray and Triton have wheels for Linux
 [ -x "$venv/bin/python" ] || "${PYTHON:-python3}" -m venv "$venv"
-# Editable, so that later runs test what the checkout holds now; again only when the requirements changed.
-if ! cmp -s <(echo "# $extra"; cat pyproject.toml) "$venv/installed.toml"; then
+# Editable, so that later runs test what the checkout holds now; again only when the requirements changed, or the source
+# of the core, which is compiled where a C compiler is at hand.
+prior=kernrec/model/prior
+stamp() { echo "# $extra"; cat pyproject.toml hatch_build.py $prior/core.py $prior/core.pxd $prior/elementwise.pxd; }
+if ! cmp -s <(stamp) "$venv/installed.txt"; then
     "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --editable ".[$extra]"
-    (echo "# $extra"; cat pyproject.toml) > "$venv/installed.toml"
+    stamp > "$venv/installed.txt"
 fi

@@ -47,6 +47,7 @@ def doctor(
     else:
         print_line(f"compiler  {diagnosis.compiler or 'none'}")
         print_line(f"database  {diagnosis.database}")
+        print_line(f"core      {diagnosis.core}")
         for card in diagnosis.cards:
             _print_card(card)
         for problem in diagnosis.problems:

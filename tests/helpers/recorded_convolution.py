@@ -24,6 +24,7 @@ import numpy as np
 
 from kernrec.gpu import GPU, find_gpu, occupancy
 from kernrec.model.learn.features import ModelInputs
+from kernrec.model.prior.core import BLOCKS, CONCURRENT, DRAM_BYTES
 from kernrec.model.prior.demand import Demand, demand
 from kernrec.model.prior.launch_costs import LimitedCosts, NominalCosts
 from kernrec.model.prior.launch_time import LAUNCH_S, LaunchTime, LaunchWork, launch_time
@@ -62,7 +63,7 @@ class Recorded:
     def limited(self) -> LimitedCosts:
         """The prior's costs of each config."""
         power = PowerModel.for_gpu(self.gpu)
-        t, dram_j = self.times, self.work.dram_bytes * power.event_j("dram.bytes")
+        t, dram_j = self.times, self.work.rows[DRAM_BYTES] * power.event_j("dram.bytes")
         return power.apply_power_limit(NominalCosts(t.core_s, t.dram_s, LAUNCH_S, t.core_j, dram_j))
 
     @cached_property
@@ -77,8 +78,8 @@ class Recorded:
             latency_s=self.limited.latency_s,
             power_w=self.limited.power_w,
             threads=c["threads_per_block"],
-            blocks=work.terms[0],
-            resident=work.concurrent,
+            blocks=work.rows[BLOCKS],
+            resident=work.rows[CONCURRENT],
             registers=c["registers"],
             shared_bytes=c["shared_bytes"],
             pipe_s=t.pipe_s(np.arange(len(self))),
@@ -200,7 +201,7 @@ class Recorded:
         stacks = c["stack_bytes"] * c["threads_per_block"] * held.blocks * self.gpu.sms
         missed = np.maximum(1.0 - self.gpu.l2_bytes / np.maximum(stacks, 1.0), 0.0)
         spilled = (c["spill_load_bytes"] + c["spill_store_bytes"]) * c["threads_per_block"] * blocks
-        return LaunchWork(
+        return LaunchWork.of(
             variants=np.arange(len(self)),
             terms=(blocks, blocks * self.stage_waits),
             depth=(self.stage_waits,),

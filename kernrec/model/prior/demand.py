@@ -138,9 +138,9 @@ class Demand:
         return any(bool(rates[IN_TURN].any()) for rates in self.rates)
 
     @cached_property
-    def filled_rates(self) -> tuple[Floats, ...]:
-        """`rates`, without the last row where no variant has anything in it, which saves a query time."""
-        return self.rates if self.stretched else tuple(rates[:IN_TURN] for rates in self.rates)
+    def filled_rates(self) -> Floats:
+        """`rates` as one array, (terms, quantities, C): without the last quantity where no variant has any of it."""
+        return np.stack([rates[: len(QUANTITIES) - (not self.stretched)] for rates in self.rates])
 
 
 def demand(gpu: GPU, power: PowerModel, metrics: Sequence[str], terms: tuple[str, ...], coefficients: Floats) -> Demand:

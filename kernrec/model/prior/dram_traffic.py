@@ -5,13 +5,17 @@ distinct tiles as the wave covers along the axes that select them. In later wave
 working set fits there.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
+from kernrec.model.prior.compiled import core
+from kernrec.model.prior.core import rest_of_wave
 from kernrec.util.light_dataclass import dataclass
 
 Array = np.ndarray | float
+Floats = NDArray[np.float64]
 
 
 def covered(order: Sequence[tuple[str, Array]], wave: Array) -> list[Array]:
@@ -24,68 +28,82 @@ def covered(order: Sequence[tuple[str, Array]], wave: Array) -> list[Array]:
     Returns:
         For each step, the number of distinct tile indices, at most its extent.
     """
-    remaining = wave
     covers: list[Array] = []
-    for _, extent in order[:-1]:
-        covers.append(np.minimum(remaining, extent))
-        remaining = np.maximum(remaining / extent, 1.0)
-    if order:
-        covers.append(np.minimum(remaining, order[-1][1]))
+    for _, extent in order:
+        covers.append(np.minimum(wave, extent))
+        wave = rest_of_wave(wave, extent)
     return covers
 
 
-@dataclass(frozen=True)
 class TensorAccess:
-    """Which tensors a launch reads and writes, as its kernel's spec declares it."""
+    """Which tensors a launch reads and writes, and which steps of its grid's order select their tiles."""
 
-    reads: Mapping[str, frozenset[str]]
-    """Tensor read -> the axes of the grid that select its tile."""
-    writes: Mapping[str, frozenset[str]]
-    """Tensor written -> the axes of the grid that select its tile."""
-    size_bytes: Mapping[str, Array]
-    """Size of each tensor; more tensors than the launch uses may be listed."""
-    scratch: frozenset[str] = frozenset()
-    """Tensors that live between launches only: they reach DRAM only as far as they do not fit in L2."""
+    def __init__(
+        self,
+        order: Sequence[str],
+        reads: Mapping[str, Collection[str]],
+        writes: Iterable[str],
+        scratch: Collection[str] = (),
+    ) -> None:
+        """As a kernel's spec declares it.
+
+        Args:
+            order: the axis of each step, fastest-varying first; in a grouped order an axis appears twice.
+            reads: tensor read -> the axes of the grid that select its tile.
+            writes: the tensors written.
+            scratch: tensors that live between launches only: they reach DRAM only as far as they do not fit in L2.
+        """
+        self.tensors = tuple(dict.fromkeys((*reads, *writes)))
+        """In the order of their sizes in `dram_bytes`."""
+        number = {name: place for place, name in enumerate(self.tensors)}
+        order = order or ("",)
+        self.steps = len(order)
+        self.reads = np.array([number[name] for name in reads], dtype=np.int64)
+        self.writes = np.array([number[name] for name in writes], dtype=np.int64)
+        axes = [[axis in selecting for axis in order] for selecting in reads.values()]
+        self.axes = np.array(axes, dtype=np.uint8).reshape(len(axes), len(order))
+        self.scratch = np.array([name in scratch for name in self.tensors], dtype=np.uint8)
 
 
 def dram_bytes(
-    order: Sequence[tuple[str, Array]],
     access: TensorAccess,
-    blocks: Array,
-    concurrent_blocks: Array,
+    extents: Sequence[Array],
+    sizes: Sequence[Array],
+    blocks: Floats,
+    concurrent_blocks: Floats,
     l2_bytes: float,
-) -> Array:
-    """Bytes between L2 and DRAM of one launch: inputs are read at least once, outputs are written once.
+    moved: Floats | None = None,
+) -> Floats:
+    """Bytes between L2 and DRAM of N launches: inputs are read at least once, outputs are written once; (N,).
 
     Args:
-        order: (axis, extent) of the grid's tiles, fastest-varying first.
-        access: the tensors that the launch reads and writes.
-        blocks: thread blocks of the launch; the tiles that they visit, where each goes on to several.
+        access: the tensors that the launches read and write.
+        extents: of each step of the order of the grid's tiles; numbers, or arrays (N,).
+        sizes: bytes of each of `TensorAccess.tensors`; numbers, or arrays (N,).
+        blocks: thread blocks of each launch; the tiles that they visit, where each goes on to several.
         concurrent_blocks: blocks that run on the GPU at the same time.
         l2_bytes: size of L2.
+        moved: where the result is to be.
     """
-    reads, writes, tensor_bytes = access.reads, access.writes, access.size_bytes
-    working_set: Array = sum([tensor_bytes[name] for name in dict.fromkeys((*reads, *writes))])
-    missing = 1.0 - l2_bytes / working_set
-    miss = max(missing, 0.0) if isinstance(missing, float) else np.maximum(missing, 0.0)
-    wave = np.minimum(concurrent_blocks, blocks)
-    waves = blocks / wave
-    total: Array = 0.0
-    # Share of each axis that a wave covers; a tensor's tiles are selected by some of the axes.
-    steps = [step for step in order if not (isinstance(step[1], int) and step[1] == 1)]
-    shares = [(axis, cover / extent) for cover, (axis, extent) in zip(covered(steps, wave), steps, strict=True)]
-    for name, axes in reads.items():
-        size = tensor_bytes[name]
-        loads = waves  # how often the tensor is loaded, over all waves
-        for axis, share in shares:
-            if axis in axes:
-                loads = loads * share
-        again = np.maximum(loads - 1.0, 0.0)
-        first = miss if name in access.scratch else 1.0
-        total = total + size * (first + miss * again)
-    for name in writes:
-        total = total + tensor_bytes[name] * (miss if name in access.scratch else 1.0)
-    return total
+    arithmetic, count = core(), len(blocks)
+    columns = np.empty((access.steps + len(sizes), count))
+    for row, column in zip(columns, (*(extents or (1.0,)), *sizes), strict=True):
+        row[:] = column
+    moved = np.empty(count) if moved is None else moved
+    arithmetic.dram_traffic(
+        arithmetic.launches(np.asarray(blocks, np.float64)),
+        arithmetic.launches(np.asarray(concurrent_blocks, np.float64)),
+        arithmetic.launches(columns[: access.steps]),
+        arithmetic.launches(columns[access.steps :]),
+        access.reads,
+        access.axes,
+        access.writes,
+        access.scratch,
+        l2_bytes,
+        np.empty(access.steps) if arithmetic.compiled else [None] * access.steps,
+        arithmetic.launches(moved),
+    )
+    return moved
 
 
 @dataclass(frozen=True)

@@ -10,25 +10,9 @@ from kernrec.util.light_dataclass import dataclass
 
 Floats = NDArray[np.float64]
 
-OVERLAP_DOUBLINGS = 2
-OVERLAP = 2**OVERLAP_DOUBLINGS
+OVERLAP = 4
 """Exponent p of the smooth maximum of parts that overlap, `(core_s**p + memory_s**p)**(1/p)`: two equal parts take
-2**(1/4) = 1.19 times one of them."""
-
-
-def overlap_power(part: Floats) -> Floats:
-    """`part**OVERLAP`, elementwise."""
-    # Squaring and square roots take a twentieth of the time of a general power.
-    for _ in range(OVERLAP_DOUBLINGS):
-        part = part * part
-    return part
-
-
-def overlap_root(total: Floats) -> Floats:
-    """`total**(1/OVERLAP)`, elementwise."""
-    for _ in range(OVERLAP_DOUBLINGS):
-        total = np.sqrt(total)
-    return total
+2**(1/4) = 1.19 times one of them. `core.fourth_power` and `core.fourth_root` are of this exponent."""
 
 
 @dataclass(frozen=True)
@@ -55,29 +39,6 @@ class NominalCosts:
         return rows
 
 
-class ScaledLaunches:
-    """N launches at any core clock; terms without the clock are computed once."""
-
-    def __init__(self, launches: Floats) -> None:
-        """Of the fields of `NominalCosts` as rows, (5, N)."""
-        self._core_s, dram_s, self._fixed_s, self._core_j, self.dram_j = launches
-        self._dram = overlap_power(dram_s)
-
-    def at(
-        self, ratio: float | Floats, static_w: float | Floats, tree_w: float | Floats, volts_squared: float | Floats
-    ) -> tuple[Floats, Floats, Floats]:
-        """(latency_s, static_j, core_j) at a clock.
-
-        Args:
-            ratio: the clock over the boost clock; this and all others (N,), or what broadcasts to it.
-            static_w: power of board and leakage at this clock (W).
-            tree_w: power of the clock tree at this clock and nominal voltage (W).
-            volts_squared: square of the core voltage over that at the boost clock.
-        """
-        latency = overlap_root(overlap_power(self._core_s / ratio) + self._dram) + self._fixed_s
-        return latency, static_w * latency, (tree_w * latency + self._core_j) * volts_squared
-
-
 @dataclass(frozen=True)
 class LimitedCosts:
     """N launches at the clock where they stay within the power limit; every field an array (N,) or (points, N).
@@ -100,7 +61,7 @@ class LimitedCosts:
 
     def at(self, point: int | slice) -> "LimitedCosts":
         """Those of several operating points at one of them, or at some."""
-        return LimitedCosts(*(column[point] for column in self.columns()))
+        return LimitedCosts(*[column[point] for column in self.columns()])
 
     def part(self, part: slice) -> "LimitedCosts":
         """Those of some of the launches."""

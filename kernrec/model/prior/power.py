@@ -19,21 +19,21 @@ each with its source, are in `power.toml`.
 from collections.abc import Mapping, Sequence
 from functools import cache, cached_property
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from kernrec.errors import UsageError, unknown
 from kernrec.gpu import GPU
-from kernrec.model.prior.launch_costs import LimitedCosts, NominalCosts, ScaledLaunches
-from kernrec.model.prior.throttle import CLOCKS, ClockGrid, VoltageCurve, clocks_between
+from kernrec.model.prior.compiled import core
+from kernrec.model.prior.core import CLOCKS
+from kernrec.model.prior.launch_costs import LimitedCosts, NominalCosts
+from kernrec.model.prior.throttle import ClockTable, VoltageCurve, clocks_between
 from kernrec.util.cache import shipped_toml
 from kernrec.util.light_dataclass import dataclass
 
 Floats = NDArray[np.float64]
-_Key = TypeVar("_Key")
-_Value = TypeVar("_Value")
 
 DRAM = "dram.bytes"
 """The event of a byte between L2 and DRAM."""
@@ -43,7 +43,7 @@ RANDOM, ZEROS = "random", "zeros"
 INPUTS = (RANDOM, ZEROS)
 """The input data of kernels: random numbers, or zeros (any constant), with which few bits toggle."""
 _MOST_CACHED = 16
-"""The most entries of a cache that does not depend on launches."""
+"""The most settings that are cached."""
 PARTNER_HEADROOM = 1.35
 """Highest power limit over the reference board's that partners' GeForce boards accept, where the catalog knows of none
 above the TDP: 450 W on a recorded RTX 3090 (anchor matmul_tf32_limits_rtx3090.csv; reference 350 W); 600 W on RTX 4090
@@ -186,10 +186,12 @@ class PowerModel:
         Raises:
             UsageError: the GPU does not accept this power limit or clock.
         """
-        return self._limited(nominal.columns(), self._setting(self._limit(limit_w), (self._clock(clock_hz),)))
+        point = self._limit(limit_w), self._clock(clock_hz)
+        setting = self._setting((point,)) if np.ndim(point[0]) else self._cached_setting((point,))
+        return self._limited(nominal.columns(), setting).at(0)
 
     def limit_launches(self, launches: Floats, points: Sequence[tuple[float | None, float | None]]) -> LimitedCosts:
-        """`apply_power_limit` at several (power limit, clock), in little more time than at one.
+        """`apply_power_limit` at several (power limit, clock).
 
         Args:
             launches: the fields of N nominal costs as rows, (5, N).
@@ -198,53 +200,52 @@ class PowerModel:
         Returns:
             Arrays (P, N).
         """
-        key = tuple(points)
-        setting = self._settings.get(key)
-        if setting is None:
-            limits = np.array([[self._limit(limit_w)] for limit_w, _ in points])
-            setting = self._setting(limits, tuple([self._clock(clock_hz) for _, clock_hz in points]))
-            _remember(self._settings, key, setting)
-        return self._limited(launches, setting)
+        return self._limited(launches, self._cached_setting(tuple(points)))
 
-    def _setting(self, limit_w: float | Floats, clocks_hz: tuple[float, ...]) -> "_Setting":
-        """Power limits as in `_Setting`, with the highest clock of each operating point."""
-        starts = tuple([clock_hz / self.boost_hz for clock_hz in clocks_hz])
-        starts = starts if len(set(starts)) > 1 else starts[:1]
-        ratio: Any = np.array(starts)[:, np.newaxis] if np.ndim(limit_w) == 2 else starts[0]
-        volts = self.voltage(np.multiply(ratio, self.boost_hz))
-        at_clock = (ratio, self.board_w + self.leakage_w * volts, self.clock_w * ratio, volts * volts)
-        return _Setting(limit_w, ratio * self.boost_hz, at_clock, starts)
+    def _cached_setting(self, points: "tuple[tuple[Any, float | None], ...]") -> "_Setting":
+        setting = self._settings.get(points)
+        if setting is None:
+            if len(self._settings) >= _MOST_CACHED:
+                self._settings.clear()
+            setting = self._settings[points] = self._setting(
+                tuple([(self._limit(limit_w), self._clock(clock_hz)) for limit_w, clock_hz in points])
+            )
+        return setting
+
+    def _setting(self, points: tuple[tuple[float | Floats, float], ...]) -> "_Setting":
+        """Power limits, one for all launches or one for each, and the highest clock of each operating point."""
+        starts = tuple([clock_hz / self.boost_hz for _, clock_hz in points])
+        own = tuple(dict.fromkeys(starts))
+        below = np.concatenate([clocks_between(self.minimum_hz / self.boost_hz, start) for start in own])
+        first = np.array([own.index(start) * CLOCKS for start in starts])
+        limits = np.stack([np.atleast_1d(np.asarray(limit_w, np.float64)) for limit_w, _ in points])
+        return _Setting(limits, self._clocks(np.array(starts)), first, self._clocks(below))
+
+    def _clocks(self, ratio: Floats) -> ClockTable:
+        """The power at clocks, given over the boost clock."""
+        clock_hz = ratio * self.boost_hz
+        volts = self.voltage(clock_hz)
+        static_w = self.board_w + self.leakage_w * volts
+        return ClockTable(clock_hz, np.stack([ratio, static_w, self.clock_w * ratio, volts * volts]))
 
     def _limited(self, launches: Floats, setting: "_Setting") -> LimitedCosts:
-        """The launches (the fields of N nominal costs as rows, (5, N)) under power limits, from the highest clocks
-        down."""
-        dram_j, limit = launches[4], setting.limit_w
-        latency, static_j, core_j = ScaledLaunches(launches).at(*setting.at_clock)
-        energy = static_j + core_j + dram_j
-        power = energy / latency
-        capped = power > limit
-        if len(capped) != len(latency):  # one highest clock for several points
-            columns = latency, static_j, core_j, energy, power
-            latency, static_j, core_j, energy, power = (column.repeat(len(capped), axis=0) for column in columns)
-        clock = np.empty(capped.shape)
-        clock[...] = setting.clock_hz
-        drams = np.empty(capped.shape)
-        drams[...] = dram_j
-        over = capped.ravel().nonzero()[0]
-        if len(over):
-            places, points = over, None
-            if capped.ndim == 2:
-                points, places = np.divmod(over, capped.shape[1])
-            slowed = launches.take(places, axis=1)
-            first: Any = points * CLOCKS if points is not None and len(setting.starts) > 1 else 0
-            if isinstance(limit, np.ndarray):
-                limit = limit.ravel().take(places if points is None else points)
-            throttled = self._clock_grid(setting.starts).throttle(slowed, limit, first)
-            joules = throttled[2] + throttled[3] + slowed[4]
-            values = (*throttled, joules, joules / throttled[1])
-            for column, value in zip((clock, latency, static_j, core_j, energy, power), values, strict=True):
-                column.reshape(-1)[over] = value
-        return LimitedCosts(latency, power, energy, clock, capped, static_j, core_j, drams)
+        """The launches (the fields of N nominal costs as rows, (5, N)) under power limits; arrays (P, N)."""
+        highest, below = setting.highest, setting.below
+        shape = len(setting.first), launches.shape[1]
+        costs, capped = np.empty((6, *shape)), np.empty(shape, dtype=np.bool_)
+        arithmetic, limits_w = core(), setting.limits_w
+        points: list[Any] = [highest.at_clock, highest.clock_hz, setting.first]
+        results: list[Any] = [costs, capped]
+        if arithmetic.compiled:
+            limits_w, results[1] = np.broadcast_to(limits_w, shape), capped.view(np.uint8)
+        else:  # all points at once, too
+            launches, limits_w = launches[:, np.newaxis], limits_w[np.newaxis, np.newaxis]
+            points = [column[..., np.newaxis, :, np.newaxis] for column in points]
+            results = [column[..., np.newaxis, np.newaxis, :, :] for column in results]
+        arithmetic.limited_costs(launches, limits_w, *points, below.at_clock, below.clock_hz, below.search, *results)
+        latency_s, power_w, energy_j, clock_hz, static_j, core_j = costs
+        dram_j = np.broadcast_to(launches[4], shape)
+        return LimitedCosts(latency_s, power_w, energy_j, clock_hz, capped, static_j, core_j, dram_j)
 
     def breakdown(self, events: Mapping[str, ArrayLike], limited: LimitedCosts) -> dict[str, Floats]:
         """Joules of each launch by part; the parts add up to `energy_j`.
@@ -267,24 +268,8 @@ class PowerModel:
                 parts["clock"] = parts["clock"] - joules
         return parts
 
-    def _clock_grid(self, starts: tuple[float, ...]) -> ClockGrid:
-        """The clocks below each of these ratios of the boost clock."""
-        grid = self._clock_grids.get(starts)
-        if grid is None:
-            ratio = np.concatenate([clocks_between(self.minimum_hz / self.boost_hz, start) for start in starts])
-            clock = ratio * self.boost_hz
-            volts = self.voltage(clock)
-            static_w = self.board_w + self.leakage_w * volts
-            grid = ClockGrid(clock, np.stack([ratio, static_w, self.clock_w * ratio, volts * volts]))
-            _remember(self._clock_grids, starts, grid)
-        return grid
-
     @cached_property
-    def _clock_grids(self) -> dict[tuple[float, ...], ClockGrid]:
-        return {}
-
-    @cached_property
-    def _settings(self) -> "dict[tuple[tuple[float | None, float | None], ...], _Setting]":
+    def _settings(self) -> "dict[tuple[tuple[Any, float | None], ...], _Setting]":
         return {}
 
     def _limit(self, limit_w: float | Floats | None) -> float | Floats:
@@ -305,22 +290,16 @@ class PowerModel:
 
 @dataclass(frozen=True, eq=False)
 class _Setting:
-    """Power limits and highest clocks, and what follows from them alone."""
+    """Power limits and highest clocks of P operating points, and what follows from them alone."""
 
-    limit_w: float | Floats
-    """A number; one for each launch, (N,); or one for each operating point, (P, 1)."""
-    clock_hz: float | Floats
-    """The highest clock: a number, or (1, 1) or (P, 1)."""
-    at_clock: tuple[Any, Any, Any, Any]
-    """The arguments of `ScaledLaunches.at` at the highest clock."""
-    starts: tuple[float, ...]
-    """The highest clock over the boost clock: one, or one for each operating point."""
-
-
-def _remember(cache: dict[_Key, _Value], key: _Key, value: _Value) -> None:
-    if len(cache) >= _MOST_CACHED:
-        cache.clear()
-    cache[key] = value
+    limits_w: Floats
+    """(P, N), or (P, 1) where it is the same for all launches."""
+    highest: ClockTable
+    """The highest clock of each point."""
+    first: NDArray[np.int64]
+    """Where the clocks of each point begin in `below`."""
+    below: ClockTable
+    """The clocks that a power limit may leave, `CLOCKS` for each highest clock."""
 
 
 def _event_energies(gpu: GPU, coefficients: Mapping[str, Any], volts: float, zeros: bool) -> dict[str, float]:

@@ -51,7 +51,7 @@ def prior_fingerprint() -> list[float]:
         power = PowerModel.for_gpu(gpu)
         demanded = demand(gpu, power, _METRICS, ("block", "trip"), np.stack([block, trip], axis=2))
         blocks, trips = np.array([900.0, 2000.0, 300.0, 5000.0, 700.0]), np.array([64.0, 32.0, 128.0, 16.0, 96.0])
-        work = LaunchWork(
+        work = LaunchWork.of(
             variants=np.arange(5),
             terms=(blocks, blocks * trips),
             depth=(trips,),
@@ -65,7 +65,7 @@ def prior_fingerprint() -> list[float]:
             overlapped=np.array([np.nan, np.nan, np.nan, np.nan, 0.5]),
         )
         times = launch_time(gpu, demanded, work)
-        dram_j = work.dram_bytes * power.event_j("dram.bytes")
+        dram_j = times.dram_bytes * power.event_j("dram.bytes")
         nominal = NominalCosts(times.core_s, times.dram_s, LAUNCH_S + START_S, times.core_j, dram_j)
         limited = power.apply_power_limit(nominal)
         fingerprint += [float(f"{value:.6g}") for value in (*(limited.latency_s * 1e6), *(limited.energy_j * 1e3))]

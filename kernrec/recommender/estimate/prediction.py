@@ -7,10 +7,22 @@ import numpy as np
 
 from kernrec.kernel import ProblemSpace
 from kernrec.kernel.many_problems import ManyProblems, OnProblems
-from kernrec.model.prior.dram_traffic import TensorAccess, dram_bytes, sampled_dram_bytes
+from kernrec.model.prior.core import (
+    BLOCKS,
+    CONCURRENT,
+    DRAM_BYTES,
+    DRAM_SLOWDOWN,
+    LONE_WAITS,
+    LOOPS,
+    OVERLAPPED,
+    PREFETCH,
+    SERIAL_CLK,
+    WAIT_ROUNDS,
+)
+from kernrec.model.prior.dram_traffic import dram_bytes, sampled_dram_bytes
 from kernrec.model.prior.epilogue import epilogue
 from kernrec.model.prior.launch_costs import LimitedCosts, NominalCosts
-from kernrec.model.prior.launch_time import LAUNCH_S, START_S, LaunchTime, LaunchWork, join, launch_time
+from kernrec.model.prior.launch_time import LAUNCH_S, START_S, LaunchTime, LaunchWork, launch_time
 from kernrec.op import Problem
 from kernrec.op.dtype import ELEMENT_BYTES
 from kernrec.recommender.estimate.operating_point import DEFAULT_POINT, OperatingPoint
@@ -130,49 +142,43 @@ def nominal_costs(
     """The costs of `Predictions.nominal`, the times of all launches, and of each kernel `Prediction.launches`."""
     first = tables[0]
     demand, columns = tables.demand
-    works: list[LaunchWork] = []
-    launches: list[list[tuple[int, Array]]] = []
-    places: list[Array] = []
-    count = start = 0
-    for number, on_problem, rows in parts:
+    performed: list[tuple[int, int, Array]] = []
+    for part, (number, on_problem, rows) in enumerate(parts):
         table = tables[number]
-        launches.append([])
-        for index, spec in enumerate(table.kernel.launches):
+        for index in range(len(table.kernel.launches)):
             positions = table.geometry(on_problem, index).performing(rows)
-            if len(rows) and not len(positions):
-                continue
-            subset = rows.take(positions)
-            tensors: dict[str, Array | float] = dict.fromkeys((*spec.reads, *spec.writes), 0.0)  # not all in each dtype
-            tensors |= on_problem.tensor_bytes(subset)
-            tensors |= {
-                w.name: np.multiply(on_problem.column(w.elements, subset), float(ELEMENT_BYTES[w.dtype]))
-                for w in table.kernel.workspaces
-                if w.name in spec.reads or w.name in spec.writes
-            }
-            works.append(_work(table, index, subset, on_problem, tensors, columns[number][index]))
-            launches[-1].append((start, positions))
-            places.append(positions + count if count else positions)
-            start += len(positions)
-        count += len(rows)
-    work = join(works)
+            if len(positions) or not len(rows):
+                performed.append((part, index, positions))
+    counts = [len(rows) for _, _, rows in parts]
+    starts = list(accumulate(counts, initial=0))
+    ends = list(accumulate([len(positions) for _, _, positions in performed], initial=0))
+    loops = max(len(tables[parts[part][0]].launches[index].loops) for part, index, _ in performed)
+    work = LaunchWork.empty(ends[-1], loops)
+    launches: list[list[tuple[int, Array]]] = [[] for _ in parts]
+    for (part, index, positions), start, end in zip(performed, ends[:-1], ends[1:], strict=True):
+        number, on_problem, rows = parts[part]
+        subset = rows.take(positions)
+        launches[part].append((start, positions))
+        variants, figures = work.variants[start:end], work.rows[:, start:end]
+        tables[number].launches[index].variant.take(subset, out=variants, mode="clip")
+        _fill(figures, tables[number], index, subset, on_problem, variants)
+        variants += columns[number][index]
     times = launch_time(first.gpu, demand, work)
     if first.calibration:
         times = first.calibration.apply_to_time(times)
-    moved_j = work.dram_bytes * first.power.event_j("dram.bytes")
-    nominal = np.zeros((5, count))
+    moved_j = work.rows[DRAM_BYTES] * first.power.event_j("dram.bytes")
+    nominal = np.zeros((5, starts[-1]))
     core_s, dram_s, fixed_s, core_j, dram_j = nominal
     fixed_s += START_S
-    start = 0
-    for place in places:  # launches of a config are added in order
-        part = slice(start, start + len(place))
-        core_s[place] += times.core_s[part]
-        dram_s[place] += times.dram_s[part]
+    for (part, _, positions), start, end in zip(performed, ends[:-1], ends[1:], strict=True):
+        place = positions + starts[part]  # launches of a config are added in order
+        core_s[place] += times.core_s[start:end]
+        dram_s[place] += times.dram_s[start:end]
         fixed_s[place] += LAUNCH_S
-        core_j[place] += times.core_j[part]
-        dram_j[place] += moved_j[part]
-        start = part.stop
+        core_j[place] += times.core_j[start:end]
+        dram_j[place] += moved_j[start:end]
     _add_finishing(tables, parts, nominal)
-    return nominal, times, [tuple(performed) for performed in launches]
+    return nominal, times, [tuple(each) for each in launches]
 
 
 _DYNAMIC = [0, 1, 3, 4]
@@ -207,54 +213,50 @@ def _finishing(table: StaticTable, problem: Problem) -> tuple[float, float, floa
     return slower * core_s, dram_bytes / table.bandwidth, core_j, dram_bytes * table.power.event_j("dram.bytes")
 
 
-def _work(
-    table: StaticTable, index: int, rows: Array, on_problem: OnProblems, tensor_bytes: _Columns, column: int
-) -> LaunchWork:
-    """The work of one launch of these rows on a problem; column: where its variants begin in the demand."""
+def _fill(figures: Array, table: StaticTable, index: int, rows: Array, on_problem: OnProblems, variants: Array) -> None:
+    """Writes the work of one launch of these rows on a problem, by row of `LaunchWork`; variants: of its demand."""
     spec, launch, geometry = table.kernel.launches[index], table.launches[index], table.geometry(on_problem, index)
-    count = len(rows)
-
-    def each(value: Array | float) -> Array:
-        """One value for each row, also where it is the same for all."""
-        return value if isinstance(value, np.ndarray) else np.full(count, value)
-
-    gpu = table.gpu
-    resident, warps, prefetch = geometry.columns.take(rows, axis=1)
-    variants = launch.variant.take(rows)
-    blocks = each(on_problem.column(spec.blocks, rows))
-    loops = [table.trips(on_problem, index, loop, rows, blocks) for loop in launch.loops]
-    concurrent = resident * float(gpu.sms)
-    moved: Array | float
-    slowdown: Array | float = 1.0
-    serial: Array | float = 0.0
-    rounds: Array | float = sum([total for total, _ in loops], 0.0) / blocks
-    overlapped: Array | float = np.nan
+    column = on_problem.column
+    geometry.columns.take(rows, axis=1, out=figures[CONCURRENT : PREFETCH + 1], mode="clip")
+    resident = figures[CONCURRENT]
+    blocks = figures[BLOCKS]
+    blocks[:] = column(spec.blocks, rows)
+    total_trips: Array | float = 0.0
+    for number, loop in enumerate(launch.loops):
+        total, depth = table.trips(on_problem, index, loop, rows, blocks)
+        total_trips = total_trips + total
+        figures[LOOPS + 2 * number] = total
+        figures[LOOPS + 2 * number + 1] = depth
+    figures[LONE_WAITS] = column(spec.waits, rows)
+    concurrent = resident * float(table.gpu.sms)
+    l2_bytes = float(table.gpu.l2_bytes)
+    sizes = _tensor_bytes(table, index, rows, on_problem)
     if launch.sample is not None:
-        x, y, z = (each(on_problem.column(extent, rows)).astype(np.float64) for extent in spec.grid)
-        touched = footprints(launch.sample.table, variants, tensor_bytes, table.scratch)
-        moved = sampled_dram_bytes((x, y, z), touched, concurrent, float(gpu.l2_bytes))
-        slowdown = launch.sample.dram_slowdown(variants, (x, y, z), concurrent, float(gpu.l2_bytes))
-        serial = launch.sample.serial_clk(variants, blocks)
-        rounds = launch.sample.every_round.take(variants)
-        overlapped = launch.sample.overlapped.take(variants)
-    else:
-        order = [(axis, on_problem.column(extent, rows)) for axis, extent in spec.order]
-        access = TensorAccess(launch.reads, launch.writes, tensor_bytes, table.scratch)
-        visits, together = blocks, concurrent
-        if spec.visits is not spec.blocks:
-            visits, together = each(on_problem.column(spec.visits, rows)), np.minimum(concurrent, blocks)
-        moved = dram_bytes(order, access, visits, together, float(gpu.l2_bytes))
-    return LaunchWork(
-        variants=variants + column,
-        terms=(blocks, *[each(total) for total, _ in loops]),
-        depth=tuple([each(depth) for _, depth in loops]),
-        concurrent=resident,
-        warps=warps,
-        prefetch=prefetch,
-        dram_bytes=each(moved),
-        dram_slowdown=slowdown,
-        serial_clk=serial,
-        rounds=each(rounds),
-        overlapped=overlapped,
-        waits=on_problem.column(spec.waits, rows),
-    )
+        x, y, z = (np.zeros(len(rows)) + column(extent, rows) for extent in spec.grid)
+        touched = footprints(launch.sample.table, variants, sizes, table.scratch)
+        figures[DRAM_BYTES] = sampled_dram_bytes((x, y, z), touched, concurrent, l2_bytes)
+        figures[DRAM_SLOWDOWN] = launch.sample.dram_slowdown(variants, (x, y, z), concurrent, l2_bytes)
+        figures[SERIAL_CLK] = launch.sample.serial_clk(variants, blocks)
+        figures[WAIT_ROUNDS] = launch.sample.every_round.take(variants)
+        figures[OVERLAPPED] = launch.sample.overlapped.take(variants)
+        return
+    figures[DRAM_SLOWDOWN] = 1.0
+    figures[WAIT_ROUNDS] = total_trips / blocks
+    figures[OVERLAPPED] = np.nan
+    visits, together = blocks, concurrent
+    if spec.visits is not spec.blocks:
+        visits, together = np.zeros(len(rows)) + column(spec.visits, rows), np.minimum(concurrent, blocks)
+    extents = [column(extent, rows) for _, extent in spec.order]
+    of_tensors = [sizes[name] for name in launch.access.tensors]
+    dram_bytes(launch.access, extents, of_tensors, visits, together, l2_bytes, figures[DRAM_BYTES])
+
+
+def _tensor_bytes(table: StaticTable, index: int, rows: Array, on_problem: OnProblems) -> _Columns:
+    """The size of each tensor and workspace that a launch of these rows reads or writes, and of others."""
+    sizes: dict[str, Array | float] = dict.fromkeys(table.launches[index].access.tensors, 0.0)  # not all in each dtype
+    sizes |= on_problem.tensor_bytes(rows)
+    for workspace in table.kernel.workspaces:
+        if workspace.name in table.launches[index].access.tensors:
+            elements = on_problem.column(workspace.elements, rows)
+            sizes[workspace.name] = np.multiply(elements, float(ELEMENT_BYTES[workspace.dtype]))
+    return sizes

@@ -16,6 +16,7 @@ from kernrec.kernel import Expression, Kernel, ProblemSpace, Space
 from kernrec.kernel.many_problems import ManyProblems, OnProblems
 from kernrec.model.prior.calibration import Calibration
 from kernrec.model.prior.demand import CORE_J, PORT, Demand, demand, side_by_side
+from kernrec.model.prior.dram_traffic import TensorAccess
 from kernrec.model.prior.launch_time import alone_clk
 from kernrec.model.prior.microarchitecture import microarchitecture
 from kernrec.model.prior.power import RANDOM, PowerModel
@@ -39,9 +40,7 @@ class LaunchTable:
     """Of a kernel profiled by a sample of blocks: without the sectors that L1 answers."""
     sample: SampledLaunch | None
     """Only of a kernel profiled by a sample of blocks."""
-    reads: Mapping[str, frozenset[str]]
-    """Tensor -> the axes of the walk that select its tiles."""
-    writes: Mapping[str, frozenset[str]]
+    access: TensorAccess
     incomplete: bool
     """Whether some variant of the space has no profile of this launch."""
 
@@ -147,6 +146,7 @@ class StaticTable:
         variants = space.configs_on(problem) if kernel.sampled else space.variants
         spills, unprofiled = np.zeros(len(variants.keys), dtype=bool), np.ones(len(variants.keys), dtype=bool)
         launches: list[LaunchTable] = []
+        scratch = [workspace.name for workspace in kernel.workspaces]
         for index, spec in enumerate(kernel.launches):
             if (table := profiles.get(index)) is None:
                 raise KernrecError(
@@ -165,8 +165,7 @@ class StaticTable:
                     variant=rows[variants.index],
                     profiles=table,
                     sample=sample,
-                    reads={name: frozenset(axes) for name, axes in spec.reads.items()},
-                    writes={name: frozenset(axes) for name, axes in spec.writes.items()},
+                    access=TensorAccess([axis for axis, _ in spec.order], spec.reads, spec.writes, scratch),
                     incomplete=bool((rows < 0).any()),
                 )
             )

@@ -11,9 +11,11 @@ from hypothesis import strategies as st
 
 from kernrec.gpu import GPU, find_gpu
 from kernrec.kernel import find_kernel
+from kernrec.model.prior.core import WARPS
+from kernrec.model.prior.core import round_clk as plain_round_clk
 from kernrec.model.prior.demand import QUANTITIES, Demand
 from kernrec.model.prior.launch_costs import LimitedCosts
-from kernrec.model.prior.launch_time import Array, LaunchWork, _round_clk, alone_clk, launch_time
+from kernrec.model.prior.launch_time import Array, LaunchWork, alone_clk, launch_time
 from kernrec.model.prior.microarchitecture import microarchitecture
 from kernrec.op import Problem, find_op
 from kernrec.recommender.estimate.operating_point import OperatingPoint
@@ -113,20 +115,17 @@ def test_attention_is_as_fast_on_the_a100_as_is_published_of_its_like(causal: in
 def launch(codes: int = 1, **change: Array) -> LaunchWork:
     """A launch of 1,000 blocks of four warps, 100 trips each, two blocks to an SM."""
     blocks = np.full(codes, 1000.0)
-    usual = LaunchWork(
-        variants=np.arange(codes),
-        terms=(blocks, blocks * 100.0),
-        depth=(np.full(codes, 100.0),),
-        concurrent=np.full(codes, 2.0),
-        warps=np.full(codes, 4.0),
-        prefetch=np.full(codes, 1.0),
-        dram_bytes=blocks,
-        dram_slowdown=np.ones(codes),
-        serial_clk=np.zeros(codes),
-        rounds=np.full(codes, 100.0),
-        overlapped=np.nan,
-    )
-    return replace(usual, **change)
+    usual = {
+        "variants": np.arange(codes),
+        "terms": (blocks, blocks * 100.0),
+        "depth": (np.full(codes, 100.0),),
+        "concurrent": np.full(codes, 2.0),
+        "warps": np.full(codes, 4.0),
+        "prefetch": np.full(codes, 1.0),
+        "dram_bytes": blocks,
+        "rounds": np.full(codes, 100.0),
+    }
+    return LaunchWork.of(**{**usual, **change})  # type: ignore[arg-type]
 
 
 def work(**per_trip: float) -> Demand:
@@ -184,7 +183,7 @@ def test_the_longest_block_is_waited_for_once() -> None:
     demand, even = work(fma=100.0, issue=300.0), launch()
     uneven = launch(depth=(np.full(1, 200.0),))
     more = launch_time(ADA, demand, uneven).core_s - launch_time(ADA, demand, even).core_s
-    alone = alone_clk(demand.rates[1], even.warps, even.variants)
+    alone = alone_clk(demand.rates[1], even.rows[WARPS], even.variants)
     assert 0 < more * ADA.boost_clock_hz <= 100 * np.maximum(alone, microarchitecture(ADA).dram_latency_clk) * 1.001
 
 
@@ -224,7 +223,7 @@ def test_a_round_takes_as_long_as_that_of_a_simulated_queue(customers: int, load
     """load: the pipe time of all over the time that one waits."""
     busy = np.array([float(customers)])
     wait = busy / load
-    (expected,) = _round_clk(np.ones(1), wait, busy)
+    (expected,) = plain_round_clk(np.ones(1), wait, busy)
     assert expected == pytest.approx(simulated_round_clk(customers, 1.0, float(wait[0])), rel=0.06)
 
 
@@ -233,7 +232,7 @@ def test_a_round_is_at_most_work_and_waits_in_turn_and_at_least_the_longer_of_th
     own: float, wait: float, customers: float
 ) -> None:
     busy = own * customers
-    (clk,) = _round_clk(np.array([own]), np.array([wait]), np.array([busy]))
+    (clk,) = plain_round_clk(np.array([own]), np.array([wait]), np.array([busy]))
     assert max(busy, own + wait) * (1 - 1e-9) <= clk <= (busy + wait) * (1 + 1e-9)
 
 
@@ -317,7 +316,7 @@ def test_dram_adds_up_with_what_a_lone_block_computes_beyond_the_latency_of_its_
 
     def clk(dram_clk: float, resident: float) -> float:
         moved = blocks * dram_clk * bytes_per_clk
-        tiles = LaunchWork(
+        tiles = LaunchWork.of(
             variants=np.zeros(1, np.int64), terms=(blocks,), depth=(), concurrent=np.full(1, resident),
             warps=np.full(1, 32.0), prefetch=np.zeros(1), dram_bytes=moved, dram_slowdown=np.ones(1),
             serial_clk=0.0, rounds=np.ones(1), overlapped=np.zeros(1),

@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 
 from kernrec.gpu import find_gpu
-from kernrec.model.prior.launch_costs import ScaledLaunches
+from kernrec.model.prior.core import CLOCKS
+from kernrec.model.prior.launch_costs import NominalCosts
 from kernrec.model.prior.power import PowerModel
-from kernrec.model.prior.throttle import CLOCKS, ClockGrid, clocks_between
+from kernrec.model.prior.throttle import clocks_between
 
 LAUNCHES = 300
 
@@ -21,34 +22,33 @@ def launches(power: PowerModel) -> np.ndarray:
     return np.stack([core_s, dram_s, np.full(LAUNCHES, 5e-6), core_j, dram_j])
 
 
-def grid(power: PowerModel, *starts: float) -> ClockGrid:
-    ratio = np.concatenate([clocks_between(power.minimum_hz / power.boost_hz, start) for start in starts])
-    volts = power.voltage(ratio * power.boost_hz)
-    static_w = power.board_w + power.leakage_w * volts
-    return ClockGrid(ratio * power.boost_hz, np.stack([ratio, static_w, power.clock_w * ratio, volts * volts]))
-
-
 @pytest.mark.parametrize("name", ["rtx4090", "a100-sxm4-80gb", "h200-sxm", "t4", "gtx1650"])
 def test_a_launch_runs_at_the_highest_clock_of_the_table_that_keeps_its_limit(name: str) -> None:
     power = PowerModel.for_gpu(find_gpu(name))
     nominal, limit_w = launches(power), np.linspace(power.power_min_w, power.tdp_w, LAUNCHES)
-    table = grid(power, 1.0)
-    latency, static_j, core_j = ScaledLaunches(nominal).at(*(row[:, np.newaxis] for row in table.at_clock))
-    keeps = static_j + core_j + nominal[4] <= latency * limit_w  # (clocks, launches)
+    core_s, dram_s, fixed_s, core_j, dram_j = nominal
+    start = power.running_hz / power.boost_hz
+    ratio = clocks_between(power.minimum_hz / power.boost_hz, start)[:, np.newaxis]
+    volts = power.voltage(ratio * power.boost_hz)
+    latency = ((core_s / ratio) ** 4 + dram_s**4) ** 0.25 + fixed_s
+    tree_w = power.clock_w * ratio * volts**2
+    energy = (power.board_w + power.leakage_w * volts + tree_w) * latency + core_j * volts**2 + dram_j
+    keeps = energy <= latency * limit_w * (1.0 + 1e-12)  # (clocks, launches)
     highest = np.where(keeps.any(axis=0), CLOCKS - 1 - keeps[::-1].argmax(axis=0), 0)
-    clock_hz, latency_s, *_ = table.throttle(nominal, limit_w, 0)
-    assert (clock_hz == table.clock_hz[highest]).all()
-    assert (latency_s == latency[highest, np.arange(LAUNCHES)]).all()
-    assert len(np.unique(highest)) > 50
+    limited = power.apply_power_limit(NominalCosts(*nominal), limit_w)
+    slowed = limited.capped
+    assert 50 < slowed.sum() < LAUNCHES
+    assert limited.clock_hz[slowed] == pytest.approx((ratio[:, 0] * power.boost_hz)[highest][slowed])
+    assert limited.latency_s[slowed] == pytest.approx(latency[highest, np.arange(LAUNCHES)][slowed])
+    assert limited.clock_hz[~slowed] == pytest.approx(power.running_hz)
 
 
-def test_each_launch_is_searched_in_its_own_table() -> None:
+def test_each_operating_point_is_searched_below_its_own_clock() -> None:
     power = PowerModel.for_gpu(find_gpu("rtx4090"))
-    nominal = launches(power)
-    both, alone = grid(power, 0.6, 1.0), [grid(power, start) for start in (0.6, 1.0)]
-    which = np.arange(LAUNCHES) % 2
-    mixed = both.throttle(nominal, power.power_min_w, which * CLOCKS)
-    for number, table in enumerate(alone):
-        own = table.throttle(nominal, power.power_min_w, 0)
-        for column, of_own in zip(mixed, own, strict=True):
-            assert (column[which == number] == of_own[which == number]).all()
+    nominal, points = launches(power), [(200.0, power.boost_hz), (200.0, 0.6 * power.boost_hz), (None, power.boost_hz)]
+    together = power.limit_launches(nominal, points)
+    for number, point in enumerate(points):
+        alone = power.limit_launches(nominal, [point])
+        for column, own in zip(together.columns(), alone.columns(), strict=True):
+            assert (column[number] == own[0]).all()
+    assert together.clock_hz[0].max() > together.clock_hz[1].max()

@@ -1,0 +1,56 @@
+# cython: language_level=3
+# The types that `core.py` has where it is compiled (`hatch_build.py`).
+cimport cython
+from libc.stdint cimport int64_t, uint8_t
+
+cdef Py_ssize_t PIPES, F64, SHARED, PORT, SECTORS, BARRIERS, CORE_J, BETWEEN, BETWEEN_GROUPS, ALONE, IN_TURN
+cdef Py_ssize_t BLOCKS, CONCURRENT, WARPS, PREFETCH, DRAM_BYTES, DRAM_SLOWDOWN, SERIAL_CLK, WAIT_ROUNDS, OVERLAPPED
+cdef Py_ssize_t LONE_WAITS, LOOPS
+cdef Py_ssize_t PARTS, ROUNDS, CLOCKS
+cdef double GROUPS_SHARE, BARRIER_CLK, BARRIER_WARP_CLK, SCHEDULERS, BLOCK_CLK, START_CLK
+
+@cython.locals(
+    i=Py_ssize_t, q=Py_ssize_t, loop=Py_ssize_t, variant=Py_ssize_t, none_ahead=bint,
+    by_scheduler=double, shared_f64=double, trips=double, longer=double, longer_clk=double, first_clk=double,
+    in_turn_s=double,
+)
+cpdef launch_times(
+    const double[:, :, ::1] rates, Py_ssize_t loops, const int64_t[:] variants, const double[:, ::1] work,
+    double clock_hz, double sms, double dram_byte_s, double memory_clk, double l2_clk_per_sector,
+    double l2_latency_clk, bint few_f64, bint grouped, bint stretched,
+    double[::1] total, double[:, ::1] pipe_clk, double[:, ::1] times,
+)
+
+cdef double eighth_power(double value) noexcept nogil
+cdef double eighth_root(double value) noexcept nogil
+cdef double occupied(
+    double blocks, double block_clk, double by_scheduler, double shared_f64, double warps,
+) noexcept nogil
+cdef double round_clk(double own, double wait, double busy) noexcept nogil
+cdef double exposed_clk(double alone, double waited, double dram_clk) noexcept nogil
+cdef double smooth_maximum(double a, double b) noexcept nogil
+
+@cython.locals(
+    i=Py_ssize_t, tensor=Py_ssize_t, step=Py_ssize_t, number=Py_ssize_t, last=Py_ssize_t, working_set=double,
+    total=double,
+)
+cpdef dram_traffic(
+    const double[:] blocks, const double[:] concurrent, const double[:, :] extents, const double[:, :] sizes,
+    const int64_t[:] reads, const uint8_t[:, :] axes, const int64_t[:] writes, const uint8_t[:] scratch,
+    double l2_bytes, double[::1] shares, double[:] moved,
+)
+
+cdef double rest_of_wave(double wave, double extent) noexcept nogil
+
+@cython.locals(
+    p=Py_ssize_t, i=Py_ssize_t, place=Py_ssize_t, step=Py_ssize_t, within=Py_ssize_t, trial=Py_ssize_t,
+    tried=Py_ssize_t, over=bint,
+)
+cpdef limited_costs(
+    const double[:, :] launches, const double[:, :] limits_w, const double[:, :] highest, const double[:] highest_hz,
+    const int64_t[:] first, const double[:, ::1] table, const double[::1] table_hz, const double[:, ::1] search,
+    double[:, :, ::1] costs, uint8_t[:, ::1] capped,
+)
+
+cdef double fourth_power(double value) noexcept nogil
+cdef double fourth_root(double value) noexcept nogil
