@@ -2,7 +2,7 @@
 
 One source in two forms. Compiled (`core.pxd` has the types, `hatch_build.py` builds it), the loops run over launches,
 and every name stands for a number. As plain Python, an axis of length one is put in front of the launches: the same
-loops then run once, and every name stands for an array of all launches. So conditions on a launch are `where`, and
+loops then run once, and every name stands for an array of all launches. So conditions on a launch are `select`, and
 branches are for what holds of all of them. Callers are in `launch_time`, `dram_traffic` and `power`, which say what the
 terms mean; `compiled` chooses the form.
 
@@ -11,7 +11,7 @@ Rows of quantities are those of `demand.QUANTITIES`.
 
 from typing import Any
 
-from kernrec.model.prior.elementwise import ceil, floor, maximum, minimum, some, sqrt, where
+from kernrec.model.prior.elementwise import ceil, floor, maximum, minimum, select, some, sqrt
 
 PIPES = 9
 """The first rows of a demand: the clocks of each pipe."""
@@ -125,14 +125,14 @@ def launch_times(
         # Users of the pipes: the block where barriers hold its warps together, else each warp.
         overlapped, ahead = work[OVERLAPPED, i], work[PREFETCH, i]
         together_share = minimum(barriers / maximum(work[WAIT_ROUNDS, i], 1.0), 1.0)
-        together_share = where(overlapped == overlapped, 1.0 - overlapped, together_share)
+        together_share = select(overlapped == overlapped, 1.0 - overlapped, together_share)
         own_clk = block_clk * (together_share + (1.0 - together_share) / warp_count)
         # Latency of an average block: its instructions in order, barriers, and loads that prefetching does not hide.
         alone = maximum(total[ALONE] * (each / warp_count) + barriers * barrier_clk, own_clk)
         wait_clk = memory_clk / maximum(ahead, 1.0)
         none_ahead = ahead == 0.0
-        late = maximum(trips * wait_clk - where(none_ahead, 0.0, alone), 0.0)
-        start_clk = where(none_ahead, START_CLK, memory_clk + BLOCK_CLK)
+        late = maximum(trips * wait_clk - select(none_ahead, 0.0, alone), 0.0)
+        start_clk = select(none_ahead, START_CLK, memory_clk + BLOCK_CLK)
         wait = alone - own_clk + late + start_clk
         dram_s = work[DRAM_BYTES, i] * work[DRAM_SLOWDOWN, i] * dram_byte_s
         # Rounds: an SM finishes `concurrent` blocks in the pipe time of one and the longer of the others' and its
@@ -141,7 +141,7 @@ def launch_times(
         together = minimum(work[CONCURRENT, i], per_sm)
         full = floor(per_sm / together)
         rest = per_sm - full * together
-        uneven = where(rest > 0.0, 1.0, 0.0)
+        uneven = select(rest > 0.0, 1.0, 0.0)
         busy = occupied(together, block_clk, by_scheduler, shared_f64, warp_count)
         busy_rest = occupied(rest, block_clk, by_scheduler, shared_f64, warp_count)
         # While a scheduler runs one warp's arithmetic between tensor instructions, its tensor core idles.
@@ -150,7 +150,7 @@ def launch_times(
             # Before its first tiles have come, a block of warpgroups has nothing to do, and then no product hides
             # weights.
             exposed = GROUPS_SHARE * (total[BETWEEN_GROUPS] * each) + (1.0 - GROUPS_SHARE) * first_clk + start_clk
-            between = where(first_clk > 0.0, between + exposed, between)
+            between = select(first_clk > 0.0, between + exposed, between)
         least = busy + between
         least_rest = maximum(busy_rest + between, own_clk)
         sm_clk = full * round_clk(own_clk, wait, least) + uneven * round_clk(own_clk, wait, least_rest)
@@ -160,7 +160,7 @@ def launch_times(
             in_turn = own_clk + maximum(in_turn_clk - block_clk, 0.0) * together_share
             longest = maximum(alone, in_turn)
             exposed = exposed_clk(longest, wait - (alone - own_clk), dram_s * (clock_hz * sms) * each)
-            wait = wait + (longest - alone) + where(in_turn_clk > 0.0, exposed * together_share, 0.0)
+            wait = wait + (longest - alone) + select(in_turn_clk > 0.0, exposed * together_share, 0.0)
             in_turns = full * round_clk(own_clk, wait, least) + uneven * round_clk(own_clk, wait, least_rest)
             in_turn_s = (in_turns - sm_clk) / clock_hz
             sm_clk = in_turns
@@ -195,7 +195,7 @@ def occupied(blocks: Any, block_clk: Any, by_scheduler: Any, shared_f64: Any, wa
     """
     resident = blocks * warps
     uneven = ceil(resident * (1.0 / SCHEDULERS)) * SCHEDULERS / maximum(resident, 1.0)
-    return where(shared_f64 > 0.0, blocks * maximum(block_clk, by_scheduler * uneven), blocks * block_clk * uneven)
+    return select(shared_f64 > 0.0, blocks * maximum(block_clk, by_scheduler * uneven), blocks * block_clk * uneven)
 
 
 def round_clk(own: Any, wait: Any, busy: Any) -> Any:
@@ -349,10 +349,10 @@ def limited_costs(
                         within = within + (joules <= -dram_j)
                     place = place + within * step
                 slow = fourth_root(fourth_power(core_s / table[0, place]) + dram) + fixed_s
-                latency = where(over, slow, latency)
-                static_j = where(over, table[1, place] * slow, static_j)
-                clocked_j = where(over, (table[2, place] * slow + core_j) * table[3, place], clocked_j)
-                clock_hz = where(over, table_hz[place], clock_hz)
+                latency = select(over, slow, latency)
+                static_j = select(over, table[1, place] * slow, static_j)
+                clocked_j = select(over, (table[2, place] * slow + core_j) * table[3, place], clocked_j)
+                clock_hz = select(over, table_hz[place], clock_hz)
                 energy = static_j + clocked_j + dram_j
                 power = energy / latency
             costs[0, p, i] = latency

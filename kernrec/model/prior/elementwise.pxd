@@ -10,7 +10,7 @@ cdef inline double maximum(double a, double b) noexcept nogil:
     return a if a >= b or a != a else b
 
 
-cdef inline double where(bint condition, double a, double b) noexcept nogil:
+cdef inline double select(bint condition, double a, double b) noexcept nogil:
     return a if condition else b
 
 

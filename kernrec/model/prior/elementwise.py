@@ -8,7 +8,7 @@ from numpy.typing import ArrayLike
 
 ceil, floor, sqrt = np.ceil, np.floor, np.sqrt
 maximum, minimum = np.maximum, np.minimum
-where = np.where
+select = np.where
 
 
 def some(condition: ArrayLike) -> bool:
