@@ -1,6 +1,6 @@
 """Compiles the prior's core when kernrec is installed or its wheel is made, where a C compiler and Cython are at hand.
 
-What cannot be compiled is left out: `kernrec.model.prior.compiled` then takes the same source as plain Python. A wheel
+Where that fails, `kernrec.model.prior.compiled` takes the same source as plain Python. A wheel
 with the core is for one platform and Python; KERNREC_CORE=python in the environment makes one for all of them.
 
 The file is named for the source that it was made of, so that no other source is taken for it.

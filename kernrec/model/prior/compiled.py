@@ -1,4 +1,4 @@
-"""Which form of the prior's arithmetic runs: compiled where there is a core of its source, else as plain Python.
+"""The form in which the prior's arithmetic runs: compiled where there is a core of its source, else as plain Python.
 
 The compiled file is named for the source that it was made of. Of another version of kernrec, or of a source that was
 edited since, there is none of the expected name; what there is beside it is not loaded, and a line says so.
@@ -48,7 +48,7 @@ class Core:
         self.limited_costs = module.limited_costs
         self.compiled = compiled
         self.state = state
-        """Which form it is, and why, in a line."""
+        """The form, and why, in a line."""
         self.warning = warning
 
     def launches(self, column: Any) -> Any:
