@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from kernrec.recommender.many import ManyAnswers
     from kernrec.recommender.network import NetworkAnswer
     from kernrec.run import BuiltKernel
+    from kernrec.triton.listener import Recorder
 
 
 def _gpu_name(gpu: "str | Path | GPU") -> str:
@@ -285,6 +286,27 @@ def analyze(
     if grid is None:
         raise UsageError("the grid is missing: extents, or a function of all arguments and constants")
     return analyze_triton(function, _gpu_name(gpu), arguments, grid, configs, query)
+
+
+def record(gpu: str | None = None) -> "Recorder":
+    """Keeps in the user's database what the program's own `@triton.autotune` measures, to the end of the program.
+
+    In a `with` statement: to the end of the block. Triton's benchmark is not kernrec's protocol, so that these rows
+    answer where nothing was measured by the protocol, and say so; and they answer `kernrec.triton.autotune`.
+
+    Args:
+        gpu: the GPU as people call it; None: KERNREC_GPU, else the one of this process.
+
+    Returns:
+        A recorder, whose `rows` were kept; what could not be is in `refused`.
+
+    Raises:
+        kernrec.errors.UsageError: Triton's autotuner has no listener (before 3.8), or another recorder is running.
+        kernrec.errors.KernrecError: Triton is not installed.
+    """
+    from kernrec.triton.listener import record as start
+
+    return start(gpu)
 
 
 def check(

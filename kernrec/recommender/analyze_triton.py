@@ -110,11 +110,15 @@ def argument(value: Any) -> Any:
         raise UsageError(f"{value!r:.60}: expected a number, text, or a tensor with dtype and shape")
     name = canonical_dtype(str(dtype).rpartition(".")[2])
     if name in _INDICES:
-        array = np.asarray(value.cpu() if hasattr(value, "cpu") else value)
-        buffer = io.BytesIO()
-        np.save(buffer, array)
-        file = paths.cache() / "triton" / f"{hashlib.sha256(buffer.getvalue()).hexdigest()}.npy"
-        file.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(file, buffer.getvalue())
-        return {"values": str(file)}
+        return {"values": str(kept_values(np.asarray(value.cpu() if hasattr(value, "cpu") else value)))}
     return {"dtype": name, "shape": [int(extent) for extent in shape]}
+
+
+def kept_values(array: np.ndarray) -> Path:
+    """The file of the user's cache with the values of an array, named by its content."""
+    buffer = io.BytesIO()
+    np.save(buffer, array)
+    file = paths.cache() / "triton" / f"{hashlib.sha256(buffer.getvalue()).hexdigest()}.npy"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    write_whole(file, buffer.getvalue())
+    return file

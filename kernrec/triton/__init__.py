@@ -11,9 +11,11 @@ answers. With KERNREC_TRITON=offline nothing is measured and the first choice is
 
 Triton is imported only when a function is decorated.
 
-`capture` writes every launch of a program to a folder of calls, without a GPU (`kernrec.triton.calls`).
+`record` keeps what a program's own `@triton.autotune` measures; `capture` writes every launch of a program to a folder
+of calls, without a GPU (`kernrec.triton.calls`).
 """
 
 from kernrec.triton.calls.hooks import capture as capture
 from kernrec.triton.decorators import autotune as autotune
 from kernrec.triton.decorators import prune as prune
+from kernrec.triton.listener import record as record

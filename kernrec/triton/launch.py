@@ -1,21 +1,20 @@
 """A launch of an autotuned function as kernrec's: its arguments, its kernel, and which config is which."""
 
 import functools
-import numbers
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kernrec.compile.triton_load import type_text
 from kernrec.errors import KernrecError, UsageError, unknown
 from kernrec.kernel import Kernel
 from kernrec.kernel.expression import identifier
 from kernrec.kernel.triton_function import OPTIONS
 from kernrec.profile.triton_call import DEFAULTS, kernel_of_triton
-from kernrec.profile.triton_call_file import TritonCall
-from kernrec.recommender.analyze_triton import argument, source_file
+from kernrec.profile.triton_call_file import TritonCall, function_place
+from kernrec.recommender.analyze_triton import kept_values
 from kernrec.store import content_hash
+from kernrec.triton.calls.launch_record import NoCallError, record_of
 
 _OF_THE_LAUNCH = ("grid", "warmup")
 
@@ -57,25 +56,27 @@ class AutotunedLaunch:
         return content_hash([jit_function(self.tuned).cache_key, compiler, values, types])
 
     def kernel(self) -> tuple[Kernel, Path]:
-        """The kernel of this launch, whose problem has all its arguments fixed, and the folder of its source.
+        """The kernel of this launch, as `kernrec analyze` makes it of the captured call, and the folder of its source.
 
         Raises:
             UsageError: arguments or configs that do not fit the function.
             KernrecError: what cannot be analyzed.
         """
-        if any(config.pre_hook is not None for config in self.configs):
+        descriptors = any(hasattr(value, "block_shape") for value in self.arguments.values())
+        if not descriptors and any(config.pre_hook is not None for config in self.configs):
             raise KernrecError(f"{self.name}: a config has a pre_hook, so that its tunables do not say what runs")
-        path, name = source_file(self.tuned)
-        if not path.is_file():
-            raise KernrecError(f"{self.name}: its source is in no file ({path})")
-        arguments = {name: _plain(value) for name, value in self.arguments.items()}
-        grid: Any = self.named.get("grid")
-        if isinstance(grid, numbers.Integral):
-            grid = (int(grid),)
+        options = {name: value for name, value in self.named.items() if name not in _OF_THE_LAUNCH}
+        try:
+            record = record_of(self.tuned, (), options, self.named.get("grid"), self.configs)
+        except NoCallError as error:
+            raise KernrecError(f"{self.name}: {error}") from None
+        arguments = dict(record.arguments)
+        for name, array in record.contents.items():
+            arguments[name] = {**arguments[name], "values": str(kept_values(array))}
+        path, module, _ = function_place(record.target)
         call = TritonCall(
-            path, name, arguments, grid, [table_of(config) for config in self.configs], place=path.name,
-            decorated=self.tuned,
-        )  # fmt: skip
+            path, record.name, arguments, [], record.configs, place=path.name, decorated=self.tuned, module=module
+        )
         return kernel_of_triton(call)[0], path.parent
 
     def place_of(self, stored: Mapping[str, Any]) -> int | None:
@@ -115,17 +116,6 @@ def jit_function(tuned: Any) -> Any:
     while not hasattr(inner, "params"):
         inner = inner.fn
     return inner
-
-
-def _plain(value: Any) -> Any:
-    """An argument as a call has it."""
-    if isinstance(value, bool) or value is None:
-        return value
-    if isinstance(value, numbers.Integral):
-        return int(value)
-    if type(value).__module__.startswith("triton") and not hasattr(value, "shape"):
-        return {"python": type_text(value)}
-    return argument(value)
 
 
 @functools.cache

@@ -103,6 +103,8 @@ class Trial:
     """How many configs were asked for; fewer have results where others cannot run."""
     results: Sequence[tuple[Mapping[str, int], Result]]
     """Configs in kernrec's names, and their costs."""
+    hooked: bool = False
+    """Whether the times include what the autotuner does around a launch, such as `reset_to_zero`."""
 
 
 def keep(trial: Trial, machine: "Machine", compiler: str) -> None:
@@ -120,7 +122,8 @@ def keep(trial: Trial, machine: "Machine", compiler: str) -> None:
     problem = kernel.definition.problem()
     session = f"{SESSION} {trial.tuning_hash} {trial.proposed} {uuid.uuid4().hex[:12]}"
     now = datetime.now(UTC).replace(tzinfo=None)
-    origin = MeasurementOrigin(session, now, f"{compiler} autotune, kernrec {__version__}")
+    hooks = " with its hooks" if trial.hooked else ""
+    origin = MeasurementOrigin(session, now, f"{compiler} autotune{hooks}, kernrec {__version__}")
     device = MeasuredDevice(device=machine.name, device_uuid_hash=machine.uuid_hash, **machine.settings())
     record = ProblemRecord.of(problem)
     rows = [

@@ -1,0 +1,229 @@
+"""What a program's own autotuner measures is kept: Triton's own objects, with a stand-in for driver and benchmark."""
+
+import os
+import subprocess
+import sys
+import warnings
+from collections.abc import Iterator
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kernrec.errors import KernrecWarning, UsageError
+from kernrec.store import Database
+from kernrec.store.device_report import DeviceReport, LatencyReport
+from kernrec.store.measurement import Measurement, MeasurementOrigin, ProtocolInfo, Tier
+from tests.helpers.paths import ROOT
+from tests.helpers.triton_driver import StandInDriver, Tensor, stand_in_driver
+
+triton = pytest.importorskip("triton", minversion="3.8", reason="needs the extra `triton`")
+
+import kernrec.triton  # noqa: E402
+from kernrec.triton import listener, machine  # noqa: E402
+from tests.triton import tuned_kernels  # noqa: E402
+
+N = 1 << 16
+TIMES_MS = (0.5, 0.3, 0.4)
+
+
+@pytest.fixture(autouse=True)
+def _place(tmp_path_factory: pytest.TempPathFactory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An own database for each test, caches for all of them."""
+    shared = tmp_path_factory.getbasetemp() / "triton"
+    monkeypatch.setenv("KERNREC_DB", str(tmp_path / "own.duckdb"))
+    monkeypatch.setenv("KERNREC_CACHE", str(shared / "kernrec"))
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(shared / "compiled"))
+    monkeypatch.setenv("TRITON_DEFAULT_FP_FUSION", "1")
+    monkeypatch.setenv("KERNREC_GPU", "a100")
+
+
+@pytest.fixture(autouse=True)
+def driver() -> Iterator[StandInDriver]:
+    with stand_in_driver() as active:
+        yield active
+
+
+def tuned(times_ms: Any = TIMES_MS, function: Any = None, **options: Any) -> Any:
+    """A function under Triton's own autotuner, whose benchmark launches and returns a time by the place of the call."""
+    times = iter(times_ms)
+
+    def bench(launch: Any, quantiles: Any) -> list[float]:
+        launch()
+        time_ms = next(times)
+        return [time_ms, time_ms * 0.9, time_ms * 1.1]
+
+    options = {"configs": tuned_kernels.CONFIGS, "key": ["n"], "do_bench": bench} | options
+    return triton.autotune(**options)(function or tuned_kernels.scale)
+
+
+def launch(function: Any, n: int = N) -> None:
+    x = Tensor("float32", n)
+    function[tuned_kernels.grid](x, x, n, 2.0)
+
+
+def rows() -> list[dict[str, Any]]:
+    path = Path(os.environ["KERNREC_DB"])
+    if not path.exists():
+        return []
+    with Database.open(path) as database:
+        return database.rows("measurement")
+
+
+def test_every_config_that_the_program_measured_is_a_row_and_says_who_measured(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(machine, "_card", lambda: machine.Card(0, "GPU-1", "NVIDIA A100-SXM4-80GB", 0))
+    monkeypatch.setattr(machine, "sensors", lambda uuid: None)
+    function = tuned()
+    with kernrec.triton.record() as recorder:
+        launch(function)
+        launch(function)  # Triton's own cache answers
+    stored = sorted(rows(), key=lambda row: row["latency_s"])
+    assert [row["latency_s"] for row in stored] == pytest.approx([0.3e-3, 0.4e-3, 0.5e-3])
+    assert {(row["gpu"], row["kernel"], row["outcome"]) for row in stored} == {("a100-sxm4-80gb", "scale", "ok")}
+    assert {(row["protocol_version"], row["device"]) for row in stored} == {(0, "NVIDIA A100-SXM4-80GB")}
+    assert all(
+        row["measured_by"].startswith("triton 3.") and " autotune, kernrec" in row["measured_by"] for row in stored
+    )
+    assert {row["compiler"] for row in stored} == {f"triton {triton.__version__}"}
+    assert (recorder.rows, recorder.refused) == (3, {})
+
+
+def test_outside_of_the_block_nothing_is_kept_and_the_listener_before_hears_all() -> None:
+    heard: list[str] = []
+
+    def before(**event: Any) -> None:
+        heard.append(event["fn"].__name__)
+
+    triton.knobs.autotuning.listener = before
+    try:
+        with kernrec.triton.record():
+            launch(tuned())
+        launch(tuned(), N * 2)
+        assert triton.knobs.autotuning.listener is before
+    finally:
+        triton.knobs.autotuning.listener = None
+    assert (heard, len(rows())) == (["scale", "scale"], 3)
+
+
+def test_recorded_rows_never_displace_measurements_by_the_protocol() -> None:
+    with kernrec.triton.record():
+        launch(tuned())
+    with Database.open(Path(os.environ["KERNREC_DB"]), read_only=False) as database:
+        [row, *_] = database.measurements(gpu="a100-sxm4-80gb")
+        own = Measurement(
+            row.identity,
+            ProtocolInfo(1, Tier.SCREEN),
+            MeasurementOrigin("campaign", datetime(2026, 1, 1), "kernrec"),
+            row.outcome,
+            report=DeviceReport(LatencyReport(latency_s=2e-3)),
+        )
+        database.add_measurements([own])
+    with kernrec.triton.record():
+        launch(tuned())
+    assert len(rows()) == 7
+    with Database.open(Path(os.environ["KERNREC_DB"])) as database:
+        answers = database.measured("a100-sxm4-80gb", ["scale"], row.identity.problem.key)
+    of_config = {answer.latency_s: answer.protocol_version for answer in answers}
+    assert of_config.pop(2e-3) == 1
+    assert sorted(of_config.values()) == [0, 0]
+
+
+def test_a_config_that_cannot_run_is_kept_as_such() -> None:
+    with kernrec.triton.record() as recorder:
+        launch(tuned((0.5, float("inf"), 0.4)))
+    assert sorted(row["outcome"] for row in rows()) == ["constraint", "ok", "ok"]
+    assert recorder.rows == 3
+
+
+def test_times_with_hooks_say_so() -> None:
+    class Output(Tensor):
+        def zero_(self) -> None:
+            pass
+
+    with kernrec.triton.record():
+        tuned(reset_to_zero=["y"])[tuned_kernels.grid](Tensor("float32", N), Output("float32", N), N, 2.0)
+    assert {row["measured_by"].partition(",")[0] for row in rows()} == {
+        f"triton {triton.__version__} autotune with its hooks"
+    }
+
+
+def test_the_drop_in_answers_with_what_was_recorded() -> None:
+    with kernrec.triton.record():
+        launch(tuned())
+    function = kernrec.triton.autotune(tuned_kernels.CONFIGS, ["n"], do_bench=None)(tuned_kernels.scale)
+    launch(function)
+    assert function.best_config is tuned_kernels.CONFIGS[1]
+
+
+def test_the_drop_in_s_own_measurements_are_kept_once() -> None:
+    def bench(launch: Any, quantiles: Any) -> list[float]:
+        return [0.5, 0.4, 0.6]
+
+    with kernrec.triton.record() as recorder:
+        launch(kernrec.triton.autotune(tuned_kernels.CONFIGS, ["n"], do_bench=bench, top_k=2)(tuned_kernels.scale))
+    assert (len(rows()), recorder.rows) == (2, 0)
+
+
+def test_times_of_triton_s_cache_on_disk_were_not_measured_here() -> None:
+    launch(tuned(cache_results=True), N * 4)
+    with kernrec.triton.record() as recorder:
+        launch(tuned((), cache_results=True), N * 4)
+    assert (recorder.from_cache, recorder.rows, rows()) == (1, 0, [])
+
+
+def test_what_cannot_be_kept_is_said_once_and_the_program_goes_on() -> None:
+    hooked = [triton.Config({"BLOCK": block}, pre_hook=lambda inputs: None) for block in (64, 128)]
+    with kernrec.triton.record() as recorder:
+        with pytest.warns(KernrecWarning, match="scale: what Triton measured is not kept: .* has a pre_hook"):
+            launch(tuned(configs=hooked))
+        launch(tuned(configs=hooked), N * 2)
+    assert (recorder.rows, list(recorder.refused), rows()) == (0, ["scale"], [])
+
+
+def test_rows_wait_for_a_database_that_is_in_use(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    keep, failures = listener.keep, [UsageError("own.duckdb is in use by another process")]
+
+    def busy_once(*arguments: Any) -> None:
+        if failures:
+            raise failures.pop()
+        keep(*arguments)
+
+    monkeypatch.setattr(listener, "keep", busy_once)
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        with kernrec.triton.record() as recorder:
+            launch(tuned())
+            assert recorder.rows == 0
+    assert (recorder.rows, len(rows())) == (3, 3)
+    assert ["own.duckdb is in use" in str(warning.message) for warning in seen] == [True]
+
+
+def test_two_recorders_are_refused() -> None:
+    with kernrec.triton.record(), pytest.raises(UsageError, match="is being recorded already"):
+        kernrec.triton.record()
+
+
+def test_a_release_without_a_listener_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(triton.knobs, "autotuning", object())
+    with pytest.raises(UsageError, match=r"Triton 3\.\d+\.\d+ has no listener for its autotuner; Triton 3.8 or later"):
+        kernrec.triton.record()
+
+
+def test_without_a_block_a_program_records_to_its_end(tmp_path: Path) -> None:
+    script = tmp_path / "program.py"
+    script.write_text(
+        "import kernrec, triton\n"
+        "from tests.triton import tuned_kernels\n"
+        "from tests.helpers.triton_driver import Tensor, stand_in_driver\n"
+        "kernrec.record()\n"
+        "function = triton.autotune(tuned_kernels.CONFIGS, ['n'], do_bench=lambda run, quantiles: [1.0, 0.9, 1.1])\n"
+        f"x = Tensor('float32', {N})\n"
+        "with stand_in_driver():\n"
+        f"    function(tuned_kernels.scale)[tuned_kernels.grid](x, x, {N}, 2.0)\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, env=environment)
+    assert (done.returncode, len(rows())) == (0, 3), done.stderr
