@@ -103,6 +103,7 @@ def python_api() -> str:
         "::: kernrec.triton.autotune",
         "::: kernrec.triton.prune",
         "::: kernrec.check",
+        "::: kernrec.record",
         "::: kernrec.checking.check.CheckResult",
         "::: kernrec.checking.check.OutputCheck",
         *(f"::: kernrec.recommender.{name}" for name in _public_classes(kernrec.recommender)),

@@ -150,7 +150,7 @@ def _calling_autotuner() -> tuple[Any, dict[str, Any]]:
     """Triton's autotuner that calls its listener, and the arguments of the launch by name; its frames know them."""
     frame = sys._getframe(2)
     while frame is not None:
-        tuned = frame.f_locals.get("self")
+        tuned: Any = frame.f_locals.get("self")
         if frame.f_code.co_name == "run" and hasattr(tuned, "base_fn") and hasattr(tuned, "configs"):
             args, keywords = frame.f_locals.get("args", ()), frame.f_locals.get("kwargs", {})
             return tuned, {**dict(zip(tuned.arg_names, args, strict=False)), **keywords}
