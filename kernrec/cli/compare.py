@@ -64,8 +64,9 @@ def compare(wanted: CompareOptions) -> None:
     Every layer runs the config that is best for the objective on that GPU. Prices are yours: none is built in.
     """
     from kernrec.cli.network_tables import print_comparison
+    from kernrec.gpu import find_gpus
     from kernrec.recommender import Recommender
-    from kernrec.recommender.compare_gpus import compare_gpus, find_gpus
+    from kernrec.recommender.compare_gpus import compare_gpus
 
     if wanted.shape and wanted.workload:
         raise UsageError("--shape and --workload were both given; a shape is one problem, a workload many")

@@ -47,10 +47,10 @@ def explore(
     The page is served to this machine alone, and asks nothing of the network. Ctrl-C ends it. `kernrec report` writes
     the same page into one file.
     """
+    from kernrec.gpu import find_gpus
     from kernrec.page.answers import Answers
     from kernrec.page.server import PageServer
     from kernrec.recommender import Recommender
-    from kernrec.recommender.compare_gpus import find_gpus
 
     gpus = find_gpus(gpu)
     network = _workload(workload, fix)
@@ -103,11 +103,11 @@ def report(
     """
     from kernrec.cli.format import print_notes
     from kernrec.cli.steps import Steps
+    from kernrec.gpu import find_gpus
     from kernrec.page.answers import Answers
     from kernrec.page.report import points_of_each
     from kernrec.page.report import report as make
     from kernrec.recommender import Recommender
-    from kernrec.recommender.compare_gpus import find_gpus
     from kernrec.util.atomic_write import write_whole
     from kernrec.util.human import counted
 

@@ -1,6 +1,5 @@
 """The forms in which commands print an answer: a table, all of it, CSV, JSON or Markdown."""
 
-import csv
 import json
 import sys
 from collections.abc import Mapping, Sequence
@@ -53,6 +52,8 @@ def print_json(answer: Any) -> None:
 
 def print_csv(rows: Sequence[Mapping[str, Any]]) -> None:
     """Prints rows of plain values; what is nested becomes columns `outer.inner`, configs and launches a text."""
+    import csv
+
     cells = [flat(row) for row in rows]
     names = list(dict.fromkeys(name for row in cells for name in row))
     writer = csv.DictWriter(sys.stdout, names, restval="", lineterminator="\n")

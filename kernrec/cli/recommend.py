@@ -108,8 +108,8 @@ def recommend(wanted: RecommendOptions) -> None:
     at one power limit for all, with totals; without --shape and --workload the layers of the op's own workload.
     `--power-limit sweep` shows which power limit to set, --calls what a year costs and saves in kWh, money and CO2.
     """
+    from kernrec.gpu import find_gpus
     from kernrec.recommender import Recommender
-    from kernrec.recommender.compare_gpus import find_gpus
 
     emitted = emitted_format(wanted.emit, wanted.output, wanted.ptx_isa)
     _refuse_contradictions(wanted, emitted)

@@ -4,7 +4,7 @@
 """
 
 from kernrec.gpu.entry import GPU, SmLimits, code_sm
-from kernrec.gpu.find import UnknownGPU, all_gpus, find_gpu, limits
+from kernrec.gpu.find import UnknownGPU, all_gpus, find_gpu, find_gpus, limits
 from kernrec.gpu.occupancy import LIMITERS, Occupancy, l1_bytes, occupancy
 
 __all__ = [
@@ -16,6 +16,7 @@ __all__ = [
     "all_gpus",
     "code_sm",
     "find_gpu",
+    "find_gpus",
     "l1_bytes",
     "limits",
     "occupancy",

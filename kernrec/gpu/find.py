@@ -57,6 +57,18 @@ def find_gpu(name: str) -> GPU:
     raise UnknownGPU(str(unknown("GPU", name, _written_names(), see="kernrec gpus")))
 
 
+def find_gpus(names: str) -> list[GPU]:
+    """The GPUs of names with commas between them, each once.
+
+    Raises:
+        UsageError: there is none, or a name is unknown.
+    """
+    gpus = [find_gpu(name.strip()) for name in names.split(",") if name.strip()]
+    if not gpus:
+        raise UsageError("--gpu is empty; expected names such as h200,l40s (`kernrec gpus` lists what is known)")
+    return list({gpu.name: gpu for gpu in gpus}.values())
+
+
 def catalog_gpu(name: str) -> GPU | None:
     """As `find_gpu`, of the catalog alone; None where it has no such GPU."""
     entry = _names().get(fold_gpu(name)) if isinstance(name, str) else None

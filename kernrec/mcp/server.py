@@ -15,7 +15,7 @@ from kernrec.checking.check import check
 from kernrec.checking.launch import SourceLaunch, described_arguments
 from kernrec.checking.limits import Limits
 from kernrec.errors import KernrecError, UsageError, unknown
-from kernrec.gpu import all_gpus
+from kernrec.gpu import all_gpus, find_gpus
 from kernrec.kernel import kernel_names
 from kernrec.mcp.folder import Folder
 from kernrec.model.prior.power import RANDOM
@@ -23,7 +23,7 @@ from kernrec.model.vendor.stacks import STACKS, stacks_named
 from kernrec.op import all_ops
 from kernrec.op.workload import workloads
 from kernrec.recommender import Query, Recommender, Request
-from kernrec.recommender.compare_gpus import compare_gpus, find_gpus
+from kernrec.recommender.compare_gpus import compare_gpus
 from kernrec.recommender.explain.report import report
 from kernrec.recommender.network import NetworkRequest
 from kernrec.recommender.request import objective_named

@@ -20,7 +20,6 @@ needs `layers` alone:
                        figure does not count have `compared = false`
 """
 
-import tomllib
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache
@@ -32,6 +31,7 @@ from kernrec.errors import UsageError, fold, unknown
 from kernrec.op.dtype import INSTEAD, canonical_dtype
 from kernrec.op.problem import Op, Problem
 from kernrec.op.registry import find_op
+from kernrec.util.cache import shipped_toml
 from kernrec.util.human import short
 from kernrec.util.light_dataclass import dataclass
 
@@ -142,6 +142,10 @@ def default_workload(op: str | Op) -> Workload:
 def load_workload(path: Path) -> Workload:
     """The workload in a TOML file. Raises `UsageError` with the file and the reason if it cannot be read."""
     try:
+        if path.parent == paths.shipped("datasets/workloads"):
+            return _workload(path, shipped_toml(path))
+        import tomllib
+
         return _workload(path, tomllib.loads(path.read_text(encoding="utf-8")))
     except KeyError as error:
         raise UsageError(f"workload file {path}: {error.args[0]} is missing") from error

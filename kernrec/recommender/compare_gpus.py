@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from kernrec.errors import KernrecError, UsageError
-from kernrec.gpu import GPU, find_gpu
+from kernrec.errors import KernrecError
+from kernrec.gpu import GPU
 from kernrec.recommender.network import NetworkAnswer, NetworkRequest, answer_network
 from kernrec.recommender.recommender import Recommender
 from kernrec.recommender.request import Query
@@ -151,15 +151,3 @@ def verdict(rows: Sequence[ComparedGpu]) -> str:
         f"{fastest.gpu.title} is expected to be the fastest; {frugal.gpu.title} to take {-less * 100:.2g} % less energy"
         f" and {longer}."
     )
-
-
-def find_gpus(names: str) -> list[GPU]:
-    """The GPUs of names with commas between them, each once.
-
-    Raises:
-        UsageError: there is none, or a name is unknown.
-    """
-    gpus = [find_gpu(name.strip()) for name in names.split(",") if name.strip()]
-    if not gpus:
-        raise UsageError("--gpu is empty; expected names such as h200,l40s (`kernrec gpus` lists what is known)")
-    return list({gpu.name: gpu for gpu in gpus}.values())

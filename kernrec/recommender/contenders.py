@@ -8,7 +8,6 @@ intervals.
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -21,6 +20,7 @@ from kernrec.recommender.estimate.costs import OWN, median
 from kernrec.recommender.estimate.measured_rows import applies
 from kernrec.recommender.request import Objective
 from kernrec.store import Evidence, MeasuredAnswer
+from kernrec.util.light_dataclass import dataclass
 
 Array = np.ndarray
 

@@ -5,7 +5,6 @@ Answers show themselves by these functions, so that their classes cannot be impo
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from html import escape
 from typing import Any
 
 from kernrec.util.config_short import short_config
@@ -107,6 +106,8 @@ def _aligned(rows: Iterable[tuple[str, ...]]) -> list[str]:
 
 
 def _html(caption: str, rows: Iterable[tuple[str, ...]]) -> str:
+    from html import escape  # in notebooks alone
+
     heading, *others = (tuple(map(escape, row)) for row in rows)
     body = "".join(f"<tr><td>{'</td><td>'.join(row)}</td></tr>" for row in others)
     head = f"<thead><tr><th>{'</th><th>'.join(heading)}</th></tr></thead>"
@@ -114,6 +115,8 @@ def _html(caption: str, rows: Iterable[tuple[str, ...]]) -> str:
 
 
 def _list(notes: Iterable[str]) -> str:
+    from html import escape
+
     items = "".join(f"<li>{escape(note)}</li>" for note in notes)
     return f"<ul>{items}</ul>" if items else ""
 

@@ -2,8 +2,9 @@
 
 The standard decorator compiles six functions for each class. For the classes of a query that took 40 ms of the 230 ms
 of a command, more than all else that kernrec did. Here classes share their methods: `fields`, `replace` and `asdict`
-work, and type checkers see the standard decorator. Fields are not inherited, and there are no slots. A class of which
-many instances are made, as in a program that asks again and again, gets an `__init__` of its own after all.
+work, and type checkers see the standard decorator, which looks at a class only when somebody asks for its fields. There
+are no slots, and no annotations such as `ClassVar`. A class of which many instances are made, as in a program that asks
+again and again, gets an `__init__` of its own after all.
 """
 
 import dataclasses
@@ -23,13 +24,23 @@ def _light(*, frozen: bool, eq: bool = True) -> Callable[[_Class], _Class]:
 
     def decorate(cls: _Class) -> _Class:
         cls.__doc__ = cls.__doc__ or cls.__name__  # the standard decorator would inspect a signature for it
-        fields = dataclasses.fields(dataclasses.dataclass(init=False, repr=False, eq=False)(cls))
+        # From Python 3.14 on they are made when asked for, with all names.
+        annotations = cls.__dict__.get("__annotations__")  # noqa: RUF063
+        if annotations is None or any(hasattr(base, _FIELDS) for base in cls.__bases__):
+            fields = {field.name: field for field in dataclasses.fields(_standard(cls))}
+            names, described = tuple(fields), fields
+        else:
+            names = tuple(annotations)
+            values = cls.__dict__
+            described = {name: field for name in names if isinstance(field := values.get(name), dataclasses.Field)}
+            setattr(cls, _FIELDS, _LaterFields(cls, described))
         methods: dict[str, Any] = {"__repr__": _repr, "__setattr__": _refuse, "__delattr__": _refuse}
-        methods["__init__"] = _init(cls, {field.name: field for field in fields})
+        methods["__init__"] = _init(cls, names)
+        methods["__match_args__"] = names
         if eq:
-            methods["__eq__"] = _equal([field.name for field in fields if field.compare])
-            hashed = (field.name for field in fields if (field.compare if field.hash is None else field.hash))
-            methods["__hash__"] = _hash(list(hashed))
+            compared = [name for name in names if name not in described or described[name].compare]
+            methods["__eq__"] = _equal(compared)
+            methods["__hash__"] = _hash([n for n in names if _is_hashed(described.get(n))])
         for name, method in methods.items():
             if name not in cls.__dict__ or name == "__hash__":
                 setattr(cls, name, method)
@@ -38,27 +49,61 @@ def _light(*, frozen: bool, eq: bool = True) -> Callable[[_Class], _Class]:
     return decorate
 
 
+_FIELDS = "__dataclass_fields__"
+
+
+class _LaterFields:
+    """Stands for the fields of a class until they are asked for; then the standard decorator makes them."""
+
+    def __init__(self, cls: type, described: Mapping[str, "dataclasses.Field[Any]"]) -> None:
+        """`described`: the fields that are given by `field(...)`; their defaults become attributes of the class."""
+        self.cls, self.described = cls, described
+        for name, field in described.items():
+            if field.default is dataclasses.MISSING:
+                delattr(cls, name)
+            else:
+                setattr(cls, name, field.default)
+
+    def __get__(self, instance: Any, owner: type) -> Mapping[str, "dataclasses.Field[Any]"]:
+        cls = self.cls
+        if cls.__dict__.get(_FIELDS) is self:
+            for name, field in self.described.items():
+                setattr(cls, name, field)
+            _standard(cls)
+        made: Mapping[str, dataclasses.Field[Any]] = cls.__dict__[_FIELDS]
+        return made
+
+
+def _standard(cls: _Class) -> _Class:
+    """The class with its fields, by the standard decorator, which generates nothing."""
+    return dataclasses.dataclass(init=False, repr=False, eq=False)(cls)
+
+
+def _is_hashed(field: "dataclasses.Field[Any] | None") -> bool:
+    return field is None or (field.compare if field.hash is None else field.hash)
+
+
 if TYPE_CHECKING:
     from dataclasses import dataclass as dataclass
 else:
     dataclass = _light
 
 
-def _init(cls: type, fields: Mapping[str, "dataclasses.Field[Any]"]) -> Callable[..., None]:
-    names, every, count = tuple(fields), frozenset(fields), len(fields)
+def _init(cls: type, names: tuple[str, ...]) -> Callable[..., None]:
+    every, count = frozenset(names), len(names)
     finish = hasattr(cls, "__post_init__")
     instances = iter(range(_MANY))
 
     def __init__(self: Any, *args: Any, **named: Any) -> None:  # noqa: N807
         if next(instances, None) is None and cls.__dict__["__init__"] is __init__:
-            type.__setattr__(cls, "__init__", _own_init(fields, finish))
+            type.__setattr__(cls, "__init__", _own_init(getattr(cls, _FIELDS), finish))
         values = self.__dict__
         if len(args) == count and not named:
             values.update(zip(names, args))  # noqa: B905 - `strict` takes longer than the check above
         else:
             values.update(zip(names, args), **named)  # noqa: B905
             if len(values) != count or len(args) + len(named) != count or not every.issuperset(named):
-                values.update(_defaults(cls, fields, args, named))
+                values.update(_defaults(cls, getattr(cls, _FIELDS), args, named))
         if finish:
             self.__post_init__()
 

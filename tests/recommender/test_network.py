@@ -6,12 +6,12 @@ from dataclasses import replace
 import pytest
 
 from kernrec.errors import KernrecError, UsageError
-from kernrec.gpu import find_gpu
+from kernrec.gpu import find_gpu, find_gpus
 from kernrec.op import find_op
 from kernrec.op.workload import Layer, Workload, layer_from, workload
 from kernrec.recommender import Objective, Query, Recommender
 from kernrec.recommender.bill import Tariff, bills
-from kernrec.recommender.compare_gpus import CardPrice, Work, compare_gpus, find_gpus
+from kernrec.recommender.compare_gpus import CardPrice, Work, compare_gpus
 from kernrec.recommender.network import (
     CHOICE,
     FASTEST,

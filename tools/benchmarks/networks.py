@@ -13,11 +13,11 @@ from functools import partial
 
 from front import Table
 
-from kernrec.gpu import find_gpu
+from kernrec.gpu import find_gpu, find_gpus
 from kernrec.op.workload import Workload
 from kernrec.op.workload import workload as find_workload
 from kernrec.recommender import Objective, Query, Recommender
-from kernrec.recommender.compare_gpus import compare_gpus, find_gpus
+from kernrec.recommender.compare_gpus import compare_gpus
 from kernrec.recommender.many import ManyAnswers, answer_many
 from kernrec.recommender.network import NetworkRequest
 

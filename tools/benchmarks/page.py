@@ -13,6 +13,7 @@ import sys
 import threading
 from typing import Any
 
+from kernrec.gpu import find_gpus
 from kernrec.op import find_op
 from kernrec.op.workload import default_workload, workload
 from kernrec.page.answers import Answers
@@ -20,7 +21,6 @@ from kernrec.page.report import MOST_BYTES, points_of_each, report
 from kernrec.page.server import PageServer
 from kernrec.page.subject import Subject
 from kernrec.recommender import Recommender
-from kernrec.recommender.compare_gpus import find_gpus
 
 from .timing import at_rank, spent
 

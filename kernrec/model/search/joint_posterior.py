@@ -29,14 +29,13 @@ Costs are logarithms, so a regret of 0.02 is 2 % above the best.
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
 
 from kernrec.model.learn.adaptation import matern
 from kernrec.model.search.regret_record import RegretRecord
-from kernrec.model.search.relearning import Evidence, corrections
+from kernrec.util.light_dataclass import dataclass
 
 Array = np.ndarray
 
@@ -228,6 +227,8 @@ class JointPosterior:
 
     def relearn(self) -> bool:
         """Correct the predictions by the measurements of other problems; whether that was worth it."""
+        from kernrec.model.search.relearning import Evidence, corrections
+
         evidence = []
         for block in self._blocks:
             if block.contenders.inputs is None:
