@@ -184,14 +184,14 @@ class Billed(Options):
     @property
     def tariff(self) -> "Tariff | None":
         """The calls of a year and their prices; None without any of the options."""
-        from kernrec.recommender.bill import Tariff
-
         price, carbon = self.energy_price, self.carbon
         if self.calls is None:
             for flag, value in (("--energy-price", price), ("--carbon", carbon)):
                 if value is not None:
                     raise UsageError(f"{flag} needs --calls, how often the network runs in a year, such as 1e9")
             return None
+        from kernrec.recommender.bill import Tariff
+
         return Tariff(
             quantity.calls("--calls", self.calls),
             None if price is None else quantity.energy_price("--energy-price", price),

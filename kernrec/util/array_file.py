@@ -5,8 +5,10 @@ Nothing is unpickled: an array is its name, dtype, shape and place.
 """
 
 import json
+import mmap
 from collections.abc import Mapping
 from hashlib import sha256
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -33,15 +35,30 @@ def pack(facts: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> bytes:
     return _MAGIC + sha256(body).digest() + body
 
 
-def unpack(data: bytes) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """(facts, arrays) of what `pack` made, the arrays read-only; `ValueError` for anything else, damaged bytes too."""
+def unpack(data: bytes | mmap.mmap, intact: bool = False) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """(facts, arrays) of what `pack` made, the arrays read-only; `ValueError` for anything else, damaged bytes too.
+
+    Args:
+        data: the bytes of a file; or `mapped`: then only the pages of arrays that are looked at are read.
+        intact: whether their checksum was compared already, as part of a larger one.
+    """
     start = len(_MAGIC) + _DIGEST
-    if not data.startswith(_MAGIC) or sha256(memoryview(data)[start:]).digest() != data[len(_MAGIC) : start]:
+    if data[: len(_MAGIC)] != _MAGIC or (end := data.find(b"\n", start) + 1) == 0:
         raise ValueError("no arrays of kernrec's, or damaged")
-    end = data.index(b"\n", start) + 1
+    if not intact and sha256(memoryview(data)[start:]).digest() != data[len(_MAGIC) : start]:
+        raise ValueError("arrays of kernrec's, but damaged: the checksum is another")
     facts, heads = json.loads(data[start:end])
     arrays = {}
     for name, dtype, shape, offset in heads:
         count = int(np.prod(shape, dtype=np.int64))
         arrays[name] = np.frombuffer(data, np.dtype(dtype), count, end + offset).reshape(shape)
     return facts, arrays
+
+
+def mapped(path: Path) -> mmap.mmap:
+    """The content of a file, read where it is looked at, and shared by all processes that do. `OSError`, `ValueError`.
+
+    The file has to be replaced as a whole, never written to.
+    """
+    with path.open("rb") as file:
+        return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)

@@ -76,7 +76,8 @@ class _LaterFields:
 
 def _standard(cls: _Class) -> _Class:
     """The class with its fields, by the standard decorator, which generates nothing."""
-    return dataclasses.dataclass(init=False, repr=False, eq=False)(cls)
+    dataclasses.dataclass(init=False, repr=False, eq=False)(cls)
+    return cls
 
 
 def _is_hashed(field: "dataclasses.Field[Any] | None") -> bool:

@@ -24,6 +24,8 @@ the w that would just cover them before the quantile is taken (normalized confor
 """
 
 import math
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
@@ -76,6 +78,14 @@ class Interval:
         widening = math.hypot(self.width, _PRIOR) - self.width
         factor = np.exp(self.width + _prior_share(np.asarray(distance)) * widening)
         return value / factor, value * factor
+
+
+def interval_from(entry: Mapping[str, Any]) -> Interval:
+    """The interval in a card; `ValueError` for one that is not plausible."""
+    interval = Interval(float(entry["width"]), int(entry["groups"]), str(entry["kind"]), float(entry["level"]))
+    if not (0.0 <= interval.width < np.inf and interval.groups >= 0 and 0.0 < interval.level < 1.0):
+        raise ValueError(f"an interval is {dict(entry)!r:.80}")
+    return interval
 
 
 def unknown_interval(kind: str) -> Interval:

@@ -6,6 +6,7 @@ down all trees one level at a time, with one gather and one comparison per level
 (`Forest.packed`); loading them is a hundred times as fast as parsing UBJSON.
 """
 
+import mmap
 import struct
 from collections.abc import Mapping
 from hashlib import sha256
@@ -202,7 +203,7 @@ class Forest:
         return pack(header | {"levels": len(self.column)}, arrays | {"leaf": self.leaf})
 
     @classmethod
-    def unpacked(cls, data: bytes, source_sha256: str) -> "Forest":
+    def unpacked(cls, data: bytes | mmap.mmap, source_sha256: str) -> "Forest":
         """Read what `packed` wrote; `ValueError` where it is damaged, or of other UBJSON than that with this hash."""
         header, arrays = unpack(data)
         try:

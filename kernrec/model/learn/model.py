@@ -79,10 +79,17 @@ class Model:
             log(expected / prior) by head, arrays (C,); and the distance of each candidate from the training data, (C,).
         """
         distance = self.extent.distance(rows)
-        if not gpu_known and SHAPE in self.forests:
+        parts = self.parts(gpu_known)
+        if parts == (SHAPE,):
             ratio = faded(self.forests[SHAPE].predict(rows), distance)
             return {"latency": ratio if least is None else bounded(ratio, least)}, distance
-        return {head: self.forests[head].predict(rows) for head in HEADS if head in self.forests}, distance
+        return {head: self.forests[head].predict(rows) for head in parts}, distance
+
+    def parts(self, gpu_known: bool) -> tuple[str, ...]:
+        """The trees that `log_ratio` asks, by their keys in `forests`."""
+        if not gpu_known and SHAPE in self.forests:
+            return (SHAPE,)
+        return tuple(head for head in HEADS if head in self.forests)
 
 
 def transfer_score(kind: str, by: str = "") -> str:

@@ -13,7 +13,7 @@ made of other trees are computed again from the UBJSON file.
 import hashlib
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +21,11 @@ import numpy as np
 
 from kernrec.errors import KernrecError, UsageError
 from kernrec.model.learn import features
-from kernrec.model.learn.conformal import Interval
+from kernrec.model.learn.conformal import interval_from
 from kernrec.model.learn.extent import Extent
 from kernrec.model.learn.forest import Forest
 from kernrec.model.learn.model import HEADS, SHAPE, Model
+from kernrec.util.array_file import mapped
 from kernrec.util.atomic_write import write_whole
 from kernrec.util.optional import import_optional
 from kernrec.version import __version__
@@ -92,8 +93,12 @@ def save(model: Model, folder: Path, name: str, training: Mapping[str, Any]) -> 
     return path
 
 
-def load(path: Path) -> tuple[Model, dict[str, Any]]:
+def load(path: Path, trees: bool = True) -> tuple[Model, dict[str, Any]]:
     """(the model with its card at a path, the card).
+
+    Args:
+        path: of the card.
+        trees: False leaves the trees to be read when they are asked for, which then raises what this does otherwise.
 
     Raises:
         UsageError: the files cannot be read, are damaged, or do not fit this version of kernrec.
@@ -119,7 +124,9 @@ def load(path: Path) -> tuple[Model, dict[str, Any]]:
         unknown = [column for column in columns if column not in named and not str(column).startswith(prefixes)]
         if unknown:
             raise UsageError(f"{path} uses a feature that this kernrec does not have: {unknown[0]!s:.60}")
-        forests = _forests(path, card["heads"], len(columns))
+        forests = _Forests(path, card["heads"], len(columns))
+        if trees:
+            dict(forests)  # reads all of them
         model = Model(
             columns,
             {},
@@ -185,28 +192,36 @@ def _extent(path: Path, entry: Mapping[str, Any], columns: Sequence[str]) -> Ext
     return Extent(**ends, part=features.parts(columns))
 
 
-def _forests(path: Path, heads: Mapping[str, Any], columns: int) -> dict[str, Forest]:
-    """The trees of all heads of a card."""
-    forests = {}
-    for head, entry in heads.items():
-        if head not in _PARTS:
-            raise UsageError(f"{path} has a head {head!r:.40}; known: {', '.join(_PARTS)}")
-        forests[head] = _forest(path, entry)
-        if forests[head].features != columns:
-            raise UsageError(
-                f"{path}: the {head} trees take {forests[head].features} features, the card names {columns}"
-            )
-    if "latency" not in forests:
-        raise UsageError(f"{path} has no latency head")
-    return forests
+class _Forests(Mapping[str, Forest]):
+    """The trees of the heads of a card, each read when it is first asked for."""
 
+    def __init__(self, card: Path, heads: Mapping[str, Any], features: int) -> None:
+        for head in heads:
+            if head not in _PARTS:
+                raise UsageError(f"{card} has a head {head!r:.40}; known: {', '.join(_PARTS)}")
+        if "latency" not in heads:
+            raise UsageError(f"{card} has no latency head")
+        self._card, self._heads, self._features = card, heads, features
+        self._read: dict[str, Forest] = {}
 
-def interval_from(entry: Mapping[str, Any]) -> Interval:
-    """The interval in a card; `ValueError` for one that is not plausible."""
-    interval = Interval(float(entry["width"]), int(entry["groups"]), str(entry["kind"]), float(entry["level"]))
-    if not (0.0 <= interval.width < np.inf and interval.groups >= 0 and 0.0 < interval.level < 1.0):
-        raise ValueError(f"an interval is {dict(entry)!r:.80}")
-    return interval
+    def __getitem__(self, head: str) -> Forest:
+        if head not in self._read:
+            forest = _forest(self._card, self._heads[head])
+            if forest.features != self._features:
+                raise UsageError(
+                    f"{self._card}: the {head} trees take {forest.features} features, the card names {self._features}"
+                )
+            self._read[head] = forest
+        return self._read[head]
+
+    def __contains__(self, head: object) -> bool:
+        return head in self._heads
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._heads)
+
+    def __len__(self) -> int:
+        return len(self._heads)
 
 
 def _first_line(error: Exception) -> str:
@@ -217,7 +232,7 @@ def _forest(card: Path, entry: Mapping[str, Any]) -> Forest:
     """The trees of a head, from the arrays beside its UBJSON file if those were made of it: then it is not read."""
     path = _trees_path(card, entry)
     try:
-        return Forest.unpacked(path.with_suffix(ARRAYS).read_bytes(), str(entry["sha256"]))
+        return Forest.unpacked(mapped(path.with_suffix(ARRAYS)), str(entry["sha256"]))
     except (OSError, ValueError):
         return Forest.parse(_trees(card, entry), str(path))
 

@@ -34,6 +34,7 @@ from functools import cache
 import numpy as np
 
 from kernrec.model.learn.adaptation import matern
+from kernrec.model.search.draws import student_draws
 from kernrec.model.search.regret_record import RegretRecord
 from kernrec.util.light_dataclass import dataclass
 
@@ -306,16 +307,14 @@ class JointPosterior:
         """Draws of the log costs of a problem's contenders, up to what all of them share, (draws, C)."""
         mean, covariance = self.belief(problem)
         degrees = DEGREES + max(0, len(self.measured(problem)) - 1)
-        draw = np.random.default_rng([self._seed, problem])
-        normal = draw.standard_normal((_DRAWS // 2, len(mean)))
-        normal *= np.sqrt(degrees / draw.chisquare(degrees, (_DRAWS // 2, 1)))
+        shared, alone = student_draws((self._seed, problem), _DRAWS // 2, len(mean), degrees, DEGREES)
         able, block = np.ones(len(mean)), self._blocks[problem]
         able[block.excluded] = 0.0
         own = able * block.own
         # The error that all contenders share decides nothing and would cost accuracy.
         values, vectors = np.linalg.eigh(_centered(covariance - np.diag(own), able))
-        error = normal @ (vectors * np.sqrt(np.maximum(values, 0.0))).T
-        error += np.sqrt(own) * draw.standard_t(DEGREES, error.shape)
+        error = shared @ (vectors * np.sqrt(np.maximum(values, 0.0))).T
+        error += np.sqrt(own) * alone
         return np.asarray(mean + np.concatenate((error, -error)))
 
     def mean_regret(self) -> float:

@@ -15,13 +15,13 @@ from typing import Any
 import numpy as np
 
 from kernrec.errors import UsageError
+from kernrec.model.learn.conformal import interval_from
 from kernrec.model.learn.extent import Extent
-from kernrec.model.learn.model_file import interval_from
 from kernrec.model.vendor.bound import OPS, Timing, features_of
 from kernrec.model.vendor.compact_trees import Trees, compressed
 from kernrec.model.vendor.model import Head, RecordedSet, SetModel, VendorModel
 from kernrec.model.vendor.power_base import PowerBase
-from kernrec.util.array_file import pack, unpack
+from kernrec.util.array_file import mapped, pack, unpack
 from kernrec.util.atomic_write import write_whole
 
 FORMAT = 3
@@ -66,26 +66,29 @@ def load(path: Path) -> VendorModel:
         file = str(card["trees"]["file"])
         if Path(file).name != file:
             raise UsageError(f"{path} names trees outside of its folder: {file!r:.60}")
-        content = _content(path.parent / file)
+        content = mapped(_readable(path.parent / file))
         if hashlib.sha256(content).hexdigest() != card["trees"]["sha256"]:
             raise UsageError(f"{path.parent / file} is damaged or was replaced: its SHA-256 is not that in {path.name}")
-        _, arrays = unpack(content)
+        _, arrays = unpack(content, intact=True)
         sets = tuple(_set(card["op"], entry, arrays) for entry in card["sets"])
         return VendorModel(card["op"], sets)
     except UsageError:
         raise
+    except OSError as error:
+        raise UsageError(f"cannot read {error.filename or path}: {error.strerror}") from None
     except (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError, RecursionError) as error:
         about = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise UsageError(f"{path} is not a model of stacks, or is incomplete ({about:.80})") from None
 
 
+def _readable(path: Path) -> Path:
+    if path.stat().st_size > _MOST_BYTES:
+        raise UsageError(f"{path} has {path.stat().st_size >> 20} MiB; a model of stacks is far smaller")
+    return path
+
+
 def _content(path: Path) -> bytes:
-    try:
-        if path.stat().st_size > _MOST_BYTES:
-            raise UsageError(f"{path} has {path.stat().st_size >> 20} MiB; a model of stacks is far smaller")
-        return path.read_bytes()
-    except OSError as error:
-        raise UsageError(f"cannot read {path}: {error.strerror}") from None
+    return _readable(path).read_bytes()
 
 
 def _set(op: str, entry: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> SetModel:

@@ -93,9 +93,20 @@ class ModelStore:
     def scope(self, op: str, kernel: Kernel, gpu: GPU) -> "ModelScope | None":
         """The model that corrects the prior of a kernel on a GPU: that of its op, else one of the kernel itself."""
         for name in (op, kernel.name):
-            if (model := self.model(name, gpu)) and (scope := model.scope(gpu, kernel)):
+            if (model := self.model(name, gpu)) and (scope := model.scope(gpu, kernel)) and self._readable(scope):
                 return scope
         return None
+
+    def _readable(self, scope: "ModelScope") -> bool:
+        """Whether the trees that a scope asks can be read; they are now, and those of other cards are not."""
+        try:
+            for part in scope.model.parts(scope.gpu_known):
+                _ = scope.model.forests[part]
+        except KernrecError as error:
+            self._read[scope.trained.name] = None
+            self._warn(f"{error}; not used")
+            return False
+        return True
 
     def vendor_model(self, op: str) -> "VendorModel | None":
         """The model of the vendor library of an op; None where none ships."""
@@ -135,7 +146,7 @@ class ModelStore:
         from kernrec.recommender.estimate.correction import TrainedModel
 
         try:
-            model, card = load(path)
+            model, card = load(path, trees=False)
         except KernrecError as error:
             self._warn(f"{error}; not used")
             return None

@@ -1,0 +1,47 @@
+"""Random numbers that expected regrets are the mean over: the same for all problems that have as many contenders.
+
+A command states the regret of one problem after the other, each from a generator of the same seed. So its numbers are
+drawn once, and those of problems without measurements come from the cache: importing NumPy's generators takes longer.
+"""
+
+from functools import lru_cache
+
+import numpy as np
+
+from kernrec.util.cache import CacheEntry, cached
+
+Array = np.ndarray
+
+_MOST_CACHED = 64
+"""Contenders up to which numbers are cached: 0.3 MB in a file."""
+
+
+@lru_cache(maxsize=8)
+def student_draws(seed: tuple[int, int], rows: int, columns: int, shared: float, own: float) -> tuple[Array, Array]:
+    """Draws of two Student's t, read-only.
+
+    Args:
+        seed: of the generator.
+        rows: number of draws.
+        columns: numbers of a draw.
+        shared: degrees of freedom of the first, whose draws have one scale for all columns.
+        own: degrees of freedom of the second, whose numbers are independent.
+
+    Returns:
+        Draws of the first and of the second, (rows, columns).
+    """
+
+    def draw() -> CacheEntry:
+        generator = np.random.default_rng(list(seed))
+        first = generator.standard_normal((rows, columns))
+        first *= np.sqrt(shared / generator.chisquare(shared, (rows, 1)))
+        return {}, {"first": first, "second": generator.standard_t(own, first.shape)}
+
+    if any(seed) or columns > _MOST_CACHED:
+        _, arrays = draw()
+    else:
+        made_of = f"NumPy {np.__version__}: {rows} x {columns}, {shared} and {own}"
+        _, arrays = cached(f"draws.{columns}", made_of.encode(), draw)
+    for array in arrays.values():
+        array.flags.writeable = False
+    return arrays["first"], arrays["second"]

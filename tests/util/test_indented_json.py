@@ -1,0 +1,44 @@
+"""Indented JSON is that of the standard library, to the letter."""
+
+import json
+from enum import IntEnum, StrEnum
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kernrec.util.indented_json import indented_json
+
+
+class Word(StrEnum):
+    """A text that is an enumeration."""
+
+    A = "ä"
+
+
+class Number(IntEnum):
+    """A number that is an enumeration."""
+
+    B = 7
+
+
+SCALARS = (
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.just(Word.A) | st.just(Number.B)
+) | st.floats().map(np.float64)
+KEYS = st.text() | st.integers() | st.booleans() | st.none() | st.floats() | st.just(Word.A)
+VALUES = st.recursive(
+    SCALARS, lambda inner: st.lists(inner) | st.tuples(inner, inner) | st.dictionaries(KEYS, inner), max_leaves=20
+)
+
+
+@given(VALUES)
+def test_the_text_is_that_of_the_standard_library(value: Any) -> None:
+    assert indented_json(value) == json.dumps(value, indent=2)
+
+
+@pytest.mark.parametrize("value", [{1, 2}, object(), {"a": [b"x"]}, {(1,): 2}])
+def test_what_is_not_plain_is_refused(value: object) -> None:
+    with pytest.raises(TypeError):
+        indented_json(value)
