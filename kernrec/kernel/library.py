@@ -34,9 +34,11 @@ def _spec(name: str) -> dict[str, Any] | None:
         return None
 
 
-def _offers(name: str, dtype: str | None, layout: str | None) -> bool:
-    """Whether a kernel's spec lists this dtype and layout; other kernels do not have to be loaded."""
+def _offers(name: str, dtype: str | None, layout: str | None, sm: int | None) -> bool:
+    """Whether a kernel's spec lists this dtype and layout, for sm_`sm`; other kernels do not have to be loaded."""
     spec = _spec(name) or {}
+    if sm is not None and spec.get("dtype_min_sm", {}).get(dtype, spec.get("min_sm", 0)) > sm:
+        return False
     return dtype in (None, *spec.get("dtypes", [dtype])) and layout in (None, *spec.get("layouts", [layout]))
 
 
@@ -67,10 +69,10 @@ def _in_triton(name: str) -> bool:
     return "triton" in (_spec(name) or {})
 
 
-def _of_op(op: str, in_triton: bool, dtype: str | None, layout: str | None) -> list[Kernel]:
-    """The kernels of an op, or all for "", whose specs list a dtype and layout."""
+def _of_op(op: str, in_triton: bool, dtype: str | None, layout: str | None, sm: int | None = None) -> list[Kernel]:
+    """The kernels of an op, or all for "", whose specs list a dtype and layout, and do not refuse sm_`sm`."""
     names = (
-        name for name in kernel_names() if name.startswith(f"{op}_" if op else "") and _offers(name, dtype, layout)
+        name for name in kernel_names() if name.startswith(f"{op}_" if op else "") and _offers(name, dtype, layout, sm)
     )
     return [_load(name) for name in names if _in_triton(name) == in_triton]
 
@@ -79,19 +81,24 @@ def triton_kernels(
     op: str = "", dtype: str | None = None, layout: str | None = None, sm: int = 1000
 ) -> tuple[Kernel, ...]:
     """The Triton kernels of the library that implement an op for a dtype and layout on sm_`sm`; there may be none."""
-    kernels = _of_op(op, True, dtype, layout)
+    kernels = _of_op(op, True, dtype, layout, sm)
     return tuple(kernel for kernel in kernels if kernel.runs_on(dtype or kernel.dtypes[0], sm))
 
 
-def kernels_for(op: str, dtype: str | None = None, layout: str | None = None) -> tuple[Kernel, ...]:
-    """The kernels in CUDA C++ of an op (any spelling) for a dtype and layout (None: any); there may be none."""
+def kernels_for(
+    op: str, dtype: str | None = None, layout: str | None = None, sm: int | None = None
+) -> tuple[Kernel, ...]:
+    """The kernels in CUDA C++ of an op (any spelling) for a dtype, layout and sm_`sm` (None: any); there may be none.
+
+    A kernel may refuse the architecture by a constraint nevertheless (`Kernel.runs_on`).
+    """
     op = find_op(op).name
-    return tuple(kernel for kernel in _of_op(op, False, dtype, layout) if kernel.op == op)
+    return tuple(kernel for kernel in _of_op(op, False, dtype, layout, sm) if kernel.op == op)
 
 
 def able_kernels(op: str, dtype: str, layout: str, sm: int) -> tuple[Kernel, ...]:
     """The kernels that implement an op for a dtype and layout on sm_`sm`; `NoSuchKernelError` where there is none."""
-    able = tuple(kernel for kernel in kernels_for(op, dtype, layout) if kernel.runs_on(dtype, sm))
+    able = tuple(kernel for kernel in kernels_for(op, dtype, layout, sm) if kernel.runs_on(dtype, sm))
     if not able:
         if not kernels_for(op):
             raise NoSuchKernelError(f"no kernel of the library implements {op}")

@@ -77,7 +77,7 @@ def _own_kernels(op: Op, dtype: str, layout: str, sm: int) -> tuple[tuple[str, t
 
 @lru_cache
 def _kernels(op: str, dtype: str, layout: str, sm: int) -> tuple[Kernel, ...]:
-    able = [kernel for kernel in kernels_for(op, dtype, layout) if kernel.runs_on(dtype, sm)]
+    able = [kernel for kernel in kernels_for(op, dtype, layout, sm) if kernel.runs_on(dtype, sm)]
     return (*able, *triton_kernels(op, dtype, layout, sm))
 
 

@@ -35,7 +35,7 @@ def _light(*, frozen: bool, eq: bool = True) -> Callable[[_Class], _Class]:
             described = {name: field for name in names if isinstance(field := values.get(name), dataclasses.Field)}
             setattr(cls, _FIELDS, _LaterFields(cls, described))
         methods: dict[str, Any] = {"__repr__": _repr, "__setattr__": _refuse, "__delattr__": _refuse}
-        methods["__init__"] = _init(cls, names)
+        methods["__init__"] = _init(cls, names, described)
         methods["__match_args__"] = names
         if eq:
             compared = [name for name in names if name not in described or described[name].compare]
@@ -50,6 +50,7 @@ def _light(*, frozen: bool, eq: bool = True) -> Callable[[_Class], _Class]:
 
 
 _FIELDS = "__dataclass_fields__"
+_MISSING = dataclasses.MISSING
 
 
 class _LaterFields:
@@ -90,7 +91,7 @@ else:
     dataclass = _light
 
 
-def _init(cls: type, names: tuple[str, ...]) -> Callable[..., None]:
+def _init(cls: type, names: tuple[str, ...], described: Mapping[str, "dataclasses.Field[Any]"]) -> Callable[..., None]:
     every, count = frozenset(names), len(names)
     finish = hasattr(cls, "__post_init__")
     instances = iter(range(_MANY))
@@ -104,7 +105,7 @@ def _init(cls: type, names: tuple[str, ...]) -> Callable[..., None]:
         else:
             values.update(zip(names, args), **named)  # noqa: B905
             if len(values) != count or len(args) + len(named) != count or not every.issuperset(named):
-                values.update(_defaults(cls, getattr(cls, _FIELDS), args, named))
+                values.update(_defaults(cls, names, described, args, named))
         if finish:
             self.__post_init__()
 
@@ -134,23 +135,26 @@ def _own_init(fields: Mapping[str, "dataclasses.Field[Any]"], finish: bool) -> C
 
 
 def _defaults(
-    cls: type, fields: Mapping[str, "dataclasses.Field[Any]"], args: tuple[Any, ...], named: Mapping[str, Any]
+    cls: type,
+    names: tuple[str, ...],
+    described: Mapping[str, "dataclasses.Field[Any]"],
+    args: tuple[Any, ...],
+    named: Mapping[str, Any],
 ) -> dict[str, Any]:
     """The values of fields that no argument names; `TypeError` for arguments that do not fit."""
-    names = tuple(fields)
     if len(args) > len(names):
         raise TypeError(f"{cls.__qualname__}() takes {len(names)} arguments but {len(args)} were given")
-    if wrong := [name for name in named if name not in fields or name in names[: len(args)]]:
+    if wrong := [name for name in named if name not in names or name in names[: len(args)]]:
         raise TypeError(f"{cls.__qualname__}() got an unexpected keyword argument or multiple values for {wrong[0]!r}")
     values: dict[str, Any] = {}
     for name in names[len(args) :]:
-        field = fields[name]
         if name in named:
             continue
-        if field.default is not dataclasses.MISSING:
-            values[name] = field.default
-        elif field.default_factory is not dataclasses.MISSING:
+        field = described.get(name)
+        if field is not None and field.default_factory is not _MISSING:
             values[name] = field.default_factory()
+        elif (default := vars(cls).get(name, _MISSING) if field is None else field.default) is not _MISSING:
+            values[name] = default
         else:
             raise TypeError(f"{cls.__qualname__}() missing required argument: {name!r}")
     return values
