@@ -48,8 +48,8 @@ class ClockTable:
 
     @cached_property
     def search(self) -> Floats:
-        """The columns of the search of `core.limited_costs`, as rows: boost clock over the clock to the power of `OVERLAP`, power
-        without events (W), square of the core voltage over that at the boost clock."""
+        """The columns of the search of `core.limited_costs`, as rows: boost clock over the clock to the power of
+        `OVERLAP`, power without events (W), square of the core voltage over that at the boost clock."""
         ratio, static_w, tree_w, volts_squared = self.at_clock
         return np.stack([ratio**-OVERLAP, static_w + tree_w * volts_squared, volts_squared])
 
