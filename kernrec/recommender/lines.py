@@ -6,12 +6,12 @@ recordings of other cards), and holds at an operating point, as a choice does.
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
-from itertools import product
 from typing import TYPE_CHECKING, Any
 
 from kernrec.errors import KernrecError
 from kernrec.gpu import GPU, find_gpu
 from kernrec.model.prior.power import RANDOM
+from kernrec.model.vendor.padding import padded
 from kernrec.model.vendor.stacks import is_wanted
 from kernrec.op import Op, Problem, find_op
 from kernrec.recommender.estimate.operating_point import OperatingPoint
@@ -28,8 +28,6 @@ NEARLY = 0.02
 """A smaller difference of latency counts as none."""
 WORTH_PADDING = 0.10
 """Least share of the time that padded sizes must save to be worth a note: they have to be stored and zeroed."""
-_MULTIPLES = (8, 64)
-"""Multiples that rows of a product are padded to: 16 bytes of 16-bit elements, and a tile."""
 
 _NAMED = 4
 """Cards that a transferred line names at most."""
@@ -268,31 +266,17 @@ def _line(predicted: "StackPrediction", gpu: GPU, point: OperatingPoint, recorde
 def _padding(model: "VendorModel", problem: Problem, gpu: GPU, stacks: Sequence[str]) -> Iterator[str]:
     """A note where the fastest stack takes clearly less for padded sizes: rows of a product that are not aligned."""
     sizes = problem.dim
-    unaligned = [name for name in _contiguous(problem) if sizes[name] % _MULTIPLES[0]]
-    if not unaligned:
+    if not (others := padded(problem)):
         return
-    padded = [
-        problem.definition.problem(problem.dtype, problem.layout, **sizes | dict(zip(unaligned, changed, strict=True)))
-        for changed in product(*({-(-sizes[name] // step) * step for step in (1, *_MULTIPLES)} for name in unaligned))
-    ]
-    model.predict_many(padded, gpu)
-    wanted = ((each, other) for other in padded for each in model.predict(other, gpu))
+    wanted = ((each, other) for other in others for each in model.predict_latency(other, gpu, others))
     fastest = {
         each.stack: (each, other)
         for each, other in sorted(wanted, key=lambda pair: -pair[0].latency_s.value)
         if is_wanted(each.stack, stacks)
     }
-    plain = next((each for each in model.predict(problem, gpu) if each.stack in fastest), None)
+    plain = next((each for each in model.predict_latency(problem, gpu) if each.stack in fastest), None)
     if plain is not None:
         answer, other = fastest[plain.stack]
         if (saved := 1 - answer.latency_s.value / plain.latency_s.value) > WORTH_PADDING:
             changed = ", ".join(f"{name} = {size}" for name, size in other.dim.items() if size != sizes[name])
             yield f"rows are not aligned: padded to {changed}, {plain.stack} would take {100 * saved:.0f} % less time"
-
-
-def _contiguous(problem: Problem) -> tuple[str, ...]:
-    """The dimensions of a product that are rows in memory, in some operand."""
-    if problem.op != "matmul":
-        return ()
-    a, b = tuple(problem.layout)
-    return tuple(dict.fromkeys(("k" if a == "n" else "m", "n" if b == "n" else "k", "n")))

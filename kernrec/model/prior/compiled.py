@@ -40,12 +40,13 @@ def file_name(folder: Path = FOLDER) -> str:
 
 
 class Core:
-    """The arithmetic in the form that runs: `launch_times`, `dram_traffic` and `limited_costs` of `core.py`."""
+    """The functions of `core.py` in the form that runs."""
 
     def __init__(self, module: Any, compiled: bool, state: str, warning: str | None = None) -> None:
         self.launch_times = module.launch_times
         self.dram_traffic = module.dram_traffic
         self.limited_costs = module.limited_costs
+        self.go_down = module.go_down
         self.compiled = compiled
         self.state = state
         """The form, and why, in a line."""

@@ -373,3 +373,21 @@ def fourth_power(value: Any) -> Any:
 def fourth_root(value: Any) -> Any:
     """`value**(1/OVERLAP)`."""
     return sqrt(sqrt(value))
+
+
+def go_down(flat: Any, row: Any, start: Any, feature: Any, threshold: Any, left: Any, levels: int, leaves: Any) -> None:
+    """Fills `leaves` (C, T): the leaf that each candidate reaches in each tree of `model.vendor.compact_trees`.
+
+    Args:
+        flat: features of all candidates, one candidate after the other, float32.
+        row: where those of each begin, (C,).
+        start: the first node of each tree, (T,).
+        feature, threshold, left: of each node, as in `CompactTrees`; a leaf is its own left child.
+        levels: splits on the longest path.
+    """
+    for i in range(len(row)):
+        for tree in range(len(start)):
+            node = start[tree]
+            for _ in range(levels):
+                node = left[node] + (flat[row[i] + feature[node]] >= threshold[node])
+            leaves[i, tree] = node

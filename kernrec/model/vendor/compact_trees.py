@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from kernrec.model.prior.compiled import core
 from kernrec.util.array_file import pack, unpack
 from kernrec.util.light_dataclass import dataclass
 
@@ -49,12 +50,14 @@ class CompactTrees:
     def predict(self, matrix: Array) -> Array:
         """The prediction for each row of a matrix (C, F) without missing values; float64 (C,)."""
         count, features = matrix.shape
-        flat, row = np.asarray(matrix, dtype=np.float32).ravel(), (np.arange(count) * features)[:, None]
-        node: Array = np.broadcast_to(self.start, (count, len(self.start)))
-        for _ in range(self.levels):
-            right = flat.take(self.feature.take(node) + row) >= self.threshold.take(node)
-            node = self.left.take(node) + right
-        return np.asarray(self.base + self.leaf.take(node).sum(axis=1, dtype=np.float64))
+        flat, row = np.ascontiguousarray(matrix, dtype=np.float32).ravel(), np.arange(count) * features
+        leaves = np.empty((count, len(self.start)), dtype=np.int64)
+        if (arithmetic := core()).compiled:
+            arithmetic.go_down(flat, row, self.start, self.feature, self.threshold, self.left, self.levels, leaves)
+        else:
+            row, start, every = row[np.newaxis, :, np.newaxis], self.start[np.newaxis], leaves[np.newaxis, np.newaxis]
+            arithmetic.go_down(flat, row, start, self.feature, self.threshold, self.left, self.levels, every)
+        return np.asarray(self.base + self.leaf.take(leaves).sum(axis=1, dtype=np.float64))
 
 
 def compact(trees: Sequence[Mapping[str, Any]], features: int, base: float, share: float = 1.0) -> Trees:

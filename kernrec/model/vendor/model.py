@@ -224,11 +224,16 @@ class VendorModel:
         self.predict_many([problem], gpu)
         return self._predicted[problem, gpu.name]
 
-    def predict_latency(self, problem: Problem, gpu: GPU) -> tuple[StackPrediction, ...]:
-        """The predictions of `predict` without power, which takes as long again."""
+    def predict_latency(
+        self, problem: Problem, gpu: GPU, beside: Sequence[Problem] = ()
+    ) -> tuple[StackPrediction, ...]:
+        """The predictions of `predict` without power, which takes as long again.
+
+        beside: further problems of the op that will be asked about: all together take hardly longer than one.
+        """
         if (problem, gpu.name) in self._predicted:
             return self._predicted[problem, gpu.name]
-        self._time([problem], gpu)
+        self._time([problem, *beside], gpu)
         return _fastest_first(self._timed[problem, gpu.name], with_power=False)
 
     def outside(self, problem: Problem) -> str | None:

@@ -233,7 +233,8 @@ def _fill(figures: Array, table: StaticTable, index: int, rows: Array, on_proble
     sizes = _tensor_bytes(table, index, rows, on_problem)
     if launch.sample is not None:
         x, y, z = (np.zeros(len(rows)) + column(extent, rows) for extent in spec.grid)
-        touched = footprints(launch.sample.table, variants, sizes, table.scratch)
+        in_order = dict.fromkeys(launch.access.tensors, 0.0) | dict(sizes)
+        touched = footprints(launch.sample.table, variants, in_order, table.scratch)
         figures[DRAM_BYTES] = sampled_dram_bytes((x, y, z), touched, concurrent, l2_bytes)
         figures[DRAM_SLOWDOWN] = launch.sample.dram_slowdown(variants, (x, y, z), concurrent, l2_bytes)
         figures[SERIAL_CLK] = launch.sample.serial_clk(variants, blocks)
@@ -247,16 +248,19 @@ def _fill(figures: Array, table: StaticTable, index: int, rows: Array, on_proble
     if spec.visits is not spec.blocks:
         visits, together = np.zeros(len(rows)) + column(spec.visits, rows), np.minimum(concurrent, blocks)
     extents = [column(extent, rows) for _, extent in spec.order]
-    of_tensors = [sizes[name] for name in launch.access.tensors]
+    of_tensors = [sizes.get(name, 0.0) for name in launch.access.tensors]  # not all in each data type
     dram_bytes(launch.access, extents, of_tensors, visits, together, l2_bytes, figures[DRAM_BYTES])
 
 
 def _tensor_bytes(table: StaticTable, index: int, rows: Array, on_problem: OnProblems) -> _Columns:
     """The size of each tensor and workspace that a launch of these rows reads or writes, and of others."""
-    sizes: dict[str, Array | float] = dict.fromkeys(table.launches[index].access.tensors, 0.0)  # not all in each dtype
-    sizes |= on_problem.tensor_bytes(rows)
-    for workspace in table.kernel.workspaces:
-        if workspace.name in table.launches[index].access.tensors:
-            elements = on_problem.column(workspace.elements, rows)
-            sizes[workspace.name] = np.multiply(elements, float(ELEMENT_BYTES[workspace.dtype]))
-    return sizes
+    sizes: _Columns = on_problem.tensor_bytes(rows)
+    used = [
+        workspace for workspace in table.kernel.workspaces if workspace.name in table.launches[index].access.tensors
+    ]
+    if not used:
+        return sizes
+    return {**sizes} | {
+        workspace.name: np.multiply(on_problem.column(workspace.elements, rows), float(ELEMENT_BYTES[workspace.dtype]))
+        for workspace in used
+    }

@@ -151,9 +151,11 @@ def yardstick_of(problem: Problem, gpu: GPU, models: "ModelStore | None", inputs
     if models is None or inputs != RANDOM or (model := models.vendor_model(problem.op)) is None:
         return None
     from kernrec.model.vendor.operating_point import at_least_roof
+    from kernrec.model.vendor.padding import padded
 
     problem = _unfused(problem)
-    lines: Sequence[StackPrediction] = model.predict_latency(problem, gpu)
+    # Notes ask about padded sizes, too.
+    lines: Sequence[StackPrediction] = model.predict_latency(problem, gpu, padded(problem))
     if lines and lines[0].latency_s.transferred:  # those recorded on the card are under its roof
         lines = at_least_roof(lines, gpu, problem)
     return fastest([_of_line(line) for line in lines])

@@ -20,6 +20,7 @@ from kernrec.model.prior.demand import BETWEEN_GROUPS, IN_TURN, PIPES, PORT, QUA
 from kernrec.model.prior.dram_traffic import TensorAccess
 from kernrec.model.prior.launch_time import LaunchWork
 from kernrec.model.prior.power import PowerModel
+from kernrec.model.vendor import compact_trees
 from tests.helpers.process import environment
 
 FORMS = choose(FOLDER, "python"), choose(FOLDER, None)
@@ -87,6 +88,22 @@ def test_power_limits_leave_the_same_clock_in_both_forms(draw: np.random.Generat
     limits_w = draw.uniform(model.power_min_w, model.tdp_w, 3)
     points = [(float(limit_w), draw.choice([None, 0.7 * model.boost_hz])) for limit_w in limits_w]
     in_both_forms(power, lambda: model.limit_launches(launches, points).columns())
+
+
+@settings(max_examples=30, deadline=None)
+@given(draws, st.integers(0, 6), st.integers(1, 30))
+def test_candidates_reach_the_same_leaves_in_both_forms(draw: np.random.Generator, levels: int, rows: int) -> None:
+    trees, features, inner = 12, 5, 2**levels - 1
+    nodes = 2 * inner + 1
+    node = np.arange(trees * nodes)
+    split = node % nodes < inner
+    left = np.where(split, 2 * node + 1 - node // nodes * nodes, node)
+    threshold = np.where(split, draw.normal(size=len(node)), np.nan).astype(np.float32)
+    leaf = draw.normal(size=len(node)).astype(np.float32)
+    start, feature = np.arange(trees) * nodes, draw.integers(0, features, len(node))
+    trained = compact_trees.CompactTrees(start, left, feature, threshold, leaf, 0.5, levels)
+    matrix = draw.normal(size=(rows, features)).astype(np.float32)
+    in_both_forms(compact_trees, lambda: [trained.predict(matrix)])
 
 
 def copied(folder: Path) -> Path:

@@ -1,0 +1,28 @@
+"""Matrix products with rows that are not aligned, and the aligned ones that they could be padded to."""
+
+from itertools import product
+
+from kernrec.op import Problem
+
+_MULTIPLES = (8, 64)
+"""Multiples that rows of a product are padded to: 16 bytes of 16-bit elements, and a tile."""
+
+
+def padded(problem: Problem) -> list[Problem]:
+    """The problem, and those with some of its rows padded; nothing where all are aligned."""
+    sizes = problem.dim
+    unaligned = [name for name in _contiguous(problem) if sizes[name] % _MULTIPLES[0]]
+    if not unaligned:
+        return []
+    return [
+        problem.definition.problem(problem.dtype, problem.layout, **sizes | dict(zip(unaligned, changed, strict=True)))
+        for changed in product(*({-(-sizes[name] // step) * step for step in (1, *_MULTIPLES)} for name in unaligned))
+    ]
+
+
+def _contiguous(problem: Problem) -> tuple[str, ...]:
+    """The dimensions of a product that are rows in memory, in some operand."""
+    if problem.op != "matmul":
+        return ()
+    a, b = tuple(problem.layout)
+    return tuple(dict.fromkeys(("k" if a == "n" else "m", "n" if b == "n" else "k", "n")))
