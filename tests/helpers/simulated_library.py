@@ -1,5 +1,6 @@
 """A simulated card that runs every config of the library, so that a plan is measured as on a card of this machine."""
 
+import sys
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -71,3 +72,20 @@ def in_this_machine(gpu: str = GPU) -> Iterator[None]:
 
     with patch.object(nvml, "choose_cards", lambda wanted: [present]), patch.object(card_plan, "card_device", device):
         yield
+
+
+def command_in(folder: Path) -> Path:
+    """A `kernrec` in a folder for shells, whose only GPU is the simulated card."""
+    folder.mkdir(parents=True, exist_ok=True)
+    program = folder / "kernrec"
+    program.write_text(
+        f"#!{sys.executable}\n"
+        "import sys\n"
+        f"sys.path[:0] = {[path for path in sys.path if path]!r}\n"
+        "from kernrec.cli.app import run\n"
+        "from tests.helpers.simulated_library import in_this_machine\n"
+        "with in_this_machine():\n"
+        "    sys.exit(run(sys.argv[1:]))\n"
+    )
+    program.chmod(0o755)
+    return program

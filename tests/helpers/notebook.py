@@ -1,0 +1,40 @@
+"""Notebooks as programs: code cells in their order, with the lines that a notebook's shell runs."""
+
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+_SHELL = re.compile(r"^!(?P<command>.+)$", re.MULTILINE)
+_INSTALL = re.compile(r'^%pip install --quiet "(?P<requirement>[^"]+)"$', re.MULTILINE)
+_BEGINNING = """
+import subprocess, sys
+def _shell(command):
+    print(subprocess.run(command, shell=True, check=True, stdout=subprocess.PIPE, text=True).stdout, end="", flush=True)
+"""
+
+
+def cells(notebook: Path, kind: str = "code") -> list[dict[str, Any]]:
+    """The cells of a kind; their source is one text."""
+    document = json.loads(notebook.read_text(encoding="utf-8"))
+    assert document["nbformat"] == 4
+    return [each | {"source": "".join(each["source"])} for each in document["cells"] if each["cell_type"] == kind]
+
+
+def requirements(notebook: Path) -> list[str]:
+    """What the notebook installs, as pip is told."""
+    return [match["requirement"] for cell in cells(notebook) for match in _INSTALL.finditer(cell["source"])]
+
+
+def program(notebook: Path, parameters: Mapping[str, object]) -> str:
+    """The program of a notebook. Nothing is installed; the cell of parameters is followed by other values of them."""
+    parts = [_BEGINNING]
+    for cell in cells(notebook):
+        source = _INSTALL.sub("pass", cell["source"])
+        parts.append(_SHELL.sub(lambda match: f"_shell(f{match['command']!r})", source))
+        if "parameters" in cell["metadata"].get("tags", ()):
+            parts += [f"{name} = {value!r}" for name, value in parameters.items()]
+    text = "\n".join(parts) + "\n"
+    assert not re.search(r"^[!%]", text, re.MULTILINE), "a line for the notebook's shell that this does not know"
+    return text

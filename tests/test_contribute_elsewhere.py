@@ -1,0 +1,133 @@
+"""Contributions from a notebook, a container and a workflow: the same command, tried on the simulated card."""
+
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kernrec.store.share import place_at, read_bundle
+from kernrec.store.share.contribution import bundle_name
+from tests.helpers.notebook import cells, program, requirements
+from tests.helpers.paths import ROOT
+from tests.helpers.process import environment
+from tests.helpers.simulated_library import GPU, command_in
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(sys.platform == "win32", reason="the commands are for a POSIX shell"),
+]
+
+NOTEBOOK = ROOT / "examples" / "contribute.ipynb"
+DOCKERFILE = (ROOT / "Dockerfile").read_text(encoding="utf-8")
+ACTION = ROOT / ".github" / "actions" / "contribute" / "action.yml"
+WORKFLOW = ROOT / ".github" / "workflows" / "contribute.yml"
+GUIDE = (ROOT / "docs" / "guides" / "contribute.md").read_text(encoding="utf-8")
+COMMAND = "kernrec contribute --budget 10m"
+EXTRAS = set(tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"])
+
+
+def run(command: list[str], folder: Path, **variables: str) -> str:
+    """The output of a program that finds the simulated card's `kernrec`, in a home of its own."""
+    command_in(folder / "bin")
+    there = environment(HOME=str(folder), PATH=f"{folder / 'bin'}:/usr/bin:/bin", **variables)
+    there = {name: value for name, value in there.items() if not name.startswith(("XDG_", "KERNREC_"))}
+    done = subprocess.run(command, cwd=folder, env=there, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return done.stdout
+
+
+def bundle_in(folder: Path) -> str:
+    """The name of the only bundle in an index, which is the right one."""
+    (file,) = folder.glob("*/*.zip")
+    name = file.relative_to(folder).as_posix()
+    assert bundle_name(read_bundle(place_at(file)).manifest) == name
+    return name
+
+
+def test_the_notebook_ends_in_a_bundle_and_says_what_is_in_it(tmp_path: Path) -> None:
+    (path := tmp_path / "notebook.py").write_text(program(NOTEBOOK, {"BUDGET": "8configs"}))
+    printed = run([sys.executable, str(path)], tmp_path)
+    name = bundle_in(tmp_path / "contributed")
+    assert f"datasets/contributed/{name}" in printed
+    assert re.search(rf"^contributed/{name} [\d,]+ bytes$", printed, re.MULTILINE)
+    assert printed.endswith("download them from the notebook's list of files\n")
+
+
+def test_the_notebook_has_no_outputs_and_installs_extras_that_exist() -> None:
+    assert all(cell["outputs"] == [] and cell["execution_count"] is None for cell in cells(NOTEBOOK))
+    (requirement,) = requirements(NOTEBOOK)
+    assert set(re.findall(r"\w+", requirement.partition("[")[2].partition("]")[0])) <= EXTRAS
+    text = "".join(cell["source"] for cell in cells(NOTEBOOK, "markdown"))
+    for file in re.findall(r"`(datasets/[\w/]+\.md)`", text):
+        assert (ROOT / file).exists()
+
+
+def test_the_container_runs_the_command_of_the_guide_with_what_it_needs() -> None:
+    instructions = dict(re.findall(r"^(ENTRYPOINT|CMD|USER) (.+)$", DOCKERFILE, re.MULTILINE))
+    words = re.findall(r'"([^"]+)"', instructions["ENTRYPOINT"] + instructions["CMD"])
+    assert " ".join(words) == COMMAND
+    assert COMMAND in GUIDE
+    assert instructions["USER"] not in ("0", "root")
+    ignored = (ROOT / ".dockerignore").read_text(encoding="utf-8").splitlines()
+    for sources in re.findall(r"^COPY (?!--from)(.+) \S+$", DOCKERFILE, re.MULTILINE):
+        for source in sources.split():
+            assert (ROOT / source).exists()
+            assert f"!{source}" in ignored
+    (extras,) = re.findall(r"kernrec\[\$\{CUDA\},([\w,]+)\]", DOCKERFILE)
+    assert {"cuda12", "cuda13", *extras.split(",")} <= EXTRAS
+    for command in re.findall(r"^#     (docker .+)$", DOCKERFILE, re.MULTILINE):
+        assert command in GUIDE
+
+
+def loaded(path: Path) -> dict[str, Any]:
+    yaml = pytest.importorskip("yaml")
+    document: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))
+    return document
+
+
+def test_the_action_measures_and_says_where_the_bundle_is(tmp_path: Path) -> None:
+    """Its script runs as a runner runs it, with `kernrec` where the step before installs it."""
+    steps = {step.get("id"): step for step in loaded(ACTION)["runs"]["steps"]}
+    step = steps["measure"]
+    command_in(tmp_path / "kernrec" / "bin")
+    values = {"BUDGET": "8configs", "GPU": "auto", "DATABASE": str(tmp_path / "kept.duckdb")}
+    assert set(step["env"]) == set(values)
+    files = {name: str(tmp_path / name.lower()) for name in ("GITHUB_OUTPUT", "GITHUB_STEP_SUMMARY")}
+    script = ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", step["run"]]
+    run(script, tmp_path, RUNNER_TEMP=str(tmp_path), **values, **files)
+    folder = tmp_path / "contribution" / "contributed"
+    name = bundle_in(folder)
+    assert name.startswith(f"{GPU}/")
+    assert Path(files["GITHUB_OUTPUT"]).read_text() == f"folder={folder}\n"
+    assert f"datasets/contributed/{name}" in Path(files["GITHUB_STEP_SUMMARY"]).read_text()
+    assert (tmp_path / "kept.duckdb").exists()
+
+
+def test_the_workflow_is_started_by_hand_alone_and_passes_what_the_action_takes() -> None:
+    """A self-hosted runner must not run what a stranger's pull request says."""
+    workflow, action = loaded(WORKFLOW), loaded(ACTION)
+    assert set(workflow[True]) == {"workflow_dispatch"}  # YAML reads `on` as a truth value
+    assert workflow["permissions"] == {"contents": "read"}
+    (used,) = (step for step in workflow["jobs"]["measure"]["steps"] if "with" in step)
+    assert ROOT / used["uses"] == ACTION.parent
+    assert set(used["with"]) <= set(action["inputs"])
+    for name, value in workflow[True]["workflow_dispatch"]["inputs"].items():
+        assert value["default"] == action["inputs"][name]["default"]
+    for step in action["runs"]["steps"]:
+        script = step.get("run", "")
+        assert "${{" not in script, "an input is a variable of the script, never its text"
+        subprocess.run(["bash", "-n", "-c", script], check=True)
+        extras = re.findall(r"kernrec\[\$CUDA,([\w,]+)\]", script)
+        assert all(set(each.split(",")) <= EXTRAS for each in extras)
+
+
+def test_the_workflow_of_bundles_runs_a_command_that_exists(tmp_path: Path) -> None:
+    (job,) = loaded(ROOT / ".github" / "workflows" / "contributed.yml")["jobs"].values()
+    (command,) = (step["run"] for step in job["steps"] if "kernrec db" in step.get("run", ""))
+    (tmp_path / "sent").symlink_to(ROOT)
+    assert run(["bash", "-c", command], tmp_path).endswith("0 bundles\n")
+    assert (tmp_path / "index.html").exists()
