@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kernrec import paths
-from kernrec.cli import index, options, remote, trust
+from kernrec.cli import coverage, index, options, remote, trust
 from kernrec.cli.format import print_notes
 from kernrec.cli.steps import Steps
 from kernrec.cli.table import print_table
@@ -26,6 +26,7 @@ for _name, _command in (
     ("sync", remote.sync),
     ("log", remote.log),
     ("index", index.index),
+    ("coverage", coverage.coverage),
     ("key", trust.key),
     ("sign", trust.sign),
     ("trust", trust.trust),

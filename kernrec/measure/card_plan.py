@@ -177,7 +177,7 @@ def _open_subject(request: CollectRequest, wanted: RefineRequest, scratch: Path)
     (card,) = choose_cards(request.gpu)
     device = card_device(card, scratch)
     gpu = find_gpu(device.gpu)
-    return _Subject(device, fixed_problems(gpu), _asked_subject(gpu, wanted))
+    return _Subject(device, fixed_problems(gpu), asked_subject(gpu, wanted))
 
 
 def fixed_problems(gpu: GPU) -> list[PlannedProblem]:
@@ -254,7 +254,7 @@ def _fits(problem: Problem, gpu: GPU) -> bool:
     return True
 
 
-def _asked_subject(gpu: GPU, wanted: RefineRequest) -> RefineSubject | None:
+def asked_subject(gpu: GPU, wanted: RefineRequest) -> RefineSubject | None:
     """The contenders of the problems that people ask for, without those that no config can run."""
     problems = asked_problems(gpu)
     try:

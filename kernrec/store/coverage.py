@@ -1,6 +1,7 @@
 """The coverage of databases, for a reader who wonders how far to trust an answer: measurements by GPU and kernel, their
 age, and how narrow their intervals are."""
 
+from dataclasses import dataclass
 from typing import Any
 
 from kernrec.store.schema import with_derived
@@ -50,3 +51,32 @@ def coverage(stack: Stack) -> list[dict[str, Any]]:
             row |= {name: row[name].isoformat() + "Z" for name in ("first_measured_at", "last_measured_at")}
             rows.append({"database": title, **row})
     return rows
+
+
+@dataclass(frozen=True)
+class MeasuredProblem:
+    """Rows that databases hold of a problem on a card, replayed ones aside."""
+
+    gpu: str
+    op: str
+    problem: str
+    """Its key."""
+    configs: int
+    """At an operating point each."""
+    energies: int
+    """Of these."""
+    last_measured: str
+    """Day."""
+
+
+def measured_problems(stack: Stack) -> list[MeasuredProblem]:
+    """Each measured problem of each database; errors as of `coverage`."""
+    query = (
+        "SELECT gpu, op, problem.key, count(*), count(energy_j), strftime(max(measured_at), '%Y-%m-%d') FROM answer"
+        " JOIN db.problem AS problem USING (problem_id) WHERE NOT coalesce(replayed, false) GROUP BY ALL ORDER BY ALL"
+    )
+    return [
+        MeasuredProblem(*values)
+        for _, database in stack.databases()
+        for values in database.query(with_derived("answer", query))
+    ]

@@ -1,0 +1,122 @@
+"""The coverage of cards: layers that people ask for, measured, recorded and missing."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from kernrec.measure.card_coverage import CardCoverage, Gap, OpCoverage, card_gains, cards_coverage, gaps
+from kernrec.op import Problem, find_op, problem_from_key
+from kernrec.page.coverage_page import coverage_page
+from kernrec.store import Database, Stack
+from kernrec.store.measurement import Measurement
+from tests.helpers.command import run_here
+
+ROW = {"kernel": "theirs", "kernel_hash": "external:0", "config": {"x": 1}, "protocol_version": 0, "tier": "final",
+       "session": "s", "measured_at": "2026-01-01", "latency_s": 1e-3, "outcome": "ok"}  # fmt: skip
+
+
+def database(path: Path, rows: list[dict[str, object]]) -> Path:
+    with Database.open(path, read_only=False, create=True) as opened:
+        opened.add_measurements(map(Measurement.from_columns, [ROW | row for row in rows]))
+    return path
+
+
+def a_layer(op: str) -> Problem:
+    from kernrec.measure.problem_selection import select_counted
+
+    return next(problem for _, problem, _ in select_counted(op, None, None, None, None))
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """A layer on two cards of one architecture, one that nobody asks for, and a replayed one."""
+    reduce, norm, other = a_layer("reduce"), a_layer("rmsnorm"), find_op("matmul").problem(m=64, n=32, k=16)
+    return database(
+        tmp_path / "measured.duckdb",
+        [
+            {"gpu": "l40s", "problem": reduce, "energy_j": 0.2, "power_w": 200.0, "energy_method": "x"},
+            {"gpu": "rtx4090", "problem": reduce},
+            {"gpu": "l40s", "problem": other, "measured_at": "2026-03-01"},
+            {"gpu": "l40s", "problem": norm, "replayed": True},
+        ],
+    )
+
+
+def test_layers_count_as_measured_and_others_rows_as_configs(path: Path) -> None:
+    stack = Stack([path])
+    first, second = cards_coverage(stack)[:2]
+    assert (first.gpu, first.arch, first.last_measured) == ("l40s", "sm_89", "2026-03-01")
+    assert (first.ops["reduce"].measured, first.ops["reduce"].energies) == (1, 1)
+    assert (first.ops["matmul"].measured, first.ops["matmul"].configs) == (0, 1)
+    assert first.ops["rmsnorm"].configs == 0, "a replayed row measures nothing"
+    assert (second.gpu, second.ops["reduce"].configs) == ("rtx4090", 1)
+
+
+def test_a_layer_in_bf16_is_that_in_f16(tmp_path: Path) -> None:
+    norm = a_layer("rmsnorm")
+    assert norm.dtype == "bf16"
+    same = problem_from_key(norm.key.replace("]bf16,", "]f16,"))
+    (card, *_) = cards_coverage(Stack([database(tmp_path / "x.duckdb", [{"gpu": "h100-sxm", "problem": same}])]))
+    assert (card.gpu, card.ops["rmsnorm"].measured) == ("h100-sxm", 1)
+
+
+def test_recorded_layers_are_told_apart_from_measured_ones() -> None:
+    cards = {card.gpu: card for card in cards_coverage(Stack([]))}
+    assert sum(op.recorded for op in cards["a100-sxm4-80gb"].ops.values()) == 2
+    assert all(op.measured == 0 for card in cards.values() for op in card.ops.values())
+
+
+def test_gaps_concern_architectures_and_close_with_any_of_their_cards(path: Path) -> None:
+    before, after = gaps(Stack([])), gaps(Stack([path]))
+    assert {(gap.arch, gap.op) for gap in before} - {(gap.arch, gap.op) for gap in after} == {("sm_89", "reduce")}
+    sizes = [(gap.layers - gap.measured) * len(gap.gpus) for gap in after]
+    assert sizes == sorted(sizes, reverse=True)
+    assert all("v100-pcie-32gb" not in gap.gpus for gap in after), "no kernel runs there"
+
+
+@pytest.mark.slow
+def test_the_layers_that_could_gain_most_on_a_card_come_first(tmp_path: Path) -> None:
+    gains = card_gains("l40s", tmp_path / "none.duckdb")
+    assert len(gains) > 40
+    assert all(gain.measured == 0 and 0.0 <= gain.regret < 1.0 for gain in gains)
+    worth = [gain.regret * gain.weight for gain in gains]
+    assert worth == sorted(worth, reverse=True)
+    assert sum(gain.weight for gain in gains) == pytest.approx(1.0)
+
+
+def test_the_command_fits_80_columns_and_writes_the_picture(path: Path, tmp_path: Path) -> None:
+    variables = {"COLUMNS": "80", "HOME": str(tmp_path), "PATH": ""}
+    done = run_here("db", "coverage", "--db", path, "--html", tmp_path / "page.html", variables=variables)
+    assert done.returncode == 0
+    assert all(len(line) <= 80 for line in done.stdout.splitlines())
+    assert "l40s" in done.stdout
+    page = (tmp_path / "page.html").read_text()
+    assert "1 / 1" in page
+    assert "<svg" in page
+    assert "<script" not in page
+    done = run_here("db", "coverage", "--db", path, "--json", home=tmp_path)
+    cards = {card["gpu"]: card for card in json.loads(done.stdout)["cards"]}
+    assert cards["l40s"]["ops"]["reduce"]["measured"] == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--gpu", "l40s", "--html", "x.html"), "--html is of all cards; leave out --gpu"),
+        (("--gpu", "l50s"), "unknown GPU 'l50s'; did you mean"),
+        (("--gpu", "p4"), "p4"),
+        (("--db", "none.duckdb"), "none.duckdb"),
+    ],
+)
+def test_misuse_is_one_line(tmp_path: Path, arguments: tuple[str, ...], message: str) -> None:
+    done = run_here("db", "coverage", *arguments, home=tmp_path, cwd=tmp_path)
+    assert done.returncode == 2
+    assert message in done.stderr.splitlines()[-1]
+
+
+def test_names_in_the_page_are_escaped() -> None:
+    card = CardCoverage("<b>", "", {"<i>": OpCoverage(0, configs=3)}, "2026-01-01")
+    page = coverage_page([card], [Gap("sm_90", "<u>", 5, 1, ("<s>",))])
+    assert not any(tag in page for tag in ("<b>", "<i>", "<u>", "<s>"))
+    assert "3 configs" in page
