@@ -5,6 +5,7 @@ Predictions of all shapes are computed side by side. Databases and trained model
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -22,7 +23,7 @@ from kernrec.recommender.estimate.operating_point import OperatingPoint
 from kernrec.recommender.estimate.prediction import nominal_costs
 from kernrec.recommender.estimate.shortlist import SHORTLIST, quick_costs
 from kernrec.recommender.estimate.static_table import Array, StaticTable, Tables
-from kernrec.recommender.estimate.yardstick import UNCHECKED, Belief, yardstick_of
+from kernrec.recommender.estimate.yardstick import UNCHECKED, Belief, predict_yardsticks, yardstick_of
 from kernrec.recommender.kernel_candidates import SWEPT
 from kernrec.recommender.layouts import layouts_that_matter
 from kernrec.recommender.lines import Line, predict_lines
@@ -35,6 +36,9 @@ from kernrec.util.light_dataclass import dataclass
 
 ROWS = 1 << 15
 """Configs times problems that are laid side by side: more take longer, because columns leave the processor's cache."""
+
+_TOGETHER = 64
+"""Problems whose lines of stacks are predicted together."""
 
 _Row = tuple[str, Mapping[str, int], tuple[float, float, float], tuple[float, float, float], float, str, str]
 """Kernel, config, latency and energy with their intervals, power limit, source, and the stack in the kernel's place."""
@@ -139,9 +143,15 @@ def answer_many(
     alone = [problem for problem in dict.fromkeys(problems) if problem not in rows]
     if not kernels:
         predict_lines(recommender.context, alone, card)
-    for problem in alone:
+    first_choice, fixed = replace(query, top=1), kind.get("layout") is not None
+    for number, problem in enumerate(alone):
+        if kernels and number % _TOGETHER == 0:
+            predict_yardsticks(alone[number : number + _TOGETHER], card, models, query.inputs)
         try:
-            answer = recommender.answer_op(problem, card, query, kind.get("layout") is not None)
+            try:
+                answer = recommender.choose(problem, card, first_choice, fixed)
+            except KernrecError:
+                answer = recommender.answer_op(problem, card, query, fixed)
         except KernrecError as error:
             failures[problem] = str(error)
             continue

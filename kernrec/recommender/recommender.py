@@ -106,6 +106,22 @@ class Recommender:
         in_layout = self._in_fixed_layout if fixed else self._in_best_layout
         return _cached(self._by_layout, key, _CACHED_ANSWERS, lambda: in_layout(problem, gpu, query))
 
+    def choose(self, problem: Problem, gpu: GPU, query: Query, fixed: bool = False) -> Recommendation:
+        """The choices of `answer_op` alone, without what is said about stacks and other layouts.
+
+        Raises:
+            KernrecError: `answer_op` has to be asked, which may know a line.
+        """
+        if query.inputs != self.context.inputs:
+            return self.for_inputs(query.inputs).choose(problem, gpu, query, fixed)
+
+        def of_layout(other: Problem) -> Recommendation:
+            return recommendation(self._of_source(other, gpu, query), query)
+
+        if fixed or len(problem.definition.layouts) == 1:
+            return of_layout(problem)
+        return answer_in_best_layout(self.context, problem, gpu, of_layout)
+
     def _in_best_layout(self, problem: Problem, gpu: GPU, query: Query) -> Recommendation:
         answer = answer_in_best_layout(self.context, problem, gpu, lambda other: self.answer_problem(other, gpu, query))
         return answer if answer.problem == problem else replace(answer, layout_chosen=True)

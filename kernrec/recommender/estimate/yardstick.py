@@ -154,11 +154,22 @@ def yardstick_of(problem: Problem, gpu: GPU, models: "ModelStore | None", inputs
     from kernrec.model.vendor.padding import padded
 
     problem = _unfused(problem)
-    # Notes ask about padded sizes, too.
-    lines: Sequence[StackPrediction] = model.predict_latency(problem, gpu, padded(problem))
+    # Notes ask about padded sizes, too, if they are asked for.
+    beside = () if model.knows(problem, gpu) else padded(problem)
+    lines: Sequence[StackPrediction] = model.predict_latency(problem, gpu, beside)
     if lines and lines[0].latency_s.transferred:  # those recorded on the card are under its roof
         lines = at_least_roof(lines, gpu, problem)
     return fastest([_of_line(line) for line in lines])
+
+
+def predict_yardsticks(
+    problems: Sequence[Problem], gpu: GPU, models: "ModelStore | None", inputs: str = RANDOM
+) -> None:
+    """Predicts the lines of several problems of an op for `yardstick_of` to tell: one by one takes far longer."""
+    if models is None or inputs != RANDOM or (model := models.vendor_model(problems[0].op)) is None:
+        return
+    first, *others = map(_unfused, problems)
+    model.predict_latency(first, gpu, others)
 
 
 def _unfused(problem: Problem) -> Problem:
