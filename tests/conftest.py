@@ -84,6 +84,15 @@ def _no_database_left(no_database_of_the_user):
 
 
 @pytest.fixture
+def measured_here() -> Iterator[None]:
+    """Campaigns start no measuring process."""
+    from tests.helpers.worker_here import measuring_here
+
+    with measuring_here():
+        yield
+
+
+@pytest.fixture
 def nvrtc() -> str:
     """The compiler's name and version; without a compiler, the test is skipped and says what is missing."""
     from kernrec.compile import NoCompilerError

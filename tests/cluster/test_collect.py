@@ -21,6 +21,8 @@ from kernrec.store import Database
 from tests.helpers.card_cluster import CardCluster, Event
 from tests.helpers.recording import make_recording
 
+pytestmark = pytest.mark.usefixtures("measured_here")
+
 CONFIGS = 30
 
 

@@ -18,6 +18,8 @@ from kernrec.store import Database
 from tests.helpers.card_cluster import CardCluster
 from tests.helpers.recording import make_recording
 
+pytestmark = pytest.mark.usefixtures("measured_here")
+
 
 @pytest.fixture(autouse=True)
 def _often(monkeypatch: pytest.MonkeyPatch) -> None:

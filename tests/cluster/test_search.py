@@ -20,6 +20,8 @@ from tests.helpers.card_cluster import CardCluster
 from tests.helpers.needs import needs
 from tests.helpers.recording import make_recording
 
+pytestmark = pytest.mark.usefixtures("measured_here")
+
 
 @pytest.fixture(autouse=True)
 def _often(monkeypatch: pytest.MonkeyPatch) -> None:

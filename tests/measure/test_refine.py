@@ -24,6 +24,8 @@ from kernrec.store import Database
 from tests.helpers.measured_database import make_measured_database
 from tests.helpers.recording import BEST, make_recording
 
+pytestmark = pytest.mark.usefixtures("measured_here")
+
 
 @pytest.fixture(scope="module")
 def library(tmp_path_factory: pytest.TempPathFactory) -> Path:

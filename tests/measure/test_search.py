@@ -17,7 +17,7 @@ from tests.helpers.measured_database import make_measured_database
 from tests.helpers.needs import needs
 from tests.helpers.recording import make_recording
 
-pytestmark = needs("scipy", "xgboost")
+pytestmark = [needs("scipy", "xgboost"), pytest.mark.usefixtures("measured_here")]
 
 
 def request(recording: Path, database: Path, configs: int) -> CollectRequest:

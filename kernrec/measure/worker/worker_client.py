@@ -73,6 +73,15 @@ class WorkerClient:
 
     def start(self) -> None:
         """Start a process and open the device in it. Raises `KernrecError` if that fails."""
+        self._start_process()
+        self.starts += 1
+        try:
+            self.info = self._request({"do": "open", **self._opening}, START_LIMIT_S)
+        except MeasurementFailure as failure:
+            self.stop()
+            raise KernrecError(f"the device cannot be opened: {failure}") from None
+
+    def _start_process(self) -> None:
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the process
         environment = os.environ | {"PYTHONUNBUFFERED": "1", "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
         if self._opening.get("uuid"):
@@ -89,12 +98,6 @@ class WorkerClient:
         assert self._process.stdout is not None
         self._lines = queue.SimpleQueue()
         threading.Thread(target=_read_lines, args=(self._process.stdout, self._lines), daemon=True).start()
-        self.starts += 1
-        try:
-            self.info = self._request({"do": "open", **self._opening}, START_LIMIT_S)
-        except MeasurementFailure as failure:
-            self.stop()
-            raise KernrecError(f"the device cannot be opened: {failure}") from None
 
     def request(self, limit_s: float, do: str, **items: Any) -> Any:
         """The answer to a request.
@@ -127,18 +130,7 @@ class WorkerClient:
                     stream.close()
 
     def _request(self, request: Mapping[str, Any], limit_s: float) -> Any:
-        process = self._process
-        assert process is not None
-        assert process.stdin is not None
-        try:
-            process.stdin.write(json.dumps(request).encode() + b"\n")
-            process.stdin.flush()
-            line = self._next_line(time.monotonic() + limit_s, limit_s)
-        except OSError:  # it is gone: POSIX says that the pipe is broken, Windows that the argument is invalid
-            line = None
-        if line is None:
-            raise self._died(process)
-        answer = json.loads(line)
+        answer = json.loads(self._exchange(json.dumps(request).encode() + b"\n", limit_s))
         self.device_s += answer.get("device_s", 0.0)
         if "ok" in answer:
             return answer["ok"]
@@ -146,6 +138,21 @@ class WorkerClient:
             self.stop()
         report = DeviceReport.from_json(answer.get("report") or {})
         raise MeasurementFailure(Outcome(answer["failure"]), answer["error"], answer["lost"], report)
+
+    def _exchange(self, request: bytes, limit_s: float) -> bytes:
+        """The line that answers a line. Raises `MeasurementFailure` where none comes, or `Stopped`."""
+        process = self._process
+        assert process is not None
+        assert process.stdin is not None
+        try:
+            process.stdin.write(request)
+            process.stdin.flush()
+            line = self._next_line(time.monotonic() + limit_s, limit_s)
+        except OSError:  # it is gone: POSIX says that the pipe is broken, Windows that the argument is invalid
+            line = None
+        if line is None:
+            raise self._died(process)
+        return line
 
     def _next_line(self, deadline: float, limit_s: float) -> bytes | None:
         """The next line; None if the worker is gone. Raises `MeasurementFailure` at the deadline, or `Stopped`."""

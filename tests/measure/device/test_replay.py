@@ -20,7 +20,7 @@ from kernrec.store.measurement import Measurement, Tier
 from tests.helpers.paths import SPACES
 from tests.helpers.recording import BEST, make_recording
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("measured_here")]
 
 
 def _collect(recording: Path, database: Path, **more: object) -> CollectResult:
