@@ -31,6 +31,7 @@ from tests.helpers.markdown import Block, blocks, pages
 from tests.helpers.measured_database import make_measured_database
 from tests.helpers.paths import ROOT
 from tests.helpers.reading import reading_here
+from tests.helpers.worker_here import measuring_here
 
 LANGUAGES = {"sh", "console", "python", "cpp", "toml", "json", "text"}
 ELISION = "..."
@@ -132,13 +133,13 @@ def _run_in_terminal(block: Block, command: str, folder: Path, home: Path) -> st
     """What a terminal shows: standard output, then what is on standard error.
 
     Commands of the README, and those that need a shell, run in a process of their own; others in this one, which reads
-    databases itself, and only the pipe or the redirection behind them in a shell.
+    databases and measures itself, and only the pipe or the redirection behind them in a shell.
     """
     arguments, behind = (None, "") if block.page.name == "README.md" else _arguments(command)
     if arguments is None:
         status, shown, errors = _in_a_shell(command, folder, home)
     else:
-        with reading_here():
+        with reading_here(), measuring_here():
             done = run_here(*arguments, cwd=folder, variables=_environment(home), in_terminal=not behind)
         status, shown, errors = done.returncode, done.stdout, done.stderr
         if behind:

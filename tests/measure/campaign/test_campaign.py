@@ -20,6 +20,8 @@ from kernrec.store.measurement import Measurement, Outcome
 from tests.helpers.fault_injection import OPENING
 from tests.helpers.rig import PROBLEM, campaign, collect, outcomes, stored, target, unclosed
 
+here = pytest.mark.usefixtures("measured_here")
+
 
 @pytest.mark.slow
 def test_every_way_to_fail_costs_its_config_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -44,6 +46,7 @@ def test_every_way_to_fail_costs_its_config_and_nothing_else(tmp_path: Path, mon
     assert run.results[0].failures == {"crash": 5, "timeout": 2, "incorrect": 2}
 
 
+@here
 def test_a_block_in_which_the_card_became_slower_is_quarantined_and_measured_again(tmp_path: Path) -> None:
     database, notes = tmp_path / "k.duckdb", []
     collect(database, target(6, {3: "slow"}), lambda progress: notes.append(progress.note))
@@ -59,6 +62,7 @@ def test_a_block_in_which_the_card_became_slower_is_quarantined_and_measured_aga
     assert "reference kernels drifted: compute latency +5.0%; 6 measurements are made again" in notes
 
 
+@here
 def test_somebody_who_changes_the_power_limit_is_noticed_and_what_was_measured_then_is_made_again(
     tmp_path: Path,
 ) -> None:
@@ -72,6 +76,7 @@ def test_somebody_who_changes_the_power_limit_is_noticed_and_what_was_measured_t
     assert "somebody changed the card: power_limit_w default -> 400; 6 measurements are made again" in notes
 
 
+@here
 def test_what_was_measured_is_not_measured_again_and_what_is_new_is(tmp_path: Path) -> None:
     database = tmp_path / "k.duckdb"
     collect(database, target(6))
@@ -82,6 +87,7 @@ def test_what_was_measured_is_not_measured_again_and_what_is_new_is(tmp_path: Pa
     assert stored(database) == list(range(9))
 
 
+@here
 def test_what_a_run_that_was_stopped_left_unclosed_is_measured_again_first_and_once(tmp_path: Path) -> None:
     database = tmp_path / "k.duckdb"
     measured: list[int] = []
@@ -104,6 +110,7 @@ def test_what_a_run_that_was_stopped_left_unclosed_is_measured_again_first_and_o
     assert unclosed(database) == [0, 1, 2]
 
 
+@here
 @pytest.mark.parametrize("made", [{"power_limit_w": 200.0}, {"locked_sm_clock_hz": 1e9}, {"mig": True}])
 def test_rows_of_another_limit_clock_or_slice_do_not_stand_for_those_of_the_card_as_it_is(
     tmp_path: Path, made: dict[str, object]
