@@ -55,30 +55,35 @@ def cached_run(key: str, execute: Callable[[], Tensors]) -> Tensors:
     Raises:
         EmulationError: the run ends in this error.
     """
-    folder = _folder()
-    if folder is None:
-        return execute()
-    path = folder / f"{key}.npz"
-    with suppress(OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error):
-        with np.load(path) as file:
-            outputs = dict(file)
+    if (outputs := read(key)) is not None:
         if _ERROR not in outputs:
             return outputs
         raise EmulationError(str(outputs[_ERROR]))
     try:
         outputs = execute()
     except EmulationError as error:
-        _write(path, {_ERROR: np.array(str(error))})
+        write(key, {_ERROR: np.array(str(error))})
         raise
-    _write(path, outputs)
+    write(key, outputs)
     return outputs
 
 
-def _write(path: Path, outcome: Tensors) -> None:
+def read(key: str) -> Tensors | None:
+    """A cached outcome."""
+    with suppress(OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error):
+        if (folder := _folder()) is not None:
+            with np.load(folder / f"{key}.npz") as file:
+                return dict(file)
+    return None
+
+
+def write(key: str, outcome: Tensors) -> None:
+    """Keep an outcome, where outcomes are cached."""
     data = BytesIO()
     np.savez_compressed(data, **outcome)  # type: ignore[arg-type]
     with suppress(OSError):
-        write_whole(path, data.getvalue())
+        if (folder := _folder()) is not None:
+            write_whole(folder / f"{key}.npz", data.getvalue())
 
 
 def _folder() -> Path | None:

@@ -9,9 +9,7 @@ from hypothesis import strategies as st
 from kernrec.gpu import limits
 from kernrec.kernel import Kernel, Space, bind_launches, find_kernel
 from kernrec.measure.device.correctness import compare, tolerance
-from kernrec.op import encode_elements, inputs, reference
-from kernrec.profile.emulated_launch import emulate_config
-from kernrec.profile.probe_profile import profile_variant
+from kernrec.op import inputs, reference
 from tests.helpers.attention import (
     WGMMA,
     Case,
@@ -24,6 +22,7 @@ from tests.helpers.attention import (
     sm_of,
     wgmma_case,
 )
+from tests.helpers.counted import per_trip, profiled, unpredicted
 from tests.helpers.kernel_code import assembled, module_of, not_assembled
 from tests.helpers.on_gpu import Card, Code, Prepared, arguments
 
@@ -207,22 +206,15 @@ def test_the_trips_of_the_spec_are_those_that_the_blocks_make(data: st.DataObjec
 def test_every_block_issues_what_its_profile_says_whatever_the_edges(case: Case) -> None:
     kernel, config, dtype, dim = case
     sm = sm_of(kernel, dtype)
-    code = code_of(kernel, config, dtype)
-    compiled, module = not_assembled(*code), module_of(*code)
+    compiled = not_assembled(*code_of(kernel, config, dtype))
     splits = (1, 2, 4, 8) if "split_keys" in config else ()
     configs = [config | {"pack": 0, "split_keys": split_keys} for split_keys in splits] or [config]
-    profiles = {p.launch: p.profile for p in profile_variant(kernel, configs, dtype, "bhsd", sm, compiled)}
     for shape in SHAPES[:4]:
         if kernel is WGMMA and shape["keys"] <= 2 * config["block_k"]:
             shape = shape | {"keys": shape["keys"] + 2 * config["block_k"]}  # see the probes of its spec
         problem = problem_of(dtype, dim, shape)
-        o = problem.tensors["o"]
-        buffers = {**inputs(problem), "o": encode_elements(np.zeros(o.shape), o.dtype)}
-        for bound, counts in emulate_config(kernel, fitting(case, problem), problem, sm, module, buffers):
-            expected = profiles[bound.index].counts({"block": bound.blocks, **bound.trips})
-            for metric, count in expected.items():
-                if metric.startswith(("issue", "shared", "barriers", "mma")):
-                    assert counts.get(metric, 0) == count, (bound.entry, metric, problem.key)
+        chosen = fitting(case, problem)
+        assert unpredicted(kernel, configs, chosen, problem, sm, compiled, "issue shared barriers mma") == []
 
 
 @pytest.mark.every(2)
@@ -231,8 +223,7 @@ def test_a_trip_has_no_bank_conflicts_and_exactly_the_products_of_its_tile(case:
     kernel, config, dtype, _ = case
     sm = sm_of(kernel, dtype)
     compiled = not_assembled(*code_of(kernel, config, dtype))
-    profile = profile_variant(kernel, [config | {"pack": 0, "split_keys": 1}], dtype, "bhsd", sm, compiled)[0].profile
-    trip = dict(zip(profile.metrics, profile.coefficients[:, profile.terms.index("k_tiles")].tolist(), strict=True))
+    trip = per_trip(profiled(kernel, [config | {"pack": 0, "split_keys": 1}], dtype, "bhsd", sm, compiled)[0])
     for way in ("load", "store"):
         assert trip[f"shared.{way}_wavefronts"] == trip[f"shared.{way}_ideal"] > 0
     names = kernel.namespace(config, problem_of(dtype, config["head"], SHAPES[0]), sm)

@@ -5,8 +5,8 @@ import pytest
 from kernrec.gpu import limits
 from kernrec.kernel import Space, bind_launches, find_kernel
 from kernrec.kernel.tensor_map import MapHandle
-from kernrec.profile.probe_profile import profile_variant
 from tests.helpers.attention import Case, code_of, is_noticed, problem_of, wgmma_case
+from tests.helpers.counted import per_trip, profiled
 from tests.helpers.kernel_code import assembled, not_assembled
 
 pytestmark = pytest.mark.slow
@@ -31,8 +31,7 @@ SHAPE = {"heads": 2, "kv_heads": 1, "queries": 70, "keys": 129, "causal": 1}
 def test_a_trip_of_warpgroups_brings_each_byte_once_and_multiplies_its_tiles(case: Case) -> None:
     kernel, config, dtype, _ = case
     compiled = not_assembled(*code_of(kernel, config, dtype))
-    profile = profile_variant(kernel, [config], dtype, "bhsd", 90, compiled)[0].profile
-    trip = dict(zip(profile.metrics, profile.coefficients[:, profile.terms.index("k_tiles")].tolist(), strict=True))
+    trip = per_trip(profiled(kernel, [config], dtype, "bhsd", 90, compiled)[0])
     tile = config["block_k"] * config["head"]
     size = 1 if dtype == "f8e4m3" else 2
     assert trip["mma.f16"] == trip["wgmma.f16"] == 2 * size * config["block_q"] * tile  # of 8 bits, at twice the rate
@@ -48,8 +47,7 @@ def test_a_trip_of_warpgroups_brings_each_byte_once_and_multiplies_its_tiles(cas
 def test_values_of_8_bits_are_turned_once_without_bank_conflicts(case: Case) -> None:
     kernel, config, dtype, _ = case
     compiled = not_assembled(*code_of(kernel, config, dtype))
-    profile = profile_variant(kernel, [config], dtype, "bhsd", 90, compiled)[0].profile
-    trip = dict(zip(profile.metrics, profile.coefficients[:, profile.terms.index("k_tiles")].tolist(), strict=True))
+    trip = per_trip(profiled(kernel, [config], dtype, "bhsd", 90, compiled)[0])
     tile = config["block_k"] * config["head"]
     for way in ("load", "store"):
         assert trip[f"shared.{way}_wavefronts"] == trip[f"shared.{way}_ideal"] == tile / 128

@@ -9,10 +9,9 @@ import pytest
 from kernrec.gpu import limits
 from kernrec.kernel import Kernel, Space, find_kernel
 from kernrec.op import Problem, decode_elements, encode_elements, find_op, inputs, reference
-from kernrec.profile.emulated_launch import emulate_config
-from kernrec.profile.probe_profile import profile_variant
 from kernrec.ptx import EmulationError
-from tests.helpers.kernel_code import Config, assembled, module_of, not_assembled, ptx_of
+from tests.helpers.counted import profiled, unpredicted
+from tests.helpers.kernel_code import Config, assembled, not_assembled, ptx_of
 from tests.helpers.trial import execute
 
 pytestmark = pytest.mark.slow
@@ -214,21 +213,12 @@ def test_at_least_eight_configs_of_each_layout_are_tried(kernel: Kernel) -> None
 @pytest.mark.every(3)
 @pytest.mark.parametrize("case", CASES[::7], ids=str)
 def test_edges_issue_exactly_what_the_profile_of_full_tiles_says(case: Case) -> None:
-    compiled, module = not_assembled(*_code(case)), module_of(*_code(case))
+    compiled = not_assembled(*_code(case))
     configs = [case.config]
     if case.kernel is MMA:
         configs += [case.config | {"split_k": split_k} for split_k in (2, 4, 8)]
-    profiles = {
-        p.launch: p.profile
-        for p in profile_variant(case.kernel, configs, case.dtype, case.layout, case.sm, compiled)
-    }  # fmt: skip
-    problem = case.problem
-    buffers = {**inputs(problem), "y": encode_elements(np.zeros(problem.tensors["y"].shape), case.dtype)}
-    for bound, counts in emulate_config(case.kernel, case.config, problem, case.sm, module, buffers):
-        expected = profiles[bound.index].counts({"block": bound.blocks, **bound.trips})
-        for metric, count in expected.items():
-            if metric.startswith(("issue", "barriers")):
-                assert counts.get(metric, 0) == count, (bound.entry, metric)
+    of_case = case.kernel, configs, case.config, case.problem, case.sm
+    assert unpredicted(*of_case, compiled, "issue barriers") == []
 
 
 @EACH_KERNEL
@@ -299,6 +289,6 @@ def test_lines_of_tiles_in_nchw_are_read_with_few_bank_conflicts() -> None:
     for case in CASES:
         if case.kernel is DEPTHWISE and case.layout == "nchw" and case.dtype == "f32":
             compiled = not_assembled(*_code(case))
-            profile = profile_variant(DEPTHWISE, [case.config], "f32", "nchw", case.sm, compiled)[0].profile
+            profile = profiled(DEPTHWISE, [case.config], "f32", "nchw", case.sm, compiled)[0].profile
             counts = profile.counts({"block": 1})
             assert counts["shared.load_wavefronts"] <= 3 * counts["shared.load_ideal"]

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from kernrec.kernel import all_kernels
-from kernrec.profile.probe_profile import profile_variant
+from tests.helpers.counted import per_trip, profiled
 from tests.helpers.depth import DEEP
 from tests.helpers.kernel_code import Config, assembled, not_assembled
 from tests.helpers.trial import (
@@ -41,9 +41,8 @@ def _trips(case: Case) -> list[tuple[Config, dict[str, float]]]:
     per_config = []
     for config in _profiled(case):
         compiled = not_assembled(kernel, config, dtype, layout, sm)
-        main = profile_variant(kernel, [config | {"split_k": 1}], dtype, layout, sm, compiled)[0].profile
-        per_trip = main.coefficients[:, main.terms.index("k_tiles")].tolist()
-        per_config.append((config, dict(zip(main.metrics, per_trip, strict=True))))
+        main = profiled(kernel, [config | {"split_k": 1}], dtype, layout, sm, compiled)[0]
+        per_config.append((config, per_trip(main)))
     return per_config
 
 
@@ -126,7 +125,7 @@ def test_rows_are_moved_in_whole_sectors_and_read_again_only_where_registers_do_
     whole = {t.name: t.values[0] for t in kernel.tunables if t.launch}
     for config in _profiled(case):
         compiled = assembled(kernel, config, dtype, layout, sm)
-        profile = profile_variant(kernel, [config | whole], dtype, layout, sm, compiled)[0].profile
+        profile = profiled(kernel, [config | whole], dtype, layout, sm, compiled)[0].profile
         chunk = dict(zip(profile.metrics, profile.coefficients[:, -1].tolist(), strict=True))
         columns = config["threads_per_row"] * config["vector"] * config["packets"]
         size = config["rows_per_block"] * columns * (4 if dtype == "f32" else 2)

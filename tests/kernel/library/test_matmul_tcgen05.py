@@ -5,8 +5,8 @@ import pytest
 from kernrec.kernel import able_kernels, bind_launches, find_kernel
 from kernrec.kernel.tensor_map import MapHandle
 from kernrec.op import encode_elements, reference
-from kernrec.profile.probe_profile import profile_variant
 from kernrec.ptx import EmulationError
+from tests.helpers.counted import per_trip, profiled
 from tests.helpers.kernel_code import Config, assembled, not_assembled
 from tests.helpers.products import bits, broken, matmul, run, whole_numbers
 
@@ -54,9 +54,8 @@ def test_a_trip_multiplies_its_tiles_and_brings_each_byte_of_them_once(cluster: 
     """Each block of a pair loads its tile of A and half of the tile of B; tensor cores read both once a product."""
     config = CONFIG | {"cluster": cluster}
     code = not_assembled(KERNEL, config, "f16", "nt", SM)
-    [launch] = profile_variant(KERNEL, [config], "f16", "nt", SM, code)
-    profile = launch.profile
-    trip = dict(zip(profile.metrics, profile.coefficients[:, profile.terms.index("k_tiles")].tolist(), strict=True))
+    [launch] = profiled(KERNEL, [config], "f16", "nt", SM, code)
+    trip = per_trip(launch)
     assert trip["mma.f16"] == trip["tcgen05.f16"] == 2 * 128 * 128 * 64
     assert trip["global.a.read_bytes"] == 128 * 64 * 2
     assert trip["global.b.read_bytes"] == 128 * 64 * 2 / cluster

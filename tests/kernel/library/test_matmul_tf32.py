@@ -7,9 +7,9 @@ from kernrec.errors import UsageError
 from kernrec.gpu import limits
 from kernrec.kernel import Space, find_kernel
 from kernrec.op import inputs, reference
-from kernrec.profile.probe_profile import profile_variant
 from kernrec.ptx import EmulationError
 from kernrec.ptx.instructions.rounding import tf32_bits
+from tests.helpers.counted import profiled
 from tests.helpers.kernel_code import Config, assembled, not_assembled
 from tests.helpers.products import awkward, bits, broken, run, whole_numbers
 
@@ -88,7 +88,7 @@ def test_shared_memory_has_no_bank_conflicts_and_wide_loads_move_whole_sectors(n
     code = assembled(KERNEL, config, "tf32", layout, SM)
     resources = code.resources["matmul_tf32"]
     assert (resources.spill_store_bytes, resources.spill_load_bytes) == (0, 0)
-    profile = profile_variant(KERNEL, [config | {"split_k": 1}], "tf32", layout, SM, code)[0].profile
+    profile = profiled(KERNEL, [config | {"split_k": 1}], "tf32", layout, SM, code)[0].profile
     counts = profile.counts({"block": 1, "k_tiles": 10})
     for way in ("load", "store"):
         assert counts[f"shared.{way}_wavefronts"] == counts[f"shared.{way}_ideal"] > 0
@@ -137,7 +137,7 @@ def test_breaking_one_thing_in_the_source_is_noticed(number: int, layout: str, o
     if np.array_equal(c, reference(problem, operands)["c"]):
         # the right words at the wrong places: the exchange does not do what it is there for
         code = not_assembled(kernel, config, "tf32", layout, SM)
-        counts = profile_variant(kernel, [config | {"split_k": 1}], "tf32", layout, SM, code)[0].profile.counts(
+        counts = profiled(kernel, [config | {"split_k": 1}], "tf32", layout, SM, code)[0].profile.counts(
             {"block": 1, "k_tiles": 1}
         )
         assert counts["shared.load_wavefronts"] > counts["shared.load_ideal"]

@@ -12,10 +12,9 @@ from kernrec.gpu import limits
 from kernrec.kernel import Space, bind_launches, find_kernel, workspaces
 from kernrec.kernel.tensor_map import MapHandle
 from kernrec.op import decode_elements, encode_elements, reference
-from kernrec.profile.emulated_launch import kernel_launch
-from kernrec.profile.probe_profile import profile_variant
 from kernrec.profile.tensor_values import ELEMENTS
-from kernrec.ptx import EmulationError, emulate, parse
+from kernrec.ptx import EmulationError
+from tests.helpers.counted import counted, per_trip, profiled
 from tests.helpers.kernel_code import Config, assembled, not_assembled
 from tests.helpers.products import bits, broken, matmul, run, whole_numbers
 
@@ -100,17 +99,15 @@ def test_counts_of_even_shares_follow_from_the_profile(dims: dict[str, int]) -> 
     config = SMALL if dims["m"] == 64 else SMALL | {"cluster": 2, "block_n": 128}
     code, problem = not_assembled(KERNEL, config, "bf16", "nt", SM), matmul("bf16", "nt", **dims)
     index = next(i for i, launch in enumerate(KERNEL.launches) if "partials" in launch.trips)
-    profile = next(x for x in profile_variant(KERNEL, [config], "bf16", "nt", SM, code) if x.launch == index).profile
+    profile = next(x for x in profiled(KERNEL, [config], "bf16", "nt", SM, code) if x.launch == index).profile
     bound = next(x for x in bind_launches(KERNEL, config, problem, SM) if x.index == index)
-    sizes = {name: (t.dtype, t.elements) for name, t in problem.tensors.items()}
-    sizes |= {s.name: (s.dtype, s.elements) for s in workspaces(KERNEL, config, problem, SM)}
-    buffers = {name: np.zeros(elements, ELEMENTS[dtype]) for name, (dtype, elements) in sizes.items()}
-    counted = emulate(parse(code.ptx), kernel_launch(bound, buffers))
+    zeros = {name: np.zeros(t.elements, ELEMENTS[t.dtype]) for name, t in problem.tensors.items()}
+    every = {x.index: counts for x, counts in counted(KERNEL, config, problem, SM, code.ptx, zeros)}[index]
     predicted = profile.counts({"block": bound.blocks, **bound.trips})
     exact = [name for name in predicted if name.startswith(("global.", "mma.", "wgmma.", "bulk."))]
     assert "global.partial.read_bytes" in exact
-    assert {name: predicted[name] for name in exact} == {name: counted[name] for name in exact}
-    assert predicted["issue"] == pytest.approx(counted["issue"], rel=0.02)
+    assert {name: predicted[name] for name in exact} == {name: every[name] for name in exact}
+    assert predicted["issue"] == pytest.approx(every["issue"], rel=0.02)
 
 
 def test_the_workspace_holds_what_one_block_leaves_for_another_and_the_flags() -> None:
@@ -148,9 +145,8 @@ def test_a_trip_multiplies_its_tiles_and_brings_each_byte_of_them_once() -> None
     """Of a cluster of two blocks, each loads its tile of A and half of their tile of B."""
     code = not_assembled(KERNEL, CONFIG, "f16", "nt", SM)
     configs = [CONFIG | {"block_tiles": tiles} for tiles in (1, 2)]
-    for launch in profile_variant(KERNEL, configs, "f16", "nt", SM, code):
-        profile = launch.profile
-        trip = dict(zip(profile.metrics, profile.coefficients[:, profile.terms.index("k_tiles")].tolist(), strict=True))
+    for launch in profiled(KERNEL, configs, "f16", "nt", SM, code):
+        trip = per_trip(launch)
         assert trip["mma.f16"] == trip["wgmma.f16"] == 2 * 128 * 128 * 64
         assert trip["global.a.read_bytes"] == 128 * 64 * 2
         assert trip["global.b.read_bytes"] == 128 * 64 * 2 / 2

@@ -6,7 +6,7 @@ import pytest
 
 from kernrec.kernel import Kernel
 from kernrec.op.dtype import ELEMENT_BYTES as BYTES
-from kernrec.profile.probe_profile import profile_variant
+from tests.helpers.counted import profiled
 from tests.helpers.kernel_code import not_assembled
 from tests.helpers.trial import CASES, Case, per_case, sample, space
 
@@ -27,7 +27,7 @@ def _profiles(case: Case) -> list[tuple[dict[str, int], str, dict[str, dict[str,
     for config in sample(case):
         compiled = not_assembled(kernel, config, case.dtype, case.layout, case.sm)
         same = [other for other in configs if _code(kernel, other) == _code(kernel, config)]
-        for launch in profile_variant(kernel, same, case.dtype, case.layout, case.sm, compiled):
+        for launch in profiled(kernel, same, case.dtype, case.layout, case.sm, compiled):
             columns = zip(launch.profile.terms, launch.profile.coefficients.T.tolist(), strict=True)
             counts = {term: dict(zip(launch.profile.metrics, column, strict=True)) for term, column in columns}
             profiles.append((config, launch.entry, counts))
