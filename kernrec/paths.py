@@ -7,6 +7,8 @@ import os
 from pathlib import Path
 
 _PACKAGE = Path(__file__).resolve().parent
+OWN = "own"
+"""The name of the user's own database in answers."""
 
 
 def shipped(name: str) -> Path:

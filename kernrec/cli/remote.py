@@ -168,12 +168,12 @@ def log(name: AnyName = None, as_json: Annotated[bool, typer.Option("--json", he
 
     Retracted rows stay in the log; what was taken back in your own database comes first.
     """
-    from kernrec.store.remotes import OWN, remote_named, remotes
+    from kernrec.store.remotes import remote_named, remotes
     from kernrec.store.share.log import own_log, remote_log
 
     logs = {remote.name: list(remote_log(remote)) for remote in ([remote_named(name)] if name else remotes())}
     if name is None and (own := list(own_log(paths.user_database()))):
-        logs = {OWN: own} | logs
+        logs = {paths.OWN: own} | logs
     if as_json:
         print(json.dumps([row for rows in logs.values() for row in rows], indent=2))
         return

@@ -9,7 +9,7 @@ from kernrec.kernel.expression import Expression, implication, literal, parse
 from kernrec.kernel.image_layout import ImageArgument, ImageLayout
 from kernrec.kernel.spec import SCALAR_RANGES, Launch, PointerArgument, ScalarArgument
 from kernrec.kernel.tensor_map import MapArgument
-from kernrec.kernel.toml_table import C_IDENTIFIER, Table
+from kernrec.kernel.toml_table import C_IDENTIFIER, Table, mentions
 
 _KERNEL = re.compile(r"(?:__global__|\.entry)\s[\s\w]*?(\w+)\s*\(")  # good enough to suggest names
 _BOUNDS = re.compile(r"__launch_bounds__\s*\([^)]*\)")
@@ -48,7 +48,7 @@ class LaunchReader:
         entry = table.string("entry")
         if not C_IDENTIFIER.fullmatch(entry):
             raise table.fail("entry", "the name of a function", entry)
-        if not re.search(rf"\b{entry}\b", self._source):
+        if not mentions(self._source, entry):
             kernels = list(dict.fromkeys(_KERNEL.findall(_BOUNDS.sub("", self._source))))
             raise table.error(f"entry: {unknown('kernel of the source', entry, kernels)}")
         when = table.condition(names)

@@ -1,7 +1,6 @@
 """Reads a `kernel.toml` and its CUDA source into a `Kernel`; an error is one line that names file and key."""
 
 import copyreg
-import re
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ from kernrec.kernel.expression import Expression, expected_name, is_identifier, 
 from kernrec.kernel.launch_reader import LaunchReader, launch_limits
 from kernrec.kernel.source_files import fingerprint, kernel_hash, read_source, read_toml
 from kernrec.kernel.spec import LIMITS, Kernel, Tunable, Workspace
-from kernrec.kernel.toml_table import C_IDENTIFIER, Table
+from kernrec.kernel.toml_table import C_IDENTIFIER, Table, mentions
 from kernrec.kernel.triton_function import triton_function
 from kernrec.op import Op, find_op
 from kernrec.op.dtype import ELEMENT_BYTES
@@ -206,7 +205,7 @@ class _Reader:
         for index, (name, text) in enumerate(texts.items()):
             key = f"[let] {name}"
             _check_new(self.top.inner(key, {}), name, names)
-            if later := [n for n in list(texts)[index:] if n not in names and re.search(rf"\b{n}\b", str(text))]:
+            if later := [n for n in list(texts)[index:] if n not in names and mentions(str(text), n)]:
                 raise self.top.error(f"{key}: {str(text)!r:.60} needs {later[0]}, which is not defined before it")
             lets[name] = self.top.parsed(key, text, names)
             names.add(name)

@@ -8,6 +8,23 @@ from kernrec.errors import UsageError, nearest, unknown
 from kernrec.kernel.expression import Expression, parse
 
 C_IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,99}")
+
+
+def mentions(text: str, name: str) -> bool:
+    """Whether an identifier stands in a text by itself. To compile a regular expression of each takes longer."""
+    start = text.find(name)
+    while start >= 0:
+        end = start + len(name)
+        if not _in_word(text[start - 1 : start]) and not _in_word(text[end : end + 1]):
+            return True
+        start = text.find(name, start + 1)
+    return False
+
+
+def _in_word(letter: str) -> bool:
+    return letter.isalnum() or letter == "_"
+
+
 """The name of a macro or function in C."""
 
 _REQUIRED: Any = object()

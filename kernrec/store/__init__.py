@@ -4,7 +4,8 @@ A query reads a `Stack` of databases; `Database` is one file; `write_profiles` m
 type of a measurement is in `kernrec.store.measurement`, which a query does not import.
 """
 
-from kernrec.store.database import Database
+from typing import TYPE_CHECKING, Any
+
 from kernrec.store.measurement_log import Evidence, FailedConfig, MeasuredAnswer
 from kernrec.store.profiles import (
     ProfileRow,
@@ -17,6 +18,9 @@ from kernrec.store.profiles import (
 )
 from kernrec.store.rows import canonical_json, content_hash
 from kernrec.store.stack import Stack
+
+if TYPE_CHECKING:
+    from kernrec.store.database import Database
 
 __all__ = [
     "Database",
@@ -34,3 +38,12 @@ __all__ = [
     "shipped_profiles",
     "write_profiles",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """`Database`, which a query without databases does not read."""
+    if name != "Database":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from kernrec.store.database import Database
+
+    return Database

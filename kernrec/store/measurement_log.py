@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 from kernrec.errors import UsageError
 from kernrec.store.connection import quoted
-from kernrec.store.schema import with_derived
 from kernrec.util.light_dataclass import dataclass
 
 if TYPE_CHECKING:
@@ -163,6 +162,8 @@ def read_log(
     failed, merged = connection.execute(some, values).fetchone() or (True, True)
 
     def rows_of(relation: str, query: str) -> list[_Row]:
+        from kernrec.store.schema import with_derived
+
         return connection.execute(with_derived(relation, query, condition), values).fetchall()
 
     def by_config(query: str) -> dict[_Row, Any]:

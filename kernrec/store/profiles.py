@@ -6,7 +6,6 @@ cached as arrays: importing DuckDB, which reads Parquet, takes longer than all t
 
 import json
 import os
-import shutil
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,7 +16,6 @@ from kernrec import paths
 from kernrec.errors import UsageError
 from kernrec.store.connection import connect_memory, exchange_folder, one_line, parquet_rows, quoted
 from kernrec.store.rows import Row, as_dicts, canonical_json, content_hash, insert
-from kernrec.store.schema import migrate
 from kernrec.util.cache import CacheEntry, cached
 from kernrec.util.light_dataclass import dataclass
 
@@ -140,6 +138,10 @@ def write_profiles(path: Path, rows: Iterable[ProfileRow]) -> None:
     Raises:
         UsageError: if two rows are of the same launch, variant and architecture.
     """
+    import shutil
+
+    from kernrec.store.schema import migrate
+
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:

@@ -14,9 +14,7 @@ from kernrec.util.light_dataclass import dataclass
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,40}")
 _SETTINGS = "remotes.json"
-OWN = "own"
-"""The name of the user's own database in answers."""
-_TAKEN = (OWN, "shipped")
+_TAKEN = (paths.OWN, "shipped")
 
 
 @dataclass(frozen=True)

@@ -9,14 +9,16 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from itertools import chain, islice
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from kernrec import paths
 from kernrec.gpu.entry import code_sm
-from kernrec.store.database import Database
 from kernrec.store.measurement_log import DatabaseContents, Evidence, MeasurementLog, evidence
 from kernrec.store.profiles import ProfileTable, shipped_profiles
-from kernrec.store.remotes import OWN, pulled_databases
 from kernrec.store.rows import content_hash
+
+if TYPE_CHECKING:
+    from kernrec.store.database import Database
 
 
 class Stack:
@@ -42,10 +44,10 @@ class Stack:
         self._titles = {Path(path): str(path) for path in databases or ()}
         if databases is None:
             own = paths.user_database()
-            self._titles = {own: OWN} if own.exists() else {}
+            self._titles = {own: paths.OWN} if own.exists() else {}
             if not own.exists() and os.environ.get("KERNREC_DB"):
                 self.missing = own
-            self._pulled = pulled_databases()
+            self._pulled = _pulled_databases()
             self._titles |= self._pulled
             databases = list(self._titles)
         # A database that is named twice, also by a link, counts once.
@@ -58,16 +60,18 @@ class Stack:
         self._open: dict[Path, Database] | None = {} if keep_open else None
         self._refresh()  # a file that cannot be read is an error now, not in the middle of a query
 
-    def databases(self) -> Iterator[tuple[str, Database]]:
+    def databases(self) -> "Iterator[tuple[str, Database]]":
         """Each database with its title (`own`, the name of a remote, or the file), open while it is looked at."""
         for path in self._paths:
             with self._database(path) as database:
                 yield self._titles[path], database
 
-    def _databases(self) -> Iterator[Database]:
+    def _databases(self) -> "Iterator[Database]":
         return (database for _, database in self.databases())
 
-    def _database(self, path: Path) -> AbstractContextManager[Database]:
+    def _database(self, path: Path) -> "AbstractContextManager[Database]":
+        from kernrec.store.database import Database
+
         if self._open is None:
             return Database.open(path)
         if path not in self._open:
@@ -164,3 +168,12 @@ def _written(path: Path) -> tuple[int, int]:
     except OSError:
         return (0, 0)  # the next attempt to open it reports the error
     return seen.st_mtime_ns, seen.st_size
+
+
+def _pulled_databases() -> dict[Path, str]:
+    """The files of rows that were pulled, in order, with the names of their remotes."""
+    if not paths.remotes().is_dir():
+        return {}
+    from kernrec.store.remotes import pulled_databases
+
+    return pulled_databases()

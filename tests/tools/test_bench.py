@@ -12,7 +12,7 @@ from tests.helpers.on_gpu import NoGPUError, find_card
 from tests.helpers.paths import ROOT, TOOLS
 
 LITTLE: dict[str, tuple[str, ...]] = {
-    "peer": ("--shapes-a-round", "1", "--rounds", "1"),
+    "cold": ("--rounds", "1"), "peer": ("--shapes-a-round", "1", "--rounds", "1"),
     "analyze": ("--configs", "2"), "networks": ("--shapes", "20", "--gpus", "t4,l4"), "store": ("--rows", "1000"),
     "share": ("--rows", "1000"), "profile": ("--variants", "0"),
 }  # fmt: skip
@@ -25,12 +25,12 @@ def bench(*words: object, program: Path = TOOLS / "bench.py", **variables: str) 
 
 def test_the_commands_are_listed() -> None:
     names = {line.split()[0] for line in bench().stdout.splitlines()}
-    assert names == {"kernels", "large-space", "launch", "page", "query", "training", *LITTLE}
+    assert names == {"cold", "kernels", "large-space", "launch", "page", "query", "training", *LITTLE}
 
 
 @pytest.mark.slow
 @pytest.mark.every(4)
-@pytest.mark.parametrize("name", ["analyze", "networks", "store", "share", "peer"])
+@pytest.mark.parametrize("name", ["analyze", "networks", "store", "share", "peer", "cold"])
 def test_a_benchmark_prints_its_figures(name: str) -> None:
     done = bench(name, *LITTLE[name])
     assert "Traceback" not in done.stderr

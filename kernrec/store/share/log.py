@@ -4,9 +4,10 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from kernrec import paths
 from kernrec.store.database import Database
 from kernrec.store.keys import signer_name, trusts
-from kernrec.store.remotes import OWN, Remote
+from kernrec.store.remotes import Remote
 from kernrec.store.retractions import retraction_log
 from kernrec.store.share.entries import entries
 from kernrec.store.share.manifest import MOST_TEXTS, Manifest
@@ -24,7 +25,7 @@ def own_log(path: Path) -> Iterator[dict[str, Any]]:
     with Database.open(path) as database:
         for row in retraction_log(database):
             moment = row["retracted_at"].isoformat()
-            yield _row(OWN, moment, row["signer"], -row["measurements"], "retraction", row["reason"], None)
+            yield _row(paths.OWN, moment, row["signer"], -row["measurements"], "retraction", row["reason"], None)
 
 
 def remote_log(remote: Remote) -> Iterator[dict[str, Any]]:
