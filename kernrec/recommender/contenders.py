@@ -143,40 +143,42 @@ def side_by_side(problems: Sequence[ProblemContenders]) -> list[Contenders]:
 
     Errors are shared between problems through the kernel, the values of its tunables and the sizes of the problem.
     """
-    columns: dict[tuple[object, ...], int] = {}
+    columns: dict[tuple[object, ...], dict[str, int]] = {}  # by kernel or value of a tunable, then by size
+    width = 0
     entries = []
     for contenders, sizes in zip(problems, _sizes([each.problem for each in problems]), strict=True):
-        rows: list[list[tuple[int, float]]] = []
+        rows: list[tuple[list[int], list[float]]] = []
         context = [("", 1.0), *sizes]
         for deviation, (kernel, config) in zip(contenders.own_deviation.tolist(), contenders.keys, strict=True):
             share = deviation / math.sqrt(max(1, len(config)))
             terms = [((kernel,), contenders.kernel_deviation), *(((kernel, *pair), share) for pair in config)]
-            rows.append(
-                [
-                    (columns.setdefault((*term, name), len(columns)), length * value)
-                    for term, length in terms
-                    for name, value in context
-                ]
-            )
+            numbers: list[int] = []
+            for term, _ in terms:
+                if (by_size := columns.get(term)) is None:
+                    by_size = columns[term] = {}
+                for name, _ in context:
+                    if (number := by_size.get(name)) is None:
+                        number = by_size[name] = width
+                        width += 1
+                    numbers.append(number)
+            rows.append((numbers, [length * value for _, length in terms for _, value in context]))
         entries.append(rows)
-    width = len(columns)
     projection = None
     if width > _FEATURES:
         projection = np.random.default_rng(0).standard_normal((width, _FEATURES)) / math.sqrt(_FEATURES)
     result = []
     for contenders, rows, inputs in zip(problems, entries, _side_by_side_inputs(problems), strict=True):
         features = np.zeros((len(rows), width))
-        for row, pairs in enumerate(rows):
-            for column, value in pairs:
-                features[row, column] = value
-        numbers = {name: i for i, name in enumerate(dict.fromkeys(kernel for kernel, _ in contenders.keys))}
+        for row, (numbers, values) in enumerate(rows):
+            features[row, numbers] = values
+        kernels = {name: i for i, name in enumerate(dict.fromkeys(kernel for kernel, _ in contenders.keys))}
         result.append(
             Contenders(
                 expected=contenders.expected,
                 deviation=contenders.own_deviation,
                 features=features if projection is None else features @ projection,
                 coordinates=_coordinates(contenders.keys),
-                kernel=np.array([numbers[kernel] for kernel, _ in contenders.keys]),
+                kernel=np.array([kernels[kernel] for kernel, _ in contenders.keys]),
                 of_kernel=contenders.kernel_deviation,
                 weight=contenders.weight,
                 inputs=inputs,
@@ -231,7 +233,8 @@ def _sizes(problems: Sequence[Problem]) -> list[list[tuple[str, float]]]:
 def _coordinates(keys: Sequence[Key]) -> Array:
     """Points whose distance says how unlike two configs are; two random ones are about 1.4 apart."""
     names = list(dict.fromkeys(name for _, config in keys for name, _ in config))
-    values = np.array([[math.log2(1 + max(0, dict(config).get(name, 0))) for name in names] for _, config in keys])
+    configs = [dict(config) for _, config in keys]
+    values = np.array([[math.log2(1 + max(0, config.get(name, 0))) for name in names] for config in configs])
     values = values.reshape(len(keys), len(names))
     spread = values.std(axis=0)
     used = spread > 1e-9

@@ -60,7 +60,7 @@ def run(rounds: int = 5) -> int:
                     seen[label].append(took)
         for label, line in lines.items():
             pairs = list(zip(seen[label], seen[IMPORT], strict=True))
-            cpu, clock = (median(of(own) / of(base) for own, base in pairs) for of in (_cpu, _clock))
+            cpu, clock = (median(time(own) / time(base) for own, base in pairs) for time in (_cpu, _clock))
             memory = peak_mb(line, environment)
             late = cpu > (AIMS["cpu"] if "--shape" in line else AIMS["network"]) or memory > AIMS["memory_mb"]
             late = label != IMPORT and (late or ("--shape" in line and clock > AIMS["clock"]))
