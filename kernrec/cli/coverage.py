@@ -80,10 +80,8 @@ def _print_cards(cards: "list[CardCoverage]") -> None:
 
 
 def _print_gaps(gaps: "list[Gap]") -> None:
-    columns = [("arch", "left"), ("op", "left"), ("unmeasured", "right"), ("layers", "right"), ("cards", "left")]
-    cells = [
-        [gap.arch, gap.op, str(gap.layers - gap.measured), str(gap.layers), _some(gap.gpus)] for gap in gaps[:_SHOWN]
-    ]
+    columns = [("architecture", "left"), ("op", "left"), ("unmeasured", "right"), ("cards", "left")]
+    cells = [[gap.arch, gap.op, str(gap.layers - gap.measured), _some(gap.gpus)] for gap in gaps[:_SHOWN]]
     print_table("what would help most: `kernrec contribute` on one of the cards", columns, cells)
 
 
@@ -108,6 +106,6 @@ def _show_card(gpu: str, database: Path, as_json: bool) -> None:
     measured = sum(gain.measured > 0 for gain in gains)
     expected = f"choices are expected to be {total:.1%} slower than the best"
     print(f"{measured} of {len(gains)} layers are measured; {expected}")
-    columns = [("op", "left"), ("layer", "left"), ("measured", "right"), ("slower by", "right")]
+    columns = [("op", "left"), ("layer", "left"), ("measured", "right"), ("regret", "right")]
     cells = [[gain.problem.op, gain.name, str(gain.measured), f"{gain.regret:.1%}"] for gain in gains[:_SHOWN]]
     print_table("what would help most", columns, cells)

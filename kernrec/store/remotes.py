@@ -47,6 +47,8 @@ def remotes() -> list[Remote]:
 def remote_named(name: str) -> Remote:
     """The remote of this name; raises `UsageError` if there is none."""
     by_name = {remote.name: remote for remote in remotes()}
+    if name not in by_name and "/" in name:
+        raise UsageError(f"{name} is a place; `kernrec db remote add NAME {name}` gives it a name to pull it by")
     if name not in by_name:
         raise unknown("remote", name, by_name, "kernrec db remote list")
     return by_name[name]

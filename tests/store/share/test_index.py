@@ -18,6 +18,7 @@ from kernrec.store.measurement import Measurement
 from kernrec.store.share.contribution import add_pending, write_contribution
 from kernrec.store.share.index import IndexReport, check_index, write_list
 from tests.helpers.command import run_here
+from tests.helpers.object_servers import DATA_SET, Hub, served
 from tests.helpers.sharing import GPU, Person, measurements
 
 
@@ -62,6 +63,12 @@ def test_bundles_of_several_are_listed_and_pulled(people: tuple[Person, Person, 
     second.unlink()
     reader.pull(folder)
     assert {row["session"] for row in reader.pulled()} == {"monday"}, "a bundle that is taken back answers no more"
+
+
+def test_a_place_without_a_name_is_told_how_to_get_one(folder: Path, tmp_path: Path) -> None:
+    done = run_here("db", "pull", folder, home=tmp_path)
+    assert done.returncode == 2
+    assert f"`kernrec db remote add NAME {folder}` gives it a name" in done.stderr
 
 
 def test_only_trusted_keys_are_pulled(people: tuple[Person, Person, Person], folder: Path) -> None:
@@ -126,6 +133,44 @@ def test_a_list_of_bundles_is_what_a_web_server_needs(people: tuple[Person, Pers
         threading.Thread(target=server.serve_forever, daemon=True).start()
         assert reader.pull(f"http://127.0.0.1:{server.server_port}").measurements == 3
         server.shutdown()
+
+
+def test_an_index_in_a_data_set_of_the_hub_is_pulled(
+    people: tuple[Person, Person, Person], folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hub = pytest.importorskip("huggingface_hub", reason="the extra `hub` is not installed")
+    ann, _, reader = people
+    file = contribute(ann, folder, measurements("monday", 3))
+    with served(Hub) as url:
+        system = hub.HfFileSystem(endpoint=url, token="x", skip_instance_cache=True)
+        system._api.upload_file(
+            path_or_fileobj=str(file),
+            path_in_repo=file.relative_to(folder).as_posix(),
+            repo_id=DATA_SET.removeprefix("datasets/"),
+            repo_type="dataset",
+        )
+        monkeypatch.setattr(hub, "HfFileSystem", lambda: system)
+        report = reader.pull(f"hf://{DATA_SET}")
+    assert (report.measurements, report.left) == (3, [])
+    assert {row["session"] for row in reader.pulled()} == {"monday"}
+
+
+def test_what_physics_forbids_is_refused_though_it_is_signed(
+    people: tuple[Person, Person, Person], folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who sends it took out the check of their own program."""
+    ann, ben, reader = people
+    contribute(ann, folder, measurements("monday", 3))
+    monkeypatch.setattr("kernrec.store.share.contribution.check_own_segments", lambda files, title: None)
+    contribute(ben, folder, measurements("tuesday", 1, latency_s=1e-12))
+    contribute(ben, folder, measurements("wednesday", 1, energy_j=50.0, power_w=50e3, energy_method="nvml"))
+    report = check_index(folder)
+    assert len(report.bad) == 2
+    assert [row["rows"] for row in report.rows] == [3]
+    reasons = " ".join(report.bad.values())
+    assert "have a latency of 1e-12 s" in reasons
+    assert "have a power_w that no h200-sxm has" in reasons
+    assert reader.pull(folder).measurements == 3
 
 
 def test_the_page_escapes_what_bundles_say_and_has_no_script() -> None:
