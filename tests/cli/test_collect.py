@@ -60,7 +60,7 @@ def test_a_replayed_campaign_ends_in_a_summary_and_a_database(tmp_path: Path) ->
 
 @pytest.mark.slow
 def test_ctrl_c_ends_cleanly_with_what_was_measured(tmp_path: Path) -> None:
-    recording, database = make_recording(tmp_path / "r.duckdb", 4000, energy=False), tmp_path / "k.duckdb"
+    recording, database = make_recording(tmp_path / "r.duckdb", 1000, energy=False), tmp_path / "k.duckdb"
     arguments = replaying(recording, database, "--effort", "exhaustive")
     process = subprocess.Popen(
         command(*arguments),
@@ -79,7 +79,7 @@ def test_ctrl_c_ends_cleanly_with_what_was_measured(tmp_path: Path) -> None:
     assert process.returncode == 130, err
     assert err.splitlines()[-1] == "kernrec: interrupted"
     stored = measurements(database)
-    assert 0 < stored < 4000
+    assert 0 < stored < 1000
     assert f"{stored} rows are new in {database}" in out
     assert "Traceback" not in err
 

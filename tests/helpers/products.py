@@ -6,7 +6,8 @@ from collections.abc import Mapping
 import numpy as np
 
 from kernrec.kernel import Kernel
-from kernrec.op import Problem, decode_elements, encode_elements, find_op
+from kernrec.op import Problem, decode_elements, encode_elements, find_op, reference
+from kernrec.ptx import EmulationError
 from tests.helpers.kernel_code import Config, ptx_of
 from tests.helpers.trial import execute
 
@@ -46,6 +47,37 @@ def whole_numbers(problem: Problem) -> dict[str, np.ndarray]:
         for name, tensor in problem.tensors.items()
         if tensor.role == "input"
     }
+
+
+def exact(kernel: Kernel, config: Config, problem: Problem, sm: int) -> bool:
+    """Whether products of whole numbers, whose sums are exact in any order, come out rounded to nearest bit for bit.
+
+    Raises:
+        EmulationError: as of `execute`; races are errors.
+    """
+    operands = whole_numbers(problem)
+    expected = encode_elements(reference(problem, operands)["c"], problem.tensors["c"].dtype)
+    return bits(run(kernel, config, problem, operands, sm, check_races=True)) == bits(expected)
+
+
+def breaks(kernel: Kernel, config: Config, problem: Problem, sm: int) -> bool:
+    """Whether such products of a broken kernel end in an error, or not in what they should."""
+    try:
+        return not exact(kernel, config, problem, sm)
+    except EmulationError:
+        return True
+
+
+def mma_config(*tile: int, vector: int, stages: int, fragments: int = 2, **launch: int) -> Config:
+    """A config of a kernel of warps' products; its tile as blocks and warps have it, in m, n and k, m and n."""
+    names = ("block_m", "block_n", "block_k", "warp_m", "warp_n")
+    fixed = dict(zip(names, tile, strict=True)) | {"vector": vector, "stages": stages, "fragments": fragments}
+    return fixed | {"raster": 1, "split_k": 1} | launch
+
+
+def named(value: object) -> str:
+    """What tells a config from others in the name of a test."""
+    return "-".join(map(str, value.values() if isinstance(value, dict) else [value]))
 
 
 def bits(values: np.ndarray) -> list[int]:

@@ -9,10 +9,9 @@ import pytest
 from kernrec.gpu import limits
 from kernrec.kernel import Config, Kernel, find_kernel
 from kernrec.op import Problem, find_op, inputs
-from kernrec.profile.emulated_launch import emulate_config
-from kernrec.profile.probe_profile import Variant, profile_variant
+from kernrec.profile.probe_profile import Variant
 from kernrec.profile.profile_library import variants_of
-from kernrec.ptx import parse
+from tests.helpers.counted import counted, profiled
 from tests.helpers.depth import DEEP
 from tests.helpers.kernel_code import not_assembled
 
@@ -36,15 +35,14 @@ def predicted_and_emulated(
     """Counts of all launches of a config on a problem, from its profile and from running every block."""
     compiled = not_assembled(kernel, config, variant.dtype, variant.layout, SM)
     profiles = {
-        p.launch: p.profile
-        for p in profile_variant(kernel, variant.configs[SM], variant.dtype, variant.layout, SM, compiled)
+        p.launch: p.profile for p in profiled(kernel, variant.configs[SM], variant.dtype, variant.layout, SM, compiled)
     }
     tensors = inputs(problem)
     outputs = {n: t for n, t in problem.tensors.items() if t.role == "output"}
     tensors |= {name: np.zeros(t.shape, np.float32) for name, t in outputs.items()}
     predicted: Counter = Counter()
     emulated: Counter = Counter()
-    for bound, counts in emulate_config(kernel, config, problem, SM, parse(compiled.ptx), tensors):
+    for bound, counts in counted(kernel, config, problem, SM, compiled.ptx, tensors):
         emulated.update(counts)
         predicted.update(profiles[bound.index].counts({"block": bound.blocks, **bound.trips}))
     return predicted, emulated

@@ -1,17 +1,17 @@
 """`matmul_mma`: what holds of it beyond what every kernel of the library keeps (test_kernels.py)."""
 
 from collections.abc import Sequence
+from functools import partial
 
 import pytest
 
 from kernrec.errors import KernrecError, UsageError
 from kernrec.gpu import limits
 from kernrec.kernel import Space, find_kernel
-from kernrec.op import encode_elements, inputs, reference
-from kernrec.ptx import EmulationError
+from kernrec.op import inputs
 from tests.helpers.counted import profiled, unpredicted
 from tests.helpers.kernel_code import Config, assembled, not_assembled
-from tests.helpers.products import awkward, bits, broken, run, whole_numbers
+from tests.helpers.products import awkward, bits, breaks, broken, exact, mma_config, named, run
 
 pytestmark = pytest.mark.slow
 
@@ -20,12 +20,7 @@ SM = 86
 LAYOUTS = pytest.mark.parametrize("layout", KERNEL.layouts)
 
 
-def _config(*tile: int, vector: int = 8, stages: int = 3, fragments: int = 2, **launch: int) -> Config:
-    names = ("block_m", "block_n", "block_k", "warp_m", "warp_n")
-    fixed = dict(zip(names, tile, strict=True)) | {"vector": vector, "stages": stages, "fragments": fragments}
-    return fixed | {"raster": 1, "split_k": 1} | launch
-
-
+_config = partial(mma_config, vector=8, stages=3)
 CONFIGS = (
     _config(32, 32, 64, 16, 32, stages=4),
     _config(64, 64, 32, 32, 32, stages=4, split_k=4),
@@ -45,11 +40,7 @@ TURING = (
 ALL = [(SM, config) for config in CONFIGS] + [(75, config) for config in TURING]
 
 
-def _name(value: object) -> str:
-    return "-".join(map(str, value.values() if isinstance(value, dict) else [value]))
-
-
-EACH = pytest.mark.parametrize(("sm", "config"), ALL, ids=_name)
+EACH = pytest.mark.parametrize(("sm", "config"), ALL, ids=named)
 SPREAD = [(*case, KERNEL.layouts[(i + step) % 4]) for i, case in enumerate(ALL) for step in (0, 2 - i // 4 % 2)]
 """Each config in two of the layouts; each layout with six of the configs."""
 
@@ -60,22 +51,17 @@ def test_the_configs_shown_here_can_run(sm: int, config: Config) -> None:
 
 
 @pytest.mark.every(3)
-@pytest.mark.parametrize(("sm", "config", "layout"), SPREAD, ids=_name)
+@pytest.mark.parametrize(("sm", "config", "layout"), SPREAD, ids=named)
 def test_exact_sums_are_rounded_to_nearest_bit_for_bit_without_races(sm: int, config: Config, layout: str) -> None:
     problem = awkward(config, "f16", layout, k=5 * config["block_k"] + 3 * config["vector"])
-    operands = whole_numbers(problem)
-    expected = encode_elements(reference(problem, operands)["c"], "f16")
-    assert bits(run(KERNEL, config, problem, operands, sm, check_races=True)) == bits(expected)
+    assert exact(KERNEL, config, problem, sm)
 
 
 @pytest.mark.every(2)
-@pytest.mark.parametrize("config", CONFIGS[::2], ids=_name)
+@pytest.mark.parametrize("config", CONFIGS[::2], ids=named)
 def test_exact_sums_are_rounded_to_nearest_in_bfloat16(config: Config) -> None:
     layout = KERNEL.layouts[CONFIGS.index(config) // 2 % len(KERNEL.layouts)]
-    problem = awkward(config, "bf16", layout)
-    operands = whole_numbers(problem)
-    expected = encode_elements(reference(problem, operands)["c"], "bf16")
-    assert bits(run(KERNEL, config, problem, operands, SM)) == bits(expected)
+    assert exact(KERNEL, config, awkward(config, "bf16", layout), SM)
 
 
 @pytest.mark.parametrize("number", range(4))
@@ -96,12 +82,7 @@ def test_products_of_a_batch_are_those_of_each_pair(number: int) -> None:
     "config", [CONFIGS[0], CONFIGS[2], CONFIGS[4]], ids=["small warps", "oblong warps", "large warps"]
 )
 def test_slivers_far_below_one_tile_come_out_right(config: Config, dims: Config) -> None:
-    problem = awkward(config, "f16", "nt", **dims)
-    config = config | {"split_k": 1}
-    operands = whole_numbers(problem)
-    assert bits(run(KERNEL, config, problem, operands, SM)) == bits(
-        encode_elements(reference(problem, operands)["c"], "f16")
-    )
+    assert exact(KERNEL, config | {"split_k": 1}, awkward(config, "f16", "nt", **dims), SM)
 
 
 @pytest.mark.every(3)
@@ -178,14 +159,7 @@ def test_the_codes_hungriest_for_registers_do_not_spill(layout: str) -> None:
 )  # fmt: skip
 def test_breaking_one_thing_in_the_source_is_noticed(replacement: Sequence[str], config: Config) -> None:
     kernel, sm = broken(KERNEL, *replacement), 75 if config in TURING else SM
-    problem = awkward(config, "f16", "nn")
-    operands = whole_numbers(problem)
-    expected = encode_elements(reference(problem, operands)["c"], "f16")
-    try:
-        c = run(kernel, config, problem, operands, sm, check_races=True)
-    except EmulationError:
-        return
-    assert bits(c) != bits(expected)
+    assert breaks(kernel, config, awkward(config, "f16", "nn"), sm)
 
 
 def test_without_the_exchange_of_chunks_banks_conflict() -> None:

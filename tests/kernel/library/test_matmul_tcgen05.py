@@ -4,11 +4,10 @@ import pytest
 
 from kernrec.kernel import able_kernels, bind_launches, find_kernel
 from kernrec.kernel.tensor_map import MapHandle
-from kernrec.op import encode_elements, reference
 from kernrec.ptx import EmulationError
 from tests.helpers.counted import per_trip, profiled
 from tests.helpers.kernel_code import Config, assembled, not_assembled
-from tests.helpers.products import bits, broken, matmul, run, whole_numbers
+from tests.helpers.products import broken, exact, matmul, run, whole_numbers
 
 KERNEL, SM = find_kernel("matmul_tcgen05"), 100
 CONFIG = {"block_m": 128, "block_n": 128, "block_k": 64, "stages": 6, "cluster": 2, "raster": 1, "block_tiles": 1}
@@ -26,10 +25,7 @@ LONG = CONFIG | {"block_tiles": 4}, {"m": 200, "n": 1032, "k": 72}
 def test_exact_sums_are_rounded_to_nearest_bit_for_bit_without_races(
     dtype: str, config: Config, dims: dict[str, int]
 ) -> None:
-    problem = matmul(dtype, "nt", **dims)
-    operands = whole_numbers(problem)
-    expected = encode_elements(reference(problem, operands)["c"], dtype)
-    assert bits(run(KERNEL, config, problem, operands, SM, check_races=True)) == bits(expected)
+    assert exact(KERNEL, config, matmul(dtype, "nt", **dims), SM)
 
 
 @pytest.mark.slow

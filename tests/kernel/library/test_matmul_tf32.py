@@ -1,5 +1,7 @@
 """`matmul_tf32`: what holds of it beyond what every kernel of the library keeps (test_kernels.py)."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 
@@ -7,11 +9,10 @@ from kernrec.errors import UsageError
 from kernrec.gpu import limits
 from kernrec.kernel import Space, find_kernel
 from kernrec.op import inputs, reference
-from kernrec.ptx import EmulationError
 from kernrec.ptx.instructions.rounding import tf32_bits
 from tests.helpers.counted import profiled
 from tests.helpers.kernel_code import Config, assembled, not_assembled
-from tests.helpers.products import awkward, bits, broken, run, whole_numbers
+from tests.helpers.products import awkward, bits, breaks, broken, exact, mma_config, named, run
 
 pytestmark = pytest.mark.slow
 
@@ -20,12 +21,7 @@ SM = 86
 LAYOUTS = pytest.mark.parametrize("layout", KERNEL.layouts)
 
 
-def _config(*tile: int, vector: int = 4, stages: int = 4, fragments: int = 2, **launch: int) -> Config:
-    names = ("block_m", "block_n", "block_k", "warp_m", "warp_n")
-    fixed = dict(zip(names, tile, strict=True)) | {"vector": vector, "stages": stages, "fragments": fragments}
-    return fixed | {"raster": 1, "split_k": 1} | launch
-
-
+_config = partial(mma_config, vector=4, stages=4)
 CONFIGS = (
     _config(32, 32, 32, 16, 32, stages=3),
     _config(64, 64, 16, 32, 32, split_k=4),
@@ -40,18 +36,12 @@ SPREAD = [(config, KERNEL.layouts[(i + step) % 4]) for i, config in enumerate(CO
 """Each config in two of the layouts; each layout with four of the configs."""
 
 
-def _name(value: object) -> str:
-    return "-".join(map(str, value.values() if isinstance(value, dict) else [value]))
-
-
 @pytest.mark.every(3)
-@pytest.mark.parametrize(("config", "layout"), SPREAD, ids=_name)
+@pytest.mark.parametrize(("config", "layout"), SPREAD, ids=named)
 def test_whole_numbers_are_multiplied_exactly_and_without_races(config: Config, layout: str) -> None:
     problem = awkward(config, "tf32", layout, k=5 * config["block_k"] + 3 * config["vector"])
     assert KERNEL.misfit(config, problem, limits(SM)) is None
-    operands = whole_numbers(problem)
-    c = run(KERNEL, config, problem, operands, SM, check_races=True)
-    np.testing.assert_array_equal(c, reference(problem, operands)["c"])
+    assert exact(KERNEL, config, problem, SM)
 
 
 @LAYOUTS
@@ -129,12 +119,7 @@ BREAKS = [
 def test_breaking_one_thing_in_the_source_is_noticed(number: int, layout: str, old: str, new: str) -> None:
     config, kernel = CONFIGS[number], broken(KERNEL, old, new)
     problem = awkward(config, "tf32", layout, k=156)  # shares of 2 or 3 tiles where there are four
-    operands = whole_numbers(problem)
-    try:
-        c = run(kernel, config, problem, operands, SM, check_races=True)
-    except EmulationError:
-        return
-    if np.array_equal(c, reference(problem, operands)["c"]):
+    if not breaks(kernel, config, problem, SM):
         # the right words at the wrong places: the exchange does not do what it is there for
         code = not_assembled(kernel, config, "tf32", layout, SM)
         counts = profiled(kernel, [config | {"split_k": 1}], "tf32", layout, SM, code)[0].profile.counts(

@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from kernrec.gpu import limits
 from kernrec.kernel import Space, bind_launches, find_kernel, workspaces
 from kernrec.kernel.tensor_map import MapHandle
-from kernrec.op import decode_elements, encode_elements, reference
+from kernrec.op import decode_elements, reference
 from kernrec.profile.tensor_values import ELEMENTS
 from kernrec.ptx import EmulationError
 from tests.helpers.counted import counted, per_trip, profiled
 from tests.helpers.kernel_code import Config, assembled, not_assembled
-from tests.helpers.products import bits, broken, matmul, run, whole_numbers
+from tests.helpers.products import broken, exact, matmul, run, whole_numbers
 
 KERNEL, SM = find_kernel("matmul_wgmma"), 90
 CONFIG = {
@@ -30,19 +30,14 @@ SMALL = CONFIG | {"block_m": 64, "block_n": 64, "cluster": 1, "stream": 114}
 @pytest.mark.parametrize(("dtype", "block_tiles"), [("f16", 1), ("bf16", 2)])
 def test_exact_sums_are_rounded_to_nearest_bit_for_bit_without_races(dtype: str, block_tiles: int) -> None:
     config = CONFIG | {"block_m": 64, "block_tiles": block_tiles}
-    problem = matmul(dtype, "nt", m=200, n=264, k=72)
-    operands = whole_numbers(problem)
-    expected = encode_elements(reference(problem, operands)["c"], dtype)
-    assert bits(run(KERNEL, config, problem, operands, SM, check_races=True)) == bits(expected)
+    assert exact(KERNEL, config, matmul(dtype, "nt", m=200, n=264, k=72), SM)
 
 
 @pytest.mark.slow
 def test_shares_of_the_reduction_add_up_to_the_same_bits() -> None:
     """Each of four shares of ten tiles, of which two are longer; sums of whole numbers are exact in any order."""
     problem = matmul("bf16", "nt", m=70, n=136, k=616, batch=2, bias=1)
-    operands = whole_numbers(problem)
-    expected = encode_elements(reference(problem, operands)["c"], "bf16")
-    assert bits(run(KERNEL, CONFIG | {"split_k": 4}, problem, operands, SM, check_races=True)) == bits(expected)
+    assert exact(KERNEL, CONFIG | {"split_k": 4}, problem, SM)
 
 
 @pytest.mark.slow
@@ -57,14 +52,13 @@ def test_shares_of_the_reduction_add_up_to_the_same_bits() -> None:
 )
 def test_even_shares_of_the_last_tiles_add_up_to_the_same_bits(change: Config, dims: dict[str, int]) -> None:
     problem = matmul("bf16", "nt", **dims)
-    operands = whole_numbers(problem)
     if dims.get("activation"):
+        operands = whole_numbers(problem)
         plain = reference(problem, operands)["c"]
         got = decode_elements(run(KERNEL, SMALL | change, problem, operands, SM, check_races=True), "bf16")
         assert np.allclose(got, plain, rtol=2.0**-8, atol=2.0**-8)
         return
-    expected = encode_elements(reference(problem, operands)["c"], "bf16")
-    assert bits(run(KERNEL, SMALL | change, problem, operands, SM, check_races=True)) == bits(expected)
+    assert exact(KERNEL, SMALL | change, problem, SM)
 
 
 @given(tiles=st.integers(1, 600), k_tiles=st.integers(1, 300), stream=st.sampled_from([114, 132]))

@@ -77,12 +77,6 @@ def recordings(data: Path) -> list[Recording]:
     return [*(_of_dtype(data, dtype, serving) for dtype in _DTYPES), _inductor(data), _single(data)]
 
 
-def h200_power(data: Path) -> tuple[Array, Array]:
-    """(recorded power of the H200's bf16 products, whether it was misread), in an order that does not change."""
-    columns = columns_of(data / "library" / "gemm_h200_power.parquet", ("m", "latency_s", "power"))
-    return columns["power"], misread(columns["m"], columns["latency_s"])
-
-
 def _serving(data: Path) -> dict[str, Array]:
     names = ("system", "framework", "version", "dtype", "m", "n", "k", "latency_s", "power_w")
     columns = columns_of(data / "library" / "serving_gemm.parquet", names, "m > 0")
