@@ -7,6 +7,7 @@ import pytest
 
 from kernrec.ptx import EmulationError
 from tests.helpers import run_cache
+from tests.helpers.counted import CachedCounts
 from tests.helpers.run_cache import cached_run, run_key
 
 A = {"a": np.arange(6, dtype=np.float32)}
@@ -62,6 +63,15 @@ def test_outcomes_of_old_emulators_are_deleted(folder: Path, monkeypatch: pytest
         monkeypatch.setattr(run_cache, "emulator_hash", lambda emulator=emulator: emulator)
         cached_run("key", Counted())
     assert len(list(folder.iterdir())) == 4
+
+
+def test_counts_of_a_launch_are_there_for_the_next_run() -> None:
+    launch = ("hash of the PTX", "k", (4, 1, 1), (32, 1, 1))
+    CachedCounts()[launch] = {"issue": 3, "lanes": 96}
+    later = CachedCounts()
+    assert (launch[0], "other", *launch[2:]) not in later
+    assert launch in later
+    assert later[launch] == {"issue": 3, "lanes": 96}
 
 
 @pytest.mark.parametrize("damage", [b"", b"PK\x03\x04 not a file of arrays", None])

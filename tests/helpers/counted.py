@@ -20,7 +20,7 @@ from tests.helpers.ptx_text import parsed
 from tests.helpers.run_cache import Tensors, cached_run, read, run_key, write
 
 
-class _Cached(dict[tuple[object, ...], dict[str, int]]):
+class CachedCounts(dict[tuple[object, ...], dict[str, int]]):
     """The counts of launches over zeros that `profile_variant` asks for and adds."""
 
     def __contains__(self, launch: object) -> bool:
@@ -39,7 +39,7 @@ def profiled(
     kernel: Kernel, configs: Sequence[Config], dtype: str, layout: str, sm: int, code: Compiled
 ) -> list[LaunchProfile]:
     """As of `profile_variant`."""
-    return profile_variant(kernel, configs, dtype, layout, sm, code, _Cached())
+    return profile_variant(kernel, configs, dtype, layout, sm, code, CachedCounts())
 
 
 def per_trip(launch: LaunchProfile, loop: str = "k_tiles") -> dict[str, float]:

@@ -36,24 +36,27 @@ def expected_product(arguments: dict[str, object], dtype: str) -> np.ndarray:
     return a @ b
 
 
+TILE = {"BLOCK_M": 32, "BLOCK_N": 32, "BLOCK_K": 32, "GROUP_M": 2, "num_warps": 4}
+STAGED, LARGE = TILE | {"num_stages": 3}, {"BLOCK_M": 64, "BLOCK_N": 64, "BLOCK_K": 64, "num_stages": 3}
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("dtype", "m", "n", "k", "sm"), [("f16", 80, 72, 96, 80), ("bf16", 64, 96, 50, 86), ("f32", 48, 64, 40, 89)]
+    ("function", "dtype", "sizes", "config", "sm"),
+    [
+        ("matmul", "f16", (80, 72, 96), STAGED, 80),
+        ("matmul", "bf16", (64, 96, 50), STAGED, 86),
+        ("matmul", "f32", (48, 64, 40), STAGED, 89),
+        ("matmul", "bf16", (72, 80, 144), TILE | LARGE, 90),  # of warpgroups
+        ("matmul", "bf16", (72, 80, 144), TILE | LARGE, 100),  # in tensor memory
+        ("persistent_matmul", "f16", (80, 64, 64), TILE | {"BLOCKS": 4}, 80),
+    ],
 )
-def test_grouped_products(dtype: str, m: int, n: int, k: int, sm: int) -> None:
-    arguments = product_arguments(dtype, m, n, k)
-    config = {"BLOCK_M": 32, "BLOCK_N": 32, "BLOCK_K": 32, "GROUP_M": 2, "num_warps": 4, "num_stages": 3}
-    run_call(sample_call("matmul.py:matmul", arguments, "grid", config), arrays_of(arguments), sm)
+def test_products(function: str, dtype: str, sizes: tuple[int, int, int], config: dict[str, int], sm: int) -> None:
+    arguments = product_arguments(dtype, *sizes)
+    grid = "persistent_grid" if "BLOCKS" in config else "grid"
+    run_call(sample_call(f"matmul.py:{function}", arguments, grid, config), arrays_of(arguments), sm)
     assert close(arguments["c"], expected_product(arguments, dtype), dtype)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("sm", [90, 100])
-def test_products_of_warpgroups_and_in_tensor_memory(sm: int) -> None:
-    arguments = product_arguments("bf16", 72, 80, 144)
-    config = {"BLOCK_M": 64, "BLOCK_N": 64, "BLOCK_K": 64, "GROUP_M": 2, "num_warps": 4, "num_stages": 3}
-    run_call(sample_call("matmul.py:matmul", arguments, "grid", config), arrays_of(arguments), sm)
-    assert close(arguments["c"], expected_product(arguments, "bf16"), "bf16")
 
 
 @pytest.mark.slow
@@ -64,9 +67,8 @@ def test_products_of_8_bit_numbers(sm: int) -> None:
     a, b = (fp8_codes("e4m3", draw.standard_normal(shape).astype(np.float32)) for shape in ((m, k), (k, n)))
     c = np.zeros((m, n), np.float16)
     sizes = {"m": m, "n": n, "k": k, "stride_a": k, "stride_b": n, "stride_c": n}
-    config = {"BLOCK_M": 32, "BLOCK_N": 32, "BLOCK_K": 32, "GROUP_M": 2, "num_warps": 4}
     arguments = {"a": a, "b": b, "c": c, **sizes}
-    run_call(sample_call("matmul.py:matmul", arguments, "grid", config), arrays_of(arguments), sm)
+    run_call(sample_call("matmul.py:matmul", arguments, "grid", TILE), arrays_of(arguments), sm)
     expected = fp8_values("e4m3", a).astype(np.float64) @ fp8_values("e4m3", b)
     assert close(c, expected, "f16")
 
@@ -78,15 +80,6 @@ def test_a_product_in_shares_of_the_reduction() -> None:
     config = {"BLOCK_M": 32, "BLOCK_N": 16, "BLOCK_K": 32, "GROUP_M": 2, "SPLIT_K": 3, "num_warps": 2}
     run_call(sample_call("matmul.py:matmul", arguments, "grid", config), arrays_of(arguments), 80)
     assert close(arguments["c"], expected_product(arguments, "f16"), "f32")
-
-
-@pytest.mark.slow
-def test_a_persistent_product() -> None:
-    arguments = product_arguments("f16", 80, 64, 64)
-    config = {"BLOCK_M": 32, "BLOCK_N": 32, "BLOCK_K": 32, "GROUP_M": 2, "BLOCKS": 4, "num_warps": 4}
-    call = sample_call("matmul.py:persistent_matmul", arguments, "persistent_grid", config)
-    run_call(call, arrays_of(arguments), 80)
-    assert close(arguments["c"], expected_product(arguments, "f16"), "f16")
 
 
 def test_softmax() -> None:
