@@ -6,6 +6,7 @@ that an interrupted run goes on where it stopped. Results of the compiler and th
 another architecture with the same PTX is not emulated.
 """
 
+import gc
 from collections.abc import Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from concurrent.futures.process import BrokenProcessPool
@@ -178,6 +179,8 @@ def _sample(
         dtype, layout, dims: of the problem.
         plain: `sm`, `folder` and `budget` of the `ProfileTarget`.
     """
+    if not gc.get_freeze_count():
+        gc.freeze()  # modules and decoders live as long as the process: no task has to search them for cycles
     sm, folder, budget = plain
     target = ProfileTarget(kernel.definition.problem(dtype, layout, **dims), sm, folder, budget)
     return profile_by_sampling(kernel, config, target, compiled, _tensors(kernel, target))
