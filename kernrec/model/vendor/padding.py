@@ -3,6 +3,7 @@
 from itertools import product
 
 from kernrec.op import Problem
+from kernrec.op.problem import ANY_LAYOUT
 
 _MULTIPLES = (8, 64)
 """Multiples that rows of a product are padded to: 16 bytes of 16-bit elements, and a tile."""
@@ -22,7 +23,7 @@ def padded(problem: Problem) -> list[Problem]:
 
 def _contiguous(problem: Problem) -> tuple[str, ...]:
     """The dimensions of a product that are rows in memory, in some operand."""
-    if problem.op != "matmul":
+    if problem.op != "matmul" or problem.layout == ANY_LAYOUT:  # a spec's own problem may have any name
         return ()
     a, b = tuple(problem.layout)
     return tuple(dict.fromkeys(("k" if a == "n" else "m", "n" if b == "n" else "k", "n")))
