@@ -8,12 +8,29 @@ from typing import Any
 import pytest
 
 from kernrec.errors import UsageError
-from kernrec.interop.import_export import import_results
+from kernrec.interop.import_export import Recording, import_bound, import_results
+from kernrec.interop.load_spec import load_spec
 from kernrec.interop.read_results import read_results
 from kernrec.interop.results import ReadOptions, StatedProblem
 from kernrec.store import Database
 
 SAMPLE = Path(__file__).with_name("samples") / "nvbench.json"
+SPEC = """
+name = "fill"
+source = "fill.cu"
+[problem]
+dims = { n = 1048576 }
+[problem.tensors]
+y = { shape = ["n"], role = "output" }
+[tunables]
+blocksize = { values = [64, 128, 256, 512, 1024], define = "BX" }
+numblocks = { values = [64, 256, 1024], define = "BPS" }
+[[launch]]
+entry = "fill"
+grid = ["numblocks"]
+block = ["blocksize"]
+arguments = ["y", "i32 n"]
+"""
 SWEEP = ReadOptions(kernels=("copy_sweep_grid_shape",), gpu="Quadro GV100")
 
 Write = Callable[..., Path]
@@ -57,6 +74,19 @@ def test_axes_named_like_dimensions_say_what_was_measured(write: Write) -> None:
         assert {row["kernel"] for row in database.rows("measurement")} == {"copy_sweep_grid_shape"}
         some = import_results(database, path, StatedProblem("elementwise", (("n", 256 << 14),)))
         assert (some.results, some.added) == (3, 0)
+
+
+def test_axes_named_like_tunables_bind_to_the_kernel_of_a_spec(write: Write, tmp_path: Path) -> None:
+    source = 'extern "C" __global__ void fill(float *y, int n) { if (blockIdx.x * BX + threadIdx.x < n) y[0] = BPS; }'
+    (tmp_path / "fill.cu").write_text(source)
+    (tmp_path / "fill.toml").write_text(SPEC)
+    own, _ = load_spec(tmp_path / "fill.toml", tmp_path / "fill.cu")
+    path = write(document(lambda whole: whole["devices"][0].update(name="NVIDIA A100-SXM4-80GB")))
+    with Database.memory() as database:
+        done = import_bound(database, Recording(path), own, StatedProblem())
+        assert (done.parts[0].kernel, done.results) == ("fill", 9)
+        answers = database.measured("a100-sxm4-80gb", ["fill"], own.definition.problem().key)
+        assert {"blocksize": 64, "numblocks": 64} in [answer.config for answer in answers]
 
 
 @pytest.mark.parametrize(
