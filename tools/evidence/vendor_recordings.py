@@ -1,7 +1,7 @@
 """Recordings of stacks, as `kernrec.training.vendor_table` takes them: what the readers of each op share.
 
-An op has a reader, a module of `tools/evidence/recordings` with `recordings(data)`, which gives its recorded sets. The
-files are described in the README of the shared data folder; their rows are never copied.
+An op has a reader, a module of `tools/evidence/recordings` with `recordings(data)`, which gives its recorded sets; ops
+over rows share one. The files are described in the README of the shared data folder; their rows are never copied.
 """
 
 from collections.abc import Mapping, Sequence
@@ -34,8 +34,9 @@ STACKS = {"VLLM": "vLLM", "SGLang": "SGLang", "TRTLLM": "TensorRT-LLM", "PyTorch
 
 def recordings(data: Path, op: str) -> list[Recording]:
     """The recorded sets of an op; `AbsentError` where a file is missing."""
-    reader: Any = import_module(f"evidence.recordings.{op}")
-    return list(reader.recordings(data))
+    rowwise = op in ("softmax", "layernorm", "elementwise")
+    reader: Any = import_module(f"evidence.recordings.{'torch_calls' if rowwise else op}")
+    return list(reader.rows_of(data, op) if rowwise else reader.recordings(data))
 
 
 def catalogued(gpu: str) -> bool:

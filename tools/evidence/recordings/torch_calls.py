@@ -22,8 +22,8 @@ _CARDS = {
     "NVIDIA A100-PCIE-40GB": "a100-pcie-40gb", "NVIDIA A100 80GB PCIe": "a100-pcie-80gb", "Tesla T4": "t4",
     "Tesla V100-PCIE-32GB": "v100-pcie-32gb", "Tesla P100-PCIE-16GB": "p100-pcie-16gb", "Tesla P4": "p4",
 }  # fmt: skip
-_OPS = {"softmax": "softmax", "layernorm": "ln", "elementwise": "add"}
-"""The recorder's names."""
+_OPS = {"softmax": ("softmax", "rows"), "layernorm": ("ln", "rows"), "elementwise": ("add", "elements")}
+"""The recorder's names, and the cases; of an addition, as the op's multiplication and ReLU move no more bytes."""
 
 
 def cards_of(columns: Mapping[str, Array]) -> tuple[dict[str, Array], Array]:
@@ -33,14 +33,15 @@ def cards_of(columns: Mapping[str, Array]) -> tuple[dict[str, Array], Array]:
     return {name: column[rows] for name, column in columns.items()}, gpu[rows]
 
 
-def rows_of(data: Path, op: str, case: str) -> list[Recording]:
+def rows_of(data: Path, op: str) -> list[Recording]:
     """The recorded set of an operator over rows."""
+    recorded_as, case = _OPS[op]
     names = ("device", "rows", "columns", "min(latency_s) AS latency_s")
     # The host of the P100 takes 1.7 times as long for a call: its rows tell of that host.
     path = data / "library" / "torch_rowwise_f32.parquet"
-    columns, gpu = cards_of(columns_of(path, names, f"op = '{_OPS[op]}' AND device NOT LIKE '%P100%' GROUP BY ALL"))
+    columns, gpu = cards_of(columns_of(path, names, f"op = '{recorded_as}' AND device NOT LIKE '%P100%' GROUP BY ALL"))
     columns["n"] = columns["rows"].astype(np.int64) * columns["columns"]
-    about = CALLS | {"library": "PyTorch 2.1", "recorded": f"{_OPS[op]} of f32 rows"}
+    about = CALLS | {"library": "PyTorch 2.1", "recorded": f"{recorded_as} of f32 rows"}
     recorded = RecordedSet(
         "rows", op, case, {"PyTorch": dict.fromkeys(sorted(set(gpu.tolist())), "2.1")}, ("f32",), ("row",), (), 0.0,
         CALL, (), {}, (), about,
