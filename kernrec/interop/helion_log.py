@@ -4,7 +4,8 @@
     5d42...,0.91,10db...,0,ok,0.065100,0.50,"Config(block_sizes=[128, 64], num_warps=8)"
 
 Columns differ between releases; `status`, `perf_ms` and `config` are in all of them (seen: 0.2 to 1.5). A run is one
-kernel on one shape. The file names neither the kernel, the shape nor the card. Times are medians, in milliseconds.
+kernel on one shape. The file names neither the kernel, the shape nor the card. Times are medians, in milliseconds; a
+config that was measured again has several.
 """
 
 import re
@@ -14,6 +15,7 @@ from kernrec.errors import unknown
 from kernrec.interop.csv_text import csv_rows
 from kernrec.interop.json_document import TextFile, finite, numbered
 from kernrec.interop.python_literals import printed_config
+from kernrec.interop.repeated_rows import as_runs
 from kernrec.interop.results import ForeignResult, ForeignResults, ReadOptions, latency_of
 from kernrec.store.measurement import Outcome
 
@@ -44,7 +46,7 @@ def read_helion(file: TextFile, options: ReadOptions) -> ForeignResults:
     if len(runs) > 1:
         raise ValueError(f"it has {len(runs)} runs, each of another kernel or shape; split it by run_id")
     results = [result for result in read_rows if result is not None]
-    return ForeignResults(TOOL, None, None, results, not_run=len(read_rows) - len(results))
+    return ForeignResults(TOOL, None, None, as_runs(results), not_run=len(read_rows) - len(results))
 
 
 def _result(row: Mapping[str, str]) -> ForeignResult | None:

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 
 from kernrec.interop.json_document import TextFile, numbered
 from kernrec.interop.python_literals import printed_config
+from kernrec.interop.repeated_rows import as_runs
 from kernrec.interop.results import ForeignResult, ForeignResults, ReadOptions, StatedProblem, latency_of
 from kernrec.store.measurement import Outcome
 
@@ -23,7 +24,7 @@ _TIME = re.compile(r"\bKernel time: (\d{1,12}(?:\.\d{1,12})?) us\b")
 
 def read_moe_benchmark(file: TextFile, options: ReadOptions) -> ForeignResults:
     """A result for each batch size; errors as of `read_results.Format`."""
-    return ForeignResults(TOOL, None, KERNEL, numbered(_timed(file.text), _result, "batch"))
+    return ForeignResults(TOOL, None, KERNEL, as_runs(numbered(_timed(file.text), _result, "batch")))
 
 
 def _timed(text: str) -> Iterator[tuple[str, str, str | None]]:

@@ -45,6 +45,17 @@ def test_a_log_is_imported_with_gpu_shape_and_kernel_said() -> None:
             import_results(database, SAMPLE, PROBLEM, None, "their_matmul")
 
 
+def test_a_config_that_was_measured_again_is_one_with_both_times(write: Write) -> None:
+    again = TEXT.splitlines()[2].replace(",ok,0.087400", ",ok,0.087800")
+    failed = TEXT.splitlines()[2].replace(",ok,0.087400", ",error,")
+    path = write(f"{TEXT}{again}\n{failed}\n", "run.csv")
+    first = read_results(path).results[0]
+    assert (first.outcome, first.samples_s) == ("ok", pytest.approx((87.4e-6, 87.8e-6)))
+    with Database.memory() as database:
+        assert import_results(database, path, PROBLEM, "h100", "their_matmul").added == 5
+        assert database.conflicts() == []
+
+
 @pytest.mark.parametrize(
     ("before", "after", "says"),
     [
