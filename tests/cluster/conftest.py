@@ -5,6 +5,14 @@ from typing import Any
 
 import pytest
 
+from kernrec.cluster import driver
+
+
+@pytest.fixture
+def cards_here(measured_here: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Cards measure in this process, and it is seen at once that a machine came."""
+    monkeypatch.setattr(driver, "_LOOK_S", 0.0)
+
 
 @pytest.fixture(scope="session")
 def ray_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:

@@ -21,16 +21,15 @@ from kernrec.store import Database
 from tests.helpers.card_cluster import CardCluster, Event
 from tests.helpers.recording import make_recording
 
-pytestmark = pytest.mark.usefixtures("measured_here")
+pytestmark = pytest.mark.usefixtures("cards_here")
 
 CONFIGS = 30
 
 
 @pytest.fixture(autouse=True)
 def _often(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Cards hand over a few rows at a time, and it is seen at once that a machine came."""
+    """Cards hand over a few rows at a time."""
     monkeypatch.setattr(shared_problems, "_SLICE_S", 0.1)
-    monkeypatch.setattr(driver, "_LOOK_S", 0.0)
 
 
 def collect(

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from kernrec.cluster import driver
 from kernrec.cluster.commands import ResultsByKind, refine_on
 from kernrec.errors import UsageError
 from kernrec.measure.campaign.results import CampaignBudget
@@ -18,13 +17,7 @@ from kernrec.store import Database
 from tests.helpers.card_cluster import CardCluster
 from tests.helpers.recording import make_recording
 
-pytestmark = pytest.mark.usefixtures("measured_here")
-
-
-@pytest.fixture(autouse=True)
-def _often(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is seen at once that a machine came."""
-    monkeypatch.setattr(driver, "_LOOK_S", 0.0)
+pytestmark = pytest.mark.usefixtures("cards_here")
 
 
 def request(recording: Path, folder: Path, configs: int | None = None) -> RefineRequest:

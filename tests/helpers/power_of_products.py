@@ -34,8 +34,6 @@ SHORTEST_S = 3e-5
 """Products that take less are left out: their loops are bound by the launches between them."""
 CHOSEN = 150
 """Products of each card, stack and data type, evenly chosen."""
-AT_LIMIT = 0.95
-"""From this share of the limit on a product is taken to be held back by it."""
 LARGE = 2e11
 """Multiplications of a product from which on it fills a card."""
 

@@ -1,7 +1,6 @@
 """Triton kernels of `datasets/kernels/triton`, compiled in worker processes and executed whole in the emulator."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -55,8 +54,3 @@ def run_call(call: TritonCall, arrays: Mapping[str, np.ndarray], sm: int) -> Non
         raise compiled
     buffers = {name.lower(): array.reshape(-1) for name, array in arrays.items()}
     emulate_config(kernel, config, kernel.definition.problem(), sm, parse(compiled.ptx), buffers)
-
-
-def with_config(call: TritonCall, **config: int) -> TritonCall:
-    """The same call with another config."""
-    return replace(call, configs=[config])
