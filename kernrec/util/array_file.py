@@ -6,6 +6,7 @@ Nothing is unpickled: an array is its name, dtype, shape and place.
 
 import json
 import mmap
+import sys
 from collections.abc import Mapping
 from hashlib import sha256
 from pathlib import Path
@@ -55,10 +56,12 @@ def unpack(data: bytes | mmap.mmap, intact: bool = False) -> tuple[dict[str, Any
     return facts, arrays
 
 
-def mapped(path: Path) -> mmap.mmap:
+def mapped(path: Path) -> bytes | mmap.mmap:
     """The content of a file, read where it is looked at, and shared by all processes that do. `OSError`, `ValueError`.
 
-    The file has to be replaced as a whole, never written to.
+    The file has to be replaced as a whole, never written to. Windows refuses to replace what is mapped: there it is read.
     """
+    if sys.platform == "win32":
+        return path.read_bytes()
     with path.open("rb") as file:
         return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)

@@ -34,7 +34,7 @@ COMMANDS = {
 }
 AIMS = {"cpu": 1.4, "clock": 2.2, "memory_mb": 60.0, "network": 2.0, "known_us": 40.0}
 """Of a command with a shape, ratios; `network` of the others, processor time."""
-_RUN = "import sys; sys.argv = ['kernrec', *sys.argv[1:]]; from kernrec.cli import main; main()"
+RUN = "import sys; sys.argv = ['kernrec', *sys.argv[1:]]; from kernrec.cli import main; main()"
 _PEAK = """
 import atexit, sys
 def report():
@@ -50,8 +50,8 @@ def run(rounds: int = 5) -> int:
     missed = 0
     table = Table(f"times of `{IMPORT}`, medians of {rounds} rounds")
     with tempfile.TemporaryDirectory() as name:
-        environment = _environment(Path(name))
-        lines = {IMPORT: [IMPORT]} | {label: [_RUN, *line.split()] for label, line in COMMANDS.items()}
+        environment = environment_in(Path(name))
+        lines = {IMPORT: [IMPORT]} | {label: [RUN, *line.split()] for label, line in COMMANDS.items()}
         seen: dict[str, list[Seconds]] = {label: [] for label in lines}
         for number in range(rounds + 1):
             for label, line in lines.items():
@@ -101,7 +101,7 @@ def _process(line: Sequence[str], environment: Mapping[str, str]) -> None:
     subprocess.run([sys.executable, "-c", *line], check=True, capture_output=True, env=dict(environment))
 
 
-def _environment(folder: Path) -> dict[str, str]:
+def environment_in(folder: Path) -> dict[str, str]:
     """The environment of an installed program with the user's database aside and a cache of its own."""
     dropped = ("KERNREC_DB", "PYTHONDONTWRITEBYTECODE", "OPENBLAS_NUM_THREADS")
     environment = {name: value for name, value in os.environ.items() if name not in dropped}

@@ -118,6 +118,19 @@ def test_trees_are_read_where_their_arrays_are_missing_and_damaged_ones_are_refu
             load(card)
 
 
+def test_trees_that_are_left_for_later_are_checked_when_they_are_asked_for(card: Path) -> None:
+    trees = next(card.parent.glob("*.latency.*.ubj"))
+    trees.with_suffix(".trees").write_bytes(b"")
+    content = trees.read_bytes()
+    trees.write_bytes(b"")
+    model, _ = load(card, trees=False)
+    assert "latency" in model.forests
+    with pytest.raises(UsageError, match="its SHA-256 is not the one in"):
+        model.forests["latency"]
+    trees.write_bytes(content)
+    assert model.forests["latency"].features == len(model.columns)
+
+
 def test_trees_laid_out_are_those_of_the_model_and_not_needed(model: Model, card: Path) -> None:
     rows = model.rows(simulated_inputs(20, 5))
     expected = model.log_ratio(rows)[0]
