@@ -7,6 +7,7 @@ readings by their neighbors; they weigh less in fits and are counted by name whe
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -79,12 +80,14 @@ class Products:
         return np.asarray(self.shapes.astype(float).prod(axis=1))
 
 
-def products(data: Path) -> Iterator[Products]:
+@cache
+def products(data: Path) -> tuple[Products, ...]:
     """The serving stacks' products of the cards in the catalog, by card, stack and data type."""
     rows: dict[tuple[str, str, str], list[dict[str, Any]]] = {}
     for row in parquet_dicts(data / "library" / "serving_gemm.parquet"):
         if row["system"] in _GPUS and row["dtype"] in _DTYPES:
             rows.setdefault((row["system"], row["framework"], row["dtype"]), []).append(row)
+    sets = []
     for (system, framework, dtype), own in sorted(rows.items()):
         own.sort(key=lambda row: (row["n"], row["k"], row["m"]))
         shapes = np.array([[row["m"], row["n"], row["k"]] for row in own])
@@ -92,7 +95,8 @@ def products(data: Path) -> Iterator[Products]:
             np.array([np.nan if row[name] is None else row[name] for row in own], dtype=float)
             for name in ("latency_s", "power_w", "power_limit_w")
         ]
-        yield Products(system, framework, dtype, shapes, *figures)
+        sets.append(Products(system, framework, dtype, shapes, *figures))
+    return tuple(sets)
 
 
 def agreement(these: Products) -> tuple[Array, Array]:

@@ -206,8 +206,10 @@ def library_gemms(data: Path, wrong: bool = False) -> Iterator[Load]:
         data: the shared data folder.
         wrong: the rows whose power was misread instead of the others.
     """
-    for row in parquet_dicts(data / "library" / "gemm_h200_power.parquet"):
-        if wrong == bool(misread(row["m"], row["latency_s"])):
+    rows = parquet_dicts(data / "library" / "gemm_h200_power.parquet")
+    doubted = misread(*(np.array([row[name] for row in rows]) for name in ("m", "latency_s")))
+    for row, is_wrong in zip(rows, doubted.tolist(), strict=True):
+        if wrong == is_wrong:
             shape, seconds = (row["m"], row["n"], row["k"]), row["latency_s"]
             rates = gemm_rates(shape, seconds, sharing=2.0 if row["m"] > 128 else 1.0)
             about = f"{row['m']} x {row['n']} x {row['k']}"
