@@ -102,6 +102,7 @@ def python_api() -> str:
         "::: kernrec.run.PlanRow",
         "::: kernrec.triton.autotune",
         "::: kernrec.triton.prune",
+        "::: kernrec.triton.helion_seeds",
         "::: kernrec.check",
         "::: kernrec.record",
         "::: kernrec.checking.check.CheckResult",

@@ -12,6 +12,8 @@ recorded time of the problem over that of the choice.
     heuristics   nvidia-matmul-heuristics for Triton, where it is installed: the measured config nearest to each answer
     torch        the ranking that PyTorch ships for the card, where torch is installed
     inductor     the order of TorchInductor's list of configs, all of which it measures
+    handler      that list in the order of `learned`, as `kernrec.triton.inductor_choices` leaves its first few
+    list         the best of that list: all of it measured
     random       the expectation of a random choice
 
 `nearest` and `fixed` know the problems of four folds of five; `torch` was made of the recording with these problems in
@@ -41,7 +43,7 @@ from kernrec.training.folds import group_folds
 from kernrec.training.train_model import held_out_distance, train
 from tests.helpers.recordings import AbsentError
 
-from .triton_peers import heuristics_order, learned_order, listed_order
+from .triton_peers import heuristics_order, learned_order, listed_first, listed_order
 from .triton_recordings import FILES, Config, config_of, recorded_groups
 
 MEASURED = 5
@@ -150,6 +152,8 @@ def evaluate_problems_left_out(groups: Sequence[RowGroup], tables: Tables) -> No
             "heuristics": heuristics_order(group.gpu, problem_of(group), configs),
             "torch": learned_order(group.gpu, problem_of(group), configs),
             "inductor": listed_order(configs),
+            "handler": listed_first(configs, predicted[rows]),
+            "list": listed_first(configs, measured),
         }
         for name, order in peers.items():
             if order is not None:

@@ -55,6 +55,13 @@ def listed_order(configs: Sequence[Config]) -> np.ndarray | None:
     return _completed([places[config] for config in listed if config in places], len(configs))
 
 
+def listed_first(configs: Sequence[Config], costs: np.ndarray) -> np.ndarray | None:
+    """The measured configs that are in TorchInductor's list by their costs, the others after them."""
+    if (listed := _listed()) is None:
+        return None
+    return np.argsort(np.where([config in set(listed) for config in configs], costs, np.inf), kind="stable")
+
+
 def heuristics_order(gpu: str, problem: Problem, configs: Sequence[Config]) -> np.ndarray | None:
     """The measured configs nearest to each of the wheel's answers, in its order; the others after them.
 

@@ -15,7 +15,7 @@ from kernrec.ptx.instructions.registry import (
     lanewise,
     steps,
 )
-from kernrec.ptx.ir.operand import Address, Operand, Register, Vector
+from kernrec.ptx.ir.operand import Address, Immediate, Operand, Register, Vector
 from kernrec.ptx.ir.program import Instruction
 from kernrec.ptx.state.access import Access
 from kernrec.ptx.state.launch_layout import WINDOW_SHIFT, WINDOWS
@@ -146,6 +146,14 @@ def _cvta(ins: Instruction) -> Elementwise:
     if kind != "u64":
         raise UnsupportedFormError("a 32-bit generic address")
     return lanewise(ins, _windowed(window, "to" in ins.modifiers), kind)
+
+
+@elementwise("createpolicy")
+def _createpolicy(ins: Instruction) -> Elementwise:
+    """How long L2 holds lines: an opaque value that changes neither addresses nor results."""
+    if ins.modifiers[0] != "fractional":
+        raise UnsupportedFormError("a policy for a range of addresses")
+    return Elementwise(copy_row, ins.operands[0], "b64", (Immediate(0, "int"),), ("b64",))
 
 
 def _windowed(window: int, leave: bool) -> Compute:

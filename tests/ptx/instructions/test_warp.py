@@ -45,6 +45,15 @@ def test_votes() -> None:
     assert (apply("activemask.b32 {d}", [x], ["u32"], "u32") == 0xFFFFFFFF).all()
 
 
+def test_policies_of_l2_change_no_result() -> None:
+    x = (LANE * 3).astype(np.uint32)
+    for policy in ("evict_last", "evict_first"):
+        create = f"createpolicy.fractional.L2::{policy}.b64 %rd30, 1.0; mov.b64 {{d}}, %rd30"
+        assert (apply(create, [x], ["u32"], "u64") == 0).all()
+    with pytest.raises(EmulationError, match="a policy for a range of addresses"):
+        apply("createpolicy.range.L2::evict_last.b64 {d}, [%rd1], 1, 1", [x], ["u32"], "u64")
+
+
 def test_matches_and_reductions() -> None:
     x = (LANE % 5).astype(np.uint32)
     got = apply("match.any.sync.b32 {d}, {a0}, -1", [x], ["u32"], "u32")
