@@ -1,11 +1,11 @@
-"""A remote cache for Helion: what its autotuner chose, in a folder beside the user's database or one that a team shares.
+"""A remote cache for Helion: what its autotuner chose, in a folder beside the user's database, or one of a team.
 
     HELION_AUTOTUNE_CACHE=RemoteAutotuneCache
     HELION_REMOTE_CACHE_BACKEND=kernrec.triton.helion_cache.FolderCache
 
 Helion's keys are hashes of source, arguments, card and release, so that an entry answers for nothing else. An entry is
-Helion's own: the config, the key, and no time. It is checked before Helion gets it, for anybody may write to the folder.
-This module is imported by Helion alone.
+Helion's own: the config, the key, and no time. It is checked before Helion gets it, for anybody may write to the
+folder. This module is imported by Helion alone.
 """
 
 import json
@@ -29,7 +29,7 @@ _FIELDS = {"config", "key", "flat_config", "cute_structural_policy"}
 
 
 class FolderCache(RemoteCacheBackend):  # type: ignore[misc]
-    """What Helion calls, with one file an entry: of KERNREC_HELION, else `helion` beside the user's database."""
+    """The backend that Helion calls, one file an entry: in KERNREC_HELION, else `helion` beside the user's database."""
 
     def __init__(self) -> None:
         check_helion()

@@ -194,23 +194,21 @@ class _Renamed(ast.NodeTransformer):
 
 def _device_code(module: ast.Module, number: int) -> tuple[list[str], list[str]]:
     """(imports, constants and functions) that run on the GPU, their names with the config's number behind them."""
-    kept: list[ast.stmt] = []
+    on_gpu: list[ast.stmt] = []
     for node in module.body:
-        if isinstance(node, ast.FunctionDef) and node.decorator_list:
-            kept.append(node)
-        elif isinstance(node, ast.Assign):
-            kept.append(node)
-    used = {n.id for node in kept for n in ast.walk(node) if isinstance(n, ast.Name)}
+        if (isinstance(node, ast.FunctionDef) and node.decorator_list) or isinstance(node, ast.Assign):
+            on_gpu.append(node)
+    used = {n.id for node in on_gpu for n in ast.walk(node) if isinstance(n, ast.Name)}
     imports = []
     for node in module.body:
         if isinstance(node, ast.Import | ast.ImportFrom) and getattr(node, "module", "") != "__future__":
             bound = {(alias.asname or alias.name).partition(".")[0] for alias in node.names}
             if bound & used:
                 imports.append(ast.unparse(node))
-    names = {node.name for node in kept if isinstance(node, ast.FunctionDef)}
-    names |= {t.id for node in kept if isinstance(node, ast.Assign) for t in node.targets if isinstance(t, ast.Name)}
+    names = {node.name for node in on_gpu if isinstance(node, ast.FunctionDef)}
+    names |= {t.id for node in on_gpu if isinstance(node, ast.Assign) for t in node.targets if isinstance(t, ast.Name)}
     renamed = _Renamed(names, number)
-    return imports, [ast.unparse(renamed.visit(node)) for node in kept]
+    return imports, [ast.unparse(renamed.visit(node)) for node in on_gpu]
 
 
 def _write(name: str, launches: Sequence[_Launch]) -> Path:
@@ -221,10 +219,10 @@ def _write(name: str, launches: Sequence[_Launch]) -> Path:
     parameters = list(launches[0].arguments)
     lines = ["@triton.jit", f"def {name}({', '.join([*parameters, f'{NUMBER}: tl.constexpr'])}):"]
     for launch in launches:
-        given = [f"{p}={p}" for p in parameters] + [f"{p}={value!r}" for p, value in launch.constants.items()]
+        passed = [f"{p}={p}" for p in parameters] + [f"{p}={value!r}" for p, value in launch.constants.items()]
         lines += [
             f"    if {NUMBER} == {launch.number}:",
-            f"        {launch.function}_{launch.number}({', '.join(given)})",
+            f"        {launch.function}_{launch.number}({', '.join(passed)})",
         ]
     bodies = ["\n\n\n".join(launch.body[1]) for launch in launches]
     return _kept("\n".join(imports) + "\n\n\n" + "\n\n\n".join([*bodies, "\n".join(lines)]) + "\n")
@@ -243,7 +241,8 @@ def _ranking(name: str, source: Path, launches: Sequence[_Launch], card: Any, ob
     from kernrec.triton.calls.launch_record import record_of
 
     spec = importlib.util.spec_from_file_location(source.stem, source)
-    assert spec is not None and spec.loader is not None
+    assert spec is not None
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     function = getattr(module, name)

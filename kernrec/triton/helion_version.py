@@ -1,4 +1,4 @@
-"""Which Helion is installed: its caches, configs and searches change with each release, so that an unknown is refused."""
+"""Which Helion is installed: caches, configs and searches change with each release, so that an unknown is refused."""
 
 from importlib.metadata import PackageNotFoundError, version
 

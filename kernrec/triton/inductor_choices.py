@@ -5,9 +5,9 @@
 >>> V.set_choices_handler(RankedChoices(gpu="h100", top_k=3))
 
 Inductor lists some twenty configs of its template `triton::mm`, and with `max_autotune` it compiles and measures all of
-them. The handler ranks them by what kernrec knows and predicts of `matmul_triton`, which is that template, and leaves the
-first few, with the library's product and the other templates as they are. No GPU is needed to rank. This module imports
-torch, and is imported by programs that have it.
+them. The handler ranks them by what kernrec knows and predicts of `matmul_triton`, which is that template, and leaves
+the first few, with the library's product and the other templates as they are. No GPU is needed to rank. This module
+imports torch, and is imported by programs that have it.
 """
 
 import warnings
@@ -48,8 +48,10 @@ class RankedChoices(InductorChoices):  # type: ignore[misc]
         super().__init__()
         release = ".".join(torch.__version__.split(".")[:2])
         if release not in SUPPORTED:
-            known = ", ".join(SUPPORTED)
-            raise KernrecError(f"PyTorch {torch.__version__} is installed; choices are known of {known}, and not of it")
+            tested = ", ".join(SUPPORTED)
+            raise KernrecError(
+                f"PyTorch {torch.__version__} is installed; choices are known of {tested}, and not of it"
+            )
         if type(top_k) is not int or top_k < 1:
             raise UsageError(f"top_k is {top_k!r:.40}; a whole number from 1 is expected")
         if gpu is None and not torch.cuda.is_available():

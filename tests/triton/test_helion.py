@@ -103,7 +103,7 @@ def test_seeds_are_helion_s_own_configs_the_best_predicted_first() -> None:
 
 
 def test_what_cannot_be_ranked_is_refused() -> None:
-    with pytest.raises(UsageError, match="is not a function with @helion.kernel"):
+    with pytest.raises(UsageError, match=r"is not a function with @helion\.kernel"):
         helion_seeds(len, (), "a100")
     with pytest.raises(UsageError, match="expected 1 <= top <= tried"):
         helion_seeds(add, (), "a100", top=5, tried=3)

@@ -42,6 +42,7 @@ def learned_order(gpu: str, problem: Problem, configs: Sequence[Config]) -> np.n
     context.add_feature("mat1_iscontig", a[1] == 1)
     context.add_feature("mat2_iscontig", b[1] == 1)
     context.add_feature("using_tf32", problem.dtype == "tf32" if "32" in problem.dtype else "not_float_32")
+    context.apply_operations(utils.mm_operations())
     places = {_name(config): place for place, config in enumerate(configs)}
     ranked = [places[choice] for choice in ranking.get_decisions_ranked(context) or () if choice in places]
     return _completed(ranked, len(configs))
