@@ -8,16 +8,19 @@ import gc
 import os
 import sys
 
+_QUERIES = frozenset({"recommend", "explain", "compare", "gpus", "ops", "kernels", "--version"})
+"""Commands that answer and end; others may run for hours."""
 _OBJECTS = 100_000
-"""New objects between two searches for reference cycles: a command of a fifth of a second makes fewer than that live
-on, and the default of 700 searches them some fifty times."""
+"""New objects between two searches for reference cycles in a query, which makes few more in its fifth of a second;
+with Python's default of 700 it is searched some ninety times."""
 
 
 def main() -> None:
     """Entry point of the `kernrec` command."""
     # One thread is enough for a query and OpenBLAS takes memory and time for each it starts.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    gc.set_threshold(_OBJECTS)
+    if _QUERIES.intersection(sys.argv[1:2]):
+        gc.set_threshold(_OBJECTS)
     from kernrec.cli.app import run
 
     status = run(sys.argv[1:])

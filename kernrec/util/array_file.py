@@ -59,7 +59,7 @@ def unpack(data: bytes | mmap.mmap, intact: bool = False) -> tuple[dict[str, Any
 def mapped(path: Path) -> bytes | mmap.mmap:
     """The content of a file, read where it is looked at, and shared by all processes that do. `OSError`, `ValueError`.
 
-    The file has to be replaced as a whole, never written to. Windows refuses to replace what is mapped: there it is read.
+    The file has to be replaced as a whole, never written to. Windows replaces nothing that is mapped: there it is read.
     """
     if sys.platform == "win32":
         return path.read_bytes()
