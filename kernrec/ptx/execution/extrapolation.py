@@ -219,11 +219,20 @@ class Extrapolation:
         loop, trips, evidence = watch.loop, watch.trips, 0 if watch.loop.linear else _EVIDENCE
         leave_out = self._leave_out_repetitions if loop.steady else self._leave_out_to_next_sample
         for period in range(1, min(_LONGEST_PERIOD, (len(trips) - 1) // 2) + 1):
+            if (least := self._least(watch, period)) is None:
+                continue
             if is_period(loop, trips, period, evidence) and moves_by_multiples(loop, trips[-1], trips[-1 - period]):
-                times = repetitions(loop, trips[-period:], trips[-2 * period : -period])
+                times = repetitions(loop, trips[-period:], trips[-2 * period : -period], least)
                 if leave_out(watch, period, times):
                     return True
         return False
+
+    def _least(self, watch: _Watch, period: int) -> int | None:
+        """The fewest repetitions of `period` trips that let some be left out; None where no number of them does."""
+        if watch.loop.steady or watch.distance is None:
+            return -(-(_FEWEST_LEFT_OUT if watch.loop.steady else _FEWEST_TO_SAMPLE) // period)
+        together = len(watch.trips) // period
+        return 3 * together if watch.distance // period // together >= 2 else None
 
     def _leave_out_repetitions(self, watch: _Watch, period: int, times: int) -> bool:
         """Leaves out repetitions of the last `period` trips of a steady loop; whether `times` of them are enough."""
