@@ -372,9 +372,9 @@ class _Timed:
         # Trees that learned other cards could pass the roof of this one.
         least = self.bound.parts["math"] if transferred and name == "latency" else 0.0
         values = np.clip(base * np.exp(np.clip(ratios, -_MOST_RATIO, _MOST_RATIO)), least, most)
-        recorded, between = (
-            replace(each, width=hypot(each.width, self.alike)) for each in (head.recorded, head.between)
-        )
+        recorded, between = head.recorded, head.between
+        if self.alike:
+            recorded, between = (replace(each, width=hypot(each.width, self.alike)) for each in (recorded, between))
         return [
             _predicted(values[:, number], recorded if on or transferred else between, distance, most, transferred)
             for number, (on, distance) in enumerate(zip(self.on_grid, self.distances, strict=True))
