@@ -6,6 +6,7 @@ Processes that the command starts (readers of files, workers) are those of every
 
 import os
 import signal
+import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
@@ -77,11 +78,13 @@ def _become(arguments: Sequence[str], variables: Mapping[str, str], output: Path
         os.setpgid(0, 0)
         os.dup2(os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), 1)
         os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+        sys.stdout = os.fdopen(1, "w", closefd=False)  # pytest's leads elsewhere
         os.environ.clear()
         os.environ.update(variables)
         tempfile.tempdir = None
         from kernrec.cli.app import run
 
         status = run(arguments)
+        sys.stdout.flush()
     finally:  # nothing of the caller's runs in this process
         os._exit(status)

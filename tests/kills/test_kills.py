@@ -1,7 +1,7 @@
 """`kill -9` of commands that write to a database: nothing acknowledged is lost, and nothing is half there.
 
-A few kills in every run, 250 of each command in the deep profile, at other moments for each seed
-(`KERNREC_KILLS_SEED`).
+A few kills in every run, 250 of each command in the deep profile, or as many as `KERNREC_KILLS` says; at other moments
+for each seed (`KERNREC_KILLS_SEED`).
 """
 
 import os
@@ -14,7 +14,7 @@ from tests.kills.adding import kill_add, kill_collect
 from tests.kills.sharing import kill_sharing
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(os.name == "nt", reason="kills process groups")]
-KILLS = 250 if DEEP else 2
+KILLS = int(os.environ.get("KERNREC_KILLS", "250" if DEEP else "2"))
 SEED = int(os.environ.get("KERNREC_KILLS_SEED", "1"))
 
 
