@@ -134,6 +134,7 @@ def summary(written: "Contribution") -> str:
         "The fixed part, the same on every card:",
         *(_fixed_line(row) for row in written.fixed),
         "",
+        *_comparison(written),
         "A row says what ran (GPU, kernel and its hash, config, problem), what came of it (times, energy, power), and",
         "how: versions of driver, CUDA and protocol, limits, clocks, temperature, other processes on the card.",
         "It has no name of a user or a machine, no path, and no UUID of a card: a number that only your database can",
@@ -162,6 +163,23 @@ def _listed(title: str, values: tuple[str, ...]) -> str:
     return f"{title} {', '.join(values)}" if values else ""
 
 
+def _comparison(written: "Contribution") -> list[str]:
+    """How the card compares with others of its kind, where others' fixed part is known here."""
+    from kernrec.store.card_scales import unlike
+    from kernrec.store.share.contribution import ratio_to_others
+
+    if (compared := ratio_to_others(written.fixed)) is None:
+        return []
+    ratio, configs = compared
+    lines = [f"Its times are {ratio:.2f} times those of others on the same card ({counted(configs, 'config')})."]
+    if unlike(ratio):
+        lines += [
+            "That is not as its kind: heat, a power limit, a laptop or another board would explain it. The bundle is",
+            "welcome all the same: before rows are combined, each card's are put on the scale of its kind.",
+        ]
+    return [*lines, ""]
+
+
 def _fixed_line(row: "Mapping[str, object]") -> str:
     latency_s, energy_j = row["latency_s"], row["energy_j"]
     cost = "not measured"
@@ -169,4 +187,6 @@ def _fixed_line(row: "Mapping[str, object]") -> str:
         cost = human(latency_s, "s")
         if isinstance(energy_j, float):
             cost += f", {human(energy_j, 'J')}"
+        if isinstance(others_s := row["others_s"], float):
+            cost += f" ({latency_s / others_s:.2f} x others')"
     return f"  {row['bound']!s:12}  {cost:24}  {row['kernel']} on {row['problem']}"

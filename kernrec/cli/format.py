@@ -12,7 +12,7 @@ from kernrec.util.human import human
 if TYPE_CHECKING:
     from kernrec.model.vendor.predicted import Predicted
     from kernrec.recommender import Choice, Estimate
-    from kernrec.recommender.result import Foreign
+    from kernrec.recommender.result import Foreign, MeasuredOn
 
 _UNKNOWN_DAY = "1970-01-01"
 """Of a recording that does not say when it was measured."""
@@ -63,7 +63,17 @@ def measurement_text(choice: "Choice | Foreign") -> str:
     shared = f", {measurement.database} ({signers})" if signers else ""
     day = measurement.measured_at[:10]
     when = f" {day}" if day > _UNKNOWN_DAY else ""
-    return f"{device}{sessions.removesuffix(', last') if not when else sessions}{when}{shared}"
+    people = f", {_people_text(measurement)}" if measurement.spread_s else ""
+    return f"{device}{sessions.removesuffix(', last') if not when else sessions}{when}{shared}{people}"
+
+
+def _people_text(measurement: "MeasuredOn") -> str:
+    """How far the people are apart whose rows an answer is the median of."""
+    assert measurement.spread_s is not None
+    low, high = (human(value, "s") for value in measurement.spread_s)
+    low = low.split(" ")[0] if low.split(" ")[1] == high.split(" ")[1] else low
+    rescaled = f", {measurement.rescaled} rescaled" if measurement.rescaled else ""
+    return f"{measurement.contributors} people {low} to {high}{rescaled}"
 
 
 def interval_text(estimate: "Estimate | Predicted", unit: str) -> str:

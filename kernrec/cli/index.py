@@ -1,6 +1,7 @@
 """`kernrec db index`: a folder of contributed bundles, checked and listed."""
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -28,13 +29,14 @@ def index(
 
     Bundles whose times are not as those of others on the same card are named.
     """
-    from kernrec.store.share.index import check_index, shown_scales, write_list
+    from kernrec.store.share.index import check_index, shown_cards, shown_scales, write_list
 
     with Steps(f"checking the bundles of {folder}"):
         report = check_index(folder)
     good = report.bundles - len(report.bad)
     if as_json:
-        answer = {"bundles": good, "bad": report.bad, "rows": report.rows, "scales": report.scales}
+        cards = [asdict(card) for card in report.cards]
+        answer = {"bundles": good, "bad": report.bad, "rows": report.rows, "scales": report.scales, "cards": cards}
         print(json.dumps(answer, indent=2))
     elif report.rows:
         names = ("gpu", "op", "kernel", "problems", "configs", "rows", "energies", "signers")
@@ -54,6 +56,7 @@ def index(
     if list_:
         write_list(folder, report.bad)
     print_notes(shown_scales(report.scales))
+    print_notes(shown_cards(report.cards))
     print_notes(f"{name}: refused: {reason}" for name, reason in sorted(report.bad.items()))
     if report.bad:
         raise typer.Exit(1)

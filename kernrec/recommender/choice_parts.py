@@ -59,6 +59,12 @@ class MeasuredOn:
     """Which database answered: `own`, the name of a remote, or a file."""
     signers: tuple[str, ...]
     """Of rows that were pulled: the public keys of who shared them; empty text for unsigned ones."""
+    contributors: int = 1
+    """How many people's rows were combined: the cost is the median of theirs."""
+    spread_s: tuple[float, float] | None = None
+    """The least and the greatest of their latencies, where there are several."""
+    rescaled: int = 0
+    """How many of them have a card whose rows were put on the scale of its kind."""
 
     def signed_by(self) -> list[dict[str, str | None]]:
         """The signers with the names that the user gave them."""

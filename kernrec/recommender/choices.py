@@ -128,7 +128,19 @@ def _build(
 
 
 def _measured_on(row: MeasuredAnswer) -> MeasuredOn:
-    return MeasuredOn(row.sessions, row.measured_at.isoformat() + "Z", row.device, row.database, row.signers)
+    spread_s = None
+    if row.contributors > 1 and row.spread_low_s is not None and row.spread_high_s is not None:
+        spread_s = row.spread_low_s, row.spread_high_s
+    return MeasuredOn(
+        row.sessions,
+        row.measured_at.isoformat() + "Z",
+        row.device,
+        row.database,
+        row.signers,
+        row.contributors,
+        spread_s,
+        row.rescaled,
+    )
 
 
 def places(intervals: Sequence[Sequence[Interval]], exact: Sequence[bool]) -> list[Place]:

@@ -95,6 +95,21 @@ class ChoiceNames(IntervalNames):
         """The signers of pulled rows, with the names that the user gave them."""
         return self.measurement.signed_by() if self.measurement else []
 
+    @property
+    def contributors(self) -> int:
+        """How many people's rows were combined; 0 for a config that was not measured."""
+        return self.measurement.contributors if self.measurement else 0
+
+    @property
+    def contributors_latency_s(self) -> list[float] | None:
+        """The least and the greatest of several people's latencies."""
+        return list(self.measurement.spread_s) if self.measurement and self.measurement.spread_s else None
+
+    @property
+    def rescaled(self) -> int:
+        """How many of these people have a card whose rows were put on the scale of its kind."""
+        return self.measurement.rescaled if self.measurement else 0
+
 
 class AnswerNames:
     """The names of an answer: those of its problem."""

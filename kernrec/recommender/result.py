@@ -134,6 +134,9 @@ class Choice(ChoiceNames):
             "device": measurement.device if measurement else None,
             "database": measurement.database if measurement else None,
             "signed_by": measurement.signed_by() if measurement else [],
+            "contributors": measurement.contributors if measurement else 0,
+            "contributors_latency_s": list(measurement.spread_s) if measurement and measurement.spread_s else None,
+            "rescaled": measurement.rescaled if measurement else 0,
         }
 
 

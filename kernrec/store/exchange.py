@@ -12,6 +12,7 @@ from shutil import move
 from typing import TYPE_CHECKING
 
 from kernrec.errors import UsageError
+from kernrec.store.card_scales import update_scales
 from kernrec.store.connection import exchange_folder, quoted, transaction
 from kernrec.store.rows import columns
 from kernrec.store.schema import TABLES
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 CHECKED = "checked.duckdb"
 """A database whose measurements were checked; they are read where they are, because a file between two processes would
 cost as much as checking them does."""
+SOURCES = "sources.parquet"
+"""Beside `measurement.parquet`: `measurement_id`, and the `number` of each group of segments that has it."""
 COLUMNS = "checked.json"
 """Beside it: the columns that have a value in some of them."""
 
@@ -108,6 +111,8 @@ def add_rows(
             added += int(connection.execute(f"INSERT INTO db.{table} BY NAME {rows}").fetchall()[0][0])
         for statement in then:
             connection.execute(statement)
+        if signer is not None and added:
+            update_scales(connection)
     return added
 
 

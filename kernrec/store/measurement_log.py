@@ -23,9 +23,10 @@ class MeasuredAnswer:
     """The measured costs of one config on one GPU and problem, at one power limit and clock.
 
     They are combined by the rule of `db/schema/views.sql`: own rows before merged ones; of the newest protocol, in each
-    session the rows of the most thorough tier, their median; then the median over sessions. The 90 % intervals cover
-    both the uncertainty within a session and the differences between sessions; None if the only session states none.
-    MIG slices count for nothing.
+    session the rows of the most thorough tier, their median; of each contributor the median over sessions; then the
+    median over contributors, whose rows are on the scale of their kind of card. The 90 % intervals cover both the
+    uncertainty within a session and the differences between sessions and contributors; None if the only session states
+    none. MIG slices count for nothing.
     """
 
     kernel: str
@@ -59,6 +60,13 @@ class MeasuredAnswer:
     """Of rows that were pulled: the public keys of who shared them; empty text for unsigned ones."""
     database: str = ""
     """The database of the stack that answered: `own`, the name of a remote, or a file."""
+    contributors: int = 1
+    """How many people's rows were combined."""
+    spread_low_s: float | None = None
+    """The least of the contributors' latencies; `spread_high_s` is the greatest."""
+    spread_high_s: float | None = None
+    rescaled: int = 0
+    """How many contributors' rows were put on the scale of their kind of card."""
     others_s: float | None = None
     """The median latency of others' rows about the same config, at the same limit and clocks, where own ones answer."""
 
@@ -97,18 +105,20 @@ _Row = tuple[Any, ...]
 _ANSWERS = """
     SELECT problem.key, answer.kernel, kernel_hash, tunables, latency_s, energy_j, power_w, sessions, protocol_version,
            measured_at, device, power_limit_w, locked_sm_clock_hz, locked_memory_clock_hz,
-           latency_low_s, latency_high_s, energy_low_j, energy_high_j, measured_by, replayed, merged
+           latency_low_s, latency_high_s, energy_low_j, energy_high_j, measured_by, replayed, merged,
+           contributors, spread_low_s, spread_high_s, rescaled
     FROM answer JOIN db.config AS config USING (config_id) JOIN db.problem AS problem USING (problem_id)
 """
 _LIMITS = slice(10, 13)  # of a row: power limit and locked clocks
-_LATENCY, _MEASURED_AT, _REPLAYED, _MERGED, _OTHERS_S = 3, 8, -5, -4, -1
+_LATENCY, _MEASURED_AT, _REPLAYED, _MERGED, _OTHERS_S = 3, 8, -9, -8, -1
+_COMBINED = 5  # the last columns of `_ANSWERS`: whether they came from others, and how they were combined
 
 # Who shared the rows of an answer, in a database of rows that were pulled (kernrec/store/share/pulled.py): the columns
 # of `_ANSWERS` that name a config, and the signers.
 _SIGNERS = """
     SELECT problem.key, whole_card_rows.kernel, kernel_hash, tunables,
            power_limit_w, locked_sm_clock_hz, locked_memory_clock_hz, list(DISTINCT signer ORDER BY signer)
-    FROM whole_card_rows JOIN db.origin AS origin USING (measurement_id)
+    FROM whole_card_rows JOIN (SELECT measurement_id, signer FROM {origin}) AS origin USING (measurement_id)
     JOIN db.config AS config USING (config_id) JOIN db.problem AS problem USING (problem_id)
     WHERE outcome = 'ok'
 """
@@ -144,6 +154,27 @@ class MeasurementLog:
     failures: Mapping[str, list[_Row]]
 
 
+def origin_rows(connection: "DuckDBPyConnection") -> str:
+    """Who shared each row of a database of pulled rows, with `gpu` and `problem_id`, in SQL."""
+    there = {name for name, *_ in connection.execute("DESCRIBE db.origin").fetchall()}
+    if "problem_id" in there:
+        return "db.origin"
+    # Pulled by an earlier version, and nothing since.
+    return (
+        "(SELECT measurement_id, signer, gpu, problem_id"
+        " FROM db.origin JOIN db.measurement AS measurement USING (measurement_id))"
+    )
+
+
+def contributors(origin: str) -> str:
+    """Whose rows those of a database of pulled rows are, in SQL, as `schema.with_derived` takes it; a row that several
+    share is the first one's."""
+    return (
+        f"(SELECT measurement_id, gpu, problem_id, min(signer) AS signer FROM {origin} AS origin"
+        " ANTI JOIN db.retracted USING (measurement_id, signer) GROUP BY ALL)"
+    )
+
+
 def read_log(
     connection: "DuckDBPyConnection", gpu: str, problems: Sequence[str], title: str = "", signed: bool = False
 ) -> MeasurementLog:
@@ -161,29 +192,33 @@ def read_log(
     some = f"SELECT EXISTS ({_FAILED_HERE} AND {condition}), EXISTS (FROM db.merged WHERE {condition})"
     failed, merged = connection.execute(some, values).fetchone() or (True, True)
 
+    origin = origin_rows(connection) if signed else ""
+    sources = contributors(origin) if signed else "db.merged"
+
     def rows_of(relation: str, query: str) -> list[_Row]:
         from kernrec.store.schema import with_derived
 
-        return connection.execute(with_derived(relation, query, condition), values).fetchall()
+        return connection.execute(with_derived(relation, query, condition, sources), values).fetchall()
 
     def by_config(query: str) -> dict[_Row, Any]:
         """The last column of a query by those that name a problem, a config, a limit and clocks."""
         return {row[:-1]: row[-1] for row in rows_of("whole_card_rows", f"{query} GROUP BY ALL")}
 
-    signers = by_config(_SIGNERS) if signed else {}
+    signers = by_config(_SIGNERS.format(origin=f"{origin} WHERE {condition}")) if signed else {}
     others = by_config(_OTHERS) if merged else {}
     answers = rows_of("answer", f"{_ANSWERS} ORDER BY latency_s, tunables")
     failures = rows_of("whole_card_rows", f"{_FAILURES} GROUP BY ALL ORDER BY ALL") if failed else []
 
     def whole(row: _Row) -> _Row:
         """An answer with what it lacks: who shared it, the database, and others' latency where it is the user's own."""
-        *values, from_others = row
+        values, (from_others, *combined) = row[:-_COMBINED], row[-_COMBINED:]
         name = (*row[:4], *row[1:][_LIMITS])
         return (
             *values,
             from_others or signed,
             tuple(signers.get(name, ())),
             title,
+            *combined,
             None if from_others else others.get(name),
         )
 

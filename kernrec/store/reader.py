@@ -213,12 +213,13 @@ def checked_table(path: Path, folder: Path, most_rows: int) -> Path:
     return folder / "table.parquet"
 
 
-def checked_segments(files: Mapping[str, Sequence[Path]], folder: Path, title: str) -> dict[str, int]:
-    """Read a stranger's Parquet files by table to `<table>.parquet`, as `checked_database` reads a database.
+def checked_segments(groups: Sequence[Mapping[str, Sequence[Path]]], folder: Path, title: str) -> list[dict[str, int]]:
+    """Read groups of a stranger's Parquet files by table to `<table>.parquet`, as `checked_database` reads a database.
 
-    Nobody else writes to the folders of both. `title` is the name of the files in messages.
+    Nobody else writes to the folders of both. `title` is the name of the files in messages. Returns how many rows each
+    table of each group has; `exchange.SOURCES` says which groups a measurement is in.
     """
-    return _read_segments("segments", files, folder, title)
+    return list(_read_segments("segments", groups, folder, title)["groups"])
 
 
 def check_own_segments(files: Mapping[str, Sequence[Path]], title: str) -> None:
@@ -227,7 +228,7 @@ def check_own_segments(files: Mapping[str, Sequence[Path]], title: str) -> None:
     The arguments are those of `checked_segments`.
     """
     with scratch_folder() as folder:
-        _read_segments("own segments", files, folder, title)
+        _read_segments("own segments", [files], folder, title)
 
 
 def _read_file(task: str, path: Path, folder: Path, **request: object) -> dict[str, Any]:
@@ -241,7 +242,10 @@ def _read_file(task: str, path: Path, folder: Path, **request: object) -> dict[s
     return read_apart(task, {"path": str(path), **request}, str(path), size, folder)
 
 
-def _read_segments(task: str, files: Mapping[str, Sequence[Path]], folder: Path, title: str) -> dict[str, Any]:
-    size = sum(file.stat().st_size for names in files.values() for file in names)
-    segments = {table: [str(file.absolute()) for file in names] for table, names in files.items()}
-    return read_apart(task, {"segments": segments}, title, size, folder)
+def _read_segments(
+    task: str, groups: Sequence[Mapping[str, Sequence[Path]]], folder: Path, title: str
+) -> dict[str, Any]:
+    every = {file for files in groups for names in files.values() for file in names}
+    size = sum(file.stat().st_size for file in every)
+    named = [{table: [str(file.absolute()) for file in names] for table, names in files.items()} for files in groups]
+    return read_apart(task, {"groups": named}, title, size, folder)

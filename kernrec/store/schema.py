@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
 TABLES = ("gpu", "kernel", "config", "problem", "profile", "measurement", "retraction")
-"""The tables whose rows have content-hash keys: all but `migration` and `merged`."""
+"""The tables whose rows have content-hash keys: all but `migration`, `merged` and `card_scale`."""
 
 _REWRITTEN = {4: "block_open OR replayed"}
 """By the number of a step that changes rows of `measurement`: which rows, whose keys are then computed anew."""
@@ -172,7 +172,7 @@ MOMENT = "gpu, problem_id, kernel, kernel_hash, config_id, session, block, posit
 """The columns that identify the moment of a measurement; two rows that agree in all of them contradict each other."""
 
 _VIEW = re.compile(r"^CREATE OR REPLACE VIEW (\w+) AS$(.*?);$", re.MULTILINE | re.DOTALL)
-_TABLE = re.compile(r"\b(FROM|JOIN) (measurement|retraction|merged)\b")
+_TABLE = re.compile(r"\b(FROM|JOIN) (measurement|retraction|merged|card_scale)\b")
 
 
 @cache
@@ -187,17 +187,23 @@ def derived() -> dict[str, str]:
     return {name: _TABLE.sub(r"\1 db.\2", body).strip() for name, body in _VIEW.findall(views_sql())}
 
 
-def with_derived(name: str, query: str, condition: str = "") -> str:
+def with_derived(name: str, query: str, condition: str = "", merged: str = "db.merged") -> str:
     """A query in SQL that may use the relation `name` and those that it is derived from.
 
-    condition: on the measurements that all of these are derived from; it applies while the log is scanned.
+    Args:
+        name: of a relation of `views.sql`.
+        query: that uses it.
+        condition: on the measurements that all of these are derived from; it applies while the log is scanned.
+        merged: the table that says whose rows came from others, with the columns of `db.merged` that are used.
     """
     parts: list[str] = []
-    log = f"(SELECT * FROM db.measurement WHERE {condition}) AS measurement"
-    sources = f"FROM (SELECT * FROM db.merged WHERE {condition}) AS merged"
+    chosen = f" WHERE {condition}" if condition else ""
+    log = f"(SELECT * FROM db.measurement{chosen}) AS measurement"
+    sources = f"FROM (SELECT * FROM {merged}{chosen}) AS merged"
     for part, body in derived().items():
+        body = body.replace("FROM db.merged", sources)
         if condition:
-            body = body.replace("FROM db.measurement", f"FROM {log}").replace("FROM db.merged", sources)
+            body = body.replace("FROM db.measurement", f"FROM {log}")
         # Not materialized, so that no columns are read but those that the query uses.
         parts.append(f"{part} AS NOT MATERIALIZED (\n{body}\n)")
         if part == name:

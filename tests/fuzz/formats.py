@@ -180,7 +180,7 @@ def _stored(work: Path) -> Iterator[Format]:
         before = _answers(_empty())
 
         def checked(folder: Path) -> None:
-            checked_segments(files, folder, "segments")
+            checked_segments([files], folder, "segments")
             leave_unbelieved(_empty(), folder)
 
         _empty().add_from(checked, signer="")

@@ -50,7 +50,7 @@ def merged(own: Path, *rows: Measurement) -> list[tuple[float, bool, float | Non
 
 
 def test_a_merged_row_of_the_same_moment_does_not_silence_the_own_one(own: Path) -> None:
-    assert merged(own, measurement(position=3, latency_s=5e-4)) == [(1e-3, False, None)]
+    assert merged(own, measurement(position=3, latency_s=5e-4)) == [(1e-3, False, 5e-4)]
 
 
 def test_merged_sessions_do_not_move_an_own_answer_and_are_shown_beside_it(own: Path) -> None:

@@ -4,7 +4,7 @@ Started by `kernrec.store.reader`; reads a request from standard input and print
 `{"refused": text}`. Tasks:
 
     database   the rows of a database: measurements stay in a copy of it, all others go to `<table>.parquet`
-    segments   those of Parquet files of our tables, such as a bundle has, to `<table>.parquet`
+    segments   those of groups of Parquet files of our tables, such as bundles have, to `<table>.parquet`
     own segments    nothing is written: whether others would take such files of this machine, whose keys are right
     check      nothing is written: whether a database may be opened by the parent
     table      a Parquet file of any columns, such as a recording, to `table.parquet`
@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from kernrec.errors import KernrecError, UsageError
 from kernrec.store.connection import check_whole, connect_files, connect_stranger, one_line, quoted
 from kernrec.store.database import Database
-from kernrec.store.exchange import CHECKED, COLUMNS
+from kernrec.store.exchange import CHECKED, COLUMNS, SOURCES
 from kernrec.store.intake.row_checks import check_rows
 from kernrec.store.reader import Limits
 from kernrec.store.row_hash import used_columns
@@ -35,6 +35,8 @@ _INTEGERS = ("TINYINT", "SMALLINT", "INTEGER", "BIGINT")
 _PLAIN = (*_INTEGERS, *(f"U{name}" for name in _INTEGERS), "DOUBLE", "FLOAT", "BOOLEAN", "VARCHAR", "TIMESTAMP")
 _PR_SET_PDEATHSIG = 1  # prctl(2)
 _LARGEST_TABLE = 512 * 2**20
+_ORDER = {"measurement": " ORDER BY gpu, problem_id"}
+"""A query about one problem then reads a part of the log."""
 
 
 def main() -> int:
@@ -130,53 +132,95 @@ def _copied(path: Path, folder: Path) -> Path:
     return copy
 
 
-def read_segments(segments: Mapping[str, Sequence[str]], title: str, folder: Path, limits: Limits) -> dict[str, int]:
-    """The same as `read_database` for Parquet files, given by table; a row that two of them have counts twice."""
-    files = [Path(file) for names in segments.values() for file in names]
-    with closing(connect_files(files, folder, limits)) as connection, one_line(title):
-        counts = {}
+def read_segments(
+    groups: Sequence[Mapping[str, Sequence[str]]], title: str, folder: Path, limits: Limits
+) -> list[dict[str, int]]:
+    """The same as `read_database` for groups of Parquet files by table; a row that two of them have is written once.
+
+    Whatever the measurements of a group refer to must be in the group. Which groups a measurement is in goes to
+    `SOURCES`.
+
+    Returns:
+        For each group how many rows each table has; a row that two of its files have counts twice.
+    """
+    counts: list[dict[str, int]] = [{} for _ in groups]
+    with _segments_opened(groups, title, folder, limits) as connection:
         for table in TABLES:
-            union = _union(connection, segments.get(table, ()), table, title)
-            counts[table] = _count(connection, f"({union})", table, title, limits)
-            if _double_keys(connection, table, f"({union})"):  # two segments may have the same row
-                union = f"SELECT DISTINCT ON ({table}_id) * FROM ({union})"
+            for group, count in connection.execute(f"SELECT number, count(*) FROM {table}_rows GROUP BY 1").fetchall():
+                counts[group][table] = count
+            some = f"(SELECT * EXCLUDE (number) FROM {table}_rows)"
+            _count(connection, some, table, title, limits)
+            if _double_keys(connection, table, some):  # two segments may have the same row
+                some = f"(SELECT DISTINCT ON ({table}_id) * FROM {some})"
             file = folder / f"{table}.parquet"
-            _write(connection, union, file)
+            _write(connection, f"FROM {some}" + _ORDER.get(table, ""), file)
             # What is checked is what was written; reading it is also faster than reading the segments again.
             connection.execute(f"CREATE VIEW db.{table} AS FROM read_parquet({quoted(file)})")
         _check_taken(connection, title, limits)
-        return counts
+        if len(groups) > 1:
+            _check_references(connection, title)
+        _write(connection, "SELECT DISTINCT measurement_id, number FROM measurement_rows", folder / SOURCES)
+        return [{table: each.get(table, 0) for table in TABLES} for each in counts]
 
 
-def check_segments(segments: Mapping[str, Sequence[str]], title: str, folder: Path, limits: Limits) -> None:
+def _check_references(connection: "DuckDBPyConnection", title: str) -> None:
+    """Raise `UsageError` unless what measurements refer to is in the same group; that it is anywhere was checked."""
+    for table in ("config", "problem"):
+        missing = connection.execute(
+            f"SELECT {table}_id FROM (SELECT DISTINCT number, {table}_id FROM measurement_rows)"
+            f" ANTI JOIN {table}_rows USING (number, {table}_id) LIMIT 1"
+        ).fetchone()
+        if missing:
+            raise UsageError(
+                f"{title}: measurements refer to a {table} that is missing ({missing[0]}); nothing was taken"
+            )
+
+
+def check_segments(groups: Sequence[Mapping[str, Sequence[str]]], title: str, folder: Path, limits: Limits) -> None:
     """Raise `UsageError` where `read_segments` would, apart from keys."""
-    files = [Path(file) for names in segments.values() for file in names]
-    with closing(connect_files(files, folder, limits)) as connection, one_line(title):
+    with _segments_opened(groups, title, folder, limits) as connection:
         for table in TABLES:
-            union = _union(connection, segments.get(table, ()), table, title)
-            connection.execute(f"CREATE VIEW db.{table} AS {union}")
+            connection.execute(f"CREATE VIEW db.{table} AS SELECT * EXCLUDE (number) FROM {table}_rows")
         _check_tables(connection, title, limits, keys=False)
 
 
-def _union(connection: "DuckDBPyConnection", files: Sequence[str], table: str, title: str) -> str:
-    """The rows of the segments of a table, in SQL."""
+@contextmanager
+def _segments_opened(
+    groups: Sequence[Mapping[str, Sequence[str]]], title: str, folder: Path, limits: Limits
+) -> "Iterator[DuckDBPyConnection]":
+    """A connection with a view `<table>_rows` for each table: the rows of its files, and the `number` of the group."""
+    files = list(dict.fromkeys(file for group in groups for names in group.values() for file in names))
+    with closing(connect_files([Path(file) for file in files], folder, limits)) as connection, one_line(title):
+        connection.execute("CREATE TABLE memory.main.member (filename VARCHAR, number INTEGER)")
+        numbers = [(file, number) for number, group in enumerate(groups) for names in group.values() for file in names]
+        names, members = [name for name, _ in numbers], [number for _, number in numbers]
+        connection.execute(
+            "INSERT INTO memory.main.member SELECT DISTINCT unnest($1::VARCHAR[]), unnest($2::INTEGER[])",
+            [names, members],
+        )
+        for table in TABLES:
+            some = list(dict.fromkeys(file for group in groups for file in group.get(table, ())))
+            connection.execute(f"CREATE VIEW memory.main.{table}_rows AS {_group_rows(connection, some, table, title)}")
+        yield connection
+
+
+def _group_rows(connection: "DuckDBPyConnection", files: Sequence[str], table: str, title: str) -> str:
+    """The rows of Parquet files in SQL, once their columns were checked; columns of later schemas are NULL."""
     kinds = layout_of().columns[table]
-    empty = ", ".join(f'NULL::{kind} AS "{name}"' for name, kind in kinds.items())
-    rows = [_segment_rows(connection, file, table, kinds, title) for file in files]
-    return " UNION ALL ".join(rows) or f"SELECT {empty} LIMIT 0"
-
-
-def _segment_rows(connection: "DuckDBPyConnection", file: str, table: str, kinds: Mapping[str, str], title: str) -> str:
-    """The rows of a Parquet file in SQL, once its columns were checked; columns of later schemas are NULL."""
-    source = f"read_parquet({quoted(file)})"
-    described = {name: kind for name, kind, *_ in connection.execute(f"DESCRIBE FROM {source}").fetchall()}
-    for name, kind in described.items():
-        if kinds.get(name) != kind:
-            raise UsageError(f"{title}: a segment of the table {table} has a column {name[:40]!r} of type {kind[:40]}")
-    columns = ", ".join(
-        f'"{name}"' if name in described else f'NULL::{kind} AS "{name}"' for name, kind in kinds.items()
-    )
-    return f"SELECT {columns} FROM {source}"
+    present = set()
+    for file in files:
+        described = connection.execute(f"DESCRIBE FROM read_parquet({quoted(file)})").fetchall()
+        for name, kind, *_ in described:
+            if kinds.get(name) != kind:
+                raise UsageError(
+                    f"{title}: a segment of the table {table} has a column {name[:40]!r} of type {kind[:40]}"
+                )
+            present.add(name)
+    columns = ", ".join(f'"{name}"' if name in present else f'NULL::{kind} AS "{name}"' for name, kind in kinds.items())
+    if not files:
+        return f"SELECT {columns}, 0 AS number LIMIT 0"
+    source = f"read_parquet([{', '.join(map(quoted, files))}], union_by_name = true, filename = true)"
+    return f"SELECT {columns}, number FROM {source} JOIN memory.main.member USING (filename)"
 
 
 def _check_tables(
@@ -259,10 +303,10 @@ def _plain(name: str, kind: str) -> str:
 
 _TASKS: Mapping[str, Callable[[Mapping[str, Any], Path, Limits], object]] = {
     "database": lambda request, folder, limits: read_database(Path(request["path"]), folder, limits),
-    "segments": lambda request, folder, limits: read_segments(request["segments"], request["title"], folder, limits),
-    "own segments": lambda request, folder, limits: check_segments(
-        request["segments"], request["title"], folder, limits
-    ),
+    "segments": lambda request, folder, limits: {
+        "groups": read_segments(request["groups"], request["title"], folder, limits)
+    },
+    "own segments": lambda request, folder, limits: check_segments(request["groups"], request["title"], folder, limits),
     "check": lambda request, folder, limits: check_database(Path(request["path"]), folder, limits, request["rows"]),
     "table": lambda request, folder, limits: read_table(Path(request["path"]), folder, limits, request["most_rows"]),
 }

@@ -2,7 +2,7 @@
 
 import hashlib
 import tempfile
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
@@ -149,17 +149,30 @@ def take_rows(place: Place, segments: Iterable[Segment], folder: Path) -> None:
     Raises:
         UsageError: if a file is not what the manifest says, or a row cannot be taken.
     """
-    wanted = list(dict.fromkeys(segments))
+    take_groups([(place, segments)], folder, place.title)
+
+
+def take_groups(groups: Sequence[tuple[Place, Iterable[Segment]]], folder: Path, title: str) -> None:
+    """The same of several bundles at once, each complete in itself; `exchange.SOURCES` says by number which of them a
+    measurement is in.
+
+    title: of all of them, in messages.
+    """
     with scratch_folder() as temporary:
-        files: dict[str, list[Path]] = {table: [] for table in TABLES}
-        for segment in wanted:
-            file = temporary / segment.sha256
-            fetch(place, segment, file)
-            files[segment.table].append(file)
-        counts = checked_segments(files, folder, place.title)
-    for table in TABLES:
-        if counts[table] != sum(each.rows for each in wanted if each.table == table):
-            raise UsageError(f"{place.title}: it has not as many rows as its manifest says")
+        files: list[dict[str, list[Path]]] = []
+        wanted = [list(dict.fromkeys(segments)) for _, segments in groups]
+        for (place, _), segments in zip(groups, wanted, strict=True):
+            files.append({table: [] for table in TABLES})
+            for segment in segments:
+                file = temporary / segment.sha256
+                if not file.exists():
+                    fetch(place, segment, file)
+                files[-1][segment.table].append(file)
+        counts = checked_segments(files, folder, title)
+    for (place, _), segments, count in zip(groups, wanted, counts, strict=True):
+        for table in TABLES:
+            if count[table] != sum(each.rows for each in segments if each.table == table):
+                raise UsageError(f"{place.title}: it has not as many rows as its manifest says")
 
 
 def _signature_name(name: str) -> str:

@@ -7,16 +7,20 @@ run that was interrupted loses nothing: the next bundle has its rows.
 import hashlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from statistics import median
 
 from kernrec.errors import KernrecError, UsageError, file_errors
 from kernrec.kernel.fixed_part import fixed_part
+from kernrec.store.card_scales import LEAST_CONFIGS
 from kernrec.store.connection import quoted
 from kernrec.store.database import Database
 from kernrec.store.keys import Signer
+from kernrec.store.measurement_log import evidence
 from kernrec.store.reader import check_own_segments
+from kernrec.store.remotes import pulled_databases
 from kernrec.store.share.bundle import write_bundle
 from kernrec.store.share.manifest import LICENCE, Manifest
 from kernrec.store.share.outgoing import Outgoing, Selection, outgoing
@@ -44,7 +48,8 @@ class Contribution:
     kernels: tuple[Mapping[str, object], ...]
     """By op and kernel: `problems`, `configs`, `rows`, `energies` (rows with an energy) and `failed`."""
     fixed: tuple[Mapping[str, object], ...]
-    """Of the fixed part: `bound`, `kernel`, `problem`, `latency_s` and `energy_j`, medians; None where not measured."""
+    """Of the fixed part: `bound`, `kernel`, `problem`, `latency_s` and `energy_j`, medians; None where not measured.
+    `others_s`: the latency of others on the same card; None where no database here has rows of them."""
     drivers: tuple[str, ...]
     protocols: tuple[int, ...]
     """Versions of the protocol."""
@@ -172,21 +177,48 @@ def _contents(database: Database, selection: Selection, path: Path, gpu: str, le
         leaving,
         bool(replayed),
         tuple(dict(zip(names, row, strict=True)) for row in kernels),
-        tuple(_fixed_rows(database, source)),
+        tuple(_fixed_rows(database, source, gpu)),
         tuple(drivers or ()),
         tuple(protocols or ()),
     )
 
 
-def _fixed_rows(database: Database, source: str) -> list[dict[str, object]]:
+def _fixed_rows(database: Database, source: str, gpu: str) -> list[dict[str, object]]:
     """The fixed part as it was measured, in its order."""
-    costs = fixed_costs(database, source)
+    costs, others = fixed_costs(database, source), _others_latencies(database, gpu)
     rows: list[dict[str, object]] = []
     for each in fixed_part():
         common = {"bound": each.bound, "kernel": each.kernel_name, "problem": each.problem.key}
         latency_s, energy_j = costs.get(each.bound, (None, None))
-        rows.append({**common, "latency_s": latency_s, "energy_j": energy_j})
+        rows.append({**common, "latency_s": latency_s, "energy_j": energy_j, "others_s": others.get(each.bound)})
     return rows
+
+
+def _others_latencies(database: Database, gpu: str) -> dict[str, float]:
+    """By bound of the fixed part, the latency that others measured on a kind of card, as imported or pulled here."""
+    parts = fixed_part()
+    keys = sorted({each.problem.key for each in parts})
+    logs = [database.log(gpu, keys)]
+    for path, title in pulled_databases().items():
+        with Database.open(path) as pulled:
+            logs.append(pulled.log(gpu, keys, title=title, signed=True))
+    latencies = {}
+    for each in parts:
+        for answer in evidence(logs, [each.kernel_name], each.problem.key).measured:
+            if answer.others_s is not None and answer.config == each.config and answer.power_limit_w is None:
+                latencies[each.bound] = answer.others_s
+    return latencies
+
+
+def ratio_to_others(fixed: Sequence[Mapping[str, object]]) -> tuple[float, int] | None:
+    """The median of a card's latencies over those of others in the fixed part, and of how many configs; None where they
+    cannot be compared."""
+    ratios = [
+        row["latency_s"] / row["others_s"]
+        for row in fixed
+        if isinstance(row["latency_s"], float) and isinstance(row["others_s"], float)
+    ]
+    return (median(ratios), len(ratios)) if len(ratios) >= LEAST_CONFIGS else None
 
 
 def fixed_costs(database: Database, source: str) -> dict[str, tuple[float | None, float | None]]:

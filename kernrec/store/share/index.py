@@ -10,32 +10,33 @@ rows.
 import hashlib
 import json
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from shutil import copy
 
 from kernrec.errors import KernrecError, UsageError
+from kernrec.store.card_scales import LEAST_CONFIGS, CardScale, scales_query, shown, unlike
 from kernrec.store.connection import quoted
 from kernrec.store.database import Database
 from kernrec.store.keys import signer_name
 from kernrec.store.remotes import Remote
-from kernrec.store.share.bundle import read_bundle, read_signed, take_rows, write_documents
+from kernrec.store.schema import layout_of
+from kernrec.store.share.batches import batches
+from kernrec.store.share.bundle import read_bundle, read_signed, take_groups, write_documents
 from kernrec.store.share.contribution import bundle_name
 from kernrec.store.share.entries import entries
 from kernrec.store.share.manifest import Manifest, parse_manifest
-from kernrec.store.share.outgoing import likeness_key
+from kernrec.store.share.outgoing import likeness_hash
 from kernrec.store.share.place import BUNDLE, INDEX, MANIFEST, Folder, Place, ZipFile
 from kernrec.util.human import counted
 from kernrec.util.scratch import scratch_folder
 
 LARGEST_BUNDLE = 2**24
 """Bytes of a bundle of an index; ten minutes take a fiftieth."""
-UNLIKE = 0.1
-"""Times that differ by more from those of others on the same card are mentioned."""
-LEAST_SHARED = 3
-"""Configs that several measured, for that."""
 _HASH_DIGITS = 12
+_BATCH_BYTES = 2**26
+"""Of bundles that one process checks together: to start it takes as long as to check some hundred kilobytes."""
+_RAN_WELL = "outcome = 'ok' AND mig IS DISTINCT FROM true"
 _DOCUMENTS = "manifests/"
 
 
@@ -50,6 +51,8 @@ class IndexReport:
     """Of what is good: `gpu`, `op`, `kernel`, `problems`, `configs`, `rows`, `energies`, `signers`."""
     scales: dict[str, tuple[float, int]] = field(default_factory=dict)
     """By bundle: its times over those of others on the same card, the median, and of how many configs."""
+    cards: list[CardScale] = field(default_factory=list)
+    """Of each card that can be compared with three people's or more."""
 
 
 def check_index(folder: Path) -> IndexReport:
@@ -65,14 +68,12 @@ def check_index(folder: Path) -> IndexReport:
         scratch_folder() as scratch,
         Database.open(scratch / "index.duckdb", read_only=False, create=True) as database,
     ):
-        database.change(["CREATE TABLE db.origin (measurement_id VARCHAR, bundle VARCHAR, signer VARCHAR)"])
-        for name, manifest in _readable(folder, report):
-            try:
-                _add(database, ZipFile(folder / name), name, manifest)
-            except KernrecError as error:
-                report.bad[name] = _reason(error, folder)
+        database.change([f"CREATE TABLE db.contributed AS {_compared('db.measurement')} LIMIT 0"])
+        for batch in batches(_readable(folder, report), _size, _BATCH_BYTES):
+            _add(database, folder, batch, report)
         report.rows = _listed(database)
         report.scales = _scales(database)
+        report.cards = [CardScale(*row) for row in database.query(scales_query("db.contributed", _RAN_WELL))]
     return report
 
 
@@ -113,41 +114,103 @@ def check_contributed(manifest: Manifest, name: str) -> None:
         raise UsageError("it holds retractions; who keeps the index removes the bundle instead")
 
 
-def _add(database: Database, place: ZipFile, name: str, manifest: Manifest) -> None:
-    """Check the rows of a bundle and add them, unless they repeat a recording or are there already."""
-    with scratch_folder() as folder:
-        take_rows(place, manifest.segments, folder)
-        likeness = likeness_key(database.columns("measurement"))
-        query = f"SELECT gpu, replayed, {likeness} AS likeness FROM {{rows}}"
-        looked_at = Path(copy(folder / "measurement.parquet", folder / "looked-at.parquet"))  # it is moved away
-        database.keep("contributed", query, {"rows": [looked_at]})
-        ((gpus, replayed),) = database.query(
-            "SELECT list_sort(list(DISTINCT gpu)), coalesce(bool_or(replayed), false) FROM contributed"
+def _size(item: tuple[str, Manifest]) -> int:
+    """Bytes of a bundle's segments."""
+    return sum(segment.size for segment in item[1].segments)
+
+
+def _compared(measurements: str, op: str = "''", number: str = "0") -> str:
+    """The columns that the report needs of measurements, in SQL; bundle and signer are empty, for the caller to fill.
+
+    Args:
+        measurements: a relation of them.
+        op: of a measurement, in SQL.
+        number: of the bundle in its batch, in SQL.
+    """
+    same = likeness_hash(layout_of().columns["measurement"])
+    return (
+        "SELECT gpu, kernel, kernel_hash, config_id, problem_id, power_limit_w, locked_sm_clock_hz,"
+        " locked_memory_clock_hz, protocol_version, device_uuid_hash, latency_s, energy_j, outcome, mig,"
+        f" coalesce(replayed, false) AS replayed, {same} AS likeness, {op} AS op, '' AS bundle,"
+        f" '' AS contributor, {number} AS number"
+        f" FROM {measurements}"
+    )
+
+
+def _add(database: Database, folder: Path, batch: Sequence[tuple[str, Manifest]], report: IndexReport) -> None:
+    """Check the rows of bundles together, and add those of each that neither repeats a recording nor what is there.
+
+    Where they are refused, each half is checked for itself, until one is left, which is reported.
+    """
+    with scratch_folder() as scratch:
+        try:
+            groups = [(ZipFile(folder / name), manifest.segments) for name, manifest in batch]
+            take_groups(groups, scratch, str(folder / batch[0][0]))
+        except KernrecError as error:
+            if (half := len(batch) // 2) > 0:
+                _add(database, folder, batch[:half], report)
+                _add(database, folder, batch[half:], report)
+            else:
+                report.bad[batch[0][0]] = _reason(error, folder)
+            return
+        files = {name: [scratch / f"{name}.parquet"] for name in ("measurement", "problem", "sources")}
+        numbers = "(SELECT measurement_id, number AS their_number FROM {sources}) AS source"
+        ops = "(SELECT problem_id, op AS their_op FROM {problem}) AS problem"
+        source = "{measurement}" + f" JOIN {numbers} USING (measurement_id) JOIN {ops} USING (problem_id)"
+        database.keep("batch", _compared(source, "their_op", "their_number"), files)
+        taken = _unrefused(database, batch, report)
+        bundles = ", ".join(f"({number}, {quoted(name)}, {quoted(manifest.owner)})" for number, name, manifest in taken)
+        if bundles:
+            values = "SELECT batch.* REPLACE (shared.bundle AS bundle, shared.owner AS contributor)"
+            database.change(
+                [
+                    f"INSERT INTO db.contributed BY NAME {values} FROM batch"
+                    f" JOIN (VALUES {bundles}) AS shared(number, bundle, owner) USING (number)"
+                ]
+            )
+
+
+def _unrefused(
+    database: Database, batch: Sequence[tuple[str, Manifest]], report: IndexReport
+) -> list[tuple[int, str, Manifest]]:
+    """The bundles of a batch, by number, whose rows are of their GPU, measured, and new; others are reported."""
+    seen = {
+        number: (gpus, replayed)
+        for number, gpus, replayed in database.query(
+            "SELECT number, list_sort(list(DISTINCT gpu)), bool_or(replayed) FROM batch GROUP BY 1"
         )
+    }
+    again: dict[int, list[tuple[str | int, int]]] = {}
+    for number, bundle, count in database.query(
+        "SELECT batch.number, there.bundle, count(*) FROM batch JOIN db.contributed AS there USING (likeness)"
+        " GROUP BY 1, 2 ORDER BY 1, 3 DESC, 2"
+    ):
+        again.setdefault(number, []).append((bundle, count))
+    for number, earlier, count in database.query(
+        "SELECT batch.number, earlier.number, count(*) FROM batch JOIN batch AS earlier USING (likeness)"
+        " WHERE earlier.number < batch.number GROUP BY 1, 2 ORDER BY 1, 3 DESC, 2"
+    ):
+        again.setdefault(number, []).append((earlier, count))
+    taken: dict[int, tuple[int, str, Manifest]] = {}
+    for number, (name, manifest) in enumerate(batch):
+        gpus, replayed = seen.get(number, ([], False))
+        there = [
+            (taken[place][1] if isinstance(place, int) else place, count)
+            for place, count in again.get(number, ())
+            if not isinstance(place, int) or place in taken
+        ]
         if gpus != manifest.provenance["gpus"]:
-            raise UsageError(f"its rows are of {', '.join(gpus or ['no GPU'])[:100]}, which its manifest does not say")
-        if replayed:
-            raise UsageError("its rows repeat a recording: they are no measurements")
-        again = database.query(
-            "SELECT bundle, count(*) FROM contributed"
-            f" JOIN (SELECT {likeness} AS likeness, bundle FROM db.measurement JOIN db.origin USING (measurement_id))"
-            " USING (likeness) GROUP BY 1 ORDER BY 2 DESC, 1 LIMIT 1"
-        )
-        if again:
-            bundle, count = again[0]
-            raise UsageError(f"{counted(count, 'row')} of it {'is' if count == 1 else 'are'} in {bundle} already")
-
-        def write(exchange: Path) -> None:
-            for file in folder.glob("*.parquet"):
-                if file.stem != "retraction":
-                    file.rename(exchange / file.name)
-
-        def then(exchange: Path) -> list[str]:
-            new = quoted(exchange / "measurement*.parquet")
-            values = f"{quoted(name)}, {quoted(manifest.owner)}"
-            return [f"INSERT INTO db.origin SELECT measurement_id, {values} FROM read_parquet({new})"]
-
-        database.add_from(write, then=then)
+            rows = ", ".join(gpus or ["no GPU"])[:100]
+            report.bad[name] = f"its rows are of {rows}, which its manifest does not say"
+        elif replayed:
+            report.bad[name] = "its rows repeat a recording: they are no measurements"
+        elif there:
+            bundle, count = there[0]
+            are = "is" if count == 1 else "are"
+            report.bad[name] = f"{counted(count, 'row')} of it {are} in {bundle} already"
+        else:
+            taken[number] = number, name, manifest
+    return list(taken.values())
 
 
 def _reason(error: KernrecError, folder: Path) -> str:
@@ -159,9 +222,7 @@ def _listed(database: Database) -> list[dict[str, object]]:
     names = ("gpu", "op", "kernel", "problems", "configs", "rows", "energies")
     query = (
         "SELECT gpu, op, kernel, count(DISTINCT problem_id), count(DISTINCT (problem_id, config_id)), count(*),"
-        " count(energy_j), list_sort(list(DISTINCT signer)) FROM db.measurement"
-        " JOIN (SELECT problem_id, op FROM db.problem) USING (problem_id)"
-        " JOIN db.origin USING (measurement_id) GROUP BY ALL ORDER BY ALL"
+        " count(energy_j), list_sort(list(DISTINCT contributor)) FROM db.contributed GROUP BY ALL ORDER BY ALL"
     )
     return [
         {**dict(zip(names, row, strict=False)), "signers": [signer_name(key) for key in row[-1]]}
@@ -170,24 +231,26 @@ def _listed(database: Database) -> list[dict[str, object]]:
 
 
 def _scales(database: Database) -> dict[str, tuple[float, int]]:
-    """By bundle its times over the median of those of other signers, for the same config at the same limits."""
-    same = "gpu, kernel, kernel_hash, config_id, problem_id, limit_w, clock_hz"
+    """By bundle its times over those of others, the median over the configs that several people measured at the same
+    limits: over the median of all of them where they are three or more (card_scales.py), else over the other's."""
+    same = "gpu, kernel, kernel_hash, config_id, problem_id, power_limit_w, locked_sm_clock_hz, protocol_version"
     query = f"""
-        WITH time AS (
-            SELECT * EXCLUDE (power_limit_w, locked_sm_clock_hz, latency_s),
-                   coalesce(power_limit_w, 0) AS limit_w, coalesce(locked_sm_clock_hz, 0) AS clock_hz,
-                   median(latency_s) AS latency_s
-            FROM (
-                SELECT gpu, kernel, kernel_hash, config_id, problem_id, power_limit_w, locked_sm_clock_hz, latency_s,
-                       bundle, signer
-                FROM db.measurement JOIN db.origin USING (measurement_id) WHERE outcome = 'ok'
-            ) GROUP BY ALL
+        WITH time AS MATERIALIZED (
+            SELECT hash({same}) AS item, contributor, bundle, ln(latency_s) AS time
+            FROM db.contributed WHERE {_RAN_WELL}
+        ), several AS (
+            SELECT item FROM time GROUP BY item HAVING min(contributor) <> max(contributor)
+        ), mine AS MATERIALIZED (
+            SELECT item, contributor, bundle, median(time) AS time FROM time SEMI JOIN several USING (item) GROUP BY ALL
+        ), theirs AS MATERIALIZED (
+            SELECT item, contributor, median(time) AS time FROM mine GROUP BY ALL
+        ), yard AS (
+            SELECT item, median(time) AS time, sum(time) AS sum, count(*) AS people FROM theirs GROUP BY item
         ), ratio AS (
-            SELECT mine.bundle, any_value(mine.latency_s) / median(other.latency_s) AS ratio
-            FROM time AS mine JOIN time AS other USING ({same}) WHERE mine.signer <> other.signer
-            GROUP BY mine.bundle, {same}
+            SELECT mine.bundle, mine.time - CASE WHEN people > 2 THEN yard.time ELSE yard.sum - theirs.time END AS ratio
+            FROM mine JOIN theirs USING (item, contributor) JOIN yard USING (item)
         )
-        SELECT bundle, median(ratio), count(*) FROM ratio GROUP BY 1 ORDER BY 1
+        SELECT bundle, exp(median(ratio)), count(*) FROM ratio GROUP BY 1 ORDER BY 1
     """
     return {str(name): (float(ratio), int(count)) for name, ratio, count in database.query(query)}
 
@@ -304,5 +367,11 @@ def shown_scales(scales: Mapping[str, tuple[float, int]]) -> list[str]:
     return [
         f"{name}: its times are {ratio:.2f} times those of others on the same card ({counted(count, 'config')})"
         for name, (ratio, count) in scales.items()
-        if count >= LEAST_SHARED and abs(ratio - 1.0) > UNLIKE
+        if count >= LEAST_CONFIGS and unlike(ratio)
     ]
+
+
+def shown_cards(cards: Iterable[CardScale]) -> list[str]:
+    """A line for each card whose costs are not as those of its kind."""
+    lines = (shown(card, f"the {card.gpu} of {signer_name(card.contributor)}") for card in cards)
+    return [line for line in lines if line is not None]

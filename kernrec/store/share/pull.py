@@ -1,12 +1,13 @@
 """Pulling: the rows of a remote that the user trusts come to this machine, checked like any stranger's."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from kernrec.errors import UsageError
 from kernrec.store.keys import signer_name, trusts
 from kernrec.store.remotes import Remote
-from kernrec.store.share.bundle import take_rows
+from kernrec.store.share.batches import batches
+from kernrec.store.share.bundle import take_groups
 from kernrec.store.share.entries import Entry, copy_new, entries
 from kernrec.store.share.index import IndexedBundles
 from kernrec.store.share.manifest import Manifest, Retraction
@@ -15,10 +16,6 @@ from kernrec.store.share.place import Place
 from kernrec.store.share.pulled import Pulled, working_on
 from kernrec.util.human import counted
 from kernrec.util.scratch import scratch_folder
-
-BATCH_BYTES = 2**28
-"""Segments are fetched and checked together up to this size: starting the process that checks them takes longer than
-checking a small one, and what was taken before a pull is interrupted stays."""
 
 
 @dataclass
@@ -61,7 +58,9 @@ def _take_new(remote: Remote, place: Place, wanted: Callable[[str], bool], repor
         with Pulled.read(remote) as pulled:
             taken = pulled.taken()
     new = [entry for entry in log if entry.name not in taken]
-    for batch in _batches(entry for entry in new if isinstance(entry.document, Manifest) and wanted(entry.signer)):
+    for batch in batches(
+        [entry for entry in new if isinstance(entry.document, Manifest) and wanted(entry.signer)], _size
+    ):
         _take(remote, place, batch, report)
     for entry in new:
         if isinstance(entry.document, Retraction):
@@ -70,29 +69,28 @@ def _take_new(remote: Remote, place: Place, wanted: Callable[[str], bool], repor
             rows = counted(entry.document.rows["measurement"], "measurement")
             how = "not signed" if not entry.signer else f"signed by an unknown key, {entry.signer}"
             report.left.append(f"{rows} of {entry.document.created_at[:10]}, {how}")
+    if remote.pulled.exists():
+        with Pulled.open(remote) as pulled:
+            pulled.rescale()
 
 
 def _take(remote: Remote, place: Place, batch: Sequence[Entry], report: PullReport) -> None:
-    """Take manifests of one signer together; if they are refused, each for itself."""
+    """Take manifests together; if they are refused, each half for itself, until one is left, which gets a line."""
     with scratch_folder() as folder:
-        segments = [
-            segment for entry in batch if isinstance(entry.document, Manifest) for segment in entry.document.segments
-        ]
         try:
-            take_rows(place, segments, folder)
+            groups = [(place, entry.document.segments) for entry in batch if isinstance(entry.document, Manifest)]
+            take_groups(groups, folder, place.title)
         except UsageError as error:
-            if len(batch) > 1:
-                for entry in batch:
-                    _take(remote, place, [entry], report)
+            if (half := len(batch) // 2) > 0:
+                _take(remote, place, batch[:half], report)
+                _take(remote, place, batch[half:], report)
             else:
                 report.left.append(
                     f"what {signer_name(batch[0].signer)} pushed at {batch[0].document.created_at}: {error}"
                 )
             return
         with Pulled.open(remote) as pulled:
-            before = pulled.measurements()
-            pulled.add(batch, folder)
-            report.measurements += pulled.measurements() - before
+            report.measurements += pulled.add(batch, folder)
 
 
 def _retract(remote: Remote, entry: Entry, report: PullReport) -> None:
@@ -106,19 +104,7 @@ def _retract(remote: Remote, entry: Entry, report: PullReport) -> None:
         )
 
 
-def _batches(manifests: Iterable[Entry]) -> Iterator[list[Entry]]:
-    by_signer: dict[str, list[Entry]] = {}
-    for entry in manifests:
-        by_signer.setdefault(entry.signer, []).append(entry)
-    for every in by_signer.values():
-        batch: list[Entry] = []
-        size = 0
-        for entry in every:
-            assert isinstance(entry.document, Manifest)
-            more = sum(segment.size for segment in entry.document.segments)
-            if batch and size + more > BATCH_BYTES:
-                yield batch
-                batch, size = [], 0
-            batch.append(entry)
-            size += more
-        yield batch
+def _size(entry: Entry) -> int:
+    """Bytes of a manifest's segments."""
+    assert isinstance(entry.document, Manifest)
+    return sum(segment.size for segment in entry.document.segments)

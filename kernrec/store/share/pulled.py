@@ -1,9 +1,10 @@
 """The database of rows that were pulled from a remote, and who signed each.
 
-Beside the tables of the schema it has three:
+Beside the tables of the schema it has three, and `unscaled` while scales of cards have to be estimated anew:
 
     pulled (manifest, signer)                       what was taken of the remote's log
-    origin (measurement_id, signer)                 who shared a row; the same row may come from several
+    origin (measurement_id, signer,                 who shared a row; the same row may come from several; for queries
+            gpu, problem_id)                        about one problem, what of it a row is about
     retracted (measurement_id, signer, likeness,    who took a row back, what it was but for its private columns, the
                session, reason, retracted_at)       session that it was measured in, why and when
 
@@ -20,8 +21,11 @@ from pathlib import Path
 from shutil import move
 
 from kernrec.errors import UsageError, file_errors
+from kernrec.store.card_scales import scale_statements
 from kernrec.store.connection import quoted
 from kernrec.store.database import Database
+from kernrec.store.exchange import SOURCES
+from kernrec.store.measurement_log import contributors
 from kernrec.store.reader import file_state, mark_checked
 from kernrec.store.remotes import Remote
 from kernrec.store.share.entries import Entry
@@ -31,12 +35,17 @@ from kernrec.util.file_lock import try_lock
 
 _TABLES = (
     "CREATE TABLE db.pulled (manifest VARCHAR, signer VARCHAR)",
-    "CREATE TABLE db.origin (measurement_id VARCHAR, signer VARCHAR)",
+    "CREATE TABLE db.origin (measurement_id VARCHAR, signer VARCHAR, gpu VARCHAR, problem_id VARCHAR)",
     "CREATE TABLE db.retracted (measurement_id VARCHAR, signer VARCHAR, likeness VARCHAR)",
 )
 _LATER_COLUMNS = [
     f"ALTER TABLE db.retracted ADD COLUMN IF NOT EXISTS {column}"
     for column in ("session VARCHAR", "reason VARCHAR", "retracted_at TIMESTAMP")
+]
+_LATER_ORIGIN = [
+    *(f"ALTER TABLE db.origin ADD COLUMN {column} VARCHAR" for column in ("gpu", "problem_id")),
+    "UPDATE db.origin SET gpu = row.gpu, problem_id = row.problem_id FROM db.measurement AS row"
+    " WHERE row.measurement_id = origin.measurement_id",
 ]
 # Written as a set operation: millions of rows are no reason to look each up.
 _DELETE_UNSHARED = """
@@ -45,6 +54,8 @@ _DELETE_UNSHARED = """
     )
 """
 
+_UNSCALED = "CREATE TABLE IF NOT EXISTS db.unscaled AS SELECT true AS changed"
+_IS_UNSCALED = "SELECT count(*) FROM duckdb_tables() WHERE database_name = 'db' AND table_name = 'unscaled'"
 
 _RETRACTED = ("measurement_id", "signer", "likeness", "session", "reason", "retracted_at")
 _WAIT_S = 10.0
@@ -64,6 +75,8 @@ class Pulled:
         if not remote.pulled.exists():
             cls._make(remote.pulled)
         with Database.open(remote.pulled, read_only=False) as database:
+            if "problem_id" not in database.columns("origin"):  # an earlier version's
+                database.change(_LATER_ORIGIN)
             yield cls(database)
 
     @staticmethod
@@ -96,17 +109,17 @@ class Pulled:
         """Of what answers: who shared it, its GPU and kernel, and the day it was measured on, each combination once."""
         return self.database.query(
             "SELECT DISTINCT signer, gpu, kernel, strftime(measured_at, '%Y-%m-%d') FROM db.measurement JOIN ("
-            "FROM db.origin ANTI JOIN db.retracted USING (measurement_id, signer)) USING (measurement_id)"
+            "SELECT measurement_id, signer FROM db.origin ANTI JOIN db.retracted USING (measurement_id, signer))"
+            " USING (measurement_id)"
         )
 
-    def add(self, taken: Sequence[Entry], folder: Path) -> None:
-        """Add the rows of manifests of one signer, all or nothing.
+    def add(self, taken: Sequence[Entry], folder: Path) -> int:
+        """Add the rows of manifests, all or nothing; how many measurements more there are then.
 
         Args:
-            taken: the manifests.
-            folder: `<table>*.parquet` files of their rows, which were checked (`take_rows`); they are moved away.
+            taken: the manifests, by the number of their group in `exchange.SOURCES`; of one this may be missing.
+            folder: `<table>*.parquet` files of their rows, which were checked (`take_groups`); they are moved away.
         """
-        signer = taken[0].signer
 
         def rows(exchange: Path) -> None:
             for file in folder.glob("*.parquet"):
@@ -114,15 +127,33 @@ class Pulled:
                     move(file, exchange / file.name)
 
         def then(exchange: Path) -> list[str]:
-            new = quoted(exchange / "measurement*.parquet")
+            new, sources = quoted(exchange / "measurement*.parquet"), exchange / SOURCES
+            signers = ", ".join(f"({number}, {quoted(entry.signer)})" for number, entry in enumerate(taken))
+            source = f"read_parquet({new}) AS row"
+            if sources.exists():
+                source += f" JOIN read_parquet({quoted(sources)}) AS source USING (measurement_id)"
+            else:
+                source += " CROSS JOIN (SELECT 0 AS number)"
             return [
-                f"INSERT INTO db.origin SELECT DISTINCT measurement_id, {quoted(signer)} FROM read_parquet({new}) "
-                f"ANTI JOIN (FROM db.origin WHERE signer = {quoted(signer)}) USING (measurement_id)",
+                "INSERT INTO db.origin BY NAME SELECT DISTINCT measurement_id, gpu, problem_id, signer"
+                f" FROM (SELECT measurement_id, gpu, problem_id, number FROM {source})"
+                f" JOIN (VALUES {signers}) AS shared(number, signer) USING (number)"
+                " ANTI JOIN db.origin USING (measurement_id, signer)",
                 *(_note(entry) for entry in taken),
-                _DELETE_UNSHARED,
+                _UNSCALED,
+                *([_DELETE_UNSHARED] if some_retracted else []),
             ]
 
+        before = self.measurements()
+        some_retracted = self.database.query("SELECT EXISTS (FROM db.retracted)")[0][0]
         self.database.add_from(rows, then=then)
+        return self.measurements() - before
+
+    def rescale(self) -> None:
+        """Estimate the scales of cards anew, where rows came or went since that was done."""
+        if self.database.query(_IS_UNSCALED)[0][0]:
+            origin = contributors("db.origin")
+            self.database.change([*scale_statements(origin), "DROP TABLE db.unscaled"])
 
     def retract(self, entry: Entry) -> tuple[int, int]:
         """Apply a retraction; how many rows no longer answer, and how many its owner never shared, which stay."""
@@ -147,6 +178,7 @@ class Pulled:
                 f"AS retracted_at FROM {rows} LEFT JOIN {stored} AS stored USING (measurement_id)",
                 _note(entry),
                 _DELETE_UNSHARED,
+                _UNSCALED,
             ]
         )
         return before - self.measurements(), int(others)
@@ -183,6 +215,7 @@ class Pulled:
                 " AND origin.signer = elsewhere.signer ANTI JOIN db.retracted AS already"
                 " ON already.measurement_id = row.measurement_id AND already.signer = elsewhere.signer",
                 _DELETE_UNSHARED,
+                _UNSCALED,
             ]
         )
         return before - self.measurements()
@@ -192,8 +225,9 @@ class Pulled:
         before = self.measurements()
         of_signer = f"WHERE signer = {quoted(signer)}"
         self.database.change(
-            [f"DELETE FROM db.{table} {of_signer}" for table in ("origin", "pulled")] + [_DELETE_UNSHARED]
+            [f"DELETE FROM db.{table} {of_signer}" for table in ("origin", "pulled")] + [_DELETE_UNSHARED, _UNSCALED]
         )
+        self.rescale()
         return before - self.measurements()
 
 

@@ -1,0 +1,188 @@
+"""Rows of several people: the median over people, each card's on the scale of its kind, shown with their spread."""
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kernrec.cli.contribute import summary
+from kernrec.kernel.fixed_part import fixed_part
+from kernrec.store import Database
+from kernrec.store.card_scales import CardScale, shown
+from kernrec.store.keys import Signer, key_file
+from kernrec.store.measurement import Measurement
+from kernrec.store.measurement_log import MeasuredAnswer, evidence
+from kernrec.store.share.contribution import add_pending, ratio_to_others, write_contribution
+from tests.helpers.reading import reading_here
+from tests.helpers.sharing import GPU, KERNEL, PROBLEM, Person, measurement
+
+CONFIGS = 6
+TRUE_S = [1e-3 * (1 + i) for i in range(CONFIGS)]
+
+
+def rows_of(
+    person: str, scale: float, configs: Sequence[int] = range(CONFIGS), sessions: int = 1, **more: object
+) -> list[Measurement]:
+    """What a person's simulated card takes for some configs: so many times as long as its kind, with some noise."""
+    draw = np.random.default_rng(sum(map(ord, person)))
+    return [
+        measurement(
+            session=f"{person} {session}",
+            position=config,
+            config={"block_m": config + 1},
+            device_uuid_hash=(person * 16)[:16],
+            latency_s=TRUE_S[config] * scale * float(np.exp(0.005 * draw.standard_normal())),
+            energy_j=0.3 * TRUE_S[config] / scale,
+            power_w=0.3 * 1e3 / scale**2,
+            **more,
+        )
+        for session in range(sessions)
+        for config in configs
+    ]
+
+
+def key_of(person: str) -> str:
+    return (person.encode().hex() * 64)[:64]
+
+
+def combined(people: Mapping[str, Sequence[Measurement]], own: Sequence[Measurement] = ()) -> Database:
+    """A database to which the rows of people were merged, signed by them."""
+    database = Database.memory()
+    database.add_measurements(own)
+    merge_rows(database, people)
+    return database
+
+
+def merge_rows(database: Database, people: Mapping[str, Sequence[Measurement]]) -> None:
+    """Merge rows that people signed."""
+    for person, rows in people.items():
+        with Database.memory() as theirs:
+            theirs.add_measurements(rows)
+
+            def write(folder: Path, theirs: Database = theirs) -> None:
+                for table in ("config", "problem", "measurement"):
+                    for number, (file, _) in enumerate(theirs.export(f"FROM db.{table}", folder.parent)):
+                        file.rename(folder / f"{table}{number}.parquet")
+
+            database.add_from(write, signer=key_of(person))
+
+
+def answers(database: Database) -> dict[int, MeasuredAnswer]:
+    there = evidence([database.log(GPU, [PROBLEM.key])], [KERNEL], PROBLEM.key)
+    return {answer.config["block_m"] - 1: answer for answer in there.measured}
+
+
+def scales(database: Database) -> dict[str, CardScale]:
+    rows = database.query("SELECT * FROM db.card_scale")
+    return {str(row[1]): CardScale(*row) for row in rows}
+
+
+@settings(max_examples=5, deadline=None)
+@given(st.floats(0.5, 2.5))
+def test_the_scale_of_the_odd_card_is_recovered_and_moves_no_answer(scale: float) -> None:
+    people = {"ann": rows_of("ann", 1.0), "ben": rows_of("ben", 1.0), "cyd": rows_of("cyd", scale, sessions=3)}
+    with combined(people) as database:
+        assert scales(database)[key_of("cyd")].latency_ratio == pytest.approx(scale, rel=0.02)
+        assert scales(database)[key_of("cyd")].energy_ratio == pytest.approx(1 / scale, rel=0.02)
+        assert scales(database)[key_of("ann")].latency_scale == pytest.approx(1.0, rel=0.02)
+        for config, answer in answers(database).items():
+            assert answer.latency_s == pytest.approx(TRUE_S[config], rel=0.03)
+            assert answer.energy_j == pytest.approx(0.3 * TRUE_S[config], rel=0.03)
+            assert answer.contributors == 3
+
+
+def test_what_only_the_slow_card_measured_is_answered_on_the_scale_of_its_kind() -> None:
+    people = {"ann": rows_of("ann", 1.0, range(4)), "ben": rows_of("ben", 1.0, range(4)), "cyd": rows_of("cyd", 1.6)}
+    with combined(people) as database:
+        answer = answers(database)[CONFIGS - 1]
+        assert answer.latency_s == pytest.approx(TRUE_S[-1], rel=0.03)
+        assert (answer.contributors, answer.rescaled) == (1, 1)
+        line = shown(scales(database)[key_of("cyd")], "cyd")
+        assert line is not None
+        assert "cyd: latencies 1.60 and energies 0.6" in line
+        assert shown(scales(database)[key_of("ann")], "ann") is None
+
+
+def test_of_three_people_one_cannot_move_an_answer_however_often_or_fast_he_says_it_is() -> None:
+    people = {"ann": rows_of("ann", 1.0), "ben": rows_of("ben", 1.01)}
+    liar = [
+        measurement(session=f"liar {n}", config={"block_m": 1}, latency_s=1e-5, measured_at="2026-05-01")
+        for n in range(40)
+    ]
+    with combined({**people, "liar": liar}) as database:
+        answer = answers(database)[0]
+        assert answer.latency_s == pytest.approx(TRUE_S[0], rel=0.03)
+        assert (answer.contributors, answer.sessions) == (3, 42)
+        assert answer.spread_low_s == pytest.approx(1e-5)
+        assert answer.spread_high_s == pytest.approx(TRUE_S[0], rel=0.05)
+
+
+def test_of_two_people_neither_is_the_odd_one_and_both_are_shown() -> None:
+    with combined({"ann": rows_of("ann", 1.0), "cyd": rows_of("cyd", 1.5)}) as database:
+        assert scales(database) == {}
+        answer = answers(database)[0]
+        assert answer.latency_s == pytest.approx(1.25 * TRUE_S[0], rel=0.03)
+        assert answer.spread_high_s is not None
+        assert answer.spread_low_s is not None
+        assert answer.spread_high_s / answer.spread_low_s == pytest.approx(1.5, rel=0.03)
+
+
+def test_own_rows_are_neither_rescaled_nor_displaced() -> None:
+    people = {person: rows_of(person, 1.0) for person in ("ann", "ben", "cyd")}
+    with combined(people, own=rows_of("me", 1.4, range(4))) as database:
+        assert scales(database)["own"].latency_ratio == pytest.approx(1.4, rel=0.02)
+        answer = answers(database)[0]
+        assert answer.latency_s == pytest.approx(1.4 * TRUE_S[0], rel=0.03)
+        assert (answer.merged, answer.rescaled) == (False, 0)
+        assert answer.others_s == pytest.approx(TRUE_S[0], rel=0.03)
+        assert answers(database)[CONFIGS - 1].latency_s == pytest.approx(TRUE_S[-1], rel=0.03)
+
+
+def test_a_card_that_is_slow_at_some_things_alone_is_rescaled_less() -> None:
+    cyd = [*rows_of("cyd", 1.0, range(3)), *rows_of("cyd", 1.8, range(3, 6))]
+    with combined({"ann": rows_of("ann", 1.0), "ben": rows_of("ben", 1.0), "cyd": cyd}) as database:
+        scale = scales(database)[key_of("cyd")]
+        assert abs(math.log(scale.latency_scale)) < 0.05
+        assert scale.latency_ratio > 1.2
+
+
+def test_nobody_silences_the_row_of_somebody_else_by_a_copy_with_other_values() -> None:
+    ann = [measurement(session="ann", position=1)]
+    with combined({"ann": ann, "mal": [measurement(session="ann", position=1, latency_s=3e-3)]}) as database:
+        answer = answers(database)[63]
+        assert answer.latency_s == pytest.approx(2e-3)
+        assert (answer.spread_low_s, answer.spread_high_s) == (1e-3, 3e-3)
+
+
+def test_a_contribution_says_how_the_card_compares_with_others_in_the_fixed_part(tmp_path: Path) -> None:
+    def fixed(person: str, scale: float) -> list[Measurement]:
+        return [
+            measurement(
+                session=person,
+                kernel=each.kernel_name,
+                config=each.config,
+                problem=each.problem,
+                latency_s=scale * (4e-6 if each.bound == "launch" else 5e-3),
+                position=position,
+            )
+            for position, each in enumerate(fixed_part())
+        ]
+
+    me = Person(tmp_path / "me")
+    me.measure(fixed("mine", 1.5))
+    key = me.key()
+    with me.at_work():
+        others = {person: fixed(person, 1.0) for person in ("ann", "ben")}
+        with Database.open(me.database, read_only=False) as database:
+            merge_rows(database, others)
+        add_pending(me.database, "mine")
+        with reading_here():
+            written = write_contribution(me.database, GPU, Signer.of(key_file()), tmp_path, None)
+    assert written.leaving.manifest.owner == key
+    assert ratio_to_others(written.fixed) == (pytest.approx(1.5), 5)
+    assert "Its times are 1.50 times those of others on the same card (5 configs)." in summary(written)
+    assert "1.50 x others'" in summary(written)
