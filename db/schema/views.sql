@@ -17,7 +17,10 @@ CREATE OR REPLACE VIEW whole_card_rows AS
 WITH sourced AS NOT MATERIALIZED (
     SELECT unretracted_rows.*, signer IS NOT NULL AS merged, coalesce(signer, 'own') AS contributor
     FROM unretracted_rows
-    LEFT JOIN (SELECT measurement_id, signer FROM merged) AS source USING (measurement_id)
+    LEFT JOIN (
+        -- Once for each row, whatever a file of somebody else says.
+        SELECT measurement_id, min(signer) AS signer FROM merged GROUP BY measurement_id
+    ) AS source USING (measurement_id)
     WHERE mig IS DISTINCT FROM true
 )
 SELECT * REPLACE (coalesce(replayed, false) AS replayed),

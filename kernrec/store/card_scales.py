@@ -104,7 +104,9 @@ def scale_statements(merged: str = "db.merged") -> list[str]:
     rows = f"""(
         SELECT measurement.*, coalesce(signer, 'own') AS contributor
         FROM (SELECT * FROM db.measurement ANTI JOIN db.retraction USING (measurement_id)) AS measurement
-        LEFT JOIN (SELECT measurement_id, signer FROM {merged}) AS source USING (measurement_id)
+        LEFT JOIN (
+            SELECT measurement_id, min(signer) AS signer FROM {merged} AS merged GROUP BY measurement_id
+        ) AS source USING (measurement_id)
         WHERE outcome = 'ok' AND mig IS DISTINCT FROM true AND replayed IS DISTINCT FROM true
     ) AS measured"""
     return ["DELETE FROM db.card_scale", f"INSERT INTO db.card_scale BY NAME {scales_query(rows)}"]

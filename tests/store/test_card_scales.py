@@ -16,6 +16,7 @@ from kernrec.store.card_scales import CardScale, shown
 from kernrec.store.keys import Signer, key_file
 from kernrec.store.measurement import Measurement
 from kernrec.store.measurement_log import MeasuredAnswer, evidence
+from kernrec.store.schema import with_derived
 from kernrec.store.share.contribution import add_pending, ratio_to_others, write_contribution
 from tests.helpers.reading import reading_here
 from tests.helpers.sharing import GPU, KERNEL, PROBLEM, Person, measurement
@@ -186,3 +187,15 @@ def test_a_contribution_says_how_the_card_compares_with_others_in_the_fixed_part
     assert ratio_to_others(written.fixed) == (pytest.approx(1.5), 5)
     assert "Its times are 1.50 times those of others on the same card (5 configs)." in summary(written)
     assert "1.50 x others'" in summary(written)
+
+
+def test_a_file_whose_lists_of_sources_and_scales_are_false_answers_with_its_rows_alone() -> None:
+    with combined({"ann": [measurement()]}) as database:
+        database.change(["INSERT INTO db.merged FROM db.merged", "INSERT INTO db.merged FROM db.merged"])
+        for scale in ("1e-300", "'nan'::DOUBLE", "1e300"):
+            values = f"'{GPU}', '{key_of('ann')}', '00112233aabbccdd', {scale}, {scale}, 1.0, 1.0, 3"
+            database.change([f"INSERT INTO db.card_scale VALUES ({values})"])
+            (answer,) = answers(database).values()
+            assert (answer.latency_s, answer.sessions, answer.rescaled) == (1e-3, 1, 0)
+            database.change(["DELETE FROM db.card_scale"])
+        assert database.query(with_derived("whole_card_rows", "SELECT count(*) FROM whole_card_rows")) == [(1,)]

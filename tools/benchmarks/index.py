@@ -1,0 +1,108 @@
+"""Time of checking an index of contributed bundles, of pulling all of it, and of a query beside what was pulled.
+
+Bundles are of one kind of card, of 1,000 rows each, by so many people who sign in turns. `check_cpu_s` and `pull_cpu_s`
+are times of processors, here and in the processes that read bundles; `check_s`, `pull_s` are the clock's. `query_cpu_s`
+is one problem of what was pulled, in a new process.
+"""
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from front import Table
+
+from kernrec.store import Database
+from kernrec.store.keys import Signer, make_key
+from kernrec.store.remotes import Remote, add_remote
+from kernrec.store.share.bundle import write_bundle
+from kernrec.store.share.contribution import bundle_name
+from kernrec.store.share.index import check_index
+from kernrec.store.share.manifest import LICENCE
+from kernrec.store.share.outgoing import Selection, outgoing
+from kernrec.store.share.place import ZipFile
+from kernrec.store.share.pull import pull
+from kernrec.util.scratch import scratch_folder
+
+from .share import _at
+from .store import _GPU, RECORDED, fill
+from .timing import spent
+
+_ROWS = 1000
+_QUERY = """
+import sys
+from kernrec.store import Stack
+answers = Stack(keep_open=True).evidence(sys.argv[1], "matmul", ["k"], sys.argv[2])
+assert len(answers.measured) == 1000
+"""
+
+
+def run(
+    bundles: Annotated[list[int], typer.Option()] = [100],  # noqa: B006
+    people: int = 10,
+) -> None:
+    """Print a row for each number of bundles."""
+    table = Table()
+    for count in bundles:
+        with tempfile.TemporaryDirectory(prefix="kernrec-") as name:
+            table.row(indexing(Path(name), count, people))
+
+
+def indexing(folder: Path, bundles: int, people: int) -> dict[str, Any]:
+    """The costs of an index of so many bundles."""
+    index, problem = folder / "contributed", make_index(folder, bundles, people)
+    size = sum(file.stat().st_size for file in index.glob("*/*.zip"))
+    done: dict[str, Any] = {"bundles": bundles, "rows": bundles * _ROWS, "mb": round(size / 1e6, 1)}
+    remote = Remote("contributed", str(index))
+
+    def checking() -> None:
+        report = check_index(index)
+        assert not report.bad, report.bad
+        assert sum(int(str(row["rows"])) for row in report.rows) == done["rows"]
+
+    def pulling() -> None:
+        assert pull(remote, untrusted=True).measurements == done["rows"]
+
+    with _at(folder / "reader"):
+        add_remote(remote)
+        _timed(done, "check", checking)
+        _timed(done, "pull", pulling)
+        before = os.times()
+        for _ in range(3):
+            subprocess.run([sys.executable, "-c", _QUERY, _GPU, problem], check=True)
+        after = os.times()
+    spent_s = after.children_user + after.children_system - before.children_user - before.children_system
+    done["query_cpu_s"] = round(spent_s / 3, 3)
+    return done
+
+
+def _timed(done: dict[str, Any], name: str, call: Callable[[], None]) -> None:
+    started_s = time.monotonic()
+    done[f"{name}_cpu_s"] = spent(call).cpu
+    done[f"{name}_s"] = round(time.monotonic() - started_s, 1)
+
+
+def make_index(folder: Path, bundles: int, people: int) -> str:
+    """Write bundles to an index in a folder; the key of a problem that they have rows of."""
+    database = folder / "all.duckdb"
+    problems = fill(database, bundles * _ROWS, RECORDED | {"device_uuid_hash": "md5(CAST(i // 1000 AS VARCHAR))[:16]"})
+    signers = []
+    for number in range(people):
+        make_key(folder / f"key{number}")
+        signers.append(Signer.of(folder / f"key{number}"))
+    with Database.open(database) as opened:
+        for number in range(bundles):
+            with scratch_folder() as scratch:
+                selection = Selection(gpu=_GPU, sessions=(f"s{number}",), retractions=False)
+                leaving = outgoing(opened, selection, "secret", scratch, LICENCE)
+                part = folder / "part.zip"
+                written = write_bundle(ZipFile(part), leaving.manifest, leaving.files, signers[number % people])
+                target = folder / "contributed" / bundle_name(written)
+                target.parent.mkdir(parents=True, exist_ok=True)
+                part.rename(target)
+    return problems[0]
