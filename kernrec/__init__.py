@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from kernrec.recommender.analyze_triton import Grid
     from kernrec.recommender.many import ManyAnswers
     from kernrec.recommender.network import NetworkAnswer
+    from kernrec.recommender.serving.audit import ServingAudit
     from kernrec.run import BuiltKernel
     from kernrec.triton.listener import Recorder
 
@@ -307,6 +308,64 @@ def record(gpu: str | None = None) -> "Recorder":
     from kernrec.triton.listener import record as start
 
     return start(gpu)
+
+
+def serve_audit(
+    model: "str | Path",
+    gpu: "str | Path | GPU",
+    engine: str,
+    *,
+    tp: int = 1,
+    ep: int = 1,
+    triton: str | None = None,
+    release: str | None = None,
+    tokens: Sequence[int] = (1, 16, 128, 1024, 4096),
+    lora_rank: int | None = None,
+    compare: bool = True,
+    everything: bool = False,
+    write: "str | Path | None" = None,
+    download: bool = False,
+) -> "ServingAudit":
+    """The tuned files that vLLM or SGLang looks for to serve a model, which it lacks, and what each may be worth.
+
+    Code is compiled and emulated in worker processes; a program that calls this needs the `if __name__ == "__main__":`
+    guard. Without `compare` nothing is.
+
+    Args:
+        model: a folder with a `config.json` as Hugging Face has it, or such a file; with `download` a name on the Hub.
+        gpu: the GPU, as people call it.
+        engine: `vllm` or `sglang`.
+        tp: tensor parallel size.
+        ep: expert parallel size, the GPUs among which experts are distributed.
+        triton: release of Triton; by default the installed one, where SGLang needs it.
+        release: release of the engine; by default the installed one, else the newest that kernrec knows.
+        tokens: numbers of tokens in a step that are compared.
+        lora_rank: lists the files of LoRA of this rank, too.
+        compare: whether missing files are compared with the engine's own configs.
+        everything: whether files are compared, too, that the engine has or reads with a flag alone.
+        write: folder for the files that are worth it.
+        download: whether the Hugging Face Hub is asked for what is no file.
+
+    Raises:
+        kernrec.errors.UsageError: a name or release is unknown, the model's config lacks a field, or a file cannot be
+            read or written.
+        kernrec.errors.KernrecError: the config cannot be downloaded.
+    """
+    from pathlib import Path
+
+    from kernrec.recommender.serving.audit import AuditRequest
+    from kernrec.recommender.serving.audit import serve_audit as run
+    from kernrec.recommender.serving.folder import write_folder
+
+    audit = run(
+        AuditRequest(
+            str(model), _gpu_name(gpu), engine, tp, ep, triton, release, "", lora_rank, tuple(tokens), compare,
+            everything, download,
+        )
+    )  # fmt: skip
+    if write is not None:
+        write_folder(audit, Path(write))
+    return audit
 
 
 def check(

@@ -57,7 +57,7 @@ SUB_ROOMS = {
         ir
     """,
     "recommender": """
-        explain
+        explain serving
         ...
         estimate
     """,

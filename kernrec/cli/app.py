@@ -28,6 +28,7 @@ COMMANDS = {
     "doctor": "doctor.doctor",
     "analyze": "analyze.analyze",
     "capture": "capture.capture",
+    "serve-audit": "serve_audit.serve_audit",
     "spec": "spec.spec",
     "explain": "explain.explain",
     "monitor": "monitor.monitor",

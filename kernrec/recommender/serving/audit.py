@@ -1,0 +1,277 @@
+"""The audit of a deployment: each tuned file that the engine looks for, whether it has it, and what it is worth."""
+
+import math
+from collections.abc import Callable, Sequence
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+from kernrec import paths
+from kernrec.errors import KernrecError, UsageError, unknown
+from kernrec.gpu import find_gpu
+from kernrec.recommender.serving.backends import kernel_taken
+from kernrec.recommender.serving.compared import Comparer, Comparison, comparer
+from kernrec.recommender.serving.engine_calls import OWN_KERNELS, own_kernel
+from kernrec.recommender.serving.engines import ENGINES, Deployment, Kind, TunedFile, tuned_files
+from kernrec.recommender.serving.model_config import ServedModel, read_model
+from kernrec.recommender.serving.shipped_files import Shipped, shipped_of
+from kernrec.recommender.serving.verdict import Verdict, verdict_of
+from kernrec.util.light_dataclass import dataclass
+
+TRITONS = (
+    "3.1.0", "3.2.0", "3.3.0", "3.3.1", "3.4.0", "3.5.0", "3.5.1", "3.6.0", "3.7.0", "3.7.1", "3.8.0", "3.9.0",
+)  # fmt: skip
+"""Releases of Triton that are known."""
+TOKENS = (1, 16, 128, 1024, 4096)
+"""Numbers of tokens that are compared by default: one sequence to a large prompt."""
+_MOST_TOKENS = 65536
+_MOST_GPUS = 1024
+
+Progress = Callable[[str], None]
+"""Called with what is compared next."""
+
+
+@dataclass(frozen=True)
+class AuditedFile:
+    """A file that the engine looks for, and what is expected of it."""
+
+    file: TunedFile
+    shipped: str
+    """The file of the engine that it reads, below its folder; empty: it has none."""
+    of_this_triton: bool
+    """Whether that is for the release of Triton asked about."""
+    taken: str
+    """The kernel that the engine takes for these layers, where that is not the tuned one; else empty."""
+    comparisons: tuple[Comparison, ...] = ()
+    why_none: str = ""
+    """Why nothing was compared."""
+    kernel: str = ""
+    """The kernel that was analyzed."""
+
+    @property
+    def missing(self) -> bool:
+        """Whether the engine has no such file."""
+        return not self.shipped
+
+    @property
+    def verdict(self) -> Verdict:
+        """The advice."""
+        return verdict_of(self.missing, self.taken, self.comparisons)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values for JSON; keys carry their unit."""
+        return {
+            "kind": self.file.kind.value,
+            "name": self.file.name,
+            "layers": self.file.layers,
+            "read_from_folder": self.file.from_folder,
+            "shipped": self.shipped or None,
+            "of_this_triton": self.of_this_triton if self.shipped else None,
+            "engine_takes": self.taken or None,
+            "verdict": self.verdict.value,
+            "kernel": self.kernel or None,
+            "why_not_compared": self.why_none or None,
+            "note": self.file.note or None,
+            "tokens": [_comparison(comparison) for comparison in self.comparisons],
+        }
+
+
+def _comparison(made: Comparison) -> dict[str, Any]:
+    low, high = made.interval
+    own = made.own_cost
+    return {
+        "tokens": made.tokens,
+        "default": dict(made.own),
+        "default_latency_s": own.latency_s if own else None,
+        "best": dict(made.best),
+        "best_latency_s": made.best_cost.latency_s,
+        "best_latency_low_s": made.best_cost.low_s,
+        "best_latency_high_s": made.best_cost.high_s,
+        "source": "measured" if made.best_cost.measured else "predicted",
+        "default_over_best": made.ratio if math.isfinite(made.ratio) else None,
+        "default_over_best_low": low if math.isfinite(low) else None,
+        "default_over_best_high": high if math.isfinite(high) else None,
+        "next": [dict(config) for config, _ in made.ranked[1:3]],
+    }
+
+
+@dataclass(frozen=True)
+class ServingAudit:
+    """The files that a serving engine looks for, has and lacks for a model on a card."""
+
+    model: ServedModel
+    served: Deployment
+    shipped: Shipped
+    files: tuple[AuditedFile, ...]
+    notes: tuple[str, ...]
+
+    def __repr__(self) -> str:
+        missing = sum(file.missing for file in self.files)
+        return f"<ServingAudit of {self.model.title}, {len(self.files)} files, {missing} missing>"
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values for JSON; keys carry their unit."""
+        served = self.served
+        return {
+            "model": self.model.title,
+            "engine": served.engine,
+            "engine_version": self.shipped.version,
+            "names_from": self.shipped.source,
+            "gpu": served.gpu.name,
+            "device_name": served.device_name,
+            "tp": served.tp,
+            "ep": served.ep,
+            "triton": served.triton or None,
+            "files": [file.as_dict() for file in self.files],
+            "notes": list(self.notes),
+        }
+
+
+@dataclass(frozen=True)
+class AuditRequest:
+    """The subject of an audit. Names are as people type them."""
+
+    model: str
+    """A folder with a `config.json`, or such a file; with `download` a name on the Hugging Face Hub, too."""
+    gpu: str
+    engine: str
+    tp: int = 1
+    ep: int = 1
+    triton: str | None = None
+    """The release of Triton; None: the installed one, where SGLang needs it."""
+    release: str | None = None
+    """The release of the engine; None: the installed one, else the newest known."""
+    device: str = ""
+    """Name that the driver gives the card; empty: the catalog's."""
+    lora_rank: int | None = None
+    tokens: Sequence[int] = TOKENS
+    compare: bool = True
+    """Whether missing files are compared; else they are only listed."""
+    everything: bool = False
+    """Whether files that the engine has, or whose kernel it does not take, are compared, too."""
+    download: bool = False
+
+    def __post_init__(self) -> None:
+        if self.engine not in ENGINES:
+            raise unknown("engine", self.engine, ENGINES)
+        for name, value, most in (("tp", self.tp, _MOST_GPUS), ("ep", self.ep, _MOST_GPUS)):
+            if type(value) is not int or not 1 <= value <= most:
+                raise UsageError(f"{name} is {value!r:.40}; a whole number from 1 to {most} is expected")
+        if self.lora_rank is not None and not (type(self.lora_rank) is int and 1 <= self.lora_rank <= 4096):
+            raise UsageError(f"lora rank is {self.lora_rank!r:.40}; a whole number from 1 to 4096 is expected")
+        if not self.tokens or not all(type(t) is int and 1 <= t <= _MOST_TOKENS for t in self.tokens):
+            raise UsageError(
+                f"tokens are {list(self.tokens)!r:.60}; whole numbers from 1 to {_MOST_TOKENS} are expected"
+            )
+
+
+def serve_audit(request: AuditRequest, progress: Progress | None = None) -> ServingAudit:
+    """Audits a deployment.
+
+    Args:
+        request: the model, the card and the engine.
+        progress: called before each comparison.
+
+    Raises:
+        UsageError: a name or release is unknown, or the model's config lacks a field, which is named.
+        KernrecError: the model cannot be downloaded.
+    """
+    gpu = find_gpu(request.gpu)
+    model = read_model(request.model, download=request.download)
+    shipped = shipped_of(request.engine, request.release)
+    triton, notes = _triton_of(request, shipped)
+    served = Deployment(request.engine, gpu, request.tp, request.ep, triton, request.lora_rank, request.device)
+    files = tuned_files(model, served)
+    notes += _notes_on(model, served, files)
+    wanted = [_looked_up(file, served, shipped) for file in files]
+    if not request.compare:
+        return ServingAudit(model, served, shipped, tuple(wanted), tuple(notes))
+    due = [f for f in wanted if f.file.products and (request.everything or (f.missing and not f.taken))]
+    compared: dict[str, AuditedFile] = {}
+    if due:
+        with comparer(paths.user_database()) as comparing:
+            for audited in due:
+                compared[audited.file.name] = _compared(
+                    audited, served, sorted(set(request.tokens)), comparing, progress
+                )
+    audited_files = tuple(compared.get(f.file.name, f) for f in wanted)
+    return ServingAudit(model, served, shipped, audited_files, (*notes, *_notes_on_kernels(served, compared)))
+
+
+def _triton_of(request: AuditRequest, shipped: Shipped) -> tuple[str, list[str]]:
+    """(the release of Triton, notes on it)."""
+    releases = sorted({*TRITONS, *shipped.triton_folders()}, key=lambda text: tuple(map(int, text.split("."))))
+    if request.triton is not None:
+        text = request.triton + ".0" if request.triton.count(".") == 1 else request.triton
+        if text not in releases:
+            raise unknown("release of Triton", request.triton, releases)
+        return text, []
+    if request.engine == "vllm":
+        return "", []  # its names and folders do not depend on it
+    try:
+        return version("triton"), [f"Triton {version('triton')}, which is installed, was taken (--triton)"]
+    except PackageNotFoundError:
+        newest = shipped.triton_folders()[-1:] or [TRITONS[-1]]
+        return newest[0], [f"Triton {newest[0]} was taken, the newest that SGLang has files for (--triton)"]
+
+
+def _notes_on(model: ServedModel, served: Deployment, files: Sequence[TunedFile]) -> list[str]:
+    notes = []
+    if model.quantization.elsewhere:
+        notes.append(
+            f"weights are quantized by {model.quantization.method or 'an unnamed method'}: {served.engine} multiplies"
+            " them with kernels that read no tuned files"
+        )
+    if not files and not notes:
+        notes.append(f"{served.engine} looks for no tuned file: the model has neither experts, nor fp8 blocks")
+    if any(file.kind is Kind.BLOCK_GEMM for file in files):
+        notes.append(
+            f"{served.engine} reads files of fp8 block products from its package alone, from no folder of yours"
+        )
+    if served.engine == "sglang" and model.state_space is not None:
+        notes.append("SGLang has no tuned files for state-space layers")
+    return notes
+
+
+def _looked_up(file: TunedFile, served: Deployment, shipped: Shipped) -> AuditedFile:
+    name, exact = shipped.place_of(file.kind, file.name, served.triton)
+    why = "" if file.products else "kernrec does not predict this kernel"
+    return AuditedFile(file, name, exact, kernel_taken(file, served), why_none=why)
+
+
+def _compared(
+    audited: AuditedFile, served: Deployment, tokens: Sequence[int], comparing: Comparer, progress: Progress | None
+) -> AuditedFile:
+    """The file with what its configs are expected to be worth; where nothing can be, the reason."""
+    made: list[Comparison] = []
+    try:
+        for count in tokens:
+            if progress is not None:
+                progress(f"{audited.file.name}: {count} tokens")
+            made.append(comparing.compare(audited.file, served, count))
+    except UsageError:
+        raise
+    except KernrecError as error:
+        if not made:
+            return _with(audited, (), str(error), "")
+    kernel = own_kernel(served, audited.file) or f"a stand-in for {OWN_KERNELS[served.engine, audited.file.kind]}"
+    return _with(audited, tuple(made), "", kernel)
+
+
+def _with(audited: AuditedFile, made: tuple[Comparison, ...], why: str, kernel: str) -> AuditedFile:
+    return AuditedFile(audited.file, audited.shipped, audited.of_this_triton, audited.taken, made, why, kernel)
+
+
+def _notes_on_kernels(served: Deployment, compared: dict[str, AuditedFile]) -> list[str]:
+    """How the estimates were made."""
+    kernels = {file.kernel for file in compared.values() if file.kernel}
+    if not kernels:
+        return []
+    if any(kernel.startswith("a stand-in") for kernel in kernels):
+        first = f"{served.engine} is not installed: a kernel of kernrec's with the same tunables stands in for its own"
+    else:
+        first = f"its own kernels were analyzed: {', '.join(sorted(kernels))}"
+    return [
+        first,
+        "experts are taken to be chosen at random, each as likely",
+        "all times are predicted, none measured",
+    ][: 2 if any(c.best_cost.measured for f in compared.values() for c in f.comparisons) else 3]

@@ -1,0 +1,159 @@
+"""Expected costs of an engine's own config and of candidates, for a number of tokens."""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from kernrec.compile.pool import Processors, processors_of
+from kernrec.errors import KernrecError
+from kernrec.profile.triton_call import kernel_of_triton
+from kernrec.recommender.analyze_kernel import analyze
+from kernrec.recommender.profile_configs import ProfilingOptions, profiles_with
+from kernrec.recommender.request import Objective, Query
+from kernrec.recommender.serving.candidates import candidates
+from kernrec.recommender.serving.engine_calls import Step, calls
+from kernrec.recommender.serving.engine_defaults import Tiles, default_config, launched
+from kernrec.recommender.serving.engines import Deployment, TunedFile
+from kernrec.util.light_dataclass import dataclass
+
+PAIR_SPREAD = 0.14
+"""Standard deviation of the log of the predicted over the true ratio of two configs' times.
+
+vLLM's tuner saw the configs of its files as the best of hundreds, so the factor by which one is predicted to be slower
+than the first candidate is an error: its root mean square over 12 pairs of an A100 and an H100 (`tools/evidence
+expert-files`).
+"""
+_Z = 1.645
+"""Of a 90 % interval."""
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Time of all products of a file under one config, in seconds."""
+
+    latency_s: float
+    low_s: float
+    high_s: float
+    measured: bool
+    """Whether every product was measured."""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The engine's own config beside the best candidate, for a number of tokens."""
+
+    tokens: int
+    own: Tiles
+    own_cost: Cost | None
+    """None: it cannot run on the card, as the engine would find out."""
+    ranked: tuple[tuple[Tiles, Cost], ...]
+    """Candidates and the engine's own config, the best first; those that were measured before all others."""
+    compared: tuple[Tiles, ...]
+    """Those that were compiled, in the order in which they were."""
+
+    @property
+    def best(self) -> Tiles:
+        """The best config."""
+        return self.ranked[0][0]
+
+    @property
+    def best_cost(self) -> Cost:
+        """The cost of the best config."""
+        return self.ranked[0][1]
+
+    @property
+    def ratio(self) -> float:
+        """Time of the engine's own config over that of the best; infinite where its own cannot run."""
+        return math.inf if self.own_cost is None else self.own_cost.latency_s / self.best_cost.latency_s
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """The 90 % interval of the ratio; where both were measured, the ratio itself."""
+        if self.own_cost is not None and self.own_cost.measured and self.best_cost.measured:
+            return self.ratio, self.ratio
+        factor = math.exp(_Z * PAIR_SPREAD)
+        return self.ratio / factor, self.ratio * factor
+
+
+class Comparer:
+    """Costs of configs, with processes that compile and emulate until the block ends."""
+
+    def __init__(self, database: Path, processors: Processors) -> None:
+        self._database, self._processors = database, processors
+
+    def compare(self, file: TunedFile, served: Deployment, tokens: int) -> Comparison:
+        """The engine's own config beside the candidates.
+
+        Raises:
+            KernrecError: Triton is not installed, or no config could be compiled.
+        """
+        own = default_config(served.engine, file, tokens, served.gpu)
+        tried = distinct(served.engine, file, [own, *candidates(file, tokens, served.gpu)])
+        costs = self.costs(file, served, tokens, tried)
+        ranked = sorted(costs, key=lambda pair: (not pair[1].measured, pair[1].latency_s))
+        mine = launched(served.engine, file, own)
+        own_cost = next((cost for config, cost in costs if launched(served.engine, file, config) == mine), None)
+        return Comparison(tokens, own, own_cost, tuple(ranked), tuple(tried))
+
+    def costs(
+        self, file: TunedFile, served: Deployment, tokens: int, configs: Sequence[Tiles]
+    ) -> list[tuple[Tiles, Cost]]:
+        """The cost of each config; those that cannot run, or are launched as an earlier one is, are left out."""
+        unique = {_key(served.engine, file, config): config for config in distinct(served.engine, file, configs)}
+        parts = [self._product(Step(file, served, tokens, p), list(unique.values())) for p in range(len(file.products))]
+        both = [key for key in unique if all(key in part for part in parts)]
+        if not both:
+            raise KernrecError(f"{file.name}: no config can run {tokens} tokens on {served.gpu.title}")
+        return [(unique[key], _sum([part[key] for part in parts])) for key in both]
+
+    def _product(self, step: Step, configs: Sequence[Tiles]) -> Mapping[tuple[tuple[str, int], ...], Cost]:
+        """The costs of one product, by what each config is launched with."""
+        costs: dict[tuple[tuple[str, int], ...], Cost] = {}
+        gpu, engine, file = step.served.gpu, step.served.engine, step.file
+        for call, group in calls(step, configs):
+            kernel, _ = kernel_of_triton(call)
+            query = Query(Objective.LATENCY, top=len(group), each_config=True)
+            options = ProfilingOptions(folder=call.path.parent, profiles=profiles_with(self._processors))
+            try:
+                answer = analyze(kernel, kernel.definition.problem(), gpu, self._database, query, options)
+            except KernrecError:
+                if len(calls(step, configs)) == 1:
+                    raise
+                continue  # none of these runs: too much shared memory, such as
+            for choice in answer.recommendation.choices:
+                for config in group:
+                    key = _key(engine, file, config)
+                    if all(choice.config.get(name.lower()) == value for name, value in key):
+                        estimate = choice.latency_s
+                        costs[key] = Cost(estimate.value, estimate.low, estimate.high, estimate.source == "measured")
+        return costs
+
+
+def _key(engine: str, file: TunedFile, config: Tiles) -> tuple[tuple[str, int], ...]:
+    """The constants and options that a config is launched with."""
+    return tuple(sorted(launched(engine, file, config).items()))
+
+
+def distinct(engine: str, file: TunedFile, configs: Sequence[Tiles]) -> list[Tiles]:
+    """The configs without those that are launched as an earlier one is."""
+    unique: dict[tuple[tuple[str, int], ...], Tiles] = {}
+    for config in configs:
+        unique.setdefault(_key(engine, file, config), config)
+    return list(unique.values())
+
+
+def _sum(costs: Sequence[Cost]) -> Cost:
+    return Cost(
+        sum(cost.latency_s for cost in costs),
+        sum(cost.low_s for cost in costs),
+        sum(cost.high_s for cost in costs),
+        all(cost.measured for cost in costs),
+    )
+
+
+@contextmanager
+def comparer(database: Path, processes: int = 2) -> Iterator[Comparer]:
+    """A `Comparer` whose processes end with the block."""
+    with processors_of(processes) as processors:
+        yield Comparer(database, processors)

@@ -1,0 +1,266 @@
+"""Launches of an engine's kernel with tuned configs, as calls that `kernrec analyze` takes.
+
+Where the engine is installed its own kernel is launched, by the name of its module; an argument that is not known here
+is an error, for its meaning cannot be guessed. Elsewhere a stand-in with the same tunables is (`kernels/experts.py`).
+Blocks beyond the last tile, which end at once, are left out.
+"""
+
+import ast
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from kernrec.errors import KernrecError, UsageError
+from kernrec.profile.triton_call_file import TritonCall
+from kernrec.recommender.analyze_triton import argument
+from kernrec.recommender.serving.engine_defaults import Tiles, launched
+from kernrec.recommender.serving.engines import Deployment, Kind, ProductShape, TunedFile
+from kernrec.recommender.serving.routing import Routing, routed
+from kernrec.recommender.serving.shipped_files import installed_package
+from kernrec.util.light_dataclass import dataclass
+
+STAND_IN = Path(__file__).parent / "kernels" / "experts.py"
+OWN_KERNELS = {
+    ("vllm", Kind.EXPERTS): "vllm.model_executor.layers.fused_moe.fused_moe:fused_moe_kernel",
+    ("vllm", Kind.BLOCK_GEMM): "vllm.model_executor.layers.quantization.utils.fp8_utils:_w8a8_triton_block_scaled_mm",
+    ("sglang", Kind.EXPERTS): "sglang.kernels.ops.moe.fused_moe_triton_kernels:fused_moe_kernel",
+    ("sglang", Kind.BLOCK_GEMM): "sglang.kernels.ops.gemm.fp8_kernel:_w8a8_block_fp8_matmul",
+}
+"""The kernels that read a file's configs, as `module:function`."""
+_ELEMENTS = {None: "bf16", "fp8_w8a8": "f8e4m3", "int8_w8a8": "i8"}
+_NONE = {"python": "None"}
+
+
+@dataclass(frozen=True)
+class Step:
+    """One product of a file's layers in a step of so many tokens."""
+
+    file: TunedFile
+    served: Deployment
+    tokens: int
+    product: int
+    """Position in `file.products`."""
+
+    @property
+    def shape(self) -> ProductShape:
+        """Its sizes."""
+        return self.file.products[self.product]
+
+    def routing(self, rows: int) -> Routing:
+        """The choices in tiles of so many rows."""
+        top, experts = self.shape.top, self.shape.experts
+        apart = self.served.engine == "vllm" and self.file.kind is Kind.EXPERTS
+        return routed(self.tokens, experts, top, rows, ranks=self.served.ep, apart_allowed=apart)
+
+
+def own_kernel(served: Deployment, file: TunedFile) -> str | None:
+    """The engine's own kernel as `module:function`, where the engine is installed."""
+    return OWN_KERNELS.get((served.engine, file.kind)) if installed_package(served.engine) else None
+
+
+def calls(step: Step, configs: Sequence[Tiles]) -> list[tuple[TritonCall, list[Tiles]]]:
+    """Calls that together have all configs, each with those in it: routing depends on the rows of a tile.
+
+    Raises:
+        KernrecError: the installed engine's kernel has arguments that are not known here.
+    """
+    by_rows: dict[int, list[Tiles]] = {}
+    for config in configs:
+        by_rows.setdefault(config["BLOCK_SIZE_M"], []).append(config)
+    own = own_kernel(step.served, step.file)
+    make = _stand_in_call if own is None else _own_call
+    return [(make(step, rows, group, own or ""), group) for rows, group in by_rows.items()]
+
+
+def _operands(step: Step, routing: Routing) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+    """(inputs, weights, outputs) as a call describes tensors."""
+    shape, element = step.shape, _ELEMENTS[step.file.weights]
+    rows = step.tokens if step.product == 0 else routing.choices
+    return (
+        {"dtype": element, "shape": [rows, shape.depth]},
+        {"dtype": element, "shape": [shape.experts, shape.rows, shape.depth]},
+        {"dtype": "bf16", "shape": [routing.choices, shape.rows]},
+    )
+
+
+def _scales(step: Step, routing: Routing) -> tuple[dict[str, Any], dict[str, Any]]:
+    """(scales of the inputs, of the weights)."""
+    shape, block = step.shape, step.file.block
+    rows = step.tokens if step.product == 0 else routing.choices
+    if block is None:
+        return {"dtype": "f32", "shape": [1]}, {"dtype": "f32", "shape": [shape.experts]}
+    n, k = -(-shape.rows // block[0]), -(-shape.depth // block[1])
+    return {"dtype": "f32", "shape": [rows, k]}, {"dtype": "f32", "shape": [shape.experts, n, k]}
+
+
+def _stand_in_call(step: Step, rows: int, configs: Sequence[Tiles], _: str) -> TritonCall:
+    routing = step.routing(rows)
+    inputs, weights, outputs = _operands(step, routing)
+    by_token, by_weight = _scales(step, routing)
+    block = step.file.block
+    arguments = {
+        "tokens": inputs,
+        "weights": weights,
+        "out": outputs,
+        "token_scales": by_token,
+        "weight_scales": by_weight,
+        "order": argument(routing.order),
+        "expert_of_tile": argument(routing.experts),
+        "n": step.shape.rows,
+        "k": step.shape.depth,
+        "choices": routing.choices,
+        "tiles_m": len(routing.experts),
+        "TOP": _top(step),
+        "BLOCK_SCALES": block is not None,
+        "SCALE_N": block[0] if block else 1,
+        "SCALE_K": block[1] if block else step.shape.depth,
+    }
+    tiles = [launched(step.served.engine, step.file, config) for config in configs]
+    return TritonCall(
+        STAND_IN, "grouped_experts", arguments, _grid(len(routing.experts), "n"), tiles, _operations(step, routing)
+    )
+
+
+def _top(step: Step) -> int:
+    """Choices that share a row of the inputs: those of a token in the first product."""
+    return step.shape.top if step.product == 0 else 1
+
+
+def _grid(tiles: int, columns: str) -> list[str]:
+    return [f"{tiles} * ceil_div({columns}, BLOCK_SIZE_N)"]
+
+
+def _operations(step: Step, routing: Routing) -> str:
+    choices = int((routing.order < routing.choices).sum())
+    return str(2 * choices * step.shape.rows * step.shape.depth)
+
+
+def _own_call(step: Step, rows: int, configs: Sequence[Tiles], own: str) -> TritonCall:
+    module, _, function = own.partition(":")
+    folder, number = installed_package(step.served.engine) or (Path(), "")
+    path = folder.parent / (module.replace(".", "/") + ".py")
+    routing = step.routing(rows)
+    values = _known_arguments(step, routing)
+    constants = _known_constants(step)
+    arguments: dict[str, Any] = {}
+    varying: list[str] = []
+    for name, has_default in parameters_of(path, function):
+        if name in values:
+            arguments[name] = values[name]
+        elif name in constants:
+            varying.append(name)
+        elif not has_default and not name.startswith(("BLOCK_SIZE_", "GROUP_SIZE_")):
+            raise KernrecError(
+                f"{own} of {step.served.engine} {number} has the argument {name}, which kernrec does not know"
+            )
+    tiles = []
+    for config in configs:
+        chosen = launched(step.served.engine, step.file, config)
+        tiles.append({**chosen, **{name: constants[name](chosen) for name in varying}})
+    grid = _grid(len(routing.experts), "N")
+    return TritonCall(path, function, arguments, grid, tiles, _operations(step, routing), module=module)
+
+
+@cache
+def parameters_of(path: Path, function: str) -> list[tuple[str, bool]]:
+    """The parameters of a function of a file and whether each has a default, read without executing it.
+
+    Raises:
+        UsageError: there is no such function.
+    """
+    tree = ast.parse(path.read_text(encoding="utf-8")) if path.is_file() else ast.Module([], [])
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef) and node.name == function:
+            names = [parameter.arg for parameter in node.args.args]
+            without = len(names) - len(node.args.defaults)
+            return [(name, place >= without) for place, name in enumerate(names)]
+    raise UsageError(f"{path} has no function {function}: this release of the engine is not known")
+
+
+def _known_arguments(step: Step, routing: Routing) -> Mapping[str, Any]:
+    """Values of the parameters of vLLM's and SGLang's kernels, by their names there."""
+    inputs, weights, outputs = _operands(step, routing)
+    by_token, by_weight = _scales(step, routing)
+    shape, block, kind = step.shape, step.file.block, step.file.weights
+    depth_blocks = by_token["shape"][-1] if block else 0
+    row_blocks = by_weight["shape"][1] if block else 0
+    scaled = kind is not None
+    shared = {
+        "N": shape.rows,
+        "K": shape.depth,
+        "stride_am": shape.depth,
+        "stride_ak": 1,
+        "stride_bk": 1,
+        "stride_bn": shape.depth,
+        "stride_cm": shape.rows,
+        "stride_cn": 1,
+        "group_n": block[0] if block else 0,
+        "group_k": block[1] if block else 0,
+        "needs_masking": shape.depth % (block[1] if block else 1) != 0,
+    }
+    if step.file.kind is Kind.BLOCK_GEMM:
+        strides = {"stride_As_m": depth_blocks, "stride_As_k": 1, "stride_Bs_k": 1, "stride_Bs_n": depth_blocks}
+        operands = {"A": inputs, "B": {**weights, "shape": weights["shape"][1:]}, "C": outputs}
+        return {**shared, **strides, **operands, "As": by_token, "Bs": by_weight, "M": step.tokens}
+    return {
+        **shared,
+        "a_ptr": inputs,
+        "b_ptr": weights,
+        "c_ptr": outputs,
+        "a_desc": _NONE,
+        "b_desc": _NONE,
+        "bias_ptr": _NONE,
+        "b_bias_ptr": _NONE,
+        "add_mask_ptr": _NONE,
+        "a_scale_ptr": by_token if scaled else _NONE,
+        "b_scale_ptr": by_weight if scaled else _NONE,
+        "topk_weights_ptr": {"dtype": "f32", "shape": [routing.choices]},
+        "sorted_token_ids_ptr": _NONE if routing.apart else argument(routing.order),
+        "expert_ids_ptr": argument(routing.experts),
+        "num_tokens_post_padded_ptr": argument(_one(len(routing.order))),
+        "EM": len(routing.order),
+        "num_valid_tokens": routing.choices,
+        "stride_be": shape.rows * shape.depth,
+        "stride_asm": depth_blocks,
+        "stride_ask": 1 if block else 0,
+        "stride_bse": row_blocks * depth_blocks if block else (1 if scaled else 0),
+        "stride_bsk": 1 if block else 0,
+        "stride_bsn": depth_blocks,
+        **dict.fromkeys(("stride_bbe", "stride_bbn", "stride_bias_e", "stride_bias_n"), 0),
+        "naive_block_assignment": routing.apart,
+        "MUL_ROUTED_WEIGHT": step.product == 1,
+        "top_k": _top(step),
+        "compute_type": {"python": "tl.bfloat16"},
+        "use_fp8_w8a8": kind == "fp8_w8a8",
+        "use_int8_w8a8": kind == "int8_w8a8",
+        "use_int8_w8a16": False,
+        "per_channel_quant": False,
+        "HAS_BIAS": False,
+        "SPLIT_K": 1,
+        "c_sorted": False,
+        "FUSE_ADD_TO_OUTPUT": False,
+        "MASK_OUTPUT": False,
+        "FUSE_SUM_ALL_REDUCE": False,
+        "ROUTER_TOPK": step.file.products[0].top,
+    }
+
+
+def _one(value: int) -> Any:
+    import numpy as np
+
+    return np.array([value], np.int32)
+
+
+def _known_constants(step: Step) -> Mapping[str, Any]:
+    """Constants that depend on the config: swapped operands of fp8 on Hopper, and depths that divide evenly."""
+    hopper_fp8 = step.served.gpu.sm == 90 and step.file.weights == "fp8_w8a8"
+
+    def swapped(config: Tiles) -> int:
+        return int(hopper_fp8 and config["BLOCK_SIZE_M"] < 64 and config["BLOCK_SIZE_N"] >= 64)
+
+    return {
+        "SWAP_AB": swapped,
+        "swap_ab": swapped,
+        "even_Ks": lambda config: int(step.shape.depth % config["BLOCK_SIZE_K"] == 0),
+    }

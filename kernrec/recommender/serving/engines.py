@@ -1,0 +1,203 @@
+"""The files of tuned configs that vLLM and SGLang look for: their names, and where each is read from.
+
+The rules are those of vLLM 0.33.0 (`fused_moe.py`, `fp8_utils.py`, `mamba_ssm.py`, `lora/ops/triton_ops/utils.py`) and
+SGLang 0.5.23 (`fused_moe_triton_config.py`, `fp8_kernel.py`, `lora_tuning_config.py`).
+"""
+
+import math
+import re
+from enum import StrEnum
+
+from kernrec.errors import UsageError
+from kernrec.gpu import GPU
+from kernrec.interop.moe_configs import ExpertLayer
+from kernrec.kernel.expression import parse
+from kernrec.recommender.serving.model_config import ServedModel
+from kernrec.util.light_dataclass import dataclass
+
+ENGINES = ("vllm", "sglang")
+_LEAST_REFINED = 32
+"""vLLM divides blocks of scales that do not fit a rank, down to this size."""
+
+
+class Kind(StrEnum):
+    """The kernel that a file is for."""
+
+    EXPERTS = "experts"
+    BLOCK_GEMM = "fp8 block product"
+    STATE_SPACE = "state space"
+    LORA = "LoRA"
+
+
+@dataclass(frozen=True)
+class Deployment:
+    """How a model is served."""
+
+    engine: str
+    """One of `ENGINES`."""
+    gpu: GPU
+    tp: int = 1
+    ep: int = 1
+    triton: str = ""
+    """Release of Triton such as `3.6.0`: SGLang has a folder for each."""
+    lora_rank: int | None = None
+    device: str = ""
+    """Name that the driver gives the card; empty: the catalog's."""
+
+    @property
+    def device_name(self) -> str:
+        """The card's name as the engine has it in names of files."""
+        name = self.device or self.gpu.title
+        return re.sub(r"[\s/]+", "_", name) if self.engine == "vllm" else name.replace(" ", "_")
+
+
+@dataclass(frozen=True)
+class ProductShape:
+    """A product that a file's configs are for, on one GPU."""
+
+    rows: int
+    """Columns of the output, as rows of the weights."""
+    depth: int
+    experts: int = 1
+    top: int = 1
+
+
+@dataclass(frozen=True)
+class TunedFile:
+    """A file that an engine looks for."""
+
+    kind: Kind
+    name: str
+    layers: str
+    """The layers that read it."""
+    products: tuple[ProductShape, ...] = ()
+    """The products that run with its configs, one after the other; empty: kernrec does not predict them."""
+    dtype: str | None = None
+    """The engine's word for a quantization in the name; None: it has none."""
+    weights: str | None = None
+    """How weights are stored, as `Quantization.kind`."""
+    block: tuple[int, int] | None = None
+    """Blocks of the weights' scales, (n, k)."""
+    from_folder: bool = True
+    """Whether a folder of the user is looked at, too, not the package alone."""
+    note: str = ""
+
+
+def tuned_files(model: ServedModel, served: Deployment) -> list[TunedFile]:
+    """The files that an engine looks for while it serves a model.
+
+    Raises:
+        UsageError: the model cannot be divided among so many GPUs.
+    """
+    files = [*_expert_files(model, served), *_block_files(model, served)]
+    return [*files, *_state_files(model, served), *_lora_files(model, served)]
+
+
+def expert_split(model: ServedModel, served: Deployment) -> tuple[int, int]:
+    """(experts, columns of half of an expert's first product) of one GPU.
+
+    vLLM keeps experts whole where it distributes them; SGLang divides each among the `tp / ep` GPUs of its group.
+
+    Raises:
+        UsageError: they cannot be divided so.
+    """
+    experts = model.experts
+    assert experts is not None
+    tp, ep = served.tp, served.ep
+    if experts.count % ep:
+        raise UsageError(f"--ep is {ep}, and {model.title} has {experts.count} experts, which it does not divide")
+    if served.engine == "sglang" and tp % ep:
+        raise UsageError(f"--ep is {ep} and --tp {tp}: SGLang needs an expert parallel size that divides --tp")
+    parts = (1 if ep > 1 else tp) if served.engine == "vllm" else tp // ep
+    if experts.width % parts:
+        raise UsageError(
+            f"--tp is {tp}, and an expert of {model.title} is {experts.width} wide, which it does not divide"
+        )
+    return experts.count // ep, experts.width // parts
+
+
+def _expert_files(model: ServedModel, served: Deployment) -> list[TunedFile]:
+    if model.experts is None or model.quantization.elsewhere:
+        return []
+    count, width = expert_split(model, served)
+    dtype, block, note = model.quantization.kind, model.quantization.block, ""
+    if dtype is None and model.dtype == "float32":
+        dtype = "float32"
+    if served.engine == "vllm" and dtype == "int8_w8a8":
+        dtype = None  # vLLM has no word for it in names
+    if served.engine == "vllm" and block and (width % block[0] or (served.tp > 1 and width % block[1])):
+        refined = math.gcd(*block, width, model.hidden)
+        if refined < _LEAST_REFINED:
+            raise UsageError(f"{model.title}: {width} columns a GPU cannot be divided into blocks of {block[0]}")
+        note, block = f"scales of {block[0]} x {block[1]} are divided to fit {width} columns", (refined, refined)
+    layer = ExpertLayer(count, width, parse("m"), served.device_name.replace("_", " "), dtype, block)
+    top = model.experts.top
+    products = (ProductShape(2 * width, model.hidden, count, top), ProductShape(model.hidden, width, count, top))
+    if served.engine == "sglang" and "deepseek" in model.title.lower():
+        note = (
+            "SGLang may take a shared expert in as one more: then E is larger by one (--disable-shared-experts-fusion)"
+        )
+    name = _named(layer.file_name(served.engine), served)
+    return [
+        TunedFile(Kind.EXPERTS, name, "mixture of experts", products, dtype, model.quantization.kind, block, note=note)
+    ]
+
+
+def _named(name: str, served: Deployment) -> str:
+    """A name with the driver's spelling of the card; `ExpertLayer` has spaces where it has underscores, too."""
+    device = served.device_name
+    if served.engine == "vllm" and "H200" in device.split("_"):
+        return name
+    return re.sub(r"device_name=[^,]*?(?=,|\.json$)", lambda _: f"device_name={device}", name)
+
+
+def _block_files(model: ServedModel, served: Deployment) -> list[TunedFile]:
+    kind, block = model.quantization.kind, model.quantization.block
+    if kind != "fp8_w8a8" or block is None:
+        return []
+    by_name: dict[str, TunedFile] = {}
+    comma = "," if served.engine == "vllm" else ", "
+    for linear in model.linears:
+        if (shape := linear.of_rank(served.tp)) is None:
+            raise UsageError(f"--tp is {served.tp}, which does not divide {linear.name} of {model.title}")
+        rows, depth = shape
+        name = (
+            f"N={rows},K={depth},device_name={served.device_name},dtype=fp8_w8a8,"
+            f"block_shape=[{block[0]}{comma}{block[1]}].json"
+        )
+        layers = f"{by_name[name].layers}; {linear.name}" if name in by_name else linear.name
+        shapes = (ProductShape(rows, depth),)
+        by_name[name] = TunedFile(Kind.BLOCK_GEMM, name, layers, shapes, kind, kind, block, from_folder=False)
+    return list(by_name.values())
+
+
+def _state_files(model: ServedModel, served: Deployment) -> list[TunedFile]:
+    space = model.state_space
+    if space is None or served.engine != "vllm":
+        return []
+    name = (
+        f"headdim={space.head_width},dstate={space.state},device_name={served.device_name},"
+        f"cache_dtype={space.cache_dtype}.json"
+    )
+    return [TunedFile(Kind.STATE_SPACE, name, "state space, one token a sequence")]
+
+
+def _lora_files(model: ServedModel, served: Deployment) -> list[TunedFile]:
+    rank = served.lora_rank
+    if rank is None:
+        return []
+    if served.engine == "vllm":
+        device = served.device_name.replace("-", "_")
+        steps = ["SHRINK", "EXPAND_TRUE", "EXPAND_FALSE"]
+        if model.experts is not None:
+            steps += [f"FUSED_MOE_LORA_{part}_{step}" for part in ("W13", "W2") for step in ("SHRINK", "EXPAND")]
+        return [TunedFile(Kind.LORA, f"{device}_{step}.json", step.lower().replace("_", " ")) for step in steps]
+    names: dict[str, str] = {}
+    for linear in model.linears:
+        if (shape := linear.of_rank(served.tp)) is None:
+            continue
+        slices = 3 if linear.shared_heads else 2 if "gate and up" in linear.name else 1
+        for step, size in (("shrink", shape[1]), ("expand", shape[0])):
+            name = f"lora_{step},K={size},R={rank},S={slices},device={served.device_name}.json"
+            names[name] = f"{names[name]}; {linear.name}" if name in names else linear.name
+    return [TunedFile(Kind.LORA, name, layers) for name, layers in names.items()]

@@ -1,0 +1,79 @@
+"""The predicted configs of an audit as a folder that the engine reads instead of its own files.
+
+A file has an entry for every number of tokens that the engines' files have, for the engine takes the nearest one: where
+nothing is gained the entry is the engine's own default, so that a step of many tokens does not run what was chosen for
+few.
+"""
+
+import math
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+
+from kernrec.errors import UsageError, file_errors
+from kernrec.interop.moe_configs import write_moe_configs
+from kernrec.recommender.serving.audit import AuditedFile, ServingAudit
+from kernrec.recommender.serving.engine_defaults import KEYS, Tiles, default_config
+from kernrec.recommender.serving.engines import Deployment
+from kernrec.recommender.serving.shipped_files import FOLDERS
+from kernrec.recommender.serving.verdict import Verdict, worth
+from kernrec.util.atomic_write import write_whole
+
+VARIABLES = {"vllm": "VLLM_TUNED_CONFIG_FOLDER", "sglang": "SGLANG_MOE_CONFIG_DIR"}
+"""By which an engine is told of a folder."""
+
+
+def entries_of(audited: AuditedFile, served: Deployment) -> dict[int, Tiles]:
+    """The entries of a file, by number of tokens.
+
+    The comparison with the nearest number of tokens, by their ratio, decides: its best config where that is worth it,
+    else the engine's default for that very number.
+    """
+    entries: dict[int, Tiles] = {}
+    by_tokens = {made.tokens: made for made in audited.comparisons}
+    for key in sorted({*KEYS, *by_tokens}):
+        made = by_tokens[min(by_tokens, key=lambda tokens: (abs(math.log(tokens / key)), tokens))]
+        own = default_config(served.engine, audited.file, key, served.gpu)
+        entries[key] = made.best if worth(made) is Verdict.WRITE else own
+    return entries
+
+
+def relative_place(audited: AuditedFile, served: Deployment) -> str:
+    """Where a file goes, below the folder; a file that is read from the package alone has its place there."""
+    file = audited.file
+    if not file.from_folder:
+        return f"package/{FOLDERS[served.engine][file.kind]}/{file.name}"
+    if served.engine == "vllm":
+        return file.name
+    return f"configs/triton_{served.triton.replace('.', '_')}/{file.name}"
+
+
+def write_folder(audit: ServingAudit, folder: Path) -> list[Path]:
+    """Writes a file for each one that is worth it; files under other names stay.
+
+    Returns:
+        The files, none where nothing is worth it: then no folder is made.
+
+    Raises:
+        UsageError: the folder cannot be written.
+    """
+    texts: Mapping[str, str] = {
+        relative_place(audited, audit.served): write_moe_configs(entries_of(audited, audit.served))
+        for audited in audit.files
+        if audited.verdict is Verdict.WRITE
+    }
+    if folder.exists() and not folder.is_dir():
+        raise UsageError(f"{folder} is a file; a folder is expected")
+    written = []
+    for place, text in texts.items():
+        path = folder / place
+        with file_errors(path, "written"):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_whole(path, text.encode())
+        written.append(path)
+    return written
+
+
+def setting(audit: ServingAudit, folder: Path) -> str:
+    """The line for a shell that tells the engine of the folder."""
+    return f"export {VARIABLES[audit.served.engine]}={shlex.quote(str(folder.absolute()))}"

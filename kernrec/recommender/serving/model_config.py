@@ -1,0 +1,276 @@
+"""The shapes that a serving engine's kernels have for a model, read from its Hugging Face `config.json`."""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from kernrec.errors import KernrecError, UsageError, file_errors
+from kernrec.interop.json_document import CutShort, whole_document
+from kernrec.util.light_dataclass import dataclass
+
+_LARGEST = 4 << 20
+_MOST = 1 << 24
+_INNER = ("text_config", "llm_config", "language_config")
+"""Where a model of several modalities has the fields of its language model."""
+_EXPERTS = ("num_local_experts", "n_routed_experts", "num_experts", "moe_num_experts")
+_TOP = ("num_experts_per_tok", "num_experts_per_token", "moe_topk", "moe_k", "top_k_experts")
+_WIDTH = ("moe_intermediate_size", "expert_ffn_hidden_size")
+_MAMBA_HEADS = ("mamba_num_heads", "mamba_n_heads")
+_MAMBA_WIDTH = ("mamba_head_dim", "mamba_d_head")
+_MAMBA_STATE = ("ssm_state_size", "mamba_d_state")
+
+
+@dataclass(frozen=True)
+class Quantization:
+    """How a model's weights are stored and multiplied."""
+
+    kind: str | None
+    """The engine's word, `fp8_w8a8` or `int8_w8a8`; None: 16 bits."""
+    block: tuple[int, int] | None = None
+    """Rows and columns that share a scale of the weights, (n, k)."""
+    method: str = ""
+    """`quant_method` of the config."""
+    elsewhere: bool = False
+    """Whether engines multiply it with other kernels than those that they tune by files."""
+
+
+@dataclass(frozen=True)
+class Experts:
+    """The mixture of experts of a layer."""
+
+    count: int
+    top: int
+    """Experts of a token."""
+    width: int
+    """Columns of one half of an expert's first product: its intermediate size."""
+
+
+@dataclass(frozen=True)
+class StateSpace:
+    """The state-space layers of Mamba 2."""
+
+    heads: int
+    head_width: int
+    state: int
+    cache_dtype: str
+    """`float32`, or `float16` for 16 bits of either kind."""
+
+
+@dataclass(frozen=True)
+class Linear:
+    """A linear layer that is split among GPUs: `rows` outputs of `depth` inputs."""
+
+    name: str
+    rows: int
+    depth: int
+    split: str
+    """`rows` or `depth`: what tensor parallelism divides; empty: nothing."""
+    shared_heads: int = 0
+    """Heads of keys and values, of which each GPU has one at least."""
+    shared_rows: int = 0
+    """Further rows, for each of these heads."""
+
+    def of_rank(self, tp: int) -> tuple[int, int] | None:
+        """(rows, depth) on one of `tp` GPUs; None where they cannot be divided."""
+        if (self.split == "rows" and self.rows % tp) or (self.split == "depth" and self.depth % tp):
+            return None
+        rows = self.rows // tp if self.split == "rows" else self.rows
+        depth = self.depth // tp if self.split == "depth" else self.depth
+        return rows + max(1, self.shared_heads // tp) * self.shared_rows, depth
+
+
+@dataclass(frozen=True)
+class ServedModel:
+    """A model, as far as kernels depend on it."""
+
+    title: str
+    hidden: int
+    dtype: str
+    """Of activations: `bfloat16`, `float16` or `float32`."""
+    quantization: Quantization
+    experts: Experts | None
+    state_space: StateSpace | None
+    linears: tuple[Linear, ...]
+
+
+def read_model(place: str, *, download: bool = False) -> ServedModel:
+    """The model at a folder, a `config.json`, or on the Hugging Face Hub.
+
+    Args:
+        place: a folder with a `config.json`, or such a file; with `download` the name of a model, too.
+        download: whether the network may be asked for what is no file.
+
+    Raises:
+        UsageError: there is no such file, or it lacks fields, which are named.
+        KernrecError: it cannot be downloaded.
+    """
+    path = Path(place)
+    path = path / "config.json" if path.is_dir() else path
+    if not path.is_file():
+        if not download:
+            hint = "; --download asks the Hugging Face Hub for it" if place.count("/") == 1 else ""
+            raise UsageError(f"{place}: no folder with a config.json, and no such file{hint}")
+        path = _downloaded(place)
+    with file_errors(path, "read"):
+        if path.stat().st_size > _LARGEST:
+            raise UsageError(f"{path} has more than {_LARGEST >> 20} MB: no config.json of a model")
+        text = path.read_text(encoding="utf-8", errors="replace")
+    try:
+        document = whole_document(text, _LARGEST)
+    except CutShort:
+        raise UsageError(f"{path} is cut short") from None
+    except ValueError as error:
+        raise UsageError(f"{path} is not the config.json of a model: {error}") from None
+    if not isinstance(document, dict):
+        raise UsageError(f"{path} is not the config.json of a model: expected an object")
+    title = place if not Path(place).is_file() else path.parent.name or path.name
+    return _Fields(document, str(path)).model(title)
+
+
+def _downloaded(name: str) -> Path:
+    """The `config.json` of a model on the Hugging Face Hub, in the cache of its client."""
+    try:
+        from huggingface_hub import hf_hub_download
+    except ImportError:
+        raise KernrecError("--download needs the extra hub: pip install 'kernrec[hub]'") from None
+    try:
+        return Path(hf_hub_download(name, "config.json"))
+    except Exception as error:  # the client has a dozen types, of the network, the name and permissions
+        raise KernrecError(f"{name}: no config.json could be downloaded: {str(error).splitlines()[0]:.120}") from None
+
+
+class _Fields:
+    """The fields of a config, by the names that model families have for them."""
+
+    def __init__(self, document: Mapping[str, Any], place: str) -> None:
+        inner: Any = next((document[name] for name in _INNER if isinstance(document.get(name), dict)), {})
+        thinker = document.get("thinker_config")
+        if not inner and isinstance(thinker, dict):
+            inner = thinker.get("text_config") if isinstance(thinker.get("text_config"), dict) else thinker
+        self.fields = {**document, **inner}
+        self.place = place
+
+    def number(self, *names: str) -> int | None:
+        """The first of these fields that is there, a whole number from 1."""
+        for name in names:
+            value = self.fields.get(name)
+            if value is None:
+                continue
+            if type(value) is not int or not 0 <= value <= _MOST:
+                raise UsageError(f"{self.place}: {name} is {json.dumps(value):.40}; a whole number is expected")
+            if value:
+                return value
+        return None
+
+    def needed(self, what: str, *names: str) -> int:
+        value = self.number(*names)
+        if value is None:
+            raise UsageError(f"{self.place} does not say {what}: {' or '.join(names)} is missing")
+        return value
+
+    def model(self, title: str) -> ServedModel:
+        hidden = self.needed("how wide the model is", "hidden_size", "d_model", "n_embd")
+        dtype = str(self.fields.get("dtype") or self.fields.get("torch_dtype") or "bfloat16").removeprefix("torch.")
+        if dtype not in ("bfloat16", "float16", "float32"):
+            raise UsageError(f"{self.place}: torch_dtype is {dtype!r:.40}; bfloat16, float16 or float32 is expected")
+        return ServedModel(
+            title, hidden, dtype, self.quantization(), self.experts(), self.state_space(dtype), self.linears(hidden)
+        )
+
+    def experts(self) -> Experts | None:
+        count = self.number(*_EXPERTS)
+        if count is None or count == 1:
+            return None
+        top = self.needed("how many experts a token has", *_TOP)
+        width = self.needed("how wide an expert is", *_WIDTH, "intermediate_size")
+        if top > count:
+            raise UsageError(f"{self.place}: {top} experts a token of {count}")
+        return Experts(count, top, width)
+
+    def state_space(self, dtype: str) -> StateSpace | None:
+        width, state = self.number(*_MAMBA_WIDTH), self.number(*_MAMBA_STATE)
+        if width is None or state is None:
+            return None
+        heads = self.needed("how many heads its state-space layers have", *_MAMBA_HEADS)
+        cache = str(self.fields.get("mamba_ssm_cache_dtype") or self.fields.get("mamba_ssm_dtype") or dtype)
+        return StateSpace(heads, width, state, "float32" if cache.removeprefix("torch.") == "float32" else "float16")
+
+    def quantization(self) -> Quantization:
+        fields = self.fields.get("quantization_config")
+        if fields is None:
+            return Quantization(None)
+        if not isinstance(fields, dict):
+            raise UsageError(f"{self.place}: quantization_config is no object")
+        method = str(fields.get("quant_method", ""))[:40]
+        if method == "fp8":
+            return Quantization("fp8_w8a8", self.block(fields.get("weight_block_size")), method)
+        if method == "compressed-tensors":
+            return self.compressed(fields, method)
+        return Quantization(None, None, method, elsewhere=True)
+
+    def compressed(self, fields: Mapping[str, Any], method: str) -> Quantization:
+        """Of compressed-tensors: 8-bit weights with 8-bit activations, of either kind."""
+        groups = fields.get("config_groups")
+        first = next(iter(groups.values()), None) if isinstance(groups, dict) else None
+        weights = first.get("weights") if isinstance(first, dict) else None
+        inputs = first.get("input_activations") if isinstance(first, dict) else None
+        if not isinstance(weights, dict):
+            raise UsageError(f"{self.place}: quantization_config has no config_groups with weights")
+        kinds = {"float": "fp8_w8a8", "int": "int8_w8a8"}
+        if weights.get("num_bits") != 8 or not isinstance(inputs, dict) or weights.get("type") not in kinds:
+            return Quantization(None, None, method, elsewhere=True)
+        return Quantization(kinds[weights["type"]], self.block(weights.get("block_structure")), method)
+
+    def block(self, sizes: Any) -> tuple[int, int] | None:
+        if sizes is None:
+            return None
+        if not (
+            isinstance(sizes, Sequence) and len(sizes) == 2 and all(type(s) is int and 16 <= s <= 1024 for s in sizes)
+        ):
+            raise UsageError(f"{self.place}: weight_block_size is {json.dumps(sizes):.40}; two sizes are expected")
+        return sizes[0], sizes[1]
+
+    def linears(self, hidden: int) -> tuple[Linear, ...]:
+        """The linear layers of attention and of dense layers; none where the config does not say their shapes."""
+        heads = self.number("num_attention_heads")
+        if heads is None:
+            return ()
+        latent = self.number("kv_lora_rank")
+        attention = self.latent(hidden, heads, latent) if latent else self.attention(hidden, heads)
+        dense = self.number("intermediate_size")
+        shared = (self.number("n_shared_experts") or 0) * (self.number(*_WIDTH) or 0)
+        shared = self.number("shared_expert_intermediate_size") or shared
+        widths = [("dense", dense)] if dense and self.has_dense_layers() else []
+        widths += [("shared experts", shared)] if shared else []
+        return (
+            *attention,
+            *(Linear(f"{name}, gate and up", 2 * width, hidden, "rows") for name, width in widths),
+            *(Linear(f"{name}, down", hidden, width, "depth") for name, width in widths),
+        )
+
+    def has_dense_layers(self) -> bool:
+        """Whether some layers have no experts; Mixtral's family has them in all."""
+        if self.number(*_EXPERTS) in (None, 1):
+            return True
+        return bool(self.number("first_k_dense_replace")) or bool(self.fields.get("mlp_only_layers"))
+
+    def attention(self, hidden: int, heads: int) -> list[Linear]:
+        width = self.number("head_dim") or hidden // heads
+        shared = self.number("num_key_value_heads") or heads
+        return [
+            Linear("queries, keys, values", heads * width, hidden, "rows", shared, 2 * width),
+            Linear("attention, out", hidden, heads * width, "depth"),
+        ]
+
+    def latent(self, hidden: int, heads: int, latent: int) -> list[Linear]:
+        """Multi-head latent attention."""
+        turned, plain = self.number("qk_rope_head_dim") or 0, self.number("qk_nope_head_dim") or 0
+        value = self.number("v_head_dim") or plain
+        queries = self.number("q_lora_rank")
+        into = [
+            Linear("queries, keys, values, down", (queries or 0) + latent + turned, hidden, ""),
+            Linear("queries, up", heads * (plain + turned), queries or hidden, "rows"),
+            Linear("keys and values, up", heads * (plain + value), latent, "rows"),
+        ]
+        return [*into, Linear("attention, out", hidden, heads * value, "depth")]

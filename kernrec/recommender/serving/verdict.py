@@ -1,0 +1,49 @@
+"""Advice on a missing file, by the gain that its configs promise."""
+
+from collections.abc import Sequence
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from kernrec.recommender.serving.compared import Comparison
+
+NOTHING = 1.03
+"""A gain below this is none: users measured -3 to +3 % of noise between equal configs (vLLM's issue 44688)."""
+
+
+class Verdict(StrEnum):
+    """Advice on a file."""
+
+    SHIPPED = "shipped"
+    NOT_USED = "another kernel runs"
+    WRITE = "worth it"
+    MEASURE = "perhaps: measure"
+    LEAVE = "nothing: leave it"
+    UNKNOWN = "not predicted"
+
+
+def worth(made: "Comparison") -> Verdict:
+    """Whether the best config is worth it for a number of tokens.
+
+    It is where even the lower end of the interval is a gain; it is not where nothing is expected.
+    """
+    if made.interval[0] > 1.0 and made.ratio > NOTHING:
+        return Verdict.WRITE
+    return Verdict.MEASURE if made.ratio > NOTHING else Verdict.LEAVE
+
+
+def verdict_of(missing: bool, taken: str, made: "Sequence[Comparison]") -> Verdict:
+    """The advice on a file, for all numbers of tokens together.
+
+    Args:
+        missing: whether the engine lacks it.
+        taken: the other kernel that the engine takes; empty for none.
+        made: the comparisons.
+    """
+    if not missing:
+        return Verdict.SHIPPED
+    if taken:
+        return Verdict.NOT_USED
+    verdicts = {worth(comparison) for comparison in made}
+    order = (Verdict.WRITE, Verdict.MEASURE, Verdict.LEAVE)
+    return next((verdict for verdict in order if verdict in verdicts), Verdict.UNKNOWN)

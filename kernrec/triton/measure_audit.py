@@ -1,0 +1,78 @@
+"""The best few configs of an audit's missing files measured on this machine's GPU, beside the engine's own.
+
+Minutes instead of the hours of an engine's tuner: of each product and number of tokens the engine's default and the
+best three are measured. The rows are in the user's database, so that the audit that follows answers by them.
+"""
+
+from collections.abc import Callable
+
+from kernrec.profile.triton_call import kernel_of_triton
+from kernrec.recommender.serving.audit import ServingAudit
+from kernrec.recommender.serving.compared import Comparison
+from kernrec.recommender.serving.engine_calls import Step, calls
+from kernrec.recommender.serving.engine_defaults import Tiles, launched
+from kernrec.recommender.serving.engines import TunedFile
+from kernrec.recommender.serving.verdict import Verdict, worth
+from kernrec.triton.machine import Machine
+from kernrec.triton.measure_calls import Benchmark, Tensors, measure_call
+
+TOP = 3
+"""Configs that are measured beside the engine's own."""
+
+
+def measure_audit(
+    audit: ServingAudit,
+    machine: Machine,
+    progress: Callable[[str], None] | None = None,
+    tensors: Tensors | None = None,
+    benchmark: Benchmark | None = None,
+) -> int:
+    """Measures the best configs where something may be gained, and keeps the results.
+
+    Args:
+        audit: with comparisons.
+        machine: the GPU of this process, that of the audit.
+        progress: called before each number of tokens.
+        tensors, benchmark: as for `measure_call`.
+
+    Returns:
+        How many launches were measured.
+
+    Raises:
+        KernrecError: torch is not installed.
+    """
+    count = 0
+    for audited in audit.files:
+        for made in audited.comparisons:
+            if worth(made) is Verdict.LEAVE or made.best_cost.measured:
+                continue
+            if progress is not None:
+                progress(f"{audited.file.name}: {made.tokens} tokens measured")
+            count += _measure(audit, audited.file, made, machine, tensors, benchmark)
+    return count
+
+
+def _measure(
+    audit: ServingAudit,
+    file: TunedFile,
+    made: Comparison,
+    machine: Machine,
+    tensors: Tensors | None,
+    benchmark: Benchmark | None,
+) -> int:
+    engine, count = audit.served.engine, 0
+    wanted = [launched(engine, file, config) for config in (*(c for c, _ in made.ranked[:TOP]), made.own)]
+    for product in range(len(file.products)):
+        step = Step(file, audit.served, made.tokens, product)
+        for call, _ in calls(step, made.compared):  # all of them: a row belongs to the kernel with this list
+            chosen = [config for config in call.configs or () if _tiles(config) in map(_tiles, wanted)]
+            if chosen:
+                kernel, _ = kernel_of_triton(call)
+                count += len(measure_call(call, kernel, chosen, machine, tensors, benchmark))
+    return count
+
+
+def _tiles(config: Tiles) -> tuple[int, ...]:
+    """A config without constants that follow from it."""
+    names = [*(f"BLOCK_SIZE_{axis}" for axis in "MNK"), "GROUP_SIZE_M", "num_warps", "num_stages"]
+    return tuple(config[name] for name in names)

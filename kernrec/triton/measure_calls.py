@@ -1,0 +1,134 @@
+"""Configs of a call measured on this machine's GPU by Triton's own benchmark, and kept in the user's database.
+
+A call says all that is launched, so nothing but it is needed. `kernrec serve-audit --measure` measures engines' kernels
+by it. The function's file is executed in this process, as the program that launches it does.
+"""
+
+import hashlib
+import math
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from kernrec.compile.triton_load import jit_function, module_of, python_value
+from kernrec.compile.triton_version import triton_compiler
+from kernrec.errors import KernrecError
+from kernrec.kernel import Config, Kernel
+from kernrec.kernel.expression import parse
+from kernrec.kernel.triton_function import OPTIONS
+from kernrec.profile.tensor_values import load_npy
+from kernrec.profile.triton_call_file import TritonCall, integers
+from kernrec.triton.machine import Machine
+from kernrec.triton.records import Result, Trial, keep
+from kernrec.triton.tuner import compile_error
+
+Tensors = Callable[[Mapping[str, Any]], Any]
+"""A tensor on the GPU from `{"dtype", "shape"}` or `{"values"}`, as a call has it."""
+Benchmark = Callable[[Callable[[], object]], float]
+"""Milliseconds of a launch, the median."""
+_TORCH = {"f32": "float32", "f16": "float16", "bf16": "bfloat16", "f8e4m3": "float8_e4m3fn", "i8": "int8"}
+
+
+def measure_call(
+    call: TritonCall,
+    kernel: Kernel,
+    configs: Sequence[Mapping[str, Any]],
+    machine: Machine,
+    tensors: Tensors | None = None,
+    benchmark: Benchmark | None = None,
+) -> list[tuple[Config, Result]]:
+    """Measures some configs of a call and keeps the results, failures too.
+
+    Args:
+        call: what is launched; its grid is a list of extents.
+        kernel: of this call (`kernel_of_triton`), under whose identity the rows are kept.
+        configs: constants and options of the compiler, as the call has them.
+        machine: the GPU of this process.
+        tensors: makes tensors; None: torch does, on its current GPU.
+        benchmark: None: `triton.testing.do_bench`, which empties L2 before each launch.
+
+    Raises:
+        KernrecError: torch is not installed, or the call has a type that it does not.
+        UsageError: the database cannot be written.
+    """
+    make, time_ms = tensors or torch_tensor, benchmark or _do_bench
+    source = call.path.read_text(encoding="utf-8")
+    function = jit_function(module_of(call.module, source, call.path.name, call.path.parent), call.function)
+    arguments = {name: _value(value, make) for name, value in call.arguments.items()}
+    results: list[tuple[Config, Result]] = []
+    for config in configs:
+        options = {name: config[name] for name in OPTIONS if name in config}
+        constants = {name: value for name, value in config.items() if name not in OPTIONS}
+        grid = _grid(call, {**constants, **options})
+        passed = {**arguments, **constants, **options}
+
+        def launch(grid: tuple[int, ...] = grid, passed: Mapping[str, Any] = passed) -> object:
+            return function[grid](**passed)
+
+        try:
+            latency_ms = time_ms(launch)
+            result = Result(latency_ms * 1e-3) if math.isfinite(latency_ms) else Result(error="it could not be timed")
+        except Exception as error:
+            result = _failed(error)
+        names = {tunable.macro: tunable.name for tunable in kernel.tunables}
+        results.append(({names[name]: int(value) for name, value in config.items() if name in names}, result))
+    identity = hashlib.sha256(f"{kernel.hash} {triton_compiler()}".encode()).hexdigest()[:16]
+    keep(Trial(kernel, identity, len(configs), results), machine, triton_compiler())
+    return results
+
+
+def _failed(error: Exception) -> Result:
+    """The result of a config that cannot be compiled or launched; other errors are raised."""
+    if (message := compile_error(error)) is not None:
+        return Result(error=message, compiled=False)
+    if type(error).__name__ == "OutOfResources":
+        return Result(error=str(error)[:200])
+    raise error
+
+
+def _value(value: Any, make: Tensors) -> Any:
+    """An argument of a launch."""
+    if not isinstance(value, Mapping):
+        return value
+    if value.keys() == {"python"}:
+        return python_value(value["python"])
+    return make(value)
+
+
+def _grid(call: TritonCall, constants: Mapping[str, Any]) -> tuple[int, ...]:
+    numbers = integers({**call.arguments, **constants})
+    return tuple(int(parse(str(extent).lower()).evaluate(numbers)) for extent in call.grid)  # type: ignore[union-attr]
+
+
+def torch_tensor(described: Mapping[str, Any]) -> Any:
+    """A tensor of torch on its current GPU: of these values, or of normal random numbers.
+
+    Raises:
+        KernrecError: torch is not installed, or has no such type.
+    """
+    try:
+        import torch
+    except ImportError:
+        raise KernrecError("measuring the kernels of an engine needs torch, which the engine brings") from None
+    if "values" in described:
+        return torch.as_tensor(np.asarray(load_npy(Path(described["values"])))).cuda()
+    if described["dtype"] not in _TORCH:
+        raise KernrecError(f"a tensor of {described['dtype']} cannot be measured; {', '.join(_TORCH)} can")
+    dtype = getattr(torch, _TORCH[described["dtype"]])
+    shape = tuple(described["shape"])
+    if dtype == torch.int8:
+        return torch.randint(-127, 127, shape, dtype=dtype, device="cuda")
+    if dtype.itemsize == 1:  # drawn in pieces of the first axis: an expert's weights are large in 16 bits
+        tensor = torch.empty(shape, dtype=dtype, device="cuda")
+        for place in range(shape[0]):
+            tensor[place] = torch.randn(shape[1:], dtype=torch.float16, device="cuda").to(dtype)
+        return tensor
+    return torch.randn(shape, dtype=dtype, device="cuda")
+
+
+def _do_bench(launch: Callable[[], object]) -> float:
+    import triton.testing
+
+    return float(triton.testing.do_bench(launch, return_mode="median"))

@@ -1,0 +1,62 @@
+"""`kernrec serve-audit` prints the files, and names what it cannot use."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.helpers.command import run_here
+from tests.helpers.serving import MIXTRAL, QWEN_FP8, written
+
+
+def audit(folder: Path, *arguments: object) -> tuple[int, str, str]:
+    done = run_here("serve-audit", *arguments, cwd=folder)
+    return done.returncode, done.stdout, done.stderr
+
+
+def test_files_are_listed_in_eighty_columns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    written(tmp_path / "qwen", QWEN_FP8)
+    options = ("--gpu", "rtx-pro-6000", "--tp", 2, "--engine", "vllm", "--engine-release", "0.33.0", "--names")
+    status, out, err = audit(tmp_path, "qwen", *options)
+    assert status == 0, err
+    assert max(map(len, out.splitlines())) <= 80
+    assert "E=256,N=256,device_name=*,dtype=fp8_w8a8,block_shape=[128,128]" in out
+    assert "* is NVIDIA_RTX_PRO_6000_Blackwell_Workstation_Edition" in out
+    assert "from its package alone" in err
+
+
+def test_json_has_whole_names_and_says_which_are_shipped(tmp_path: Path) -> None:
+    written(tmp_path / "mixtral", MIXTRAL)
+    options = ("--gpu", "h100", "--engine", "sglang", "--tp", 2, "--triton", "3.1", "--engine-release", "0.5.23")
+    status, out, _ = audit(tmp_path, "mixtral", *options, "--names", "--json")
+    (file,) = json.loads(out)["files"]
+    assert status == 0
+    assert file["name"] == "E=8,N=7168,device_name=NVIDIA_H100_80GB_HBM3.json"
+    assert file["shipped"] == f"triton_3_1_0/{file['name']}"
+    assert file["of_this_triton"]
+    assert file["verdict"] == "shipped"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("nowhere", "--engine", "vllm"), "nowhere: no folder with a config.json"),
+        (("mixtral", "--engine", "tgi"), "unknown engine 'tgi'"),
+        (("mixtral", "--engine", "vllm", "--engine-release", "0.1.0"), "unknown release of vllm '0.1.0'"),
+        (("mixtral", "--engine", "sglang", "--triton", "1.0"), "unknown release of Triton '1.0'"),
+        (("mixtral", "--engine", "vllm", "--tp", "5"), "--tp is 5, and an expert of mixtral is 14336 wide"),
+        (("mixtral", "--engine", "vllm", "--tokens", "1;2"), "--tokens is '1;2'"),
+        (
+            ("mixtral", "--engine", "vllm", "--names", "--write", "out"),
+            "--names predicts nothing; leave out one of --names and --write",
+        ),
+    ],
+)
+def test_wrong_input_is_one_line(tmp_path: Path, arguments: tuple[str, ...], message: str) -> None:
+    written(tmp_path / "mixtral", MIXTRAL)
+    status, out, err = audit(tmp_path, *arguments, "--gpu", "a100")
+    assert status == 2
+    assert not out
+    assert message in err
+    assert len(err.strip().splitlines()) == 1

@@ -1,0 +1,197 @@
+"""An audit says which files are missing and what each is worth, and writes files that the engine reads."""
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from kernrec.errors import UsageError
+from kernrec.gpu import find_gpu
+from kernrec.interop.moe_configs import read_moe_configs
+from kernrec.recommender.serving.audit import AuditedFile, AuditRequest, ServingAudit, serve_audit
+from kernrec.recommender.serving.candidates import candidates
+from kernrec.recommender.serving.compared import Comparison, Cost, comparer
+from kernrec.recommender.serving.engine_calls import Step, calls, parameters_of
+from kernrec.recommender.serving.engine_defaults import KEYS, default_config, entry_for
+from kernrec.recommender.serving.engines import Deployment, Kind, tuned_files
+from kernrec.recommender.serving.folder import entries_of, setting, write_folder
+from kernrec.recommender.serving.model_config import read_model
+from kernrec.recommender.serving.shipped_files import shipped_of
+from kernrec.recommender.serving.verdict import Verdict, verdict_of, worth
+from tests.helpers.process import environment
+from tests.helpers.serving import MIXTRAL, QWEN_FP8, SMALL, written
+
+TILES = {
+    "BLOCK_SIZE_M": 16, "BLOCK_SIZE_N": 128, "BLOCK_SIZE_K": 64, "GROUP_SIZE_M": 1, "num_warps": 4, "num_stages": 3,
+}  # fmt: skip
+
+
+def compared(tokens: int, ratio: float, *, measured: bool = False) -> Comparison:
+    """A comparison whose best config is so many times as fast as the engine's own."""
+    own, best = (Cost(latency, latency / 2, latency * 2, measured) for latency in (1e-4 * ratio, 1e-4))
+    return Comparison(tokens, {**TILES, "BLOCK_SIZE_N": 64}, own, ((TILES, best),), (TILES,))
+
+
+def audited(folder: Path, engine: str, *made: Comparison, gpu: str = "l40s", kind: int = 0) -> ServingAudit:
+    model = read_model(str(written(folder / "model", QWEN_FP8)))
+    served = Deployment(engine, find_gpu(gpu), tp=2, triton="3.6.0")
+    file = AuditedFile(tuned_files(model, served)[kind], "", False, "", made)
+    return ServingAudit(model, served, shipped_of(engine, {"vllm": "0.33.0", "sglang": "0.5.23"}[engine]), (file,), ())
+
+
+def test_a_gain_counts_where_the_whole_interval_is_one() -> None:
+    assert worth(compared(1, 1.30)) is Verdict.WRITE
+    assert worth(compared(1, 1.08)) is Verdict.MEASURE
+    assert worth(compared(1, 1.02)) is Verdict.LEAVE
+    assert worth(compared(1, 1.08, measured=True)) is Verdict.WRITE
+    assert worth(replace(compared(1, 1.0), own_cost=None)) is Verdict.WRITE  # its own cannot run at all
+
+
+def test_the_advice_on_a_file_is_that_of_its_largest_gain() -> None:
+    made = [compared(1, 1.0), compared(16, 1.3), compared(64, 1.05)]
+    assert verdict_of(True, "", made) is Verdict.WRITE
+    assert verdict_of(True, "", made[:1]) is Verdict.LEAVE
+    assert verdict_of(True, "", ()) is Verdict.UNKNOWN
+    assert verdict_of(True, "DeepGEMM", made) is Verdict.NOT_USED
+    assert verdict_of(False, "", made) is Verdict.SHIPPED
+
+
+def test_a_file_has_an_entry_for_all_numbers_of_tokens_and_defaults_where_nothing_is_gained(tmp_path: Path) -> None:
+    audit = audited(tmp_path, "vllm", compared(1, 1.0), compared(16, 1.4), compared(1024, 1.0))
+    (file,) = audit.files
+    entries = entries_of(file, audit.served)
+    assert set(entries) >= set(KEYS)
+    assert entries[16] == entries[24] == entries[96] == TILES
+    for key in (1, 2, 512, 4096):
+        assert entries[key] == default_config("vllm", file.file, key, audit.served.gpu)
+
+
+@pytest.mark.parametrize(
+    ("engine", "place"),
+    [("vllm", "E=256,N=256,device_name=NVIDIA_L40S,dtype=fp8_w8a8,block_shape=[128,128].json"),
+     ("sglang", "configs/triton_3_6_0/E=256,N=256,device_name=NVIDIA_L40S,dtype=fp8_w8a8,block_shape=[128, 128].json")],
+)  # fmt: skip
+def test_the_folder_is_laid_out_as_the_engine_looks_for_it(tmp_path: Path, engine: str, place: str) -> None:
+    audit = audited(tmp_path, engine, compared(16, 1.4))
+    (path,) = write_folder(audit, tmp_path / "tuned")
+    assert path == tmp_path / "tuned" / place
+    entries, _ = read_moe_configs(path.read_text(), path.name)
+    assert entries[entry_for(entries, 17)] == TILES
+    assert setting(audit, tmp_path / "tuned").startswith(
+        "export " + {"vllm": "VLLM_TUNED_CONFIG_FOLDER=", "sglang": "SGLANG_MOE_CONFIG_DIR="}[engine]
+    )
+    if engine == "vllm" and find_spec("vllm"):  # its own reader, where it is installed
+        read = (
+            "import json; from vllm.model_executor.layers.fused_moe import fused_moe as f;"
+            "f.get_device_name_as_file_name = lambda: 'NVIDIA_L40S';"
+            "print('entries', json.dumps(f.get_moe_configs(256, 256, 'fp8_w8a8', 128, 128)))"
+        )
+        told = environment(VLLM_TUNED_CONFIG_FOLDER=str(tmp_path / "tuned"), CUDA_VISIBLE_DEVICES="")
+        done = subprocess.run([sys.executable, "-c", read], env=told, capture_output=True, text=True, check=True)
+        last = next(line for line in done.stdout.splitlines() if line.startswith("entries "))
+        by_key = {int(key): config for key, config in json.loads(last.removeprefix("entries ")).items()}
+        assert by_key[16] == TILES
+        assert by_key.keys() == entries.keys()
+
+
+def test_a_product_that_is_read_from_the_package_alone_is_written_below_its_place_there(tmp_path: Path) -> None:
+    audit = audited(tmp_path, "vllm", compared(16, 1.4), kind=1)
+    (path,) = write_folder(audit, tmp_path / "tuned")
+    assert path.parent == tmp_path / "tuned/package/model_executor/layers/quantization/utils/configs"
+
+
+def test_nothing_is_written_where_nothing_is_worth_it(tmp_path: Path) -> None:
+    assert write_folder(audited(tmp_path, "vllm", compared(16, 1.0)), tmp_path / "tuned") == []
+    assert not (tmp_path / "tuned").exists()
+    (tmp_path / "taken").write_text("")
+    with pytest.raises(UsageError, match="is a file; a folder is expected"):
+        write_folder(audited(tmp_path, "vllm", compared(16, 1.4)), tmp_path / "taken")
+
+
+def test_a_file_that_the_engine_ships_is_not_compared(tmp_path: Path) -> None:
+    place = str(written(tmp_path, MIXTRAL))
+    audit = serve_audit(AuditRequest(place, "a100", "vllm", tp=2, release="0.33.0"))
+    (file,) = audit.files
+    assert file.shipped == "E=8,N=7168,device_name=NVIDIA_A100-SXM4-80GB.json"
+    assert file.verdict is Verdict.SHIPPED
+    assert not file.comparisons
+    assert audit.as_dict()["files"][0]["tokens"] == []
+
+
+def test_weights_that_other_kernels_multiply_need_no_file(tmp_path: Path) -> None:
+    awq = {**MIXTRAL, "quantization_config": {"quant_method": "awq", "bits": 4}}
+    audit = serve_audit(AuditRequest(str(written(tmp_path, awq)), "a100", "vllm"))
+    assert not audit.files
+    assert "quantized by awq" in audit.notes[0]
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"engine": "vlm"}, "unknown engine 'vlm'; did you mean vllm"),
+        ({"tp": 0}, "tp is 0; a whole number from 1"),
+        ({"tokens": (0,)}, "tokens are [0]"),
+        ({"triton": "2.9"}, "unknown release of Triton '2.9'"),
+        ({"gpu": "rtx-pro-6001"}, "unknown GPU"),
+        ({"lora_rank": 0}, "lora rank is 0"),
+    ],
+)
+def test_what_is_not_known_is_named_with_the_nearest(tmp_path: Path, changed: dict[str, object], message: str) -> None:
+    wanted = {"model": str(written(tmp_path, MIXTRAL)), "gpu": "a100", "engine": "sglang", **changed}
+    with pytest.raises(UsageError) as raised:
+        serve_audit(AuditRequest(**wanted, compare=False))  # type: ignore[arg-type]
+    assert message in str(raised.value)
+
+
+def test_a_call_has_the_configs_with_as_many_rows_a_tile(tmp_path: Path) -> None:
+    served = Deployment("vllm", find_gpu("a100"))
+    (file,) = tuned_files(read_model(str(written(tmp_path, MIXTRAL))), served)
+    tried = candidates(file, 64, served.gpu)
+    made = calls(Step(file, served, 64, 1), tried)
+    assert sum(len(group) for _, group in made) == len(tried)
+    for call, group in made:
+        rows = {config["BLOCK_SIZE_M"] for config in group}
+        assert len(rows) == 1
+        assert call.arguments["TOP"] == 1  # the second product has a row for each choice
+        assert call.arguments["tokens"]["shape"] == [128, 14336]
+
+
+def test_parameters_of_a_kernel_are_read_without_executing_its_file(tmp_path: Path) -> None:
+    file = tmp_path / "kernels.py"
+    file.write_text("import nothing_that_is_there\ndef kernel(a, b: int, C=1): ...\n")
+    assert parameters_of(file, "kernel") == [("a", False), ("b", False), ("C", True)]
+    with pytest.raises(UsageError, match="has no function other"):
+        parameters_of(file, "other")
+
+
+def test_candidates_fit_the_shared_memory_of_the_card(tmp_path: Path) -> None:
+    for fields in (MIXTRAL, QWEN_FP8):
+        for gpu in ("rtx3090", "h100", "t4"):
+            served = Deployment("vllm", find_gpu(gpu))
+            for file in tuned_files(read_model(str(written(tmp_path, fields))), served):
+                for tokens in (1, 64, 4096):
+                    tried = candidates(file, tokens, served.gpu)
+                    assert 2 <= len(tried) <= 16, (file.name, tokens)
+                    for c in tried:
+                        steps = (c["BLOCK_SIZE_M"] + c["BLOCK_SIZE_N"]) * c["BLOCK_SIZE_K"] * (c["num_stages"] - 1)
+                        assert steps * (1 if file.weights else 2) <= served.gpu.limits.smem_per_block
+                        assert file.kind is Kind.EXPERTS or c["BLOCK_SIZE_K"] >= 128
+
+
+@pytest.mark.slow
+def test_a_config_costs_what_both_products_take(tmp_path: Path) -> None:
+    pytest.importorskip("triton", reason="needs the extra `triton`")
+    served = Deployment("sglang", find_gpu("a100"))
+    (file,) = tuned_files(read_model(str(written(tmp_path / "model", SMALL))), served)
+    wider = {**TILES, "BLOCK_SIZE_N": 64}
+    with comparer(tmp_path / "own.duckdb") as comparing:
+        both = dict(zip(("narrow", "wide"), comparing.costs(file, served, 4, [TILES, wider]), strict=True))
+        ((_, second),) = comparing.costs(replace(file, products=file.products[1:]), served, 4, [TILES])
+    for _, cost in both.values():
+        assert 0 < cost.low_s < cost.latency_s < cost.high_s
+        assert not cost.measured
+    assert second.latency_s < both["narrow"][1].latency_s

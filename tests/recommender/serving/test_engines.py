@@ -1,0 +1,152 @@
+"""Names of tuned files are those that the engines compute, and releases are looked up by them."""
+
+from pathlib import Path
+
+import pytest
+
+from kernrec.errors import UsageError
+from kernrec.gpu import find_gpu
+from kernrec.recommender.serving.backends import kernel_taken
+from kernrec.recommender.serving.engine_defaults import KEYS, default_config, entry_for, launched
+from kernrec.recommender.serving.engines import Deployment, Kind, tuned_files
+from kernrec.recommender.serving.model_config import read_model
+from kernrec.recommender.serving.shipped_files import FOLDERS, Shipped, divided, shipped_of, table, whole
+from tests.helpers.serving import MIXTRAL, QWEN_FP8, written
+
+
+def names(folder: Path, fields: object, engine: str, gpu: str, **served: object) -> list[str]:
+    model = read_model(str(written(folder, fields)))  # type: ignore[arg-type]
+    return [file.name for file in tuned_files(model, Deployment(engine, find_gpu(gpu), **served))]  # type: ignore[arg-type]
+
+
+def test_experts_are_divided_among_ranks_of_tensor_parallelism(tmp_path: Path) -> None:
+    expected = "E=8,N=7168,device_name=NVIDIA_H100_80GB_HBM3.json"
+    assert names(tmp_path, MIXTRAL, "vllm", "h100", tp=2) == [expected]
+    assert names(tmp_path, MIXTRAL, "sglang", "h100", tp=2) == [expected]
+
+
+def test_distributed_experts_stay_whole_in_vllm_and_are_divided_in_their_group_in_sglang(tmp_path: Path) -> None:
+    assert names(tmp_path, MIXTRAL, "vllm", "a100", tp=4, ep=4)[0].startswith("E=2,N=14336,")
+    assert names(tmp_path, MIXTRAL, "sglang", "a100", tp=4, ep=2)[0].startswith("E=4,N=7168,")
+
+
+def test_vllm_has_one_name_for_all_h200_and_keeps_hyphens(tmp_path: Path) -> None:
+    assert names(tmp_path, MIXTRAL, "vllm", "h200-nvl")[0] == "E=8,N=14336,device_name=NVIDIA_H200.json"
+    assert "NVIDIA_H200_NVL" in names(tmp_path, MIXTRAL, "sglang", "h200-nvl")[0]
+    assert "NVIDIA_A100-SXM4-80GB" in names(tmp_path, MIXTRAL, "vllm", "a100")[0]
+
+
+def test_blocks_are_written_as_each_engine_does(tmp_path: Path) -> None:
+    vllm, sglang = (names(tmp_path, QWEN_FP8, engine, "h100", tp=2) for engine in ("vllm", "sglang"))
+    assert vllm[0].endswith(",dtype=fp8_w8a8,block_shape=[128,128].json")
+    assert sglang[0].endswith(",dtype=fp8_w8a8,block_shape=[128, 128].json")
+    assert vllm[1].startswith("N=2560,K=2048,")
+
+
+def test_vllm_divides_blocks_that_do_not_fit_a_rank(tmp_path: Path) -> None:
+    (file, *_) = names(tmp_path, QWEN_FP8, "vllm", "h100", tp=8)
+    assert file.startswith("E=256,N=64,")
+    assert file.endswith("block_shape=[64,64].json")
+
+
+def test_lora_and_state_space(tmp_path: Path) -> None:
+    hybrid = {"hidden_size": 4096, "mamba_n_heads": 128, "mamba_d_head": 64, "mamba_d_state": 128}
+    assert names(tmp_path, hybrid, "vllm", "b200") == [
+        "headdim=64,dstate=128,device_name=NVIDIA_B200,cache_dtype=float16.json"
+    ]
+    assert "NVIDIA_A100_SXM4_80GB_EXPAND_TRUE.json" in names(tmp_path, hybrid, "vllm", "a100", lora_rank=16)
+    assert names(tmp_path, MIXTRAL, "sglang", "h200", lora_rank=64)[1] == (
+        "lora_shrink,K=4096,R=64,S=3,device=NVIDIA_H200.json"
+    )
+
+
+@pytest.mark.parametrize(
+    ("served", "message"),
+    [
+        ({"tp": 3}, "--tp is 3, and an expert"),
+        ({"ep": 3}, "--ep is 3, and"),
+    ],
+)
+def test_a_model_that_cannot_be_divided_is_refused(tmp_path: Path, served: dict[str, int], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        names(tmp_path, MIXTRAL, "vllm", "a100", **served)
+
+
+def test_products_of_deepseek_v3_on_eight_gpus_have_the_names_that_vllm_ships(tmp_path: Path) -> None:
+    deepseek = {
+        "hidden_size": 7168, "n_routed_experts": 256, "num_experts_per_tok": 8, "moe_intermediate_size": 2048,
+        "n_shared_experts": 1, "intermediate_size": 18432, "first_k_dense_replace": 3, "num_attention_heads": 128,
+        "q_lora_rank": 1536, "kv_lora_rank": 512, "qk_rope_head_dim": 64, "qk_nope_head_dim": 128, "v_head_dim": 128,
+        "quantization_config": {"quant_method": "fp8", "weight_block_size": [128, 128]},
+    }  # fmt: skip
+    shipped = shipped_of("vllm", "0.33.0").names
+    present = [name in shipped[Kind.BLOCK_GEMM] for name in names(tmp_path, deepseek, "vllm", "h200", tp=8)[1:]]
+    assert all(present), present
+    assert names(tmp_path, deepseek, "vllm", "h200", tp=8)[0] in shipped[Kind.EXPERTS]
+
+
+def test_every_name_of_the_table_is_one_that_a_release_has() -> None:
+    for engine, entry in table().items():
+        for kind, devices in entry["files"].items():
+            assert Kind(kind) in FOLDERS[engine]
+            for device, by_releases in devices.items():
+                for releases, of_device in by_releases.items():
+                    assert set(releases.split()) <= entry["dates"].keys()
+                    assert all(divided(whole(name, device)) == (device, name) for name in of_device)
+
+
+def test_a_release_that_is_not_known_is_named_with_those_that_are() -> None:
+    with pytest.raises(UsageError, match=r"unknown release of vllm '0\.99\.0'.*0\.33\.0"):
+        shipped_of("vllm", "0.99.0")
+
+
+def test_sglang_reads_the_file_of_another_triton_the_newest_first() -> None:
+    folder = {"triton_3_1_0/a.json", "triton_3_10_0/a.json", "triton_3_4_0/a.json", "triton_3_4_0/b.json"}
+    shipped = Shipped("sglang", "1", "a test", {Kind.EXPERTS: frozenset(folder)})
+    assert shipped.place_of(Kind.EXPERTS, "a.json", "3.4.0") == ("triton_3_4_0/a.json", True)
+    assert shipped.place_of(Kind.EXPERTS, "a.json", "3.6.0") == ("triton_3_10_0/a.json", False)
+    assert shipped.place_of(Kind.EXPERTS, "c.json", "3.4.0") == ("", False)
+    assert shipped.triton_folders() == ["3.1.0", "3.4.0", "3.10.0"]
+
+
+def test_an_engine_takes_the_nearest_entry_and_of_two_the_first() -> None:
+    assert entry_for(KEYS, 20) == 16
+    assert entry_for(KEYS, 21) == 24
+    assert entry_for([1, 4096], 1024) == 1  # a sparse file makes a prompt run what was chosen for one token
+
+
+def test_defaults_of_experts_follow_the_tokens(tmp_path: Path) -> None:
+    model, card = read_model(str(written(tmp_path, MIXTRAL))), find_gpu("a100")
+    (file,) = tuned_files(model, Deployment("vllm", card))
+    few, many = (default_config("vllm", file, tokens, card) for tokens in (1, 4096))
+    assert [*few.values()] == [16, 64, 128, 1, 4, 4, 1]
+    assert [*many.values()] == [128, 128, 64, 16, 8, 3, 1]
+    assert [*default_config("sglang", file, 8, card).values()] == [16, 32, 64, 1]
+    assert launched("sglang", file, default_config("sglang", file, 9, card))["num_stages"] == 3
+
+
+def test_with_blocks_of_scales_vllm_cuts_the_depth_to_a_block(tmp_path: Path) -> None:
+    model, card = read_model(str(written(tmp_path, QWEN_FP8))), find_gpu("h100")
+    file = tuned_files(model, Deployment("vllm", card, tp=8))[0]
+    assert launched("vllm", file, {"BLOCK_SIZE_K": 128})["BLOCK_SIZE_K"] == 64
+    assert default_config("vllm", file, 1, card)["BLOCK_SIZE_K"] == 64
+
+
+@pytest.mark.parametrize(
+    ("engine", "gpu", "kind", "taken"),
+    [
+        ("vllm", "h100", 0, ""),
+        ("vllm", "b200", 0, "FlashInfer TRTLLM"),
+        ("vllm", "h100", 1, "DeepGEMM"),
+        ("sglang", "rtx5090", 0, ""),
+        ("sglang", "rtx5090", 1, "CUTLASS"),
+        ("sglang", "l40s", 1, ""),
+    ],
+)
+def test_kernels_that_are_taken_before_the_tuned_one(
+    tmp_path: Path, engine: str, gpu: str, kind: int, taken: str
+) -> None:
+    served = Deployment(engine, find_gpu(gpu))
+    file = tuned_files(read_model(str(written(tmp_path, QWEN_FP8))), served)[kind]
+    assert kernel_taken(file, served).startswith(taken)
+    assert bool(kernel_taken(file, served)) == bool(taken)

@@ -1,0 +1,102 @@
+"""The shapes of a model are read from its config.json, by the names that model families have for them."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kernrec.errors import UsageError
+from kernrec.recommender.serving.model_config import Experts, Quantization, StateSpace, read_model
+from tests.helpers.serving import MIXTRAL, QWEN_FP8, written
+
+
+def test_mixtral_says_its_experts_as_local_ones_and_their_width_as_that_of_all_layers(tmp_path: Path) -> None:
+    model = read_model(str(written(tmp_path, MIXTRAL)))
+    assert model.hidden == 4096
+    assert model.experts == Experts(8, 2, 14336)
+    assert model.quantization == Quantization(None)
+
+
+def test_a_model_of_several_modalities_has_its_language_model_inside(tmp_path: Path) -> None:
+    model = read_model(str(written(tmp_path, QWEN_FP8)))
+    assert model.experts == Experts(256, 8, 512)
+    assert model.quantization == Quantization("fp8_w8a8", (128, 128), "fp8")
+    assert {linear.name for linear in model.linears} >= {"queries, keys, values", "shared experts, down"}
+
+
+def test_a_gpu_has_one_head_of_keys_and_values_at_least(tmp_path: Path) -> None:
+    model = read_model(str(written(tmp_path, QWEN_FP8)))
+    queries = model.linears[0]
+    assert queries.of_rank(1) == (16 * 256 + 2 * 2 * 256, 2048)
+    assert queries.of_rank(8) == (2 * 256 + 2 * 256, 2048)
+    assert queries.of_rank(3) is None
+
+
+def test_latent_attention_has_its_own_layers(tmp_path: Path) -> None:
+    deepseek = {
+        "hidden_size": 7168, "n_routed_experts": 256, "num_experts_per_tok": 8, "moe_intermediate_size": 2048,
+        "n_shared_experts": 1, "intermediate_size": 18432, "first_k_dense_replace": 3, "num_attention_heads": 128,
+        "q_lora_rank": 1536, "kv_lora_rank": 512, "qk_rope_head_dim": 64, "qk_nope_head_dim": 128, "v_head_dim": 128,
+    }  # fmt: skip
+    shapes = {linear.of_rank(8) for linear in read_model(str(written(tmp_path, deepseek))).linears}
+    # vLLM ships these for DeepSeek-V3 on eight GPUs, as N=...,K=...
+    assert shapes >= {(2112, 7168), (3072, 1536), (4096, 512), (7168, 2048), (4608, 7168), (7168, 2304), (7168, 256)}
+
+
+def test_state_space_layers_of_either_spelling(tmp_path: Path) -> None:
+    nemotron = {"hidden_size": 4480, "mamba_num_heads": 128, "mamba_head_dim": 80, "ssm_state_size": 128}
+    bamba = {"hidden_size": 4096, "mamba_n_heads": 128, "mamba_d_head": 64, "mamba_d_state": 128}
+    bamba["mamba_ssm_cache_dtype"] = "float32"  # type: ignore[assignment]
+    assert read_model(str(written(tmp_path, nemotron))).state_space == StateSpace(128, 80, 128, "float16")
+    assert read_model(str(written(tmp_path, bamba))).state_space == StateSpace(128, 64, 128, "float32")
+
+
+@pytest.mark.parametrize(
+    ("quantized", "expected"),
+    [
+        ({"quant_method": "awq", "bits": 4}, Quantization(None, None, "awq", elsewhere=True)),
+        ({"quant_method": "fp8"}, Quantization("fp8_w8a8", None, "fp8")),
+        (
+            {"quant_method": "compressed-tensors", "config_groups": {"group_0": {
+                "weights": {"num_bits": 8, "type": "int"}, "input_activations": {"num_bits": 8}}}},
+            Quantization("int8_w8a8", None, "compressed-tensors"),
+        ),
+    ],
+)  # fmt: skip
+def test_quantizations(tmp_path: Path, quantized: dict[str, Any], expected: Quantization) -> None:
+    assert read_model(str(written(tmp_path, {**MIXTRAL, "quantization_config": quantized}))).quantization == expected
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"num_experts_per_tok": None}, "how many experts a token has: num_experts_per_tok or"),
+        ({"hidden_size": None}, "does not say how wide the model is: hidden_size or d_model or n_embd is missing"),
+        ({"hidden_size": "wide"}, 'hidden_size is "wide"; a whole number'),
+        ({"num_experts_per_tok": 9}, "9 experts a token of 8"),
+        ({"torch_dtype": "int3"}, "torch_dtype is 'int3'"),
+        ({"quantization_config": {"quant_method": "fp8", "weight_block_size": [128]}}, "two sizes are expected"),
+    ],
+)
+def test_a_config_that_cannot_be_says_which_field(tmp_path: Path, changed: dict[str, Any], message: str) -> None:
+    fields = {name: value for name, value in {**MIXTRAL, **changed}.items() if value is not None}
+    with pytest.raises(UsageError) as raised:
+        read_model(str(written(tmp_path, fields)))
+    assert message in str(raised.value)
+
+
+def test_what_is_no_config_is_refused_in_one_line(tmp_path: Path) -> None:
+    file = tmp_path / "config.json"
+    for text, message in (("[1]", "expected an object"), ('{"a": ', "cut short"), ("{]", "not the config.json")):
+        file.write_text(text)
+        with pytest.raises(UsageError, match=message):
+            read_model(str(file))
+    with pytest.raises(UsageError, match=r"no folder with a config\.json, and no such file; --download asks"):
+        read_model("org/model")
+
+
+def test_a_file_may_have_any_fields_beside_those_that_count(tmp_path: Path) -> None:
+    noise = {**MIXTRAL, "rope_scaling": {"x": [1, None]}, "eos_token_id": [1, 2]}
+    assert read_model(str(written(tmp_path, noise))).experts == Experts(8, 2, 14336)
+    assert json.loads((tmp_path / "config.json").read_text())["rope_scaling"]

@@ -1,0 +1,42 @@
+"""Routing gives each choice a place in tiles of one expert."""
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kernrec.recommender.serving.routing import routed
+
+SIZES = {"tokens": st.integers(1, 300), "experts": st.integers(1, 60), "rows": st.sampled_from([16, 32, 64, 128])}
+
+
+@given(**SIZES, part=st.floats(0, 1))
+def test_every_choice_is_in_one_tile_of_its_expert(tokens: int, experts: int, rows: int, part: float) -> None:
+    top = max(1, round(part * min(experts, 10)))
+    routing = routed(tokens, experts, top, rows)
+    assert routing.choices == tokens * top
+    real = routing.order[routing.order < routing.choices]
+    assert sorted(real.tolist()) == list(range(tokens * top))
+    assert len(routing.order) == rows * len(routing.experts)
+    tiles = routing.order.reshape(-1, rows)
+    assert (tiles.min(1) < routing.choices).all()  # no tile is empty
+    of_choice = {c: e for tile, e in zip(tiles, routing.experts, strict=True) for c in tile if c < routing.choices}
+    for token in range(tokens):
+        assert len({of_choice[token * top + place] for place in range(top)}) == top
+
+
+def test_few_choices_have_a_tile_each_where_the_engine_does_so() -> None:
+    apart = routed(2, 128, 8, 16, apart_allowed=True)
+    assert apart.apart
+    assert len(apart.experts) == 16
+    assert not routed(8, 128, 8, 16, apart_allowed=True).apart
+
+
+def test_choices_of_other_ranks_are_left_out() -> None:
+    routing = routed(512, 16, 8, 16, ranks=4)
+    real = int((routing.order < routing.choices).sum())
+    assert 0.2 < real / routing.choices < 0.3
+    assert routing.experts.max() < 16
+
+
+def test_the_same_step_is_routed_the_same_way() -> None:
+    assert np.array_equal(routed(64, 8, 2, 16).order, routed(64, 8, 2, 16).order)

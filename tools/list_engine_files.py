@@ -1,0 +1,77 @@
+"""Writes the names of the tuned files that releases of vLLM and SGLang bring, from their wheels or folders of them.
+
+    python tools/list_engine_files.py vllm-0.33.0-....whl sglang-0.5.23-....whl
+
+Only names are kept, of NVIDIA's cards, with the day of the newest file of each wheel; nothing of what the files say.
+Releases that the table has already stay.
+"""
+
+import json
+import re
+import sys
+import zipfile
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from kernrec.recommender.serving.shipped_files import FOLDERS, TABLE, divided, numbers
+
+Files = dict[tuple[str, str, str], set[str]]
+"""Releases that have a file, by (kind, device, name)."""
+
+
+def read_table() -> dict[str, tuple[dict[str, str], Files]]:
+    """Of each engine (days of its releases, its files) as the table has them."""
+    document = json.loads(TABLE.read_text()) if TABLE.exists() else {}
+    engines: dict[str, tuple[dict[str, str], Files]] = {engine: ({}, {}) for engine in FOLDERS}
+    for engine, entry in document.items():
+        engines[engine][0].update(entry["dates"])
+        for kind, devices in entry["files"].items():
+            for device, by_releases in devices.items():
+                for releases, names in by_releases.items():
+                    for name in names:
+                        engines[engine][1][kind, device, name] = set(releases.split())
+    return engines
+
+
+def add_wheel(wheel: Path, engine: str, number: str, dates: dict[str, str], files: Files) -> None:
+    """Adds the names of a wheel."""
+    with zipfile.ZipFile(wheel) as archive:
+        dates[number] = "{:04}-{:02}-{:02}".format(*max(info.date_time[:3] for info in archive.infolist()))
+        for kind, folder in FOLDERS[engine].items():
+            start = f"{engine}/{folder}/"
+            for name in archive.namelist():
+                if name.startswith(start) and name.endswith(".json"):
+                    parts = divided(name.removeprefix(start))
+                    if parts and parts[0].startswith("NVIDIA"):
+                        files.setdefault((kind.value, *parts), set()).add(number)
+
+
+def write_table(engines: dict[str, tuple[dict[str, str], Files]]) -> None:
+    """Writes the table, a line for each name."""
+    document: dict[str, Any] = {}
+    for engine, (dates, files) in engines.items():
+        entry = document[engine] = {"dates": dates, "files": {}}
+        for (kind, device, name), releases in sorted(files.items()):
+            by_releases = entry["files"].setdefault(kind, {}).setdefault(device, {})
+            by_releases.setdefault(" ".join(sorted(releases, key=numbers)), []).append(name)
+    TABLE.write_text(json.dumps(document, indent=0, sort_keys=True, separators=(",", ":")) + "\n")
+
+
+def main(wheels: list[str]) -> int:
+    """Adds the releases of some wheels to the table; the exit status."""
+    engines = read_table()
+    for wheel in wheels:
+        match = re.match(r"(vllm|sglang)-(\d+(?:\.\d+)+)-", Path(wheel).name)
+        if match is None:
+            print(f"{wheel}: no wheel of vllm or sglang", file=sys.stderr)
+            return 2
+        dates, files = engines[match[1]]
+        add_wheel(Path(wheel), match[1], match[2], dates, files)
+    write_table(engines)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
