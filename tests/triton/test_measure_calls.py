@@ -1,4 +1,4 @@
-"""Configs of an engine's missing file are measured and answer afterwards: Triton's objects, a stand-in for the driver."""
+"""Configs of a missing file are measured and answer afterwards: Triton's objects, a stand-in for the driver."""
 
 import math
 from collections.abc import Mapping

@@ -248,9 +248,7 @@ def _compared(
             if progress is not None:
                 progress(f"{audited.file.name}: {count} tokens")
             made.append(comparing.compare(audited.file, served, count))
-    except UsageError:
-        raise
-    except KernrecError as error:
+    except KernrecError as error:  # such as an engine whose kernel cannot be imported: the other files are compared
         if not made:
             return _with(audited, (), str(error), "")
     kernel = own_kernel(served, audited.file) or f"a stand-in for {OWN_KERNELS[served.engine, audited.file.kind]}"

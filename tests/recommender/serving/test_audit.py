@@ -90,8 +90,8 @@ def test_the_folder_is_laid_out_as_the_engine_looks_for_it(tmp_path: Path, engin
             "f.get_device_name_as_file_name = lambda: 'NVIDIA_L40S';"
             "print('entries', json.dumps(f.get_moe_configs(256, 256, 'fp8_w8a8', 128, 128)))"
         )
-        told = environment(VLLM_TUNED_CONFIG_FOLDER=str(tmp_path / "tuned"), CUDA_VISIBLE_DEVICES="")
-        done = subprocess.run([sys.executable, "-c", read], env=told, capture_output=True, text=True, check=True)
+        variables = environment(VLLM_TUNED_CONFIG_FOLDER=str(tmp_path / "tuned"), CUDA_VISIBLE_DEVICES="")
+        done = subprocess.run([sys.executable, "-c", read], env=variables, capture_output=True, text=True, check=True)
         last = next(line for line in done.stdout.splitlines() if line.startswith("entries "))
         by_key = {int(key): config for key, config in json.loads(last.removeprefix("entries ")).items()}
         assert by_key[16] == TILES
