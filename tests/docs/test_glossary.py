@@ -35,6 +35,7 @@ PLAIN = {
     "tunables", "description", "op", "ops", "kernel", "quantity", "method", "problems", "row", "path", "about", "by",
     "cost", "dtype", "s/s per k", "/million s", "s/s", "s/J", "with each layer's", "of a year", "default",
     "configs", "time", "first config", "energy saved", "age", "failed", "last measured", "calls/s", "recorded on",
+    "tokens", "file", "layers",
 }  # fmt: skip
 """Column heads that are data sheet figures, or words of everyday."""
 

@@ -21,7 +21,7 @@ PAIR_SPREAD = 0.14
 """Standard deviation of the log of the predicted over the true ratio of two configs' times.
 
 vLLM's tuner saw the configs of its files as the best of hundreds, so the factor by which one is predicted to be slower
-than the first candidate is an error: its root mean square over 12 pairs of an A100 and an H100 (`tools/evidence
+than the first candidate is an error: its root mean square over 16 pairs of an A100 and an H100 (`tools/evidence
 expert-files`).
 """
 _Z = 1.645
