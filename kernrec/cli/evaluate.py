@@ -14,7 +14,7 @@ from kernrec.cli.table import print_table
 from kernrec.cli.train import AsJson, Databases, GpuName, KernelName, OpName, Threads, measurement_request
 
 if TYPE_CHECKING:
-    from kernrec.training.evaluate_models import MethodScore
+    from kernrec.training.evaluate_models import MethodScore, RegimeCoverage
 
 
 def evaluate(
@@ -46,10 +46,13 @@ def evaluate(
     evaluation = run_evaluation(request, split, settings, progress=lambda text: print_notes([text]))
     if as_json:
         rows = [asdict(score) for score in evaluation.scores]
-        plain = {"split": split, "parts": evaluation.parts, "scores": rows, "published": PUBLISHED}
+        regimes = [asdict(row) for row in evaluation.regimes]
+        head = {"split": split, "parts": evaluation.parts}
+        plain = {**head, "scores": rows, "prior_intervals": regimes, "published": PUBLISHED}
         print(json.dumps(_nan_as_null(plain), indent=2))
     else:
         _print_scores(evaluation.scores, f"held out by {split}: {evaluation.parts}")
+        _print_regimes(evaluation.regimes)
         for source, figures in PUBLISHED.items():
             listed = ", ".join(f"{name} {value:g}" for name, value in figures.items())
             print_notes([f"published by others, for other kernels on other GPUs: {listed} ({source})"])
@@ -74,6 +77,21 @@ def _print_scores(scores: "Sequence[MethodScore]", title: str) -> None:
     print_table(title, columns, rows)
 
 
+def _print_regimes(regimes: "Sequence[RegimeCoverage]") -> None:
+    """The prior's intervals, nothing of which was fitted to these rows."""
+    columns = [("bound by", "left"), *((name, "right") for name in _REGIME_COLUMNS)]
+    rows = [
+        [
+            *(row.regime, str(row.configs), f"{row.time:.3f}", f"{row.time_factor:g}", str(row.pairs)),
+            *("" if math.isnan(row.ratio) else f"{row.ratio:.3f}", f"{row.ratio_factor:g}"),
+        ]
+        for row in regimes
+    ]
+    if rows:
+        print_table("the prior's 90 % intervals: of a time, and of a ratio of two configs", columns, rows)
+
+
+_REGIME_COLUMNS = ("configs", "times inside", "factor", "pairs", "ratios inside", "factor")
 _COLUMNS = (
     "quantity", "method", "problems", "eff@1", "eff@5", "eff@10", "accuracy", "reduction", "rank corr.", "median error",
     "coverage", "width", "front recall", "energy saved vs. occupancy", "slowdown", "energy saved at 3 % slower",

@@ -1,5 +1,7 @@
 """The parts of a choice: its place, its costs with their intervals, comparisons, and when it was measured."""
 
+import math
+
 from kernrec.recommender.estimate.costs import Source
 from kernrec.util.light_dataclass import dataclass
 
@@ -30,10 +32,27 @@ class Estimate:
     low: float
     high: float
     source: Source
+    own: float | None = None
+    """Logarithmic half-width of the 90 % interval of the config's own error, that of the kernel on the problem and card
+    left out; None where it is not known apart."""
+
+    @property
+    def own_interval(self) -> tuple[float, float]:
+        """What counts against another config of the kernel on the problem: the interval of the config's own error."""
+        if self.own is None:
+            return self.low, self.high
+        factor = math.exp(self.own)
+        return self.value / factor, self.value * factor
 
     def as_dict(self, quantity: str, unit: str) -> dict[str, float | list[float]]:
-        """The value and its interval under keys such as `latency_s` and `latency_interval_s`."""
-        return {f"{quantity}_{unit}": self.value, f"{quantity}_interval_{unit}": [self.low, self.high]}
+        """The value and its intervals: `latency_s`, `latency_interval_s` and `latency_own_interval_s`, for example."""
+        whole: dict[str, float | list[float]] = {
+            f"{quantity}_{unit}": self.value,
+            f"{quantity}_interval_{unit}": [self.low, self.high],
+        }
+        if self.own is not None:
+            whole[f"{quantity}_own_interval_{unit}"] = [*self.own_interval]
+        return whole
 
 
 @dataclass(frozen=True)

@@ -1,11 +1,12 @@
 """Choices from a candidate set: the picked candidates with their costs, places and comparisons.
 
 Places admit what cannot be told apart. Measured choices whose 90 % intervals overlap that of the best of them share its
-place: which of them came first was noise. Predictions are never tied like this, or all of them would be: the spread of
-a prediction is mostly common to all configs of a kernel. They keep the place that their expected cost gives them,
-marked as approximate.
+place: which of them came first was noise. Predictions are never tied like this. They keep the place that their expected
+cost gives them, marked as approximate, and as ambiguous where it may be that of a neighbor: between configs of a kernel
+by the errors of their own, for what they have in common decides nothing; half of that counts between kernels.
 """
 
+import math
 from collections.abc import Sequence
 from itertools import pairwise
 
@@ -37,12 +38,23 @@ def build_choices(
     costs = [costs_at(candidates, *pick) for pick in picked]
     which = [("latency", "energy").index(quantity) for quantity in objective.quantities]
     deciding = [[pair[i] for i in which] for pair in costs]
-    ranks = places(
-        [[(estimate.low, estimate.high) for estimate in estimates] for estimates in deciding],
-        [all(estimate.source is Source.MEASURED for estimate in estimates) for estimates in deciding],
-    )
+    exact = [all(estimate.source is Source.MEASURED for estimate in estimates) for estimates in deciding]
+    common = 0.5 * (len({candidates.locate(position)[0] for _, position in picked}) > 1)
+    intervals = [[(each.low, each.high) if any(exact) else _beside(each, common) for each in row] for row in deciding]
+    ranks = places(intervals, exact)
     counts = alike or [0] * len(picked)
     return tuple([_build(candidates, *args) for args in zip(picked, costs, ranks, counts, strict=True)])
+
+
+def _beside(estimate: Estimate, common: float) -> Interval:
+    """The interval of a prediction whose overlap with that of another says that the two cannot be told apart.
+
+    common: share of the variance of the part that the kernel's configs have in common that counts.
+    """
+    own, whole = math.log(estimate.own_interval[1] / estimate.value), 0.5 * math.log(estimate.high / estimate.low)
+    deciding = own * own + common * max(whole * whole - own * own, 0.0)
+    factor = math.exp(math.sqrt(0.5 * deciding))  # two of these widths add up to that of a ratio
+    return estimate.value / factor, estimate.value * factor
 
 
 def best_of_other_kinds(
@@ -86,6 +98,7 @@ def _estimate(estimates: Estimates, place: tuple[int, int]) -> Estimate:
         estimates.low.item(place),
         estimates.high.item(place),
         SOURCES[estimates.source.item(place)],
+        estimates.own.item(place),
     )
 
 

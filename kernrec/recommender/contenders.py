@@ -1,9 +1,8 @@
 """The configs that may be the best one of a problem, and the loss that is expected of the present choice.
 
-A candidate set has one interval for each cost. For a decision it matters which errors candidates have in common: the
-part of a prediction's error that is a config's own is `costs.OWN`; of the rest, half is taken to be common to all
-kernels on the problem, which decides nothing, and half to one kernel. Measurements enter with their own
-intervals.
+For a decision it matters which errors candidates have in common: an estimate says which part of its interval is the
+config's own (`costs.Estimates.own`); of the rest, half is taken to be common to all kernels on the problem, which
+decides nothing, and half to one kernel. Measurements enter with their own intervals.
 """
 
 import math
@@ -55,19 +54,17 @@ class ProblemContenders:
     """Predicted log cost, (C,)."""
     deviation: Array
     """Standard deviation of the whole error of each prediction, (C,)."""
+    own_deviation: Array
+    """Standard deviation of each config's own error, (C,)."""
     weight: float = 1.0
     inputs: Array | None = None
     """The features of each but its tunables, (C, F); None where they are not needed, or nothing is predicted."""
 
     @cached_property
-    def own_deviation(self) -> Array:
-        """Standard deviation of each config's own error, (C,)."""
-        return math.sqrt(OWN) * self.deviation
-
-    @cached_property
     def kernel_deviation(self) -> float:
         """Standard deviation of the error that the configs of one kernel have in common."""
-        return math.sqrt((1.0 - OWN) / 2.0) * median(self.deviation)
+        common = np.maximum(self.deviation**2 - self.own_deviation**2, 0.0)
+        return math.sqrt(0.5 * median(common))
 
     def place(self, key: Key) -> int | None:
         """The position of a contender; None for a config that is none."""
@@ -105,10 +102,10 @@ def contenders_of(
             missing.discard(key)
             chosen.append(position)
             keys.append(key)
-    widths = [_log_width(candidates, quantity)[chosen] for quantity in objective.quantities]
-    deviation = np.sqrt(np.sum(np.square(widths), axis=0)) / (2.0 * _DEVIATIONS)
+    widths = np.stack([_half_widths(candidates, quantity)[:, chosen] for quantity in objective.quantities])
+    deviation, own = np.sqrt(np.sum(np.square(widths), axis=0)) / _DEVIATIONS
     inputs = _inputs(candidates, chosen) if with_inputs else None
-    return ProblemContenders(candidates.problem, tuple(keys), np.log(value[chosen]), deviation, weight, inputs)
+    return ProblemContenders(candidates.problem, tuple(keys), np.log(value[chosen]), deviation, own, weight, inputs)
 
 
 def _inputs(candidates: CandidateSet, chosen: Sequence[int]) -> Array:
@@ -127,15 +124,17 @@ def _inputs(candidates: CandidateSet, chosen: Sequence[int]) -> Array:
     return result
 
 
-def _log_width(candidates: CandidateSet, quantity: str) -> Array:
+def _half_widths(candidates: CandidateSet, quantity: str) -> Array:
+    """Logarithmic half-widths of the intervals, and of their configs' own parts, (2, C)."""
     costs = [getattr(kernel.costs, quantity).at(0) for kernel in candidates.kernels]
-    return np.concatenate([np.log(estimates.high / estimates.low) for estimates in costs])
+    halves = [np.stack([0.5 * np.log(estimates.high / estimates.low), estimates.own]) for estimates in costs]
+    return np.concatenate(halves, axis=1)
 
 
 def unpredicted(problem: Problem, keys: Sequence[Key], deviation: float, weight: float = 1.0) -> ProblemContenders:
     """Contenders of which nothing is predicted; deviation: standard deviation of their log costs."""
-    deviations = np.full(len(keys), deviation / math.sqrt(OWN))
-    return ProblemContenders(problem, tuple(keys), np.zeros(len(keys)), deviations, weight)
+    own = np.full(len(keys), deviation)
+    return ProblemContenders(problem, tuple(keys), np.zeros(len(keys)), own / math.sqrt(OWN), own, weight)
 
 
 def side_by_side(problems: Sequence[ProblemContenders]) -> list[Contenders]:

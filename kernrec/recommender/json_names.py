@@ -30,6 +30,16 @@ class IntervalNames:
         return self.energy_j.low, self.energy_j.high
 
     @property
+    def latency_own_interval_s(self) -> tuple[float, float]:
+        """The interval of the config's own error: what counts against other configs of the kernel on the problem."""
+        return self.latency_s.own_interval
+
+    @property
+    def energy_own_interval_j(self) -> tuple[float, float]:
+        """The interval of the config's own error: what counts against other configs of the kernel on the problem."""
+        return self.energy_j.own_interval
+
+    @property
     def energy_source(self) -> str:
         """Where energy comes from."""
         return self.energy_j.source

@@ -15,7 +15,9 @@ from kernrec.errors import KernrecError, NoKernelError, UsageError
 from kernrec.gpu import find_gpu
 from kernrec.kernel.many_problems import ManyProblems
 from kernrec.model.prior.launch_costs import NominalCosts
+from kernrec.model.prior.launch_time import INTERVAL
 from kernrec.model.prior.power import RANDOM
+from kernrec.model.prior.spread import half_widths, regime
 from kernrec.op import Op, Problem, find_op
 from kernrec.recommender.estimate.costs import Source
 from kernrec.recommender.estimate.model_store import ModelStore
@@ -217,7 +219,7 @@ def _predicted(
         for table in tables:
             if (estimates := _estimate_many(table, some, points)) is None:
                 return
-            starts, rows, latency_s, energy_j, default_s = estimates
+            starts, rows, latency_s, energy_j, factor, default_s = estimates
             beliefs = [
                 Belief.of(problem, float(default_s[start:end].min()), yardstick) if start < end else UNCHECKED
                 for problem, yardstick, (start, end) in zip(some, yardsticks, pairwise(starts), strict=True)
@@ -232,9 +234,8 @@ def _predicted(
                 if least[place] < best[number]:
                     best[number] = least[place]
                     point = int(values[:, place].argmin())
-                    latency, energy = (
-                        beliefs[number].interval(float(costs[point, place])) for costs in (latency_s, energy_j)
-                    )
+                    latency = beliefs[number].interval(float(latency_s[point, place]), float(factor[point, place]))
+                    energy = beliefs[number].interval(float(energy_j[point, place]), INTERVAL)
                     config, limit_w = table.space.config(int(rows[place])), points[point].limit_w(gpu)
                     chosen[number] = table.kernel.name, config, latency, energy, limit_w, str(Source.PRIOR), ""
         for number, row in chosen.items():
@@ -243,13 +244,14 @@ def _predicted(
 
 def _estimate_many(
     table: StaticTable, problems: Sequence[Problem], points: Sequence[OperatingPoint]
-) -> tuple[Array, Array, Array, Array, Array] | None:
+) -> tuple[Array, Array, Array, Array, Array, Array] | None:
     """The prior's estimates of a kernel's configs on problems of one op, in the dtype and layout of the table.
 
     Returns:
         Where the N candidates of each problem begin, and where those of the last one end, (problems + 1,); their rows
-        of the space, (N,); latency (s) and energy (J) at each operating point, (points, N), infinite where they are not
-        estimated; latency at the default one, (N,). None where the kernel has to be asked problem by problem.
+        of the space, (N,); latency (s), energy (J) and the factor of the latency's 90 % interval at each operating
+        point, (points, N), infinite where they are not estimated; latency at the default one, (N,). None where the
+        kernel has to be asked problem by problem.
     """
     if (repeated := table.repeated(len(problems), problems[0])) is None:
         return None
@@ -268,18 +270,19 @@ def _estimate_many(
         rows = rows[listed]
         starts = rows.searchsorted(begins)
     nominal, *_ = nominal_costs(Tables((repeated,)), [(0, on_problems, rows)])
-    columns = np.full((2, len(points), len(rows)), np.inf)
+    columns = np.full((3, len(points), len(rows)), np.inf)
     estimated: Array | slice = slice(None)
     for number, point in enumerate(points):
         costs = NominalCosts(*nominal[:, estimated])
         limited = table.power.apply_power_limit(costs, point.power_limit_w, point.clock_hz)
-        columns[:, number, estimated] = limited.latency_s, limited.energy_j
+        factor = np.exp(half_widths(regime(costs, limited.capped))[0])
+        columns[:, number, estimated] = limited.latency_s, limited.energy_j, factor
         if number == 0 and len(points) > 1:
-            estimated = _promising(columns[:, 0], starts, SWEPT).nonzero()[0]
-    latency_s, energy_j = columns
+            estimated = _promising(columns[:2, 0], starts, SWEPT).nonzero()[0]
+    latency_s, energy_j, factor = columns
     default = points[0].is_default(table.gpu)
     default_s = latency_s[0] if default else table.power.apply_power_limit(NominalCosts(*nominal)).latency_s
-    return starts, rows % width, latency_s, energy_j, default_s
+    return starts, rows % width, latency_s, energy_j, factor, default_s
 
 
 def _promising(costs: Sequence[Array] | Array, starts: Array, count: int) -> Array:

@@ -8,6 +8,7 @@ import numpy as np
 
 from kernrec.kernel import config_text
 from kernrec.model.prior.power import ZEROS
+from kernrec.model.prior.spread import SPREADS
 from kernrec.recommender.candidate_set import CandidateSet
 from kernrec.recommender.estimate.costs import Source
 from kernrec.recommender.kernel_candidates import KernelCandidates, RunnableConfigs
@@ -15,7 +16,10 @@ from kernrec.recommender.result import Choice
 from kernrec.store import ProfileTable
 from kernrec.util.human import human
 
-PRIOR_NOTE = "source prior: predicted from static analysis, measured on no GPU; the interval is the model's spread"
+PRIOR_NOTE = (
+    "source prior: predicted from static analysis, measured on no GPU; the interval is the model's spread"
+    f" (between two configs of a kernel {max(spread.ratio for spread in SPREADS):g} x)"
+)
 
 DISAGREE = 1.1
 """Two measurements of a config on two boards of a name differ by a few per cent."""

@@ -11,6 +11,7 @@ import numpy as np
 
 from kernrec.errors import unknown
 from kernrec.model.prior.launch_time import INTERVAL
+from kernrec.model.prior.spread import REGIMES, SPREADS, half_widths
 from kernrec.recommender.pareto import pareto_front
 from kernrec.training import scores
 from kernrec.training.boosting import TrainingSettings
@@ -72,6 +73,25 @@ class MethodScore:
 
 
 @dataclass(frozen=True)
+class RegimeCoverage:
+    """How much of what was measured lies inside the 90 % intervals of the prior's times, of what is bound alike."""
+
+    regime: str
+    """One of `prior.spread.REGIMES`."""
+    configs: int
+    time: float
+    """Share of the times inside their interval."""
+    time_factor: float
+    """That interval, to either side."""
+    pairs: int
+    """Pairs of configs of a kernel on a problem and GPU, both in the regime."""
+    ratio: float
+    """Share of the ratios of two times inside the interval of a ratio; NaN without pairs."""
+    ratio_factor: float
+    """That interval, to either side."""
+
+
+@dataclass(frozen=True)
 class Evaluation:
     """The scores of all methods and the predictions they stand on."""
 
@@ -79,6 +99,8 @@ class Evaluation:
     """Number of problems, GPUs or kernels that there are to hold out."""
     scores: list[MethodScore]
     """Scores of each quantity and each method that applies."""
+    regimes: list[RegimeCoverage]
+    """Coverage of the prior's intervals by what bounds a config."""
     problems: list[HeldOutProblem]
     notes: list[str]
     """Remarks for the user, a sentence each."""
@@ -121,7 +143,34 @@ def evaluate(
         sizes = [len(problem.latency_s) for problem in problems]
         span = f"{min(sizes)} to {max(sizes)}" if min(sizes) < max(sizes) else f"{min(sizes)}"
         notes.append(f"the measured configs of a problem count as its whole space: {span} configs")
-    return Evaluation(parts, score_methods(problems), problems, notes)
+    return Evaluation(parts, score_methods(problems), regime_coverage(problems), problems, notes)
+
+
+def regime_coverage(problems: Sequence[HeldOutProblem]) -> list[RegimeCoverage]:
+    """Coverage of the prior's intervals over configs with a profile, a row for each regime that occurs."""
+    errors: list[list[Array]] = [[] for _ in REGIMES]
+    apart: list[list[Array]] = [[] for _ in REGIMES]
+    for problem in problems:
+        if "prior" not in problem.predicted:
+            continue
+        error, kernels = np.log(problem.latency_s / problem.predicted["prior"]["latency"]), np.array(problem.kernel)
+        for number in set(problem.regime.tolist()) - {-1}:
+            bound = problem.regime == number
+            errors[number].append(error[bound])
+            for kernel in dict.fromkeys(kernels[bound].tolist()):
+                of_kernel = error[bound & (kernels == kernel)]
+                first, second = np.triu_indices(len(of_kernel), 1)
+                apart[number].append(np.abs(of_kernel[first] - of_kernel[second]))
+    rows = []
+    for name, spread, parts, pairs in zip(REGIMES, SPREADS, errors, apart, strict=True):
+        if parts:
+            inside = np.abs(np.concatenate(parts)) <= np.log(spread.time)
+            alike = np.concatenate(pairs) <= np.log(spread.ratio)
+            ratio = float(alike.mean()) if len(alike) else _NAN
+            rows.append(
+                RegimeCoverage(name, len(inside), float(inside.mean()), spread.time, len(alike), ratio, spread.ratio)
+            )
+    return rows
 
 
 def score_methods(problems: Sequence[HeldOutProblem]) -> list[MethodScore]:
@@ -166,7 +215,10 @@ def _problem_scores(method: str, quantity: str, problem: HeldOutProblem) -> dict
     if method in ("learned", "calibrated", "prior"):
         values["median_error"] = scores.median_error(measured, expected)
         if quantity != "edp":
-            low, high = expected / INTERVAL, expected * INTERVAL
+            factor: Array | float = INTERVAL
+            if quantity == "latency" and (problem.regime >= 0).all():
+                factor = np.exp(half_widths(problem.regime)[0])
+            low, high = expected / factor, expected * factor
             if method == "learned":
                 low, high = problem.low[quantity], problem.high[quantity]
             values |= {"coverage": scores.coverage(measured, low, high), "width": scores.mean_width(low, high)}

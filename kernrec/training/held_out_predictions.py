@@ -19,6 +19,8 @@ from kernrec.errors import KernrecError, UsageError
 from kernrec.model.learn.lower_bound import least_log_ratio
 from kernrec.model.learn.model import Model
 from kernrec.model.prior.calibration import Calibration
+from kernrec.model.prior.launch_costs import NominalCosts
+from kernrec.model.prior.spread import regime
 from kernrec.recommender.estimate.correction import interval_of
 from kernrec.training.boosting import TrainingSettings
 from kernrec.training.dataset import Dataset, RowGroup
@@ -54,6 +56,10 @@ class HeldOutProblem:
     """Quantity -> lower end of the learned interval, (C,)."""
     high: dict[str, Array] = field(default_factory=dict)
     """Quantity -> upper end of the learned interval, (C,)."""
+    kernel: tuple[str, ...] = ()
+    """Of each config."""
+    regime: Array = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    """Position in `prior.spread.REGIMES` of what bounds each config by the prior, (C,); -1 where it has no profile."""
 
     def measured(self, quantity: str) -> Array:
         """The measured cost, (C,): `latency`, `energy` or `edp`."""
@@ -137,7 +143,12 @@ def _predict(members: list[RowGroup], groups: Sequence[RowGroup], folds: list[_F
         return np.concatenate([values(group) for group in members])
 
     problem = HeldOutProblem(
-        members[0].gpu, members[0].problem, joined(lambda g: g.latency_s), joined(lambda g: g.energy_j)
+        members[0].gpu,
+        members[0].problem,
+        joined(lambda g: g.latency_s),
+        joined(lambda g: g.energy_j),
+        kernel=tuple(group.kernel for group in members for _ in range(len(group))),
+        regime=joined(_regime),
     )
     prior = _concatenated([_prior(group) for group in members])
     if np.ptp(prior["latency"]) > 0:  # the roofline of a kernel without source is the same for every config
@@ -175,6 +186,14 @@ def _calibrated(members: list[RowGroup], calibrations: list[Calibration | None])
 def _prior(group: RowGroup) -> dict[str, Array]:
     """The costs of a group by the analytic prior."""
     return {"latency": group.inputs.latency_s, "energy": group.inputs.latency_s * group.inputs.power_w}
+
+
+def _regime(group: RowGroup) -> Array:
+    """What bounds the configs of a group by the prior, as positions in `REGIMES`; -1 where they have no profile."""
+    inputs = group.inputs
+    if inputs.core_s is None or inputs.dram_s is None or inputs.fixed_s is None or inputs.capped is None:
+        return np.full(len(group), -1)
+    return regime(NominalCosts(inputs.core_s, inputs.dram_s, inputs.fixed_s, 0.0, 0.0), inputs.capped)
 
 
 def _concatenated(costs: Sequence[Mapping[str, Array]]) -> dict[str, Array]:

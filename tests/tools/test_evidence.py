@@ -153,17 +153,21 @@ def test_made_up_recordings_of_triton_are_trained_on_and_scored(tmp_path: Path) 
 def test_intervals_cover_the_kernels_that_they_were_not_made_of(tmp_path: Path) -> None:
     """Every kernel errs by a fifth on one card and not on the other, one config of sixty by a tenth more."""
     errors = [
-        {"kernel": f"k{kernel}", "card": card, "regime": "core", "error": level + (0.1 if config == 0 else 0.0)}
-        for kernel in range(12)
+        {"kernel": f"k{kernel}", "card": card, "problem": "", "regime": "core", "free": level + 0.1 * (config == 0)}
+        for kernel in range(40)
         for card, level in (("a", 0.2), ("b", 0.0))
         for config in range(60)
     ]
-    (tmp_path / "prior.json").write_text(json.dumps({"errors": errors}))
-    lines = evidence("intervals", "--errors", tmp_path / "prior.json").stdout.splitlines()
-    (whole,) = [line.split() for line in lines if line.startswith("all ")]
-    assert whole[:6] == ["all", "12", "1440", "1.22", "1.00", "1.11"]
+    for part in range(2):
+        (tmp_path / f"{part}.json").write_text(json.dumps({"errors": errors[part::2]}))
+    files = [text for part in range(2) for text in ("--errors", tmp_path / f"{part}.json")]
+    lines = evidence("intervals", *files).stdout.splitlines()
+    (core,) = [line.split() for line in lines if line.startswith("core ")]
+    assert core[:6] == ["core", "40", "4800", "core", "1.22", "1.00"]
+    (bound_alike,) = [line.split() for line in lines if line.startswith("DRAM ")]
+    assert bound_alike[1:7] == ["0", "0", "all", "regimes", "1.22", "1.00"]
     (left_out,) = [line.split() for line in lines if line.startswith("a kernel")]
-    assert left_out[2:6] == ["12", "1.22", "99.2%", "98.3%"]
+    assert left_out[2:7] == ["40", "1.22", "1.00", "99.2%", "96.7%"]
     refused = evidence("intervals", "--errors", tmp_path / "none.json")
     assert refused.returncode == 2
     assert "there is no" in refused.stderr

@@ -1,20 +1,22 @@
 """The prior's 90 % intervals: how wide they have to be by what bounds a launch, and what they cover.
 
     tools/evidence prior --sources FOLDER --json prior.json
-    tools/evidence intervals --errors prior.json
+    tools/evidence intervals --errors prior.json [--errors another.json]
 
 The error of a prediction, log(recorded / predicted), has a part common to a kernel on a card (its clock, its memory,
-its compiler) and a part of the config's own: `whole` is the interval of a time, `own` that about the level of the
-kernel on the card, and `ratio` that of the ratio of two configs. All are quantiles of the errors of `prior`, each
-kernel with the same weight, and of it each card, with one more kernel added whose errors are the widest (hierarchical
-conformal prediction: Dunn, Wasserman, Ramdas, JASA 2022). Then a kernel is left out with all its cards, and a card with
-all its kernels, and the widths of the others are held against what was left out. The prior's own `INTERVAL` and `OWN`
-are to be what is printed for all regimes together.
+its compiler) and a part of the config's own: `time` is the interval of a time, `ratio` that of the ratio of two configs
+of a kernel on a problem and card, to which own parts alone add. Both are quantiles of the errors of `prior`, each
+kernel with the same weight, and of it each card, with one more kernel added that errs as before anything was recorded,
+by `INTERVAL`, of it `OWN` by itself (hierarchical conformal prediction, as in `kernrec.model.learn.conformal`). A
+regime with few kernels has the widths of all. The clock is the one that a card is taken to hold where nobody states
+it; `--locked` takes the recorded one, where it is known. Then a kernel is left out with all its cards, and a card with
+all its kernels, and the widths of the others are held against what was left out.
+`kernrec.model.prior.spread.SPREADS` are widths printed here.
 """
 
 import json
 from collections.abc import Callable, Sequence
-from math import log
+from math import erf, log, sqrt
 from pathlib import Path
 from typing import Annotated
 
@@ -23,47 +25,43 @@ import typer
 from front import Table
 
 from kernrec.errors import UsageError
-from kernrec.model.prior.launch_costs import NominalCosts
+from kernrec.model.learn.conformal import LEVEL, groups_needed
 from kernrec.model.prior.launch_time import INTERVAL
+from kernrec.model.prior.spread import REGIMES, SPREADS
+from kernrec.recommender.estimate.costs import OWN
 
 Array = np.ndarray
-LEVEL = 0.90
-REGIMES = ("core", "DRAM", "launch", "power limit")
-"""Bounds of a launch: the core's pipes, caches and latencies; DRAM; its start and end; the power limit."""
-ALL = "all"
-FEWEST = 12
+FEWEST = groups_needed(LEVEL)
 """Kernels that a regime needs for widths of its own; else it has those of all."""
-Errors = Annotated[Path, typer.Option("--errors", help="what `tools/evidence prior --json` wrote")]
+_UNKNOWN = log(INTERVAL) / 1.645
+"""Standard deviation of the errors of a kernel of which nothing is recorded."""
+Errors = Annotated[list[Path], typer.Option("--errors", help="what `tools/evidence prior --json` wrote")]
 
 
-def regime(nominal: NominalCosts, capped: Array) -> Array:
-    """Position in `REGIMES` of what bounds each of N launches.
-
-    Args:
-        nominal: their costs before any power limit, (N,).
-        capped: whether the power limit lowers their clock, (N,).
-    """
-    core_s, dram_s, fixed_s = nominal.core_s, nominal.dram_s, nominal.fixed_s
-    bound = np.where(fixed_s > np.maximum(core_s, dram_s), 2, np.where(dram_s > core_s, 1, 0))
-    return np.where(capped, 3, bound)
-
-
-def run(errors: Errors) -> None:
-    """Print widths and coverage."""
-    if not errors.is_file():
-        raise UsageError(f"there is no file {errors}; `tools/evidence prior --json` writes one")
-    document = json.loads(errors.read_text(encoding="utf-8"))
-    if not document.get("errors"):
-        raise UsageError(f"{errors} has no errors; `tools/evidence prior --json` writes them")
-    rows = Rows.of(document["errors"])
-    fitted = {name: rows.at(name) for name in (ALL, *REGIMES)}
-    table = Table("90 % intervals as factors; whole: of a time, own: about the level of the kernel on the card")
-    for name, part in fitted.items():
-        cells: dict[str, object] = {"regime": name, "kernels": len(set(part.kernel)), "rows": len(part.error)}
-        if len(part.error):
-            cells |= {"whole": float(np.exp(part.whole())), "own": float(np.exp(part.own()))}
-            cells |= {"ratio of two": float(np.exp(part.ratio())), "OWN": (part.own() / part.whole()) ** 2}
-        table.row(cells)
+def run(errors: Errors, locked: bool = False) -> None:
+    """Print widths and coverage; locked: of predictions at the clock that a recording held, where it is known."""
+    entries: list[dict[str, object]] = []
+    for path in errors:
+        if not path.is_file():
+            raise UsageError(f"there is no file {path}; `tools/evidence prior --json` writes one")
+        document = json.loads(path.read_text(encoding="utf-8"))
+        if not document.get("errors"):
+            raise UsageError(f"{path} has no errors; `tools/evidence prior --json` writes them")
+        entries += document["errors"]
+    rows = Rows.of(entries, "error" if locked else "free")
+    table = Table("90 % intervals as factors: of a time, and of the ratio of two configs")
+    widths = rows.by_regime(Rows.time), rows.by_regime(Rows.ratio)
+    for number, name in enumerate(REGIMES):
+        part, ships = rows.part(rows.regime == number), SPREADS[number]
+        few = part.kernels < FEWEST
+        cells: dict[str, object] = {"regime": name, "kernels": part.kernels, "rows": len(part.error)}
+        cells |= {"widths of": "all regimes" if few else name, "time": float(np.exp(widths[0][number]))}
+        table.row(cells | {"ratio": float(np.exp(widths[1][number])), "ship": f"{ships.time:g}, {ships.ratio:g}"})
+    table = Table("\nrecordings; share of their rows, and of their pairs, inside the widths that ship")
+    for names in dict.fromkeys(zip(rows.kernel.tolist(), rows.card.tolist(), strict=True)):
+        part = rows.part((rows.kernel == names[0]) & (rows.card == names[1]))
+        cells = {"kernel": names[0], "card": names[1], "rows": len(part.error), "level": float(np.median(part.error))}
+        table.row(cells | {way: f"{share:.0%}" for way, share in zip(("time", "ratio"), _shipped(part), strict=True)})
     table = Table("\nleft out; how many of its rows lie inside the widths of the others, and inside those that ship")
     for kind in ("kernel", "card"):
         _coverage(rows, kind, table)
@@ -71,92 +69,104 @@ def run(errors: Errors) -> None:
 
 def _coverage(rows: "Rows", kind: str, table: Table) -> None:
     names = getattr(rows, kind)
-    inside: dict[str, list[float]] = {"time": [], "ratio": [], "shipped": []}
-    width = []
+    inside: dict[str, list[float]] = {"time": [], "ratio": [], "time, shipped": [], "ratio, shipped": []}
+    widths = []
     for name in dict.fromkeys(names.tolist()):
         others, these = rows.part(names != name), rows.part(names == name)
-        whole, ratio = others.by_regime(Rows.whole), others.ratio()
-        width.append(float(np.mean(whole[these.regime])))
-        inside["time"].append(float(np.mean(np.abs(these.error) <= whole[these.regime])))
-        inside["shipped"].append(float(np.mean(np.abs(these.error) <= log(INTERVAL))))
-        inside["ratio"].append(float(np.mean(these.pairs() <= ratio)))
-    cells = {way: f"{np.mean(shares):.1%}" for way, shares in inside.items()}
-    least = {f"least {way}": f"{np.min(shares):.0%}" for way, shares in inside.items()}
-    table.row(
-        {"left out": f"a {kind}", "groups": len(width), "factor": float(np.exp(np.mean(width))), **cells, **least}
-    )
+        time, ratio = others.by_regime(Rows.time), others.by_regime(Rows.ratio)
+        widths.append([float(np.mean(width[these.regime])) for width in (time, ratio)])
+        shares = *_inside(these, time, ratio), *_shipped(these)
+        for share, column in zip(shares, inside.values(), strict=True):
+            column.append(share)
+    cells: dict[str, object] = {"left out": f"a {kind}", "groups": len(widths)}
+    cells |= dict(zip(("time x", "ratio x"), np.exp(np.mean(widths, axis=0)).tolist(), strict=True))
+    cells |= {way: f"{np.nanmean(shares):.1%}" for way, shares in inside.items()}
+    table.row(cells | {f"least {way}": f"{np.nanmin(inside[way]):.0%}" for way in ("time", "ratio")})
+
+
+def _inside(rows: "Rows", time: Array, ratio: Array) -> tuple[float, float]:
+    """Shares of the rows and of their pairs inside logarithmic half-widths by regime, (4,) each; NaN without pairs."""
+    apart, own = rows.pairs((ratio / sqrt(2.0))[rows.regime])
+    pairs = float(np.mean(apart <= own)) if len(apart) else float("nan")
+    return float(np.mean(np.abs(rows.error) <= time[rows.regime])), pairs
+
+
+def _shipped(rows: "Rows") -> tuple[float, float]:
+    return _inside(rows, *(np.log([getattr(each, name) for each in SPREADS]) for name in ("time", "ratio")))
 
 
 class Rows:
-    """N errors with their kernel, card, and position of their regime; each (N,)."""
+    """N errors with their kernel, card, problem, and position of their regime; each (N,)."""
 
-    def __init__(self, kernel: Array, card: Array, regime: Array, error: Array) -> None:
-        self.kernel, self.card, self.regime, self.error = kernel, card, regime, error
+    def __init__(self, kernel: Array, card: Array, problem: Array, regime: Array, error: Array) -> None:
+        self.kernel, self.card, self.problem, self.regime, self.error = kernel, card, problem, regime, error
 
     @classmethod
-    def of(cls, entries: Sequence[dict[str, object]]) -> "Rows":
-        """The rows of a file of figures."""
-        kernel, card = (np.array([str(entry[name]) for entry in entries]) for name in ("kernel", "card"))
+    def of(cls, entries: Sequence[dict[str, object]], error: str) -> "Rows":
+        """The rows of a file of figures, with the errors of this name."""
+        names = (np.array([str(entry[name]) for entry in entries]) for name in ("kernel", "card", "problem"))
         regime = np.array([REGIMES.index(str(entry["regime"])) for entry in entries])
-        return cls(kernel, card, regime, np.array([float(str(entry["error"])) for entry in entries]))
+        return cls(*names, regime, np.array([float(str(entry[error])) for entry in entries]))
 
     def part(self, chosen: Array) -> "Rows":
         """Some of the rows."""
-        return Rows(self.kernel[chosen], self.card[chosen], self.regime[chosen], self.error[chosen])
-
-    def at(self, name: str) -> "Rows":
-        """The rows of a regime, or all."""
-        return self if name == ALL else self.part(self.regime == REGIMES.index(name))
+        columns = self.kernel, self.card, self.problem, self.regime, self.error
+        return Rows(*(column[chosen] for column in columns))
 
     @property
-    def weight(self) -> Array:
-        """Each kernel weighs the same, and of it each card, and of that each row; with one kernel more they make 1."""
-        kernels = set(self.kernel.tolist())
-        weight = np.empty(len(self.error))
-        for kernel in kernels:
-            of_kernel = self.kernel == kernel
-            cards, place, counts = np.unique(self.card[of_kernel], return_inverse=True, return_counts=True)
-            weight[of_kernel] = 1.0 / (len(cards) * counts[place])
-        return weight / (len(kernels) + 1)
+    def kernels(self) -> int:
+        """How many kernels there are."""
+        return len(set(self.kernel.tolist()))
 
-    def centred(self) -> Array:
-        """Errors about the median of their kernel on their card."""
-        own = np.empty(len(self.error))
-        for group in self._groups():
-            own[group] = self.error[group] - np.median(self.error[group])
-        return own
-
-    def whole(self) -> float:
+    def time(self) -> float:
         """The half-width that covers the errors."""
-        return _quantile(np.abs(self.error), self.weight)
-
-    def own(self) -> float:
-        """The half-width that covers them about their level."""
-        return _quantile(np.abs(self.centred()), self.weight)
+        return _quantile(np.abs(self.error), self._weight(np.ones(len(self.error))), _UNKNOWN)
 
     def ratio(self) -> float:
-        """The half-width that covers the difference of two errors of a kernel on a card."""
-        differences, weights = [], []
-        weight = self.weight
+        """The half-width that covers the difference of two errors of a kernel on a problem and card."""
+        apart, paired, weights = [], np.zeros(len(self.error)), []
         for group in self._groups():
-            if (of_group := np.abs(_differences(self.error[group]))).size:
-                differences.append(of_group)
-                weights.append(np.full(of_group.size, weight[group].sum() / of_group.size))
-        return _quantile(np.concatenate(differences), np.concatenate(weights)) if differences else 0.0
+            if len(group) > 1:
+                paired[group] = 1.0
+                apart.append(np.abs(_differences(self.error[group])))
+        weight = self._weight(paired)
+        for group in self._groups():
+            if (pairs := len(group) * (len(group) - 1) // 2) > 0:
+                weights.append(np.full(pairs, weight[group].sum() / pairs))
+        return _quantile(np.concatenate(apart), np.concatenate(weights), _UNKNOWN * sqrt(2.0 * OWN)) if apart else 0.0
 
-    def pairs(self) -> Array:
-        """The absolute differences of two errors of a kernel on a card."""
-        parts = [np.abs(_differences(self.error[group])) for group in self._groups()]
-        return np.concatenate([part for part in parts if part.size] or [np.zeros(1)])
+    def pairs(self, own: Array) -> tuple[Array, Array]:
+        """(absolute differences of two errors of a kernel on a problem and card, widths of these by rows' own ones)."""
+        apart, widths = [np.zeros(0)], [np.zeros(0)]
+        for group in self._groups():
+            first, second = np.triu_indices(len(group), 1)
+            apart.append(np.abs(_differences(self.error[group])))
+            widths.append(np.hypot(own[group][first], own[group][second]))
+        return np.concatenate(apart), np.concatenate(widths)
 
     def by_regime(self, width: Callable[["Rows"], float]) -> Array:
         """A width for each regime; that of all where too few kernels were recorded in it."""
-        parts = (self.at(name) for name in REGIMES)
-        return np.array([width(part if len(set(part.kernel.tolist())) >= FEWEST else self) for part in parts])
+        parts = (self.part(self.regime == number) for number in range(len(REGIMES)))
+        return np.array([width(part if part.kernels >= FEWEST else self) for part in parts])
+
+    def _weight(self, counted: Array) -> Array:
+        """Each kernel weighs the same, and of it each card, and of that each counted row; with one kernel more they
+        make 1."""
+        weight, kernels = np.zeros(len(self.error)), 0
+        for kernel in set(self.kernel.tolist()):
+            of_kernel = (self.kernel == kernel) & (counted > 0)
+            cards, place, counts = np.unique(self.card[of_kernel], return_inverse=True, return_counts=True)
+            if len(cards):
+                kernels += 1
+                weight[of_kernel] = 1.0 / (len(cards) * counts[place])
+        return weight / (kernels + 1)
 
     def _groups(self) -> list[Array]:
-        names = np.char.add(np.char.add(self.kernel, " on "), self.card)
-        return [np.flatnonzero(names == name) for name in dict.fromkeys(names.tolist())]
+        """Rows of each kernel on a problem and card."""
+        keys = np.array(list(map("\n".join, zip(self.kernel, self.card, self.problem, strict=True))))
+        _, number = np.unique(keys, return_inverse=True)
+        order = np.argsort(number, kind="stable")
+        return np.split(order, np.flatnonzero(np.diff(number[order])) + 1)
 
 
 def _differences(errors: Array) -> Array:
@@ -164,9 +174,13 @@ def _differences(errors: Array) -> Array:
     return np.asarray(errors[first] - errors[second])
 
 
-def _quantile(score: Array, weight: Array) -> float:
-    """The least score up to which the weight reaches the level; the greatest where it does not."""
+def _quantile(score: Array, weight: Array, unknown: float) -> float:
+    """The least score up to which the weight reaches the level; the greatest where it does not.
+
+    What the weights lack to 1 is that of a kernel with normal errors of the standard deviation `unknown`.
+    """
     ascending = np.argsort(score, kind="stable")
-    reached = np.cumsum(weight[ascending])
+    normal = np.array([erf(value / (unknown * sqrt(2.0))) for value in score[ascending].tolist()])
+    reached = np.cumsum(weight[ascending]) + (1.0 - weight.sum()) * normal
     place = int(np.searchsorted(reached, LEVEL - 1e-12))
     return float(score[ascending[min(place, len(score) - 1)]])

@@ -5,6 +5,8 @@
     convolution, pnpoly, gemm,      recorded spaces of public kernels, a sample of each; they need --sources, the folder
     dedispersion, hotspot, expdist  with the kernels' repositories
     textbook                        datasets/kernels/textbook on two cards, and their sweeps over block sizes
+    triton                          Triton's matrix product in three kinds of arithmetic, an A100 and an H100; of each a
+                                    sample of problems with the configs of TorchInductor's template
     library                         the best kernel of the library against cuBLAS, tuners and FlashAttention
 
 A choice is scored by its efficiency: the best measured time over that of the choice, 1 is perfect. `refused` are those
@@ -27,19 +29,23 @@ from front import DATA, Data, Sources, Table
 from kernrec.errors import KernrecError, UsageError, unknown
 from kernrec.gpu import find_gpu
 from kernrec.kernel import Config, config_text, load_kernel
+from kernrec.model.prior.spread import REGIMES
 from kernrec.recommender.context import Context
+from kernrec.recommender.estimate.operating_point import DEFAULT_POINT
 from kernrec.training import scores
 from tests.helpers.recordings import csv_dicts
 
-from .intervals import REGIMES
 from .leave_out import left_out
 from .library_shapes import shape_sets
 from .profiled import TEXTBOOK, Predictions, Sample, dividing_zeros, predicted, profile, profiled_sample, profiles_file
 from .recorded_sets import SETS, RecordedSet, Recording
 from .scores import agreement, agreement_of_recordings, block_order, by_residents, expected, occupancy_order, within
+from .triton_recordings import FILES, sampled_problems
 
 BEST = 15
-NAMES = (*SETS, "textbook", "library")
+NAMES = (*SETS, "textbook", "triton", "library")
+KINDS = {"f16": "16 bits", "bf16": "16 bits", "tf32": "tf32", "f32": "f32"}
+"""Kinds of arithmetic that make Triton's product another kernel: another pipe computes."""
 TITLES = {
     "spaces": "recorded spaces; efficiency is the best measured time over that of the choice, 1 is perfect",
     "by_residents": "predicted over measured by the blocks that an SM holds; medians of configs within 6 x the fastest",
@@ -63,6 +69,8 @@ def run(
                 evaluation.library()
             elif name == "textbook":
                 evaluation.textbook()
+            elif name == "triton":
+                evaluation.triton()
             else:
                 evaluation.recorded(SETS[name])
             if json is not None:
@@ -90,13 +98,22 @@ class _Evaluation:
         path.write_text(json.dumps({**self._rows, "skipped": self._skipped, "errors": self._errors}, indent=1))
 
     def _add_errors(
-        self, kernel: str, card: str, measured: np.ndarray, predictions: Predictions, places: np.ndarray
+        self,
+        subject: tuple[str, str, str],
+        measured: np.ndarray,
+        predictions: Predictions,
+        places: np.ndarray,
+        free: Predictions | None = None,
     ) -> None:
-        """Note the errors of candidates; `tools/evidence intervals` reads them."""
-        errors = np.log(measured / predictions.latency_s[places])
-        for error, bound in zip(errors.tolist(), predictions.regime[places].tolist(), strict=True):
-            regime = REGIMES[int(bound)]
-            self._errors.append({"kernel": kernel, "card": card, "regime": regime, "error": round(error, 4)})
+        """Note the errors of candidates, of a (kernel, card, problem); `tools/evidence intervals` reads them.
+
+        free: the predictions where nothing tells the clock that the card held, as of a query without one.
+        """
+        names = dict(zip(("kernel", "card", "problem"), subject, strict=True))
+        errors, blind = (np.log(measured / each.latency_s[places]) for each in (predictions, free or predictions))
+        for bound, *pair in zip(predictions.regime[places].tolist(), errors.tolist(), blind.tolist(), strict=True):
+            known, free_error = (round(error, 4) for error in pair)
+            self._errors.append({**names, "regime": REGIMES[bound], "error": known, "free": free_error})
 
     def show(self) -> None:
         """Print the tables."""
@@ -140,6 +157,7 @@ class _Evaluation:
                 )
         others[sampled.gpu.sm].append((sampled.card, times))
         predictions = sampled.predictions()
+        free = replace(sampled, point=DEFAULT_POINT).predictions()
         best = np.argsort(rows.latency_s, kind="stable")[:BEST]
         position = dict(zip(chosen, predictions.position.tolist(), strict=True))
         random_part = [i for i in chosen[: -len(best)] if position[i] >= 0]
@@ -149,7 +167,7 @@ class _Evaluation:
         self.samples.append(replace(sampled, configs=sampled.configs[:count], latency_s=sampled.latency_s[:count]))
         places = np.array([position[i] for i in random_part])
         measured, latency_s = rows.latency_s[random_part], predictions.latency_s[places]
-        self._add_errors(sampled.set, sampled.gpu.name, measured, predictions, places)
+        self._add_errors((sampled.set, sampled.gpu.name, sampled.card), measured, predictions, places, free)
         order, threads = scores.order_of(latency_s), predictions.threads[places]
         efficiency = {
             "first": scores.efficiency_at(measured, order, 1),
@@ -188,7 +206,7 @@ class _Evaluation:
                 continue
             can_run = predictions.position >= 0
             seconds, places = np.array(list(times.values()))[can_run], predictions.position[can_run]
-            self._add_errors(name, gpu.name, seconds, predictions, places)
+            self._add_errors((name, gpu.name, size), seconds, predictions, places)
             of_card = points.setdefault(card, ([], []))
             of_card[0].extend(seconds.tolist())
             of_card[1].extend(predictions.latency_s[places].tolist())
@@ -203,6 +221,20 @@ class _Evaluation:
                 self._rows["sweeps"].append({"kernel": f"{name} {size}", "card": card, "sizes": len(seconds)} | chosen)
         for card, (measured, latencies) in points.items():
             self._shapes("textbook kernels", card, measured, latencies)
+
+    def triton(self) -> None:
+        """Note the errors of Triton's product; `tools/evidence triton` scores its choices."""
+        for card in FILES:
+            try:
+                sampled = list(sampled_problems(self._data, card, self._configs))
+            except KernrecError as error:
+                self._skip(f"triton on {card}", error)
+                continue
+            for problem, table, configs, seconds in sampled:
+                predictions = predicted(table, problem, configs)
+                runs = predictions.position >= 0
+                subject = f"Triton's product, {KINDS[problem.dtype]}", card, problem.key
+                self._add_errors(subject, seconds[runs], predictions, predictions.position[runs])
 
     def library(self) -> None:
         """Score the library's kernels on shapes that others measured."""

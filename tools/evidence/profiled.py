@@ -20,6 +20,7 @@ from kernrec import paths
 from kernrec.errors import KernrecError
 from kernrec.gpu import GPU, find_gpu
 from kernrec.kernel import Config, Kernel, config_text
+from kernrec.model.prior.spread import regime
 from kernrec.op import Problem
 from kernrec.profile.emulation_cache import emulator_hash
 from kernrec.recommender import Objective, Query
@@ -32,7 +33,6 @@ from kernrec.recommender.profile_configs import ProfilingOptions
 from kernrec.store import Evidence, ProfileTable
 from kernrec.util.file_lock import try_lock
 
-from .intervals import regime
 from .recorded_sets import RecordedSet, Recording, Rows, read_rows
 
 TEXTBOOK = ROOT / "datasets" / "kernels" / "textbook"

@@ -6,7 +6,9 @@ with the same tiles, stages and warps, at the layout that the strides tell. Left
 that are not dense, and problems whose rows are no multiples of 16, for which `matmul_triton` has no code.
 """
 
-from collections.abc import Mapping
+import hashlib
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -58,6 +60,33 @@ def recorded_groups(data: Path, gpu: str, fewest: int = FEWEST) -> tuple[int, li
     problems = read_problems(data, gpu)
     groups = [_group(recorded, fewest) for recorded in problems]
     return len(problems), [group for group in groups if group is not None]
+
+
+def sampled_problems(
+    data: Path, gpu: str, count: int, fewest: int = FEWEST
+) -> Iterator[tuple[Problem, StaticTable, list[dict[str, int]], np.ndarray]]:
+    """A sample of a card's problems: each with its table, the configs that have profiles, and their seconds.
+
+    Args:
+        data: the folder of recordings.
+        gpu: one of `FILES`.
+        count: problems of each dtype, in an order that depends on the problems alone.
+        fewest: configs of a problem.
+    """
+    taken: Counter[str] = Counter()
+    order = sorted(read_problems(data, gpu), key=lambda each: hashlib.sha256(each.problem.key.encode()).digest())
+    for recorded in order:
+        problem = recorded.problem
+        if taken[problem.dtype] == count or problem.dtype not in KERNEL.dtypes or problem.layout not in KERNEL.layouts:
+            continue
+        if (table := _table(recorded.gpu, problem.dtype, problem.layout)) is None:
+            continue
+        configs = [c for c in map(table.space.config, range(len(table.space))) if _key(c) in recorded.times]
+        _, usable = profiled_inputs(table, problem, configs)
+        if len(usable) >= fewest:
+            taken[problem.dtype] += 1
+            chosen = [configs[i] for i in usable.tolist()]
+            yield problem, table, chosen, np.array([recorded.times[_key(config)] for config in chosen])
 
 
 def read_problems(data: Path, gpu: str) -> list[RecordedProblem]:

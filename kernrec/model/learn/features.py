@@ -78,6 +78,8 @@ class ModelInputs:
     """Seconds of launch overhead."""
     clock_hz: Array | None = None
     """Core clock that the power limit leaves; for the least time, not a feature."""
+    capped: Array | None = None
+    """Whether the power limit lowers the clock; for the prior's interval, not a feature."""
     core_j: Array | None = None
     """Joules of core events at nominal voltage; for calibrating the prior, not a feature."""
     dram_j: Array | None = None

@@ -12,14 +12,14 @@ reader would be sent away from the configs that are known to be good.
 
 How: let r be the logarithms of measured over predicted, of latency and of power separately, over the n configs of a
 kernel that were measured. The error of a prediction has a part of the config's own, of variance s = OWN x V, and a part
-common to the kernel and problem, of variance t = (1 - OWN) x V, where V is the variance behind the prior's interval.
+common to the kernel and problem, of variance t = (1 - OWN) x V, where V is the variance behind `INTERVAL`.
 The common part is then expected to be w x median(r) with
 
     w = t / (t + s / n)
 
 which is 0.65 for one measurement and 0.90 for five. Where predictions turned out too low by more than t allows for, t
-is median(r)**2: in doubt a config that somebody ran is ranked before one that nobody ran. The variance that remains is
-s + t (1 - w); the intervals of the remaining predictions shrink with its square root.
+is median(r)**2: in doubt a config that somebody ran is ranked before one that nobody ran. Of the common part's variance
+1 - w remains (of its t), and all of the own part's: the intervals of the remaining predictions shrink by that.
 """
 
 import math
@@ -28,8 +28,9 @@ from enum import StrEnum
 
 import numpy as np
 
-from kernrec.model.prior.launch_costs import LimitedCosts
+from kernrec.model.prior.launch_costs import LimitedCosts, NominalCosts
 from kernrec.model.prior.launch_time import INTERVAL
+from kernrec.model.prior.spread import half_widths, regime
 from kernrec.store import MeasuredAnswer
 from kernrec.util.light_dataclass import dataclass
 
@@ -49,10 +50,12 @@ SOURCES = tuple(Source)
 PRIOR, LEARNED, MEASURED = range(3)
 
 OWN = 0.35
-"""Share of a prediction's variance that is the config's own. On recorded convolution spaces of three GPUs, five
+"""Share of a prediction's variance that is the config's own, where no more is known: of the prior's times
+`kernrec.model.prior.spread` has both parts. On recorded convolution spaces of three GPUs, five
 measurements that fixed the scale cut a transferred model's error from 44 / 16 / 30 % to 26 / 10 / 7 %: to 0.59, the
 median of the three, and so its variance to 0.35."""
 _VARIANCE = (math.log(INTERVAL) / 1.645) ** 2  # of the prior: a 90 % interval is 1.645 deviations to either side
+_OWN_WIDTH = math.sqrt(OWN) * math.log(INTERVAL)
 
 LATENCY_DRIFT, ENERGY_DRIFT = 0.01, 0.02
 """Least half-width of a measured interval, as a fraction: the drift of the card that the protocol lets pass before it
@@ -71,31 +74,40 @@ class Estimates:
     high: Array
     source: Array
     """Positions in `SOURCES`, int8."""
+    own: Array
+    """Logarithmic half-width of the 90 % interval of each config's own error: what counts against other configs of the
+    kernel on the problem. The rest of the interval is common to them."""
 
     def at(self, point: int | slice) -> "Estimates":
         """Those of a table of several operating points at one of them, or at some."""
-        return Estimates(self.value[point], self.low[point], self.high[point], self.source[point])
+        return Estimates(*[column[point] for column in self.columns()])
 
     @classmethod
     def stacked(cls, points: Sequence["Estimates"]) -> "Estimates":
         """The table of several operating points from theirs."""
-        columns = zip(*((e.value, e.low, e.high, e.source) for e in points), strict=True)
-        return cls(*map(np.stack, columns))
+        return cls(*map(np.stack, zip(*(estimates.columns() for estimates in points), strict=True)))
+
+    def columns(self) -> tuple[Array, Array, Array, Array, Array]:
+        """The fields in order."""
+        return self.value, self.low, self.high, self.source, self.own
 
     def part(self, part: slice) -> "Estimates":
         """Those of some of the candidates."""
-        return Estimates(self.value[..., part], self.low[..., part], self.high[..., part], self.source[..., part])
+        return Estimates(*[column[..., part] for column in self.columns()])
 
     def scaled(self, factor: Array | float) -> "Estimates":
         """Values and intervals multiplied by a factor; the source stays."""
-        return Estimates(self.value * factor, self.low * factor, self.high * factor, self.source)
+        return Estimates(self.value * factor, self.low * factor, self.high * factor, self.source, self.own)
 
-    def narrowed(self, factor: float, width: float) -> "Estimates":
-        """Values multiplied by `factor`, the logarithmic width of their intervals by `width`."""
-        value = self.value * factor
-        return Estimates(
-            value, value * (self.low / self.value) ** width, value * (self.high / self.value) ** width, self.source
-        )
+    def narrowed(self, factor: float, common: float) -> "Estimates":
+        """Values multiplied by `factor`, and of the variance of the common part of their errors this share."""
+        value, own = self.value * factor, self.own * self.own
+
+        def width(whole: Array) -> Array:
+            return np.asarray(np.exp(np.sqrt(own + common * np.maximum(whole * whole - own, 0.0))))
+
+        low, high = width(np.log(self.value / self.low)), width(np.log(self.high / self.value))
+        return Estimates(value, value / low, value * high, self.source, self.own)
 
 
 @dataclass(frozen=True, eq=False)
@@ -135,29 +147,29 @@ class Rescaling:
     power: float
     configs: int
     """How many measured configs the factors stand on."""
-    latency_width: float
-    """Factor of the logarithmic width of latency intervals."""
-    power_width: float
-    """Factor of the logarithmic width of power intervals."""
+    latency_common: float
+    """Share of the variance that is left of the common error of latencies."""
+    power_common: float
+    """The same of power."""
 
     def apply(self, predicted: Costs) -> Costs:
         """Predictions of the same kernel and problem on the scale of the measurements."""
         # Energy is power for a time: it stays as unsure as the less certain of the two.
         return Costs(
-            predicted.latency.narrowed(self.latency, self.latency_width),
-            predicted.energy.narrowed(self.latency * self.power, max(self.latency_width, self.power_width)),
+            predicted.latency.narrowed(self.latency, self.latency_common),
+            predicted.energy.narrowed(self.latency * self.power, max(self.latency_common, self.power_common)),
             predicted.power_w * self.power,
         )
 
 
-def prior_costs(limited: LimitedCosts) -> Costs:
-    """The prediction of the analytic model."""
+def prior_costs(limited: LimitedCosts, nominal: NominalCosts) -> Costs:
+    """The prediction of the analytic model; nominal: the same launches before any power limit, (C,)."""
     source = np.full(limited.latency_s.shape, PRIOR, dtype=np.int8)
-
-    def estimates(value: Array) -> Estimates:
-        return Estimates(value, value / INTERVAL, value * INTERVAL, source)
-
-    return Costs(estimates(limited.latency_s), estimates(limited.energy_j), limited.power_w)
+    whole, own = half_widths(regime(nominal, limited.capped))
+    factor, seconds, joules = np.exp(whole), limited.latency_s, limited.energy_j
+    latency = Estimates(seconds, seconds / factor, seconds * factor, source, own)
+    of_energy = np.full(joules.shape, _OWN_WIDTH)
+    return Costs(latency, Estimates(joules, joules / INTERVAL, joules * INTERVAL, source, of_energy), limited.power_w)
 
 
 def promising(latency: Array, energy: Array, count: int) -> Array:
@@ -190,9 +202,9 @@ def with_measured(
     energy = np.array([np.nan if row.energy_j is None else row.energy_j for row in measured])
     has_energy = ~np.isnan(energy)
     with_energy = positions[has_energy]
-    latency_scale, latency_width = _scale(latency / predicted.latency.value[positions])
-    power_scale, power_width = _scale((energy / latency)[has_energy] / predicted.power_w[with_energy])
-    rescaling = Rescaling(latency_scale, power_scale, len(positions), latency_width, power_width)
+    latency_scale, latency_common = _scale(latency / predicted.latency.value[positions])
+    power_scale, power_common = _scale((energy / latency)[has_energy] / predicted.power_w[with_energy])
+    rescaling = Rescaling(latency_scale, power_scale, len(positions), latency_common, power_common)
     rescaled = rescaling.apply(predicted)
 
     times = latency / rescaled.latency.value[positions]
@@ -214,7 +226,7 @@ def with_measured(
     return Costs(
         replaced(rescaled.latency, positions, (latency, latency_low, latency_high), MEASURED),
         replaced(
-            Estimates(joules, joules_low, joules_high, by_energy.source),
+            Estimates(joules, joules_low, joules_high, by_energy.source, by_energy.own),
             with_energy,
             (energy[has_energy], low[has_energy], high[has_energy]),
             MEASURED,
@@ -226,14 +238,18 @@ def with_measured(
 def replaced(
     estimates: Estimates, positions: Array, columns: tuple[Array, Array, Array], source: int | None
 ) -> Estimates:
-    """A copy with other numbers at some positions: (value, low, high) and, unless None, their source."""
-    copies = [column.copy() for column in (estimates.value, estimates.low, estimates.high, estimates.source)]
-    for copy, column in zip(copies, columns, strict=False):
+    """A copy with other numbers at some positions: (value, low, high) and, unless None, their source.
+
+    All of the error of a measurement is its own.
+    """
+    value, low, high, sources, own = (column.copy() for column in estimates.columns())
+    for copy, column in zip((value, low, high), columns, strict=True):
         copy[..., positions] = column
     if source is not None:
-        copies[3][..., positions] = source
-    value, low, high, sources = copies
-    return Estimates(value, low, high, sources)
+        sources[..., positions] = source
+    share = 1.0 if source == MEASURED else math.sqrt(OWN)
+    own[..., positions] = share * 0.5 * np.log(columns[2] / columns[1])
+    return Estimates(value, low, high, sources, own)
 
 
 def carried_over(predicted: Costs, elsewhere: Costs, predicted_elsewhere: Costs, rescaling: Rescaling) -> Costs:
@@ -255,13 +271,13 @@ def median(values: Array) -> float:
 
 
 def _scale(ratios: Array) -> tuple[float, float]:
-    """(what to multiply predictions by, what to multiply the logarithmic width of their intervals by)."""
+    """(what to multiply predictions by, the share of the variance that is left of the error common to them)."""
     if not len(ratios):
         return 1.0, 1.0
     middle = median(np.log(ratios))
     own, common = OWN * _VARIANCE, max((1.0 - OWN) * _VARIANCE, max(middle, 0.0) ** 2)
     weight = common / (common + own / len(ratios))
-    return math.exp(weight * middle), math.sqrt((own + common * (1.0 - weight)) / _VARIANCE)
+    return math.exp(weight * middle), common * (1.0 - weight) / ((1.0 - OWN) * _VARIANCE)
 
 
 def _interval(

@@ -35,6 +35,7 @@ def inputs_of(prediction: Prediction, limited: LimitedCosts, positions: Array) -
         wait_s=wait_s,
         l2_s=l2_s,
         clock_hz=limited.clock_hz.take(positions),
+        capped=limited.capped.take(positions),
         **{name: np.take(part, positions) for name, part in vars(nominal).items()},
     )
 

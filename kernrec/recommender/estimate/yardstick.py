@@ -22,7 +22,7 @@ and architecture.
 from collections.abc import Sequence
 from dataclasses import replace
 from math import exp, hypot, log, sqrt
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -91,15 +91,15 @@ class Belief:
         """The factor by which the kernel's times are raised."""
         return exp(self.lead * (1.0 - self.share))
 
-    def interval(self, predicted: Any) -> tuple[Any, Any, Any]:
-        """(value, lower, upper end of the 90 % interval) of a cost that the prior predicts, or of several (C,).
+    def interval(self, predicted: float, factor: float) -> tuple[float, float, float]:
+        """(value, lower, upper end of the 90 % interval) of a cost that the prior predicts within `factor`.
 
         The lower end of a cost that is raised is what the yardstick lets be believed; the upper end stays the prior's.
         """
         if self.slower == 1.0:
-            return predicted, predicted / INTERVAL, predicted * INTERVAL
+            return predicted, predicted / factor, predicted * factor
         value, wide = predicted * self.slower, exp(DEVIATIONS * self.deviation)
-        return value, value / wide, np.maximum(predicted * INTERVAL, value * wide)
+        return value, value / wide, max(predicted * factor, value * wide)
 
     @classmethod
     def of(cls, problem: Problem, latency_s: float, yardstick: Yardstick | None) -> "Belief":
@@ -134,7 +134,7 @@ def believed(costs: Costs, belief: Belief) -> Costs:
 
     def raised(estimates: Estimates) -> Estimates:
         value = estimates.value * belief.slower
-        return Estimates(value, value / wide, np.maximum(estimates.high, value * wide), estimates.source)
+        return Estimates(value, value / wide, np.maximum(estimates.high, value * wide), estimates.source, estimates.own)
 
     return replace(costs, latency=raised(costs.latency), energy=raised(costs.energy))
 

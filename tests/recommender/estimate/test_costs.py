@@ -19,15 +19,18 @@ from kernrec.recommender.estimate.costs import (
 from kernrec.store import MeasuredAnswer
 
 COUNT = 8
+OWN_WIDTH = 0.3
+"""Logarithmic half-width of what is a config's own of the factor of two."""
 
 
 def predicted() -> Costs:
     latency = np.linspace(1e-3, 2e-3, COUNT)
     energy = latency * 200.0
     source = np.zeros(COUNT, dtype=np.int8)
+    own = np.full(COUNT, OWN_WIDTH)
     return Costs(
-        Estimates(latency, latency / 2, latency * 2, source),
-        Estimates(energy, energy / 2, energy * 2, source),
+        Estimates(latency, latency / 2, latency * 2, source, own),
+        Estimates(energy, energy / 2, energy * 2, source, own),
         energy / latency,
     )
 
@@ -95,7 +98,8 @@ def test_more_measurements_make_the_rest_surer() -> None:
         after, _ = with_measured(before, np.arange(n), [measured(t, None) for t in before.latency.value[:n]])
         widths.append(float(after.latency.high[-1] / after.latency.value[-1]))
         assert after.energy.high[-1] / after.energy.value[-1] == pytest.approx(2.0)  # of power nothing was learnt
-    assert 2.0 > widths[0] > widths[1] > widths[2] > 1.0
+    assert 2.0 > widths[0] > widths[1] > widths[2] > np.exp(OWN_WIDTH)  # none of it tells a config's own error
+    assert after.latency.own[:7] == pytest.approx(0.5 * np.log(after.latency.high / after.latency.low)[:7])
 
 
 def test_a_stated_interval_is_at_least_as_wide_as_the_card_drifts() -> None:

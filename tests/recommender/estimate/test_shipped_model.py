@@ -80,7 +80,11 @@ def test_on_a_card_without_recordings_no_correction_goes_below_what_its_pipes_an
     table = StaticTable.of(KERNEL, problem, card, Stack([]).profiles(KERNEL.name, KERNEL.hash, card.sm))
     prediction = predict(table, table.space.at(problem), table.runnable(table.space.at(problem)))
     limited, everyone = prediction.limited(), np.arange(len(prediction.rows))
-    latency = Correction.of(scope, prediction, limited, everyone).correct(prior_costs(limited)).latency.value
+    latency = (
+        Correction.of(scope, prediction, limited, everyone)
+        .correct(prior_costs(limited, prediction.nominal))
+        .latency.value
+    )
     least = least_seconds(inputs_of(prediction, limited, everyone))
     assert (latency >= least).all() == limited_by_physics
     assert (latency < limited.latency_s).any()

@@ -34,7 +34,7 @@ def test_a_believed_time_lies_between_the_prediction_and_the_yardstick(own_s: fl
         assert raised_s == own_s
     else:
         assert own_s * (1 - 1e-9) <= raised_s <= line_s * (1 + 1e-9)
-    value, low, high = belief.interval(own_s)
+    value, low, high = belief.interval(own_s, 1.5)
     assert low < value < high
 
 
@@ -88,7 +88,7 @@ def test_a_learned_line_leaves_half_of_a_lead_and_the_interval_says_so(recommend
     assert belief.yardstick is not None
     assert 0.3 < belief.share < 0.7
     sure = Belief.of(PROBLEM, 0.8, yardstick(1.0, 0.03))
-    value, low, high = sure.interval(0.8)
+    value, low, high = sure.interval(0.8, 1.5)
     assert 0.8 < value < 1.0
     assert value / low < 1.2 < high / value
     assert low == pytest.approx(value / exp(1.645 * sure.deviation))

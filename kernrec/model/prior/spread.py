@@ -1,0 +1,67 @@
+"""How far the prior's times may be from true ones: an error common to a kernel on a card, and one of each config's own.
+
+The common part is that of the card's clock and memory, of the compiler and of what the model has wrong about a kernel;
+it moves all configs of the kernel on a problem by about one factor. The own part is what is left of a config. So there
+are two 90 % intervals: that of a time is as wide as both parts together, and that of a ratio of two configs of a kernel
+on a problem stands on their own parts alone.
+
+`tools/evidence intervals` prints the widths, from recorded times of kernels that others wrote. They are those of times
+alone: of energy too few kernels were recorded (`launch_time.INTERVAL`).
+"""
+
+import math
+
+import numpy as np
+
+from kernrec.model.prior.launch_costs import NominalCosts
+from kernrec.util.light_dataclass import dataclass
+
+Array = np.ndarray
+
+REGIMES = ("core", "DRAM", "launch", "power limit")
+"""Bounds of a launch: the core's pipes, caches and latencies; DRAM; its start and end; the power limit."""
+
+
+@dataclass(frozen=True)
+class Spread:
+    """The 90 % intervals of a regime, as factors to either side."""
+
+    time: float
+    """Of a time: the error common to a kernel on a card, and the config's own."""
+    ratio: float
+    """Of the ratio of two configs of a kernel on a problem and card: both configs' own errors."""
+
+    @property
+    def own(self) -> float:
+        """Logarithmic half-width of the own part of a config: two of them, squared and added, make that of a ratio."""
+        return math.log(self.ratio) / math.sqrt(2.0)
+
+
+_OF_ALL = Spread(1.51, 1.40)
+SPREADS = (Spread(1.57, 1.40), _OF_ALL, _OF_ALL, _OF_ALL)
+"""Of each of `REGIMES`; those that fewer than nine recorded kernels have share the widths of all. From 14 kernels on 9
+cards (two recorded spaces and hotspot, eight textbook kernels, Triton's product in three kinds of arithmetic), at the
+clock that a card is taken to hold where nobody states one: what it really held is part of the error. Of kernels left
+out 92 % of the times lie inside and 92 % of the ratios, of cards 84 % and 87 %."""
+_TIME = np.array([math.log(spread.time) for spread in SPREADS])
+_OWN = np.array([spread.own for spread in SPREADS])
+
+
+def regime(nominal: NominalCosts, capped: Array) -> Array:
+    """Position in `REGIMES` of what bounds each of N launches.
+
+    Args:
+        nominal: their costs before any power limit, (N,).
+        capped: whether the power limit lowers their clock, (N,), or (points, N) at several operating points.
+
+    Returns:
+        In the shape of `capped`.
+    """
+    core_s, dram_s, fixed_s = nominal.core_s, nominal.dram_s, nominal.fixed_s
+    bound = np.where(fixed_s > np.maximum(core_s, dram_s), 2, np.where(np.greater(dram_s, core_s), 1, 0))
+    return np.where(capped, 3, bound)
+
+
+def half_widths(bound: Array) -> tuple[Array, Array]:
+    """(logarithmic half-widths of the times, of their own parts alone) by the positions that `regime` returns."""
+    return _TIME.take(bound), _OWN.take(bound)
