@@ -104,9 +104,11 @@ class Rows:
     @classmethod
     def of(cls, entries: Sequence[dict[str, object]], error: str) -> "Rows":
         """The rows of a file of figures, with the errors of this name."""
-        names = (np.array([str(entry[name]) for entry in entries]) for name in ("kernel", "card", "problem"))
+        kernel, card, problem = (
+            np.array([str(entry[name]) for entry in entries]) for name in ("kernel", "card", "problem")
+        )
         regime = np.array([REGIMES.index(str(entry["regime"])) for entry in entries])
-        return cls(*names, regime, np.array([float(str(entry[error])) for entry in entries]))
+        return cls(kernel, card, problem, regime, np.array([float(str(entry[error])) for entry in entries]))
 
     def part(self, chosen: Array) -> "Rows":
         """Some of the rows."""
