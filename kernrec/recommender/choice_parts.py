@@ -38,7 +38,7 @@ class Estimate:
 
     @property
     def own_interval(self) -> tuple[float, float]:
-        """What counts against another config of the kernel on the problem: the interval of the config's own error."""
+        """The interval of the config's own error: of another config of the kernel on the problem, it alone counts."""
         if self.own is None:
             return self.low, self.high
         factor = math.exp(self.own)

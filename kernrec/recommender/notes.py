@@ -18,7 +18,7 @@ from kernrec.util.human import human
 
 PRIOR_NOTE = (
     "source prior: predicted from static analysis, measured on no GPU; the interval is the model's spread"
-    f" (between two configs of a kernel {max(spread.ratio for spread in SPREADS):g} x)"
+    f" (between two configs of a kernel {max(spread.ratio for spread in SPREADS):.2g} x)"
 )
 
 DISAGREE = 1.1

@@ -189,7 +189,7 @@ def _prior(group: RowGroup) -> dict[str, Array]:
 
 
 def _regime(group: RowGroup) -> Array:
-    """What bounds the configs of a group by the prior, as positions in `REGIMES`; -1 where they have no profile."""
+    """Bounds of the configs of a group by the prior, as positions in `REGIMES`; -1 where they have no profile."""
     inputs = group.inputs
     if inputs.core_s is None or inputs.dram_s is None or inputs.fixed_s is None or inputs.capped is None:
         return np.full(len(group), -1)

@@ -112,8 +112,8 @@ class _Evaluation:
         names = dict(zip(("kernel", "card", "problem"), subject, strict=True))
         errors, blind = (np.log(measured / each.latency_s[places]) for each in (predictions, free or predictions))
         for bound, *pair in zip(predictions.regime[places].tolist(), errors.tolist(), blind.tolist(), strict=True):
-            known, free_error = (round(error, 4) for error in pair)
-            self._errors.append({**names, "regime": REGIMES[bound], "error": known, "free": free_error})
+            locked, unlocked = (round(error, 4) for error in pair)
+            self._errors.append({**names, "regime": REGIMES[bound], "error": locked, "free": unlocked})
 
     def show(self) -> None:
         """Print the tables."""
