@@ -179,7 +179,7 @@ def _differences(errors: Array) -> Array:
 def _quantile(score: Array, weight: Array, unknown: float) -> float:
     """The least score up to which the weight reaches the level; the greatest where it does not.
 
-    What the weights lack to 1 is that of a kernel with normal errors of the standard deviation `unknown`.
+    The rest of the weights to 1 is that of a kernel with normal errors of the standard deviation `unknown`.
     """
     ascending = np.argsort(score, kind="stable")
     normal = np.array([erf(value / (unknown * sqrt(2.0))) for value in score[ascending].tolist()])
