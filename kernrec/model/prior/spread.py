@@ -41,7 +41,7 @@ _OF_ALL = Spread(1.51, 1.42)
 SPREADS = (Spread(1.56, 1.43), _OF_ALL, _OF_ALL, _OF_ALL)
 """Of each of `REGIMES`; those that fewer than nine recorded kernels have share the widths of all. From 15 kernels on 9
 cards (convolution, point in polygon, CLBlast's product, hotspot, eight textbook kernels, Triton's product in three
-kinds of arithmetic), at the clock that a card is taken to hold where nobody states one: what it really held is part of the
+kinds of arithmetic), at the clock that a card is taken to hold where nobody states one: its real one is part of the
 error. Of kernels left out 92 % of the times lie inside and 92 % of the ratios, of cards left out 87 % and 89 %."""
 _TIME = np.array([math.log(spread.time) for spread in SPREADS])
 _OWN = np.array([spread.own for spread in SPREADS])
