@@ -40,15 +40,7 @@ Errors = Annotated[list[Path], typer.Option("--errors", help="what `tools/eviden
 
 def run(errors: Errors, locked: bool = False) -> None:
     """Print widths and coverage; locked: of predictions at the clock that a recording held, where it is known."""
-    entries: list[dict[str, object]] = []
-    for path in errors:
-        if not path.is_file():
-            raise UsageError(f"there is no file {path}; `tools/evidence prior --json` writes one")
-        document = json.loads(path.read_text(encoding="utf-8"))
-        if not document.get("errors"):
-            raise UsageError(f"{path} has no errors; `tools/evidence prior --json` writes them")
-        entries += document["errors"]
-    rows = Rows.of(entries, "error" if locked else "free")
+    rows = Rows.of(read_errors(errors), "error" if locked else "free")
     table = Table("90 % intervals as factors: of a time, and of the ratio of two configs")
     widths = rows.by_regime(Rows.time), rows.by_regime(Rows.ratio)
     for number, name in enumerate(REGIMES):
@@ -65,6 +57,19 @@ def run(errors: Errors, locked: bool = False) -> None:
     table = Table("\nleft out; how many of its rows lie inside the widths of the others, and inside those that ship")
     for kind in ("kernel", "card"):
         _coverage(rows, kind, table)
+
+
+def read_errors(errors: Sequence[Path]) -> list[dict[str, object]]:
+    """The errors of all files; `UsageError` where one has none."""
+    entries: list[dict[str, object]] = []
+    for path in errors:
+        if not path.is_file():
+            raise UsageError(f"there is no file {path}; `tools/evidence prior --json` writes one")
+        document = json.loads(path.read_text(encoding="utf-8"))
+        if not document.get("errors"):
+            raise UsageError(f"{path} has no errors; `tools/evidence prior --json` writes them")
+        entries += document["errors"]
+    return entries
 
 
 def _coverage(rows: "Rows", kind: str, table: Table) -> None:

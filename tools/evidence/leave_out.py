@@ -1,22 +1,35 @@
-"""The prior on recorded spaces that its constants were not fitted to: a kernel left out, a card left out.
+"""The prior corrected by a model of all kernels, and fitted again: kernels and cards left out.
 
-Most of the prior's constants are published figures, and no fit moves them. Those of `CONSTANTS` were fitted to
-recordings or assumed. Here they are fitted again, on a grid around their values, to all spaces but those of one kernel
-(then: of one card), by the mean over spaces of the median error; and the spaces left out are predicted with what comes
-out. The difference is what a figure owes to having been seen.
+    tools/evidence prior --sources FOLDER --json prior.json
+    tools/evidence leave-out --errors prior.json [--errors another.json]
+
+**A model of all kernels** learns log(recorded / predicted) from the errors of `prior`; its features are the prior's own
+terms over its time, what bounds a launch, and how full the card is. Each kernel weighs the same, and of it each card.
+Printed are means over kernels, and in a kernel over cards: rank and first choice among the configs of a problem, and
+the median error. `half` adds half of the correction.
+
+**Constants fitted again** (`tools/evidence prior --leave-out`): most of the prior's constants are published figures,
+and no fit moves them. Those of `CONSTANTS` were fitted to recordings or assumed. Here they are fitted again, on a grid
+around their values, to all spaces but those of one kernel (then: of one card), by the mean over spaces of the median
+error; and the spaces left out are predicted with what comes out. The difference is what a figure owes to having been
+seen.
 """
 
 import importlib
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from typing import Any
 from unittest.mock import patch
 
 import numpy as np
 from front import Table
 
+from kernrec.errors import UsageError
+from kernrec.model.prior.spread import REGIMES
 from kernrec.training import scores
 
+from .intervals import Errors, read_errors
 from .profiled import Sample
 
 Array = np.ndarray
@@ -73,3 +86,87 @@ def left_out(samples: Sequence[Sample]) -> None:
 
 def _current(module: str, name: str) -> float:
     return float(getattr(importlib.import_module(f"kernrec.model.prior.{module}"), name))
+
+
+FEWEST = 5
+"""Configs of a problem that are put in an order."""
+
+
+def run(errors: Errors) -> None:
+    """Print the prior beside its corrections by models that did not see the kernel, or the card."""
+    entries = read_errors(errors)
+    if "shares" not in entries[0]:
+        raise UsageError(f"{errors[0]} has no shares; run `tools/evidence prior --json` again")
+    names = {
+        name: np.array([str(entry[name]) for entry in entries]) for name in ("kernel", "card", "problem", "regime")
+    }
+    bound = [names["regime"] == regime for regime in REGIMES]
+    features = np.column_stack([np.array([entry["shares"] for entry in entries], dtype=np.float64), *bound])
+    residual = np.array([float(str(entry["error"])) for entry in entries])
+    predicted = np.array([float(str(entry["predicted_s"])) for entry in entries])
+    weight = _weights(names["kernel"], names["card"])
+    for kind in ("kernel", "card"):
+        table = Table(f"\na {kind} left out: {len(set(names['kernel'].tolist()))} kernels, {len(entries)} rows")
+        table.row({"": "prior"} | _scores(names, residual, predicted, np.zeros(len(entries))))
+        for name, model in _models().items():
+            correction = np.empty(len(entries))
+            for part in set(names[kind].tolist()):
+                out = names[kind] == part
+                fitted = model()
+                fitted.fit(features[~out], residual[~out], **{_weight_name(fitted): weight[~out]})
+                correction[out] = fitted.predict(features[out])
+            for share, title in ((1.0, name), (0.5, f"{name}, half")):
+                table.row({"": title} | _scores(names, residual, predicted, share * correction))
+
+
+def _models() -> dict[str, Callable[[], Any]]:
+    from sklearn.ensemble import ExtraTreesRegressor
+    from sklearn.linear_model import Ridge
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
+
+    return {
+        "ridge": lambda: make_pipeline(StandardScaler(), Ridge(alpha=1.0)),
+        "extremely randomized trees": lambda: ExtraTreesRegressor(200, min_samples_leaf=5, random_state=0),
+    }
+
+
+def _weight_name(model: Any) -> str:
+    return "ridge__sample_weight" if hasattr(model, "steps") else "sample_weight"
+
+
+def _weights(kernel: Array, card: Array) -> Array:
+    """Each kernel weighs the same, and of it each card; 1 in the mean."""
+    weight = np.empty(len(kernel))
+    for name in set(kernel.tolist()):
+        of_kernel = kernel == name
+        cards, place, counts = np.unique(card[of_kernel], return_inverse=True, return_counts=True)
+        weight[of_kernel] = 1.0 / (len(cards) * counts[place])
+    return weight / weight.mean()
+
+
+def _scores(names: Mapping[str, Array], residual: Array, predicted: Array, correction: Array) -> dict[str, object]:
+    """Rank, first choice and median error: means over kernels of means over their cards."""
+    measured, corrected = predicted * np.exp(residual), predicted * np.exp(correction)
+    ranks, firsts, errors = [], [], []
+    for kernel in dict.fromkeys(names["kernel"].tolist()):
+        by_card: list[list[float]] = [[], [], []]
+        for card in dict.fromkeys(names["card"][names["kernel"] == kernel].tolist()):
+            rows = np.flatnonzero((names["kernel"] == kernel) & (names["card"] == card))
+            by_card[2].append(scores.median_error(measured[rows], corrected[rows]))
+            problems = names["problem"][rows]
+            groups = [rows[problems == problem] for problem in dict.fromkeys(problems.tolist())]
+            if groups := [group for group in groups if len(group) >= FEWEST]:
+                of_groups = [
+                    (
+                        scores.rank_correlation(corrected[group], measured[group]),
+                        scores.efficiency_at(measured[group], scores.order_of(corrected[group]), 1),
+                    )
+                    for group in groups
+                ]
+                for column, values in zip(by_card, zip(*of_groups, strict=True), strict=False):
+                    column.append(float(np.nanmean(values)))
+        for means, column in zip((ranks, firsts, errors), by_card, strict=True):
+            means += [float(np.mean(column))] if column else []
+    cells: dict[str, object] = {"rank": f"{np.mean(ranks):.3f}", "first": f"{np.mean(firsts):.3f}"}
+    return cells | {"error": f"{np.mean(errors):.1%}", "kernels": len(ranks)}

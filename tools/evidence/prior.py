@@ -111,9 +111,12 @@ class _Evaluation:
         """
         names = dict(zip(("kernel", "card", "problem"), subject, strict=True))
         errors, blind = (np.log(measured / each.latency_s[places]) for each in (predictions, free or predictions))
-        for bound, *pair in zip(predictions.regime[places].tolist(), errors.tolist(), blind.tolist(), strict=True):
+        columns = predictions.regime, predictions.latency_s, predictions.shares.round(4)
+        rows = zip(*(column[places].tolist() for column in columns), errors.tolist(), blind.tolist(), strict=True)
+        for bound, seconds, shares, *pair in rows:
             locked, unlocked = (round(error, 4) for error in pair)
-            self._errors.append({**names, "regime": REGIMES[bound], "error": locked, "free": unlocked})
+            figures = {"regime": REGIMES[bound], "error": locked, "free": unlocked}
+            self._errors.append({**names, **figures, "predicted_s": seconds, "shares": shares})
 
     def show(self) -> None:
         """Print the tables."""

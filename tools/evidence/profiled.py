@@ -27,6 +27,7 @@ from kernrec.recommender import Objective, Query
 from kernrec.recommender.analyze_kernel import analyze
 from kernrec.recommender.candidate_set import candidate_set
 from kernrec.recommender.context import Context
+from kernrec.recommender.estimate.model_inputs import inputs_of
 from kernrec.recommender.estimate.operating_point import DEFAULT_POINT, OperatingPoint
 from kernrec.recommender.estimate.static_table import StaticTable
 from kernrec.recommender.profile_configs import ProfilingOptions
@@ -59,7 +60,9 @@ class Predictions:
     nominal_j: tuple[np.ndarray, np.ndarray]
     """Of the core at its nominal voltage and of DRAM, (K,) each."""
     regime: np.ndarray
-    """Position in `intervals.REGIMES` of what bounds it, (K,)."""
+    """Position in `spread.REGIMES` of what bounds it, (K,)."""
+    shares: np.ndarray
+    """The prior's terms over its time, and how full the card is: the features of `tools/evidence leave-out`, (K, F)."""
 
 
 def predicted(
@@ -81,7 +84,16 @@ def predicted(
     position = np.where(rows < 0, -1, place[rows])
     costs = candidates.latency_s[0], candidates.energy_j[0]
     bound = regime(nominal, of_kernel.limited.capped[0])
-    return Predictions(position, *costs, occupancy, threads, resident, nominal_j, np.broadcast_to(bound, count))
+    inputs = inputs_of(of_kernel.prediction, of_kernel.limited.at(0), np.arange(count))
+    terms = inputs.core_s, inputs.dram_s, inputs.fixed_s, inputs.busy_s, inputs.wait_s, inputs.l2_s
+    assert inputs.pipe_s is not None
+    times = np.stack([*(np.zeros(count) + term for term in terms), *inputs.pipe_s]) / inputs.latency_s
+    waves = np.asarray(inputs.blocks) / (table.gpu.sms * np.maximum(resident, 1.0))
+    full = np.stack(
+        [occupancy, np.log2(resident), np.log2(threads), np.log2(waves), np.asarray(inputs.registers) / 255.0]
+    )
+    shares, limited = np.concatenate([times, full]).T, np.broadcast_to(bound, count)
+    return Predictions(position, *costs, occupancy, threads, resident, nominal_j, limited, shares)
 
 
 @dataclass(frozen=True)
