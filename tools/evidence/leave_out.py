@@ -142,13 +142,15 @@ def _weights(kernel: Array, card: Array) -> Array:
         of_kernel = kernel == name
         cards, place, counts = np.unique(card[of_kernel], return_inverse=True, return_counts=True)
         weight[of_kernel] = 1.0 / (len(cards) * counts[place])
-    return weight / weight.mean()
+    return np.asarray(weight / weight.mean())
 
 
 def _scores(names: Mapping[str, Array], residual: Array, predicted: Array, correction: Array) -> dict[str, object]:
     """Rank, first choice and median error: means over kernels of means over their cards."""
     measured, corrected = predicted * np.exp(residual), predicted * np.exp(correction)
-    ranks, firsts, errors = [], [], []
+    ranks: list[float] = []
+    firsts: list[float] = []
+    errors: list[float] = []
     for kernel in dict.fromkeys(names["kernel"].tolist()):
         by_card: list[list[float]] = [[], [], []]
         for card in dict.fromkeys(names["card"][names["kernel"] == kernel].tolist()):

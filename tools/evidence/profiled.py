@@ -87,7 +87,7 @@ def predicted(
     inputs = inputs_of(of_kernel.prediction, of_kernel.limited.at(0), np.arange(count))
     terms = inputs.core_s, inputs.dram_s, inputs.fixed_s, inputs.busy_s, inputs.wait_s, inputs.l2_s
     assert inputs.pipe_s is not None
-    times = np.stack([*(np.zeros(count) + term for term in terms), *inputs.pipe_s]) / inputs.latency_s
+    times = np.stack([*(np.zeros(count) + np.asarray(term) for term in terms), *inputs.pipe_s]) / inputs.latency_s
     waves = np.asarray(inputs.blocks) / (table.gpu.sms * np.maximum(resident, 1.0))
     full = np.stack(
         [occupancy, np.log2(resident), np.log2(threads), np.log2(waves), np.asarray(inputs.registers) / 255.0]
