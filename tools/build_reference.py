@@ -103,6 +103,7 @@ def python_api() -> str:
         "::: kernrec.triton.autotune",
         "::: kernrec.triton.prune",
         "::: kernrec.triton.helion_seeds",
+        "::: kernrec.serve_audit",
         "::: kernrec.check",
         "::: kernrec.record",
         "::: kernrec.checking.check.CheckResult",

@@ -32,11 +32,9 @@ def coverage(
 ) -> None:
     """Show what is measured for which card, and what would help most.
 
-    Counted are the layers of the standard workloads. Without --gpu it lists the cards that anybody measured, and the
-    architectures and ops with the most unmeasured layers.
+    Counted are layers of the standard workloads, by card; then by architecture and op those that nobody measured.
 
-    With --gpu it lists the layers of one card whose measurement would help most: by how much the present choice is
-    expected to be slower than the best one, as `kernrec contribute` decides. That takes some seconds.
+    With --gpu: the layers of one card whose measurement would help most, as `kernrec contribute` decides.
     """
     from kernrec.store import Stack
 

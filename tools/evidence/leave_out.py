@@ -17,6 +17,7 @@ seen.
 
 import importlib
 import itertools
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -26,6 +27,7 @@ import numpy as np
 from front import Table
 
 from kernrec.errors import UsageError
+from kernrec.model.prior import compiled
 from kernrec.model.prior.spread import REGIMES
 from kernrec.training import scores
 
@@ -33,21 +35,26 @@ from .intervals import Errors, read_errors
 from .profiled import Sample
 
 Array = np.ndarray
-CONSTANTS: Mapping[tuple[str, str], tuple[float, ...]] = {
-    ("demand", "ISSUE_PER_CLK"): (4 * 0.8, 4 * 0.95),
-    ("demand", "FLOATS_PER_CLK"): (4 * 0.55, 4 * 0.67, 4 * 0.8),
-    ("launch_time", "_START_CLK"): (100.0, 300.0, 900.0),
-    ("launch_time", "BARRIER_CLK"): (22.0, 44.0),
+MODULES = tuple(importlib.import_module(f"kernrec.model.prior.{name}") for name in ("core", "demand", "launch_time"))
+CONSTANTS: Mapping[str, tuple[float, ...]] = {
+    "ISSUE_PER_CLK": (4 * 0.8, 4 * 0.95),
+    "FLOATS_PER_CLK": (4 * 0.55, 4 * 0.67, 4 * 0.8),
+    "START_CLK": (100.0, 300.0, 900.0),
+    "BARRIER_CLK": (22.0, 44.0),
 }
-"""(module of `kernrec.model.prior`, constant) -> its values on the grid; that of the prior is among them."""
+"""Constants of `MODULES` -> their values on the grid; those of the prior are among them."""
 
 
 @contextmanager
-def constants(values: Mapping[tuple[str, str], float]) -> Iterator[None]:
-    """The prior with other constants."""
+def constants(values: Mapping[str, float]) -> Iterator[None]:
+    """The prior with other constants; its core runs as Python, for a compiled one keeps its own."""
     with ExitStack() as stack:
-        for (module, name), value in values.items():
-            stack.enter_context(patch.object(importlib.import_module(f"kernrec.model.prior.{module}"), name, value))
+        stack.enter_context(patch.dict(os.environ, {compiled.CHOICE: "python"}))
+        stack.callback(compiled.core.cache_clear)
+        compiled.core.cache_clear()
+        for (name, value), module in itertools.product(values.items(), MODULES):
+            if hasattr(module, name):
+                stack.enter_context(patch.object(module, name, value))
         yield
 
 
@@ -61,8 +68,8 @@ def left_out(samples: Sequence[Sample]) -> None:
                 measured, predicted = sample.times()
                 errors[row, column] = scores.median_error(measured, predicted)
                 ranks[row, column] = scores.rank_correlation(predicted, measured)
-    own = grid.index({key: _current(*key) for key in CONSTANTS})
-    names = ", ".join(name.strip("_") for _, name in CONSTANTS)
+    own = grid.index({name: _current(name) for name in CONSTANTS})
+    names = ", ".join(CONSTANTS)
     table = Table(f"\nleft out: {names} fitted again ({len(grid)} combinations) without the kernel, without the card")
     picked: dict[str, set[int]] = {"kernel": set(), "card": set()}
     for column, sample in enumerate(samples):
@@ -84,8 +91,8 @@ def left_out(samples: Sequence[Sample]) -> None:
         print(f"constants without a {kind}: {fits}")
 
 
-def _current(module: str, name: str) -> float:
-    return float(getattr(importlib.import_module(f"kernrec.model.prior.{module}"), name))
+def _current(name: str) -> float:
+    return next(float(getattr(module, name)) for module in MODULES if hasattr(module, name))
 
 
 FEWEST = 5
