@@ -7,7 +7,7 @@
 # 12, build with --build-arg CUDA=cuda12.
 FROM python:3.13-slim AS build
 WORKDIR /src
-COPY pyproject.toml README.md LICENSE NOTICE ./
+COPY pyproject.toml hatch_build.py README.md LICENSE NOTICE ./
 COPY kernrec kernrec
 COPY db db
 COPY datasets datasets

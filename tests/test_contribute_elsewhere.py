@@ -27,7 +27,8 @@ ACTION = ROOT / ".github" / "actions" / "contribute" / "action.yml"
 WORKFLOW = ROOT / ".github" / "workflows" / "contribute.yml"
 GUIDE = (ROOT / "docs" / "guides" / "contribute.md").read_text(encoding="utf-8")
 COMMAND = "kernrec contribute --budget 10m"
-EXTRAS = set(tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"])
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+EXTRAS = set(PROJECT["project"]["optional-dependencies"])
 
 
 def run(command: list[str], folder: Path, **variables: str) -> str:
@@ -73,10 +74,16 @@ def test_the_container_runs_the_command_of_the_guide_with_what_it_needs() -> Non
     assert COMMAND in GUIDE
     assert instructions["USER"] not in ("0", "root")
     ignored = (ROOT / ".dockerignore").read_text(encoding="utf-8").splitlines()
-    for sources in re.findall(r"^COPY (?!--from)(.+) \S+$", DOCKERFILE, re.MULTILINE):
-        for source in sources.split():
-            assert (ROOT / source).exists()
-            assert f"!{source}" in ignored
+    copies = re.findall(r"^COPY (?!--from)(.+) \S+$", DOCKERFILE, re.MULTILINE)
+    copied = {source for sources in copies for source in sources.split()}
+    for source in copied:
+        assert (ROOT / source).exists()
+        assert f"!{source}" in ignored
+    build = PROJECT["tool"]["hatch"]["build"]
+    wheel = build["targets"]["wheel"]
+    assert "custom" in {**build.get("hooks", {}), **wheel.get("hooks", {})}
+    needed = ["hatch_build.py", PROJECT["project"]["readme"], *PROJECT["project"]["license-files"], *wheel["packages"]]
+    assert {*needed, *(path.split("/")[0] for path in wheel["force-include"])} <= copied
     (extras,) = re.findall(r"kernrec\[\$\{CUDA\},([\w,]+)\]", DOCKERFILE)
     assert {"cuda12", "cuda13", *extras.split(",")} <= EXTRAS
     for command in re.findall(r"^#     (docker .+)$", DOCKERFILE, re.MULTILINE):
