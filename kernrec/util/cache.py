@@ -9,16 +9,16 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
-
-import numpy as np
+from typing import TYPE_CHECKING, Any
 
 from kernrec import paths
-from kernrec.util.array_file import pack, unpack
 from kernrec.util.atomic_write import write_whole
 from kernrec.version import __version__
 
-CacheEntry = tuple[Mapping[str, Any], Mapping[str, np.ndarray]]
+if TYPE_CHECKING:
+    import numpy as np
+
+CacheEntry = tuple[Mapping[str, Any], Mapping[str, "np.ndarray"]]
 """Facts, which JSON can hold, and arrays; as for `array_file.pack`."""
 
 
@@ -27,6 +27,8 @@ def cached(name: str, made_of: bytes, make: Callable[[], CacheEntry]) -> CacheEn
 
     name: of the file in the cache; an entry with other inputs replaces it.
     """
+    from kernrec.util.array_file import pack, unpack
+
     path = paths.cache() / "derived" / name
     key = sha256(f"{__version__}\n".encode() + made_of).hexdigest()
     try:

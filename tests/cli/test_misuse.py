@@ -75,7 +75,7 @@ REFINE = ("refine", "--op", "matmul", "--shape", "m=64,n=64,k=64")
         ((*EXPLAIN, "--db", "broken.json"), "is not a DuckDB database"),
         ((*EXPLAIN, "--objective", "speed"), "unknown objective 'speed'; known: "),
         (("recomend", "--op", "mm"), "unknown command 'recomend'; did you mean recommend? (`kernrec --help`"),
-        (("frobnicate",), "unknown command 'frobnicate'; 22 are known (`kernrec --help` lists them)"),
+        (("frobnicate",), "unknown command 'frobnicate'; 23 are known (`kernrec --help` lists them)"),
         (("db", "inof"), "unknown command 'inof'; did you mean info? (`kernrec db --help` lists them)"),
         (
             (*REFINE, "--gpus", "t4"),
