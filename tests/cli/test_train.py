@@ -162,6 +162,9 @@ def test_evaluate_scores_every_way_to_choose(
     assert by_method["learned", "energy"]["frugal_saved"] >= -0.05
     assert by_method["learned", "energy"]["frugal_slowdown"] < 0.1
     assert evaluation["published"]["FlipFlop (arXiv 2601.13345)"] == {"accuracy": 0.83, "reduction": 0.934}
+    regimes = evaluation["prior_intervals"]
+    assert sum(row["configs"] for row in regimes) == 12 * 12
+    assert {(row["time"], row["ratio"]) for row in regimes} == {(1.0, 1.0)}
 
 
 def test_calibrating_beforehand_changes_no_score(
