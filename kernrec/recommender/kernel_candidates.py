@@ -139,7 +139,7 @@ class KernelCandidates:
     @cached_property
     def caution(self) -> Array:
         """The factor by which each config's costs count more than expected beside one that somebody ran, (C,)."""
-        factor = caution(self.costs.latency.at(0), self.belief.deviation, self.of_card)
+        factor = caution(self.costs.latency.at(0), self.belief.deviation, self.of_card, self.measurements is not None)
         for measured in self.measurements.measured if self.measurements else ():
             factor[list(measured)] = 1.0
         return factor

@@ -31,7 +31,7 @@ from kernrec.model.prior.launch_time import INTERVAL, LAUNCH_S, START_S
 from kernrec.model.prior.power import RANDOM
 from kernrec.op import Problem
 from kernrec.op.problem import ANY_LAYOUT
-from kernrec.recommender.estimate.costs import LEARNED, Costs, Estimates
+from kernrec.recommender.estimate.costs import LEARNED, PRIOR, Costs, Estimates
 from kernrec.util.light_dataclass import dataclass
 
 if TYPE_CHECKING:
@@ -200,14 +200,18 @@ def learned_yardstick(name: str, latency: Estimates) -> Yardstick:
     return Yardstick(name, float(latency.value[best]), deviation, False)
 
 
-def caution(latency: Estimates, deviation: float, of_card: bool) -> np.ndarray:
+def caution(latency: Estimates, deviation: float, of_card: bool, measured: bool) -> np.ndarray:
     """The factor by which the costs of C candidates count more than expected beside what somebody ran, (C,).
 
     Args:
         latency: at one operating point.
         deviation: of the logarithm of the kernel's time.
         of_card: whether a model learned the kernel on the card: then its estimates are no mere predictions.
+        measured: whether some of its configs were measured: then predictions stand on their scale.
     """
     stated = np.log(latency.high / latency.low) / (2.0 * DEVIATIONS)
+    if not measured:
+        # The prior's interval is that of a kernel's own time. Beside kernels of other hands it errs as these differ.
+        stated = np.where(latency.source == PRIOR, _UNMEASURED, stated)
     unsure = np.exp(CERTAIN * np.minimum(stated, deviation))
     return np.asarray(np.where((latency.source == LEARNED) & of_card, 1.0, unsure))

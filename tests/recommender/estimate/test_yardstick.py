@@ -2,14 +2,15 @@
 
 from math import exp, log
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from kernrec.op import find_op
 from kernrec.recommender import Objective, Query, Recommender
-from kernrec.recommender.estimate.costs import Source
-from kernrec.recommender.estimate.yardstick import Belief, Yardstick, fastest
+from kernrec.recommender.estimate.costs import LEARNED, PRIOR, Estimates, Source
+from kernrec.recommender.estimate.yardstick import CERTAIN, DEVIATIONS, Belief, Yardstick, caution, fastest
 
 PRODUCT = {"m": 2048, "n": 2048, "k": 2048}
 PROBLEM = find_op("matmul").problem("f16", "nn", **PRODUCT)
@@ -42,6 +43,15 @@ def test_a_believed_time_lies_between_the_prediction_and_the_yardstick(own_s: fl
 def test_the_order_of_predictions_stays(line_s: float, own: list[float], sd: float) -> None:
     faster, slower = (Belief.of(PROBLEM, own_s, yardstick(line_s, sd)).slower * own_s for own_s in sorted(own))
     assert faster <= slower * (1 + 1e-9)
+
+
+def test_a_kernel_that_nobody_ran_counts_by_what_kernels_of_other_hands_differ_not_by_its_own_interval() -> None:
+    value = np.ones(2)
+    latency = Estimates(value, value / 1.5, value * 1.5, np.array([PRIOR, LEARNED], dtype=np.int8), value)
+    own = exp(CERTAIN * log(1.5) / DEVIATIONS)
+    assert caution(latency, 0.4, False, False).tolist() == pytest.approx([exp(CERTAIN * 0.4), own])
+    assert caution(latency, 0.4, False, True).tolist() == pytest.approx([own, own])
+    assert caution(latency, 0.1, True, False).tolist() == pytest.approx([exp(CERTAIN * 0.1), 1.0])
 
 
 @given(st.lists(deviations, min_size=2, max_size=2))
