@@ -86,7 +86,13 @@ def test_a_replay_is_collected_without_posix(tmp_path: Path) -> None:
 
 
 def run_without_posix(line: str, folder: Path) -> "subprocess.CompletedProcess[str]":
-    """Runs one command line in a folder that holds `copy.ptx`."""
+    """Runs one command line in a folder that holds `copy.ptx`.
+
+    Its temporary files have a place of their own: it can lock none, so other processes would take them for abandoned.
+    """
     (folder / "copy.ptx").write_text(COPY_PTX, encoding="utf-8")
+    temporary = folder / "temporary"
+    temporary.mkdir()
     command = [sys.executable, "-c", WITHOUT_POSIX, *line.split()]
-    return subprocess.run(command, capture_output=True, text=True, cwd=folder, env=environment(), check=False)
+    where = environment(TMPDIR=str(temporary))
+    return subprocess.run(command, capture_output=True, text=True, cwd=folder, env=where, check=False)
