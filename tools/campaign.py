@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parent.parent
 SITE = ROOT / ".campaign" / "site"
-DATABASE = ROOT / ".campaign" / "campaign.duckdb"
 
 # (op, workload, dtypes): what is measured of the standard workloads, in the order of a round.
 BROAD = (
@@ -69,6 +68,8 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=9.0, help="when the whole command has to be over")
     parser.add_argument("--tests", action="store_true", help="run the tests that need a GPU first")
     parser.add_argument("--gpu", default="auto")
+    parser.add_argument("--database", type=Path, default=ROOT / ".campaign" / "campaign.duckdb", help="measured into")
+    parser.add_argument("--replay", type=Path, help="rehearse without a GPU: measure this database's problems again")
     arguments = parser.parse_args()
     if arguments.list:
         print(*(problem.key for _, problem in (truth() if arguments.plan == "truth" else broad())), sep="\n")
@@ -77,7 +78,7 @@ def main() -> int:
     if "KERNREC_CAMPAIGN" not in os.environ:
         return _in_place(started)
     started = float(os.environ["KERNREC_CAMPAIGN"])
-    return run(arguments.plan, arguments.out, started + 60.0 * arguments.minutes, arguments.tests, arguments.gpu)
+    return run(arguments, started + 60.0 * arguments.minutes)
 
 
 def _in_place(started: float) -> int:
@@ -94,64 +95,64 @@ def _in_place(started: float) -> int:
     return subprocess.run([sys.executable, __file__, *sys.argv[1:]], env=environment, check=False).returncode
 
 
-def run(plan: str, out: Path, deadline: float, with_tests: bool, gpu: str) -> int:
+def run(arguments: argparse.Namespace, deadline: float) -> int:
     """One piece of the campaign; exit status 1 when measuring ended with an error."""
     from kernrec.errors import KernrecError
     from kernrec.store.intake import adding_to, merge
 
+    out, database = arguments.out, arguments.database
     out.mkdir(parents=True, exist_ok=True)
-    DATABASE.parent.mkdir(exist_ok=True)
-    if with_tests:
+    database.parent.mkdir(exist_ok=True)
+    if arguments.tests:
         _log(out, "tests that need a GPU")
         _keep(out / "gpu-tests.txt", [sys.executable, "-m", "pytest", "-q", "-m", "gpu", "tests"])
-    if (earlier := out / DATABASE.name).exists():
-        with adding_to(DATABASE) as database:
-            _log(out, f"{merge(database, earlier)} rows of earlier runs")
+    if (earlier := out / database.name).exists():
+        with adding_to(database) as opened:
+            _log(out, f"{merge(opened, earlier)} rows of earlier runs")
     if not (out / "doctor.json").exists():
         _keep(out / "doctor.json", [sys.executable, "-m", "kernrec", "doctor", "--json"])
-    _log(out, f"{plan}, {deadline - time.time():.0f} s left")
-    if plan == "repeat":
-        command = [sys.executable, str(ROOT / "tools" / "repeat.py"), str(DATABASE)]
+    _log(out, f"{arguments.plan}, {deadline - time.time():.0f} s left")
+    if arguments.plan == "repeat":
+        command = [sys.executable, str(ROOT / "tools" / "repeat.py"), str(database)]
         return _keep(out / "repeat.txt", command)
     try:
-        error = measure(plan, deadline - 20.0, gpu, out)  # what is left is for copying
+        error = measure(arguments, deadline - 20.0)  # what is left is for copying
     except KernrecError as failure:
         error = str(failure)
         _log(out, error)
-    if DATABASE.exists():
-        shutil.copy(DATABASE, out)
-    for journal in DATABASE.parent.glob("*.journal"):
+    if database.exists():
+        shutil.copy(database, out)
+    for journal in database.parent.glob("*.journal"):
         shutil.copy(journal, out)
     return 1 if error else 0
 
 
-def measure(plan: str, until: float, gpu: str, out: Path) -> str | None:
+def measure(arguments: argparse.Namespace, until: float) -> str | None:
     """Collect what a plan wants; what ended it early, if anything did."""
     from kernrec.cli.progress import Lines
     from kernrec.measure.campaign.results import EFFORTS, CampaignBudget, MeasuringEffort
     from kernrec.measure.collect import CollectRequest, collect
+    from kernrec.measure.device.interface import DeviceKind
 
-    effort = {"truth": MeasuringEffort(TRUTH_CONFIGS, 8, drawn=True), "deep": EFFORTS["normal"]}.get(
-        plan, EFFORTS["quick"]
-    )
+    efforts = {"truth": MeasuringEffort(TRUTH_CONFIGS, 8, drawn=True), "deep": EFFORTS["normal"]}
+    planned = truth() if arguments.plan == "truth" else broad()
     wanted = CollectRequest(
-        problems=truth() if plan == "truth" else broad(),
-        database=DATABASE,
-        gpu=gpu,
-        effort=effort,
+        problems=None if arguments.replay else planned,
+        database=arguments.database,
+        device=DeviceKind.REPLAY if arguments.replay else DeviceKind.CUDA,
+        gpu="all" if arguments.replay else arguments.gpu,
+        recording=arguments.replay,
+        effort=efforts.get(arguments.plan, EFFORTS["quick"]),
         budget=CampaignBudget(seconds=max(1.0, until - time.time())),
     )
     collected = collect(wanted, Lines().show)
     for result in collected.results:
         best = f"{result.best.latency_s:.3e} s" if result.best else "none"
         frugal = f"{result.frugal.energy_j:.3e} J" if result.frugal else "no energy"
-        _log(
-            out,
-            f"{result.problem}: {result.measured} rows, {result.earlier} before, {best}, {frugal} {result.failures}",
-        )
-    _log(
-        out, f"{collected.stored} rows stored, {collected.leftover} left behind before; {collected.error or 'no error'}"
-    )
+        counts = f"{result.measured} rows, {result.earlier} before"
+        _log(arguments.out, f"{result.problem}: {counts}, {best}, {frugal} {result.failures}")
+    ended = f"{collected.leftover} left behind before; {collected.error or 'no error'}"
+    _log(arguments.out, f"{collected.stored} rows stored, {ended}")
     return collected.error
 
 
