@@ -46,6 +46,14 @@ class ManyProblems:
         """The problem of each row, by number."""
         return rows // len(self.space)
 
+    def configs(self, rows: Array) -> Array:
+        """The config of each row, as a row of the space."""
+        return rows % len(self.space)
+
+    def of_rows(self, figures: Sequence[float], rows: Array) -> Array:
+        """For each row the figure of its problem; figures: one for each problem."""
+        return np.array(figures).take(self.numbers(rows))
+
     def tensor_bytes(self, rows: Array) -> dict[str, Array]:
         """The size of each tensor for each row."""
         numbers = self.numbers(rows)

@@ -206,6 +206,14 @@ class ProblemSpace:
         """The problem."""
         return (self.problem,)
 
+    def configs(self, rows: np.ndarray) -> np.ndarray:
+        """The config of each row, as a row of the space: the same, on one problem."""
+        return rows
+
+    def of_rows(self, figures: Sequence[float], rows: np.ndarray) -> float:
+        """The figure of the problem, the same for all rows."""
+        return figures[0]
+
     def tensor_bytes(self, rows: np.ndarray) -> dict[str, float]:
         """The size of each tensor, the same for all rows."""
         return self._tensor_bytes

@@ -266,7 +266,7 @@ class _Estimation:
 
             alone = first.at(0)
             scored = np.arange(len(rows)) if whole_space else correction.worth_scoring(alone, self.taken[0][0])
-            self.correction = correction.Correction.of(scope, prediction, alone, scored)
+            self.correction = correction.Correction.of(scope, prediction, alone, scored, (0, len(rows)))
             self.scope = scope.after(max(len(positions) for positions, _ in self.taken))
 
     @property

@@ -5,9 +5,10 @@ lacks: the implicit GEMM on tensor cores wants channels last, Hopper's asynchron
 So only layouts with such kernels are tried beside the op's default, and one is chosen where such a kernel comes first.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import suppress
 from functools import lru_cache
+from typing import Protocol, TypeVar
 
 from kernrec.errors import KernrecError, NoKernelError, UsageError
 from kernrec.gpu import GPU
@@ -20,7 +21,7 @@ from kernrec.recommender.context import Context
 from kernrec.recommender.estimate.operating_point import OperatingPoint
 from kernrec.recommender.infeasible import no_kernel_runs
 from kernrec.recommender.request import Objective, Query
-from kernrec.recommender.result import Recommendation
+from kernrec.recommender.result import Estimate, Recommendation
 from kernrec.recommender.sweep import op_points
 from kernrec.store import Evidence
 from kernrec.util.light_dataclass import dataclass
@@ -30,7 +31,30 @@ MATTERS = 0.10
 _GAIN = 0.02
 """A smaller gain is none: predictions in two layouts are no surer than that, and another layout has to be stored."""
 
-Answering = Callable[[Problem], Recommendation]
+
+class Best(Protocol):
+    """The first choice of an answer, as far as layouts are compared by it."""
+
+    @property
+    def kernel(self) -> Kernel: ...
+    @property
+    def latency_s(self) -> Estimate: ...
+
+
+class Answer(Protocol):
+    """An answer for a problem, as far as layouts are compared by it."""
+
+    @property
+    def problem(self) -> Problem: ...
+    @property
+    def choices(self) -> Sequence[object]:
+        """Empty where stacks alone run it."""
+
+    @property
+    def best(self) -> Best: ...
+
+
+AnswerT = TypeVar("AnswerT", bound=Answer)
 
 
 @dataclass(frozen=True)
@@ -102,10 +126,10 @@ def covers(other: Problem, problem: Problem, gpu: GPU) -> bool:
     return there >= here
 
 
-def answer_in_best_layout(context: Context, problem: Problem, gpu: GPU, answer: Answering) -> Recommendation:
+def answer_in_best_layout(
+    context: Context, problem: Problem, gpu: GPU, answer: Callable[[Problem], AnswerT]
+) -> AnswerT:
     """The answer for a problem in its layout or in a better one.
-
-    Measurements decide before predictions: with rows of the problem in one layout it stays there.
 
     Args:
         context: whose databases may have measured the problem.
@@ -115,28 +139,69 @@ def answer_in_best_layout(context: Context, problem: Problem, gpu: GPU, answer: 
     Raises:
         KernrecError: nothing can run the problem in any layout.
     """
+    (result,) = answer_in_best_layouts(context, [problem], gpu, lambda problems: [_tried(answer, *problems)])
+    if isinstance(result, KernrecError):
+        raise result
+    return result
+
+
+def answer_in_best_layouts(
+    context: Context,
+    problems: Sequence[Problem],
+    gpu: GPU,
+    answer: "Callable[[Sequence[Problem]], Sequence[AnswerT | KernrecError]]",
+) -> "list[AnswerT | KernrecError]":
+    """The answers of `answer_in_best_layout`, or its errors, for many problems, which are asked about side by side."""
+    searches: list[Generator[Problem, AnswerT, AnswerT]] = [_search(context, problem, gpu) for problem in problems]
+    pending = {number: next(search) for number, search in enumerate(searches)}
+    results: dict[int, AnswerT | KernrecError] = {}
+    while pending:
+        answers = answer(list(pending.values()))
+        waiting, pending = list(pending), {}
+        for number, result in zip(waiting, answers, strict=True):
+            try:
+                search = searches[number]
+                pending[number] = search.throw(result) if isinstance(result, KernrecError) else search.send(result)
+            except StopIteration as stop:
+                results[number] = stop.value
+            except KernrecError as error:
+                results[number] = error
+    return [results[number] for number in range(len(problems))]
+
+
+def _tried(answer: Callable[[Problem], AnswerT], problem: Problem) -> "AnswerT | KernrecError":
+    try:
+        return answer(problem)
+    except KernrecError as error:
+        return error
+
+
+def _search(context: Context, problem: Problem, gpu: GPU) -> "Generator[Problem, AnswerT, AnswerT]":
+    """The search for the best layout: yields each problem that it wants answered, and is sent the answer or error.
+
+    Measurements decide before predictions: with rows of the problem in one layout it stays there.
+    """
     others = layouts_that_matter(problem, gpu)
     if measured := _measured_layout(context, problem, gpu, others):
-        return answer(measured)
-    default: Recommendation | None = None
-    with_own_kernel = list[Recommendation]()
+        return (yield measured)
+    with_own_kernel = list[AnswerT]()
     for other in _problems(problem, others):
         with suppress(KernrecError):
-            best = answer(other)
+            best = yield other
             if best.choices and lacks(problem, best.best.kernel, gpu):
                 with_own_kernel.append(best)
     fastest = min(with_own_kernel, key=_latency_s, default=None)
     if fastest is not None and covers(fastest.problem, problem, gpu):  # it came before all that the default has
         return fastest
     try:
-        default = answer(problem)
+        default = yield problem
     except KernrecError as error:
         if fastest is not None:
             return fastest
         by_lines = isinstance(error, NoKernelError)  # else a kernel runs it, but a bound or a profile is in the way
         for other in _problems(problem, problem.definition.layouts):
             with suppress(KernrecError):
-                if (best := answer(other)).choices or by_lines:
+                if (best := (yield other)).choices or by_lines:
                     return best
         raise
     if not default.choices:  # it has lines of stacks alone: a layout with kernels is the better answer
@@ -144,7 +209,7 @@ def answer_in_best_layout(context: Context, problem: Problem, gpu: GPU, answer: 
             return fastest
         for other in _problems(problem, problem.definition.layouts):
             with suppress(KernrecError):
-                if (best := answer(other)).choices:
+                if (best := (yield other)).choices:
                     return best
         return default
     if fastest is not None and _latency_s(fastest) < _latency_s(default) * (1.0 - _GAIN):
@@ -168,7 +233,7 @@ def problem_in_best_layout(context: Context, problem: Problem, gpu: GPU, query: 
     return answer_in_best_layout(context, problem, gpu, answer).problem
 
 
-def _latency_s(answer: Recommendation) -> float:
+def _latency_s(answer: Answer) -> float:
     return answer.best.latency_s.value
 
 

@@ -7,18 +7,20 @@ last, and its latest answers, so a second request costs little; programs should 
 """
 
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from copy import copy
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from kernrec.errors import NoKernelError
+from kernrec.errors import KernrecError, NoKernelError
 from kernrec.gpu import GPU, find_gpu
 from kernrec.kernel import Kernel
 from kernrec.op import Problem
 from kernrec.recommender.answer import answer_by_lines, recommendation
 from kernrec.recommender.candidate_set import CandidateSet, candidate_set
+from kernrec.recommender.candidate_sets import candidate_sets
 from kernrec.recommender.context import Context
 from kernrec.recommender.estimate.costs import LEARNED
 from kernrec.recommender.estimate.model_store import ModelStore
@@ -105,22 +107,6 @@ class Recommender:
         key = problem, gpu.name, query, fixed
         in_layout = self._in_fixed_layout if fixed else self._in_best_layout
         return _cached(self._by_layout, key, _CACHED_ANSWERS, lambda: in_layout(problem, gpu, query))
-
-    def choose(self, problem: Problem, gpu: GPU, query: Query, fixed: bool = False) -> Recommendation:
-        """The choices of `answer_op` alone, without what is said about stacks and other layouts.
-
-        Raises:
-            KernrecError: `answer_op` has to be asked, which may know a line.
-        """
-        if query.inputs != self.context.inputs:
-            return self.for_inputs(query.inputs).choose(problem, gpu, query, fixed)
-
-        def of_layout(other: Problem) -> Recommendation:
-            return recommendation(self._of_source(other, gpu, query), query)
-
-        if fixed or len(problem.definition.layouts) == 1:
-            return of_layout(problem)
-        return answer_in_best_layout(self.context, problem, gpu, of_layout)
 
     def _in_best_layout(self, problem: Problem, gpu: GPU, query: Query) -> Recommendation:
         answer = answer_in_best_layout(self.context, problem, gpu, lambda other: self.answer_problem(other, gpu, query))
@@ -212,6 +198,26 @@ class Recommender:
         if not candidates.kernels:
             raise no_kernel_runs(candidates)
         return candidates
+
+    def candidate_sets(
+        self, problems: Sequence[Problem], gpu: GPU, points: tuple[OperatingPoint, ...]
+    ) -> Iterator[CandidateSet]:
+        """The candidates of many problems of ops, estimated side by side; sets may be empty.
+
+        Left out are problems with rows in the databases or without any kernel, and those of kernels whose launches are
+        not the same on every problem: these are for `candidates`.
+        """
+        alike: dict[tuple[str, str, str], list[Problem]] = {}
+        for problem in problems:
+            alike.setdefault((problem.op, problem.dtype, problem.layout), []).append(problem)
+        nothing, context = Evidence(), self.context
+        for some in alike.values():
+            with suppress(KernrecError):
+                tables = context.tables(some[0], gpu)
+                kernels = [table.kernel for table in tables]
+                if all(table.of_any_problem(some[0]) for table in tables):
+                    new = [problem for problem in some if context.evidence(problem, gpu, kernels) == nothing]
+                    yield from candidate_sets(tables, new, points, context.models, context.inputs)
 
     def regrets(self, answer: Recommendation) -> "tuple[Regret, ...]":
         """How much each objective of an answer is expected to lose by its present choice; of a front, both ends."""

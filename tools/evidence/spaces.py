@@ -337,5 +337,5 @@ def ablation(spaces: dict[str, Space], trained: dict[str, Space]) -> dict[str, d
 
 
 def _roofline_s(group: RowGroup) -> float:
-    gpu = group.inputs.gpu
-    return max(group.inputs.flops / gpu.peak_flops("f32"), group.inputs.bytes / gpu.memory_bandwidth)
+    inputs = group.inputs  # of one problem
+    return float(np.maximum(inputs.flops / inputs.gpu.peak_flops("f32"), inputs.bytes / inputs.gpu.memory_bandwidth))

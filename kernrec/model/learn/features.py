@@ -42,10 +42,10 @@ class ModelInputs:
     """Inputs of the features of C candidates on one GPU and problem; arrays (C,), None where not known."""
 
     gpu: GPU
-    flops: float
-    """Arithmetic of the problem."""
-    bytes: float
-    """Compulsory traffic of the problem."""
+    flops: float | Array
+    """Arithmetic of the problem, or of each candidate's."""
+    bytes: float | Array
+    """Compulsory traffic of the problem, or of each candidate's."""
     tunables: Mapping[str, Array]
     """Value of each tunable."""
     latency_s: Array
@@ -98,9 +98,10 @@ class _Quantities:
         self.gpu = gpu
         self.unknown = np.full(len(inputs), np.nan)
         # The time of the problem's arithmetic at the f32 peak, and of its bytes: the lower bound of any kernel.
-        self.compute_s = max(inputs.flops, 1.0) / gpu.peak_flops("f32")
+        self.flops = np.maximum(inputs.flops, 1.0)
+        self.compute_s = self.flops / gpu.peak_flops("f32")
         self.traffic_s = inputs.bytes / gpu.memory_bandwidth
-        self.roofline_s = max(self.compute_s, self.traffic_s)
+        self.roofline_s = np.maximum(self.compute_s, self.traffic_s)
         self.threads = self.or_nan(inputs.threads)
         self.blocks = self.or_nan(inputs.blocks)
         self.resident = self.or_nan(inputs.resident)
@@ -115,8 +116,8 @@ class _Quantities:
     def pipe(self, name: str) -> Array:
         return self.unknown if self.inputs.pipe_s is None else self.inputs.pipe_s[PIPES.index(name)]
 
-    def same(self, ratio: float) -> Array:
-        """log2 of a ratio that all candidates have in common."""
+    def same(self, ratio: float | Array) -> Array:
+        """log2 of a ratio that all candidates of a problem have in common."""
         return np.full(len(self.inputs), np.log2(ratio))
 
     def log_ratio(self, above: Array | float, below: Array | float) -> Array:
@@ -167,7 +168,7 @@ FEATURES: tuple[Feature, ...] = (
     ),
     Feature(
         "flops_per_thread", "schedule", "log2 FLOP", "arithmetic of a thread", "log2(flops / (blocks * threads))",
-        lambda q: np.log2(max(q.inputs.flops, 1.0) / (q.blocks * q.threads)),
+        lambda q: np.log2(q.flops / (q.blocks * q.threads)),
     ),
     Feature(
         "resident_blocks", "static", "log2", "blocks that an SM holds at once", "log2(resident)",

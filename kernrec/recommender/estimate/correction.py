@@ -11,6 +11,7 @@ adapted    where some configs were measured on this very GPU and problem, the mo
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -160,7 +161,7 @@ def interval_of(model: Model, quantity: str, gpu: str | None, kernel_known: bool
 
 @dataclass(frozen=True)
 class Correction:
-    """The predictions of a model for N of the candidates."""
+    """The predictions of a model for N of the candidates, which may be on several problems."""
 
     scope: ModelScope
     scored: Array
@@ -171,14 +172,19 @@ class Correction:
     """log(expected / prior) by head (`latency`, `power`), each (N,)."""
     distance: Array
     """How far they lie outside of the training data, (N,)."""
+    starts: Sequence[int]
+    """Where the candidates of each problem begin, and how many there are."""
 
     @classmethod
-    def of(cls, scope: ModelScope, prediction: Prediction, limited: LimitedCosts, scored: Array) -> "Correction":
+    def of(
+        cls, scope: ModelScope, prediction: Prediction, limited: LimitedCosts, scored: Array, starts: Sequence[int]
+    ) -> "Correction":
         """The model's answer about the candidates at positions `scored` of a prediction and its costs."""
         inputs = inputs_of(prediction, limited, scored)
-        features = features_of(prediction.table, scope.model.columns, inputs, prediction.rows.take(scored))
+        configs = prediction.on_problem.configs(prediction.rows.take(scored))
+        features = features_of(prediction.table, scope.model.columns, inputs, configs)
         least = None if scope.gpu_known else least_log_ratio(inputs)
-        return cls(scope, scored, features, *scope.model.log_ratio(features, scope.gpu_known, least))
+        return cls(scope, scored, features, *scope.model.log_ratio(features, scope.gpu_known, least), starts)
 
     def correct(self, predicted: Costs) -> Costs:
         """The model's estimates in place of the prior's; candidates that it was not asked about get its scale."""
@@ -187,7 +193,11 @@ class Correction:
         power_log = self.ratios.get("power", np.zeros(len(self.scored)))
 
         def factor(log: Array) -> Array:
-            factors = np.full(predicted.power_w.shape[-1], math.exp(median(log)))
+            factors = np.empty(self.starts[-1])
+            ends = self.scored.searchsorted(self.starts).tolist()
+            for part, some in zip(pairwise(self.starts), pairwise(ends), strict=True):
+                if part[0] < part[1]:
+                    factors[slice(*part)] = math.exp(median(log[slice(*some)]))
             factors[self.scored] = np.exp(log)
             return factors
 

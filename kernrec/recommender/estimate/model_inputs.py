@@ -5,6 +5,7 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
+from kernrec.kernel.many_problems import OnProblems
 from kernrec.model.learn.features import ModelInputs, matrix
 from kernrec.model.prior.demand import PIPES
 from kernrec.model.prior.launch_costs import LimitedCosts
@@ -14,15 +15,17 @@ from kernrec.recommender.estimate.static_table import Array, StaticTable
 
 def inputs_of(prediction: Prediction, limited: LimitedCosts, positions: Array) -> ModelInputs:
     """The inputs of the candidates at some positions of a prediction and its costs."""
-    table, nominal = prediction.table, prediction.nominal
+    table, nominal, on_problem = prediction.table, prediction.nominal, prediction.on_problem
     rows = prediction.rows.take(positions)
-    threads, blocks, resident, registers, shared = table.launch_shape(prediction.on_problem, rows)
+    configs = on_problem.configs(rows)
+    threads, blocks, resident, registers, shared = table.launch_shape(on_problem, rows)
     pipe_s, busy_s, wait_s, l2_s = _times(prediction, positions)
+    flops, moved = (on_problem.of_rows([float(work) for work in each], rows) for each in _work(on_problem))
     return ModelInputs(
         gpu=table.gpu,
-        flops=float(prediction.on_problem.problem.flops),
-        bytes=float(prediction.on_problem.problem.bytes),
-        tunables={t.name: table.space.columns[t.name].take(rows) for t in table.kernel.tunables},
+        flops=flops,
+        bytes=moved,
+        tunables={t.name: table.space.columns[t.name].take(configs) for t in table.kernel.tunables},
         latency_s=limited.latency_s.take(positions),
         power_w=limited.power_w.take(positions),
         threads=threads,
@@ -38,6 +41,11 @@ def inputs_of(prediction: Prediction, limited: LimitedCosts, positions: Array) -
         capped=limited.capped.take(positions),
         **{name: np.take(part, positions) for name, part in vars(nominal).items()},
     )
+
+
+def _work(on_problem: OnProblems) -> tuple[list[int], list[int]]:
+    """(FLOPs, compulsory bytes) of each problem."""
+    return [problem.flops for problem in on_problem.problems], [problem.bytes for problem in on_problem.problems]
 
 
 _OfTunables = tuple[Array, Array, Array, tuple[str, ...]]

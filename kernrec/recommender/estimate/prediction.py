@@ -1,6 +1,6 @@
 """The prior's prediction: time and energy of configs on one problem, before any power limit."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate, pairwise
 
 import numpy as np
@@ -38,16 +38,30 @@ class Prediction:
     """Time and energy of C configs of a kernel on one problem; arrays (C,) unless said otherwise."""
 
     table: StaticTable
-    on_problem: ProblemSpace
-    """The space of the table on the problem."""
+    on_problem: OnProblems
+    """The space of the table on the problem, or on several: then all is of the configs on all of them."""
     rows: Array
-    """Rows of the space, ascending."""
+    """Rows of `on_problem`, ascending."""
     nominal: NominalCosts
     """Seconds at the boost clock by what bounds them, joules at nominal voltage."""
     times: LaunchTime
     """Of all launches, one launch after the other; those of other kernels may be among them."""
     launches: tuple[tuple[int, Array], ...]
     """For each launch where it begins in `times`, and the positions in `rows` that perform it."""
+
+    def by_problem(self, starts: Sequence[int]) -> "Iterator[Prediction]":
+        """The prediction for each of several problems, by where its configs begin in `rows`, and the last ones end."""
+        ends = [(begin, performed, performed.searchsorted(starts).tolist()) for begin, performed in self.launches]
+        for number, (start, end) in enumerate(pairwise(starts)):
+            launches = [
+                (begin + places[number], performed[places[number] : places[number + 1]] - start)
+                for begin, performed, places in ends
+                if places[number] < places[number + 1]
+            ]
+            on_problem, part = self.table.space.at(self.on_problem.problems[number]), slice(start, end)
+            rows = self.on_problem.configs(self.rows[part])
+            nominal = NominalCosts(*[np.asarray(column)[part] for column in vars(self.nominal).values()])
+            yield Prediction(self.table, on_problem, rows, nominal, self.times, tuple(launches))
 
     def limited(self, point: OperatingPoint = DEFAULT_POINT) -> LimitedCosts:
         """Latency, power and energy at an operating point."""
@@ -117,8 +131,8 @@ def predict(table: StaticTable, on_problem: ProblemSpace, rows: Array) -> Predic
     return predict_all(Tables((table,)), [(0, on_problem, rows)]).kernels[0]
 
 
-def predict_all(tables: Tables, parts: Sequence[tuple[int, ProblemSpace, Array]]) -> Predictions:
-    """The prior's time and energy of configs of several kernels on a problem.
+def predict_all(tables: Tables, parts: Sequence[tuple[int, OnProblems, Array]]) -> Predictions:
+    """The prior's time and energy of configs of several kernels on a problem, or on several.
 
     A pass over arrays costs more by its calls than by their length, so the launches of all kernels are laid side by
     side.
@@ -144,9 +158,9 @@ def nominal_costs(
     demand, columns = tables.demand
     performed: list[tuple[int, int, Array]] = []
     for part, (number, on_problem, rows) in enumerate(parts):
-        table = tables[number]
+        table, configs = tables[number], on_problem.configs(rows)
         for index in range(len(table.kernel.launches)):
-            positions = table.geometry(on_problem, index).performing(rows)
+            positions = table.geometry(on_problem, index).performing(configs)
             if len(positions) or not len(rows):
                 performed.append((part, index, positions))
     counts = [len(rows) for _, _, rows in parts]
@@ -157,10 +171,10 @@ def nominal_costs(
     launches: list[list[tuple[int, Array]]] = [[] for _ in parts]
     for (part, index, positions), start, end in zip(performed, ends[:-1], ends[1:], strict=True):
         number, on_problem, rows = parts[part]
-        subset = rows.take(positions)
+        subset = rows if len(positions) == len(rows) else rows.take(positions)
         launches[part].append((start, positions))
         variants, figures = work.variants[start:end], work.rows[:, start:end]
-        tables[number].launches[index].variant.take(subset, out=variants, mode="clip")
+        tables[number].launches[index].variant.take(on_problem.configs(subset), out=variants, mode="clip")
         _fill(figures, tables[number], index, subset, on_problem, variants)
         variants += columns[number][index]
     times = launch_time(first.gpu, demand, work)
@@ -217,7 +231,7 @@ def _fill(figures: Array, table: StaticTable, index: int, rows: Array, on_proble
     """Writes the work of one launch of these rows on a problem, by row of `LaunchWork`; variants: of its demand."""
     spec, launch, geometry = table.kernel.launches[index], table.launches[index], table.geometry(on_problem, index)
     column = on_problem.column
-    geometry.columns.take(rows, axis=1, out=figures[CONCURRENT : PREFETCH + 1], mode="clip")
+    geometry.columns.take(on_problem.configs(rows), axis=1, out=figures[CONCURRENT : PREFETCH + 1], mode="clip")
     resident = figures[CONCURRENT]
     blocks = figures[BLOCKS]
     blocks[:] = column(spec.blocks, rows)

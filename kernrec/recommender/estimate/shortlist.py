@@ -34,7 +34,7 @@ def quick_costs(table: StaticTable, on_problem: OnProblems, rows: Array) -> tupl
     clocks, joules = np.zeros(len(rows)), np.zeros(len(rows))
     for index, spec in enumerate(launches):
         geometry = table.geometry(on_problem, index)
-        positions = geometry.performing(rows)
+        positions = geometry.performing(on_problem.configs(rows))
         clocks[positions] += LAUNCH_S * gpu.boost_clock_hz + _SECOND_PASS_CLK * (index > 0)
         if spec.entry == launches[0].entry:
             quick_clk, quick_j = _quick(table, on_problem, index, rows.take(positions), geometry)
@@ -51,8 +51,8 @@ def _quick(
     """(clocks, joules of the core) of one launch of these rows, quickly."""
     spec, launch = table.kernel.launches[index], table.launches[index]
     memory_clk = microarchitecture(table.gpu).dram_latency_clk
-    blocks = on_problem.column(spec.blocks, rows)
-    (work, alone, dynamic), *loops = (rates.take(rows, axis=1) for rates in geometry.quick)
+    blocks, configs = on_problem.column(spec.blocks, rows), on_problem.configs(rows)
+    (work, alone, dynamic), *loops = (rates.take(configs, axis=1) for rates in geometry.quick)
     dynamic *= blocks
     trips: Array | float = 0.0
     for (work_trip, alone_trip, dynamic_trip), loop in zip(loops, launch.loops, strict=True):
@@ -61,7 +61,7 @@ def _quick(
         work += work_trip * depth
         alone += alone_trip * depth
         dynamic += dynamic_trip * total
-    waits = trips * (memory_clk / np.maximum(geometry.prefetch.take(rows), 1.0))
+    waits = trips * (memory_clk / np.maximum(geometry.prefetch.take(configs), 1.0))
     per_sm = np.ceil(blocks / table.gpu.sms)
-    rounds = np.ceil(per_sm / geometry.resident.take(rows))
+    rounds = np.ceil(per_sm / geometry.resident.take(configs))
     return np.maximum(per_sm * work, rounds * (np.maximum(alone, waits) + memory_clk)), dynamic

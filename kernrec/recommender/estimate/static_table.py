@@ -4,8 +4,8 @@ Everything that does not depend on the problem is computed once, here. `shortlis
 `prediction` (their time and energy) add what a problem decides.
 """
 
-from collections.abc import Mapping
-from dataclasses import field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import field
 from functools import cached_property
 
 import numpy as np
@@ -83,12 +83,10 @@ class LaunchGeometry:
         """The positions in `rows` that perform the launch, ascending."""
         return np.arange(len(rows)) if self._everywhere else self.performed.take(rows).nonzero()[0]
 
-    def repeated(self, count: int) -> "LaunchGeometry":
-        """The rows `count` times, one time after the other."""
-        names = ("performed", "warps", "prefetch", "resident", "occupancy")
-        columns = {name: np.tile(getattr(self, name), count) for name in names}
-        quick = tuple(np.tile(rates, count) for rates in self.quick)
-        return replace(self, quick=quick, **columns)
+    @cached_property
+    def occupancy_score(self) -> Array:
+        """The order of the occupancy heuristic: the most resident warps, of equals the largest block; (rows,)."""
+        return np.asarray(self.occupancy * 4096.0 + self.warps)
 
 
 @dataclass(frozen=True)
@@ -200,62 +198,43 @@ class StaticTable:
         calibrated = self.calibration.dram_time if self.calibration else 1.0
         return self.gpu.memory_bandwidth * microarchitecture(self.gpu).dram_efficiency / calibrated
 
-    def repeated(self, count: int, problem: Problem) -> "StaticTable | None":
-        """The table whose rows are those of `ManyProblems` with `count` problems.
-
-        None where the launch geometry depends on the problem, or some config is not profiled.
-        """
-        on_problem = self.space.at(problem)
-        geometries = [self.geometry(on_problem, index) for index in range(len(self.launches))]
-        if len(self._geometries) < len(self.launches) or self.kernel.sampled:
-            return None
-        table = replace(
-            self,
-            launches=tuple(replace(launch, variant=np.tile(launch.variant, count)) for launch in self.launches),
-            _geometries={index: geometry.repeated(count) for index, geometry in enumerate(geometries)},
-        )
-        table.__dict__["demand"] = self.demand  # by variant, so it is the same
-        return table
+    def of_any_problem(self, problem: Problem) -> bool:
+        """Whether the geometry of all launches is the same on every problem; problem: any that the table holds for."""
+        return len(self._all_geometries(self.space.at(problem))) == len(self._geometries) and not self.kernel.sampled
 
     def runnable(self, on_problem: ProblemSpace, measured: Array | None = None) -> Array:
         """Row numbers of the configs that can run a problem and whose every launch is profiled, ascending.
 
         measured: rows that ran; they count even where their code spills.
         """
-        geometry = self.geometry(on_problem, 0)
+        geometries = self._all_geometries(on_problem)
         if measured is not None and len(measured):
             usable = self.usable.copy()
             usable[measured] = True
-            can = usable & (geometry.resident > 0)
+            able = self._profiled(geometries, usable & (geometries[0].resident > 0))
+        elif len(geometries) == len(self._geometries):
+            able = self.able
         else:
-            can = self._fitting if geometry is self._geometries.get(0) else self._fits(geometry)
-        rows: Array = self._profiled(on_problem, on_problem.valid & can).nonzero()[0]
+            able = self._profiled(geometries, self.usable & geometries[0].fits)
+        rows: Array = (on_problem.valid & able).nonzero()[0]
         return rows
 
-    def profiled_and_fitting(self, problem: Problem) -> Array:
-        """Rows whose every launch is profiled and fits, where that is the same on every problem; bool (rows,)."""
-        on_problem = self.space.at(problem)
-        return self._profiled(on_problem, self._fits(self.geometry(on_problem, 0)))
+    @cached_property
+    def able(self) -> Array:
+        """The usable configs that are profiled and fit, where that is the same on every problem; bool (rows,)."""
+        geometries = [self._geometries[index] for index in range(len(self.launches))]
+        return self._profiled(geometries, self.usable & geometries[0].fits)
 
     def profiled(self, on_problem: ProblemSpace) -> Array:
         """Whether every launch of a row is profiled, bool (rows,)."""
-        return self._profiled(on_problem, np.ones(len(self.space), dtype=bool))
+        return self._profiled(self._all_geometries(on_problem), np.ones(len(self.space), dtype=bool))
 
-    def _profiled(self, on_problem: ProblemSpace, can: Array) -> Array:
+    def _profiled(self, geometries: Sequence[LaunchGeometry], can: Array) -> Array:
         """The rows of a mask whose every launch is profiled."""
-        for index, launch in enumerate(self.launches):
+        for launch, geometry in zip(self.launches, geometries, strict=True):
             if launch.incomplete:
-                can = can & ((launch.variant >= 0) | ~self.geometry(on_problem, index).performed)
+                can = can & ((launch.variant >= 0) | ~geometry.performed)
         return can
-
-    @cached_property
-    def _fitting(self) -> Array:
-        """The usable rows whose first launch fits, where its geometry is the same on every problem."""
-        return self._fits(self._geometries[0])
-
-    def _fits(self, geometry: LaunchGeometry) -> Array:
-        fitting: Array = self.usable & geometry.fits
-        return fitting
 
     def trips(self, on_problem: OnProblems, index: int, loop: str, rows: Array, blocks: Array) -> tuple[Array, Array]:
         """(trips of a loop over the whole grid, trips in the longest block) of a launch of these rows."""
@@ -265,14 +244,15 @@ class StaticTable:
             return rounds * blocks, rounds
         return on_problem.column(spec.trips[loop], rows), on_problem.column(spec.depth[loop], rows)
 
-    def launch_shape(self, on_problem: ProblemSpace, rows: Array) -> tuple[Array, ...]:
+    def launch_shape(self, on_problem: OnProblems, rows: Array) -> tuple[Array, ...]:
         """(threads, blocks, resident blocks, registers, shared bytes) of these rows' first launch; arrays (C,)."""
         spec, launch = self.kernel.launches[0], self.launches[0]
-        resident = self.geometry(on_problem, 0).resident.take(rows)
+        configs = on_problem.configs(rows)
+        resident = self.geometry(on_problem, 0).resident.take(configs)
         threads, blocks, dynamic = (
             on_problem.column(e, rows) + np.zeros(len(rows)) for e in (spec.threads, spec.blocks, spec.shared)
         )
-        variant, profiles = launch.variant.take(rows), launch.profiles
+        variant, profiles = launch.variant.take(configs), launch.profiles
         static = profiles.static_smem_bytes.take(variant)
         return threads, blocks, resident, profiles.registers.take(variant), static + dynamic
 
@@ -322,15 +302,16 @@ class StaticTable:
         """Resident warps over the most an SM holds, of the first launch of one config."""
         return float(self.geometry(on_problem, 0).occupancy[row])
 
-    def occupancy_choice(self, on_problem: OnProblems, rows: Array) -> int:
+    def occupancy_choice(self, on_problem: ProblemSpace, rows: Array) -> int:
         """The row, of `rows`, that the occupancy heuristic picks.
 
         The heuristic is that of `cudaOccupancyMaxPotentialBlockSize`: the most resident warps, of equals the largest
         block; of equals the first config in canonical order, for the heuristic has no other criterion.
         """
-        geometry = self.geometry(on_problem, 0)
-        score = geometry.occupancy.take(rows) * 4096.0 + geometry.warps.take(rows)
-        return int(rows[score.argmax()])
+        return int(rows[self.geometry(on_problem, 0).occupancy_score.take(rows).argmax()])
+
+    def _all_geometries(self, on_problem: OnProblems) -> list[LaunchGeometry]:
+        return [self.geometry(on_problem, index) for index in range(len(self.launches))]
 
     def geometry(self, on_problem: OnProblems, index: int) -> LaunchGeometry:
         """The geometry of a launch on a problem; cached where it is the same on every problem, as for most kernels."""

@@ -81,7 +81,7 @@ def test_on_a_card_without_recordings_no_correction_goes_below_what_its_pipes_an
     prediction = predict(table, table.space.at(problem), table.runnable(table.space.at(problem)))
     limited, everyone = prediction.limited(), np.arange(len(prediction.rows))
     latency = (
-        Correction.of(scope, prediction, limited, everyone)
+        Correction.of(scope, prediction, limited, everyone, (0, len(everyone)))
         .correct(prior_costs(limited, prediction.nominal))
         .latency.value
     )

@@ -1,0 +1,196 @@
+"""The candidate sets of many problems that nobody measured, estimated side by side.
+
+The expressions of a kernel, the prior, power limits and trained models take the candidates of all problems in one pass
+each; a set has its part of the arrays. So each is, to the last bit, that of `candidate_set` for its problem, whose
+steps these are.
+"""
+
+from collections.abc import Iterator, Sequence
+from itertools import accumulate, pairwise
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from kernrec.kernel.many_problems import ManyProblems
+from kernrec.model.prior.launch_costs import LimitedCosts, NominalCosts
+from kernrec.model.prior.power import RANDOM
+from kernrec.op import Problem
+from kernrec.recommender.candidate_set import CandidateSet
+from kernrec.recommender.estimate.costs import Costs, prior_costs, promising
+from kernrec.recommender.estimate.measured_rows import NOTHING
+from kernrec.recommender.estimate.operating_point import OperatingPoint
+from kernrec.recommender.estimate.prediction import Prediction, Predictions, predict_all
+from kernrec.recommender.estimate.shortlist import SHORTLIST, quick_costs
+from kernrec.recommender.estimate.static_table import StaticTable, Tables
+from kernrec.recommender.estimate.yardstick import predict_yardsticks, yardstick_of
+from kernrec.recommender.kernel_candidates import SWEPT, KernelCandidates, RunnableConfigs, beside_yardstick
+
+if TYPE_CHECKING:
+    from kernrec.recommender.estimate.correction import Correction, ModelScope
+    from kernrec.recommender.estimate.model_store import ModelStore
+
+Array = np.ndarray
+
+ROWS = 1 << 15
+"""Configs times problems that are laid side by side: more take longer, because columns leave the processor's cache."""
+TOGETHER = 64
+"""Problems that are laid side by side at most: the model of stacks remembers the times of as many."""
+
+
+def candidate_sets(
+    tables: Tables,
+    problems: Sequence[Problem],
+    points: Sequence[OperatingPoint],
+    models: "ModelStore | None" = None,
+    inputs: str = RANDOM,
+) -> Iterator[CandidateSet]:
+    """The candidate set of each problem, in order; one may be empty.
+
+    Args:
+        tables: of the kernels that implement the problems on a GPU; all `of_any_problem`.
+        problems: of one op, data type and layout, without rows in the databases.
+        points: operating points, as for `candidate_set`, like `models` and `inputs`.
+    """
+    size = max(1, min(TOGETHER, ROWS // sum(len(table.space) for table in tables)))
+    for first in range(0, len(problems), size):
+        yield from _Together(tables, problems[first : first + size], points, models, inputs).sets()
+
+
+class _Together:
+    """The candidates of some problems."""
+
+    def __init__(
+        self,
+        tables: Tables,
+        problems: Sequence[Problem],
+        points: Sequence[OperatingPoint],
+        models: "ModelStore | None",
+        inputs: str,
+    ) -> None:
+        self._tables, self._problems, self._points = tables, problems, tuple(points)
+        self._models, self._inputs = models, inputs
+        self._of_kernels = [_OfKernel(table, problems) for table in tables]
+
+    def sets(self) -> Iterator[CandidateSet]:
+        """Of each problem, in order."""
+        gpu = self._tables[0].gpu
+        kernels: list[list[KernelCandidates]] = [[] for _ in self._problems]
+        numbers = [number for number, each in enumerate(self._of_kernels) if len(each.rows)]
+        if numbers:
+            self._estimate(numbers, kernels)
+        predict_yardsticks(self._problems, gpu, self._models, self._inputs)
+        for number, problem in enumerate(self._problems):
+            considered = tuple([each.runnable(number, len(self._points)) for each in self._of_kernels])
+            yardstick = yardstick_of(problem, gpu, self._models, self._inputs)
+            own = beside_yardstick(kernels[number], yardstick, self._points[0])
+            yield CandidateSet(problem, gpu, self._points, tuple(own), considered)
+
+    def _estimate(self, numbers: Sequence[int], kernels: list[list[KernelCandidates]]) -> None:
+        """Adds to the kernels of each problem their candidates, in the order of the tables."""
+        points, models, gpu = self._points, self._models, self._tables[0].gpu
+        each = [self._of_kernels[number] for number in numbers]
+        predictions = predict_all(
+            self._tables,
+            [(number, kernel.on_problems, kernel.estimated) for number, kernel in zip(numbers, each, strict=True)],
+        )
+        first = predictions.limited_at(points[:1])
+        parts = [slice(*ends) for ends in pairwise(predictions.starts)]
+        op = self._problems[0].op
+        for kernel, prediction, part in zip(each, predictions.kernels, parts, strict=True):
+            kernel.prediction = prediction
+            kernel.correct(models.scope(op, kernel.table.kernel, gpu) if models else None, first.part(part))
+        limited = self._limited(predictions, first, each)
+        costs = prior_costs(limited, NominalCosts(*predictions.nominal))
+        for kernel, part in zip(each, parts, strict=True):
+            for number, candidates in kernel.candidates(limited.part(part), costs.part(part), len(points)):
+                kernels[number].append(candidates)
+
+    def _limited(self, predictions: Predictions, first: LimitedCosts, kernels: "Sequence[_OfKernel]") -> LimitedCosts:
+        if len(self._points) == 1:
+            return first
+        parts = [slice(*ends) for ends in pairwise(predictions.starts)]
+        swept = [kernel.swept(first.part(part)) for kernel, part in zip(kernels, parts, strict=True)]
+        return predictions.limited_beside(first, self._points[1:], swept)
+
+
+class _OfKernel:
+    """The configs of one kernel on all problems; arrays begin with those of the first problem."""
+
+    prediction: Prediction
+
+    def __init__(self, table: StaticTable, problems: Sequence[Problem]) -> None:
+        self.table, self.on_problems = table, ManyProblems(table.space, problems)
+        self.rows: Array = (self.on_problems.valid & table.able).ravel().nonzero()[0]
+        """Rows of `on_problems` that can run."""
+        self._begins = np.arange(len(problems) + 1) * len(table.space)
+        self._starts: list[int] = self.rows.searchsorted(self._begins).tolist()
+        self._correction: Correction | None = None
+        self._scope: ModelScope | None = None
+        score = table.geometry(self.on_problems, 0).occupancy_score.take(self.on_problems.configs(self.rows))
+        self._heuristics = [
+            start + int(score[start:end].argmax()) if start < end else None for start, end in pairwise(self._starts)
+        ]
+        """Of each problem the position in `rows` that the occupancy heuristic picks; None where nothing can run."""
+        self.estimated = self.rows if max(np.diff(self._starts)) <= SHORTLIST else self._shortlisted()
+        """Those that are estimated."""
+        self._ends: list[int] = self.estimated.searchsorted(self._begins).tolist()
+
+    def _shortlisted(self) -> Array:
+        chosen = np.zeros(len(self.rows), dtype=bool)
+        counts = np.diff(self._starts)
+        many = np.repeat(counts > SHORTLIST, counts)
+        chosen[~many] = True
+        starts = list(accumulate(counts[counts > SHORTLIST].tolist(), initial=0))
+        chosen[many] = _promising(quick_costs(self.table, self.on_problems, self.rows[many]), starts, SHORTLIST)
+        chosen[[position for position in self._heuristics if position is not None]] = True
+        return self.rows[chosen]
+
+    def runnable(self, number: int, points: int) -> RunnableConfigs:
+        """Those of one problem."""
+        start, end = self._starts[number : number + 2]
+        on_problem = self.table.space.at(self.on_problems.problems[number])
+        return RunnableConfigs(
+            self.table, on_problem, (NOTHING,) * points, self.rows[start:end] - self._begins.item(number)
+        )
+
+    def correct(self, scope: "ModelScope | None", first: LimitedCosts) -> None:
+        """Asks the trained model, if there is one; first: the prior's costs at the first operating point, (1, C)."""
+        if scope is None:
+            return
+        from kernrec.recommender.estimate.correction import SCORED, Correction
+
+        alone = first.at(0)
+        scored = _promising((alone.latency_s, alone.energy_j), self._ends, SCORED).nonzero()[0]
+        self._scope = scope.after(0)
+        self._correction = Correction.of(scope, self.prediction, alone, scored, self._ends)
+
+    def swept(self, first: LimitedCosts) -> Array:
+        """The positions that are estimated at other operating points than the first, too."""
+        costs = first.latency_s[0], first.energy_j[0]
+        if self._correction is not None:
+            corrected = self._correction.correct(prior_costs(first, self.prediction.nominal))
+            costs = corrected.latency.value[0], corrected.energy.value[0]
+        return _promising(costs, self._ends, SWEPT).nonzero()[0]
+
+    def candidates(self, limited: LimitedCosts, prior: Costs, points: int) -> Iterator[tuple[int, KernelCandidates]]:
+        """(number of the problem, its candidates) of the problems that have some."""
+        costs = prior if self._correction is None else self._correction.correct(prior)
+        parts = zip(pairwise(self._ends), self.prediction.by_problem(self._ends), self._heuristics, strict=True)
+        for number, ((start, end), prediction, heuristic) in enumerate(parts):
+            if heuristic is None:
+                continue
+            part = slice(start, end)
+            pick = int(self.estimated.searchsorted(self.rows[heuristic])) - start
+            own = limited.part(part), costs.part(part), None, self._scope
+            yield number, KernelCandidates(self.runnable(number, points), pick, prediction, *own)
+
+
+def _promising(costs: Sequence[Array], starts: Sequence[int], count: int) -> Array:
+    """Which candidates of each problem are `costs.promising`, by where those of each begin; bool (C,)."""
+    chosen = np.zeros(len(costs[0]), dtype=bool)
+    for start, end in pairwise(starts):
+        if end - start <= count:
+            chosen[start:end] = True
+        else:
+            chosen[start + promising(costs[0][start:end], costs[1][start:end], count)] = True
+    return chosen

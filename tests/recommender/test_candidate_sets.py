@@ -1,0 +1,66 @@
+"""Candidate sets of many problems side by side: to the last bit those of one by one, at every operating point."""
+
+import random
+
+import numpy as np
+import pytest
+
+from kernrec.errors import KernrecError
+from kernrec.gpu import find_gpu
+from kernrec.op import Problem, find_op
+from kernrec.recommender import Objective, Query, Recommender
+from kernrec.recommender.select import select
+from kernrec.recommender.sweep import op_points
+
+SIZES = {
+    "matmul": {"m": (1, 7, 64, 1000, 4096), "n": (8, 77, 4096), "k": (16, 99, 8192), "bias": (0, 0, 1)},
+    "conv2d": {"n": (1, 8), "c": (3, 64), "k": (8, 65, 256), "h": (14, 57), "w": (28,), "padding": (1,)},
+    "attention": {"heads": (8, 32), "queries": (1, 77, 1024), "keys": (1024, 4096), "head_dim": (64, 128)},
+    "matvec": {"m": (512, 1000), "k": (77, 512)},
+    "softmax": {"rows": (1, 1000), "columns": (5, 1000, 128_256)},
+}
+
+
+@pytest.fixture(scope="module")
+def recommenders() -> tuple[Recommender, Recommender]:
+    return Recommender([]), Recommender([])
+
+
+def some_problems(op: str, dtype: str, draw: random.Random) -> list[Problem]:
+    definition = find_op(op)
+    layout = draw.choice(definition.layouts)
+    sizes = ({name: draw.choice(values) for name, values in SIZES[op].items()} for _ in range(12))
+    return list(dict.fromkeys(definition.problem(dtype, layout, **dims) for dims in sizes))
+
+
+@pytest.mark.parametrize("objective", ["latency", "pareto"])
+@pytest.mark.parametrize("dtype", ["f16", "f32"])
+@pytest.mark.parametrize("gpu", ["h200", "a100", "t4"])
+@pytest.mark.parametrize("op", SIZES)
+def test_every_cost_is_that_of_one_by_one(
+    recommenders: tuple[Recommender, Recommender], op: str, gpu: str, dtype: str, objective: str
+) -> None:
+    together, alone = recommenders
+    draw, card = random.Random(f"{op} {gpu} {dtype} {objective}"), find_gpu(gpu)
+    limit = None if objective == "pareto" else draw.choice([None, card.power_min_w])
+    query = Query(Objective(objective), power_limit_w=limit)
+    problems, points = some_problems(op, dtype, draw), op_points(card, query)
+    sets = list(together.candidate_sets(problems, card, points))
+    assert [each.problem for each in sets] in (problems, [])  # a layout that no kernel has gives none
+    for candidates in sets:
+        try:
+            expected = alone.candidates(candidates.problem, card, points)
+        except KernrecError:
+            assert not candidates.kernels
+            continue
+        for ours, theirs in zip(candidates.kernels, expected.kernels, strict=True):
+            assert (ours.heuristic, ours.belief) == (theirs.heuristic, theirs.belief)
+            assert repr(ours.scope) == repr(theirs.scope)
+            np.testing.assert_array_equal(ours.rows, theirs.rows)
+            np.testing.assert_array_equal(ours.runnable.rows, theirs.runnable.rows)
+            np.testing.assert_array_equal(ours.limited.columns(), theirs.limited.columns())
+            np.testing.assert_array_equal(ours.costs.latency.columns(), theirs.costs.latency.columns())
+            np.testing.assert_array_equal(ours.costs.energy.columns(), theirs.costs.energy.columns())
+            for position in range(0, len(ours.rows), 37):
+                assert ours.prediction.bottleneck(position) == theirs.prediction.bottleneck(position)
+        assert select(candidates, query) == select(expected, query)
