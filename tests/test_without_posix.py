@@ -94,5 +94,5 @@ def run_without_posix(line: str, folder: Path) -> "subprocess.CompletedProcess[s
     temporary = folder / "temporary"
     temporary.mkdir()
     command = [sys.executable, "-c", WITHOUT_POSIX, *line.split()]
-    where = environment(TMPDIR=str(temporary))
-    return subprocess.run(command, capture_output=True, text=True, cwd=folder, env=where, check=False)
+    variables = environment(TMPDIR=str(temporary))
+    return subprocess.run(command, capture_output=True, text=True, cwd=folder, env=variables, check=False)

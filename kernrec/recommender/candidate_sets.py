@@ -69,7 +69,7 @@ class _Together:
     ) -> None:
         self._tables, self._problems, self._points = tables, problems, tuple(points)
         self._models, self._inputs = models, inputs
-        self._of_kernels = [_OfKernel(table, problems) for table in tables]
+        self._of_kernels = [_OfKernel(table, problems, len(points)) for table in tables]
 
     def sets(self) -> Iterator[CandidateSet]:
         """Of each problem, in order."""
@@ -80,7 +80,7 @@ class _Together:
             self._estimate(numbers, kernels)
         predict_yardsticks(self._problems, gpu, self._models, self._inputs)
         for number, problem in enumerate(self._problems):
-            considered = tuple([each.runnable(number, len(self._points)) for each in self._of_kernels])
+            considered = tuple([each.runnable[number] for each in self._of_kernels])
             yardstick = yardstick_of(problem, gpu, self._models, self._inputs)
             own = beside_yardstick(kernels[number], yardstick, self._points[0])
             yield CandidateSet(problem, gpu, self._points, tuple(own), considered)
@@ -102,7 +102,7 @@ class _Together:
         limited = self._limited(predictions, first, each)
         costs = prior_costs(limited, NominalCosts(*predictions.nominal))
         for kernel, part in zip(each, parts, strict=True):
-            for number, candidates in kernel.candidates(limited.part(part), costs.part(part), len(points)):
+            for number, candidates in kernel.candidates(limited.part(part), costs.part(part)):
                 kernels[number].append(candidates)
 
     def _limited(self, predictions: Predictions, first: LimitedCosts, kernels: "Sequence[_OfKernel]") -> LimitedCosts:
@@ -118,15 +118,21 @@ class _OfKernel:
 
     prediction: Prediction
 
-    def __init__(self, table: StaticTable, problems: Sequence[Problem]) -> None:
+    def __init__(self, table: StaticTable, problems: Sequence[Problem], points: int) -> None:
         self.table, self.on_problems = table, ManyProblems(table.space, problems)
         self.rows: Array = (self.on_problems.valid & table.able).ravel().nonzero()[0]
         """Rows of `on_problems` that can run."""
         self._begins = np.arange(len(problems) + 1) * len(table.space)
         self._starts: list[int] = self.rows.searchsorted(self._begins).tolist()
+        configs, nothing = self.on_problems.configs(self.rows), (NOTHING,) * points
+        self.runnable = [
+            RunnableConfigs(table, table.space.at(problem), nothing, configs[start:end])
+            for problem, (start, end) in zip(problems, pairwise(self._starts), strict=True)
+        ]
+        """Of each problem."""
         self._correction: Correction | None = None
         self._scope: ModelScope | None = None
-        score = table.geometry(self.on_problems, 0).occupancy_score.take(self.on_problems.configs(self.rows))
+        score = table.geometry(self.on_problems, 0).occupancy_score.take(configs)
         self._heuristics = [
             start + int(score[start:end].argmax()) if start < end else None for start, end in pairwise(self._starts)
         ]
@@ -144,14 +150,6 @@ class _OfKernel:
         chosen[many] = _promising(quick_costs(self.table, self.on_problems, self.rows[many]), starts, SHORTLIST)
         chosen[[position for position in self._heuristics if position is not None]] = True
         return self.rows[chosen]
-
-    def runnable(self, number: int, points: int) -> RunnableConfigs:
-        """Those of one problem."""
-        start, end = self._starts[number : number + 2]
-        on_problem = self.table.space.at(self.on_problems.problems[number])
-        return RunnableConfigs(
-            self.table, on_problem, (NOTHING,) * points, self.rows[start:end] - self._begins.item(number)
-        )
 
     def correct(self, scope: "ModelScope | None", first: LimitedCosts) -> None:
         """Asks the trained model, if there is one; first: the prior's costs at the first operating point, (1, C)."""
@@ -172,17 +170,18 @@ class _OfKernel:
             costs = corrected.latency.value[0], corrected.energy.value[0]
         return _promising(costs, self._ends, SWEPT).nonzero()[0]
 
-    def candidates(self, limited: LimitedCosts, prior: Costs, points: int) -> Iterator[tuple[int, KernelCandidates]]:
+    def candidates(self, limited: LimitedCosts, prior: Costs) -> Iterator[tuple[int, KernelCandidates]]:
         """(number of the problem, its candidates) of the problems that have some."""
         costs = prior if self._correction is None else self._correction.correct(prior)
-        parts = zip(pairwise(self._ends), self.prediction.by_problem(self._ends), self._heuristics, strict=True)
+        predictions = self.prediction.by_problem(self._ends, [each.on_problem for each in self.runnable])
+        parts = zip(pairwise(self._ends), predictions, self._heuristics, strict=True)
         for number, ((start, end), prediction, heuristic) in enumerate(parts):
             if heuristic is None:
                 continue
             part = slice(start, end)
             pick = int(self.estimated.searchsorted(self.rows[heuristic])) - start
             own = limited.part(part), costs.part(part), None, self._scope
-            yield number, KernelCandidates(self.runnable(number, points), pick, prediction, *own)
+            yield number, KernelCandidates(self.runnable[number], pick, prediction, *own)
 
 
 def _promising(costs: Sequence[Array], starts: Sequence[int], count: int) -> Array:

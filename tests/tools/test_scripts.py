@@ -32,8 +32,8 @@ def test_a_later_piece_of_a_campaign_takes_in_what_an_earlier_machine_left(tmp_p
         done = tool("campaign", *words)
         assert done.returncode == 0, done.stderr
         logs.append(done.stdout)
-        with Database.open(tmp_path / "out" / place.name) as kept:
-            counts.append(kept.counts()["measurement"])
+        with Database.open(tmp_path / "out" / place.name) as stored:
+            counts.append(stored.counts()["measurement"])
     assert counts[0] == counts[1] > 15
     assert f"{counts[0]} rows stored" in logs[0]
     assert f" 0 rows, {counts[0]} before" in logs[1]

@@ -49,19 +49,19 @@ class Prediction:
     launches: tuple[tuple[int, Array], ...]
     """For each launch where it begins in `times`, and the positions in `rows` that perform it."""
 
-    def by_problem(self, starts: Sequence[int]) -> "Iterator[Prediction]":
+    def by_problem(self, starts: Sequence[int], on_problems: Sequence[ProblemSpace]) -> "Iterator[Prediction]":
         """The prediction for each of several problems, by where its configs begin in `rows`, and the last ones end."""
         ends = [(begin, performed, performed.searchsorted(starts).tolist()) for begin, performed in self.launches]
-        for number, (start, end) in enumerate(pairwise(starts)):
+        configs = self.on_problem.configs(self.rows)
+        nominal = [np.asarray(column) for column in vars(self.nominal).values()]
+        for number, (on_problem, (start, end)) in enumerate(zip(on_problems, pairwise(starts), strict=True)):
             launches = [
                 (begin + places[number], performed[places[number] : places[number + 1]] - start)
                 for begin, performed, places in ends
                 if places[number] < places[number + 1]
             ]
-            on_problem, part = self.table.space.at(self.on_problem.problems[number]), slice(start, end)
-            rows = self.on_problem.configs(self.rows[part])
-            nominal = NominalCosts(*[np.asarray(column)[part] for column in vars(self.nominal).values()])
-            yield Prediction(self.table, on_problem, rows, nominal, self.times, tuple(launches))
+            costs = NominalCosts(*[column[start:end] for column in nominal])
+            yield Prediction(self.table, on_problem, configs[start:end], costs, self.times, tuple(launches))
 
     def limited(self, point: OperatingPoint = DEFAULT_POINT) -> LimitedCosts:
         """Latency, power and energy at an operating point."""
