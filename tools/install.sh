@@ -10,9 +10,12 @@ venv=${VENV:-.venv}
 extra=${EXTRA:-$([ "$(uname)" = Linux ] && echo ci || echo dev)}  # Ray and Triton have wheels for Linux
 [ -x "$venv/bin/python" ] || "${PYTHON:-python3}" -m venv "$venv"
 # Editable, so that later runs test what the checkout holds now; again only when the requirements changed, or the source
-# of the core, which is compiled where a C compiler is at hand.
-prior=kernrec/model/prior
-stamp() { echo "# $extra"; cat pyproject.toml hatch_build.py $prior/core.py $prior/core.pxd $prior/elementwise.pxd; }
+# of a core, which is compiled where a C compiler is at hand.
+stamp() {
+    echo "# $extra"
+    cat pyproject.toml hatch_build.py
+    find kernrec -name core.pxd | sort | while read -r types; do cat "${types%/*}/core.py" "${types%/*}"/*.pxd; done
+}
 if ! cmp -s <(stamp) "$venv/installed.txt"; then
     "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --editable ".[$extra]"
     stamp > "$venv/installed.txt"

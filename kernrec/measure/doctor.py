@@ -14,8 +14,8 @@ from kernrec.measure.device.interface import DeviceInfo
 from kernrec.measure.device.nvml import Card, cards
 from kernrec.measure.protocol.probe import Probe, save_probe
 from kernrec.measure.worker.worker_client import WorkerClient
-from kernrec.model.prior.compiled import core
 from kernrec.store import Database
+from kernrec.util import compiled
 from kernrec.util.human import counted
 
 _PROBE_LIMIT_S = 60.0
@@ -54,7 +54,7 @@ class Diagnosis:
     problems: tuple[str, ...]
     """Of the machine, one line each."""
     core: str
-    """The form in which the prior's arithmetic runs, compiled or Python, and why."""
+    """The form in which the arithmetic of a query runs, compiled or Python, and why."""
 
     @property
     def measures(self) -> tuple[str, ...]:
@@ -82,7 +82,7 @@ def diagnose(database: Path) -> Diagnosis:
         present = []
         problems.append(str(error))
     diagnosed = tuple(_diagnose_card(card, sms, compiler_name is not None) for card in present)
-    return Diagnosis(compiler_name, _database(database), diagnosed, tuple(problems), core().state)
+    return Diagnosis(compiler_name, _database(database), diagnosed, tuple(problems), compiled.state())
 
 
 def _diagnose_card(card: Card, sms: tuple[int, ...], compiles: bool) -> CardDiagnosis:

@@ -1,4 +1,4 @@
-"""Predictions of boosted trees in NumPy, without XGBoost, for queries.
+"""Predictions of boosted trees without XGBoost, for queries.
 
 Importing XGBoost takes longer than a whole recommendation. Its model files are UBJSON (ubjson.org, with the typed
 arrays that XGBoost writes). `Forest.parse` converts every tree to a complete binary tree, so that all candidates go
@@ -16,6 +16,7 @@ import numpy as np
 
 from kernrec.errors import UsageError
 from kernrec.util.array_file import pack, unpack
+from kernrec.util.compiled import core
 from kernrec.util.light_dataclass import dataclass
 
 Array = np.ndarray
@@ -181,19 +182,14 @@ class Forest:
         low = np.asarray(matrix, dtype=np.float32)
         missing = np.isnan(low)
         both = np.concatenate([np.where(missing, -np.inf, low), np.where(missing, np.inf, low)], axis=1)
-        flat, row = both.ravel(), (np.arange(count) * (2 * self.features))[:, None]
-        # The children of node i of a level, over all trees, are nodes 2 i and 2 i + 1 of the next level.
-        node = np.broadcast_to(np.arange(self.trees), (count, self.trees))
-        for level, (column, threshold) in enumerate(zip(self.column, self.threshold, strict=True)):
-            if level:
-                place = column.take(node)
-                place += row
-                right = flat.take(place) >= threshold.take(node)
-            else:
-                right = both.take(column, axis=1) >= threshold
-            node = node + node
-            node += right
-        return np.asarray(self.base + self.leaf.take(node).sum(axis=1, dtype=np.float64))
+        flat, row = both.ravel(), np.arange(count) * (2 * self.features)
+        nodes = np.tile(np.arange(self.trees), (count, 1))
+        walk, moved = core("kernrec.model.learn"), nodes
+        if not walk.compiled:
+            row, moved = row[np.newaxis, :, np.newaxis], nodes[np.newaxis, np.newaxis]
+        for column, threshold in zip(self.column, self.threshold, strict=True):
+            walk.functions.next_level(flat, row, column, threshold, moved)
+        return np.asarray(self.base + self.leaf.take(nodes).sum(axis=1, dtype=np.float64))
 
     def packed(self, source: bytes) -> bytes:
         """The trees as the bytes of an array file; source: the UBJSON that they were parsed from."""

@@ -54,9 +54,3 @@ cpdef limited_costs(
 
 cdef double fourth_power(double value) noexcept nogil
 cdef double fourth_root(double value) noexcept nogil
-
-@cython.locals(i=Py_ssize_t, tree=Py_ssize_t, node=Py_ssize_t)
-cpdef go_down(
-    const float[::1] flat, const int64_t[:] row, const int64_t[:] start, const int64_t[::1] feature,
-    const float[::1] threshold, const int64_t[::1] left, Py_ssize_t levels, int64_t[:, ::1] leaves,
-)

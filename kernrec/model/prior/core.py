@@ -4,7 +4,7 @@ One source in two forms. Compiled (`core.pxd` has the types, `hatch_build.py` bu
 and every name stands for a number. As plain Python, an axis of length one is put in front of the launches: the same
 loops then run once, and every name stands for an array of all launches. So conditions on a launch are `select`, and
 branches are for what holds of all of them. Callers are in `launch_time`, `dram_traffic` and `power`, which say what the
-terms mean; `compiled` chooses the form.
+terms mean; `kernrec.util.compiled` chooses the form.
 
 Rows of quantities are those of `demand.QUANTITIES`.
 """
@@ -373,21 +373,3 @@ def fourth_power(value: Any) -> Any:
 def fourth_root(value: Any) -> Any:
     """`value**(1/OVERLAP)`."""
     return sqrt(sqrt(value))
-
-
-def go_down(flat: Any, row: Any, start: Any, feature: Any, threshold: Any, left: Any, levels: int, leaves: Any) -> None:
-    """Fills `leaves` (C, T): the leaf that each candidate reaches in each tree of `model.vendor.compact_trees`.
-
-    Args:
-        flat: features of all candidates, one candidate after the other, float32.
-        row: where those of each begin, (C,).
-        start: the first node of each tree, (T,).
-        feature, threshold, left: of each node, as in `CompactTrees`; a leaf is its own left child.
-        levels: splits on the longest path.
-    """
-    for i in range(len(row)):
-        for tree in range(len(start)):
-            node = start[tree]
-            for _ in range(levels):
-                node = left[node] + (flat[row[i] + feature[node]] >= threshold[node])
-            leaves[i, tree] = node

@@ -10,8 +10,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from kernrec.model.prior.compiled import core
 from kernrec.model.prior.core import rest_of_wave
+from kernrec.util.compiled import core
 from kernrec.util.light_dataclass import dataclass
 
 Array = np.ndarray | float
@@ -85,23 +85,23 @@ def dram_bytes(
         l2_bytes: size of L2.
         moved: where the result is to be.
     """
-    arithmetic, count = core(), len(blocks)
+    arithmetic, count = core("kernrec.model.prior"), len(blocks)
     columns = np.empty((access.steps + len(sizes), count))
     for row, column in zip(columns, (*(extents or (1.0,)), *sizes), strict=True):
         row[:] = column
     moved = np.empty(count) if moved is None else moved
-    arithmetic.dram_traffic(
-        arithmetic.launches(np.asarray(blocks, np.float64)),
-        arithmetic.launches(np.asarray(concurrent_blocks, np.float64)),
-        arithmetic.launches(columns[: access.steps]),
-        arithmetic.launches(columns[access.steps :]),
+    arithmetic.functions.dram_traffic(
+        arithmetic.rows(np.asarray(blocks, np.float64)),
+        arithmetic.rows(np.asarray(concurrent_blocks, np.float64)),
+        arithmetic.rows(columns[: access.steps]),
+        arithmetic.rows(columns[access.steps :]),
         access.reads,
         access.axes,
         access.writes,
         access.scratch,
         l2_bytes,
         np.empty(access.steps) if arithmetic.compiled else [None] * access.steps,
-        arithmetic.launches(moved),
+        arithmetic.rows(moved),
     )
     return moved
 

@@ -26,10 +26,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kernrec.gpu import GPU
-from kernrec.model.prior.compiled import core
 from kernrec.model.prior.core import BARRIER_CLK, BARRIER_WARP_CLK, DRAM_BYTES, LOOPS, SCHEDULERS
 from kernrec.model.prior.demand import ALONE, BARRIERS, PIPES, Demand
 from kernrec.model.prior.microarchitecture import l2_bytes_per_clk, microarchitecture
+from kernrec.util.compiled import core
 from kernrec.util.light_dataclass import dataclass
 
 Array = np.ndarray
@@ -155,15 +155,15 @@ def _barrier_clk(warps: Floats) -> Floats:
 
 def launch_time(gpu: GPU, demand: Demand, work: LaunchWork) -> LaunchTime:
     """The time of launches at the boost clock; demand: of the kernel's variants on the GPU."""
-    figures, arithmetic, count = microarchitecture(gpu), core(), len(work.variants)
+    figures, arithmetic, count = microarchitecture(gpu), core("kernrec.model.prior"), len(work.variants)
     # A demand may have loops that none of these launches executes, and the other way round.
     loops, rates = (len(work.rows) - LOOPS) // 2, demand.filled_rates
     pipe_clk, times = np.empty((len(PIPES), count)), np.empty((7, count))
-    arithmetic.launch_times(
+    arithmetic.functions.launch_times(
         rates,
         min(loops, len(rates) - 1),
-        arithmetic.launches(work.variants),
-        arithmetic.launches(work.rows),
+        arithmetic.rows(work.variants),
+        arithmetic.rows(work.rows),
         gpu.boost_clock_hz,
         float(gpu.sms),
         1.0 / (gpu.memory_bandwidth * figures.dram_efficiency),
@@ -174,8 +174,8 @@ def launch_time(gpu: GPU, demand: Demand, work: LaunchWork) -> LaunchTime:
         demand.grouped,
         demand.stretched,
         np.empty(rates.shape[1]) if arithmetic.compiled else [None] * rates.shape[1],
-        arithmetic.launches(pipe_clk),
-        arithmetic.launches(times),
+        arithmetic.rows(pipe_clk),
+        arithmetic.rows(times),
     )
     core_s, dram_s, core_j, busy_s, latency_s, l2_s, in_turn_s = times
     return LaunchTime(core_s, dram_s, core_j, pipe_clk, busy_s, latency_s, l2_s, work.rows[DRAM_BYTES], in_turn_s)

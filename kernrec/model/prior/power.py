@@ -26,11 +26,11 @@ from numpy.typing import ArrayLike, NDArray
 
 from kernrec.errors import UsageError, unknown
 from kernrec.gpu import GPU
-from kernrec.model.prior.compiled import core
 from kernrec.model.prior.core import CLOCKS
 from kernrec.model.prior.launch_costs import LimitedCosts, NominalCosts
 from kernrec.model.prior.throttle import ClockTable, VoltageCurve, clocks_between
 from kernrec.util.cache import shipped_toml
+from kernrec.util.compiled import core
 from kernrec.util.light_dataclass import dataclass
 
 Floats = NDArray[np.float64]
@@ -233,7 +233,7 @@ class PowerModel:
         highest, below = setting.highest, setting.below
         shape = len(setting.first), launches.shape[1]
         costs, capped = np.empty((6, *shape)), np.empty(shape, dtype=np.bool_)
-        arithmetic, limits_w = core(), setting.limits_w
+        arithmetic, limits_w = core("kernrec.model.prior"), setting.limits_w
         points: list[Any] = [highest.at_clock, highest.clock_hz, setting.first]
         results: list[Any] = [costs, capped]
         if arithmetic.compiled:
@@ -242,7 +242,9 @@ class PowerModel:
             launches, limits_w = launches[:, np.newaxis], limits_w[np.newaxis, np.newaxis]
             points = [column[..., np.newaxis, :, np.newaxis] for column in points]
             results = [column[..., np.newaxis, np.newaxis, :, :] for column in results]
-        arithmetic.limited_costs(launches, limits_w, *points, below.at_clock, below.clock_hz, below.search, *results)
+        arithmetic.functions.limited_costs(
+            launches, limits_w, *points, below.at_clock, below.clock_hz, below.search, *results
+        )
         latency_s, power_w, energy_j, clock_hz, static_j, core_j = costs
         dram_j = np.broadcast_to(launches[4], shape)
         return LimitedCosts(latency_s, power_w, energy_j, clock_hz, capped, static_j, core_j, dram_j)

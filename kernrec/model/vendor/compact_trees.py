@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from kernrec.model.prior.compiled import core
 from kernrec.util.array_file import pack, unpack
+from kernrec.util.compiled import core
 from kernrec.util.light_dataclass import dataclass
 
 Array = np.ndarray
@@ -52,11 +52,11 @@ class CompactTrees:
         count, features = matrix.shape
         flat, row = np.ascontiguousarray(matrix, dtype=np.float32).ravel(), np.arange(count) * features
         leaves = np.empty((count, len(self.start)), dtype=np.int64)
-        if (arithmetic := core()).compiled:
-            arithmetic.go_down(flat, row, self.start, self.feature, self.threshold, self.left, self.levels, leaves)
+        if (walk := core("kernrec.model.learn")).compiled:
+            walk.functions.go_down(flat, row, self.start, self.feature, self.threshold, self.left, self.levels, leaves)
         else:
             row, start, every = row[np.newaxis, :, np.newaxis], self.start[np.newaxis], leaves[np.newaxis, np.newaxis]
-            arithmetic.go_down(flat, row, start, self.feature, self.threshold, self.left, self.levels, every)
+            walk.functions.go_down(flat, row, start, self.feature, self.threshold, self.left, self.levels, every)
         return np.asarray(self.base + self.leaf.take(leaves).sum(axis=1, dtype=np.float64))
 
 

@@ -1,0 +1,32 @@
+"""Results of a core as Python and compiled, side by side."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from hypothesis import strategies as st
+
+from kernrec.util.compiled import PACKAGE, choose
+
+draws = st.integers(0, 2**32 - 1).map(np.random.default_rng)
+
+
+def in_both_forms(module: object, results: Callable[[], list[np.ndarray]]) -> None:
+    """Asserts that a module's function has the same results, to the last bit, in both forms of the core.
+
+    Without a C compiler both are Python: tests/test_wheel.py holds that with one there is a compiled core.
+    """
+    by_form = []
+    for choice in ("python", None):
+        with pytest.MonkeyPatch.context() as patch:
+            forms: dict[str, object] = {}
+
+            def form(room: str, choice: str | None = choice, forms: dict[str, object] = forms) -> object:
+                if room not in forms:
+                    forms[room] = choose(room, PACKAGE.joinpath(*room.split(".")[1:]), choice)
+                return forms[room]
+
+            patch.setattr(module, "core", form)
+            by_form.append(results())
+    for plain, built in zip(*by_form, strict=True):
+        np.testing.assert_array_equal(plain, built)
