@@ -35,7 +35,9 @@ class CoreBuildHook(BuildHookInterface[Any]):
             name, place = names["file_name"](room), room.relative_to(root)
             folder = room if version == "editable" else Path(tempfile.mkdtemp())
             if not (folder / name).exists() and (reason := compile_core(root, place, folder / name)):
-                self.app.display_warning(f"the core of {place.as_posix()} is not compiled ({reason}); it runs as Python")
+                self.app.display_warning(
+                    f"the core of {place.as_posix()} is not compiled ({reason}); it runs as Python"
+                )
                 continue
             if version == "editable":
                 for other in room.glob(names["COMPILED"]):
@@ -87,12 +89,10 @@ def _compile(root: Path, room: Path, folder: Path) -> None:
         source = source.replace(imported, imported.replace("kernrec", "cython.cimports.kernrec", 1))
         (package / types.name).write_bytes(types.read_bytes())
     (package / "_core.py").write_text(source, encoding="utf-8")
-    # Contracted to fused multiply-adds, the same operations would round otherwise than NumPy's; integers wrap, as there.
+    # Contracted to fused multiply-adds, the same operations would round otherwise than NumPy's; integers wrap too.
     flags = ["-O2", "-ffp-contract=off", "-fno-math-errno", "-fwrapv", "-g0"] if sys.platform != "win32" else []
     links = ["-s"] if sys.platform == "linux" else []
-    extension = Extension(
-        f"{module}._core", [str(room / "_core.py")], extra_compile_args=flags, extra_link_args=links
-    )
+    extension = Extension(f"{module}._core", [str(room / "_core.py")], extra_compile_args=flags, extra_link_args=links)
     directives = {
         "boundscheck": False, "wraparound": False, "cdivision": True, "initializedcheck": False, "infer_types": True,
         "annotation_typing": False, "language_level": 3,

@@ -29,19 +29,17 @@ def test_rooms_have_the_source_that_their_core_is_made_of() -> None:
 
 
 def test_a_compiled_core_of_other_source_is_not_loaded_and_a_line_says_so(tmp_path: Path) -> None:
-    for room in ("kernel", "model/learn", "model/prior"):
-        if not (PACKAGE / room / "core.pxd").exists():
-            continue
-        folder = tmp_path / room
+    for room in rooms():
+        folder = tmp_path / room.relative_to(PACKAGE)
         folder.mkdir(parents=True)
-        for path in sources(PACKAGE / room):
+        for path in sources(room):
             shutil.copy(path, folder / path.name)
         (folder / f"_core.0123456789abcdef{SUFFIX}").write_bytes(b"of an earlier version")
     chosen = choose(ROOM, tmp_path / "model" / "prior", None)
     assert not chosen.compiled
     assert "of other source" in chosen.state
     code = "import pathlib, sys; from kernrec.util import compiled; compiled.PACKAGE = pathlib.Path(sys.argv[1])"
-    code += "; compiled.core('kernrec.model.prior'); compiled.core('kernrec.model.learn'); compiled.core('kernrec.model.prior')"
+    code += "; [compiled.core(f'kernrec.model.{room}') for room in ('prior', 'learn', 'prior')]"
     command = [sys.executable, "-c", code, str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment(KERNREC_CORE=""))
     (line,) = done.stderr.splitlines()
