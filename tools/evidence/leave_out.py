@@ -27,9 +27,9 @@ import numpy as np
 from front import Table
 
 from kernrec.errors import UsageError
-from kernrec.model.prior import compiled
 from kernrec.model.prior.spread import REGIMES
 from kernrec.training import scores
+from kernrec.util import compiled
 
 from .intervals import Errors, read_errors
 from .profiled import Sample
