@@ -83,15 +83,23 @@ def _print_regimes(regimes: "Sequence[RegimeCoverage]") -> None:
     rows = [
         [
             *(row.regime, str(row.configs), f"{row.time:.3f}", f"{row.time_factor:g}", str(row.pairs)),
-            *("" if math.isnan(row.ratio) else f"{row.ratio:.3f}", f"{row.ratio_factor:g}"),
+            *(_share(row.ratio), f"{row.ratio_factor:g}", str(row.energies)),
+            *(_share(row.energy), f"{row.energy_factor:g}", _share(row.energy_ratio), f"{row.energy_ratio_factor:g}"),
         ]
         for row in regimes
     ]
     if rows:
-        print_table("the prior's 90 % intervals: of a time, and of a ratio of two configs", columns, rows)
+        print_table("the prior's 90 % intervals: of a time or energy, and of a ratio of two configs", columns, rows)
 
 
-_REGIME_COLUMNS = ("configs", "times inside", "factor", "pairs", "ratios inside", "factor")
+def _share(value: float) -> str:
+    return "" if math.isnan(value) else f"{value:.3f}"
+
+
+_REGIME_COLUMNS = (
+    "configs", "times inside", "factor", "pairs", "ratios inside", "factor",
+    "energies", "energies inside", "factor", "ratios inside", "factor",
+)  # fmt: skip
 _COLUMNS = (
     "quantity", "method", "problems", "eff@1", "eff@5", "eff@10", "accuracy", "reduction", "rank corr.", "median error",
     "coverage", "width", "front recall", "energy saved vs. occupancy", "slowdown", "energy saved at 3 % slower",

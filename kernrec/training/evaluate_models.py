@@ -10,8 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from kernrec.errors import unknown
-from kernrec.model.prior.launch_time import INTERVAL
-from kernrec.model.prior.spread import REGIMES, SPREADS, half_widths
+from kernrec.model.prior.spread import REGIMES, SPREADS, energy_half_widths, half_widths
 from kernrec.recommender.pareto import pareto_front
 from kernrec.training import scores
 from kernrec.training.boosting import TrainingSettings
@@ -74,7 +73,7 @@ class MethodScore:
 
 @dataclass(frozen=True)
 class RegimeCoverage:
-    """How much of what was measured lies inside the 90 % intervals of the prior's times, of what is bound alike."""
+    """How much of what was measured lies inside the 90 % intervals of the prior, of what is bound alike."""
 
     regime: str
     """One of `prior.spread.REGIMES`."""
@@ -88,6 +87,16 @@ class RegimeCoverage:
     ratio: float
     """Share of the ratios of two times inside the interval of a ratio; NaN without pairs."""
     ratio_factor: float
+    """That interval, to either side."""
+    energies: int
+    """Configs whose energy was measured, too."""
+    energy: float
+    """Share of the energies inside their interval; NaN where none was measured."""
+    energy_factor: float
+    """That interval, to either side."""
+    energy_ratio: float
+    """Share of the ratios of two energies inside the interval of such a ratio; NaN without pairs."""
+    energy_ratio_factor: float
     """That interval, to either side."""
 
 
@@ -148,29 +157,41 @@ def evaluate(
 
 def regime_coverage(problems: Sequence[HeldOutProblem]) -> list[RegimeCoverage]:
     """Coverage of the prior's intervals over configs with a profile, a row for each regime that occurs."""
-    errors: list[list[Array]] = [[] for _ in REGIMES]
-    apart: list[list[Array]] = [[] for _ in REGIMES]
+    errors: dict[str, list[list[Array]]] = {quantity: [[] for _ in REGIMES] for quantity in ("latency", "energy")}
+    apart: dict[str, list[list[Array]]] = {quantity: [[] for _ in REGIMES] for quantity in errors}
     for problem in problems:
         if "prior" not in problem.predicted:
             continue
-        error, kernels = np.log(problem.latency_s / problem.predicted["prior"]["latency"]), np.array(problem.kernel)
-        for number in set(problem.regime.tolist()) - {-1}:
-            bound = problem.regime == number
-            errors[number].append(error[bound])
-            for kernel in dict.fromkeys(kernels[bound].tolist()):
-                of_kernel = error[bound & (kernels == kernel)]
-                first, second = np.triu_indices(len(of_kernel), 1)
-                apart[number].append(np.abs(of_kernel[first] - of_kernel[second]))
+        kernels = np.array(problem.kernel)
+        for quantity in errors:
+            error = np.log(problem.measured(quantity) / problem.predicted["prior"][quantity])
+            for number in set(problem.regime.tolist()) - {-1}:
+                bound = (problem.regime == number) & np.isfinite(error)
+                errors[quantity][number].append(error[bound])
+                for kernel in dict.fromkeys(kernels[bound].tolist()):
+                    of_kernel = error[bound & (kernels == kernel)]
+                    first, second = np.triu_indices(len(of_kernel), 1)
+                    apart[quantity][number].append(np.abs(of_kernel[first] - of_kernel[second]))
     rows = []
-    for name, spread, parts, pairs in zip(REGIMES, SPREADS, errors, apart, strict=True):
-        if parts:
-            inside = np.abs(np.concatenate(parts)) <= np.log(spread.time)
-            alike = np.concatenate(pairs) <= np.log(spread.ratio)
-            ratio = float(alike.mean()) if len(alike) else _NAN
+    for number, (name, spread) in enumerate(zip(REGIMES, SPREADS, strict=True)):
+        if errors["latency"][number]:
+            time, times = _inside(errors["latency"][number], spread.time)
+            ratio, pairs = _inside(apart["latency"][number], spread.ratio)
+            energy, energies = _inside(errors["energy"][number], spread.energy)
+            energy_ratio, _ = _inside(apart["energy"][number], spread.energy_ratio)
             rows.append(
-                RegimeCoverage(name, len(inside), float(inside.mean()), spread.time, len(alike), ratio, spread.ratio)
-            )
+                RegimeCoverage(
+                    name, times, time, spread.time, pairs, ratio, spread.ratio,
+                    energies, energy, spread.energy, energy_ratio, spread.energy_ratio,
+                )
+            )  # fmt: skip
     return rows
+
+
+def _inside(errors: Sequence[Array], factor: float) -> tuple[float, int]:
+    """(share of logarithmic errors within a factor, NaN without any; how many there are)."""
+    every = np.abs(np.concatenate([np.zeros(0), *errors]))
+    return (float((every <= np.log(factor)).mean()) if len(every) else _NAN), len(every)
 
 
 def score_methods(problems: Sequence[HeldOutProblem]) -> list[MethodScore]:
@@ -215,9 +236,8 @@ def _problem_scores(method: str, quantity: str, problem: HeldOutProblem) -> dict
     if method in ("learned", "calibrated", "prior"):
         values["median_error"] = scores.median_error(measured, expected)
         if quantity != "edp":
-            factor: Array | float = INTERVAL
-            if quantity == "latency" and (problem.regime >= 0).all():
-                factor = np.exp(half_widths(problem.regime)[0])
+            widths = half_widths if quantity == "latency" else energy_half_widths
+            factor = np.exp(widths(np.maximum(problem.regime, 0))[0])  # without a profile nothing says what bounds it
             low, high = expected / factor, expected * factor
             if method == "learned":
                 low, high = problem.low[quantity], problem.high[quantity]

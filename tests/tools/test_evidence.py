@@ -171,3 +171,34 @@ def test_intervals_cover_the_kernels_that_they_were_not_made_of(tmp_path: Path) 
     refused = evidence("intervals", "--errors", tmp_path / "none.json")
     assert refused.returncode == 2
     assert "there is no" in refused.stderr
+
+
+def test_intervals_of_energies_hold_what_a_wrong_time_and_a_wrong_power_make_of_them(tmp_path: Path) -> None:
+    """Time makes energy wrong by a fifth, power by a tenth, each on one card and not on the other."""
+    times = [
+        {"kernel": f"k{kernel}", "card": card, "problem": "", "regime": "core", "energy by free": level}
+        | ({"joules, free": 0.35} if kernel == 0 else {})
+        for kernel in range(40)
+        for card, level in (("a", 0.2), ("b", 0.0))
+        for _ in range(3)
+    ]
+    powers = [
+        {"kernel": f"p{kernel}", "card": card, "problem": "", "error": level}
+        for kernel in range(40)
+        for card, level in (("a", 0.1), ("b", 0.0))
+        for _ in range(3)
+    ]
+    errors, power = tmp_path / "prior.json", tmp_path / "power.json"
+    errors.write_text(json.dumps({"errors": times}))
+    power.write_text(json.dumps({"power": powers}))
+    lines = evidence("energy-intervals", "--errors", errors, "--power", power).stdout.splitlines()
+    (core,) = [line.split() for line in lines if line.startswith("core ")]
+    assert core[:6] == ["core", "40", "240", "core", "1.35", "1.00"]
+    left_out = [line.split() for line in lines if line.startswith("a kernel, by its")]
+    assert [row[5:8] for row in left_out] == [["40", "1.35", "1.00"]] * 2
+    assert [row[8] for row in left_out] == ["100.0%"] * 2
+    (recorded,) = [line.split() for line in lines if line.startswith("k0 ")]
+    assert recorded == ["k0", "6", "1.42", "0.00", "1.00"]
+    refused = evidence("energy-intervals", "--errors", errors, "--power", tmp_path / "none.json")
+    assert refused.returncode == 2
+    assert "there is no" in refused.stderr

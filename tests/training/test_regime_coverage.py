@@ -9,11 +9,14 @@ from kernrec.model.prior.spread import REGIMES, SPREADS
 from kernrec.training.evaluate_models import regime_coverage
 
 
-def problem(factors: list[float], regimes: list[int], kernel: str = "smooth") -> Any:
+def problem(factors: list[float], regimes: list[int], kernel: str = "smooth", joules: list[float] | None = None) -> Any:
+    """Measured over predicted times, and energies where they were measured."""
     predicted_s = np.linspace(1e-3, 2e-3, len(factors))
     return SimpleNamespace(
-        latency_s=predicted_s * factors,
-        predicted={"prior": {"latency": predicted_s}},
+        measured=lambda quantity: (
+            predicted_s * (factors if quantity == "latency" else joules or [np.nan] * len(factors))
+        ),
+        predicted={"prior": {"latency": predicted_s, "energy": predicted_s}},
         kernel=[kernel] * len(factors),
         regime=np.array(regimes),
     )
@@ -24,6 +27,14 @@ def test_a_common_error_beyond_the_interval_leaves_the_ratios_inside() -> None:
     assert (row.regime, row.configs, row.pairs) == (REGIMES[0], 4, 6)
     assert (row.time, row.ratio) == (0.0, 1.0)
     assert (row.time_factor, row.ratio_factor) == (SPREADS[0].time, SPREADS[0].ratio)
+    assert row.energies == 0
+    assert np.isnan([row.energy, row.energy_ratio]).all()
+
+
+def test_energies_count_where_they_were_measured() -> None:
+    (row,) = regime_coverage([problem([1.0] * 4, [0] * 4, joules=[1.0, 1.0, 3.0, np.nan])])
+    assert (row.configs, row.energies, row.energy, row.energy_ratio) == (4, 3, 2 / 3, 1 / 3)
+    assert (row.energy_factor, row.energy_ratio_factor) == (SPREADS[0].energy, SPREADS[0].energy_ratio)
 
 
 def test_each_regime_has_its_own_row_and_pairs_stay_within_a_kernel() -> None:

@@ -8,7 +8,6 @@ import numpy as np
 from front import DATA, Data, Sources, Table
 
 from kernrec.training.scores import rank_correlation
-from tests.helpers.recordings import parquet_dicts
 
 from .profiled import profiled_sample
 from .recorded_sets import SETS
@@ -21,9 +20,7 @@ def run(data: Data = DATA, sources: Sources = None, configs: int = 30) -> None:
         recorded = SETS[name]
         (recording,) = recorded.recordings
         sample, rows, chosen = profiled_sample(recorded, recording, (sources, data), configs)
-        columns = parquet_dicts(data / "spaces" / recording.file)
-        ran = [row for row in columns if row["outcome"] == "ok" and row["latency_s"]]
-        recorded_j = np.array([row["nvml_energy"] or np.nan for row in ran])[chosen]
+        recorded_j = rows.energy_j[chosen]
         predictions = sample.predictions()
         usable = (predictions.position >= 0) & np.isfinite(recorded_j)
         place, seconds, joules = predictions.position[usable], sample.latency_s[usable], recorded_j[usable]

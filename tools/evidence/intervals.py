@@ -33,7 +33,7 @@ from kernrec.recommender.estimate.costs import OWN
 Array = np.ndarray
 FEWEST = groups_needed(LEVEL)
 """Kernels that a regime needs for widths of its own; else it has those of all."""
-_UNKNOWN = log(INTERVAL) / 1.645
+UNKNOWN = log(INTERVAL) / 1.645
 """Standard deviation of the errors of a kernel of which nothing is recorded."""
 Errors = Annotated[list[Path], typer.Option("--errors", help="what `tools/evidence prior --json` wrote")]
 
@@ -80,7 +80,7 @@ def _coverage(rows: "Rows", kind: str, table: Table) -> None:
         others, these = rows.part(names != name), rows.part(names == name)
         time, ratio = others.by_regime(Rows.time), others.by_regime(Rows.ratio)
         widths.append([float(np.mean(width[these.regime])) for width in (time, ratio)])
-        shares = *_inside(these, time, ratio), *_shipped(these)
+        shares = *these.inside(time, ratio), *_shipped(these)
         for share, column in zip(shares, inside.values(), strict=True):
             column.append(share)
     cells: dict[str, object] = {"left out": f"a {kind}", "groups": len(widths)}
@@ -89,15 +89,8 @@ def _coverage(rows: "Rows", kind: str, table: Table) -> None:
     table.row(cells | {f"least {way}": f"{np.nanmin(inside[way]):.0%}" for way in ("time", "ratio")})
 
 
-def _inside(rows: "Rows", time: Array, ratio: Array) -> tuple[float, float]:
-    """Shares of the rows and of their pairs inside logarithmic half-widths by regime, (4,) each; NaN without pairs."""
-    apart, own = rows.pairs((ratio / sqrt(2.0))[rows.regime])
-    pairs = float(np.mean(apart <= own)) if len(apart) else float("nan")
-    return float(np.mean(np.abs(rows.error) <= time[rows.regime])), pairs
-
-
 def _shipped(rows: "Rows") -> tuple[float, float]:
-    return _inside(rows, *(np.log([getattr(each, name) for each in SPREADS]) for name in ("time", "ratio")))
+    return rows.inside(*(np.log([getattr(each, name) for each in SPREADS]) for name in ("time", "ratio")))
 
 
 class Rows:
@@ -125,22 +118,31 @@ class Rows:
         """How many kernels there are."""
         return len(set(self.kernel.tolist()))
 
+    def scores(self) -> tuple[Array, Array]:
+        """(errors, their weights)."""
+        return self.error, self._weight(np.ones(len(self.error)))
+
+    def differences(self) -> tuple[Array, Array]:
+        """(differences of two errors of a kernel on a problem and card, their weights)."""
+        apart, paired, weights = [np.zeros(0)], np.zeros(len(self.error)), [np.zeros(0)]
+        groups = [group for group in self._groups() if len(group) > 1]
+        for group in groups:
+            paired[group] = 1.0
+            apart.append(_differences(self.error[group]))
+        weight = self._weight(paired)
+        for group in groups:
+            pairs = len(group) * (len(group) - 1) // 2
+            weights.append(np.full(pairs, weight[group].sum() / pairs))
+        return np.concatenate(apart), np.concatenate(weights)
+
     def time(self) -> float:
         """The half-width that covers the errors."""
-        return _quantile(np.abs(self.error), self._weight(np.ones(len(self.error))), _UNKNOWN)
+        return _quantile(*self.scores(), UNKNOWN)
 
     def ratio(self) -> float:
         """The half-width that covers the difference of two errors of a kernel on a problem and card."""
-        apart, paired, weights = [], np.zeros(len(self.error)), []
-        for group in self._groups():
-            if len(group) > 1:
-                paired[group] = 1.0
-                apart.append(np.abs(_differences(self.error[group])))
-        weight = self._weight(paired)
-        for group in self._groups():
-            if (pairs := len(group) * (len(group) - 1) // 2) > 0:
-                weights.append(np.full(pairs, weight[group].sum() / pairs))
-        return _quantile(np.concatenate(apart), np.concatenate(weights), _UNKNOWN * sqrt(2.0 * OWN)) if apart else 0.0
+        apart, weight = self.differences()
+        return _quantile(apart, weight, UNKNOWN * sqrt(2.0 * OWN)) if len(apart) else 0.0
 
     def pairs(self, own: Array) -> tuple[Array, Array]:
         """(absolute differences of two errors of a kernel on a problem and card, widths of these by rows' own ones)."""
@@ -150,6 +152,13 @@ class Rows:
             apart.append(np.abs(_differences(self.error[group])))
             widths.append(np.hypot(own[group][first], own[group][second]))
         return np.concatenate(apart), np.concatenate(widths)
+
+    def inside(self, time: Array, ratio: Array) -> tuple[float, float]:
+        """Shares of the errors and of their pairs inside logarithmic half-widths by regime, (4,) each; NaN without
+        pairs."""
+        apart, own = self.pairs((ratio / sqrt(2.0))[self.regime])
+        pairs = float(np.mean(apart <= own)) if len(apart) else float("nan")
+        return float(np.mean(np.abs(self.error) <= time[self.regime])), pairs
 
     def by_regime(self, width: Callable[["Rows"], float]) -> Array:
         """A width for each regime; that of all where too few kernels were recorded in it."""
@@ -181,13 +190,17 @@ def _differences(errors: Array) -> Array:
     return np.asarray(errors[first] - errors[second])
 
 
-def _quantile(score: Array, weight: Array, unknown: float) -> float:
-    """The least score up to which the weight reaches the level; the greatest where it does not.
+def normal_share(width: Array, deviation: float) -> Array:
+    """The share of normal errors of a standard deviation within half-widths."""
+    return np.array([erf(value / (deviation * sqrt(2.0))) for value in width.tolist()])
+
+
+def _quantile(error: Array, weight: Array, unknown: float) -> float:
+    """The least half-width up to which the weight reaches the level; the greatest where it does not.
 
     The rest of the weights to 1 is that of a kernel with normal errors of the standard deviation `unknown`.
     """
-    ascending = np.argsort(score, kind="stable")
-    normal = np.array([erf(value / (unknown * sqrt(2.0))) for value in score[ascending].tolist()])
-    reached = np.cumsum(weight[ascending]) + (1.0 - weight.sum()) * normal
-    place = int(np.searchsorted(reached, LEVEL - 1e-12))
-    return float(score[ascending[min(place, len(score) - 1)]])
+    ascending = np.argsort(np.abs(error), kind="stable")
+    width = np.abs(error)[ascending]
+    reached = np.cumsum(weight[ascending]) + (1.0 - weight.sum()) * normal_share(width, unknown)
+    return float(width[min(int(np.searchsorted(reached, LEVEL - 1e-12)), len(width) - 1)])

@@ -82,7 +82,7 @@ def part_of(rows: Rows, kernel: Kernel) -> Rows:
     """The rows of configs that the reduced space has."""
     allowed = {tunable.name: set(tunable.values) for tunable in kernel.tunables}
     inside = [i for i, c in enumerate(rows.configs) if all(c[name] in values for name, values in allowed.items())]
-    return Rows([rows.configs[i] for i in inside], rows.latency_s[inside])
+    return Rows([rows.configs[i] for i in inside], rows.latency_s[inside], rows.energy_j[inside])
 
 
 def evaluate(kernel: Kernel, rows: Mapping[str, Rows], work: Path) -> None:

@@ -4,9 +4,11 @@ Prints, fitted and left out: power of each recording at known clocks, and of how
 and the clock of least energy over sweeps; the cap of least energy of a memory-bound load; power of library GEMMs on an
 H200, given their time; time, power and energy of loads under power limits; and the powers of every GPU of the catalog.
 "Left out" is the error of coefficients that were fitted again without the recordings of that card; `--quick` leaves
-this out. Exits with status 1 when an error is above its aim.
+this out. `--json` gets the error of each row by coefficients that have not seen its card, for `tools/evidence
+intervals`. Exits with status 1 when an error is above its aim.
 """
 
+import json as json_format
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -30,11 +32,20 @@ AIM, PRODUCTS_AIM, GEMM_AIM, LIMIT_AIM = 0.08, 0.16, 0.10, 0.15
 library GEMMs, and of the product under limits."""
 
 
-def run(data: Data = DATA, quick: bool = False) -> int:
+LOADS = {
+    "roofline": "stream of FMA", "FMA": "loop of FMA", "BabelStream": "BabelStream", "vector": "vector addition",
+    "TF32": "product, tf32", "GEMM": "product, bfloat16", "shmembench": "shmembench",
+}  # fmt: skip
+"""The kernel of a recording, by the first word of its name."""
+
+
+def run(data: Data = DATA, quick: bool = False, json: Path | None = None) -> int:
     """Run the checks; 0 when every error is within its aim."""
     present(data / "power")
     loads = all_loads(data)
     left_out = refitted(loads) if not quick else {}
+    if json is not None:
+        json.write_text(json_format.dumps({"power": left_out_errors(loads, left_out)}, indent=1))
     missed = check_recordings(loads, left_out)
     show_doubts(loads)
     others = Table("\n20 kernels on the RTX 8000, never fitted; only FMA, f64 and DRAM counted")
@@ -58,6 +69,28 @@ def refitted(loads: Sequence[Load]) -> dict[str, Coefficients]:
     return {
         card: fit([load for load in usual if load.gpu != card]) for card in dict.fromkeys(load.gpu for load in usual)
     }
+
+
+def left_out_errors(loads: Sequence[Load], left_out: Mapping[str, Coefficients]) -> list[dict[str, object]]:
+    """log(recorded / predicted power) of rows at known clocks that nothing is doubted of, by the coefficients that were
+    fitted without their card, and where there are none by the shipped ones."""
+    rows: list[dict[str, object]] = []
+    usual = [load for load in usable(loads) if not load.doubt and kernel_of(load)]
+    for card in dict.fromkeys(load.gpu for load in usual):
+        own = [load for load in usual if load.gpu == card]
+        for load, error in zip(own, -np.log1p(off(own, left_out.get(card, shipped()))), strict=True):
+            names = {"kernel": kernel_of(load), "card": card, "problem": f"{load.clock_hz * 1e-6:.0f} MHz"}
+            rows.append({**names, "error": round(float(error), 4)})
+    return rows
+
+
+def kernel_of(load: Load) -> str:
+    """The kernel of a load, another one for each kind of arithmetic; empty where its clock was taken from its time."""
+    if load.recording.startswith("mixbench"):
+        return f"mixbench, {load.about.split()[1].removeprefix('benchmark_')}"
+    if ", " in load.recording:
+        return f"product, {load.recording.split()[0]}"
+    return LOADS.get(load.recording.split()[0], "")
 
 
 def off(loads: Sequence[Load], coefficients: Coefficients) -> np.ndarray:

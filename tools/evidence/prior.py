@@ -104,19 +104,24 @@ class _Evaluation:
         predictions: Predictions,
         places: np.ndarray,
         free: Predictions | None = None,
+        joules: np.ndarray | None = None,
     ) -> None:
         """Note the errors of candidates, of a (kernel, card, problem); `tools/evidence intervals` reads them.
 
         free: the predictions where nothing tells the clock that the card held, as of a query without one.
+        joules: recorded energies, NaN where there are none.
         """
         names = dict(zip(("kernel", "card", "problem"), subject, strict=True))
-        errors, blind = (np.log(measured / each.latency_s[places]) for each in (predictions, free or predictions))
-        columns = predictions.regime, predictions.latency_s, predictions.shares.round(4)
-        rows = zip(*(column[places].tolist() for column in columns), errors.tolist(), blind.tolist(), strict=True)
-        for bound, seconds, shares, *pair in rows:
-            locked, unlocked = (round(error, 4) for error in pair)
-            figures = {"regime": REGIMES[bound], "error": locked, "free": unlocked}
-            self._errors.append({**names, **figures, "predicted_s": seconds, "shares": shares})
+        figures: dict[str, np.ndarray] = {"regime": np.array(REGIMES, dtype=object)[predictions.regime[places]]}
+        for name, each in (("error", predictions), ("free", free or predictions)):
+            predicted_j = each.energy_j[places]
+            figures[name] = np.log(measured / each.latency_s[places]).round(4)
+            figures[f"energy by {name}"] = np.log(predictions.energy_at(measured, places) / predicted_j).round(4)
+            if joules is not None:
+                figures[f"joules, {name}"] = np.log(joules / predicted_j).round(4)
+        figures |= {"predicted_s": predictions.latency_s[places], "shares": predictions.shares[places].round(4)}
+        rows = zip(*(column.tolist() for column in figures.values()), strict=True)
+        self._errors += [names | dict(zip(figures, row, strict=True)) for row in rows]
 
     def show(self) -> None:
         """Print the tables."""
@@ -170,7 +175,8 @@ class _Evaluation:
         self.samples.append(replace(sampled, configs=sampled.configs[:count], latency_s=sampled.latency_s[:count]))
         places = np.array([position[i] for i in random_part])
         measured, latency_s = rows.latency_s[random_part], predictions.latency_s[places]
-        self._add_errors((sampled.set, sampled.gpu.name, sampled.card), measured, predictions, places, free)
+        joules = rows.energy_j[random_part] if np.isfinite(rows.energy_j).all() else None
+        self._add_errors((sampled.set, sampled.gpu.name, sampled.card), measured, predictions, places, free, joules)
         order, threads = scores.order_of(latency_s), predictions.threads[places]
         efficiency = {
             "first": scores.efficiency_at(measured, order, 1),

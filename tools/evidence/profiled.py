@@ -59,10 +59,19 @@ class Predictions:
     """Blocks that an SM holds, (K,)."""
     nominal_j: tuple[np.ndarray, np.ndarray]
     """Of the core at its nominal voltage and of DRAM, (K,) each."""
+    standing_w: np.ndarray
+    """Power that is drawn at the clock of each whatever runs: board, leakage, clock tree; (K,)."""
+    limit_w: float
     regime: np.ndarray
     """Position in `spread.REGIMES` of what bounds it, (K,)."""
     shares: np.ndarray
     """The prior's terms over its time, and how full the card is: the features of `tools/evidence leave-out`, (K, F)."""
+
+    def energy_at(self, seconds: np.ndarray, places: np.ndarray) -> np.ndarray:
+        """Predicted joules of some candidates, did they take this time for the same events: what stands is drawn for
+        longer or shorter, and no more than the power limit."""
+        joules = self.energy_j[places] + self.standing_w[places] * (seconds - self.latency_s[places])
+        return np.asarray(np.minimum(joules, self.limit_w * seconds))
 
 
 def predicted(
@@ -83,6 +92,8 @@ def predicted(
     nominal_j = np.broadcast_to(nominal.core_j, count), np.broadcast_to(nominal.dram_j, count)
     position = np.where(rows < 0, -1, place[rows])
     costs = candidates.latency_s[0], candidates.energy_j[0]
+    power, at_clock = table.power, np.broadcast_to(of_kernel.limited.clock_hz[0], count)
+    standing_w = power.power_at(at_clock, {})
     bound = regime(nominal, of_kernel.limited.capped[0])
     inputs = inputs_of(of_kernel.prediction, of_kernel.limited.at(0), np.arange(count))
     terms = inputs.core_s, inputs.dram_s, inputs.fixed_s, inputs.busy_s, inputs.wait_s, inputs.l2_s
@@ -93,7 +104,8 @@ def predicted(
         [occupancy, np.log2(resident), np.log2(threads), np.log2(waves), np.asarray(inputs.registers) / 255.0]
     )
     shares, limited = np.concatenate([times, full]).T, np.broadcast_to(bound, count)
-    return Predictions(position, *costs, occupancy, threads, resident, nominal_j, limited, shares)
+    limit_w = point.limit_w(table.gpu)
+    return Predictions(position, *costs, occupancy, threads, resident, nominal_j, standing_w, limit_w, limited, shares)
 
 
 @dataclass(frozen=True)

@@ -103,6 +103,8 @@ class Rows:
     """By the tunables of the spec."""
     latency_s: np.ndarray
     """(N,)."""
+    energy_j: np.ndarray
+    """Of a launch; NaN where it was not recorded, (N,)."""
 
 
 def read_rows(recording: Recording, kernel: Kernel, folder: Path) -> Rows:
@@ -114,17 +116,18 @@ def read_rows(recording: Recording, kernel: Kernel, folder: Path) -> Rows:
         folder: `spaces` of the recordings.
     """
     path = present(folder / recording.file)
-    table: list[tuple[Mapping[str, int], float]]
+    table: list[tuple[Mapping[str, int], float, float]]
     if path.suffix == ".parquet":
         rows = [{name.lower(): value for name, value in row.items()} for row in parquet_dicts(path)]
         ran = [row for row in rows if str(row.get("outcome", "ok")).lower() == "ok" and row[recording.times]]
-        table = [(row, float(row[recording.times])) for row in ran]
+        table = [(row, float(row[recording.times]), float(row.get("nvml_energy") or np.nan)) for row in ran]
     else:
         results = [result for result in read_results(path).results if result.latency_s is not None]
-        table = [({k.lower(): int(v) for k, v in r.config.items()}, float(r.latency_s or 0.0)) for r in results]
+        table = [({k.lower(): int(v) for k, v in r.config.items()}, float(r.latency_s or 0.0), np.nan) for r in results]
     if recording.file == recorded_clock.FILE:
         raised = recorded_clock.raised_configs(path)
-        table = [(values, seconds) for values, seconds in table if recorded_clock.config_key(values) not in raised]
+        table = [row for row in table if recorded_clock.config_key(row[0]) not in raised]
     table = [row for row in table if all(row[0].get(name) == value for name, value in recording.columns.items())]
-    configs = [{t.name: int(values.get(t.name, t.values[0])) for t in kernel.tunables} for values, _ in table]
-    return Rows(configs, np.array([seconds * recording.unit_s for _, seconds in table]))
+    configs = [{t.name: int(values.get(t.name, t.values[0])) for t in kernel.tunables} for values, *_ in table]
+    seconds, joules = np.array([row[1:] for row in table]).reshape(-1, 2).T
+    return Rows(configs, seconds * recording.unit_s, joules)

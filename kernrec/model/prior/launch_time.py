@@ -43,8 +43,8 @@ START_S = 2.5e-6
 translation (fitted to the smallest shapes of the anchor matmul_f16_rtx3090.csv, which were timed launch by launch)."""
 
 INTERVAL = 2.0
-"""Half-width of the 90 % interval of the prior's energies, as a factor, and of its times where nothing else is known:
-its spread against the anchors (`tools/evidence anchors`). `kernrec.model.prior.spread` has that of times."""
+"""Half-width of the 90 % interval of the prior where nothing else is known, as a factor: its spread against the anchors
+(`tools/evidence anchors`). `kernrec.model.prior.spread` has those of its times and energies."""
 
 RESOURCES = (*PIPES, "latency", "L2", "DRAM", "launch")
 """The possible bottlenecks of a launch (`LaunchTime.bottleneck`)."""

@@ -30,7 +30,7 @@ import numpy as np
 
 from kernrec.model.prior.launch_costs import LimitedCosts, NominalCosts
 from kernrec.model.prior.launch_time import INTERVAL
-from kernrec.model.prior.spread import half_widths, regime
+from kernrec.model.prior.spread import energy_half_widths, half_widths, regime
 from kernrec.store import MeasuredAnswer
 from kernrec.util.light_dataclass import dataclass
 
@@ -50,12 +50,11 @@ SOURCES = tuple(Source)
 PRIOR, LEARNED, MEASURED = range(3)
 
 OWN = 0.35
-"""Share of a prediction's variance that is the config's own, where no more is known: of the prior's times
+"""Share of a prediction's variance that is the config's own, where no more is known: of the prior's times and energies
 `kernrec.model.prior.spread` has both parts. On recorded convolution spaces of three GPUs, five
 measurements that fixed the scale cut a transferred model's error from 44 / 16 / 30 % to 26 / 10 / 7 %: to 0.59, the
 median of the three, and so its variance to 0.35."""
 _VARIANCE = (math.log(INTERVAL) / 1.645) ** 2  # of the prior: a 90 % interval is 1.645 deviations to either side
-_OWN_WIDTH = math.sqrt(OWN) * math.log(INTERVAL)
 
 LATENCY_DRIFT, ENERGY_DRIFT = 0.01, 0.02
 """Least half-width of a measured interval, as a fraction: the drift of the card that the protocol lets pass before it
@@ -165,11 +164,12 @@ class Rescaling:
 def prior_costs(limited: LimitedCosts, nominal: NominalCosts) -> Costs:
     """The prediction of the analytic model; nominal: the same launches before any power limit, (C,)."""
     source = np.full(limited.latency_s.shape, PRIOR, dtype=np.int8)
-    whole, own = half_widths(regime(nominal, limited.capped))
-    factor, seconds, joules = np.exp(whole), limited.latency_s, limited.energy_j
-    latency = Estimates(seconds, seconds / factor, seconds * factor, source, own)
-    of_energy = np.full(joules.shape, _OWN_WIDTH)
-    return Costs(latency, Estimates(joules, joules / INTERVAL, joules * INTERVAL, source, of_energy), limited.power_w)
+    bound, estimates = regime(nominal, limited.capped), []
+    for value, widths in ((limited.latency_s, half_widths), (limited.energy_j, energy_half_widths)):
+        whole, own = widths(bound)
+        factor = np.exp(whole)
+        estimates.append(Estimates(value, value / factor, value * factor, source, own))
+    return Costs(estimates[0], estimates[1], limited.power_w)
 
 
 def promising(latency: Array, energy: Array, count: int) -> Array:

@@ -9,7 +9,7 @@ from kernrec.gpu import find_gpu
 from kernrec.kernel import find_kernel
 from kernrec.model.prior.launch_costs import NominalCosts
 from kernrec.model.prior.launch_time import INTERVAL
-from kernrec.model.prior.spread import REGIMES, SPREADS, half_widths, regime
+from kernrec.model.prior.spread import REGIMES, SPREADS, energy_half_widths, half_widths, regime
 from kernrec.recommender import Objective, Query, Recommender
 from kernrec.recommender.estimate.costs import prior_costs
 from kernrec.recommender.estimate.prediction import predict
@@ -26,29 +26,35 @@ def test_what_takes_longest_bounds_a_launch_unless_its_clock_is_lowered() -> Non
     assert [[REGIMES[i] for i in row] for row in regime(LAUNCHES, capped)] == [list(REGIMES), ["power limit"] * 4]
 
 
-def test_a_ratio_of_two_configs_is_surer_than_a_time_and_takes_both_own_errors() -> None:
+def test_a_ratio_of_two_configs_is_surer_than_a_cost_and_takes_both_own_errors() -> None:
     for spread in SPREADS:
         assert 1.0 < spread.ratio < spread.time < INTERVAL
+        assert 1.0 < spread.energy_ratio < spread.energy < INTERVAL
         assert math.hypot(spread.own, spread.own) == pytest.approx(math.log(spread.ratio))
-    whole, own = half_widths(np.arange(len(REGIMES)))
-    assert (own < whole).all()
+        assert math.hypot(spread.own_energy, spread.own_energy) == pytest.approx(math.log(spread.energy_ratio))
+    for whole, own in (half_widths(np.arange(len(REGIMES))), energy_half_widths(np.arange(len(REGIMES)))):
+        assert (own < whole).all()
 
 
-def test_a_predicted_time_lies_in_the_interval_of_what_bounds_it_and_an_energy_in_the_wider_one() -> None:
+def test_a_predicted_time_and_its_energy_lie_in_the_intervals_of_what_bounds_them() -> None:
     kernel, gpu = find_kernel("matmul_simt"), find_gpu("a100")
     problem = kernel.definition.problem("f32", "nn", m=2048, n=2048, k=64)
     table = StaticTable.of(kernel, problem, gpu, Stack([]).profiles(kernel.name, kernel.hash, gpu.sm))
     prediction = predict(table, table.space.at(problem), table.runnable(table.space.at(problem)))
     limited = prediction.limited()
     costs, bound = prior_costs(limited, prediction.nominal), regime(prediction.nominal, limited.capped)
-    factors = np.array([spread.time for spread in SPREADS])[bound]
-    assert costs.latency.high == pytest.approx(limited.latency_s * factors)
-    assert costs.latency.low == pytest.approx(limited.latency_s / factors)
-    assert costs.energy.high == pytest.approx(limited.energy_j * INTERVAL)
+    for estimates, value, name in (
+        (costs.latency, limited.latency_s, "time"), (costs.energy, limited.energy_j, "energy")
+    ):  # fmt: skip
+        factors = np.array([getattr(spread, name) for spread in SPREADS])[bound]
+        assert estimates.high == pytest.approx(value * factors)
+        assert estimates.low == pytest.approx(value / factors)
+    assert costs.energy.own == pytest.approx(np.array([spread.own_energy for spread in SPREADS])[bound])
 
 
 def test_an_answer_states_both_intervals() -> None:
     answer = Recommender([]).recommend("matvec", "a100", {"m": 4096, "k": 4096}, "f32", query=Query(Objective.LATENCY))
     best = answer.best.as_dict()
-    whole, own = best["latency_interval_s"], best["latency_own_interval_s"]
-    assert whole[0] < own[0] < best["latency_s"] < own[1] < whole[1]
+    for cost, unit in (("latency", "s"), ("energy", "j")):
+        whole, own = best[f"{cost}_interval_{unit}"], best[f"{cost}_own_interval_{unit}"]
+        assert whole[0] < own[0] < best[f"{cost}_{unit}"] < own[1] < whole[1]
