@@ -12,10 +12,9 @@ from kernrec.training.evaluate_models import regime_coverage
 def problem(factors: list[float], regimes: list[int], kernel: str = "smooth", joules: list[float] | None = None) -> Any:
     """Measured over predicted times, and energies where they were measured."""
     predicted_s = np.linspace(1e-3, 2e-3, len(factors))
+    measured = {"latency": predicted_s * factors, "energy": predicted_s * (joules or [np.nan] * len(factors))}
     return SimpleNamespace(
-        measured=lambda quantity: (
-            predicted_s * (factors if quantity == "latency" else joules or [np.nan] * len(factors))
-        ),
+        measured=measured.__getitem__,
         predicted={"prior": {"latency": predicted_s, "energy": predicted_s}},
         kernel=[kernel] * len(factors),
         regime=np.array(regimes),
