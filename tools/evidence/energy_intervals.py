@@ -144,8 +144,8 @@ def _coverage(both: TwoParts, kind: str, table: Table) -> None:
                 widths.append(float(width.mean()))
                 inside[what].append(own.covered(what, width))
                 inside[f"{what}, shipped"].append(own.covered(what, shipped))
-        of = {id(both.time): ", by its times", id(both.power): ", by its power"}.get(id(side), "")
-        cells: dict[str, object] = {"left out": f"a {kind}{of}", "groups": len(groups)}
+        part = {id(both.time): ", by its times", id(both.power): ", by its power"}.get(id(side), "")
+        cells: dict[str, object] = {"left out": f"a {kind}{part}", "groups": len(groups)}
         cells |= {f"{what} x": float(np.exp(np.mean(widths[i::2]))) for i, what in enumerate(ships)}
         cells |= {way: f"{np.nanmean(shares):.1%}" for way, shares in inside.items()}
         table.row(cells | {f"least {way}": f"{np.nanmin(inside[way]):.0%}" for way in ("energy", "ratio")})
