@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 Array = np.ndarray
 
-ROWS = 1 << 15
+ROWS = 1 << 16
 """Configs times problems that are laid side by side: more take longer, because columns leave the processor's cache."""
 TOGETHER = 64
 """Problems that are laid side by side at most: the model of stacks remembers the times of as many."""

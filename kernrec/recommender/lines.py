@@ -20,7 +20,8 @@ from kernrec.store.recorded import RecordedLine, contents, recorded_lines
 from kernrec.util.light_dataclass import dataclass
 
 if TYPE_CHECKING:
-    from kernrec.model.vendor.model import StackPrediction, VendorModel
+    from kernrec.model.vendor.model import VendorModel
+    from kernrec.model.vendor.predicted import StackPrediction
     from kernrec.recommender.context import Context
     from kernrec.recommender.estimate.model_store import ModelStore
 

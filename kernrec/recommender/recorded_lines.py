@@ -14,7 +14,7 @@ from kernrec.op import Problem
 from kernrec.store.recorded import RecordedLine, recorded_lines
 
 if TYPE_CHECKING:
-    from kernrec.model.vendor.model import StackPrediction
+    from kernrec.model.vendor.predicted import StackPrediction
 
 
 def recorded_predictions(
@@ -29,8 +29,7 @@ def recorded_predictions(
     rows = [row for row in recorded_lines(problem, gpu) if is_wanted(row.stack, stacks)]
     if not rows:
         return
-    from kernrec.model.vendor.model import StackPrediction
-    from kernrec.model.vendor.predicted import Predicted
+    from kernrec.model.vendor.predicted import Predicted, StackPrediction
 
     for row in rows:
         latency = Predicted(row.latency_s, row.latency_s, row.latency_s, False)

@@ -14,8 +14,8 @@ from kernrec.model.learn.conformal import Interval, calibrate
 from kernrec.model.learn.extent import Extent
 from kernrec.model.vendor.bound import features_of, has_physical_power
 from kernrec.model.vendor.compact_trees import Trees
-from kernrec.model.vendor.model import OTHER, log_sizes
 from kernrec.model.vendor.power_base import power_base
+from kernrec.model.vendor.recorded_set import OTHER, log_sizes
 from kernrec.training.scores import median_of_log_errors
 from kernrec.training.vendor_errors import (
     between_errors,

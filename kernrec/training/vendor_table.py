@@ -11,8 +11,8 @@ import numpy as np
 
 from kernrec.gpu import find_gpu
 from kernrec.model.vendor.bound import RATIOS, features, features_of, has_physical_power, used
-from kernrec.model.vendor.model import STACK, RecordedSet
 from kernrec.model.vendor.power_base import power_base
+from kernrec.model.vendor.recorded_set import STACK, RecordedSet
 
 Array = np.ndarray
 

@@ -12,7 +12,8 @@ from kernrec.gpu import find_gpu
 from kernrec.model.vendor import model_file
 from kernrec.model.vendor.bound import GRAPH, features
 from kernrec.model.vendor.compact_trees import Trees
-from kernrec.model.vendor.model import OTHER, RecordedSet, VendorModel
+from kernrec.model.vendor.model import VendorModel
+from kernrec.model.vendor.recorded_set import OTHER, RecordedSet
 from kernrec.op import find_op
 from kernrec.training import vendor_errors, vendor_trees
 from kernrec.training.train_vendor_model import fitted_floor, train_set

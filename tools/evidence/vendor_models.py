@@ -21,7 +21,7 @@ from front import DATA, ROOT, Data, Table
 
 from kernrec.gpu import find_gpu
 from kernrec.model.vendor import model_file
-from kernrec.model.vendor.model import OTHER
+from kernrec.model.vendor.recorded_set import OTHER
 from kernrec.training import vendor_errors as errors_of
 from kernrec.training import vendor_table
 

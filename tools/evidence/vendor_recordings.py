@@ -14,7 +14,7 @@ import numpy as np
 from kernrec.errors import UsageError
 from kernrec.gpu import find_gpu
 from kernrec.model.vendor.bound import features_of
-from kernrec.model.vendor.model import RecordedSet
+from kernrec.model.vendor.recorded_set import RecordedSet
 from kernrec.training.vendor_table import Recording
 from tests.helpers.recordings import parquet_columns
 

@@ -50,7 +50,11 @@ class Extent:
         deviations, of the group where it is largest: a shape that differs only in size differs in few features.
         """
         with np.errstate(invalid="ignore"):  # what is unknown is never outside
-            outside = np.maximum(np.maximum(self.low - matrix, matrix - self.high), 0.0) / self.spread
+            outside = np.maximum(np.maximum(self.low - matrix, matrix - self.high), 0.0)
+        if not outside.any():
+            return np.zeros(len(matrix))
+        with np.errstate(invalid="ignore"):
+            outside /= self.spread
         outside = np.where(np.isfinite(outside), np.minimum(outside, _MOST_DEVIATIONS), 0.0)
         outside *= outside
         return np.asarray(0.5 * np.log1p(np.sqrt((outside @ self._group_means).max(axis=1))))

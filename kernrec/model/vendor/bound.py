@@ -14,11 +14,13 @@ An op is a module of `kernrec.model.vendor.features` with
 It may have `RECORDED`, its cases in words for who asks about another problem, and `PHYSICAL_POWER = True`: then the
 trees of power correct `kernrec.model.vendor.power_base` instead of the limit.
 
-The frame adds to its columns the shares of the parts in the total, logarithms of the sizes, and the data type.
+The frame adds to its columns the shares of the parts in the total, logarithms of the sizes, and the data type. Of all
+that are logarithms it takes them in one go: a call of NumPy costs as much as some hundred numbers.
 """
 
 from collections.abc import Callable, Mapping
-from functools import cache
+from dataclasses import field
+from functools import cache, cached_property, lru_cache
 from importlib import import_module
 from typing import Any, Protocol
 
@@ -84,6 +86,8 @@ class Bound:
     """Further features, by name."""
     work_s: Array | None = None
     """Seconds of the card's work alone; of ops whose calls were timed one at a time."""
+    logs: Mapping[str, Array] = field(default_factory=dict)
+    """Figures whose logarithms are further features, by name."""
 
 
 class Features(Protocol):
@@ -113,20 +117,47 @@ def features(
     op: str, gpu: GPU, dtype: str, layout: str, dims: Mapping[str, Array], timing: Timing
 ) -> tuple[Bound, dict[str, Array]]:
     """(the bound, features by name, (N,) each) of problems of one op, dtype and layout, `dims` (N,) by name."""
+    bound, names, table = feature_table(op, gpu, dtype, layout, dims, timing)
+    return bound, dict(zip(names, table, strict=True))
+
+
+def feature_table(
+    op: str, gpu: GPU, dtype: str, layout: str, dims: Mapping[str, Array], timing: Timing
+) -> tuple[Bound, tuple[str, ...], Array]:
+    """(the bound, the names of F features, their values (F, N)) of problems as for `features`."""
     module = features_of(op)
     sizes = {name: np.asarray(dims[name], dtype=float) for name in module.DIMS}
-    precision = precision_of(dtype)
-    tensor = gpu.peak_flops(math_dtype(dtype), tensor=True) > 0
-    card = Card(gpu, precision, rate_of(gpu, dtype), tensor, timing)
+    card = _card(gpu, dtype, timing)
     bound = module.bound(card, sizes, layout)
-    columns = dict(bound.columns)
-    columns |= {f"share.{name}": _log_share(part, bound.total_s) for name, part in bound.shares.items()}
-    columns |= {f"log.{name}": np.log2(np.maximum(size, LEAST_SIZE)) for name, size in sizes.items()}
-    columns["log.total"] = np.log2(bound.total_s * 1e6)
-    columns["dtype.bytes"] = np.full(len(bound.total_s), float(precision.b_bytes))
-    columns["dtype.block"] = np.full(len(bound.total_s), float(dtype == "f8block"))
-    columns["dtype.tensor"] = np.full(len(bound.total_s), float(gpu.peak_flops(dtype, tensor=True) > 0))
-    return bound, columns
+    shares, count = len(bound.shares), len(bound.total_s)
+    logs = np.concatenate([*bound.shares.values(), *sizes.values(), bound.total_s, *bound.logs.values()])
+    logs = logs.reshape(-1, count)
+    of_shares, of_sizes = logs[:shares], logs[shares : shares + len(sizes)]
+    of_shares /= bound.total_s
+    np.maximum(of_shares, LEAST_SHARE, out=of_shares)
+    np.maximum(of_sizes, LEAST_SIZE, out=of_sizes)
+    logs[shares + len(sizes)] *= 1e6
+    types = [card.precision.b_bytes, float(dtype == "f8block"), float(gpu.peak_flops(dtype, tensor=True) > 0)]
+    columns = np.concatenate([*bound.columns.values(), np.repeat(types, count)]).reshape(-1, count)
+    return (
+        bound,
+        (*_log_names(op, *bound.shares), *bound.logs, *bound.columns, *_TYPES),
+        np.vstack([np.log2(logs, out=logs), columns]),
+    )
+
+
+_TYPES = ("dtype.bytes", "dtype.block", "dtype.tensor")
+
+
+@cache
+def _log_names(op: str, *shares: str) -> tuple[str, ...]:
+    return (*(f"share.{name}" for name in shares), *(f"log.{name}" for name in features_of(op).DIMS), "log.total")
+
+
+@lru_cache(maxsize=64)
+def _card(gpu: GPU, dtype: str, timing: Timing) -> "Card":
+    tensor = gpu.peak_flops(math_dtype(dtype), tensor=True) > 0
+    return Card(gpu, precision_of(dtype), rate_of(gpu, dtype), tensor, timing)
 
 
 def has_physical_power(op: str) -> bool:
@@ -165,7 +196,7 @@ class Card:
         """FLOP/s that a library reaches."""
         return self.peak_flops * TENSOR_SHARE
 
-    @property
+    @cached_property
     def l2(self) -> float:
         """Bytes/s of L2."""
         return l2_bytes_per_clk(self.gpu) * self.gpu.boost_clock_hz
@@ -176,11 +207,13 @@ class Card:
 
     def memory_s(self, moved: Array, reused: Array) -> Array:
         """Time of DRAM and L2 for `moved` bytes, of which `reused` stay in L2 where all copies of them fit."""
-        resident = np.clip(2.0 - self.timing.working_sets * reused / self.gpu.l2_bytes, 0.0, 1.0)
-        share = min(DRAM_SHARE, microarchitecture(self.gpu).dram_efficiency)
-        return np.asarray(
-            np.maximum((moved - resident * reused) / (self.gpu.memory_bandwidth * share), moved / self.l2)
-        )
+        resident = np.minimum(np.maximum(2.0 - self.timing.working_sets * reused / self.gpu.l2_bytes, 0.0), 1.0)
+        return np.asarray(np.maximum((moved - resident * reused) / self._dram, moved / self.l2))
+
+    @cached_property
+    def _dram(self) -> float:
+        """Bytes/s of DRAM that a library reaches."""
+        return self.gpu.memory_bandwidth * min(DRAM_SHARE, microarchitecture(self.gpu).dram_efficiency)
 
     def total(self, math_s: Array, memory_s: Array) -> Array:
         """The time of a launch: the two overlap."""

@@ -19,8 +19,9 @@ from kernrec.model.learn.conformal import interval_from
 from kernrec.model.learn.extent import Extent
 from kernrec.model.vendor.bound import OPS, Timing, features_of
 from kernrec.model.vendor.compact_trees import Trees, compressed
-from kernrec.model.vendor.model import Head, RecordedSet, SetModel, VendorModel
+from kernrec.model.vendor.model import VendorModel
 from kernrec.model.vendor.power_base import PowerBase
+from kernrec.model.vendor.recorded_set import Head, RecordedSet, SetModel
 from kernrec.util.array_file import mapped, pack, unpack
 from kernrec.util.atomic_write import write_whole
 

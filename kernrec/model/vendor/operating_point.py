@@ -24,8 +24,7 @@ from kernrec.model.vendor.power_base import BESIDE_ARITHMETIC
 from kernrec.op import Problem
 
 if TYPE_CHECKING:
-    from kernrec.model.vendor.model import StackPrediction
-    from kernrec.model.vendor.predicted import Predicted
+    from kernrec.model.vendor.predicted import Predicted, StackPrediction
 
 CAPPED = 0.95
 """Share of the power limit from which on a predicted power is taken to be held back by it: mean power of a loop that is

@@ -1,4 +1,6 @@
-"""A predicted quantity of a stack, with its interval."""
+"""A predicted quantity of a stack with its interval, and all that is predicted of it."""
+
+from collections.abc import Mapping
 
 from kernrec.util.light_dataclass import dataclass
 
@@ -12,3 +14,22 @@ class Predicted:
     high: float
     transferred: bool
     """Whether the card was not recorded."""
+
+
+@dataclass(frozen=True)
+class StackPrediction:
+    """Latency and power of a stack for a problem, at the card's default power limit and unlocked clock."""
+
+    stack: str
+    version: str | None
+    """As it was recorded on this card; None where it was not, or no version was stated."""
+    latency_s: Predicted
+    power_w: Predicted | None
+    """None where nobody recorded power."""
+    gpus: tuple[str, ...]
+    """The cards that the latency was learned on."""
+    recorded_as: str | None
+    """Data type and layout that were recorded, where they are not the problem's."""
+    busy: Mapping[str, float]
+    """Seconds that `math`, `dram`, `l2` and the `launch` are busy at the rates of the data sheet; they overlap. Other
+    power limits and clocks are reached by them."""

@@ -35,7 +35,7 @@ from kernrec.recommender.estimate.costs import LEARNED, PRIOR, Costs, Estimates
 from kernrec.util.light_dataclass import dataclass
 
 if TYPE_CHECKING:
-    from kernrec.model.vendor.model import StackPrediction
+    from kernrec.model.vendor.predicted import StackPrediction
     from kernrec.recommender.estimate.model_store import ModelStore
 
 DEVIATIONS = 1.645

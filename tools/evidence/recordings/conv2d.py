@@ -6,7 +6,7 @@ import numpy as np
 
 from evidence.recordings.torch_calls import CALL, CALLS, cards_of
 from evidence.vendor_recordings import columns_of
-from kernrec.model.vendor.model import RecordedSet
+from kernrec.model.vendor.recorded_set import RecordedSet
 from kernrec.training.vendor_table import Recording
 
 

@@ -19,7 +19,7 @@ import numpy as np
 
 from evidence.vendor_recordings import SERVING, STACKS, SYSTEMS, catalogued, columns_of, joined, recording
 from kernrec.model.vendor.bound import FLUSHED, GRAPH, Timing
-from kernrec.model.vendor.model import RecordedSet
+from kernrec.model.vendor.recorded_set import RecordedSet
 from kernrec.training.vendor_table import Recording
 from tests.helpers.power_recordings import SHORT_S, misread
 

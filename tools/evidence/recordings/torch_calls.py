@@ -10,7 +10,7 @@ import numpy as np
 
 from evidence.vendor_recordings import catalogued, columns_of
 from kernrec.model.vendor.bound import Timing, features_of
-from kernrec.model.vendor.model import RecordedSet
+from kernrec.model.vendor.recorded_set import RecordedSet
 from kernrec.training.vendor_table import Recording
 
 Array = np.ndarray
