@@ -1,4 +1,4 @@
-"""What was recorded of stacks alike, and the trees that learned it: the parts of a model of stacks as its file has them."""
+"""A set of recordings of stacks, and the trees that learned it: the parts of a model of stacks as its file has them."""
 
 from collections.abc import Mapping
 from dataclasses import field
