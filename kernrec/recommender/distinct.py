@@ -8,7 +8,6 @@ for each power limit, a config keeps its fastest, its most frugal and its balanc
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -36,7 +35,7 @@ def rows_of(candidates: CandidateSet, query: Query, first: int = 0, of_op: bool 
     if query.top == 1 or query.each_config:
         return [(pick, 0) for pick in select(candidates, query, first)]
     front = query.objective is Objective.PARETO
-    picked = select(candidates, replace(query, top=_WHOLE if front else LISTED * query.top), first)
+    picked = select(candidates, query, first, _WHOLE if front else LISTED * query.top)
     if not front:
         costs = query.objective.value_of(candidates.latency_s, candidates.energy_j)
         return distinct(candidates, picked, [costs], query.top, of_op)
@@ -58,54 +57,47 @@ def distinct(
         top: how many rows are wanted.
         by_code: whether the same machine code is one row whatever it costs.
     """
-    positions = np.array([position for _, position in picked])
-    points = np.array([point for point, _ in picked])
+    points, positions = np.array(picked).T
     costs = np.log([table[points, positions] for table in which])
-    measured = candidates.latency_source[points, positions] == MEASURED
     numbers = np.searchsorted(candidates.starts, positions, side="right") - 1
     code, tunables = _columns(candidates, numbers, positions)
-    left = np.ones(len(positions), dtype=bool)
+    group = numbers * len(candidates.points) + points
+    measured = candidates.latency_source[points, positions] == MEASURED
+    group[measured] = -1 - measured.nonzero()[0]  # each is like no other
+    rest, left = np.arange(len(positions)), np.ones(len(positions), dtype=bool)
     rows: list[tuple[Picked, int]] = []
-    while len(rows) < top and left.any():
-        leader = int(left.argmax())
-        left[leader] = False
-        alike = left & (numbers == numbers[leader]) & (points == points[leader]) & ~measured
-        if alike.any() and not measured[leader]:
-            close = (np.abs(costs - costs[:, [leader]]) < SAME).all(axis=0)
-            single = (tunables != tunables[leader]).sum(axis=1) == 1
-            same = (code == code[leader]).all(axis=1)
+    while len(rows) < top and len(rest):
+        leader, rest = int(rest[0]), rest[1:]
+        others = rest[group[rest] == group[leader]]
+        if len(others):
+            close = (np.abs(costs[:, others] - costs[:, [leader]]) < SAME).all(axis=0)
+            single = (tunables[others] != tunables[leader]).sum(axis=1) == 1
+            same = (code[others] == code[leader]).all(axis=1)
             whole = by_code or _is_a_call(candidates.kernels[numbers[leader]].table)
-            alike &= (same & (close | whole)) | (single & close)
-            left &= ~alike
-            rows.append((picked[leader], int(alike.sum())))
-        else:
-            rows.append((picked[leader], 0))
+            others = others[(same & (close | whole)) | (single & close)]
+            left[others] = False
+            rest = rest[left[rest]]
+        rows.append((picked[leader], len(others)))
     return rows
 
 
 def _columns(candidates: CandidateSet, numbers: Array, positions: Array) -> tuple[Array, Array]:
     """(warps and machine code, values of tunables) of candidates, (N, columns); -1 where a kernel has fewer."""
-    kernels = sorted(set(numbers.tolist()))
     parts = []
-    for number in kernels:
+    for number in sorted(set(numbers.tolist())):
         kernel = candidates.kernels[number]
         mine = (numbers == number).nonzero()[0]
         rows = kernel.rows.take(positions[mine] - candidates.starts[number])
         table, on_problem = kernel.table, kernel.runnable.on_problem
-        warps = table.geometry(on_problem, 0).columns[1].take(rows).astype(np.int64)
+        code = table.machine_code(on_problem, rows)
         if _is_a_call(table):
-            code = [warps, _launches(table, on_problem, rows)]
-        else:
-            code = [warps, *(launch.variant.take(rows) for launch in table.launches)]
-        parts.append((mine, code, [column.take(rows) for column in kernel.table.space.columns.values()]))
-    code_columns, tunables = (
-        np.full((len(positions), max(len(part[place]) for part in parts)), -1, dtype=np.int64) for place in (1, 2)
-    )
-    for mine, code, columns in parts:
-        code_columns[mine, : len(code)] = np.stack(code, axis=1)
-        if columns:  # a kernel with nothing to tune has none
-            tunables[mine, : len(columns)] = np.stack(columns, axis=1)
-    return code_columns, tunables
+            code = np.stack([code[:, 0], _launches(table, on_problem, rows)], axis=1)
+        parts.append((mine, code, table.tunables.take(rows, axis=0)))
+    columns = [np.full((len(positions), max(part[p].shape[1] for part in parts)), -1, dtype=np.int64) for p in (1, 2)]
+    for mine, *own in parts:
+        for column, values in zip(columns, own, strict=True):
+            column[mine, : values.shape[1]] = values
+    return columns[0], columns[1]
 
 
 def _is_a_call(table: StaticTable) -> bool:

@@ -19,6 +19,7 @@ from kernrec.recommender.network_layers import (
     NetworkRequest,
     answer_as_it_runs,
     in_best_layouts,
+    in_other_layouts,
     layers_of,
     shapes_as_network,
 )
@@ -72,7 +73,10 @@ def answer_network(recommender: Recommender, gpu: str | GPU, wanted: NetworkRequ
     def answer(problem: Problem) -> Recommendation:
         return recommender.answer_problem(problem, card, of_all_stacks)
 
+    points = (query.point,)
+    recommender.prepare(in_other_layouts(layers, card), card, points)
     layers, layouts_chosen = in_best_layouts(layers, card, answer)
+    recommender.prepare([layer.problem for layer in layers], card, points)
     answered: list[tuple[Layer, Recommendation]] = []
     alternatives: list[Mapping[str, Costs]] = []
     left_out, adjusted = list(workload.unknown), dict[str, None]()
@@ -85,7 +89,7 @@ def answer_network(recommender: Recommender, gpu: str | GPU, wanted: NetworkRequ
         adjusted |= dict.fromkeys([message] if message else [])
         answered.append((layer, result))
         if result.choices:  # now: the candidates of the latest problems alone are cached
-            candidates = recommender.candidates(result.problem, card, (query.point,))
+            candidates = recommender.candidates(result.problem, card, points)
             alternatives.append(_alternatives(candidates, result.best))
         else:
             alternatives.append({})

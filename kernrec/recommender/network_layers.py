@@ -107,6 +107,18 @@ def _as_wanted(layer: Layer, wanted: NetworkRequest, some_quantized: bool) -> La
     return replace(layer, problem=problem, layout_free=free)
 
 
+def in_other_layouts(layers: Sequence[Layer], gpu: GPU) -> list[Problem]:
+    """The layers whose layout nobody fixed in the layouts that `in_best_layouts` asks for."""
+    free = [layer.problem for layer in layers if layer.layout_free]
+    problems: list[Problem] = []
+    for op in dict.fromkeys(problem.op for problem in free):
+        some = [problem for problem in free if problem.op == op]
+        with suppress(UsageError):  # sizes that exist in some layouts only
+            for layout in dict.fromkeys(layout for problem in some for layout in layouts_that_matter(problem, gpu)):
+                problems += [in_layout(problem, layout) for problem in some]
+    return problems
+
+
 def in_best_layouts(
     layers: Sequence[Layer], gpu: GPU, answer: Answering
 ) -> tuple[tuple[Layer, ...], Mapping[str, str]]:

@@ -127,13 +127,15 @@ def sweep_network(
     points = swept_points(gpu, swept, power_limit_w)
     query = replace(answer.query, power_limit_w=None, clock_hz=None, max_slowdown=None)
     sums: list[TotalSum | None] = [TotalSum() for _ in points]
+    own = [layer.answer.problem for layer in answer.layers if layer.best is not None]
+    sets = recommender.candidates_of_each(own, gpu, points)
     for layer in answer.layers:
         if layer.best is None:
             for point, total in zip(points, sums, strict=True):
                 if total is not None:
                     total.add(layer.count, *_stack_costs(recommender, answer, layer, point))
             continue
-        candidates = recommender.candidates(layer.answer.problem, gpu, points)
+        candidates = next(sets)
         for number, total in enumerate(sums):
             if total is not None:
                 try:

@@ -96,8 +96,8 @@ def of_measurements(considered: RunnableConfigs, rescaled: KernelCandidates | No
     if measured.failures:
         by_outcome = ", ".join(f"{count} {outcome}" for outcome, count in sorted(measured.failures.items()))
         yield f"{name}: {_configs(len(measured.failed))} failed on this GPU and left out ({by_outcome})"
-    recorded = Counter(row.measured_by or "others" for row in measured.measured if row.protocol_version == 0)
-    for recorder, count in sorted(recorded.items()):
+    recorded = [row.measured_by or "others" for row in measured.measured if row.protocol_version == 0]
+    for recorder, count in sorted(Counter(recorded).items()) if recorded else ():
         yield f"{name}: {_configs(count)} measured by {recorder}, not by kernrec's protocol"
     if apart := [row for row in measured.measured if row.others_s and not _agrees(row.latency_s, row.others_s)]:
         most = max(apart, key=lambda row: abs(math.log(row.latency_s / (row.others_s or row.latency_s))))

@@ -12,8 +12,8 @@ Picked = tuple[int, int]
 """Number of the operating point, position of the candidate."""
 
 
-def select(candidates: CandidateSet, query: Query, first: int = 0) -> list[Picked]:
-    """At most `query.top` choices in order: best first, of a Pareto front the fastest first.
+def select(candidates: CandidateSet, query: Query, first: int = 0, top: int | None = None) -> list[Picked]:
+    """At most `top` choices (None: `query.top`) in order: best first, of a Pareto front the fastest first.
 
     Args:
         candidates: a set that is not empty.
@@ -24,7 +24,7 @@ def select(candidates: CandidateSet, query: Query, first: int = 0) -> list[Picke
         UsageError: no candidate keeps the bounds.
     """
     latency, energy = (candidates.counted(costs[first:]) for costs in (candidates.latency_s, candidates.energy_j))
-    count = latency.shape[1]
+    count, top = latency.shape[1], query.top if top is None else top
     if len(latency) > 1 and candidates.any_measured:
         # A power limit that does not bind gives the same prediction as the default one: the measured one is taken.
         of_equals = 1.0 - 1e-9 * (candidates.latency_source[first:] == MEASURED)
@@ -39,11 +39,11 @@ def select(candidates: CandidateSet, query: Query, first: int = 0) -> list[Picke
         flat = latency.ravel(), energy.ravel()
         if allowed is not None:
             flat = flat[0][allowed], flat[1][allowed]
-        picked = spread(pareto_front(*flat), *flat, query.top)
+        picked = spread(pareto_front(*flat), *flat, top)
         picked = picked if allowed is None else allowed[picked]
     else:
-        picked = _least(query.objective.value_of(latency, energy), allowed, query.top)
-    return [(first + point, position) for point, position in (divmod(int(place), count) for place in picked)]
+        picked = _least(query.objective.value_of(latency, energy), allowed, top)
+    return [(first + place // count, place % count) for place in picked.tolist()]
 
 
 def _allowed(latency: Array, power: Array, query: Query, wanted: Array | None = None) -> Array | None:

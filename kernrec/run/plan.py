@@ -7,7 +7,7 @@ config that does not fit a shape in its range is not used for it; the engine the
 """
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
 from math import isfinite, log
 from typing import Any
@@ -20,6 +20,7 @@ from kernrec.gpu import GPU
 from kernrec.kernel import Kernel
 from kernrec.op import Problem
 from kernrec.recommender import Query, Recommender
+from kernrec.recommender.candidate_set import CandidateSet
 from kernrec.run.shapes import Shapes, close_value, power_of_two
 from kernrec.util.config_short import short_config
 from kernrec.util.light_dataclass import dataclass
@@ -28,7 +29,7 @@ TOLERANCE = 0.05
 """How far above the best cost a config may be at the grid points of its range, as a fraction: predictions of configs
 are less sure than that."""
 _POINTS = 384
-"""Problems that are asked about, at most; 3 ms each."""
+"""Problems that are asked about, at most."""
 _LONGEST = 24
 """Grid points of a dimension, at most."""
 _MULTIPLES = (1, 2, 4, 8, 16)
@@ -153,7 +154,7 @@ def make_plan(recommender: Recommender, shapes: Shapes, gpu: GPU, query: Query) 
 def best_variant(recommender: Recommender, problem: Problem, gpu: GPU, query: Query) -> Variant:
     """The best config for one problem; raises as `make_plan` does."""
     costs = _Costs(recommender, gpu, query)
-    values = costs.of(problem)
+    (values,) = costs.of([problem])
     return costs.variant(int(values.argmin()))
 
 
@@ -171,9 +172,13 @@ class _Costs:
         self._length = 0
         self._latency: dict[Problem, Array] = {}
 
-    def of(self, problem: Problem) -> Array:
-        """The objective of each config; infinite for those that cannot run the problem or are not worth a look."""
-        candidates = self._recommender.candidates(problem, self.gpu, (self._query.point,))
+    def of(self, problems: Sequence[Problem]) -> Iterator[Array]:
+        """Of each problem the objective of each config; infinite for those that cannot run it or are not worth a
+        look."""
+        return map(self._of, self._recommender.candidates_of_each(problems, self.gpu, (self._query.point,)))
+
+    def _of(self, candidates: CandidateSet) -> Array:
+        problem = candidates.problem
         latency, energy = candidates.latency_s[0], candidates.energy_j[0]
         objective = self._query.objective.value_of(latency, energy)
         parts = []
@@ -267,8 +272,8 @@ class _Division:
             for name in aligned:
                 close = close_value(shapes.ranged[name], named[name], multiple)
                 named[name] = named[name] if close is None else close
-            problem = self._problems[point] = shapes.problem(named)
-            values = costs.of(problem)
+            self._problems[point] = shapes.problem(named)
+        for point, values in zip(self._problems, costs.of(list(self._problems.values())), strict=True):
             excess[point] = values / values.min() - 1
         longest = max(map(len, excess.values()))
         self._points = {point: place for place, point in enumerate(excess)}

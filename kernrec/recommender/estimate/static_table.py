@@ -193,6 +193,16 @@ class StaticTable:
         return frozenset(workspace.name for workspace in self.kernel.workspaces)
 
     @cached_property
+    def tunables(self) -> Array:
+        """The values of each tunable, (rows, tunables)."""
+        return np.array(list(self.space.columns.values()), dtype=np.int64).reshape(-1, len(self)).T.copy()
+
+    def machine_code(self, on_problem: ProblemSpace, rows: Array) -> Array:
+        """Of these configs the warps of a block and the code of each launch, by number; (C, 1 + launches)."""
+        columns = [self.geometry(on_problem, 0).warps, *[launch.variant for launch in self.launches]]
+        return np.array([column.take(rows) for column in columns], dtype=np.int64).T
+
+    @cached_property
     def bandwidth(self) -> float:
         """Bytes per second past L2 that a launch is taken to reach."""
         calibrated = self.calibration.dram_time if self.calibration else 1.0
