@@ -9,6 +9,7 @@ of one column share a unit, which is in its heading. In a pipe tables are as nar
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import field, replace
+from math import floor, log10
 from textwrap import wrap
 from typing import Literal
 
@@ -77,8 +78,8 @@ def digits(value: float) -> str:
     if abs(value) >= 999.5:
         digits = len(f"{abs(value):.0f}") - 3
         return f"{round(value, -digits):.0f}"
-    shown = f"{value:.3g}"
-    return f"{float(shown):g}" if "e" not in f"{float(shown):g}" else f"{float(shown):.7f}".rstrip("0")
+    shown = f"{float(f'{value:.3g}'):g}"
+    return shown if "e" not in shown else f"{value:.{2 - floor(log10(abs(value)))}f}".rstrip("0")
 
 
 def print_answer_table(title: str, columns: Sequence[Column], wide: bool = False) -> None:
