@@ -5,23 +5,20 @@
 >>> answer.best.config, answer.best.latency_s.value, answer.best.energy_j.value
 """
 
-import os
 from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from kernrec.errors import UsageError
 from kernrec.version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
     from pathlib import Path
 
     import numpy as np
 
     from kernrec.checking.check import CheckResult, Reference
     from kernrec.gpu import GPU
-    from kernrec.recommender import Recommendation, Recommender
+    from kernrec.recommender import Query, Recommendation, Recommender
     from kernrec.recommender.analyze_kernel import Analysis
     from kernrec.recommender.analyze_triton import Grid
     from kernrec.recommender.many import ManyAnswers
@@ -38,6 +35,13 @@ def _gpu_name(gpu: "str | Path | GPU") -> str:
     from kernrec.gpu.card_file import card_name
 
     return card_name(gpu)
+
+
+def _query(objective: str, stack: "str | Sequence[str] | None" = None, **asked_for: Any) -> "Query":
+    from kernrec.recommender.request import Query, objective_named
+
+    stacks = () if stack is None else (stack,) if isinstance(stack, str) else tuple(stack)
+    return Query(objective_named(objective), stacks=stacks, **asked_for)
 
 
 def recommend(
@@ -88,12 +92,11 @@ def recommend(
         kernrec.errors.UsageError: a name is unknown, or a value impossible.
         kernrec.errors.KernrecError: neither a kernel nor a stack runs the problem.
     """
-    from kernrec.recommender import Query, Request
-    from kernrec.recommender.request import objective_named
+    from kernrec.recommender import Request
 
-    query = Query(
-        objective_named(objective), max_slowdown, max_power_w, power_limit_w, clock_hz, top, clocks, inputs,
-        stacks=() if stack is None else (stack,) if isinstance(stack, str) else tuple(stack),
+    query = _query(
+        objective, stack, max_slowdown=max_slowdown, max_power_w=max_power_w, power_limit_w=power_limit_w,
+        clock_hz=clock_hz, top=top, clocks=clocks, inputs=inputs,
     )  # fmt: skip
     return _recommender().answer(Request(_gpu_name(gpu), op, kernel, dims, dtype, layout, query))
 
@@ -110,10 +113,9 @@ def recommend_many(
     inputs: str = "random",
     **dims: "int | Sequence[int] | np.ndarray",
 ) -> "ManyAnswers":
-    """The best config for each of many shapes: the answers of `recommend`, many times quicker where none is trained.
+    """The best config for each of many shapes: the answers of `recommend`, several times quicker.
 
-    Row operators take a twentieth of the time, convolutions about half, a matrix product as long as one by one, for its
-    trained model is asked shape by shape (`tools/bench.py networks`).
+    All shapes are estimated side by side (`tools/bench.py networks`); those that were measured are asked one by one.
 
     Arguments that are not listed are those of `recommend`.
 
@@ -128,11 +130,9 @@ def recommend_many(
         kernrec.errors.UsageError: a name is unknown, a value impossible, or arrays have different lengths.
         kernrec.errors.KernrecError: there are no profiles to predict from.
     """
-    from kernrec.recommender import Query
     from kernrec.recommender.many import answer_many
-    from kernrec.recommender.request import objective_named
 
-    query = Query(objective_named(objective), power_limit_w=power_limit_w, clock_hz=clock_hz, top=1, inputs=inputs)
+    query = _query(objective, power_limit_w=power_limit_w, clock_hz=clock_hz, inputs=inputs)
     return answer_many(_recommender(), op, _gpu_name(gpu), dims, query, dtype=dtype, layout=layout)
 
 
@@ -169,14 +169,9 @@ def recommend_network(
         kernrec.errors.UsageError: a name is unknown, a value impossible, or a file cannot be used.
         kernrec.errors.KernrecError: no layer can be run.
     """
-    from kernrec.recommender import Query
     from kernrec.recommender.network import NetworkRequest, answer_network
-    from kernrec.recommender.request import objective_named
 
-    stacks = () if stack is None else (stack,) if isinstance(stack, str) else tuple(stack)
-    query = Query(
-        objective_named(objective), power_limit_w=power_limit_w, clock_hz=clock_hz, inputs=inputs, stacks=stacks
-    )
+    query = _query(objective, stack, power_limit_w=power_limit_w, clock_hz=clock_hz, inputs=inputs)
     wanted = NetworkRequest(workload, op, dtype, layout, {}, batch, tp)
     return answer_network(_recommender(), _gpu_name(gpu), wanted, query)
 
@@ -219,12 +214,10 @@ def build(
         kernrec.errors.KernrecError: `auto` without a GPU, or a shape that nothing can run.
     """
     from kernrec.op import find_op
-    from kernrec.recommender import Query
-    from kernrec.recommender.request import objective_named
     from kernrec.run.build import build_kernel
     from kernrec.run.shapes import Shapes
 
-    query = Query(objective_named(objective), power_limit_w=power_limit_w, top=1)
+    query = _query(objective, power_limit_w=power_limit_w, top=1)
     return build_kernel(_recommender(), Shapes.of(find_op(op), dtype, layout, dims), gpu, query)
 
 
@@ -264,29 +257,10 @@ def analyze(
         kernrec.errors.UsageError: the function or source, its arguments or its configs cannot be used.
         kernrec.errors.KernrecError: a compiler is not installed, or no config could be profiled.
     """
-    from kernrec.recommender import Query
-    from kernrec.recommender.request import objective_named
+    from kernrec.checking.analyze_any import analyze_any
 
-    query = Query(objective_named(objective), top=top, inputs=inputs)
-    if isinstance(function, str) and ("__global__" in function or ".entry" in function):
-        from kernrec.checking.analyze_source import analyze_own
-
-        if arguments is None or grid is None:
-            raise UsageError("of a source the arguments, in the order of its parameters, and the grid are needed")
-        return analyze_own(function, _gpu_name(gpu), arguments, grid, block, query)
-    from kernrec.recommender.analyze_triton import analyze_call, analyze_triton
-
-    if isinstance(function, os.PathLike) or str(function).endswith(".toml"):
-        from pathlib import Path
-
-        if any(value is not None for value in (arguments, grid, configs)):
-            raise UsageError(f"{function}: a call has its arguments, grid and configs; change them in the file")
-        return analyze_call(Path(function), _gpu_name(gpu), query)
-    if not isinstance(arguments, Mapping):
-        raise UsageError("the arguments of a Triton function are given by name")
-    if grid is None:
-        raise UsageError("the grid is missing: extents, or a function of all arguments and constants")
-    return analyze_triton(function, _gpu_name(gpu), arguments, grid, configs, query)
+    query = _query(objective, top=top, inputs=inputs)
+    return analyze_any(function, _gpu_name(gpu), arguments, grid, configs, block, query)
 
 
 def record(gpu: str | None = None) -> "Recorder":

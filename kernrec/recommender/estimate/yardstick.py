@@ -209,9 +209,9 @@ def caution(latency: Estimates, deviation: float, of_card: bool, measured: bool)
         of_card: whether a model learned the kernel on the card: then its estimates are no mere predictions.
         measured: whether some of its configs were measured: then predictions stand on their scale.
     """
-    stated = np.log(latency.high / latency.low) / (2.0 * DEVIATIONS)
+    own = np.minimum(np.log(latency.high / latency.low) / (2.0 * DEVIATIONS), deviation)
     if not measured:
         # The prior's interval is that of a kernel's own time. Beside kernels of other hands it errs as these differ.
-        stated = np.where(latency.source == PRIOR, _UNMEASURED, stated)
-    unsure = np.exp(CERTAIN * np.minimum(stated, deviation))
+        own = np.where(latency.source == PRIOR, deviation, own)
+    unsure = np.exp(CERTAIN * own)
     return np.asarray(np.where((latency.source == LEARNED) & of_card, 1.0, unsure))
