@@ -1,5 +1,7 @@
 """Arithmetic on numbers and columns: an operation on arrays gives the same elements as on the single numbers.
 
+`arithmetic.pxd` has the operations on single integers for the compiled core of this room.
+
 Operands are Python scalars (64-bit int, float; text only in `equality`) or int64 and float64 arrays. Integers wrap at
 64 bits like NumPy's; every operation is defined for all operands (see `expression`). An operand of the wrong type
 raises `TypeError`. Callers silence NumPy's floating-point warnings.
@@ -115,6 +117,34 @@ def equality(array: Callable[[Any, Any], Any], scalar: Callable[[Any, Any], bool
         return numbers(a, b)
 
     return equal
+
+
+less = compare(np.less, lambda a, b: a < b)
+less_equal = compare(np.less_equal, lambda a, b: a <= b)
+greater = compare(np.greater, lambda a, b: a > b)
+greater_equal = compare(np.greater_equal, lambda a, b: a >= b)
+equal = equality(np.equal, lambda a, b: a == b)
+not_equal = equality(np.not_equal, lambda a, b: a != b)
+
+
+def both(a: Any, b: Any) -> Any:
+    return a & b
+
+
+def either(a: Any, b: Any) -> Any:
+    return a | b
+
+
+def choose(condition: Any, a: Any, b: Any) -> Any:
+    if condition.__class__ is bool:
+        return a if condition else b
+    return np.where(condition, a, b)
+
+
+def gather(values: Any, register: int, indexes: Any, index: int, i: int) -> Any:
+    """A register spread over rows or combinations; index: of what it is spread by, negative where it is not."""
+    value = values[register]
+    return value if index < 0 or value.__class__ is not np.ndarray else value.take(indexes[index])
 
 
 def truth(a: Any) -> Any:

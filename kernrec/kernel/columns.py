@@ -16,6 +16,7 @@ import numpy as np
 
 from kernrec.errors import UsageError
 from kernrec.kernel.expression import Expression
+from kernrec.kernel.program import Execution, Output, Program
 from kernrec.util.light_dataclass import dataclass
 
 _SPARSE = 8
@@ -98,7 +99,7 @@ class Domain:
 class _Plan:
     """How to evaluate one expression: on which domain, and whether again for each problem."""
 
-    __slots__ = ("asks", "cached", "domain", "dynamic", "expression", "sufficient", "support", "value")
+    __slots__ = ("asks", "cached", "domain", "dynamic", "expression", "output", "sufficient", "support", "value")
 
     def __init__(self, expression: Expression | None, support: frozenset[str], domain: Domain) -> None:
         self.expression = expression
@@ -108,6 +109,7 @@ class _Plan:
         self.sufficient: _Plan | None = None  # a cheaper condition; where it is true, this one is true
         self.value: Any = None  # on the domain; only where not dynamic
         self.asks: tuple[str, ...] = ()  # the problem's names that it depends on
+        self.output: Output | None = None  # where the flat program of the space leaves it
         self.cached: dict[tuple[Any, ...], Any] = {}  # cached values, by the values of `asks`
 
 
@@ -122,11 +124,14 @@ class Columns:
 
     def __init__(self, configs: ConfigRows, lets: Mapping[str, Expression], scalars: Mapping[str, Any]) -> None:
         self.configs = configs
-        self._lets = lets
-        self._scalars = scalars
+        self.lets = lets
+        self.scalars = scalars
         self.every = Domain(None, None)  # every row is its own combination
         self.scalar = Domain(None, None)  # depends on no tunable: one value for all rows
         self._domains: dict[frozenset[str], Domain] = {frozenset(): self.scalar}
+        self.program: Program | None = None
+        self.tested: tuple[Sequence[_Plan], Any] = (), None
+        """The conjunction that the program tests, and its conditions there; None where it does not hold them all."""
         self._plans: dict[Expression, _Plan] = {}
         self._tunables: dict[str, _Plan] = {}
 
@@ -163,11 +168,11 @@ class Columns:
                 plan.value = column if plan.domain.first is None else column[plan.domain.first]
                 self._tunables[name] = plan
             return self._tunables[name]
-        if name in self._lets:
-            return self.plan(self._lets[name])
-        if name in self._scalars:
+        if name in self.lets:
+            return self.plan(self.lets[name])
+        if name in self.scalars:
             plan = _Plan(None, frozenset(), self.scalar)
-            plan.value = self._scalars[name]
+            plan.value = self.scalars[name]
             return plan
         return None
 
@@ -195,6 +200,18 @@ class Columns:
             plan.sufficient = self.plan(expression.sufficient)
         return plan
 
+    def compile(self, test: Sequence[_Plan], expressions: Iterable[Expression]) -> None:
+        """Makes the flat program of a conjunction that is tested first, and of other expressions.
+
+        From then on `at` executes it; expressions that it cannot hold, and others, are evaluated one by one.
+        """
+        conditions = [plan.expression for plan in test if plan.expression is not None]
+        program = Program(self, [conditions, [e for e in expressions if self.plan(e).dynamic]])
+        for expression, output in program.outputs.items():
+            self.plan(expression).output = output
+        self.tested = test, program.truths([plan.output for plan in test])
+        self.program = program
+
     def at(self, names: Mapping[str, Any]) -> "ColumnValues":
         """The values of expressions for these (scalar) values of the problem's names."""
         return ColumnValues(self, names)
@@ -211,6 +228,7 @@ class ColumnValues:
         self._rows: np.ndarray | None = None
         self._spread: dict[Expression, Any] = {}
         self._indices: dict[Domain, np.ndarray | None] = {}
+        self.execution: Execution | None = columns.program.begin(names) if columns.program else None
 
     def column(self, expression: Expression, rows: np.ndarray | None = None) -> Any:
         """The value for each row, or for each of the row numbers `rows`: an array, or a scalar that is valid for all.
@@ -239,6 +257,9 @@ class ColumnValues:
     def all_true(self, test: Sequence[_Plan]) -> np.ndarray:
         """The rows for which every expression of a `Columns.test` is true, bool (rows,)."""
         by_domain: dict[Domain, np.ndarray] = {}
+        tested, truths = self._columns.tested
+        if self.execution is not None and truths is not None and tested is test:
+            return self.execution.all_true(truths, self._columns.configs.count)
         with np.errstate(all="ignore"):
             for plan in test:
                 if plan.sufficient is not None and _holds(self._value(plan.sufficient)):
@@ -274,7 +295,10 @@ class ColumnValues:
             return plan.value
         value = self._values.get(plan)
         if value is None:
-            value = plan.cached.get(tuple(map(self.names.get, plan.asks)))
+            if plan.output is not None and self.execution is not None:
+                value = self._values[plan] = self.execution.value(plan.output)
+            else:
+                value = plan.cached.get(tuple(map(self.names.get, plan.asks)))
         return value
 
     def _computed(self, plan: _Plan) -> Any:

@@ -185,12 +185,12 @@ _BINARY: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
 }
 
 _COMPARISONS: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {
-    ast.Lt: arithmetic.compare(np.less, lambda a, b: a < b),
-    ast.LtE: arithmetic.compare(np.less_equal, lambda a, b: a <= b),
-    ast.Gt: arithmetic.compare(np.greater, lambda a, b: a > b),
-    ast.GtE: arithmetic.compare(np.greater_equal, lambda a, b: a >= b),
-    ast.Eq: arithmetic.equality(np.equal, lambda a, b: a == b),
-    ast.NotEq: arithmetic.equality(np.not_equal, lambda a, b: a != b),
+    ast.Lt: arithmetic.less,
+    ast.LtE: arithmetic.less_equal,
+    ast.Gt: arithmetic.greater,
+    ast.GtE: arithmetic.greater_equal,
+    ast.Eq: arithmetic.equal,
+    ast.NotEq: arithmetic.not_equal,
 }
 
 

@@ -26,6 +26,10 @@ if TYPE_CHECKING:
 _MOST_ROWS = 4_000_000
 """The most candidate configs at any point of the enumeration; a spec with more is missing constraints."""
 
+_COMPILED_AT = 3
+"""From this problem on a space has a flat program: making it takes as long as a few problems gain, so that a command that
+asks once is quicker without."""
+
 
 @dataclass(frozen=True)
 class Variants:
@@ -60,6 +64,7 @@ class Space:
         static, dynamic = self._split((*kernel.constraints, *kernel.implied))
         self._columns = self._enumerate(self._values, static)
         self._test = self._columns.test(dynamic)
+        self._asked = 0
 
     def __len__(self) -> int:
         return self._columns.configs.count
@@ -123,6 +128,9 @@ class Space:
 
     def at(self, problem: "Problem") -> "ProblemSpace":
         """This space on a problem; the returned object caches what it evaluates."""
+        self._asked += 1
+        if self._asked == _COMPILED_AT and not self.kernel.sampled:
+            self._columns.compile(self._test, self.kernel.launch_expressions)
         return ProblemSpace(self, problem)
 
     def valid(self, problem: "Problem") -> np.ndarray:

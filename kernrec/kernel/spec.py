@@ -268,6 +268,16 @@ class Kernel:
         return self.variant_keys([[config[name] for name in self.compile_time_tunables]], dtype, layout)[0]
 
     @property
+    def launch_expressions(self) -> list[Expression]:
+        """The expressions that estimates of any launch ask for, each once."""
+        found: list[Expression | None] = [workspace.elements for workspace in self.workspaces]
+        for launch in self.launches:
+            found += [launch.when, launch.blocks, launch.threads, launch.shared, launch.visits, launch.prefetch]
+            found += [launch.waits, *launch.grid, *launch.trips.values(), *launch.depth.values()]
+            found += [extent for _, extent in launch.order]
+        return list(dict.fromkeys(expression for expression in found if expression is not None))
+
+    @property
     def compile_time_tunables(self) -> list[str]:
         """The tunables that are fixed when the source is compiled."""
         return [tunable.name for tunable in self.tunables if not tunable.launch]
