@@ -9,7 +9,7 @@ cdef int64_t NEGATION, CHOOSE, MINIMUM, MAXIMUM, TRUTH, AS_INTEGER, POWER, ABSOL
 cdef int64_t MAGIC_SHIFT, FLOOR_SUM
 
 @cython.locals(
-    number=Py_ssize_t, at=Py_ssize_t, operation=int64_t, out=Py_ssize_t, count=Py_ssize_t, index=Py_ssize_t,
+    number=Py_ssize_t, place=Py_ssize_t, operation=int64_t, out=Py_ssize_t, count=Py_ssize_t, index=Py_ssize_t,
     i=Py_ssize_t, a=Py_ssize_t, a_step=Py_ssize_t, b=Py_ssize_t, b_step=Py_ssize_t, c=Py_ssize_t, c_step=Py_ssize_t,
     d=Py_ssize_t, d_step=Py_ssize_t,
 )

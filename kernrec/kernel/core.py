@@ -55,10 +55,10 @@ def run(code: Any, first: int, last: int, values: Any, indexes: Any) -> None:
         indexes: of what is spread over combinations, which one each takes.
     """
     for number in range(first, last):
-        at = number * FIELDS
-        operation, out, count, index = code[at], code[at + 1], code[at + 2], code[at + 3]
-        a, a_step, b, b_step = code[at + 4], code[at + 5], code[at + 6], code[at + 7]
-        c, c_step, d, d_step = code[at + 8], code[at + 9], code[at + 10], code[at + 11]
+        place = number * FIELDS
+        operation, out, count, index = code[place], code[place + 1], code[place + 2], code[place + 3]
+        a, a_step, b, b_step = code[place + 4], code[place + 5], code[place + 6], code[place + 7]
+        c, c_step, d, d_step = code[place + 8], code[place + 9], code[place + 10], code[place + 11]
         if operation == MULTIPLY:
             for i in range(count):
                 values[out + i] = multiply(values[a + i * a_step], values[b + i * b_step])

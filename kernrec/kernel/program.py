@@ -41,7 +41,7 @@ _BINARY = {
 _FUNCTIONS = {"min": "minimum", "max": "maximum", "abs": "absolute"}
 
 
-class _Unsupported(Exception):
+class _UnsupportedError(Exception):
     """An expression that no program holds."""
 
 
@@ -90,19 +90,19 @@ class Program:
         self._inputs: dict[str, int] = {}
         maker = _Maker(columns)
         ends = []
-        found: dict[Expression, tuple[_Node, int]] = {}
+        nodes: dict[Expression, tuple[_Node, int]] = {}
         for part in expressions:
             for expression in part:
                 try:
-                    found[expression] = maker.made(expression), 0
-                except _Unsupported:
+                    nodes[expression] = maker.made(expression), 0
+                except _UnsupportedError:
                     continue
             ends.append(len(maker.code))
-            found = {e: (node, end or ends[-1]) for e, (node, end) in found.items()}
+            nodes = {e: (node, end or ends[-1]) for e, (node, end) in nodes.items()}
         self.ends = ends
-        self._lay_out(maker, found)
+        self._lay_out(maker, nodes)
 
-    def _lay_out(self, maker: "_Maker", found: Mapping[Expression, tuple[_Node, int]]) -> None:
+    def _lay_out(self, maker: "_Maker", nodes: Mapping[Expression, tuple[_Node, int]]) -> None:
         compiled = self.form.compiled
         places, sizes = [0], [maker.length(node.domain) for node in maker.registers]
         for size in sizes:
@@ -111,11 +111,14 @@ class Program:
         for index in maker.indexes:
             starts.append(starts[-1] + (len(index) if compiled else 1))
         code: list[int] = []
-        for operation, out, operands, index in maker.code:
+        for operation, out, operands, number in maker.code:
             count = sizes[out] if compiled else 1
-            code += [operation, places[out], count, starts[index] if index >= 0 else index]
+            code += [operation, places[out], count, starts[number] if number >= 0 else number]
             for operand in operands:
-                code += [places[operand], int(sizes[operand] > 1 or maker.registers[operand].domain is not maker.scalar)]
+                code += [
+                    places[operand],
+                    int(sizes[operand] > 1 or maker.registers[operand].domain is not maker.scalar),
+                ]
             code += [0] * (_FIELDS - 4 - 2 * len(operands))
         self._code: Any = np.array(code, dtype=np.int64) if compiled else code
         self.indexes: Any = (
@@ -127,7 +130,7 @@ class Program:
             initial.append(np.broadcast_to(value, (size,)).astype(np.int64) if compiled else value)
         self._initial: Any = np.concatenate(initial) if compiled else initial
         self._inputs = {name: places[node.register] for name, node in maker.inputs.items()}
-        for expression, (node, end) in found.items():
+        for expression, (node, end) in nodes.items():
             output = Output(
                 places[node.register], maker.row_index(node.domain, starts), node.is_truth,
                 node.domain is maker.scalar, end,
@@ -220,7 +223,7 @@ class _Maker:
         """The node of an expression, in a register."""
         node = self._expression(expression)
         if isinstance(node.fixed, str):
-            raise _Unsupported
+            raise _UnsupportedError
         self._place(node)
         if node.domain is not self.scalar and node.domain.index is not None:
             self._index(node.domain, None)
@@ -279,7 +282,7 @@ class _Maker:
 
     def _constant(self, value: Any) -> _Node:
         if value.__class__ not in (int, bool, str):
-            raise _Unsupported
+            raise _UnsupportedError
         value = int(value) if value.__class__ is bool else value
         if ("constant", value) not in self._made:
             self._made["constant", value] = _Node(self.scalar, frozenset(), False, value)
@@ -298,7 +301,7 @@ class _Maker:
                 return self._constant(value)
             case ast.BinOp(left=left, op=operator, right=right):
                 if operator.__class__ not in _BINARY:
-                    raise _Unsupported
+                    raise _UnsupportedError
                 return self._apply(_BINARY[operator.__class__], self._number(left), self._number(right))
             case ast.UnaryOp(op=ast.USub(), operand=operand):
                 return self._apply("subtract", self._constant(0), self._number(operand))
@@ -320,7 +323,7 @@ class _Maker:
                 if name in ("min", "max"):
                     return reduce(lambda a, b: self._apply(operation, a, b), numbers)
                 return self._apply(operation, *numbers)
-        raise _Unsupported
+        raise _UnsupportedError
 
     def _comparison(self, operators: Sequence[ast.cmpop], numbers: Sequence[_Node]) -> _Node:
         links = []
@@ -362,7 +365,7 @@ class _Maker:
             result.fixed = self._folded(operation, domain, operands)
         else:
             if any(isinstance(operand.fixed, str) for operand in operands):
-                raise _Unsupported
+                raise _UnsupportedError
             registers = [self._place(self._spread(operand, domain)) for operand in operands]
             self.code.append((self._numbers[operation], self._place(result), registers, _NO_INDEX))
         return result
@@ -380,11 +383,11 @@ class _Maker:
             with np.errstate(all="ignore"):
                 value = function(*values)
         except (TypeError, ValueError):
-            raise _Unsupported from None
+            raise _UnsupportedError from None
         if value.__class__ is np.ndarray and value.dtype.kind not in "bi":
-            raise _Unsupported
+            raise _UnsupportedError
         if value.__class__ is not np.ndarray and value.__class__ not in (int, bool, str):
-            raise _Unsupported
+            raise _UnsupportedError
         return value
 
     def _spread(self, node: _Node, domain: "Domain") -> _Node:
@@ -396,7 +399,9 @@ class _Maker:
             spread = self._made[key] = _Node(domain, node.support, node.is_truth)
             if node.fixed is not None:
                 index = node.domain.embedded_in(domain)
-                spread.fixed = node.fixed if index is None or node.fixed.__class__ is not np.ndarray else node.fixed[index]
+                spread.fixed = (
+                    node.fixed if index is None or node.fixed.__class__ is not np.ndarray else node.fixed[index]
+                )
             else:
                 register = self._place(node)
                 index_number = self._index(node.domain, domain)

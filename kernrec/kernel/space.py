@@ -27,8 +27,8 @@ _MOST_ROWS = 4_000_000
 """The most candidate configs at any point of the enumeration; a spec with more is missing constraints."""
 
 _COMPILED_AT = 3
-"""From this problem on a space has a flat program: making it takes as long as a few problems gain, so that a command that
-asks once is quicker without."""
+"""From this problem on a space has a flat program: making it takes as long as it gains on a few problems, so a command
+that asks once is quicker without."""
 
 
 @dataclass(frozen=True)

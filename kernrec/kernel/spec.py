@@ -270,12 +270,12 @@ class Kernel:
     @property
     def launch_expressions(self) -> list[Expression]:
         """The expressions that estimates of any launch ask for, each once."""
-        found: list[Expression | None] = [workspace.elements for workspace in self.workspaces]
+        expressions: list[Expression | None] = [workspace.elements for workspace in self.workspaces]
         for launch in self.launches:
-            found += [launch.when, launch.blocks, launch.threads, launch.shared, launch.visits, launch.prefetch]
-            found += [launch.waits, *launch.grid, *launch.trips.values(), *launch.depth.values()]
-            found += [extent for _, extent in launch.order]
-        return list(dict.fromkeys(expression for expression in found if expression is not None))
+            expressions += [launch.when, launch.blocks, launch.threads, launch.shared, launch.visits, launch.prefetch]
+            expressions += [launch.waits, *launch.grid, *launch.trips.values(), *launch.depth.values()]
+            expressions += [extent for _, extent in launch.order]
+        return list(dict.fromkeys(expression for expression in expressions if expression is not None))
 
     @property
     def compile_time_tunables(self) -> list[str]:
