@@ -3,8 +3,9 @@
     expressions -> instructions over registers (each subexpression once, on the combinations of its own tunables)
                 -> laid out for the form of the core that runs
 
-Values that are the same on every problem are computed while the program is made. Programs are of 64-bit integers and truth values;
-an expression with a division into fractions, or one that compares the problem's text, stays with `columns` alone.
+Values that are the same on every problem are computed while the program is made. Programs are of 64-bit integers and
+truth values; an expression with a division into fractions, or one that compares the problem's text, stays with
+`columns` alone.
 """
 
 import ast
