@@ -7,93 +7,18 @@ expressions depend on one or two dimensions that the layers of a network share, 
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from functools import cached_property
-from math import prod
 from typing import Any
 from weakref import ref
 
 import numpy as np
 
 from kernrec.errors import UsageError
+from kernrec.kernel.domain import ConfigRows, Domain, Domains
 from kernrec.kernel.expression import Expression
 from kernrec.kernel.program import Execution, Output, Program
-from kernrec.util.light_dataclass import dataclass
-
-_SPARSE = 8
-"""Combinations are marked in a table if it has at most so many times the rows, else sorted; only then pays a domain."""
 
 _SHORT, _CACHED = 256, 32
 """The most values in a result that is cached for other problems, and the most cached results per expression."""
-
-
-@dataclass(frozen=True, eq=False)
-class ConfigRows:
-    """Some rows of the product of all tunables' values."""
-
-    count: int
-    """The number of rows."""
-    values: Mapping[str, np.ndarray]
-    """The values of each tunable, int64."""
-    digits: Mapping[str, np.ndarray]
-    """The index into its values in each row, int64 (rows,), of each tunable that is fixed."""
-
-    @cached_property
-    def columns(self) -> dict[str, np.ndarray]:
-        """The value of each fixed tunable in each row, int64 (rows,)."""
-        return {name: self.values[name][digit] for name, digit in self.digits.items()}
-
-    def with_tunable(self, name: str) -> "ConfigRows":
-        """Each row once for each value of another tunable."""
-        choices = len(self.values[name])
-        digits = {fixed: np.repeat(digit, choices) for fixed, digit in self.digits.items()}
-        digits[name] = np.tile(np.arange(choices), self.count)
-        return ConfigRows(self.count * choices, self.values, digits)
-
-    def take(self, rows: np.ndarray) -> "ConfigRows":
-        """These rows alone."""
-        return ConfigRows(len(rows), self.values, {name: digit.take(rows) for name, digit in self.digits.items()})
-
-    def groups(self, tunables: Iterable[str]) -> tuple[np.ndarray, np.ndarray]:
-        """Groups rows by their values of `tunables`: (row -> group number, group -> its first row)."""
-        code = np.zeros(self.count, dtype=np.int64)
-        size = 1
-        for name in sorted(tunables):
-            code = code * len(self.values[name]) + self.digits[name]
-            size *= len(self.values[name])
-        if size > max(_SPARSE * self.count, 1 << 16):
-            _, first, index = np.unique(code, return_index=True, return_inverse=True)
-            return index, first
-        present = np.zeros(size, dtype=bool)
-        present[code] = True
-        index = (np.cumsum(present) - 1)[code]
-        first = np.empty(np.count_nonzero(present), dtype=np.int64)
-        first[index[::-1]] = np.arange(self.count)[::-1]  # reversed, so that the first row is assigned last and stays
-        return index, first
-
-
-class Domain:
-    """The distinct combinations of some tunables.
-
-    Attributes:
-        index: Row -> combination; None if every row is its own combination.
-        first: Combination -> the first row that has it; None as for `index`.
-        names: Values on this domain of the names that do not depend on the problem.
-        lets: Plans of the names that depend on the problem, each with its embedding in this domain.
-    """
-
-    __slots__ = ("first", "index", "lets", "names")
-
-    def __init__(self, index: np.ndarray | None, first: np.ndarray | None) -> None:
-        self.index = index
-        self.first = first
-        self.names: dict[str, Any] = {}
-        self.lets: dict[str, tuple[_Plan, np.ndarray | None]] = {}
-
-    def embedded_in(self, other: "Domain") -> np.ndarray | None:
-        """Combination of `other` (of these tunables and more) -> combination of this domain; None for identity."""
-        if self.index is None:
-            return None
-        return self.index if other.first is None else self.index[other.first]
 
 
 class _Plan:
@@ -126,25 +51,12 @@ class Columns:
         self.configs = configs
         self.lets = lets
         self.scalars = scalars
-        self.every = Domain(None, None)  # every row is its own combination
-        self.scalar = Domain(None, None)  # depends on no tunable: one value for all rows
-        self._domains: dict[frozenset[str], Domain] = {frozenset(): self.scalar}
+        self.domains = Domains(configs)
         self.program: Program | None = None
         self.tested: tuple[Sequence[_Plan], Any] = (), None
         """The conjunction that the program tests, and its conditions there; None where it does not hold them all."""
         self._plans: dict[Expression, _Plan] = {}
         self._tunables: dict[str, _Plan] = {}
-
-    def domain(self, support: frozenset[str]) -> Domain:
-        if support not in self._domains:
-            configs = self.configs
-            domain = self.every
-            if prod(len(configs.values[name]) for name in support) <= _SPARSE * configs.count:
-                index, first = configs.groups(support)
-                if 2 * len(first) <= configs.count:
-                    domain = Domain(index, first)
-            self._domains[support] = domain
-        return self._domains[support]
 
     def plan(self, expression: Expression) -> _Plan:
         plan = self._plans.get(expression)
@@ -156,14 +68,14 @@ class Columns:
         """The plans of a conjunction of expressions, for `ColumnValues.all_true`."""
         # Row-independent expressions first: if one is false, the others are not evaluated.
         planned = [self.plan(expression) for expression in expressions]
-        return tuple(sorted(planned, key=lambda plan: plan.domain is not self.scalar))
+        return tuple(sorted(planned, key=lambda plan: plan.domain is not self.domains.scalar))
 
     def _input(self, name: str) -> _Plan | None:
         """The plan of a name; None for a name of the problem."""
         if name in self.configs.digits:
             if name not in self._tunables:
                 support = frozenset((name,))
-                plan = _Plan(None, support, self.domain(support))
+                plan = _Plan(None, support, self.domains.of(support))
                 column = self.configs.columns[name]
                 plan.value = column if plan.domain.first is None else column[plan.domain.first]
                 self._tunables[name] = plan
@@ -171,7 +83,7 @@ class Columns:
         if name in self.lets:
             return self.plan(self.lets[name])
         if name in self.scalars:
-            plan = _Plan(None, frozenset(), self.scalar)
+            plan = _Plan(None, frozenset(), self.domains.scalar)
             plan.value = self.scalars[name]
             return plan
         return None
@@ -179,7 +91,7 @@ class Columns:
     def _make_plan(self, expression: Expression) -> _Plan:
         inputs = {name: self._input(name) for name in expression.names}
         support = frozenset[str]().union(*(plan.support for plan in inputs.values() if plan))
-        plan = _Plan(expression, support, self.domain(support))
+        plan = _Plan(expression, support, self.domains.of(support))
         asks: dict[str, None] = {}
         for name, source in inputs.items():
             if source is None:
@@ -206,7 +118,9 @@ class Columns:
         From then on `at` executes it; expressions that it cannot hold, and others, are evaluated one by one.
         """
         conditions = [plan.expression for plan in test if plan.expression is not None]
-        program = Program(self, [conditions, [e for e in expressions if self.plan(e).dynamic]])
+        program = Program(
+            self.domains, self.lets, self.scalars, [conditions, [e for e in expressions if self.plan(e).dynamic]]
+        )
         for expression, output in program.outputs.items():
             self.plan(expression).output = output
         self.tested = test, program.truths([plan.output for plan in test])

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kernrec.kernel.columns import Columns, ColumnValues, Domain
+from kernrec.kernel.columns import Columns, ColumnValues
+from kernrec.kernel.domain import Domain
 from kernrec.kernel.expression import Expression
 from kernrec.kernel.space import ProblemSpace, Space
 

@@ -11,16 +11,14 @@ truth values; an expression with a division into fractions, or one that compares
 import ast
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import reduce
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from kernrec.kernel import arithmetic
+from kernrec.kernel.domain import Domain, Domains
 from kernrec.kernel.expression import Expression
 from kernrec.util.compiled import Core, core
-
-if TYPE_CHECKING:
-    from kernrec.kernel.columns import Columns, Domain
 
 Array = np.ndarray
 
@@ -51,7 +49,7 @@ class _Node:
 
     __slots__ = ("domain", "fixed", "is_truth", "register", "support")
 
-    def __init__(self, domain: "Domain", support: frozenset[str], is_truth: bool, fixed: Any = None) -> None:
+    def __init__(self, domain: Domain, support: frozenset[str], is_truth: bool, fixed: Any = None) -> None:
         self.domain = domain
         self.support = support
         self.is_truth = is_truth
@@ -84,12 +82,21 @@ class Program:
         indexes: combinations of rows, and of combinations of more tunables, one index after the other, int32.
     """
 
-    def __init__(self, columns: "Columns", expressions: Sequence[Iterable[Expression]]) -> None:
-        """expressions: in parts, of which a later one is computed when it is asked for; a part stands together."""
+    def __init__(
+        self,
+        domains: Domains,
+        lets: Mapping[str, Expression],
+        scalars: Mapping[str, Any],
+        expressions: Sequence[Iterable[Expression]],
+    ) -> None:
+        """Of the rows that `domains` has, with the lets and scalars of `columns.Columns`.
+
+        expressions: in parts, of which a later one is computed when it is asked for; a part stands together.
+        """
         self.form: Core = core("kernrec.kernel")
         self.outputs: dict[Expression, Output] = {}
         self._inputs: dict[str, int] = {}
-        maker = _Maker(columns)
+        maker = _Maker(domains, lets, scalars)
         ends = []
         nodes: dict[Expression, tuple[_Node, int]] = {}
         for part in expressions:
@@ -209,9 +216,10 @@ class Execution:
 class _Maker:
     """The instructions of expressions."""
 
-    def __init__(self, columns: "Columns") -> None:
-        self.columns = columns
-        self.scalar = columns.scalar
+    def __init__(self, domains: Domains, lets: Mapping[str, Expression], scalars: Mapping[str, Any]) -> None:
+        self.domains, self.configs = domains, domains.configs
+        self.lets, self.scalars = lets, scalars
+        self.scalar = domains.scalar
         self.code: list[tuple[int, int, list[int], int]] = []
         self.registers: list[_Node] = []
         self.inputs: dict[str, _Node] = {}
@@ -230,13 +238,13 @@ class _Maker:
             self._index(node.domain, None)
         return node
 
-    def length(self, domain: "Domain") -> int:
+    def length(self, domain: Domain) -> int:
         """How many combinations a domain has."""
         if domain is self.scalar:
             return 1
-        return self.columns.configs.count if domain.first is None else len(domain.first)
+        return self.configs.count if domain.first is None else len(domain.first)
 
-    def row_index(self, domain: "Domain", starts: Sequence[int]) -> int:
+    def row_index(self, domain: Domain, starts: Sequence[int]) -> int:
         """The index by which a register is spread over rows."""
         if domain is self.scalar:
             return _NO_INDEX
@@ -255,7 +263,7 @@ class _Maker:
             self.registers.append(node)
         return node.register
 
-    def _index(self, domain: "Domain", inside: "Domain | None") -> int:
+    def _index(self, domain: Domain, inside: Domain | None) -> int:
         """The number of the index from the combinations of `inside`, or from rows, to those of a domain."""
         key = domain, inside
         if key not in self._index_of:
@@ -266,16 +274,15 @@ class _Maker:
         return self._index_of[key]
 
     def _name(self, name: str) -> _Node:
-        columns = self.columns
-        if name in columns.configs.digits:
+        if name in self.configs.digits:
             support = frozenset((name,))
-            domain = columns.domain(support)
-            column = columns.configs.columns[name]
+            domain = self.domains.of(support)
+            column = self.configs.columns[name]
             return _Node(domain, support, False, column if domain.first is None else column[domain.first])
-        if name in columns.lets:
-            return self._as_number(self._expression(columns.lets[name]))
-        if name in columns.scalars:
-            return self._constant(columns.scalars[name])
+        if name in self.lets:
+            return self._as_number(self._expression(self.lets[name]))
+        if name in self.scalars:
+            return self._constant(self.scalars[name])
         if name not in self.inputs:
             self.inputs[name] = _Node(self.scalar, frozenset(), False)
             self._place(self.inputs[name])
@@ -359,7 +366,7 @@ class _Maker:
         if key in self._made:
             return self._made[key]
         support = frozenset[str]().union(*(operand.support for operand in operands))
-        domain = self.columns.domain(support)
+        domain = self.domains.of(support)
         is_truth = operation in _TRUTHS or (operation == "choose" and operands[1].is_truth)
         result = self._made[key] = _Node(domain, support, is_truth)
         if all(operand.fixed is not None for operand in operands):
@@ -371,7 +378,7 @@ class _Maker:
             self.code.append((self._numbers[operation], self._place(result), registers, _NO_INDEX))
         return result
 
-    def _folded(self, operation: str, domain: "Domain", operands: Sequence[_Node]) -> Any:
+    def _folded(self, operation: str, domain: Domain, operands: Sequence[_Node]) -> Any:
         function: Callable[..., Any] = getattr(arithmetic, operation)
         values = []
         for operand in operands:
@@ -391,7 +398,7 @@ class _Maker:
             raise _UnsupportedError
         return value
 
-    def _spread(self, node: _Node, domain: "Domain") -> _Node:
+    def _spread(self, node: _Node, domain: Domain) -> _Node:
         """A node on a domain of more tunables."""
         if node.domain is domain or node.domain is self.scalar or node.domain.index is None:
             return node

@@ -13,7 +13,8 @@ import numpy as np
 
 from kernrec.errors import UsageError
 from kernrec.gpu.entry import code_sm
-from kernrec.kernel.columns import Columns, ConfigRows
+from kernrec.kernel.columns import Columns
+from kernrec.kernel.domain import ConfigRows
 from kernrec.kernel.expression import Expression
 from kernrec.kernel.spec import LIMITS, Kernel
 from kernrec.op.dtype import ELEMENT_BYTES

@@ -4,7 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kernrec.errors import UsageError
-from kernrec.kernel.columns import Columns, ConfigRows
+from kernrec.kernel.columns import Columns
+from kernrec.kernel.domain import ConfigRows
 from kernrec.kernel.expression import implication, parse
 
 VALUES = {"s": np.array([1, 2, 3]), "t": np.array([4, 8]), "u": np.array([0, 5, 6, 7])}

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from kernrec.gpu import find_gpu
 from kernrec.kernel import program
-from kernrec.kernel.columns import Columns, ConfigRows
+from kernrec.kernel.columns import Columns
+from kernrec.kernel.domain import ConfigRows
 from kernrec.kernel.expression import Expression, implication, parse
 from kernrec.kernel.library import all_kernels, find_kernel
 from kernrec.kernel.space import Space
