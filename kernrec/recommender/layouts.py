@@ -140,9 +140,12 @@ def answer_in_best_layout(
         KernrecError: nothing can run the problem in any layout.
     """
     (result,) = answer_in_best_layouts(context, [problem], gpu, lambda problems: [_tried(answer, *problems)])
-    if isinstance(result, KernrecError):
-        raise result
-    return result
+    try:
+        if isinstance(result, KernrecError):
+            raise result
+        return result
+    finally:
+        del result  # its traceback has this frame: the two would keep each other, and databases open
 
 
 def answer_in_best_layouts(
@@ -152,20 +155,19 @@ def answer_in_best_layouts(
     answer: "Callable[[Sequence[Problem]], Sequence[AnswerT | KernrecError]]",
 ) -> "list[AnswerT | KernrecError]":
     """The answers of `answer_in_best_layout`, or its errors, for many problems, which are asked about side by side."""
-    searches: list[Generator[Problem, AnswerT, AnswerT]] = [_search(context, problem, gpu) for problem in problems]
+    searches: list[Generator[Problem, AnswerT | KernrecError, AnswerT | KernrecError]] = [
+        _search(context, problem, gpu) for problem in problems
+    ]
     pending = {number: next(search) for number, search in enumerate(searches)}
     results: dict[int, AnswerT | KernrecError] = {}
     while pending:
-        answers = answer(list(pending.values()))
-        waiting, pending = list(pending), {}
-        for number, result in zip(waiting, answers, strict=True):
+        answers = dict(zip(pending, answer(list(pending.values())), strict=True))
+        pending = {}
+        for number, result in answers.items():
             try:
-                search = searches[number]
-                pending[number] = search.throw(result) if isinstance(result, KernrecError) else search.send(result)
+                pending[number] = searches[number].send(result)
             except StopIteration as stop:
                 results[number] = stop.value
-            except KernrecError as error:
-                results[number] = error
     return [results[number] for number in range(len(problems))]
 
 
@@ -173,11 +175,19 @@ def _tried(answer: Callable[[Problem], AnswerT], problem: Problem) -> "AnswerT |
     try:
         return answer(problem)
     except KernrecError as error:
-        return error
+        return without_frames(error)
 
 
-def _search(context: Context, problem: Problem, gpu: GPU) -> "Generator[Problem, AnswerT, AnswerT]":
-    """The search for the best layout: yields each problem that it wants answered, and is sent the answer or error.
+def without_frames(error: KernrecError) -> KernrecError:
+    """An error that is kept as a value: its frames would keep it in turn, and with it databases open."""
+    error.__traceback__ = error.__context__ = None
+    return error
+
+
+def _search(
+    context: Context, problem: Problem, gpu: GPU
+) -> "Generator[Problem, AnswerT | KernrecError, AnswerT | KernrecError]":
+    """The search for the best layout: yields each problem that it wants answered, and is sent the answer or the error.
 
     Measurements decide before predictions: with rows of the problem in one layout it stays there.
     """
@@ -186,34 +196,25 @@ def _search(context: Context, problem: Problem, gpu: GPU) -> "Generator[Problem,
         return (yield measured)
     with_own_kernel = list[AnswerT]()
     for other in _problems(problem, others):
-        with suppress(KernrecError):
-            best = yield other
-            if best.choices and lacks(problem, best.best.kernel, gpu):
-                with_own_kernel.append(best)
+        best = yield other
+        if not isinstance(best, KernrecError) and best.choices and lacks(problem, best.best.kernel, gpu):
+            with_own_kernel.append(best)
     fastest = min(with_own_kernel, key=_latency_s, default=None)
     if fastest is not None and covers(fastest.problem, problem, gpu):  # it came before all that the default has
         return fastest
-    try:
-        default = yield problem
-    except KernrecError as error:
-        if fastest is not None:
-            return fastest
-        by_lines = isinstance(error, NoKernelError)  # else a kernel runs it, but a bound or a profile is in the way
-        for other in _problems(problem, problem.definition.layouts):
-            with suppress(KernrecError):
-                if (best := (yield other)).choices or by_lines:
-                    return best
-        raise
-    if not default.choices:  # it has lines of stacks alone: a layout with kernels is the better answer
-        if fastest is not None:
-            return fastest
-        for other in _problems(problem, problem.definition.layouts):
-            with suppress(KernrecError):
-                if (best := (yield other)).choices:
-                    return best
-        return default
-    if fastest is not None and _latency_s(fastest) < _latency_s(default) * (1.0 - _GAIN):
+    default = yield problem
+    if not isinstance(default, KernrecError) and default.choices:
+        sooner = fastest is not None and _latency_s(fastest) < _latency_s(default) * (1.0 - _GAIN)
+        return fastest if fastest is not None and sooner else default
+    # Nothing runs it, or it has lines of stacks alone: a layout with kernels is the better answer.
+    if fastest is not None:
         return fastest
+    # Of other errors a bound or a profile is the reason, and a kernel runs it.
+    by_lines = isinstance(default, NoKernelError)
+    for other in _problems(problem, problem.definition.layouts):
+        best = yield other
+        if not isinstance(best, KernrecError) and (best.choices or by_lines):
+            return best
     return default
 
 

@@ -16,7 +16,7 @@ from kernrec.op import Op, Problem, find_op
 from kernrec.recommender.candidate_set import CandidateSet
 from kernrec.recommender.choices import costs_at
 from kernrec.recommender.infeasible import no_kernel_runs
-from kernrec.recommender.layouts import answer_in_best_layouts
+from kernrec.recommender.layouts import answer_in_best_layouts, without_frames
 from kernrec.recommender.lines import Line, lines_of, predict_lines, without_line
 from kernrec.recommender.recommender import Recommender
 from kernrec.recommender.request import Objective, Query
@@ -212,7 +212,7 @@ def _first_answers(
         try:
             answer = recommender.answer_problem(problem, gpu, query)
         except KernrecError as error:
-            yield problem, error
+            yield problem, without_frames(error)
         else:
             yield problem, _First(answer.problem, answer.choices, answer.lines if not answer.choices else ())
 

@@ -1,10 +1,12 @@
 """A layout that nobody fixed is the best one, unless another was measured; one that is fixed and slow is noted."""
 
+import gc
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from kernrec.errors import NoKernelError
 from kernrec.gpu import find_gpu
 from kernrec.op import find_op
 from kernrec.recommender import Objective, Query, Recommender, Request
@@ -105,3 +107,17 @@ def test_a_problem_keeps_its_name_and_its_sizes_in_another_layout() -> None:
     other = in_layout(problem, "nhwc")
     assert replace(other, layout=problem.layout) == problem
     assert other.key == problem.key.replace("nchw", "nhwc")
+
+
+def test_a_refusal_in_every_layout_leaves_no_database_open(tmp_path: Path) -> None:
+    path = tmp_path / "own.duckdb"
+    Database.open(path, read_only=False, create=True).close()
+    gc.disable()  # what only the collector of cycles frees stays until it comes by
+    try:
+        own = Recommender([path], keep_open=True)
+        with pytest.raises(NoKernelError, match="no config of any kernel can run"):
+            own.recommend("attention", "l4", {"heads": 8, "queries": 64, "head_dim": 300}, "f16")
+        del own
+        Database.open(path, read_only=False).close()
+    finally:
+        gc.enable()
