@@ -202,3 +202,22 @@ def test_intervals_of_energies_hold_what_a_wrong_time_and_a_wrong_power_make_of_
     refused = evidence("energy-intervals", "--errors", errors, "--power", tmp_path / "none.json")
     assert refused.returncode == 2
     assert "there is no" in refused.stderr
+
+
+def test_distances_tell_where_errors_grow_and_where_coverage_is_uneven(tmp_path: Path) -> None:
+    """Twenty kernels that are alike err by a twentieth, one of four that are not by a third."""
+    errors = [
+        {"kernel": f"k{kernel}", "card": card, "problem": "", "regime": "core", "free": error, "predicted_s": 1e-3}
+        | {"shares": [shares, 0.1 * config]}
+        for kernel in range(24)
+        for card in ("rtx3060", "a100-sxm4-40gb")
+        for config in range(3)
+        for shares, error in [(0.01 * kernel, 0.05) if kernel < 20 else (10.0 * kernel, 0.3)]
+    ]
+    path = tmp_path / "prior.json"
+    path.write_text(json.dumps({"errors": errors}))
+    lines = {line.split()[0]: line.split() for line in evidence("distance", "--errors", path).stdout.splitlines()}
+    assert float(lines["kernels"][1]) > 0.5
+    assert lines["size"][1] == "0.00"
+    path.write_text(json.dumps({"errors": [{**errors[0]} | {"free": 0.0}]}).replace('"shares"', '"other"'))
+    assert "has no shares" in evidence("distance", "--errors", path).stderr

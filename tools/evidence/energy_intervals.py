@@ -19,6 +19,7 @@ kernels whose energy was recorded itself (`joules, free`): with the widths of th
 """
 
 import json
+from collections.abc import Iterator
 from math import sqrt
 from pathlib import Path
 from typing import Annotated
@@ -43,7 +44,7 @@ Power = Annotated[Path, typer.Option("--power", help="what `tools/evidence power
 def run(errors: Errors, power: Power, locked: bool = False) -> None:
     """Print widths and coverage; locked: of predictions at the clock that a recording held, where it is known."""
     entries, clock = read_errors(errors), "error" if locked else "free"
-    both = TwoParts(Rows.of(entries, f"energy by {clock}"), _power_rows(power))
+    both = TwoParts(Rows.of(entries, f"energy by {clock}"), power_rows(power))
     table = Table("90 % intervals of energies as factors: of an energy, and of the ratio of two configs")
     energy, ratio = both.by_regime("energy"), both.by_regime("ratio")
     for number, name in enumerate(REGIMES):
@@ -59,7 +60,8 @@ def run(errors: Errors, power: Power, locked: bool = False) -> None:
         table.row(cells | {"energy": float(np.exp(rows.time())), "ratio": float(np.exp(rows.ratio()))})
     table = Table("\nleft out; share of its energies inside the widths of the others, and inside those that ship")
     for kind in ("kernel", "card"):
-        _coverage(both, kind, table)
+        for cells in coverage(both, kind):
+            table.row(cells)
     _recorded(both, [entry for entry in entries if np.isfinite(_joules(entry, clock))], clock)
 
 
@@ -126,7 +128,8 @@ def _inside(sides: list[tuple[Array, Array]], width: float) -> tuple[float, floa
     return float(of_first @ (reached - missed)), float(of_first.sum() * of_second.sum())
 
 
-def _coverage(both: TwoParts, kind: str, table: Table) -> None:
+def coverage(both: TwoParts, kind: str) -> Iterator[dict[str, object]]:
+    """Cells of tables: widths without a kernel, of either part, or without a card, and what they cover of it."""
     ships = {
         what: np.log([getattr(spread, name) for spread in SPREADS])
         for what, name in (("energy", "energy"), ("ratio", "energy_ratio"))
@@ -148,7 +151,7 @@ def _coverage(both: TwoParts, kind: str, table: Table) -> None:
         cells: dict[str, object] = {"left out": f"a {kind}{part}", "groups": len(groups)}
         cells |= {f"{what} x": float(np.exp(np.mean(widths[i::2]))) for i, what in enumerate(ships)}
         cells |= {way: f"{np.nanmean(shares):.1%}" for way, shares in inside.items()}
-        table.row(cells | {f"least {way}": f"{np.nanmin(inside[way]):.0%}" for way in ("energy", "ratio")})
+        yield cells | {f"least {way}": f"{np.nanmin(inside[way]):.0%}" for way in ("energy", "ratio")}
 
 
 def _recorded(both: TwoParts, entries: list[dict[str, object]], clock: str) -> None:
@@ -168,7 +171,8 @@ def _joules(entry: dict[str, object], clock: str) -> float:
     return float(str(entry.get(f"joules, {clock}", "nan")))
 
 
-def _power_rows(path: Path) -> Rows:
+def power_rows(path: Path) -> Rows:
+    """The errors of power of a file; `UsageError` where it has none."""
     if not path.is_file():
         raise UsageError(f"there is no file {path}; `tools/evidence power --json` writes one")
     entries = json.loads(path.read_text(encoding="utf-8")).get("power")

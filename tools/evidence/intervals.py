@@ -56,7 +56,7 @@ def run(errors: Errors, locked: bool = False) -> None:
         table.row(cells | {way: f"{share:.0%}" for way, share in zip(("time", "ratio"), _shipped(part), strict=True)})
     table = Table("\nleft out; how many of its rows lie inside the widths of the others, and inside those that ship")
     for kind in ("kernel", "card"):
-        _coverage(rows, kind, table)
+        table.row(coverage(rows, kind))
 
 
 def read_errors(errors: Sequence[Path]) -> list[dict[str, object]]:
@@ -72,7 +72,8 @@ def read_errors(errors: Sequence[Path]) -> list[dict[str, object]]:
     return entries
 
 
-def _coverage(rows: "Rows", kind: str, table: Table) -> None:
+def coverage(rows: "Rows", kind: str) -> dict[str, object]:
+    """Cells of a table: widths without a kernel, or without a card, and what they cover of it; means over all."""
     names = getattr(rows, kind)
     inside: dict[str, list[float]] = {"time": [], "ratio": [], "time, shipped": [], "ratio, shipped": []}
     widths = []
@@ -86,7 +87,7 @@ def _coverage(rows: "Rows", kind: str, table: Table) -> None:
     cells: dict[str, object] = {"left out": f"a {kind}", "groups": len(widths)}
     cells |= dict(zip(("time x", "ratio x"), np.exp(np.mean(widths, axis=0)).tolist(), strict=True))
     cells |= {way: f"{np.nanmean(shares):.1%}" for way, shares in inside.items()}
-    table.row(cells | {f"least {way}": f"{np.nanmin(inside[way]):.0%}" for way in ("time", "ratio")})
+    return cells | {f"least {way}": f"{np.nanmin(inside[way]):.0%}" for way in ("time", "ratio")}
 
 
 def _shipped(rows: "Rows") -> tuple[float, float]:

@@ -6,7 +6,7 @@ Measured are other kernels than the one predicted: a library that has `wgmma` is
 
 import random
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -107,24 +107,31 @@ PUBLISHED = (
 )  # fmt: skip
 
 
-def shape_sets(data: Path, skip: Callable[[str, object], None]) -> Iterator[tuple[str, str, list[float], list[float]]]:
-    """Set, card, measured and predicted seconds of all that is at hand; the rest goes to `skip` with the reason."""
+def shape_sets(
+    data: Path, skip: Callable[[str, object], None]
+) -> Iterator[tuple[str, str, list[float], list[float], list[float]]]:
+    """Set, card, measured and predicted seconds of all that is at hand, and those by the prior alone, whose lead over
+    what was recorded nothing shrinks; the rest goes to `skip` with the reason."""
     recommender = Recommender([])
     for name, card, read in _sets(data):
-        measured, predicted = [], []
+        measured, predicted, alone = [], [], []
         try:
             for shape in read():
+                subject = shape.op, card, dict(shape.dims), shape.dtype, shape.layout
                 query = Query(Objective.LATENCY, power_limit_w=shape.power_limit_w, top=1)
                 try:
-                    answer = recommender.recommend(shape.op, card, dict(shape.dims), shape.dtype, shape.layout, query)
+                    best = [
+                        recommender.recommend(*subject, each).best for each in (query, replace(query, source="prior"))
+                    ]
                 except KernrecError:
                     continue  # no kernel of the library runs it
                 measured.append(shape.measured_s)
-                predicted.append(answer.best.latency_s.value)
+                predicted.append(best[0].latency_s.value)
+                alone.append(best[1].latency_s.value)
         except AbsentError as error:
             skip(f"{name} on {card}", error)
         if measured:
-            yield name, card, measured, predicted
+            yield name, card, measured, predicted, alone
 
 
 def _sets(data: Path) -> Iterator[tuple[str, str, Callable[[], Iterator[Shape]]]]:

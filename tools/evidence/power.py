@@ -4,8 +4,8 @@ Prints, fitted and left out: power of each recording at known clocks, and of how
 and the clock of least energy over sweeps; the cap of least energy of a memory-bound load; power of library GEMMs on an
 H200, given their time; time, power and energy of loads under power limits; and the powers of every GPU of the catalog.
 "Left out" is the error of coefficients that were fitted again without the recordings of that card; `--quick` leaves
-this out. `--json` gets the error of each row by coefficients that have not seen its card, for `tools/evidence
-intervals`. Exits with status 1 when an error is above its aim.
+this out. `--json` gets the figures, and the error of each row by coefficients that have not seen its card, for
+`tools/evidence energy-intervals` and `prior-figures`. Exits with status 1 when an error is above its aim.
 """
 
 import json as json_format
@@ -25,7 +25,7 @@ from tests.helpers.power_recordings import Load
 from tests.helpers.recordings import present
 
 from .fit_power import Coefficients, at_limit, fit, predictor, shipped, usable
-from .power_limits import show_held, show_solver, show_sweeps
+from .power_limits import show_held, show_solver, show_sweeps, sweeps_over_clocks
 
 AIM, PRODUCTS_AIM, GEMM_AIM, LIMIT_AIM = 0.08, 0.16, 0.10, 0.15
 """Largest errors: median over a recording, over serving stacks' products of a card that nothing is doubted of, over the
@@ -44,9 +44,7 @@ def run(data: Data = DATA, quick: bool = False, json: Path | None = None) -> int
     present(data / "power")
     loads = all_loads(data)
     left_out = refitted(loads) if not quick else {}
-    if json is not None:
-        json.write_text(json_format.dumps({"power": left_out_errors(loads, left_out)}, indent=1))
-    missed = check_recordings(loads, left_out)
+    missed, recorded = check_recordings(loads, left_out)
     show_doubts(loads)
     others = Table("\n20 kernels on the RTX 8000, never fitted; only FMA, f64 and DRAM counted")
     kernels = list(recordings.kernels(data))
@@ -60,7 +58,15 @@ def run(data: Data = DATA, quick: bool = False, json: Path | None = None) -> int
     limits, missed_w = check_limits(data)
     held = show_held(loads, shipped(), left_out)
     show_all()
-    return int(missed or gemms > GEMM_AIM or max(limits, held) > LIMIT_AIM or missed_w > 50)
+    if json is not None:
+        fitted, own = [*loads, *kernels], lambda card: left_out.get(card, shipped())
+        figures = {
+            "power": left_out_errors(loads, left_out), "recordings": recorded, "held": held,
+            "sweeps": sweeps_over_clocks(fitted, own), "library products": gemms, "least energy off W": missed_w,
+        }  # fmt: skip
+        json.write_text(json_format.dumps(figures, indent=1))
+    worst = max(limits, *(abs(ratios["fitted"] - 1.0) for ratios in held.values()))
+    return int(missed or gemms > GEMM_AIM or worst > LIMIT_AIM or missed_w > 50)
 
 
 def refitted(loads: Sequence[Load]) -> dict[str, Coefficients]:
@@ -109,10 +115,13 @@ def errors(loads: Sequence[Load], coefficients: Coefficients, suffix: str = "") 
     return {"rows": len(loads), **cells, f"ratio{suffix}": float(np.median(error)) + 1}
 
 
-def check_recordings(loads: Sequence[Load], left_out: Mapping[str, Coefficients]) -> bool:
-    """Print the errors of each recording, with the shipped coefficients and with those of the other cards; whether one
-    is above its aim with the shipped ones."""
+def check_recordings(
+    loads: Sequence[Load], left_out: Mapping[str, Coefficients]
+) -> tuple[bool, dict[str, dict[str, object]]]:
+    """Print the errors of each recording, with the shipped coefficients and with those of the other cards; (whether one
+    is above its aim with the shipped ones, the rows)."""
     usual, missed = usable(loads), False
+    rows: dict[str, dict[str, object]] = {}
     table = Table("power at known clocks, over recorded power: median error, 90th percentile, median ratio")
     for name in dict.fromkeys(load.recording for load in usual):
         own = [load for load in usual if load.recording == name]
@@ -123,7 +132,8 @@ def check_recordings(loads: Sequence[Load], left_out: Mapping[str, Coefficients]
         if own[0].gpu in left_out:
             cells |= errors(own, left_out[own[0].gpu], " left out")
         table.row({"recording": name, **cells})
-    return missed
+        rows[name] = cells | {"doubted": 2 * len(sure) < len(own)}
+    return missed, rows
 
 
 def show_doubts(loads: Sequence[Load]) -> None:

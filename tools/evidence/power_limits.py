@@ -26,12 +26,29 @@ _FEWEST = 4
 
 def show_sweeps(loads: Sequence[Load], fitted: Callable[[str], Coefficients], suffix: str) -> None:
     """Print, for sweeps over clocks with recorded times, the error of energy for the recorded time, how often the clock
-    of least energy is right or next to it, and the energy that it loses.
+    of least energy is right or next to it, and the energy that it loses; arguments of `sweeps_over_clocks`.
+
+    suffix: of the table's title.
+    """
+    table = Table(f"\nsweeps over clocks, energy for the recorded times; {suffix}")
+    for name, rows in sweeps_over_clocks(loads, fitted).items():
+        steps, errors, lost = np.array(rows).T
+        table.row({
+            "recording": name, "sweeps": len(rows), "energy": f"{np.median(errors):.1%}",
+            "best clock": f"{np.mean(steps == 0):.0%}", "within a step": f"{np.mean(steps <= 1):.0%}",
+            "energy lost": f"{np.mean(lost):.1%}", "at most": f"{np.max(lost):.1%}",
+        })  # fmt: skip
+
+
+def sweeps_over_clocks(
+    loads: Sequence[Load], fitted: Callable[[str], Coefficients]
+) -> dict[str, list[tuple[int, float, float]]]:
+    """By recording its sweeps: (steps between the predicted and the recorded clock of least energy, median error of
+    energy for the recorded times, share of energy that the predicted clock loses).
 
     Args:
         loads: of which those count that name their time.
         fitted: the coefficients for a card.
-        suffix: of the table's title.
     """
     sweeps: dict[tuple[str, str, float | None], list[Load]] = defaultdict(list)
     for load in loads:
@@ -50,14 +67,7 @@ def show_sweeps(loads: Sequence[Load], fitted: Callable[[str], Coefficients], su
             best, chosen = int(np.argmin(joules)), int(np.argmin(predicted_w * seconds))
             error = float(np.median(np.abs(predicted_w / recorded_w - 1.0)))
             by_recording[name].append((abs(best - chosen), error, joules[chosen] / joules[best] - 1.0))
-    table = Table(f"\nsweeps over clocks, energy for the recorded times; {suffix}")
-    for name, rows in by_recording.items():
-        steps, errors, lost = np.array(rows).T
-        table.row({
-            "recording": name, "sweeps": len(rows), "energy": f"{np.median(errors):.1%}",
-            "best clock": f"{np.mean(steps == 0):.0%}", "within a step": f"{np.mean(steps <= 1):.0%}",
-            "energy lost": f"{np.mean(lost):.1%}", "at most": f"{np.max(lost):.1%}",
-        })  # fmt: skip
+    return by_recording
 
 
 def show_solver(data: Path) -> None:
@@ -85,16 +95,17 @@ def show_solver(data: Path) -> None:
         })  # fmt: skip
 
 
-def show_held(loads: Sequence[Load], shipped: Coefficients, left_out: Mapping[str, Coefficients]) -> float:
-    """Print the throughput of products at the default limit over the recorded; the largest error of the shipped
-    coefficients.
+def show_held(
+    loads: Sequence[Load], shipped: Coefficients, left_out: Mapping[str, Coefficients]
+) -> dict[str, dict[str, float]]:
+    """Print the throughput of products at the default limit over the recorded; by load, `fitted` and `left out`.
 
     Args:
         loads: of which those whose clock is the one their throughput implies count.
         shipped: the coefficients.
         left_out: by card, those that were fitted without it.
     """
-    largest = 0.0
+    held: dict[str, dict[str, float]] = {}
     table = Table(
         f"\nlarge products at the limit that reach {REACHED:g} of the rate: throughput, predicted over recorded"
     )
@@ -104,9 +115,10 @@ def show_held(loads: Sequence[Load], shipped: Coefficients, left_out: Mapping[st
         ratios = {"fitted": _throughput(load, shipped)}
         if load.gpu in left_out:
             ratios["left out"] = _throughput(load, left_out[load.gpu])
-        largest = max(largest, abs(ratios["fitted"] - 1.0))
-        table.row({"": f"{load.recording}, {load.power_w:.0f} W", "GHz": load.clock_hz * 1e-9, **ratios})
-    return largest
+        name = f"{load.recording}, {load.power_w:.0f} W"
+        held[name] = ratios
+        table.row({"": name, "GHz": load.clock_hz * 1e-9, **ratios})
+    return held
 
 
 def _throughput(load: Load, coefficients: Coefficients) -> float:

@@ -39,7 +39,16 @@ from .leave_out import left_out
 from .library_shapes import shape_sets
 from .profiled import TEXTBOOK, Predictions, Sample, dividing_zeros, predicted, profile, profiled_sample, profiles_file
 from .recorded_sets import SETS, RecordedSet, Recording
-from .scores import agreement, agreement_of_recordings, block_order, by_residents, expected, occupancy_order, within
+from .scores import (
+    agreement,
+    agreement_of_recordings,
+    block_order,
+    by_residents,
+    expected,
+    geometric_mean,
+    occupancy_order,
+    within,
+)
 from .triton_recordings import FILES, sampled_problems
 
 BEST = 15
@@ -250,8 +259,11 @@ class _Evaluation:
         for shapes in shape_sets(self._data, self._skip):
             self._shapes(*shapes)
 
-    def _shapes(self, name: str, card: str, measured: list[float], latencies: list[float]) -> None:
+    def _shapes(
+        self, name: str, card: str, measured: list[float], latencies: list[float], alone: list[float] | None = None
+    ) -> None:
         a, b = np.array(measured), np.array(latencies)
         low, high = (float(np.quantile(b / a, q)) for q in (0.1, 0.9))
         cells = {"shapes": len(a), **agreement(a, b), "low": low, "high": high}
+        cells["prior alone"] = geometric_mean(np.array(alone or latencies) / a)
         self._rows["shapes"].append({"set": name, "card": card, **cells})
