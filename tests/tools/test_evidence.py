@@ -1,6 +1,7 @@
 """Each command of `tools/evidence` as people run it: on recordings where they are, and without them in one line."""
 
 import json
+import math
 import subprocess
 import sys
 from pathlib import Path
@@ -221,3 +222,40 @@ def test_distances_tell_where_errors_grow_and_where_coverage_is_uneven(tmp_path:
     assert lines["size"][1] == "0.00"
     path.write_text(json.dumps({"errors": [{**errors[0]} | {"free": 0.0}]}).replace('"shares"', '"other"'))
     assert "has no shares" in evidence("distance", "--errors", path).stderr
+
+
+def test_the_figures_of_the_prior_are_one_table_that_says_what_is_seen(tmp_path: Path) -> None:
+    """Times of a textbook kernel half of which are 2 x too short; power 10 % too low on cards left out."""
+    times = [
+        {"kernel": name, "card": card, "problem": "", "regime": "core", "error": error, "free": error}
+        | {"energy by free": error}
+        | ({"joules, error": 0.05} if name == "hotspot" else {})
+        for name in ("matvec_shared", "hotspot")
+        for card in ("rtx3060", "rtx3070ti")
+        for error in (0.0, math.log(2.0))
+    ]
+    space = {"set": "gemm", "rank": 0.9, "error": "10.0%", "first": "0.950", "of 5": "1.000"}
+    shape = {"set": "bf16 product, library", "shapes": 60, "ratio": 0.9, "prior alone": 0.8}
+    sweeps = [{"kernrec": "0.980"}, {"kernrec": "0.800"}]
+    document = {"errors": times, "spaces": [space], "shapes": [shape], "sweeps": sweeps}
+    recorded = {"error": "5.0%", "error left out": "10.0%", "doubted": False}
+    figures = {
+        "power": [{"kernel": kernel, "card": "a", "problem": "", "error": 0.1} for kernel in "ppqq"],
+        "least energy off W": 50.0,
+        "recordings": {"one": recorded, "two": recorded | {"error left out": "90.0%", "doubted": True}},
+        "held": {"h": {"fitted": 1.0, "left out": 0.9}}, "sweeps": {"s": [[0, 0.05, 0.0], [2, 0.15, 0.0]]},
+    }  # fmt: skip
+    errors, power = tmp_path / "prior.json", tmp_path / "power.json"
+    errors.write_text(json.dumps(document))
+    power.write_text(json.dumps(figures))
+    lines = evidence("prior-figures", "--errors", errors, "--power", power).stdout.splitlines()
+    rows = dict(line.strip("| ").split(" | ", 1) for line in lines)
+    assert rows["textbook sweeps within 5 % of the best"].startswith("1 of 2 | 28 of 35 | seen")
+    assert rows["textbook times: median error; beyond 1.5x"].startswith("25.0%; 50% of 4")
+    assert rows["spaces: first choice"].startswith("0.95 (0.95 to 0.95)")
+    assert rows["power under load, cards left out"].startswith("10.0% (10.0% to 10.0%) | 10 % | 1 recordings, left out")
+    assert rows["clock of least energy within one step"].startswith("50%")
+    assert rows["energy with the predicted time: hotspot"].startswith("4.9%")
+    assert rows["GEMM, own kernels over libraries: prior alone"].startswith("0.80 to 0.80")
+    assert rows["GEMM as answered: largest lead"].startswith("10%")
+    assert sum("kept back, not run" in row for row in rows.values()) == 5

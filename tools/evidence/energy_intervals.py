@@ -96,7 +96,7 @@ class TwoParts:
             middle = 0.5 * (low + high)
             inside, weight = _inside(sides, middle)
             beyond = float(normal_share(np.array([middle]), unknown)[0])
-            reached = (1.0 - more) * inside / weight + more * beyond
+            reached = (1.0 - more) * inside / weight + more * beyond if weight > 0.0 else beyond
             low, high = (low, middle) if reached >= LEVEL else (middle, high)
         return high
 
