@@ -28,11 +28,11 @@ from .scores import within
 NOT_RUN = "kept back, not run"
 BEYOND = 1.5
 KINDS = {"kernel": "88 to 93 %", "card": "at least 85 %"}
-"""What is left out, and how much of it an interval is to cover."""
+"""The kinds that are left out, and how much of one an interval is to cover."""
 OF_SPACES = {"rank": ("rank correlation", "0.90"), "error": ("median error, no scale", "12 %"),
              "first": ("first choice", "0.95"), "of 5": ("best of five", "0.99")}  # fmt: skip
 _Row = tuple[str, str, str, str]
-"""What it is, today's figure, the aim, and what has been seen of it."""
+"""Name, today's figure, the aim, and what has been seen of it."""
 _Entries = Sequence[dict[str, Any]]
 
 
