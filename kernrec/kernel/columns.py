@@ -118,9 +118,7 @@ class Columns:
         From then on `at` executes it; expressions that it cannot hold, and others, are evaluated one by one.
         """
         conditions = [plan.expression for plan in test if plan.expression is not None]
-        program = Program(
-            self.domains, self.lets, self.scalars, [conditions, [e for e in expressions if self.plan(e).dynamic]]
-        )
+        program = Program(self.domains, self.lets, self.scalars, [conditions, expressions])
         for expression, output in program.outputs.items():
             self.plan(expression).output = output
         self.tested = test, program.truths([plan.output for plan in test])

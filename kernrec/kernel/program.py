@@ -189,6 +189,10 @@ class Execution:
                     program.form.functions.run(program._code, done, end, self.values, program.indexes)
             self._done = end
 
+    def complete(self) -> None:
+        """Executes all of the program."""
+        self.reach(self.program.ends[-1])
+
     def value(self, output: Output) -> Any:
         """The value of an expression on its own domain: an array, or a Python scalar."""
         self.reach(output.end)

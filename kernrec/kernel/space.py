@@ -196,6 +196,8 @@ class ProblemSpace:
         self._values = space._columns.at(problem.names)
         self.column = self._values.column
         """An expression of the kernel for these rows (None: all)."""
+        self.execution = self._values.execution
+        """The flat program of the space on the problem; None where it has none yet."""
 
     @cached_property
     def valid(self) -> np.ndarray:

@@ -1,7 +1,7 @@
 # cython: language_level=3
 # The types that `core.py` has where it is compiled (`hatch_build.py`).
 cimport cython
-from libc.stdint cimport int64_t, uint8_t
+from libc.stdint cimport int32_t, int64_t, uint8_t
 
 cdef Py_ssize_t PIPES, F64, SHARED, PORT, SECTORS, BARRIERS, CORE_J, BETWEEN, BETWEEN_GROUPS, ALONE, IN_TURN
 cdef Py_ssize_t BLOCKS, CONCURRENT, WARPS, PREFETCH, DRAM_BYTES, DRAM_SLOWDOWN, SERIAL_CLK, WAIT_ROUNDS, OVERLAPPED
@@ -30,17 +30,39 @@ cdef double round_clk(double own, double wait, double busy) noexcept nogil
 cdef double exposed_clk(double alone, double waited, double dram_clk) noexcept nogil
 cdef double smooth_maximum(double a, double b) noexcept nogil
 
-@cython.locals(
-    i=Py_ssize_t, tensor=Py_ssize_t, step=Py_ssize_t, number=Py_ssize_t, last=Py_ssize_t, working_set=double,
-    total=double,
-)
+@cython.locals(i=Py_ssize_t, tensor=Py_ssize_t, step=Py_ssize_t, steps=Py_ssize_t)
 cpdef dram_traffic(
     const double[:] blocks, const double[:] concurrent, const double[:, :] extents, const double[:, :] sizes,
-    const int64_t[:] reads, const uint8_t[:, :] axes, const int64_t[:] writes, const uint8_t[:] scratch,
-    double l2_bytes, double[::1] shares, double[:] moved,
+    const int64_t[::1] reads, const uint8_t[:, ::1] axes, const int64_t[::1] writes, const uint8_t[::1] scratch,
+    double l2_bytes, double[::1] room, double[:] moved,
 )
 
+@cython.locals(
+    tensor=Py_ssize_t, step=Py_ssize_t, number=Py_ssize_t, last=Py_ssize_t, first_size=Py_ssize_t, working_set=double,
+    total=double,
+)
+cdef double moved_bytes(
+    double blocks, double concurrent, Py_ssize_t steps, double[::1] room, const int64_t[::1] reads,
+    const uint8_t[:, ::1] axes, const int64_t[::1] writes, const uint8_t[::1] scratch, double l2_bytes,
+) noexcept
+
 cdef double rest_of_wave(double wave, double extent) noexcept nogil
+
+@cython.locals(
+    i=Py_ssize_t, row=Py_ssize_t, place=Py_ssize_t, loop=Py_ssize_t, step=Py_ssize_t, tensor=Py_ssize_t, total=double,
+)
+cpdef launch_work(
+    const int64_t[::1] values, const int32_t[::1] indexes, const int64_t[::1] registers, Py_ssize_t loops,
+    Py_ssize_t steps, const int64_t[:] rows, const double[:, ::1] geometry, double sms, const double[::1] sizes,
+    const int64_t[::1] reads, const uint8_t[:, ::1] axes, const int64_t[::1] writes, const uint8_t[::1] scratch,
+    double l2_bytes, double none, double[::1] room, double[:, :] work,
+)
+
+@cython.locals(i=Py_ssize_t, place=Py_ssize_t)
+cpdef add_launches(
+    const int64_t[:] places, const double[:, :] times, const double[:] dram_bytes, double byte_j, double launch_s,
+    double[:, ::1] nominal,
+)
 
 @cython.locals(
     p=Py_ssize_t, i=Py_ssize_t, place=Py_ssize_t, step=Py_ssize_t, within=Py_ssize_t, trial=Py_ssize_t,

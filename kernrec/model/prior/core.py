@@ -11,7 +11,7 @@ Rows of quantities are those of `demand.QUANTITIES`.
 
 from typing import Any
 
-from kernrec.model.prior.elementwise import ceil, floor, maximum, minimum, select, some, sqrt
+from kernrec.model.prior.elementwise import ceil, floor, gathered, maximum, minimum, select, some, sqrt
 
 PIPES = 9
 """The first rows of a demand: the clocks of each pipe."""
@@ -245,7 +245,7 @@ def dram_traffic(
     writes: Any,
     scratch: Any,
     l2_bytes: float,
-    shares: Any,
+    room: Any,
     moved: Any,
 ) -> None:
     """Fills `moved` (N,), the bytes of `dram_traffic.dram_bytes`.
@@ -257,43 +257,151 @@ def dram_traffic(
         axes: of each of these, whether a step selects its tiles, (reads, steps).
         writes: numbers of the tensors that are written.
         scratch: whether a tensor lives between launches only, (tensors,).
-        shares: room for a number of each step.
+        room: for two numbers of each step, and one of each tensor.
     """
-    last = extents.shape[0] - 1
+    steps = extents.shape[0]
     for i in range(len(blocks)):
-        working_set = 0.0
+        for step in range(steps):
+            room[step] = extents[step, i]
         for tensor in range(sizes.shape[0]):
-            working_set = working_set + sizes[tensor, i]
-        miss = maximum(1.0 - l2_bytes / working_set, 0.0)
-        wave = minimum(concurrent[i], blocks[i])
-        waves = blocks[i] / wave
-        # The share of each step that a wave covers.
-        for step in range(last):
-            shares[step] = minimum(wave, extents[step, i]) / extents[step, i]
-            wave = rest_of_wave(wave, extents[step, i])
-        shares[last] = minimum(wave, extents[last, i]) / extents[last, i]
-        total = 0.0
-        for number in range(len(reads)):
-            loads = waves  # how often the tensor is loaded, over all waves
-            for step in range(last + 1):
-                if axes[number, step]:
-                    loads = loads * shares[step]
-            again = miss * maximum(loads - 1.0, 0.0)
-            if scratch[reads[number]]:
-                total = total + sizes[reads[number], i] * (miss + again)
-            else:
-                total = total + sizes[reads[number], i] * (1.0 + again)
-        for number in range(len(writes)):
-            if scratch[writes[number]]:
-                total = total + sizes[writes[number], i] * miss
-            else:
-                total = total + sizes[writes[number], i]
-        moved[i] = total
+            room[2 * steps + tensor] = sizes[tensor, i]
+        moved[i] = moved_bytes(blocks[i], concurrent[i], steps, room, reads, axes, writes, scratch, l2_bytes)
+
+
+def moved_bytes(
+    blocks: Any,
+    concurrent: Any,
+    steps: int,
+    room: Any,
+    reads: Any,
+    axes: Any,
+    writes: Any,
+    scratch: Any,
+    l2_bytes: float,
+) -> Any:
+    """The bytes of `dram_traffic` of one launch; room: the extents of its steps, room for their shares, its sizes."""
+    last, first_size = steps - 1, 2 * steps
+    working_set = 0.0
+    for tensor in range(len(scratch)):
+        working_set = working_set + room[first_size + tensor]
+    miss = maximum(1.0 - l2_bytes / working_set, 0.0)
+    wave = minimum(concurrent, blocks)
+    waves = blocks / wave
+    # The share of each step that a wave covers.
+    for step in range(last):
+        room[steps + step] = minimum(wave, room[step]) / room[step]
+        wave = rest_of_wave(wave, room[step])
+    room[steps + last] = minimum(wave, room[last]) / room[last]
+    total = 0.0
+    for number in range(len(reads)):
+        loads = waves  # how often the tensor is loaded, over all waves
+        for step in range(steps):
+            if axes[number, step]:
+                loads = loads * room[steps + step]
+        again = miss * maximum(loads - 1.0, 0.0)
+        if scratch[reads[number]]:
+            total = total + room[first_size + reads[number]] * (miss + again)
+        else:
+            total = total + room[first_size + reads[number]] * (1.0 + again)
+    for number in range(len(writes)):
+        if scratch[writes[number]]:
+            total = total + room[first_size + writes[number]] * miss
+        else:
+            total = total + room[first_size + writes[number]]
+    return total
 
 
 def rest_of_wave(wave: Any, extent: Any) -> Any:
     """How far a wave reaches along the steps that follow one of this extent."""
     return maximum(wave / extent, 1.0)
+
+
+def launch_work(
+    values: Any,
+    indexes: Any,
+    registers: Any,
+    loops: int,
+    steps: int,
+    rows: Any,
+    geometry: Any,
+    sms: float,
+    sizes: Any,
+    reads: Any,
+    axes: Any,
+    writes: Any,
+    scratch: Any,
+    l2_bytes: float,
+    none: float,
+    room: Any,
+    work: Any,
+) -> None:
+    """Fills `work`, the rows of `launch_time.LaunchWork` of one launch of configs (rows, N), from a flat program.
+
+    Args:
+        values, indexes: of the program on a problem (`kernrec.kernel.program`).
+        registers: register and index of blocks, tiles that they visit (-1: as many), waits of the block that runs
+            longest, trips and depth of each loop, the extent of each step, and the elements of each tensor, -1 where
+            `sizes` has its bytes.
+        steps: of the grid's order, at least one; of an order of none the only extent is 1 (-1).
+        rows: of the configs in their space, (N,).
+        geometry: blocks on an SM, warps and prefetch of every config of the space, (3, configs).
+        sizes: bytes of each tensor, or of its elements, (tensors,).
+        reads, axes, writes, scratch, l2_bytes: of `dram_traffic`.
+        none: not a number.
+        room: for two numbers of each step, and one of each tensor.
+    """
+    for i in range(len(rows)):
+        row = rows[i]
+        blocks = gathered(values, registers[0], indexes, registers[1], row)
+        work[BLOCKS, i] = blocks
+        work[CONCURRENT, i] = geometry[0, row]
+        work[WARPS, i] = geometry[1, row]
+        work[PREFETCH, i] = geometry[2, row]
+        work[LONE_WAITS, i] = gathered(values, registers[4], indexes, registers[5], row)
+        place, total = 6, 0.0
+        for loop in range(loops):
+            trips = gathered(values, registers[place], indexes, registers[place + 1], row)
+            total = total + trips
+            work[LOOPS + 2 * loop, i] = trips
+            work[LOOPS + 2 * loop + 1, i] = gathered(values, registers[place + 2], indexes, registers[place + 3], row)
+            place = place + 4
+        work[DRAM_SLOWDOWN, i] = 1.0
+        work[WAIT_ROUNDS, i] = total / blocks
+        work[OVERLAPPED, i] = none
+        visits, together = blocks, geometry[0, row] * sms
+        if registers[2] >= 0:
+            visits, together = gathered(values, registers[2], indexes, registers[3], row), minimum(together, blocks)
+        for step in range(steps):
+            room[step] = 1.0
+            if registers[place] >= 0:
+                room[step] = gathered(values, registers[place], indexes, registers[place + 1], row)
+            place = place + 2
+        for tensor in range(len(scratch)):
+            room[2 * steps + tensor] = sizes[tensor]
+            if registers[place] >= 0:
+                elements = gathered(values, registers[place], indexes, registers[place + 1], row)
+                room[2 * steps + tensor] = elements * sizes[tensor]
+            place = place + 2
+        work[DRAM_BYTES, i] = moved_bytes(visits, together, steps, room, reads, axes, writes, scratch, l2_bytes)
+
+
+def add_launches(places: Any, times: Any, dram_bytes: Any, byte_j: float, launch_s: float, nominal: Any) -> None:
+    """Adds one launch of configs to their costs before any power limit.
+
+    Args:
+        places: of the configs in `nominal`, each once, (N,).
+        times: the rows of `LaunchTime` from `core_s` to `core_j`, (3, N).
+        dram_bytes: (N,); byte_j: joules of each.
+        launch_s: the overhead of the launch.
+        nominal: the fields of `NominalCosts` as rows, (5, C), changed in place.
+    """
+    for i in range(len(places)):
+        place = places[i]
+        nominal[0, place] += times[0, i]
+        nominal[1, place] += times[1, i]
+        nominal[2, place] += launch_s
+        nominal[3, place] += times[2, i]
+        nominal[4, place] += dram_bytes[i] * byte_j
 
 
 def limited_costs(

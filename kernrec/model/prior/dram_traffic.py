@@ -6,6 +6,7 @@ working set fits there.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -64,6 +65,11 @@ class TensorAccess:
         self.axes = np.array(axes, dtype=np.uint8).reshape(len(axes), len(order))
         self.scratch = np.array([name in scratch for name in self.tensors], dtype=np.uint8)
 
+    def room(self, compiled: bool) -> Any:
+        """Room in which a form of the core computes the traffic of a launch."""
+        numbers = 2 * self.steps + len(self.tensors)
+        return np.empty(numbers) if compiled else [None] * numbers
+
 
 def dram_bytes(
     access: TensorAccess,
@@ -100,7 +106,7 @@ def dram_bytes(
         access.writes,
         access.scratch,
         l2_bytes,
-        np.empty(access.steps) if arithmetic.compiled else [None] * access.steps,
+        access.room(arithmetic.compiled),
         arithmetic.rows(moved),
     )
     return moved

@@ -25,9 +25,11 @@ from kernrec.model.prior.launch_costs import LimitedCosts, NominalCosts
 from kernrec.model.prior.launch_time import LAUNCH_S, START_S, LaunchTime, LaunchWork, launch_time
 from kernrec.op import Problem
 from kernrec.op.dtype import ELEMENT_BYTES
+from kernrec.recommender.estimate.launch_program import fill_work
 from kernrec.recommender.estimate.operating_point import DEFAULT_POINT, OperatingPoint
 from kernrec.recommender.estimate.sampled_launch import footprints
 from kernrec.recommender.estimate.static_table import Array, StaticTable, Tables
+from kernrec.util.compiled import core
 from kernrec.util.light_dataclass import dataclass
 
 _Columns = Mapping[str, Array | float]
@@ -175,22 +177,25 @@ def nominal_costs(
         launches[part].append((start, positions))
         variants, figures = work.variants[start:end], work.rows[:, start:end]
         tables[number].launches[index].variant.take(on_problem.configs(subset), out=variants, mode="clip")
-        _fill(figures, tables[number], index, subset, on_problem, variants)
+        if isinstance(on_problem, ManyProblems) or not fill_work(figures, tables[number], index, subset, on_problem):
+            _fill(figures, tables[number], index, subset, on_problem, variants)
         variants += columns[number][index]
     times = launch_time(first.gpu, demand, work)
     if first.calibration:
         times = first.calibration.apply_to_time(times)
-    moved_j = work.rows[DRAM_BYTES] * first.power.event_j("dram.bytes")
+    arithmetic, byte_j = core("kernrec.model.prior"), first.power.event_j("dram.bytes")
     nominal = np.zeros((5, starts[-1]))
-    core_s, dram_s, fixed_s, core_j, dram_j = nominal
-    fixed_s += START_S
+    nominal[2] = START_S
+    summed = np.stack([times.core_s, times.dram_s, times.core_j])
     for (part, _, positions), start, end in zip(performed, ends[:-1], ends[1:], strict=True):
-        place = positions + starts[part]  # launches of a config are added in order
-        core_s[place] += times.core_s[start:end]
-        dram_s[place] += times.dram_s[start:end]
-        fixed_s[place] += LAUNCH_S
-        core_j[place] += times.core_j[start:end]
-        dram_j[place] += moved_j[start:end]
+        arithmetic.functions.add_launches(  # launches of a config in order
+            arithmetic.rows(positions + starts[part]),
+            arithmetic.rows(summed[:, start:end]),
+            arithmetic.rows(work.rows[DRAM_BYTES, start:end]),
+            byte_j,
+            LAUNCH_S,
+            nominal,
+        )
     _add_finishing(tables, parts, nominal)
     return nominal, times, [tuple(each) for each in launches]
 

@@ -14,6 +14,7 @@ from kernrec.errors import KernrecError, UsageError
 from kernrec.gpu import GPU, Occupancy, occupancy
 from kernrec.kernel import Expression, Kernel, ProblemSpace, Space
 from kernrec.kernel.many_problems import ManyProblems, OnProblems
+from kernrec.kernel.program import Program
 from kernrec.model.prior.calibration import Calibration
 from kernrec.model.prior.demand import CORE_J, PORT, Demand, demand, side_by_side
 from kernrec.model.prior.dram_traffic import TensorAccess
@@ -21,6 +22,7 @@ from kernrec.model.prior.launch_time import alone_clk
 from kernrec.model.prior.microarchitecture import microarchitecture
 from kernrec.model.prior.power import RANDOM, PowerModel
 from kernrec.op import Problem
+from kernrec.recommender.estimate.launch_program import LaunchProgram
 from kernrec.recommender.estimate.sampled_launch import SampledLaunch, read_sample
 from kernrec.store import ProfileTable
 from kernrec.util.light_dataclass import dataclass
@@ -116,6 +118,7 @@ class StaticTable:
     """Rows whose code fits and, in a kernel of the library, does not spill; bool (rows,)."""
     coverage: Coverage
     _geometries: dict[int, LaunchGeometry] = field(default_factory=dict, repr=False)
+    _programs: dict[int, LaunchProgram | None] = field(default_factory=dict, repr=False)
 
     @classmethod
     def of(
@@ -322,6 +325,13 @@ class StaticTable:
 
     def _all_geometries(self, on_problem: OnProblems) -> list[LaunchGeometry]:
         return [self.geometry(on_problem, index) for index in range(len(self.launches))]
+
+    def launch_program(self, index: int, program: Program) -> LaunchProgram | None:
+        """Where the program of the space leaves what a launch needs; None where it does not hold all of that."""
+        if index not in self._programs:
+            sampled = self.launches[index].sample is not None
+            self._programs[index] = None if sampled else LaunchProgram.of(self, index, program)
+        return self._programs[index]
 
     def geometry(self, on_problem: OnProblems, index: int) -> LaunchGeometry:
         """The geometry of a launch on a problem; cached where it is the same on every problem, as for most kernels."""

@@ -1,0 +1,62 @@
+"""The work of a launch from a flat program is that from its expressions one by one, in both forms of the core."""
+
+import numpy as np
+import pytest
+
+from kernrec.gpu import find_gpu
+from kernrec.kernel import program
+from kernrec.kernel.library import find_kernel
+from kernrec.model.prior.launch_time import LaunchWork
+from kernrec.op import find_op
+from kernrec.recommender.estimate import launch_program
+from kernrec.recommender.estimate.launch_program import fill_work
+from kernrec.recommender.estimate.prediction import _fill, predict
+from kernrec.recommender.estimate.static_table import StaticTable
+from kernrec.store import Stack
+from kernrec.util.compiled import PACKAGE, Core, choose
+
+PRODUCT = {"m": 1000, "n": 520, "k": 264}
+CASES = (
+    ("matmul_simt", "rtx4090", "f32", "nn", PRODUCT), ("matmul_wgmma", "h200", "f16", "nt", PRODUCT),
+    ("matmul_mma", "a100", "bf16", "nn", PRODUCT | {"batch": 3}),
+    ("softmax_rows", "t4", "f32", None, {"rows": 77, "columns": 5000}),
+    ("conv2d_implicit_gemm_simt", "rtx4090", "f32", None, {"n": 2, "c": 32, "h": 14, "w": 14, "k": 64, "r": 3, "s": 3}),
+    ("attention_mma", "a100", "f16", None,
+     {"batch": 2, "heads": 8, "kv_heads": 2, "queries": 500, "keys": 600, "head_dim": 64, "causal": 1}),
+)  # fmt: skip
+
+
+def table_of(kernel: str, gpu: str, dtype: str, layout: str | None, dims: dict[str, int]) -> StaticTable:
+    """A new table, whose space has no program yet."""
+    spec, card = find_kernel(kernel), find_gpu(gpu)
+    problem = find_op(spec.op).problem(dtype, layout, **dims)
+    return StaticTable.of(spec, problem, card, Stack([]).profiles(spec.name, spec.hash, card.sm))
+
+
+@pytest.mark.parametrize("choice", ["python", None])
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case[0])
+def test_a_program_fills_in_the_work_of_every_launch(
+    case: tuple[str, str, str, str | None, dict[str, int]], choice: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def form(room: str) -> Core:
+        return choose(room, PACKAGE.joinpath(*room.split(".")[1:]), choice)
+
+    monkeypatch.setattr(program, "core", form)
+    monkeypatch.setattr(launch_program, "core", form)
+    kernel, *_, dtype, layout, dims = case
+    problem = find_op(find_kernel(kernel).op).problem(dtype, layout, **dims)
+    plain, flat = table_of(*case), table_of(*case)
+    flat.space._columns.compile(flat.space._test, flat.kernel.launch_expressions)
+    alone, together = plain.space.at(problem), flat.space.at(problem)
+    rows = plain.runnable(alone)
+    assert len(rows) > 0
+    np.testing.assert_array_equal(flat.runnable(together), rows)
+    for index, launch in enumerate(plain.launches):
+        there = rows.take(plain.geometry(alone, index).performing(rows))
+        expected, work = (LaunchWork.empty(len(there), len(launch.loops)) for _ in range(2))
+        launch.variant.take(there, out=expected.variants)
+        _fill(expected.rows, plain, index, there, alone, expected.variants)
+        assert fill_work(work.rows, flat, index, there, together)
+        np.testing.assert_array_equal(work.rows, expected.rows)
+    by_column, by_program = predict(plain, alone, rows).nominal, predict(flat, together, rows).nominal
+    np.testing.assert_array_equal(by_program.columns(), by_column.columns())
