@@ -25,7 +25,6 @@ from kernrec.model.prior.launch_costs import LimitedCosts, NominalCosts
 from kernrec.model.prior.launch_time import LAUNCH_S, START_S, LaunchTime, LaunchWork, launch_time
 from kernrec.op import Problem
 from kernrec.op.dtype import ELEMENT_BYTES
-from kernrec.recommender.estimate.launch_program import fill_work
 from kernrec.recommender.estimate.operating_point import DEFAULT_POINT, OperatingPoint
 from kernrec.recommender.estimate.sampled_launch import footprints
 from kernrec.recommender.estimate.static_table import Array, StaticTable, Tables
@@ -173,12 +172,15 @@ def nominal_costs(
     launches: list[list[tuple[int, Array]]] = [[] for _ in parts]
     for (part, index, positions), start, end in zip(performed, ends[:-1], ends[1:], strict=True):
         number, on_problem, rows = parts[part]
+        table = tables[number]
         subset = rows if len(positions) == len(rows) else rows.take(positions)
         launches[part].append((start, positions))
         variants, figures = work.variants[start:end], work.rows[:, start:end]
-        tables[number].launches[index].variant.take(on_problem.configs(subset), out=variants, mode="clip")
-        if isinstance(on_problem, ManyProblems) or not fill_work(figures, tables[number], index, subset, on_problem):
-            _fill(figures, tables[number], index, subset, on_problem, variants)
+        table.launches[index].variant.take(on_problem.configs(subset), out=variants, mode="clip")
+        if isinstance(on_problem, ManyProblems) or not _fill_at_once(
+            figures, tables[number], index, subset, on_problem
+        ):
+            _fill(figures, table, index, subset, on_problem, variants)
         variants += columns[number][index]
     times = launch_time(first.gpu, demand, work)
     if first.calibration:
@@ -230,6 +232,37 @@ def _finishing(table: StaticTable, problem: Problem) -> tuple[float, float, floa
     core_s, core_j, dram_bytes = more
     slower = table.calibration.core_time if table.calibration else 1.0
     return slower * core_s, dram_bytes / table.bandwidth, core_j, dram_bytes * table.power.event_j("dram.bytes")
+
+
+def _fill_at_once(figures: Array, table: StaticTable, index: int, rows: Array, on_problem: ProblemSpace) -> bool:
+    """Writes the work of a launch of these rows, by row of `LaunchWork`; False where there is no program for it."""
+    execution = on_problem.execution
+    if execution is None or (launch := table.launch_program(index, execution.program)) is None:
+        return False
+    access, arithmetic = table.launches[index].access, core("kernrec.model.prior")
+    if arithmetic.compiled != execution.program.form.compiled:
+        return False
+    execution.complete()
+    arithmetic.functions.launch_work(
+        execution.values,
+        execution.program.indexes,
+        launch.registers,
+        len(table.launches[index].loops),
+        access.steps,
+        arithmetic.rows(rows),
+        table.geometry(on_problem, index).columns,
+        float(table.gpu.sms),
+        launch.sizes(on_problem.tensor_bytes(rows)),
+        access.reads,
+        access.axes,
+        access.writes,
+        access.scratch,
+        float(table.gpu.l2_bytes),
+        np.nan,
+        access.room(arithmetic.compiled),
+        arithmetic.rows(figures),
+    )
+    return True
 
 
 def _fill(figures: Array, table: StaticTable, index: int, rows: Array, on_problem: OnProblems, variants: Array) -> None:

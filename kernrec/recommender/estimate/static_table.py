@@ -329,8 +329,9 @@ class StaticTable:
     def launch_program(self, index: int, program: Program) -> LaunchProgram | None:
         """Where the program of the space leaves what a launch needs; None where it does not hold all of that."""
         if index not in self._programs:
-            sampled = self.launches[index].sample is not None
-            self._programs[index] = None if sampled else LaunchProgram.of(self, index, program)
+            launch, spec = self.launches[index], self.kernel.launches[index]
+            own = launch.loops, launch.access.tensors, self.kernel.workspaces
+            self._programs[index] = None if launch.sample else LaunchProgram.of(spec, *own, program)
         return self._programs[index]
 
     def geometry(self, on_problem: OnProblems, index: int) -> LaunchGeometry:

@@ -8,9 +8,8 @@ from kernrec.kernel import program
 from kernrec.kernel.library import find_kernel
 from kernrec.model.prior.launch_time import LaunchWork
 from kernrec.op import find_op
-from kernrec.recommender.estimate import launch_program
-from kernrec.recommender.estimate.launch_program import fill_work
-from kernrec.recommender.estimate.prediction import _fill, predict
+from kernrec.recommender.estimate import prediction
+from kernrec.recommender.estimate.prediction import _fill, _fill_at_once, predict
 from kernrec.recommender.estimate.static_table import StaticTable
 from kernrec.store import Stack
 from kernrec.util.compiled import PACKAGE, Core, choose
@@ -42,7 +41,7 @@ def test_a_program_fills_in_the_work_of_every_launch(
         return choose(room, PACKAGE.joinpath(*room.split(".")[1:]), choice)
 
     monkeypatch.setattr(program, "core", form)
-    monkeypatch.setattr(launch_program, "core", form)
+    monkeypatch.setattr(prediction, "core", form)
     kernel, *_, dtype, layout, dims = case
     problem = find_op(find_kernel(kernel).op).problem(dtype, layout, **dims)
     plain, flat = table_of(*case), table_of(*case)
@@ -56,7 +55,7 @@ def test_a_program_fills_in_the_work_of_every_launch(
         expected, work = (LaunchWork.empty(len(there), len(launch.loops)) for _ in range(2))
         launch.variant.take(there, out=expected.variants)
         _fill(expected.rows, plain, index, there, alone, expected.variants)
-        assert fill_work(work.rows, flat, index, there, together)
+        assert _fill_at_once(work.rows, flat, index, there, together)
         np.testing.assert_array_equal(work.rows, expected.rows)
     by_column, by_program = predict(plain, alone, rows).nominal, predict(flat, together, rows).nominal
     np.testing.assert_array_equal(by_program.columns(), by_column.columns())
