@@ -49,11 +49,10 @@ class Extent:
         The distance is half the logarithm of 1 + r. r is the root mean square over a group of features, in standard
         deviations, of the group where it is largest: a shape that differs only in size differs in few features.
         """
-        with np.errstate(invalid="ignore"):  # what is unknown is never outside
-            outside = np.maximum(np.maximum(self.low - matrix, matrix - self.high), 0.0)
+        outside = np.maximum(np.maximum(self.low - matrix, matrix - self.high), 0.0)
         if not outside.any():
             return np.zeros(len(matrix))
-        with np.errstate(invalid="ignore"):
+        with np.errstate(invalid="ignore"):  # what is unknown is never outside
             outside /= self.spread
         outside = np.where(np.isfinite(outside), np.minimum(outside, _MOST_DEVIATIONS), 0.0)
         outside *= outside

@@ -88,6 +88,8 @@ class Bound:
     """Seconds of the card's work alone; of ops whose calls were timed one at a time."""
     logs: Mapping[str, Array] = field(default_factory=dict)
     """Figures whose logarithms are further features, by name."""
+    constants: Mapping[str, float] = field(default_factory=dict)
+    """Further features that all problems have in common, by name."""
 
 
 class Features(Protocol):
@@ -117,14 +119,15 @@ def features(
     op: str, gpu: GPU, dtype: str, layout: str, dims: Mapping[str, Array], timing: Timing
 ) -> tuple[Bound, dict[str, Array]]:
     """(the bound, features by name, (N,) each) of problems of one op, dtype and layout, `dims` (N,) by name."""
-    bound, names, table = feature_table(op, gpu, dtype, layout, dims, timing)
+    bound, names, table, _ = feature_table(op, gpu, dtype, layout, dims, timing)
     return bound, dict(zip(names, table, strict=True))
 
 
 def feature_table(
     op: str, gpu: GPU, dtype: str, layout: str, dims: Mapping[str, Array], timing: Timing
-) -> tuple[Bound, tuple[str, ...], Array]:
-    """(the bound, the names of F features, their values (F, N)) of problems as for `features`."""
+) -> tuple[Bound, tuple[str, ...], Array, Array]:
+    """(the bound, the names of F features, their values (F, N), logarithms of the dimensions (N, D)) of problems as for
+    `features`."""
     module = features_of(op)
     sizes = {name: np.asarray(dims[name], dtype=float) for name in module.DIMS}
     card = _card(gpu, dtype, timing)
@@ -137,13 +140,16 @@ def feature_table(
     np.maximum(of_shares, LEAST_SHARE, out=of_shares)
     np.maximum(of_sizes, LEAST_SIZE, out=of_sizes)
     logs[shares + len(sizes)] *= 1e6
-    types = [card.precision.b_bytes, float(dtype == "f8block"), float(gpu.peak_flops(dtype, tensor=True) > 0)]
-    columns = np.concatenate([*bound.columns.values(), np.repeat(types, count)]).reshape(-1, count)
-    return (
-        bound,
-        (*_log_names(op, *bound.shares), *bound.logs, *bound.columns, *_TYPES),
-        np.vstack([np.log2(logs, out=logs), columns]),
-    )
+    np.log2(logs, out=logs)
+    constants = [
+        *bound.constants.values(),
+        card.precision.b_bytes,
+        float(dtype == "f8block"),
+        float(gpu.peak_flops(dtype, tensor=True) > 0),
+    ]
+    columns = np.concatenate([*bound.columns.values(), np.repeat(constants, count)]).reshape(-1, count)
+    names = (*_log_names(op, *bound.shares), *bound.logs, *bound.columns, *bound.constants, *_TYPES)
+    return bound, names, np.concatenate([logs, columns]), np.ascontiguousarray(of_sizes.T)
 
 
 _TYPES = ("dtype.bytes", "dtype.block", "dtype.tensor")

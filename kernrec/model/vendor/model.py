@@ -14,6 +14,7 @@ from functools import lru_cache
 
 from kernrec.gpu import GPU, find_gpu
 from kernrec.model.vendor.bound import features_of
+from kernrec.model.vendor.precision import rate_of
 from kernrec.model.vendor.predicted import StackPrediction
 from kernrec.model.vendor.recorded_set import SetModel
 from kernrec.model.vendor.timed import Timed
@@ -126,13 +127,15 @@ class VendorModel:
     def _chosen(self, problem: Problem, gpu: GPU) -> Mapping[int, tuple[str, ...]]:
         """The sets that predict a problem, by their place in `sets`, each with the stacks that it predicts."""
         taken: set[str] = set()
-        chosen = {}
+        chosen: dict[int, tuple[str, ...]] = {}
+        if not rate_of(gpu, problem.dtype):
+            return chosen
         for place in self._covering(problem, gpu):
             recorded = self.sets[place].recorded
             if taken and gpu.name not in recorded.gpus:
                 break
-            here = recorded.stacks_on(gpu, problem)
-            runs = [stack for stack in here if stack not in taken and not recorded.refusal(stack, problem, gpu)]
+            here = recorded.stacks_recorded(gpu, problem)
+            runs = [stack for stack in here if stack not in taken and not recorded.misaligned(stack, problem)]
             if runs:
                 chosen[place] = tuple(runs)
             taken.update(here)

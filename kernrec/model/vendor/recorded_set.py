@@ -80,8 +80,10 @@ class RecordedSet:
         """The stacks that it can tell of on a card: those recorded there with problems of this kind; on a card without
         recordings, those recorded with such problems anywhere, but for `local` ones. All, where the card cannot compute
         in the dtype."""
-        if not rate_of(gpu, problem.dtype):
-            return tuple(self.stacks)
+        return self.stacks_recorded(gpu, problem) if rate_of(gpu, problem.dtype) else tuple(self.stacks)
+
+    def stacks_recorded(self, gpu: GPU, problem: Problem) -> tuple[str, ...]:
+        """Those of `stacks_on` on a card that can compute in the dtype."""
         kind = kind_of(self.op, problem.dtype if problem.dtype in self.dtypes else self.dtypes[0], problem.sizes)
         if (stacks := self._stacks_on.get((gpu.name, kind))) is None:
             stacks = self._stacks_on[gpu.name, kind] = self._with_kind(gpu, kind)
@@ -107,6 +109,10 @@ class RecordedSet:
         """Why a stack does not run a problem that the set covers; None where it does."""
         if not rate_of(gpu, problem.dtype):
             return f"{gpu.title} has no {problem.dtype} arithmetic"
+        return self.misaligned(stack, problem)
+
+    def misaligned(self, stack: str, problem: Problem) -> str | None:
+        """Why a stack does not run a problem on a card that can compute in its dtype; None where it does."""
         for name, step in self.multiples.get(stack, {}).items():
             if problem.sizes[name] % step:
                 return f"{name} = {problem.sizes[name]} is not a multiple of {step}, as {problem.dtype} needs there"
@@ -137,6 +143,11 @@ class Head:
     @cached_property
     def _places(self) -> dict[tuple[str, ...], tuple[Array, Array]]:
         return {}
+
+    @cached_property
+    def column(self) -> dict[str, int]:
+        """The place of each feature among the columns."""
+        return {name: place for place, name in enumerate(self.columns)}
 
     @cached_property
     def trees(self) -> CompactTrees:

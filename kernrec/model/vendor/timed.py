@@ -11,7 +11,7 @@ from kernrec.gpu import GPU
 from kernrec.model.vendor.bound import Bound, feature_table, features_of, used
 from kernrec.model.vendor.power_base import power_base
 from kernrec.model.vendor.predicted import Predicted, StackPrediction
-from kernrec.model.vendor.recorded_set import OTHER, STACK, SetModel, log_sizes
+from kernrec.model.vendor.recorded_set import OTHER, STACK, SetModel
 from kernrec.model.vendor.single_calls import NORMAL_S
 from kernrec.op import Problem
 from kernrec.util.light_dataclass import dataclass
@@ -47,10 +47,11 @@ class Timed:
         recorded, first = chosen.recorded, problems[0]
         every = [problem.sizes for problem in problems]
         dims = {name: np.array([sizes[name] for sizes in every], dtype=float) for name in features_of(recorded.op).DIMS}
-        bound, names, table = feature_table(recorded.op, gpu, first.dtype, first.layout, dims, recorded.timing)
+        kind = gpu, first.dtype, first.layout
+        bound, names, table, log_sizes = feature_table(recorded.op, *kind, dims, recorded.timing)
         on_grid = np.array([all(s[name] in sizes for name, sizes in chosen.sizes.items()) for s in every], dtype=bool)
         alike = 0.0 if recorded.exactly(first) else recorded.alike_width
-        return cls(chosen, stacks, gpu, alike, bound, names, table, chosen.outside(log_sizes(dims), bound), on_grid)
+        return cls(chosen, stacks, gpu, alike, bound, names, table, chosen.outside(log_sizes, bound), on_grid)
 
     @cached_property
     def latency(self) -> list[list[Predicted]]:
@@ -95,13 +96,12 @@ class Timed:
         rows = np.zeros((len(self.stacks), len(self.on_grid), len(head.columns)), dtype=np.float32)
         columns, places = head.places(self.names)
         rows[:, :, columns] = self.features.take(places, axis=0).T
-        for column, feature in enumerate(head.columns):
-            if feature.startswith(STACK):
-                with_stack = feature.removeprefix(STACK)
-                if with_stack in self.stacks:
-                    rows[self.stacks.index(with_stack), :, column] = 1.0
-            elif feature in more:
-                rows[:, :, column] = more[feature]
+        for number, stack in enumerate(self.stacks):
+            if (column := head.column.get(STACK + stack)) is not None:
+                rows[number, :, column] = 1.0
+        for feature, values in more.items():
+            if (column := head.column.get(feature)) is not None:
+                rows[:, :, column] = values
         ratios = head.trees.predict(rows.reshape(-1, len(head.columns))).reshape(rows.shape[:2])
         # Trees that learned other cards could pass the roof of this one.
         least = self.bound.parts["math"] if transferred and name == "latency" else 0.0

@@ -38,10 +38,14 @@ _WAVE_ROWS, _WAVE_COLUMNS = np.array(_WAVES, dtype=float).T
 _WAVE_NAMES = [f"waves.{rows}x{across}" for rows, across in _WAVES]
 _FULL_NAMES = [f"full.{rows}x{across}" for rows, across in _WAVES]
 _TIME_NAMES = [f"time.{rows}x{across}x{split}" for rows, across, split in _TIMED]
+_SQUARE = [_WAVES.index((side, side)) for side in (128, 64)]
+_SQUARE_AREAS = np.array([128.0**2, 64.0**2])
+_FILLED_NAMES = ["filled.128", "filled.64"]
 _TIMED_PLACES = [_TILES.tolist().index([*map(float, tile)]) for tile in _TIMED]
 _ROWS, _COLUMNS, _SPLIT = _TILES.T.copy()
 _WHOLE = _SPLIT == 1
-_AREA = (_ROWS * _COLUMNS / 128**2) ** _SMALL_TILE
+_JOINED = np.where(_WHOLE, 0.0, 1.0)
+_RATE = np.minimum(1.0, (_ROWS * _COLUMNS / 128**2) ** _SMALL_TILE)
 _TILE_FLOPS = 2 * _ROWS * _COLUMNS
 
 
@@ -61,30 +65,30 @@ def bound(card: Card, sizes: Mapping[str, Array], layout: str) -> Bound:
         math_s, timed_s = simt_tiles_s(card, batch, m, n, k, layout, _TIMED)
         total_s = parts["launch"] + sustained_s(card, math_s)
     shares = {"tiles": math_s, "memory": memory_s, "flops": parts["math"], "dram": parts["dram"]}
+    results = m * n
     logs = {
         "l2.moved": moved / gpu.l2_bytes,
         "l2.weights": weights / gpu.l2_bytes,
         "l2.result": result / gpu.l2_bytes,
         "waves": batch * np.ceil(m / 128) * np.ceil(n / 128) / gpu.sms,
-        "log.mn": m * n,
+        "log.mn": results,
         "log.mk": m * k,
         "log.nk": n * k,
     }
-    columns = {"arch.datacenter blackwell": np.full(len(m), float(gpu.sm in (100, 103)))}
     tiles = batch[:, None] * np.ceil(m[:, None] / _WAVE_ROWS) * np.ceil(n[:, None] / _WAVE_COLUMNS)
     waves = tiles / gpu.sms
     seconds = np.where(np.isfinite(timed_s), timed_s, math_s[:, None])
     logs |= zip(_WAVE_NAMES, waves.T, strict=True)
-    columns |= zip(_FULL_NAMES, (tiles / (np.ceil(waves) * gpu.sms)).T, strict=True)
+    columns = dict(zip(_FULL_NAMES, (tiles / (np.ceil(waves) * gpu.sms)).T, strict=True))
     logs |= zip(_TIME_NAMES, (seconds / total_s[:, None]).T, strict=True)
-    for side in (128, 64):
-        columns[f"filled.{side}"] = m * n / (np.ceil(m / side) * np.ceil(n / side) * side * side)
+    filled = results[:, None] / (tiles[:, _SQUARE] / batch[:, None] * _SQUARE_AREAS)
+    columns |= zip(_FILLED_NAMES, filled.T, strict=True)
     for name, size, most in (("m", m, 256), ("n", n, 64), ("k", k, 64)):
         logs[f"aligned.{name}"] = np.gcd(size.astype(np.int64), most)
     columns |= {"rest.m": m % 128, "rest.n": n % 128}
-    for side_name, letter in zip("ab", layout, strict=True):
-        columns[f"layout.{side_name}"] = np.full(len(m), float(letter == "t"))
-    return Bound(total_s, parts, shares, columns, total_s - parts["launch"], logs)
+    constants = {f"layout.{name}": float(letter == "t") for name, letter in zip("ab", layout, strict=True)}
+    constants["arch.datacenter blackwell"] = float(gpu.sm in (100, 103))
+    return Bound(total_s, parts, shares, columns, total_s - parts["launch"], logs, constants)
 
 
 def _tiles_s(card: Card, batch: Array, m: Array, n: Array, k: Array) -> Array:
@@ -93,10 +97,10 @@ def _tiles_s(card: Card, batch: Array, m: Array, n: Array, k: Array) -> Array:
     batch, m, n, k = batch[:, None], m[:, None], n[:, None], k[:, None]
     sms, kind = card.gpu.sms, card.precision
     depth = np.ceil(k / _SPLIT / 32) * 32
-    rate = card.flops / sms * np.minimum(1.0, _AREA)
+    rate = card.flops / sms * _RATE
     shared = 2.0 if card.gpu.sm >= 90 else 1.0  # clusters: a tile that is read once goes to two blocks
     read_s = (_ROWS * kind.a_bytes + _COLUMNS * kind.b_bytes) * depth / (card.l2 / sms * shared)
     tile_s = np.maximum(_TILE_FLOPS * depth / rate, read_s) + card.seconds(TILE_CLK)
-    joined_s = np.where(_WHOLE, 0.0, 8 * batch * m * n * _SPLIT / card.l2 + card.seconds(TILE_CLK))
+    joined_s = (8 * batch * m * n * _SPLIT / card.l2 + card.seconds(TILE_CLK)) * _JOINED
     total = np.ceil(batch * np.ceil(m / _ROWS) * np.ceil(n / _COLUMNS) * _SPLIT / sms) * tile_s + joined_s
     return np.asarray(np.where(_WHOLE | (k >= _LEAST_SPLIT * _SPLIT), total, np.inf))
