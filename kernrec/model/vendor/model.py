@@ -42,6 +42,10 @@ class VendorModel:
     """The last predictions, by problem and card."""
     _timed: dict[tuple[Problem, str], list[tuple[Timed, int]]] = field(default_factory=dict, repr=False, compare=False)
     """Those whose power nobody asked yet: sets, each with the problem's place in it."""
+    _latencies: dict[tuple[Problem, str], tuple[StackPrediction, ...]] = field(
+        default_factory=dict, repr=False, compare=False
+    )
+    """What was told of these."""
     _accepting: dict[tuple[str, str, str | None], list[int]] = field(default_factory=dict, repr=False, compare=False)
     """The sets that accept a data type and layout, for a card the nearest first."""
 
@@ -72,10 +76,11 @@ class VendorModel:
 
         beside: further problems of the op that will be asked about: all together take hardly longer than one.
         """
-        if (problem, gpu.name) in self._predicted:
-            return self._predicted[problem, gpu.name]
-        self._time([problem, *beside], gpu)
-        return _fastest_first(self._timed[problem, gpu.name], with_power=False)
+        key = problem, gpu.name
+        if (predictions := self._predicted.get(key) or self._latencies.get(key)) is None:
+            self._time([problem, *beside], gpu)
+            predictions = self._latencies[key] = _fastest_first(self._timed[key], with_power=False)
+        return predictions
 
     def outside(self, problem: Problem) -> str | None:
         """The cases that were recorded in a problem's data type, in words, where it is none of them; else None."""
@@ -113,6 +118,7 @@ class VendorModel:
         """Makes problems known to `_timed`."""
         if len(self._timed) > _KEPT_FEATURES:
             self._timed.clear()
+            self._latencies.clear()
         together: dict[tuple[int, tuple[str, ...], str, str], list[Problem]] = {}
         for problem in problems:
             if (problem, gpu.name) not in self._timed:

@@ -1,5 +1,6 @@
 """Matrix products with rows that are not aligned, and the aligned ones that they could be padded to."""
 
+from functools import lru_cache
 from itertools import product
 
 from kernrec.op import Problem
@@ -9,16 +10,17 @@ _MULTIPLES = (8, 64)
 """Multiples that rows of a product are padded to: 16 bytes of 16-bit elements, and a tile."""
 
 
-def padded(problem: Problem) -> list[Problem]:
+@lru_cache(maxsize=256)
+def padded(problem: Problem) -> tuple[Problem, ...]:
     """The problem, and those with some of its rows padded; nothing where all are aligned."""
     sizes = problem.dim
     unaligned = [name for name in _contiguous(problem) if sizes[name] % _MULTIPLES[0]]
     if not unaligned:
-        return []
-    return [
+        return ()
+    return tuple(
         problem.definition.problem(problem.dtype, problem.layout, **sizes | dict(zip(unaligned, changed, strict=True)))
         for changed in product(*({-(-sizes[name] // step) * step for step in (1, *_MULTIPLES)} for name in unaligned))
-    ]
+    )
 
 
 def _contiguous(problem: Problem) -> tuple[str, ...]:
