@@ -161,6 +161,13 @@ class KernelCandidates:
             there = KernelMeasurements(there.measured[alone], there.predicted.at(alone), there.rescaling)
         return replace(self, limited=self.limited.at(alone), costs=self.costs.at(alone), measurements=there)
 
+    def with_belief(self, belief: Belief) -> "KernelCandidates":
+        """The candidates of a kernel that nobody ran, with what is believed of their lead."""
+        costs = believed(self.costs, belief)
+        return KernelCandidates(
+            self.runnable, self.heuristic, self.prediction, self.limited, costs, None, self.scope, belief
+        )
+
     def measured(self, point: int) -> Mapping[int, MeasuredAnswer]:
         """The measurements at an operating point, by position of the candidate."""
         return self.measurements.measured[point] if self.measurements else {}
@@ -191,7 +198,7 @@ def beside_yardstick(
         if not kernel.ran:
             latency_s = kernel.costs.latency.value[0] * (1.0 if default else kernel.to_default)
             belief = Belief.of(kernel.runnable.on_problem.problem, float(latency_s.min()), yardstick)
-            kernel = replace(kernel, costs=believed(kernel.costs, belief), belief=belief)
+            kernel = kernel.with_belief(belief)
         result.append(kernel)
     return result
 

@@ -34,7 +34,9 @@ def select(candidates: CandidateSet, query: Query, first: int = 0, top: int | No
         wanted = candidates.latency_source[first:].ravel() == SOURCES.index(Source(query.source))
         if not wanted.any():
             raise UsageError(f"nothing {query.source} answers this problem on {candidates.gpu.name}")
-    allowed = _allowed(latency, candidates.power_w[first:], query, wanted)
+    allowed = None
+    if query.max_power_w is not None or query.max_slowdown is not None or wanted is not None:
+        allowed = _allowed(latency, candidates.power_w[first:], query, wanted)
     if query.objective is Objective.PARETO:
         flat = latency.ravel(), energy.ravel()
         if allowed is not None:
@@ -46,10 +48,8 @@ def select(candidates: CandidateSet, query: Query, first: int = 0, top: int | No
     return [(first + place // count, place % count) for place in picked.tolist()]
 
 
-def _allowed(latency: Array, power: Array, query: Query, wanted: Array | None = None) -> Array | None:
-    """Places in the flattened table that keep the bounds, ascending; None for all of them."""
-    if query.max_power_w is None and query.max_slowdown is None and wanted is None:
-        return None
+def _allowed(latency: Array, power: Array, query: Query, wanted: Array | None) -> Array:
+    """Places in the flattened table that keep the bounds, ascending."""
     flat, watts = latency.ravel(), power.ravel()
     allowed = np.arange(len(flat)) if wanted is None else np.flatnonzero(wanted)
     if query.max_power_w is not None:
@@ -73,6 +73,9 @@ def _least(value: Array, allowed: Array | None, top: int) -> Array:
         masked[allowed] = value.ravel()[allowed]
         value = masked.reshape(points, count)
     best = value[0] if points == 1 else value.min(axis=0)
+    if top == 1:
+        order = np.atleast_1d(best.argmin())
+        return order if points == 1 else value.argmin(axis=0)[order] * count + order
     top = min(top, int(np.isfinite(best).sum()))
     among = np.flatnonzero(best <= np.partition(best, top - 1)[top - 1])
     order = among[np.argsort(best[among], kind="stable")][:top]

@@ -45,7 +45,7 @@ class VendorModel:
     _latencies: dict[tuple[Problem, str], tuple[StackPrediction, ...]] = field(
         default_factory=dict, repr=False, compare=False
     )
-    """What was told of these."""
+    """The answers of `predict_latency` about these."""
     _accepting: dict[tuple[str, str, str | None], list[int]] = field(default_factory=dict, repr=False, compare=False)
     """The sets that accept a data type and layout, for a card the nearest first."""
 
