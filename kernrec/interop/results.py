@@ -28,6 +28,7 @@ from kernrec.store.measurement import (
     ProtocolInfo,
     Tier,
 )
+from kernrec.util.normal import DEVIATIONS
 
 EXTERNAL = "external:"
 """Begins the `kernel_hash` of a kernel whose source is not known."""
@@ -206,8 +207,7 @@ def _latency_report(result: ForeignResult) -> LatencyReport:
         )
     if len(samples) > 1:
         deciles = statistics.quantiles(samples, n=10, method="inclusive")
-        # The stated value is a mean: 90 % of means are within 1.645 standard errors.
-        half = 1.645 * statistics.stdev(samples) / sqrt(len(samples))
+        half = DEVIATIONS * statistics.stdev(samples) / sqrt(len(samples))
         report = replace(
             report, latency_q10_s=deciles[0], latency_q90_s=deciles[-1], latency_low_s=max(value - half, value * 1e-3),
             latency_high_s=value + half,

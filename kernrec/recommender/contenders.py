@@ -20,6 +20,7 @@ from kernrec.recommender.estimate.measured_rows import applies
 from kernrec.recommender.request import Objective
 from kernrec.store import Evidence, MeasuredAnswer
 from kernrec.util.light_dataclass import dataclass
+from kernrec.util.normal import DEVIATIONS
 
 Array = np.ndarray
 
@@ -29,8 +30,6 @@ LISTED = 8
 """Contenders that an answer lists."""
 _FEATURES = 128
 """Features through which problems share what is learned; more are projected onto so many at random."""
-_DEVIATIONS = 1.6448536269514722
-"""A 90 % interval is so many standard deviations to either side."""
 _LEAST_NOISE = 0.005
 """Of a measurement: medians of two sessions differ by so much."""
 
@@ -103,7 +102,7 @@ def contenders_of(
             chosen.append(position)
             keys.append(key)
     widths = np.stack([_half_widths(candidates, quantity)[:, chosen] for quantity in objective.quantities])
-    deviation, own = np.sqrt(np.sum(np.square(widths), axis=0)) / _DEVIATIONS
+    deviation, own = np.sqrt(np.sum(np.square(widths), axis=0)) / DEVIATIONS
     inputs = _inputs(candidates, chosen) if with_inputs else None
     return ProblemContenders(candidates.problem, tuple(keys), np.log(value[chosen]), deviation, own, weight, inputs)
 
@@ -262,7 +261,7 @@ def noise_of(row: MeasuredAnswer, objective: Objective) -> float:
 
 def noise_between(low: float | None, high: float | None) -> float:
     """Standard deviation of the logarithm of a cost with this 90 % interval; None: not stated."""
-    stated = math.log(high / low) / (2.0 * _DEVIATIONS) if low and high else 0.0
+    stated = math.log(high / low) / (2.0 * DEVIATIONS) if low and high else 0.0
     return max(_LEAST_NOISE, stated)
 
 

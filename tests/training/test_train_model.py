@@ -13,7 +13,7 @@ from kernrec.model.learn.adaptation import adapt
 from kernrec.model.learn.conformal import NEW_GPU, NEW_KERNEL
 from kernrec.model.learn.features import ModelInputs
 from kernrec.model.learn.loss_weights import loss_weights
-from kernrec.model.prior.launch_time import INTERVAL
+from kernrec.model.prior.spread import INTERVAL
 from kernrec.training.boosting import HeadData, TrainingSettings
 from kernrec.training.dataset import Dataset, RowGroup
 from kernrec.training.train_model import train

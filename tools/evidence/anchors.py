@@ -14,6 +14,7 @@ from front import DATA, Data, Table
 
 from kernrec.errors import KernrecError
 from kernrec.recommender import Objective, Query, Recommender, Request
+from kernrec.util.normal import DEVIATIONS
 from tests.helpers.recordings import present
 
 from .library_shapes import ANCHORS, PUBLISHED, Anchor, Published, Shape
@@ -42,7 +43,7 @@ def _check(recommender: Recommender, anchor: Anchor, shapes: list[Shape]) -> boo
             outside.append(dims)
         times = {"measured us": f"{shape.measured_s * 1e6:.1f}", "predicted us": f"{best.latency_s.value * 1e6:.1f}"}
         table.row({"shape": dims, **times, "ratio": ratios[-1], "bottleneck, config": f"{best.bottleneck}, {config}"})
-    mean, spread = geometric_mean(np.array(ratios)), np.exp(1.645 * np.std(np.log(ratios), ddof=1))
+    mean, spread = geometric_mean(np.array(ratios)), np.exp(DEVIATIONS * np.std(np.log(ratios), ddof=1))
     aim = f"aim {anchor.mean[0]} to {anchor.mean[1]}"
     print(f"geometric mean {mean:.3f} over {len(ratios)} shapes ({aim}), 90 % spread x{spread:.2f}")
     print(f"outside {anchor.each[0]:.2g} to {anchor.each[1]:.2g}: {'; '.join(outside) or 'none'}")

@@ -26,14 +26,14 @@ from front import Table
 
 from kernrec.errors import UsageError
 from kernrec.model.learn.conformal import LEVEL, groups_needed
-from kernrec.model.prior.launch_time import INTERVAL
-from kernrec.model.prior.spread import REGIMES, SPREADS
+from kernrec.model.prior.spread import INTERVAL, REGIMES, SPREADS
 from kernrec.recommender.estimate.costs import OWN
+from kernrec.util.normal import DEVIATIONS
 
 Array = np.ndarray
 FEWEST = groups_needed(LEVEL)
 """Kernels that a regime needs for widths of its own; else it has those of all."""
-UNKNOWN = log(INTERVAL) / 1.645
+UNKNOWN = log(INTERVAL) / DEVIATIONS
 """Standard deviation of the errors of a kernel of which nothing is recorded."""
 Errors = Annotated[list[Path], typer.Option("--errors", help="what `tools/evidence prior --json` wrote")]
 

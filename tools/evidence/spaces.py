@@ -32,7 +32,7 @@ from kernrec.model.learn import features
 from kernrec.model.learn.adaptation import adapt
 from kernrec.model.learn.features import ModelInputs
 from kernrec.model.learn.model import Model
-from kernrec.model.prior.launch_time import INTERVAL
+from kernrec.model.prior.spread import INTERVAL
 from kernrec.recommender.estimate.correction import interval_of
 from kernrec.training import scores
 from kernrec.training.boosting import TrainingSettings

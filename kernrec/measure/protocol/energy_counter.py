@@ -12,6 +12,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from kernrec.util.normal import DEVIATIONS
+
 LEAST_TICKS = 10
 TRUSTED_RATIO = 0.05
 """A counter is not trusted if its energy differs by more than this fraction from the integral of power."""
@@ -75,8 +77,7 @@ def power_from_ticks(
 ) -> PowerSlope | None:
     """Mean power in a window of a trace of the counter; None with fewer than ten updates.
 
-    It is the slope of the least-squares line through the updates in the window; the interval extends 1.645 standard
-    errors to each side.
+    It is the slope of the least-squares line through the updates in the window; the interval is a 90 % one.
     """
     updates = find_ticks(time_s, energy_j)
     if updates is None:
@@ -91,7 +92,7 @@ def power_from_ticks(
     if power <= 0.0:
         return None
     residual = e_off - power * t_off
-    error = 1.645 * float(np.sqrt((residual**2).sum() / (len(t) - 2) / spread))
+    error = DEVIATIONS * float(np.sqrt((residual**2).sum() / (len(t) - 2) / spread))
     return PowerSlope(power, power - error, power + error, len(t), CounterTicks(t, e).period_s or 0.0)
 
 

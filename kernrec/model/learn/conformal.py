@@ -29,8 +29,9 @@ from typing import Any
 
 import numpy as np
 
-from kernrec.model.prior.launch_time import INTERVAL
+from kernrec.model.prior.spread import INTERVAL
 from kernrec.util.light_dataclass import dataclass
+from kernrec.util.normal import DEVIATIONS
 
 Array = np.ndarray
 
@@ -40,8 +41,8 @@ NEW_GPU, NEW_KERNEL = "new GPU", "new kernel"
 """Keys of a model's intervals for a GPU or kernel that is not in the training data."""
 _PRIOR = math.log(INTERVAL)
 """Logarithmic half-width of the prior's 90 % interval."""
-_DEVIATION = _PRIOR / 1.6448536269514722
-"""Standard deviation of the prior's log error: a 90 % interval is 1.645 standard deviations to either side."""
+_DEVIATION = _PRIOR / DEVIATIONS
+"""Standard deviation of the prior's log error."""
 
 
 @dataclass(frozen=True)

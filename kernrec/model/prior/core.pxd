@@ -6,7 +6,7 @@ from libc.stdint cimport int32_t, int64_t, uint8_t
 cdef Py_ssize_t PIPES, F64, SHARED, PORT, SECTORS, BARRIERS, CORE_J, BETWEEN, BETWEEN_GROUPS, ALONE, IN_TURN
 cdef Py_ssize_t BLOCKS, CONCURRENT, WARPS, PREFETCH, DRAM_BYTES, DRAM_SLOWDOWN, SERIAL_CLK, WAIT_ROUNDS, OVERLAPPED
 cdef Py_ssize_t LONE_WAITS, LOOPS
-cdef Py_ssize_t PARTS, ROUNDS, CLOCKS
+cdef Py_ssize_t SQUARINGS, PARTS, ROUNDS, CLOCKS
 cdef double GROUPS_SHARE, BARRIER_CLK, BARRIER_WARP_CLK, SCHEDULERS, BLOCK_CLK, START_CLK
 
 @cython.locals(
@@ -74,5 +74,5 @@ cpdef limited_costs(
     double[:, :, ::1] costs, uint8_t[:, ::1] capped,
 )
 
-cdef double fourth_power(double value) noexcept nogil
-cdef double fourth_root(double value) noexcept nogil
+cdef double overlap_power(double value) noexcept nogil
+cdef double overlap_root(double value) noexcept nogil

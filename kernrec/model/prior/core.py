@@ -43,6 +43,11 @@ anchor conv2d_f32_ansor.csv)."""
 START_CLK = 300.0
 """Clocks to start a block and to hand its place to the next one, of kernels whose waits for memory were all counted."""
 
+SQUARINGS = 2
+OVERLAP = 2**SQUARINGS
+"""Exponent p of the smooth maximum of parts that overlap, `(core_s**p + memory_s**p)**(1/p)`: two equal parts take
+2**(1/4) = 1.19 times one of them. It is a power of two, so that squares and square roots compute it."""
+
 PARTS, ROUNDS = 4, 5
 """Parts into which a round of the search for a clock divides the range that is left, and rounds."""
 CLOCKS = 1024
@@ -222,17 +227,14 @@ def exposed_clk(alone: Any, waited: Any, dram_clk: Any) -> Any:
     all with DRAM, which comes last, is to be that sum.
     """
     total = alone + maximum(waited, dram_clk)
-    share = dram_clk / total
-    squared = share * share
-    return maximum(total * sqrt(sqrt(maximum(1.0 - squared * squared, 0.0))) - alone - waited, 0.0)
+    rest = maximum(1.0 - overlap_power(dram_clk / total), 0.0)
+    return maximum(total * overlap_root(rest) - alone - waited, 0.0)
 
 
 def smooth_maximum(a: Any, b: Any) -> Any:
-    """The smooth maximum of `launch_costs.OVERLAP`, (a**4 + b**4)**(1/4), without overflow or underflow."""
+    """The smooth maximum `(a**OVERLAP + b**OVERLAP)**(1/OVERLAP)`, without overflow or underflow."""
     high = maximum(a, b)
-    ratio = minimum(a, b) / high
-    squared = ratio * ratio
-    return high * sqrt(sqrt(squared * squared + 1.0))
+    return high * overlap_root(overlap_power(minimum(a, b) / high) + 1.0)
 
 
 def dram_traffic(
@@ -435,9 +437,9 @@ def limited_costs(
             core_s, dram_s, fixed_s, core_j, dram_j = (
                 launches[0, i], launches[1, i], launches[2, i], launches[3, i], launches[4, i],
             )  # fmt: skip
-            dram = fourth_power(dram_s)
+            dram = overlap_power(dram_s)
             tree_w, volts_squared, clock_hz = highest[2, p], highest[3, p], highest_hz[p]
-            latency = fourth_root(fourth_power(core_s / highest[0, p]) + dram) + fixed_s
+            latency = overlap_root(overlap_power(core_s / highest[0, p]) + dram) + fixed_s
             static_j = highest[1, p] * latency
             clocked_j = (tree_w * latency + core_j) * volts_squared
             energy = static_j + clocked_j + dram_j
@@ -446,17 +448,17 @@ def limited_costs(
             if some(over):
                 # Each round tries a few clocks of the range that is left: a launch draws more power the higher its
                 # clock.
-                place, core, step = first[p], fourth_power(core_s), CLOCKS
+                place, core, step = first[p], overlap_power(core_s), CLOCKS
                 for _ in range(ROUNDS):
                     step = step // PARTS
                     within = 0
                     for trial in range(1, PARTS):
                         tried = place + trial * step
-                        shortened = fourth_root(search[0, tried] * core + dram) + fixed_s
+                        shortened = overlap_root(search[0, tried] * core + dram) + fixed_s
                         joules = (search[1, tried] - limits_w[p, i]) * shortened + search[2, tried] * core_j
                         within = within + (joules <= -dram_j)
                     place = place + within * step
-                slow = fourth_root(fourth_power(core_s / table[0, place]) + dram) + fixed_s
+                slow = overlap_root(overlap_power(core_s / table[0, place]) + dram) + fixed_s
                 latency = select(over, slow, latency)
                 static_j = select(over, table[1, place] * slow, static_j)
                 clocked_j = select(over, (table[2, place] * slow + core_j) * table[3, place], clocked_j)
@@ -472,12 +474,15 @@ def limited_costs(
             capped[p, i] = over
 
 
-def fourth_power(value: Any) -> Any:
+def overlap_power(value: Any) -> Any:
     """`value**OVERLAP`. Squaring takes a twentieth of the time of a general power."""
-    squared = value * value
-    return squared * squared
+    for _ in range(SQUARINGS):
+        value = value * value
+    return value
 
 
-def fourth_root(value: Any) -> Any:
+def overlap_root(value: Any) -> Any:
     """`value**(1/OVERLAP)`."""
-    return sqrt(sqrt(value))
+    for _ in range(SQUARINGS):
+        value = sqrt(value)
+    return value

@@ -10,10 +10,6 @@ from kernrec.util.light_dataclass import dataclass
 
 Floats = NDArray[np.float64]
 
-OVERLAP = 4
-"""Exponent p of the smooth maximum of parts that overlap, `(core_s**p + memory_s**p)**(1/p)`: two equal parts take
-2**(1/4) = 1.19 times one of them. `core.fourth_power` and `core.fourth_root` are of this exponent."""
-
 
 @dataclass(frozen=True)
 class NominalCosts:

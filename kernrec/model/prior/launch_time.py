@@ -42,10 +42,6 @@ START_S = 2.5e-6
 """Additional overhead of the first launch of an op: an idle stream, a cold instruction cache and cold address
 translation (fitted to the smallest shapes of the anchor matmul_f16_rtx3090.csv, which were timed launch by launch)."""
 
-INTERVAL = 2.0
-"""Half-width of the 90 % interval of the prior where nothing else is known, as a factor: its spread against the anchors
-(`tools/evidence anchors`). `kernrec.model.prior.spread` has those of its times and energies."""
-
 RESOURCES = (*PIPES, "latency", "L2", "DRAM", "launch")
 """The possible bottlenecks of a launch (`LaunchTime.bottleneck`)."""
 

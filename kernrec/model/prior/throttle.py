@@ -10,8 +10,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from kernrec.model.prior.core import CLOCKS
-from kernrec.model.prior.launch_costs import OVERLAP
+from kernrec.model.prior.core import CLOCKS, OVERLAP
 from kernrec.util.light_dataclass import dataclass
 
 Floats = NDArray[np.float64]

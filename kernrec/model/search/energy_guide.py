@@ -21,6 +21,7 @@ import numpy as np
 from kernrec.model.search.expected_improvement import ExpectedImprovement
 from kernrec.model.search.gaussian_process import GaussianProcess, Points
 from kernrec.model.search.objective_search import ObjectiveSearch
+from kernrec.util.normal import DEVIATIONS
 
 Array = np.ndarray
 
@@ -35,8 +36,6 @@ energy is often the one whose power the model misjudges most (hotspot and expdis
 
 LEVEL = 0.9
 """Confidence of the intervals of power."""
-_DEVIATIONS = 1.6448536269514722
-"""Half-width of a 90 % interval over the standard deviation, where errors are Gaussian."""
 _BELIEF = 10.0
 """The belief that errors are Gaussian with the process's own deviation, in measurements."""
 _LATENCY_WEIGHT = 2.0
@@ -71,7 +70,7 @@ def _conformal(scores: Array) -> float:
     believed = np.array([math.erf(score / math.sqrt(2.0)) for score in order])
     share = (_BELIEF * believed + np.arange(1, len(order) + 1)) / (count + 1.0)
     above = np.flatnonzero(share >= LEVEL)
-    return max(float(order[above[0]]), 1.0) if len(above) else max(float(order[-1]), _DEVIATIONS)
+    return max(float(order[above[0]]), 1.0) if len(above) else max(float(order[-1]), DEVIATIONS)
 
 
 class EnergyGuide(ObjectiveSearch):

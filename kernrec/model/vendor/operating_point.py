@@ -17,11 +17,13 @@ from math import exp, hypot, inf, log
 from typing import TYPE_CHECKING, Protocol
 
 from kernrec.gpu import GPU
-from kernrec.model.prior.launch_costs import OVERLAP, LimitedCosts, NominalCosts
+from kernrec.model.prior.core import OVERLAP
+from kernrec.model.prior.launch_costs import LimitedCosts, NominalCosts
 from kernrec.model.prior.power import PowerModel
 from kernrec.model.prior.sustained_roof import arithmetic, least_costs
 from kernrec.model.vendor.power_base import BESIDE_ARITHMETIC
 from kernrec.op import Problem
+from kernrec.util.normal import DEVIATIONS
 
 if TYPE_CHECKING:
     from kernrec.model.vendor.predicted import Predicted, StackPrediction
@@ -35,7 +37,6 @@ data sheet's (`TENSOR_SHARE`), at a clock that a limit holds back."""
 EXTRAPOLATED = 0.6
 """Standard deviation of the error of a change of time or power, as a share of the logarithm of that change: the median
 of nine changes of matmul_tf32_limits_rtx3090.csv from 400 W on, carried as a stack's line is; 0.65 in mean square."""
-_WIDTH = 1.645
 _ROUNDS = 40
 
 
@@ -106,7 +107,7 @@ def _ratio(before: LimitedCosts, after: LimitedCosts, name: str) -> float:
 
 def _scaled(quantity: "Predicted", factor: float, unsure: float, most: float = inf) -> "Predicted":
     """A quantity times a factor, whose logarithm has an error of this standard deviation as a share of it."""
-    value, wider = min(quantity.value * factor, most), _WIDTH * unsure * abs(log(factor))
+    value, wider = min(quantity.value * factor, most), DEVIATIONS * unsure * abs(log(factor))
     down, up = (hypot(log(quantity.value / quantity.low), wider), hypot(log(quantity.high / quantity.value), wider))
     return replace(quantity, value=value, low=value * exp(-down), high=max(min(value * exp(up), most), value))
 

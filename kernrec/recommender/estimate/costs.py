@@ -29,10 +29,10 @@ from enum import StrEnum
 import numpy as np
 
 from kernrec.model.prior.launch_costs import LimitedCosts, NominalCosts
-from kernrec.model.prior.launch_time import INTERVAL
-from kernrec.model.prior.spread import energy_half_widths, half_widths, regime
+from kernrec.model.prior.spread import INTERVAL, energy_half_widths, half_widths, regime
 from kernrec.store import MeasuredAnswer
 from kernrec.util.light_dataclass import dataclass
+from kernrec.util.normal import DEVIATIONS
 
 Array = np.ndarray
 
@@ -54,7 +54,7 @@ OWN = 0.35
 `kernrec.model.prior.spread` has both parts. On recorded convolution spaces of three GPUs, five
 measurements that fixed the scale cut a transferred model's error from 44 / 16 / 30 % to 26 / 10 / 7 %: to 0.59, the
 median of the three, and so its variance to 0.35."""
-_VARIANCE = (math.log(INTERVAL) / 1.645) ** 2  # of the prior: a 90 % interval is 1.645 deviations to either side
+_VARIANCE = (math.log(INTERVAL) / DEVIATIONS) ** 2  # of the prior
 
 LATENCY_DRIFT, ENERGY_DRIFT = 0.01, 0.02
 """Least half-width of a measured interval, as a fraction: the drift of the card that the protocol lets pass before it

@@ -27,19 +27,19 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from kernrec.gpu import GPU
-from kernrec.model.prior.launch_time import INTERVAL, LAUNCH_S, START_S
+from kernrec.model.prior.launch_time import LAUNCH_S, START_S
 from kernrec.model.prior.power import RANDOM
+from kernrec.model.prior.spread import INTERVAL
 from kernrec.op import Problem
 from kernrec.op.problem import ANY_LAYOUT
 from kernrec.recommender.estimate.costs import LEARNED, PRIOR, Costs, Estimates
 from kernrec.util.light_dataclass import dataclass
+from kernrec.util.normal import DEVIATIONS
 
 if TYPE_CHECKING:
     from kernrec.model.vendor.predicted import StackPrediction
     from kernrec.recommender.estimate.model_store import ModelStore
 
-DEVIATIONS = 1.645
-"""A 90 % interval is so many standard deviations to either side."""
 CERTAIN = 1.28
 """So many deviations above its expected cost a kernel that nobody ran counts beside one that somebody ran: it comes
 first where it is the faster one with nine chances in ten."""

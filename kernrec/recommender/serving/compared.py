@@ -16,6 +16,7 @@ from kernrec.recommender.serving.engine_calls import Step, calls
 from kernrec.recommender.serving.engine_defaults import Tiles, default_config, launched
 from kernrec.recommender.serving.engines import Deployment, TunedFile
 from kernrec.util.light_dataclass import dataclass
+from kernrec.util.normal import DEVIATIONS
 
 PAIR_SPREAD = 0.14
 """Standard deviation of the log of the predicted over the true ratio of two configs' times.
@@ -24,8 +25,6 @@ vLLM's tuner saw the configs of its files as the best of hundreds, so the factor
 than the first candidate is an error: its root mean square over 16 pairs of an A100 and an H100 (`tools/evidence
 expert-files`).
 """
-_Z = 1.645
-"""Of a 90 % interval."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +71,7 @@ class Comparison:
         """The 90 % interval of the ratio; where both were measured, the ratio itself."""
         if self.own_cost is not None and self.own_cost.measured and self.best_cost.measured:
             return self.ratio, self.ratio
-        factor = math.exp(_Z * PAIR_SPREAD)
+        factor = math.exp(DEVIATIONS * PAIR_SPREAD)
         return self.ratio / factor, self.ratio * factor
 
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kernrec.model.learn.conformal import calibrate, groups_needed, unknown_interval
-from kernrec.model.prior.launch_time import INTERVAL
+from kernrec.model.prior.spread import INTERVAL
 
 
 def simulated_residuals(draw: np.random.Generator, groups: int, rows: int) -> tuple[np.ndarray, np.ndarray]:

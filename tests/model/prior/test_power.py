@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from kernrec.errors import UsageError
 from kernrec.gpu import GPU, all_gpus, find_gpu
 from kernrec.model.prior import power
-from kernrec.model.prior.core import fourth_power, fourth_root
-from kernrec.model.prior.launch_costs import OVERLAP, LimitedCosts, NominalCosts
+from kernrec.model.prior.core import OVERLAP, overlap_power, overlap_root
+from kernrec.model.prior.launch_costs import LimitedCosts, NominalCosts
 from kernrec.model.prior.power import PowerModel
 from tests.helpers.paths import ROOT
 from tests.helpers.work import calls
@@ -122,7 +122,7 @@ def test_the_breakdown_adds_up_to_the_energy(name: str, counts: list[float], lim
 @LAW
 @given(st.floats(0.0, 10.0), st.floats(1e-9, 10.0))
 def test_overlapping_parts_take_at_least_the_longer_and_at_most_their_sum(core_s: float, memory_s: float) -> None:
-    total = float(fourth_root(fourth_power(np.float64(core_s)) + fourth_power(np.float64(memory_s))))
+    total = float(overlap_root(overlap_power(np.float64(core_s)) + overlap_power(np.float64(memory_s))))
     assert max(core_s, memory_s) * (1 - 1e-12) <= total <= (core_s + memory_s) * (1 + 1e-12)
     assert total == pytest.approx((core_s**OVERLAP + memory_s**OVERLAP) ** (1 / OVERLAP))
 

@@ -8,8 +8,7 @@ import pytest
 from kernrec.gpu import find_gpu
 from kernrec.kernel import find_kernel
 from kernrec.model.prior.launch_costs import NominalCosts
-from kernrec.model.prior.launch_time import INTERVAL
-from kernrec.model.prior.spread import REGIMES, SPREADS, energy_half_widths, half_widths, regime
+from kernrec.model.prior.spread import INTERVAL, REGIMES, SPREADS, energy_half_widths, half_widths, regime
 from kernrec.recommender import Objective, Query, Recommender
 from kernrec.recommender.estimate.costs import prior_costs
 from kernrec.recommender.estimate.prediction import predict

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from kernrec.op import find_op
 from kernrec.recommender import Objective, Query, Recommender
 from kernrec.recommender.estimate.costs import LEARNED, PRIOR, Estimates, Source
-from kernrec.recommender.estimate.yardstick import CERTAIN, DEVIATIONS, Belief, Yardstick, caution, fastest
+from kernrec.recommender.estimate.yardstick import CERTAIN, Belief, Yardstick, caution, fastest
+from kernrec.util.normal import DEVIATIONS
 
 PRODUCT = {"m": 2048, "n": 2048, "k": 2048}
 PROBLEM = find_op("matmul").problem("f16", "nn", **PRODUCT)
