@@ -32,6 +32,7 @@ class ManyProblems:
             name: value if isinstance(value, str) else np.array([[problem.names[name]] for problem in problems])
             for name, value in problems[0].names.items()
         }
+        self._configs: tuple[Array | None, Array] = None, np.empty(0, dtype=np.int64)
         self._values = _ManyValues(space._columns, names, len(problems))
         self.column = self._values.column
         """An expression of the kernel for these rows."""
@@ -48,8 +49,10 @@ class ManyProblems:
         return rows // len(self.space)
 
     def configs(self, rows: Array) -> Array:
-        """The config of each row, as a row of the space."""
-        return rows % len(self.space)
+        """The config of each row, as a row of the space; the last answer is remembered."""
+        if rows is not self._configs[0]:
+            self._configs = rows, rows % len(self.space)
+        return self._configs[1]
 
     def of_rows(self, figures: Sequence[float], rows: Array) -> Array:
         """For each row the figure of its problem; figures: one for each problem."""

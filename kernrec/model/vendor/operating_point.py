@@ -16,6 +16,8 @@ from functools import lru_cache
 from math import exp, hypot, inf, log
 from typing import TYPE_CHECKING, Protocol
 
+import numpy as np
+
 from kernrec.gpu import GPU
 from kernrec.model.prior.core import OVERLAP
 from kernrec.model.prior.launch_costs import LimitedCosts, NominalCosts
@@ -80,6 +82,18 @@ def at_least_roof(predictions: "Iterable[StackPrediction]", gpu: GPU, problem: P
     return [_raised(prediction, roof_s) for prediction in predictions]
 
 
+def know_roofs(problems: "Iterable[Problem]", gpu: GPU) -> None:
+    """Computes the roofs of problems at the card's default limit and clock together, for `at_least_roof`."""
+    power, costs = _power_of(gpu), {}
+    for problem in problems:
+        if (problem, gpu, None, None) not in _ROOFS and (least := least_costs(problem, gpu, power)) is not None:
+            costs[problem] = least.columns()
+    if costs:
+        limited = power.apply_power_limit(NominalCosts(*np.concatenate(list(costs.values()), axis=1)))
+        for problem, roof_s in zip(costs, limited.latency_s.tolist(), strict=True):
+            _remember(problem, gpu, None, None, roof_s)
+
+
 def _raised(prediction: "StackPrediction", roof_s: float) -> "StackPrediction":
     """A prediction that takes at least as long as the roof."""
     if prediction.latency_s.value >= roof_s:
@@ -87,12 +101,24 @@ def _raised(prediction: "StackPrediction", roof_s: float) -> "StackPrediction":
     return replace(prediction, latency_s=_scaled(prediction.latency_s, roof_s / prediction.latency_s.value, 1.0))
 
 
-@lru_cache(maxsize=4096)
+_ROOFS: dict[tuple[Problem, GPU, float | None, float | None], float] = {}
+_MOST_ROOFS = 4096
+
+
 def _roof_s(problem: Problem, gpu: GPU, limit_w: float | None, clock_hz: float | None) -> float:
     """The least time of a problem, the same for all stacks; 0 where its arithmetic has no roof."""
-    power = _power_of(gpu)
-    least = least_costs(problem, gpu, power)
-    return 0.0 if least is None else float(power.apply_power_limit(least, limit_w, clock_hz).latency_s[0])
+    if (roof_s := _ROOFS.get((problem, gpu, limit_w, clock_hz))) is None:
+        power = _power_of(gpu)
+        least = least_costs(problem, gpu, power)
+        roof_s = 0.0 if least is None else float(power.apply_power_limit(least, limit_w, clock_hz).latency_s[0])
+        _remember(problem, gpu, limit_w, clock_hz, roof_s)
+    return roof_s
+
+
+def _remember(problem: Problem, gpu: GPU, limit_w: float | None, clock_hz: float | None, roof_s: float) -> None:
+    if len(_ROOFS) >= _MOST_ROOFS:
+        _ROOFS.clear()
+    _ROOFS[problem, gpu, limit_w, clock_hz] = roof_s
 
 
 @lru_cache(maxsize=16)

@@ -168,8 +168,12 @@ def predict_yardsticks(
     """Predicts the lines of several problems of an op for `yardstick_of` to tell: one by one takes far longer."""
     if models is None or inputs != RANDOM or (model := models.vendor_model(problems[0].op)) is None:
         return
+    from kernrec.model.vendor.operating_point import know_roofs
+
     first, *others = map(_unfused, problems)
-    model.predict_latency(first, gpu, others)
+    lines = model.predict_latency(first, gpu, others)
+    if lines and lines[0].latency_s.transferred:
+        know_roofs([first, *others], gpu)
 
 
 def _unfused(problem: Problem) -> Problem:
