@@ -269,15 +269,14 @@ def _padding(model: "VendorModel", problem: Problem, gpu: GPU, stacks: Sequence[
     sizes = problem.dim
     if not (others := padded(problem)):
         return
-    wanted = ((each, other) for other in others for each in model.predict_latency(other, gpu, others))
-    fastest = {
-        each.stack: (each, other)
-        for each, other in sorted(wanted, key=lambda pair: -pair[0].latency_s.value)
-        if is_wanted(each.stack, stacks)
-    }
+    fastest: dict[str, tuple[float, Problem]] = {}
+    for other in others:
+        for stack, latency_s in model.seconds(other, gpu, others):
+            if is_wanted(stack, stacks) and (stack not in fastest or latency_s <= fastest[stack][0]):
+                fastest[stack] = latency_s, other
     plain = next((each for each in model.predict_latency(problem, gpu) if each.stack in fastest), None)
     if plain is not None:
-        answer, other = fastest[plain.stack]
-        if (saved := 1 - answer.latency_s.value / plain.latency_s.value) > WORTH_PADDING:
+        latency_s, other = fastest[plain.stack]
+        if (saved := 1 - latency_s / plain.latency_s.value) > WORTH_PADDING:
             changed = ", ".join(f"{name} = {size}" for name, size in other.dim.items() if size != sizes[name])
             yield f"rows are not aligned: padded to {changed}, {plain.stack} would take {100 * saved:.0f} % less time"

@@ -1,16 +1,23 @@
 """Candidate sets of many problems side by side: to the last bit those of one by one, at every operating point."""
 
 import random
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import pytest
 
 from kernrec.errors import KernrecError
-from kernrec.gpu import find_gpu
+from kernrec.gpu import GPU, find_gpu
 from kernrec.op import Problem, find_op
 from kernrec.recommender import Objective, Query, Recommender
+from kernrec.recommender.candidate_set import CandidateSet
+from kernrec.recommender.estimate.operating_point import OperatingPoint
+from kernrec.recommender.network import NetworkRequest, answer_network
+from kernrec.recommender.network_sweep import sweep_network
 from kernrec.recommender.select import select
 from kernrec.recommender.sweep import op_points
+from kernrec.run.plan import make_plan
+from kernrec.run.shapes import Shapes
 
 SIZES = {
     "matmul": {"m": (1, 7, 64, 1000, 4096), "n": (8, 77, 4096), "k": (16, 99, 8192), "bias": (0, 0, 1)},
@@ -64,3 +71,35 @@ def test_every_cost_is_that_of_one_by_one(
             for position in range(0, len(ours.rows), 37):
                 assert ours.prediction.bottleneck(position) == theirs.prediction.bottleneck(position)
         assert select(candidates, query) == select(expected, query)
+
+
+class OneByOne(Recommender):
+    """Estimates every problem by itself."""
+
+    def candidate_sets(
+        self, problems: Sequence[Problem], gpu: GPU, points: tuple[OperatingPoint, ...]
+    ) -> Iterator[CandidateSet]:
+        return iter(())
+
+
+def test_a_network_and_its_sweep_and_the_plan_of_a_kernel_are_those_of_one_by_one() -> None:
+    shapes = Shapes.of(find_op("matmul"), "f16", "nn", {"m": range(1, 4097), "n": 4096, "k": 1024})
+    answers = []
+    for recommender in (Recommender([]), OneByOne([])):
+        network = answer_network(recommender, "h200", NetworkRequest("bert-base"), Query(Objective.LATENCY))
+        sweep = sweep_network(recommender, network, "power limit")
+        plan = make_plan(recommender, shapes, find_gpu("a100"), Query(Objective.LATENCY, top=1))
+        answers.append((network.as_dict(), sweep.as_dict(), plan.as_dicts()))
+    assert answers[0] == answers[1]
+
+
+def test_sets_that_were_prepared_are_those_that_answer(recommenders: tuple[Recommender, Recommender]) -> None:
+    card, point, definition = find_gpu("l4"), (OperatingPoint(),), find_op("softmax")
+    problems = [definition.problem("f16", rows=rows, columns=333) for rows in range(1, 41)]
+    recommender = Recommender([])
+    recommender.prepare(problems, card, point)
+    first = recommender.candidates(problems[0], card, point)
+    assert recommender.candidates(problems[0], card, point) is first  # none of the 40 drove it out
+    np.testing.assert_array_equal(first.latency_s, recommenders[1].candidates(problems[0], card, point).latency_s)
+    several = recommender.candidates_of_each([problems[1], problems[0], problems[1]], card, point)
+    assert [each.problem for each in several] == [problems[1], problems[0], problems[1]]

@@ -82,6 +82,13 @@ class VendorModel:
             predictions = self._latencies[key] = _fastest_first(self._timed[key], with_power=False)
         return predictions
 
+    def seconds(self, problem: Problem, gpu: GPU, beside: Sequence[Problem] = ()) -> list[tuple[str, float]]:
+        """The stacks and their latencies alone; arguments are those of `predict_latency`."""
+        if (predictions := self._predicted.get((problem, gpu.name))) is not None:
+            return [(each.stack, each.latency_s.value) for each in predictions]
+        self._time([problem, *beside], gpu)
+        return [pair for timed, number in self._timed[problem, gpu.name] for pair in timed.seconds(number)]
+
     def outside(self, problem: Problem) -> str | None:
         """The cases that were recorded in a problem's data type, in words, where it is none of them; else None."""
         if self._covering(problem, None):

@@ -69,6 +69,11 @@ class Timed:
             base = (bases.get(self.gpu.name) or power_base(self.gpu)).watts(self.bound, seconds, self.gpu.tdp_w)
         return self._quantity("power", base, self.gpu.tdp_w, used(self.bound, seconds))
 
+    def seconds(self, number: int) -> Iterator[tuple[str, float]]:
+        """Each stack with its latency for one of the problems."""
+        for stack, latency in zip(self.stacks, self.latency[number], strict=True):
+            yield stack, self.chosen.streamed(latency, self.gpu, self.bound, number).value
+
     def predictions(self, number: int, with_power: bool) -> Iterator[StackPrediction]:
         """Those of one of the problems."""
         recorded = self.chosen.recorded
