@@ -148,7 +148,8 @@ def literal(value: float) -> Expression:
 
 
 def _short(text: str) -> str:
-    return repr(text if len(text) <= 80 else text[:77] + "...")
+    shown = repr(text if len(text) <= 80 else text[:77] + "...")
+    return shown if len(shown) <= 160 else f"{shown[:157]}..."  # signs that are escaped take up to ten times the room
 
 
 def _refuse(text: str, column: int, reason: str) -> UsageError:
