@@ -15,7 +15,7 @@ cdef double GROUPS_SHARE, BARRIER_CLK, BARRIER_WARP_CLK, SCHEDULERS, BLOCK_CLK, 
     in_turn_s=double,
 )
 cpdef launch_times(
-    const double[:, :, ::1] rates, Py_ssize_t loops, const int64_t[:] variants, const double[:, ::1] work,
+    const double[:, :, :] rates, Py_ssize_t loops, const int64_t[:] variants, const double[:, ::1] work,
     double clock_hz, double sms, double dram_byte_s, double memory_clk, double l2_clk_per_sector,
     double l2_latency_clk, bint few_f64, bint grouped, bint stretched,
     double[::1] total, double[:, ::1] pipe_clk, double[:, ::1] times,

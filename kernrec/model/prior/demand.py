@@ -139,8 +139,15 @@ class Demand:
 
     @cached_property
     def filled_rates(self) -> Floats:
-        """`rates` as one array, (terms, quantities, C): without the last quantity where no variant has any of it."""
-        return np.stack([rates[: len(QUANTITIES) - (not self.stretched)] for rates in self.rates])
+        """`rates` as one array, (terms, quantities, C): without the last quantity where no variant has any of it.
+
+        What a variant has lies together in memory, for a launch asks for all of that.
+        """
+        quantities = len(QUANTITIES) - (not self.stretched)
+        by_variant = np.empty((self.rates[0].shape[1], len(self.rates), quantities))
+        for term, rates in enumerate(self.rates):
+            by_variant[:, term] = rates[:quantities].T
+        return by_variant.transpose(1, 2, 0)
 
 
 def demand(gpu: GPU, power: PowerModel, metrics: Sequence[str], terms: tuple[str, ...], coefficients: Floats) -> Demand:
