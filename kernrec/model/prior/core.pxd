@@ -53,9 +53,10 @@ cdef double rest_of_wave(double wave, double extent) noexcept nogil
 )
 cpdef launch_work(
     const int64_t[::1] values, const int32_t[::1] indexes, const int64_t[::1] registers, Py_ssize_t loops,
-    Py_ssize_t steps, const int64_t[:] rows, const double[:, ::1] geometry, double sms, const double[::1] sizes,
-    const int64_t[::1] reads, const uint8_t[:, ::1] axes, const int64_t[::1] writes, const uint8_t[::1] scratch,
-    double l2_bytes, double none, double[::1] room, double[:, :] work,
+    Py_ssize_t steps, const int64_t[:] variant, const int64_t[::1] reads, const uint8_t[:, ::1] axes,
+    const int64_t[::1] writes, const uint8_t[::1] scratch, double sms, double l2_bytes, double none,
+    const int64_t[:] rows, const double[:, ::1] geometry, const double[::1] sizes, Py_ssize_t first_variant,
+    double[::1] room, int64_t[:] variants, double[:, :] work,
 )
 
 @cython.locals(i=Py_ssize_t, place=Py_ssize_t)

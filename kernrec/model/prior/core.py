@@ -324,20 +324,23 @@ def launch_work(
     registers: Any,
     loops: int,
     steps: int,
-    rows: Any,
-    geometry: Any,
-    sms: float,
-    sizes: Any,
+    variant: Any,
     reads: Any,
     axes: Any,
     writes: Any,
     scratch: Any,
+    sms: float,
     l2_bytes: float,
     none: float,
+    rows: Any,
+    geometry: Any,
+    sizes: Any,
+    first_variant: int,
     room: Any,
+    variants: Any,
     work: Any,
 ) -> None:
-    """Fills `work`, the rows of `launch_time.LaunchWork` of one launch of configs (rows, N), from a flat program.
+    """Fills `variants` (N,) and `work` (rows, N), `launch_time.LaunchWork` of one launch of configs, from a program.
 
     Args:
         values, indexes: of the program on a problem (`kernrec.kernel.program`).
@@ -345,15 +348,17 @@ def launch_work(
             longest, trips and depth of each loop, the extent of each step, and the elements of each tensor, -1 where
             `sizes` has its bytes.
         steps: of the grid's order, at least one; of an order of none the only extent is 1 (-1).
+        variant: of every config of the space, (configs,); in the demand they begin at `first_variant`.
+        reads, axes, writes, scratch, l2_bytes: of `dram_traffic`.
+        none: not a number.
         rows: of the configs in their space, (N,).
         geometry: blocks on an SM, warps and prefetch of every config of the space, (3, configs).
         sizes: bytes of each tensor, or of its elements, (tensors,).
-        reads, axes, writes, scratch, l2_bytes: of `dram_traffic`.
-        none: not a number.
         room: for two numbers of each step, and one of each tensor.
     """
     for i in range(len(rows)):
         row = rows[i]
+        variants[i] = variant[row] + first_variant
         blocks = gathered(values, registers[0], indexes, registers[1], row)
         work[BLOCKS, i] = blocks
         work[CONCURRENT, i] = geometry[0, row]

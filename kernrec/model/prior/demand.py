@@ -141,7 +141,7 @@ class Demand:
     def filled_rates(self) -> Floats:
         """`rates` as one array, (terms, quantities, C): without the last quantity where no variant has any of it.
 
-        What a variant has lies together in memory, for a launch asks for all of that.
+        All of a variant lies together in memory, for a launch asks for all of that.
         """
         quantities = len(QUANTITIES) - (not self.stretched)
         by_variant = np.empty((self.rates[0].shape[1], len(self.rates), quantities))

@@ -12,6 +12,7 @@ import numpy as np
 from kernrec.kernel import Expression
 from kernrec.kernel.program import Program
 from kernrec.kernel.spec import Launch, Workspace
+from kernrec.model.prior.dram_traffic import TensorAccess
 from kernrec.op.dtype import ELEMENT_BYTES
 from kernrec.util.light_dataclass import dataclass
 
@@ -22,7 +23,8 @@ Array = np.ndarray
 class LaunchProgram:
     """Where a program leaves what a launch needs, as `core.launch_work` takes it."""
 
-    registers: Any
+    arguments: tuple[Any, ...]
+    """Those that are the same on every problem."""
     element_bytes: Array
     """Of each tensor that is a workspace, the bytes of an element; 0 for tensors of the problem; (tensors,)."""
     tensors: tuple[tuple[int, str], ...]
@@ -33,19 +35,21 @@ class LaunchProgram:
         cls,
         spec: Launch,
         loops: Sequence[str],
-        tensors: Sequence[str],
+        access: TensorAccess,
         workspaces: Sequence[Workspace],
         program: Program,
+        *fixed: Any,
     ) -> "LaunchProgram | None":
         """That of a launch; None where the program does not hold all of its expressions.
 
         Args:
             loops: those whose trips are counted.
-            tensors: in the order of their sizes.
+            access: the tensors that the launch reads and writes.
             workspaces: of the kernel.
+            fixed: the variant of each config, SMs, and bytes of L2.
         """
         by_name = {workspace.name: workspace for workspace in workspaces}
-        own = [by_name.get(name) for name in tensors]
+        own = [by_name.get(name) for name in access.tensors]
         expressions: list[Expression | None] = [spec.blocks, None if spec.visits is spec.blocks else spec.visits]
         expressions.append(spec.waits)
         for loop in loops:
@@ -58,10 +62,13 @@ class LaunchProgram:
             if expression is not None and output is None:
                 return None
             registers += [output.register, output.index] if output else [-1, -1]
+        numbers = np.array(registers, dtype=np.int64) if program.form.compiled else registers
+        variant, *gpu = fixed
+        traffic = access.reads, access.axes, access.writes, access.scratch
         return cls(
-            np.array(registers, dtype=np.int64) if program.form.compiled else registers,
+            (numbers, len(loops), access.steps, variant, *traffic, *gpu, np.nan),
             np.array([float(ELEMENT_BYTES[workspace.dtype]) if workspace else 0.0 for workspace in own]),
-            tuple((number, name) for number, name in enumerate(tensors) if name not in by_name),
+            tuple((number, name) for number, name in enumerate(access.tensors) if name not in by_name),
         )
 
     def sizes(self, problem_bytes: dict[str, float]) -> Array:

@@ -175,13 +175,14 @@ def nominal_costs(
         table = tables[number]
         subset = rows if len(positions) == len(rows) else rows.take(positions)
         launches[part].append((start, positions))
-        variants, figures = work.variants[start:end], work.rows[:, start:end]
-        table.launches[index].variant.take(on_problem.configs(subset), out=variants, mode="clip")
+        place, own = slice(start, end), columns[number][index]
         if isinstance(on_problem, ManyProblems) or not _fill_at_once(
-            figures, tables[number], index, subset, on_problem
+            work, place, table, index, subset, on_problem, own
         ):
-            _fill(figures, table, index, subset, on_problem, variants)
-        variants += columns[number][index]
+            variants = work.variants[place]
+            table.launches[index].variant.take(on_problem.configs(subset), out=variants, mode="clip")
+            _fill(work.rows[:, place], table, index, subset, on_problem, variants)
+            variants += own
     times = launch_time(first.gpu, demand, work)
     if first.calibration:
         times = first.calibration.apply_to_time(times)
@@ -234,33 +235,35 @@ def _finishing(table: StaticTable, problem: Problem) -> tuple[float, float, floa
     return slower * core_s, dram_bytes / table.bandwidth, core_j, dram_bytes * table.power.event_j("dram.bytes")
 
 
-def _fill_at_once(figures: Array, table: StaticTable, index: int, rows: Array, on_problem: ProblemSpace) -> bool:
-    """Writes the work of a launch of these rows, by row of `LaunchWork`; False where there is no program for it."""
+def _fill_at_once(
+    work: LaunchWork, place: slice, table: StaticTable, index: int, rows: Array, on_problem: ProblemSpace, first: int
+) -> bool:
+    """Writes one launch of these rows into a place of the work; False where there is no program for it.
+
+    first: where the launch's variants begin in the demand.
+    """
     execution = on_problem.execution
     if execution is None or (launch := table.launch_program(index, execution.program)) is None:
         return False
-    access, arithmetic = table.launches[index].access, core("kernrec.model.prior")
-    if arithmetic.compiled != execution.program.form.compiled:
+    program, arithmetic = execution.program, core("kernrec.model.prior")
+    compiled = arithmetic.compiled
+    if compiled != program.form.compiled:
         return False
     execution.complete()
+    variants, figures = work.variants[place], work.rows[:, place]
+    if not compiled:
+        rows, variants, figures = map(arithmetic.rows, (rows, variants, figures))
     arithmetic.functions.launch_work(
         execution.values,
-        execution.program.indexes,
-        launch.registers,
-        len(table.launches[index].loops),
-        access.steps,
-        arithmetic.rows(rows),
+        program.indexes,
+        *launch.arguments,
+        rows,
         table.geometry(on_problem, index).columns,
-        float(table.gpu.sms),
         launch.sizes(on_problem.tensor_bytes(rows)),
-        access.reads,
-        access.axes,
-        access.writes,
-        access.scratch,
-        float(table.gpu.l2_bytes),
-        np.nan,
-        access.room(arithmetic.compiled),
-        arithmetic.rows(figures),
+        first,
+        table.launches[index].access.room(compiled),
+        variants,
+        figures,
     )
     return True
 

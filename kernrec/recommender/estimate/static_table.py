@@ -330,8 +330,9 @@ class StaticTable:
         """Where the program of the space leaves what a launch needs; None where it does not hold all of that."""
         if index not in self._programs:
             launch, spec = self.launches[index], self.kernel.launches[index]
-            own = launch.loops, launch.access.tensors, self.kernel.workspaces
-            self._programs[index] = None if launch.sample else LaunchProgram.of(spec, *own, program)
+            own = launch.loops, launch.access, self.kernel.workspaces
+            fixed = launch.variant, float(self.gpu.sms), float(self.gpu.l2_bytes)
+            self._programs[index] = None if launch.sample else LaunchProgram.of(spec, *own, program, *fixed)
         return self._programs[index]
 
     def geometry(self, on_problem: OnProblems, index: int) -> LaunchGeometry:

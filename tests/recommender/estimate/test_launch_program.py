@@ -55,7 +55,8 @@ def test_a_program_fills_in_the_work_of_every_launch(
         expected, work = (LaunchWork.empty(len(there), len(launch.loops)) for _ in range(2))
         launch.variant.take(there, out=expected.variants)
         _fill(expected.rows, plain, index, there, alone, expected.variants)
-        assert _fill_at_once(work.rows, flat, index, there, together)
+        assert _fill_at_once(work, slice(0, len(there)), flat, index, there, together, 7)
         np.testing.assert_array_equal(work.rows, expected.rows)
+        np.testing.assert_array_equal(work.variants, expected.variants + 7)
     by_column, by_program = predict(plain, alone, rows).nominal, predict(flat, together, rows).nominal
     np.testing.assert_array_equal(by_program.columns(), by_column.columns())
