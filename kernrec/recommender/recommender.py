@@ -20,7 +20,6 @@ from kernrec.kernel import Kernel
 from kernrec.op import Problem
 from kernrec.recommender.answer import answer_by_lines, recommendation
 from kernrec.recommender.candidate_set import CandidateSet, candidate_set
-from kernrec.recommender.candidate_sets import TOGETHER, candidate_sets
 from kernrec.recommender.context import Context
 from kernrec.recommender.estimate.costs import LEARNED
 from kernrec.recommender.estimate.model_store import ModelStore
@@ -40,6 +39,8 @@ _Value = TypeVar("_Value")
 
 _CACHED_ANSWERS, _CACHED_SETS, _MOST_SETS = 1024, 16, 256
 """Answers and candidate sets that are cached at most, and sets that were estimated side by side."""
+_AHEAD = 64
+"""Candidate sets of which a walk over many problems has several at once."""
 
 
 class Recommender:
@@ -206,8 +207,8 @@ class Recommender:
         Raises:
             KernrecError: nothing can run a problem.
         """
-        for first in range(0, len(problems), TOGETHER):
-            some = problems[first : first + TOGETHER]
+        for first in range(0, len(problems), _AHEAD):
+            some = problems[first : first + _AHEAD]
             sets = {each.problem: each for each in self.candidate_sets(list(dict.fromkeys(some)), gpu, points)}
             for problem in some:
                 together = sets.get(problem)
@@ -236,6 +237,8 @@ class Recommender:
         Left out are problems with rows in the databases or without any kernel, and those of kernels whose launches are
         not the same on every problem: these are for `candidates`.
         """
+        from kernrec.recommender.candidate_sets import candidate_sets
+
         alike: dict[tuple[str, str, str], list[Problem]] = {}
         for problem in problems:
             alike.setdefault((problem.op, problem.dtype, problem.layout), []).append(problem)
