@@ -20,6 +20,9 @@ together; `instructions`, how many the code has; `crowded.runs`, how often a war
 are alive, from which the assembler spills; `depends.branch`, `depends.load` and `depends.store`: instructions whose
 condition or address depends on data; `extrapolated`, machine instructions of trips of long loops that were counted but
 not executed, and `sampled`, those of them in loops whose trips depend on data (`kernrec.ptx.execution.extrapolation`).
+Where blocks differ in their work (`kernrec.profile.uneven_blocks`), each level of them is sampled, and there are
+`idle`, the share of the blocks that have nothing to do, and `longest`, the machine instructions of the longest block
+over those of an average one of the others. All counts are of an average one of the others.
 """
 
 import contextlib
@@ -41,6 +44,7 @@ from kernrec.profile.fit_profile import Profile
 from kernrec.profile.probe_profile import LaunchProfile
 from kernrec.profile.tensor_values import Tensors
 from kernrec.profile.triton_launch import with_launcher_arguments
+from kernrec.profile.uneven_blocks import Level, idle, work_levels
 from kernrec.profile.wave_reuse import wave_metrics
 from kernrec.ptx import KernelLaunch, Module, parse
 from kernrec.ptx.analysis.barrier_phases import as_one, overlapped_waits, waits_for_loads
@@ -134,6 +138,17 @@ def choose_blocks(grid: Place) -> BlockSample:
     return BlockSample(tuple(inner), tuple(axes), ends, frozenset(not_corners), gx * gy * gz)
 
 
+def sample_of_levels(levels: Sequence[Level], total: int) -> BlockSample:
+    """Which blocks to emulate of a grid along one axis whose blocks differ: one of each level.
+
+    The level that works most in all is the one in the middle of a sample; the block beside it is its neighbor.
+    """
+    most = max(levels, key=lambda level: level.count * level.work)
+    others = {level.block: level.count for level in levels if level is not most}
+    beside = most.block + (1 if most.block + 1 not in others and most.block + 1 < total else -1)
+    return BlockSample((most.block, beside), (0,), others, frozenset(others), total)
+
+
 def profile_by_sampling(
     kernel: Kernel,
     config: Config,
@@ -197,7 +212,8 @@ def sampled_counts(module: Module, launch: KernelLaunch, options: EmulationOptio
 
 def _sampled(module: Module, launch: KernelLaunch, options: EmulationOptions) -> dict[str, float]:
     x, y, z = launch.grid
-    sample = choose_blocks((x, y, z))
+    uneven = work_levels(module, launch, options)
+    sample = sample_of_levels(uneven, x) if uneven else choose_blocks((x, y, z))
     # On a small grid a neighbor of the middle is an end of the grid, and counts as that.
     inner = [block for block in sample.inner if block not in sample.ends]
     touched, trace = TouchedSectors(sample.inner), AccessTrace(sample.inner)
@@ -208,7 +224,7 @@ def _sampled(module: Module, launch: KernelLaunch, options: EmulationOptions) ->
     middle = {metric: value / len(inner) for metric, value in first.items()}
     instructions = (middle["issue"] - middle.get("extrapolated", 0.0)) / warps
     ends = dict(sample.ends)
-    for spared in (sample.not_corners, frozenset()):
+    for spared in () if uneven else (sample.not_corners, frozenset()):
         if len(ends) * instructions > _EDGE_INSTRUCTIONS:
             always = {*spared, *sample.inner}
             least = _EDGE_SHARE * sample.total
@@ -224,8 +240,9 @@ def _sampled(module: Module, launch: KernelLaunch, options: EmulationOptions) ->
         for index, times in runs.items():
             ran[index] = ran.get(index, 0.0) + times * weight
     waits = [waits_for_loads(piece, ran) for piece in emulation.pieces]
-    rounds, chain = sum(waits) / (warps * sample.total), _chain(emulation, ran) / sample.total
-    crowded_runs = _crowded_runs(emulation, ran) / (warps * sample.total)
+    busy = sample.total - sum(level.count for level in idle(uneven))
+    rounds, chain = sum(waits) / (warps * busy), _chain(emulation, ran) / busy
+    crowded_runs = _crowded_runs(emulation, ran) / (warps * busy)
     overlapped = overlapped_waits(emulation.function, emulation.pieces, waits, ran)
     stretches = issued_by_stretch(emulation.function, emulation.issue, ran)
     extra = {
@@ -237,19 +254,25 @@ def _sampled(module: Module, launch: KernelLaunch, options: EmulationOptions) ->
     extra |= dict(_touch_metrics(touched, sample, written=False))
     extra |= dict(_touch_metrics(touched, sample, written=True))
     next_is_new = [value for metric, value in extra.items() if metric.endswith(".read.x")]
-    extra |= wave_metrics(module, launch, options.budget, next_is_new)
+    extra |= wave_metrics(module, launch, options.budget, next_is_new, busy)
     traces = trace.blocks()
     if (own := traces.get(sample.inner[0])) is not None:
         neighbors = zip(sample.axes, sample.inner[1:], strict=True)
         extra |= dict(reuse_metrics(own))
         extra |= dict(run_metrics(own, {AXES[axis]: traces[block] for axis, block in neighbors if block in traces}))
     extra |= dict(atomic_metrics(*trace.atomics(), sample.inner))
+    if uneven:
+        mean = totals["issue"] / busy
+        extra |= {"longest": max(level.work for level in uneven) / mean, "idle": 1.0 - busy / sample.total}
+        # What the block in the middle touches is told of an average one.
+        share = mean / max(middle["issue"], 1.0)
+        extra |= {m: value * share for m, value in extra.items() if _is_touched(m)}
     if len(stretches) > 1:
         for number, stretch in enumerate(stretches):
-            extra |= {f"stretch.{number}.{name}": count / sample.total for name, count in stretch.items()}
+            extra |= {f"stretch.{number}.{name}": count / busy for name, count in stretch.items()}
     extra["instructions"] = float(len(emulation.function.instructions))
     extra["crowded.runs"] = crowded_runs
-    return {metric: value / sample.total for metric, value in totals.items()} | extra
+    return {metric: value / busy for metric, value in totals.items()} | extra
 
 
 def _run(emulation: Emulation, blocks: Sequence[int]) -> tuple[dict[str, float], dict[int, float]]:
@@ -276,6 +299,10 @@ def _crowded_runs(emulation: Emulation, ran: Mapping[int, float]) -> float:
     crowded = [block for block in emulation.function.blocks if peaks[block.index] >= _CROWDED * max(peaks)]
     runs = sum(len(block.instructions) * ran.get(block.index, 0) for block in crowded)
     return runs / max(sum(len(block.instructions) for block in crowded), 1)
+
+
+def _is_touched(metric: str) -> bool:
+    return metric.startswith("touch.") and metric.endswith((".read", ".write"))
 
 
 def _touch_metrics(touched: TouchedSectors, sample: BlockSample, written: bool) -> Iterator[tuple[str, float]]:

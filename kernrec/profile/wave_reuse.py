@@ -61,15 +61,18 @@ class FirstReads(TouchedSectors):
                 size *= 2
 
 
-def wave_metrics(module: Module, launch: KernelLaunch, budget: int, next_is_new: Sequence[float]) -> dict[str, float]:
+def wave_metrics(
+    module: Module, launch: KernelLaunch, budget: int, next_is_new: Sequence[float], busy: int | None = None
+) -> dict[str, float]:
     """`wave.<buffer>.<n>` of a launch; empty where neighbors tell as much.
 
     Args:
         budget: instructions that a block may execute.
         next_is_new: for each buffer, the share of a block's reads that the next block does not repeat.
+        busy: how many blocks, the first of the grid, have something to do; default: all.
     """
-    blocks = math.prod(launch.grid)
-    if launch.grid[0] != blocks or blocks < _FEWEST or min(next_is_new, default=1.0) >= _SHARED:
+    blocks = math.prod(launch.grid) if busy is None else busy
+    if launch.grid[0] != math.prod(launch.grid) or blocks < _FEWEST or min(next_is_new, default=1.0) >= _SHARED:
         return {}
     count = 1 << min(int(math.log2(blocks)), int(math.log2(WINDOW)))
     first = blocks // 2 // count * count

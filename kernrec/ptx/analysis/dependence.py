@@ -48,6 +48,14 @@ def _copies_from_global(ins: Instruction) -> bool:
     return ins.opcode == "cp" and spaces[-1:] == ["global"] and "prefetch" not in ins.modifiers
 
 
+def stores_global(ins: Instruction) -> bool:
+    """Whether an instruction writes global memory, from registers or by a copy."""
+    if ins.opcode in ("st", "red", "atom"):
+        return "global" in ins.modifiers
+    spaces = [mark for mark in ins.modifiers if mark in ("global", "shared")]
+    return ins.opcode == "cp" and spaces[:1] == ["global"] and "prefetch" not in ins.modifiers
+
+
 def load_chain(block: BasicBlock) -> int:
     """Length of the longest chain of loads from global memory, each waiting for the last; 1: they are independent."""
     depths: dict[str, int] = {}  # by register: loads that follow from one another to its value

@@ -11,7 +11,7 @@ how many trips are to come, but not what each of them does: some are executed, a
 
 from dataclasses import dataclass
 
-from kernrec.ptx.analysis.dependence import address_registers
+from kernrec.ptx.analysis.dependence import address_registers, stores_global
 from kernrec.ptx.analysis.liveness import live_before, successors
 from kernrec.ptx.ir.operand import Immediate, Pair, Register, registers_of
 from kernrec.ptx.ir.program import BasicBlock, Function, Instruction
@@ -110,6 +110,24 @@ def counted_loops(function: Function) -> dict[int, Loop]:
             any(ins.opcode in ("bar", "barrier") for ins in instructions),
         )
     return loops
+
+
+def stores_in_loops(function: Function) -> bool:
+    """Whether a loop writes global memory: it may go on to the next tile of a result."""
+    following = [successors(function, index) for index in range(len(function.blocks))]
+    for block in function.blocks:
+        if any(stores_global(ins) for ins in block.instructions):
+            # Loops as natural ones are found do not do: the header of a loop need not come first in the text.
+            reached: set[int] = set()
+            waiting = list(following[block.index])
+            while waiting:
+                index = waiting.pop()
+                if index not in reached:
+                    reached.add(index)
+                    waiting += following[index]
+            if block.index in reached:
+                return True
+    return False
 
 
 def steering_registers(function: Function) -> frozenset[str]:

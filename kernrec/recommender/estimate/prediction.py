@@ -26,7 +26,7 @@ from kernrec.model.prior.launch_time import LAUNCH_S, START_S, LaunchTime, Launc
 from kernrec.op import Problem
 from kernrec.op.dtype import ELEMENT_BYTES
 from kernrec.recommender.estimate.operating_point import DEFAULT_POINT, OperatingPoint
-from kernrec.recommender.estimate.sampled_launch import footprints
+from kernrec.recommender.estimate.sampled_launch import busy_grid, footprints
 from kernrec.recommender.estimate.static_table import Array, StaticTable, Tables
 from kernrec.util.compiled import core
 from kernrec.util.light_dataclass import dataclass
@@ -276,6 +276,8 @@ def _fill(figures: Array, table: StaticTable, index: int, rows: Array, on_proble
     resident = figures[CONCURRENT]
     blocks = figures[BLOCKS]
     blocks[:] = column(spec.blocks, rows)
+    if launch.sample is not None:
+        blocks *= launch.sample.busy.take(variants)
     total_trips: Array | float = 0.0
     for number, loop in enumerate(launch.loops):
         total, depth = table.trips(on_problem, index, loop, rows, blocks)
@@ -287,7 +289,8 @@ def _fill(figures: Array, table: StaticTable, index: int, rows: Array, on_proble
     l2_bytes = float(table.gpu.l2_bytes)
     sizes = _tensor_bytes(table, index, rows, on_problem)
     if launch.sample is not None:
-        x, y, z = (np.zeros(len(rows)) + column(extent, rows) for extent in spec.grid)
+        extents = [np.zeros(len(rows)) + column(extent, rows) for extent in spec.grid]
+        x, y, z = busy_grid(extents, launch.sample.busy.take(variants))
         in_order = dict.fromkeys(launch.access.tensors, 0.0) | dict(sizes)
         touched = footprints(launch.sample.table, variants, in_order, table.scratch)
         figures[DRAM_BYTES] = sampled_dram_bytes((x, y, z), touched, concurrent, l2_bytes)

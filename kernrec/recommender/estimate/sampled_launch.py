@@ -13,6 +13,7 @@ import numpy as np
 
 from kernrec.gpu import GPU, l1_bytes, occupancy
 from kernrec.kernel import Expression, ProblemSpace
+from kernrec.model.prior.demand import Demand
 from kernrec.model.prior.dram_traffic import Footprint, covered
 from kernrec.model.prior.microarchitecture import microarchitecture
 from kernrec.store import ProfileTable
@@ -52,6 +53,10 @@ class SampledLaunch:
     """How often a block waits, whatever answers. By row."""
     overlapped: Array
     """Share of the waits beside which other warps of the block have work; NaN: not sampled. By row."""
+    busy: Array
+    """Share of the grid's blocks that have something to do; profiles are of an average one of these. By row."""
+    longest: Array
+    """The work of the block that runs longest over that of an average one. By row."""
 
     def dram_slowdown(self, variants: Array, grid: Sequence[Array], concurrent_blocks: Array, l2_bytes: float) -> Array:
         """How much longer DRAM takes for the bytes of these variants than for a stream of as many.
@@ -118,15 +123,19 @@ def read_sample(index: int, table: ProfileTable, variants: Array, on_problem: Pr
     shared = by_variant(launch.shared) + table.static_smem_bytes
     threads = by_variant(launch.threads)
     grid = [by_variant(extent) for extent in launch.grid]
-    present = -(-np.prod(grid, axis=0) // gpu.sms)  # on an SM, where the grid has fewer blocks than fit
+    busy = 1.0 - _column(table, "idle")
+    longest = np.maximum(_column(table, "longest"), 1.0)
+    # On an SM, where the grid has fewer blocks than fit.
+    present = np.ceil(np.prod(grid, axis=0) * busy / gpu.sms).astype(np.int64)
     resident = np.maximum(np.minimum(occupancy(gpu.limits, threads, table.registers, shared).blocks, present), 1)
     cache = l1_bytes(gpu.limits, resident, shared) / resident
     held, held_wait = held_by_l1(table, cache)
     counts = table.counts.copy()
     whole, in_wave = (np.zeros(len(counts)) for _ in range(2))
+    grid = busy_grid(grid, busy)
     blocks = np.prod(grid, axis=0)
     wave = np.minimum(resident * gpu.sms, blocks)
-    order = [(axis, extent.astype(np.float64)) for axis, extent in zip("xyz", grid, strict=True)]
+    order = list(zip("xyz", grid, strict=True))
     cover = covered(order, wave)
     for name in _read_buffers(table):
         metric = f"global.{name}.read_sectors"
@@ -151,7 +160,27 @@ def read_sample(index: int, table: ProfileTable, variants: Array, on_problem: Pr
     overlapped = np.full(len(rounds), np.nan)
     if "overlapped" in table.metrics:
         overlapped = np.clip(_column(table, "overlapped"), 0.0, 1.0)  # whoever made the profile
-    return SampledLaunch(table, answered, rounds * ((1.0 - held_wait) * far + held_wait * near), rounds, overlapped)
+    waits = rounds * ((1.0 - held_wait) * far + held_wait * near)
+    return SampledLaunch(table, answered, waits, rounds, overlapped, busy, longest)
+
+
+def busy_grid(grid: Sequence[Array], busy: Array) -> list[Array]:
+    """The extents of the blocks that have something to do; those of a grid along more than one axis all have."""
+    return [grid[0] * busy, *(extent.astype(np.float64) for extent in grid[1:])]
+
+
+def uneven(demand: Demand, sample: SampledLaunch) -> Demand:
+    """The demand of a launch whose blocks differ: all that a block does, it does in its waits for memory.
+
+    So it follows from their number how much longer than an average block the longest one takes.
+    """
+    differ = (sample.longest > 1.0) & (sample.rounds > 0.0)
+    if not differ.any():
+        return demand
+    block, loop = (rates.copy() for rates in demand.rates)
+    loop[:, differ] = block[:, differ] / sample.rounds[differ]
+    block[:, differ] = 0.0
+    return Demand(demand.terms, (block, loop))
 
 
 def _with_local_memory(table: ProfileTable, threads: Array, resident: Array, cache: Array) -> ProfileTable:

@@ -49,9 +49,9 @@ def _quick(
     table: StaticTable, on_problem: OnProblems, index: int, rows: Array, geometry: LaunchGeometry
 ) -> tuple[Array, Array]:
     """(clocks, joules of the core) of one launch of these rows, quickly."""
-    spec, launch = table.kernel.launches[index], table.launches[index]
+    launch = table.launches[index]
     memory_clk = microarchitecture(table.gpu).dram_latency_clk
-    blocks, configs = on_problem.column(spec.blocks, rows), on_problem.configs(rows)
+    blocks, configs = table.blocks(on_problem, index, rows), on_problem.configs(rows)
     (work, alone, dynamic), *loops = (rates.take(configs, axis=1) for rates in geometry.quick)
     dynamic *= blocks
     trips: Array | float = 0.0

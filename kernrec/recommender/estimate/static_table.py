@@ -23,7 +23,7 @@ from kernrec.model.prior.microarchitecture import microarchitecture
 from kernrec.model.prior.power import RANDOM, PowerModel
 from kernrec.op import Problem
 from kernrec.recommender.estimate.launch_program import LaunchProgram
-from kernrec.recommender.estimate.sampled_launch import SampledLaunch, read_sample
+from kernrec.recommender.estimate.sampled_launch import SampledLaunch, read_sample, uneven
 from kernrec.store import ProfileTable
 from kernrec.util.light_dataclass import dataclass
 
@@ -160,9 +160,10 @@ class StaticTable:
             spills |= (rows >= 0) & (table.spill_bytes[rows] > 0)
             sample = read_sample(index, table, rows, space.at(problem), gpu) if kernel.sampled else None
             table = table if sample is None else sample.table
+            needs = demand(gpu, power, table.metrics, table.terms, table.counts)
             launches.append(
                 LaunchTable(
-                    demand=demand(gpu, power, table.metrics, table.terms, table.counts),
+                    demand=needs if sample is None else uneven(needs, sample),
                     variant=rows[variants.index],
                     profiles=table,
                     sample=sample,
@@ -249,12 +250,19 @@ class StaticTable:
                 can = can & ((launch.variant >= 0) | ~geometry.performed)
         return can
 
+    def blocks(self, on_problem: OnProblems, index: int, rows: Array) -> Array:
+        """Blocks of a launch of these rows that have something to do."""
+        launch = self.launches[index]
+        blocks: Array = on_problem.column(self.kernel.launches[index].blocks, rows) + np.zeros(len(rows))
+        return blocks if launch.sample is None else blocks * launch.sample.busy.take(launch.variant.take(rows))
+
     def trips(self, on_problem: OnProblems, index: int, loop: str, rows: Array, blocks: Array) -> tuple[Array, Array]:
         """(trips of a loop over the whole grid, trips in the longest block) of a launch of these rows."""
         spec, launch = self.kernel.launches[index], self.launches[index]
         if launch.sample is not None:
-            rounds = launch.sample.rounds.take(launch.variant.take(rows))
-            return rounds * blocks, rounds
+            variants = launch.variant.take(rows)
+            rounds = launch.sample.rounds.take(variants)
+            return rounds * blocks, rounds * launch.sample.longest.take(variants)
         return on_problem.column(spec.trips[loop], rows), on_problem.column(spec.depth[loop], rows)
 
     def launch_shape(self, on_problem: OnProblems, rows: Array) -> tuple[Array, ...]:
@@ -280,7 +288,7 @@ class StaticTable:
         """
         launch, rows = self.launches[index], np.array([row])
         table = launch.sample.requested if requested and launch.sample is not None else launch.profiles
-        blocks = on_problem.column(self.kernel.launches[index].blocks, rows) + np.zeros(1)
+        blocks = self.blocks(on_problem, index, rows)
         totals = [
             blocks,
             *(self.trips(on_problem, index, loop, rows, blocks)[0] + np.zeros(1) for loop in launch.loops),

@@ -16,9 +16,7 @@ def serial_clk(**metrics: float) -> float:
     nothing, names = np.zeros(1), {name.replace("__", "."): value for name, value in metrics.items()}
     counts = np.array([[[value] for value in names.values()]])
     table = ProfileTable(0, "k", ("v",), nothing, nothing, nothing, nothing, tuple(names), ("block",), counts)
-    return float(
-        SampledLaunch(table, table, nothing, nothing, nothing).serial_clk(np.zeros(1, int), np.full(1, BLOCKS))[0]
-    )
+    return float(SampledLaunch(table, table, *[nothing] * 5).serial_clk(np.zeros(1, int), np.full(1, BLOCKS))[0])
 
 
 def test_blocks_that_add_up_512_bins_each_do_47_g_additions_a_second() -> None:
