@@ -96,7 +96,7 @@ def levels(work: Callable[[int], float], total: int) -> tuple[Level, ...]:
         if width < 2:
             break
         seen[(low + high) // 2] = work((low + high) // 2)
-    found: list[Level] = []
+    parts: list[Level] = []
     blocks, start = sorted(seen), 0
     alike = [blocks[0]]  # blocks that were run, of the present level
     for block, following in zip(blocks, [*blocks[1:], total], strict=True):
@@ -106,10 +106,10 @@ def levels(work: Callable[[int], float], total: int) -> tuple[Level, ...]:
         # Between two blocks that differ, where nobody looked, half are like the one and half like the other.
         end = total if following == total else (block + following) // 2 + 1
         middle = min(max((start + end) // 2, alike[0]), alike[-1])
-        found.append(Level(middle, end - start, seen[block]))
+        parts.append(Level(middle, end - start, seen[block]))
         start, alike = end, [following]
-    return tuple(found) if len(found) > 1 else ()
+    return tuple(parts) if len(parts) > 1 else ()
 
 
-def _equal(one: float, other: float) -> bool:
-    return abs(one - other) <= EQUAL * max(one, other)
+def _equal(work: float, other: float) -> bool:
+    return abs(work - other) <= EQUAL * max(work, other)
