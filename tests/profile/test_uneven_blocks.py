@@ -22,15 +22,15 @@ IN_LINE = 0.15
 
 @given(total=st.integers(4, 2000), tiles=st.integers(1, 6000))
 def test_levels_of_tiles_that_blocks_take_in_turn_add_up(total: int, tiles: int) -> None:
-    found = levels(lambda block: float(len(range(block, tiles, total))), total)
-    assert sum(level.count for level in found) in (0, total)
-    if found:
+    parts = levels(lambda block: float(len(range(block, tiles, total))), total)
+    assert sum(level.count for level in parts) in (0, total)
+    if parts:
         # The first and the last block count as their neighbors: their tiles may be partial.
-        assert abs(sum(level.count * level.work for level in found) - tiles) <= 1
+        assert abs(sum(level.count * level.work for level in parts) - tiles) <= 1
     else:
         assert tiles <= 1 or tiles % total in (0, 1, total - 1) or tiles / total > 30
     start = 0
-    for level in found:
+    for level in parts:
         assert start <= level.block < start + level.count
         start += level.count
 
@@ -46,10 +46,10 @@ def test_no_more_than_some_blocks_are_run_however_they_differ() -> None:
         ran.append(block)
         return 100.0 + 10.0 * block
 
-    found = levels(work, 10_000)
+    parts = levels(work, 10_000)
     assert len(ran) <= 16
-    assert sum(level.count for level in found) == 10_000
-    mean = sum(level.count * level.work for level in found) / 10_000
+    assert sum(level.count for level in parts) == 10_000
+    mean = sum(level.count * level.work for level in parts) / 10_000
     assert mean == pytest.approx(100 + 10 * 5_000, rel=0.05)
 
 
