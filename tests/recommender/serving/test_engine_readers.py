@@ -1,0 +1,105 @@
+"""Files that an audit writes are read by the engines' own modules, and their defaults are as kernrec has them.
+
+The engines need no GPU for that, and not all that they require: `pip install --no-deps --target engines vllm sglang`,
+with `engines` in PYTHONPATH and what their modules import. Without them these tests skip.
+"""
+
+import json
+import subprocess
+import sys
+from importlib.metadata import version
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kernrec.gpu import find_gpu
+from kernrec.recommender.serving.audit import AuditedFile, ServingAudit
+from kernrec.recommender.serving.compared import Comparison, Cost
+from kernrec.recommender.serving.engine_defaults import KEYS, default_config
+from kernrec.recommender.serving.engines import Deployment, Kind, TunedFile, tuned_files
+from kernrec.recommender.serving.folder import entries_of, write_folder
+from kernrec.recommender.serving.model_config import read_model
+from kernrec.recommender.serving.shipped_files import shipped_of
+from tests.helpers import engine_reader
+from tests.helpers.process import environment
+from tests.helpers.serving import MIXTRAL, QWEN_FP8, written
+
+MODELS = {"mixtral": MIXTRAL, "qwen": QWEN_FP8}
+KNOWN = {"vllm": ("0.33",), "sglang": ("0.5.23",)}
+"""Releases whose rules were read."""
+BEST = {
+    "BLOCK_SIZE_M": 16, "BLOCK_SIZE_N": 32, "BLOCK_SIZE_K": 128, "GROUP_SIZE_M": 1, "num_warps": 4, "num_stages": 5,
+}  # fmt: skip
+"""No engine's default."""
+
+
+def own_answers(engine: str, requests: list[list[Any]], folder: Path, tuned: Path) -> list[Any]:
+    """What an engine's own modules answer; without them the test skips."""
+    if find_spec(engine) is None or find_spec("torch") is None:
+        pytest.skip(f"torch and {engine} are not installed: its own reader did not read the files")
+    if not version(engine).startswith(KNOWN[engine]):
+        pytest.skip(f"{engine} {version(engine)} with torch: its rules are not known, those of {KNOWN[engine][0]} are")
+    (folder / "requests.json").write_text(json.dumps(requests))
+    variables = environment(
+        VLLM_TUNED_CONFIG_FOLDER=str(tuned), SGLANG_MOE_CONFIG_DIR=str(tuned), CUDA_VISIBLE_DEVICES=""
+    )
+    command = [sys.executable, engine_reader.__file__, engine, "NVIDIA L40S", str(folder / "requests.json")]
+    done = subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
+    if done.returncode == 3:
+        pytest.skip(f"{engine} and torch are installed, and {done.stderr.strip().splitlines()[-1]}")
+    assert done.returncode == 0, done.stderr[-2000:]
+    return list(json.loads(done.stdout.splitlines()[-1]))
+
+
+def audit_of(engine: str, fields: dict[str, Any], folder: Path) -> ServingAudit:
+    """An audit in which every missing file is worth it for 16 tokens."""
+    model = read_model(str(written(folder, fields)))
+    served = Deployment(engine, find_gpu("l40s"), tp=2, triton=version("triton"))
+    cost, twice = Cost(1e-4, 9e-5, 2e-4, False), Cost(2e-4, 1e-4, 4e-4, False)
+    files = []
+    for file in tuned_files(model, served):
+        made = Comparison(16, default_config(engine, file, 16, served.gpu), twice, ((BEST, cost),), (BEST,))
+        files.append(AuditedFile(file, "", False, "", (made,)))
+    return ServingAudit(model, served, shipped_of(engine), tuple(files), ())
+
+
+def request_for(file: TunedFile) -> list[Any]:
+    """The request for a file."""
+    first = file.products[0]
+    if file.kind is Kind.BLOCK_GEMM:
+        return ["product", first.rows, first.depth, file.block]
+    return ["experts", first.experts, first.rows // 2, file.dtype, file.block]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("engine", KNOWN)
+def test_the_engine_s_own_modules_read_every_file_that_is_written(tmp_path: Path, engine: str) -> None:
+    tuned = tmp_path / "tuned"
+    audits = [audit_of(engine, fields, tmp_path / name) for name, fields in MODELS.items()]
+    paths = [path for audit in audits for path in write_folder(audit, tuned)]
+    files = [audited for audit in audits for audited in audit.files]
+    assert len(paths) == len(files) > 4
+    requests = [["package", str(tuned / "package")], *(request_for(audited.file) for audited in files)]
+    _, *read = own_answers(engine, requests, tmp_path, tuned)
+    for audited, entries in zip(files, read, strict=True):
+        expected = {str(key): dict(config) for key, config in entries_of(audited, audits[0].served).items()}
+        assert entries == expected, audited.file.name
+        assert entries["16"] == BEST
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("engine", KNOWN)
+def test_without_a_file_the_engine_takes_the_config_that_is_compared_as_its_own(tmp_path: Path, engine: str) -> None:
+    card = find_gpu("l40s")
+    requests, expected = [], []
+    for name, fields in MODELS.items():
+        model = read_model(str(written(tmp_path / name, fields)))
+        (file, *_) = tuned_files(model, Deployment(engine, card, triton=version("triton")))
+        first, second = file.products
+        for tokens in KEYS:
+            sizes = [first.experts, second.depth, first.depth, first.top]
+            requests.append(["default", tokens, *sizes, file.dtype, file.block])
+            expected.append(default_config(engine, file, tokens, card))
+    assert own_answers(engine, requests, tmp_path, tmp_path) == expected
