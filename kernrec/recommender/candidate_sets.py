@@ -95,10 +95,10 @@ class _Together:
         )
         first = predictions.limited_at(points[:1])
         parts = [slice(*ends) for ends in pairwise(predictions.starts)]
-        op = self._problems[0].op
+        op, dtype = self._problems[0].op, self._problems[0].dtype
         for kernel, prediction, part in zip(each, predictions.kernels, parts, strict=True):
             kernel.prediction = prediction
-            kernel.correct(models.scope(op, kernel.table.kernel, gpu) if models else None, first.part(part))
+            kernel.correct(models.scope(op, kernel.table.kernel, gpu, dtype) if models else None, first.part(part))
         limited = self._limited(predictions, first, each)
         costs = prior_costs(limited, NominalCosts(*predictions.nominal))
         for kernel, part in zip(each, parts, strict=True):

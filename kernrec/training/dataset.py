@@ -37,6 +37,11 @@ class RowGroup:
         """The dimensions, in the problem's key."""
         return self.problem.partition("]")[0]
 
+    @property
+    def dtype(self) -> str:
+        """The data type, in the problem's key."""
+        return self.problem.partition("]")[2].partition(",")[0]
+
     def __len__(self) -> int:
         return len(self.latency_s)
 

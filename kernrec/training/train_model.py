@@ -17,7 +17,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from kernrec.errors import UsageError
-from kernrec.model.learn.conformal import NEW_GPU, NEW_KERNEL, Interval, calibrate
+from kernrec.model.learn.conformal import NEW_GPU, NEW_KERNEL, Interval, calibrate, on_dtype
 from kernrec.model.learn.extent import Extent
 from kernrec.model.learn.features import parts
 from kernrec.model.learn.forest import Forest
@@ -200,14 +200,17 @@ def _carried(data: HeadData, predicted: Array, unit: Array) -> float:
 
 
 def _problem_intervals(data: Dataset, error: Array, groups: Array, distance: Array) -> dict[str, Interval]:
-    """The interval of all GPUs together (`*`), and of each GPU that has enough groups for one of its own."""
+    """The interval of all GPUs together (`*`), and of each GPU and each data type on it that has enough groups."""
     measured = np.isfinite(error)
-    gpu = np.repeat([group.gpu for group in data.groups], [len(group) for group in data.groups])
+    lengths = [len(group) for group in data.groups]
     intervals = {"*": calibrate(error[measured], groups[measured], "problem", distance[measured])}
-    for name in sorted(set(gpu)):
-        rows = measured & (gpu == name)
-        if not (interval := calibrate(error[rows], groups[rows], "problem", distance[rows])).pooled:
-            intervals[str(name)] = interval
+    gpus = [group.gpu for group in data.groups]
+    for keys in (gpus, [on_dtype(group.gpu, group.dtype) for group in data.groups]):
+        row_keys = np.repeat(keys, lengths)
+        for key in sorted(set(keys)):
+            rows = measured & (row_keys == key)
+            if not (interval := calibrate(error[rows], groups[rows], "problem", distance[rows])).pooled:
+                intervals[key] = interval
     return intervals
 
 

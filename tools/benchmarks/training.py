@@ -77,7 +77,7 @@ def judged(model: Model, groups: Iterator[RowGroup]) -> tuple[float, float]:
     for group in groups:
         ratios, distance = model.log_ratio(model.rows(group.inputs))
         gpu = group.gpu if group.gpu in model.gpus else None
-        interval = interval_of(model, "latency", gpu, group.kernel in model.kernels)
+        interval = interval_of(model, "latency", gpu, group.dtype, group.kernel in model.kernels)
         low, high = interval.around(group.inputs.latency_s * np.exp(ratios["latency"]), distance)
         inside.append(scores.coverage(group.latency_s, low, high))
         widths.append(np.log(scores.mean_width(low, high)))

@@ -269,7 +269,7 @@ def transferred(model: Model, space: Space) -> dict[str, float]:
     """Scores of a model trained on another GPU, with the interval that a query states for a new GPU."""
     predicted = expected(model, space)
     distance = model.extent.distance(model.rows(space.inputs))
-    low, high = interval_of(model, "latency", None, kernel_known=True).around(predicted, distance)
+    low, high = interval_of(model, "latency", None, "", kernel_known=True).around(predicted, distance)
     stated = {"coverage": scores.coverage(space.time_s, low, high), "width": scores.mean_width(low, high)}
     return judge(space.time_s, predicted) | stated
 

@@ -162,12 +162,12 @@ def evaluate_problems_left_out(groups: Sequence[RowGroup], tables: Tables) -> No
 
 
 def covered(data: Dataset, error: np.ndarray, problems: np.ndarray, distance: np.ndarray) -> np.ndarray:
-    """Whether each error is inside the interval that the other half of the problems calibrates for the card."""
-    half, gpu = group_folds(problems, 2), data.numbers("gpu")
+    """Whether each error is inside the interval that the problems of nine other tenths calibrate."""
+    tenth, kind = group_folds(problems, 10), data.numbers("gpu", "dtype")
     inside = np.zeros(len(data), dtype=bool)
-    for card in np.unique(gpu):
-        for part in (0, 1):
-            mine, others = (gpu == card) & (half == part), (gpu == card) & (half != part)
+    for number in np.unique(kind):
+        for part in np.unique(tenth[kind == number]):
+            mine, others = (kind == number) & (tenth == part), (kind == number) & (tenth != part)
             interval = calibrate(error[others], problems[others], "problem", distance[others])
             low, high = interval.around(np.ones(mine.sum()), distance[mine])
             inside[mine] = (low <= np.exp(error[mine])) & (np.exp(error[mine]) <= high)
@@ -200,7 +200,7 @@ def learned(model: Model, group: RowGroup) -> tuple[np.ndarray, np.ndarray, np.n
     least = least_log_ratio(group.inputs)
     ratios, distance = model.log_ratio(model.rows(group.inputs), group.gpu in model.gpus, least)
     predicted = group.inputs.latency_s * np.exp(ratios["latency"])
-    interval = interval_of(model, "latency", group.gpu if group.gpu in model.gpus else None, kernel_known=True)
+    interval = interval_of(model, "latency", group.gpu if group.gpu in model.gpus else None, group.dtype, True)
     return predicted, *interval.around(predicted, distance)
 
 

@@ -45,6 +45,11 @@ _DEVIATION = _PRIOR / DEVIATIONS
 """Standard deviation of the prior's log error."""
 
 
+def on_dtype(gpu: str, dtype: str) -> str:
+    """The key of a model's interval for one data type on a GPU."""
+    return f"{gpu} {dtype}"
+
+
 @dataclass(frozen=True)
 class Interval:
     """A calibrated interval: predictions hold within a factor exp(`width`) at `level`; farther from the training data

@@ -19,7 +19,7 @@ import numpy as np
 from kernrec.gpu import GPU
 from kernrec.kernel import Kernel
 from kernrec.model.learn.adaptation import adapt, thinned
-from kernrec.model.learn.conformal import NEW_GPU, NEW_KERNEL, Interval, groups_needed, unknown_interval
+from kernrec.model.learn.conformal import NEW_GPU, NEW_KERNEL, Interval, groups_needed, on_dtype, unknown_interval
 from kernrec.model.learn.lower_bound import least_log_ratio
 from kernrec.model.learn.model import Model, choice_score, transfer_score
 from kernrec.model.learn.model_file import problem_count
@@ -57,8 +57,8 @@ class TrainedModel:
         recorded = f", recorded by others: {self.training['recorded']}" if "recorded" in self.training else ""
         return f"{configs}{recorded}" + (" (ships with kernrec)" if self.shipped else "")
 
-    def scope(self, gpu: GPU, kernel: Kernel) -> "ModelScope | None":
-        """The model applied to a kernel on a GPU; None where it does not apply.
+    def scope(self, gpu: GPU, kernel: Kernel, dtype: str) -> "ModelScope | None":
+        """The model applied to a kernel of a data type on a GPU; None where it does not apply.
 
         To a kernel or a GPU that it was not trained on it applies only where models of others were better than the
         prior: on each kernel that was held out, on the GPUs that were.
@@ -67,7 +67,7 @@ class TrainedModel:
         kernel_known, gpu_known = model.kernels.get(kernel.name) == kernel.hash, gpu.name in model.gpus
         if (not kernel_known and not model.helps_new_kernels) or (not gpu_known and not model.helps_new_gpus):
             return None
-        return ModelScope(self, gpu.name, kernel.name, gpu_known, kernel_known)
+        return ModelScope(self, gpu.name, kernel.name, dtype, gpu_known, kernel_known)
 
 
 @dataclass(frozen=True)
@@ -77,6 +77,7 @@ class ModelScope:
     trained: TrainedModel
     gpu: str
     kernel: str
+    dtype: str
     gpu_known: bool
     """Whether it was trained on this GPU."""
     kernel_known: bool
@@ -98,7 +99,7 @@ class ModelScope:
 
     def interval(self, quantity: str) -> Interval:
         """The interval of `latency` or `energy` on problems that were not measured: the widest that applies."""
-        return interval_of(self.model, quantity, self.gpu if self.gpu_known else None, self.kernel_known)
+        return interval_of(self.model, quantity, self.gpu if self.gpu_known else None, self.dtype, self.kernel_known)
 
     @property
     def note(self) -> str:
@@ -148,10 +149,14 @@ class ModelScope:
         }
 
 
-def interval_of(model: Model, quantity: str, gpu: str | None, kernel_known: bool) -> Interval:
-    """The widest interval that applies on problems that were not measured; gpu: None for one not trained on."""
+def interval_of(model: Model, quantity: str, gpu: str | None, dtype: str, kernel_known: bool) -> Interval:
+    """The widest interval that applies on problems that were not measured; gpu: None for one not trained on.
+
+    A data type that has an interval of its own on the GPU is given that one.
+    """
     by_group = model.intervals.get(quantity, {})
-    intervals = [(gpu and by_group.get(gpu)) or by_group.get("*") or unknown_interval("problem")]
+    keys = [on_dtype(gpu, dtype), gpu, "*"] if gpu else ["*"]
+    intervals = [next((by_group[key] for key in keys if key in by_group), unknown_interval("problem"))]
     if gpu is None:
         intervals.append(by_group.get(NEW_GPU) or unknown_interval("GPU"))
     if not kernel_known:

@@ -90,10 +90,14 @@ class ModelStore:
                 return model
         return None
 
-    def scope(self, op: str, kernel: Kernel, gpu: GPU) -> "ModelScope | None":
+    def scope(self, op: str, kernel: Kernel, gpu: GPU, dtype: str) -> "ModelScope | None":
         """The model that corrects the prior of a kernel on a GPU: that of its op, else one of the kernel itself."""
         for name in (op, kernel.name):
-            if (model := self.model(name, gpu)) and (scope := model.scope(gpu, kernel)) and self._readable(scope):
+            if (
+                (model := self.model(name, gpu))
+                and (scope := model.scope(gpu, kernel, dtype))
+                and self._readable(scope)
+            ):
                 return scope
         return None
 

@@ -128,12 +128,12 @@ def test_a_model_named_after_a_kernel_answers_for_it_where_that_of_the_op_does_n
         shutil.copytree(one_gpu.parent / "models", tmp_path / name)
     (tmp_path / "matmul_simt" / "matmul.json").rename(tmp_path / "matmul_simt" / "matmul_simt.json")
     alone = ModelStore(tmp_path / "matmul_simt", Stack([one_gpu]))
-    scope = alone.scope("matmul", simt, gpu)
+    scope = alone.scope("matmul", simt, gpu, "f32")
     assert scope is not None
     assert scope.trained.name == "matmul_simt"
-    assert alone.scope("matmul", mma, gpu) is None
-    assert alone.scope("matmul", replace(simt, name="matmul_other"), gpu) is None
-    both = ModelStore(tmp_path / "matmul", Stack([one_gpu])).scope("matmul", simt, gpu)
+    assert alone.scope("matmul", mma, gpu, "f16") is None
+    assert alone.scope("matmul", replace(simt, name="matmul_other"), gpu, "f32") is None
+    both = ModelStore(tmp_path / "matmul", Stack([one_gpu])).scope("matmul", simt, gpu, "f32")
     assert both is not None
     assert both.trained.name == "matmul"
 
@@ -145,7 +145,7 @@ def test_a_kernel_never_measured_stays_with_the_prior_unless_others_helped(one_g
     half = find_op("matmul").problem("f16", "nn", **NEW)
     kernels = [table.kernel for table in recommender.context.tables(half, find_gpu("rtx4090"))]
     strange = next(kernel for kernel in kernels if kernel.name not in learned.model.kernels)
-    assert learned.scope(find_gpu("rtx4090"), strange) is None  # one kernel alone says nothing of another
+    assert learned.scope(find_gpu("rtx4090"), strange, "f16") is None  # one kernel alone says nothing of another
     choices = recommender.recommend(
         "matmul", "rtx4090", NEW, dtype="f16", query=Query(Objective.LATENCY, top=40)
     ).choices

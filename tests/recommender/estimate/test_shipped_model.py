@@ -28,7 +28,7 @@ AGAIN = "run tools/train_triton_model.py again: the prior, the features or the k
 
 def test_it_fits_the_prior_the_features_and_the_kernel_of_today() -> None:
     store = ModelStore.beside([])
-    scope = store.scope("matmul", KERNEL, find_gpu("a100"))
+    scope = store.scope("matmul", KERNEL, find_gpu("a100"), "f16")
     assert store.warnings() == (), AGAIN
     assert scope is not None, AGAIN
     assert scope.trained.shipped
@@ -71,7 +71,7 @@ def test_on_a_card_without_recordings_no_correction_goes_below_what_its_pipes_an
     gpu: str, limited_by_physics: bool
 ) -> None:
     card, problem = find_gpu(gpu), KERNEL.definition.problem("f16", "nn", m=4096, n=4096, k=4096)
-    scope = ModelStore.beside([]).scope("matmul", KERNEL, card)
+    scope = ModelStore.beside([]).scope("matmul", KERNEL, card, "f16")
     assert scope is not None
     model = scope.model
     everything_faster = Forest(len(model.columns), 1, (), (), np.array([-2.0]), 0.0)
