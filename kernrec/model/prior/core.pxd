@@ -59,6 +59,13 @@ cpdef launch_work(
     double[::1] room, int64_t[:] variants, double[:, :] work,
 )
 
+@cython.locals(i=Py_ssize_t, row=Py_ssize_t, place=Py_ssize_t, loop=Py_ssize_t, trips=double)
+cpdef quick_costs(
+    const int64_t[::1] values, const int32_t[::1] indexes, const int64_t[::1] registers, Py_ssize_t loops,
+    const int64_t[:] rows, const double[:, :, ::1] rates, const double[:, ::1] geometry, double sms,
+    double memory_clk, double[:, ::1] quick,
+)
+
 @cython.locals(i=Py_ssize_t, place=Py_ssize_t)
 cpdef add_launches(
     const int64_t[:] places, const double[:, :] times, const double[:] dram_bytes, double byte_j, double launch_s,

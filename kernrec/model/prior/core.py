@@ -392,6 +392,45 @@ def launch_work(
         work[DRAM_BYTES, i] = moved_bytes(visits, together, steps, room, reads, axes, writes, scratch, l2_bytes)
 
 
+def quick_costs(
+    values: Any,
+    indexes: Any,
+    registers: Any,
+    loops: int,
+    rows: Any,
+    rates: Any,
+    geometry: Any,
+    sms: float,
+    memory_clk: float,
+    quick: Any,
+) -> None:
+    """Fills `quick` (2, N), clocks and joules of the core of one launch of configs, roughly: without DRAM.
+
+    Args:
+        values, indexes, registers, loops, rows, geometry: of `launch_work`.
+        rates: `LaunchGeometry.quick`, (terms, 3, configs).
+        memory_clk: latency of a load from DRAM.
+    """
+    for i in range(len(rows)):
+        row = rows[i]
+        blocks = gathered(values, registers[0], indexes, registers[1], row)
+        busiest, alone, joules, trips = rates[0, 0, row], rates[0, 1, row], rates[0, 2, row] * blocks, 0.0
+        for loop in range(loops):
+            place = 6 + 4 * loop
+            depth = gathered(values, registers[place + 2], indexes, registers[place + 3], row)
+            trips = trips + depth
+            busiest = busiest + rates[loop + 1, 0, row] * depth
+            alone = alone + rates[loop + 1, 1, row] * depth
+            joules = joules + rates[loop + 1, 2, row] * gathered(
+                values, registers[place], indexes, registers[place + 1], row
+            )
+        waits = trips * (memory_clk / maximum(geometry[2, row], 1.0))
+        per_sm = ceil(blocks / sms)
+        rounds = ceil(per_sm / geometry[0, row])
+        quick[0, i] = maximum(per_sm * busiest, rounds * (maximum(alone, waits) + memory_clk))
+        quick[1, i] = joules
+
+
 def add_launches(places: Any, times: Any, dram_bytes: Any, byte_j: float, launch_s: float, nominal: Any) -> None:
     """Adds one launch of configs to their costs before any power limit.
 

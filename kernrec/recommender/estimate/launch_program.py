@@ -4,7 +4,7 @@
 kernels profiled by a sample of blocks, and for many problems at once.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -71,7 +71,7 @@ class LaunchProgram:
             tuple((number, name) for number, name in enumerate(access.tensors) if name not in by_name),
         )
 
-    def sizes(self, problem_bytes: dict[str, float]) -> Array:
+    def sizes(self, problem_bytes: Mapping[str, Any]) -> Array:
         """The bytes of each tensor, of workspaces those of an element; a problem has not all in each data type."""
         sizes = self.element_bytes.copy()
         for number, name in self.tensors:

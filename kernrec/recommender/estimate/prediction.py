@@ -176,9 +176,7 @@ def nominal_costs(
         subset = rows if len(positions) == len(rows) else rows.take(positions)
         launches[part].append((start, positions))
         place, own = slice(start, end), columns[number][index]
-        if isinstance(on_problem, ManyProblems) or not _fill_at_once(
-            work, place, table, index, subset, on_problem, own
-        ):
+        if not _fill_at_once(work, place, table, index, subset, on_problem, own):
             variants = work.variants[place]
             table.launches[index].variant.take(on_problem.configs(subset), out=variants, mode="clip")
             _fill(work.rows[:, place], table, index, subset, on_problem, variants)
@@ -236,26 +234,22 @@ def _finishing(table: StaticTable, problem: Problem) -> tuple[float, float, floa
 
 
 def _fill_at_once(
-    work: LaunchWork, place: slice, table: StaticTable, index: int, rows: Array, on_problem: ProblemSpace, first: int
+    work: LaunchWork, place: slice, table: StaticTable, index: int, rows: Array, on_problem: OnProblems, first: int
 ) -> bool:
     """Writes one launch of these rows into a place of the work; False where there is no program for it.
 
     first: where the launch's variants begin in the demand.
     """
-    execution = on_problem.execution
-    if execution is None or (launch := table.launch_program(index, execution.program)) is None:
+    if (held := table.launch_program(on_problem, index)) is None:
         return False
-    program, arithmetic = execution.program, core("kernrec.model.prior")
+    (execution, launch), arithmetic = held, core("kernrec.model.prior")
     compiled = arithmetic.compiled
-    if compiled != program.form.compiled:
-        return False
-    execution.complete()
     variants, figures = work.variants[place], work.rows[:, place]
     if not compiled:
         rows, variants, figures = map(arithmetic.rows, (rows, variants, figures))
     arithmetic.functions.launch_work(
         execution.values,
-        program.indexes,
+        execution.program.indexes,
         *launch.arguments,
         rows,
         table.geometry(on_problem, index).columns,

@@ -7,6 +7,7 @@ from kernrec.kernel.many_problems import OnProblems
 from kernrec.model.prior.launch_time import LAUNCH_S
 from kernrec.model.prior.microarchitecture import microarchitecture
 from kernrec.recommender.estimate.static_table import Array, LaunchGeometry, StaticTable
+from kernrec.util.compiled import core
 
 SHORTLIST = 512
 """Configs that are estimated in full; of more, the most promising (`tools/evidence shortlist` prints the loss)."""
@@ -51,6 +52,20 @@ def _quick(
     """(clocks, joules of the core) of one launch of these rows, quickly."""
     launch = table.launches[index]
     memory_clk = microarchitecture(table.gpu).dram_latency_clk
+    if (held := table.launch_program(on_problem, index)) is not None:
+        (execution, program), arithmetic, quick = held, core("kernrec.model.prior"), np.empty((2, len(rows)))
+        arithmetic.functions.quick_costs(
+            execution.values,
+            execution.program.indexes,
+            *program.arguments[:2],
+            arithmetic.rows(rows),
+            geometry.quick,
+            geometry.columns,
+            float(table.gpu.sms),
+            memory_clk,
+            arithmetic.rows(quick),
+        )
+        return quick[0], quick[1]
     blocks, configs = table.blocks(on_problem, index, rows), on_problem.configs(rows)
     (work, alone, dynamic), *loops = (rates.take(configs, axis=1) for rates in geometry.quick)
     dynamic *= blocks

@@ -14,7 +14,7 @@ from kernrec.errors import KernrecError, UsageError
 from kernrec.gpu import GPU, Occupancy, occupancy
 from kernrec.kernel import Expression, Kernel, ProblemSpace, Space
 from kernrec.kernel.many_problems import ManyProblems, OnProblems
-from kernrec.kernel.program import Program
+from kernrec.kernel.program import Execution
 from kernrec.model.prior.calibration import Calibration
 from kernrec.model.prior.demand import CORE_J, PORT, Demand, demand, side_by_side
 from kernrec.model.prior.dram_traffic import TensorAccess
@@ -25,6 +25,7 @@ from kernrec.op import Problem
 from kernrec.recommender.estimate.launch_program import LaunchProgram
 from kernrec.recommender.estimate.sampled_launch import SampledLaunch, read_sample, uneven
 from kernrec.store import ProfileTable
+from kernrec.util.compiled import core
 from kernrec.util.light_dataclass import dataclass
 
 Array = np.ndarray
@@ -69,8 +70,8 @@ class LaunchGeometry:
     """Whether the launch fits as it was compiled."""
     occupancy: Array
     """Resident warps over the most an SM holds; 0 where the launch does not fit."""
-    quick: tuple[Array, ...]
-    """For each term of the demand, (3, rows): clocks of the busiest pipe and of a block alone, joules of the core."""
+    quick: Array
+    """Clocks of the busiest pipe and of a block alone, and joules of the core, by term of the demand: (terms, 3, rows)."""
 
     @cached_property
     def columns(self) -> Array:
@@ -334,14 +335,24 @@ class StaticTable:
     def _all_geometries(self, on_problem: OnProblems) -> list[LaunchGeometry]:
         return [self.geometry(on_problem, index) for index in range(len(self.launches))]
 
-    def launch_program(self, index: int, program: Program) -> LaunchProgram | None:
-        """Where the program of the space leaves what a launch needs; None where it does not hold all of that."""
+    def launch_program(self, on_problem: OnProblems, index: int) -> tuple[Execution, LaunchProgram] | None:
+        """The program of the space on a problem, all of it executed, and where it leaves what a launch needs.
+
+        None where there is no program, or one that does not hold all of that.
+        """
+        if isinstance(on_problem, ManyProblems) or (execution := on_problem.execution) is None:
+            return None
+        program = execution.program
         if index not in self._programs:
             launch, spec = self.launches[index], self.kernel.launches[index]
             own = launch.loops, launch.access, self.kernel.workspaces
             fixed = launch.variant, float(self.gpu.sms), float(self.gpu.l2_bytes)
             self._programs[index] = None if launch.sample else LaunchProgram.of(spec, *own, program, *fixed)
-        return self._programs[index]
+        held = self._programs[index]
+        if held is None or core("kernrec.model.prior").compiled != program.form.compiled:
+            return None
+        execution.complete()
+        return execution, held
 
     def geometry(self, on_problem: OnProblems, index: int) -> LaunchGeometry:
         """The geometry of a launch on a problem; cached where it is the same on every problem, as for most kernels."""
@@ -375,15 +386,15 @@ class StaticTable:
             resident=resident,
             fits=held.blocks > 0,
             occupancy=held.fraction,
-            quick=tuple(
-                np.stack(
+            quick=np.stack(
+                [
                     [
                         rates[: PORT + 1].max(axis=0).take(launch.variant),
                         alone_clk(rates, warps, launch.variant),
                         rates[CORE_J].take(launch.variant),
                     ]
-                )
-                for rates in launch.demand.rates
+                    for rates in launch.demand.rates
+                ]
             ),
         )
         if all(self.space.fixed(e) for e in (spec.threads, spec.shared, spec.prefetch, *when)):

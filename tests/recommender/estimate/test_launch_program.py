@@ -8,8 +8,9 @@ from kernrec.kernel import program
 from kernrec.kernel.library import find_kernel
 from kernrec.model.prior.launch_time import LaunchWork
 from kernrec.op import find_op
-from kernrec.recommender.estimate import prediction
+from kernrec.recommender.estimate import prediction, shortlist, static_table
 from kernrec.recommender.estimate.prediction import _fill, _fill_at_once, predict
+from kernrec.recommender.estimate.shortlist import quick_costs
 from kernrec.recommender.estimate.static_table import StaticTable
 from kernrec.store import Stack
 from kernrec.util.compiled import PACKAGE, Core, choose
@@ -41,7 +42,8 @@ def test_a_program_fills_in_the_work_of_every_launch(
         return choose(room, PACKAGE.joinpath(*room.split(".")[1:]), choice)
 
     monkeypatch.setattr(program, "core", form)
-    monkeypatch.setattr(prediction, "core", form)
+    for module in (prediction, shortlist, static_table):
+        monkeypatch.setattr(module, "core", form)
     kernel, *_, dtype, layout, dims = case
     problem = find_op(find_kernel(kernel).op).problem(dtype, layout, **dims)
     plain, flat = table_of(*case), table_of(*case)
@@ -58,5 +60,7 @@ def test_a_program_fills_in_the_work_of_every_launch(
         assert _fill_at_once(work, slice(0, len(there)), flat, index, there, together, 7)
         np.testing.assert_array_equal(work.rows, expected.rows)
         np.testing.assert_array_equal(work.variants, expected.variants + 7)
+    for quick, expected_quick in zip(quick_costs(flat, together, rows), quick_costs(plain, alone, rows), strict=True):
+        np.testing.assert_array_equal(quick, expected_quick)
     by_column, by_program = predict(plain, alone, rows).nominal, predict(flat, together, rows).nominal
     np.testing.assert_array_equal(by_program.columns(), by_column.columns())
