@@ -71,7 +71,7 @@ class LaunchGeometry:
     occupancy: Array
     """Resident warps over the most an SM holds; 0 where the launch does not fit."""
     quick: Array
-    """Clocks of the busiest pipe and of a block alone, and joules of the core, by term of a demand; (terms, 3, rows)."""
+    """Clocks of the busiest pipe and of a block alone, and joules of the core, by term of a demand (terms, 3, rows)."""
 
     @cached_property
     def columns(self) -> Array:
