@@ -140,7 +140,14 @@ class ColumnValues:
         self._rows: np.ndarray | None = None
         self._spread: dict[Expression, Any] = {}
         self._indices: dict[Domain, np.ndarray | None] = {}
-        self.execution: Execution | None = columns.program.begin(names) if columns.program else None
+        self._execution: Execution | None = None
+
+    @property
+    def execution(self) -> Execution | None:
+        """The flat program on the problem; None where there is none, or it does not hold the problem's names."""
+        if self._execution is None and self._columns.program is not None:
+            self._execution = self._columns.program.begin(self.names)
+        return self._execution
 
     def column(self, expression: Expression, rows: np.ndarray | None = None) -> Any:
         """The value for each row, or for each of the row numbers `rows`: an array, or a scalar that is valid for all.
@@ -170,8 +177,8 @@ class ColumnValues:
         """The rows for which every expression of a `Columns.test` is true, bool (rows,)."""
         by_domain: dict[Domain, np.ndarray] = {}
         tested, truths = self._columns.tested
-        if self.execution is not None and truths is not None and tested is test:
-            return self.execution.all_true(truths, self._columns.configs.count)
+        if truths is not None and tested is test and (execution := self.execution) is not None:
+            return execution.all_true(truths, self._columns.configs.count)
         with np.errstate(all="ignore"):
             for plan in test:
                 if plan.sufficient is not None and _holds(self._value(plan.sufficient)):
@@ -207,8 +214,8 @@ class ColumnValues:
             return plan.value
         value = self._values.get(plan)
         if value is None:
-            if plan.output is not None and self.execution is not None:
-                value = self._values[plan] = self.execution.value(plan.output)
+            if plan.output is not None and (execution := self.execution) is not None:
+                value = self._values[plan] = execution.value(plan.output)
             else:
                 value = plan.cached.get(tuple(map(self.names.get, plan.asks)))
         return value

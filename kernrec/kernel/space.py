@@ -16,6 +16,7 @@ from kernrec.gpu.entry import code_sm
 from kernrec.kernel.columns import Columns
 from kernrec.kernel.domain import ConfigRows
 from kernrec.kernel.expression import Expression
+from kernrec.kernel.program import Execution
 from kernrec.kernel.spec import LIMITS, Kernel
 from kernrec.op.dtype import ELEMENT_BYTES
 from kernrec.util.light_dataclass import dataclass
@@ -123,15 +124,18 @@ class Space:
         values = _rows(list(self.columns.values()), len(rows))
         return Variants(rows, rows, self.kernel.sample_keys(values, problem.key))
 
+    def _ask(self) -> None:
+        """Makes the flat program at the problem from which on it pays."""
+        self._asked += 1
+        if self._asked == _COMPILED_AT and not self.kernel.sampled:
+            self._columns.compile(self._test, self.kernel.launch_expressions)
+
     def fixed(self, expression: Expression) -> bool:
         """Whether an expression has the same values on every problem."""
         return not self._columns.plan(expression).dynamic
 
     def at(self, problem: "Problem") -> "ProblemSpace":
         """This space on a problem; the returned object caches what it evaluates."""
-        self._asked += 1
-        if self._asked == _COMPILED_AT and not self.kernel.sampled:
-            self._columns.compile(self._test, self.kernel.launch_expressions)
         return ProblemSpace(self, problem)
 
     def valid(self, problem: "Problem") -> np.ndarray:
@@ -196,8 +200,11 @@ class ProblemSpace:
         self._values = space._columns.at(problem.names)
         self.column = self._values.column
         """An expression of the kernel for these rows (None: all)."""
-        self.execution = self._values.execution
+
+    @property
+    def execution(self) -> Execution | None:
         """The flat program of the space on the problem; None where it has none yet."""
+        return self._values.execution
 
     @cached_property
     def valid(self) -> np.ndarray:
@@ -205,6 +212,7 @@ class ProblemSpace:
         large for 32-bit indices."""
         if self.problem.too_large:
             return np.zeros(len(self.space), dtype=bool)
+        self.space._ask()
         return self._values.all_true(self.space._test)
 
     @cached_property
