@@ -173,10 +173,10 @@ def test_a_config_is_found_in_its_row_and_no_other_config_is_found(space: Space,
 
 def test_a_space_that_is_asked_again_has_a_program_and_the_same_answers(tiled: Kernel, ada: SmLimits) -> None:
     kernel = find_kernel("matmul_simt")
-    asked, sampled = Space(kernel, 89, ada, "f32", "nn"), Space(tiled, 89, ada, "f32", "nn")
+    warm, sampled = Space(kernel, 89, ada, "f32", "nn"), Space(tiled, 89, ada, "f32", "nn")
     grid = kernel.launches[0].blocks
     for number, size in enumerate([(100, 70, 33), (256, 2048, 64), (1000, 1000, 1000), (8, 4096, 5)]):
-        there, alone = asked.at(matmul(*size)), Space(kernel, 89, ada, "f32", "nn").at(matmul(*size))
+        there, alone = warm.at(matmul(*size)), Space(kernel, 89, ada, "f32", "nn").at(matmul(*size))
         np.testing.assert_array_equal(there.valid, alone.valid)
         np.testing.assert_array_equal(there.column(grid, there.rows), alone.column(grid, alone.rows))
         assert (there.execution is None) is (number < 2)
