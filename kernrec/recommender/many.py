@@ -133,7 +133,9 @@ def answer_many(
     made: dict[Problem, _First | KernrecError] = {}
 
     def answer(some: Sequence[Problem]) -> "list[_First | KernrecError]":
-        made.update(_first_answers(recommender, [each for each in some if each not in made], card, query))
+        made.update(
+            _first_answers(recommender, [each for each in dict.fromkeys(some) if each not in made], card, query)
+        )
         return [made[each] for each in some]
 
     distinct = list(dict.fromkeys(problems))
