@@ -240,7 +240,8 @@ def evidence(logs: Sequence[MeasurementLog], kernels: Iterable[str], problem_key
     foreign: dict[_Row, _Row] = {}
     failures: list[_Row] = []
     for log in logs:
-        for row in log.answers.get(problem_key, ()):
+        # Own rows first: rows with another key that say the same config or problem do not take their place.
+        for row in sorted(log.answers.get(problem_key, ()), key=_from_others):
             if row[0] in names:
                 config_key = (*row[:3], *row[_LIMITS])
                 first = answers.get(config_key)
@@ -252,22 +253,35 @@ def evidence(logs: Sequence[MeasurementLog], kernels: Iterable[str], problem_key
                 foreign[limits] = row
         failures += [row for row in log.failures.get(problem_key, ()) if row[0] in names]
     ran_well: dict[_Row, datetime] = {}
-    own: set[_Row] = set()
     if failures:
         for row in answers.values():
             ran_well[row[:3]] = max(ran_well.get(row[:3], row[_MEASURED_AT]), row[_MEASURED_AT])
-            if not row[_MERGED]:
-                own.add(row[:3])
-    failed = [
-        row[:-1]
-        for row in failures
-        if (row[3] == "incorrect" or row[4] > ran_well.get(row[:3], datetime.min)) and not (row[-1] and row[:3] in own)
-    ]
+    failed = [row for row in failures if row[3] == "incorrect" or row[4] > ran_well.get(row[:3], datetime.min)]
+    measured = [MeasuredAnswer(*row) for row in _with_config(sorted(answers.values(), key=_latency))]
+    # Rows of others whose config equals an own one are none of it, also where it is spelled otherwise: 64.0 or true.
+    mine = [row for row in measured if not row.merged]
+    if len(mine) not in (0, len(measured)):
+        named = {_named(row) for row in mine}
+        measured = [row for row in measured if not row.merged or _named(row) not in named]
+    ran_here = {(row.kernel, row.kernel_hash, frozenset(row.config.items())) for row in mine if failed}
     return Evidence(
-        tuple(MeasuredAnswer(*row) for row in _with_config(sorted(answers.values(), key=_latency))),
-        tuple(FailedConfig(*row) for row in _with_config(failed)),
+        tuple(measured),
+        tuple(
+            FailedConfig(*row[:-1])
+            for row in _with_config(failed)
+            if not (row[-1] and (*row[:2], frozenset(row[2].items())) in ran_here)
+        ),
         tuple(MeasuredAnswer(*row) for row in _with_config(sorted(foreign.values(), key=_latency))),
     )
+
+
+def _named(row: MeasuredAnswer) -> tuple[Any, ...]:
+    limits = (row.power_limit_w, row.locked_sm_clock_hz, row.locked_memory_clock_hz)
+    return row.kernel, row.kernel_hash, frozenset(row.config.items()), limits
+
+
+def _from_others(row: _Row) -> bool:
+    return bool(row[_MERGED])
 
 
 def _rank(row: _Row) -> tuple[bool, float]:

@@ -1,10 +1,11 @@
-"""Damaged files of every format get an answer or one line."""
+"""Damaged files of every format get an answer or one line, and so do rows of a stranger that cannot be."""
 
 import subprocess
 import sys
 
 import pytest
 
+from tests.fuzz.rows import attack
 from tests.helpers.depth import DEEP
 from tests.helpers.paths import ROOT
 
@@ -17,3 +18,11 @@ def test_no_damaged_file_ends_in_a_traceback() -> None:
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count(" 0 failed") == len(done.stdout.splitlines()) >= 24
+
+
+@pytest.mark.slow
+def test_no_row_with_a_right_hash_and_a_wrong_meaning_changes_an_answer() -> None:
+    tried = attack(100_000 if DEEP else 1000, batch=10_000, seed=7)
+    assert not tried.wrong
+    assert 0 < tried.taken < tried.rows
+    assert len(tried.refused) > 50

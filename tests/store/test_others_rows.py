@@ -68,6 +68,43 @@ def test_a_config_that_ran_well_here_and_failed_elsewhere_is_not_left_out(own: P
     assert [failed.config for failed in evidence_here.failed] == [OTHER]
 
 
+@pytest.mark.parametrize(
+    ("table", "change"),
+    [
+        ("config", "kernel = 'another'"),
+        ("problem", """dims = '{"n":32,"m":64,"k":16}'"""),
+    ],
+)
+def test_a_row_that_says_an_own_config_or_problem_under_another_key_takes_no_answer(
+    own: Path, table: str, change: str
+) -> None:
+    """As an earlier kernrec let it in."""
+    twin = "* REPLACE ('twin' AS {0}, 't' AS session, 3e-4 AS latency_s, 'twin row' AS measurement_id)"
+    with Database.open(own, read_only=False) as database:
+        name, value = change.split(" = ", 1)
+        database.change(
+            [
+                f"INSERT INTO db.{table} SELECT * REPLACE ('twin' AS {table}_id, {value} AS {name}) FROM db.{table}",
+                f"INSERT INTO db.measurement SELECT {twin.format(table + '_id')} FROM db.measurement",
+                "INSERT INTO db.merged SELECT measurement_id, gpu, problem_id, '' FROM db.measurement"
+                " WHERE measurement_id = 'twin row'",
+            ]
+        )
+    assert [(latency_s, from_others) for latency_s, from_others, _ in answers(own)] == [(1e-3, False)]
+
+
+@pytest.mark.parametrize("value", [64.0, True])
+@pytest.mark.parametrize("outcome", ["ok", "incorrect"])
+def test_a_config_that_is_spelled_otherwise_is_none_of_the_own_one(own: Path, value: object, outcome: str) -> None:
+    with Database.open(own, read_only=False) as database:
+        database.add_measurements([measurement(config={"block_m": 1}, latency_s=2e-3, position=4)])
+    latency_s = 3e-4 if outcome == "ok" else None
+    twin = measurement(session="theirs", config={"block_m": value}, outcome=outcome, latency_s=latency_s)
+    assert [row[:2] for row in merged(own, twin)] == [(1e-3, False), (2e-3, False)]
+    with Database.open(own) as database:
+        assert not evidence([database.log(GPU, [PROBLEM.key])], [KERNEL], PROBLEM.key).failed
+
+
 def test_merged_rows_contradict_each_other(own: Path) -> None:
     rows = [measurement(session="x", position=1, config=OTHER, latency_s=latency_s) for latency_s in (1e-3, 2e-3)]
     assert merged(own, *rows) == [(1e-3, False, None)]

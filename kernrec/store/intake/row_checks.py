@@ -43,6 +43,8 @@ _NUMBER = r"-?(0|[1-9][0-9]{0,14})(\.[0-9]{1,20})?([eE][+-]?[0-9]{1,2})?"
 _SCALAR = rf'({_NUMBER}|true|false|"([^"\\]|\\["\\])*")'
 _FLAT_OBJECT = rf'^\{{("[^"\\]*":{_SCALAR}(,"[^"\\]*":{_SCALAR})*)?\}}$'
 _FLAT = {"config": ("tunables",), "problem": ("dims",), "profile": ("code",), "measurement": ("event_reasons",)}
+_CANONICAL = {"config": ("tunables",), "problem": ("dims",)}
+"""Text of which equal values have one form alone: with two, a row could be another's and have another key."""
 _REFERENCES = {"config_id": "config", "problem_id": "problem"}
 _PROBLEM_KEY = re.compile(r"([^\[\]]*)\[([^\[\]]*)\]([^,\[\]]*),([^,\[\]]*)")
 _NAMES = {
@@ -67,8 +69,25 @@ def check_rows(connection: "DuckDBPyConnection", table: str, layout: Layout, *, 
 
     keys: whether the keys are checked, too.
     """
+    for problem, rows in faults(connection, table, layout, keys=keys):
+        some = ", ".join(rows[:_MOST_NAMED]) + (", ..." if len(rows) > _MOST_NAMED else "")
+        raise UsageError(f"rows of the table {table} {problem} ({some})")
+
+
+def faults(
+    connection: "DuckDBPyConnection", table: str, layout: Layout, *, keys: bool = True, most: int = _MOST_NAMED + 1
+) -> Iterator[tuple[str, list[str]]]:
+    """Each fault in words with the keys of rows that have it; after the first it is not certain what comes.
+
+    Args:
+        connection: with the rows in `db.<table>`.
+        table: one of `schema.TABLES`.
+        layout: of the schema.
+        keys: whether the keys are checked, too.
+        most: keys that are named.
+    """
     kinds = used_columns(connection, f"db.{table}", layout.columns[table])
-    _check_conditions(connection, table, kinds, list(_conditions(table, layout, kinds)))
+    yield from _violated(connection, table, kinds, list(_conditions(table, layout, kinds)), most)
     # One pattern for all texts of a row side by side; which of them it was is queried once one has been seen.
     # A key that is the hash of a row's content has none.
     texts = [name for name, kind in kinds.items() if kind == "VARCHAR" and not (keys and name == f"{table}_id")]
@@ -81,22 +100,26 @@ def check_rows(connection: "DuckDBPyConnection", table: str, layout: Layout, *, 
             each = [
                 (f"have control characters in {name}", f"NOT {_matches(_listed([name]), control)}") for name in names
             ]
-            _check_conditions(connection, table, kinds, each)
+            yield from _violated(connection, table, kinds, each, most)
     wrong = wrong_keys(connection, table, f"db.{table}", kinds) if keys else iter(())
-    if altered := [stored for _, (stored, _) in zip(range(_MOST_NAMED + 1), wrong, strict=False)]:
-        raise _refused(table, altered, "have another content than their key says")
+    if altered := [stored for _, (stored, _) in zip(range(most), wrong, strict=False)]:
+        yield "have another content than their key says", altered
     if table == "problem":
-        _check_problems(connection)
+        yield from _problem_faults(connection)
     elif table == "kernel":
-        _check_kernels(connection)
+        yield from _kernel_faults(connection)
     elif table == "measurement":
         cards = [gpu.name for gpu in all_gpus()]
         for (name,) in connection.execute("SELECT DISTINCT gpu FROM db.measurement ORDER BY 1").fetchall():
             if name not in cards:
-                raise unknown("GPU", name, cards, "kernrec gpus")
-            if conditions := list(_conditions_of_card(find_gpu(name), kinds)):
-                _check_conditions(connection, table, kinds, conditions)
-        _check_latencies(connection)
+                query = f"SELECT measurement_id FROM db.measurement WHERE gpu = $1 LIMIT {most}"
+                yield (
+                    f"are of an {unknown('GPU', name, cards, 'kernrec gpus')}",
+                    [str(key) for (key,) in connection.execute(query, [name]).fetchall()],
+                )
+            elif conditions := list(_conditions_of_card(find_gpu(name), kinds)):
+                yield from _violated(connection, table, kinds, conditions, most)
+        yield from _latency_faults(connection, most)
 
 
 def _conditions_of_card(gpu: GPU, kinds: Mapping[str, str]) -> Iterator[tuple[str, str]]:
@@ -122,36 +145,38 @@ def _conditions_of_card(gpu: GPU, kinds: Mapping[str, str]) -> Iterator[tuple[st
         yield f"have an energy that no {gpu.name} takes in their latency", f"({other} OR {power})"
 
 
-def _check_latencies(connection: "DuckDBPyConnection") -> None:
+def _latency_faults(connection: "DuckDBPyConnection", most: int) -> Iterator[tuple[str, list[str]]]:
     """No kernel is faster than a card's peaks; for problems of ops that kernrec knows."""
-    query = """
-        SELECT gpu, problem.key, min(latency_s), arg_min(measurement_id, latency_s)
-        FROM db.measurement AS measurement JOIN db.problem AS problem USING (problem_id)
-        WHERE outcome = 'ok' GROUP BY gpu, problem.key ORDER BY ALL
-    """
-    for gpu, key, least_s, name in connection.execute(query).fetchall():
+    rows = "db.measurement AS measurement JOIN db.problem AS problem USING (problem_id) WHERE outcome = 'ok'"
+    least = f"SELECT gpu, problem.key, min(latency_s) FROM {rows} GROUP BY gpu, problem.key ORDER BY ALL"
+    for gpu, key, least_s in connection.execute(least).fetchall():
         try:
             problem = problem_from_key(key)
         except UsageError:
             continue  # of a kernel whose spec declares it
         floor = floor_s(problem, find_gpu(gpu))
         if least_s < floor:
-            raise _refused(
-                "measurement",
-                [name],
-                f"have a latency of {human(least_s, 's')}, and {key} needs {human(floor, 's')} on {gpu} at its peak",
+            query = (
+                f"SELECT measurement_id FROM {rows} AND gpu = $1 AND problem.key = $2 AND latency_s < $3 LIMIT {most}"
             )
+            below = connection.execute(query, [gpu, key, floor]).fetchall()
+            needed = f"{key} needs {human(floor, 's')} on {gpu} at its peak"
+            yield f"have a latency of {human(least_s, 's')}, and {needed}", [str(name) for (name,) in below]
 
 
-def _check_conditions(
-    connection: "DuckDBPyConnection", table: str, kinds: Mapping[str, str], conditions: Sequence[tuple[str, str]]
-) -> None:
+def _violated(
+    connection: "DuckDBPyConnection",
+    table: str,
+    kinds: Mapping[str, str],
+    conditions: Sequence[tuple[str, str]],
+    most: int,
+) -> Iterator[tuple[str, list[str]]]:
     violated = [f"NOT coalesce({condition}, true)" for _, condition in conditions]
     counts = connection.execute(f"SELECT {', '.join(f'count_if({each})' for each in violated)} FROM db.{table}")
     for (problem, _), condition, count in zip(conditions, violated, counts.fetchall()[0], strict=True):
         if count:
-            query = f"SELECT {next(iter(kinds))} FROM db.{table} WHERE {condition} LIMIT {_MOST_NAMED + 1}"
-            raise _refused(table, [str(name) for (name,) in connection.execute(query).fetchall()], problem)
+            query = f"SELECT {next(iter(kinds))} FROM db.{table} WHERE {condition} LIMIT {most}"
+            yield problem, [str(name) for (name,) in connection.execute(query).fetchall()]
 
 
 def _matches(text: str, control: str) -> str:
@@ -187,6 +212,9 @@ def _conditions(table: str, layout: Layout, kinds: Mapping[str, str]) -> Iterato
             yield f"have values in {name} that are not finite", ends
     for name in kinds.keys() & _FLAT.get(table, ()):
         yield f"have no flat JSON object in {name}", f"regexp_matches({name}, '{_FLAT_OBJECT}')"
+    for name in kinds.keys() & _CANONICAL.get(table, ()):
+        names = f"json_keys(CASE WHEN regexp_matches({name}, '{_FLAT_OBJECT}') THEN {name} END)"
+        yield f"name a thing twice in {name}, or not in order", f"{names} = list_sort(list_distinct({names}))"
     if table == "profile":
         words = "len(string_split(metrics, ' ')) * len(string_split(terms, ' '))"
         yield "have not one count for each metric and term", f"len(counts) = {words}"
@@ -200,6 +228,8 @@ def _conditions(table: str, layout: Layout, kinds: Mapping[str, str]) -> Iterato
         yield "have samples that are not positive", "list_min(latency_samples_s) > 0"
         for name, start in _REFERENCES.items():
             yield f"refer to a {start} that is missing", f"{name} IN (SELECT {name} FROM db.{start})"
+        of_kernel = "concat(config_id, ' ', kernel)"
+        yield "have a config of another kernel", f"{of_kernel} IN (SELECT {of_kernel} FROM db.config)"
         # A recording that does not say when was imported with the first moment of 1970.
         unknown_time = "measured_at = TIMESTAMP '1970-01-01'"
         yield "were measured at an impossible time", f"({unknown_time} OR {_possible('measured_at')})"
@@ -210,7 +240,7 @@ def _possible(moment: str) -> str:
     return f"{moment} BETWEEN TIMESTAMP '2000-01-01' AND TIMESTAMP '{tomorrow:%Y-%m-%d %H:%M:%S}'"
 
 
-def _check_problems(connection: "DuckDBPyConnection") -> None:
+def _problem_faults(connection: "DuckDBPyConnection") -> Iterator[tuple[str, list[str]]]:
     """A problem's key must say what its other columns say: rows are looked up by it."""
     cursor = connection.cursor().execute("SELECT problem_id, key, op, dims, dtype, layout FROM db.problem")
     while rows := cursor.fetchmany(1000):
@@ -220,11 +250,11 @@ def _check_problems(connection: "DuckDBPyConnection") -> None:
             stated = {dim: value for dim, _, value in pairs}
             stored = {dim: str(value) for dim, value in json.loads(dims).items()}
             if match is None or (match[1], stated, match[3], match[4]) != (op, stored, dtype, layout):
-                raise _refused("problem", [name], "have a key that does not say what they are")
-            if any(len(value.lstrip("-")) > _LONGEST_DIM for value in stored.values()):
-                raise _refused("problem", [name], f"have a dimension of more than {_LONGEST_DIM} digits")
-            if op in _OPS and (reason := _unaccepted(key)):
-                raise _refused("problem", [name], f"are none that {op} accepts: {reason}")
+                yield "have a key that does not say what they are", [name]
+            elif any(len(value.lstrip("-")) > _LONGEST_DIM for value in stored.values()):
+                yield f"have a dimension of more than {_LONGEST_DIM} digits", [name]
+            elif op in _OPS and (reason := _unaccepted(key)):
+                yield f"are none that {op} accepts: {reason}", [name]
 
 
 def _unaccepted(key: str) -> str | None:
@@ -236,7 +266,7 @@ def _unaccepted(key: str) -> str | None:
     return None
 
 
-def _check_kernels(connection: "DuckDBPyConnection") -> None:
+def _kernel_faults(connection: "DuckDBPyConnection") -> Iterator[tuple[str, list[str]]]:
     """A kernel's hash must be that of its spec and source."""
     cursor = connection.cursor().execute("SELECT kernel_id, kernel_hash, spec, source FROM db.kernel")
     while rows := cursor.fetchmany(10):
@@ -244,11 +274,7 @@ def _check_kernels(connection: "DuckDBPyConnection") -> None:
             try:
                 actual = kernel_hash(json.loads(spec), source)
             except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
-                raise _refused("kernel", [name], "have a spec that is not a kernel's") from None
+                yield "have a spec that is not a kernel's", [name]
+                continue
             if actual != stated:
-                raise _refused("kernel", [name], "have another spec or source than their hash says")
-
-
-def _refused(table: str, keys: list[str], problem: str) -> UsageError:
-    some = ", ".join(keys[:_MOST_NAMED]) + (", ..." if len(keys) > _MOST_NAMED else "")
-    return UsageError(f"rows of the table {table} {problem} ({some})")
+                yield "have another spec or source than their hash says", [name]
