@@ -87,11 +87,12 @@ def serve_audit(
     if as_json:
         print_json({**audit.as_dict(), "written": [str(path) for path in written]})
         return
-    _print_files(audit)
+    short = _ShortNames(audit)
+    _print_files(audit, short)
     for audited in audit.files:
         if audited.comparisons:
-            _print_comparisons(audited)
-    notes = [*_details(audit), *audit.notes]
+            _print_comparisons(audited, short)
+    notes = [*_details(audit, short), *audit.notes]
     if write is not None and not written:
         notes.append(f"{write} was not written: no file is worth it")
     if written:
@@ -110,8 +111,8 @@ def _numbers(text: str) -> list[int]:
     return [int(part) for part in parts]
 
 
-def _print_files(audit: "ServingAudit") -> None:
-    """Print the files, with `*` for the card's name, which is the same in all of them."""
+def _print_files(audit: "ServingAudit", short: "_ShortNames") -> None:
+    """Print the files, with stars for what many names have."""
     served = audit.served
     split = f"tensor parallel {served.tp}" + (f", expert parallel {served.ep}" if served.ep > 1 else "")
     triton = f", Triton {served.triton}" if served.triton else ""
@@ -120,34 +121,56 @@ def _print_files(audit: "ServingAudit") -> None:
     if not audit.files:
         return
     print_line(f"* is {served.device_name}")
+    for end, stars in short.stars.items():
+        print_line(f"{stars} is {end}")
     rows = [
-        [_status(audited), audited.file.kind.value, _short(audited), audited.file.layers] for audited in audit.files
+        [_status(audited), audited.file.kind.value, short.of(audited), audited.file.layers] for audited in audit.files
     ]
     columns = [("", "left"), ("kernel", "left"), ("file", "left"), ("layers", "left")]
     print_table(f"tuned files that it looks for, by {audit.shipped.source}", columns, rows)
 
 
-def _short(audited: "AuditedFile") -> str:
-    """A file's name without the card's, which has the whole width of a terminal."""
-    from kernrec.recommender.serving.shipped_files import divided
+class _ShortNames:
+    """Names of files in a table: `*` is the card's name, `**` and so on are ends that names have after their sizes.
 
-    parts = divided(audited.file.name)
-    return (parts[1] if parts else audited.file.name).removesuffix(".json")
+    A driver's name with a data type and blocks of scales takes the whole width of a terminal.
+    """
+
+    def __init__(self, audit: "ServingAudit") -> None:
+        from kernrec.recommender.serving.shipped_files import divided
+
+        self._parts = {}
+        ends: dict[str, None] = {}
+        for audited in audit.files:
+            parts = divided(audited.file.name)
+            name = (parts[1] if parts else audited.file.name).removesuffix(".json")
+            sizes, comma, end = name.partition(",device")
+            end = f"device{end}" if comma else ""
+            self._parts[audited.file.name] = (sizes, end)
+            if not end.endswith("=*") and end:
+                ends[end] = None
+        self.stars = {end: "*" * number for number, end in enumerate(ends, 2)} if len(audit.files) > 1 else {}
+        """Stars by the end that they are put for."""
+
+    def of(self, audited: "AuditedFile") -> str:
+        """The short name."""
+        sizes, end = self._parts[audited.file.name]
+        return f"{sizes},{self.stars.get(end, end)}" if end else sizes
 
 
-def _details(audit: "ServingAudit") -> list[str]:
+def _details(audit: "ServingAudit", short: _ShortNames) -> list[str]:
     """Remarks on single files; those with the same remark are one line."""
     together: dict[str, list[str]] = {}
     for audited in audit.files:
         texts = [audited.file.note] if audited.file.note else []
         if audited.missing and audited.taken:
             texts.append(f"{audit.served.engine} takes {audited.taken}")
-        if audited.missing and audited.why_none:
+        if audited.why_none and not audited.comparisons:
             texts.append(audited.why_none)
         if audited.shipped and not audited.of_this_triton:
             texts.append(f"the file for {audited.shipped.partition('/')[0]} is read")
         for text in texts:
-            together.setdefault(text, []).append(f"{audited.file.kind.value} {_short(audited)}")
+            together.setdefault(text, []).append(f"{audited.file.kind.value} {short.of(audited)}")
     kinds = [(text, names[0] if len(names) == 1 else f"{len(names)} files") for text, names in together.items()]
     return [f"{names}: {text}" for text, names in kinds]
 
@@ -160,13 +183,13 @@ def _status(audited: "AuditedFile") -> str:
     return audited.verdict.value
 
 
-def _print_comparisons(audited: "AuditedFile") -> None:
+def _print_comparisons(audited: "AuditedFile", short: _ShortNames) -> None:
     columns = [
         ("tokens", "right"), ("default", "right"), ("best", "right"), ("default / best", "right"), ("90 %", "right"),
         ("best config", "left"),
     ]  # fmt: skip
     rows = [_row(made) for made in audited.comparisons]
-    print_table(f"{_short(audited)}: {audited.verdict.value}", columns, rows)
+    print_table(f"{short.of(audited)}: {audited.verdict.value}", columns, rows)
 
 
 def _row(made: "Comparison") -> list[str]:

@@ -21,7 +21,8 @@ def test_files_are_listed_in_eighty_columns(tmp_path: Path, monkeypatch: pytest.
     status, out, err = audit(tmp_path, "qwen", *options)
     assert status == 0, err
     assert max(map(len, out.splitlines())) <= 80
-    assert "E=256,N=256,device_name=*,dtype=fp8_w8a8,block_shape=[128,128]" in out
+    assert "  E=256,N=256,**  " in out
+    assert "** is device_name=*,dtype=fp8_w8a8,block_shape=[128,128]\n" in out
     assert "* is NVIDIA_RTX_PRO_6000_Blackwell_Workstation_Edition" in out
     assert "from its package alone" in err
 
@@ -45,7 +46,12 @@ def test_json_has_whole_names_and_says_which_are_shipped(tmp_path: Path) -> None
         (("mixtral", "--engine", "tgi"), "unknown engine 'tgi'"),
         (("mixtral", "--engine", "vllm", "--engine-release", "0.1.0"), "unknown release of vllm '0.1.0'"),
         (("mixtral", "--engine", "sglang", "--triton", "1.0"), "unknown release of Triton '1.0'"),
-        (("mixtral", "--engine", "vllm", "--tp", "5"), "--tp is 5, and an expert of mixtral is 14336 wide"),
+        (("empty", "--engine", "vllm"), "empty has no config.json; the folder of a model"),
+        (
+            ("mixtral", "--engine", "vllm", "--tp", "5"),
+            "--tp is 5, and an expert of mixtral is 14336 wide, which it does not divide; 4 and 7 do",
+        ),
+        (("mixtral", "--engine", "vllm", "--ep", "9"), "has 8 experts, which it does not divide; 8 does"),
         (("mixtral", "--engine", "vllm", "--tokens", "1;2"), "--tokens is '1;2'"),
         (
             ("mixtral", "--engine", "vllm", "--names", "--write", "out"),
@@ -55,6 +61,7 @@ def test_json_has_whole_names_and_says_which_are_shipped(tmp_path: Path) -> None
 )
 def test_wrong_input_is_one_line(tmp_path: Path, arguments: tuple[str, ...], message: str) -> None:
     written(tmp_path / "mixtral", MIXTRAL)
+    (tmp_path / "empty").mkdir()
     status, out, err = audit(tmp_path, *arguments, "--gpu", "a100")
     assert status == 2
     assert not out

@@ -26,6 +26,12 @@ TOKENS = (1, 16, 128, 1024, 4096)
 _MOST_TOKENS = 65536
 _MOST_GPUS = 1024
 
+_NOT_PREDICTED = {
+    Kind.LORA: "not predicted, as the work depends on the adapters of a step; without it the engine's own rule stands",
+    Kind.STATE_SPACE: "not predicted: without it the engine's own rule stands; a measurement says what is lost",
+}
+"""What is said of files that no comparison is made for."""
+
 Progress = Callable[[str], None]
 """Called with what is compared next."""
 
@@ -234,7 +240,7 @@ def _notes_on(model: ServedModel, served: Deployment, files: Sequence[TunedFile]
 
 def _looked_up(file: TunedFile, served: Deployment, shipped: Shipped) -> AuditedFile:
     name, exact = shipped.place_of(file.kind, file.name, served.triton)
-    why = "" if file.products else "kernrec does not predict this kernel"
+    why = "" if file.products else _NOT_PREDICTED[file.kind]
     return AuditedFile(file, name, exact, kernel_taken(file, served), why_none=why)
 
 

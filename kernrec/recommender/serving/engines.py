@@ -105,15 +105,26 @@ def expert_split(model: ServedModel, served: Deployment) -> tuple[int, int]:
     assert experts is not None
     tp, ep = served.tp, served.ep
     if experts.count % ep:
-        raise UsageError(f"--ep is {ep}, and {model.title} has {experts.count} experts, which it does not divide")
+        raise UsageError(
+            f"--ep is {ep}, and {model.title} has {experts.count} experts, which it does not divide;"
+            f" {_divisors_near(experts.count, ep)}"
+        )
     if served.engine == "sglang" and tp % ep:
         raise UsageError(f"--ep is {ep} and --tp {tp}: SGLang needs an expert parallel size that divides --tp")
     parts = (1 if ep > 1 else tp) if served.engine == "vllm" else tp // ep
     if experts.width % parts:
         raise UsageError(
-            f"--tp is {tp}, and an expert of {model.title} is {experts.width} wide, which it does not divide"
+            f"--tp is {tp}, and an expert of {model.title} is {experts.width} wide, which it does not divide;"
+            f" {_divisors_near(experts.width, tp)}"
         )
     return experts.count // ep, experts.width // parts
+
+
+def _divisors_near(size: int, gpus: int) -> str:
+    """The numbers of GPUs on both sides that divide a size, in words."""
+    below = next(number for number in range(gpus, 0, -1) if size % number == 0)
+    above = next((number for number in range(gpus, size + 1) if size % number == 0), None)
+    return f"{below} does" if above is None else f"{below} and {above} do"
 
 
 def _expert_files(model: ServedModel, served: Deployment) -> list[TunedFile]:

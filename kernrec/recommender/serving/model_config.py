@@ -108,6 +108,8 @@ def read_model(place: str, *, download: bool = False) -> ServedModel:
     path = Path(place)
     path = path / "config.json" if path.is_dir() else path
     if not path.is_file():
+        if Path(place).is_dir():
+            raise UsageError(f"{place} has no config.json; the folder of a model, or such a file, is expected")
         if not download:
             hint = "; --download asks the Hugging Face Hub for it" if place.count("/") == 1 else ""
             raise UsageError(f"{place}: no folder with a config.json, and no such file{hint}")

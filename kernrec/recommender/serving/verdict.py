@@ -15,7 +15,7 @@ class Verdict(StrEnum):
     """Advice on a file."""
 
     SHIPPED = "shipped"
-    NOT_USED = "another kernel runs"
+    NOT_USED = "another kernel"
     WRITE = "worth it"
     MEASURE = "perhaps: measure"
     LEAVE = "nothing: leave it"
