@@ -30,7 +30,7 @@ _NOT_PREDICTED = {
     Kind.LORA: "not predicted, as the work depends on the adapters of a step; without it the engine's own rule stands",
     Kind.STATE_SPACE: "not predicted: without it the engine's own rule stands; a measurement says what is lost",
 }
-"""What is said of files that no comparison is made for."""
+"""Remarks on files that no comparison is made for."""
 
 Progress = Callable[[str], None]
 """Called with what is compared next."""
