@@ -17,7 +17,7 @@ from kernrec.recommender.distinct import rows_of
 from kernrec.recommender.estimate.operating_point import OperatingPoint
 from kernrec.recommender.infeasible import none_runs
 from kernrec.recommender.lines import line_notes, without_line
-from kernrec.recommender.notes import notes, of_inputs, of_kernel
+from kernrec.recommender.notes import notes, of_inputs, of_kernel, of_triton
 from kernrec.recommender.request import Query
 from kernrec.recommender.result import KernelAnswer, Recommendation
 
@@ -61,8 +61,7 @@ def recommendation(
     if of_one_kernel and kernel.table.kernel.declares_problem:
         context = None  # no stack has such a problem
     remarks = [*of_inputs(query.inputs), *notes(candidates, choices)]
-    if of_one_kernel:
-        remarks += of_kernel(considered, choices[0])
+    remarks += of_kernel(considered, choices[0]) if of_one_kernel else of_triton(candidates)
     if context is not None:
         remarks += line_notes(context, candidates.problem, candidates.gpu, query.stacks)
         remarks = [*context.models.warnings(), *remarks]

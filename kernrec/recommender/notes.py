@@ -7,10 +7,12 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 
 from kernrec.kernel import config_text
+from kernrec.kernel.library import triton_kernels
 from kernrec.model.prior.power import ZEROS
 from kernrec.model.prior.spread import SPREADS
 from kernrec.recommender.candidate_set import CandidateSet
 from kernrec.recommender.estimate.costs import Source
+from kernrec.recommender.infeasible import refusing_constraint
 from kernrec.recommender.kernel_candidates import KernelCandidates, RunnableConfigs
 from kernrec.recommender.result import Choice
 from kernrec.store import ProfileTable
@@ -63,6 +65,23 @@ def of_predictions(candidates: CandidateSet, sources: set[Source]) -> Iterator[s
     if sources & {Source.PRIOR, Source.LEARNED}:
         calibrations = (kernel.table.calibration for kernel in candidates.kernels)
         yield from dict.fromkeys(f"the prior's coefficients: {fitted.summary}" for fitted in calibrations if fitted)
+
+
+def of_triton(candidates: CandidateSet) -> Iterator[str]:
+    """Why no Triton kernel is among the answers about an op that has some for the data type."""
+    problem, gpu = candidates.problem, candidates.gpu
+    tables = [considered for considered in candidates.considered if considered.table.kernel.triton]
+    if any(len(considered.on_problem.rows) for considered in tables):
+        return
+    for considered in tables:
+        kernel = considered.table.kernel
+        needs = refusing_constraint(kernel, problem, gpu) or "another shape"
+        yield f"no answer by {kernel.name}, which needs {needs!r}: Triton's code for other rows was not profiled"
+    if not tables:
+        for kernel in triton_kernels(problem.op, problem.dtype, sm=gpu.sm):
+            if problem.layout not in kernel.layouts:
+                written = ", ".join(kernel.layouts)
+                yield f"no answer by {kernel.name}, which is written for layouts {written}, not {problem.layout}"
 
 
 def of_limits(candidates: CandidateSet, choices: Sequence[Choice]) -> Iterator[str]:

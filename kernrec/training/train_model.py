@@ -200,16 +200,25 @@ def _carried(data: HeadData, predicted: Array, unit: Array) -> float:
 
 
 def _problem_intervals(data: Dataset, error: Array, groups: Array, distance: Array) -> dict[str, Interval]:
-    """The interval of all GPUs together (`*`), and of each GPU and each data type on it that has enough groups."""
+    """The interval of all GPUs together (`*`), and of each GPU and each data type on it that has enough groups.
+
+    A data type with too few has one, too, which rests on the prior's errors, where that of the GPU does not cover it.
+    """
     measured = np.isfinite(error)
     lengths = [len(group) for group in data.groups]
     intervals = {"*": calibrate(error[measured], groups[measured], "problem", distance[measured])}
     gpus = [group.gpu for group in data.groups]
-    for keys in (gpus, [on_dtype(group.gpu, group.dtype) for group in data.groups]):
+    kinds = [on_dtype(group.gpu, group.dtype) for group in data.groups]
+    of_kind = dict(zip(kinds, gpus, strict=True))
+    for keys in (gpus, kinds):
         row_keys = np.repeat(keys, lengths)
         for key in sorted(set(keys)):
             rows = measured & (row_keys == key)
-            if not (interval := calibrate(error[rows], groups[rows], "problem", distance[rows])).pooled:
+            interval = calibrate(error[rows], groups[rows], "problem", distance[rows])
+            wider = intervals.get(of_kind.get(key, ""), intervals["*"])
+            low, high = wider.around(np.ones(rows.sum()), distance[rows])
+            covered = ((low <= np.exp(error[rows])) & (np.exp(error[rows]) <= high)).mean() if rows.any() else 1.0
+            if not interval.pooled or (key in of_kind and covered < interval.level):
                 intervals[key] = interval
     return intervals
 
