@@ -6,7 +6,8 @@ from kernrec.kernel import ProblemSpace
 from kernrec.kernel.many_problems import OnProblems
 from kernrec.model.prior.launch_time import LAUNCH_S
 from kernrec.model.prior.microarchitecture import microarchitecture
-from kernrec.recommender.estimate.static_table import Array, LaunchGeometry, StaticTable
+from kernrec.recommender.estimate.launch_table import LaunchGeometry
+from kernrec.recommender.estimate.static_table import Array, StaticTable
 from kernrec.util.compiled import core
 
 SHORTLIST = 512
