@@ -23,6 +23,7 @@ from kernrec.interop.results import EXTERNAL
 from kernrec.kernel import Kernel, able_kernels
 from kernrec.model.learn.features import ModelInputs
 from kernrec.model.prior.calibration import Calibration
+from kernrec.model.prior.power import PowerModel
 from kernrec.model.prior.prior_fingerprint import prior_fingerprint
 from kernrec.op import Problem, find_op
 from kernrec.recommender.context import Context
@@ -36,6 +37,12 @@ Array = np.ndarray
 
 _LIMITS = ("power_limit_w", "locked_sm_clock_hz", "locked_memory_clock_hz")
 """Columns that are set where a row was measured at another power limit or clock than the card's own."""
+ENERGY_APART = 1.5
+"""Factor beyond which energy over time contradicts the power that was measured: readings of power lag by up to a third
+in a loop of a second."""
+ABOVE_LIMIT = 1.15
+"""Share of the highest power limit that no launch takes in the mean: limits hold over tens of milliseconds, and energy
+counters are 5 % off."""
 
 
 @dataclass(frozen=True)
@@ -87,6 +94,7 @@ class _Row(NamedTuple):
     config: dict[str, Any]
     latency_s: float
     energy_j: float
+    power_w: float
 
 
 def load_measurements(request: MeasurementRequest, calibrated: bool = True) -> Measurements:
@@ -187,10 +195,10 @@ def _read_rows(
             key = _GroupKey(str(row["gpu"]), str(problem["key"]), str(row["kernel"]), str(row["kernel_hash"]))
             problem_rows[key.problem] = problem
             config = configs[row["config_id"]]
-            latency, energy = (
-                np.nan if row[name] is None else float(str(row[name])) for name in ("latency_s", "energy_j")
+            costs = (
+                np.nan if row[name] is None else float(str(row[name])) for name in ("latency_s", "energy_j", "power_w")
             )
-            groups.setdefault(key, {}).setdefault(config, _Row(json.loads(config), latency, energy))
+            groups.setdefault(key, {}).setdefault(config, _Row(json.loads(config), *costs))
     return groups, problem_rows
 
 
@@ -243,8 +251,31 @@ def _row_group(
         if not len(usable):
             return None
     latency = np.array([row.latency_s for row in rows])[usable]
-    energy = np.array([row.energy_j for row in rows])[usable]
+    energy, power = (np.array([(row.energy_j, row.power_w) for row in rows]).T)[:, usable]
+    if (wrong := contradicting(gpu, latency, energy, power)).any():
+        left_out["in their energy alone, which contradicts time and power or the card's power limit"] += int(
+            wrong.sum()
+        )
+        energy = np.where(wrong, np.nan, energy)
     return RowGroup(gpu.name, problem.key, problem.op, key.kernel, key.kernel_hash, inputs, latency, energy)
+
+
+def contradicting(gpu: GPU, latency_s: Array, energy_j: Array, power_w: Array) -> Array:
+    """Which measured energies contradict the time and power beside them, or take more power than the card accepts.
+
+    Args:
+        gpu: the card.
+        latency_s: measured times, (N,).
+        energy_j: energies, NaN where they were not measured, (N,).
+        power_w: powers, NaN likewise, (N,).
+
+    Returns:
+        bool (N,).
+    """
+    drawn_w = energy_j / latency_s
+    # The two come from other readings (a counter, samples) of other runs: only what no drift explains is wrong.
+    apart = np.abs(np.log(drawn_w) - np.log(power_w)) > np.log(ENERGY_APART)
+    return np.asarray(apart | (drawn_w > ABOVE_LIMIT * PowerModel.for_gpu(gpu).power_max_w))
 
 
 def _reasons(

@@ -2,11 +2,17 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from kernrec.errors import UsageError
+from kernrec.gpu import find_gpu
+from kernrec.model.prior.power import PowerModel
+from kernrec.store import Database
+from kernrec.store.measurement import Measurement
 from kernrec.training.evaluate_models import evaluate
-from kernrec.training.load_measurements import MeasurementRequest, load_measurements
+from kernrec.training.load_measurements import MeasurementRequest, contradicting, load_measurements
+from tests.helpers.measured_database import make_measured_database
 
 
 def test_an_unknown_split_is_an_error_before_anything_is_read(tmp_path: Path) -> None:
@@ -19,3 +25,28 @@ def test_an_unknown_op_or_gpu_is_an_error_before_anything_is_read(tmp_path: Path
     for request in (MeasurementRequest(database, op="matmull"), MeasurementRequest(database, gpu="rtx4091")):
         with pytest.raises(UsageError, match="unknown"):
             load_measurements(request)
+
+
+def test_an_energy_that_contradicts_time_and_power_or_the_card_is_found() -> None:
+    gpu = find_gpu("rtx4090")
+    most_w = PowerModel.for_gpu(gpu).power_max_w
+    latency, power = np.full(6, 1e-3), np.array([300.0, 300.0, 300.0, np.nan, np.nan, np.nan])
+    energy = np.array([0.3, 0.35, 0.6, 1.1e-3 * most_w, 1.2e-3 * most_w, np.nan])
+    assert contradicting(gpu, latency, energy, power).tolist() == [False, False, True, False, True, False]
+
+
+def test_a_contradicting_energy_is_named_and_counts_for_nothing_but_its_time_does(tmp_path: Path) -> None:
+    right, wrong = tmp_path / "right.duckdb", tmp_path / "wrong.duckdb"
+    make_measured_database(right, problems=1, configs=4)
+    with Database.open(right) as database:
+        rows = [measurement.columns() for measurement in database.measurements()]
+    watts = rows[0]["energy_j"] / rows[0]["latency_s"]
+    rows[0] |= {"energy_j": 2.0 * rows[0]["energy_j"], "power_w": watts}
+    with Database.open(wrong, read_only=False, create=True) as database:
+        database.add_measurements(map(Measurement.from_columns, rows))
+    before, after = (load_measurements(MeasurementRequest((path,))) for path in (right, wrong))
+    for column, counts in (("energy_j", [4, 3]), ("latency_s", [4, 4])):
+        read = [np.concatenate([getattr(group, column) for group in each.groups]) for each in (before, after)]
+        assert [int(np.isfinite(values).sum()) for values in read] == counts
+    assert not before.notes
+    assert any("left out 1 configs in their energy alone" in note for note in after.notes)
