@@ -5,7 +5,7 @@ recorded configs, by the recommender's prediction where they are the library's, 
 predicted.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,7 +14,7 @@ import numpy as np
 
 from kernrec.errors import KernrecError, UsageError
 from kernrec.gpu import GPU, find_gpu
-from kernrec.kernel import find_kernel, kernel_names
+from kernrec.kernel import Kernel, find_kernel
 from kernrec.measure.campaign.plan import Task, check_memory
 from kernrec.measure.campaign.results import CampaignBudget, MeasuringEffort
 from kernrec.measure.collect import CollectRequest
@@ -27,6 +27,7 @@ from kernrec.recommender.contenders import Key, ProblemContenders, contenders_of
 from kernrec.recommender.context import Context
 from kernrec.recommender.estimate.model_store import ModelStore
 from kernrec.recommender.estimate.operating_point import DEFAULT_POINT, OperatingPoint
+from kernrec.recommender.estimate.static_table import Tables
 from kernrec.recommender.infeasible import why_not
 from kernrec.recommender.request import Objective
 from kernrec.store import Evidence, Stack
@@ -200,10 +201,11 @@ def _recorded(card: str | None, request: RefineRequest) -> RefineSubject:
     recorded = tuple(wanted for wanted in named if wanted.problem.key in recordings)
     context = _context(request.database)
     draw = np.random.default_rng(request.seed)
+    kernels = _kernels(recordings.values(), context)
     contenders, hashes = [], []
     for wanted in recorded:
         recording = recordings[wanted.problem.key]
-        contenders.append(_recorded_contenders(request, wanted, recording, gpu, context, draw))
+        contenders.append(_recorded_contenders(request, wanted, recording, gpu, context, kernels, draw))
         hashes.append(dict(recording.kernel_hashes))
     return RefineSubject(gpu.name, True, recorded, tuple(contenders), tuple(hashes))
 
@@ -214,15 +216,32 @@ def _recorded_contenders(
     recording: Recording,
     gpu: GPU,
     context: Context,
+    kernels: Mapping[str, Kernel],
     draw: np.random.Generator,
 ) -> ProblemContenders:
     """The recorded configs: those that are predicted, else a sample."""
     keys = [key_of(kernel, outcome.config) for (kernel, _), outcome in recording.outcomes.items()]
-    if all(
-        name in kernel_names() and find_kernel(name).hash == there for name, there in recording.kernel_hashes.items()
-    ):
-        with suppress(KernrecError):
-            candidates = _candidates(wanted.problem, gpu, context, request.point, whole_space=True)
-            return contenders_of(candidates, request.objective, wanted.count, frozenset(keys), with_inputs=True)
+    with suppress(KernrecError):
+        check_memory(wanted.problem, gpu)
+        tables = _tables(recording, gpu, context, kernels)
+        candidates = candidate_set(tables, wanted.problem, [request.point], Evidence(), context.models, True)
+        if candidates.kernels:
+            predicted = contenders_of(candidates, request.objective, wanted.count, frozenset(keys), with_inputs=True)
+            if predicted.keys:
+                return predicted
     chosen = [keys[i] for i in np.sort(draw.permutation(len(keys))[:MOST_UNPREDICTED]).tolist()]
     return unpredicted(wanted.problem, chosen, _UNPREDICTED_DEVIATION, wanted.count)
+
+
+def _kernels(recordings: Iterable[Recording], context: Context) -> dict[str, Kernel]:
+    """The recorded kernels, by hash, of the library or analyzed by the user; others are not at hand."""
+    names = {name: None for each in recordings for name in each.kernel_hashes}
+    return {kernel.hash: kernel for name in names for kernel in context.newest_by_file(name)}
+
+
+def _tables(recording: Recording, gpu: GPU, context: Context, kernels: Mapping[str, Kernel]) -> Tables:
+    """The static tables of the recorded kernels; `KernrecError` where one is not at hand, or has no profiles."""
+    if missing := [name for name, there in recording.kernel_hashes.items() if there not in kernels]:
+        raise KernrecError(f"nothing is predicted of {missing[0]}")
+    of_problem = [kernels[there] for there in recording.kernel_hashes.values()]
+    return Tables([context.kernel_table(kernel, recording.problem, gpu) for kernel in of_problem])

@@ -1,6 +1,7 @@
 """Measurements as training data: features, the prior's predictions, measured costs, and groups of rows."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
@@ -31,6 +32,8 @@ class RowGroup:
     """Measured latency, (N,)."""
     energy_j: Array
     """Measured energy, (N,); NaN where it was not measured."""
+    beneath: Mapping[str, Array] = field(default_factory=dict)
+    """By head, what another model of the kernel adds to the log of the prior, (N,): the new one corrects both."""
 
     @property
     def dims(self) -> str:
@@ -98,16 +101,21 @@ class Dataset:
 
     @cached_property
     def prior(self) -> dict[str, Array]:
-        """The prior's latency (s) and power (W), by head."""
+        """The prior's latency (s) and power (W) by head, corrected by models beneath."""
         return {
-            "latency": np.concatenate([group.inputs.latency_s for group in self.groups]),
-            "power": np.concatenate([group.inputs.power_w for group in self.groups]),
+            "latency": np.concatenate([group.inputs.latency_s for group in self.groups])
+            * np.exp(self._beneath("latency")),
+            "power": np.concatenate([group.inputs.power_w for group in self.groups]) * np.exp(self._beneath("power")),
         }
+
+    def _beneath(self, head: str) -> Array:
+        return np.concatenate([group.beneath.get(head, np.zeros(len(group))) for group in self.groups])
 
     @cached_property
     def least(self) -> Array:
         """log(least time that the rows can take / the prior's), (N,)."""
-        return np.concatenate([least_log_ratio(group.inputs) for group in self.groups])
+        least = [least_log_ratio(group.inputs) for group in self.groups]
+        return np.asarray(np.concatenate(least) - self._beneath("latency"))
 
     @cached_property
     def residual(self) -> dict[str, Array]:

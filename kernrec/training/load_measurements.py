@@ -10,7 +10,7 @@ import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,6 +22,7 @@ from kernrec.gpu import GPU, find_gpu
 from kernrec.interop.results import EXTERNAL
 from kernrec.kernel import Kernel, able_kernels
 from kernrec.model.learn.features import ModelInputs
+from kernrec.model.learn.lower_bound import least_log_ratio
 from kernrec.model.prior.calibration import Calibration
 from kernrec.model.prior.power import PowerModel
 from kernrec.model.prior.prior_fingerprint import prior_fingerprint
@@ -72,6 +73,8 @@ class Measurements:
     """For each reason why rows could not be used, one sentence with their number."""
     calibrations: Mapping[str, Calibration]
     """Architecture -> calibration of the prior that the groups' inputs contain."""
+    beneath: Mapping[str, str] = field(default_factory=dict)
+    """By kernel whose rows a model of its own corrects first (`RowGroup.beneath`), the hash of its training data."""
 
     @property
     def models_folder(self) -> Path:
@@ -134,7 +137,7 @@ def load_measurements(request: MeasurementRequest, calibrated: bool = True) -> M
         reasons = f" ({'; '.join(notes)})" if notes else ""
         wanted = " ".join(["measurement", *names])
         raise UsageError(f"{', '.join(map(str, databases))}: no {wanted} to learn from{reasons}")
-    return Measurements(tuple(databases), gpu, tuple(groups), notes, context.models.calibrations)
+    return Measurements(tuple(databases), gpu, tuple(groups), notes, context.models.calibrations, kernels.beneath)
 
 
 def provenance(data: Dataset, measurements: Measurements, calibrated: bool = True) -> dict[str, Any]:
@@ -151,7 +154,10 @@ def provenance(data: Dataset, measurements: Measurements, calibrated: bool = Tru
         "probe": prior_fingerprint(),
         "calibrations": {arch: calibration.hash for arch, calibration in sorted(calibrations.items())},
     }
-    return provenance_of_rows(data) | {"measurements": stack.measurements(), "mark": stack.mark(), "prior": prior}
+    kernels = {group.kernel for group in data.groups}
+    beneath = {kernel: digest for kernel, digest in measurements.beneath.items() if kernel in kernels}
+    about = {"measurements": stack.measurements(), "mark": stack.mark(), "prior": prior}
+    return provenance_of_rows(data) | about | ({"beneath": beneath} if beneath else {})
 
 
 def provenance_of_rows(data: Dataset) -> dict[str, Any]:
@@ -208,6 +214,8 @@ class _MeasuredKernels:
     def __init__(self, context: Context) -> None:
         self._context = context
         self._own: dict[tuple[str, str], Kernel | None] = {}
+        self.beneath: dict[str, str] = {}
+        """By kernel whose rows a model of its own corrects first, the hash of what that was trained on."""
 
     def problem(self, row: Mapping[str, Any], key: _GroupKey) -> Problem:
         """The problem of a row of the problem table: of an op, or declared by a kernel; `UsageError` for neither."""
@@ -219,14 +227,25 @@ class _MeasuredKernels:
         """The static table of a kernel by its name and hash; None where its source or its profiles are not known."""
         kernel = self._own_kernel(key)
         if kernel is None or not kernel.declares_problem:  # a problem that a kernel declares is of no op of the library
-            library = able_kernels(problem.op, problem.dtype, problem.layout, gpu.sm)
-            named = (other for other in library if (other.name, other.hash) == (key.kernel, key.kernel_hash))
-            kernel = next(named, kernel)
+            with suppress(UsageError):  # of the library's kernels Triton's alone may take this type and layout
+                library = able_kernels(problem.op, problem.dtype, problem.layout, gpu.sm)
+                named = (other for other in library if (other.name, other.hash) == (key.kernel, key.kernel_hash))
+                kernel = next(named, kernel)
         if kernel is None:
             return None
         with suppress(KernrecError):
             return self._context.kernel_table(kernel, problem, gpu)
         return None
+
+    def corrected(self, inputs: ModelInputs, problem: Problem, gpu: GPU, key: _GroupKey) -> Mapping[str, Array]:
+        """The terms that the kernel's own model adds to the log of the prior, by head; empty where none applies."""
+        kernel = self._own_kernel(key)
+        if kernel is None or (beneath := self._context.models.beneath(problem.op, kernel, gpu, problem.dtype)) is None:
+            return {}
+        model, least = beneath.model, None if beneath.gpu_known else least_log_ratio(inputs)
+        ratios, _ = model.log_ratio(model.rows(inputs), beneath.gpu_known, least)
+        self.beneath[kernel.name] = str(beneath.trained.training["data_sha256"])
+        return ratios
 
     def _own_kernel(self, key: _GroupKey) -> Kernel | None:
         if (key.kernel, key.kernel_hash) not in self._own:
@@ -257,7 +276,8 @@ def _row_group(
             wrong.sum()
         )
         energy = np.where(wrong, np.nan, energy)
-    return RowGroup(gpu.name, problem.key, problem.op, key.kernel, key.kernel_hash, inputs, latency, energy)
+    beneath = kernels.corrected(inputs, problem, gpu, key)
+    return RowGroup(gpu.name, problem.key, problem.op, key.kernel, key.kernel_hash, inputs, latency, energy, beneath)
 
 
 def contradicting(gpu: GPU, latency_s: Array, energy_j: Array, power_w: Array) -> Array:

@@ -13,8 +13,8 @@ from kernrec.kernel import find_kernel, load_kernel
 from tests.helpers.paths import RECORDINGS, TOOLS
 
 NEED_DATA = (
-    "clock", "counters", "energy", "fit-power", "kernel-tuner", "learn", "new-cards", "partial", "power", "products",
-    "refine", "search", "spaces", "stream-k", "trips", "triton", "warm-search",
+    "clock", "contributed", "counters", "energy", "fit-power", "kernel-tuner", "learn", "new-cards", "partial", "power",
+    "products", "refine", "search", "spaces", "stream-k", "trips", "triton", "warm-search",
 )  # fmt: skip
 QUICK: dict[str, tuple[str, ...]] = {
     "anchors": (), "clock": (), "new-cards": (), "products": ("--shapes", "20"), "stream-k": ("--shapes", "3"),

@@ -84,6 +84,8 @@ class ModelScope:
     """Whether it was trained on this kernel, source and all."""
     adapted_to: int = 0
     """Configs measured on this very GPU and problem that its estimates were adapted to."""
+    beneath: "ModelScope | None" = None
+    """The model that corrects the prior before this one does."""
 
     def __repr__(self) -> str:
         return f"<ModelScope {self.kernel} on {self.gpu}: {self.note}>"
@@ -105,7 +107,8 @@ class ModelScope:
     def note(self) -> str:
         """A line about it for the reader of an answer."""
         trained = self.trained
-        parts = [f"source learned: the prior corrected by model {trained.name}, trained on {trained.summary}"]
+        above = f"model {self.beneath.trained.name}, then by " if self.beneath else ""
+        parts = [f"source learned: the prior corrected by {above}model {trained.name}, trained on {trained.summary}"]
         basis = self.interval("latency").summary
         if self.adapted_to:
             parts.append(f"adapted to {self.adapted_to} configs measured on this problem")
@@ -188,8 +191,15 @@ class Correction:
         inputs = inputs_of(prediction, limited, scored)
         configs = prediction.on_problem.configs(prediction.rows.take(scored))
         features = features_of(prediction.table, scope.model.columns, inputs, configs)
-        least = None if scope.gpu_known else least_log_ratio(inputs)
-        return cls(scope, scored, features, *scope.model.log_ratio(features, scope.gpu_known, least), starts)
+        ratios: dict[str, Array] = {}
+        if (under := scope.beneath) is not None:
+            columns = features_of(prediction.table, under.model.columns, inputs, configs)
+            bound = None if under.gpu_known else least_log_ratio(inputs)
+            ratios, _ = under.model.log_ratio(columns, under.gpu_known, bound)
+        least = None if scope.gpu_known else least_log_ratio(inputs) - ratios.get("latency", 0.0)
+        own, distance = scope.model.log_ratio(features, scope.gpu_known, least)
+        both = {head: np.asarray(ratios.get(head, 0.0) + own.get(head, 0.0)) for head in (*ratios, *own)}
+        return cls(scope, scored, features, both, distance, starts)
 
     def correct(self, predicted: Costs) -> Costs:
         """The model's estimates in place of the prior's; candidates that it was not asked about get its scale."""

@@ -9,6 +9,7 @@ A file that cannot be used is reported in one line, once, and left out: the answ
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -93,13 +94,27 @@ class ModelStore:
     def scope(self, op: str, kernel: Kernel, gpu: GPU, dtype: str) -> "ModelScope | None":
         """The model that corrects the prior of a kernel on a GPU: that of its op, else one of the kernel itself."""
         for name in (op, kernel.name):
-            if (
+            if not (
                 (model := self.model(name, gpu))
                 and (scope := model.scope(gpu, kernel, dtype))
                 and self._readable(scope)
             ):
+                continue
+            if (trained_above := model.training.get("beneath", {}).get(kernel.name)) is None:
                 return scope
+            beneath = self.beneath(op, kernel, gpu, dtype)
+            if beneath is not None and beneath.trained.training["data_sha256"] != trained_above:
+                self._warn(f"model {model.name} corrects another model of {kernel.name} than is there; not used")
+            elif beneath is None or scope.gpu_known or not beneath.gpu_known:
+                return replace(scope, beneath=beneath)
         return None
+
+    def beneath(self, op: str, kernel: Kernel, gpu: GPU, dtype: str) -> "ModelScope | None":
+        """The model of a kernel itself, which one of its op corrects further."""
+        if kernel.name == op or (model := self.model(kernel.name, gpu)) is None:
+            return None
+        scope = model.scope(gpu, kernel, dtype)
+        return scope if scope and self._readable(scope) else None
 
     def _readable(self, scope: "ModelScope") -> bool:
         """Whether the trees that a scope asks can be read; they are now, and those of other cards are not."""
