@@ -35,7 +35,7 @@ def test_recommend_answers_with_nothing_but_the_answer(tmp_path: Path) -> None:
     left = [path for path in tmp_path.rglob("*") if path.is_file()]
     assert {path.parent for path in left} == {tmp_path / ".cache/kernrec/derived"}
     assert run(*MATMUL, "--json", home=tmp_path).stdout == done.stdout
-    assert run(*MATMUL, "--json", KERNREC_CACHE="/dev/null/x").stdout == done.stdout
+    assert run(*MATMUL, "--json", home=tmp_path, KERNREC_CACHE="/dev/null/x").stdout == done.stdout
 
 
 def test_a_table_shows_the_source_of_every_row() -> None:
