@@ -102,10 +102,10 @@ def copy_new(remote: Remote, place: Place) -> list[str]:
 
 
 def entries(remote: Remote) -> list[Entry]:
-    """The log of a remote as it was last copied, oldest first."""
+    """The log of a remote as it was last copied, oldest first; of one second, pushes before what takes rows back."""
     here = Folder(remote.folder)
     read = [Entry(name, read_signed(here, name, parse_document)[0]) for name in _documents(here.names(_UNDER))]
-    return sorted(read, key=lambda entry: (entry.document.created_at, entry.name))
+    return sorted(read, key=lambda e: (e.document.created_at, not isinstance(e.document, Manifest), e.name))
 
 
 def publish(remote: Remote, place: Place, document: Manifest | Retraction, signer: Signer) -> Entry:
