@@ -269,9 +269,7 @@ def _fill(figures: Array, table: StaticTable, index: int, rows: Array, on_proble
     geometry.columns.take(on_problem.configs(rows), axis=1, out=figures[CONCURRENT : PREFETCH + 1], mode="clip")
     resident = figures[CONCURRENT]
     blocks = figures[BLOCKS]
-    blocks[:] = column(spec.blocks, rows)
-    if launch.sample is not None:
-        blocks *= launch.sample.busy.take(variants)
+    blocks[:] = table.blocks(on_problem, index, rows)
     total_trips: Array | float = 0.0
     for number, loop in enumerate(launch.loops):
         total, depth = table.trips(on_problem, index, loop, rows, blocks)
