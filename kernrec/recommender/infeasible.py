@@ -2,10 +2,11 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from kernrec.errors import KernrecError, NoKernelError, UsageError
-from kernrec.gpu import GPU
+from kernrec.gpu import GPU, SmLimits
 from kernrec.kernel import Kernel, Space, kernels_for
 from kernrec.op import Problem
 
@@ -68,12 +69,19 @@ def why_not(kernels: Sequence[Kernel], problem: Problem, gpu: GPU) -> str:
 def refusing_constraint(kernel: Kernel, problem: Problem, gpu: GPU) -> str | None:
     """The first constraint that would leave some config if it were not there; None where no single one does it."""
     for field in ("constraints", "implied"):
-        constraints = getattr(kernel, field)
-        for index, constraint in enumerate(constraints):
-            others = constraints[:index] + constraints[index + 1 :]
-            if _runs(_spaces([replace(kernel, **{field: others})], problem, gpu), problem):
+        for index, constraint in enumerate(getattr(kernel, field)):
+            relaxed = _without(kernel, field, index, gpu.sm, gpu.limits, problem.dtype, problem.layout)
+            if _runs([relaxed], problem):
                 return str(constraint.text)
     return None
+
+
+@lru_cache(maxsize=8)  # answers of one kind ask for the same few again and again; a space may be large
+def _without(kernel: Kernel, field: str, index: int, sm: int, limits: SmLimits, dtype: str, layout: str) -> Space:
+    """The space that a kernel has without one of its constraints, number `index` of a field."""
+    constraints = getattr(kernel, field)
+    relaxed = replace(kernel, **{field: constraints[:index] + constraints[index + 1 :]})
+    return Space(relaxed, sm, limits, dtype, layout)
 
 
 def _empty_constraint(kernel: Kernel, problem: Problem, gpu: GPU) -> str | None:
