@@ -28,13 +28,8 @@ from kernrec.util.atomic_write import write_whole
 from kernrec.util.file_hash import files_hash
 
 _ROOT = Path(__file__).parents[1]
-_MODULES = (
-    "sample_profile",
-    "cache_behavior",
-    "tensor_values",
-    "uneven_blocks",
-    "wave_reuse",
-)  # of this room: what is counted, and how
+_MODULES = ("sample_profile", "cache_behavior", "tensor_values", "uneven_blocks", "wave_reuse")
+"""Modules of this room that say what is counted, and how."""
 
 Emulated = list[LaunchProfile] | str
 """The profiles of a config's launches, or why the emulator refused them."""
