@@ -7,12 +7,14 @@ import json
 import os
 import random
 import re
+import signal
 import socket
 import subprocess
 import sys
 import threading
 import time
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -34,20 +36,65 @@ main()
 """
 """kernrec, whose rows enter the database every half second, and whose cards hand over a few rows at a time."""
 HELD = """
+import os
+import sys
 import time
-from kernrec.cluster import driver
-driver.Driver._dismiss = lambda self: time.sleep(600)
+from pathlib import Path
+from kernrec.cluster import driver, ray_cluster
+from kernrec.cluster.card import Card
+from kernrec.measure.campaign.journal import Journal
+
+events, card_rows, driver_rows = Path(sys.argv.pop(1)), int(sys.argv.pop(1)), int(sys.argv.pop(1))
+
+def hold(rows, event, ready, until):
+    append, written = Journal.append, []
+
+    def counted(journal, *records):
+        append(journal, *records)
+        written.extend([r["row"]["session"], r["row"]["block"], r["row"]["position"]] for r in records if "row" in r)
+        if len(written) >= rows and ready() and not until.exists():
+            import json
+            part = event.with_suffix(".part")
+            part.write_text(json.dumps({"pid": os.getpid(), "written": written}))
+            part.rename(event)
+            while not until.exists():
+                time.sleep(0.01)
+
+    Journal.append = counted
+
+class HeldCard(Card):
+    def open(self, request, name, folder=None):
+        import ray
+        node = ray.get_runtime_context().get_node_id()
+        hold(card_rows, events / f"card-{node}", lambda: True, events / "go")
+        return super().open(request, name, folder)
+
+if card_rows:
+    ray_cluster.Card = HeldCard
+    lose = driver.Driver._lose
+
+    def lost(self, name, why):
+        lose(self, name, why)
+        (events / "lost").touch()
+
+    driver.Driver._lose = lost
+hold(driver_rows, events / "driver", lambda: not card_rows or (events / "lost").exists(), events / "never")
 """
-"""A driver that never ends by itself: whatever it has measured by then, it is killed before its cards may end."""
+"""A driver that waits for its end once so many rows are in its journal, and says so in a file.
+
+With rows of cards, each of its cards waits likewise, until the file `go` is there, and the driver's rows count once it
+knows that a card is lost.
+"""
 
 
-def command(folder: Path, address: str, held: bool = False) -> list[str]:
+def command(folder: Path, address: str, held: tuple[Path, int, int] | None = None) -> list[str]:
+    """held: the folder of events, the rows of a card, 0: cards do not wait, and of the driver."""
     recording = folder / "recorded.duckdb"
     if not recording.exists():
         make_recording(recording, CONFIGS, energy=False)
     replaying = ["--device", "replay", "--replay", str(recording), "--db", str(folder / "own.duckdb")]
-    program = HELD + OFTEN if held else OFTEN
-    return [sys.executable, "-c", program, "collect", *replaying, "--effort", "exhaustive", "--cluster", address]
+    program = [HELD + OFTEN, *map(str, held)] if held else [OFTEN]
+    return [sys.executable, "-c", *program, "collect", *replaying, "--effort", "exhaustive", "--cluster", address]
 
 
 def environment(folder: Path) -> dict[str, str]:
@@ -73,48 +120,77 @@ def moments(folder: Path) -> Counter[tuple[object, object, object]]:
     return Counter((row["session"], row["block"], row["position"]) for row in rows)
 
 
+def happened(event: Path, process: "subprocess.Popen[bytes]") -> Any:
+    """What a process that waits has written; waits for it."""
+    while not event.exists():
+        assert process.poll() is None, f"the driver ended before {event.name}"
+        time.sleep(0.01)
+    return json.loads(event.read_text() or "null")
+
+
+def lose_a_node(cluster: Any, events: Path, process: "subprocess.Popen[bytes]") -> set[tuple[object, object, object]]:
+    """Kill a node whose card waits after some rows; returns these, which are in its journal and nowhere else."""
+    while not (cards := list(events.glob("card-*[!t]"))):
+        assert process.poll() is None, "the driver ended before a card had measured"
+        time.sleep(0.01)
+    card = happened(cards[0], process)
+    (node,) = [node for node in cluster.worker_nodes if node.node_id == cards[0].name.removeprefix("card-")]
+    cluster.remove_node(node, allow_graceful=False)
+    with suppress(ProcessLookupError):
+        os.kill(card["pid"], signal.SIGKILL)
+    happened(events / "lost", process)
+    (events / "go").touch()
+    cluster.add_node(num_cpus=1)
+    return {tuple(moment) for moment in card["written"]}
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("kills", [1, pytest.param(int(os.environ.get("KERNREC_KILLS", "4")), marks=pytest.mark.deep)])
-def test_nodes_and_drivers_that_are_killed_lose_no_acknowledged_row(cluster: Any, kills: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize("kills", [2, pytest.param(int(os.environ.get("KERNREC_KILLS", "6")), marks=pytest.mark.deep)])
+def test_nodes_and_drivers_that_are_killed_between_two_rows_lose_none(cluster: Any, kills: int, tmp_path: Path) -> None:
+    """Each waits for it once it has written a row that was drawn: what is written by then is there in the end, once."""
     draw = random.Random(int(os.environ.get("KERNREC_KILL_SEED", "0")))
-    for number in range(kills):
+    problems = 1 + kills
+    for number in range(problems):
         make_recording(tmp_path / "recorded.duckdb", CONFIGS, energy=False, size=64 + 8 * number)
-    nodes = [cluster.add_node(num_cpus=1) for _ in range(2)]
+    for _ in range(2):
+        cluster.add_node(num_cpus=1)
     seen: set[tuple[object, object, object]] = set()
     for kill in range(kills):
+        (events := tmp_path / f"events-{kill}").mkdir()
+        of_card = draw.randint(1, CONFIGS // 4) if kill % 2 == 0 else 0
+        held = (events, of_card, 1 if of_card else draw.randint(1, CONFIGS // 2))
         process = subprocess.Popen(
-            command(tmp_path, cluster.address, held=True), env=environment(tmp_path), stderr=subprocess.DEVNULL
+            command(tmp_path, cluster.address, held), env=environment(tmp_path), stderr=subprocess.DEVNULL
         )
-        before = len(seen)
-        while process.poll() is None and len(seen | acknowledged(tmp_path)) == before:
-            time.sleep(0.05)
-        time.sleep(draw.random())
-        if kill % 2 == 0:
-            cluster.remove_node(nodes.pop(0), allow_graceful=False)
-            nodes.append(cluster.add_node(num_cpus=1))
-            time.sleep(draw.random())
-        assert process.poll() is None
+        if of_card:
+            seen |= lose_a_node(cluster, events, process)
+        written = happened(events / "driver", process)["written"]
         process.kill()
         process.wait()
-        seen |= acknowledged(tmp_path) | moments(tmp_path).keys()
+        there = acknowledged(tmp_path) | moments(tmp_path).keys()
+        assert {tuple(moment) for moment in written} <= there
+        seen |= there
+        assert len(screened(tmp_path)) < problems * CONFIGS
     done = subprocess.run(command(tmp_path, cluster.address), env=environment(tmp_path), capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     there = moments(tmp_path)
     assert seen <= there.keys()
     assert set(there.values()) == {1}
-    print(f"{kills} drivers killed, {(kills + 1) // 2} nodes, {len(seen)} acknowledged, {sum(there.values())} rows")
-    again, closed = measured_twice(tmp_path)
-    print(f"{kills * CONFIGS} configs; screened more than once: {again}, after their block had ended: {closed}")
-    assert closed == 0
+    ended = screened(tmp_path)
+    assert len(ended) == problems * CONFIGS
+    assert set(ended.values()) == {1}
+    print(
+        f"{kills} drivers killed, {(kills + 1) // 2} nodes, {len(seen)} rows before, {sum(there.values())} in the end"
+    )
 
 
-def measured_twice(folder: Path) -> tuple[int, int]:
-    """Configs that were screened more than once; and those of them of which two blocks ended. Finals repeat by plan."""
+def screened(folder: Path) -> Counter[tuple[object, object]]:
+    """How often each config was screened in a block that ended; finals repeat by plan."""
+    if not (folder / "own.duckdb").exists():
+        return Counter()
     with Database.open(folder / "own.duckdb") as opened:
-        rows = [row for row in opened.rows("measurement", tier="screen") if row["outcome"] == "ok"]
-    every = Counter((row["problem_id"], row["config_id"]) for row in rows)
-    ended = Counter((row["problem_id"], row["config_id"]) for row in rows if not row["block_open"])
-    return sum(count > 1 for count in every.values()), sum(count > 1 for count in ended.values())
+        rows = opened.rows("measurement", tier="screen")
+    return Counter((row["problem_id"], row["config_id"]) for row in rows if not row["block_open"])
 
 
 @pytest.mark.slow
@@ -137,11 +213,9 @@ def test_a_node_whose_disk_is_full_is_named_and_its_work_goes_elsewhere(cluster:
     assert len(lines) == 1
     assert all(f"rtx3090 on {socket.gethostname()}: cannot write the journal {small}" in line for line in lines)
     assert set(moments(tmp_path).values()) == {1}
-    with Database.open(tmp_path / "own.duckdb") as opened:
-        rows = opened.rows("measurement", tier="screen")
-    closed = Counter(row["config_id"] for row in rows if not row["block_open"])
-    assert len(closed) == CONFIGS
-    assert set(closed.values()) == {1}
+    ended = screened(tmp_path)
+    assert len(ended) == CONFIGS
+    assert set(ended.values()) == {1}
 
 
 @pytest.mark.slow
