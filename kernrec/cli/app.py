@@ -12,6 +12,7 @@ from importlib import import_module
 import typer
 from typer.exceptions import TyperException
 
+from kernrec.cli.commands import Commands
 from kernrec.cli.format import one_line
 from kernrec.errors import KernrecError
 from kernrec.version import __version__
@@ -46,7 +47,7 @@ COMMANDS = {
 
 def application(names: Sequence[str] = tuple(COMMANDS)) -> typer.Typer:
     """The Typer application of these commands. To import and build all of them takes longer than to answer a query."""
-    app = typer.Typer(
+    app = Commands(
         help="Offline recommender of GPU kernel configurations: latency and energy, no GPU needed.",
         no_args_is_help=True,
         pretty_exceptions_enable=False,

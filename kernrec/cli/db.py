@@ -8,6 +8,7 @@ import typer
 
 from kernrec import paths
 from kernrec.cli import coverage, index, options, remote, trust
+from kernrec.cli.commands import Commands
 from kernrec.cli.format import print_notes
 from kernrec.cli.steps import Steps
 from kernrec.cli.table import print_table
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from kernrec.interop.import_export import ImportSummary
     from kernrec.kernel import Kernel
 
-app = typer.Typer(help="Inspect, import, export, merge, verify and share databases.", no_args_is_help=True)
+app = Commands(help="Inspect, import, export, merge, verify and share databases.", no_args_is_help=True)
 app.add_typer(remote.app, name="remote")
 for _name, _command in (
     ("push", remote.push),

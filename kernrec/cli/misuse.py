@@ -1,11 +1,12 @@
 """Command lines that Typer cannot read: one line with the argument, the expected value, and the nearest choice."""
 
 import re
+from collections.abc import Iterable
 from typing import Any
 
 from typer.exceptions import TyperException
 
-from kernrec.errors import unknown
+from kernrec.errors import UsageError, unknown
 
 _WHOLE = {"int": "a whole number", "integer": "a whole number", "float": "a number"}
 
@@ -21,11 +22,17 @@ def sentence(error: TyperException) -> str:
         return plain
     lists = f"{context.command_path} --help"
     if option and "No such option" in text:
+        if "--shape" in _options(context) and option.lstrip("-").lower() in _dimensions():
+            name = option.lstrip("-").lower()
+            return f"unknown option {option!r}; a dimension is a part of the shape, such as --shape {name}=64"
         return str(unknown("option", option, _options(context), lists))
     if match := re.match(r"No such command '(.*?)'", text, re.DOTALL):
         return str(unknown("command", match[1], getattr(context.command, "commands", {}), lists))
     if match := re.match(r"Got unexpected extra argument\S* \((.*)\)$", text, re.DOTALL):
-        return f"unexpected argument {match[1].split()[0]!r} (`{lists}` shows what is accepted)"
+        argument = match[1].split()[0]
+        if "--op" in _options(context) and _is_op(argument):
+            return f"unexpected argument {argument!r}; an op is named with --op {argument}"
+        return f"unexpected argument {argument!r} (`{lists}` shows what is accepted)"
     if parameter is None:
         return plain
     if text.startswith("Missing"):
@@ -35,6 +42,31 @@ def sentence(error: TyperException) -> str:
     if match := re.match(r"(\S+) is not in the range x>=(\S+)\.", error.message):
         return f"{_name(parameter)} is {match[1]}; at least {match[2]} is accepted"
     return plain
+
+
+def asked_twice(parameters: Iterable[Any]) -> None:
+    """Raises `UsageError` for an option of one value that is there twice: the last would win, and nobody be told."""
+    seen: set[Any] = set()
+    for parameter in parameters:
+        single = parameter.param_type_name == "option" and not (parameter.multiple or parameter.is_flag)
+        if single and parameter in seen:
+            raise UsageError(f"{_name(parameter)} is given twice; once is expected: {_help(parameter)}")
+        seen.add(parameter)
+
+
+def _dimensions() -> set[str]:
+    from kernrec.op.registry import all_ops
+
+    return {dim.name for op in all_ops() for dim in op.dims}
+
+
+def _is_op(name: str) -> bool:
+    from kernrec.op.registry import find_op
+
+    try:
+        return bool(find_op(name))
+    except UsageError:
+        return False
 
 
 def _options(context: Any) -> list[str]:

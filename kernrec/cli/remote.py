@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kernrec import paths
+from kernrec.cli.commands import Commands
 from kernrec.cli.format import print_notes
 from kernrec.cli.table import print_table
 from kernrec.errors import KernrecError, UsageError
@@ -15,7 +16,7 @@ from kernrec.util.human import counted
 if TYPE_CHECKING:
     from kernrec.store.remotes import Remote
 
-app = typer.Typer(help="Name the databases that your team shares.", no_args_is_help=True)
+app = Commands(help="Name the databases that your team shares.", no_args_is_help=True)
 
 Name = Annotated[str | None, typer.Argument(help="Remote (`kernrec db remote list`). Default: the only one.")]
 _NO_REMOTES = "there are no remotes; `kernrec db remote add NAME URL` adds one"

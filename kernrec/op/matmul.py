@@ -151,7 +151,7 @@ def _finishing(d: Names) -> dict[str, float]:
 MATMUL = Op(
     name="matmul",
     title="matrix multiplication, c[m,n] = activation(a[m,k] b[k,n] + bias[n])",
-    aliases=("mm", "gemm", "matrix multiplication", "bmm", "batched matmul"),
+    aliases=("mm", "gemm", "matrix multiplication", "bmm", "batched matmul", "linear", "dense"),
     dims=(
         Dim("m", "rows of a and c"),
         Dim("n", "columns of b and c"),

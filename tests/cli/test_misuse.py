@@ -88,6 +88,17 @@ REFINE = ("refine", "--op", "matmul", "--shape", "m=64,n=64,k=64")
         (("recommend", "--op", "mm", *MNK, "--gpu"), "--gpu has no value"),
         (("recommend", "--op", "mm", *MNK, "--gpu", "t4", "--top", "x"), "--top 'x': a whole number is expected"),
         (("recommend", "--op", "mm", *MNK, "--gpu", "t4", "--emit", "rust"), "unknown format to emit 'rust'; known: "),
+        (
+            ("recommend", "--op", "mm", *MNK, "--gpu", "t4", "--gpu", "l4"),
+            "--gpu is given twice; once is expected: GPU by name (`kernrec gpus`), a card's .toml, or several: a,b",
+        ),
+        (("compare", "--gpu", "t4", "--op", "conv", "--gpu", "l4"), "--gpu is given twice; once is expected: GPUs or"),
+        (("db", "export", "a.csv", "--db", "a", "--db", "b"), "--db is given twice; once is expected: database"),
+        (
+            ("recommend", "--op", "mm", "--gpu", "t4", "--M", "64"),
+            "a dimension is a part of the shape",
+        ),
+        (("recommend", "gemm", "--gpu", "t4", *MNK), "unexpected argument 'gemm'; an op is named with --op gemm"),
         ((*REFINE, "--seed", "-1"), "--seed is -1; at least 0 is accepted"),
         (("monitor", "--pid", "abc"), "--pid 'abc': a whole number is expected"),
         (("gpus", "t4"), "unexpected argument 't4' (`kernrec gpus --help` shows what is accepted)"),
