@@ -1,27 +1,38 @@
 -- What the log says, derived from the table `measurement`. kernrec computes these itself from this text and never uses
--- the views of a file, which may be somebody else's; a file has them for whoever opens it with DuckDB.
+-- the views of a file, which may be somebody else's; a file has them for whoever opens it with DuckDB. Macros are
+-- replaced by what they stand for before that (kernrec/store/schema.py), so no file has any.
+
+-- The ends of the 90 % interval of what several sessions or contributors say: their median end, or the quantile of
+-- their values where that is farther out; NULL where only one says something, and no interval.
+CREATE MACRO low_end(amount, low) AS
+    CASE WHEN count(low) > 0 OR count(amount) > 1 THEN least(median(low), quantile_cont(amount, 0.05)) END;
+CREATE MACRO high_end(amount, high) AS
+    CASE WHEN count(high) > 0 OR count(amount) > 1 THEN greatest(median(high), quantile_cont(amount, 0.95)) END;
 
 -- The measurements that nobody took back.
 CREATE OR REPLACE VIEW unretracted_rows AS
 SELECT * FROM measurement ANTI JOIN retraction USING (measurement_id);
 
+-- Whose these are. merged: whether they came from others; contributor: 'own' for the user's, else the public key of who
+-- signed what was merged or pulled, empty for all that nobody signed. Of a row that several share it is the first one's.
+CREATE OR REPLACE VIEW sourced_rows AS
+SELECT unretracted_rows.*, signer IS NOT NULL AS merged, coalesce(signer, 'own') AS contributor
+FROM unretracted_rows
+LEFT JOIN (
+    -- Once for each row, whatever a file of somebody else says.
+    SELECT measurement_id, min(signer) AS signer FROM merged GROUP BY measurement_id
+) AS source USING (measurement_id);
+
 -- The rows that were measured on, or replayed of, whole cards: a MIG slice has the card's name but only a part of its
--- units. contributor: whose rows they are: 'own' the user's, else the public key of who signed what was merged or pulled,
--- empty for all that nobody signed. Rows of one contributor that claim to be the same measurement (the same position in
--- the same block of a session) and differ contradict each other: all of them stay in the log, and none answers. Nobody can
--- contradict somebody else's row.
+-- units. Rows of one contributor that claim to be the same measurement (the same position in the same block of a
+-- session) and differ contradict each other: all of them stay in the log, and none answers. Nobody can contradict
+-- somebody else's row.
 -- precedence: of the rows of a config only those of the highest precedence answer. Own rows come before merged ones;
 -- among these counts the version of the protocol. Lower than any version are replayed rows, and lower still those of a
 -- version that this kernrec does not know (NEWEST_PROTOCOL, kernrec/store/measurement.py).
 CREATE OR REPLACE VIEW whole_card_rows AS
 WITH sourced AS NOT MATERIALIZED (
-    SELECT unretracted_rows.*, signer IS NOT NULL AS merged, coalesce(signer, 'own') AS contributor
-    FROM unretracted_rows
-    LEFT JOIN (
-        -- Once for each row, whatever a file of somebody else says.
-        SELECT measurement_id, min(signer) AS signer FROM merged GROUP BY measurement_id
-    ) AS source USING (measurement_id)
-    WHERE mig IS DISTINCT FROM true
+    SELECT * FROM sourced_rows WHERE mig IS DISTINCT FROM true
 )
 SELECT * REPLACE (coalesce(replayed, false) AS replayed),
        CASE WHEN protocol_version > 1 THEN -2
@@ -41,10 +52,8 @@ ANTI JOIN (
 -- contributors, so that nobody counts more for measuring more. Before, rows of others are put on the scale of their
 -- kind of card (`card_scale`): a card that is slower than its like says which config is better, not how long it takes.
 --
--- The 90 % interval of an answer covers the uncertainty within a session and the differences between sessions: from the
--- lesser of the median of the sessions' lower bounds and the 5 % quantile of the sessions' medians, to the greater of
--- the median of the upper bounds and the 95 % quantile; and the same again of the contributors. It is NULL for a single
--- session that states no interval. spread_low_s and spread_high_s are the least and the greatest of the contributors'
+-- The 90 % interval of an answer covers the uncertainty within a session and the differences between sessions
+-- (`low_end`, `high_end`), and the same again of the contributors. spread_low_s and spread_high_s are the least and the greatest of the contributors'
 -- latencies, rescaled how many of them are on another scale than their own.
 CREATE OR REPLACE VIEW answer AS
 WITH scaled_rows AS NOT MATERIALIZED (
@@ -97,15 +106,11 @@ contributor_answer AS (
     SELECT gpu, problem_id, kernel, kernel_hash, config_id, power_limit_w, locked_sm_clock_hz, locked_memory_clock_hz,
            precedence, protocol_version, replayed, merged, contributor,
            median(latency_s) AS latency_s,
-           CASE WHEN count(latency_low_s) > 0 OR count(latency_s) > 1
-                THEN least(median(latency_low_s), quantile_cont(latency_s, 0.05)) END AS latency_low_s,
-           CASE WHEN count(latency_high_s) > 0 OR count(latency_s) > 1
-                THEN greatest(median(latency_high_s), quantile_cont(latency_s, 0.95)) END AS latency_high_s,
+           low_end(latency_s, latency_low_s) AS latency_low_s,
+           high_end(latency_s, latency_high_s) AS latency_high_s,
            median(energy_j) AS energy_j,
-           CASE WHEN count(energy_low_j) > 0 OR count(energy_j) > 1
-                THEN least(median(energy_low_j), quantile_cont(energy_j, 0.05)) END AS energy_low_j,
-           CASE WHEN count(energy_high_j) > 0 OR count(energy_j) > 1
-                THEN greatest(median(energy_high_j), quantile_cont(energy_j, 0.95)) END AS energy_high_j,
+           low_end(energy_j, energy_low_j) AS energy_low_j,
+           high_end(energy_j, energy_high_j) AS energy_high_j,
            median(power_w) AS power_w, bool_or(rescaled) AS rescaled,
            count(*) AS sessions, count(energy_j) AS energy_sessions,
            max(measured_at) AS measured_at, max(device) AS device, max(measured_by) AS measured_by
@@ -116,15 +121,11 @@ protocol_answer AS (
     SELECT gpu, problem_id, kernel, kernel_hash, config_id,
            power_limit_w, locked_sm_clock_hz, locked_memory_clock_hz, precedence, protocol_version, replayed, merged,
            median(latency_s) AS latency_s,
-           CASE WHEN count(latency_low_s) > 0 OR count(latency_s) > 1
-                THEN least(median(latency_low_s), quantile_cont(latency_s, 0.05)) END AS latency_low_s,
-           CASE WHEN count(latency_high_s) > 0 OR count(latency_s) > 1
-                THEN greatest(median(latency_high_s), quantile_cont(latency_s, 0.95)) END AS latency_high_s,
+           low_end(latency_s, latency_low_s) AS latency_low_s,
+           high_end(latency_s, latency_high_s) AS latency_high_s,
            median(energy_j) AS energy_j,
-           CASE WHEN count(energy_low_j) > 0 OR count(energy_j) > 1
-                THEN least(median(energy_low_j), quantile_cont(energy_j, 0.05)) END AS energy_low_j,
-           CASE WHEN count(energy_high_j) > 0 OR count(energy_j) > 1
-                THEN greatest(median(energy_high_j), quantile_cont(energy_j, 0.95)) END AS energy_high_j,
+           low_end(energy_j, energy_low_j) AS energy_low_j,
+           high_end(energy_j, energy_high_j) AS energy_high_j,
            median(power_w) AS power_w,
            CAST(sum(sessions) AS BIGINT) AS sessions, CAST(sum(energy_sessions) AS BIGINT) AS energy_sessions,
            count(*) AS contributors, min(latency_s) AS spread_low_s, max(latency_s) AS spread_high_s,

@@ -212,8 +212,8 @@ def answering_with(database: Path) -> list[Path] | None:
 
 
 def own_databases(databases: Sequence[Path | str] | None) -> list[Path]:
-    """The databases given, else the user's own if there is one."""
-    if databases:
+    """The databases given, which may be none; None: the user's own if there is one."""
+    if databases is not None:
         return [Path(path) for path in databases]
     own = paths.user_database()
     return [own] if own.exists() else []

@@ -17,6 +17,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from kernrec.store.schema import with_derived
+
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
@@ -101,15 +103,10 @@ def scale_statements(merged: str = "db.merged") -> list[str]:
 
     merged: as `schema.with_derived` has it.
     """
-    rows = f"""(
-        SELECT measurement.*, coalesce(signer, 'own') AS contributor
-        FROM (SELECT * FROM db.measurement ANTI JOIN db.retraction USING (measurement_id)) AS measurement
-        LEFT JOIN (
-            SELECT measurement_id, min(signer) AS signer FROM {merged} AS merged GROUP BY measurement_id
-        ) AS source USING (measurement_id)
-        WHERE outcome = 'ok' AND mig IS DISTINCT FROM true AND replayed IS DISTINCT FROM true
-    ) AS measured"""
-    return ["DELETE FROM db.card_scale", f"INSERT INTO db.card_scale BY NAME {scales_query(rows)}"]
+    ran_well = "outcome = 'ok' AND mig IS DISTINCT FROM true AND replayed IS DISTINCT FROM true"
+    scales = f"FROM ({scales_query('sourced_rows', ran_well)})"
+    estimate = with_derived("sourced_rows", scales, merged=merged)
+    return ["DELETE FROM db.card_scale", f"INSERT INTO db.card_scale BY NAME {estimate}"]
 
 
 def update_scales(connection: "DuckDBPyConnection") -> None:

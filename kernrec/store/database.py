@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from kernrec.errors import UsageError, unknown
 from kernrec.store import exchange, schema
 from kernrec.store import rows as store_rows
+from kernrec.store.card_scales import update_scales
 from kernrec.store.connection import (
     check_whole,
     connect,
@@ -206,6 +207,11 @@ class Database:
             with one_line(self.path):
                 last = then(folder) if then else ()
                 return exchange.add_rows(self._connection, folder, self.path, apart_from, last, signer)
+
+    def rescale(self) -> None:
+        """Estimate the scales of cards anew, after rows answer no more or again."""
+        with one_line(self.path), transaction(self._connection):
+            update_scales(self._connection)
 
     def change(self, statements: Iterable[str]) -> None:
         """Execute statements that name tables in full, all or nothing."""

@@ -167,11 +167,10 @@ def origin_rows(connection: "DuckDBPyConnection") -> str:
 
 
 def contributors(origin: str) -> str:
-    """Whose rows those of a database of pulled rows are, in SQL, as `schema.with_derived` takes it; a row that several
-    share is the first one's."""
+    """Whose rows those of a database of pulled rows are, in SQL, as `schema.with_derived` takes it."""
     return (
-        f"(SELECT measurement_id, gpu, problem_id, min(signer) AS signer FROM {origin} AS origin"
-        " ANTI JOIN db.retracted USING (measurement_id, signer) GROUP BY ALL)"
+        f"(SELECT measurement_id, gpu, problem_id, signer FROM {origin} AS origin"
+        " ANTI JOIN db.retracted USING (measurement_id, signer))"
     )
 
 

@@ -98,6 +98,7 @@ def forget(database: Database, signer: str) -> int:
     """Believe the retractions of a key no longer; returns how many measurements answer again."""
     before = retracted(database)
     database.change([f"DELETE FROM db.retraction WHERE signer = {quoted(signer)}"])
+    database.rescale()
     return before - retracted(database)
 
 

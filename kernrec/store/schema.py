@@ -175,10 +175,20 @@ _VIEW = re.compile(r"^CREATE OR REPLACE VIEW (\w+) AS$(.*?);$", re.MULTILINE | r
 _TABLE = re.compile(r"\b(FROM|JOIN) (measurement|retraction|merged|card_scale)\b")
 
 
+_MACRO = re.compile(r"^CREATE MACRO (\w+)\((\w+), (\w+)\) AS$(.*?);$\n", re.MULTILINE | re.DOTALL)
+
+
 @cache
 def views_sql() -> str:
-    """The statements that make the views."""
-    return (paths.shipped("db/schema") / "views.sql").read_text(encoding="utf-8")
+    """The statements that make the views, in which macros were replaced by what they stand for."""
+    text = (paths.shipped("db/schema") / "views.sql").read_text(encoding="utf-8")
+    views = _MACRO.sub("", text)
+    for name, first, second, body in _MACRO.findall(text):
+        meant = " ".join(body.split())
+        for amount, bound in set(re.findall(rf"\b{name}\((\w+), (\w+)\)", views)):
+            words = re.sub(rf"\b{second}\b", bound, re.sub(rf"\b{first}\b", amount, meant))
+            views = views.replace(f"{name}({amount}, {bound})", words)
+    return views
 
 
 @cache

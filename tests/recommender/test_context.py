@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from kernrec import paths
 from kernrec.errors import UsageError
 from kernrec.gpu import find_gpu
 from kernrec.kernel import find_kernel
@@ -28,11 +29,16 @@ def test_a_kernel_nobody_knows_is_named_with_the_nearest() -> None:
         Context([]).kernel("matmul_smit")
 
 
-def test_databases_given_come_before_the_users_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_databases_given_stand_for_the_users_own_also_where_they_are_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
     monkeypatch.delenv("KERNREC_DB", raising=False)
     assert own_databases(None) == []
     assert own_databases([tmp_path / "team.duckdb"]) == [tmp_path / "team.duckdb"]
+    Database.open(paths.user_database(), read_only=False, create=True).close()
+    assert own_databases(None) == [paths.user_database()]
+    assert own_databases([]) == []
 
 
 def test_functions_of_several_files_with_one_name_are_told_apart_by_their_files(tmp_path: Path) -> None:

@@ -13,11 +13,13 @@ from kernrec.cli.contribute import summary
 from kernrec.kernel.fixed_part import fixed_part
 from kernrec.store import Database
 from kernrec.store.card_scales import CardScale, shown
-from kernrec.store.keys import Signer, key_file
+from kernrec.store.keys import Signer, key_file, make_key
 from kernrec.store.measurement import Measurement
 from kernrec.store.measurement_log import MeasuredAnswer, evidence
+from kernrec.store.retractions import forget
 from kernrec.store.schema import with_derived
 from kernrec.store.share.contribution import add_pending, ratio_to_others, write_contribution
+from kernrec.store.share.retract import retract_here
 from tests.helpers.reading import reading_here
 from tests.helpers.sharing import GPU, KERNEL, PROBLEM, Person, measurement
 
@@ -141,6 +143,21 @@ def test_own_rows_are_neither_rescaled_nor_displaced() -> None:
         assert (answer.merged, answer.rescaled) == (False, 0)
         assert answer.others_s == pytest.approx(TRUE_S[0], rel=0.03)
         assert answers(database)[CONFIGS - 1].latency_s == pytest.approx(TRUE_S[-1], rel=0.03)
+
+
+def test_what_was_taken_back_is_no_yard_for_the_scales_of_others(tmp_path: Path) -> None:
+    path, key = tmp_path / "own.duckdb", tmp_path / "key"
+    make_key(key)
+    people = {"ann": rows_of("ann", 1.0), "ben": rows_of("ben", 1.0), "cyd": rows_of("cyd", 1.6)}
+    with Database.open(path, read_only=False, create=True) as database:
+        merge_rows(database, people)
+        assert scales(database)[key_of("cyd")].latency_ratio == pytest.approx(1.6, rel=0.02)
+    condition = "starts_with(session, 'ben')"
+    retract_here(path, condition, Signer.of(key), "another card", agree=lambda _: True)
+    with Database.open(path, read_only=False) as database:
+        assert scales(database) == {}, "of two people, neither is the odd one"
+        assert forget(database, Signer.of(key).key) == CONFIGS
+        assert scales(database)[key_of("cyd")].latency_ratio == pytest.approx(1.6, rel=0.02)
 
 
 def test_a_card_that_is_slow_at_some_things_alone_is_rescaled_less() -> None:

@@ -253,6 +253,10 @@ def test_rows_that_cannot_be_are_refused(theirs: Path, statement: str, says: str
         ("measurement", {"power_limit_w": 1e29}, "have a power_limit_w that no h200-sxm has"),
         ("measurement", {"energy_j": 1e-300}, "have an energy that no h200-sxm takes in their latency"),
         ("measurement", {"sm_clock_mean_hz": 1e12}, "have a sm_clock_mean_hz that no h200-sxm has"),
+        ("measurement", {"latency_low_s": 5e-3}, "have an interval that does not contain their latency_s"),
+        ("measurement", {"latency_high_s": 9e-4}, "have an interval that does not contain their latency_s"),
+        ("measurement", {"energy_j": 0.3, "energy_low_j": 0.4}, "does not contain their energy_j"),
+        ("measurement", {"energy_j": 0.3, "energy_high_j": 0.1}, "does not contain their energy_j"),
     ],
 )
 @pytest.mark.usefixtures("read_here")

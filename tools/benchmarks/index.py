@@ -10,7 +10,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from hashlib import sha256
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -18,22 +19,23 @@ import typer
 from front import Table
 
 from kernrec.store import Database
+from kernrec.store.connection import exchange_folder, quoted
 from kernrec.store.keys import Signer, make_key
 from kernrec.store.remotes import Remote, add_remote
 from kernrec.store.share.bundle import write_bundle
 from kernrec.store.share.contribution import bundle_name
 from kernrec.store.share.index import check_index
-from kernrec.store.share.manifest import LICENCE
-from kernrec.store.share.outgoing import Selection, outgoing
+from kernrec.store.share.manifest import Manifest, Segment
 from kernrec.store.share.place import ZipFile
 from kernrec.store.share.pull import pull
-from kernrec.util.scratch import scratch_folder
 
 from .share import _at
 from .store import _GPU, RECORDED, fill
 from .timing import spent
 
 _ROWS = 1000
+_TOGETHER = 500
+"""Bundles that are made of one database."""
 _QUERY = """
 import sys
 from kernrec.store import Stack
@@ -89,20 +91,45 @@ def _timed(done: dict[str, Any], name: str, call: Callable[[], None]) -> None:
 
 def make_index(folder: Path, bundles: int, people: int) -> str:
     """Write bundles to an index in a folder; the key of a problem that they have rows of."""
-    database = folder / "all.duckdb"
-    problems = fill(database, bundles * _ROWS, RECORDED | {"device_uuid_hash": "md5(CAST(i // 1000 AS VARCHAR))[:16]"})
-    signers = []
+    columns = RECORDED | {"device_uuid_hash": "md5(CAST(i // 1000 AS VARCHAR))[:16]"}
+    signers, problems = [], list[str]()
     for number in range(people):
         make_key(folder / f"key{number}")
         signers.append(Signer.of(folder / f"key{number}"))
-    with Database.open(database) as opened:
-        for number in range(bundles):
-            with scratch_folder() as scratch:
-                selection = Selection(gpu=_GPU, sessions=(f"s{number}",), retractions=False)
-                leaving = outgoing(opened, selection, "secret", scratch, LICENCE)
-                part = folder / "part.zip"
-                written = write_bundle(ZipFile(part), leaving.manifest, leaving.files, signers[number % people])
-                target = folder / "contributed" / bundle_name(written)
-                target.parent.mkdir(parents=True, exist_ok=True)
-                part.rename(target)
+    for first in range(0, bundles, _TOGETHER):
+        count = min(_TOGETHER, bundles - first)
+        with tempfile.TemporaryDirectory(dir=folder) as scratch:
+            database = Path(scratch) / "some.duckdb"
+            problems = fill(database, count * _ROWS, columns, first=first * _ROWS)
+            with Database.open(database) as opened:
+                _write(opened, folder / "contributed", signers)
     return problems[0]
+
+
+def _write(database: Database, index: Path, signers: Sequence[Signer]) -> None:
+    """Write each session of a database as a bundle: what `contribute` writes, many at once."""
+    with exchange_folder(database._connection) as scratch:
+        database.query(
+            f"COPY (FROM db.measurement ORDER BY 1) TO {quoted(scratch / 'session')} (FORMAT parquet, COMPRESSION zstd,"
+            " PARTITION_BY session, WRITE_PARTITION_COLUMNS)"
+        )
+        parts = {"config": scratch / "config.parquet"}
+        database.query(f"COPY (FROM db.config) TO {quoted(parts['config'])} (FORMAT parquet, COMPRESSION zstd)")
+        query = "SELECT session, any_value(problem_id) FROM db.measurement GROUP BY 1 ORDER BY length(session), 1"
+        for number, (session, problem) in enumerate(database.query(query)):
+            parts["problem"] = scratch / f"{problem}.parquet"
+            if not parts["problem"].exists():
+                some = f"FROM db.problem WHERE problem_id = {quoted(problem)}"
+                database.query(f"COPY ({some}) TO {quoted(parts['problem'])} (FORMAT parquet, COMPRESSION zstd)")
+            (parts["measurement"],) = (scratch / "session" / f"session={session}").iterdir()
+            files, segments = {}, []
+            for table, rows in (("config", _ROWS), ("problem", 1), ("measurement", _ROWS)):
+                content = parts[table].read_bytes()
+                segments.append(Segment(table, sha256(content).hexdigest(), len(content), rows))
+                files[segments[-1].name] = parts[table]
+            about = {"gpus": [_GPU], "ops": ["matmul"], "kernels": ["k"], "days": []}
+            manifest = Manifest(tuple(segments), (), "2026-03-01T12:00:00", "kernrec", provenance=about)
+            written = write_bundle(ZipFile(scratch / "part.zip"), manifest, files, signers[number % len(signers)])
+            target = index / bundle_name(written)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            (scratch / "part.zip").rename(target)

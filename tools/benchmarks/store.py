@@ -130,9 +130,9 @@ def _spent(before: os.times_result, after: os.times_result, whose: str) -> float
     return round(ours - before.children_user - before.children_system, 3)
 
 
-def fill(path: Path, rows: int, columns: dict[str, str], most_problems: int = _PROBLEMS) -> list[str]:
-    """Make a database of `rows` measurements; returns the keys of its problems."""
-    count = min(most_problems, rows // _CONFIGS)
+def fill(path: Path, rows: int, columns: dict[str, str], most_problems: int = _PROBLEMS, first: int = 0) -> list[str]:
+    """Make a database of `rows` measurements, numbered from `first` on; returns the keys of its problems."""
+    count = min(most_problems, (first + rows) // _CONFIGS)
     problems = [find_op("matmul").problem(m=64, n=32, k=16 * (1 + i)) for i in range(count)]
     with Database.open(path, read_only=False, create=True) as database:
         database.add("config", [{"kernel": "k", "tunables": {"i": i}} for i in range(_CONFIGS)])
@@ -145,10 +145,10 @@ def fill(path: Path, rows: int, columns: dict[str, str], most_problems: int = _P
             for name in names
             if name not in ("config_id", "problem_id")
         )
-        for start in range(0, rows, 1_000_000):  # the random numbers are drawn once
+        for start in range(first, first + rows, 1_000_000):  # the random numbers are drawn once
             connection.execute(
                 f"CREATE OR REPLACE TEMP TABLE made AS SELECT {cast}, config_id, problem_id "
-                f"FROM range({start}, {min(rows, start + 1_000_000)}) AS numbers(i) "
+                f"FROM range({start}, {min(first + rows, start + 1_000_000)}) AS numbers(i) "
                 f"JOIN (SELECT config_id, row_number() OVER () - 1 AS c FROM db.config) ON c = i % {_CONFIGS} "
                 f"JOIN (SELECT problem_id, row_number() OVER () - 1 AS p FROM db.problem) "
                 f"ON p = i // {_CONFIGS} % {len(problems)}"

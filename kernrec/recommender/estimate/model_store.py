@@ -94,12 +94,9 @@ class ModelStore:
     def scope(self, op: str, kernel: Kernel, gpu: GPU, dtype: str) -> "ModelScope | None":
         """The model that corrects the prior of a kernel on a GPU: that of its op, else one of the kernel itself."""
         for name in (op, kernel.name):
-            if not (
-                (model := self.model(name, gpu))
-                and (scope := model.scope(gpu, kernel, dtype))
-                and self._readable(scope)
-            ):
+            if (scope := self._usable(name, kernel, gpu, dtype)) is None:
                 continue
+            model = scope.trained
             if (trained_above := model.training.get("beneath", {}).get(kernel.name)) is None:
                 return scope
             beneath = self.beneath(op, kernel, gpu, dtype)
@@ -111,10 +108,13 @@ class ModelStore:
 
     def beneath(self, op: str, kernel: Kernel, gpu: GPU, dtype: str) -> "ModelScope | None":
         """The model of a kernel itself, which one of its op corrects further."""
-        if kernel.name == op or (model := self.model(kernel.name, gpu)) is None:
-            return None
-        scope = model.scope(gpu, kernel, dtype)
-        return scope if scope and self._readable(scope) else None
+        return None if kernel.name == op else self._usable(kernel.name, kernel, gpu, dtype)
+
+    def _usable(self, name: str, kernel: Kernel, gpu: GPU, dtype: str) -> "ModelScope | None":
+        """The model of this name applied to a kernel, where it does apply and can be read."""
+        model = self.model(name, gpu)
+        scope = None if model is None else model.scope(gpu, kernel, dtype)
+        return scope if scope is not None and self._readable(scope) else None
 
     def _readable(self, scope: "ModelScope") -> bool:
         """Whether the trees that a scope asks can be read; they are now, and those of other cards are not."""

@@ -226,6 +226,11 @@ def _conditions(table: str, layout: Layout, kinds: Mapping[str, str]) -> Iterato
         newest = f"protocol_version <= {NEWEST_PROTOCOL}"
         yield f"are of a newer protocol than this kernrec knows ({NEWEST_PROTOCOL}); update it", newest
         yield "have samples that are not positive", "list_min(latency_samples_s) > 0"
+        for cost, unit in (("latency", "s"), ("energy", "j")):
+            value, low, high = (f"{cost}{end}_{unit}" for end in ("", "_low", "_high"))
+            for end, condition in ((low, f"{low} <= {value}"), (high, f"{value} <= {high}")):
+                if end in kinds:
+                    yield f"have an interval that does not contain their {value}", condition
         for name, start in _REFERENCES.items():
             yield f"refer to a {start} that is missing", f"{name} IN (SELECT {name} FROM db.{start})"
         of_kernel = "concat(config_id, ' ', kernel)"

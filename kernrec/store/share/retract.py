@@ -205,6 +205,7 @@ def _retract(path: Path, files: list[Path]) -> Counter[str]:
                 before = retracted(database)
                 database.add("retraction", [row for row in rows if row["signer"] == signer])
                 gone[signer_name(signer)] += retracted(database) - before
+            database.rescale()
     return +gone
 
 
@@ -222,6 +223,7 @@ def _add(database: Database, keys: Iterable[str], secret: str, signer: Signer | 
     rows = f"db.measurement WHERE measurement_id IN ({_listed(keys)})"
     pairs = database.query(shared_keys(database.columns("measurement"), secret, rows))
     database.add("retraction", retraction_rows(dict.fromkeys(key for pair in pairs for key in pair), reason, signer))
+    database.rescale()
 
 
 def _likenesses(database: Database, rest: str, folder: Path, more: str = "") -> list[Path]:
