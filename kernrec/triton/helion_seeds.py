@@ -10,6 +10,7 @@ import importlib.util
 import random
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from kernrec import paths
@@ -22,8 +23,8 @@ from kernrec.util.light_dataclass import dataclass
 NUMBER = "CONFIG"
 """The constant of the function of all configs that says which one runs."""
 
-_DRAWN = 20
-"""Random configs that are drawn for each one that is ranked: most of Helion's are persistent."""
+_DRAWN = 2
+"""Random configs that are drawn for each one that is ranked: of a small space some come again."""
 
 
 @dataclass(frozen=True)
@@ -52,8 +53,8 @@ def helion_seeds(
 
     Args:
         kernel: decorated with `@helion.kernel`.
-        args: of one call; tensors may be on the CPU. Configs are those that Helion offers for their device, without
-            persistent ones, whose blocks differ in their work.
+        args: of one call; tensors may be on the CPU. Configs are those that Helion offers for their device; persistent
+            ones start blocks for the SMs of `gpu`.
         gpu: the GPU as people call it.
         top: how many configs are given.
         tried: how many are ranked: the default, those of Helion's own heuristics, then random ones, always the same.
@@ -79,7 +80,7 @@ def helion_seeds(
     launches: list[tuple[Any, _Launch]] = []
     for config in _offered(bound.config_spec, tried):
         try:
-            launches.append((config, _Launch(bound.to_triton_code(config), args, len(launches))))
+            launches.append((config, _Launch(bound.to_triton_code(config), args, len(launches), card.sms)))
         except Exception as error:  # what Helion cannot compile, it says in many ways
             failures.append(f"{config}: {type(error).__name__}: {' '.join(str(error).split())[:160]}")
     if not launches:
@@ -103,10 +104,7 @@ def helion_seeds(
 
 
 def _offered(spec: Any, count: int) -> list[Any]:
-    """Different configs of a Helion kernel: its default, its heuristics' seeds, and random ones, always the same.
-
-    None is persistent: blocks of such functions differ in their work, so that a sample of them says little.
-    """
+    """Different configs of a Helion kernel: its default, its heuristics' seeds, and random ones, always the same."""
     generation = spec.create_config_generation()
     configs = [spec.default_config(), *spec.compiler_seed_configs]
     state = random.getstate()
@@ -115,14 +113,14 @@ def _offered(spec: Any, count: int) -> list[Any]:
         configs += [generation.random_config() for _ in range(_DRAWN * count)]
     finally:
         random.setstate(state)
-    plain = [config for config in configs if not str(config.get("pid_type", "flat")).startswith("persistent")]
-    return list(dict.fromkeys(plain))[:count]
+    return list(dict.fromkeys(configs))[:count]
 
 
 class _Launch:
     """The Triton function that Helion wrote for one config, and how its host code launches it."""
 
-    def __init__(self, code: str, args: Sequence[Any], number: int) -> None:
+    def __init__(self, code: str, args: Sequence[Any], number: int, sms: int) -> None:
+        """sms: of the card; a persistent kernel asks for those of its tensors' device."""
         self.number = number
         module = ast.parse(code)
         self.host = next(
@@ -134,6 +132,8 @@ class _Launch:
         # A path of its own, so that `triton.jit` finds the source of what is executed here.
         file = _kept(code)
         exec(compile(code, str(file), "exec"), names)
+        if "helion" in names:
+            names["helion"] = _with_sms(names["helion"], sms)
         caught: list[tuple[Any, Any, Sequence[Any], Mapping[str, Any]]] = []
 
         def launcher(function: Any, grid: Any, *values: Any, **options: Any) -> None:
@@ -157,6 +157,16 @@ class _Launch:
         return {name: _kind(value) for name, value in self.arguments.items()} == {
             name: _kind(value) for name, value in other.arguments.items()
         }
+
+
+def _with_sms(helion: Any, sms: int) -> Any:
+    """The package as host code sees it, where every device has so many SMs."""
+
+    def get_num_sm(device: Any, *, reserved_sms: int = 0) -> int:
+        return max(1, sms - reserved_sms)
+
+    runtime = SimpleNamespace(**{**vars(helion.runtime), "get_num_sm": get_num_sm})
+    return SimpleNamespace(**{**vars(helion), "runtime": runtime})
 
 
 def _kind(value: Any) -> Any:

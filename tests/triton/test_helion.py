@@ -15,7 +15,7 @@ from helion.autotuner.local_cache import parse_cache_entry  # noqa: E402
 
 from kernrec.triton import helion_version  # noqa: E402
 from kernrec.triton.helion_cache import FolderCache  # noqa: E402
-from kernrec.triton.helion_seeds import helion_seeds  # noqa: E402
+from kernrec.triton.helion_seeds import _Launch, helion_seeds  # noqa: E402
 from tests.triton.helion_kernels import add  # noqa: E402
 
 KEY = "0a" * 32
@@ -100,6 +100,26 @@ def test_seeds_are_helion_s_own_configs_the_best_predicted_first() -> None:
     bound = add.bind((x, x))
     for config in seeds.configs:  # Helion compiles them
         assert "triton.jit" in bound.to_triton_code(config)
+
+
+def test_persistent_configs_start_blocks_for_the_sms_of_the_card() -> None:
+    pytest.importorskip("triton", reason="needs the extra `triton`")
+    x = torch.zeros(1 << 16)
+    bound = add.bind((x, x))
+    config = helion.Config(block_sizes=[64], pid_type="persistent_interleaved", num_sm_multiplier=2)
+    launch = _Launch(bound.to_triton_code(config), (x, x), 0, sms=108)
+    assert launch.grid == (216,)
+    assert launch.constants["_NUM_SM"] == 108
+
+
+def test_persistent_configs_are_ranked_beside_flat_ones() -> None:
+    pytest.importorskip("triton", reason="needs the extra `triton`")
+    x = torch.zeros(1 << 16)
+    seeds = helion_seeds(add, (x, x), "a100", top=6, tried=6)
+    assert seeds.failures == ()
+    kinds = {config.get("pid_type", "flat") for config in seeds.configs}
+    assert "flat" in kinds
+    assert kinds & {"persistent_blocked", "persistent_interleaved"}
 
 
 def test_what_cannot_be_ranked_is_refused() -> None:
