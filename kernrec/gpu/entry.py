@@ -1,7 +1,6 @@
 """One entry of the GPU catalog (`GPU`) and the resource limits of its multiprocessors (`SmLimits`)."""
 
 from collections.abc import Mapping
-from dataclasses import field
 
 from kernrec.util.light_dataclass import dataclass
 
@@ -85,16 +84,20 @@ class GPU:
     """Power when idle; None where it is not published."""
     datasheet_f32_flops: float
     """FLOP/s."""
-    datasheet_tensor_flops: Mapping[str, float] = field(hash=False)
+    datasheet_tensor_flops: Mapping[str, float]
     """FLOP/s of the tensor cores by dtype, dense."""
-    fma_per_clk_sm: Mapping[str, int] = field(hash=False)
+    fma_per_clk_sm: Mapping[str, int]
     """Fused multiply-adds per SM and clock outside the tensor cores, by dtype (`f64`, `f32`, `f16`, `bf16`, `i32`;
     `i32_add` is the integer add). A dtype without hardware is absent."""
-    tensor_fma_per_clk_sm: Mapping[str, int] = field(hash=False)
+    tensor_fma_per_clk_sm: Mapping[str, int]
     """The same on tensor cores, dense; `f16`, `bf16`, `tf32`, `fp8` and `fp4` accumulate in f32."""
     limits: SmLimits
-    sources: Mapping[str, str] = field(hash=False)
+    sources: Mapping[str, str]
     """The document that each figure was taken from, by field name."""
+
+    def __hash__(self) -> int:
+        """Of the name: caches ask for it many times in a query, and few cards of a name differ."""
+        return hash(self.name)
 
     def __repr__(self) -> str:
         return f"<GPU {self.name}: {self.title}, sm_{self.sm}>"

@@ -59,6 +59,10 @@ class Core:
         """An array over rows as the core takes it: as Python with an axis in front of the rows."""
         return column if self.compiled else column[..., None, :]
 
+    def table(self, table: Any) -> Any:
+        """An array over pairs of rows, (..., N, T), as the core takes it: as Python with two axes in front of them."""
+        return table if self.compiled else table[..., None, None, :, :]
+
 
 @cache
 def core(room: str) -> Core:

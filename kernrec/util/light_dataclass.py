@@ -42,7 +42,7 @@ def _light(*, frozen: bool, eq: bool = True) -> Callable[[_Class], _Class]:
             methods["__eq__"] = _equal(compared)
             methods["__hash__"] = _hash([n for n in names if _is_hashed(described.get(n))])
         for name, method in methods.items():
-            if name not in cls.__dict__ or name == "__hash__":
+            if cls.__dict__.get(name) is None:  # a class with an `__eq__` of its own has None for `__hash__`
                 setattr(cls, name, method)
         return cls
 

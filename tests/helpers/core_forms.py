@@ -11,8 +11,9 @@ from kernrec.util.compiled import PACKAGE, choose
 draws = st.integers(0, 2**32 - 1).map(np.random.default_rng)
 
 
-def in_both_forms(module: object, results: Callable[[], list[np.ndarray]]) -> None:
-    """Asserts that a module's function has the same results, to the last bit, in both forms of the core.
+def in_both_forms(modules: object, results: Callable[[], list[np.ndarray]]) -> None:
+    """Asserts that a function has the same results, to the last bit, in both forms of the core that a module, or
+    several, ask for.
 
     Without a C compiler both are Python: tests/test_wheel.py holds that with one there is a compiled core.
     """
@@ -26,7 +27,8 @@ def in_both_forms(module: object, results: Callable[[], list[np.ndarray]]) -> No
                     forms[room] = choose(room, PACKAGE.joinpath(*room.split(".")[1:]), choice)
                 return forms[room]
 
-            patch.setattr(module, "core", form)
+            for module in modules if isinstance(modules, tuple) else (modules,):
+                patch.setattr(module, "core", form)
             by_form.append(results())
     for plain, built in zip(*by_form, strict=True):
         np.testing.assert_array_equal(plain, built)

@@ -1,5 +1,6 @@
 """The region of feature space that training data covers, and the distance of candidates from it."""
 
+from collections.abc import Sequence
 from functools import cached_property
 
 import numpy as np
@@ -42,6 +43,18 @@ class Extent:
         part = np.zeros(matrix.shape[1], dtype=np.int64) if part is None else part
         spread = np.where(spread > _LEAST_SPREAD, spread, _UNIT_SPREAD)
         return cls(low, high, np.where(some, spread, np.inf), part)
+
+    def has(self, values: Sequence[float]) -> bool:
+        """Whether the features of a candidate, (F,), are all within their ranges: then its distance is 0."""
+        return all(low <= value <= high for low, value, high in zip(self._low, values, self._high, strict=True))
+
+    @cached_property
+    def _low(self) -> list[float]:
+        return [float(low) for low in self.low]
+
+    @cached_property
+    def _high(self) -> list[float]:
+        return [float(high) for high in self.high]
 
     def distance(self, matrix: Array) -> Array:
         """How far candidates with features (C, F) lie outside of the training data, (C,); 0 inside.

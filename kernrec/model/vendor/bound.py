@@ -8,18 +8,19 @@ An op is a module of `kernrec.model.vendor.features` with
 
     DIMS    the dimensions that its features are made of, in order; keys of `Problem.sizes`
     CASES   which problems a recorded set may cover, by name: a function of the dimensions
-    bound   (card, sizes by name (N,), layout) -> `Bound`; columns whose names begin with one of `RATIOS` mean the same
-            on every card, and are all that trees for cards without recordings see
+    bound   (card, sizes (D, N), layout) -> `Bound`; features whose names begin with one of `RATIOS` mean the same on
+            every card, and are all that trees for cards without recordings see
 
 It may have `RECORDED`, its cases in words for who asks about another problem, and `PHYSICAL_POWER = True`: then the
 trees of power correct `kernrec.model.vendor.power_base` instead of the limit.
 
-The frame adds to its columns the shares of the parts in the total, logarithms of the sizes, and the data type. Of all
-that are logarithms it takes them in one go: a call of NumPy costs as much as some hundred numbers.
+Features are the rows of one table: the shares of the parts in the total, logarithms of the sizes and of the total, and
+the columns of the op (`bound_of`, where its module does not fill the table itself). Of all that are logarithms NumPy
+takes them in one go: a call of it costs as much as some hundred numbers. Features that are the same for all problems,
+such as the data type, are no rows but constants.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import field
 from functools import cache, cached_property, lru_cache
 from importlib import import_module
 from typing import Any, Protocol
@@ -28,6 +29,7 @@ import numpy as np
 
 from kernrec.gpu import GPU
 from kernrec.model.prior.microarchitecture import l2_bytes_per_clk, microarchitecture
+from kernrec.model.vendor.core import LEAST_SHARE, LEAST_SIZE
 from kernrec.model.vendor.precision import Precision, precision_of, rate_of
 from kernrec.op.dtype import math_dtype
 from kernrec.util.light_dataclass import dataclass
@@ -62,10 +64,6 @@ FLUSHED = Timing(9000.0, np.inf)
 FLASH = Timing(15000.0, 1.0)
 """Attention in CUDA graphs: 7.2 us, the shortest time of an H200, and 13.6 us, that of an A100, in clocks."""
 
-LEAST_SIZE = 0.5
-"""Stands for a dimension of 0, such as the window of attention without one, where its logarithm is taken."""
-LEAST_SHARE = 2.0**-40
-"""Stands for a share of 0."""
 TENSOR_SHARE, DRAM_SHARE = 0.79, 0.87
 """Share of the data sheet's rates that libraries reach; fitted as `GRAPH`."""
 TILE_CLK = 2200.0
@@ -80,16 +78,58 @@ class Bound:
     """Seconds of a call."""
     parts: Mapping[str, Array]
     """Seconds that each of `PARTS` is busy, at the rates of the data sheet."""
-    shares: Mapping[str, Array]
-    """More times in seconds, whose shares of the total are features."""
-    columns: Mapping[str, Array]
-    """Further features, by name."""
+    names: tuple[str, ...]
+    """Of the features in `table`; the logarithms of the sizes stand together, in the order of `DIMS`."""
+    table: Array
+    """Features of the problems, (F, N)."""
+    constants: Mapping[str, float]
+    """Features that all problems have in common, by name."""
     work_s: Array | None = None
     """Seconds of the card's work alone; of ops whose calls were timed one at a time."""
-    logs: Mapping[str, Array] = field(default_factory=dict)
-    """Figures whose logarithms are further features, by name."""
-    constants: Mapping[str, float] = field(default_factory=dict)
-    """Further features that all problems have in common, by name."""
+
+    @property
+    def log_sizes(self) -> Array:
+        """Logarithms of the dimensions to base 2, in the order of `DIMS`, (N, D)."""
+        first, end = _sizes_among(self.names)
+        return np.ascontiguousarray(self.table[first:end].T)
+
+
+@lru_cache(maxsize=256)
+def _sizes_among(names: tuple[str, ...]) -> tuple[int, int]:
+    """Where the logarithms of the sizes begin and end."""
+    first, end = (next(i for i, name in enumerate(names) if test(name)) for test in (_is_log, _LOG_TOTAL.__eq__))
+    return first, end
+
+
+_LOG_TOTAL = "log.total"
+
+
+def _is_log(name: str) -> bool:
+    return name.startswith("log.")
+
+
+def bound_of(
+    card: "Card", dims: tuple[str, ...], sizes: Array, total_s: Array, parts: Mapping[str, Array],
+    shares: Mapping[str, Array], columns: Mapping[str, Array], work_s: Array | None = None,
+) -> Bound:  # fmt: skip
+    """The bound with its table of features.
+
+    Args:
+        dims: names of the dimensions.
+        sizes: (D, N).
+        shares: times in seconds, whose shares of the total are features.
+        columns: further features, by name.
+    """
+    table = np.concatenate([*shares.values(), *sizes, total_s, *columns.values()]).reshape(-1, len(total_s))
+    of_total = len(shares) + len(sizes)
+    of_shares, of_sizes, logs = table[: len(shares)], table[len(shares) : of_total], table[: of_total + 1]
+    of_shares /= total_s
+    np.maximum(of_shares, LEAST_SHARE, out=of_shares)
+    np.maximum(of_sizes, LEAST_SIZE, out=of_sizes)
+    table[of_total] *= 1e6
+    np.log2(logs, out=logs)
+    logged = (*(f"share.{name}" for name in shares), *(f"log.{name}" for name in dims), _LOG_TOTAL)
+    return Bound(total_s, parts, (*logged, *columns), table, card.constants, work_s)
 
 
 class Features(Protocol):
@@ -98,7 +138,7 @@ class Features(Protocol):
     DIMS: tuple[str, ...]
     CASES: Mapping[str, Callable[[Mapping[str, int]], bool]]
 
-    def bound(self, card: "Card", sizes: Mapping[str, Array], layout: str) -> Bound:
+    def bound(self, card: "Card", sizes: Array, layout: str) -> Bound:
         """The bound of N problems."""
 
 
@@ -119,51 +159,18 @@ def features(
     op: str, gpu: GPU, dtype: str, layout: str, dims: Mapping[str, Array], timing: Timing
 ) -> tuple[Bound, dict[str, Array]]:
     """(the bound, features by name, (N,) each) of problems of one op, dtype and layout, `dims` (N,) by name."""
-    bound, names, table, _ = feature_table(op, gpu, dtype, layout, dims, timing)
-    return bound, dict(zip(names, table, strict=True))
-
-
-def feature_table(
-    op: str, gpu: GPU, dtype: str, layout: str, dims: Mapping[str, Array], timing: Timing
-) -> tuple[Bound, tuple[str, ...], Array, Array]:
-    """(the bound, the names of F features, their values (F, N), logarithms of the dimensions (N, D)) of problems as for
-    `features`."""
     module = features_of(op)
-    sizes = {name: np.asarray(dims[name], dtype=float) for name in module.DIMS}
-    card = _card(gpu, dtype, timing)
-    bound = module.bound(card, sizes, layout)
-    shares, count = len(bound.shares), len(bound.total_s)
-    logs = np.concatenate([*bound.shares.values(), *sizes.values(), bound.total_s, *bound.logs.values()])
-    logs = logs.reshape(-1, count)
-    of_shares, of_sizes = logs[:shares], logs[shares : shares + len(sizes)]
-    of_shares /= bound.total_s
-    np.maximum(of_shares, LEAST_SHARE, out=of_shares)
-    np.maximum(of_sizes, LEAST_SIZE, out=of_sizes)
-    logs[shares + len(sizes)] *= 1e6
-    np.log2(logs, out=logs)
-    constants = [
-        *bound.constants.values(),
-        card.precision.b_bytes,
-        float(dtype == "f8block"),
-        float(gpu.peak_flops(dtype, tensor=True) > 0),
-    ]
-    columns = np.concatenate([*bound.columns.values(), np.repeat(constants, count)]).reshape(-1, count)
-    names = (*_log_names(op, *bound.shares), *bound.logs, *bound.columns, *bound.constants, *_TYPES)
-    return bound, names, np.concatenate([logs, columns]), np.ascontiguousarray(of_sizes.T)
-
-
-_TYPES = ("dtype.bytes", "dtype.block", "dtype.tensor")
-
-
-@cache
-def _log_names(op: str, *shares: str) -> tuple[str, ...]:
-    return (*(f"share.{name}" for name in shares), *(f"log.{name}" for name in features_of(op).DIMS), "log.total")
+    sizes = np.array([dims[name] for name in module.DIMS], dtype=float)
+    bound = module.bound(card_of(gpu, dtype, timing), sizes, layout)
+    constants = {name: np.full(len(bound.total_s), value) for name, value in bound.constants.items()}
+    return bound, dict(zip(bound.names, bound.table, strict=True)) | constants
 
 
 @lru_cache(maxsize=64)
-def _card(gpu: GPU, dtype: str, timing: Timing) -> "Card":
+def card_of(gpu: GPU, dtype: str, timing: Timing) -> "Card":
+    """A GPU as problems in a data type see it, timed in some way."""
     tensor = gpu.peak_flops(math_dtype(dtype), tensor=True) > 0
-    return Card(gpu, precision_of(dtype), rate_of(gpu, dtype), tensor, timing)
+    return Card(gpu, dtype, precision_of(dtype), rate_of(gpu, dtype), tensor, timing)
 
 
 def has_physical_power(op: str) -> bool:
@@ -186,6 +193,7 @@ class Card:
     """A GPU as one dtype sees it."""
 
     gpu: GPU
+    dtype: str
     precision: Precision
     peak_flops: float
     tensor: bool
@@ -202,6 +210,23 @@ class Card:
         """FLOP/s that a library reaches."""
         return self.peak_flops * TENSOR_SHARE
 
+    def once(self, name: str, make: "Callable[[Card], Any]") -> Any:
+        """The result of `make` for the card, which a module of features asks for under a name; made once."""
+        if (made := self._once.get(name)) is None:
+            made = self._once[name] = make(self)
+        return made
+
+    @cached_property
+    def _once(self) -> dict[str, Any]:
+        return {}
+
+    @cached_property
+    def constants(self) -> dict[str, float]:
+        """The features that say the data type."""
+        tensor = self.gpu.peak_flops(self.dtype, tensor=True) > 0
+        block = self.dtype == "f8block"
+        return {"dtype.bytes": self.precision.b_bytes, "dtype.block": float(block), "dtype.tensor": float(tensor)}
+
     @cached_property
     def l2(self) -> float:
         """Bytes/s of L2."""
@@ -211,22 +236,18 @@ class Card:
         """The time of a number of clocks."""
         return clocks / self.gpu.boost_clock_hz
 
-    def memory_s(self, moved: Array, reused: Array) -> Array:
-        """Time of DRAM and L2 for `moved` bytes, of which `reused` stay in L2 where all copies of them fit."""
-        resident = np.minimum(np.maximum(2.0 - self.timing.working_sets * reused / self.gpu.l2_bytes, 0.0), 1.0)
-        return np.asarray(np.maximum((moved - resident * reused) / self._dram, moved / self.l2))
+    @cached_property
+    def launch_s(self) -> float:
+        """Seconds of an empty launch."""
+        return self.seconds(self.timing.launch_clk)
 
     @cached_property
-    def _dram(self) -> float:
+    def dram(self) -> float:
         """Bytes/s of DRAM that a library reaches."""
         return self.gpu.memory_bandwidth * min(DRAM_SHARE, microarchitecture(self.gpu).dram_efficiency)
 
-    def total(self, math_s: Array, memory_s: Array) -> Array:
-        """The time of a launch: the two overlap."""
-        return np.asarray(self.seconds(self.timing.launch_clk) + (math_s**4 + memory_s**4) ** 0.25)
-
     def parts(self, flops: Array, moved: Array) -> dict[str, Array]:
         """`Bound.parts` of a kernel that computes `flops` and moves bytes once, at the rates of the data sheet."""
-        launch_s = np.full(len(moved), self.seconds(self.timing.launch_clk))
+        launch_s = np.full(len(moved), self.launch_s)
         dram_s, l2_s = moved / self.gpu.memory_bandwidth, moved / self.l2
         return {"math": flops / self.peak_flops, "dram": dram_s, "l2": l2_s, "launch": launch_s}

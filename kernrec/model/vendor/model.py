@@ -17,7 +17,7 @@ from kernrec.model.vendor.bound import features_of
 from kernrec.model.vendor.precision import rate_of
 from kernrec.model.vendor.predicted import StackPrediction
 from kernrec.model.vendor.recorded_set import SetModel
-from kernrec.model.vendor.timed import Timed
+from kernrec.model.vendor.timed import Kind, Timed
 from kernrec.op import Problem
 from kernrec.util.light_dataclass import dataclass
 
@@ -48,6 +48,11 @@ class VendorModel:
     """The answers of `predict_latency` about these."""
     _accepting: dict[tuple[str, str, str | None], list[int]] = field(default_factory=dict, repr=False, compare=False)
     """The sets that accept a data type and layout, for a card the nearest first."""
+
+    _kinds: dict[tuple[int, tuple[str, ...], str, str, str], Kind] = field(
+        default_factory=dict, repr=False, compare=False
+    )
+    """Kinds of problems asked about, by set, stacks, data type, layout and card."""
 
     def __repr__(self) -> str:
         return f"<VendorModel {self.op}: {', '.join(self.stacks)} from {len(self.sets)} recorded sets>"
@@ -132,8 +137,11 @@ class VendorModel:
                 self._timed[problem, gpu.name] = []
                 for place, stacks in self._chosen(problem, gpu).items():
                     together.setdefault((place, stacks, problem.dtype, problem.layout), []).append(problem)
-        for (place, stacks, _, _), alike in together.items():
-            timed = Timed.of(self.sets[place], stacks, alike, gpu)
+        for (place, stacks, dtype, layout), alike in together.items():
+            key = place, stacks, dtype, layout, gpu.name
+            if (kind := self._kinds.get(key)) is None:
+                kind = self._kinds[key] = Kind(self.sets[place], stacks, gpu, dtype, layout)
+            timed = Timed.of(kind, alike)
             for number, problem in enumerate(alike):
                 self._timed[problem, gpu.name].append((timed, number))
 

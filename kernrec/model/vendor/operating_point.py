@@ -110,7 +110,10 @@ def _roof_s(problem: Problem, gpu: GPU, limit_w: float | None, clock_hz: float |
     if (roof_s := _ROOFS.get((problem, gpu, limit_w, clock_hz))) is None:
         power = _power_of(gpu)
         least = least_costs(problem, gpu, power)
-        roof_s = 0.0 if least is None else float(power.apply_power_limit(least, limit_w, clock_hz).latency_s[0])
+        roof_s = 0.0
+        if least is not None:
+            launch = np.array([[part] for part in vars(least).values()])
+            roof_s = power.limit_launches(launch, ((limit_w, clock_hz),)).latency_s.item(0)
         _remember(problem, gpu, limit_w, clock_hz, roof_s)
     return roof_s
 

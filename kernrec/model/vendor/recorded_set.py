@@ -10,8 +10,9 @@ from kernrec.errors import UsageError
 from kernrec.gpu import GPU
 from kernrec.model.learn.conformal import Interval
 from kernrec.model.learn.extent import Extent
-from kernrec.model.vendor.bound import LEAST_SIZE, Bound, Timing, features_of, kind_of
+from kernrec.model.vendor.bound import Bound, Timing, features_of, kind_of
 from kernrec.model.vendor.compact_trees import CompactTrees, decompressed, expand
+from kernrec.model.vendor.core import LEAST_SIZE
 from kernrec.model.vendor.power_base import PowerBase
 from kernrec.model.vendor.precision import rate_of
 from kernrec.model.vendor.predicted import Predicted
@@ -132,18 +133,6 @@ class Head:
     between: Interval
     """Calibrated on sizes of the grid left out."""
 
-    def places(self, names: tuple[str, ...]) -> tuple[Array, Array]:
-        """Which columns of the trees are among features of these names: (columns, their places among the names)."""
-        if (places := self._places.get(names)) is None:
-            there = [(column, names.index(name)) for column, name in enumerate(self.columns) if name in names]
-            columns, features = np.array(there, dtype=np.int64).reshape(-1, 2).T
-            places = self._places[names] = columns, features
-        return places
-
-    @cached_property
-    def _places(self) -> dict[tuple[str, ...], tuple[Array, Array]]:
-        return {}
-
     @cached_property
     def column(self) -> dict[str, int]:
         """The place of each feature among the columns."""
@@ -180,13 +169,16 @@ class SetModel:
     power_bases: Mapping[str, PowerBase] | None = None
     """The bases that trees of power correct, by card; None where that is the power limit."""
 
-    def outside(self, sizes: Array, bound: Bound) -> Array:
-        """How far problems lie outside of what was recorded: by the logarithms of their sizes (N, D), or by the card's
-        work in them, (N,)."""
-        distance: Array = self.extent.distance(sizes)
-        if self.work is None or bound.work_s is None:
-            return distance
-        return np.asarray(np.maximum(distance, self.work.distance(np.log2(bound.work_s)[:, None])))
+    def outside(self, bound: Bound) -> Array | None:
+        """How far problems lie outside of what was recorded: by the logarithms of their sizes, or by the card's work in
+        them, (N,); None where none does."""
+        regions = [(self.extent, bound.log_sizes)]
+        if self.work is not None and bound.work_s is not None:
+            regions.append((self.work, np.log2(bound.work_s)[:, None]))
+        if len(bound.total_s) == 1 and all(extent.has(values[0].tolist()) for extent, values in regions):
+            return None
+        distances: Array = np.max([extent.distance(values) for extent, values in regions], axis=0)
+        return distances
 
     def streamed(self, call: Predicted, gpu: GPU, bound: Bound, number: int) -> Predicted:
         """A predicted call as one in a stream, where calls were timed alone. A card that was not recorded has the least

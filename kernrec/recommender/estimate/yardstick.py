@@ -159,7 +159,7 @@ def yardstick_of(problem: Problem, gpu: GPU, models: "ModelStore | None", inputs
     lines: Sequence[StackPrediction] = model.predict_latency(problem, gpu, beside)
     if lines and lines[0].latency_s.transferred:  # those recorded on the card are under its roof
         lines = at_least_roof(lines, gpu, problem)
-    return fastest([_of_line(line) for line in lines])
+    return _of_line(min(lines, key=_started)) if lines else None
 
 
 def predict_yardsticks(
@@ -189,12 +189,16 @@ def fastest(yardsticks: Sequence[Yardstick]) -> Yardstick | None:
     return min(yardsticks, key=lambda each: (each.transferred, each.latency_s), default=None)
 
 
-def _of_line(line: "StackPrediction") -> Yardstick:
-    """A stack's line, as if its kernel were started as ours are: how its recorder did it is no figure of a kernel."""
+def _started(line: "StackPrediction") -> tuple[bool, float]:
+    """Whether a stack's line is transferred, and its time as if its kernel were started as ours are: how its recorder
+    did it is no figure of a kernel."""
     latency = line.latency_s
-    started_s = max(latency.value - line.busy["launch"], 0.25 * latency.value) + _START_S
-    deviation = log(latency.high / latency.low) / (2.0 * DEVIATIONS)
-    return Yardstick(line.stack, started_s, deviation, latency.transferred)
+    return latency.transferred, max(latency.value - line.busy["launch"], 0.25 * latency.value) + _START_S
+
+
+def _of_line(line: "StackPrediction") -> Yardstick:
+    (transferred, started_s), latency = _started(line), line.latency_s
+    return Yardstick(line.stack, started_s, log(latency.high / latency.low) / (2.0 * DEVIATIONS), transferred)
 
 
 def learned_yardstick(name: str, latency: Estimates) -> Yardstick:

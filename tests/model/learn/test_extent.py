@@ -15,6 +15,9 @@ def test_distance_is_none_inside_and_grows_outside() -> None:
     inside, out, far = extent.distance(candidates)
     assert inside == 0.0
     assert 0.0 < out < far
+    complete = Extent.of(rows[:, :3])
+    assert complete.has([0.0, 0.0, 0.0])
+    assert not complete.has([0.0, 8.0, 0.0])
 
 
 def test_what_is_new_in_one_group_of_features_is_not_lost_among_the_others() -> None:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from kernrec.gpu import GPU
-from kernrec.model.vendor.bound import Bound, Card
+from kernrec.model.vendor.bound import Bound, Card, bound_of
 
 Array = np.ndarray
 
@@ -45,10 +45,11 @@ def kind(dtype: str, sizes: Mapping[str, int]) -> str:
     return f"{dtype}, kv f8e4m3" if sizes["kv_dtype"] else dtype
 
 
-def bound(card: Card, sizes: Mapping[str, Array], layout: str) -> Bound:
+def bound(card: Card, sizes: Array, layout: str) -> Bound:
     """The bound and the features of causal prompts (`queries` = `keys`), or of single tokens."""
-    make = _token if (sizes["queries"] < sizes["keys"]).all() else _prompt
-    return make(card, dict(sizes))
+    by_name = dict(zip(DIMS, sizes, strict=True))
+    make = _token if (by_name["queries"] < by_name["keys"]).all() else _prompt
+    return make(card, by_name)
 
 
 def _window(sizes: Mapping[str, Array]) -> Array:
@@ -80,11 +81,13 @@ def _prompt(card: Card, sizes: Mapping[str, Array]) -> Bound:
     math_s = np.maximum(mma_s + 0.9 * soft_s, longest_mma_s + 0.9 * longest_soft_s) + tile_s
     resident = np.clip(2.0 - 3.0 * moved / gpu.l2_bytes, 0.0, 1.0)
     memory_s = np.maximum((1 - resident) * moved / (gpu.memory_bandwidth * _SHORT_DRAM), moved / card.l2)
-    launch_s = card.seconds(card.timing.launch_clk)
+    launch_s = card.launch_s
     shares = {
         "mma": mma_s, "soft": soft_s, "longest mma": longest_mma_s, "longest soft": longest_soft_s, "tiles": tile_s,
     }  # fmt: skip
-    return _bound(card, sizes, launch_s + (math_s**3 + memory_s**3) ** (1 / 3), flops, moved, memory_s, blocks, shares)
+    return _bound(
+        card, sizes, launch_s + (math_s**3 + memory_s**3) ** (1 / 3), flops, moved, memory_s, blocks, shares, {}
+    )
 
 
 def _token(card: Card, sizes: Mapping[str, Array]) -> Bound:
@@ -103,15 +106,14 @@ def _token(card: Card, sizes: Mapping[str, Array]) -> Bound:
     read_s = np.maximum((1 - resident) * moved / (gpu.memory_bandwidth * _DRAM_SHARE), moved / card.l2)
     memory_s, math_s = read_s / busy**_FEW_BLOCKS, (2.4 * mma_s + 3 * soft_s) / busy**_FEW_BLOCKS
     chain_s = card.seconds(_CHAIN_CLK) * np.ceil(padded / split / _KEY_TILE) * np.maximum(1, launched / (2 * gpu.sms))
-    launch_s = card.seconds(card.timing.launch_clk)
+    launch_s = card.launch_s
     total_s = launch_s + (math_s**3 + memory_s**3 + chain_s**3) ** (1 / 3)
     flops = 4 * batch * heads * window * head_dim
-    made = _bound(card, sizes, total_s, flops, moved, memory_s, blocks, {"mma": math_s, "chain": chain_s})
     more = {"waves.split": np.log2(split), "full.sms": busy, "waves.keys of a part": np.log2(padded / split)}
     for resident_blocks in (1, 2, 4):
         places = resident_blocks * gpu.sms
         more[f"full.{resident_blocks}"] = launched / (np.ceil(launched / places) * places)
-    return Bound(made.total_s, made.parts, made.shares, {**made.columns, **more})
+    return _bound(card, sizes, total_s, flops, moved, memory_s, blocks, {"mma": math_s, "chain": chain_s}, more)
 
 
 def _tile_times(card: Card, pairs: Array, head_dim: Array) -> tuple[Array, Array]:
@@ -126,9 +128,9 @@ def _asynchronous(gpu: GPU) -> bool:
 
 def _bound(
     card: Card, sizes: Mapping[str, Array], total_s: Array, flops: Array, moved: Array, memory_s: Array, blocks: Array,
-    shares: Mapping[str, Array],
+    shares: Mapping[str, Array], more: Mapping[str, Array],
 ) -> Bound:  # fmt: skip
-    """The bound, with the columns that prompts and tokens have in common."""
+    """The bound, with the columns that prompts and tokens have in common before their own."""
     gpu, window, group = card.gpu, _window(sizes), sizes["heads"] / sizes["kv_heads"]
     parts = card.parts(flops, moved)
     count = len(total_s)
@@ -152,4 +154,5 @@ def _bound(
         "rest.queries": sizes["queries"] % _QUERY_TILE,
     }
     own = {"memory": memory_s, "launch": parts["launch"], "flops": parts["math"], "dram": parts["dram"]}
-    return Bound(total_s, parts, {**shares, **own}, columns)
+    every = np.array([*sizes.values()])
+    return bound_of(card, DIMS, every, total_s, parts, {**shares, **own}, {**columns, **more})

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from kernrec.model.vendor.bound import Bound, Card
+from kernrec.model.vendor.bound import Bound, Card, bound_of
 
 Array = np.ndarray
 
@@ -33,9 +33,9 @@ _EXTRA_S = {"gemm": 3e-6, "winograd 2x2": 5e-6, "winograd 4x4": 15e-6, "fft": 20
 _FFT_SIZES = (16, 32)
 
 
-def bound(card: Card, sizes: Mapping[str, Array], layout: str) -> Bound:
+def bound(card: Card, sizes: Array, layout: str) -> Bound:
     """The bound and the features of 3x3 convolutions with stride and padding 1."""
-    n, c, h, w, k = (sizes[name] for name in DIMS)
+    n, c, h, w, k = sizes
     gpu, count = card.gpu, len(n)
     pixels, images, filters, results = n * h * w, 4 * n * c * h * w, 4 * k * c * 9, 4 * n * k * h * w
     tiles = {side: n * np.ceil(h / side) * np.ceil(w / side) for side in (2, 4)}
@@ -75,7 +75,7 @@ def bound(card: Card, sizes: Mapping[str, Array], layout: str) -> Bound:
             launched = np.ceil(wide / rows) * np.ceil(k / across) * batch
             columns[f"waves.{name} {rows}x{across}"] = np.log2(launched / gpu.sms)
             columns[f"full.{name} {rows}x{across}"] = launched / (np.ceil(launched / gpu.sms) * gpu.sms)
-    return Bound(total_s, parts, shares, columns, work_s)
+    return bound_of(card, DIMS, sizes, total_s, parts, shares, columns, work_s)
 
 
 def _product_s(card: Card, m: Array, n: Array, k: Array, batch: Array) -> Array:

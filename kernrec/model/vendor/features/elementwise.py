@@ -14,7 +14,7 @@ _BLOCK = 1024
 """Elements of a block of threads."""
 
 
-def bound(card: Card, sizes: Mapping[str, np.ndarray], layout: str) -> Bound:
+def bound(card: Card, sizes: np.ndarray, layout: str) -> Bound:
     """The bound and the features: two tensors are read, one written."""
-    n = sizes["n"]
-    return rows_bound(card, np.ceil(n / _BLOCK), np.minimum(n, _BLOCK), 3, 26e-6)
+    (n,) = sizes
+    return rows_bound(card, DIMS, sizes, np.ceil(n / _BLOCK), np.minimum(n, _BLOCK), 3, 26e-6)

@@ -9,7 +9,21 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from kernrec.model.vendor.bound import TILE_CLK, Bound, Card
-from kernrec.model.vendor.features.simt_products import simt_tiles_s, sustained_s
+from kernrec.model.vendor.core import (
+    ALIGNED,
+    DRAM_S,
+    FIGURES,
+    FLOPS_S,
+    FULL,
+    L2_S,
+    MEMORY_S,
+    TILES_S,
+    TIMED,
+    WAVES,
+    WORK,
+)
+from kernrec.model.vendor.features.simt_products import simt_seconds, sustained_s
+from kernrec.util.compiled import core
 
 Array = np.ndarray
 
@@ -23,84 +37,76 @@ PHYSICAL_POWER = True
 
 _SMALL_TILE = 0.25
 """The rate of a tile is that of 128 x 128, times the ratio of their areas to this power."""
-_TILES = np.array([
-    (rows, columns, split)
-    for rows, columns in ((256, 128), (128, 256), (128, 128), (64, 128), (128, 64), (64, 64), (32, 128), (32, 64),
-                          (64, 32), (16, 128), (16, 64))
-    for split in (1, 2, 4, 8, 16)
-], dtype=float)  # fmt: skip
-_LEAST_SPLIT = 256
-"""A part of a split reduction has at least this many elements."""
 _WAVES = ((256, 128), (128, 256), (128, 128), (64, 128), (128, 64), (64, 64))
+"""Tiles whose waves are features; those of 128 x 128 and 64 x 64 are told by how full they are, too."""
 _TIMED = (*((rows, across, 1) for rows, across in _WAVES), (128, 128, 4))
 """Tiles, and parts of the reduction, whose time is a feature."""
-_WAVE_ROWS, _WAVE_COLUMNS = np.array(_WAVES, dtype=float).T
-_WAVE_NAMES = [f"waves.{rows}x{across}" for rows, across in _WAVES]
-_FULL_NAMES = [f"full.{rows}x{across}" for rows, across in _WAVES]
-_TIME_NAMES = [f"time.{rows}x{across}x{split}" for rows, across, split in _TIMED]
-_SQUARE = [_WAVES.index((side, side)) for side in (128, 64)]
-_SQUARE_AREAS = np.array([128.0**2, 64.0**2])
-_FILLED_NAMES = ["filled.128", "filled.64"]
-_TIMED_PLACES = [_TILES.tolist().index([*map(float, tile)]) for tile in _TIMED]
-_ROWS, _COLUMNS, _SPLIT = _TILES.T.copy()
-_WHOLE = _SPLIT == 1
-_JOINED = np.where(_WHOLE, 0.0, 1.0)
-_RATE = np.minimum(1.0, (_ROWS * _COLUMNS / 128**2) ** _SMALL_TILE)
-_TILE_FLOPS = 2 * _ROWS * _COLUMNS
+_SIZES = (*_WAVES, (32, 128), (32, 64), (64, 32), (16, 128), (16, 64))
+_OTHERS = ((*size, split) for size in _SIZES for split in (1, 2, 4, 8, 16))
+_TILES = np.array([*_TIMED, *(tile for tile in _OTHERS if tile not in _TIMED)], dtype=float)
+_WAVE_TILES = np.array(_WAVES, dtype=float).T.copy()
+_MOST_ALIGNED = np.array([[256], [64], [64]])
+"""Of m, n and k, the largest power of two that counts."""
+_NAMES = (
+    *(f"share.{name}" for name in ("tiles", "memory", "flops", "dram")), *(f"log.{name}" for name in DIMS), "log.total",
+    "l2.moved", "l2.weights", "l2.result", "waves", "log.mn", "log.mk", "log.nk",
+    *(f"waves.{rows}x{across}" for rows, across in _WAVES),
+    *(f"time.{rows}x{across}x{split}" for rows, across, split in _TIMED),
+    "aligned.m", "aligned.n", "aligned.k", *(f"full.{rows}x{across}" for rows, across in _WAVES),
+    "filled.128", "filled.64", "rest.m", "rest.n",
+)  # fmt: skip
+"""Of the rows of `core.figures_of_products`."""
+assert (len(_NAMES), len(_WAVES), len(_TIMED)) == (FIGURES, WAVES, TIMED)
 
 
-def bound(card: Card, sizes: Mapping[str, Array], layout: str) -> Bound:
+def bound(card: Card, sizes: Array, layout: str) -> Bound:
     """The bound and the features of products."""
-    batch, m, n, k = (sizes[name] for name in DIMS)
-    gpu, kind = card.gpu, card.precision
-    weights, result = kind.b_bytes * batch * n * k, kind.c_bytes * batch * m * n
-    moved = (kind.a_bytes + kind.quantising_bytes) * batch * m * k + weights + result
-    parts = card.parts(2 * batch * m * n * k, moved)
-    memory_s = card.memory_s(moved, weights)
+    form, gpu, kind = core("kernrec.model.vendor"), card.gpu, card.precision
+    count = sizes.shape[1]
+    work, figures = np.empty((WORK, count)), np.empty((FIGURES, count))
+    of_sizes, of_work = form.rows(sizes), form.rows(work)
+    form.functions.work_of_products(
+        of_sizes, kind.a_bytes + kind.quantising_bytes, kind.b_bytes, kind.c_bytes, card.peak_flops,
+        gpu.memory_bandwidth, card.dram, card.l2, gpu.l2_bytes, card.timing.working_sets, of_work,
+    )  # fmt: skip
     if card.tensor:
-        tiles_s = _tiles_s(card, batch, m, n, k)
-        math_s, timed_s = tiles_s.min(axis=1), tiles_s[:, _TIMED_PLACES]
-        total_s = card.total(math_s, memory_s)
+        tiles = _tiles(card)
+        seconds = np.empty((count, tiles.shape[1]))
+        read_rate = card.l2 / gpu.sms * (2.0 if gpu.sm >= 90 else 1.0)  # clusters: a tile read once goes to two blocks
+        form.functions.tensor_tiles(
+            of_sizes, form.rows(tiles), tiles.shape[1], gpu.sms, read_rate, card.seconds(TILE_CLK), card.l2,
+            form.table(seconds), of_work,
+        )  # fmt: skip
+        math_4, memory_4 = work[TILES_S] ** 4, work[MEMORY_S] ** 4  # they overlap
+        total_s = card.launch_s + (math_4 + memory_4) ** 0.25
     else:
-        math_s, timed_s = simt_tiles_s(card, batch, m, n, k, layout, _TIMED)
-        total_s = parts["launch"] + sustained_s(card, math_s)
-    shares = {"tiles": math_s, "memory": memory_s, "flops": parts["math"], "dram": parts["dram"]}
-    results = m * n
-    logs = {
-        "l2.moved": moved / gpu.l2_bytes,
-        "l2.weights": weights / gpu.l2_bytes,
-        "l2.result": result / gpu.l2_bytes,
-        "waves": batch * np.ceil(m / 128) * np.ceil(n / 128) / gpu.sms,
-        "log.mn": results,
-        "log.mk": m * k,
-        "log.nk": n * k,
-    }
-    tiles = batch[:, None] * np.ceil(m[:, None] / _WAVE_ROWS) * np.ceil(n[:, None] / _WAVE_COLUMNS)
-    waves = tiles / gpu.sms
-    seconds = np.where(np.isfinite(timed_s), timed_s, math_s[:, None])
-    logs |= zip(_WAVE_NAMES, waves.T, strict=True)
-    columns = dict(zip(_FULL_NAMES, (tiles / (np.ceil(waves) * gpu.sms)).T, strict=True))
-    logs |= zip(_TIME_NAMES, (seconds / total_s[:, None]).T, strict=True)
-    filled = results[:, None] / (tiles[:, _SQUARE] / batch[:, None] * _SQUARE_AREAS)
-    columns |= zip(_FILLED_NAMES, filled.T, strict=True)
-    for name, size, most in (("m", m, 256), ("n", n, 64), ("k", k, 64)):
-        logs[f"aligned.{name}"] = np.gcd(size.astype(np.int64), most)
-    columns |= {"rest.m": m % 128, "rest.n": n % 128}
-    constants = {f"layout.{name}": float(letter == "t") for name, letter in zip("ab", layout, strict=True)}
-    constants["arch.datacenter blackwell"] = float(gpu.sm in (100, 103))
-    return Bound(total_s, parts, shares, columns, total_s - parts["launch"], logs, constants)
+        seconds = simt_seconds(card, sizes, layout, _TIMED, work)
+        total_s = card.launch_s + sustained_s(card, work[TILES_S])
+    form.functions.figures_of_products(
+        of_sizes, of_work, form.rows(seconds[:, :TIMED].T), form.rows(total_s), _WAVE_TILES, gpu.sms, gpu.l2_bytes,
+        form.rows(figures),
+    )  # fmt: skip
+    figures[ALIGNED:FULL] = np.gcd(sizes[1:].astype(np.int64), _MOST_ALIGNED)
+    np.log2(figures[:FULL], out=figures[:FULL])
+    constants = card.once(layout, lambda card: _constants(card, layout))
+    parts = {"math": work[FLOPS_S], "dram": work[DRAM_S], "l2": work[L2_S], "launch": np.full(count, card.launch_s)}
+    return Bound(total_s, parts, _NAMES, figures, constants, total_s - card.launch_s)
 
 
-def _tiles_s(card: Card, batch: Array, m: Array, n: Array, k: Array) -> Array:
-    """Time of the tiles in waves over the SMs for each tile and split of the reduction, (N, tiles); infinity where the
-    parts of a split would be too short."""
-    batch, m, n, k = batch[:, None], m[:, None], n[:, None], k[:, None]
-    sms, kind = card.gpu.sms, card.precision
-    depth = np.ceil(k / _SPLIT / 32) * 32
-    rate = card.flops / sms * _RATE
-    shared = 2.0 if card.gpu.sm >= 90 else 1.0  # clusters: a tile that is read once goes to two blocks
-    read_s = (_ROWS * kind.a_bytes + _COLUMNS * kind.b_bytes) * depth / (card.l2 / sms * shared)
-    tile_s = np.maximum(_TILE_FLOPS * depth / rate, read_s) + card.seconds(TILE_CLK)
-    joined_s = (8 * batch * m * n * _SPLIT / card.l2 + card.seconds(TILE_CLK)) * _JOINED
-    total = np.ceil(batch * np.ceil(m / _ROWS) * np.ceil(n / _COLUMNS) * _SPLIT / sms) * tile_s + joined_s
-    return np.asarray(np.where(_WHOLE | (k >= _LEAST_SPLIT * _SPLIT), total, np.inf))
+def _tiles(card: Card) -> Array:
+    """The tiles and parts of the reduction on a card: the rows of `core.tensor_tiles`, those that are timed first."""
+    tiles: Array = card.once("tiles", _new_tiles)
+    return tiles
+
+
+def _new_tiles(card: Card) -> Array:
+    rows, across, split = _TILES.T
+    rate = card.flops / card.gpu.sms * np.minimum(1.0, (rows * across / 128**2) ** _SMALL_TILE)
+    read_bytes = rows * card.precision.a_bytes + across * card.precision.b_bytes
+    return np.array([rows, across, split, rate, read_bytes, 2 * rows * across, split != 1])
+
+
+def _constants(card: Card, layout: str) -> Mapping[str, float]:
+    """The features that all products of a data type and layout have in common on a card."""
+    transposed = {f"layout.{name}": float(letter == "t") for name, letter in zip("ab", layout, strict=True)}
+    return transposed | {"arch.datacenter blackwell": float(card.gpu.sm in (100, 103))} | card.constants

@@ -10,7 +10,8 @@ from functools import lru_cache
 
 import numpy as np
 
-from kernrec.model.vendor.bound import Bound, Card
+from kernrec.model.vendor.bound import Bound, Card, bound_of
+from kernrec.model.vendor.precision import rate_of
 
 Array = np.ndarray
 
@@ -29,9 +30,9 @@ _MOST_POPULAR = 5e3
 """The largest share of an expert in units of the smallest, before shares are made to add up to 1; as the recorder."""
 
 
-def bound(card: Card, sizes: Mapping[str, Array], layout: str) -> Bound:
+def bound(card: Card, sizes: Array, layout: str) -> Bound:
     """The bound and the features of mixtures of experts."""
-    tokens, hidden, intermediate, experts, topk, tp, ep, routing, gated = (sizes[name] for name in DIMS)
+    tokens, hidden, intermediate, experts, topk, tp, ep, routing, gated = sizes
     gpu, kind = card.gpu, card.precision
     inner, local, wide = intermediate / tp, np.maximum(experts // ep, 1), 1 + gated
     routed = _routed(tokens * topk, tokens, experts, ep, routing)
@@ -71,12 +72,12 @@ def bound(card: Card, sizes: Mapping[str, Array], layout: str) -> Bound:
         tiles = padded[64] / 64 * np.ceil(width / _COLUMNS)
         columns[f"waves.{product}"] = np.log2(tiles / gpu.sms)
         columns[f"full.{product}"] = tiles / (np.ceil(tiles / gpu.sms) * gpu.sms)
-    return Bound(total_s, parts, shares, columns)
+    return bound_of(card, DIMS, sizes, total_s, parts, shares, columns)
 
 
 def _rate(card: Card) -> float:
     """The rate of the dtype's arithmetic, in that of f16, as a logarithm."""
-    return float(np.log2(card.peak_flops / card.gpu.peak_flops("f16", tensor=True)))
+    return float(np.log2(card.peak_flops / rate_of(card.gpu, "f16")))
 
 
 def _routed(routes: Array, tokens: Array, experts: Array, ep: Array, routing: Array) -> dict[str, Array]:

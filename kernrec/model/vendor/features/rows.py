@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from kernrec.model.vendor.bound import Bound, Card
+from kernrec.model.vendor.bound import Bound, Card, bound_of
 
 Array = np.ndarray
 
@@ -19,11 +19,14 @@ _BLOCKS = 8
 """Blocks of rows that an SM holds."""
 
 
-def rows_bound(card: Card, rows: Array, columns: Array, tensors: int, call_s: float) -> Bound:
+def rows_bound(
+    card: Card, dims: tuple[str, ...], sizes: Array, rows: Array, columns: Array, tensors: int, call_s: float
+) -> Bound:
     """The bound of an operator over rows.
 
     Args:
         card: the card.
+        dims, sizes: of the operator, (D,) and (D, N).
         rows: independent rows, (N,).
         columns: elements of a row, (N,).
         tensors: how many tensors of all elements are read and written.
@@ -47,4 +50,4 @@ def rows_bound(card: Card, rows: Array, columns: Array, tensors: int, call_s: fl
         "aligned.columns": np.log2(np.gcd(columns.astype(np.int64), 64)),
         "shape.rest of columns": columns % 1024,
     }
-    return Bound(total_s, parts, shares, features, work_s)
+    return bound_of(card, dims, sizes, total_s, parts, shares, features, work_s)

@@ -12,12 +12,12 @@ import numpy as np
 
 from kernrec.gpu import GPU
 from kernrec.model.vendor.bound import Card
+from kernrec.model.vendor.core import WARPS, K
+from kernrec.util.compiled import core
 
 Array = np.ndarray
 
 _SPLITS = (1, 2, 4, 8, 16)
-_LEAST_SPLIT = 256
-"""A part of a split reduction has at least this many elements."""
 _SINGLE: Mapping[str, tuple[tuple[int, int], ...]] = {
     "pascal": ((128, 32), (64, 64), (32, 128)),
     "volta": ((128, 128), (64, 128), (64, 64), (128, 32), (32, 128), (32, 64), (32, 32)),
@@ -36,12 +36,12 @@ _BATCHED: Mapping[str, tuple[tuple[int, int], ...]] = {
 _SHARE, _SMALL_TILE = 0.935, 0.07
 """Share of the FMA pipes' rate that a tile of 128 x 128 reaches; smaller ones have it times the ratio of areas to the
 second power."""
-_WARPS, _FEW_WARPS = 16.0, 0.3
-"""Fewer warps on an SM reach the rate times their share to the second power."""
+_FEW_WARPS = 0.3
+"""Fewer warps on an SM than `core.WARPS` reach the rate times their share to this power."""
 _TILE_CLK = 3200.0
 """Clocks to fill a tile's pipeline and to write its results."""
-_DRAM_SHARE, _REREAD = 0.8, 0.5
-"""Share of the data sheet's bandwidth; share of operands beyond L2 that every tile reads anew."""
+_DRAM_SHARE = 0.8
+"""Share of the data sheet's bandwidth."""
 _STRIDED, _STRIDED_K, _STRIDED_POWER = 1.86, 1860.0, 0.54
 """On Pascal rows of the second operand that are k apart cost more of DRAM's time: this, and as much again where k is
 this many elements for a MiB of L2, to the power."""
@@ -58,27 +58,53 @@ _THERMAL_S, _THERMAL_POWER = 300e-6, 1.4
 """Calls that are timed alone reach the sustained clock only where they are long beside the pause between two."""
 
 
-def simt_tiles_s(
-    card: Card, batch: Array, m: Array, n: Array, k: Array, layout: str, timed: tuple[tuple[int, int, int], ...]
-) -> tuple[Array, Array]:
-    """(seconds of the library's best tile (N,), those of the tiles and splits in `timed`, (N, T); infinity where the
-    parts of a split would be too short)."""
-    tiles, single, batched = _tiles(_family(card.gpu), timed)
-    seconds = _tiles_s(card, tiles, batch[:, None], m[:, None], n[:, None], k[:, None], layout)
-    best = np.where(batch > 1, seconds[:, batched].min(axis=1), seconds[:, single].min(axis=1))
-    return best, seconds[:, : len(timed)]
+def simt_seconds(card: Card, sizes: Array, layout: str, timed: tuple[tuple[int, int, int], ...], work: Array) -> Array:
+    """Seconds of the tiles and splits in `timed`, and of further ones, (N, T); infinity where parts would be too short.
+
+    Fills the row of the library's best tile in `work`, (`core.WORK`, N).
+    """
+    form, gpu, family = core("kernrec.model.vendor"), card.gpu, _family(card.gpu)
+    functions = form.functions
+    tiles, batched = _tiles(family, timed)
+    shape = sizes.shape[1], tiles.shape[1]
+    of_sizes, of_tiles = form.rows(sizes), form.rows(tiles)
+    waves = np.empty((3, *shape))
+    per_sm, resident, busy = (form.table(table) for table in waves)
+    functions.simt_waves(of_sizes, of_tiles, gpu.sms, per_sm, resident, busy)
+    reached = form.table(waves[2] ** _FEW_WARPS)
+    fill_s, dram = card.seconds(_TILE_CLK), gpu.memory_bandwidth * _DRAM_SHARE
+    # Tens of MiB hold the operands of the tiles that run at one time.
+    reread = family != "later"
+    parts = np.empty((2, *shape))
+    functions.simt_parts(
+        of_sizes, of_tiles, per_sm, resident, reached, form.rows(_strided(gpu, sizes, layout)), card.element_bytes,
+        gpu.sms, card.peak_flops, fill_s, card.l2, gpu.l2_bytes, dram, reread, form.table(parts),
+    )  # fmt: skip
+    math, memory = parts**_OVERLAP
+    seconds: Array = (math + memory) ** (1 / _OVERLAP)
+    functions.simt_tiles(
+        of_sizes, of_tiles, len(timed), batched, shape[1], fill_s, card.l2, form.table(seconds), form.rows(work)
+    )
+    return seconds
 
 
 @cache
-def _tiles(family: str, timed: tuple[tuple[int, int, int], ...]) -> tuple[Array, Array, Array]:
-    """(rows, columns and splits of all tiles (3, T), which of them are for single products, which for batched ones);
-    those in `timed` are the first."""
+def _tiles(family: str, timed: tuple[tuple[int, int, int], ...]) -> tuple[Array, int]:
+    """(all tiles, as rows of `core.simt_waves` and `core.simt_parts`: those in `timed`, those of single products, those
+    of batched ones; where the last begin)."""
     single = [(*tile, split) for tile in _SINGLE[family] for split in _SPLITS]
     batched = [(*tile, 1) for tile in _BATCHED[family]]
-    every = [*timed, *single, *batched]
-    places = np.arange(len(every))
-    first, second = len(timed), len(timed) + len(single)
-    return np.array(every, dtype=float).T, places[first:second], places[second:]
+    rows, across, split = np.array([*timed, *single, *batched], dtype=float).T
+    area = rows * across
+    share = _SHARE * (area / 128**2) ** _SMALL_TILE
+    return np.array([rows, across, split, np.floor(WARPS / (area / 2048)), share]), len(timed) + len(single)
+
+
+def _strided(gpu: GPU, sizes: Array, layout: str) -> Array:
+    """The factor of DRAM's time of products, (N,)."""
+    if _family(gpu) != "pascal" or layout[1] != "t":
+        return np.ones(sizes.shape[1])
+    return np.asarray(_STRIDED + (sizes[K] / (_STRIDED_K * gpu.l2_bytes / 2**20)) ** _STRIDED_POWER)
 
 
 def sustained_s(card: Card, seconds: Array) -> Array:
@@ -100,33 +126,3 @@ def _family(gpu: GPU) -> str:
     if gpu.sm < 80:
         return "volta"
     return "ampere" if gpu.sm == 80 else "later"
-
-
-def _tiles_s(card: Card, tiles: Array, batch: Array, m: Array, n: Array, k: Array, layout: str) -> Array:
-    """Seconds of products (N, 1) in each of the tiles and splits (3, T), at the boost clock, (N, T); infinity where the
-    parts of a split would be too short."""
-    gpu, element, (rows, across, split) = card.gpu, card.element_bytes, tiles
-    warps = rows * across / 2048
-    launched = batch * np.ceil(m / rows) * np.ceil(n / across) * split
-    depth = np.ceil(k / split / 8) * 8
-    per_sm = np.ceil(launched / gpu.sms)
-    resident = np.clip(np.floor(_WARPS / warps), 1, per_sm)
-    share = _SHARE * (rows * across / 128**2) ** _SMALL_TILE * np.minimum(1, resident * warps / _WARPS) ** _FEW_WARPS
-    math_s = per_sm * 2 * rows * across * depth * gpu.sms / (card.peak_flops * share)
-    math_s = math_s + np.ceil(per_sm / resident) * card.seconds(_TILE_CLK)
-    operands = element * batch * (m * k + n * k)
-    once = operands + element * batch * m * n
-    read = launched * (rows + across) * element * depth
-    # What is in use of the operands at one time, so that L2 holds less of them.
-    in_use = gpu.sms * resident * (rows + across) * element * 64**2
-    again = np.clip(operands / gpu.l2_bytes - 1, 0, 1) * (1 - np.minimum(gpu.l2_bytes / in_use, 1))
-    if _family(gpu) == "later":  # tens of MiB hold the operands of the tiles that run at one time
-        again = np.zeros_like(again)
-    moved = once + np.maximum(read - once, 0) * _REREAD * again
-    dram_s = moved / (gpu.memory_bandwidth * _DRAM_SHARE)
-    if _family(gpu) == "pascal" and layout[1] == "t":
-        dram_s = dram_s * (_STRIDED + (k / (_STRIDED_K * gpu.l2_bytes / 2**20)) ** _STRIDED_POWER)
-    memory_s = np.maximum(dram_s, read / card.l2)
-    seconds = (math_s**_OVERLAP + memory_s**_OVERLAP) ** (1 / _OVERLAP)
-    joined_s = 8 * batch * m * n * split / card.l2 + card.seconds(_TILE_CLK)
-    return np.where(split == 1, seconds, np.where(k >= _LEAST_SPLIT * split, seconds + joined_s, np.inf))

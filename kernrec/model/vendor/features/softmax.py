@@ -1,7 +1,5 @@
 """Softmax of rows as PyTorch runs it."""
 
-from collections.abc import Mapping
-
 import numpy as np
 
 from kernrec.model.vendor.bound import Bound, Card
@@ -10,6 +8,7 @@ from kernrec.model.vendor.features.rows import CASES, DIMS, rows_bound
 __all__ = ["CASES", "DIMS", "bound"]
 
 
-def bound(card: Card, sizes: Mapping[str, np.ndarray], layout: str) -> Bound:
+def bound(card: Card, sizes: np.ndarray, layout: str) -> Bound:
     """The bound and the features: one tensor is read, one written."""
-    return rows_bound(card, sizes["rows"], sizes["columns"], 2, 33e-6)
+    rows, columns = sizes
+    return rows_bound(card, DIMS, sizes, rows, columns, 2, 33e-6)

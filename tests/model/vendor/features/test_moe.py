@@ -51,3 +51,8 @@ def test_weights_of_4_bits_are_read_in_about_a_fourth_of_the_time() -> None:
 def test_uneven_routing_gives_the_busiest_card_more_work() -> None:
     even, uneven = (experts("h200-sxm", tokens=8192, ep=8, routing=power)[0].parts["math"][0] for power in (0, 120))
     assert uneven > 1.2 * even
+
+
+def test_a_card_without_tensor_cores_has_finite_features_in_f16() -> None:
+    _, columns = experts("p4", "f16", tokens=16)
+    assert all(np.isfinite(column).all() for column in columns.values())

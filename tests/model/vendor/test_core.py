@@ -1,0 +1,32 @@
+"""The bound of products as Python and compiled: equal results."""
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kernrec.gpu import find_gpu
+from kernrec.model.vendor.bound import FLUSHED, GRAPH, Timing, features
+from kernrec.model.vendor.features import matmul, simt_products
+from tests.helpers.core_forms import draws, in_both_forms
+
+ALONE = Timing(30000.0, 1.0, alone=True)
+CARDS = st.sampled_from((
+    ("p100", "f32"), ("v100-pcie-16gb", "f32"), ("a100", "f32"), ("rtx4090", "f32"), ("rtx4090", "bf16"),
+    ("h200", "f16"), ("b200", "f8e4m3"), ("a100", "w4a16"),
+))  # fmt: skip
+
+
+@settings(max_examples=40, deadline=None)
+@given(draws, CARDS, st.sampled_from(("nn", "nt", "tn", "tt")), st.sampled_from((GRAPH, FLUSHED, ALONE)))
+def test_products_have_the_same_bound_and_features_in_both_forms(
+    draw: np.random.Generator, card: tuple[str, str], layout: str, timing: Timing
+) -> None:
+    name, dtype = card
+    dims = dict(zip(matmul.DIMS, (2.0 ** draw.uniform(0, (6, 14, 14, 14), (9, 4))).astype(int).T, strict=True))
+    dims["batch"] = np.where(draw.random(9) < 0.5, 1, dims["batch"])
+
+    def results() -> list[np.ndarray]:
+        bound, columns = features("matmul", find_gpu(name), dtype, layout, dims, timing)
+        return [bound.total_s, *bound.parts.values(), *columns.values()]
+
+    in_both_forms((matmul, simt_products), results)
