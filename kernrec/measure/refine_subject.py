@@ -27,7 +27,7 @@ from kernrec.recommender.contenders import Key, ProblemContenders, contenders_of
 from kernrec.recommender.context import Context
 from kernrec.recommender.estimate.model_store import ModelStore
 from kernrec.recommender.estimate.operating_point import DEFAULT_POINT, OperatingPoint
-from kernrec.recommender.estimate.static_table import Tables
+from kernrec.recommender.estimate.static_table import StaticTable
 from kernrec.recommender.infeasible import why_not
 from kernrec.recommender.request import Objective
 from kernrec.store import Evidence, Stack
@@ -239,9 +239,9 @@ def _kernels(recordings: Iterable[Recording], context: Context) -> dict[str, Ker
     return {kernel.hash: kernel for name in names for kernel in context.newest_by_file(name)}
 
 
-def _tables(recording: Recording, gpu: GPU, context: Context, kernels: Mapping[str, Kernel]) -> Tables:
+def _tables(recording: Recording, gpu: GPU, context: Context, kernels: Mapping[str, Kernel]) -> list[StaticTable]:
     """The static tables of the recorded kernels; `KernrecError` where one is not at hand, or has no profiles."""
     if missing := [name for name, there in recording.kernel_hashes.items() if there not in kernels]:
         raise KernrecError(f"nothing is predicted of {missing[0]}")
     of_problem = [kernels[there] for there in recording.kernel_hashes.values()]
-    return Tables([context.kernel_table(kernel, recording.problem, gpu) for kernel in of_problem])
+    return [context.kernel_table(kernel, recording.problem, gpu) for kernel in of_problem]

@@ -16,7 +16,7 @@ from kernrec.model.prior.power import RANDOM
 from kernrec.op import Problem
 from kernrec.recommender.estimate.measured_rows import applies
 from kernrec.recommender.estimate.operating_point import OperatingPoint
-from kernrec.recommender.estimate.static_table import StaticTable, Tables
+from kernrec.recommender.estimate.static_table import StaticTable
 from kernrec.recommender.estimate.yardstick import yardstick_of
 from kernrec.recommender.kernel_candidates import (
     KernelCandidates,
@@ -153,8 +153,7 @@ def candidate_set(
     gpu = tables[0].gpu
     runnable = [each for each in considered if len(each.rows)]
     scopes = [models.scope(problem.op, each.table.kernel, gpu, problem.dtype) if models else None for each in runnable]
-    together = tables if isinstance(tables, Tables) else Tables(tables)
-    kernels = estimate_kernels(together, runnable, points, scopes, whole_space) if runnable else []
+    kernels = estimate_kernels(runnable, points, scopes, whole_space) if runnable else []
     kernels = beside_yardstick(kernels, yardstick_of(problem, gpu, models, inputs), points[0])
     foreign = tuple(row for row in evidence.foreign if applies(row, gpu, points[0]))
     return CandidateSet(problem, gpu, tuple(points), tuple(kernels), considered, foreign)

@@ -21,7 +21,7 @@ from kernrec.recommender.estimate.measured_rows import NOTHING
 from kernrec.recommender.estimate.operating_point import OperatingPoint
 from kernrec.recommender.estimate.prediction import Prediction, Predictions, predict_all
 from kernrec.recommender.estimate.shortlist import SHORTLIST, quick_costs
-from kernrec.recommender.estimate.static_table import StaticTable, Tables
+from kernrec.recommender.estimate.static_table import StaticTable
 from kernrec.recommender.estimate.yardstick import predict_yardsticks, yardstick_of
 from kernrec.recommender.kernel_candidates import SWEPT, KernelCandidates, RunnableConfigs, beside_yardstick
 
@@ -38,7 +38,7 @@ TOGETHER = 64
 
 
 def candidate_sets(
-    tables: Tables,
+    tables: Sequence[StaticTable],
     problems: Sequence[Problem],
     points: Sequence[OperatingPoint],
     models: "ModelStore | None" = None,
@@ -61,7 +61,7 @@ class _Together:
 
     def __init__(
         self,
-        tables: Tables,
+        tables: Sequence[StaticTable],
         problems: Sequence[Problem],
         points: Sequence[OperatingPoint],
         models: "ModelStore | None",
@@ -89,10 +89,7 @@ class _Together:
         """Adds to the kernels of each problem their candidates, in the order of the tables."""
         points, models, gpu = self._points, self._models, self._tables[0].gpu
         each = [self._of_kernels[number] for number in numbers]
-        predictions = predict_all(
-            self._tables,
-            [(number, kernel.on_problems, kernel.estimated) for number, kernel in zip(numbers, each, strict=True)],
-        )
+        predictions = predict_all([(kernel.table, kernel.on_problems, kernel.estimated) for kernel in each])
         first = predictions.limited_at(points[:1])
         parts = [slice(*ends) for ends in pairwise(predictions.starts)]
         op, dtype = self._problems[0].op, self._problems[0].dtype

@@ -18,7 +18,7 @@ from kernrec.kernel.spec_reader import kernel_from
 from kernrec.model.prior.power import RANDOM
 from kernrec.op import Problem
 from kernrec.recommender.estimate.model_store import ModelStore
-from kernrec.recommender.estimate.static_table import StaticTable, Tables
+from kernrec.recommender.estimate.static_table import StaticTable
 from kernrec.store import Database, Evidence, ProfileTable, Stack
 
 
@@ -48,7 +48,7 @@ class Context:
         self.models = models or ModelStore.beside(databases, self.stack, calibrated)
         self._databases = databases
         self._tables: dict[tuple[str, str, str, str], StaticTable] = {}
-        self._of_op: dict[tuple[str, str, str, str], Tables] = {}
+        self._of_op: dict[tuple[str, str, str, str], tuple[StaticTable, ...]] = {}
 
     def for_inputs(self, inputs: str) -> "Context":
         """The same databases and models for other inputs."""
@@ -121,12 +121,14 @@ class Context:
         evidence = self.stack.evidence(gpu.name, problem.op, [kernel.name for kernel in kernels], problem.key)
         return evidence if self.inputs == RANDOM else Evidence(failed=evidence.failed)
 
-    def tables_and_evidence(self, problem: Problem, gpu: GPU, kernel: Kernel | None = None) -> tuple[Tables, Evidence]:
+    def tables_and_evidence(
+        self, problem: Problem, gpu: GPU, kernel: Kernel | None = None
+    ) -> tuple[tuple[StaticTable, ...], Evidence]:
         """The static tables of a kernel, or of every one of the library, and the rows of the databases about them."""
-        tables = self.tables(problem, gpu) if kernel is None else Tables((self.kernel_table(kernel, problem, gpu),))
+        tables = self.tables(problem, gpu) if kernel is None else (self.kernel_table(kernel, problem, gpu),)
         return tables, self.evidence(problem, gpu, [table.kernel for table in tables])
 
-    def tables(self, problem: Problem, gpu: GPU) -> Tables:
+    def tables(self, problem: Problem, gpu: GPU) -> tuple[StaticTable, ...]:
         """The static tables of every kernel of the library that implements a problem on a GPU.
 
         Raises:
@@ -142,7 +144,7 @@ class Context:
                     raise
                 kernels = ()
             tables = [self.kernel_table(kernel, problem, gpu) for kernel in kernels]
-            joint = self._of_op[key] = Tables((*tables, *triton))
+            joint = self._of_op[key] = (*tables, *triton)
         return joint
 
     def _triton_tables(self, problem: Problem, gpu: GPU) -> list[StaticTable]:

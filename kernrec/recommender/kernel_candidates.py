@@ -29,7 +29,7 @@ from kernrec.recommender.estimate.measured_rows import MeasuredRows, measured_ro
 from kernrec.recommender.estimate.operating_point import OperatingPoint
 from kernrec.recommender.estimate.prediction import Prediction, predict_all
 from kernrec.recommender.estimate.shortlist import shortlist
-from kernrec.recommender.estimate.static_table import StaticTable, Tables
+from kernrec.recommender.estimate.static_table import StaticTable
 from kernrec.recommender.estimate.yardstick import (
     UNCHECKED,
     Belief,
@@ -204,7 +204,6 @@ def beside_yardstick(
 
 
 def estimate_kernels(
-    tables: Tables,
     runnable: Sequence[RunnableConfigs],
     points: Sequence[OperatingPoint],
     scopes: "Sequence[ModelScope | None]",
@@ -213,7 +212,6 @@ def estimate_kernels(
     """Estimates the configs of kernels: all of them, or the most promising and those that were measured.
 
     Args:
-        tables: of the kernels, and perhaps of others.
         runnable: the configs of each kernel that has at least one.
         points: a model corrects the prior at the first one, and by as much at the others.
         scopes: the trained model that applies to each of these kernels, if there is one.
@@ -221,14 +219,12 @@ def estimate_kernels(
             promising ones alone.
     """
     heuristics = [each.table.occupancy_choice(each.on_problem, each.rows) for each in runnable]
-    numbers = {id(table): number for number, table in enumerate(tables)}
     estimated = [
         each.rows if whole_space else _shortlisted(each, heuristic)
         for each, heuristic in zip(runnable, heuristics, strict=True)
     ]
     predictions = predict_all(
-        tables,
-        [(numbers[id(each.table)], each.on_problem, rows) for each, rows in zip(runnable, estimated, strict=True)],
+        [(each.table, each.on_problem, rows) for each, rows in zip(runnable, estimated, strict=True)]
     )
     first = predictions.limited_at(points[:1])
     parts = [slice(*ends) for ends in pairwise(predictions.starts)]

@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 from kernrec.errors import KernrecError, UsageError
-from kernrec.model.prior.launch_time import LaunchTime
 from kernrec.model.prior.power import DRAM, PowerModel
 from kernrec.util.atomic_write import write_whole
 from kernrec.util.light_dataclass import dataclass
@@ -87,18 +86,6 @@ class Calibration:
                 event: joules * (self.dram_energy if event == DRAM else self.core_energy)
                 for event, joules in power.energy_j.items()
             },
-        )
-
-    def apply_to_time(self, times: LaunchTime) -> LaunchTime:
-        """The prior's times with the calibrated coefficients; joules come from `apply_to_power`."""
-        return replace(
-            times,
-            core_s=times.core_s * self.core_time,
-            dram_s=times.dram_s * self.dram_time,
-            busy_s=times.busy_s * self.core_time,
-            latency_s=times.latency_s * self.core_time,
-            l2_s=times.l2_s * self.core_time,
-            in_turn_s=times.in_turn_s * self.core_time,
         )
 
 

@@ -7,18 +7,36 @@ cdef Py_ssize_t PIPES, F64, SHARED, PORT, SECTORS, BARRIERS, CORE_J, BETWEEN, BE
 cdef Py_ssize_t BLOCKS, CONCURRENT, WARPS, PREFETCH, DRAM_BYTES, DRAM_SLOWDOWN, SERIAL_CLK, WAIT_ROUNDS, OVERLAPPED
 cdef Py_ssize_t LONE_WAITS, LOOPS
 cdef Py_ssize_t SQUARINGS, PARTS, ROUNDS, CLOCKS
-cdef double GROUPS_SHARE, BARRIER_CLK, BARRIER_WARP_CLK, SCHEDULERS, BLOCK_CLK, START_CLK
+cdef double NONE, GROUPS_SHARE, BARRIER_CLK, BARRIER_WARP_CLK, SCHEDULERS, BLOCK_CLK, START_CLK
+
+cdef class Card:
+    cdef double clock_hz, sms, l2_bytes, dram_byte_s, memory_clk, l2_clk_per_sector, l2_latency_clk
+    cdef double core_time, dram_time
+    cdef bint few_f64
+
+cdef class Rates:
+    cdef const double[:, :, ::1] rates
+    cdef double[::1] total
+    cdef bint grouped, stretched
+
+cdef class LaunchPlan:
+    cdef const int64_t[::1] registers
+    cdef Py_ssize_t loops, steps
+    cdef const int64_t[:] variant
+    cdef const int64_t[::1] reads
+    cdef const uint8_t[:, ::1] axes
+    cdef const int64_t[::1] writes
+    cdef const uint8_t[::1] scratch
+    cdef double[::1] room
 
 @cython.locals(
-    i=Py_ssize_t, q=Py_ssize_t, loop=Py_ssize_t, variant=Py_ssize_t, none_ahead=bint,
+    i=Py_ssize_t, q=Py_ssize_t, loop=Py_ssize_t, variant=Py_ssize_t, none_ahead=bint, quantities=Py_ssize_t,
     by_scheduler=double, shared_f64=double, trips=double, longer=double, longer_clk=double, first_clk=double,
-    in_turn_s=double,
+    in_turn_s=double, rates="const double[:, :, ::1]", total="double[::1]", stretched=bint, grouped=bint,
 )
 cpdef launch_times(
-    const double[:, :, :] rates, Py_ssize_t loops, const int64_t[:] variants, const double[:, ::1] work,
-    double clock_hz, double sms, double dram_byte_s, double memory_clk, double l2_clk_per_sector,
-    double l2_latency_clk, bint few_f64, bint grouped, bint stretched,
-    double[::1] total, double[:, ::1] pipe_clk, double[:, ::1] times,
+    Rates demand, Card card, Py_ssize_t loops, const int64_t[::1] variants, const double[:, ::1] work,
+    double[:, ::1] pipe_clk, double[:, ::1] times,
 )
 
 cdef double eighth_power(double value) noexcept nogil
@@ -48,28 +66,36 @@ cdef double moved_bytes(
 
 cdef double rest_of_wave(double wave, double extent) noexcept nogil
 
-@cython.locals(
-    i=Py_ssize_t, row=Py_ssize_t, place=Py_ssize_t, loop=Py_ssize_t, step=Py_ssize_t, tensor=Py_ssize_t, total=double,
-)
-cpdef launch_work(
-    const int64_t[::1] values, const int32_t[::1] indexes, const int64_t[::1] registers, Py_ssize_t loops,
-    Py_ssize_t steps, const int64_t[:] variant, const int64_t[::1] reads, const uint8_t[:, ::1] axes,
-    const int64_t[::1] writes, const uint8_t[::1] scratch, double sms, double l2_bytes, double none,
-    const int64_t[:] rows, const double[:, ::1] geometry, const double[::1] sizes, Py_ssize_t first_variant,
-    double[::1] room, int64_t[:] variants, double[:, :] work,
+cpdef launch_costs(
+    LaunchPlan plan, Rates demand, Card card, const int64_t[::1] values, const int32_t[::1] indexes,
+    const int64_t[:] rows, const double[:, ::1] geometry, const double[::1] sizes, double byte_j, double launch_s,
+    const int64_t[:] places, int64_t[::1] variants, double[:, ::1] work, double[:, ::1] pipe_clk,
+    double[:, ::1] times, double[:, :] nominal,
 )
 
-@cython.locals(i=Py_ssize_t, row=Py_ssize_t, place=Py_ssize_t, loop=Py_ssize_t, trips=double)
-cpdef quick_costs(
-    const int64_t[::1] values, const int32_t[::1] indexes, const int64_t[::1] registers, Py_ssize_t loops,
-    const int64_t[:] rows, const double[:, :, ::1] rates, const double[:, ::1] geometry, double sms,
-    double memory_clk, double[:, ::1] quick,
+@cython.locals(
+    i=Py_ssize_t, row=Py_ssize_t, place=Py_ssize_t, loop=Py_ssize_t, step=Py_ssize_t, steps=Py_ssize_t,
+    tensor=Py_ssize_t, total=double, registers="const int64_t[::1]", room="double[::1]",
+)
+cpdef launch_work(
+    LaunchPlan plan, Card card, const int64_t[::1] values, const int32_t[::1] indexes, const int64_t[:] rows,
+    const double[:, ::1] geometry, const double[::1] sizes, int64_t[::1] variants, double[:, ::1] work,
 )
 
 @cython.locals(i=Py_ssize_t, place=Py_ssize_t)
-cpdef add_launches(
-    const int64_t[:] places, const double[:, :] times, const double[:] dram_bytes, double byte_j, double launch_s,
-    double[:, ::1] nominal,
+cpdef add_launch(
+    const int64_t[:] places, const double[:, ::1] times, const double[:, ::1] work, double byte_j,
+    double launch_s, double[:, :] nominal,
+)
+
+@cython.locals(
+    i=Py_ssize_t, row=Py_ssize_t, at=Py_ssize_t, place=Py_ssize_t, loop=Py_ssize_t, trips=double,
+    registers="const int64_t[::1]",
+)
+cpdef quick_costs(
+    LaunchPlan plan, Card card, const int64_t[::1] values, const int32_t[::1] indexes, const int64_t[:] rows,
+    const double[:, ::1] geometry, const double[:, :, ::1] rates, double start_clk, const int64_t[:] places,
+    double[:] clocks, double[:] joules,
 )
 
 @cython.locals(
@@ -77,9 +103,9 @@ cpdef add_launches(
     tried=Py_ssize_t, over=bint,
 )
 cpdef limited_costs(
-    const double[:, :] launches, const double[:, :] limits_w, const double[:, :] highest, const double[:] highest_hz,
-    const int64_t[:] first, const double[:, ::1] table, const double[::1] table_hz, const double[:, ::1] search,
-    double[:, :, ::1] costs, uint8_t[:, ::1] capped,
+    const double[:, :] launches, const double[:, :] limits_w, Py_ssize_t each, const double[:, :] highest,
+    const double[:] highest_hz, const int64_t[:] first, const double[:, ::1] table, const double[::1] table_hz,
+    const double[:, ::1] search, double[:, :, ::1] costs, uint8_t[:, ::1] capped,
 )
 
 cdef double overlap_power(double value) noexcept nogil

@@ -48,63 +48,126 @@ OVERLAP = 2**SQUARINGS
 """Exponent p of the smooth maximum of parts that overlap, `(core_s**p + memory_s**p)**(1/p)`: two equal parts take
 2**(1/4) = 1.19 times one of them. It is a power of two, so that squares and square roots compute it."""
 
+NONE = float("nan")
 PARTS, ROUNDS = 4, 5
 """Parts into which a round of the search for a clock divides the range that is left, and rounds."""
 CLOCKS = 1024
 """`PARTS**ROUNDS`, the clocks of a table: 1/1024 of its range is finer than the 15 MHz steps of real GPUs."""
 
 
-def launch_times(
-    rates: Any,
-    loops: int,
-    variants: Any,
-    work: Any,
-    clock_hz: float,
-    sms: float,
-    dram_byte_s: float,
-    memory_clk: float,
-    l2_clk_per_sector: float,
-    l2_latency_clk: float,
-    few_f64: bool,
-    grouped: bool,
-    stretched: bool,
-    total: Any,
-    pipe_clk: Any,
-    times: Any,
-) -> None:
-    """Fills `pipe_clk` (`PIPES`, N) and `times` (7, N), the rows of `LaunchTime` from `core_s` to `in_turn_s`.
+class Card:
+    """The figures of a GPU that decide about a launch."""
+
+    def __init__(
+        self,
+        clock_hz: float,
+        sms: float,
+        l2_bytes: float,
+        dram_byte_s: float,
+        memory_clk: float,
+        l2_clk_per_sector: float,
+        l2_latency_clk: float,
+        few_f64: bool,
+        core_time: float,
+        dram_time: float,
+    ) -> None:
+        """At the boost clock.
+
+        Args:
+            dram_byte_s: seconds of DRAM for a byte.
+            memory_clk: latency of a load from DRAM.
+            few_f64: whether an SM has fewer f64 lanes than schedulers.
+            core_time: by what a calibration multiplies times of the core's clock domain; dram_time: those of DRAM.
+        """
+        self.clock_hz = clock_hz
+        self.sms = sms
+        self.l2_bytes = l2_bytes
+        self.dram_byte_s = dram_byte_s
+        self.memory_clk = memory_clk
+        self.l2_clk_per_sector = l2_clk_per_sector
+        self.l2_latency_clk = l2_latency_clk
+        self.few_f64 = few_f64
+        self.core_time = core_time
+        self.dram_time = dram_time
+
+
+class Rates:
+    """The demand of a launch's variants."""
+
+    def __init__(self, rates: Any, total: Any, grouped: bool, stretched: bool) -> None:
+        """Of `demand.Demand`.
+
+        Args:
+            rates: (variants, terms, quantities), without the last quantity where none is `stretched`.
+            total: room for the quantities of a launch.
+        """
+        self.rates = rates
+        self.total = total
+        self.grouped = grouped
+        self.stretched = stretched
+
+
+class LaunchPlan:
+    """What a flat program and the tensors of a launch say of it on any problem."""
+
+    def __init__(
+        self, registers: Any, loops: int, steps: int, variant: Any, reads: Any, axes: Any, writes: Any, scratch: Any,
+        room: Any,
+    ) -> None:  # fmt: skip
+        """Of a launch of a space's configs.
+
+        Args:
+            registers: register and index of blocks, tiles that they visit (-1: as many), waits of the block that runs
+                longest, trips and depth of each loop, the extent of each step, and the elements of each tensor, -1
+                where the bytes of each problem are the size.
+            steps: of the grid's order, at least one; of an order of none the only extent is 1 (-1).
+            variant: of every config of the space in the demand, (configs,).
+            reads, axes, writes, scratch: of `dram_traffic`.
+            room: for two numbers of each step, and one of each tensor.
+        """
+        self.registers = registers
+        self.loops = loops
+        self.steps = steps
+        self.variant = variant
+        self.reads = reads
+        self.axes = axes
+        self.writes = writes
+        self.scratch = scratch
+        self.room = room
+
+
+def launch_times(demand: Rates, card: Card, loops: int, variants: Any, work: Any, pipe_clk: Any, times: Any) -> None:
+    """Fills `pipe_clk` (`PIPES`, N) and `times` (7, N), the rows of `LaunchTime`.
 
     Args:
-        rates: the demand, (terms, quantities, variants); without the last quantity where none is `stretched`.
         loops: how many loops the launches have.
         variants: of each launch in the demand, (N,).
         work: the rows of `LaunchWork`, (rows, N).
-        dram_byte_s: seconds of DRAM for a byte.
-        memory_clk: latency of a load from DRAM.
-        few_f64: whether an SM has fewer f64 lanes than schedulers.
-        total: room for a launch's quantities.
     """
+    rates, total, stretched, grouped = demand.rates, demand.total, demand.stretched, demand.grouped
+    clock_hz, sms, memory_clk, few_f64 = card.clock_hz, card.sms, card.memory_clk, card.few_f64
+    quantities = rates.shape[2]
     for i in range(len(variants)):
         variant, blocks, warp_count = variants[i], work[BLOCKS, i], work[WARPS, i]
         each = 1.0 / blocks
         barrier_clk = maximum(BARRIER_CLK, BARRIER_WARP_CLK * warp_count)
         # Sums over the loops: quantities over the whole grid, and what the longest block does beyond an average one.
-        for q in range(rates.shape[1]):
-            total[q] = rates[0, q, variant] * blocks
+        for q in range(quantities):
+            total[q] = rates[variant, 0, q] * blocks
         trips, longer, longer_clk, first_clk = 0.0, 0.0, 0.0, 0.0
         for loop in range(1, loops + 1):
             count = work[LOOPS + 2 * (loop - 1), i]
-            for q in range(rates.shape[1]):
-                total[q] = total[q] + rates[loop, q, variant] * count
+            for q in range(quantities):
+                total[q] = total[q] + rates[variant, loop, q] * count
             average = count * each
             beyond = work[LOOPS + 2 * (loop - 1) + 1, i] - average
             trips = trips + average
             longer = longer + beyond
             if grouped:
-                first_clk = first_clk + rates[loop, BETWEEN_GROUPS, variant] * minimum(average, 1.0)
+                first_clk = first_clk + rates[variant, loop, BETWEEN_GROUPS] * minimum(average, 1.0)
             longer_clk = (
                 longer_clk
-                + (rates[loop, ALONE, variant] / warp_count + rates[loop, BARRIERS, variant] * barrier_clk) * beyond
+                + (rates[variant, loop, ALONE] / warp_count + rates[variant, loop, BARRIERS] * barrier_clk) * beyond
             )
         # The pipes of an average block, combined by a smooth maximum. Warps in different phases use different pipes, so
         # two pipes of equal time take 2**(1/8) = 1.09 times the time of one; recorded spaces fit that better than the
@@ -139,7 +202,7 @@ def launch_times(
         late = maximum(trips * wait_clk - select(none_ahead, 0.0, alone), 0.0)
         start_clk = select(none_ahead, START_CLK, memory_clk + BLOCK_CLK)
         wait = alone - own_clk + late + start_clk
-        dram_s = work[DRAM_BYTES, i] * work[DRAM_SLOWDOWN, i] * dram_byte_s
+        dram_s = work[DRAM_BYTES, i] * work[DRAM_SLOWDOWN, i] * card.dram_byte_s
         # Rounds: an SM finishes `concurrent` blocks in the pipe time of one and the longer of the others' and its
         # waits.
         per_sm = ceil(blocks / sms)
@@ -170,15 +233,16 @@ def launch_times(
             in_turn_s = (in_turns - sm_clk) / clock_hz
             sm_clk = in_turns
         sm_clk = sm_clk + maximum(longer_clk, longer * wait_clk)  # the tail, when all other blocks are done
-        sm_clk = sm_clk + work[LONE_WAITS, i] * l2_latency_clk
-        l2_s = maximum(total[SECTORS] * l2_clk_per_sector, work[SERIAL_CLK, i]) * (1.0 / clock_hz)
-        times[0, i] = smooth_maximum(sm_clk / clock_hz, l2_s)
-        times[1, i] = dram_s
+        sm_clk = sm_clk + work[LONE_WAITS, i] * card.l2_latency_clk
+        l2_s = maximum(total[SECTORS] * card.l2_clk_per_sector, work[SERIAL_CLK, i]) * (1.0 / clock_hz)
+        slower = card.core_time
+        times[0, i] = smooth_maximum(sm_clk / clock_hz, l2_s) * slower
+        times[1, i] = dram_s * card.dram_time
         times[2, i] = total[CORE_J]
-        times[3, i] = (full * busy + busy_rest) / clock_hz
-        times[4, i] = (full + uneven) * (own_clk + wait) / clock_hz
-        times[5, i] = l2_s
-        times[6, i] = in_turn_s
+        times[3, i] = (full * busy + busy_rest) / clock_hz * slower
+        times[4, i] = (full + uneven) * (own_clk + wait) / clock_hz * slower
+        times[5, i] = l2_s * slower
+        times[6, i] = in_turn_s * slower
 
 
 def eighth_power(value: Any) -> Any:
@@ -318,25 +382,38 @@ def rest_of_wave(wave: Any, extent: Any) -> Any:
     return maximum(wave / extent, 1.0)
 
 
-def launch_work(
+def launch_costs(
+    plan: LaunchPlan,
+    demand: Rates,
+    card: Card,
     values: Any,
     indexes: Any,
-    registers: Any,
-    loops: int,
-    steps: int,
-    variant: Any,
-    reads: Any,
-    axes: Any,
-    writes: Any,
-    scratch: Any,
-    sms: float,
-    l2_bytes: float,
-    none: float,
     rows: Any,
     geometry: Any,
     sizes: Any,
-    first_variant: int,
-    room: Any,
+    byte_j: float,
+    launch_s: float,
+    places: Any,
+    variants: Any,
+    work: Any,
+    pipe_clk: Any,
+    times: Any,
+    nominal: Any,
+) -> None:
+    """One launch of configs from a program, all that follows from it: `launch_work`, `launch_times`, `add_launch`."""
+    launch_work(plan, card, values, indexes, rows, geometry, sizes, variants, work)
+    launch_times(demand, card, plan.loops, variants, work, pipe_clk, times)
+    add_launch(places, times, work, byte_j, launch_s, nominal)
+
+
+def launch_work(
+    plan: LaunchPlan,
+    card: Card,
+    values: Any,
+    indexes: Any,
+    rows: Any,
+    geometry: Any,
+    sizes: Any,
     variants: Any,
     work: Any,
 ) -> None:
@@ -344,21 +421,14 @@ def launch_work(
 
     Args:
         values, indexes: of the program on a problem (`kernrec.kernel.program`).
-        registers: register and index of blocks, tiles that they visit (-1: as many), waits of the block that runs
-            longest, trips and depth of each loop, the extent of each step, and the elements of each tensor, -1 where
-            `sizes` has its bytes.
-        steps: of the grid's order, at least one; of an order of none the only extent is 1 (-1).
-        variant: of every config of the space, (configs,); in the demand they begin at `first_variant`.
-        reads, axes, writes, scratch, l2_bytes: of `dram_traffic`.
-        none: not a number.
         rows: of the configs in their space, (N,).
         geometry: blocks on an SM, warps and prefetch of every config of the space, (3, configs).
         sizes: bytes of each tensor, or of its elements, (tensors,).
-        room: for two numbers of each step, and one of each tensor.
     """
+    registers, room, steps = plan.registers, plan.room, plan.steps
     for i in range(len(rows)):
         row = rows[i]
-        variants[i] = variant[row] + first_variant
+        variants[i] = plan.variant[row]
         blocks = gathered(values, registers[0], indexes, registers[1], row)
         work[BLOCKS, i] = blocks
         work[CONCURRENT, i] = geometry[0, row]
@@ -366,16 +436,17 @@ def launch_work(
         work[PREFETCH, i] = geometry[2, row]
         work[LONE_WAITS, i] = gathered(values, registers[4], indexes, registers[5], row)
         place, total = 6, 0.0
-        for loop in range(loops):
+        for loop in range(plan.loops):
             trips = gathered(values, registers[place], indexes, registers[place + 1], row)
             total = total + trips
             work[LOOPS + 2 * loop, i] = trips
             work[LOOPS + 2 * loop + 1, i] = gathered(values, registers[place + 2], indexes, registers[place + 3], row)
             place = place + 4
         work[DRAM_SLOWDOWN, i] = 1.0
+        work[SERIAL_CLK, i] = 0.0
         work[WAIT_ROUNDS, i] = total / blocks
-        work[OVERLAPPED, i] = none
-        visits, together = blocks, geometry[0, row] * sms
+        work[OVERLAPPED, i] = NONE
+        visits, together = blocks, geometry[0, row] * card.sms
         if registers[2] >= 0:
             visits, together = gathered(values, registers[2], indexes, registers[3], row), minimum(together, blocks)
         for step in range(steps):
@@ -383,61 +454,24 @@ def launch_work(
             if registers[place] >= 0:
                 room[step] = gathered(values, registers[place], indexes, registers[place + 1], row)
             place = place + 2
-        for tensor in range(len(scratch)):
+        for tensor in range(len(plan.scratch)):
             room[2 * steps + tensor] = sizes[tensor]
             if registers[place] >= 0:
                 elements = gathered(values, registers[place], indexes, registers[place + 1], row)
                 room[2 * steps + tensor] = elements * sizes[tensor]
             place = place + 2
-        work[DRAM_BYTES, i] = moved_bytes(visits, together, steps, room, reads, axes, writes, scratch, l2_bytes)
+        work[DRAM_BYTES, i] = moved_bytes(
+            visits, together, steps, room, plan.reads, plan.axes, plan.writes, plan.scratch, card.l2_bytes
+        )
 
 
-def quick_costs(
-    values: Any,
-    indexes: Any,
-    registers: Any,
-    loops: int,
-    rows: Any,
-    rates: Any,
-    geometry: Any,
-    sms: float,
-    memory_clk: float,
-    quick: Any,
-) -> None:
-    """Fills `quick` (2, N), clocks and joules of the core of one launch of configs, roughly: without DRAM.
-
-    Args:
-        values, indexes, registers, loops, rows, geometry: of `launch_work`.
-        rates: `LaunchGeometry.quick`, (terms, 3, configs).
-        memory_clk: latency of a load from DRAM.
-    """
-    for i in range(len(rows)):
-        row = rows[i]
-        blocks = gathered(values, registers[0], indexes, registers[1], row)
-        busiest, alone, joules, trips = rates[0, 0, row], rates[0, 1, row], rates[0, 2, row] * blocks, 0.0
-        for loop in range(loops):
-            place = 6 + 4 * loop
-            depth = gathered(values, registers[place + 2], indexes, registers[place + 3], row)
-            trips = trips + depth
-            busiest = busiest + rates[loop + 1, 0, row] * depth
-            alone = alone + rates[loop + 1, 1, row] * depth
-            joules = joules + rates[loop + 1, 2, row] * gathered(
-                values, registers[place], indexes, registers[place + 1], row
-            )
-        waits = trips * (memory_clk / maximum(geometry[2, row], 1.0))
-        per_sm = ceil(blocks / sms)
-        rounds = ceil(per_sm / geometry[0, row])
-        quick[0, i] = maximum(per_sm * busiest, rounds * (maximum(alone, waits) + memory_clk))
-        quick[1, i] = joules
-
-
-def add_launches(places: Any, times: Any, dram_bytes: Any, byte_j: float, launch_s: float, nominal: Any) -> None:
+def add_launch(places: Any, times: Any, work: Any, byte_j: float, launch_s: float, nominal: Any) -> None:
     """Adds one launch of configs to their costs before any power limit.
 
     Args:
         places: of the configs in `nominal`, each once, (N,).
-        times: the rows of `LaunchTime` from `core_s` to `core_j`, (3, N).
-        dram_bytes: (N,); byte_j: joules of each.
+        times, work: of `launch_times`.
+        byte_j: joules of DRAM for a byte.
         launch_s: the overhead of the launch.
         nominal: the fields of `NominalCosts` as rows, (5, C), changed in place.
     """
@@ -447,12 +481,55 @@ def add_launches(places: Any, times: Any, dram_bytes: Any, byte_j: float, launch
         nominal[1, place] += times[1, i]
         nominal[2, place] += launch_s
         nominal[3, place] += times[2, i]
-        nominal[4, place] += dram_bytes[i] * byte_j
+        nominal[4, place] += work[DRAM_BYTES, i] * byte_j
+
+
+def quick_costs(
+    plan: LaunchPlan,
+    card: Card,
+    values: Any,
+    indexes: Any,
+    rows: Any,
+    geometry: Any,
+    rates: Any,
+    start_clk: float,
+    places: Any,
+    clocks: Any,
+    joules: Any,
+) -> None:
+    """Adds the clocks and joules of the core of one launch of configs, roughly: without DRAM.
+
+    Args:
+        values, indexes, rows, geometry: of `launch_work`.
+        rates: `LaunchGeometry.quick`, (terms, 3, configs).
+        start_clk: clocks of each launch beside its work.
+        places: of the configs in `clocks` and `joules`, each once, (N,).
+    """
+    registers, sms, memory_clk = plan.registers, card.sms, card.memory_clk
+    for i in range(len(rows)):
+        row, at = rows[i], places[i]
+        blocks = gathered(values, registers[0], indexes, registers[1], row)
+        busiest, alone, dynamic, trips = rates[0, 0, row], rates[0, 1, row], rates[0, 2, row] * blocks, 0.0
+        for loop in range(plan.loops):
+            place = 6 + 4 * loop
+            depth = gathered(values, registers[place + 2], indexes, registers[place + 3], row)
+            trips = trips + depth
+            busiest = busiest + rates[loop + 1, 0, row] * depth
+            alone = alone + rates[loop + 1, 1, row] * depth
+            dynamic = dynamic + rates[loop + 1, 2, row] * gathered(
+                values, registers[place], indexes, registers[place + 1], row
+            )
+        waits = trips * (memory_clk / maximum(geometry[2, row], 1.0))
+        per_sm = ceil(blocks / sms)
+        rounds = ceil(per_sm / geometry[0, row])
+        clocks[at] = clocks[at] + start_clk + maximum(per_sm * busiest, rounds * (maximum(alone, waits) + memory_clk))
+        joules[at] = joules[at] + dynamic
 
 
 def limited_costs(
     launches: Any,
     limits_w: Any,
+    each: int,
     highest: Any,
     highest_hz: Any,
     first: Any,
@@ -466,7 +543,8 @@ def limited_costs(
 
     Args:
         launches: the fields of `NominalCosts` as rows, (5, N).
-        limits_w: the power limit of each point and launch, (P, N).
+        limits_w: the power limit of each point and launch, (P, N), or of each point, (P, 1).
+        each: 1 where each launch has a limit of its own, else 0.
         highest: at the highest clock of each point, (4, P): clock over the boost clock, power of board and leakage (W),
             power of the clock tree at nominal voltage (W), square of the core voltage over that at the boost clock.
         highest_hz: that clock, (P,).
@@ -488,7 +566,7 @@ def limited_costs(
             clocked_j = (tree_w * latency + core_j) * volts_squared
             energy = static_j + clocked_j + dram_j
             power = energy / latency
-            over = power > limits_w[p, i]
+            over = power > limits_w[p, i * each]
             if some(over):
                 # Each round tries a few clocks of the range that is left: a launch draws more power the higher its
                 # clock.
@@ -499,7 +577,7 @@ def limited_costs(
                     for trial in range(1, PARTS):
                         tried = place + trial * step
                         shortened = overlap_root(search[0, tried] * core + dram) + fixed_s
-                        joules = (search[1, tried] - limits_w[p, i]) * shortened + search[2, tried] * core_j
+                        joules = (search[1, tried] - limits_w[p, i * each]) * shortened + search[2, tried] * core_j
                         within = within + (joules <= -dram_j)
                     place = place + within * step
                 slow = overlap_root(overlap_power(core_s / table[0, place]) + dram) + fixed_s

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from kernrec.gpu import GPU
 from kernrec.model.prior.microarchitecture import Microarchitecture, microarchitecture
 from kernrec.model.prior.power import PowerModel
+from kernrec.util.compiled import Core
 from kernrec.util.light_dataclass import dataclass
 
 Floats = NDArray[np.float64]
@@ -138,16 +139,19 @@ class Demand:
         return any(bool(rates[IN_TURN].any()) for rates in self.rates)
 
     @cached_property
-    def filled_rates(self) -> Floats:
-        """`rates` as one array, (terms, quantities, C): without the last quantity where no variant has any of it.
-
-        All of a variant lies together in memory, for a launch asks for all of that.
-        """
+    def by_variant(self) -> Floats:
+        """`rates` as one array, (C, terms, quantities): without the last quantity where no variant has any of it."""
         quantities = len(QUANTITIES) - (not self.stretched)
         by_variant = np.empty((self.rates[0].shape[1], len(self.rates), quantities))
         for term, rates in enumerate(self.rates):
             by_variant[:, term] = rates[:quantities].T
-        return by_variant.transpose(1, 2, 0)
+        return by_variant
+
+    def of_core(self, arithmetic: Core) -> Any:
+        """The demand as a form of the prior's core takes it."""
+        rates = self.by_variant
+        total = np.empty(rates.shape[2]) if arithmetic.compiled else [None] * rates.shape[2]
+        return arithmetic.functions.Rates(rates, total, self.grouped, self.stretched)
 
 
 def demand(gpu: GPU, power: PowerModel, metrics: Sequence[str], terms: tuple[str, ...], coefficients: Floats) -> Demand:
@@ -361,22 +365,6 @@ def _shared_and_l1(gpu: GPU, counts: _Counts, sectors: Floats) -> tuple[Floats, 
     shared = (wavefronts + multiplicands / _WAVEFRONT_BYTES) / figures.shared_wavefronts_per_clk
     l1 = np.maximum(sectors / _L1_SECTORS_PER_CLK + counts.total("l1.wavefronts"), returned)
     return shared, np.maximum(shared + returned, l1), l1
-
-
-def side_by_side(demands: Sequence[Demand]) -> tuple[Demand, list[int]]:
-    """Concatenate the demands of several launches along their variants.
-
-    Terms are matched by position: block first, then each launch's loops; missing loops are zero.
-
-    Returns:
-        The demand of all variants, and where those of each launch begin.
-    """
-    most = max((demand.terms for demand in demands), key=len)
-    padded = [
-        (*demand.rates, *[np.zeros_like(demand.rates[0])] * (len(most) - len(demand.terms))) for demand in demands
-    ]
-    starts = np.cumsum([0, *(demand.rates[0].shape[1] for demand in demands[:-1])]).tolist()
-    return Demand(most, tuple(np.concatenate(parts, axis=1) for parts in zip(*padded, strict=True))), starts
 
 
 def events(counts: Mapping[str, Count]) -> dict[str, Count]:

@@ -21,6 +21,7 @@ Power, and the clock that a power limit allows, are in `kernrec.model.prior.powe
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,7 +30,7 @@ from kernrec.gpu import GPU
 from kernrec.model.prior.core import BARRIER_CLK, BARRIER_WARP_CLK, DRAM_BYTES, LOOPS, SCHEDULERS
 from kernrec.model.prior.demand import ALONE, BARRIERS, PIPES, Demand
 from kernrec.model.prior.microarchitecture import l2_bytes_per_clk, microarchitecture
-from kernrec.util.compiled import core
+from kernrec.util.compiled import Core, core
 from kernrec.util.light_dataclass import dataclass
 
 Array = np.ndarray
@@ -41,6 +42,9 @@ conv2d_f32_ansor.csv)."""
 START_S = 2.5e-6
 """Additional overhead of the first launch of an op: an idle stream, a cold instruction cache and cold address
 translation (fitted to the smallest shapes of the anchor matmul_f16_rtx3090.csv, which were timed launch by launch)."""
+
+TIMES = 7
+"""Rows of `LaunchTime`."""
 
 RESOURCES = (*PIPES, "latency", "L2", "DRAM", "launch")
 """The possible bottlenecks of a launch (`LaunchTime.bottleneck`)."""
@@ -96,27 +100,51 @@ class LaunchWork:
         return work
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class LaunchTime:
     """Time of one launch at the boost clock, without launch overhead, by what bounds it; arrays (C,)."""
 
-    core_s: Array
-    """Seconds bound by the core clock domain; they scale with the core clock."""
-    dram_s: Array
-    """Seconds bound by DRAM; they do not."""
-    core_j: Array
-    """Joules of core events at nominal voltage."""
-    pipe_clk: Array
+    pipe_clk: Floats
     """Clocks of each pipe for an average block, (P, C)."""
-    busy_s: Array
-    latency_s: Array
-    """Seconds of the latency of all waves of blocks."""
-    l2_s: Array
-    """Seconds that L2 bandwidth takes, or atomic operations there."""
-    dram_bytes: Array
-    in_turn_s: Array | float = 0.0
-    """Seconds of `core_s` that pass because a block waits for DRAM, or fills one pipe, while too few other blocks are
-    there to use what its code needs elsewhere."""
+    rows: Floats
+    """The other figures, (`TIMES`, C)."""
+    dram_bytes: Floats
+
+    @property
+    def core_s(self) -> Floats:
+        """Seconds bound by the core clock domain; they scale with the core clock."""
+        return np.asarray(self.rows[0])
+
+    @property
+    def dram_s(self) -> Floats:
+        """Seconds bound by DRAM; they do not."""
+        return np.asarray(self.rows[1])
+
+    @property
+    def core_j(self) -> Floats:
+        """Joules of core events at nominal voltage."""
+        return np.asarray(self.rows[2])
+
+    @property
+    def busy_s(self) -> Floats:
+        """Seconds that the pipes are busy."""
+        return np.asarray(self.rows[3])
+
+    @property
+    def latency_s(self) -> Floats:
+        """Seconds of the latency of all waves of blocks."""
+        return np.asarray(self.rows[4])
+
+    @property
+    def l2_s(self) -> Floats:
+        """Seconds that L2 bandwidth takes, or atomic operations there."""
+        return np.asarray(self.rows[5])
+
+    @property
+    def in_turn_s(self) -> Floats:
+        """Seconds of `core_s` that pass because a block waits for DRAM, or fills one pipe, while too few other blocks
+        are there to use what its code needs elsewhere."""
+        return np.asarray(self.rows[6])
 
     def pipe_s(self, rows: Array) -> Floats:
         """Seconds that each pipe is busy for these candidates, (P, rows), in proportion to the busiest pipe's."""
@@ -149,29 +177,41 @@ def _barrier_clk(warps: Floats) -> Floats:
     return np.maximum(BARRIER_CLK, BARRIER_WARP_CLK * warps)
 
 
-def launch_time(gpu: GPU, demand: Demand, work: LaunchWork) -> LaunchTime:
-    """The time of launches at the boost clock; demand: of the kernel's variants on the GPU."""
-    figures, arithmetic, count = microarchitecture(gpu), core("kernrec.model.prior"), len(work.variants)
-    # A demand may have loops that none of these launches executes, and the other way round.
-    loops, rates = (len(work.rows) - LOOPS) // 2, demand.filled_rates
-    pipe_clk, times = np.empty((len(PIPES), count)), np.empty((7, count))
-    arithmetic.functions.launch_times(
-        rates,
-        min(loops, len(rates) - 1),
-        arithmetic.rows(work.variants),
-        arithmetic.rows(work.rows),
+def card(gpu: GPU, arithmetic: Core, core_time: float = 1.0, dram_time: float = 1.0) -> Any:
+    """A GPU as a form of the prior's core takes it; core_time, dram_time: by what a calibration multiplies times."""
+    figures = microarchitecture(gpu)
+    return arithmetic.functions.Card(
         gpu.boost_clock_hz,
         float(gpu.sms),
+        float(gpu.l2_bytes),
         1.0 / (gpu.memory_bandwidth * figures.dram_efficiency),
         figures.dram_latency_clk,
         32.0 / l2_bytes_per_clk(gpu),
         figures.l2_latency_clk,
         gpu.fma_per_clk_sm["f64"] < SCHEDULERS,
-        demand.grouped,
-        demand.stretched,
-        np.empty(rates.shape[1]) if arithmetic.compiled else [None] * rates.shape[1],
+        core_time,
+        dram_time,
+    )
+
+
+def launch_time(gpu: GPU, demand: Demand, work: LaunchWork) -> LaunchTime:
+    """The time of launches at the boost clock; demand: of the kernel's variants on the GPU."""
+    arithmetic = core("kernrec.model.prior")
+    return time_of_work(arithmetic, card(gpu, arithmetic), demand.of_core(arithmetic), len(demand.rates) - 1, work)
+
+
+def time_of_work(arithmetic: Core, on_card: Any, rates: Any, loops: int, work: LaunchWork) -> LaunchTime:
+    """The time of launches, from what a form of the core takes: `card`, `Demand.of_core`; loops: that those have."""
+    count = len(work.variants)
+    pipe_clk, times = np.empty((len(PIPES), count)), np.empty((TIMES, count))
+    arithmetic.functions.launch_times(
+        rates,
+        on_card,
+        # A demand may have loops that none of these launches executes, and the other way round.
+        min(loops, (len(work.rows) - LOOPS) // 2),
+        arithmetic.rows(work.variants),
+        arithmetic.rows(work.rows),
         arithmetic.rows(pipe_clk),
         arithmetic.rows(times),
     )
-    core_s, dram_s, core_j, busy_s, latency_s, l2_s, in_turn_s = times
-    return LaunchTime(core_s, dram_s, core_j, pipe_clk, busy_s, latency_s, l2_s, work.rows[DRAM_BYTES], in_turn_s)
+    return LaunchTime(pipe_clk, times, work.rows[DRAM_BYTES])

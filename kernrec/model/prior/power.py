@@ -234,16 +234,17 @@ class PowerModel:
         shape = len(setting.first), launches.shape[1]
         costs, capped = np.empty((6, *shape)), np.empty(shape, dtype=np.bool_)
         arithmetic, limits_w = core("kernrec.model.prior"), setting.limits_w
+        each = int(limits_w.shape[1] > 1)
         points: list[Any] = [highest.at_clock, highest.clock_hz, setting.first]
         results: list[Any] = [costs, capped]
         if arithmetic.compiled:
-            limits_w, results[1] = np.broadcast_to(limits_w, shape), capped.view(np.uint8)
+            results[1] = capped.view(np.uint8)
         else:  # all points at once, too
             launches, limits_w = launches[:, np.newaxis], limits_w[np.newaxis, np.newaxis]
             points = [column[..., np.newaxis, :, np.newaxis] for column in points]
             results = [column[..., np.newaxis, np.newaxis, :, :] for column in results]
         arithmetic.functions.limited_costs(
-            launches, limits_w, *points, below.at_clock, below.clock_hz, below.search, *results
+            launches, limits_w, each, *points, below.at_clock, below.clock_hz, below.search, *results
         )
         latency_s, power_w, energy_j, clock_hz, static_j, core_j = costs
         dram_j = np.broadcast_to(launches[4], shape)

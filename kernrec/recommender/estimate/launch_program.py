@@ -1,7 +1,8 @@
-"""The work of a launch from the flat program of its space: one call of the compiled core for all configs of a problem.
+"""One launch of a kernel as the prior's core takes it: what holds on every problem, laid out once for a space.
 
-`prediction` evaluates the same expressions column by column where a space has no program: for the first problems, for
-kernels profiled by a sample of blocks, and for many problems at once.
+A flat program of the space has the figures of each config on a problem, so that one call of the core estimates the
+launch of all configs. `prediction` evaluates the same expressions column by column where a space has no program: for
+the first problems, for kernels profiled by a sample of blocks, and for many problems at once.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,8 +13,9 @@ import numpy as np
 from kernrec.kernel import Expression
 from kernrec.kernel.program import Program
 from kernrec.kernel.spec import Launch, Workspace
-from kernrec.model.prior.dram_traffic import TensorAccess
 from kernrec.op.dtype import ELEMENT_BYTES
+from kernrec.recommender.estimate.launch_table import LaunchTable
+from kernrec.util.compiled import Core
 from kernrec.util.light_dataclass import dataclass
 
 Array = np.ndarray
@@ -21,10 +23,10 @@ Array = np.ndarray
 
 @dataclass(frozen=True, eq=False)
 class LaunchProgram:
-    """Where a program leaves what a launch needs, as `core.launch_work` takes it."""
+    """One launch of a space's configs."""
 
-    arguments: tuple[Any, ...]
-    """Those that are the same on every problem."""
+    plan: Any
+    """The `LaunchPlan` of the core."""
     element_bytes: Array
     """Of each tensor that is a workspace, the bytes of an element; 0 for tensors of the problem; (tensors,)."""
     tensors: tuple[tuple[int, str], ...]
@@ -32,27 +34,17 @@ class LaunchProgram:
 
     @classmethod
     def of(
-        cls,
-        spec: Launch,
-        loops: Sequence[str],
-        access: TensorAccess,
-        workspaces: Sequence[Workspace],
-        program: Program,
-        *fixed: Any,
+        cls, spec: Launch, launch: LaunchTable, workspaces: Sequence[Workspace], program: Program, arithmetic: Core
     ) -> "LaunchProgram | None":
-        """That of a launch; None where the program does not hold all of its expressions.
+        """That of a launch in a form of the core; None where the program does not hold all of its expressions.
 
-        Args:
-            loops: those whose trips are counted.
-            access: the tensors that the launch reads and writes.
-            workspaces: of the kernel.
-            fixed: the variant of each config, SMs, and bytes of L2.
+        workspaces: of the kernel.
         """
-        by_name = {workspace.name: workspace for workspace in workspaces}
+        by_name, access = {workspace.name: workspace for workspace in workspaces}, launch.access
         own = [by_name.get(name) for name in access.tensors]
         expressions: list[Expression | None] = [spec.blocks, None if spec.visits is spec.blocks else spec.visits]
         expressions.append(spec.waits)
-        for loop in loops:
+        for loop in launch.loops:
             expressions += [spec.trips[loop], spec.depth[loop]]
         expressions += [extent for _, extent in spec.order] or [None]
         expressions += [workspace.elements if workspace else None for workspace in own]
@@ -62,14 +54,20 @@ class LaunchProgram:
             if expression is not None and output is None:
                 return None
             registers += [output.register, output.index] if output else [-1, -1]
-        numbers = np.array(registers, dtype=np.int64) if program.form.compiled else registers
-        variant, *gpu = fixed
-        traffic = access.reads, access.axes, access.writes, access.scratch
-        return cls(
-            (numbers, len(loops), access.steps, variant, *traffic, *gpu, np.nan),
-            np.array([float(ELEMENT_BYTES[workspace.dtype]) if workspace else 0.0 for workspace in own]),
-            tuple((number, name) for number, name in enumerate(access.tensors) if name not in by_name),
+        plan = arithmetic.functions.LaunchPlan(
+            np.array(registers, dtype=np.int64) if arithmetic.compiled else registers,
+            len(launch.loops),
+            access.steps,
+            launch.variant,
+            access.reads,
+            access.axes,
+            access.writes,
+            access.scratch,
+            access.room(arithmetic.compiled),
         )
+        element_bytes = [float(ELEMENT_BYTES[workspace.dtype]) if workspace else 0.0 for workspace in own]
+        tensors = tuple((number, name) for number, name in enumerate(access.tensors) if name not in by_name)
+        return cls(plan, np.array(element_bytes), tensors)
 
     def sizes(self, problem_bytes: Mapping[str, Any]) -> Array:
         """The bytes of each tensor, of workspaces those of an element; a problem has not all in each data type."""

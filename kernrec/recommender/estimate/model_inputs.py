@@ -80,15 +80,15 @@ def _of_tunables(table: StaticTable, columns: tuple[str, ...]) -> _OfTunables:
 def _times(prediction: Prediction, positions: Array) -> tuple[Array, Array, Array, Array]:
     """(of each pipe (P, C), of the pipes, of latency, of L2); launches run one after the other, so times add up."""
     sums = np.zeros((len(PIPES) + 3, len(positions)))
-    times = prediction.times
-    for start, performed in prediction.launches:
-        place = np.searchsorted(performed, positions)
-        np.minimum(place, len(performed) - 1, out=place)
-        mine = performed.take(place) == positions
+    for launch in prediction.launches:
+        times = launch.times
+        place = np.searchsorted(launch.positions, positions)
+        np.minimum(place, len(launch.positions) - 1, out=place)
+        mine = launch.positions.take(place) == positions
         if not mine.any():
             continue
         # Zero is added to those that do without this launch: quicker than leaving them out.
-        place += start
+        place += launch.start
         sums[: len(PIPES)] += times.pipe_s(place) * mine
         for row, values in zip((-3, -2, -1), (times.busy_s, times.latency_s, times.l2_s), strict=True):
             sums[row] += values.take(place) * mine

@@ -7,6 +7,7 @@ import numpy as np
 
 from kernrec.kernel import ProblemSpace
 from kernrec.kernel.many_problems import ManyProblems, OnProblems
+from kernrec.kernel.program import Execution
 from kernrec.model.prior.core import (
     BLOCKS,
     CONCURRENT,
@@ -19,19 +20,37 @@ from kernrec.model.prior.core import (
     SERIAL_CLK,
     WAIT_ROUNDS,
 )
+from kernrec.model.prior.demand import PIPES
 from kernrec.model.prior.dram_traffic import dram_bytes, sampled_dram_bytes
 from kernrec.model.prior.epilogue import epilogue
 from kernrec.model.prior.launch_costs import LimitedCosts, NominalCosts
-from kernrec.model.prior.launch_time import LAUNCH_S, START_S, LaunchTime, LaunchWork, launch_time
+from kernrec.model.prior.launch_time import LAUNCH_S, START_S, TIMES, LaunchTime, LaunchWork, time_of_work
 from kernrec.op import Problem
 from kernrec.op.dtype import ELEMENT_BYTES
+from kernrec.recommender.estimate.launch_program import LaunchProgram
 from kernrec.recommender.estimate.operating_point import DEFAULT_POINT, OperatingPoint
 from kernrec.recommender.estimate.sampled_launch import busy_grid, footprints
-from kernrec.recommender.estimate.static_table import Array, StaticTable, Tables
+from kernrec.recommender.estimate.static_table import Array, StaticTable
 from kernrec.util.compiled import core
 from kernrec.util.light_dataclass import dataclass
 
 _Columns = Mapping[str, Array | float]
+
+
+@dataclass(frozen=True, eq=False)
+class Performed:
+    """One launch of a prediction's configs, of those that perform it."""
+
+    positions: Array
+    """Of these in the rows of the prediction, ascending."""
+    times: LaunchTime
+    start: int = 0
+    """Where theirs begin there."""
+
+    def place(self, position: int) -> int | None:
+        """Where the config at a position is in `times`; None where it does not perform the launch."""
+        place = int(self.positions.searchsorted(position))
+        return self.start + place if place < len(self.positions) and self.positions[place] == position else None
 
 
 @dataclass(frozen=True)
@@ -45,24 +64,22 @@ class Prediction:
     """Rows of `on_problem`, ascending."""
     nominal: NominalCosts
     """Seconds at the boost clock by what bounds them, joules at nominal voltage."""
-    times: LaunchTime
-    """Of all launches, one launch after the other; those of other kernels may be among them."""
-    launches: tuple[tuple[int, Array], ...]
-    """For each launch where it begins in `times`, and the positions in `rows` that perform it."""
+    launches: tuple[Performed, ...]
+    """In order, without those that no config performs."""
 
     def by_problem(self, starts: Sequence[int], on_problems: Sequence[ProblemSpace]) -> "Iterator[Prediction]":
         """The prediction for each of several problems, by where its configs begin in `rows`, and the last ones end."""
-        ends = [(begin, performed, performed.searchsorted(starts).tolist()) for begin, performed in self.launches]
+        ends = [(launch, launch.positions.searchsorted(starts).tolist()) for launch in self.launches]
         configs = self.on_problem.configs(self.rows)
         nominal = [np.asarray(column) for column in vars(self.nominal).values()]
         for number, (on_problem, (start, end)) in enumerate(zip(on_problems, pairwise(starts), strict=True)):
             launches = [
-                (begin + places[number], performed[places[number] : places[number + 1]] - start)
-                for begin, performed, places in ends
+                Performed(launch.positions[places[number] : places[number + 1]] - start, launch.times, places[number])
+                for launch, places in ends
                 if places[number] < places[number + 1]
             ]
             costs = NominalCosts(*[column[start:end] for column in nominal])
-            yield Prediction(self.table, on_problem, configs[start:end], costs, self.times, tuple(launches))
+            yield Prediction(self.table, on_problem, configs[start:end], costs, tuple(launches))
 
     def limited(self, point: OperatingPoint = DEFAULT_POINT) -> LimitedCosts:
         """Latency, power and energy at an operating point."""
@@ -74,19 +91,16 @@ class Prediction:
 
     def bottleneck(self, position: int) -> str:
         """The resource that takes longest in the longest launch of the candidate at this position."""
-        times = self.times
-        return times.bottleneck(
-            max(self.places(position), key=lambda place: max(times.core_s[place], times.dram_s[place]))
+        times, place = max(
+            self.performed(position),
+            key=lambda performed: max(performed[0].core_s[performed[1]], performed[0].dram_s[performed[1]]),
         )
+        return times.bottleneck(place)
 
-    def places(self, position: int) -> list[int]:
-        """Where the launches of the candidate at this position are in `times`, in order."""
-        places = []
-        for start, performed in self.launches:
-            place = int(performed.searchsorted(position))
-            if place < len(performed) and performed[place] == position:
-                places.append(start + place)
-        return places
+    def performed(self, position: int) -> list[tuple[LaunchTime, int]]:
+        """The times of each launch of the candidate at this position, and its place there, in order."""
+        places = [(launch.times, launch.place(position)) for launch in self.launches]
+        return [(times, place) for times, place in places if place is not None]
 
 
 @dataclass(frozen=True, eq=False)
@@ -129,98 +143,103 @@ class Predictions:
 
 def predict(table: StaticTable, on_problem: ProblemSpace, rows: Array) -> Prediction:
     """The prior's time and energy of the configs `rows` (ascending) on a problem."""
-    return predict_all(Tables((table,)), [(0, on_problem, rows)]).kernels[0]
+    return predict_all([(table, on_problem, rows)]).kernels[0]
 
 
-def predict_all(tables: Tables, parts: Sequence[tuple[int, OnProblems, Array]]) -> Predictions:
+def predict_all(parts: Sequence[tuple[StaticTable, OnProblems, Array]]) -> Predictions:
     """The prior's time and energy of configs of several kernels on a problem, or on several.
 
-    A pass over arrays costs more by its calls than by their length, so the launches of all kernels are laid side by
-    side.
-
-    parts: for each kernel its number in `tables`, its space on the problem, and rows of it, ascending.
+    parts: for each kernel its table, its space on the problem, and rows of it, ascending.
     """
-    nominal, times, launches = nominal_costs(tables, parts)
     starts = list(accumulate([len(rows) for _, _, rows in parts], initial=0))
-    kernels = [
-        Prediction(tables[number], on_problem, rows, NominalCosts(*nominal[:, start:end]), times, performed)
-        for (number, on_problem, rows), start, end, performed in zip(
-            parts, starts[:-1], starts[1:], launches, strict=True
-        )
-    ]
+    nominal = np.zeros((5, starts[-1]))
+    nominal[2] = START_S
+    places = [slice(*ends) for ends in pairwise(starts)]
+    kernels = [_predicted(*part, nominal[:, place]) for part, place in zip(parts, places, strict=True)]
     return Predictions(tuple(kernels), nominal, tuple(starts))
 
 
-def nominal_costs(
-    tables: Tables, parts: Sequence[tuple[int, OnProblems, Array]]
-) -> tuple[Array, LaunchTime, list[tuple[tuple[int, Array], ...]]]:
-    """The costs of `Predictions.nominal`, the times of all launches, and of each kernel `Prediction.launches`."""
-    first = tables[0]
-    demand, columns = tables.demand
-    performed: list[tuple[int, int, Array]] = []
-    for part, (number, on_problem, rows) in enumerate(parts):
-        table, configs = tables[number], on_problem.configs(rows)
-        for index in range(len(table.kernel.launches)):
-            positions = table.geometry(on_problem, index).performing(configs)
-            if len(positions) or not len(rows):
-                performed.append((part, index, positions))
-    counts = [len(rows) for _, _, rows in parts]
-    starts = list(accumulate(counts, initial=0))
-    ends = list(accumulate([len(positions) for _, _, positions in performed], initial=0))
-    loops = max(len(tables[parts[part][0]].launches[index].loops) for part, index, _ in performed)
-    work = LaunchWork.empty(ends[-1], loops)
-    launches: list[list[tuple[int, Array]]] = [[] for _ in parts]
-    for (part, index, positions), start, end in zip(performed, ends[:-1], ends[1:], strict=True):
-        number, on_problem, rows = parts[part]
-        table = tables[number]
-        subset = rows if len(positions) == len(rows) else rows.take(positions)
-        launches[part].append((start, positions))
-        place, own = slice(start, end), columns[number][index]
-        if not _fill_at_once(work, place, table, index, subset, on_problem, own):
-            variants = work.variants[place]
-            table.launches[index].variant.take(on_problem.configs(subset), out=variants, mode="clip")
-            _fill(work.rows[:, place], table, index, subset, on_problem, variants)
-            variants += own
-    times = launch_time(first.gpu, demand, work)
-    if first.calibration:
-        times = first.calibration.apply_to_time(times)
-    arithmetic, byte_j = core("kernrec.model.prior"), first.power.event_j("dram.bytes")
-    nominal = np.zeros((5, starts[-1]))
-    nominal[2] = START_S
-    summed = np.stack([times.core_s, times.dram_s, times.core_j])
-    for (part, _, positions), start, end in zip(performed, ends[:-1], ends[1:], strict=True):
-        arithmetic.functions.add_launches(  # launches of a config in order
-            arithmetic.rows(positions + starts[part]),
-            arithmetic.rows(summed[:, start:end]),
-            arithmetic.rows(work.rows[DRAM_BYTES, start:end]),
-            byte_j,
-            LAUNCH_S,
-            nominal,
-        )
-    _add_finishing(tables, parts, nominal)
-    return nominal, times, [tuple(each) for each in launches]
+def _predicted(table: StaticTable, on_problem: OnProblems, rows: Array, nominal: Array) -> Prediction:
+    """The prediction of one kernel; its nominal costs are added to `nominal`, (5, C)."""
+    configs, launches, held = on_problem.configs(rows), [], table.programs(on_problem)
+    for index in range(len(table.launches)):
+        positions = table.geometry(on_problem, index).performing(configs)
+        if not len(positions):
+            continue
+        own = rows if len(positions) == len(rows) else rows.take(positions)
+        if held is None:
+            times = _by_columns(table, index, own, on_problem, positions, nominal)
+        else:
+            times = _by_program(table, index, *held, own, on_problem, positions, nominal)
+        launches.append(Performed(positions, times))
+    # A profile of sampled blocks is of this very problem, and has its epilogue.
+    if not table.kernel.sampled:
+        _add_finishing(table, on_problem, rows, nominal)
+    return Prediction(table, on_problem, rows, NominalCosts(*nominal), tuple(launches))
+
+
+def _by_program(
+    table: StaticTable,
+    index: int,
+    execution: Execution,
+    programs: Sequence[LaunchProgram],
+    rows: Array,
+    on_problem: OnProblems,
+    positions: Array,
+    nominal: Array,
+) -> LaunchTime:
+    """Adds one launch of these rows to the nominal costs at `positions`, in one call of the core."""
+    arithmetic, loops = core("kernrec.model.prior"), table.launches[index].loops
+    traffic, ends = LOOPS + 2 * len(loops), LOOPS + 2 * len(loops) + len(PIPES)
+    sizes = programs[index].sizes(on_problem.tensor_bytes(rows))
+    variants, figures = np.empty(len(rows), np.int64), np.empty((ends + TIMES, len(rows)))
+    work, pipe_clk, times = figures[:traffic], figures[traffic:ends], figures[ends:]
+    made = [positions, variants, work, pipe_clk, times]
+    if not arithmetic.compiled:
+        rows, *made = map(arithmetic.rows, (rows, *made))
+    arithmetic.functions.launch_costs(
+        programs[index].plan,
+        table.rates[index],
+        table.card,
+        execution.values,
+        execution.program.indexes,
+        rows,
+        table.geometry(on_problem, index).columns,
+        sizes,
+        table.dram_byte_j,
+        LAUNCH_S,
+        *made,
+        nominal,
+    )
+    return LaunchTime(pipe_clk, times, work[DRAM_BYTES])
+
+
+def _by_columns(
+    table: StaticTable, index: int, rows: Array, on_problem: OnProblems, positions: Array, nominal: Array
+) -> LaunchTime:
+    """As `_by_program`, from the launch's expressions one by one."""
+    arithmetic, launch = core("kernrec.model.prior"), table.launches[index]
+    work = LaunchWork.empty(len(rows), len(launch.loops))
+    launch.variant.take(on_problem.configs(rows), out=work.variants, mode="clip")
+    _fill(work.rows, table, index, rows, on_problem, work.variants)
+    times = time_of_work(arithmetic, table.card, table.rates[index], len(launch.loops), work)
+    arithmetic.functions.add_launch(
+        *map(arithmetic.rows, (positions, times.rows, work.rows)), table.dram_byte_j, LAUNCH_S, nominal
+    )
+    return times
 
 
 _DYNAMIC = [0, 1, 3, 4]
 """Rows of `NominalCosts` that an epilogue adds to: all but the overhead of launches."""
 
 
-def _add_finishing(tables: Tables, parts: Sequence[tuple[int, OnProblems, Array]], nominal: Array) -> None:
+def _add_finishing(table: StaticTable, on_problem: OnProblems, rows: Array, nominal: Array) -> None:
     """Adds the epilogues of problems, which are the same for every kernel on a GPU."""
-    start = 0
-    of_problem: tuple[float, ...] | None = None
-    for number, on_problem, rows in parts:
-        end = start + len(rows)
-        # A profile of sampled blocks is of this very problem, and has it all.
-        if not tables[number].kernel.sampled:
-            if isinstance(on_problem, ManyProblems):
-                more = np.array([_finishing(tables[number], problem) for problem in on_problem.problems])
-                nominal[_DYNAMIC, start:end] += more.T.take(on_problem.numbers(rows), axis=1)
-            else:
-                of_problem = of_problem or _finishing(tables[number], on_problem.problem)
-                if any(of_problem):
-                    nominal[_DYNAMIC, start:end] += np.array([of_problem]).T
-        start = end
+    if isinstance(on_problem, ManyProblems):
+        more = np.array([_finishing(table, problem) for problem in on_problem.problems])
+        nominal[_DYNAMIC] += more.T.take(on_problem.numbers(rows), axis=1)
+    elif any(alone := _finishing(table, on_problem.problem)):
+        nominal[_DYNAMIC] += np.array([alone]).T
 
 
 def _finishing(table: StaticTable, problem: Problem) -> tuple[float, float, float, float]:
@@ -230,36 +249,7 @@ def _finishing(table: StaticTable, problem: Problem) -> tuple[float, float, floa
         return 0.0, 0.0, 0.0, 0.0
     core_s, core_j, dram_bytes = more
     slower = table.calibration.core_time if table.calibration else 1.0
-    return slower * core_s, dram_bytes / table.bandwidth, core_j, dram_bytes * table.power.event_j("dram.bytes")
-
-
-def _fill_at_once(
-    work: LaunchWork, place: slice, table: StaticTable, index: int, rows: Array, on_problem: OnProblems, first: int
-) -> bool:
-    """Writes one launch of these rows into a place of the work; False where there is no program for it.
-
-    first: where the launch's variants begin in the demand.
-    """
-    if (held := table.launch_program(on_problem, index)) is None:
-        return False
-    (execution, launch), arithmetic = held, core("kernrec.model.prior")
-    compiled = arithmetic.compiled
-    variants, figures = work.variants[place], work.rows[:, place]
-    if not compiled:
-        rows, variants, figures = map(arithmetic.rows, (rows, variants, figures))
-    arithmetic.functions.launch_work(
-        execution.values,
-        execution.program.indexes,
-        *launch.arguments,
-        rows,
-        table.geometry(on_problem, index).columns,
-        launch.sizes(on_problem.tensor_bytes(rows)),
-        first,
-        table.launches[index].access.room(compiled),
-        variants,
-        figures,
-    )
-    return True
+    return slower * core_s, dram_bytes / table.bandwidth, core_j, dram_bytes * table.dram_byte_j
 
 
 def _fill(figures: Array, table: StaticTable, index: int, rows: Array, on_problem: OnProblems, variants: Array) -> None:

@@ -32,41 +32,46 @@ def shortlist(table: StaticTable, on_problem: ProblemSpace, rows: Array) -> Arra
 
 def quick_costs(table: StaticTable, on_problem: OnProblems, rows: Array) -> tuple[Array, Array]:
     """(clocks, joules) by which configs are put on the shortlist."""
-    gpu, launches = table.gpu, table.kernel.launches
+    gpu, launches, held = table.gpu, table.kernel.launches, table.programs(on_problem)
     clocks, joules = np.zeros(len(rows)), np.zeros(len(rows))
     for index, spec in enumerate(launches):
         geometry = table.geometry(on_problem, index)
         positions = geometry.performing(on_problem.configs(rows))
-        clocks[positions] += LAUNCH_S * gpu.boost_clock_hz + _SECOND_PASS_CLK * (index > 0)
-        if spec.entry == launches[0].entry:
-            quick_clk, quick_j = _quick(table, on_problem, index, rows.take(positions), geometry)
+        start_clk = LAUNCH_S * gpu.boost_clock_hz + _SECOND_PASS_CLK * (index > 0)
+        if spec.entry != launches[0].entry:
+            clocks[positions] += start_clk
+        elif held is None:
+            clocks[positions] += start_clk
+            quick_clk, quick_j = _by_columns(table, on_problem, index, rows.take(positions), geometry)
             clocks[positions] += quick_clk
             joules[positions] += quick_j
+        else:
+            (execution, programs), arithmetic = held, core("kernrec.model.prior")
+            own = rows if len(positions) == len(rows) else rows.take(positions)
+            arithmetic.functions.quick_costs(
+                programs[index].plan,
+                table.card,
+                execution.values,
+                execution.program.indexes,
+                arithmetic.rows(own),
+                geometry.columns,
+                geometry.quick,
+                start_clk,
+                arithmetic.rows(positions),
+                clocks,
+                joules,
+            )
     slower = table.calibration.core_time if table.calibration else 1.0
     joules += clocks * (slower * table.power.static_w / gpu.boost_clock_hz)
     return clocks, joules
 
 
-def _quick(
+def _by_columns(
     table: StaticTable, on_problem: OnProblems, index: int, rows: Array, geometry: LaunchGeometry
 ) -> tuple[Array, Array]:
-    """(clocks, joules of the core) of one launch of these rows, quickly."""
+    """(clocks, joules of the core) of one launch of these rows, from its expressions one by one."""
     launch = table.launches[index]
     memory_clk = microarchitecture(table.gpu).dram_latency_clk
-    if (held := table.launch_program(on_problem, index)) is not None:
-        (execution, program), arithmetic, quick = held, core("kernrec.model.prior"), np.empty((2, len(rows)))
-        arithmetic.functions.quick_costs(
-            execution.values,
-            execution.program.indexes,
-            *program.arguments[:2],
-            arithmetic.rows(rows),
-            geometry.quick,
-            geometry.columns,
-            float(table.gpu.sms),
-            memory_clk,
-            arithmetic.rows(quick),
-        )
-        return quick[0], quick[1]
     blocks, configs = table.blocks(on_problem, index, rows), on_problem.configs(rows)
     (work, alone, dynamic), *loops = (rates.take(configs, axis=1) for rates in geometry.quick)
     dynamic *= blocks

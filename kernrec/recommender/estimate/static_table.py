@@ -7,6 +7,7 @@ Everything that does not depend on the problem is computed once, here. `shortlis
 from collections.abc import Mapping, Sequence
 from dataclasses import field
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -14,13 +15,13 @@ from kernrec.errors import KernrecError, UsageError
 from kernrec.gpu import GPU, Occupancy, occupancy
 from kernrec.kernel import Expression, Kernel, ProblemSpace, Space
 from kernrec.kernel.many_problems import ManyProblems, OnProblems
-from kernrec.kernel.program import Execution
+from kernrec.kernel.program import Execution, Program
 from kernrec.model.prior.calibration import Calibration
-from kernrec.model.prior.demand import CORE_J, PORT, Demand, demand, side_by_side
+from kernrec.model.prior.demand import CORE_J, PORT, demand
 from kernrec.model.prior.dram_traffic import TensorAccess
-from kernrec.model.prior.launch_time import alone_clk
+from kernrec.model.prior.launch_time import alone_clk, card
 from kernrec.model.prior.microarchitecture import microarchitecture
-from kernrec.model.prior.power import RANDOM, PowerModel
+from kernrec.model.prior.power import DRAM, RANDOM, PowerModel
 from kernrec.op import Problem
 from kernrec.recommender.estimate.launch_program import LaunchProgram
 from kernrec.recommender.estimate.launch_table import LaunchGeometry, LaunchTable, prefetched
@@ -59,7 +60,7 @@ class StaticTable:
     """Rows whose code fits and, in a kernel of the library, does not spill; bool (rows,)."""
     coverage: Coverage
     _geometries: dict[int, LaunchGeometry] = field(default_factory=dict, repr=False)
-    _programs: dict[int, LaunchProgram | None] = field(default_factory=dict, repr=False)
+    _programs: list[list[LaunchProgram] | None] = field(default_factory=list, repr=False)
 
     @classmethod
     def of(
@@ -128,9 +129,21 @@ class StaticTable:
         return len(self.space)
 
     @cached_property
-    def demand(self) -> tuple[Demand, list[int]]:
-        """The demands of all launches side by side, and where each launch begins there."""
-        return side_by_side([launch.demand for launch in self.launches])
+    def card(self) -> Any:
+        """The GPU as the prior's core takes it, calibrated."""
+        of = self.calibration
+        times = (of.core_time, of.dram_time) if of else (1.0, 1.0)
+        return card(self.gpu, core("kernrec.model.prior"), *times)
+
+    @cached_property
+    def rates(self) -> list[Any]:
+        """The demand of each launch as the prior's core takes it."""
+        return [launch.demand.of_core(core("kernrec.model.prior")) for launch in self.launches]
+
+    @cached_property
+    def dram_byte_j(self) -> float:
+        """Joules of a byte between L2 and DRAM."""
+        return self.power.event_j(DRAM)
 
     @cached_property
     def scratch(self) -> frozenset[str]:
@@ -275,24 +288,30 @@ class StaticTable:
     def _all_geometries(self, on_problem: OnProblems) -> list[LaunchGeometry]:
         return [self.geometry(on_problem, index) for index in range(len(self.launches))]
 
-    def launch_program(self, on_problem: OnProblems, index: int) -> tuple[Execution, LaunchProgram] | None:
-        """The program of the space on a problem, all of it executed, and where it leaves what a launch needs.
+    def programs(self, on_problem: OnProblems) -> tuple[Execution, list[LaunchProgram]] | None:
+        """The program of the space on a problem, all of it executed, and each launch as the core takes it.
 
         None where there is no program, or one that does not hold all of that.
         """
         if isinstance(on_problem, ManyProblems) or (execution := on_problem.execution) is None:
             return None
-        program = execution.program
-        if index not in self._programs:
-            launch, spec = self.launches[index], self.kernel.launches[index]
-            own = launch.loops, launch.access, self.kernel.workspaces
-            fixed = launch.variant, float(self.gpu.sms), float(self.gpu.l2_bytes)
-            self._programs[index] = None if launch.sample else LaunchProgram.of(spec, *own, program, *fixed)
-        held = self._programs[index]
-        if held is None or core("kernrec.model.prior").compiled != program.form.compiled:
+        if not self._programs:
+            self._programs.append(self._launch_programs(execution.program))
+        if (programs := self._programs[0]) is None:
             return None
         execution.complete()
-        return execution, held
+        return execution, programs
+
+    def _launch_programs(self, program: Program) -> list[LaunchProgram] | None:
+        arithmetic = core("kernrec.model.prior")
+        if self.kernel.sampled or arithmetic.compiled != program.form.compiled:
+            return None
+        programs = []
+        for spec, launch in zip(self.kernel.launches, self.launches, strict=True):
+            if (held := LaunchProgram.of(spec, launch, self.kernel.workspaces, program, arithmetic)) is None:
+                return None
+            programs.append(held)
+        return programs
 
     def geometry(self, on_problem: OnProblems, index: int) -> LaunchGeometry:
         """The geometry of a launch on a problem; cached where it is the same on every problem, as for most kernels."""
@@ -340,17 +359,3 @@ class StaticTable:
         if all(self.space.fixed(e) for e in (spec.threads, spec.shared, spec.prefetch, *when)):
             self._geometries[index] = geometry
         return geometry
-
-
-class Tables(tuple[StaticTable, ...]):
-    """The static tables of several kernels on one GPU, side by side, so that one pass over arrays estimates all."""
-
-    @cached_property
-    def demand(self) -> tuple[Demand, list[list[int]]]:
-        """The demands of all launches side by side; for each table and launch, where its variants begin there."""
-        if len(self) == 1:
-            joint, starts = self[0].demand[0], [0]
-        else:
-            joint, starts = side_by_side([table.demand[0] for table in self])
-        columns = [[start + own for own in table.demand[1]] for start, table in zip(starts, self, strict=True)]
-        return joint, columns

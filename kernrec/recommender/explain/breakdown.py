@@ -154,8 +154,8 @@ def explain(candidates: CandidateSet, position: int, point: int = 0) -> Explanat
         kernel.prediction,
     )
     performed = table.performed(on_problem, row)
-    places = prediction.places(position)
-    dram_bytes = float(sum(prediction.times.dram_bytes[place] for place in places))
+    places = prediction.performed(position)
+    dram_bytes = float(sum(times.dram_bytes[place] for times, place in places))
     choice = build_choice(candidates, point, position)
     limited = LimitedCosts(*(column[point, position : position + 1] for column in kernel.limited.columns()))
     # Parts are those of the boost clock: core parts take longer at the clock held, and all are shares of one total.
@@ -166,10 +166,10 @@ def explain(candidates: CandidateSet, position: int, point: int = 0) -> Explanat
             kernel,
             index,
             row,
-            _at_clock(prediction.times.parts(place), slower, measured),
-            slower * float(np.broadcast_to(prediction.times.in_turn_s, prediction.times.core_s.shape)[place]),
+            _at_clock(times.parts(place), slower, measured),
+            slower * float(times.in_turn_s[place]),
         )
-        for index, place in zip(performed, places, strict=True)
+        for index, (times, place) in zip(performed, places, strict=True)
     )
     total: dict[str, float] = {}
     for index in performed:

@@ -11,7 +11,7 @@ from kernrec.recommender import Recommender
 from kernrec.recommender.estimate.operating_point import DEFAULT_POINT, OperatingPoint
 from kernrec.recommender.estimate.prediction import predict, predict_all
 from kernrec.recommender.estimate.shortlist import SHORTLIST, shortlist
-from kernrec.recommender.estimate.static_table import StaticTable, Tables
+from kernrec.recommender.estimate.static_table import StaticTable
 
 GPU = find_gpu("rtx4090")
 PROBLEM = find_op("matmul").problem(m=1024, n=768, k=512)
@@ -66,7 +66,7 @@ def test_a_prediction_does_not_depend_on_what_is_predicted_beside_it(table: Stat
 
 def test_many_operating_points_at_once_cost_what_each_costs(table: StaticTable) -> None:
     problem_space = table.space.at(PROBLEM)
-    predictions = predict_all(Tables((table,)), [(0, problem_space, table.runnable(problem_space)[:60])])
+    predictions = predict_all([(table, problem_space, table.runnable(problem_space)[:60])])
     (prediction,) = predictions.kernels
     points = [DEFAULT_POINT, OperatingPoint(200.0), OperatingPoint(None, 1.2e9), OperatingPoint(300.0, 1.8e9)]
     together = predictions.limited_at(points)
