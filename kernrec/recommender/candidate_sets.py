@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from kernrec.kernel.many_problems import ManyProblems
-from kernrec.model.prior.launch_costs import LimitedCosts, NominalCosts
+from kernrec.model.prior.launch_costs import LimitedCosts
 from kernrec.model.prior.power import RANDOM
 from kernrec.op import Problem
 from kernrec.recommender.candidate_set import CandidateSet
@@ -97,7 +97,7 @@ class _Together:
             kernel.prediction = prediction
             kernel.correct(models.scope(op, kernel.table.kernel, gpu, dtype) if models else None, first.part(part))
         limited = self._limited(predictions, first, each)
-        costs = prior_costs(limited, NominalCosts(*predictions.nominal))
+        costs = prior_costs(limited)
         for kernel, part in zip(each, parts, strict=True):
             for number, candidates in kernel.candidates(limited.part(part), costs.part(part)):
                 kernels[number].append(candidates)
@@ -163,7 +163,7 @@ class _OfKernel:
         """The positions that are estimated at other operating points than the first, too."""
         costs = first.latency_s[0], first.energy_j[0]
         if self._correction is not None:
-            corrected = self._correction.correct(prior_costs(first, self.prediction.nominal))
+            corrected = self._correction.correct(prior_costs(first))
             costs = corrected.latency.value[0], corrected.energy.value[0]
         return _promising(costs, self._ends, SWEPT).nonzero()[0]
 

@@ -93,13 +93,8 @@ def costs_at(candidates: CandidateSet, point: int, position: int) -> tuple[Estim
 
 
 def _estimate(estimates: Estimates, place: tuple[int, int]) -> Estimate:
-    return Estimate(
-        estimates.value.item(place),
-        estimates.low.item(place),
-        estimates.high.item(place),
-        SOURCES[estimates.source.item(place)],
-        estimates.own.item(place),
-    )
+    value, low, high, source, own = estimates.item(place)
+    return Estimate(value, low, high, SOURCES[source], own)
 
 
 def _build(

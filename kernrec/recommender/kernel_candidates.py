@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from kernrec.kernel import ProblemSpace
-from kernrec.model.prior.launch_costs import LimitedCosts, NominalCosts
+from kernrec.model.prior.launch_costs import LimitedCosts
 from kernrec.op import Problem
 from kernrec.recommender.estimate.costs import (
     Costs,
@@ -237,7 +237,7 @@ def estimate_kernels(
         # Measurements correct the predictions of all configs, so there all of them are estimated.
         swept = [None if whole_space or kernel.any_measured else kernel.promising(SWEPT) for kernel in kernels]
         limited = predictions.limited_beside(first, points[1:], swept)
-    costs = prior_costs(limited, NominalCosts(*predictions.nominal))
+    costs = prior_costs(limited)
     return [
         kernel.candidates(int(kernel.prediction.rows.searchsorted(heuristic)), limited.part(part), costs.part(part))
         for kernel, heuristic, part in zip(kernels, heuristics, parts, strict=True)
@@ -283,7 +283,7 @@ class _Estimation:
             return None
         if self.correction is None:
             return promising(self.first.latency_s[0], self.first.energy_j[0], count)
-        corrected = self.correction.correct(prior_costs(self.first, self.prediction.nominal))
+        corrected = self.correction.correct(prior_costs(self.first))
         return promising(corrected.latency.value[0], corrected.energy.value[0], count)
 
     def candidates(self, heuristic: int, limited: LimitedCosts, prior: Costs) -> KernelCandidates:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from kernrec.errors import unknown
-from kernrec.model.prior.spread import REGIMES, SPREADS, energy_half_widths, half_widths
+from kernrec.model.prior.spread import OF_ENERGY, OF_TIME, REGIMES, SPREADS
 from kernrec.recommender.pareto import pareto_front
 from kernrec.training import scores
 from kernrec.training.boosting import TrainingSettings
@@ -236,8 +236,8 @@ def _problem_scores(method: str, quantity: str, problem: HeldOutProblem) -> dict
     if method in ("learned", "calibrated", "prior"):
         values["median_error"] = scores.median_error(measured, expected)
         if quantity != "edp":
-            widths = half_widths if quantity == "latency" else energy_half_widths
-            factor = np.exp(widths(np.maximum(problem.regime, 0))[0])  # without a profile nothing says what bounds it
+            widths = OF_TIME if quantity == "latency" else OF_ENERGY
+            factor = widths.factors.take(np.maximum(problem.regime, 0))  # without a profile nothing says what bounds it
             low, high = expected / factor, expected * factor
             if method == "learned":
                 low, high = problem.low[quantity], problem.high[quantity]

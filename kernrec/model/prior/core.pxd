@@ -7,7 +7,7 @@ cdef Py_ssize_t PIPES, F64, SHARED, PORT, SECTORS, BARRIERS, CORE_J, BETWEEN, BE
 cdef Py_ssize_t BLOCKS, CONCURRENT, WARPS, PREFETCH, DRAM_BYTES, DRAM_SLOWDOWN, SERIAL_CLK, WAIT_ROUNDS, OVERLAPPED
 cdef Py_ssize_t LONE_WAITS, LOOPS
 cdef Py_ssize_t SQUARINGS, PARTS, ROUNDS, CLOCKS
-cdef double NONE, GROUPS_SHARE, BARRIER_CLK, BARRIER_WARP_CLK, SCHEDULERS, BLOCK_CLK, START_CLK
+cdef double NONE, CAPPED, GROUPS_SHARE, BARRIER_CLK, BARRIER_WARP_CLK, SCHEDULERS, BLOCK_CLK, START_CLK
 
 cdef class Card:
     cdef double clock_hz, sms, l2_bytes, dram_byte_s, memory_clk, l2_clk_per_sector, l2_latency_clk
@@ -105,8 +105,9 @@ cpdef quick_costs(
 cpdef limited_costs(
     const double[:, :] launches, const double[:, :] limits_w, Py_ssize_t each, const double[:, :] highest,
     const double[:] highest_hz, const int64_t[:] first, const double[:, ::1] table, const double[::1] table_hz,
-    const double[:, ::1] search, double[:, :, ::1] costs, uint8_t[:, ::1] capped,
+    const double[:, ::1] search, double[:, :, ::1] costs,
 )
 
+cdef double regime(double core_s, double dram_s, double fixed_s, bint capped) noexcept nogil
 cdef double overlap_power(double value) noexcept nogil
 cdef double overlap_root(double value) noexcept nogil

@@ -49,6 +49,8 @@ OVERLAP = 2**SQUARINGS
 2**(1/4) = 1.19 times one of them. It is a power of two, so that squares and square roots compute it."""
 
 NONE = float("nan")
+CAPPED = 3.0
+"""The number of `regime` of a launch whose clock the power limit lowers."""
 PARTS, ROUNDS = 4, 5
 """Parts into which a round of the search for a clock divides the range that is left, and rounds."""
 CLOCKS = 1024
@@ -537,9 +539,8 @@ def limited_costs(
     table_hz: Any,
     search: Any,
     costs: Any,
-    capped: Any,
 ) -> None:
-    """Fills `costs` (6, P, N): latency_s, power_w, energy_j, clock_hz, static_j, core_j, and `capped` (P, N).
+    """Fills `costs` (7, P, N): latency_s, power_w, energy_j, clock_hz, static_j, core_j, and the number of `regime`.
 
     Args:
         launches: the fields of `NominalCosts` as rows, (5, N).
@@ -593,7 +594,13 @@ def limited_costs(
             costs[3, p, i] = clock_hz
             costs[4, p, i] = static_j
             costs[5, p, i] = clocked_j
-            capped[p, i] = over
+            costs[6, p, i] = regime(core_s, dram_s, fixed_s, over)
+
+
+def regime(core_s: Any, dram_s: Any, fixed_s: Any, capped: Any) -> Any:
+    """What bounds a launch, by position in `spread.REGIMES`; capped: whether the power limit lowers its clock."""
+    bound = select(fixed_s > maximum(core_s, dram_s), 2.0, select(dram_s > core_s, 1.0, 0.0))
+    return select(capped, CAPPED, bound)
 
 
 def overlap_power(value: Any) -> Any:

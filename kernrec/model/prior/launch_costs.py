@@ -1,11 +1,11 @@
 """Time, power and energy of launches, before a power limit and under one."""
 
-from dataclasses import fields
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from kernrec.model.prior.core import CAPPED
 from kernrec.util.light_dataclass import dataclass
 
 Floats = NDArray[np.float64]
@@ -35,39 +35,68 @@ class NominalCosts:
         return rows
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class LimitedCosts:
-    """N launches at the clock where they stay within the power limit; every field an array (N,) or (points, N).
+    """N launches at the clock where they stay within the power limit; arrays (N,) or (points, N).
 
     `energy_j = power_w * latency_s = static_j + core_j + dram_j`.
     """
 
-    latency_s: Floats
-    power_w: Floats
-    """Mean power while the launch runs (W)."""
-    energy_j: Floats
-    clock_hz: Floats
-    """Core clock that the power limit leaves."""
-    capped: NDArray[np.bool_]
-    static_j: Floats
-    """Joules of board, memory standby and leakage."""
-    core_j: Floats
-    """Joules of core events and of the clock tree, at the voltage of `clock_hz`."""
+    costs: Floats
+    """All of them, as `core.limited_costs` leaves them, (`LIMITED`, N) or (`LIMITED`, points, N)."""
     dram_j: Floats
+    """The same at every point, (N,)."""
+
+    @property
+    def latency_s(self) -> Floats:
+        """Expected time of a launch."""
+        return np.asarray(self.costs[0])
+
+    @property
+    def power_w(self) -> Floats:
+        """Mean power while the launch runs (W)."""
+        return np.asarray(self.costs[1])
+
+    @property
+    def energy_j(self) -> Floats:
+        """Energy of a launch."""
+        return np.asarray(self.costs[2])
+
+    @property
+    def clock_hz(self) -> Floats:
+        """Core clock that the power limit leaves."""
+        return np.asarray(self.costs[3])
+
+    @property
+    def static_j(self) -> Floats:
+        """Joules of board, memory standby and leakage."""
+        return np.asarray(self.costs[4])
+
+    @property
+    def core_j(self) -> Floats:
+        """Joules of core events and of the clock tree, at the voltage of `clock_hz`."""
+        return np.asarray(self.costs[5])
+
+    @property
+    def regime(self) -> Floats:
+        """Position in `spread.REGIMES` of what bounds the launch."""
+        return np.asarray(self.costs[6])
+
+    @property
+    def capped(self) -> NDArray[np.bool_]:
+        """Whether the power limit lowers its clock."""
+        return np.asarray(self.costs[6] == CAPPED)
 
     def at(self, point: int | slice) -> "LimitedCosts":
         """Those of several operating points at one of them, or at some."""
-        return LimitedCosts(*[column[point] for column in self.columns()])
+        return LimitedCosts(self.costs[:, point], self.dram_j)
 
     def part(self, part: slice) -> "LimitedCosts":
         """Those of some of the launches."""
-        if part.start == 0 and part.stop == self.latency_s.shape[-1]:
+        if part.start == 0 and part.stop == self.costs.shape[-1]:
             return self
-        return LimitedCosts(*[column[..., part] for column in self.columns()])
-
-    def columns(self) -> list[Any]:
-        """The fields in order."""
-        return [getattr(self, name) for name in _LIMITED]
+        return LimitedCosts(self.costs[..., part], self.dram_j[part])
 
 
-_LIMITED = tuple(field.name for field in fields(LimitedCosts))
+LIMITED = 7
+"""Rows of `LimitedCosts.costs`."""

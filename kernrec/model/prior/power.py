@@ -27,7 +27,7 @@ from numpy.typing import ArrayLike, NDArray
 from kernrec.errors import UsageError, unknown
 from kernrec.gpu import GPU
 from kernrec.model.prior.core import CLOCKS
-from kernrec.model.prior.launch_costs import LimitedCosts, NominalCosts
+from kernrec.model.prior.launch_costs import LIMITED, LimitedCosts, NominalCosts
 from kernrec.model.prior.throttle import ClockTable, VoltageCurve, clocks_between
 from kernrec.util.cache import shipped_toml
 from kernrec.util.compiled import core
@@ -230,25 +230,19 @@ class PowerModel:
 
     def _limited(self, launches: Floats, setting: "_Setting") -> LimitedCosts:
         """The launches (the fields of N nominal costs as rows, (5, N)) under power limits; arrays (P, N)."""
-        highest, below = setting.highest, setting.below
-        shape = len(setting.first), launches.shape[1]
-        costs, capped = np.empty((6, *shape)), np.empty(shape, dtype=np.bool_)
-        arithmetic, limits_w = core("kernrec.model.prior"), setting.limits_w
-        each = int(limits_w.shape[1] > 1)
+        highest, below, limits_w = setting.highest, setting.below, setting.limits_w
+        arithmetic, each = core("kernrec.model.prior"), int(limits_w.shape[1] > 1)
+        result = costs = np.empty((LIMITED, len(setting.first), launches.shape[1]))
+        dram_j = launches[4]
         points: list[Any] = [highest.at_clock, highest.clock_hz, setting.first]
-        results: list[Any] = [costs, capped]
-        if arithmetic.compiled:
-            results[1] = capped.view(np.uint8)
-        else:  # all points at once, too
+        if not arithmetic.compiled:  # all points at once, too
             launches, limits_w = launches[:, np.newaxis], limits_w[np.newaxis, np.newaxis]
             points = [column[..., np.newaxis, :, np.newaxis] for column in points]
-            results = [column[..., np.newaxis, np.newaxis, :, :] for column in results]
+            result = costs[:, np.newaxis, np.newaxis]
         arithmetic.functions.limited_costs(
-            launches, limits_w, each, *points, below.at_clock, below.clock_hz, below.search, *results
+            launches, limits_w, each, *points, below.at_clock, below.clock_hz, below.search, result
         )
-        latency_s, power_w, energy_j, clock_hz, static_j, core_j = costs
-        dram_j = np.broadcast_to(launches[4], shape)
-        return LimitedCosts(latency_s, power_w, energy_j, clock_hz, capped, static_j, core_j, dram_j)
+        return LimitedCosts(costs, dram_j)
 
     def breakdown(self, events: Mapping[str, ArrayLike], limited: LimitedCosts) -> dict[str, Floats]:
         """Joules of each launch by part; the parts add up to `energy_j`.

@@ -15,6 +15,7 @@ import math
 
 import numpy as np
 
+from kernrec.model.prior import core
 from kernrec.model.prior.launch_costs import NominalCosts
 from kernrec.util.light_dataclass import dataclass
 
@@ -60,10 +61,25 @@ error. Of kernels left out 92 % of the times lie inside and 92 % of the ratios, 
 
 Energies stand on the same times and expdist's, and on the power of 12 loads on 14 cards by coefficients that have not
 seen the card: of kernels left out 92 % lie inside and 91 % of the ratios, of cards left out 93 % and 92 %."""
-_TIME = np.array([math.log(spread.time) for spread in SPREADS])
-_OWN = np.array([spread.own for spread in SPREADS])
-_ENERGY = np.array([math.log(spread.energy) for spread in SPREADS])
-_OWN_ENERGY = np.array([spread.own_energy for spread in SPREADS])
+
+
+@dataclass(frozen=True, eq=False)
+class Widths:
+    """The 90 % intervals of a quantity by position in `REGIMES`, (4,)."""
+
+    factors: Array
+    """To either side."""
+    own: Array
+    """Logarithmic half-widths of the configs' own parts alone."""
+
+
+OF_TIME = Widths(
+    np.exp(np.array([math.log(spread.time) for spread in SPREADS])), np.array([spread.own for spread in SPREADS])
+)
+OF_ENERGY = Widths(
+    np.exp(np.array([math.log(spread.energy) for spread in SPREADS])),
+    np.array([spread.own_energy for spread in SPREADS]),
+)
 
 
 def regime(nominal: NominalCosts, capped: Array) -> Array:
@@ -76,16 +92,5 @@ def regime(nominal: NominalCosts, capped: Array) -> Array:
     Returns:
         In the shape of `capped`.
     """
-    core_s, dram_s, fixed_s = nominal.core_s, nominal.dram_s, nominal.fixed_s
-    bound = np.where(fixed_s > np.maximum(core_s, dram_s), 2, np.where(np.greater(dram_s, core_s), 1, 0))
-    return np.where(capped, 3, bound)
-
-
-def half_widths(bound: Array) -> tuple[Array, Array]:
-    """(logarithmic half-widths of the times, of their own parts alone) by the positions that `regime` returns."""
-    return _TIME.take(bound), _OWN.take(bound)
-
-
-def energy_half_widths(bound: Array) -> tuple[Array, Array]:
-    """(logarithmic half-widths of the energies, of their own parts alone), as `half_widths`."""
-    return _ENERGY.take(bound), _OWN_ENERGY.take(bound)
+    bound: Array = core.regime(nominal.core_s, nominal.dram_s, nominal.fixed_s, capped)
+    return bound.astype(np.int64)

@@ -25,11 +25,12 @@ is median(r)**2: in doubt a config that somebody ran is ranked before one that n
 import math
 from collections.abc import Sequence
 from enum import StrEnum
+from functools import cached_property
 
 import numpy as np
 
-from kernrec.model.prior.launch_costs import LimitedCosts, NominalCosts
-from kernrec.model.prior.spread import INTERVAL, energy_half_widths, half_widths, regime
+from kernrec.model.prior.launch_costs import LimitedCosts
+from kernrec.model.prior.spread import INTERVAL, OF_ENERGY, OF_TIME, Widths
 from kernrec.store import MeasuredAnswer
 from kernrec.util.light_dataclass import dataclass
 from kernrec.util.normal import DEVIATIONS
@@ -86,6 +87,11 @@ class Estimates:
         """The table of several operating points from theirs."""
         return cls(*map(np.stack, zip(*(estimates.columns() for estimates in points), strict=True)))
 
+    def item(self, place: tuple[int, ...]) -> tuple[float, float, float, int, float]:
+        """The fields of one candidate, at one operating point, in order."""
+        value, low, high, source, own = (column.item(place) for column in self.columns())
+        return value, low, high, int(source), own
+
     def columns(self) -> tuple[Array, Array, Array, Array, Array]:
         """The fields in order."""
         return self.value, self.low, self.high, self.source, self.own
@@ -98,6 +104,11 @@ class Estimates:
         """Values and intervals multiplied by a factor; the source stays."""
         return Estimates(self.value * factor, self.low * factor, self.high * factor, self.source, self.own)
 
+    def raised(self, factor: float, wide: float) -> "Estimates":
+        """Values multiplied by a factor, and then within another one, `wide`; no upper end is lowered."""
+        value = self.value * factor
+        return Estimates(value, value / wide, np.maximum(self.high, value * wide), self.source, self.own)
+
     def narrowed(self, factor: float, common: float) -> "Estimates":
         """Values multiplied by `factor`, and of the variance of the common part of their errors this share."""
         value, own = self.value * factor, self.own * self.own
@@ -107,6 +118,77 @@ class Estimates:
 
         low, high = width(np.log(self.value / self.low)), width(np.log(self.high / self.value))
         return Estimates(value, value / low, value * high, self.source, self.own)
+
+
+class PriorEstimates(Estimates):
+    """The prediction of the analytic model: its intervals follow from what bounds each launch.
+
+    An answer asks for those of a few candidates, so arrays of them are made only where somebody asks for them.
+    """
+
+    _predicted: Array
+    _regimes: Array
+    _widths: Widths
+    _wide: float | None
+
+    def __init__(
+        self, predicted: Array, regimes: Array, widths: Widths, factor: float = 1.0, wide: float | None = None
+    ) -> None:
+        """Of predicted values, and positions in `REGIMES` as numbers; factor, wide: of `raised`, where they are."""
+        value = predicted if wide is None else predicted * factor
+        self.__dict__.update(value=value, _predicted=predicted, _regimes=regimes, _widths=widths, _wide=wide)
+
+    @cached_property
+    def low(self) -> Array:
+        """Lower ends of the intervals."""
+        return np.asarray(self.value / (self._factors if self._wide is None else self._wide))
+
+    @cached_property
+    def high(self) -> Array:
+        """Upper ends of the intervals."""
+        high = self._predicted * self._factors
+        return np.asarray(high if self._wide is None else np.maximum(high, self.value * self._wide))
+
+    @cached_property
+    def source(self) -> Array:
+        """Of each the prior."""
+        return np.full(self.value.shape, PRIOR, dtype=np.int8)
+
+    @cached_property
+    def own(self) -> Array:
+        """Half-widths of the configs' own parts."""
+        return self._widths.own.take(self._regimes.astype(np.int8))
+
+    @property
+    def _factors(self) -> Array:
+        return self._widths.factors.take(self._regimes.astype(np.int8))
+
+    def item(self, place: tuple[int, ...]) -> tuple[float, float, float, int, float]:
+        """The fields of one candidate, as the arrays have them."""
+        value, regime, wide = self.value.item(place), int(self._regimes.item(place)), self._wide
+        factor, own = self._widths.factors.item(regime), self._widths.own.item(regime)
+        if wide is None:
+            return value, value / factor, value * factor, PRIOR, own
+        return value, value / wide, max(self._predicted.item(place) * factor, value * wide), PRIOR, own
+
+    def at(self, point: int | slice) -> Estimates:
+        """Those of a table of several operating points at one of them, or at some."""
+        return self._some(self._predicted[point], self._regimes[point], self.value[point])
+
+    def part(self, part: slice) -> Estimates:
+        """Those of some of the candidates."""
+        return self._some(self._predicted[..., part], self._regimes[..., part], self.value[..., part])
+
+    def _some(self, predicted: Array, regimes: Array, value: Array) -> Estimates:
+        some = PriorEstimates(predicted, regimes, self._widths)
+        some.__dict__.update(value=value, _wide=self._wide)
+        return some
+
+    def raised(self, factor: float, wide: float) -> Estimates:
+        """Values multiplied by a factor, and then within another one, `wide`; no upper end is lowered."""
+        if self._wide is not None:
+            return super().raised(factor, wide)
+        return PriorEstimates(self._predicted, self._regimes, self._widths, factor, wide)
 
 
 @dataclass(frozen=True, eq=False)
@@ -161,15 +243,10 @@ class Rescaling:
         )
 
 
-def prior_costs(limited: LimitedCosts, nominal: NominalCosts) -> Costs:
-    """The prediction of the analytic model; nominal: the same launches before any power limit, (C,)."""
-    source = np.full(limited.latency_s.shape, PRIOR, dtype=np.int8)
-    bound, estimates = regime(nominal, limited.capped), []
-    for value, widths in ((limited.latency_s, half_widths), (limited.energy_j, energy_half_widths)):
-        whole, own = widths(bound)
-        factor = np.exp(whole)
-        estimates.append(Estimates(value, value / factor, value * factor, source, own))
-    return Costs(estimates[0], estimates[1], limited.power_w)
+def prior_costs(limited: LimitedCosts) -> Costs:
+    """The prediction of the analytic model."""
+    latency = PriorEstimates(limited.latency_s, limited.regime, OF_TIME)
+    return Costs(latency, PriorEstimates(limited.energy_j, limited.regime, OF_ENERGY), limited.power_w)
 
 
 def promising(latency: Array, energy: Array, count: int) -> Array:

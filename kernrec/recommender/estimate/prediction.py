@@ -10,6 +10,7 @@ from kernrec.kernel.many_problems import ManyProblems, OnProblems
 from kernrec.kernel.program import Execution
 from kernrec.model.prior.core import (
     BLOCKS,
+    CAPPED,
     CONCURRENT,
     DRAM_BYTES,
     DRAM_SLOWDOWN,
@@ -23,7 +24,7 @@ from kernrec.model.prior.core import (
 from kernrec.model.prior.demand import PIPES
 from kernrec.model.prior.dram_traffic import dram_bytes, sampled_dram_bytes
 from kernrec.model.prior.epilogue import epilogue
-from kernrec.model.prior.launch_costs import LimitedCosts, NominalCosts
+from kernrec.model.prior.launch_costs import LIMITED, LimitedCosts, NominalCosts
 from kernrec.model.prior.launch_time import LAUNCH_S, START_S, TIMES, LaunchTime, LaunchWork, time_of_work
 from kernrec.op import Problem
 from kernrec.op.dtype import ELEMENT_BYTES
@@ -126,19 +127,19 @@ class Predictions:
 
         The costs of the remaining ones are infinite there. `swept` is None for a kernel of which all are estimated.
         """
-        if all(positions is None for positions in swept):
-            there = self.limited_at(points)
-            return LimitedCosts(*map(np.concatenate, zip(first.columns(), there.columns(), strict=True)))
-        estimated = np.concatenate(
-            [
-                np.arange(start, end) if positions is None else positions + start
-                for positions, (start, end) in zip(swept, pairwise(self.starts), strict=True)
-            ]
-        )
-        columns = np.full((len(first.columns()), 1 + len(points), self.starts[-1]), np.inf)
-        columns[:, :1] = first.columns()
-        columns[:, 1:, estimated] = self.limited_at(points, estimated).columns()
-        return LimitedCosts(*columns)
+        positions = None
+        if any(some is not None for some in swept):
+            positions = np.concatenate(
+                [
+                    np.arange(start, end) if some is None else some + start
+                    for some, (start, end) in zip(swept, pairwise(self.starts), strict=True)
+                ]
+            )
+        costs = np.full((LIMITED, 1 + len(points), self.starts[-1]), np.inf)
+        costs[-1] = CAPPED
+        costs[:, :1] = first.costs
+        costs[:, 1:, slice(None) if positions is None else positions] = self.limited_at(points, positions).costs
+        return LimitedCosts(costs, first.dram_j)
 
 
 def predict(table: StaticTable, on_problem: ProblemSpace, rows: Array) -> Prediction:

@@ -20,7 +20,6 @@ and architecture.
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
 from math import exp, hypot, log, sqrt
 from typing import TYPE_CHECKING
 
@@ -129,14 +128,8 @@ def believed(costs: Costs, belief: Belief) -> Costs:
     """
     if belief.slower == 1.0:
         return costs
-
-    wide = exp(DEVIATIONS * belief.deviation)
-
-    def raised(estimates: Estimates) -> Estimates:
-        value = estimates.value * belief.slower
-        return Estimates(value, value / wide, np.maximum(estimates.high, value * wide), estimates.source, estimates.own)
-
-    return replace(costs, latency=raised(costs.latency), energy=raised(costs.energy))
+    slower, wide = belief.slower, exp(DEVIATIONS * belief.deviation)
+    return Costs(costs.latency.raised(slower, wide), costs.energy.raised(slower, wide), costs.power_w)
 
 
 def yardstick_of(problem: Problem, gpu: GPU, models: "ModelStore | None", inputs: str = RANDOM) -> Yardstick | None:

@@ -11,7 +11,6 @@ import numpy as np
 
 from kernrec.gpu import LIMITERS
 from kernrec.model.prior.demand import events
-from kernrec.model.prior.launch_costs import LimitedCosts
 from kernrec.model.prior.power import DRAM
 from kernrec.recommender.candidate_set import CandidateSet
 from kernrec.recommender.choices import build_choice
@@ -157,7 +156,7 @@ def explain(candidates: CandidateSet, position: int, point: int = 0) -> Explanat
     places = prediction.performed(position)
     dram_bytes = float(sum(times.dram_bytes[place] for times, place in places))
     choice = build_choice(candidates, point, position)
-    limited = LimitedCosts(*(column[point, position : position + 1] for column in kernel.limited.columns()))
+    limited = kernel.limited.at(point).part(slice(position, position + 1))
     # Parts are those of the boost clock: core parts take longer at the clock held, and all are shares of one total.
     measured = choice.latency_s.value / float(limited.latency_s[0])
     slower = measured * table.power.boost_hz / choice.clock_hz

@@ -62,7 +62,7 @@ def test_power_limits_leave_the_same_clock_in_both_forms(draw: np.random.Generat
     launches = np.stack([core_s, dram_s, np.full(50, 5e-6), core_j, dram_j])
     limits_w = draw.uniform(model.power_min_w, model.tdp_w, 3)
     points = [(float(limit_w), draw.choice([None, 0.7 * model.boost_hz])) for limit_w in limits_w]
-    in_both_forms(power, lambda: model.limit_launches(launches, points).columns())
+    in_both_forms(power, lambda: [model.limit_launches(launches, points).costs])
 
 
 def test_rows_of_the_core_are_those_of_the_demand() -> None:

@@ -8,7 +8,7 @@ import pytest
 from kernrec.gpu import find_gpu
 from kernrec.kernel import find_kernel
 from kernrec.model.prior.launch_costs import NominalCosts
-from kernrec.model.prior.spread import INTERVAL, REGIMES, SPREADS, energy_half_widths, half_widths, regime
+from kernrec.model.prior.spread import INTERVAL, OF_ENERGY, OF_TIME, REGIMES, SPREADS, regime
 from kernrec.recommender import Objective, Query, Recommender
 from kernrec.recommender.estimate.costs import prior_costs
 from kernrec.recommender.estimate.prediction import predict
@@ -31,8 +31,8 @@ def test_a_ratio_of_two_configs_is_surer_than_a_cost_and_takes_both_own_errors()
         assert 1.0 < spread.energy_ratio < spread.energy < INTERVAL
         assert math.hypot(spread.own, spread.own) == pytest.approx(math.log(spread.ratio))
         assert math.hypot(spread.own_energy, spread.own_energy) == pytest.approx(math.log(spread.energy_ratio))
-    for whole, own in (half_widths(np.arange(len(REGIMES))), energy_half_widths(np.arange(len(REGIMES)))):
-        assert (own < whole).all()
+    for widths in (OF_TIME, OF_ENERGY):
+        assert (widths.own < np.log(widths.factors)).all()
 
 
 def test_a_predicted_time_and_its_energy_lie_in_the_intervals_of_what_bounds_them() -> None:
@@ -41,7 +41,7 @@ def test_a_predicted_time_and_its_energy_lie_in_the_intervals_of_what_bounds_the
     table = StaticTable.of(kernel, problem, gpu, Stack([]).profiles(kernel.name, kernel.hash, gpu.sm))
     prediction = predict(table, table.space.at(problem), table.runnable(table.space.at(problem)))
     limited = prediction.limited()
-    costs, bound = prior_costs(limited, prediction.nominal), regime(prediction.nominal, limited.capped)
+    costs, bound = prior_costs(limited), regime(prediction.nominal, limited.capped)
     for estimates, value, name in (
         (costs.latency, limited.latency_s, "time"), (costs.energy, limited.energy_j, "energy")
     ):  # fmt: skip
