@@ -82,7 +82,7 @@ def test_on_a_card_without_recordings_no_correction_goes_below_what_its_pipes_an
     limited, everyone = prediction.limited(), np.arange(len(prediction.rows))
     latency = (
         Correction.of(scope, prediction, limited, everyone, (0, len(everyone)))
-        .correct(prior_costs(limited, prediction.nominal))
+        .correct(prior_costs(limited))
         .latency.value
     )
     least = least_seconds(inputs_of(prediction, limited, everyone))
