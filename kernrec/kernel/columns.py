@@ -53,8 +53,8 @@ class Columns:
         self.scalars = scalars
         self.domains = Domains(configs)
         self.program: Program | None = None
-        self.tested: tuple[Sequence[_Plan], Any] = (), None
-        """The conjunction that the program tests, and its conditions there; None where it does not hold them all."""
+        self.tested: Sequence[_Plan] | None = None
+        """The conjunction that the program tests."""
         self._plans: dict[Expression, _Plan] = {}
         self._tunables: dict[str, _Plan] = {}
 
@@ -118,10 +118,10 @@ class Columns:
         From then on `at` executes it; expressions that it cannot hold, and others, are evaluated one by one.
         """
         conditions = [plan.expression for plan in test if plan.expression is not None]
-        program = Program(self.domains, self.lets, self.scalars, [conditions, expressions])
+        program = Program(self.domains, self.lets, self.scalars, conditions, expressions)
         for expression, output in program.outputs.items():
             self.plan(expression).output = output
-        self.tested = test, program.truths([plan.output for plan in test])
+        self.tested = None if program.truths is None else test
         self.program = program
 
     def at(self, names: Mapping[str, Any]) -> "ColumnValues":
@@ -173,12 +173,16 @@ class ColumnValues:
         self._spread[expression] = value
         return value
 
-    def all_true(self, test: Sequence[_Plan]) -> np.ndarray:
-        """The rows for which every expression of a `Columns.test` is true, bool (rows,)."""
+    def all_true(self, test: Sequence[_Plan], among: np.ndarray | None = None) -> np.ndarray:
+        """The rows for which every expression of a `Columns.test` is true, bool (rows,); among: the only rows."""
+        if self._columns.tested is test and (execution := self.execution) is not None:
+            return execution.all_true(np.ones(self._columns.configs.count, dtype=bool) if among is None else among)
+        mask = self._all_true(test)
+        return mask if among is None else mask & among
+
+    def _all_true(self, test: Sequence[_Plan]) -> np.ndarray:
+        """As `all_true`, of all rows, from the expressions one by one."""
         by_domain: dict[Domain, np.ndarray] = {}
-        tested, truths = self._columns.tested
-        if truths is not None and tested is test and (execution := self.execution) is not None:
-            return execution.all_true(truths, self._columns.configs.count)
         with np.errstate(all="ignore"):
             for plan in test:
                 if plan.sufficient is not None and _holds(self._value(plan.sufficient)):

@@ -65,6 +65,27 @@ class Maker:
         node = self._expression(expression)
         if isinstance(node.fixed, str):
             raise UnsupportedError
+        return self._spreadable(node)
+
+    def conjunction(self, conditions: Sequence[Node]) -> list[Node]:
+        """As few nodes as can be that are all true for a row where all conditions are.
+
+        A condition joins one of the same tunables, or of more that have fewer combinations than there are rows.
+        """
+        joined: list[Node] = []
+        truths = [node if node.is_truth else self._apply("truth", node) for node in conditions]
+        for node in sorted(truths, key=lambda node: self.length(node.domain), reverse=True):
+            for place, other in enumerate(joined):
+                few = other.domain is not self.scalar and other.domain.index is not None
+                if other.domain is node.domain or (few and other.support >= node.support):
+                    joined[place] = self._apply("both", other, node)
+                    break
+            else:
+                joined.append(node)
+        return [self._spreadable(node) for node in joined]
+
+    def _spreadable(self, node: Node) -> Node:
+        """A node in a register, with the index that spreads it over rows."""
         self._place(node)
         if node.domain is not self.scalar and node.domain.index is not None:
             self._index(node.domain, None)

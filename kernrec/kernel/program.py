@@ -43,6 +43,7 @@ class Program:
 
     Attributes:
         outputs: of each expression that is in it.
+        truths: the conjunction of the conditions as `core.conjunction` takes it; None where it does not hold them all.
         indexes: combinations of rows, and of combinations of more tunables, one index after the other, int32.
     """
 
@@ -51,30 +52,37 @@ class Program:
         domains: Domains,
         lets: Mapping[str, Expression],
         scalars: Mapping[str, Any],
-        expressions: Sequence[Iterable[Expression]],
+        conditions: Sequence[Expression],
+        expressions: Iterable[Expression],
     ) -> None:
         """Of the rows that `domains` has, with the lets and scalars of `columns.Columns`.
 
-        expressions: in parts, of which a later one is computed when it is asked for; a part stands together.
+        conditions: of a conjunction, which is computed first; the others are when one is asked for.
         """
         self.form: Core = core("kernrec.kernel")
         self.outputs: dict[Expression, Output] = {}
         self._inputs: dict[str, int] = {}
         maker = Maker(domains, lets, scalars)
-        ends = []
-        nodes: dict[Expression, tuple[Node, int]] = {}
-        for part in expressions:
-            for expression in part:
-                try:
-                    nodes[expression] = maker.made(expression), 0
-                except UnsupportedError:
-                    continue
-            ends.append(len(maker.code))
-            nodes = {e: (node, end or ends[-1]) for e, (node, end) in nodes.items()}
-        self.ends = ends
-        self._lay_out(maker, nodes)
+        first = self._made(maker, conditions)
+        tested = maker.conjunction(list(first.values())) if len(first) == len(set(conditions)) else None
+        self.ends = [len(maker.code)]
+        nodes = first | {e: node for e, node in self._made(maker, expressions).items() if e not in first}
+        self.ends.append(len(maker.code))
+        self._lay_out(maker, {e: (node, self.ends[e not in first]) for e, node in nodes.items()}, tested)
 
-    def _lay_out(self, maker: Maker, nodes: Mapping[Expression, tuple[Node, int]]) -> None:
+    @staticmethod
+    def _made(maker: Maker, expressions: Iterable[Expression]) -> dict[Expression, Node]:
+        nodes = {}
+        for expression in expressions:
+            try:
+                nodes[expression] = maker.made(expression)
+            except UnsupportedError:
+                continue
+        return nodes
+
+    def _lay_out(
+        self, maker: Maker, nodes: Mapping[Expression, tuple[Node, int]], tested: Sequence[Node] | None
+    ) -> None:
         compiled = self.form.compiled
         places, sizes = [0], [maker.length(node.domain) for node in maker.registers]
         for size in sizes:
@@ -109,6 +117,10 @@ class Program:
             )  # fmt: skip
             output.start, output.stop = output.register, output.register + sizes[node.register]
             self.outputs[expression] = output
+        self.truths: Any = None
+        if tested is not None:
+            truths = [number for n in tested for number in (places[n.register], maker.row_index(n.domain, starts))]
+            self.truths = np.array(truths, dtype=np.int64) if compiled else truths
 
     def begin(self, names: Mapping[str, Any]) -> "Execution | None":
         """The program on a problem; None where a name is missing, or no 64-bit integer."""
@@ -119,15 +131,6 @@ class Program:
         except (KeyError, ValueError, TypeError, OverflowError):
             return None
         return Execution(self, values)
-
-    def truths(self, conditions: Sequence[Output | None]) -> Any:
-        """Conditions as `core.conjunction` takes them; None where the program has not all of them in its first part."""
-        numbers: list[int] = []
-        for output in conditions:
-            if output is None or output.end > self.ends[0]:
-                return None
-            numbers += [output.register, output.index]
-        return np.array(numbers, dtype=np.int64) if self.form.compiled else numbers
 
 
 class Execution:
@@ -168,14 +171,13 @@ class Execution:
         value = self.values[output.start : output.stop]
         return value != 0 if output.is_truth else value
 
-    def all_true(self, truths: Any, rows: int) -> Array:
-        """The rows for which conditions of `Program.truths`, all of the first part, are true; bool (rows,)."""
-        program = self.program
+    def all_true(self, among: Array) -> Array:
+        """The rows of a mask for which all conditions of the program are true; bool (rows,)."""
+        program, holds = self.program, among.copy()
         self.reach(program.ends[0])
-        holds = np.ones(rows, dtype=bool)
         if program.form.compiled:
-            program.form.functions.conjunction(truths, self.values, program.indexes, holds.view(np.uint8))
+            program.form.functions.conjunction(program.truths, self.values, program.indexes, holds.view(np.uint8))
             return holds
         column = [holds]
-        program.form.functions.conjunction(truths, self.values, program.indexes, column)
+        program.form.functions.conjunction(program.truths, self.values, program.indexes, column)
         return column[0]

@@ -198,6 +198,7 @@ class ProblemSpace:
         self.problem = problem
         self.space = space
         self._values = space._columns.at(problem.names)
+        self._asked = False
         self.column = self._values.column
         """An expression of the kernel for these rows (None: all)."""
 
@@ -210,10 +211,16 @@ class ProblemSpace:
     def valid(self) -> np.ndarray:
         """Which configs satisfy the constraints that depend on the problem, bool (rows,); none where a tensor is too
         large for 32-bit indices."""
+        return self.valid_among(None)
+
+    def valid_among(self, rows: np.ndarray | None) -> np.ndarray:
+        """The rows of a mask that are `valid`; None: all."""
         if self.problem.too_large:
             return np.zeros(len(self.space), dtype=bool)
-        self.space._ask()
-        return self._values.all_true(self.space._test)
+        if not self._asked:
+            self._asked = True
+            self.space._ask()
+        return self._values.all_true(self.space._test, rows)
 
     @cached_property
     def rows(self) -> np.ndarray:

@@ -57,8 +57,8 @@ def test_a_program_of_random_expressions_gives_their_values(
         compiled(columns, conditions, expressions, form)
         assert columns.program is not None
         values_there = columns.at({"c": c})
-        assert columns.tested[1] is not None
-        np.testing.assert_array_equal(values_there.all_true(columns.tested[0]), held)
+        assert columns.tested is not None
+        np.testing.assert_array_equal(values_there.all_true(columns.tested), held)
         for each, column in zip(expressions, expected, strict=True):
             assert each in columns.program.outputs or not columns.plan(each).dynamic
             np.testing.assert_array_equal(np.broadcast_to(values_there.column(each), 9), column, each.text)
@@ -80,8 +80,8 @@ def test_a_kernel_s_expressions_have_the_same_values_in_its_program(name: str, d
     for form, columns in enumerate(flat):
         compiled(columns, conditions, kernel.launch_expressions, form)
         values, count = columns.at(names), columns.configs.count
-        assert columns.tested[1] is not None
-        np.testing.assert_array_equal(values.all_true(columns.tested[0]), expected.all_true(single.test(conditions)))
+        assert columns.tested is not None
+        np.testing.assert_array_equal(values.all_true(columns.tested), expected.all_true(single.test(conditions)))
         for each in kernel.launch_expressions:
             assert columns.program is not None
             assert each in columns.program.outputs or not columns.plan(each).dynamic

@@ -168,24 +168,31 @@ class StaticTable:
 
     def of_any_problem(self, problem: Problem) -> bool:
         """Whether the geometry of all launches is the same on every problem; problem: any that the table holds for."""
-        return len(self._all_geometries(self.space.at(problem))) == len(self._geometries) and not self.kernel.sampled
+        return self._same_geometry(self.space.at(problem)) and not self.kernel.sampled
 
     def runnable(self, on_problem: ProblemSpace, measured: Array | None = None) -> Array:
         """Row numbers of the configs that can run a problem and whose every launch is profiled, ascending.
 
         measured: rows that ran; they count even where their code spills.
         """
-        geometries = self._all_geometries(on_problem)
-        if measured is not None and len(measured):
+        if measured is None or not len(measured):
+            able = self.able if self._same_geometry(on_problem) else self._able(on_problem)
+        else:
             usable = self.usable.copy()
             usable[measured] = True
+            geometries = self._all_geometries(on_problem)
             able = self._profiled(geometries, usable & (geometries[0].resident > 0))
-        elif len(geometries) == len(self._geometries):
-            able = self.able
-        else:
-            able = self._profiled(geometries, self.usable & geometries[0].fits)
-        rows: Array = (on_problem.valid & able).nonzero()[0]
+        rows: Array = on_problem.valid_among(able).nonzero()[0]
         return rows
+
+    def _same_geometry(self, on_problem: ProblemSpace) -> bool:
+        """Whether the geometry of all launches is the same on every problem."""
+        count = len(self.launches)
+        return len(self._geometries) == count or len(self._all_geometries(on_problem)) == len(self._geometries)
+
+    def _able(self, on_problem: ProblemSpace) -> Array:
+        geometries = self._all_geometries(on_problem)
+        return self._profiled(geometries, self.usable & geometries[0].fits)
 
     @cached_property
     def able(self) -> Array:
