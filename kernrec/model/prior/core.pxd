@@ -89,7 +89,7 @@ cpdef add_launch(
 )
 
 @cython.locals(
-    i=Py_ssize_t, row=Py_ssize_t, at=Py_ssize_t, place=Py_ssize_t, loop=Py_ssize_t, trips=double,
+    i=Py_ssize_t, row=Py_ssize_t, place=Py_ssize_t, first=Py_ssize_t, loop=Py_ssize_t, trips=double,
     registers="const int64_t[::1]",
 )
 cpdef quick_costs(

@@ -509,23 +509,25 @@ def quick_costs(
     """
     registers, sms, memory_clk = plan.registers, card.sms, card.memory_clk
     for i in range(len(rows)):
-        row, at = rows[i], places[i]
+        row, place = rows[i], places[i]
         blocks = gathered(values, registers[0], indexes, registers[1], row)
         busiest, alone, dynamic, trips = rates[0, 0, row], rates[0, 1, row], rates[0, 2, row] * blocks, 0.0
         for loop in range(plan.loops):
-            place = 6 + 4 * loop
-            depth = gathered(values, registers[place + 2], indexes, registers[place + 3], row)
+            first = 6 + 4 * loop
+            depth = gathered(values, registers[first + 2], indexes, registers[first + 3], row)
             trips = trips + depth
             busiest = busiest + rates[loop + 1, 0, row] * depth
             alone = alone + rates[loop + 1, 1, row] * depth
             dynamic = dynamic + rates[loop + 1, 2, row] * gathered(
-                values, registers[place], indexes, registers[place + 1], row
+                values, registers[first], indexes, registers[first + 1], row
             )
         waits = trips * (memory_clk / maximum(geometry[2, row], 1.0))
         per_sm = ceil(blocks / sms)
         rounds = ceil(per_sm / geometry[0, row])
-        clocks[at] = clocks[at] + start_clk + maximum(per_sm * busiest, rounds * (maximum(alone, waits) + memory_clk))
-        joules[at] = joules[at] + dynamic
+        clocks[place] = (
+            clocks[place] + start_clk + maximum(per_sm * busiest, rounds * (maximum(alone, waits) + memory_clk))
+        )
+        joules[place] = joules[place] + dynamic
 
 
 def limited_costs(

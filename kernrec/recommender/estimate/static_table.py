@@ -131,8 +131,8 @@ class StaticTable:
     @cached_property
     def card(self) -> Any:
         """The GPU as the prior's core takes it, calibrated."""
-        of = self.calibration
-        times = (of.core_time, of.dram_time) if of else (1.0, 1.0)
+        fitted = self.calibration
+        times = (fitted.core_time, fitted.dram_time) if fitted else (1.0, 1.0)
         return card(self.gpu, core("kernrec.model.prior"), *times)
 
     @cached_property
