@@ -110,7 +110,7 @@ class Rates:
 
 
 class LaunchPlan:
-    """What a flat program and the tensors of a launch say of it on any problem."""
+    """A launch of configs on any problem: where a flat program has its figures, and the tensors that it moves."""
 
     def __init__(
         self, registers: Any, loops: int, steps: int, variant: Any, reads: Any, axes: Any, writes: Any, scratch: Any,
@@ -600,7 +600,7 @@ def limited_costs(
 
 
 def regime(core_s: Any, dram_s: Any, fixed_s: Any, capped: Any) -> Any:
-    """What bounds a launch, by position in `spread.REGIMES`; capped: whether the power limit lowers its clock."""
+    """Position in `spread.REGIMES` of what bounds a launch; capped: whether the power limit lowers its clock."""
     bound = select(fixed_s > maximum(core_s, dram_s), 2.0, select(dram_s > core_s, 1.0, 0.0))
     return select(capped, CAPPED, bound)
 
