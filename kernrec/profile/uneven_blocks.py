@@ -15,8 +15,11 @@ from functools import cache
 from itertools import pairwise
 
 from kernrec.ptx import KernelLaunch, Module
+from kernrec.ptx.analysis.dependence import blocks_run_alike
 from kernrec.ptx.analysis.loops import stores_in_loops
 from kernrec.ptx.execution.emulator import Emulation, EmulationOptions
+from kernrec.ptx.execution.extrapolation import UnsteadyError
+from kernrec.ptx.ir.inline import inlined
 from kernrec.ptx.state.errors import EmulationError
 from kernrec.util.light_dataclass import dataclass
 
@@ -42,11 +45,11 @@ class Level:
 def work_levels(module: Module, launch: KernelLaunch, options: EmulationOptions) -> tuple[Level, ...]:
     """The levels of a grid along one axis, by block number; empty where nothing hints at more than one.
 
-    A hint is a store to global memory in a loop, or a last block that ends at once where others do not. Blocks at the
-    very ends of the grid, whose tiles may be partial, make no level.
+    A hint is a store to global memory in a loop, or a last block that ends at once where others do not, unless no
+    branch depends on the block. Blocks at the very ends of the grid, whose tiles may be partial, make no level.
     """
     total = launch.grid[0]
-    if launch.grid[1] * launch.grid[2] > 1 or total < 4:
+    if launch.grid[1] * launch.grid[2] > 1 or total < 4 or blocks_run_alike(inlined(module, launch.entry)):
         return ()
     emulation = Emulation(module, launch, replace(options, most_blocks=1, touched=None, trace=None))
     if len(emulation.whole_clusters([0])) > 1:
@@ -74,11 +77,11 @@ def _last_is_idle(module: Module, launch: KernelLaunch, options: EmulationOption
     emulation = Emulation(module, launch, short)
     try:
         work = max(emulation.run([last - 1])["issue"], emulation.run([last])["issue"])
-    except EmulationError:
+    except (EmulationError, UnsteadyError):
         return False  # it has more to do, or is refused, which the sample will say
     try:
         return bool(work < IDLE * Emulation(module, launch, short).run([0])["issue"])
-    except EmulationError:
+    except (EmulationError, UnsteadyError):
         return True
 
 

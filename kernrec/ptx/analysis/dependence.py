@@ -7,10 +7,24 @@ order of instructions, so it may report a dependence that no execution has; it m
 thread.
 """
 
+from collections import defaultdict
 from dataclasses import dataclass
 
 from kernrec.ptx.ir.operand import Address, Texel, registers_of
 from kernrec.ptx.ir.program import BasicBlock, Function, Instruction
+
+
+_COMPUTES = frozenset(
+    {
+        "abs", "add", "and", "bfe", "bfi", "bfind", "brev", "clz", "cnot", "copysign", "cvt", "cvta", "div", "fma", "lop3",
+        "mad", "mad24", "max", "min", "mov", "mul", "mul24", "neg", "not", "or", "popc", "prmt", "rem", "sad", "selp",
+        "set", "setp", "shf", "shl", "shr", "slct", "sub", "szext", "testp", "xor",
+    }
+)  # fmt: skip
+"""Instructions whose result follows from their sources alone."""
+_ALIKE = ("%tid.", "%ntid.", "%nctaid.", "%laneid", "%warpid", "%nwarpid", "%lanemask_")
+"""Special registers that the same thread of every block of a grid reads the same in."""
+_CONTROL = frozenset({"bra", "brx", "exit", "ret", "trap", "bar", "barrier", "call"})
 
 
 @dataclass(frozen=True)
@@ -102,3 +116,30 @@ def _from_memory(ins: Instruction, shared: bool) -> bool:
     if ins.opcode in ("ld", "ldu"):
         return not {"param", "local"} & {*ins.modifiers} and ("shared" not in ins.modifiers or shared)
     return ins.opcode in ("atom", "tex", "tld4", "suld") or _copies_from_global(ins)
+
+
+def blocks_run_alike(function: Function) -> bool:
+    """Whether every block of a grid certainly takes the same way through the code: no branch depends on the block.
+
+    It is enough that all that decides branches, and whether a thread exits or waits, is computed from parameters and
+    from the number of the thread within its block.
+    """
+    writers: dict[str, list[Instruction]] = defaultdict(list)
+    for ins in function.instructions:
+        for name in ins.results:
+            writers[name].append(ins)
+    waiting = [name for ins in function.instructions if ins.opcode in _CONTROL for name in ins.sources]
+    seen: set[str] = set()
+    while waiting:
+        name = waiting.pop()
+        if name in seen:
+            continue
+        seen.add(name)
+        if function.register_type(name) is None and not name.startswith(_ALIKE):
+            return False
+        for ins in writers[name]:
+            constant = ins.opcode == "ld" and not {"param", "const"}.isdisjoint(ins.modifiers)
+            if not constant and (ins.opcode not in _COMPUTES or "cc" in ins.modifiers):
+                return False
+            waiting += ins.sources
+    return True

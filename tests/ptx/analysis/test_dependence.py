@@ -1,7 +1,9 @@
 """What depends on data is found, what does not is not; loads that wait for one another are counted."""
 
+import pytest
+
 from kernrec.ptx import parse
-from kernrec.ptx.analysis.dependence import data_dependences, load_chain, loads_global
+from kernrec.ptx.analysis.dependence import blocks_run_alike, data_dependences, load_chain, loads_global
 from kernrec.ptx.analysis.liveness import live_registers
 
 HEAD = """
@@ -68,3 +70,21 @@ def test_values_alive_together_need_registers_and_dead_ones_do_not() -> None:
     assert live_registers(reused) <= live_registers(stored)
     assert live_registers(stored) == 2 + 3  # the address, and three terms
     assert alone >= 2
+
+
+@pytest.mark.parametrize(
+    ("body", "alike"),
+    [
+        ("", True),
+        ("mov.u32 %r4, %ctaid.x; mad.lo.u32 %r5, %r4, 64, %r2;\nst.global.u32 [%rd4], %r5;", True),
+        ("mov.u32 %r4, %nctaid.x; add.u32 %r5, %r4, %r1; setp.gt.u32 %p2, %r5, 7;\n@%p2 bra DONE;", True),
+        ("mov.u32 %r4, %ctaid.x; mad.lo.u32 %r5, %r4, 64, %r2; setp.gt.u32 %p2, %r5, %r1;\n@%p2 bra DONE;", False),
+        ("mov.u32 %r4, %ctaid.x; setp.gt.u32 %p2, %r4, 7; selp.u32 %r5, 1, 0, %p2; bar.sync %r5;", False),
+        ("mov.u32 %r4, %smid; setp.gt.u32 %p2, %r4, 7;\n@%p2 exit;", False),
+        ("setp.gt.u32 %p2, %r3, 7;\n@%p2 bra DONE;", False),
+        ("ld.shared.u32 %r4, [tile]; setp.gt.u32 %p2, %r4, 7;\n@%p2 bra DONE;", False),
+        ("mov.u32 %r4, 5;\nLOOP:\nsub.u32 %r4, %r4, 1; setp.gt.u32 %p2, %r4, 0;\n@%p2 bra LOOP;", True),
+    ],
+)  # fmt: skip
+def test_blocks_run_alike_where_no_branch_depends_on_the_block_or_on_data(body: str, alike: bool) -> None:
+    assert blocks_run_alike(kernel(body)) is alike
