@@ -23,6 +23,7 @@ from kernrec.compile.compiled import Compiled, CompileError, CompileJob, Reason,
 from kernrec.compile.nvrtc import cache_key, compile_job, compiler
 from kernrec.compile.triton_version import triton_compiler
 from kernrec.errors import KernrecError
+from kernrec.util.worker_memory import collect_rarely, keep_freed
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -182,6 +183,8 @@ def _serve(connection: Connection, cache_folder: Path | None, of_triton: bool) -
     if of_triton:
         import triton.compiler  # noqa: F401 (a second, which is no part of a job's time)
     connection.send(triton_compiler() if of_triton else compiler())
+    collect_rarely()
+    keep_freed()
     while True:
         try:
             job: CompileJob = connection.recv()

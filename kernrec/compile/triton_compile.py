@@ -13,6 +13,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +49,7 @@ def compile_triton(job: CompileJob) -> Compiled:
     with _captured(log), tempfile.TemporaryDirectory() as folder:
         os.environ["TRITON_CACHE_DIR"] = folder  # what is compiled, kernrec keeps itself
         os.environ["TRITON_DUMP_PTXAS_LOG"] = "1"
+        _name_by_source()
         try:
             function = jit_function(module_of(target.module, job.source, job.name, target.folder), target.function)
             result, shared = _compile(function, job, target)
@@ -70,6 +72,17 @@ def compile_triton(job: CompileJob) -> Compiled:
     own = sum(parameters_of(kind, needs) for kind in target.signature.values())
     ptx = with_needs(_with_scratch(ptx, name, own), needs)
     return Compiled(ptx, cubin, {name: used}, triton_compiler(), text)
+
+
+def _name_by_source() -> None:
+    """Leaves Triton's own files out of the key of its cache: to read and hash them takes a process half a second.
+
+    The cache of a compilation is a folder of its own, so the key tells nothing apart.
+    """
+    for name in ("triton.runtime.cache", "triton.compiler.compiler"):  # releases differ in where it is looked up
+        module: Any = import_module(name)
+        if hasattr(module, "triton_key"):
+            module.triton_key = triton_compiler
 
 
 def with_dynamic_shared(ptx: str) -> str:

@@ -6,12 +6,10 @@ that an interrupted run goes on where it stopped. Results of the compiler and th
 another architecture with the same PTX is not emulated.
 """
 
-import gc
 from collections.abc import Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass, replace
-from functools import cache as once
+from dataclasses import replace
 from pathlib import Path
 
 from kernrec.compile.assemble import assemble
@@ -22,23 +20,13 @@ from kernrec.kernel import Config, Kernel, bind_launches
 from kernrec.profile.emulation_cache import Emulated, EmulationCache
 from kernrec.profile.kernel_code import CodeKey, code_key, compile_job_for
 from kernrec.profile.probe_profile import LaunchProfile
-from kernrec.profile.sample_profile import ProfileTarget, profile_by_sampling
+from kernrec.profile.profile_target import ProfileFailure, ProfileTarget
+from kernrec.profile.sample_profile import profile_by_sampling
 from kernrec.profile.tensor_values import Tensors
 from kernrec.store import ProfileRow
+from kernrec.util.worker_memory import collect_rarely
 
 _MOST_WAITING = 4  # tasks to be emulated, per process: bounds memory while compilation runs ahead
-_COLLECT_AFTER = 10_000  # objects made and not freed; Python's own is 700: ever rarer gains no more (measured)
-
-
-@dataclass(frozen=True)
-class ProfileFailure:
-    """A config that cannot be profiled."""
-
-    config: Config
-    message: str
-    """The reason, in one line."""
-    stopped: bool = False
-    """Whether the limits of time and memory ended the compiler: the source may do so with every config."""
 
 
 Outcome = tuple[list[Config], list[ProfileRow]] | ProfileFailure
@@ -181,21 +169,10 @@ def _sample(
         dtype, layout, dims: of the problem.
         plain: `sm`, `folder` and `budget` of the `ProfileTarget`.
     """
-    _collect_rarely()
+    collect_rarely()
     sm, folder, budget = plain
     target = ProfileTarget(kernel.definition.problem(dtype, layout, **dims), sm, folder, budget)
     return profile_by_sampling(kernel, config, target, compiled, _tensors(kernel, target))
-
-
-@once
-def _collect_rarely() -> None:
-    """Keeps the cyclic garbage collector out of the way of this process's tasks: a tenth of their time and more.
-
-    Modules and decoders live as long as the process, and are never searched. Objects of a task are freed by reference
-    counts, as a rule; the threshold bounds the few cycles. Asking `gc` whether it froze walks all that is frozen.
-    """
-    gc.freeze()
-    gc.set_threshold(_COLLECT_AFTER, 10, 10)
 
 
 _last_tensors: dict[tuple[object, ...], Tensors] = {}  # of the problem that this process emulated last

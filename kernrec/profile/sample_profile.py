@@ -29,7 +29,6 @@ import contextlib
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import numpy as np
 
@@ -37,11 +36,11 @@ from kernrec.compile.compiled import Compiled
 from kernrec.errors import KernrecError
 from kernrec.kernel.binding import bind_launches, workspaces
 from kernrec.kernel.spec import Config, Kernel
-from kernrec.op import Problem
 from kernrec.profile.cache_behavior import atomic_metrics, reuse_metrics, run_metrics
 from kernrec.profile.emulated_launch import entry_name, kernel_launch
 from kernrec.profile.fit_profile import Profile
 from kernrec.profile.probe_profile import LaunchProfile
+from kernrec.profile.profile_target import BLOCK_BUDGET, ProfileTarget
 from kernrec.profile.tensor_values import Tensors
 from kernrec.profile.triton_launch import with_launcher_arguments
 from kernrec.profile.uneven_blocks import Level, idle, work_levels
@@ -63,8 +62,6 @@ from kernrec.util.human import config_text
 
 AXES = ("x", "y", "z")
 TERMS = ("block", "rounds")
-BLOCK_BUDGET = 2_000_000
-"""PTX instructions that one block may execute before it is taken for an endless loop."""
 SAMPLING = EmulationOptions(budget=BLOCK_BUDGET, extrapolate=True, lowering=lowered)
 """How sampled blocks are run."""
 _EDGE_INSTRUCTIONS = 40_000  # of the blocks at the ends of the grid that are worth emulating, per launch
@@ -74,19 +71,6 @@ _CROWDED = 0.9  # of the most registers alive anywhere: where as many are, the a
 
 Place = tuple[int, int, int]
 """Coordinates of a block, or extents of a grid."""
-
-
-@dataclass(frozen=True)
-class ProfileTarget:
-    """The problem and architecture that configs of a user's kernel are profiled for."""
-
-    problem: Problem
-    sm: int
-    """Compute capability that the kernel is compiled for."""
-    folder: Path | None = None
-    """Where the `.npy` files of the spec are."""
-    budget: int = BLOCK_BUDGET
-    """PTX instructions that one block may execute before it is taken for an endless loop."""
 
 
 @dataclass(frozen=True)

@@ -19,8 +19,7 @@ from kernrec.kernel import Kernel, Space
 from kernrec.kernel.expression import Expression
 from kernrec.op import Problem
 from kernrec.profile.kernel_code import unused_macros
-from kernrec.profile.profile_user_kernel import ProfileFailure
-from kernrec.profile.sample_profile import ProfileTarget
+from kernrec.profile.profile_target import ProfileFailure, ProfileTarget
 from kernrec.recommender.context import answering_with
 from kernrec.recommender.infeasible import empty_space
 from kernrec.recommender.profile_configs import ConfigProfiler, ProfilingOptions

@@ -1,25 +1,28 @@
-"""Profiling configs of a user's kernel into a database, some at a time, and why none could be profiled."""
+"""Profiling configs of a user's kernel into a database, some at a time, and why none could be profiled.
+
+Compilers and the emulator are imported where a config has no profile yet.
+"""
 
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from kernrec.compile.compiled import CompileError
-from kernrec.compile.pool import Processors, compile_many, processors_of
 from kernrec.errors import KernrecError, UsageError
 from kernrec.kernel import Config, Kernel, bind_launches
-from kernrec.profile.emulated_launch import argument_mismatch, entry_name
 from kernrec.profile.kernel_code import compile_job_for
-from kernrec.profile.profile_library import VariantFailure, profile_variants, variants_of
-from kernrec.profile.profile_user_kernel import Outcome, ProfileFailure, profile_configs
-from kernrec.profile.sample_profile import BLOCK_BUDGET, ProfileTarget
-from kernrec.ptx import parse
+from kernrec.profile.profile_target import BLOCK_BUDGET, ProfileFailure, ProfileTarget
 from kernrec.recommender.result import Recommendation
 from kernrec.store import Database, ProfileRow
 from kernrec.util.human import config_text
 from kernrec.util.light_dataclass import dataclass
+
+if TYPE_CHECKING:
+    from kernrec.compile.pool import Processors
+    from kernrec.profile.profile_user_kernel import Outcome
 
 _SAVE_S = 10.0
 _SAVE_ROWS = 500
@@ -31,7 +34,7 @@ _STOPPED = 2
 Progress = Callable[[int, int], None]
 """Called with how many configs are done, of how many; of a large space: of how many at most, 0 for an unknown total."""
 
-Profiles = Callable[[Kernel, Sequence[Config], ProfileTarget], Iterator[Outcome]]
+Profiles = Callable[[Kernel, Sequence[Config], ProfileTarget], Iterator["Outcome"]]
 """Configs to their outcomes, as `profile_configs`."""
 
 
@@ -78,6 +81,8 @@ class ConfigProfiler:
         if self.options.profiles is not None:
             yield self
             return
+        from kernrec.compile.pool import processors_of
+
         with processors_of(self.options.processes) as processors:
             yield replace(self, options=replace(self.options, profiles=profiles_with(processors)))
 
@@ -133,6 +138,10 @@ class ConfigProfiler:
         """The error where no config has a profile: `CompileError` for the source, `UsageError` for wrong arguments."""
         if failure.stopped:
             return KernrecError(failure.message)
+        from kernrec.compile.pool import compile_many
+        from kernrec.profile.emulated_launch import argument_mismatch, entry_name
+        from kernrec.ptx import parse
+
         kernel, problem, sm = self.kernel, self.target.problem, self.target.sm
         try:
             job = compile_job_for(kernel, failure.config, problem, sm)
@@ -151,11 +160,13 @@ class ConfigProfiler:
         return UsageError(failure.message) if any(misfit) else KernrecError(failure.message)
 
 
-def profiles_with(processors: Processors | int) -> Profiles:
+def profiles_with(processors: "Processors | int") -> Profiles:
     """Profiling with some processors: from samples of blocks, or from probes where the spec has them."""
 
-    def profiles(kernel: Kernel, configs: Sequence[Config], target: ProfileTarget) -> Iterator[Outcome]:
+    def profiles(kernel: Kernel, configs: Sequence[Config], target: ProfileTarget) -> "Iterator[Outcome]":
         if kernel.sampled:
+            from kernrec.profile.profile_user_kernel import profile_configs
+
             return profile_configs(kernel, configs, target, processors)
         return _probed(kernel, configs, target, processors)
 
@@ -163,8 +174,10 @@ def profiles_with(processors: Processors | int) -> Profiles:
 
 
 def _probed(
-    kernel: Kernel, configs: Sequence[Config], target: ProfileTarget, processors: Processors | int
-) -> Iterator[Outcome]:
+    kernel: Kernel, configs: Sequence[Config], target: ProfileTarget, processors: "Processors | int"
+) -> "Iterator[Outcome]":
+    from kernrec.profile.profile_library import VariantFailure, profile_variants, variants_of
+
     members: dict[str, list[Config]] = {}
     for config in configs:
         key = kernel.variant_key(config, target.problem.dtype, target.problem.layout)

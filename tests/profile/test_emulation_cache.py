@@ -12,8 +12,8 @@ from kernrec.op import Problem
 from kernrec.profile.emulation_cache import EmulationCache
 from kernrec.profile.fit_profile import Profile
 from kernrec.profile.probe_profile import LaunchProfile
-from kernrec.profile.profile_user_kernel import ProfileFailure, profile_configs
-from kernrec.profile.sample_profile import ProfileTarget
+from kernrec.profile.profile_target import ProfileFailure, ProfileTarget
+from kernrec.profile.profile_user_kernel import profile_configs
 
 SOURCE = 'extern "C" __global__ void twice(float* x) { x[blockIdx.x * blockDim.x + threadIdx.x] *= 2.0f; }'
 SPEC = """

@@ -13,8 +13,8 @@ from kernrec.compile.pool import LocalProcessors
 from kernrec.gpu import find_gpu
 from kernrec.kernel import Config, Kernel, load_kernel
 from kernrec.model.search import partial_space
-from kernrec.profile.profile_user_kernel import Outcome, ProfileFailure, profile_configs
-from kernrec.profile.sample_profile import ProfileTarget
+from kernrec.profile.profile_target import ProfileFailure, ProfileTarget
+from kernrec.profile.profile_user_kernel import Outcome, profile_configs
 from kernrec.recommender import Objective, Query, Recommendation
 from kernrec.recommender import analyze_kernel as analysis
 from kernrec.recommender import profile_configs as profiling

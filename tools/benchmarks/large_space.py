@@ -33,8 +33,8 @@ from kernrec.kernel import Config, Kernel, Space
 from kernrec.kernel.expression import parse
 from kernrec.kernel.spec import Tunable
 from kernrec.op import Problem
-from kernrec.profile.profile_user_kernel import Outcome, ProfileFailure, profile_configs
-from kernrec.profile.sample_profile import ProfileTarget
+from kernrec.profile.profile_target import ProfileFailure, ProfileTarget
+from kernrec.profile.profile_user_kernel import Outcome, profile_configs
 from kernrec.recommender import Query, Recommender
 from kernrec.recommender.analyze_kernel import analyze
 from kernrec.recommender.pareto import pareto_front

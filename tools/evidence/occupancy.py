@@ -18,8 +18,8 @@ from kernrec.interop.t1 import load_t1
 from kernrec.kernel import Kernel, Space, all_kernels
 from kernrec.op import Problem
 from kernrec.op.workload import workload, workloads
-from kernrec.profile.profile_user_kernel import ProfileFailure, profile_configs
-from kernrec.profile.sample_profile import ProfileTarget
+from kernrec.profile.profile_target import ProfileFailure, ProfileTarget
+from kernrec.profile.profile_user_kernel import profile_configs
 from kernrec.recommender.candidate_set import CandidateSet, candidate_set
 from kernrec.recommender.context import Context
 from kernrec.recommender.estimate.operating_point import DEFAULT_POINT

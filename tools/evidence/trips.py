@@ -18,7 +18,8 @@ from kernrec.errors import unknown
 from kernrec.gpu import find_gpu
 from kernrec.kernel import Config, Kernel, config_text
 from kernrec.profile.kernel_code import compile_job_for
-from kernrec.profile.sample_profile import SAMPLING, ProfileTarget, profile_by_sampling
+from kernrec.profile.profile_target import ProfileTarget
+from kernrec.profile.sample_profile import SAMPLING, profile_by_sampling
 from kernrec.profile.tensor_values import Tensors
 
 from .recorded_sets import SETS, read_rows

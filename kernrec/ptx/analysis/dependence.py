@@ -13,12 +13,11 @@ from dataclasses import dataclass
 from kernrec.ptx.ir.operand import Address, Texel, registers_of
 from kernrec.ptx.ir.program import BasicBlock, Function, Instruction
 
-
 _COMPUTES = frozenset(
     {
-        "abs", "add", "and", "bfe", "bfi", "bfind", "brev", "clz", "cnot", "copysign", "cvt", "cvta", "div", "fma", "lop3",
-        "mad", "mad24", "max", "min", "mov", "mul", "mul24", "neg", "not", "or", "popc", "prmt", "rem", "sad", "selp",
-        "set", "setp", "shf", "shl", "shr", "slct", "sub", "szext", "testp", "xor",
+        "abs", "add", "and", "bfe", "bfi", "bfind", "brev", "clz", "cnot", "copysign", "cvt", "cvta", "div", "fma",
+        "lop3", "mad", "mad24", "max", "min", "mov", "mul", "mul24", "neg", "not", "or", "popc", "prmt", "rem", "sad",
+        "selp", "set", "setp", "shf", "shl", "shr", "slct", "sub", "szext", "testp", "xor",
     }
 )  # fmt: skip
 """Instructions whose result follows from their sources alone."""
