@@ -1,4 +1,4 @@
-"""What configs of a user's kernel are profiled for, and what of them cannot be: no emulator is imported for that."""
+"""Targets of profiling a user's kernel, and configs that fail: a module that imports no emulator."""
 
 from dataclasses import dataclass
 from pathlib import Path
