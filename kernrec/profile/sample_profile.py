@@ -65,6 +65,8 @@ TERMS = ("block", "rounds")
 SAMPLING = EmulationOptions(budget=BLOCK_BUDGET, extrapolate=True, lowering=lowered)
 """How sampled blocks are run."""
 _EDGE_INSTRUCTIONS = 40_000  # of the blocks at the ends of the grid that are worth emulating, per launch
+_MUCH = 0.1
+"""Share of the reads of a block from which on it is to be known which blocks read the same."""
 _EDGE_SHARE = 0.02  # of the blocks of the grid: an end that stands for as many is worth it in any case
 _MOST_KINDS = 12
 _CROWDED = 0.9  # of the most registers alive anywhere: where as many are, the assembler spills (assumption)
@@ -238,7 +240,7 @@ def _sampled(module: Module, launch: KernelLaunch, options: EmulationOptions) ->
     extra |= dict(_touch_metrics(touched, sample, written=False))
     extra |= dict(_touch_metrics(touched, sample, written=True))
     next_is_new = [value for metric, value in extra.items() if metric.endswith(".read.x")]
-    extra |= wave_metrics(module, launch, options.budget, next_is_new, busy)
+    extra |= wave_metrics(module, launch, options.budget, next_is_new, busy, _most_read(extra))
     traces = trace.blocks()
     if (own := traces.get(sample.inner[0])) is not None:
         neighbors = zip(sample.axes, sample.inner[1:], strict=True)
@@ -287,6 +289,12 @@ def _crowded_runs(emulation: Emulation, ran: Mapping[int, float]) -> float:
 
 def _is_touched(metric: str) -> bool:
     return metric.startswith("touch.") and metric.endswith((".read", ".write"))
+
+
+def _most_read(touched: Mapping[str, float]) -> list[str]:
+    """The buffers that make up most of what a block reads, by its `touch` metrics."""
+    sectors = {m.split(".")[1]: count for m, count in touched.items() if m.startswith("touch.") and m.endswith(".read")}
+    return [buffer for buffer, count in sectors.items() if count >= _MUCH * sum(sectors.values())]
 
 
 def _touch_metrics(touched: TouchedSectors, sample: BlockSample, written: bool) -> Iterator[tuple[str, float]]:

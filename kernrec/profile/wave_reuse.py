@@ -7,12 +7,13 @@ consecutive blocks is started, and what each reads first, before its first barri
     wave.<buffer>.<n>    distinct sectors that n consecutive blocks read of a buffer, over those of one block
 
 for n = 2, 4, 8 and so on. Only one warp of each block runs; the ratio is taken to hold for the others and for the rest
-of the block.
+of the block. Where a buffer is read behind a barrier, as that of threads that hand each other their addresses, whole
+blocks are run, on to later barriers.
 """
 
 import contextlib
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -49,6 +50,11 @@ class FirstReads(TouchedSectors):
         if kind == "read":
             self._reads.setdefault(region.name, []).append(self._blocks[block_of] * _SECTORS + addresses // SECTOR)
 
+    @property
+    def buffers(self) -> set[str]:
+        """The names of those that were read."""
+        return set(self._reads)
+
     def by_window(self, count: int) -> Iterator[tuple[str, int, float]]:
         """(buffer, n, distinct sectors of n consecutive blocks over those of one) for n = 2, 4, ... up to `count`."""
         for name, parts in self._reads.items():
@@ -62,7 +68,12 @@ class FirstReads(TouchedSectors):
 
 
 def wave_metrics(
-    module: Module, launch: KernelLaunch, budget: int, next_is_new: Sequence[float], busy: int | None = None
+    module: Module,
+    launch: KernelLaunch,
+    budget: int,
+    next_is_new: Sequence[float],
+    busy: int | None = None,
+    wanted: Collection[str] = (),
 ) -> dict[str, float]:
     """`wave.<buffer>.<n>` of a launch; empty where neighbors tell as much.
 
@@ -70,26 +81,42 @@ def wave_metrics(
         budget: instructions that a block may execute.
         next_is_new: for each buffer, the share of a block's reads that the next block does not repeat.
         busy: how many blocks, the first of the grid, have something to do; default: all.
+        wanted: buffers that are to be seen.
     """
     blocks = math.prod(launch.grid) if busy is None else busy
     if launch.grid[0] != math.prod(launch.grid) or blocks < _FEWEST or min(next_is_new, default=1.0) >= _SHARED:
         return {}
     count = 1 << min(int(math.log2(blocks)), int(math.log2(WINDOW)))
     first = blocks // 2 // count * count
-    reads = FirstReads(first)
+    window = range(first, first + count)
     one_warp = replace(launch, block=(min(_WARP, math.prod(launch.block)), 1, 1))
-    least = min(budget, _before_barrier(inlined(module, launch.entry)))
-    options = EmulationOptions(most_blocks=count, count=False, budget=least, touched=reads)
-    emulation = Emulation(module, one_warp, options)
+    ends = _barriers(inlined(module, launch.entry))
+    reads = _first_reads(module, one_warp, window, min(budget, ends[0]))
+    number = 1
+    while number < len(ends) and reads is not None and set(wanted) - reads.buffers:
+        reads = _first_reads(module, launch, window, min(budget, ends[number]))
+        number *= 2
+    return {} if reads is None else {f"wave.{name}.{n}": ratio for name, n, ratio in reads.by_window(count)}
+
+
+def _first_reads(module: Module, launch: KernelLaunch, window: range, budget: int) -> FirstReads | None:
+    """What the blocks of a window read within so many instructions; None for blocks of clusters.
+
+    One warp of each does not do what the blocks of a cluster wait for.
+    """
+    reads = FirstReads(window.start)
+    options = EmulationOptions(most_blocks=len(window), count=False, budget=budget, touched=reads)
+    emulation = Emulation(module, launch, options)
     if len(emulation.whole_clusters([0])) > 1:
-        return {}  # one warp of each block does not do what the blocks of a cluster wait for
-    for start in range(first, first + count, emulation.blocks_per_batch):
+        return None
+    for start in range(window.start, window.stop, emulation.blocks_per_batch):
         with contextlib.suppress(EmulationError):  # most end at the budget, some at what the other warps did not do
-            emulation.run(range(start, min(start + emulation.blocks_per_batch, first + count)))
-    return {f"wave.{name}.{n}": ratio for name, n, ratio in reads.by_window(count)}
+            emulation.run(range(start, min(start + emulation.blocks_per_batch, window.stop)))
+    return reads
 
 
-def _before_barrier(function: Function) -> int:
-    """Instructions in front of the first barrier of a function, in the order of the text; without one all of them."""
-    barriers = (i for i, ins in enumerate(function.instructions) if ins.opcode in ("bar", "barrier"))
-    return max(next(barriers, len(function.instructions)), _WARP)
+def _barriers(function: Function) -> list[int]:
+    """Instructions in front of each barrier of a function, in the order of the text, and all of them."""
+    instructions = function.instructions
+    barriers = [max(i, _WARP) for i, ins in enumerate(instructions) if ins.opcode in ("bar", "barrier")]
+    return [*barriers, max(len(instructions), _WARP)]

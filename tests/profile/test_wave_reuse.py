@@ -43,6 +43,17 @@ def test_one_band_of_all_rows_reads_another_row_each_time(module):
     assert metrics["wave.b.32"] == 1
 
 
+def test_reads_behind_a_barrier_are_seen_where_they_are_wanted(nvrtc):
+    """As where threads hand each other their addresses through shared memory."""
+    handed = SOURCE.replace("    float sum", "    __shared__ int rows_of[64]; rows_of[63 - threadIdx.x] = row; __syncthreads();\n")
+    handed = handed.replace("= a[row *", "    row = rows_of[threadIdx.x];\n    float sum = a[row *")
+    behind = parse(compile_source(handed, 80).ptx)
+    assert wave_metrics(behind, launch(8), 10_000, [1.0, 0.0]) == {}
+    metrics = wave_metrics(behind, launch(8), 10_000, [1.0, 0.0], wanted=["a", "b"])
+    assert [metrics[f"wave.a.{n}"] for n in (2, 8, 64, 128)] == [2, 8, 8, 8]
+    assert [metrics[f"wave.b.{n}"] for n in (2, 8, 64, 128)] == [1, 1, 8, 16]
+
+
 def test_nothing_is_sampled_where_neighbors_tell_as_much(module):
     assert wave_metrics(module, launch(8), 10_000, [1.0, 0.9]) == {}
     assert wave_metrics(module, launch(8, 4), 10_000, [1.0, 0.0]) == {}

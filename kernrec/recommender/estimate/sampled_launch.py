@@ -13,7 +13,7 @@ import numpy as np
 
 from kernrec.gpu import GPU, l1_bytes, occupancy
 from kernrec.kernel import Expression, ProblemSpace
-from kernrec.model.prior.demand import Demand
+from kernrec.model.prior.demand import Demand, smooth_max
 from kernrec.model.prior.dram_traffic import Footprint, covered
 from kernrec.model.prior.microarchitecture import microarchitecture
 from kernrec.store import ProfileTable
@@ -26,10 +26,15 @@ _SECTORS_PER_REQUEST = 4  # of a warp that accesses a word of local memory
 _L1_LATENCY_CLK = 33.0
 """Load to use from L1: 32 to 34 clocks from Turing to Hopper (RRZE-HPC/gpu-benches, gpu-latency; RTX 2070:
 sjfeng1999/gpu-arch-microbenchmark)."""
-_RUN_BYTES = 59.0
-"""Bytes in a row for which DRAM needs as long as for opening a row: with reads in rows of 64 bytes and writes that L2
+_ROW_BYTES = 123.0
+"""Bytes that DRAM moves in the time between two openings of rows: with reads in rows of 64 bytes and writes that L2
 joins, a kernel reaches 0.62 of the bandwidth of streams (`add_strided` of the anchor textbook_rtx3060_rtx3070ti.csv,
-4096 x 4096: 0.62 and 0.65, by the copies' share of the data sheet's bandwidth)."""
+4096 x 4096: 0.62 and 0.65, by the copies' share of the data sheet's bandwidth).
+
+One bank opens its row while others move data, so the longer of the two counts, by the smooth maximum of an SM's pipes.
+Recorded products that stream weights agree (inductor_mm_h100.parquet, 8 x 129792 x 4096, rows along k: runs of 64 bytes
+take 1.70 to 1.92 times as long as runs of 512, of 128 bytes 1.02 to 1.13, of 256 bytes 1.00 to 1.02); the sum of both
+times, 1.46 at 128 bytes, does not."""
 _NEAR_TURN_CLK = 1.25
 """Clocks of L2 for a turn on another sector of the same 512 bytes. Whatever the card, from an RTX 3060 to an RTX 3080,
 512 bins of 4 bytes take 47 G additions a second, eight to a sector: 3.2 turns in the 0.544 ns of a turn on one address
@@ -61,8 +66,9 @@ class SampledLaunch:
     def dram_slowdown(self, variants: Array, grid: Sequence[Array], concurrent_blocks: Array, l2_bytes: float) -> Array:
         """How much longer DRAM takes for the bytes of these variants than for a stream of as many.
 
-        Short runs of bytes cost the opening of a row each. Blocks next to each other join their runs: of reads where
-        they run at the same time, of writes where the one's are still in L2 when the other's arrive.
+        Short runs of bytes cost the opening of a row each, and meanwhile other rows' bytes move. Blocks next to each other
+        join their runs: of reads where they run at the same time, of writes where the one's are still in L2 when the
+        other's arrive.
         """
         blocks = grid[0] * grid[1] * grid[2]
         stretched: Array | float = 0.0
@@ -79,7 +85,8 @@ class SampledLaunch:
             for axis, cover in zip("xyz", covered(order, np.minimum(reach, blocks)), strict=True):
                 joined = _column(self.table, f"run.{kind}.{axis}").take(variants)
                 broken = np.minimum(broken, 1.0 - joined * (1.0 - 1.0 / np.maximum(cover, 1.0)))
-            stretched = stretched + own_bytes * np.where(run > 1.0, 1.0 + _RUN_BYTES * broken / run, 1.0)
+            opening = np.where(run > 1.0, _ROW_BYTES * broken / run, 0.0)
+            stretched = stretched + own_bytes * smooth_max(np.stack([np.ones(len(variants)), opening]))
             moved = moved + own_bytes
         return np.asarray(np.where(moved > 0.0, stretched / np.maximum(moved, 1.0), 1.0))
 

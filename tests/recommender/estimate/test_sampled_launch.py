@@ -1,4 +1,4 @@
-"""Atomic operations of sampled launches: where they meet in L2."""
+"""Sampled launches: where atomic operations meet in L2, and what short runs of bytes cost DRAM."""
 
 import numpy as np
 import pytest
@@ -17,6 +17,29 @@ def serial_clk(**metrics: float) -> float:
     counts = np.array([[[value] for value in names.values()]])
     table = ProfileTable(0, "k", ("v",), nothing, nothing, nothing, nothing, tuple(names), ("block",), counts)
     return float(SampledLaunch(table, table, *[nothing] * 5).serial_clk(np.zeros(1, int), np.full(1, BLOCKS))[0])
+
+
+def slowdown(run: float, joined: float = 0.0) -> float:
+    """Of DRAM, for reads in runs of so many bytes, of which the next block continues a share."""
+    nothing, names = np.zeros(1), ("touch.a.read", "run.read", "run.read.x")
+    counts = np.array([[[1024.0], [run], [joined]]])
+    table = ProfileTable(0, "k", ("v",), nothing, nothing, nothing, nothing, names, ("block",), counts)
+    grid = [np.full(1, 4096.0), np.ones(1), np.ones(1)]
+    launch = SampledLaunch(table, table, *[nothing] * 5)
+    return float(launch.dram_slowdown(np.zeros(1, int), grid, np.full(1, 1024.0), 5e7)[0])
+
+
+def test_dram_takes_as_long_for_short_runs_as_a_recorded_h100() -> None:
+    """Products that stream weights, 8 x 129792 x 4096, over their time for runs of 512 bytes."""
+    assert 1.70 <= slowdown(64.0) <= 1.93
+    assert 1.02 <= slowdown(128.0) <= 1.13
+    assert slowdown(256.0) <= 1.02
+    assert slowdown(512.0) == pytest.approx(1.0, abs=1e-3)
+
+
+def test_runs_that_the_next_block_continues_cost_nothing() -> None:
+    assert slowdown(64.0, joined=1.0) == pytest.approx(1.0, abs=1e-3)
+    assert slowdown(64.0, joined=0.5) < slowdown(64.0)
 
 
 def test_blocks_that_add_up_512_bins_each_do_47_g_additions_a_second() -> None:
