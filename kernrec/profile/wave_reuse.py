@@ -100,7 +100,7 @@ def wave_metrics(
 
 
 def _first_reads(module: Module, launch: KernelLaunch, window: range, budget: int) -> FirstReads | None:
-    """What the blocks of a window read within so many instructions; None for blocks of clusters.
+    """The reads of the blocks of a window within so many instructions; None for blocks of clusters.
 
     One warp of each does not do what the blocks of a cluster wait for.
     """
