@@ -236,9 +236,9 @@ def text_of(value: object, what: str) -> str:
 
 
 def name_of(header: Mapping[str, object], member: str) -> str | None:
-    """A name that a file may state; None if it does not."""
+    """A name that a file may state; None if it does not. Kernel Tuner's is empty where it ran without a GPU."""
     value = header.get(member)
-    return None if value is None else text_of(value, member)
+    return None if value in (None, "") else text_of(value, member)
 
 
 # Kernel Tuner sets the card's limits as if they were tunables: https://kerneltuner.github.io, observers, NVMLObserver.
@@ -261,12 +261,17 @@ def split_limits(config: Mapping[str, Scalar]) -> tuple[dict[str, Scalar], dict[
     return {name: value for name, value in config.items() if name not in LIMITS}, limits
 
 
+_UTC = "%Y-%m-%d %H:%M:%S UTC"
+
+
 def time_of(value: object) -> datetime:
     """A time stamp in UTC without a time zone; `UNKNOWN_TIME` for None."""
     if value is None:
         return UNKNOWN_TIME
     try:
-        time = datetime.fromisoformat(value if isinstance(value, str) else "")
+        text = value if isinstance(value, str) else ""
+        # KTT does not pad seconds.
+        time = datetime.strptime(text, _UTC) if text.endswith(" UTC") else datetime.fromisoformat(text)
         return time.astimezone(UTC).replace(tzinfo=None) if time.tzinfo else time
     except (ValueError, OverflowError):
         raise ValueError(f"timestamp is {value!r:.40}; one such as 2024-05-01 12:00:00 is expected") from None

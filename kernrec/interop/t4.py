@@ -6,10 +6,11 @@
       "objectives": ["time"]}]}
 
 The unit of a time is its own or the file's `metadata.timeunit`; one of them must be stated. The documents that kernrec
-writes also name device, kernel and problem in `metadata`, which the schema leaves open.
+writes also name device, kernel and problem in `metadata`, which the schema leaves open. KTT's differ (`KTT`).
 """
 
 import json
+import re
 from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Any
@@ -37,6 +38,8 @@ from kernrec.store.measurement import Measurement, Outcome
 
 TOOL = "T4"
 VERSION = "1.0.0"
+KTT = "KTT"
+"""What KTT 2.2 calls itself in its documents: they state no version, the card as `device`, and values as text."""
 
 INVALIDITIES = {
     "correct": Outcome.OK,
@@ -57,25 +60,27 @@ SECONDS = {
 _JOULES = {"": 1.0, "j": 1.0, "joule": 1.0, "joules": 1.0, "mj": 1e-3, "millijoules": 1e-3}
 _WATTS = {"": 1.0, "w": 1.0, "watt": 1.0, "watts": 1.0, "mw": 1e-3, "milliwatts": 1e-3}
 
+_INTEGER = re.compile(r"-?\d{1,18}")
 _INVALIDITIES = {outcome: invalidity for invalidity, outcome in INVALIDITIES.items()}
 
 
 def read_t4(file: TextFile, options: ReadOptions) -> ForeignResults:
     """The results of a T4 document; errors as of `read_results.Format`."""
     document = file.document()
-    version = document.get("schema_version")
-    if version != VERSION:
-        raise ValueError(f"it has T4 schema {version!r:.40}; only {VERSION!r} is supported")
     metadata = document.get("metadata")
     metadata = metadata if isinstance(metadata, dict) else {}
+    version, of_ktt = document.get("schema_version"), metadata.get("autotuner") == KTT
+    if version != VERSION and not (of_ktt and version is None):
+        raise ValueError(f"it has T4 schema {version!r:.40}; only {VERSION!r} is supported")
     entries = document.get("results")
     if not isinstance(entries, list):
         raise ValueError("it lacks results, a list")
-    results = numbered(entries, partial(_result, metadata.get("timeunit")), "result", 0)
-    return ForeignResults(TOOL, name_of(metadata, "device_name"), name_of(metadata, "kernel_name"), results)
+    results = numbered(entries, partial(_result, metadata.get("timeunit"), of_ktt), "result", 0)
+    device = name_of(metadata, "device" if of_ktt else "device_name")
+    return ForeignResults(KTT if of_ktt else TOOL, device, name_of(metadata, "kernel_name"), results)
 
 
-def _result(timeunit: object, entry: object) -> ForeignResult:
+def _result(timeunit: object, of_ktt: bool, entry: object) -> ForeignResult:
     if not isinstance(entry, dict):
         raise ValueError(f"expected an object, found {entry!r:.40}")
     configuration, times = entry.get("configuration"), entry.get("times")
@@ -84,7 +89,7 @@ def _result(timeunit: object, entry: object) -> ForeignResult:
     invalidity = entry.get("invalidity")
     if not isinstance(invalidity, str) or invalidity not in INVALIDITIES:
         raise unknown("invalidity", invalidity, INVALIDITIES)
-    config, limits = split_limits(config_of(configuration))
+    config, limits = split_limits(config_of(_numbers(configuration) if of_ktt else configuration))
     measured = _measurements(entry.get("measurements", []))
     fields: dict[str, Any] = {"measured_at": time_of(entry.get("timestamp")), **limits}
     outcome = INVALIDITIES[invalidity]
@@ -106,8 +111,16 @@ def _result(timeunit: object, entry: object) -> ForeignResult:
         raise ValueError("it is correct and has neither a measurement named time nor runtimes")
     joules = {name: _number(measured, name, _JOULES) for name, _ in ENERGIES if name in measured}
     watts = {name: _number(measured, name, _WATTS) for _, name in ENERGIES if name in measured}
-    fields |= code_of({name: value for name, (value, _) in measured.items()})
+    compiled = entry.get("compilation_data") if of_ktt else None
+    fields |= code_of(compiled if isinstance(compiled, dict) else {n: value for n, (value, _) in measured.items()})
     return ForeignResult(config, Outcome.OK, None, latency, samples, **fields, **energy_of(joules, watts, latency))
+
+
+def _numbers(configuration: Mapping[str, object]) -> dict[str, object]:
+    return {
+        name: int(value) if isinstance(value, str) and _INTEGER.fullmatch(value) else value
+        for name, value in configuration.items()
+    }
 
 
 def _measurements(values: object) -> dict[str, tuple[object, str]]:

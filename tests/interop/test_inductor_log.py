@@ -13,6 +13,7 @@ from kernrec.interop.results import StatedProblem
 from kernrec.store import Database
 
 SAMPLE = Path(__file__).with_name("samples") / "inductor.log"
+CPU = SAMPLE.with_name("inductor_cpu.log")
 TEXT = SAMPLE.read_text(encoding="utf-8")
 
 Write = Callable[..., Path]
@@ -58,6 +59,7 @@ def test_a_product_that_was_tuned_again_has_both_times(write: Write) -> None:
 @pytest.mark.parametrize(
     ("text", "says"),
     [
+        (CPU.read_text(encoding="utf-8"), "it has no choice with tunables of a product (choices: packed_linear)"),
         (re.sub(r"% ACC.*| ALLOW.*", "% ", TEXT), "no choice with tunables of a product"),
         (TEXT.replace("BLOCK_K=64, BLOCK_M", "BLOCK_K=64 BLOCK_M"), "choice triton_mm_18 has tunables"),
         (TEXT.replace("triton_mm_18 0.0494", "triton_mm_18 0.0000"), "choice triton_mm_18: time is 0 s"),

@@ -10,8 +10,11 @@ from typing import Any
 import pytest
 
 from kernrec.errors import UsageError
+from kernrec.interop.import_export import import_results
 from kernrec.interop.read_results import read_results
 from kernrec.interop.results import ForeignResult
+from kernrec.op import find_op
+from kernrec.store import Database
 from tests.helpers.foreign_files import cache, entry
 
 Write = Callable[..., Path]
@@ -22,6 +25,9 @@ MANY = [
     entry(bx=64, time="RuntimeFailedConfig", times=None),
     entry(bx=128, time=1e-05, nvml_energy=0.0002),
 ]
+
+
+SAMPLES = Path(__file__).with_name("samples")
 
 
 def read_one(write: Write, **arguments: Any) -> ForeignResult:
@@ -38,6 +44,28 @@ def test_times_are_milliseconds_and_the_rest_is_kept(write: Write) -> None:
     assert result.samples_s == pytest.approx((0.4e-3, 0.5e-3, 0.6e-3))
     assert result.measured_at == datetime(2024, 5, 1, 12)
     assert (result.outcome, result.energy_j) == ("ok", None)
+
+
+def test_what_kernel_tuner_writes_without_a_gpu_names_none_and_is_read() -> None:
+    """Its cache of a whole run, that of a run that an error ended, and its T4 file."""
+    whole, stopped, t4 = (
+        read_results(SAMPLES / f"kernel_tuner{name}.json") for name in ("", "_stopped", "_t4")
+    )  # fmt: skip
+    assert (whole.tool, whole.device, whole.kernel, len(whole.results), whole.dropped) == (
+        "Kernel Tuner", None, "add", 8, 0
+    )  # fmt: skip
+    assert [result.config for result in stopped.results] == [
+        {"block_size": 64, "unroll_factor": factor} for factor in (1, 4)
+    ]
+    first = whole.results[0]
+    assert first.latency_s == pytest.approx(0.1754496693611145e-3)
+    assert first.measured_at == datetime(2026, 11, 27, 5, 56, 42, 115766)
+    assert t4.results == whole.results[:3]
+    problem = find_op("elementwise").problem(n=100_000)
+    with Database.memory() as database:
+        with pytest.raises(UsageError, match="does not name its GPU; name it with --gpu"):
+            import_results(database, SAMPLES / "kernel_tuner.json", problem, None)
+        assert import_results(database, SAMPLES / "kernel_tuner.json", problem, "rtx3090").added == 8
 
 
 @pytest.mark.parametrize(

@@ -24,6 +24,8 @@ Write = Callable[..., Path]
 
 PROBLEM = find_op("matmul").problem(m=64, n=32, k=16)
 
+KTT = Path(__file__).with_name("samples") / "ktt.t4.json"
+
 # What the results schema 1.0.0 asks for, as Kernel Tuner 1.5 ships it.
 SCHEMA = {
     "type": "object",
@@ -102,6 +104,33 @@ def test_an_invalid_config_is_kept_with_its_reason(
     assert result.outcome == outcome
     assert (result.latency_s is None) is (outcome != "ok")
     assert result.error == (None if outcome == "ok" else invalidity)
+
+
+def test_what_ktt_writes_is_read_though_it_states_no_version_and_numbers_as_text() -> None:
+    file = read_results(KTT)
+    assert (file.tool, file.device) == ("KTT", "NVIDIA RTX 500 Ada Generation Laptop GPU")
+    assert [(each.config, each.registers) for each in file.results] == [
+        ({"multiply_block_size": 32}, 12), ({"multiply_block_size": 64}, 12)
+    ]  # fmt: skip
+    assert [each.latency_s for each in file.results] == pytest.approx([90.656e-6, 62.816e-6])
+    assert file.results[0].measured_at == datetime(2026, 3, 5, 9, 4, 43)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "says"),
+    [
+        ('"autotuner": "KTT"', '"autotuner": "other"', "it has T4 schema None; only '1.0.0' is supported"),
+        ('"timeunit": "microseconds"', '"timeunit": ""', "result 0: the unit of its times is not stated"),
+        ("2026-03-05 09:04:43 UTC", "05.03.2026 UTC", "result 0: timestamp is '05.03.2026 UTC'"),
+        ('"registers": 12', '"registers": -1', "registers"),
+    ],
+)
+def test_what_is_wrong_in_ktts_is_one_line(write: Write, before: str, after: str, says: str) -> None:
+    path = write(KTT.read_text().replace(before, after))
+    with pytest.raises(UsageError) as caught:
+        read_results(path)
+    assert says in str(caught.value)
+    assert "\n" not in str(caught.value)
 
 
 def test_energy_has_its_unit(write: Write) -> None:
