@@ -39,7 +39,7 @@ from kernrec.store.measurement import Measurement, Outcome
 TOOL = "T4"
 VERSION = "1.0.0"
 KTT = "KTT"
-"""What KTT 2.2 calls itself in its documents: they state no version, the card as `device`, and values as text."""
+"""The name of KTT 2.2 in its documents, which state no version, the card as `device`, and values as text."""
 
 INVALIDITIES = {
     "correct": Outcome.OK,

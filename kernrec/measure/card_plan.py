@@ -1,6 +1,9 @@
-"""The plan of a card when nothing is named: the fixed part, then what its models are most unsure of.
+"""The plan of a card when nothing is named: the fixed part, a survey, then what its models are most unsure of.
 
-    fixed part (kernrec.kernel.fixed_part)  ->  visits of greatest gain per second (refine_planner.py), until the budget
+    fixed part (kernrec.kernel.fixed_part)
+    survey      of each kernel in turn some configs drawn over its space (survey.py): once all of them
+    refined     visits of greatest gain per second (refine_planner.py), and the survey goes on between them, until the
+                budget: what may be the best is measured, and what teaches a model how long the others take
 
 `kernrec collect` without an op and `kernrec contribute` measure it. The problems are the layers of the standard
 workloads, every op with the same weight; a recording has those that it holds.
@@ -36,7 +39,8 @@ from kernrec.measure.measuring_device import MeasuringDevice, card_device, new_s
 from kernrec.measure.problem_selection import select_counted
 from kernrec.measure.protocol.measure_config import FINALS
 from kernrec.measure.refine_planner import RefinePlanner
-from kernrec.measure.refine_subject import RefineRequest, RefineSubject, WantedProblem, subject_on
+from kernrec.measure.refine_subject import RefineRequest, RefineSubject, WantedProblem, sampled_kernels, subject_on
+from kernrec.measure.survey import Survey
 from kernrec.op import Problem, problem_from_key
 from kernrec.store.measurement import Measurement
 
@@ -44,18 +48,22 @@ USUAL_BUDGET_S = 600.0
 """Where no budget is named."""
 _FIXED_SHARE = 0.1
 """Of the time that is left, what each problem of the fixed part may take; ten minutes are enough for its energies."""
-_ENERGY_EVERY = 4
-"""Of so many visits one measures energies, too: each takes some five times as long as a latency alone."""
+_ENERGY_EVERY = 5
+"""Of so many visits one measures energies, too: each takes some five times as long as a latency alone. Odd, so it is
+the survey's and the planner's in turn."""
 
 
 class CardPlan:
-    """A `Chooser`: the fixed part first, then what a planner of `refine` wants."""
+    """A `Chooser`: the fixed part, a round of the survey, then what a planner of `refine` wants and the survey."""
 
-    def __init__(self, fixed: Sequence[PlannedProblem], planner: RefinePlanner | None) -> None:
-        """Begin; planner: None where nothing but the fixed part can be measured."""
+    def __init__(
+        self, fixed: Sequence[PlannedProblem], survey: Survey | None = None, planner: RefinePlanner | None = None
+    ) -> None:
+        """Begin; survey and planner: None where nothing but the fixed part can be measured."""
         self._fixed = list(fixed)
-        self._planner = planner
-        self._under_way = ""  # the problem of the fixed part that is being measured, by its name
+        self._survey, self._planner = survey, planner
+        self._refining = False  # whether the visit under way is the planner's
+        self._ahead = 0  # configs that the planner chose and the survey has not drawn yet, since its first round
         self._visits = 0
 
     @property
@@ -65,17 +73,29 @@ class CardPlan:
 
     def next(self, card: str = "", cards: Collection[str] = ("",)) -> Visit | None:
         """As of `Chooser`."""
+        self._refining = False
         if self._fixed:
-            planned = self._fixed.pop(0)
-            self._under_way = planned.name
-            return Visit(planned)
-        visit = None if self._planner is None else self._planner.next(card, cards)
-        if visit is None:
-            return None
+            return Visit(self._fixed.pop(0))
         self._visits += 1
-        if not self._measures_energy:
+        surveys_first = self._survey is not None and (self._ahead > 0 or not self._survey.every_kernel)
+        visit = self._surveyed() if surveys_first else None
+        visit = visit or self._refined(card, cards) or self._surveyed()
+        if visit is None or not self._measures_energy:
             return visit
         return replace(visit, planned=replace(visit.planned, energy=EnergyRule.ALL))
+
+    def _surveyed(self) -> Visit | None:
+        if self._survey is None or (planned := self._survey.next()) is None:
+            return None
+        self._ahead -= len(planned.tasks) if self._survey.every_kernel else 0
+        return Visit(planned)
+
+    def _refined(self, card: str, cards: Collection[str]) -> Visit | None:
+        visit = None if self._planner is None else self._planner.next(card, cards)
+        if visit is not None:
+            self._refining = True
+            self._ahead += len(visit.planned.tasks)
+        return visit
 
     @property
     def _measures_energy(self) -> bool:
@@ -88,9 +108,7 @@ class CardPlan:
 
     def done(self, visit: Visit, seconds: float, over: bool = True) -> None:
         """As of `Chooser`. The time of a visit with energies says nothing about one without."""
-        if self._under_way:
-            self._under_way = ""
-        elif self._planner is not None:
+        if self._planner is not None and self._refining:
             self._planner.done(visit, 0.0 if self._measures_energy else seconds, over)
 
 
@@ -127,8 +145,10 @@ def collect_plan(
         wanted = _refine_request(request)
         subject = _open_subject(request, wanted, Path(scratch))
         knowledge = None if subject.refined is None else Knowledge(subject.refined, wanted)
-        planner = None if knowledge is None else RefinePlanner(wanted, knowledge, stopping=stopping)
-        plan = CardPlan(subject.fixed, planner)
+        plan = CardPlan(subject.fixed)
+        if subject.refined is not None and knowledge is not None:
+            survey = Survey(subject.refined, sampled_kernels(subject.refined.gpu, wanted), request.seed)
+            plan = CardPlan(subject.fixed, survey, RefinePlanner(wanted, knowledge, stopping=stopping))
         session = new_session()
         begun(session, subject.device.gpu)
 

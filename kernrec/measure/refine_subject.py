@@ -5,7 +5,7 @@ recorded configs, by the recommender's prediction where they are the library's, 
 predicted.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,7 +14,7 @@ import numpy as np
 
 from kernrec.errors import KernrecError, UsageError
 from kernrec.gpu import GPU, find_gpu
-from kernrec.kernel import Kernel, find_kernel
+from kernrec.kernel import Config, Kernel, find_kernel
 from kernrec.measure.campaign.plan import Task, check_memory
 from kernrec.measure.campaign.results import CampaignBudget, MeasuringEffort
 from kernrec.measure.collect import CollectRequest
@@ -45,6 +45,22 @@ class WantedProblem:
     name: str
     problem: Problem
     count: float = 1.0
+
+
+@dataclass(frozen=True)
+class SampledKernel:
+    """A kernel on a problem, and what of its space can be measured."""
+
+    name: str
+    hash: str
+    kernel: Kernel | None
+    """None for a recorded one, which is known by name alone."""
+    table: StaticTable | None
+    """None where nothing is predicted."""
+    configs: Sequence[Config] | None = None
+    """None: all that can run."""
+    measured: Collection[Key] = ()
+    """Of all kernels of the problem, before anything is now."""
 
 
 @dataclass(frozen=True)
@@ -160,6 +176,39 @@ def subject_on(name: str | None, request: RefineRequest) -> RefineSubject:
             {kernel.table.kernel.name: kernel.table.kernel.hash for kernel in candidates.kernels} for candidates in sets
         ),
     )
+
+
+def sampled_kernels(name: str, request: RefineRequest) -> Callable[[Problem], list[SampledKernel]]:
+    """The kernels of a problem with what can be measured of their spaces, on a kind of GPU or its recording."""
+    gpu, context = find_gpu(name), _context(request.database)
+    if request.recording is None:
+
+        def library(problem: Problem) -> list[SampledKernel]:
+            measured = _measured(problem, gpu, context)
+            return [
+                SampledKernel(table.kernel.name, table.kernel.hash, table.kernel, table, measured=measured)
+                for table in context.tables(problem, gpu)
+            ]
+
+        return library
+    recordings = {each.problem.key: each for each in load_requested(request.recording, gpu.name, None)}
+    kernels = _kernels(recordings.values(), context)
+
+    def recorded(problem: Problem) -> list[SampledKernel]:
+        recording = recordings[problem.key]
+        tables: Sequence[StaticTable] = ()
+        with suppress(KernrecError):
+            tables = _tables(recording, gpu, context, kernels)
+        by_name = {table.kernel.name: table for table in tables}
+        configs: dict[str, list[Config]] = {}
+        for (kernel, _), outcome in recording.outcomes.items():
+            configs.setdefault(kernel, []).append(outcome.config)
+        return [
+            SampledKernel(kernel, digest, None, by_name.get(kernel), configs[kernel])
+            for kernel, digest in recording.kernel_hashes.items()
+        ]
+
+    return recorded
 
 
 def _context(database: Path) -> Context:
