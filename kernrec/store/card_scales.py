@@ -29,6 +29,7 @@ LEAST_CONFIGS = 3
 UNLIKE = 0.1
 """A card whose costs differ by more from those of its kind is named."""
 
+_RAN_WELL = "outcome = 'ok' AND mig IS DISTINCT FROM true AND replayed IS DISTINCT FROM true"
 COLUMNS = "gpu, contributor, card, latency_scale, energy_scale, latency_ratio, energy_ratio, configs"
 
 
@@ -51,13 +52,14 @@ class CardScale:
     """That were compared."""
 
 
-def scales_query(rows: str, part: str = "true") -> str:
+def scales_query(rows: str, part: str = "true", contributors: int = LEAST_CONTRIBUTORS) -> str:
     """The scales of cards in SQL, with the columns `COLUMNS`.
 
     Args:
         rows: a relation with `gpu`, `contributor`, `kernel`, `kernel_hash`, `config_id`, `problem_id`, the limits and
             clocks, `protocol_version`, `device_uuid_hash`, `latency_s` and `energy_j`, of measurements that ran well.
         part: a condition on these.
+        contributors: least number of an item.
     """
     same = (
         "kernel, kernel_hash, config_id, problem_id, power_limit_w, locked_sm_clock_hz, locked_memory_clock_hz,"
@@ -78,8 +80,8 @@ def scales_query(rows: str, part: str = "true") -> str:
             FROM by_card GROUP BY ALL
         ), yard AS (
             SELECT gpu, item, median(latency) AS latency,
-                   CASE WHEN count(energy) >= {LEAST_CONTRIBUTORS} THEN median(energy) END AS energy
-            FROM by_contributor GROUP BY ALL HAVING count(*) >= {LEAST_CONTRIBUTORS}
+                   CASE WHEN count(energy) >= {contributors} THEN median(energy) END AS energy
+            FROM by_contributor GROUP BY ALL HAVING count(*) >= {contributors}
         ), ratio AS (
             SELECT gpu, contributor, card, by_card.latency - yard.latency AS latency,
                    by_card.energy - yard.energy AS energy
@@ -103,10 +105,26 @@ def scale_statements(merged: str = "db.merged") -> list[str]:
 
     merged: as `schema.with_derived` has it.
     """
-    ran_well = "outcome = 'ok' AND mig IS DISTINCT FROM true AND replayed IS DISTINCT FROM true"
-    scales = f"FROM ({scales_query('sourced_rows', ran_well)})"
+    scales = f"FROM ({scales_query('sourced_rows', _RAN_WELL)})"
     estimate = with_derived("sourced_rows", scales, merged=merged)
     return ["DELETE FROM db.card_scale", f"INSERT INTO db.card_scale BY NAME {estimate}"]
+
+
+def scales_among_few() -> str:
+    """A relation in place of `card_scale` for whom it is enough that rows of several cards fit together.
+
+    Of two contributors neither is the odd one, so answers leave both as they are; a model that learns from rows of both
+    would take the difference of the cards for one of the configs. Here the scale is that to the median of all, however
+    few; where some rows are the user's own, whose cards are on no other scale, that to his.
+    """
+    scales = [
+        f"{name} / coalesce(median({name}) FILTER (WHERE contributor = 'own') OVER (PARTITION BY gpu), 1) AS {name}"
+        for name in ("latency_scale", "energy_scale")
+    ]
+    return (
+        f"(SELECT gpu, contributor, card, {', '.join(scales)}"
+        f" FROM ({scales_query('sourced_rows', _RAN_WELL, contributors=2)})) AS card_scale"
+    )
 
 
 def update_scales(connection: "DuckDBPyConnection") -> None:

@@ -197,7 +197,9 @@ def derived() -> dict[str, str]:
     return {name: _TABLE.sub(r"\1 db.\2", body).strip() for name, body in _VIEW.findall(views_sql())}
 
 
-def with_derived(name: str, query: str, condition: str = "", merged: str = "db.merged") -> str:
+def with_derived(
+    name: str, query: str, condition: str = "", merged: str = "db.merged", scales: str = "db.card_scale"
+) -> str:
     """A query in SQL that may use the relation `name` and those that it is derived from.
 
     Args:
@@ -205,13 +207,14 @@ def with_derived(name: str, query: str, condition: str = "", merged: str = "db.m
         query: that uses it.
         condition: on the measurements that all of these are derived from; it applies while the log is scanned.
         merged: the table that says whose rows came from others, with the columns of `db.merged` that are used.
+        scales: the table with the scales of cards, likewise.
     """
     parts: list[str] = []
     chosen = f" WHERE {condition}" if condition else ""
     log = f"(SELECT * FROM db.measurement{chosen}) AS measurement"
     sources = f"FROM (SELECT * FROM {merged}{chosen}) AS merged"
     for part, body in derived().items():
-        body = body.replace("FROM db.merged", sources)
+        body = body.replace("FROM db.merged", sources).replace("FROM db.card_scale", f"FROM {scales}")
         if condition:
             body = body.replace("FROM db.measurement", f"FROM {log}")
         # Not materialized, so that no columns are read but those that the query uses.

@@ -3,6 +3,9 @@
 Rows of library kernels, and of the user's own kernels that were analyzed, come with their static profile and the
 prior's estimate. Rows of kernels whose source is not known come with their tunables only; the roofline's time then
 stands in for the prior's.
+
+Rows of several cards of a kind are put on one scale before (`kernrec.store.card_scales`): a throttled laptop says which
+config is better, not how long it takes.
 """
 
 import hashlib
@@ -32,12 +35,26 @@ from kernrec.recommender.estimate.model_inputs import inputs_of
 from kernrec.recommender.estimate.prediction import predict
 from kernrec.recommender.estimate.static_table import StaticTable
 from kernrec.store import Database, Stack
+from kernrec.store.card_scales import scales_among_few
+from kernrec.store.schema import with_derived
 from kernrec.training.dataset import Dataset, RowGroup
 
 Array = np.ndarray
 
 _LIMITS = ("power_limit_w", "locked_sm_clock_hz", "locked_memory_clock_hz")
 """Columns that are set where a row was measured at another power limit or clock than the card's own."""
+_COLUMNS = (
+    "gpu",
+    "problem_id",
+    "kernel",
+    "kernel_hash",
+    "config_id",
+    "replayed",
+    *_LIMITS,
+    "latency_s",
+    "energy_j",
+    "power_w",
+)
 ENERGY_APART = 1.5
 """Factor beyond which energy over time contradicts the power that was measured: readings of power lag by up to a third
 in a loop of a second."""
@@ -187,8 +204,11 @@ def _read_rows(
         with Database.open(path) as database:
             problems = {row["problem_id"]: row for row in database.rows("problem")}
             configs = {row["config_id"]: str(row["tunables"]) for row in database.rows("config")}
-            answers = database.rows("answer", **{name: value for name, value in wanted.items() if value is not None})
-        for row in answers:
+            chosen = {name: value for name, value in wanted.items() if value is not None}
+            condition = " AND ".join(f"{name} = ?" for name in chosen) or "true"
+            query = f"SELECT {', '.join(_COLUMNS)} FROM answer WHERE {condition} ORDER BY ALL"
+            answers = database.query(with_derived("answer", query, scales=scales_among_few()), list(chosen.values()))
+        for row in (dict(zip(_COLUMNS, values, strict=True)) for values in answers):
             problem = problems[row["problem_id"]]
             if op is not None and problem["op"] != op:
                 continue

@@ -21,7 +21,7 @@ from kernrec.store.schema import with_derived
 from kernrec.store.share.contribution import add_pending, ratio_to_others, write_contribution
 from kernrec.store.share.retract import retract_here
 from tests.helpers.reading import reading_here
-from tests.helpers.sharing import GPU, KERNEL, PROBLEM, Person, measurement
+from tests.helpers.sharing import GPU, KERNEL, PROBLEM, Person, key_of, measurement, merge_signed
 
 CONFIGS = 6
 TRUE_S = [1e-3 * (1 + i) for i in range(CONFIGS)]
@@ -48,30 +48,12 @@ def rows_of(
     ]
 
 
-def key_of(person: str) -> str:
-    return (person.encode().hex() * 64)[:64]
-
-
 def combined(people: Mapping[str, Sequence[Measurement]], own: Sequence[Measurement] = ()) -> Database:
     """A database to which the rows of people were merged, signed by them."""
     database = Database.memory()
     database.add_measurements(own)
-    merge_rows(database, people)
+    merge_signed(database, people)
     return database
-
-
-def merge_rows(database: Database, people: Mapping[str, Sequence[Measurement]]) -> None:
-    """Merge rows that people signed."""
-    for person, rows in people.items():
-        with Database.memory() as theirs:
-            theirs.add_measurements(rows)
-
-            def write(folder: Path, theirs: Database = theirs) -> None:
-                for table in ("config", "problem", "measurement"):
-                    for number, (file, _) in enumerate(theirs.export(f"FROM db.{table}", folder.parent)):
-                        file.rename(folder / f"{table}{number}.parquet")
-
-            database.add_from(write, signer=key_of(person))
 
 
 def answers(database: Database) -> dict[int, MeasuredAnswer]:
@@ -150,7 +132,7 @@ def test_what_was_taken_back_is_no_yard_for_the_scales_of_others(tmp_path: Path)
     make_key(key)
     people = {"ann": rows_of("ann", 1.0), "ben": rows_of("ben", 1.0), "cyd": rows_of("cyd", 1.6)}
     with Database.open(path, read_only=False, create=True) as database:
-        merge_rows(database, people)
+        merge_signed(database, people)
         assert scales(database)[key_of("cyd")].latency_ratio == pytest.approx(1.6, rel=0.02)
     condition = "starts_with(session, 'ben')"
     retract_here(path, condition, Signer.of(key), "another card", agree=lambda _: True)
@@ -196,7 +178,7 @@ def test_a_contribution_says_how_the_card_compares_with_others_in_the_fixed_part
     with me.at_work():
         others = {person: fixed(person, 1.0) for person in ("ann", "ben")}
         with Database.open(me.database, read_only=False) as database:
-            merge_rows(database, others)
+            merge_signed(database, others)
         add_pending(me.database, "mine")
         with reading_here():
             written = write_contribution(me.database, GPU, Signer.of(key_file()), tmp_path, None)

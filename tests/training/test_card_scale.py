@@ -1,0 +1,104 @@
+"""Rows of several cards of a kind, of which one is slow: they teach one model, which is of none of them alone."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from kernrec.store import Database
+from kernrec.store.measurement import Measurement
+from kernrec.training.dataset import Dataset
+from kernrec.training.load_measurements import MeasurementRequest, load_measurements
+from kernrec.training.train_model import train
+from tests.helpers.measured_database import make_measured_database
+from tests.helpers.sharing import merge_signed
+
+SLOWER = 1.2
+PROBLEMS, CONFIGS, SHARED = 12, 12, 4
+LARGE = 1024
+"""Products with more rows take longer still than the prior thinks."""
+Rows = Sequence[Measurement]
+
+
+@pytest.fixture(scope="module")
+def truth(tmp_path_factory: pytest.TempPathFactory) -> list[Measurement]:
+    """What a usual card takes, by problem."""
+    path = tmp_path_factory.mktemp("truth") / "all.duckdb"
+    make_measured_database(path, PROBLEMS, CONFIGS, factor=1.3)
+    with Database.open(path) as database:
+        rows = sorted(database.measurements(), key=lambda row: (rows_of(row), str(row.identity.config)))
+    return [taking(row, 1.25 if rows_of(row) > LARGE else 1.0) for row in rows]
+
+
+def rows_of(row: Measurement) -> int:
+    return int(row.identity.problem.dims["m"])
+
+
+def taking(row: Measurement, factor: float, **columns: object) -> Measurement:
+    """The row of a card that takes so many times as long, without energy."""
+    before = row.columns()
+    return Measurement.from_columns(before | {"latency_s": before["latency_s"] * factor, "energy_j": None} | columns)
+
+
+def of_card(rows: Rows, person: str, factor: float = 1.0) -> list[Measurement]:
+    return [taking(row, factor, session=person, device_uuid_hash=(person * 16)[:16]) for row in rows]
+
+
+def loaded(path: Path, people: Mapping[str, Rows], own: Rows = ()) -> Dataset:
+    """What training reads of rows that people signed, and of own ones."""
+    with Database.open(path, read_only=False, create=True) as database:
+        database.add_measurements(own)
+        merge_signed(database, people)
+    return Dataset(load_measurements(MeasurementRequest((path,))).groups)
+
+
+def levels(data: Dataset, truth: Dataset) -> dict[str, float]:
+    """By problem, how many times as long as on a usual card its configs take, the median."""
+    usual = {group.problem: group for group in truth.groups}
+    return {
+        group.problem: float(np.median(group.latency_s) / np.median(usual[group.problem].latency_s))
+        for group in data.groups
+        if len(group) == len(usual[group.problem])
+    }
+
+
+def test_rows_of_two_cards_are_on_the_scale_of_the_middle_or_on_ones_own(truth: Rows, tmp_path: Path) -> None:
+    usual = loaded(tmp_path / "usual.duckdb", {}, truth)
+    ann = of_card(truth[: 6 * CONFIGS], "ann")
+    ben = of_card([*truth[:SHARED], *truth[6 * CONFIGS :]], "ben", SLOWER)
+    both = levels(loaded(tmp_path / "both.duckdb", {"ann": ann, "ben": ben}), usual)
+    assert list(both.values()) == pytest.approx([SLOWER**0.5] * PROBLEMS, rel=1e-6)
+    own = levels(loaded(tmp_path / "own.duckdb", {"ben": ben}, ann), usual)
+    assert list(own.values()) == pytest.approx([1.0] * PROBLEMS, rel=1e-6)
+    slow = levels(loaded(tmp_path / "slow.duckdb", {"ann": ann}, ben), usual)
+    assert list(slow.values()) == pytest.approx([SLOWER] * PROBLEMS, rel=1e-6)
+
+
+def test_of_three_cards_the_slow_one_is_put_on_the_scale_of_the_others(truth: Rows, tmp_path: Path) -> None:
+    usual = loaded(tmp_path / "usual.duckdb", {}, truth)
+    people = {
+        "ann": of_card(truth[: 4 * CONFIGS], "ann"),
+        "ben": of_card([*truth[:SHARED], *truth[4 * CONFIGS : 8 * CONFIGS]], "ben", SLOWER),
+        "cyd": of_card([*truth[:SHARED], *truth[8 * CONFIGS :]], "cyd"),
+    }
+    three = levels(loaded(tmp_path / "three.duckdb", people), usual)
+    assert list(three.values()) == pytest.approx([1.0] * PROBLEMS, rel=1e-6)
+
+
+def test_the_rows_of_a_slow_card_teach_what_no_other_measured_and_spoil_nothing(truth: Rows, tmp_path: Path) -> None:
+    """Ann measured small products alone; the large ones that nobody measured are predicted by what Ben's card says."""
+    large = [row for row in truth if rows_of(row) > LARGE]
+    ann = of_card(truth[: len(truth) - len(large)], "ann")
+    ben = of_card([*truth[:SHARED], *large[: -3 * CONFIGS]], "ben", SLOWER)
+    new = loaded(tmp_path / "new.duckdb", {}, large[-3 * CONFIGS :])
+
+    def factors(data: Dataset) -> np.ndarray:
+        model = train(data)
+        ratio, _ = model.log_ratio(model.rows(new.groups[0].inputs), True, None)
+        return np.exp(ratio["latency"]) * new.groups[0].inputs.latency_s / new.groups[0].latency_s
+
+    alone = factors(loaded(tmp_path / "alone.duckdb", {}, ann))
+    both = factors(loaded(tmp_path / "with.duckdb", {"ben": ben}, ann))
+    assert np.median(np.abs(alone - 1.0)) > 0.1
+    assert np.median(np.abs(both - 1.0)) < 0.05
