@@ -1,0 +1,116 @@
+"""A query of a kernel whose own model ships, beside a model that its rows on one card made of the op."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from kernrec.gpu import find_gpu
+from kernrec.kernel import find_kernel
+from kernrec.op import Problem
+from kernrec.recommender.candidate_set import candidate_set
+from kernrec.recommender.context import Context
+from kernrec.recommender.estimate.correction import ModelScope
+from kernrec.recommender.estimate.operating_point import DEFAULT_POINT
+from kernrec.store import Database, Evidence
+from kernrec.training.load_measurements import MeasurementRequest
+from kernrec.training.train_op_models import train_op_models
+from tests.helpers.sharing import measurement
+
+KERNEL = find_kernel("matmul_triton")
+RECORDED, MEASURED, OTHER = "a100-sxm4-80gb", "rtx4090", "rtx3090"
+"""A card that the shipped model learned from, one that somebody measured, and one that nobody did."""
+SLOWER = 1.5
+NEW = KERNEL.definition.problem("f16", "nn", m=1536, n=1024, k=768)
+
+
+def predicted(context: Context, gpu: str, problem: Problem = NEW) -> tuple[np.ndarray, ModelScope | None]:
+    """The times of all configs, (C,), and the model behind them."""
+    table = context.kernel_table(KERNEL, problem, find_gpu(gpu))
+    candidates = candidate_set([table], problem, [DEFAULT_POINT], Evidence(), context.models, whole_space=True)
+    (of_kernel,) = candidates.kernels
+    return candidates.latency_s[0], of_kernel.scope
+
+
+def names(scope: ModelScope | None) -> list[str]:
+    """The models behind an answer, the last one first."""
+    return [] if scope is None else [scope.trained.name, *names(scope.beneath)]
+
+
+def warnings_of(context: Context) -> list[str]:
+    return [line for line in context.models.warnings() if "further off" in line or "corrects another" in line]
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A database whose rows take so many times as long as the shipped model says, and the model that they made."""
+    path, shipped = tmp_path_factory.mktemp("contributed") / "all.duckdb", Context([])
+    rows = []
+    for size in range(256, 256 + 10 * 256, 256):
+        problem = KERNEL.definition.problem("f16", "nn", m=size, n=1024, k=768)
+        table = shipped.kernel_table(KERNEL, problem, find_gpu(MEASURED))
+        latency_s, _ = predicted(shipped, MEASURED, problem)
+        runnable = table.runnable(table.space.at(problem))
+        same: Mapping[str, object] = {"gpu": MEASURED, "kernel": KERNEL.name, "kernel_hash": KERNEL.hash}
+        rows += [
+            measurement(
+                **same, problem=problem, config=table.space.config(int(runnable[place])), block=None,
+                latency_s=SLOWER * float(latency_s[place]),
+            )
+            for place in range(size % 3, len(runnable), 3)
+        ]  # fmt: skip
+    with Database.open(path, read_only=False, create=True) as database:
+        database.add_measurements(rows)
+    (stored,), _ = train_op_models(MeasurementRequest((path,)))
+    assert stored.name == "matmul"
+    return path
+
+
+def test_on_the_card_that_was_measured_both_correct_the_prior(trained: Path) -> None:
+    before, shipped = predicted(Context([]), MEASURED)
+    context = Context([trained])
+    after, both = predicted(context, MEASURED)
+    assert (names(shipped), names(both)) == (["matmul_triton"], ["matmul", "matmul_triton"])
+    assert both is not None
+    assert both.gpu_known
+    assert "the prior corrected by model matmul_triton, then by model matmul," in both.note
+    np.testing.assert_allclose(after / before, SLOWER, rtol=0.05)
+    assert not warnings_of(context)
+
+
+def test_on_a_card_that_the_shipped_model_learned_from_it_answers_as_if_there_were_no_other(trained: Path) -> None:
+    before, shipped = predicted(Context([]), RECORDED)
+    after, there = predicted(Context([trained]), RECORDED)
+    assert names(shipped) == names(there) == ["matmul_triton"]
+    np.testing.assert_array_equal(after, before)
+
+
+def test_on_a_card_that_neither_knows_both_apply_as_each_would_alone(trained: Path) -> None:
+    """One learned from a single card, so nothing says yet that it does not carry over."""
+    context = Context([trained])
+    _, both = predicted(context, OTHER)
+    assert names(both) == ["matmul", "matmul_triton"]
+    assert both is not None
+    assert both.beneath is not None
+    assert (both.gpu_known, both.beneath.gpu_known) == (False, False)
+    assert f"nothing was measured on {OTHER}" in both.note
+
+
+def test_a_model_that_corrects_another_one_than_is_there_is_named_and_not_used(trained: Path, tmp_path: Path) -> None:
+    """As after an update of kernrec, whose model of the kernel is a new one."""
+    (tmp_path / "models").mkdir()
+    for file in [trained, *(trained.parent / "models").iterdir()]:
+        (tmp_path / file.relative_to(trained.parent)).write_bytes(file.read_bytes())
+    card = tmp_path / "models" / "matmul.json"
+    about = json.loads(card.read_text())
+    assert about["training"]["beneath"].keys() == {"matmul_triton"}
+    about["training"]["beneath"]["matmul_triton"] = "0" * 64
+    card.write_text(json.dumps(about))
+    before, _ = predicted(Context([]), MEASURED)
+    context = Context([tmp_path / trained.name])
+    after, scope = predicted(context, MEASURED)
+    assert names(scope) == ["matmul_triton"]
+    np.testing.assert_array_equal(after, before)
+    assert warnings_of(context) == ["model matmul corrects another model of matmul_triton than is there; not used"]
