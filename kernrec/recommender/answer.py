@@ -1,5 +1,7 @@
 """The answer to a query from a candidate set: selected choices, notes, and what the first choice is compared with."""
 
+from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from kernrec.errors import NoKernelError
@@ -17,7 +19,7 @@ from kernrec.recommender.distinct import rows_of
 from kernrec.recommender.estimate.operating_point import OperatingPoint
 from kernrec.recommender.infeasible import none_runs
 from kernrec.recommender.lines import line_notes, without_line
-from kernrec.recommender.notes import notes, of_inputs, of_kernel, of_triton
+from kernrec.recommender.notes import Remark, of_choices, of_inputs, of_kernel, of_triton
 from kernrec.recommender.request import Query
 from kernrec.recommender.result import KernelAnswer, Recommendation
 
@@ -60,11 +62,14 @@ def recommendation(
         about = KernelAnswer(kernel.table.kernel, heuristic, considered.sampled_blocks)
     if of_one_kernel and kernel.table.kernel.declares_problem:
         context = None  # no stack has such a problem
-    remarks = [*of_inputs(query.inputs), *notes(candidates, choices)]
-    remarks += of_kernel(considered, choices[0]) if of_one_kernel else of_triton(candidates)
+    remarks: list[Remark] = [partial(of_inputs, query.inputs), of_choices(candidates, choices)]
+    if of_one_kernel:
+        lines = tuple(of_kernel(considered, choices[0]))
+        remarks.append(lambda: lines)
+    else:
+        remarks.append(of_triton(candidates))
     if context is not None:
-        remarks += line_notes(context, candidates.problem, candidates.gpu, query.stacks)
-        remarks = [*context.models.warnings(), *remarks]
+        remarks = _of_context(remarks, context, candidates.problem, candidates.gpu, query)
     return Recommendation(
         problem=candidates.problem,
         gpu=candidates.gpu,
@@ -72,7 +77,7 @@ def recommendation(
         point=candidates.points[0],
         choices=choices,
         candidates=candidates.runnable,
-        notes=tuple(remarks),
+        remarks=tuple(remarks),
         inputs=query.inputs,
         calibration=kernel.table.calibration,
         models=tuple(kernel.scope for kernel in candidates.kernels if kernel.scope),
@@ -84,6 +89,14 @@ def recommendation(
         source=query.source,
         context=context,
     )
+
+
+def _of_context(
+    remarks: Sequence[Remark], context: "Context", problem: Problem, gpu: GPU, query: Query
+) -> list[Remark]:
+    """Remarks between the warnings of models and those about stacks."""
+    warnings = tuple(context.models.warnings())
+    return [lambda: warnings, *remarks, partial(line_notes, context, problem, gpu, query.stacks)]
 
 
 def answer_by_lines(
@@ -101,7 +114,7 @@ def answer_by_lines(
         point=query.point,
         choices=(),
         candidates=0,
-        notes=(*context.models.warnings(), *line_notes(context, problem, gpu, query.stacks)),
+        remarks=tuple(_of_context([], context, problem, gpu, query)),
         inputs=query.inputs,
         no_kernel=str(reason),
         stacks=query.stacks,

@@ -103,18 +103,13 @@ def _build(
     (point, position), (latency, energy) = picked, costs
     number, kernel, own = candidates.locate(position)
 
-    def against(other: int) -> Comparison:
-        """Compared with another candidate at the first operating point."""
-        return Comparison(
-            1.0 - energy.value / candidates.energy_j.item(0, other),
-            latency.value / candidates.latency_s.item(0, other) - 1.0,
-        )
-
+    fastest, seconds, joules, table = candidates.fastest, candidates.latency_s, candidates.energy_j, kernel.table
+    fastest_s, pick = seconds.item(0, fastest), candidates.starts[number] + kernel.heuristic
     measured = kernel.measured(point).get(own)
     unsure = kernel.caution.item(own)
-    leads = latency.value < candidates.latency_s.item(0, candidates.fastest) and position != candidates.fastest
+    leads = latency.value < fastest_s and position != fastest
     return Choice(
-        kernel=kernel.table.kernel,
+        kernel=table.kernel,
         config=kernel.config(own),
         problem=candidates.problem,
         gpu=candidates.gpu,
@@ -125,9 +120,12 @@ def _build(
         power_w=kernel.costs.power_w.item(point, own),
         clock_hz=kernel.limited.clock_hz.item(point, own),
         bottleneck=kernel.prediction.bottleneck(own),
-        occupancy=kernel.table.occupancy(kernel.runnable.on_problem, int(kernel.rows[own])),
-        versus_fastest=against(candidates.fastest),
-        versus_occupancy=against(candidates.starts[number] + kernel.heuristic),
+        occupancy=table.occupancy(kernel.runnable.on_problem, kernel.rows.item(own)),
+        # Both at the first operating point.
+        versus_fastest=Comparison(1.0 - energy.value / joules.item(0, fastest), latency.value / fastest_s - 1.0),
+        versus_occupancy=Comparison(
+            1.0 - energy.value / joules.item(0, pick), latency.value / seconds.item(0, pick) - 1.0
+        ),
         measurement=None if measured is None else _measured_on(measured),
         alike=alike,
         unsure=unsure,
@@ -195,7 +193,7 @@ def saving_of(candidates: CandidateSet, picked: Picked, query: Query) -> Saving 
         return None
     _, position = picked
     points: Sequence[OperatingPoint] = candidates.points[1:]
-    latency, energy = candidates.latency_s[:, position], candidates.energy_j[:, position]
+    seconds, joules = candidates.latency_s[:, position].tolist(), candidates.energy_j[:, position].tolist()
     if not points:
         gpu, (_, kernel, own) = candidates.gpu, candidates.locate(position)
         nominal, power = kernel.prediction.at(own), kernel.table.power
@@ -204,14 +202,15 @@ def saving_of(candidates: CandidateSet, picked: Picked, query: Query) -> Saving 
         limits = np.append(gpu.tdp_w, np.arange(gpu.power_min_w, gpu.tdp_w, LIMIT_STEP_W))
         repeated = NominalCosts(*(np.full(len(limits), part) for part in vars(nominal).values()))
         limited = power.apply_power_limit(repeated, limits)
-        latency, energy = limited.latency_s, limited.energy_j
+        seconds, joules = limited.latency_s.tolist(), limited.energy_j.tolist()
         points = [OperatingPoint(limit_w) for limit_w in limits[1:].tolist()]
-    slowdown, saved = latency[1:] / latency[0] - 1.0, 1.0 - energy[1:] / energy[0]
-    free = np.where(slowdown <= NO_LOSS, saved, -1.0)
-    if not len(free) or free.max() < WORTH_SAYING:
+    slowdown = [there / seconds[0] - 1.0 for there in seconds[1:]]
+    saved = [1.0 - there / joules[0] for there in joules[1:]]
+    free = [share if slower <= NO_LOSS else -1.0 for slower, share in zip(slowdown, saved, strict=True)]
+    if max(free, default=-1.0) < WORTH_SAYING:
         return None
-    best = int(free.argmax())
-    return Saving(points[best], points[best].limit_w(candidates.gpu), float(slowdown[best]), float(saved[best]))
+    best = free.index(max(free))
+    return Saving(points[best], points[best].limit_w(candidates.gpu), slowdown[best], saved[best])
 
 
 def foreign_rows(candidates: CandidateSet, query: Query) -> tuple[Foreign, ...]:

@@ -7,7 +7,9 @@ the same code and grid are one row. Measured configs are never hidden. Of a fron
 for each power limit, a config keeps its fastest, its most frugal and its balanced point, else one config would fill it.
 """
 
+from bisect import bisect_right
 from collections.abc import Sequence
+from operator import ne
 from typing import Any
 
 import numpy as np
@@ -41,6 +43,8 @@ def rows_of(candidates: CandidateSet, query: Query, first: int = 0, of_op: bool 
         return distinct(candidates, picked, [costs], query.top, of_op)
     which = [candidates.latency_s, candidates.energy_j]
     rows = distinct(candidates, _thinned(candidates, picked), which, _WHOLE, of_op)
+    if len(rows) <= query.top:
+        return rows
     latency, energy = (np.array([costs[pick] for pick, _ in rows]) for costs in which)
     return [rows[place] for place in spread(np.arange(len(rows)), latency, energy, query.top).tolist()]
 
@@ -57,47 +61,54 @@ def distinct(
         top: how many rows are wanted.
         by_code: whether the same machine code is one row whatever it costs.
     """
+    starts = candidates.starts
+    kinds = [(bisect_right(starts, position) - 1, point) for point, position in picked]
+    if len(set(kinds)) == len(kinds):  # configs are alike at one operating point of one kernel alone
+        return [(pick, 0) for pick in picked[:top]]
     points, positions = np.array(picked).T
     costs = np.log([table[points, positions] for table in which])
-    numbers = np.searchsorted(candidates.starts, positions, side="right") - 1
-    code, tunables = _columns(candidates, numbers, positions)
-    group = numbers * len(candidates.points) + points
-    measured = candidates.latency_source[points, positions] == MEASURED
-    group[measured] = -1 - measured.nonzero()[0]  # each is like no other
-    rest, left = np.arange(len(positions)), np.ones(len(positions), dtype=bool)
-    rows: list[tuple[Picked, int]] = []
-    while len(rows) < top and len(rest):
-        leader, rest = int(rest[0]), rest[1:]
-        others = rest[group[rest] == group[leader]]
-        if len(others):
-            close = (np.abs(costs[:, others] - costs[:, [leader]]) < SAME).all(axis=0)
-            single = (tunables[others] != tunables[leader]).sum(axis=1) == 1
-            same = (code[others] == code[leader]).all(axis=1)
-            whole = by_code or _is_a_call(candidates.kernels[numbers[leader]].table)
-            others = others[(same & (close | whole)) | (single & close)]
-            left[others] = False
-            rest = rest[left[rest]]
-        rows.append((picked[leader], len(others)))
-    return rows
+    first_cost, last_cost = costs[0].tolist(), costs[-1].tolist()  # there are one or two
+    measured = (candidates.latency_source[points, positions] == MEASURED).tolist()
+    codes, tunables = _described(candidates, [number for number, _ in kinds], positions)
+    leaders: dict[tuple[int, int], list[int]] = {}  # the places of rows among the picks
+    alike: dict[int, int] = {}  # by place of a row
+    for place, kind in enumerate(kinds):
+        whole = by_code or _is_a_call(candidates.kernels[kind[0]].table)
+        code, cost, other_cost = codes[place], first_cost[place], last_cost[place]
+        among = [] if measured[place] else leaders.setdefault(kind, [])
+        for leader in among:
+            same = code == codes[leader]
+            if same and whole:
+                break
+            close = abs(cost - first_cost[leader]) < SAME and abs(other_cost - last_cost[leader]) < SAME
+            if close and (same or sum(map(ne, tunables[leader], tunables[place])) == 1):
+                break
+        else:
+            if len(alike) < top:
+                alike[place] = 0
+                among.append(place)
+            continue
+        alike[leader] += 1
+    return [(picked[place], count) for place, count in alike.items()]
 
 
-def _columns(candidates: CandidateSet, numbers: Array, positions: Array) -> tuple[Array, Array]:
-    """(warps and machine code, values of tunables) of candidates, (N, columns); -1 where a kernel has fewer."""
-    parts = []
-    for number in sorted(set(numbers.tolist())):
+def _described(
+    candidates: CandidateSet, numbers: Sequence[int], positions: Array
+) -> tuple[list[list[int]], list[list[int]]]:
+    """(warps and machine code, values of tunables) of candidates, whose kernels are given by number."""
+    codes: list[list[int]] = [[]] * len(numbers)
+    tunables = codes.copy()
+    for number in dict.fromkeys(numbers):
         kernel = candidates.kernels[number]
-        mine = (numbers == number).nonzero()[0]
-        rows = kernel.rows.take(positions[mine] - candidates.starts[number])
+        mine = [place for place, other in enumerate(numbers) if other == number]
+        rows = kernel.rows.take(positions.take(mine) - candidates.starts[number])
         table, on_problem = kernel.table, kernel.runnable.on_problem
         code = table.machine_code(on_problem, rows)
         if _is_a_call(table):
             code = np.stack([code[:, 0], _launches(table, on_problem, rows)], axis=1)
-        parts.append((mine, code, table.tunables.take(rows, axis=0)))
-    columns = [np.full((len(positions), max(part[p].shape[1] for part in parts)), -1, dtype=np.int64) for p in (1, 2)]
-    for mine, *own in parts:
-        for column, values in zip(columns, own, strict=True):
-            column[mine, : values.shape[1]] = values
-    return columns[0], columns[1]
+        for place, of_code, values in zip(mine, code.tolist(), table.tunables.take(rows, axis=0).tolist(), strict=True):
+            codes[place], tunables[place] = of_code, values
+    return codes, tunables
 
 
 def _is_a_call(table: StaticTable) -> bool:

@@ -12,9 +12,9 @@ from typing import Protocol, TypeVar
 
 from kernrec.errors import KernrecError, NoKernelError, UsageError
 from kernrec.gpu import GPU
-from kernrec.kernel import Kernel, kernels_for
+from kernrec.kernel import Expression, Kernel, kernels_for
 from kernrec.kernel.library import triton_kernels
-from kernrec.op import Op, Problem
+from kernrec.op import Problem
 from kernrec.recommender.answer import recommendation
 from kernrec.recommender.candidate_set import CandidateSet, candidate_set
 from kernrec.recommender.context import Context
@@ -81,21 +81,33 @@ def layouts_that_matter(problem: Problem, gpu: GPU) -> tuple[str, ...]:
 
     Constraints on sizes alone are asked, so a kernel for a few rows is none for many; no space is enumerated.
     """
+    names, op = problem.names, problem.definition
     own = {
-        layout: [kernel for kernel in kernels if _admits(kernel, problem)]
-        for layout, kernels in _own_kernels(problem.definition, problem.dtype, problem.layout, gpu.sm)
+        layout: len(able)
+        for layout, kernels in _own_rules(op.name, op.layouts, problem.dtype, problem.layout, gpu.sm, frozenset(names))
+        if (able := [rules for rules in kernels if all(rule.evaluate(names) for rule in rules)])
     }
-    return tuple(sorted((layout for layout in own if own[layout]), key=lambda layout: -len(own[layout])))
+    return tuple(sorted(own, key=lambda layout: -own[layout]))
 
 
 @lru_cache
-def _own_kernels(op: Op, dtype: str, layout: str, sm: int) -> tuple[tuple[str, tuple[Kernel, ...]], ...]:
-    """By other layout, the kernels that `layout` lacks."""
-    here = _names(op.name, dtype, layout, sm)
-    others = [other for other in op.layouts if other != layout]
+def _own_rules(
+    op: str, layouts: tuple[str, ...], dtype: str, layout: str, sm: int, names: frozenset[str]
+) -> tuple[tuple[str, tuple[tuple[Expression, ...], ...]], ...]:
+    """By other layout, for each of the kernels that `layout` lacks the constraints that are about the problem alone.
+
+    names: those of a problem of the op.
+    """
+    here = _names(op, dtype, layout, sm)
+    lacking = {
+        other: [kernel for kernel in _kernels(op, dtype, other, sm) if kernel.name not in here]
+        for other in layouts
+        if other != layout
+    }
     return tuple(
-        (other, tuple(kernel for kernel in _kernels(op.name, dtype, other, sm) if kernel.name not in here))
-        for other in others
+        (other, tuple(tuple(rule for rule in kernel.constraints if rule.names <= names) for kernel in kernels))
+        for other, kernels in lacking.items()
+        if kernels
     )
 
 
@@ -107,12 +119,6 @@ def _kernels(op: str, dtype: str, layout: str, sm: int) -> tuple[Kernel, ...]:
 
 def _names(op: str, dtype: str, layout: str, sm: int) -> frozenset[str]:
     return frozenset(kernel.name for kernel in _kernels(op, dtype, layout, sm))
-
-
-def _admits(kernel: Kernel, problem: Problem) -> bool:
-    """Whether the constraints of a kernel that are about the problem alone hold."""
-    names = problem.names
-    return all(rule.evaluate(names) for rule in kernel.constraints if rule.names <= names.keys())
 
 
 def lacks(problem: Problem, kernel: Kernel, gpu: GPU) -> bool:

@@ -2,10 +2,11 @@
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
 
+from kernrec.gpu import GPU
 from kernrec.kernel import config_text
 from kernrec.kernel.library import triton_kernels
 from kernrec.model.prior.power import ZEROS
@@ -17,6 +18,9 @@ from kernrec.recommender.kernel_candidates import KernelCandidates, RunnableConf
 from kernrec.recommender.result import Choice
 from kernrec.store import ProfileTable
 from kernrec.util.human import human
+
+Remark = Callable[[], Iterable[str]]
+"""Notes that are made when they are read."""
 
 PRIOR_NOTE = (
     "source prior: predicted from static analysis, measured on no GPU; the interval is the model's spread"
@@ -37,14 +41,33 @@ def sources_of(choices: Iterable[Choice]) -> set[Source]:
 
 def notes(candidates: CandidateSet, choices: Sequence[Choice]) -> tuple[str, ...]:
     """The notes of an answer with these choices."""
-    sources = sources_of(choices)
+    return tuple(of_choices(candidates, choices)())
+
+
+def of_choices(candidates: CandidateSet, choices: Sequence[Choice]) -> Remark:
+    """The notes of an answer with these choices, to be made when they are read; they hold no candidate set."""
+    sources, gpu = sources_of(choices), candidates.gpu
     predictions = bool(sources - {Source.MEASURED})
-    lines = [*of_predictions(candidates, sources), *of_limits(candidates, choices)]
-    estimated = {id(kernel.runnable): kernel for kernel in candidates.kernels}
-    for considered in candidates.considered:
-        kernel = estimated.get(id(considered))
-        lines += of_measurements(considered, kernel if predictions else None)
-    return tuple(lines)
+    scopes = [kernel.scope for kernel in candidates.kernels if kernel.scope]
+    calibrations = [kernel.table.calibration for kernel in candidates.kernels]
+    estimated = {id(kernel.runnable): kernel for kernel in candidates.kernels} if predictions else {}
+    measured = [
+        line
+        for considered in candidates.considered
+        for line in of_measurements(considered, estimated.get(id(considered)))
+    ]
+
+    def lines() -> Iterator[str]:
+        if Source.PRIOR in sources:
+            yield PRIOR_NOTE
+        if Source.LEARNED in sources:
+            yield from dict.fromkeys(scope.note for scope in scopes)
+        if sources & {Source.PRIOR, Source.LEARNED}:
+            yield from dict.fromkeys(f"the prior's coefficients: {fitted.summary}" for fitted in calibrations if fitted)
+        yield from of_limits(gpu, choices)
+        yield from measured
+
+    return lines
 
 
 def of_inputs(inputs: str) -> Iterator[str]:
@@ -56,37 +79,28 @@ def of_inputs(inputs: str) -> Iterator[str]:
         )
 
 
-def of_predictions(candidates: CandidateSet, sources: set[Source]) -> Iterator[str]:
-    """Lines about predictions of these sources, and the calibrations and models that they come from."""
-    if Source.PRIOR in sources:
-        yield PRIOR_NOTE
-    if Source.LEARNED in sources:
-        yield from dict.fromkeys(kernel.scope.note for kernel in candidates.kernels if kernel.scope)
-    if sources & {Source.PRIOR, Source.LEARNED}:
-        calibrations = (kernel.table.calibration for kernel in candidates.kernels)
-        yield from dict.fromkeys(f"the prior's coefficients: {fitted.summary}" for fitted in calibrations if fitted)
-
-
-def of_triton(candidates: CandidateSet) -> Iterator[str]:
-    """Why no Triton kernel is among the answers about an op that has some for the data type."""
-    problem, gpu = candidates.problem, candidates.gpu
+def of_triton(candidates: CandidateSet) -> Remark:
+    """Why no Triton kernel is among the answers about an op that has some for the data type, as `of_choices`."""
     tables = [considered for considered in candidates.considered if considered.table.kernel.triton]
     if any(len(considered.on_problem.rows) for considered in tables):
-        return
-    for considered in tables:
-        kernel = considered.table.kernel
-        needs = refusing_constraint(kernel, problem, gpu) or "another shape"
-        yield f"no answer by {kernel.name}, which needs {needs!r}: Triton's code for other rows was not profiled"
-    if not tables:
-        for kernel in triton_kernels(problem.op, problem.dtype, sm=gpu.sm):
-            if problem.layout not in kernel.layouts:
-                written = ", ".join(kernel.layouts)
-                yield f"no answer by {kernel.name}, which is written for layouts {written}, not {problem.layout}"
+        return tuple
+    problem, gpu, kernels = candidates.problem, candidates.gpu, [considered.table.kernel for considered in tables]
+
+    def lines() -> Iterator[str]:
+        for kernel in kernels:
+            needs = refusing_constraint(kernel, problem, gpu) or "another shape"
+            yield f"no answer by {kernel.name}, which needs {needs!r}: Triton's code for other rows was not profiled"
+        if not kernels:
+            for kernel in triton_kernels(problem.op, problem.dtype, sm=gpu.sm):
+                if problem.layout not in kernel.layouts:
+                    written = ", ".join(kernel.layouts)
+                    yield f"no answer by {kernel.name}, which is written for layouts {written}, not {problem.layout}"
+
+    return lines
 
 
-def of_limits(candidates: CandidateSet, choices: Sequence[Choice]) -> Iterator[str]:
+def of_limits(gpu: GPU, choices: Sequence[Choice]) -> Iterator[str]:
     """Which power limits of the choices the card cannot hold, and which only some boards accept."""
-    gpu = candidates.gpu
     for limit_w in dict.fromkeys(choice.power_limit_w for choice in choices):
         if limit_w > gpu.power_max_w:
             yield (

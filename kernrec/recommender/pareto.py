@@ -9,15 +9,12 @@ def pareto_front(latency: np.ndarray, energy: np.ndarray) -> np.ndarray:
     latency, energy: (C,) finite. Candidates slower than the most frugal or hungrier than the fastest are set aside
     before sorting, which leaves few.
     """
-    fastest = (latency == latency.min()).nonzero()[0]
-    fastest = fastest[energy[fastest].argmin()]
-    frugal = (energy == energy.min()).nonzero()[0]
-    frugal = frugal[latency[frugal].argmin()]
+    fastest, frugal = latency.argmin(), energy.argmin()
     between = ((latency <= latency[frugal]) & (energy <= energy[fastest])).nonzero()[0]
     walk = between[np.lexsort((energy[between], latency[between]))]
-    lowest = np.minimum.accumulate(energy[walk])
+    joules = energy[walk]
     on_front = np.ones(len(walk), dtype=bool)
-    on_front[1:] = energy[walk][1:] < lowest[:-1]
+    np.less(joules[1:], np.minimum.accumulate(joules)[:-1], out=on_front[1:])
     front: np.ndarray = walk[on_front]
     return front
 

@@ -118,7 +118,7 @@ class Recommender:
     def _in_fixed_layout(self, problem: Problem, gpu: GPU, query: Query) -> Recommendation:
         answer = self.answer_problem(problem, gpu, query)
         gain = gain_elsewhere(self.context, answer, query)
-        return answer if gain is None else replace(answer, notes=(*answer.notes, gain.note))
+        return answer if gain is None else replace(answer, remarks=(*answer.remarks, lambda: (gain.note,)))
 
     def answer_calls(self, request: Request) -> list[Recommendation]:
         """The answers of `answer` for every call of a user's function that was analyzed for the GPU."""

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from kernrec.recommender.context import Context
     from kernrec.recommender.estimate.correction import ModelScope
     from kernrec.recommender.lines import Line
+    from kernrec.recommender.notes import Remark
 
 
 @dataclass(frozen=True)
@@ -209,7 +210,8 @@ class Recommendation(AnswerNames):
     """Best first; a Pareto front with the fastest first."""
     candidates: int
     """How many configs can run."""
-    notes: tuple[str, ...]
+    remarks: "tuple[Remark, ...]" = field(repr=False, compare=False)
+    """Of `notes`, each is made when they are first read."""
     inputs: str = RANDOM
     """The input data that the kernel is taken to compute on, `random` or `zeros`."""
     calibration: "Calibration | None" = None
@@ -274,6 +276,11 @@ class Recommendation(AnswerNames):
         if not self.choices:
             return lines
         return beside(lines, self.best.latency_s.value, self.best.energy_j.value)
+
+    @cached_property
+    def notes(self) -> tuple[str, ...]:
+        """Lines for the reader, besides the numbers; made when first read."""
+        return tuple(line for remark in self.remarks for line in remark())
 
     @property
     def leading_stack(self) -> str | None:
