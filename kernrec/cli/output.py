@@ -10,7 +10,7 @@ import typer
 from kernrec.cli.answer_table import Column, markdown_lines, print_answer_table
 from kernrec.errors import UsageError
 from kernrec.util.flat_rows import flat
-from kernrec.util.indented_json import indented_json
+from kernrec.util.indented_json import json_pieces
 
 AsWide = Annotated[bool, typer.Option("--wide", help="Print every column, and configs with names and values.")]
 AsCsv = Annotated[bool, typer.Option("--csv", help="Print CSV, with the names and units of --json.")]
@@ -47,7 +47,8 @@ def print_table_as(form: Form, title: str, columns: Sequence[Column]) -> None:
 
 def print_json(answer: Any) -> None:
     """Prints plain values as JSON."""
-    print(indented_json(answer))
+    sys.stdout.writelines(json_pieces(answer))
+    print()
 
 
 def print_csv(rows: Sequence[Mapping[str, Any]]) -> None:

@@ -19,9 +19,9 @@ from kernrec.recommender.distinct import rows_of
 from kernrec.recommender.estimate.operating_point import OperatingPoint
 from kernrec.recommender.infeasible import none_runs
 from kernrec.recommender.lines import line_notes, without_line
-from kernrec.recommender.notes import Remark, of_choices, of_inputs, of_kernel, of_triton
+from kernrec.recommender.notes import of_choices, of_inputs, of_kernel, of_triton
 from kernrec.recommender.request import Query
-from kernrec.recommender.result import KernelAnswer, Recommendation
+from kernrec.recommender.result import KernelAnswer, Recommendation, Remark
 
 if TYPE_CHECKING:
     from kernrec.recommender.context import Context

@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
@@ -15,12 +15,9 @@ from kernrec.recommender.candidate_set import CandidateSet
 from kernrec.recommender.estimate.costs import Source
 from kernrec.recommender.infeasible import refusing_constraint
 from kernrec.recommender.kernel_candidates import KernelCandidates, RunnableConfigs
-from kernrec.recommender.result import Choice
+from kernrec.recommender.result import Choice, Remark
 from kernrec.store import ProfileTable
 from kernrec.util.human import human
-
-Remark = Callable[[], Iterable[str]]
-"""Notes that are made when they are read."""
 
 PRIOR_NOTE = (
     "source prior: predicted from static analysis, measured on no GPU; the interval is the model's spread"

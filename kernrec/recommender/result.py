@@ -1,6 +1,6 @@
 """A recommendation and its parts: choices with their costs, how sure these are, and comparisons."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -26,7 +26,9 @@ if TYPE_CHECKING:
     from kernrec.recommender.context import Context
     from kernrec.recommender.estimate.correction import ModelScope
     from kernrec.recommender.lines import Line
-    from kernrec.recommender.notes import Remark
+
+Remark = Callable[[], Iterable[str]]
+"""Notes of an answer that are made when they are read."""
 
 
 @dataclass(frozen=True)
@@ -210,7 +212,7 @@ class Recommendation(AnswerNames):
     """Best first; a Pareto front with the fastest first."""
     candidates: int
     """How many configs can run."""
-    remarks: "tuple[Remark, ...]" = field(repr=False, compare=False)
+    remarks: tuple[Remark, ...] = field(repr=False, compare=False)
     """Of `notes`, each is made when they are first read."""
     inputs: str = RANDOM
     """The input data that the kernel is taken to compute on, `random` or `zeros`."""

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Mapping
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -18,6 +18,13 @@ _MAGIC = b"kernrec arrays 1\n"
 _DIGEST = 32
 _ALIGN = 16
 _KINDS = frozenset("biuf")
+_PIECE = 1 << 16
+
+
+class Digest(Protocol):
+    """A hash, such as `hashlib.sha256()`."""
+
+    def update(self, data: bytes, /) -> None: ...
 
 
 def pack(facts: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> bytes:
@@ -56,12 +63,20 @@ def unpack(data: bytes | mmap.mmap, intact: bool = False) -> tuple[dict[str, Any
     return facts, arrays
 
 
-def mapped(path: Path) -> bytes | mmap.mmap:
+def mapped(path: Path, digest: Digest | None = None) -> bytes | mmap.mmap:
     """The content of a file, read where it is looked at, and shared by all processes that do. `OSError`, `ValueError`.
 
     The file has to be replaced as a whole, never written to. Windows replaces nothing that is mapped: there it is read.
+
+    Args:
+        path: of the file.
+        digest: takes in the content, by the piece: pages that nobody looks at later are not in the process's memory.
     """
-    if sys.platform == "win32":
-        return path.read_bytes()
     with path.open("rb") as file:
+        if digest is not None:
+            while piece := file.read(_PIECE):
+                digest.update(piece)
+        if sys.platform == "win32":
+            file.seek(0)
+            return file.read()
         return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)

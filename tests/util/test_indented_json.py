@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kernrec.util.indented_json import indented_json
+from kernrec.util.indented_json import json_pieces
 
 
 class Word(StrEnum):
@@ -33,12 +33,17 @@ VALUES = st.recursive(
 )
 
 
-@given(VALUES)
-def test_the_text_is_that_of_the_standard_library(value: Any) -> None:
-    assert indented_json(value) == json.dumps(value, indent=2)
+@given(VALUES, st.integers(0, 3))
+def test_the_text_is_that_of_the_standard_library(value: Any, levels: int) -> None:
+    assert "".join(json_pieces(value, levels=levels)) == json.dumps(value, indent=2)
+
+
+def test_no_piece_of_a_long_answer_is_long() -> None:
+    layer = {"choices": [{"latency_s": 1e-3}] * 5}
+    assert max(map(len, json_pieces({"layers": [layer] * 100}))) < 1000
 
 
 @pytest.mark.parametrize("value", [{1, 2}, object(), {"a": [b"x"]}, {(1,): 2}])
 def test_what_is_not_plain_is_refused(value: object) -> None:
     with pytest.raises(TypeError):
-        indented_json(value)
+        list(json_pieces(value))

@@ -315,7 +315,10 @@ class JointPosterior:
         values, vectors = np.linalg.eigh(_centered(covariance - np.diag(own), able))
         error = shared @ (vectors * np.sqrt(np.maximum(values, 0.0))).T
         error += np.sqrt(own) * alone
-        return np.asarray(mean + np.concatenate((error, -error)))
+        costs = np.empty((2 * len(error), len(mean)))
+        np.add(mean, error, out=costs[: len(error)])
+        np.subtract(mean, error, out=costs[len(error) :])
+        return costs
 
     def mean_regret(self) -> float:
         """The expected regret of the present choices, the weighted mean over problems."""

@@ -67,8 +67,8 @@ def load(path: Path) -> VendorModel:
         file = str(card["trees"]["file"])
         if Path(file).name != file:
             raise UsageError(f"{path} names trees outside of its folder: {file!r:.60}")
-        content = mapped(_readable(path.parent / file))
-        if hashlib.sha256(content).hexdigest() != card["trees"]["sha256"]:
+        content = mapped(_readable(path.parent / file), digest := hashlib.sha256())
+        if digest.hexdigest() != card["trees"]["sha256"]:
             raise UsageError(f"{path.parent / file} is damaged or was replaced: its SHA-256 is not that in {path.name}")
         _, arrays = unpack(content, intact=True)
         sets = tuple(_set(card["op"], entry, arrays) for entry in card["sets"])
