@@ -16,3 +16,7 @@ imported=(
 )
 "$python" -m pip install --quiet --disable-pip-version-check "${imported[@]}" "torch==2.13.*"
 "$python" -m pip install --quiet --disable-pip-version-check --no-deps vllm==0.33.0 sglang==0.5.23
+"$python" -c "import torchvision" 2>/dev/null || {
+    echo "torchvision does not run with this build of torch: install both from one index" >&2
+    exit 1
+}

@@ -62,7 +62,7 @@ def _measure(
 ) -> int:
     engine, count = audit.served.engine, 0
     wanted = [launched(engine, file, config) for config in (*(c for c, _ in made.ranked[:TOP]), made.own)]
-    for product in range(len(file.products)):
+    for product in range(file.launches):
         step = Step(file, audit.served, made.tokens, product)
         for call, _ in calls(step, made.compared):  # all of them: a row belongs to the kernel with this list
             chosen = [config for config in call.configs or () if _tiles(config) in map(_tiles, wanted)]
@@ -75,4 +75,4 @@ def _measure(
 def _tiles(config: Tiles) -> tuple[int, ...]:
     """A config without constants that follow from it."""
     names = [*(f"BLOCK_SIZE_{axis}" for axis in "MNK"), "GROUP_SIZE_M", "num_warps", "num_stages"]
-    return tuple(config[name] for name in names)
+    return tuple(config.get(name, 0) for name in names)

@@ -16,6 +16,13 @@ QWEN_FP8 = {
     },
     "quantization_config": {"quant_method": "fp8", "weight_block_size": [128, 128]},
 }  # fmt: skip
+HYBRID = {
+    "hidden_size": 4096,
+    "mamba_n_heads": 128,
+    "mamba_d_head": 64,
+    "mamba_d_state": 128,
+    "mamba_n_groups": 8,
+}
 SMALL = {
     "hidden_size": 128, "moe_intermediate_size": 64, "num_experts": 4, "num_experts_per_tok": 2,
     "num_attention_heads": 4, "torch_dtype": "bfloat16",

@@ -45,7 +45,9 @@ def test_one_band_of_all_rows_reads_another_row_each_time(module):
 
 def test_reads_behind_a_barrier_are_seen_where_they_are_wanted(nvrtc):
     """As where threads hand each other their addresses through shared memory."""
-    handed = SOURCE.replace("    float sum", "    __shared__ int rows_of[64]; rows_of[63 - threadIdx.x] = row; __syncthreads();\n")
+    handed = SOURCE.replace(
+        "    float sum", "    __shared__ int rows_of[64]; rows_of[63 - threadIdx.x] = row; __syncthreads();\n"
+    )
     handed = handed.replace("= a[row *", "    row = rows_of[threadIdx.x];\n    float sum = a[row *")
     behind = parse(compile_source(handed, 80).ptx)
     assert wave_metrics(behind, launch(8), 10_000, [1.0, 0.0]) == {}

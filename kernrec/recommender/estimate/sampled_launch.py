@@ -66,9 +66,9 @@ class SampledLaunch:
     def dram_slowdown(self, variants: Array, grid: Sequence[Array], concurrent_blocks: Array, l2_bytes: float) -> Array:
         """How much longer DRAM takes for the bytes of these variants than for a stream of as many.
 
-        Short runs of bytes cost the opening of a row each, and meanwhile other rows' bytes move. Blocks next to each other
-        join their runs: of reads where they run at the same time, of writes where the one's are still in L2 when the
-        other's arrive.
+        Short runs of bytes cost the opening of a row each, and meanwhile other rows' bytes move. Blocks next to each
+        other join their runs: of reads where they run at the same time, of writes where the one's are still in L2 when
+        the other's arrive.
         """
         blocks = grid[0] * grid[1] * grid[2]
         stretched: Array | float = 0.0

@@ -28,7 +28,7 @@ _MOST_GPUS = 1024
 
 _NOT_PREDICTED = {
     Kind.LORA: "not predicted, as the work depends on the adapters of a step; without it the engine's own rule stands",
-    Kind.STATE_SPACE: "not predicted: without it the engine's own rule stands; a measurement says what is lost",
+    Kind.STATE_SPACE: "not predicted where the engine is not installed, whose kernel is analyzed",
 }
 """Remarks on files that no comparison is made for."""
 
@@ -191,7 +191,7 @@ def serve_audit(request: AuditRequest, progress: Progress | None = None) -> Serv
     wanted = [_looked_up(file, served, shipped) for file in files]
     if not request.compare:
         return ServingAudit(model, served, shipped, tuple(wanted), tuple(notes))
-    due = [f for f in wanted if f.file.products and (request.everything or (f.missing and not f.taken))]
+    due = [f for f in wanted if not f.why_none and (request.everything or (f.missing and not f.taken))]
     compared: dict[str, AuditedFile] = {}
     if due:
         with comparer(paths.user_database()) as comparing:
@@ -240,7 +240,8 @@ def _notes_on(model: ServedModel, served: Deployment, files: Sequence[TunedFile]
 
 def _looked_up(file: TunedFile, served: Deployment, shipped: Shipped) -> AuditedFile:
     name, exact = shipped.place_of(file.kind, file.name, served.triton)
-    why = "" if file.products else _NOT_PREDICTED[file.kind]
+    predicted = file.launches and (file.state is None or own_kernel(served, file))
+    why = "" if predicted else _NOT_PREDICTED[file.kind]
     return AuditedFile(file, name, exact, kernel_taken(file, served), why_none=why)
 
 
@@ -274,8 +275,9 @@ def _notes_on_kernels(served: Deployment, compared: dict[str, AuditedFile]) -> l
         first = f"{served.engine} is not installed: a kernel of kernrec's with the same tunables stands in for its own"
     else:
         first = f"its own kernels were analyzed: {', '.join(sorted(kernels))}"
-    return [
-        first,
-        "experts are taken to be chosen at random, each as likely",
-        "all times are predicted, none measured",
-    ][: 2 if any(c.best_cost.measured for f in compared.values() for c in f.comparisons) else 3]
+    notes = [first]
+    if any(file.file.kind is Kind.EXPERTS and file.comparisons for file in compared.values()):
+        notes.append("experts are taken to be chosen at random, each as likely")
+    if not any(c.best_cost.measured for f in compared.values() for c in f.comparisons):
+        notes.append("all times are predicted, none measured")
+    return notes

@@ -7,7 +7,7 @@ rows of a tile by the tokens of an expert, both sides of it; columns and depth b
 
 from kernrec.gpu import GPU
 from kernrec.recommender.serving.engine_defaults import Tiles
-from kernrec.recommender.serving.engines import Kind, TunedFile
+from kernrec.recommender.serving.engines import Kind, StateShape, TunedFile
 
 _SMALL = (
     (16, 32, 128, 4, 4), (16, 32, 256, 4, 3), (16, 64, 128, 4, 4), (16, 64, 256, 4, 3), (16, 128, 64, 4, 3),
@@ -21,6 +21,8 @@ _LARGE = (
     (64, 256, 64, 8, 4), (128, 64, 64, 4, 4), (128, 128, 64, 4, 3), (128, 128, 64, 8, 4), (128, 256, 64, 8, 3),
 )  # fmt: skip
 """(rows, columns, depth, warps, stages) of 16-bit tiles."""
+_OF_LANE = range(4, 33)
+"""Numbers of a state for a thread: fewer leave it little to do, more take too many registers."""
 
 
 def candidates(file: TunedFile, tokens: int, gpu: GPU) -> list[Tiles]:
@@ -31,6 +33,8 @@ def candidates(file: TunedFile, tokens: int, gpu: GPU) -> list[Tiles]:
         tokens: in a step.
         gpu: whose shared memory they have to fit.
     """
+    if file.state is not None:
+        return _of_state(file.state)
     shape = file.products[0]
     rows = tokens * shape.top / min(shape.experts, max(1, tokens * shape.top))  # of an expert, if routing is even
     tiles = list(_SMALL) if rows <= 16 else []
@@ -57,3 +61,12 @@ def candidates(file: TunedFile, tokens: int, gpu: GPU) -> list[Tiles]:
         }
         unique.setdefault(tuple(config.values()), config)
     return list(unique.values())
+
+
+def _of_state(shape: StateShape) -> list[Tiles]:
+    return [
+        {"BLOCK_SIZE_M": rows, "num_warps": warps}
+        for rows in (4, 8, 16, 32, 64)
+        for warps in (1, 2, 4, 8)
+        if rows <= shape.width and rows * shape.state // (32 * warps) in _OF_LANE
+    ]

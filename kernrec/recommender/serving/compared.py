@@ -7,6 +7,7 @@ from pathlib import Path
 
 from kernrec.compile.pool import Processors, processors_of
 from kernrec.errors import KernrecError
+from kernrec.model.prior.spread import REGIMES, SPREADS
 from kernrec.profile.triton_call import kernel_of_triton
 from kernrec.recommender.analyze_kernel import analyze
 from kernrec.recommender.profile_configs import ProfilingOptions, profiles_with
@@ -25,6 +26,8 @@ vLLM's tuner saw the configs of its files as the best of hundreds, so the factor
 than the first candidate is an error: its root mean square over 16 pairs of an A100 and an H100 (`tools/evidence
 expert-files`).
 """
+OTHER_SPREAD = math.log(SPREADS[REGIMES.index("DRAM")].ratio) / DEVIATIONS
+"""The same of kernels that no engine's files tell of: what the prior earned on other kernels bound by DRAM."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +53,8 @@ class Comparison:
     """Candidates and the engine's own config, the best first; those that were measured before all others."""
     compared: tuple[Tiles, ...]
     """Those that were compiled, in the order in which they were."""
+    spread: float = PAIR_SPREAD
+    """Standard deviation of the log of a predicted over a true ratio."""
 
     @property
     def best(self) -> Tiles:
@@ -71,7 +76,7 @@ class Comparison:
         """The 90 % interval of the ratio; where both were measured, the ratio itself."""
         if self.own_cost is not None and self.own_cost.measured and self.best_cost.measured:
             return self.ratio, self.ratio
-        factor = math.exp(DEVIATIONS * PAIR_SPREAD)
+        factor = math.exp(DEVIATIONS * self.spread)
         return self.ratio / factor, self.ratio * factor
 
 
@@ -93,14 +98,15 @@ class Comparer:
         ranked = sorted(costs, key=lambda pair: (not pair[1].measured, pair[1].latency_s))
         mine = launched(served.engine, file, own)
         own_cost = next((cost for config, cost in costs if launched(served.engine, file, config) == mine), None)
-        return Comparison(tokens, own, own_cost, tuple(ranked), tuple(tried))
+        spread = PAIR_SPREAD if file.products else OTHER_SPREAD
+        return Comparison(tokens, own, own_cost, tuple(ranked), tuple(tried), spread)
 
     def costs(
         self, file: TunedFile, served: Deployment, tokens: int, configs: Sequence[Tiles]
     ) -> list[tuple[Tiles, Cost]]:
         """The cost of each config; those that cannot run, or are launched as an earlier one is, are left out."""
         unique = {_key(served.engine, file, config): config for config in distinct(served.engine, file, configs)}
-        parts = [self._product(Step(file, served, tokens, p), list(unique.values())) for p in range(len(file.products))]
+        parts = [self._product(Step(file, served, tokens, p), list(unique.values())) for p in range(file.launches)]
         both = [key for key in unique if all(key in part for part in parts)]
         if not both:
             raise KernrecError(f"{file.name}: no config can run {tokens} tokens on {served.gpu.title}")

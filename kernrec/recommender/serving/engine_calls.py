@@ -18,11 +18,13 @@ from kernrec.recommender.serving.engine_defaults import Tiles, launched
 from kernrec.recommender.serving.engines import Deployment, Kind, ProductShape, TunedFile
 from kernrec.recommender.serving.routing import Routing, routed
 from kernrec.recommender.serving.shipped_files import installed_package
+from kernrec.recommender.serving.state_calls import state_call
 from kernrec.util.light_dataclass import dataclass
 
 STAND_IN = Path(__file__).parent / "kernels" / "experts.py"
 OWN_KERNELS = {
     ("vllm", Kind.EXPERTS): "vllm.model_executor.layers.fused_moe.fused_moe:fused_moe_kernel",
+    ("vllm", Kind.STATE_SPACE): "vllm.model_executor.layers.mamba.ops.mamba_ssm:_selective_scan_update_kernel",
     ("vllm", Kind.BLOCK_GEMM): "vllm.model_executor.layers.quantization.utils.fp8_utils:_w8a8_triton_block_scaled_mm",
     ("sglang", Kind.EXPERTS): "sglang.kernels.ops.moe.fused_moe_triton_kernels:fused_moe_kernel",
     ("sglang", Kind.BLOCK_GEMM): "sglang.kernels.ops.gemm.fp8_kernel:_w8a8_block_fp8_matmul",
@@ -63,12 +65,18 @@ def calls(step: Step, configs: Sequence[Tiles]) -> list[tuple[TritonCall, list[T
     """Calls that together have all configs, each with those in it: routing depends on the rows of a tile.
 
     Raises:
-        KernrecError: the installed engine's kernel has arguments that are not known here.
+        KernrecError: the engine is not installed, and nothing stands in for its kernel; or that has arguments that are
+            not known here.
     """
+    own = own_kernel(step.served, step.file)
+    if step.file.state is not None:
+        if own is None:
+            raise KernrecError(f"{step.file.name}: {step.served.engine} is not installed, whose kernel is analyzed")
+        tiles = [launched(step.served.engine, step.file, config) for config in configs]
+        return [(state_call(step.file.state, step.tokens, tiles, _file_of(step, own), own), list(configs))]
     by_rows: dict[int, list[Tiles]] = {}
     for config in configs:
         by_rows.setdefault(config["BLOCK_SIZE_M"], []).append(config)
-    own = own_kernel(step.served, step.file)
     make = _stand_in_call if own is None else _own_call
     return [(make(step, rows, group, own or ""), group) for rows, group in by_rows.items()]
 
@@ -136,10 +144,16 @@ def _operations(step: Step, routing: Routing) -> str:
     return str(2 * choices * step.shape.rows * step.shape.depth)
 
 
+def _file_of(step: Step, own: str) -> Path:
+    """The file of an engine's kernel."""
+    folder, _ = installed_package(step.served.engine) or (Path(), "")
+    return folder.parent / (own.partition(":")[0].replace(".", "/") + ".py")
+
+
 def _own_call(step: Step, rows: int, configs: Sequence[Tiles], own: str) -> TritonCall:
     module, _, function = own.partition(":")
-    folder, number = installed_package(step.served.engine) or (Path(), "")
-    path = folder.parent / (module.replace(".", "/") + ".py")
+    _, number = installed_package(step.served.engine) or (Path(), "")
+    path = _file_of(step, own)
     routing = step.routing(rows)
     values = _known_arguments(step, routing)
     constants = _known_constants(step)

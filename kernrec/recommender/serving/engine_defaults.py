@@ -1,8 +1,8 @@
 """The config that an engine takes where it has no file, by its own rule, and which entry of a file it takes.
 
 Rules of vLLM 0.30.0 to 0.33.0 (`get_default_config` in `fused_moe.py`, `w8a8_triton_block_scaled_mm` in
-`fp8_utils.py`) and SGLang 0.5.20 to 0.5.23 (`get_default_config` in `fused_moe_triton_config.py`, `fp8_kernel.py`), for
-NVIDIA's cards.
+`fp8_utils.py`; of 0.33.0 `_get_default_ssm_launch_config` in `mamba_ssm.py`) and SGLang 0.5.20 to 0.5.23
+(`get_default_config` in `fused_moe_triton_config.py`, `fp8_kernel.py`), for NVIDIA's cards.
 """
 
 from collections.abc import Iterable, Mapping
@@ -17,6 +17,10 @@ KEYS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 256, 512, 1024, 1536, 2048, 307
 _LITTLE_SHARED = 128 << 10
 """Below so many bytes of shared memory a block, SGLang has other defaults for fp8."""
 
+_DATA_CENTER_BLACKWELL = 10
+_BY_STATE = {16: (32, 4), 32: (16, 4), 64: (8, 4), 128: (4, 4)}
+"""(rows, warps) of state-space layers in vLLM, by the largest state that they are for."""
+
 
 def entry_for(keys: Iterable[int], tokens: int) -> int:
     """The entry that an engine takes: the nearest number of tokens, the first in the file of two as near."""
@@ -24,7 +28,7 @@ def entry_for(keys: Iterable[int], tokens: int) -> int:
 
 
 def default_config(engine: str, file: TunedFile, tokens: int, gpu: GPU) -> dict[str, int]:
-    """The config that an engine runs without a file; of experts, and of products with blocks of scales.
+    """The config that an engine runs without a file; of any kind but LoRA.
 
     Args:
         engine: `vllm` or `sglang`.
@@ -35,6 +39,8 @@ def default_config(engine: str, file: TunedFile, tokens: int, gpu: GPU) -> dict[
     if file.kind is Kind.BLOCK_GEMM:
         n, k = file.block or (128, 128)
         return _config(64, n, k, 32, 4, 2 if engine == "vllm" else 3)
+    if file.state is not None:
+        return _vllm_state(file.state.state, gpu)
     rule = _vllm_experts if engine == "vllm" else _sglang_experts
     return rule(file, tokens, gpu)
 
@@ -52,6 +58,14 @@ def _vllm_experts(file: TunedFile, tokens: int, gpu: GPU) -> dict[str, int]:
     group = 16 if tokens // experts > 128 else 1
     warps, stages = 4 if tokens <= 128 else 8, 4 if tokens <= 32 else 3
     return {**_config(rows, 64 if tokens <= 64 else 128, depth, group, warps, stages), "SPLIT_K": 1}
+
+
+def _vllm_state(state: int, gpu: GPU) -> dict[str, int]:
+    if state > 64 and gpu.sm // 10 == _DATA_CENTER_BLACKWELL:
+        rows, warps = 32, 8
+    else:
+        rows, warps = next((by_rule for most, by_rule in _BY_STATE.items() if state <= most), (4, 8))
+    return {"BLOCK_SIZE_M": rows, "num_warps": warps}
 
 
 def _sglang_experts(file: TunedFile, tokens: int, gpu: GPU) -> dict[str, int]:

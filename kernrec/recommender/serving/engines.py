@@ -63,6 +63,20 @@ class ProductShape:
 
 
 @dataclass(frozen=True)
+class StateShape:
+    """The state-space layers of one GPU."""
+
+    heads: int
+    width: int
+    """Of a head."""
+    state: int
+    """Numbers of the state for each of these."""
+    groups: int
+    cache_dtype: str
+    """Of the state, `float32` or `float16`; the latter stands for bfloat16, too."""
+
+
+@dataclass(frozen=True)
 class TunedFile:
     """A file that an engine looks for."""
 
@@ -71,7 +85,7 @@ class TunedFile:
     layers: str
     """The layers that read it."""
     products: tuple[ProductShape, ...] = ()
-    """The products that run with its configs, one after the other; empty: kernrec does not predict them."""
+    """The products that run with its configs, one after the other."""
     dtype: str | None = None
     """The engine's word for a quantization in the name; None: it has none."""
     weights: str | None = None
@@ -81,6 +95,17 @@ class TunedFile:
     from_folder: bool = True
     """Whether a folder of the user is looked at, too, not the package alone."""
     note: str = ""
+    state: StateShape | None = None
+    """The layers of a file of state-space layers."""
+
+    @property
+    def launches(self) -> int:
+        """Launches that run with its configs, one after the other; 0: kernrec does not predict them."""
+        return len(self.products) or int(self.state is not None)
+
+    def entry(self, tokens: int) -> int:
+        """The entry for a number of tokens; of state-space layers it counts the heads of all of them."""
+        return tokens * (self.state.heads if self.state is not None else 1)
 
 
 def tuned_files(model: ServedModel, served: Deployment) -> list[TunedFile]:
@@ -190,7 +215,14 @@ def _state_files(model: ServedModel, served: Deployment) -> list[TunedFile]:
         f"headdim={space.head_width},dstate={space.state},device_name={served.device_name},"
         f"cache_dtype={space.cache_dtype}.json"
     )
-    return [TunedFile(Kind.STATE_SPACE, name, "state space, one token a sequence")]
+    if space.heads % served.tp:
+        raise UsageError(
+            f"--tp is {served.tp}, and {model.title} has {space.heads} heads of state, which it does not divide;"
+            f" {_divisors_near(space.heads, served.tp)}"
+        )
+    groups = max(1, space.groups // served.tp)
+    shape = StateShape(space.heads // served.tp, space.head_width, space.state, groups, space.cache_dtype)
+    return [TunedFile(Kind.STATE_SPACE, name, "state space, one token a sequence", state=shape)]
 
 
 def _lora_files(model: ServedModel, served: Deployment) -> list[TunedFile]:

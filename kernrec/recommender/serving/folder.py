@@ -24,7 +24,7 @@ VARIABLES = {"vllm": "VLLM_TUNED_CONFIG_FOLDER", "sglang": "SGLANG_MOE_CONFIG_DI
 
 
 def entries_of(audited: AuditedFile, served: Deployment) -> dict[int, Tiles]:
-    """The entries of a file, by number of tokens.
+    """The entries of a file, by number of tokens; of state-space layers times the heads.
 
     The comparison with the nearest number of tokens, by their ratio, decides: its best config where that is worth it,
     else the engine's default for that very number.
@@ -34,7 +34,7 @@ def entries_of(audited: AuditedFile, served: Deployment) -> dict[int, Tiles]:
     for key in sorted({*KEYS, *by_tokens}):
         made = by_tokens[min(by_tokens, key=lambda tokens: (abs(math.log(tokens / key)), tokens))]
         own = default_config(served.engine, audited.file, key, served.gpu)
-        entries[key] = made.best if worth(made) is Verdict.WRITE else own
+        entries[audited.file.entry(key)] = made.best if worth(made) is Verdict.WRITE else own
     return entries
 
 

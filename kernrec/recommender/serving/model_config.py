@@ -19,6 +19,7 @@ _WIDTH = ("moe_intermediate_size", "expert_ffn_hidden_size")
 _MAMBA_HEADS = ("mamba_num_heads", "mamba_n_heads")
 _MAMBA_WIDTH = ("mamba_head_dim", "mamba_d_head")
 _MAMBA_STATE = ("ssm_state_size", "mamba_d_state")
+_MAMBA_GROUPS = ("n_groups", "mamba_n_groups")
 
 
 @dataclass(frozen=True)
@@ -55,6 +56,8 @@ class StateSpace:
     state: int
     cache_dtype: str
     """`float32`, or `float16` for 16 bits of either kind."""
+    groups: int = 1
+    """Groups of heads that share what they read into the state and out of it."""
 
 
 @dataclass(frozen=True)
@@ -196,7 +199,8 @@ class _Fields:
             return None
         heads = self.needed("how many heads its state-space layers have", *_MAMBA_HEADS)
         cache = str(self.fields.get("mamba_ssm_cache_dtype") or self.fields.get("mamba_ssm_dtype") or dtype)
-        return StateSpace(heads, width, state, "float32" if cache.removeprefix("torch.") == "float32" else "float16")
+        dtype = "float32" if cache.removeprefix("torch.") == "float32" else "float16"
+        return StateSpace(heads, width, state, dtype, self.number(*_MAMBA_GROUPS) or 1)
 
     def quantization(self) -> Quantization:
         fields = self.fields.get("quantization_config")

@@ -16,9 +16,9 @@ from kernrec.recommender.serving.engine_defaults import KEYS, default_config, en
 from kernrec.recommender.serving.engines import Deployment, Kind, tuned_files
 from kernrec.recommender.serving.folder import entries_of, setting, write_folder
 from kernrec.recommender.serving.model_config import read_model
-from kernrec.recommender.serving.shipped_files import shipped_of
+from kernrec.recommender.serving.shipped_files import installed_package, shipped_of
 from kernrec.recommender.serving.verdict import Verdict, verdict_of, worth
-from tests.helpers.serving import MIXTRAL, QWEN_FP8, SMALL, written
+from tests.helpers.serving import HYBRID, MIXTRAL, QWEN_FP8, SMALL, written
 
 TILES = {
     "BLOCK_SIZE_M": 16, "BLOCK_SIZE_N": 128, "BLOCK_SIZE_K": 64, "GROUP_SIZE_M": 1, "num_warps": 4, "num_stages": 3,
@@ -85,6 +85,27 @@ def test_a_product_that_is_read_from_the_package_alone_is_written_below_its_plac
     audit = audited(tmp_path, "vllm", compared(16, 1.4), kind=1)
     (path,) = write_folder(audit, tmp_path / "tuned")
     assert path.parent == tmp_path / "tuned/package/model_executor/layers/quantization/utils/configs"
+
+
+def test_a_file_of_state_space_layers_has_entries_for_sequences_times_heads(tmp_path: Path) -> None:
+    model = read_model(str(written(tmp_path, HYBRID)))
+    served = Deployment("vllm", find_gpu("h100"), tp=2)
+    (file,) = tuned_files(model, served)
+    best, own = {"BLOCK_SIZE_M": 16, "num_warps": 4}, default_config("vllm", file, 16, served.gpu)
+    assert own == {"BLOCK_SIZE_M": 4, "num_warps": 4}
+    assert own in candidates(file, 16, served.gpu)
+    made = replace(compared(16, 1.8), own=own, ranked=((best, Cost(1e-4, 1e-4, 1e-4, False)),))
+    entries = entries_of(AuditedFile(file, "", False, "", (made,)), served)
+    assert set(entries) == {64 * key for key in KEYS}
+    assert entries[16 * 64] == best
+
+
+@pytest.mark.skipif(installed_package("vllm") is not None, reason="vLLM is installed, and Triton is installed")
+def test_state_space_layers_are_predicted_where_the_engine_is_installed_alone(tmp_path: Path) -> None:
+    audit = serve_audit(AuditRequest(str(written(tmp_path, HYBRID)), "rtx4090", "vllm"))
+    (file,) = audit.files
+    assert file.verdict is Verdict.UNKNOWN
+    assert file.why_none == "not predicted where the engine is not installed, whose kernel is analyzed"
 
 
 def test_nothing_is_written_where_nothing_is_worth_it(tmp_path: Path) -> None:

@@ -8,10 +8,10 @@ from kernrec.errors import UsageError
 from kernrec.gpu import find_gpu
 from kernrec.recommender.serving.backends import kernel_taken
 from kernrec.recommender.serving.engine_defaults import KEYS, default_config, entry_for, launched
-from kernrec.recommender.serving.engines import Deployment, Kind, tuned_files
+from kernrec.recommender.serving.engines import Deployment, Kind, StateShape, tuned_files
 from kernrec.recommender.serving.model_config import read_model
 from kernrec.recommender.serving.shipped_files import FOLDERS, Shipped, divided, shipped_of, table, whole
-from tests.helpers.serving import MIXTRAL, QWEN_FP8, written
+from tests.helpers.serving import HYBRID, MIXTRAL, QWEN_FP8, written
 
 
 def names(folder: Path, fields: object, engine: str, gpu: str, **served: object) -> list[str]:
@@ -50,14 +50,22 @@ def test_vllm_divides_blocks_that_do_not_fit_a_rank(tmp_path: Path) -> None:
 
 
 def test_lora_and_state_space(tmp_path: Path) -> None:
-    hybrid = {"hidden_size": 4096, "mamba_n_heads": 128, "mamba_d_head": 64, "mamba_d_state": 128}
-    assert names(tmp_path, hybrid, "vllm", "b200") == [
+    assert names(tmp_path, HYBRID, "vllm", "b200") == [
         "headdim=64,dstate=128,device_name=NVIDIA_B200,cache_dtype=float16.json"
     ]
-    assert "NVIDIA_A100_SXM4_80GB_EXPAND_TRUE.json" in names(tmp_path, hybrid, "vllm", "a100", lora_rank=16)
+    assert "NVIDIA_A100_SXM4_80GB_EXPAND_TRUE.json" in names(tmp_path, HYBRID, "vllm", "a100", lora_rank=16)
     assert names(tmp_path, MIXTRAL, "sglang", "h200", lora_rank=64)[1] == (
         "lora_shrink,K=4096,R=64,S=3,device=NVIDIA_H200.json"
     )
+
+
+def test_a_state_s_file_is_asked_for_by_sequences_times_heads_of_a_gpu(tmp_path: Path) -> None:
+    model = read_model(str(written(tmp_path, HYBRID)))
+    (file,) = tuned_files(model, Deployment("vllm", find_gpu("h100"), tp=4))
+    assert file.state == StateShape(32, 64, 128, 2, "float16")
+    assert file.entry(16) == 512
+    with pytest.raises(UsageError, match="128 heads of state, which it does not divide; 2 and 4 do"):
+        tuned_files(model, Deployment("vllm", find_gpu("h100"), tp=3))
 
 
 @pytest.mark.parametrize(
