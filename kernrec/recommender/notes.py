@@ -79,7 +79,7 @@ def of_inputs(inputs: str) -> Iterator[str]:
 def of_triton(candidates: CandidateSet) -> Remark:
     """Why no Triton kernel is among the answers about an op that has some for the data type, as `of_choices`."""
     tables = [considered for considered in candidates.considered if considered.table.kernel.triton]
-    if any(len(considered.on_problem.rows) for considered in tables):
+    if any(len(considered.rows) or len(considered.on_problem.rows) for considered in tables):
         return tuple
     problem, gpu, kernels = candidates.problem, candidates.gpu, [considered.table.kernel for considered in tables]
 

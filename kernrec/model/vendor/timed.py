@@ -46,9 +46,9 @@ class Reader:
         return self.head.trees
 
     @cached_property
-    def factor(self) -> Any:
-        """The factor of the interval around problems of recorded sizes inside of what was recorded."""
-        return np.exp(self.recorded.width)
+    def factors(self) -> tuple[Any, Any]:
+        """The factors of both intervals inside of what was recorded."""
+        return np.exp(self.recorded.width), np.exp(self.between.width)
 
 
 @dataclass(frozen=True, eq=False)
@@ -198,11 +198,13 @@ class Timed:
             values = np.maximum(values, self.bound.parts["math"])
         values = np.minimum(values, most)
         off_grid = None if transferred else self.off_grid
+        if all_off := off_grid is not None and bool(off_grid.all()):
+            off_grid = None
         if self.distances is None and off_grid is None:
-            low, high = values / reader.factor, values * reader.factor
+            low, high = values / reader.factors[all_off], values * reader.factors[all_off]
         else:
             distances = np.zeros(count) if self.distances is None else self.distances
-            low, high = reader.recorded.around(values, distances)
+            low, high = (reader.between if all_off else reader.recorded).around(values, distances)
             if off_grid is not None:
                 low[:, off_grid], high[:, off_grid] = reader.between.around(values[:, off_grid], distances[off_grid])
         ends = zip(values.T.tolist(), low.T.tolist(), np.minimum(high, most).T.tolist(), strict=True)

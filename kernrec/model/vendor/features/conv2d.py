@@ -30,7 +30,28 @@ _TILE_CLK = 3000.0
 _MATH_SHARE, _FUSED_SHARE, _FFT_SHARE, _DRAM_SHARE = 0.85, 0.75, 0.6, 0.8
 _EXTRA_S = {"gemm": 3e-6, "winograd 2x2": 5e-6, "winograd 4x4": 15e-6, "fft": 20e-6}
 """Seconds of further launches of an algorithm."""
-_FFT_SIZES = (16, 32)
+_FFT_SIZES = np.array([[16.0], [32.0]])
+_ROWS, _ACROSS = (np.array(side, dtype=float)[:, None] for side in zip(*_TILES, strict=True))
+_PRODUCT_TILES = 4
+"""So many of the tiles are those of products, and their rates over that of 128 x 128."""
+_RATES = np.array([(rows * across / 128**2) ** 0.2 for rows, across in _TILES[:_PRODUCT_TILES]])[:, None]
+_BATCHES = np.array([1.0, 36.0])[:, None, None]
+"""Products of an implicit GEMM, and of Winograd's F(4x4, 3x3)."""
+_LOGS = (
+    "l2.moved", "aligned.c", "aligned.k", "shape.c", "shape.k", "shape.n", "shape.pixels", "waves.transformed",
+)  # fmt: skip
+_WAVES, _FULL = (
+    tuple(f"{what}.{name} {rows}x{across}" for name in ("gemm", "winograd") for rows, across in _TILES)
+    for what in ("waves", "full")
+)
+_COLUMNS = (
+    "shape.algorithm", "l2.moved", "aligned.c", "aligned.k", "shape.h", "shape.c", "shape.k", "shape.n", "shape.pixels",
+    "shape.rest of 4", "shape.rest of 2", "shape.rest of k", "shape.rest of 32", "shape.rest of tiles",
+    "waves.transformed", "arch.balance", "arch.watts",
+    *(f"{what}.{name} {rows}x{across}" for rows, across in _TILES for name in ("gemm", "winograd")
+      for what in ("waves", "full")),
+)  # fmt: skip
+"""The order in which trees see the features; another one would let training choose otherwise between equal splits."""
 
 
 def bound(card: Card, sizes: Array, layout: str) -> Bound:
@@ -41,17 +62,20 @@ def bound(card: Card, sizes: Array, layout: str) -> Bound:
     tiles = {side: n * np.ceil(h / side) * np.ceil(w / side) for side in (2, 4)}
     bandwidth = gpu.memory_bandwidth * _DRAM_SHARE
     flops, moved = 2 * pixels * k * c * 9, images + filters + results
-    single = np.ones(count)
     fused_math_s = 32 * tiles[2] * np.ceil(k / 32) * 32 * c / (card.peak_flops * _FUSED_SHARE)
     inner = 4 * 36 * (c * tiles[4] + k * tiles[4] + k * c)
+    wide = np.array([pixels, tiles[4]])[:, None]
+    gemm_s, winograd_s = _products_s(card, wide, k, np.array([9 * c, c])[:, None])
+    fft_s = _fft_s(card, n, c, h, w, k).min(axis=0)
     algorithms = {
-        "gemm": _product_s(card, pixels, k, 9 * c, single),
+        "gemm": gemm_s,
         "winograd 2x2": np.maximum(fused_math_s, (2 * images + results) / bandwidth) + 4 * filters / bandwidth,
-        "winograd 4x4": _product_s(card, tiles[4], k, c, 36 * single) + (moved + 1.7 * inner) / bandwidth,
-        "fft": np.min([_fft_s(card, side, n, c, h, w, k) for side in _FFT_SIZES], axis=0) + moved / bandwidth,
+        "winograd 4x4": winograd_s + (moved + 1.7 * inner) / bandwidth,
+        "fft": fft_s + moved / bandwidth,
     }
     algorithms = {name: seconds + _EXTRA_S[name] for name, seconds in algorithms.items()}
-    work_s = np.min(list(algorithms.values()), axis=0)
+    every_s = np.array([*algorithms.values()])
+    work_s = every_s.min(axis=0)
     total_s = CALL_S + work_s
     parts = card.parts(flops / _FEWEST, moved) | {"launch": np.full(count, CALL_S)}
     shares = {
@@ -59,37 +83,40 @@ def bound(card: Card, sizes: Array, layout: str) -> Bound:
         "transforms": inner / bandwidth, "filters": filters / bandwidth, "images": images / bandwidth,
         "results": results / bandwidth,
     }  # fmt: skip
-    columns = {
-        "shape.algorithm": np.argmin(list(algorithms.values()), axis=0).astype(float),
-        "l2.moved": np.log2(moved / gpu.l2_bytes),
-        "aligned.c": np.log2(np.gcd(c.astype(np.int64), 64)), "aligned.k": np.log2(np.gcd(k.astype(np.int64), 64)),
-        "shape.h": h, "shape.c": np.log2(c), "shape.k": np.log2(k), "shape.n": np.log2(n),
-        "shape.pixels": np.log2(pixels), "shape.rest of 4": h % 4, "shape.rest of 2": h % 2,
-        "shape.rest of k": k % 128, "shape.rest of 32": k % 32, "shape.rest of tiles": tiles[4] % 128,
-        "waves.transformed": np.log2(tiles[4] / 128 / gpu.sms),
+    aligned = np.gcd(np.array([c, k], dtype=np.int64), 64)
+    figures = np.array([moved / gpu.l2_bytes, *aligned, c, k, n, pixels, tiles[4] / 128 / gpu.sms])
+    launched = np.ceil(wide / _ROWS) * np.ceil(k / _ACROSS) * _BATCHES
+    waves = launched / gpu.sms
+    logs = dict(zip((*_LOGS, *_WAVES), np.log2(np.concatenate([figures, waves.reshape(-1, count)])), strict=True))
+    full = dict(zip(_FULL, (launched / (np.ceil(waves) * gpu.sms)).reshape(-1, count), strict=True))
+    rests = {
+        "shape.rest of 4": h % 4, "shape.rest of 2": h % 2, "shape.rest of k": k % 128, "shape.rest of 32": k % 32,
+        "shape.rest of tiles": tiles[4] % 128,
+    }  # fmt: skip
+    of_card = {
         "arch.balance": np.full(count, np.log2(card.peak_flops / gpu.memory_bandwidth)),
         "arch.watts": np.full(count, np.log2(gpu.tdp_w / card.peak_flops * 1e12)),
-    }  # fmt: skip
-    for rows, across in _TILES:
-        for name, wide, batch in (("gemm", pixels, 1), ("winograd", tiles[4], 36)):
-            launched = np.ceil(wide / rows) * np.ceil(k / across) * batch
-            columns[f"waves.{name} {rows}x{across}"] = np.log2(launched / gpu.sms)
-            columns[f"full.{name} {rows}x{across}"] = launched / (np.ceil(launched / gpu.sms) * gpu.sms)
+    }
+    every = logs | full | rests | of_card | {"shape.algorithm": every_s.argmin(axis=0).astype(float), "shape.h": h}
+    columns = {name: every[name] for name in _COLUMNS}
     return bound_of(card, DIMS, sizes, total_s, parts, shares, columns, work_s)
 
 
-def _product_s(card: Card, m: Array, n: Array, k: Array, batch: Array) -> Array:
-    """Seconds of batches of products in waves of tiles, the best tile of four."""
-    seconds = []
-    for rows, across in _TILES[:4]:
-        rate = card.peak_flops / card.gpu.sms * _MATH_SHARE * (rows * across / 128**2) ** 0.2
-        tile_s = 2 * rows * across * np.ceil(k / 16) * 16 / rate + card.seconds(_TILE_CLK)
-        seconds.append(np.ceil(np.ceil(m / rows) * np.ceil(n / across) * batch / card.gpu.sms) * tile_s)
-    return np.asarray(np.min(seconds, axis=0))
+def _products_s(card: Card, m: Array, n: Array, k: Array) -> Array:
+    """Seconds of the products of both kinds in waves of tiles, the best tile of four, (2, N).
+
+    m, k: (2, 1, N); n: (N,).
+    """
+    rows, across = _ROWS[:_PRODUCT_TILES], _ACROSS[:_PRODUCT_TILES]
+    rate = card.peak_flops / card.gpu.sms * _MATH_SHARE * _RATES
+    tile_s = 2 * rows * across * np.ceil(k / 16) * 16 / rate + card.seconds(_TILE_CLK)
+    waves = np.ceil(np.ceil(m / rows) * np.ceil(n / across) * _BATCHES / card.gpu.sms)
+    return np.asarray((waves * tile_s).min(axis=1))
 
 
-def _fft_s(card: Card, side: int, n: Array, c: Array, h: Array, w: Array, k: Array) -> Array:
-    """Seconds of products and transforms in tiles of `side` x `side` elements."""
+def _fft_s(card: Card, n: Array, c: Array, h: Array, w: Array, k: Array) -> Array:
+    """Seconds of products and transforms in tiles of each size, (2, N)."""
+    side = _FFT_SIZES
     tiles = n * np.ceil(h / (side - 2)) * np.ceil(w / (side - 2))
     frequencies = side * (side / 2 + 1)
     moved = 16 * frequencies * (c * tiles + k * tiles + k * c)

@@ -110,11 +110,12 @@ def _strided(gpu: GPU, sizes: Array, layout: str) -> Array:
 def sustained_s(card: Card, seconds: Array) -> Array:
     """Times at the boost clock, (N,), at the clock that the power limit leaves."""
     held = (seconds / (seconds + _THERMAL_S)) ** _THERMAL_POWER if card.timing.alone else 1.0
-    return np.asarray(seconds * (1.0 + held * (1.0 / _sustained_share(card.gpu) - 1.0)))
+    return np.asarray(seconds * (1.0 + held * (1.0 / card.once("sustained", _sustained_share) - 1.0)))
 
 
-def _sustained_share(gpu: GPU) -> float:
+def _sustained_share(card: Card) -> float:
     """The clock that a large product holds, over the boost clock."""
+    gpu = card.gpu
     drawn_w = 1e-12 * _PICOJOULES.get(gpu.sm, _PICOJOULES[89]) * gpu.peak_flops("f32")
     return min(1.0, _CORE_SHARE * gpu.tdp_w / drawn_w)
 
