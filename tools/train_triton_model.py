@@ -80,7 +80,7 @@ def caveats(groups: list[RowGroup]) -> list[str]:
         "an older Triton compiled the recorded kernels; the features are those of matmul_triton by today's Triton",
         "the cards are not named further than A100 and H100, and nobody stated their clocks",
         "data types: " + ", ".join(f"{count} problems in {dtype}" for dtype, count in sorted(counts.items())),
-        "left out: configs and kinds of matrices without profiles, matrices that are not dense, rows no multiple of 16",
+        "left out: configs and kinds of matrices without profiles, and matrices that are not dense",
     ]
 
 

@@ -34,7 +34,6 @@ from kernrec.kernel.triton_function import OPTIONS, SCRATCH
 
 _DYNAMIC = re.compile(r"^(\s*)\.extern\s+\.shared(\s+[^;\[]+)\[\]", re.MULTILINE)
 _FIXED = re.compile(r"^(\s*)\.shared(\s+[^;\[]*\bglobal_smem)\[\d+\]", re.MULTILINE)
-_DIVISIBLE = [["tt.divisibility", 16]]
 
 
 def compile_triton(job: CompileJob) -> Compiled:
@@ -159,7 +158,7 @@ def _compile(function: Any, job: CompileJob, target: TritonTarget) -> tuple[Any,
             kind, _, divisible = target.signature[name].partition(":")
             signature[name] = kind
             if divisible:
-                attributes[(index,)] = _DIVISIBLE
+                attributes[(index,)] = [["tt.divisibility", int(divisible)]]
         elif name in defines or parameter.has_default:
             signature[name] = "constexpr"
             constants[name] = defines.get(name, parameter.default)

@@ -2,13 +2,14 @@
 
     [triton]
     parameters = ["a", "b", "c", "m", "row"]       # of the function, for the arguments of the launch in order
-    divisible = { a = 1, b = 1, c = 1, row = "aligned" }   # those that are multiples of 16; an expression
+    divisible = { a = 1, b = 1, c = 1, row = "aligned" }   # the divisor that the compiler knows, 1 for 16; 0: none
     types = { flag = "u1" }                        # where the type is not that of the argument
     descriptors = { a = { shape = [512, 256], strides = [256, 1], block = ["block_m", "64"] } }   # of tensors
     module = "package.kernels"                     # by which the source is imported where it is installed
 
 Triton compiles a function for the types of its arguments, and specializes on integers that are 1 (they become
-constants) and on pointers and integers that are multiples of 16. Tunables and `defines` give the function's
+constants) and on pointers and integers that are multiples of 16; of sizes that are constants of the program, as in
+TorchInductor's templates, it sees other divisors. Tunables and `defines` give the function's
 `tl.constexpr` parameters and the compiler's options (`num_warps`, `num_stages`, `num_ctas`, `maxnreg`).
 """
 
@@ -28,6 +29,9 @@ TYPES = {
     "f8e5m2": "fp8e5",
 }  # fmt: skip
 """Triton's names of data types, where they differ."""
+
+SPECIALIZED = 16
+"""The divisor of which Triton itself looks whether arguments are multiples of it."""
 
 SCRATCH = 2
 """Pointers that Triton passes after the function's own arguments: scratch memory, and the profiler's."""
@@ -53,7 +57,7 @@ class TritonFunction:
     parameters: tuple[str, ...]
     """Of the function, for the launch's arguments in order; without the constants."""
     divisible: Mapping[str, Expression]
-    """By parameter: whether it is a multiple of 16."""
+    """By parameter: the number of which the compiler knows it as a multiple; 1 stands for `SPECIALIZED`, 0 for none."""
     types: Mapping[str, str]
     """By parameter: Triton's type, where it is not that of the argument."""
     key: str

@@ -10,7 +10,7 @@ from kernrec.errors import UsageError
 from kernrec.kernel import Config, Kernel
 from kernrec.kernel.binding import BoundLaunch
 from kernrec.kernel.spec import PointerArgument, ScalarArgument
-from kernrec.kernel.triton_function import OPTIONS, TYPES
+from kernrec.kernel.triton_function import OPTIONS, SPECIALIZED, TYPES
 from kernrec.op import Problem
 
 _MACRO = re.compile(r"[A-Za-z_]\w*")
@@ -84,6 +84,6 @@ def _signature(kernel: Kernel, config: Config, problem: Problem, sm: int) -> dic
         if (descriptor := function.descriptors.get(name)) is not None:
             block = ", ".join(str(int(extent.evaluate(names))) for extent in descriptor.block)
             kind = f"{DESCRIPTOR}<{kind.removeprefix('*')}[{block}]>"
-        multiple = name in function.divisible and function.divisible[name].evaluate(names)
-        result[name] = f"{kind}:16" if multiple else kind
+        divisor = int(function.divisible[name].evaluate(names)) if name in function.divisible else 0
+        result[name] = f"{kind}:{SPECIALIZED if divisor == 1 else divisor}" if divisor else kind
     return result

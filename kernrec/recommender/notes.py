@@ -1,6 +1,7 @@
 """Notes: what the reader of a recommendation has to know besides its numbers, one line each."""
 
 import math
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -8,7 +9,6 @@ import numpy as np
 
 from kernrec.gpu import GPU
 from kernrec.kernel import config_text
-from kernrec.kernel.library import triton_kernels
 from kernrec.model.prior.power import ZEROS
 from kernrec.model.prior.spread import SPREADS
 from kernrec.recommender.candidate_set import CandidateSet
@@ -86,12 +86,9 @@ def of_triton(candidates: CandidateSet) -> Remark:
     def lines() -> Iterator[str]:
         for kernel in kernels:
             needs = refusing_constraint(kernel, problem, gpu) or "another shape"
-            yield f"no answer by {kernel.name}, which needs {needs!r}: Triton's code for other rows was not profiled"
-        if not kernels:
-            for kernel in triton_kernels(problem.op, problem.dtype, sm=gpu.sm):
-                if problem.layout not in kernel.layouts:
-                    written = ", ".join(kernel.layouts)
-                    yield f"no answer by {kernel.name}, which is written for layouts {written}, not {problem.layout}"
+            named = set(re.findall(r"\w+", needs))
+            meanings = (f"; {tunable.name}: {tunable.meaning}" for tunable in kernel.tunables if tunable.name in named)
+            yield f"no answer by {kernel.name}, which needs {needs!r}: other code was not profiled{''.join(meanings)}"
 
     return lines
 

@@ -62,9 +62,10 @@ LETTERS: dict[str, tuple[str, int | None]] = {
     "turns": ("turns", 0),
     "resident": ("resident", 0),
     "aligned": ("aligned", 0),
+    "unaligned": ("unaligned=", 0),
 }
 """By tunable, what stands before its value, and the value that is left out. Switches (0 and 1) have no value."""
-_SWITCHES = {name for name, (_, neutral) in LETTERS.items() if neutral == 0 and name != "min_blocks"}
+_SWITCHES = {name for name, (_, neutral) in LETTERS.items() if neutral == 0} - {"min_blocks", "unaligned"}
 
 
 def short_config(config: Mapping[str, int]) -> str:

@@ -77,7 +77,7 @@ def test_a_file_of_expert_configs_has_the_best_config_of_each_number_of_tokens()
     for name, shape in (("a", "m=64,n=512,k=512"), ("b", "m=64,n=512,k=64"), ("c", "m=512,n=512,k=64")):
         answer = Recommender([]).answer(Request("a100", None, "matmul_triton", shape, query=Query("latency")))
         kernel = answer.best.kernel  # without the tunable for which the files have no place
-        own = replace(kernel, name=name, tunables=tuple(t for t in kernel.tunables if t.name != "aligned"))
+        own = replace(kernel, name=name, tunables=tuple(t for t in kernel.tunables if t.name != "unaligned"))
         recommended.append(replace(answer, choices=(replace(answer.best, kernel=own),)))
     (path,) = emit(recommended, "vllm:e=8,n=512,m=2 * m,device=NVIDIA A100-SXM4-80GB").items()
     configs, _ = read_moe_configs(path[1].decode(), path[0])

@@ -7,8 +7,8 @@ import pytest
 
 from kernrec.compile import Compiled, Resources
 from kernrec.compile.triton_version import has_triton
-from kernrec.gpu import find_gpu
-from kernrec.kernel import bind_launches, find_kernel
+from kernrec.gpu import find_gpu, limits
+from kernrec.kernel import Space, bind_launches, find_kernel
 from kernrec.op import decode_elements, find_op, inputs, reference
 from kernrec.profile.kernel_code import dynamic_shared_bytes
 from kernrec.recommender import Objective, Query, Recommender
@@ -17,7 +17,7 @@ from kernrec.run.shapes import Shapes
 from tests.helpers.stand_in import EmulatingDriver, HostMemory
 
 MATMUL = find_kernel("matmul_triton")
-CONFIG = {"block_m": 16, "block_n": 32, "block_k": 16, "num_stages": 3, "num_warps": 2, "group_m": 8, "aligned": 1}
+CONFIG = {"block_m": 16, "block_n": 32, "block_k": 16, "num_stages": 3, "num_warps": 2, "group_m": 8, "unaligned": 0}
 SHAPES = Shapes.of(find_op("matmul"), "f16", "nn", {"m": range(1, 65), "n": 64, "k": 64})
 QUERY = Query(Objective.LATENCY, top=1)
 
@@ -37,7 +37,7 @@ def test_variants_in_triton_are_planned_where_triton_is_installed(monkeypatch: p
     more = plan._Costs(Recommender([]), find_gpu("a100"), QUERY)
     problems = [SHAPES.problem({"m": 64})]
     for ours, theirs in zip(more.of(problems), costs.of(problems), strict=True):
-        assert len(ours) == len(theirs) + len(MATMUL.listed.rows)
+        assert len(ours) == len(theirs) + len(Space(MATMUL, 80, limits(80), "f16", "nn"))
 
 
 def test_a_launch_asks_for_the_shared_memory_that_tritons_compiler_says() -> None:

@@ -1,7 +1,7 @@
 """How well configs of Triton's matrix product are ranked: predicted against recorded times of TorchInductor's template.
 
-Problems of which fewer than ten configs have profiles are left out. A choice is scored by its efficiency: the best
-recorded time of the problem over that of the choice.
+Problems of which fewer than ten configs have profiles, and fewer than half of those that the kernel runs, are left out.
+A choice is scored by its efficiency: the best recorded time of the problem over that of the choice.
 
     learned      the prior corrected by a model that saw neither it nor another of its dimensions (five folds)
     from OTHER   the prior corrected by a model of the other card's recording, nothing of this one
@@ -44,7 +44,17 @@ from kernrec.training.train_model import held_out_distance, train
 from tests.helpers.recordings import AbsentError
 
 from .triton_peers import heuristics_order, learned_order, listed_first, listed_order
-from .triton_recordings import FILES, Config, config_of, recorded_groups
+from .triton_recordings import (
+    FILES,
+    KERNEL,
+    Config,
+    RecordedProblem,
+    answered,
+    config_of,
+    read_problems,
+    recorded_groups,
+    rows_of,
+)
 
 MEASURED = 5
 
@@ -91,6 +101,7 @@ def run(data: Data = DATA, problems: int = 0) -> None:
     cards: dict[str, list[RowGroup]] = {}
     for gpu, file in FILES.items():
         count, groups = recorded_groups(data, gpu)
+        print_answered(gpu, read_problems(data, gpu))
         cards[gpu] = groups = drawn(groups, problems)
         if not groups:
             raise AbsentError("no profiles of matmul_triton")
@@ -110,13 +121,26 @@ def run(data: Data = DATA, problems: int = 0) -> None:
             table.row(scored.cells(name))
 
 
+def print_answered(gpu: str, problems: Sequence[RecordedProblem]) -> None:
+    """Print which share of a card's problems a query answers with the kernel, by kind of rows."""
+    counts = answered(problems)
+    table = Table(f"\n{gpu}: recorded problems with an answer of {KERNEL.name}")
+    for kind in (*sorted({kind for kind, _ in counts}), "all"):
+        yes, no = (
+            sum(n for (rows, ok), n in counts.items() if kind in (rows, "all") and ok is wanted)
+            for wanted in (True, False)
+        )
+        table.row({"": kind, "problems": yes + no, "answered": yes, "share": f"{yes / (yes + no):.1%}"})
+
+
 Tables = dict[tuple[str, str], dict[str, Scored]]
-"""By card and data type (`all` together), then by way to choose."""
+"""By card and data type or kind of rows (`all` together), then by way to choose."""
 
 
-def scored_of(tables: Tables, name: str, group: RowGroup) -> tuple[Scored, Scored]:
+def scored_of(tables: Tables, name: str, group: RowGroup) -> tuple[Scored, ...]:
     """The rows of the tables that a problem counts in."""
-    return tables[group.gpu, "all"][name], tables[group.gpu, problem_of(group).dtype][name]
+    problem = problem_of(group)
+    return tuple(tables[group.gpu, kind][name] for kind in ("all", problem.dtype, rows_of(problem)))
 
 
 def evaluate_problems_left_out(groups: Sequence[RowGroup], tables: Tables) -> None:

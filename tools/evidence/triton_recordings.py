@@ -3,12 +3,12 @@
 The recordings (`triton/` of the recordings) are of TorchInductor's template of August 2024, compiled by an older
 Triton, on cards whose clocks nobody stated. A row is taken for the config of `matmul_triton` (`kernrec/kernel/library`)
 with the same tiles, stages and warps, at the layout that the strides tell. Left out: rows of other configs, matrices
-that are not dense, and problems whose rows are no multiples of 16, for which `matmul_triton` has no code.
+that are not dense, and problems for which no profile of `matmul_triton` ships.
 """
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -33,7 +33,10 @@ DTYPES = {("float16", False): "f16", ("bfloat16", False): "bf16", ("float32", Tr
 COLUMNS = ("block_m", "block_n", "block_k", "num_stages", "num_warps")
 KERNEL = find_kernel("matmul_triton")
 FEWEST = 10
-"""Problems of which fewer configs have profiles are left out."""
+"""Problems of which fewer configs have profiles are left out, if these are less than half of what the kernel runs."""
+ROWS = {0: "rows of 16 elements", 8: "rows of 16 bytes"}
+"""Kinds of problems by what the compiler knows of their rows."""
+OTHER_ROWS = "other rows"
 
 Config = tuple[int, ...]
 """The values of `COLUMNS`."""
@@ -60,6 +63,28 @@ def recorded_groups(data: Path, gpu: str, fewest: int = FEWEST) -> tuple[int, li
     problems = read_problems(data, gpu)
     groups = [_group(recorded, fewest) for recorded in problems]
     return len(problems), [group for group in groups if group is not None]
+
+
+def answered(problems: Iterable[RecordedProblem]) -> Counter[tuple[str, bool]]:
+    """Problems by kind of rows and whether a query about them gets an answer of the kernel."""
+    counts: Counter[tuple[str, bool]] = Counter()
+    for recorded in problems:
+        table = _table_of(recorded)
+        counts[rows_of(recorded.problem), table is not None and bool(runs(table, recorded.problem))] += 1
+    return counts
+
+
+def runs(table: StaticTable, problem: Problem) -> int:
+    """How many configs with profiles a problem has."""
+    return len(table.runnable(table.space.at(problem)))
+
+
+def rows_of(problem: Problem) -> str:
+    """The kind of a problem's rows, and the layout `tt`."""
+    assert KERNEL.listed is not None
+    names = KERNEL.namespace(next(iter(KERNEL.listed.by_config.values())), problem, 80)
+    kind = OTHER_ROWS if names["ragged"] else ROWS[0 if names["whole"] else 8]
+    return f"{kind}, tt" if problem.layout == "tt" else kind
 
 
 def sampled_problems(
@@ -117,17 +142,23 @@ def _letter(strides: tuple[int, int], shape: tuple[int, int]) -> str:
 def _group(recorded: RecordedProblem, fewest: int) -> RowGroup | None:
     """The recorded rows with profiles, in the order of the space; None where there are fewer than `fewest`."""
     problem = recorded.problem
-    if problem.dtype not in KERNEL.dtypes or problem.layout not in KERNEL.layouts:
-        return None
-    if (table := _table(recorded.gpu, problem.dtype, problem.layout)) is None:
+    if (table := _table_of(recorded)) is None:
         return None
     configs = [c for c in map(table.space.config, range(len(table.space))) if _key(c) in recorded.times]
     inputs, usable = profiled_inputs(table, problem, configs)
-    if len(usable) < fewest:
+    if len(usable) < max(1, min(fewest, runs(table, problem) // 2)):
         return None
     latency = np.array([recorded.times[_key(configs[i])] for i in usable.tolist()])
     unknown = np.full(len(usable), np.nan)
     return RowGroup(recorded.gpu, problem.key, KERNEL.op, KERNEL.name, KERNEL.hash, inputs, latency, unknown)
+
+
+def _table_of(recorded: RecordedProblem) -> StaticTable | None:
+    """The kernel's profiles for the type and layout of a problem; None where there are none."""
+    problem = recorded.problem
+    if problem.dtype not in KERNEL.dtypes or problem.layout not in KERNEL.layouts:
+        return None
+    return _table(recorded.gpu, problem.dtype, problem.layout)
 
 
 @cache

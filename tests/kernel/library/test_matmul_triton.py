@@ -13,6 +13,7 @@ import pytest
 from kernrec.errors import KernrecError
 from kernrec.gpu import find_gpu, limits
 from kernrec.kernel import Space, find_kernel
+from kernrec.kernel.spec_reader import kernel_from
 from kernrec.op import Problem
 from kernrec.recommender import Objective, Query, Recommender, Request
 from kernrec.recommender.context import Context
@@ -26,11 +27,19 @@ DIMS = [
     {"m": 80, "n": 48, "k": 176},
     {"m": 37, "n": 80, "k": 400},
     {"m": 336, "n": 32, "k": 32},
+    {"m": 40, "n": 24, "k": 200},
+    {"m": 37, "n": 48, "k": 72},
+    {"m": 24, "n": 80, "k": 99},
+    {"m": 48, "n": 33, "k": 40},
+    {"m": 19, "n": 37, "k": 51},
+    {"m": 3, "n": 2, "k": 5},
 ]
-"""Short of a tile, of a step and of the stages, beyond one band of tile rows; m is no multiple where it need not be."""
-COLUMNS = ("block_m", "block_n", "block_k", "num_stages", "num_warps", "group_m", "aligned")
-SMALL = dict(zip(COLUMNS, (16, 32, 16, 3, 2, 8, 1), strict=True))
-DEEP = dict(zip(COLUMNS, (32, 32, 128, 2, 4, 8, 1), strict=True))
+"""Short of a tile, of a step and of the stages, beyond one band of tile rows; rows of 16 elements, of 16 bytes, odd."""
+COLUMNS = ("block_m", "block_n", "block_k", "num_stages", "num_warps", "group_m", "unaligned")
+SMALL = dict(zip(COLUMNS, (16, 32, 16, 3, 2, 8, 0), strict=True))
+DEEP = dict(zip(COLUMNS, (32, 32, 128, 2, 4, 8, 0), strict=True))
+ROWS = next(tunable.values for tunable in KERNEL.tunables if tunable.name == "unaligned")
+UNEVEN = dict(zip(COLUMNS, (128, 64, 32, 2, 2, 8, 8), strict=True))
 MUTANTS = [
     # what breaks, the source, broken, dtype, layout, config
     ("rows past the edge", "(0, BLOCK_M)) % m", "(0, BLOCK_M))", "f16", "nn", DEEP),
@@ -39,26 +48,32 @@ MUTANTS = [
     ("mask of the depth of a", "mask=depth[None, :] < left", "mask=depth[None, :] < left + 16", "bf16", "nn", DEEP),
     ("step along a transposed a", "step_a = BLOCK_K * row_a", "step_a = BLOCK_K", "f16", "tn", SMALL),
     ("step along b", "from_b += step_b", "from_b += 0", "tf32", "nn", SMALL),
-    ("order of a transposed b", "if LAYOUT_NT:", "if LAYOUT_TN:", "f16", "nt", SMALL),
+    ("order of a transposed b", "if LAYOUT_NT or", "if LAYOUT_TN or", "f16", "nt", SMALL),
+    ("order of a where both are transposed", "LAYOUT_TN or LAYOUT_TT", "LAYOUT_TN", "f16", "tt", SMALL),
     ("guard of the stores", "(out_n < n)[None, :]", "(out_n <= n)[None, :]", "f16", "nn", SMALL),
     ("precision of f32", 'input_precision="ieee"', 'input_precision="tf32"', "f32", "nn", SMALL),
 ]
 
 
-def problems(dtype: str, layout: str) -> list[Problem]:
-    """Those of `DIMS` that some config can run."""
+def problems(dtype: str, layout: str, config: dict[str, int], sm: int = 80) -> list[Problem]:
+    """Those of `DIMS` that a config can run."""
     every = [KERNEL.definition.problem(dtype, layout, **dims) for dims in DIMS]
-    return [problem for problem in every if KERNEL.fits(SMALL, problem, limits(80))]
+    return [problem for problem in every if KERNEL.fits(config, problem, limits(sm))]
 
 
 @cache
 def chosen() -> tuple[tuple[int, str, str, dict[str, int]], ...]:
-    """(sm, dtype, layout, config): two configs of each dtype and layout, all through the list."""
-    kinds, picked = list(product(KERNEL.dtypes, KERNEL.layouts)), []
-    for number, (dtype, layout) in enumerate(kinds):
-        sm = ARCHITECTURES[number % len(ARCHITECTURES)]
+    """(sm, dtype, layout, config): two configs of each dtype and layout for whole rows and one for each other kind of
+    rows, all through the list."""
+    kinds = [(dtype, layout, rows) for dtype, layout in product(KERNEL.dtypes, KERNEL.layouts) for rows in ROWS]
+    picked = []
+    for number, (dtype, layout, rows) in enumerate(kinds):
+        sm = ARCHITECTURES[number % 2 if rows else number // len(ROWS) % len(ARCHITECTURES)]
         space = Space(KERNEL, sm, limits(sm), dtype, layout)
-        picked += [(sm, dtype, layout, space.config((2 * number + i) * len(space) // (2 * len(kinds)))) for i in (0, 1)]
+        of_rows = [config for config in map(space.config, range(len(space))) if config["unaligned"] == rows]
+        count = 1 if rows else 2
+        for i in range(count if of_rows else 0):
+            picked.append((sm, dtype, layout, of_rows[(count * number + i) * 7 % len(of_rows)]))
     return tuple(picked)
 
 
@@ -67,8 +82,10 @@ def chosen() -> tuple[tuple[int, str, str, dict[str, int]], ...]:
 @pytest.mark.parametrize("dtype", KERNEL.dtypes)
 def test_it_computes_the_op_on_awkward_problems_without_races(dtype: str) -> None:
     pytest.importorskip("triton.compiler", reason="needs the extra `triton`")
-    runs = [(sm, p, config) for sm, kind, layout, config in chosen() if kind == dtype for p in problems(dtype, layout)]
+    of_dtype = [(sm, layout, config) for sm, kind, layout, config in chosen() if kind == dtype]
+    runs = [(sm, p, config) for sm, layout, config in of_dtype for p in problems(dtype, layout, config, sm)]
     assert {problem.layout for _, problem, _ in runs} == set(KERNEL.layouts)
+    assert {config["unaligned"] for *_, config in runs} == (set(ROWS) if dtype in ("f16", "bf16") else {0})
     assert faults(KERNEL, runs) == []
 
 
@@ -79,7 +96,18 @@ def test_breaking_one_thing_in_the_source_is_noticed(
 ) -> None:
     pytest.importorskip("triton.compiler", reason="needs the extra `triton`")
     broken = replace(KERNEL, source=KERNEL.source.replace(old, new))
-    assert faults(broken, [(80, problem, config) for problem in problems(dtype, layout)]), breaks
+    assert faults(broken, [(80, problem, config) for problem in problems(dtype, layout, config)]), breaks
+
+
+@pytest.mark.slow
+def test_telling_the_compiler_more_of_rows_than_is_true_is_noticed() -> None:
+    # Of rows that are multiples of 16 it compares one place in 16 with the depth, of 8 one in 8.
+    pytest.importorskip("triton.compiler", reason="needs the extra `triton`")
+    lets = KERNEL.spec["let"] | {"rows_k": "1"}
+    broken = kernel_from({**KERNEL.spec, "let": lets}, KERNEL.name, KERNEL.source)
+    runs = [(80, problem, UNEVEN) for problem in problems("f16", "nn", UNEVEN)]
+    assert faults(broken, runs)
+    assert faults(KERNEL, runs) == []
 
 
 def test_a_mutant_changes_one_place_of_the_source() -> None:
@@ -113,7 +141,7 @@ def test_it_is_among_the_answers_where_its_profiles_are_shipped() -> None:
 
 
 def test_on_hopper_one_stage_more_has_to_fit() -> None:
-    config = dict(zip(COLUMNS, (64, 32, 128, 5, 4, 8, 1), strict=True))
+    config = dict(zip(COLUMNS, (64, 32, 128, 5, 4, 8, 0), strict=True))
     problem = KERNEL.definition.problem("tf32", "nn", m=64, n=64, k=640)
     assert not KERNEL.fits(config, problem, limits(90))
     assert KERNEL.fits(config, KERNEL.definition.problem("f32", "nn", m=64, n=64, k=640), limits(90))
@@ -125,9 +153,27 @@ def test_its_configs_are_those_of_the_list_where_the_problem_is_aligned() -> Non
     answer = Recommender([]).answer(Request("a100", None, KERNEL.name, dims, "f16", None, query))
     assert KERNEL.listed is not None
     # Alike ones, the same but for a stage or a slice and no different in time, are one row.
-    assert sum(1 + choice.alike for choice in answer.choices) == len(KERNEL.listed.rows) == 29
+    whole = [row for row in KERNEL.listed.rows if row[COLUMNS.index("unaligned")] == 0]
+    assert sum(1 + choice.alike for choice in answer.choices) == len(whole) == 29
     with pytest.raises(KernrecError):
-        Recommender([]).answer(Request("a100", None, KERNEL.name, dims | {"k": 1000}, "f16", None, query))
+        Recommender([]).answer(Request("a100", None, KERNEL.name, dims | {"k": 1001}, "f32", None, query))
+
+
+@pytest.mark.parametrize("dims", DIMS, ids=str)
+@pytest.mark.parametrize("layout", KERNEL.layouts)
+def test_a_problem_runs_the_code_for_rows_as_its_own(layout: str, dims: dict[str, int]) -> None:
+    space = Space(KERNEL, 80, limits(80), "f16", layout)
+    problem = KERNEL.definition.problem("f16", layout, **dims)
+    configs = [config for config in map(space.config, range(len(space))) if KERNEL.fits(config, problem, limits(80))]
+    (rows,) = {config["unaligned"] for config in configs}
+    m, n, k = dims["m"], dims["n"], dims["k"]
+    by_matrix = {1: m if layout[0] == "t" else k, 2: k if layout[1] == "t" else n, 4: n}
+    ragged = {matrix for matrix, row in by_matrix.items() if row % 8}
+    if rows in (0, 8):
+        assert not ragged
+        assert (rows == 0) is (n % 16 == k % 16 == 0 and (m % 16 == 0 or layout[0] == "n"))
+    else:
+        assert all(rows & matrix for matrix in ragged)
 
 
 def test_the_emitted_source_has_its_config_and_its_launch() -> None:

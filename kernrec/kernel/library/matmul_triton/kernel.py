@@ -11,7 +11,7 @@ import triton.language as tl
 def matmul_triton(
     a, b, c, m, n, k, row_a, row_b, row_c,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr,
-    LAYOUT_TN: tl.constexpr = 0, LAYOUT_NT: tl.constexpr = 0, DTYPE_F32: tl.constexpr = 0,
+    LAYOUT_TN: tl.constexpr = 0, LAYOUT_NT: tl.constexpr = 0, LAYOUT_TT: tl.constexpr = 0, DTYPE_F32: tl.constexpr = 0,
 ):  # fmt: skip
     """A block computes one tile of C. row_a, row_b, row_c: elements of a row, as the matrices lie in memory."""
     tiles_m, tiles_n = tl.cdiv(m, BLOCK_M), tl.cdiv(n, BLOCK_N)
@@ -26,13 +26,13 @@ def matmul_triton(
     rows = tl.max_contiguous(tl.multiple_of((first_m + tl.arange(0, BLOCK_M)) % m, BLOCK_M), BLOCK_M)
     columns = tl.max_contiguous(tl.multiple_of((first_n + tl.arange(0, BLOCK_N)) % n, BLOCK_N), BLOCK_N)
     depth = tl.arange(0, BLOCK_K)
-    if LAYOUT_TN:
+    if LAYOUT_TN or LAYOUT_TT:
         from_a = a + depth[None, :] * row_a + rows[:, None]
         step_a = BLOCK_K * row_a
     else:
         from_a = a + rows[:, None] * row_a + depth[None, :]
         step_a = BLOCK_K
-    if LAYOUT_NT:
+    if LAYOUT_NT or LAYOUT_TT:
         from_b = b + columns[None, :] * row_b + depth[:, None]
         step_b = BLOCK_K
     else:
