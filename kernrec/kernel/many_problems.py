@@ -65,11 +65,8 @@ class ManyProblems:
 
     @cached_property
     def _tensor_bytes(self) -> dict[str, Array]:
-        names = dict.fromkeys(name for problem in self.problems for name in problem.tensors)
-        return {
-            name: np.array([float(p.tensors[name].bytes) if name in p.tensors else 0.0 for p in self.problems])
-            for name in names
-        }
+        names = dict.fromkeys(name for problem in self.problems for name in problem.tensor_bytes)
+        return {name: np.array([p.tensor_bytes.get(name, 0.0) for p in self.problems]) for name in names}
 
 
 OnProblems = ProblemSpace | ManyProblems

@@ -242,8 +242,4 @@ class ProblemSpace:
 
     def tensor_bytes(self, rows: np.ndarray) -> dict[str, float]:
         """The size of each tensor, the same for all rows."""
-        return self._tensor_bytes
-
-    @cached_property
-    def _tensor_bytes(self) -> dict[str, float]:
-        return {name: float(tensor.bytes) for name, tensor in self.problem.tensors.items()}
+        return self.problem.tensor_bytes

@@ -256,7 +256,7 @@ class Problem:
     @cached_property
     def too_large(self) -> str | None:
         """The first tensor with more than `LARGEST` elements, in words; None where kernels can index all of them."""
-        for name, shape in self.definition.shapes(self.sizes, self.layout).items():
+        for name, shape in self._shapes.items():
             if (elements := prod(shape)) > LARGEST:
                 return f"tensor {name} has {' x '.join(map(str, shape))} = {elements} elements; at most {LARGEST} fit"
         return None
@@ -272,13 +272,22 @@ class Problem:
         return sum(dtypes.bytes_of(tensor.touched, tensor.dtype) for tensor in self.tensors.values())
 
     @cached_property
+    def tensor_bytes(self) -> dict[str, float]:
+        """The size of each tensor by name."""
+        return {name: float(tensor.bytes) for name, tensor in self.tensors.items()}
+
+    @cached_property
+    def _shapes(self) -> dict[str, tuple[int, ...]]:
+        return self.definition.shapes(self.sizes, self.layout)
+
+    @cached_property
     def tensors(self) -> dict[str, Tensor]:
         """The tensors by name, inputs first."""
         sizes = self.sizes
         untouched = self.definition.untouched(sizes)
         types = self.definition.element_types(sizes)
         tensors = {}
-        for name, shape in self.definition.shapes(sizes, self.layout).items():
+        for name, shape in self._shapes.items():
             role = "output" if name in self.definition.outputs else "input"
             dtype = types.get(name, self.dtype)
             tensors[name] = Tensor(name, shape, dtype, role, prod(shape) - untouched.get(name, 0))

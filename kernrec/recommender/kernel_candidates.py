@@ -25,7 +25,7 @@ from kernrec.recommender.estimate.costs import (
     promising,
     with_measured,
 )
-from kernrec.recommender.estimate.measured_rows import MeasuredRows, measured_rows
+from kernrec.recommender.estimate.measured_rows import NOTHING, MeasuredRows, measured_rows
 from kernrec.recommender.estimate.operating_point import OperatingPoint
 from kernrec.recommender.estimate.prediction import Prediction, predict_all
 from kernrec.recommender.estimate.shortlist import shortlist
@@ -73,6 +73,8 @@ class RunnableConfigs:
         on_problem = table.space.at(problem)
         measured = measured_rows(table.space, on_problem, table.gpu, evidence, points)
         first = measured[0]
+        if first is NOTHING:
+            return cls(table, on_problem, measured, table.runnable(on_problem))
         everywhere = first.rows
         if any(len(other.rows) for other in measured[1:]):
             everywhere = np.unique(np.concatenate([m.rows for m in measured]))
@@ -263,6 +265,7 @@ class _Estimation:
         rows = prediction.rows
         self.taken = [measured.at(rows) for measured in runnable.measured]
         """At each operating point the positions that were measured, and their measurements."""
+        self.any_measured = max(len(positions) for positions, _ in self.taken) > 0
         self.correction: Correction | None = None
         if scope is not None:
             from kernrec.recommender.estimate import correction
@@ -271,11 +274,6 @@ class _Estimation:
             scored = np.arange(len(rows)) if whole_space else correction.worth_scoring(alone, self.taken[0][0])
             self.correction = correction.Correction.of(scope, prediction, alone, scored, (0, len(rows)))
             self.scope = scope.after(max(len(positions) for positions, _ in self.taken))
-
-    @property
-    def any_measured(self) -> bool:
-        """Whether some candidate was measured."""
-        return any(len(positions) for positions, _ in self.taken)
 
     def promising(self, count: int) -> Array | None:
         """The positions of the most promising candidates at the first operating point; None for all."""
@@ -299,7 +297,7 @@ def _shortlisted(runnable: RunnableConfigs, heuristic: int) -> Array:
     """The rows worth a full estimate: the shortlist, measured rows, and the pick of the occupancy heuristic."""
     rows = shortlist(runnable.table, runnable.on_problem, runnable.rows)
     for measured in runnable.measured:
-        if len(measured.rows):
+        if measured is not NOTHING and len(measured.rows):
             rows = np.union1d(rows, np.intersect1d(measured.rows, runnable.rows, assume_unique=True))
     place = int(rows.searchsorted(heuristic))
     if place == len(rows) or rows[place] != heuristic:

@@ -132,10 +132,9 @@ class PriorEstimates(Estimates):
     _wide: float | None
 
     def __init__(
-        self, predicted: Array, regimes: Array, widths: Widths, factor: float = 1.0, wide: float | None = None
+        self, value: Array, predicted: Array, regimes: Array, widths: Widths, wide: float | None = None
     ) -> None:
-        """Of predicted values, and positions in `REGIMES` as numbers; factor, wide: of `raised`, where they are."""
-        value = predicted if wide is None else predicted * factor
+        """Of predicted values, and positions in `REGIMES` as numbers; value, wide: of `raised`, else the predicted."""
         self.__dict__.update(value=value, _predicted=predicted, _regimes=regimes, _widths=widths, _wide=wide)
 
     @cached_property
@@ -173,22 +172,19 @@ class PriorEstimates(Estimates):
 
     def at(self, point: int | slice) -> Estimates:
         """Those of a table of several operating points at one of them, or at some."""
-        return self._some(self._predicted[point], self._regimes[point], self.value[point])
+        columns = self.value[point], self._predicted[point], self._regimes[point]
+        return PriorEstimates(*columns, self._widths, self._wide)
 
     def part(self, part: slice) -> Estimates:
         """Those of some of the candidates."""
-        return self._some(self._predicted[..., part], self._regimes[..., part], self.value[..., part])
-
-    def _some(self, predicted: Array, regimes: Array, value: Array) -> Estimates:
-        some = PriorEstimates(predicted, regimes, self._widths)
-        some.__dict__.update(value=value, _wide=self._wide)
-        return some
+        columns = self.value[..., part], self._predicted[..., part], self._regimes[..., part]
+        return PriorEstimates(*columns, self._widths, self._wide)
 
     def raised(self, factor: float, wide: float) -> Estimates:
         """Values multiplied by a factor, and then within another one, `wide`; no upper end is lowered."""
         if self._wide is not None:
             return super().raised(factor, wide)
-        return PriorEstimates(self._predicted, self._regimes, self._widths, factor, wide)
+        return PriorEstimates(self._predicted * factor, self._predicted, self._regimes, self._widths, wide)
 
 
 @dataclass(frozen=True, eq=False)
@@ -245,8 +241,9 @@ class Rescaling:
 
 def prior_costs(limited: LimitedCosts) -> Costs:
     """The prediction of the analytic model."""
-    latency = PriorEstimates(limited.latency_s, limited.regime, OF_TIME)
-    return Costs(latency, PriorEstimates(limited.energy_j, limited.regime, OF_ENERGY), limited.power_w)
+    latency_s, power_w, energy_j, *_, regimes = limited.costs
+    latency = PriorEstimates(latency_s, latency_s, regimes, OF_TIME)
+    return Costs(latency, PriorEstimates(energy_j, energy_j, regimes, OF_ENERGY), power_w)
 
 
 def promising(latency: Array, energy: Array, count: int) -> Array:

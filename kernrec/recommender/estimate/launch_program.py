@@ -25,8 +25,10 @@ Array = np.ndarray
 class LaunchProgram:
     """One launch of a space's configs."""
 
-    plan: Any
-    """The `LaunchPlan` of the core."""
+    fixed: tuple[Any, Any, Any]
+    """The plan of the launch, the demand of its variants, and the card, as the core takes them."""
+    loops: int
+    """How many loops it has."""
     element_bytes: Array
     """Of each tensor that is a workspace, the bytes of an element; 0 for tensors of the problem; (tensors,)."""
     tensors: tuple[tuple[int, str], ...]
@@ -34,11 +36,20 @@ class LaunchProgram:
 
     @classmethod
     def of(
-        cls, spec: Launch, launch: LaunchTable, workspaces: Sequence[Workspace], program: Program, arithmetic: Core
+        cls,
+        spec: Launch,
+        launch: LaunchTable,
+        workspaces: Sequence[Workspace],
+        program: Program,
+        arithmetic: Core,
+        rates: Any,
+        card: Any,
     ) -> "LaunchProgram | None":
         """That of a launch in a form of the core; None where the program does not hold all of its expressions.
 
-        workspaces: of the kernel.
+        Args:
+            workspaces: of the kernel.
+            rates: the launch's demand, like `card` as that form takes it.
         """
         by_name, access = {workspace.name: workspace for workspace in workspaces}, launch.access
         own = [by_name.get(name) for name in access.tensors]
@@ -67,7 +78,7 @@ class LaunchProgram:
         )
         element_bytes = [float(ELEMENT_BYTES[workspace.dtype]) if workspace else 0.0 for workspace in own]
         tensors = tuple((number, name) for number, name in enumerate(access.tensors) if name not in by_name)
-        return cls(plan, np.array(element_bytes), tensors)
+        return cls((plan, rates, card), len(launch.loops), np.array(element_bytes), tensors)
 
     def sizes(self, problem_bytes: Mapping[str, Any]) -> Array:
         """The bytes of each tensor, of workspaces those of an element; a problem has not all in each data type."""

@@ -29,7 +29,7 @@ class LaunchTable:
     incomplete: bool
     """Whether some variant of the space has no profile of this launch."""
 
-    @property
+    @cached_property
     def loops(self) -> tuple[str, ...]:
         """The loops whose trips the profiles count, in order."""
         return self.profiles.terms[1:]

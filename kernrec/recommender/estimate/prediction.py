@@ -29,6 +29,7 @@ from kernrec.model.prior.launch_time import LAUNCH_S, START_S, TIMES, LaunchTime
 from kernrec.op import Problem
 from kernrec.op.dtype import ELEMENT_BYTES
 from kernrec.recommender.estimate.launch_program import LaunchProgram
+from kernrec.recommender.estimate.launch_table import LaunchGeometry
 from kernrec.recommender.estimate.operating_point import DEFAULT_POINT, OperatingPoint
 from kernrec.recommender.estimate.sampled_launch import busy_grid, footprints
 from kernrec.recommender.estimate.static_table import Array, StaticTable
@@ -63,8 +64,8 @@ class Prediction:
     """The space of the table on the problem, or on several: then all is of the configs on all of them."""
     rows: Array
     """Rows of `on_problem`, ascending."""
-    nominal: NominalCosts
-    """Seconds at the boost clock by what bounds them, joules at nominal voltage."""
+    costs: Array
+    """The fields of `nominal` as rows, (5, C)."""
     launches: tuple[Performed, ...]
     """In order, without those that no config performs."""
 
@@ -72,15 +73,18 @@ class Prediction:
         """The prediction for each of several problems, by where its configs begin in `rows`, and the last ones end."""
         ends = [(launch, launch.positions.searchsorted(starts).tolist()) for launch in self.launches]
         configs = self.on_problem.configs(self.rows)
-        nominal = [np.asarray(column) for column in vars(self.nominal).values()]
         for number, (on_problem, (start, end)) in enumerate(zip(on_problems, pairwise(starts), strict=True)):
             launches = [
                 Performed(launch.positions[places[number] : places[number + 1]] - start, launch.times, places[number])
                 for launch, places in ends
                 if places[number] < places[number + 1]
             ]
-            costs = NominalCosts(*[column[start:end] for column in nominal])
-            yield Prediction(self.table, on_problem, configs[start:end], costs, tuple(launches))
+            yield Prediction(self.table, on_problem, configs[start:end], self.costs[:, start:end], tuple(launches))
+
+    @property
+    def nominal(self) -> NominalCosts:
+        """Seconds at the boost clock by what bounds them, joules at nominal voltage."""
+        return NominalCosts(*self.costs)
 
     def limited(self, point: OperatingPoint = DEFAULT_POINT) -> LimitedCosts:
         """Latency, power and energy at an operating point."""
@@ -88,7 +92,7 @@ class Prediction:
 
     def at(self, position: int) -> NominalCosts:
         """The costs of one candidate before any power limit."""
-        return NominalCosts(*(float(np.take(part, position)) for part in vars(self.nominal).values()))
+        return NominalCosts(*self.costs[:, position].tolist())
 
     def bottleneck(self, position: int) -> str:
         """The resource that takes longest in the longest launch of the candidate at this position."""
@@ -163,49 +167,47 @@ def predict_all(parts: Sequence[tuple[StaticTable, OnProblems, Array]]) -> Predi
 def _predicted(table: StaticTable, on_problem: OnProblems, rows: Array, nominal: Array) -> Prediction:
     """The prediction of one kernel; its nominal costs are added to `nominal`, (5, C)."""
     configs, launches, held = on_problem.configs(rows), [], table.programs(on_problem)
-    for index in range(len(table.launches)):
-        positions = table.geometry(on_problem, index).performing(configs)
+    for index, geometry in enumerate(table.geometries(on_problem)):
+        positions = geometry.performing(configs)
         if not len(positions):
             continue
         own = rows if len(positions) == len(rows) else rows.take(positions)
         if held is None:
             times = _by_columns(table, index, own, on_problem, positions, nominal)
         else:
-            times = _by_program(table, index, *held, own, on_problem, positions, nominal)
+            execution, programs = held
+            times = _by_program(table, execution, programs[index], own, geometry, on_problem, positions, nominal)
         launches.append(Performed(positions, times))
     # A profile of sampled blocks is of this very problem, and has its epilogue.
     if not table.kernel.sampled:
         _add_finishing(table, on_problem, rows, nominal)
-    return Prediction(table, on_problem, rows, NominalCosts(*nominal), tuple(launches))
+    return Prediction(table, on_problem, rows, nominal, tuple(launches))
 
 
 def _by_program(
     table: StaticTable,
-    index: int,
     execution: Execution,
-    programs: Sequence[LaunchProgram],
+    program: LaunchProgram,
     rows: Array,
+    geometry: LaunchGeometry,
     on_problem: OnProblems,
     positions: Array,
     nominal: Array,
 ) -> LaunchTime:
     """Adds one launch of these rows to the nominal costs at `positions`, in one call of the core."""
-    arithmetic, loops = core("kernrec.model.prior"), table.launches[index].loops
-    traffic, ends = LOOPS + 2 * len(loops), LOOPS + 2 * len(loops) + len(PIPES)
-    sizes = programs[index].sizes(on_problem.tensor_bytes(rows))
-    variants, figures = np.empty(len(rows), np.int64), np.empty((ends + TIMES, len(rows)))
-    work, pipe_clk, times = figures[:traffic], figures[traffic:ends], figures[ends:]
+    arithmetic, sizes = core("kernrec.model.prior"), program.sizes(on_problem.tensor_bytes(rows))
+    first_pipe, first_time = LOOPS + 2 * program.loops, LOOPS + 2 * program.loops + len(PIPES)
+    variants, figures = np.empty(len(rows), np.int64), np.empty((first_time + TIMES, len(rows)))
+    work, pipe_clk, times = figures[:first_pipe], figures[first_pipe:first_time], figures[first_time:]
     made = [positions, variants, work, pipe_clk, times]
     if not arithmetic.compiled:
         rows, *made = map(arithmetic.rows, (rows, *made))
     arithmetic.functions.launch_costs(
-        programs[index].plan,
-        table.rates[index],
-        table.card,
+        *program.fixed,
         execution.values,
         execution.program.indexes,
         rows,
-        table.geometry(on_problem, index).columns,
+        geometry.columns,
         sizes,
         table.dram_byte_j,
         LAUNCH_S,

@@ -49,8 +49,7 @@ def quick_costs(table: StaticTable, on_problem: OnProblems, rows: Array) -> tupl
             (execution, programs), arithmetic = held, core("kernrec.model.prior")
             own = rows if len(positions) == len(rows) else rows.take(positions)
             arithmetic.functions.quick_costs(
-                programs[index].plan,
-                table.card,
+                *programs[index].fixed[::2],
                 execution.values,
                 execution.program.indexes,
                 arithmetic.rows(own),

@@ -180,7 +180,7 @@ class StaticTable:
         else:
             usable = self.usable.copy()
             usable[measured] = True
-            geometries = self._all_geometries(on_problem)
+            geometries = self.geometries(on_problem)
             able = self._profiled(geometries, usable & (geometries[0].resident > 0))
         rows: Array = on_problem.valid_among(able).nonzero()[0]
         return rows
@@ -188,10 +188,10 @@ class StaticTable:
     def _same_geometry(self, on_problem: ProblemSpace) -> bool:
         """Whether the geometry of all launches is the same on every problem."""
         count = len(self.launches)
-        return len(self._geometries) == count or len(self._all_geometries(on_problem)) == len(self._geometries)
+        return len(self._geometries) == count or len(self.geometries(on_problem)) == len(self._geometries)
 
     def _able(self, on_problem: ProblemSpace) -> Array:
-        geometries = self._all_geometries(on_problem)
+        geometries = self.geometries(on_problem)
         return self._profiled(geometries, self.usable & geometries[0].fits)
 
     @cached_property
@@ -202,7 +202,7 @@ class StaticTable:
 
     def profiled(self, on_problem: ProblemSpace) -> Array:
         """Whether every launch of a row is profiled, bool (rows,)."""
-        return self._profiled(self._all_geometries(on_problem), np.ones(len(self.space), dtype=bool))
+        return self._profiled(self.geometries(on_problem), np.ones(len(self.space), dtype=bool))
 
     def _profiled(self, geometries: Sequence[LaunchGeometry], can: Array) -> Array:
         """The rows of a mask whose every launch is profiled."""
@@ -292,7 +292,8 @@ class StaticTable:
         """
         return int(rows[self.geometry(on_problem, 0).occupancy_score.take(rows).argmax()])
 
-    def _all_geometries(self, on_problem: OnProblems) -> list[LaunchGeometry]:
+    def geometries(self, on_problem: OnProblems) -> list[LaunchGeometry]:
+        """The geometry of each launch on a problem."""
         return [self.geometry(on_problem, index) for index in range(len(self.launches))]
 
     def programs(self, on_problem: OnProblems) -> tuple[Execution, list[LaunchProgram]] | None:
@@ -314,8 +315,9 @@ class StaticTable:
         if self.kernel.sampled or arithmetic.compiled != program.form.compiled:
             return None
         programs = []
-        for spec, launch in zip(self.kernel.launches, self.launches, strict=True):
-            if (held := LaunchProgram.of(spec, launch, self.kernel.workspaces, program, arithmetic)) is None:
+        for spec, launch, rates in zip(self.kernel.launches, self.launches, self.rates, strict=True):
+            figures = self.kernel.workspaces, program, arithmetic, rates, self.card
+            if (held := LaunchProgram.of(spec, launch, *figures)) is None:
                 return None
             programs.append(held)
         return programs
