@@ -163,8 +163,7 @@ class _OfKernel:
         """The positions that are estimated at other operating points than the first, too."""
         costs = first.latency_s[0], first.energy_j[0]
         if self._correction is not None:
-            corrected = self._correction.correct(prior_costs(first))
-            costs = corrected.latency.value[0], corrected.energy.value[0]
+            costs = self._correction.corrected_values(*costs)
         return _promising(costs, self._ends, SWEPT).nonzero()[0]
 
     def candidates(self, limited: LimitedCosts, prior: Costs) -> Iterator[tuple[int, KernelCandidates]]:

@@ -279,10 +279,10 @@ class _Estimation:
         """The positions of the most promising candidates at the first operating point; None for all."""
         if len(self.prediction.rows) <= count:
             return None
-        if self.correction is None:
-            return promising(self.first.latency_s[0], self.first.energy_j[0], count)
-        corrected = self.correction.correct(prior_costs(self.first))
-        return promising(corrected.latency.value[0], corrected.energy.value[0], count)
+        latency_s, energy_j = self.first.latency_s[0], self.first.energy_j[0]
+        if self.correction is not None:
+            latency_s, energy_j = self.correction.corrected_values(latency_s, energy_j)
+        return promising(latency_s, energy_j, count)
 
     def candidates(self, heuristic: int, limited: LimitedCosts, prior: Costs) -> KernelCandidates:
         """The candidates with their costs, from the prior's at all operating points."""

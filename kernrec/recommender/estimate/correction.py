@@ -11,6 +11,7 @@ adapted    where some configs were measured on this very GPU and problem, the mo
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from itertools import pairwise
 from typing import Any
 
@@ -201,26 +202,40 @@ class Correction:
         both = {head: np.asarray(ratios.get(head, 0.0) + own.get(head, 0.0)) for head in (*ratios, *own)}
         return cls(scope, scored, features, both, distance, starts)
 
-    def correct(self, predicted: Costs) -> Costs:
-        """The model's estimates in place of the prior's; candidates that it was not asked about get its scale."""
+    @cached_property
+    def factors(self) -> tuple[Array, Array, Array]:
+        """By what latency, energy and power of all candidates are multiplied, each (C,).
+
+        Candidates that the model was not asked about get the scale of those of their problem.
+        """
         latency_log = self.ratios["latency"]
         # A model without measured power says nothing new of it: energy remains the prior's power for the learned time.
         power_log = self.ratios.get("power", np.zeros(len(self.scored)))
+        latency, power = self._factor(latency_log), self._factor(power_log)
+        return latency, self._factor(latency_log + power_log), power
 
-        def factor(log: Array) -> Array:
-            factors = np.empty(self.starts[-1])
-            ends = self.scored.searchsorted(self.starts).tolist()
-            for part, some in zip(pairwise(self.starts), pairwise(ends), strict=True):
-                if part[0] < part[1]:
-                    factors[slice(*part)] = math.exp(median(log[slice(*some)]))
-            factors[self.scored] = np.exp(log)
-            return factors
+    def _factor(self, log: Array) -> Array:
+        factors = np.empty(self.starts[-1])
+        ends = self.scored.searchsorted(self.starts).tolist()
+        for part, some in zip(pairwise(self.starts), pairwise(ends), strict=True):
+            if part[0] < part[1]:
+                factors[slice(*part)] = math.exp(median(log[slice(*some)]))
+        factors[self.scored] = np.exp(log)
+        return factors
 
-        latency = self._interval("latency", predicted.latency.scaled(factor(latency_log)))
-        energy = predicted.energy.scaled(factor(latency_log + power_log))
+    def correct(self, predicted: Costs) -> Costs:
+        """The model's estimates in place of the prior's."""
+        by_latency, by_energy, by_power = self.factors
+        latency = self._interval("latency", predicted.latency.scaled(by_latency))
+        energy = predicted.energy.scaled(by_energy)
         if "power" in self.ratios:
             energy = self._interval("energy", energy)
-        return Costs(latency, energy, predicted.power_w * factor(power_log))
+        return Costs(latency, energy, predicted.power_w * by_power)
+
+    def corrected_values(self, latency_s: Array, energy_j: Array) -> tuple[Array, Array]:
+        """The expected latency and energy of `correct` from the prior's, (C,)."""
+        by_latency, by_energy, _ = self.factors
+        return latency_s * by_latency, energy_j * by_energy
 
     def _interval(self, quantity: str, estimates: Estimates) -> Estimates:
         """The estimates with the model's interval and source at `scored`."""
