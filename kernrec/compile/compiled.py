@@ -84,6 +84,8 @@ class CompileJob:
     """Further options of NVRTC, such as `--use_fast_math`."""
     triton: TritonTarget | None = None
     """The function of a Triton source that is compiled."""
+    machine_code: bool = True
+    """Whether the machine code is wanted; without it, configs of one source may be compiled together."""
 
     @property
     def macros(self) -> list[str]:

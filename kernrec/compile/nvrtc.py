@@ -15,6 +15,7 @@ from kernrec.compile.compiled import (
     CompileJob,
     NoCompilerError,
     Reason,
+    Result,
     first_error,
     parse_resources,
     target_name,
@@ -94,10 +95,10 @@ def compile_source(
 def compile_job(job: CompileJob, cache: CompileCache) -> Compiled:
     """The job's result from `cache`, else from the compiler, and then cached; raises as `compile_source` does."""
     key = cache_key(job)
-    result = cache.get(key)
+    result = cached_result(job, cache)
     if result is None:
         try:
-            result = _compile(job)
+            result = compile_alone(job)
         except CompileError as error:
             result = error
         if isinstance(result, Compiled) or result.lasting:
@@ -105,6 +106,21 @@ def compile_job(job: CompileJob, cache: CompileCache) -> Compiled:
     if isinstance(result, CompileError):
         raise result
     return result
+
+
+def cached_result(job: CompileJob, cache: CompileCache) -> Result | None:
+    """The result of a job that the cache has; of a job that wants no machine code perhaps one without."""
+    result = cache.get(cache_key(job))
+    return cache.get(_key_without_code(job)) if result is None and not job.machine_code else result
+
+
+def put_without_code(job: CompileJob, compiled: Compiled, cache: CompileCache) -> None:
+    """Keeps a result that has no machine code, for jobs that want none."""
+    cache.put(_key_without_code(job), compiled)
+
+
+def _key_without_code(job: CompileJob) -> str:
+    return CompileCache.key("without machine code", cache_key(job))
 
 
 def cache_key(job: CompileJob) -> str:
@@ -118,7 +134,8 @@ def cache_key(job: CompileJob) -> str:
     return CompileCache.key(compiler(), f"sm_{job.sm}", *OPTIONS, *job.options, *job.macros, job.name, job.source)
 
 
-def _compile(job: CompileJob) -> Compiled:
+def compile_alone(job: CompileJob) -> Compiled:
+    """The job's result from the compiler, whatever a cache has; raises as `compile_source` does."""
     if job.name.endswith(".ptx"):
         from kernrec.compile.assemble import assemble  # which reads PTX, and so takes NumPy
 

@@ -10,7 +10,8 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sized
 from concurrent.futures import Future, ProcessPoolExecutor
 from contextlib import closing, contextmanager, suppress
 from multiprocessing import resource_tracker
@@ -20,7 +21,8 @@ from typing import ParamSpec, Protocol, TypeVar
 
 from kernrec.compile.cache import CompileCache
 from kernrec.compile.compiled import Compiled, CompileError, CompileJob, Reason, Result
-from kernrec.compile.nvrtc import cache_key, compile_job, compiler
+from kernrec.compile.nvrtc import cached_result, compiler
+from kernrec.compile.together import MOST_TOGETHER, Together, alike, can_be_together
 from kernrec.compile.triton_version import triton_compiler
 from kernrec.errors import KernrecError
 from kernrec.util.worker_memory import collect_rarely, keep_freed
@@ -76,34 +78,37 @@ class CompilingProcesses:
     ) -> Iterator[tuple[CompileJob, Result]]:
         """As `compile_many`; to be ended before the next call. Jobs that are left unfinished are lost."""
         cache = cache if cache is not None else CompileCache.default()
-        remaining, workers = iter(jobs), self._workers
+        workers, most = self._workers, MOST_TOGETHER
+        if isinstance(jobs, Sized):  # of few, each process gets some
+            most = max(1, min(most, len(jobs) // (2 * self._limit)))
+        groups = _groups(jobs, most, cache)
+        alone: deque[CompileJob] = deque()  # a process was lost with several: nobody knows which one ended it
         try:
             while True:
                 # Hand out work until no worker is free, and give what the cache has on the way.
-                while (free := next((w for w in workers if w.job is None), None)) or len(workers) < self._limit:
-                    job = next(remaining, None)
-                    if job is None:
+                while (free := next((w for w in workers if not w.jobs), None)) or len(workers) < self._limit:
+                    group = [alone.popleft()] if alone else next(groups, None)
+                    if group is None:
                         break
-                    if (cached := cache.get(cache_key(job))) is not None:
-                        yield job, cached
+                    if isinstance(group, tuple):
+                        yield group
                         continue
                     if free is None:
-                        free = _Worker(cache.folder, job.triton is not None)
+                        free = _Worker(cache.folder, group[0].triton is not None)
                         workers.append(free)
-                    free.give(job, timeout_s)
-                busy = [worker for worker in workers if worker.job is not None]
+                    free.give(group, timeout_s)
+                busy = [worker for worker in workers if worker.jobs]
                 if not busy:
                     return
                 first_deadline = min(worker.deadline for worker in busy)
                 wait([worker.connection for worker in busy], max(0.0, first_deadline - time.monotonic()))
                 for worker in busy:
-                    job, result = worker.job, worker.poll()
-                    if result is not None and job is not None:
-                        if not worker.alive:
-                            workers.remove(worker)
-                        yield job, result
+                    yield from worker.poll()
+                    if not worker.alive:
+                        workers.remove(worker)
+                        alone += worker.jobs
         finally:
-            self._stop([worker for worker in workers if worker.job is not None or not worker.alive])
+            self._stop([worker for worker in workers if worker.jobs or not worker.alive])
 
     def close(self) -> None:
         """Ends the processes."""
@@ -116,8 +121,28 @@ class CompilingProcesses:
                 self._workers.remove(worker)
 
 
+def _groups(
+    jobs: Iterable[CompileJob], most: int, cache: CompileCache
+) -> Iterator[tuple[CompileJob, Result] | list[CompileJob]]:
+    """Jobs with the results that the cache has, and the others: alone, or up to `most` that are compiled together."""
+    group: list[CompileJob] = []
+    for job in jobs:
+        if (cached := cached_result(job, cache)) is not None:
+            yield job, cached
+            continue
+        if group and not (alike(group[0], job) and can_be_together(job)):
+            yield group
+            group = []
+        group.append(job)
+        if len(group) == most or not can_be_together(job):
+            yield group
+            group = []
+    if group:
+        yield group
+
+
 class _Worker:
-    """A compiling process, its present job, and the deadline of that job."""
+    """A compiling process, its present jobs, and the deadline of the first of them."""
 
     def __init__(self, cache_folder: Path | None, of_triton: bool) -> None:
         self.connection, theirs = _SPAWN.Pipe()
@@ -129,32 +154,38 @@ class _Worker:
         self.deadline = time.monotonic() + _START_LIMIT_S
         self.ready = False
         self.alive = True
-        self.job: CompileJob | None = None
+        self.jobs: list[CompileJob] = []
+        """Those without a result, in order."""
+        self._together = False  # whether they are compiled together
 
-    def give(self, job: CompileJob, timeout_s: float) -> None:
-        self.job, self.timeout_s = job, timeout_s
+    def give(self, jobs: list[CompileJob], timeout_s: float) -> None:
+        self.jobs, self.timeout_s = jobs, timeout_s
         if self.ready:
-            self._send(job)
+            self._send(jobs)
 
-    def poll(self) -> Result | None:
-        """The result of the job, if there is one by now; the process is stopped when it failed to give one."""
+    def poll(self) -> list[tuple[CompileJob, Result]]:
+        """The jobs that have a result by now; the process is stopped when it failed to give one."""
+        results: list[tuple[CompileJob, Result]] = []
         try:
-            if self.connection.poll():
+            while self.connection.poll():
                 message = self.connection.recv()
-                if self.ready:
-                    self.job = None
-                    return message if isinstance(message, Compiled) else CompileError(*message)
-                self.ready = True
-                if self.job is not None:
-                    self._send(self.job)
-                return None
+                if not self.ready:
+                    self.ready = True
+                    if self.jobs:
+                        self._send(self.jobs)
+                elif message is None:
+                    self._together = True
+                else:
+                    result = message if isinstance(message, Compiled) else CompileError(*message)
+                    results.append((self.jobs.pop(0), result))
+                    self._begin()
         except (EOFError, OSError):
             self.stop()
             code = self.process.exitcode
             ended = f"signal {-code}" if code is not None and code < 0 else f"exit status {code}"
-            return self._lost(f"the compiling process died ({ended})", "crash")
-        if time.monotonic() < self.deadline:
-            return None
+            return results + self._lost(f"the compiling process died ({ended})", "crash")
+        if results or not self.jobs or time.monotonic() < self.deadline:
+            return results
         self.stop()
         return self._lost(f"compiling took longer than {self.timeout_s:g} s", "timeout")
 
@@ -164,21 +195,30 @@ class _Worker:
         self.process.join()
         self.connection.close()
 
-    def _send(self, job: CompileJob) -> None:
-        packaged = job.triton is not None and bool(job.triton.module)
-        self.deadline = time.monotonic() + self.timeout_s + packaged * _PACKAGE_S
+    def _send(self, jobs: list[CompileJob]) -> None:
+        self._together = False
+        self._begin()
         with suppress(OSError):  # the process may have died while idle; reading from it says so next
-            self.connection.send(job)
+            self.connection.send(jobs)
 
-    def _lost(self, event: str, reason: Reason) -> CompileError:
-        if not self.ready or self.job is None:
+    def _begin(self) -> None:
+        """Sets the deadline of the first job."""
+        packaged = any(job.triton is not None and bool(job.triton.module) for job in self.jobs[:1])
+        self.deadline = time.monotonic() + self.timeout_s + packaged * _PACKAGE_S
+
+    def _lost(self, event: str, reason: Reason) -> list[tuple[CompileJob, Result]]:
+        """The job that the process was lost with; none where they were compiled together, and one of them did it."""
+        if not self.ready:
             raise KernrecError(f"a compiling process did not start: {event}")
-        return CompileError(f"{self.job.name}: {event}", reason=reason)
+        if self._together or not self.jobs:
+            return []
+        job = self.jobs.pop(0)
+        return [(job, CompileError(f"{job.name}: {event}", reason=reason))]
 
 
 def _serve(connection: Connection, cache_folder: Path | None, of_triton: bool) -> None:
     """Worker loop: compiles jobs until the other side closes the connection."""
-    cache = CompileCache(cache_folder)
+    together = Together(CompileCache(cache_folder))
     limit_memory()
     if of_triton:
         import triton.compiler  # noqa: F401 (a second, which is no part of a job's time)
@@ -187,16 +227,14 @@ def _serve(connection: Connection, cache_folder: Path | None, of_triton: bool) -
     keep_freed()
     while True:
         try:
-            job: CompileJob = connection.recv()
+            jobs: list[CompileJob] = connection.recv()
         except EOFError:
             return
-        try:
-            answer: object = compile_job(job, cache)
-        except CompileError as error:
-            answer = (str(error), error.log, error.reason)
-        except Exception as error:  # out of memory, say: only this job fails
-            answer = (f"{job.name}: {type(error).__name__}: {' '.join(str(error).split())}", "", "crash")
-        connection.send(answer)
+        for result in together.results(jobs):
+            if isinstance(result, CompileError):
+                connection.send((str(result), result.log, result.reason))
+            else:
+                connection.send(result)
 
 
 def limit_memory() -> None:

@@ -49,6 +49,7 @@ def profile_configs(
     by_code: dict[CodeKey, tuple[CompileJob, list[Config]]] = {}
     for config in configs:
         job = compile_job_for(kernel, config, target.problem, target.sm, target.folder)
+        job = replace(job, machine_code=False)
         by_code.setdefault(code_key(job), (job, []))[1].append(config)
     configs_of = dict(by_code.values())
     with processors_of(processors) as opened:

@@ -1,0 +1,182 @@
+"""Several configs of one CUDA source in one compilation: what NVRTC takes for an empty source it then takes once.
+
+The source is repeated behind the macros of each config, with a name of its own for its kernel:
+
+    #define BX 32                 #define BX 64
+    #define blur blur__kr0_       #define blur blur__kr1_
+    (the source)                  (the source)
+    #undef BX, blur, ...          #undef BX, blur, ...
+
+Of the PTX each config gets its kernel under the old name, as if it had been compiled alone; it gets no machine code, in
+which names cannot be changed. That is done only where no copy can see what another one declares: for a source of one
+kernel without other functions, types or variables. Where anything is not as expected, configs are compiled alone.
+"""
+
+import re
+import time
+from collections.abc import Iterator, Sequence
+
+from kernrec.compile.cache import CompileCache
+from kernrec.compile.compiled import Compiled, CompileError, CompileJob, parse_resources
+from kernrec.compile.nvrtc import compile_alone, compile_job, put_without_code
+
+MOST_TOGETHER = 8
+"""Configs of one compilation: more gain no more than a hundredth of the time of an empty source."""
+_QUICK_S = 1.0
+"""Processor time of a config above which there is nothing to gain, and much to lose where one of them does not end."""
+
+_KERNEL = "__global__"
+_DECLARES = re.compile(
+    r"__device__|__constant__|__managed__|__LINE__|__FILE__|__COUNTER__|#\s*include\s*\"|#\s*(?:undef|line)\b"
+    r"|\b(?:template|namespace|struct|class|union|enum|typedef|using|inline|constexpr|_Pragma)\b"
+    r"|#\s*pragma\s+(?!(?:no)?unroll\b)"
+)
+_MACRO = re.compile(r"^[ \t]*#[ \t]*define[ \t]+(\w+)", re.MULTILINE)
+_START = "\t// .globl\t"
+_ENTRY = re.compile(r"\.visible \.entry ([\w$]+)\(")
+_DECLARATION = re.compile(r"// \S+ has been demoted|\.extern \.shared .*?([\w$]+)\[\];|")
+_EXTERN = ".extern .shared "
+_LABEL = re.compile(r"\$L__BB\d+_")
+_NUMBERED = re.compile(r"\bcallseq\b|\bcall\b|\.loc\b")
+"""Parts of a function that NVRTC numbers through the whole compilation, labels aside."""
+
+
+def can_be_together(job: CompileJob) -> bool:
+    """Whether configs of a job's source may be compiled together."""
+    source = job.source
+    return (
+        not (job.machine_code or job.triton or job.options or job.name.endswith(".ptx"))
+        and source.count(_KERNEL) == 1
+        and _DECLARES.search(source) is None
+    )
+
+
+def alike(job: CompileJob, other: CompileJob) -> bool:
+    """Whether two jobs differ in their defines alone."""
+    return (job.source, job.sm, job.name) == (other.source, other.sm, other.name)
+
+
+class Together:
+    """Compiles groups of jobs; remembers of which sources configs cannot be compiled together."""
+
+    def __init__(self, cache: CompileCache) -> None:
+        self._cache = cache
+        self._kernels: dict[tuple[str, int, str], str | None] = {}  # by source: its kernel; None: each config alone
+
+    def results(self, jobs: Sequence[CompileJob]) -> Iterator[Compiled | CompileError | None]:
+        """The results of jobs that are `alike`, in order; None before they are compiled together, which may fail."""
+        rest = list(jobs)
+        if len(rest) > 1 and (kernel := (source := _source_of(rest[0])) in self._kernels and self._kernels[source]):
+            yield None
+            if (together := compile_together(rest, kernel)) is not None:
+                for job, compiled in zip(rest, together, strict=True):
+                    if compiled is not None:
+                        put_without_code(job, compiled, self._cache)
+                    yield compiled or self._alone(job)
+                return
+            self._kernels[source] = None
+        for job in rest:
+            yield self._alone(job)
+
+    def _alone(self, job: CompileJob) -> Compiled | CompileError:
+        start = time.process_time()
+        try:
+            compiled = compile_job(job, self._cache)
+        except CompileError as error:
+            return error
+        except Exception as error:  # out of memory, say: only this job fails
+            return CompileError(f"{job.name}: {type(error).__name__}: {' '.join(str(error).split())}", reason="crash")
+        if can_be_together(job):
+            quick, entries = time.process_time() - start < _QUICK_S, list(compiled.resources)
+            self._kernels.setdefault(_source_of(job), entries[0] if quick and len(entries) == 1 else None)
+        return compiled
+
+
+def compile_together(jobs: Sequence[CompileJob], kernel: str) -> list[Compiled | None] | None:
+    """The PTX and resources of several configs of one source; None where they cannot be told apart, or one is refused.
+
+    There is None for a config that does not use the dynamic shared memory of another: the assembler aligns static
+    shared memory for it.
+
+    Args:
+        jobs: that are `alike`, and that `can_be_together`.
+        kernel: the name of the source's kernel in the PTX of a config.
+    """
+    name = _identifier(kernel)
+    copies = [f"{name}__kr{number}_" for number in range(len(jobs))]
+    own = [name, *_MACRO.findall(jobs[0].source)]
+    lines: list[str] = []
+    for job, copy in zip(jobs, copies, strict=True):
+        lines += [f"#define {macro} {value}" for macro, value in sorted(job.defines.items())]
+        lines += [f"#define {name} {copy}", job.source]
+        lines += [f"#undef {macro}" for macro in dict.fromkeys((*job.defines, *own))]
+    try:
+        whole = compile_alone(CompileJob("\n".join(lines), jobs[0].sm, {}, jobs[0].name))
+    except CompileError:
+        return None
+    parts = _parts(whole.ptx)
+    if parts is None or len(parts) != len(jobs) or any(not line.startswith("ptxas") for line in whole.log.splitlines()):
+        return None
+    logs = re.split(r"(?=^.*Compiling entry function ')", whole.log, flags=re.MULTILINE)
+    results: list[Compiled | None] = []
+    for copy in copies:
+        length = rf"(?<!\d){len(copy)}{copy}"
+
+        def under_old_name(text: str, copy: str = copy, length: str = length) -> str:
+            return re.sub(length, f"{len(name)}{name}", text).replace(copy, name)
+
+        ptx = [text for entry, text in parts.items() if copy in entry]
+        log = [under_old_name(text) for text in logs[1:] if copy in text]
+        if len(ptx) != 1 or len(log) != 1 or list(resources := parse_resources(log[0])) != [kernel]:
+            return None
+        alone = _EXTERN in whole.ptx and _EXTERN not in ptx[0]
+        code = Compiled(under_old_name(ptx[0]), b"", resources, whole.compiler, log[0])
+        results.append(None if alone else code)
+    return results
+
+
+def _source_of(job: CompileJob) -> tuple[str, int, str]:
+    return job.source, job.sm, job.name
+
+
+def _identifier(entry: str) -> str:
+    """The name of a function in its source; `entry`: in the PTX, where C++ may have put its parameters' types."""
+    match = re.match(r"_Z(\d+)", entry)
+    return entry if match is None else entry[match.end() :][: int(match[1])]
+
+
+def _parts(ptx: str) -> dict[str, str] | None:
+    """By entry: PTX of several kernels as that of each alone; None where there is more than kernels in it."""
+    head, start, rest = ptx.partition(_START)
+    functions: dict[str, list[str]] = {}
+    declared: list[tuple[str, str]] = []  # (symbol; empty of a comment, line)
+    function: list[str] | None = None
+    for line in (start + rest).splitlines():
+        if function is not None:
+            function.append(line)
+            if line == "}":
+                function = None
+        elif (header := _ENTRY.match(line)) is not None:
+            function = functions.setdefault(header[1], [])
+            function.append(line)
+        elif not line.startswith(_START):
+            declaration = _DECLARATION.fullmatch(line)
+            if declaration is None:
+                return None
+            declared.append((declaration[1] or "", line))
+    parts = {}
+    for entry, lines in functions.items():
+        text = _LABEL.sub("$L__BB0_", "\n".join(lines))
+        if _NUMBERED.search(text):
+            return None
+        own = [
+            line for symbol, line in declared if (symbol and symbol in text) or (not symbol and _copy_of(entry, line))
+        ]
+        parts[entry] = "\n".join([f"{head}{_START}{entry}", *own, "", text, "", ""])
+    return parts
+
+
+def _copy_of(entry: str, comment: str) -> bool:
+    """Whether a comment is about a variable of a kernel."""
+    number = re.search(r"__kr\d+_", entry)
+    return number is not None and number[0] in comment

@@ -1,0 +1,163 @@
+"""Configs that are compiled together are what they are alone; those that cannot be are compiled alone."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from kernrec.compile import CompileCache, CompileError, CompileJob, compile_many, compile_source
+from kernrec.compile.compiled import Compiled
+from kernrec.compile.nvrtc import compile_alone
+from kernrec.compile.together import can_be_together, compile_together
+from kernrec.gpu import limits
+from kernrec.kernel import Space, load_kernel
+from kernrec.profile.kernel_code import compile_job_for
+from kernrec.profile.profile_target import ProfileTarget
+from kernrec.profile.profile_user_kernel import profile_configs
+from kernrec.profile.sample_profile import profile_by_sampling
+from kernrec.profile.tensor_values import Tensors
+from tests.helpers.paths import ROOT
+from tests.helpers.same_code import form
+
+SM = 86
+TILES = """
+#define FULL (TILE + 2)
+#if KEPT == 1
+#define FACTOR 3.0f
+#endif
+KERNEL sums(const float *x, float *y, int n) {
+    __shared__ float tile[FULL];
+#if KEPT == 1
+    extern __shared__ float kept[];
+#endif
+    const int at = blockIdx.x * TILE + threadIdx.x;
+    for (int i = threadIdx.x; i < FULL; i += TILE) tile[i] = x[min(at + i, n - 1)];
+#ifdef FACTOR
+    kept[threadIdx.x] = FACTOR * x[at];
+#endif
+    __syncthreads();
+    float sum = 0.0f;
+#pragma unroll
+    for (int i = 0; i < UNROLLED; i++) sum += tile[(threadIdx.x + i) % FULL];
+#ifdef FACTOR
+    sum += kept[threadIdx.x ^ 1];
+#endif
+    if (at < n) y[at] = sum;
+}
+"""
+CONFIGS = st.fixed_dictionaries(
+    {"TILE": st.sampled_from([32, 64, 128]), "UNROLLED": st.integers(1, 4), "KEPT": st.integers(0, 1)}
+)
+
+
+def job(source: str, defines: dict[str, str | int]) -> CompileJob:
+    return CompileJob(source, SM, defines, machine_code=False)
+
+
+@pytest.mark.parametrize("declared", ['extern "C" __global__ void', "__global__ void"])
+@settings(max_examples=4, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(configs=st.lists(CONFIGS, min_size=2, max_size=4))
+def test_a_config_is_the_same_code_as_alone(nvrtc: str, declared: str, configs: list[dict[str, str | int]]) -> None:
+    jobs = [job(TILES.replace("KERNEL", declared), config) for config in configs]
+    assert all(map(can_be_together, jobs))
+    alone = [compile_alone(each) for each in jobs]
+    (kernel,) = alone[0].resources
+    together = compile_together(jobs, kernel)
+    assert together is not None
+    extern = [".extern .shared" in one.ptx for one in alone]
+    assert [other is None for other in together] == [any(extern) and not own for own in extern]
+    for one, other in zip(alone, together, strict=True):
+        if other is None:
+            continue
+        assert form(other.ptx) == form(one.ptx)
+        assert other.ptx.splitlines()[:9] == one.ptx.splitlines()[:9]
+        assert not other.cubin
+        if other.ptx == one.ptx:  # NVRTC may name registers in another way
+            assert other.resources == one.resources
+
+
+SAXPY = 'extern "C" __global__ void saxpy(float *x) { x[threadIdx.x] *= SCALE; }'
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        "__device__ float twice(TYPE x) { return 2 * x; }",
+        "__constant__ float weights[4];",
+        "template <typename T> T twice(T x) { return 2 * x; }",
+        "struct Pair { float x, y; };",
+        "typedef TYPE Value;",
+        '#include "mine.h"',
+        'extern "C" __global__ void other() {}',
+        "#pragma diag_suppress 177",
+        "#undef SCALE",
+    ],
+)
+def test_copies_that_would_see_each_other_are_kept_apart(before: str) -> None:
+    assert can_be_together(job(SAXPY, {"SCALE": 2}))
+    assert not can_be_together(job(f"{before}\n{SAXPY}", {"SCALE": 2}))
+
+
+def test_machine_code_is_of_one_config() -> None:
+    assert not can_be_together(replace(job(SAXPY, {"SCALE": 2}), machine_code=True))
+
+
+def test_a_source_that_cannot_be_repeated_is_compiled_alone(nvrtc: str, cache: CompileCache) -> None:
+    jobs = [job(f"const int two = SCALE;\n{SAXPY}", {"SCALE": scale}) for scale in range(2, 6)]
+    assert compile_together(jobs, "saxpy") is None
+    results = dict(compile_many(jobs, processes=1, cache=cache))
+    assert all(isinstance(results[each], Compiled) for each in jobs)
+
+
+def test_a_config_that_does_not_compile_costs_only_itself(nvrtc: str, cache: CompileCache) -> None:
+    jobs = [job(f"#if SCALE == 5\n#error five\n#endif\n{SAXPY}", {"SCALE": scale}) for scale in range(12)]
+    results = dict(compile_many(jobs, processes=1, cache=cache))
+    assert len(results) == 12
+    for each, result in results.items():
+        assert isinstance(result, CompileError) == (each.defines["SCALE"] == 5)
+        if isinstance(result, Compiled):
+            assert form(result.ptx) == form(compile_alone(each).ptx)
+
+
+def test_who_wants_machine_code_gets_it_afterwards(nvrtc: str, cache: CompileCache) -> None:
+    jobs = [job(SAXPY, {"SCALE": scale}) for scale in range(2, 12)]
+    first = dict(compile_many(jobs, processes=1, cache=cache))
+    assert any(isinstance(result, Compiled) and not result.cubin for result in first.values())
+    again = dict(compile_many(jobs, processes=1, cache=cache))
+    assert again == first  # from the cache
+    for each in jobs:
+        assert compile_source(each.source, SM, each.defines, cache=cache).cubin
+
+
+@pytest.mark.slow
+def test_a_config_that_takes_too_long_costs_only_itself(nvrtc: str, cache: CompileCache) -> None:
+    body = "\n".join(f"x[{i} % 7] = x[{i * 13 % 1024}] * x[{i * 7 % 1000}];" for i in range(40_000))
+    source = SAXPY.replace("{", f"{{\n#if SCALE == 5\n{body}\n#endif\n", 1)
+    jobs = [job(source, {"SCALE": scale}) for scale in range(2, 10)]
+    results = dict(compile_many(jobs, processes=1, timeout_s=15.0, cache=cache))
+    assert len(results) == 8
+    for each, result in results.items():
+        assert isinstance(result, CompileError) == (each.defines["SCALE"] == 5)
+
+
+def test_profiles_are_those_of_configs_that_are_compiled_alone(
+    nvrtc: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KERNREC_CACHE", str(tmp_path))
+    kernel = load_kernel(ROOT / "docs" / "examples" / "blur.toml")
+    problem = kernel.definition.problem()
+    space = Space(kernel, SM, limits(SM), problem.dtype, problem.layout)
+    configs = [space.config(row) for row in space.at(problem).rows.tolist()][::2]
+    target, tensors = ProfileTarget(problem, SM), Tensors(kernel, problem, None)
+    seen = 0
+    for outcome in profile_configs(kernel, configs, target, 1):
+        assert isinstance(outcome, tuple)
+        for config, row in zip(*outcome, strict=True):
+            alone = compile_alone(compile_job_for(kernel, config, problem, SM))
+            (profile,) = profile_by_sampling(kernel, config, target, alone, tensors)
+            assert row.metrics == profile.profile.metrics
+            assert row.counts.tolist() == profile.profile.coefficients.tolist()
+            seen += 1
+    assert seen == len(configs)
