@@ -65,8 +65,11 @@ class Together:
 
     def results(self, jobs: Sequence[CompileJob]) -> Iterator[Compiled | CompileError | None]:
         """The results of jobs that are `alike`, in order; None before they are compiled together, which may fail."""
-        rest = list(jobs)
-        if len(rest) > 1 and (kernel := (source := _source_of(rest[0])) in self._kernels and self._kernels[source]):
+        rest, source = list(jobs), _source_of(jobs[0])
+        if source not in self._kernels:  # the first tells what is in the code, and how long it takes
+            yield self._alone(rest.pop(0))
+        kernel = self._kernels.get(source)
+        if len(rest) > 1 and kernel is not None:
             yield None
             if (together := compile_together(rest, kernel)) is not None:
                 for job, compiled in zip(rest, together, strict=True):

@@ -66,16 +66,16 @@ def test_a_config_is_the_same_code_as_alone(nvrtc: str, declared: str, configs: 
     (kernel,) = alone[0].resources
     together = compile_together(jobs, kernel)
     assert together is not None
-    extern = [".extern .shared" in one.ptx for one in alone]
-    assert [other is None for other in together] == [any(extern) and not own for own in extern]
-    for one, other in zip(alone, together, strict=True):
-        if other is None:
+    extern = [".extern .shared" in code.ptx for code in alone]
+    assert [code is None for code in together] == [any(extern) and not own for own in extern]
+    for expected, code in zip(alone, together, strict=True):
+        if code is None:
             continue
-        assert form(other.ptx) == form(one.ptx)
-        assert other.ptx.splitlines()[:9] == one.ptx.splitlines()[:9]
-        assert not other.cubin
-        if other.ptx == one.ptx:  # NVRTC may name registers in another way
-            assert other.resources == one.resources
+        assert form(code.ptx) == form(expected.ptx)
+        assert code.ptx.splitlines()[:9] == expected.ptx.splitlines()[:9]
+        assert not code.cubin
+        if code.ptx == expected.ptx:  # NVRTC may name registers in another way
+            assert code.resources == expected.resources
 
 
 SAXPY = 'extern "C" __global__ void saxpy(float *x) { x[threadIdx.x] *= SCALE; }'
