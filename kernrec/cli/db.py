@@ -318,6 +318,7 @@ def merge(
     """
     from kernrec.store.intake import adding_to
     from kernrec.store.intake import merge as merge_file
+    from kernrec.training.contradictions import named_rows
 
     path = db or paths.user_database()
     for other in others:  # before anything is created or changed
@@ -331,22 +332,26 @@ def merge(
             with Steps(f"checking and adding {other}, file {number + 1} of {len(others)}"):
                 added = merge_file(database, other, notes.append)
             print(f"{other}: {counted(added, 'new row')}")
-        conflicts = len(database.conflicts())
-    print_notes([*notes, _conflicting(conflicts)] if conflicts else notes)
+        conflicts, doubted = len(database.conflicts()), list(named_rows(database))
+    print_notes([*notes, *([_conflicting(conflicts)] if conflicts else []), *doubted])
     remote.print_retracted_copies(path)
 
 
 @app.command("verify")
 def verify(db: Path_ = None) -> None:
-    """Check that no row has changed since it was written: the key of each row must be the hash of its content."""
+    """Check that no row has changed since it was written: the key of each row must be the hash of its content.
+
+    Rows whose clock, power or energy contradicts the card or each other are named.
+    """
     from kernrec.store import Database
+    from kernrec.training.contradictions import named_rows
 
     path = db or paths.user_database()
     with Steps(f"checking every row of {path}"), Database.open(path, check_rows=False) as database:
         altered, rows = database.altered(), sum(database.counts().values())
         conflicts = len(database.conflicts())
-    if conflicts:
-        print_notes([_conflicting(conflicts)])
+        doubted = list(named_rows(database))
+    print_notes([*([_conflicting(conflicts)] if conflicts else []), *doubted])
     if altered:
         some = ", ".join(altered[:3])
         more = " ..." if len(altered) > 3 else ""

@@ -70,7 +70,7 @@ class HeadData:
     def of(cls, data: Dataset, head: str, settings: TrainingSettings) -> "HeadData":
         """The training data of a head of a dataset."""
         cost = data.latency_s if head == "latency" else data.energy_j
-        weights = loss_weights(cost, data.numbers("gpu", "problem", "op"), settings.sharpness)
+        weights = loss_weights(cost, data.numbers("gpu", "problem", "op"), settings.sharpness, data.trust)
         return cls(data.matrix, data.residual[head], weights)
 
     @classmethod

@@ -34,6 +34,8 @@ class RowGroup:
     """Measured energy, (N,); NaN where it was not measured."""
     beneath: Mapping[str, Array] = field(default_factory=dict)
     """By head, what another model of the kernel adds to the log of the prior, (N,): the new one corrects both."""
+    trust: Array | None = None
+    """Weight of each row beside those that nothing speaks against, (N,); None: nothing speaks against any."""
 
     @property
     def dims(self) -> str:
@@ -98,6 +100,11 @@ class Dataset:
     def energy_j(self) -> Array:
         """Measured energy, (N,); NaN where it was not measured."""
         return np.concatenate([group.energy_j for group in self.groups])
+
+    @cached_property
+    def trust(self) -> Array:
+        """Weight of each row beside those that nothing speaks against, (N,)."""
+        return np.concatenate([np.ones(len(each)) if each.trust is None else each.trust for each in self.groups])
 
     @cached_property
     def prior(self) -> dict[str, Array]:

@@ -165,6 +165,8 @@ class _CalibrationRows:
         power = np.where(np.isfinite(drawn), drawn, inputs.power_w)
         free = power < _BELOW_LIMIT * inputs.gpu.tdp_w
         timed = free & (group.latency_s > np.asarray(inputs.fixed_s))
+        if group.trust is not None:
+            timed &= group.trust == 1.0
         powered = free & np.isfinite(drawn) & (inputs.core_j is not None)
         return cls(group, PowerModel.for_gpu(inputs.gpu), timed, powered)
 

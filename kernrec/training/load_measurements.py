@@ -27,7 +27,6 @@ from kernrec.kernel import Kernel, able_kernels
 from kernrec.model.learn.features import ModelInputs
 from kernrec.model.learn.lower_bound import least_log_ratio
 from kernrec.model.prior.calibration import Calibration
-from kernrec.model.prior.power import PowerModel
 from kernrec.model.prior.prior_fingerprint import prior_fingerprint
 from kernrec.op import Problem, find_op
 from kernrec.recommender.context import Context
@@ -37,30 +36,23 @@ from kernrec.recommender.estimate.static_table import StaticTable
 from kernrec.store import Database, Stack
 from kernrec.store.card_scales import scales_among_few
 from kernrec.store.schema import with_derived
+from kernrec.training.contradictions import Stated, judge
 from kernrec.training.dataset import Dataset, RowGroup
 
 Array = np.ndarray
 
+_OF_CONFIG = ("gpu", "problem_id", "kernel", "kernel_hash", "config_id")
+"""Columns that tell a config on a card and problem."""
 _LIMITS = ("power_limit_w", "locked_sm_clock_hz", "locked_memory_clock_hz")
 """Columns that are set where a row was measured at another power limit or clock than the card's own."""
 _COLUMNS = (
-    "gpu",
-    "problem_id",
-    "kernel",
-    "kernel_hash",
-    "config_id",
+    *_OF_CONFIG,
     "replayed",
     *_LIMITS,
     "latency_s",
     "energy_j",
     "power_w",
 )
-ENERGY_APART = 1.5
-"""Factor beyond which energy over time contradicts the power that was measured: readings of power lag by up to a third
-in a loop of a second."""
-ABOVE_LIMIT = 1.15
-"""Share of the highest power limit that no launch takes in the mean: limits hold over tens of milliseconds, and energy
-counters are 5 % off."""
 
 
 @dataclass(frozen=True)
@@ -115,6 +107,8 @@ class _Row(NamedTuple):
     latency_s: float
     energy_j: float
     power_w: float
+    clock_hz: float
+    rest_w: float
 
 
 def load_measurements(request: MeasurementRequest, calibrated: bool = True) -> Measurements:
@@ -134,6 +128,7 @@ def load_measurements(request: MeasurementRequest, calibrated: bool = True) -> M
     op = None if request.op is None else find_op(request.op).name
     databases = request.databases or (paths.user_database(),)
     left_out: Counter[str] = Counter()
+    doubted: Counter[str] = Counter()
     groups_of_rows, problem_rows = _read_rows(databases, op, {"gpu": gpu, "kernel": request.kernel}, left_out)
     context = Context(databases, calibrated)
     kernels = _MeasuredKernels(context)
@@ -145,10 +140,11 @@ def load_measurements(request: MeasurementRequest, calibrated: bool = True) -> M
         except UsageError:
             left_out["of an unknown GPU or op"] += len(rows)
             continue
-        group = _row_group(kernels, measured_on, problem, key, list(rows.values()), left_out)
+        group = _row_group(kernels, measured_on, problem, key, list(rows.values()), left_out, doubted)
         if group is not None:
             groups.append(group)
     notes = tuple(f"left out {count} configs {reason}" for reason, count in left_out.items())
+    notes += tuple(f"counted a tenth: {count} configs {reason}" for reason, count in doubted.items())
     if not groups:
         names = [f"of {name}" for name in (op, request.kernel) if name] + ([f"on {gpu}"] if gpu else [])
         reasons = f" ({'; '.join(notes)})" if notes else ""
@@ -208,6 +204,7 @@ def _read_rows(
             condition = " AND ".join(f"{name} = ?" for name in chosen) or "true"
             query = f"SELECT {', '.join(_COLUMNS)} FROM answer WHERE {condition} ORDER BY ALL"
             answers = database.query(with_derived("answer", query, scales=scales_among_few()), list(chosen.values()))
+            stated = _stated(database)
         for row in (dict(zip(_COLUMNS, values, strict=True)) for values in answers):
             problem = problems[row["problem_id"]]
             if op is not None and problem["op"] != op:
@@ -224,8 +221,23 @@ def _read_rows(
             costs = (
                 np.nan if row[name] is None else float(str(row[name])) for name in ("latency_s", "energy_j", "power_w")
             )
-            groups.setdefault(key, {}).setdefault(config, _Row(json.loads(config), *costs))
+            beside = stated.get(tuple(row[name] for name in _OF_CONFIG), (np.nan, np.nan))
+            groups.setdefault(key, {}).setdefault(config, _Row(json.loads(config), *costs, *beside))
     return groups, problem_rows
+
+
+def _stated(database: Database) -> dict[tuple[object, ...], tuple[float, float]]:
+    """(clock while it ran, power of the card at rest) of configs at the card's own limits, by `_OF_CONFIG`: medians over
+    the measurements, NaN where nobody says it."""
+    own = " AND ".join(f"{name} IS NULL" for name in _LIMITS)
+    query = (
+        f"SELECT {', '.join(_OF_CONFIG)}, median(sm_clock_mean_hz), median(idle_w) FROM db.measurement "
+        f"WHERE outcome = 'ok' AND {own} AND coalesce(sm_clock_mean_hz, idle_w) IS NOT NULL GROUP BY ALL"
+    )
+    return {
+        tuple(of_config): (np.nan if clock_hz is None else clock_hz, np.nan if rest_w is None else rest_w)
+        for *of_config, clock_hz, rest_w in database.query(query)
+    }
 
 
 class _MeasuredKernels:
@@ -275,9 +287,16 @@ class _MeasuredKernels:
 
 
 def _row_group(
-    kernels: _MeasuredKernels, gpu: GPU, problem: Problem, key: _GroupKey, rows: list[_Row], left_out: Counter[str]
+    kernels: _MeasuredKernels,
+    gpu: GPU,
+    problem: Problem,
+    key: _GroupKey,
+    rows: list[_Row],
+    left_out: Counter[str],
+    doubted: Counter[str],
 ) -> RowGroup | None:
-    """The usable rows of a group; None where there are none. Counts the others in `left_out`."""
+    """The usable rows of a group; None where there are none. Counts the others in `left_out`, and those that contradict
+    themselves in `doubted`."""
     if key.kernel_hash.startswith(EXTERNAL):
         inputs, usable = _inputs_without_source(gpu, problem, [row.config for row in rows]), np.arange(len(rows))
     else:
@@ -290,32 +309,15 @@ def _row_group(
         if not len(usable):
             return None
     latency = np.array([row.latency_s for row in rows])[usable]
-    energy, power = (np.array([(row.energy_j, row.power_w) for row in rows]).T)[:, usable]
-    if (wrong := contradicting(gpu, latency, energy, power)).any():
-        left_out["in their energy alone, which contradicts time and power or the card's power limit"] += int(
-            wrong.sum()
-        )
-        energy = np.where(wrong, np.nan, energy)
+    stated = Stated(*np.array([(row.energy_j, row.power_w, row.clock_hz, row.rest_w) for row in rows])[usable].T)
+    judged = judge(inputs, latency, stated)
+    left_out.update({reason: count for reason, count in judged.left_out.items() if count})
+    doubted.update({reason: count for reason, count in judged.doubted.items() if count})
+    energy = np.where(judged.wrong_energy, np.nan, stated.energy_j)
     beneath = kernels.corrected(inputs, problem, gpu, key)
-    return RowGroup(gpu.name, problem.key, problem.op, key.kernel, key.kernel_hash, inputs, latency, energy, beneath)
-
-
-def contradicting(gpu: GPU, latency_s: Array, energy_j: Array, power_w: Array) -> Array:
-    """Which measured energies contradict the time and power beside them, or take more power than the card accepts.
-
-    Args:
-        gpu: the card.
-        latency_s: measured times, (N,).
-        energy_j: energies, NaN where they were not measured, (N,).
-        power_w: powers, NaN likewise, (N,).
-
-    Returns:
-        bool (N,).
-    """
-    drawn_w = energy_j / latency_s
-    # The two come from other readings (a counter, samples) of other runs: only what no drift explains is wrong.
-    apart = np.abs(np.log(drawn_w) - np.log(power_w)) > np.log(ENERGY_APART)
-    return np.asarray(apart | (drawn_w > ABOVE_LIMIT * PowerModel.for_gpu(gpu).power_max_w))
+    return RowGroup(
+        gpu.name, problem.key, problem.op, key.kernel, key.kernel_hash, inputs, latency, energy, beneath, judged.trust
+    )
 
 
 def _reasons(

@@ -6,12 +6,10 @@ import numpy as np
 import pytest
 
 from kernrec.errors import UsageError
-from kernrec.gpu import find_gpu
-from kernrec.model.prior.power import PowerModel
 from kernrec.store import Database
 from kernrec.store.measurement import Measurement
 from kernrec.training.evaluate_models import evaluate
-from kernrec.training.load_measurements import MeasurementRequest, contradicting, load_measurements
+from kernrec.training.load_measurements import MeasurementRequest, load_measurements
 from tests.helpers.measured_database import make_measured_database
 
 
@@ -25,14 +23,6 @@ def test_an_unknown_op_or_gpu_is_an_error_before_anything_is_read(tmp_path: Path
     for request in (MeasurementRequest(database, op="matmull"), MeasurementRequest(database, gpu="rtx4091")):
         with pytest.raises(UsageError, match="unknown"):
             load_measurements(request)
-
-
-def test_an_energy_that_contradicts_time_and_power_or_the_card_is_found() -> None:
-    gpu = find_gpu("rtx4090")
-    most_w = PowerModel.for_gpu(gpu).power_max_w
-    latency, power = np.full(6, 1e-3), np.array([300.0, 300.0, 300.0, np.nan, np.nan, np.nan])
-    energy = np.array([0.3, 0.35, 0.6, 1.1e-3 * most_w, 1.2e-3 * most_w, np.nan])
-    assert contradicting(gpu, latency, energy, power).tolist() == [False, False, True, False, True, False]
 
 
 def test_a_contradicting_energy_is_named_and_counts_for_nothing_but_its_time_does(tmp_path: Path) -> None:

@@ -20,18 +20,23 @@ import numpy as np
 SHARPNESS = 1.0
 
 
-def loss_weights(cost: np.ndarray, problem: np.ndarray, sharpness: float = SHARPNESS) -> np.ndarray:
+def loss_weights(
+    cost: np.ndarray, problem: np.ndarray, sharpness: float = SHARPNESS, trust: np.ndarray | None = None
+) -> np.ndarray:
     """The weight of each row, (N,).
 
     Args:
         cost: measured cost of each row, (N,); rows with NaN have weight 0.
         problem: number of each row's problem, (N,).
         sharpness: the exponent.
+        trust: what each row counts beside others, (N,); None: all the same. One that counts less is no best.
     """
     measured = np.isfinite(cost)
     weights = np.zeros(len(cost))
     for number in np.unique(problem[measured]):
         rows = np.flatnonzero(measured & (problem == number))
-        share = (cost[rows].min() / cost[rows]) ** sharpness
+        counts = np.ones(len(rows)) if trust is None else trust[rows]
+        best = cost[rows][counts == counts.max()].min()
+        share = np.minimum(best / cost[rows], 1.0) ** sharpness * counts
         weights[rows] = share / share.mean()
     return weights

@@ -1,0 +1,128 @@
+"""Rows that contradict themselves are named and teach less; true ones do not suffer."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from kernrec.cli.app import app
+from kernrec.gpu import find_gpu
+from kernrec.model.learn.loss_weights import loss_weights
+from kernrec.model.prior.power import PowerModel
+from kernrec.store import Database
+from kernrec.store.measurement import Measurement
+from kernrec.training.boosting import HeadData, TrainingSettings
+from kernrec.training.contradictions import TRUST, contradicting, named_rows
+from kernrec.training.dataset import Dataset
+from kernrec.training.load_measurements import MeasurementRequest, Measurements, load_measurements
+from tests.helpers.measured_database import make_measured_database
+
+HIGHEST_HZ = PowerModel.for_gpu(find_gpu("rtx4090")).maximum_hz
+
+
+@pytest.fixture(scope="module")
+def rows(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    path = tmp_path_factory.mktemp("measured") / "right.duckdb"
+    make_measured_database(path, problems=1, configs=6)
+    with Database.open(path) as database:
+        return [measurement.columns() for measurement in database.measurements()]
+
+
+def stored(path: Path, rows: list[dict[str, Any]]) -> Path:
+    with Database.open(path, read_only=False, create=True) as database:
+        database.add_measurements(map(Measurement.from_columns, rows))
+    return path
+
+
+def changed(rows: list[dict[str, Any]], **columns: object) -> list[dict[str, Any]]:
+    """The rows with other columns in the first."""
+    return [rows[0] | columns, *rows[1:]]
+
+
+def loaded(path: Path, rows: list[dict[str, Any]]) -> Measurements:
+    return load_measurements(MeasurementRequest((stored(path, rows),)))
+
+
+def counts(measurements: Measurements) -> list[float]:
+    return sorted(Dataset(measurements.groups).trust.tolist())
+
+
+def test_a_clock_that_the_card_does_not_reach_is_named_and_its_time_counts_a_tenth(
+    tmp_path: Path, rows: list[dict[str, Any]]
+) -> None:
+    measured = loaded(tmp_path / "a.duckdb", changed(rows, sm_clock_mean_hz=1.1 * HIGHEST_HZ))
+    assert counts(measured) == [TRUST, *[1.0] * 5]
+    assert any("counted a tenth: 1 configs which state a clock" in note for note in measured.notes)
+
+
+def test_a_clock_within_the_reading_s_error_of_the_highest_says_nothing_against_a_row(
+    tmp_path: Path, rows: list[dict[str, Any]]
+) -> None:
+    measured = loaded(tmp_path / "a.duckdb", changed(rows, sm_clock_mean_hz=1.01 * HIGHEST_HZ))
+    assert counts(measured) == [1.0] * 6
+    assert not measured.notes
+
+
+def test_a_time_that_the_code_cannot_take_at_the_clock_that_it_states_is_named(
+    tmp_path: Path, rows: list[dict[str, Any]]
+) -> None:
+    """At a hundredth of its clock the arithmetic alone takes longer than what is mostly a launch."""
+    measured = loaded(tmp_path / "a.duckdb", changed(rows, sm_clock_mean_hz=0.01 * HIGHEST_HZ))
+    assert counts(measured) == [TRUST, *[1.0] * 5]
+    assert any("take less time than their arithmetic" in note for note in measured.notes)
+
+
+def test_an_energy_below_what_the_card_draws_at_rest_counts_nothing_but_its_time_does(
+    tmp_path: Path, rows: list[dict[str, Any]]
+) -> None:
+    watts = rows[0]["energy_j"] / rows[0]["latency_s"]
+    below, above = (
+        loaded(tmp_path / f"{name}.duckdb", changed(rows, idle_w=share * watts))
+        for name, share in (("below", 1.5), ("above", 1.05))
+    )
+    assert [int(np.isfinite(Dataset(each.groups).energy_j).sum()) for each in (below, above)] == [5, 6]
+    assert counts(below) == counts(above) == [1.0] * 6
+    assert any("less than the card draws at rest" in note for note in below.notes)
+
+
+def test_a_row_that_is_too_fast_to_be_true_is_not_the_best_that_others_are_weighted_by() -> None:
+    cost, trust = np.array([0.01, 1.0, 2.0]), np.array([TRUST, 1.0, 1.0])
+    alone, beside = loss_weights(cost[1:], np.zeros(2)), loss_weights(cost, np.zeros(3), trust=trust)
+    assert beside[1] / beside[2] == pytest.approx(alone[0] / alone[1])
+    assert beside[0] == pytest.approx(TRUST * beside[1])
+
+
+def test_trees_see_the_lesser_weight(tmp_path: Path, rows: list[dict[str, Any]]) -> None:
+    data = Dataset(loaded(tmp_path / "a.duckdb", changed(rows, sm_clock_mean_hz=1.1 * HIGHEST_HZ)).groups)
+    weights = HeadData.of(data, "latency", TrainingSettings(sharpness=0.0)).weights
+    assert weights[data.trust < 1.0] == pytest.approx(TRUST * weights[data.trust == 1.0][0])
+
+
+def test_an_energy_that_contradicts_time_and_power_or_the_card_is_found() -> None:
+    gpu = find_gpu("rtx4090")
+    most_w = PowerModel.for_gpu(gpu).power_max_w
+    latency, power = np.full(6, 1e-3), np.array([300.0, 300.0, 300.0, np.nan, np.nan, np.nan])
+    energy = np.array([0.3, 0.35, 0.6, 1.1e-3 * most_w, 1.2e-3 * most_w, np.nan])
+    assert contradicting(gpu, latency, energy, power).tolist() == [False, False, True, False, True, False]
+
+
+def test_verifying_and_merging_a_database_name_its_rows(tmp_path: Path, rows: list[dict[str, Any]]) -> None:
+    watts = rows[0]["energy_j"] / rows[0]["latency_s"]
+    wrong = [rows[0] | {"sm_clock_mean_hz": 1.1 * HIGHEST_HZ}, rows[1] | {"idle_w": 2.0 * watts}, *rows[2:]]
+    path = stored(tmp_path / "wrong.duckdb", wrong)
+    with Database.open(path) as database:
+        lines = list(named_rows(database))
+    assert [line.partition(" (")[0] for line in lines] == ["1 measurement", "1 measurement"]
+    for command in (["verify", "--db", str(path)], ["merge", str(path), "--db", str(tmp_path / "mine.duckdb")]):
+        result = CliRunner().invoke(app, ["db", *command])
+        assert result.exit_code == 0, result.output
+        text = " ".join(result.output.split())
+        assert "state a clock above the" in text
+        assert "draw less power than the card at rest" in text
+
+
+def test_a_database_without_contradictions_names_none(tmp_path: Path, rows: list[dict[str, Any]]) -> None:
+    with Database.open(stored(tmp_path / "right.duckdb", rows)) as database:
+        assert list(named_rows(database)) == []
