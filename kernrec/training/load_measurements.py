@@ -218,11 +218,13 @@ def _read_rows(
             key = _GroupKey(str(row["gpu"]), str(problem["key"]), str(row["kernel"]), str(row["kernel_hash"]))
             problem_rows[key.problem] = problem
             config = configs[row["config_id"]]
-            costs = (
+            latency_s, energy_j, power_w = (
                 np.nan if row[name] is None else float(str(row[name])) for name in ("latency_s", "energy_j", "power_w")
             )
             beside = stated.get(tuple(row[name] for name in _OF_CONFIG), (np.nan, np.nan))
-            groups.setdefault(key, {}).setdefault(config, _Row(json.loads(config), *costs, *beside))
+            groups.setdefault(key, {}).setdefault(
+                config, _Row(json.loads(config), latency_s, energy_j, power_w, *beside)
+            )
     return groups, problem_rows
 
 
