@@ -229,8 +229,10 @@ def _read_rows(
 
 
 def _stated(database: Database) -> dict[tuple[object, ...], tuple[float, float]]:
-    """(clock while it ran, power of the card at rest) of configs at the card's own limits, by `_OF_CONFIG`: medians over
-    the measurements, NaN where nobody says it."""
+    """(clock while it ran, power of the card at rest) of configs at the card's own limits, by `_OF_CONFIG`.
+
+    They are medians over the measurements, NaN where nobody says it.
+    """
     own = " AND ".join(f"{name} IS NULL" for name in _LIMITS)
     query = (
         f"SELECT {', '.join(_OF_CONFIG)}, median(sm_clock_mean_hz), median(idle_w) FROM db.measurement "
