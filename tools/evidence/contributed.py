@@ -7,10 +7,10 @@
 Half of what was recorded on a card is what its owner can measure: half of the problems, of the public kernels, which
 have one problem, half of a sample of configs. `kernrec contribute` chooses among it, on a device that replays the
 recording, as many configs as ten minutes on a card gave before the plan had a survey. The rows that it chose are
-written as measurements, merged into a database, and `kernrec train` trains on that. Scored are the problems, or configs, of the
-other half, which nobody measured, before and after: the median error, the same once the common factor of a problem's
-times is removed, the rank, and the time of the best over that of the first choice. The clocks are not stated to either:
-queries are at the catalog's.
+written as measurements, merged into a database, and `kernrec train` trains on that. Scored are the problems, or
+configs, of the other half, which nobody measured, before and after: the median error, the same once the common factor
+of a problem's times is removed, the rank, and the time of the best over that of the first choice. The clocks are not
+stated to either: queries are at the catalog's.
 """
 
 import hashlib
