@@ -42,7 +42,7 @@ _GPUS = {
     "h200_sxm": "h200-sxm", "b200_sxm": "b200", "gb200": "gb200", "a100_sxm": "a100-sxm4-80gb", "l40s": "l40s",
 }  # fmt: skip
 _DTYPES: Mapping[str, tuple[str, float, float]] = {
-    "bfloat16": ("mma.f16", 2.0, 1.0), "fp8": ("mma.fp8", 1.0, 1.0), "sq": ("mma.i8", 1.0, 1.0),
+    "bfloat16": ("mma.bf16", 2.0, 1.0), "fp8": ("mma.fp8", 1.0, 1.0), "sq": ("mma.i8", 1.0, 1.0),
     "nvfp4": ("mma.fp8", 0.5, 0.5),
 }  # fmt: skip
 """Event, bytes of an input element, and operations that count as one of the event: fp4 is taken for half of fp8. In
@@ -195,7 +195,7 @@ def rates_of(gpu: GPU, dtype: str, shape: Any, seconds: float, reads: float = 1.
     moved = width * (m * k + n * k) + 2.0 * m * n
     resident = moved < 0.5 * gpu.l2_bytes
     return {
-        event: usual["mma.f16"] * counts,
+        event: usual["mma.bf16"] * counts,
         "dram.bytes": 0.0 if resident else reads * moved / seconds,
         "l2.sectors": usual["l2.sectors"] * width / 2.0,
         "shared.wavefronts": usual["shared.wavefronts"] * width / 2.0,

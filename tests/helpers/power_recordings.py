@@ -171,7 +171,7 @@ def _activity(row: Mapping[str, Any]) -> dict[str, float]:
 def gemm_rates(
     shape: tuple[int, int, int], seconds: float, sharing: float = 1.0, reads: float = 1.0
 ) -> dict[str, float]:
-    """The rates of a library's f16 or bf16 product by tiles of 128 x 256 whose warp groups take 64 rows each.
+    """The rates of a library's bf16 product by tiles of 128 x 256 whose warp groups take 64 rows each.
 
     Args:
         shape: m, n, k.
@@ -186,7 +186,7 @@ def gemm_rates(
     products = float(m) * n * k
     done = float(rows_done) * n * k
     counts = {
-        "mma.f16": 2 * products,
+        "mma.bf16": 2 * products,
         "dram.bytes": reads * 2.0 * (m * k + n * k + m * n),
         "l2.sectors": 2 * products * (1 / min(m, tile_m) + 1 / tile_n) / 32 / sharing,
         "shared.wavefronts": 2 * done * (1 / 64 + 1 / tile_m + 2 / tile_n) / 128,

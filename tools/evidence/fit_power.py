@@ -8,14 +8,15 @@ coefficient, to be written into `kernrec/model/prior/power.toml`. Starts are pub
 import copy
 import tomllib
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from front import DATA, Data, Table
 
-from kernrec.gpu import find_gpu
+from kernrec.gpu import GPU, find_gpu
 from kernrec.model.prior import power
 from kernrec.model.prior.power import PowerModel
 from tests.helpers.power_of_products import all_loads
@@ -30,6 +31,8 @@ BELOW_LIMIT = 0.96
 """Up to this share of its limit a load is taken for one that the limit does not slow down."""
 GEMMS = 600
 """Library GEMMs that take part, evenly chosen."""
+STEP = 1e-6
+"""Of the differences that derivatives are taken from, in the logarithm of a figure."""
 Coefficients = dict[str, Any]
 """The tables of `power.toml`."""
 
@@ -64,7 +67,7 @@ def run(data: Data = DATA) -> None:
         for key in path:
             entry = entry[key]
         table.row({"coefficient": ".".join(path), "fitted": f"{entry:.4g}", "start": f"{start:g}"})
-    ratio, table = predictor(loads)(coefficients) / np.array([load.power_w for load in loads]), Table()
+    ratio, table = Predictor(loads)(coefficients) / np.array([load.power_w for load in loads]), Table()
     for name in dict.fromkeys(load.recording for load in loads):
         own = ratio[[load.recording == name for load in loads]]
         error = f"{np.median(np.abs(own - 1)):.1%}"
@@ -88,31 +91,54 @@ def with_values(base: Mapping[str, Any], values: Iterable[float]) -> Coefficient
     return changed
 
 
-def predictor(loads: Sequence[Load]) -> Callable[[Mapping[str, Any]], np.ndarray]:
-    """Predicts the power of these loads (W), without a limit, from the coefficients."""
-    groups = defaultdict(list)
-    for i, load in enumerate(loads):
-        groups[load.gpu, load.inputs].append(i)
-    batches = []
-    for (name, data), members in groups.items():
-        events = sorted({event for i in members for event in loads[i].rates})
-        rates = {event: np.array([loads[i].rates.get(event, 0.0) for i in members]) for event in events}
-        batches.append((find_gpu(name), data, members, np.array([loads[i].clock_hz for i in members]), rates))
+class Predictor:
+    """Predicts the power of loads (W), without a limit, from the coefficients."""
 
-    def predict(coefficients: Mapping[str, Any]) -> np.ndarray:
-        watts = np.empty(len(loads))
-        for gpu, data, members, clock_hz, rates in batches:
-            watts[members] = PowerModel.of_coefficients(gpu, coefficients, data).power_at(clock_hz, rates)
+    def __init__(self, loads: Sequence[Load]) -> None:
+        members = defaultdict(list)
+        for i, load in enumerate(loads):
+            members[load.gpu, load.inputs].append(i)
+        self._count = len(loads)
+        self._batches = [_Batch.of(loads, find_gpu(name), data, rows) for (name, data), rows in members.items()]
+
+    def __call__(self, coefficients: Mapping[str, Any]) -> np.ndarray:
+        """(N,)."""
+        return self.changed(np.empty(self._count), coefficients, None)
+
+    def changed(
+        self, watts: np.ndarray, coefficients: Mapping[str, Any], architectures: Collection[str] | None
+    ) -> np.ndarray:
+        """`watts` with those of the cards of these architectures predicted anew; None: of all cards."""
+        watts = watts.copy()
+        for batch in self._batches:
+            if architectures is None or f"sm_{batch.gpu.sm}" in architectures:
+                model = PowerModel.of_coefficients(batch.gpu, coefficients, batch.data)
+                watts[batch.members] = model.power_at(batch.clock_hz, batch.rates)
         return watts
 
-    return predict
+
+@dataclass(frozen=True)
+class _Batch:
+    """The loads of a card with one kind of inputs."""
+
+    gpu: GPU
+    data: str
+    members: Sequence[int]
+    clock_hz: np.ndarray
+    rates: Mapping[str, np.ndarray]
+
+    @classmethod
+    def of(cls, loads: Sequence[Load], gpu: GPU, data: str, members: Sequence[int]) -> "_Batch":
+        events = sorted({event for i in members for event in loads[i].rates})
+        rates = {event: np.array([loads[i].rates.get(event, 0.0) for i in members]) for event in events}
+        return cls(gpu, data, members, np.array([loads[i].clock_hz for i in members]), rates)
 
 
 def fit(loads: Sequence[Load]) -> Coefficients:
     """The coefficients that meet these loads best."""
     from scipy.optimize import least_squares
 
-    base, predict = shipped(), predictor(loads)
+    base, predict = shipped(), Predictor(loads)
     recorded = np.array([load.power_w for load in loads])
     limited = np.array([at_limit(load) for load in loads])
     counts = Counter(load.recording for load in loads)
@@ -121,14 +147,26 @@ def fit(loads: Sequence[Load]) -> Coefficients:
     start = np.log([start for _, start, _ in FITTED])
     spread = np.array([spread for _, _, spread in FITTED])
 
-    def residuals(logarithms: np.ndarray) -> np.ndarray:
-        predicted = predict(with_values(base, np.exp(logarithms)))
-        error = np.log(predicted / recorded)
+    def errors(watts: np.ndarray) -> np.ndarray:
+        error = np.log(watts / recorded)
         # At its limit a load would draw as much or more at the clock that is stated.
         error[limited] = np.minimum(error[limited], 0.0)
-        return np.concatenate([weights * error, (logarithms - start) / spread])
+        return np.asarray(weights * error)
 
-    solution = least_squares(residuals, start, loss="soft_l1")
+    def residuals(logarithms: np.ndarray) -> np.ndarray:
+        watts = predict(with_values(base, np.exp(logarithms)))
+        return np.concatenate([errors(watts), (logarithms - start) / spread])
+
+    def jacobian(logarithms: np.ndarray) -> np.ndarray:
+        """By differences; a figure of some architectures changes the loads on their cards alone."""
+        watts = predict(with_values(base, np.exp(logarithms)))
+        before, rows = errors(watts), []
+        for (paths, _, _), moved in zip(FITTED, logarithms + STEP * np.eye(len(logarithms)), strict=True):
+            of_chips = {path[1] for path in paths} if paths[0][0] == "chip" else None
+            rows.append((errors(predict.changed(watts, with_values(base, np.exp(moved)), of_chips)) - before) / STEP)
+        return np.concatenate([np.array(rows).T, np.diag(1.0 / spread)])
+
+    solution = least_squares(residuals, start, jac=jacobian, loss="soft_l1")
     return with_values(base, np.exp(solution.x))
 
 

@@ -24,7 +24,7 @@ from tests.helpers.power_of_products import all_loads
 from tests.helpers.power_recordings import Load
 from tests.helpers.recordings import present
 
-from .fit_power import Coefficients, at_limit, fit, predictor, shipped, usable
+from .fit_power import Coefficients, Predictor, at_limit, fit, shipped, usable
 from .power_limits import show_held, show_solver, show_sweeps, sweeps_over_clocks
 
 AIM, PRODUCTS_AIM, GEMM_AIM, LIMIT_AIM = 0.08, 0.16, 0.10, 0.15
@@ -102,7 +102,7 @@ def kernel_of(load: Load) -> str:
 def off(loads: Sequence[Load], coefficients: Coefficients) -> np.ndarray:
     """Relative errors of predicted power; a limit cuts predictions off."""
     limits = np.array([np.inf if not at_limit(load) else load.limit_w or np.inf for load in loads])
-    predicted = np.minimum(predictor(loads)(coefficients), limits)
+    predicted = np.minimum(Predictor(loads)(coefficients), limits)
     return np.asarray(predicted / np.array([load.power_w for load in loads]) - 1.0)
 
 

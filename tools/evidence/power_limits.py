@@ -18,7 +18,7 @@ from tests.helpers import power_recordings as recordings
 from tests.helpers.power_of_products import REACHED
 from tests.helpers.power_recordings import Load
 
-from .fit_power import Coefficients, predictor
+from .fit_power import Coefficients, Predictor
 
 _FEWEST = 4
 """Clocks of a sweep, at least."""
@@ -60,7 +60,7 @@ def sweeps_over_clocks(
         if len(clocks) == len(sweep) >= _FEWEST:
             ordered = sorted(sweep, key=lambda load: load.clock_hz)
             seconds, recorded_w = np.array([(load.latency_s, load.power_w) for load in ordered]).T
-            predicted_w = predictor(ordered)(fitted(ordered[0].gpu))
+            predicted_w = Predictor(ordered)(fitted(ordered[0].gpu))
             if ordered[0].limit_w:
                 predicted_w = np.minimum(predicted_w, ordered[0].limit_w)
             joules = recorded_w * seconds

@@ -1,15 +1,16 @@
 """Power and energy of a launch: the energy of its events, and the clock at which it stays within the power limit.
 
 The power of a running GPU has four parts:
-- board: fans, regulators and auxiliary rails, and the memory's clocks, interface and refresh, which depend on its type
-  and on the number of its devices, and not on the core's clock;
+- board: what every board draws (the link to the host, controllers, auxiliary rails), a part that grows with its power
+  limit (fans, regulators), the links between modules, and the memory's clocks, interface and refresh, which depend on
+  its type and on the number of its devices; nothing of it depends on the core's clock;
 - leakage, proportional to the core voltage;
 - core: the clock tree, which takes energy every cycle, and an energy per event (instruction, shared-memory wavefront,
   L2 sector, ...); both are proportional to the square of the core voltage;
 - DRAM: an energy per byte, by memory type; the core's clock and voltage do not change it.
 
-The core voltage is constant up to a knee frequency, or rises slowly (Blackwell), and above it rises in proportion to
-the clock and a little faster (`VoltageCurve`; the proportional form is that of Schoonhoven et al., "Going green", PMBS
+The core voltage is constant up to a knee frequency, or rises slowly (Blackwell), and above it rises the faster, the
+higher the clock (`VoltageCurve`; a form in proportion to the clock is that of Schoonhoven et al., "Going green", PMBS
 2022, arXiv 2211.07260). A card runs at its highest clock, which on GeForce cards is above the data sheet's boost clock,
 unless the mean power of a launch would exceed the limit: then its clock is lowered, which stretches core-bound time and
 leaves DRAM-bound time unchanged. A limit below what the launch draws at the lowest clock is exceeded. The coefficients,
@@ -70,7 +71,9 @@ class PowerModel:
     volts: float
     """Voltage at the boost clock over that at the knee of the curve."""
     board_w: float
-    """Constant power of the board and of memory that nobody reads."""
+    """Constant power of the board, its links, and memory that nobody reads."""
+    links_w: float
+    """The part of it that the links to other modules draw; at rest they sleep."""
     leakage_w: float
     """Leakage at nominal voltage."""
     clock_w: float
@@ -101,13 +104,14 @@ class PowerModel:
         memory_type, (_, device_gib) = next(
             (name, figures) for name, figures in chip["memory"].items() if gpu.memory_rate_hz <= figures[0]
         )
-        memory, boost = coefficients["memory"][memory_type], gpu.boost_clock_hz
-        curve = VoltageCurve(chip["knee_hz"], chip["steepness"], chip.get("rise", 0.0))
+        memory, boost, board = coefficients["memory"][memory_type], gpu.boost_clock_hz, coefficients["board"]
+        curve = VoltageCurve(chip["knee_hz"], chip["steepness"], chip.get("slope", 1.0), chip.get("rise", 0.0))
         volts = float(curve.over_knee(boost))
         # A board has as many memory devices as its bus needs, or more where these could not hold its memory.
         devices = max(gpu.memory_bus_bits / memory["device_bits"], gpu.memory_bytes / 2**30 / device_gib)
         geforce = "GeForce" in gpu.title
         partners = geforce and "Laptop" not in gpu.title and gpu.power_max_w <= gpu.tdp_w
+        links_w = board["links_w"] if gpu.name in board["linked"] else 0.0
         return cls(
             title=gpu.title,
             memory=memory_type,
@@ -118,7 +122,8 @@ class PowerModel:
             maximum_hz=boost * (chip["headroom"] if any(word in gpu.title for word in _DESKTOP) else 1.0),
             curve=curve,
             volts=volts,
-            board_w=coefficients["board"]["fraction_of_tdp"] * gpu.tdp_w + memory["standby_w"] * devices,
+            board_w=board["fixed_w"] + board["fraction_of_tdp"] * gpu.tdp_w + links_w + memory["standby_w"] * devices,
+            links_w=links_w,
             leakage_w=chip["leakage_w"] * gpu.sms * volts,
             clock_w=chip["clock_pj"] * 1e-12 * gpu.sms * boost * volts**2,
             tdp_w=gpu.tdp_w,
@@ -134,8 +139,8 @@ class PowerModel:
 
     @property
     def idle_w(self) -> float:
-        """Power with the core clock gated at minimum voltage (W), the lowest of any launch."""
-        return self.board_w + self.leakage_w * float(self.voltage(self.minimum_hz))
+        """Power with the core clock gated at minimum voltage and links asleep (W), less than that of any launch."""
+        return self.board_w - self.links_w + self.leakage_w * float(self.voltage(self.minimum_hz))
 
     def voltage(self, clock_hz: ArrayLike) -> Floats:
         """Core voltage at a clock over that at the boost clock."""
@@ -307,7 +312,7 @@ def _event_energies(gpu: GPU, coefficients: Mapping[str, Any], volts: float, zer
     slowdown = max(full_rate / gpu.tensor_fma_per_clk_sm.get("f16", full_rate or 1), 1.0)
     units = {
         "fma32": chip["fma32_pj"],
-        "mma_f16": chip["mma_f16_pj"] * (1.0 + tensor["idle_share"] * (slowdown - 1.0)),
+        "mma_bf16": chip["mma_bf16_pj"] * (1.0 + tensor["idle_share"] * (slowdown - 1.0)),
     }
     energies = {}
     for name, entry in coefficients["event"].items():

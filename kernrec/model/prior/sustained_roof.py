@@ -12,6 +12,8 @@ from kernrec.op import Problem
 from kernrec.op.dtype import math_dtype
 
 _THREADS = 32
+_WIDE = ("f16", "tf32")
+"""Data types whose products of significands take more energy than those of bf16."""
 _ROOFED = ("matmul", "matvec", "attention", "moe")
 """Ops whose operations no algorithm saves; convolutions have Winograd's and Fourier's."""
 
@@ -36,10 +38,12 @@ def arithmetic(gpu: GPU, power: PowerModel, dtype: str) -> tuple[float, float]:
     """(operations per second at the boost clock, joules of one at nominal voltage) of the fastest arithmetic in a data
     type; (0, 0) where the card has none.
 
-    A tensor core at its peak takes the same power in every data type.
+    A tensor core at its peak takes the same power in every data type, but for f16 and tf32, whose significands are
+    wider.
     """
     dtype = "i8" if dtype == "u8" else math_dtype(dtype)
     if tensor := gpu.peak_flops(dtype, tensor=True):
         tensor *= gpu.boost_clock_hz / gpu.tensor_clock_hz
-        return tensor, power.event_j("mma.f16") * gpu.tensor_rate("f16") / gpu.tensor_rate(dtype)
+        kind = "mma.f16" if dtype in _WIDE else "mma.bf16"
+        return tensor, power.event_j(kind) * gpu.tensor_rate("f16") / gpu.tensor_rate(dtype)
     return gpu.peak_flops(dtype), power.event_j("issue.fma32") / (2 * _THREADS)

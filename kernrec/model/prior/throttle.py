@@ -18,22 +18,25 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class VoltageCurve:
-    """The core voltage that a clock needs: above a knee it rises in proportion to the clock and a little faster, below
-    it slowly or not at all."""
+    """The core voltage that a clock needs: above a knee it rises with the clock, the faster the higher, below it slowly
+    or not at all."""
 
     knee_hz: float
     steepness: float
     """Weight of the part that is quadratic in the distance to the knee."""
+    slope: float = 1.0
+    """Weight of the part that is linear in it: 1 where the voltage at the knee begins to rise in proportion to the
+    clock."""
     rise: float = 0.0
     """Share by which the voltage at the knee is above that at a clock near zero; a straight line between them."""
 
     def over_knee(self, clock_hz: ArrayLike) -> Floats:
-        """Voltage over that at the knee: with x = clock over knee, `x + steepness * (x - 1)**2` above the knee and
-        `1 - rise * (1 - x)` below it."""
+        """Voltage over that at the knee: with x = clock over knee, `1 + slope * (x - 1) + steepness * (x - 1)**2`
+        above the knee and `1 - rise * (1 - x)` below it."""
         ratio = np.multiply(clock_hz, 1.0 / self.knee_hz)
         above = np.maximum(ratio - 1.0, 0.0)
         below = np.maximum(1.0 - ratio, 0.0)
-        return 1.0 + above + self.steepness * above * above - self.rise * below
+        return 1.0 + self.slope * above + self.steepness * above * above - self.rise * below
 
 
 @dataclass(frozen=True, eq=False)

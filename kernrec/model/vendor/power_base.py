@@ -43,7 +43,7 @@ class PowerBase:
 def power_base(gpu: GPU) -> PowerBase:
     """The figures of a card by the model of power."""
     power = PowerModel.for_gpu(gpu)
-    peak, joules = arithmetic(gpu, power, "f16")
+    peak, joules = arithmetic(gpu, power, "bf16" if gpu.peak_flops("bf16", tensor=True) else "f16")
     beside = BESIDE_ARITHMETIC[gpu.peak_flops("f16", tensor=True) > 0]
     dram_w = gpu.memory_bandwidth * power.event_j("dram.bytes")
     return PowerBase(float(power.power_at(power.running_hz, {})), beside * peak * joules, dram_w)

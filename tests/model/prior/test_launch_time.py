@@ -109,7 +109,7 @@ def test_attention_is_as_fast_on_the_a100_as_is_published_of_its_like(causal: in
     dims = {"heads": 32, "kv_heads": 8, "queries": 4096, "head_dim": 128, "causal": causal}
     problem = find_op("attention").problem("f16", **dims)
     best_s = costs(table_of("attention_mma", find_gpu("a100-sxm4-80gb"), problem), problem).latency_s.min()
-    assert 180e12 <= problem.flops / best_s <= 230e12
+    assert 175e12 <= problem.flops / best_s <= 230e12
 
 
 def launch(codes: int = 1, **change: Array) -> LaunchWork:
