@@ -20,6 +20,7 @@ from kernrec.store.connection import (
     one_line,
     transaction,
 )
+from kernrec.store.kept_answers import is_settled
 from kernrec.store.measurement_log import (
     RETRACTED,
     DatabaseContents,
@@ -327,6 +328,12 @@ class Database:
         """The number of the last step of the schema that was applied."""
         with one_line(self.path):
             return schema.schema_version(self._connection, self.path)
+
+    @property
+    def settled(self) -> bool:
+        """Of a database of pulled rows, whether what depends on all of them was derived (`kept_answers`)."""
+        with one_line(self.path):
+            return is_settled(self._connection)
 
     def contents(self) -> DatabaseContents:
         """A summary of the database."""

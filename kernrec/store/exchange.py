@@ -25,6 +25,8 @@ CHECKED = "checked.duckdb"
 cost as much as checking them does."""
 SOURCES = "sources.parquet"
 """Beside `measurement.parquet`: `measurement_id`, and the `number` of each group of segments that has it."""
+_LAUNCH = "kernel, kernel_hash, code_key, sm, launch"
+"""The columns of `profile` that name what was profiled."""
 COLUMNS = "checked.json"
 """Beside it: the columns that have a value in some of them."""
 
@@ -50,14 +52,18 @@ def export(connection: "DuckDBPyConnection", query: str, folder: Path, most: int
 def keep(connection: "DuckDBPyConnection", name: str, query: str, files: Mapping[str, Sequence[Path]]) -> None:
     """Keep the rows of a query as a temporary table of a connection; one of that name is replaced.
 
-    In the query `{x}` stands for the rows of the Parquet files `files["x"]`, which are moved away.
+    In the query `{x}` stands for the rows of the Parquet files `files["x"]`, which are moved away; those of a table of
+    the schema have all of its columns, of which files may lack what is NULL everywhere.
     """
     with exchange_folder(connection) as folder:
         for file, paths in files.items():
             (folder / file).mkdir()
             for path in paths:
                 move(path, folder / file / path.name)
-            query = query.replace(f"{{{file}}}", f"read_parquet({quoted(folder / file / '*')})")
+            source = f"read_parquet({quoted(folder / file / '*')})"
+            if file in TABLES:
+                source = _with_all(connection, source, columns(connection, file))
+            query = query.replace(f"{{{file}}}", source)
         connection.execute(f"CREATE OR REPLACE TEMP TABLE {name} AS {query}")
 
 
@@ -105,6 +111,8 @@ def add_rows(
                 _, *names = kinds
                 equal = [f'here."{x}" IS NOT DISTINCT FROM there."{x}"' for x in names if x not in apart_from]
                 rows += f" ANTI JOIN db.{table} AS here ON {' AND '.join(equal)}"
+            if table == "profile" and signer is not None:  # what others say of a kernel displaces nothing
+                rows += f" ANTI JOIN db.{table} AS here USING ({_LAUNCH})"
             if table == "measurement" and signer is not None:
                 origin = f"there.measurement_id, there.gpu, there.problem_id, {quoted(signer)}"
                 connection.execute(f"INSERT INTO db.merged SELECT {origin} {rows}")

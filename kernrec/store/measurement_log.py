@@ -102,7 +102,7 @@ _LONG_NUMBER = re.compile(r":-?\d{16}")
 _Row = tuple[Any, ...]
 """kernel, kernel_hash, config as canonical JSON, then the other fields of `MeasuredAnswer` or `FailedConfig`."""
 
-_ANSWERS = """
+ANSWERS = """
     SELECT problem.key, answer.kernel, kernel_hash, tunables, latency_s, energy_j, power_w, sessions, protocol_version,
            measured_at, device, power_limit_w, locked_sm_clock_hz, locked_memory_clock_hz,
            latency_low_s, latency_high_s, energy_low_j, energy_high_j, measured_by, replayed, merged,
@@ -111,13 +111,13 @@ _ANSWERS = """
 """
 _LIMITS = slice(10, 13)  # of a row: power limit and locked clocks
 _LATENCY, _MEASURED_AT, _REPLAYED, _MERGED, _OTHERS_S = 3, 8, -9, -8, -1
-_COMBINED = 5  # the last columns of `_ANSWERS`: whether they came from others, and how they were combined
+_COMBINED = 5  # the last columns of `ANSWERS`: whether they came from others, and how they were combined
 
 # Who shared the rows of an answer, in a database of rows that were pulled (kernrec/store/share/pulled.py): the columns
-# of `_ANSWERS` that name a config, and the signers.
-_SIGNERS = """
+# of `ANSWERS` that name a config, and the signers.
+SIGNERS = """
     SELECT problem.key, whole_card_rows.kernel, kernel_hash, tunables,
-           power_limit_w, locked_sm_clock_hz, locked_memory_clock_hz, list(DISTINCT signer ORDER BY signer)
+           power_limit_w, locked_sm_clock_hz, locked_memory_clock_hz, list(DISTINCT signer ORDER BY signer) AS signers
     FROM whole_card_rows JOIN (SELECT measurement_id, signer FROM {origin}) AS origin USING (measurement_id)
     JOIN db.config AS config USING (config_id) JOIN db.problem AS problem USING (problem_id)
     WHERE outcome = 'ok'
@@ -135,9 +135,10 @@ _OTHERS = """
 _FAILED = "outcome IN ('compile', 'timeout', 'crash', 'incorrect')"
 
 # A replayed failure counts as older than anything that ran well.
-_FAILURES = f"""
+FAILURES = f"""
     SELECT problem.key, whole_card_rows.kernel, kernel_hash, tunables, outcome,
-           max(CASE WHEN replayed THEN TIMESTAMP '1970-01-01' ELSE measured_at END), bool_and(merged)
+           max(CASE WHEN replayed THEN TIMESTAMP '1970-01-01' ELSE measured_at END) AS failed_at,
+           bool_and(merged) AS merged
     FROM whole_card_rows JOIN db.config AS config USING (config_id) JOIN db.problem AS problem USING (problem_id)
     WHERE {_FAILED}
 """
@@ -183,9 +184,66 @@ def read_log(
         title: how answers call the database.
         signed: whether its rows were pulled, so that it says who shared each.
     """
+    kept, rows = set[str](), LogRows([], [], [], [])
+    if signed:
+        from kernrec.store.kept_answers import (  # what the user's own database need not wait for
+            kept_problems,
+            kept_rows,
+        )
+
+        if kept := kept_problems(connection, gpu, problems):
+            rows = kept_rows(connection, gpu, kept)
+    if others := [key for key in problems if key not in kept]:
+        rows.add(_rows_of_log(connection, gpu, others, signed))
+
+    def whole(row: _Row) -> _Row:
+        """An answer with what it lacks: who shared it, the database, and others' latency where it is the user's own."""
+        values, (from_others, *combined) = row[:-_COMBINED], row[-_COMBINED:]
+        name = (*row[:4], *row[1:][_LIMITS])
+        return (
+            *values,
+            from_others or signed,
+            tuple(rows.signers.get(name, ())),
+            title,
+            *combined,
+            None if from_others else rows.others.get(name),
+        )
+
+    return MeasurementLog(
+        _by_problem([whole(row) for row in rows.answers]),
+        _by_problem([(*row[:-1], row[-1] or signed) for row in rows.failures]),
+    )
+
+
+class LogRows:
+    """The rows that a log is made of.
+
+    Args:
+        answers: those of `ANSWERS`.
+        failures: those of `FAILURES`.
+        signers: those of `SIGNERS`.
+        others: those of `_OTHERS`.
+    """
+
+    def __init__(self, answers: list[_Row], failures: list[_Row], signers: list[_Row], others: list[_Row]) -> None:
+        self.answers = answers
+        self.failures = failures
+        self.signers: dict[_Row, Any] = {row[:-1]: row[-1] for row in signers}
+        """By problem, config, limit and clocks; so is `others`, others' latency where own rows answer."""
+        self.others: dict[_Row, Any] = {row[:-1]: row[-1] for row in others}
+
+    def add(self, more: "LogRows") -> None:
+        """Add those of other problems."""
+        self.answers += more.answers
+        self.failures += more.failures
+        self.signers |= more.signers
+        self.others |= more.others
+
+
+def _rows_of_log(connection: "DuckDBPyConnection", gpu: str, problems: Sequence[str], signed: bool) -> LogRows:
     ids = connection.execute("SELECT problem_id FROM db.problem WHERE key IN (SELECT unnest(?))", [problems]).fetchall()
     if not ids:
-        return MeasurementLog({}, {})
+        return LogRows([], [], [], [])
     # As constants they are applied while the log is scanned; a join would read the whole log.
     condition, values = f"gpu = $1 AND problem_id IN ({', '.join(quoted(name) for (name,) in ids)})", [gpu]
     some = f"SELECT EXISTS ({_FAILED_HERE} AND {condition}), EXISTS (FROM db.merged WHERE {condition})"
@@ -199,31 +257,13 @@ def read_log(
 
         return connection.execute(with_derived(relation, query, condition, sources), values).fetchall()
 
-    def by_config(query: str) -> dict[_Row, Any]:
-        """The last column of a query by those that name a problem, a config, a limit and clocks."""
-        return {row[:-1]: row[-1] for row in rows_of("whole_card_rows", f"{query} GROUP BY ALL")}
-
-    signers = by_config(_SIGNERS.format(origin=f"{origin} WHERE {condition}")) if signed else {}
-    others = by_config(_OTHERS) if merged else {}
-    answers = rows_of("answer", f"{_ANSWERS} ORDER BY latency_s, tunables")
-    failures = rows_of("whole_card_rows", f"{_FAILURES} GROUP BY ALL ORDER BY ALL") if failed else []
-
-    def whole(row: _Row) -> _Row:
-        """An answer with what it lacks: who shared it, the database, and others' latency where it is the user's own."""
-        values, (from_others, *combined) = row[:-_COMBINED], row[-_COMBINED:]
-        name = (*row[:4], *row[1:][_LIMITS])
-        return (
-            *values,
-            from_others or signed,
-            tuple(signers.get(name, ())),
-            title,
-            *combined,
-            None if from_others else others.get(name),
-        )
-
-    return MeasurementLog(
-        _by_problem([whole(row) for row in answers]),
-        _by_problem([(*row[:-1], row[-1] or signed) for row in failures]),
+    signers = f"{SIGNERS.format(origin=f'{origin} WHERE {condition}')} GROUP BY ALL"
+    failures = f"{FAILURES} GROUP BY ALL ORDER BY ALL"
+    return LogRows(
+        rows_of("answer", f"{ANSWERS} ORDER BY latency_s, tunables"),
+        rows_of("whole_card_rows", failures) if failed else [],
+        rows_of("whole_card_rows", signers) if signed else [],
+        rows_of("whole_card_rows", f"{_OTHERS} GROUP BY ALL") if merged else [],
     )
 
 

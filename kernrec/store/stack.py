@@ -87,18 +87,19 @@ class Stack:
             self._read = version
 
     def profiles(self, kernel: str, kernel_hash: str, sm: int) -> dict[int, ProfileTable]:
-        """The static profiles of a kernel's source by launch, from the first database that has them; else empty.
+        """The static profiles of a kernel's source by launch: those that ship, which no rows displace, else from the
+        first database that has them; else empty.
 
         Without profiles of its own, an architecture takes those of the one whose code it runs (`code_sm`).
         """
         self._refresh()
+        if shipped := shipped_profiles(kernel, kernel_hash, sm):
+            return shipped
         for path, contents in zip(self._paths, self._contents, strict=True):
             if (kernel, kernel_hash, sm) in contents.profiled:
                 with self._database(path) as database:
                     if profiles := database.profiles(kernel, kernel_hash, sm):
                         return profiles
-        if shipped := shipped_profiles(kernel, kernel_hash, sm):
-            return shipped
         return self.profiles(kernel, kernel_hash, code_sm(sm)) if code_sm(sm) != sm else {}
 
     def evidence(self, gpu: str, op: str, kernels: Iterable[str], problem_key: str) -> Evidence:

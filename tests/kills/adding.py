@@ -27,7 +27,7 @@ def kill_collect(folder: Path, kills: int, configs: int, seed: int) -> Counter[s
     Returns:
         `rows` of the database at the end; `lost`, those that were in the journal when their collector was killed and
         are in the database nowhere; `open`, those whose block a kill left open; `again`, configs that were screened
-        more than once.
+        more than once; `doubled`, how many more these are than the open ones.
     """
     draw = random.Random(seed)
     recording, database = make_recording(folder / "recorded.duckdb", configs), folder / "own.duckdb"
@@ -45,12 +45,15 @@ def kill_collect(folder: Path, kills: int, configs: int, seed: int) -> Counter[s
     with Database.open(database) as opened:
         rows = opened.rows("measurement")
     there = {(str(row["session"]), int(str(row["block"])), int(str(row["position"]))) for row in rows}
+    open_blocks = sum(bool(row["block_open"]) for row in rows)
     screens = Counter(str(row["config_id"]) for row in rows if row["tier"] == Tier.SCREEN)
+    again = sum(count > 1 for count in screens.values())
     return Counter(
         rows=len(rows),
         lost=len(acknowledged - there),
-        open=sum(bool(row["block_open"]) for row in rows),
-        again=sum(count > 1 for count in screens.values()),
+        open=open_blocks,
+        again=again,
+        doubled=max(0, again - open_blocks),
     )
 
 

@@ -16,6 +16,8 @@ from pathlib import Path
 
 _IMPORTED = (
     "kernrec.cli.collect",
+    "kernrec.cli.contribute",
+    "kernrec.measure.card_plan",
     "kernrec.cli.db",
     "kernrec.cli.bundle",
     "kernrec.measure.campaign.campaign",
@@ -36,14 +38,21 @@ class ForkedCommand:
         arguments: of `kernrec`.
         variables: its environment.
         output: a file for what it prints; None: that goes nowhere.
+        folder: that it works in; None: that of this process.
     """
 
-    def __init__(self, arguments: Sequence[str], variables: Mapping[str, str], output: Path | None = None) -> None:
+    def __init__(
+        self,
+        arguments: Sequence[str],
+        variables: Mapping[str, str],
+        output: Path | None = None,
+        folder: Path | None = None,
+    ) -> None:
         for module in _IMPORTED:
             import_module(module)
         self._status: int | None = None
         if (pid := os.fork()) == 0:
-            _become(arguments, variables, output or Path(os.devnull))
+            _become(arguments, variables, output or Path(os.devnull), folder or Path.cwd())
         self._pid = pid
         with suppress(PermissionError):  # the fork does the same, and may have done it already
             os.setpgid(pid, pid)
@@ -71,7 +80,7 @@ class ForkedCommand:
         return self.wait() == -signal.SIGKILL
 
 
-def _become(arguments: Sequence[str], variables: Mapping[str, str], output: Path) -> None:
+def _become(arguments: Sequence[str], variables: Mapping[str, str], output: Path, folder: Path) -> None:
     """In the fork: be the command, and end."""
     status = 70
     try:
@@ -79,6 +88,7 @@ def _become(arguments: Sequence[str], variables: Mapping[str, str], output: Path
         os.dup2(os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), 1)
         os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
         sys.stdout = os.fdopen(1, "w", closefd=False)  # pytest's leads elsewhere
+        os.chdir(folder)
         os.environ.clear()
         os.environ.update(variables)
         tempfile.tempdir = None

@@ -6,6 +6,7 @@ from kernrec.errors import UsageError
 from kernrec.op import find_op
 from kernrec.recommender.estimate.model_store import ModelStore
 from kernrec.store import Database, Stack, write_profiles
+from kernrec.store.intake import merge
 from tests.helpers.sharing import add
 
 GPU, KERNEL, HASH = "h200-sxm", "matmul_simt", "0123456789abcdef"
@@ -38,15 +39,28 @@ def test_the_first_that_measured_a_config_is_believed(make, row, problem):
     assert stack.measured_problems(GPU) == {problem.key}
 
 
-def test_profiles_come_from_the_first_that_has_them_and_last_from_the_shipped(make, profile, tmp_path, monkeypatch):
-    databases = [make("empty"), make("mine", profiles=[profile(registers=3)])]
+def test_shipped_profiles_are_displaced_by_none_and_others_come_from_the_first_that_has_them(
+    make, profile, tmp_path, monkeypatch
+):
+    """Of a stranger, too: his are in a database that was merged or pulled, and would change what is predicted."""
+    theirs = [profile(registers=4), profile(sm=75, registers=4, compiler="nvrtc 99.0")]
+    databases = [make("empty"), make("mine", profiles=[profile(registers=3)]), make("theirs", profiles=theirs)]
     monkeypatch.setattr("kernrec.paths.shipped", lambda name: tmp_path / name)
-    shipped = [profile(registers=1), profile(sm=75, registers=2)]
-    write_profiles(tmp_path / "db/prebuilt" / f"{KERNEL}.profile.parquet", shipped)
+    write_profiles(tmp_path / "db/prebuilt" / f"{KERNEL}.profile.parquet", [profile(sm=75, registers=2)])
     stack = Stack(databases)
     assert stack.profiles(KERNEL, HASH, 89)[0].registers.tolist() == [3]
     assert stack.profiles(KERNEL, HASH, 75)[0].registers.tolist() == [2]
     assert stack.profiles(KERNEL, HASH, 90) == {}
+
+
+@pytest.mark.usefixtures("read_here")
+def test_a_merged_profile_of_what_was_profiled_here_is_left(make, profile):
+    mine = make("mine", profiles=[profile(registers=3)])
+    theirs = make("theirs", profiles=[profile(registers=4, compiler="nvrtc 99.0"), profile(sm=90, registers=5)])
+    with Database.open(mine, read_only=False) as database:
+        merge(database, theirs)
+        assert database.profiles(KERNEL, HASH, 89)[0].registers.tolist() == [3]
+        assert database.profiles(KERNEL, HASH, 90)[0].registers.tolist() == [5]
 
 
 def test_the_users_own_database_is_asked_if_there_is_one(make, row, problem, tmp_path, monkeypatch):

@@ -148,18 +148,14 @@ def read_segments(
         for table in TABLES:
             for group, count in connection.execute(f"SELECT number, count(*) FROM {table}_rows GROUP BY 1").fetchall():
                 counts[group][table] = count
-            some = f"(SELECT * EXCLUDE (number) FROM {table}_rows)"
-            _count(connection, some, table, title, limits)
-            if _double_keys(connection, table, some):  # two segments may have the same row
-                some = f"(SELECT DISTINCT ON ({table}_id) * FROM {some})"
-            file = folder / f"{table}.parquet"
-            _write(connection, f"FROM {some}" + _ORDER.get(table, ""), file)
-            # What is checked is what was written; reading it is also faster than reading the segments again.
-            connection.execute(f"CREATE VIEW db.{table} AS FROM read_parquet({quoted(file)})")
+        # Only a row of several segments can be in one group twice; to look for that takes as long as to read them.
+        again = "DISTINCT " if _double_keys(connection, "measurement", "measurement_read") else ""
         _check_taken(connection, title, limits)
         if len(groups) > 1:
             _check_references(connection, title)
-        _write(connection, "SELECT DISTINCT measurement_id, number FROM measurement_rows", folder / SOURCES)
+        for table in TABLES:
+            _write_table(connection, table, folder)
+        _write(connection, f"SELECT {again}measurement_id, number FROM measurement_rows", folder / SOURCES)
         return [{table: each.get(table, 0) for table in TABLES} for each in counts]
 
 
@@ -167,8 +163,7 @@ def _check_references(connection: "DuckDBPyConnection", title: str) -> None:
     """Raise `UsageError` unless what measurements refer to is in the same group; that it is anywhere was checked."""
     for table in ("config", "problem"):
         missing = connection.execute(
-            f"SELECT {table}_id FROM (SELECT DISTINCT number, {table}_id FROM measurement_rows)"
-            f" ANTI JOIN {table}_rows USING (number, {table}_id) LIMIT 1"
+            f"SELECT {table}_id FROM measurement_rows ANTI JOIN {table}_rows USING (number, {table}_id) LIMIT 1"
         ).fetchone()
         if missing:
             raise UsageError(
@@ -179,8 +174,6 @@ def _check_references(connection: "DuckDBPyConnection", title: str) -> None:
 def check_segments(groups: Sequence[Mapping[str, Sequence[str]]], title: str, folder: Path, limits: Limits) -> None:
     """Raise `UsageError` where `read_segments` would, apart from keys."""
     with _segments_opened(groups, title, folder, limits) as connection:
-        for table in TABLES:
-            connection.execute(f"CREATE VIEW db.{table} AS SELECT * EXCLUDE (number) FROM {table}_rows")
         _check_tables(connection, title, limits, keys=False)
 
 
@@ -188,39 +181,57 @@ def check_segments(groups: Sequence[Mapping[str, Sequence[str]]], title: str, fo
 def _segments_opened(
     groups: Sequence[Mapping[str, Sequence[str]]], title: str, folder: Path, limits: Limits
 ) -> "Iterator[DuckDBPyConnection]":
-    """A connection with a view `<table>_rows` for each table: the rows of its files, and the `number` of the group."""
+    """A connection with `db.<table>`, the rows of all files, each once, and `<table>_rows`, which has beside them the
+    `number` of each group that they are in.
+
+    The files are read once: what is checked is what was read, and they may be many.
+    """
     files = list(dict.fromkeys(file for group in groups for names in group.values() for file in names))
+    places = {file: place for place, file in enumerate(files)}
+    members = {
+        (number, places[file]) for number, group in enumerate(groups) for some in group.values() for file in some
+    }
     with closing(connect_files([Path(file) for file in files], folder, limits)) as connection, one_line(title):
-        connection.execute("CREATE TABLE memory.main.member (filename VARCHAR, number INTEGER)")
-        numbers = [(file, number) for number, group in enumerate(groups) for names in group.values() for file in names]
-        names, members = [name for name, _ in numbers], [number for _, number in numbers]
+        connection.execute("USE memory.main")
         connection.execute(
-            "INSERT INTO memory.main.member SELECT DISTINCT unnest($1::VARCHAR[]), unnest($2::INTEGER[])",
-            [names, members],
+            "CREATE TABLE file AS SELECT unnest($1::VARCHAR[]) AS filename, unnest($2::INTEGER[]) AS file",
+            [files, list(range(len(files)))],
+        )
+        connection.execute(
+            "CREATE TABLE member AS SELECT unnest($1::INTEGER[]) AS number, unnest($2::INTEGER[]) AS file",
+            [list(column) for column in zip(*sorted(members), strict=True)] or [[], []],
         )
         for table in TABLES:
             some = list(dict.fromkeys(file for group in groups for file in group.get(table, ())))
-            connection.execute(f"CREATE VIEW memory.main.{table}_rows AS {_group_rows(connection, some, table, title)}")
+            rows = _rows_of_files(connection, some, table, title)
+            _count(connection, f"({rows})", table, title, limits)
+            connection.execute(f"CREATE TABLE {table}_read AS {rows}")
+            connection.execute(
+                f"CREATE VIEW {table}_rows AS SELECT * EXCLUDE (file) FROM {table}_read JOIN member USING (file)"
+            )
+            once = f"SELECT * EXCLUDE (file) FROM memory.main.{table}_read"
+            if _double_keys(connection, table, f"{table}_read"):  # two segments may have the same row
+                connection.execute(f"CREATE TABLE db.{table} AS SELECT DISTINCT ON ({table}_id) * FROM ({once})")
+            else:
+                connection.execute(f"CREATE VIEW db.{table} AS {once}")
         yield connection
 
 
-def _group_rows(connection: "DuckDBPyConnection", files: Sequence[str], table: str, title: str) -> str:
-    """The rows of Parquet files in SQL, once their columns were checked; columns of later schemas are NULL."""
+def _rows_of_files(connection: "DuckDBPyConnection", files: Sequence[str], table: str, title: str) -> str:
+    """The rows of Parquet files with the number of the file, in SQL, once their columns were checked; columns of later
+    schemas are NULL."""
     kinds = layout_of().columns[table]
-    present = set()
-    for file in files:
-        described = connection.execute(f"DESCRIBE FROM read_parquet({quoted(file)})").fetchall()
-        for name, kind, *_ in described:
-            if kinds.get(name) != kind:
-                raise UsageError(
-                    f"{title}: a segment of the table {table} has a column {name[:40]!r} of type {kind[:40]}"
-                )
-            present.add(name)
-    columns = ", ".join(f'"{name}"' if name in present else f'NULL::{kind} AS "{name}"' for name, kind in kinds.items())
     if not files:
-        return f"SELECT {columns}, 0 AS number LIMIT 0"
+        columns = ", ".join(f'NULL::{kind} AS "{name}"' for name, kind in kinds.items())
+        return f"SELECT {columns}, 0 AS file LIMIT 0"
     source = f"read_parquet([{', '.join(map(quoted, files))}], union_by_name = true, filename = true)"
-    return f"SELECT {columns}, number FROM {source} JOIN memory.main.member USING (filename)"
+    described = connection.execute(f"DESCRIBE SELECT * EXCLUDE (filename) FROM {source}").fetchall()
+    for name, kind, *_ in described:
+        if kinds.get(name) != kind:
+            raise UsageError(f"{title}: a segment of the table {table} has a column {name[:40]!r} of type {kind[:40]}")
+    present = {name for name, *_ in described}
+    columns = ", ".join(f'"{name}"' if name in present else f'NULL::{kind} AS "{name}"' for name, kind in kinds.items())
+    return f"SELECT {columns}, file FROM {source} JOIN file USING (filename)"
 
 
 def _check_tables(
@@ -266,7 +277,7 @@ def _check_taken(connection: "DuckDBPyConnection", path: Path | str, limits: Lim
 def _write_table(connection: "DuckDBPyConnection", table: str, folder: Path) -> None:
     """Write the rows of a table, without the columns that are NULL in all of them."""
     columns = ", ".join(f'"{name}"' for name in used_columns(connection, f"db.{table}", layout_of().columns[table]))
-    _write(connection, f"SELECT {columns} FROM db.{table}", folder / f"{table}.parquet")
+    _write(connection, f"SELECT {columns} FROM db.{table}{_ORDER.get(table, '')}", folder / f"{table}.parquet")
 
 
 def _write(connection: "DuckDBPyConnection", query: str, file: Path) -> None:

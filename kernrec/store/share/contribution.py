@@ -86,20 +86,24 @@ def pending_sessions(database: Path) -> tuple[str, ...]:
         return ()
     try:
         with file_errors(path, "read"):
-            sessions = json.loads(path.read_text(encoding="utf-8"))
+            listed = json.loads(path.read_text(encoding="utf-8"))
     except ValueError:
-        sessions = None
-    if not isinstance(sessions, list) or not all(isinstance(each, str) for each in sessions):
+        listed = None
+    if isinstance(listed, dict) and isinstance(written := listed.get("bundle"), str):
+        listed = listed.get("left" if Path(written).exists() else "sessions")
+    if not isinstance(listed, list) or not all(isinstance(each, str) for each in listed):
         raise UsageError(f"{path} is not a list of sessions; delete it to begin a new contribution")
-    return tuple(sessions)
+    return tuple(listed)
 
 
 def add_pending(database: Path, session: str) -> None:
     """List a session before anything is measured in it."""
-    _write_pending(database, (*pending_sessions(database), session))
+    _write_pending(database, [*pending_sessions(database), session])
 
 
-def _write_pending(database: Path, sessions: tuple[str, ...]) -> None:
+def _write_pending(database: Path, sessions: Sequence[str] | Mapping[str, object]) -> None:
+    """List sessions; while a bundle of them is about to appear, both lists, and the bundle whose being there decides
+    which holds: so that a run that is killed then puts no row into two bundles."""
     path = pending_file(database)
     with file_errors(path, "written"):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -143,19 +147,22 @@ def write_contribution(database: Path, gpu: str, signer: Signer, folder: Path, p
         written = _contents(opened, selection, target, gpu, leaving)
         if target.exists():
             raise UsageError(f"{target} exists already; name a new file")
+        others = opened.query(
+            f"SELECT DISTINCT session {Selection(sessions=selection.sessions).source()} AND gpu <> {quoted(gpu)}"
+        )
+        left = sorted(session for (session,) in others)
         with file_errors(target, "written"):
             target.parent.mkdir(parents=True, exist_ok=True)
             part = target.with_name(f".{target.name}.{os.getpid()}.part")
             try:
                 write_bundle(ZipFile(part), leaving.manifest, leaving.files, signer)
                 size = part.stat().st_size
+                both = {"sessions": list(selection.sessions or ()), "left": left, "bundle": str(target.absolute())}
+                _write_pending(database, both)
                 part.replace(target)
             finally:
                 part.unlink(missing_ok=True)
-        others = opened.query(
-            f"SELECT DISTINCT session {Selection(sessions=selection.sessions).source()} AND gpu <> {quoted(gpu)}"
-        )
-    _write_pending(database, tuple(sorted(session for (session,) in others)))
+    _write_pending(database, left)
     return replace(written, size=size)
 
 

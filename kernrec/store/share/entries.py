@@ -102,10 +102,20 @@ def copy_new(remote: Remote, place: Place) -> list[str]:
 
 
 def entries(remote: Remote) -> list[Entry]:
-    """The log of a remote as it was last copied, oldest first; of one second, pushes before what takes rows back."""
-    here = Folder(remote.folder)
-    read = [Entry(name, read_signed(here, name, parse_document)[0]) for name in _documents(here.names(_UNDER))]
-    return sorted(read, key=lambda e: (e.document.created_at, not isinstance(e.document, Manifest), e.name))
+    """The log of a remote as it was last copied, in order; a document that a loss of power cut short is deleted, and
+    the next pull copies it again."""
+    here, read = Folder(remote.folder), []
+    for name in _documents(here.names(_UNDER)):
+        try:
+            read.append(Entry(name, read_signed(here, name, parse_document)[0]))
+        except UsageError:
+            (remote.folder / name).unlink()
+    return in_order(read)
+
+
+def in_order(log: Iterable[Entry]) -> list[Entry]:
+    """Documents, oldest first; of one second, pushes before what takes rows back."""
+    return sorted(log, key=lambda e: (e.document.created_at, not isinstance(e.document, Manifest), e.name))
 
 
 def publish(remote: Remote, place: Place, document: Manifest | Retraction, signer: Signer) -> Entry:

@@ -11,33 +11,33 @@ import hashlib
 import json
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from kernrec.errors import KernrecError, UsageError
+from kernrec.errors import KernrecError, UsageError, file_errors
 from kernrec.store.card_scales import LEAST_CONFIGS, CardScale, scales_query, shown, unlike
 from kernrec.store.connection import quoted
 from kernrec.store.database import Database
 from kernrec.store.keys import signer_name
 from kernrec.store.remotes import Remote
 from kernrec.store.schema import layout_of
-from kernrec.store.share.batches import batches
 from kernrec.store.share.bundle import read_bundle, read_signed, take_groups, write_documents
 from kernrec.store.share.contribution import bundle_name
-from kernrec.store.share.entries import entries
+from kernrec.store.share.entries import Entry, in_order
 from kernrec.store.share.manifest import Manifest, parse_manifest
 from kernrec.store.share.outgoing import likeness_hash
 from kernrec.store.share.place import BUNDLE, INDEX, MANIFEST, Folder, Place, ZipFile
+from kernrec.util.atomic_write import write_whole
+from kernrec.util.batches import batches
 from kernrec.util.human import counted
 from kernrec.util.scratch import scratch_folder
 
 LARGEST_BUNDLE = 2**24
 """Bytes of a bundle of an index; ten minutes take a fiftieth."""
-_HASH_DIGITS = 12
 _BATCH_BYTES = 2**26
 """Of bundles that one process checks together: to start it takes as long as to check some hundred kilobytes."""
 _RAN_WELL = "outcome = 'ok' AND mig IS DISTINCT FROM true"
-_DOCUMENTS = "manifests/"
 
 
 @dataclass
@@ -93,13 +93,18 @@ def _readable(folder: Path, report: IndexReport) -> Iterator[tuple[str, Manifest
 def _manifest(path: Path, name: str) -> Manifest:
     if not BUNDLE.fullmatch(name):
         raise UsageError("its name is not <gpu>/<day>-<8 digits of the key>-<12 digits of its hash>.zip")
+    manifest = read_bundle(_bundle_file(path)).manifest
+    check_contributed(manifest, name)
+    return manifest
+
+
+def _bundle_file(path: Path) -> ZipFile:
+    """A bundle on this machine, before anything of it is read."""
     if path.is_symlink() or not path.is_file():
         raise UsageError("it is not a file")
     if path.stat().st_size > LARGEST_BUNDLE:
         raise UsageError(f"it is larger than {LARGEST_BUNDLE} bytes")
-    manifest = read_bundle(ZipFile(path)).manifest
-    check_contributed(manifest, name)
-    return manifest
+    return ZipFile(path)
 
 
 def check_contributed(manifest: Manifest, name: str) -> None:
@@ -268,7 +273,7 @@ def index_names(place: Place) -> list[str]:
 
 
 class IndexedBundles:
-    """The bundles of an index at a place, fetched to a folder when they are read; a `Place` of their segments."""
+    """The bundles of an index at a place; a `Place` of their segments."""
 
     def __init__(self, remote: Remote, place: Place, folder: Path) -> None:
         """Begin.
@@ -276,52 +281,62 @@ class IndexedBundles:
         Args:
             remote: whose log of manifests is on this machine.
             place: the index, or a remote that is none.
-            folder: of this program alone, for the files.
+            folder: of this program alone, for bundles that are fetched.
         """
         self.title = place.title
         self._remote, self._place, self._folder = remote, place, folder
-        self._here = Folder(remote.folder)
-        self._names = {_digits(name): name for name in index_names(place)}
-        self._segments: dict[str, str] | None = None
+        self._names = index_names(place)
+        self._segments: dict[str, str] = {}
+        self._last: tuple[str, ZipFile] | None = None
 
-    def copy_new(self) -> list[str]:
-        """Copy the manifests that are not on this machine yet, and forget those of bundles that are gone.
+    def update(self, log: Sequence[Entry]) -> tuple[list[Entry], list[str]]:
+        """Bring the log on this machine up to date: manifests that it lacks are copied, those of bundles that are gone
+        are deleted, with all rows, because a row may be in other bundles, too.
 
         Returns:
-            A line for each bundle that is malformed, and was left.
+            The log, and a line for each bundle that is malformed, and was left.
         """
-        there = {entry.name.removeprefix(_DOCUMENTS)[:_HASH_DIGITS]: entry.name for entry in self._own()}
-        gone = [name for digits, name in there.items() if digits not in self._names]
+        own = {name: entry for entry in log if (name := _came_as(entry)) is not None}
+        gone = {own.pop(name).name for name in own.keys() - set(self._names)}
         for name in gone:
             for file in (name, name.removesuffix(".json") + ".sig"):
                 (self._remote.folder / file).unlink(missing_ok=True)
-        if gone:  # a row may be in other bundles, too: all of them are taken anew
+        if gone:
             self._remote.pulled.unlink(missing_ok=True)
         refused = []
-        for digits, name in sorted(self._names.items()):
-            if digits in there:
-                continue
-            try:
-                manifest, files = read_signed(self._bundle(name), MANIFEST, parse_manifest)
-                check_contributed(manifest, name)
-            except UsageError as error:
-                refused.append(f"{name}: {_reason(error, self._folder)}")
-                continue
-            stem = f"{_DOCUMENTS}{hashlib.sha256(files[MANIFEST]).hexdigest()}"
-            write_documents(
-                self._here, {stem + (".json" if each == MANIFEST else ".sig"): files[each] for each in files}
-            )
-        return refused
+        for name in self._names:
+            if name not in own:
+                try:
+                    own[name] = self._copy(name)
+                except UsageError as error:
+                    refused.append(f"{name}: {_reason(error, self._folder)}")
+        for name, entry in own.items():
+            assert isinstance(entry.document, Manifest)
+            self._segments.update((segment.name, name) for segment in entry.document.segments)
+        current = {entry.name: entry for entry in (*log, *own.values()) if entry.name not in gone}
+        return in_order(current.values()), refused
 
-    def _own(self) -> Iterator["_Entry"]:
-        """The manifests on this machine that came by an index: those of remotes name theirs."""
-        for entry in entries(self._remote):
-            if isinstance(entry.document, Manifest) and not entry.document.remote:
-                yield _Entry(entry.name, entry.document)
+    def _copy(self, name: str) -> Entry:
+        """Copy the manifest of a bundle to this machine; that of one that a loss of power damages is copied again."""
+        manifest, files = read_signed(self._bundle(name), MANIFEST, parse_manifest)
+        check_contributed(manifest, name)
+        stem = f"manifests/{hashlib.sha256(files[MANIFEST]).hexdigest()}"
+        with file_errors(self._remote.folder, "written"):
+            (self._remote.folder / "manifests").mkdir(parents=True, exist_ok=True)
+            for each, content in files.items():
+                write_whole(self._remote.folder / (stem + (".json" if each == MANIFEST else ".sig")), content)
+        return Entry(f"{stem}.json", manifest)
 
     def _bundle(self, name: str) -> ZipFile:
-        """A bundle, fetched if it was not yet."""
-        file = self._folder / f"{_digits(name)}.zip"
+        """A bundle, fetched if it was not yet; whoever reads its segments reads one after the other."""
+        if self._last is None or self._last[0] != name:
+            self._last = name, self._opened(name)
+        return self._last[1]
+
+    def _opened(self, name: str) -> ZipFile:
+        if isinstance(self._place, Folder):
+            return _bundle_file(self._place.path / name)
+        file = self._folder / hashlib.sha256(name.encode()).hexdigest()
         if not file.exists():
             with file.open("xb") as target:
                 for piece in self._place.read(name, LARGEST_BUNDLE):
@@ -330,13 +345,6 @@ class IndexedBundles:
 
     def read(self, name: str, most: int) -> Iterator[bytes]:
         """See `Place.read`; a segment is that of a bundle."""
-        if self._segments is None:
-            self._segments = {
-                segment.name: self._names[digits]
-                for entry in self._own()
-                for segment in entry.manifest.segments
-                if (digits := entry.name.removeprefix(_DOCUMENTS)[:_HASH_DIGITS]) in self._names
-            }
         bundle = self._segments.get(name)
         return self._place.read(name, most) if bundle is None else self._bundle(bundle).read(name, most)
 
@@ -349,17 +357,12 @@ class IndexedBundles:
         return self._place.names(under)
 
 
-@dataclass(frozen=True)
-class _Entry:
-    """A manifest with the name of its file."""
-
-    name: str
-    manifest: Manifest
-
-
-def _digits(name: str) -> str:
-    """The digits of a bundle's hash in its name."""
-    return name.removesuffix(".zip")[-_HASH_DIGITS:]
+def _came_as(entry: Entry) -> str | None:
+    """The name of the bundle of an index that a document came with; manifests of remotes name theirs."""
+    if isinstance(entry.document, Manifest) and not entry.document.remote:
+        with suppress(UsageError):
+            return bundle_name(entry.document)
+    return None
 
 
 def shown_scales(scales: Mapping[str, tuple[float, int]]) -> list[str]:

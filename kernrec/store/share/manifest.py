@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
+from datetime import datetime
 from typing import Any
 
 from kernrec.errors import UsageError
@@ -138,7 +139,7 @@ def parse_manifest(content: bytes, title: str) -> Manifest:
         manifest = Manifest(
             tuple(map(_segment, listed(document, "segments", _MOST_SEGMENTS))),
             tuple(map(_model, listed(document, "models", _MOST_SEGMENTS))),
-            _matching(document, "created_at", _TIME),
+            _moment(document, "created_at"),
             _matching(document, "made_by", TEXT),
             _matching(document, "licence", TEXT),
             {_checked(name, TEXT, "provenance"): _texts(values) for name, values in provenance.items()},
@@ -160,7 +161,7 @@ def parse_document(content: bytes, title: str) -> Manifest | Retraction:
         _check_version(document)
         return Retraction(
             tuple(_checked(row, _ROW, "row") for row in listed(document, "rows", MOST_RETRACTED)),
-            _matching(document, "created_at", _TIME),
+            _moment(document, "created_at"),
             _matching(document, "made_by", TEXT),
             _matching(document, "reason", TEXT),
             _matching(document, "owner", _HASH),
@@ -226,6 +227,13 @@ def _texts(values: Any) -> list[str]:
 def _matching(document: Mapping[str, Any], name: str, pattern: re.Pattern[str]) -> str:
     """A text of a closed form."""
     return _checked(document[name], pattern, name)
+
+
+def _moment(document: Mapping[str, Any], name: str) -> str:
+    """A time that there is, to the second."""
+    text = _matching(document, name, _TIME)
+    datetime.fromisoformat(text)
+    return text
 
 
 def _checked(value: Any, pattern: re.Pattern[str], name: str) -> str:

@@ -112,7 +112,9 @@ class ZipFile:
                 yield from pieces(file, most, f"{name} of {self.title}")
         except KeyError:
             raise MissingFileError(f"{self.title} has no {name}") from None
-        except (zipfile.BadZipFile, NotImplementedError, RuntimeError, OSError, EOFError, ValueError) as error:
+        except UsageError:
+            raise
+        except Exception as error:  # each decompressor has errors of its own for damaged data
             raise UsageError(f"{name} of {self.title} cannot be read: {error}") from None
 
     def write(self, name: str, source: Path) -> None:

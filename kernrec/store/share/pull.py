@@ -2,11 +2,11 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 
 from kernrec.errors import UsageError
 from kernrec.store.keys import signer_name, trusts
 from kernrec.store.remotes import Remote
-from kernrec.store.share.batches import batches
 from kernrec.store.share.bundle import take_groups
 from kernrec.store.share.entries import Entry, copy_new, entries
 from kernrec.store.share.index import IndexedBundles
@@ -14,6 +14,7 @@ from kernrec.store.share.manifest import Manifest, Retraction
 from kernrec.store.share.object_store import place_of
 from kernrec.store.share.place import Place
 from kernrec.store.share.pulled import Pulled, working_on
+from kernrec.util.batches import batches
 from kernrec.util.human import counted
 from kernrec.util.scratch import scratch_folder
 
@@ -38,7 +39,7 @@ def pull(remote: Remote, *, untrusted: bool = False) -> PullReport:
     """
     place = place_of(remote.url)
     with working_on(remote):
-        return take_new(remote, place, lambda signer: untrusted or trusts(signer))
+        return take_new(remote, place, cache(lambda signer: untrusted or trusts(signer)))
 
 
 def take_new(remote: Remote, place: Place, wanted: Callable[[str], bool]) -> PullReport:
@@ -46,13 +47,15 @@ def take_new(remote: Remote, place: Place, wanted: Callable[[str], bool]) -> Pul
     report = PullReport(left=copy_new(remote, place))
     with scratch_folder() as folder:
         bundles = IndexedBundles(remote, place, folder)
-        report.left += bundles.copy_new()
-        _take_new(remote, bundles, wanted, report)
+        log, refused = bundles.update(entries(remote))
+        report.left += refused
+        _take_new(remote, bundles, log, wanted, report)
     return report
 
 
-def _take_new(remote: Remote, place: Place, wanted: Callable[[str], bool], report: PullReport) -> None:
-    log = entries(remote)
+def _take_new(
+    remote: Remote, place: Place, log: Sequence[Entry], wanted: Callable[[str], bool], report: PullReport
+) -> None:
     taken: set[str] = set()
     if remote.pulled.exists():
         with Pulled.read(remote) as pulled:
@@ -71,7 +74,7 @@ def _take_new(remote: Remote, place: Place, wanted: Callable[[str], bool], repor
             report.left.append(f"{rows} of {entry.document.created_at[:10]}, {how}")
     if remote.pulled.exists():
         with Pulled.open(remote) as pulled:
-            pulled.rescale()
+            pulled.settle()
 
 
 def _take(remote: Remote, place: Place, batch: Sequence[Entry], report: PullReport) -> None:

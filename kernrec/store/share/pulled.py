@@ -1,6 +1,6 @@
 """The database of rows that were pulled from a remote, and who signed each.
 
-Beside the tables of the schema it has three, and `unscaled` while scales of cards have to be estimated anew:
+Beside the tables of the schema it has those of `kernrec.store.kept_answers`, and three of its own:
 
     pulled (manifest, signer)                       what was taken of the remote's log
     origin (measurement_id, signer,                 who shared a row; the same row may come from several; for queries
@@ -25,6 +25,7 @@ from kernrec.store.card_scales import scale_statements
 from kernrec.store.connection import quoted
 from kernrec.store.database import Database
 from kernrec.store.exchange import SOURCES
+from kernrec.store.kept_answers import KEEP_ABOVE, UNSETTLED, keep_statements
 from kernrec.store.measurement_log import contributors
 from kernrec.store.reader import file_state, mark_checked
 from kernrec.store.remotes import Remote
@@ -53,9 +54,6 @@ _DELETE_UNSHARED = """
         SELECT measurement_id FROM db.origin ANTI JOIN db.retracted USING (measurement_id, signer)
     )
 """
-
-_UNSCALED = "CREATE TABLE IF NOT EXISTS db.unscaled AS SELECT true AS changed"
-_IS_UNSCALED = "SELECT count(*) FROM duckdb_tables() WHERE database_name = 'db' AND table_name = 'unscaled'"
 
 _RETRACTED = ("measurement_id", "signer", "likeness", "session", "reason", "retracted_at")
 _WAIT_S = 10.0
@@ -140,7 +138,7 @@ class Pulled:
                 f" JOIN (VALUES {signers}) AS shared(number, signer) USING (number)"
                 " ANTI JOIN db.origin USING (measurement_id, signer)",
                 *(_note(entry) for entry in taken),
-                _UNSCALED,
+                UNSETTLED,
                 *([_DELETE_UNSHARED] if some_retracted else []),
             ]
 
@@ -149,11 +147,17 @@ class Pulled:
         self.database.add_from(rows, then=then)
         return self.measurements() - before
 
-    def rescale(self) -> None:
-        """Estimate the scales of cards anew, where rows came or went since that was done."""
-        if self.database.query(_IS_UNSCALED)[0][0]:
-            origin = contributors("db.origin")
-            self.database.change([*scale_statements(origin), "DROP TABLE db.unscaled"])
+    def settle(self) -> None:
+        """Derive anew what depends on all rows, where some came or went since that was done, or an earlier version did
+        it: the scales of cards, and the answers that are kept."""
+        if self.database.settled:
+            return
+        self.database.change(scale_statements(contributors("db.origin")))
+        counts = self.database.query(
+            "SELECT gpu, problem_id, count(*), count_if(outcome <> 'ok') FROM db.measurement GROUP BY gpu, problem_id"
+            f" HAVING count(*) > {KEEP_ABOVE} ORDER BY ALL"
+        )
+        self.database.change(keep_statements(counts))
 
     def retract(self, entry: Entry) -> tuple[int, int]:
         """Apply a retraction; how many rows no longer answer, and how many its owner never shared, which stay."""
@@ -178,7 +182,7 @@ class Pulled:
                 f"AS retracted_at FROM {rows} LEFT JOIN {stored} AS stored USING (measurement_id)",
                 _note(entry),
                 _DELETE_UNSHARED,
-                _UNSCALED,
+                UNSETTLED,
             ]
         )
         return before - self.measurements(), int(others)
@@ -215,7 +219,7 @@ class Pulled:
                 " AND origin.signer = elsewhere.signer ANTI JOIN db.retracted AS already"
                 " ON already.measurement_id = row.measurement_id AND already.signer = elsewhere.signer",
                 _DELETE_UNSHARED,
-                _UNSCALED,
+                UNSETTLED,
             ]
         )
         return before - self.measurements()
@@ -225,9 +229,9 @@ class Pulled:
         before = self.measurements()
         of_signer = f"WHERE signer = {quoted(signer)}"
         self.database.change(
-            [f"DELETE FROM db.{table} {of_signer}" for table in ("origin", "pulled")] + [_DELETE_UNSHARED, _UNSCALED]
+            [f"DELETE FROM db.{table} {of_signer}" for table in ("origin", "pulled")] + [_DELETE_UNSHARED, UNSETTLED]
         )
-        self.rescale()
+        self.settle()
         return before - self.measurements()
 
 

@@ -89,6 +89,7 @@ def push(
             leaving.files[segment.name].rename(checked / f"{segment.table}.{segment.sha256}.parquet")
         with Pulled.open(remote) as pulled:
             pulled.add([entry], checked)
+            pulled.settle()
         return leaving
 
 

@@ -93,6 +93,7 @@ def publish_retraction(remote: Remote, place: Place, keys: Sequence[str], signer
         entry = publish(remote, place, document, signer)
         with Pulled.open(remote) as pulled:
             gone += pulled.retract(entry)[0]
+            pulled.settle()
     return gone
 
 
@@ -158,6 +159,7 @@ def retract_at_others() -> dict[str, int]:
             if files:
                 with working_on(remote), Pulled.open(remote) as rows:
                     gone[remote.name] += rows.retract_elsewhere(files)
+                    rows.settle()
     return +gone
 
 

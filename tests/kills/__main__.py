@@ -1,0 +1,55 @@
+"""Kills commands that measure, add and share rows, and counts what was lost, doubled or halved.
+
+    python -m tests.kills [--kills 500] [--seed 1] [--commands collect,contribute,...]
+
+The kills are divided among the commands. Prints a row for each; exits 1 where something was lost, doubled or halved.
+"""
+
+import argparse
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from tests.kills.adding import kill_add, kill_collect
+from tests.kills.contributing import kill_contribute
+from tests.kills.sharing import kill_sharing
+
+COMMANDS: Mapping[str, Callable[[Path, int, int], Counter[str]]] = {
+    "collect": lambda folder, kills, seed: kill_collect(folder, kills, 20 * kills, seed),
+    "contribute": kill_contribute,
+    "merge": lambda folder, kills, seed: kill_add(folder, "merge", kills, 3000, seed),
+    "import": lambda folder, kills, seed: kill_add(folder, "import", kills, 3000, seed),
+    "push": lambda folder, kills, seed: kill_sharing(folder, "push", kills, 3000, seed),
+    "pull": lambda folder, kills, seed: kill_sharing(folder, "pull", kills, 3000, seed),
+}
+BAD = ("lost", "doubled", "halved", "unreadable", "refused")
+
+
+def main() -> int:
+    """Kill them."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--kills", type=int, default=500)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--commands", default=",".join(COMMANDS), help="separated by commas; default: all")
+    arguments = parser.parse_args()
+    chosen = arguments.commands.split(",")
+    if strange := [name for name in chosen if name not in COMMANDS]:
+        parser.error(f"unknown command {strange[0]}, there are {', '.join(COMMANDS)}")
+    bad = 0
+    for place, name in enumerate(chosen):
+        kills = arguments.kills * (place + 1) // len(chosen) - arguments.kills * place // len(chosen)
+        started_s = time.monotonic()
+        with tempfile.TemporaryDirectory(prefix="kills-") as folder:
+            counts = COMMANDS[name](Path(folder), kills, arguments.seed)
+        bad += sum(counts[each] for each in BAD)
+        told = ", ".join(f"{count} {each}" for each, count in counts.items() if count)
+        nothing = ", ".join(f"0 {each}" for each in BAD if each in counts and not counts[each])
+        print(f"{name:11} {kills:4} starts: {told}; {nothing} ({time.monotonic() - started_s:.0f} s)", flush=True)
+    return int(bad > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,70 @@
+"""`kill -9` of `kernrec contribute` at random moments: no measured row is lost, and none is in two bundles."""
+
+import os
+import random
+import shutil
+import time
+from collections import Counter
+from pathlib import Path
+
+from kernrec.store import Database
+from kernrec.store.share import place_at, read_bundle
+from kernrec.store.share.bundle import take_rows
+from kernrec.store.share.index import check_index
+from tests.helpers.simulated_library import in_this_machine
+from tests.kills.forked_command import ForkedCommand
+
+_CONFIGS = 4
+_KINDS = ("--budget", f"{_CONFIGS}configs"), ("--measured",)
+
+
+def kill_contribute(folder: Path, kills: int, seed: int) -> Counter[str]:
+    """Kill contributors that measure a few configs of a simulated card, at a random moment of the time that it takes;
+    every other one writes the bundle of what others measured. At the end one is let finish.
+
+    Returns:
+        `kills` of commands before they ended; `bundles` and `rows` in them at the end; rows `lost`, which the database
+        has and no bundle; `doubled`, in two bundles; `refused`, bundles that an index would not take.
+    """
+    draw = random.Random(seed)
+    variables = {name: value for name, value in os.environ.items() if not name.startswith(("KERNREC_", "XDG_"))}
+    variables |= {"HOME": str(folder), "XDG_CACHE_HOME": os.environ.get("XDG_CACHE_HOME", str(Path.home() / ".cache"))}
+    counts: Counter[str] = Counter()
+    lengths_s = [0.0, 0.0]
+    with in_this_machine():
+        for number in range(-2, kills):
+            started_s = time.monotonic()
+            process = ForkedCommand(["contribute", *_KINDS[number % 2]], variables, folder=folder)
+            if number < 0:  # how long each takes; of what is left to write there may be nothing
+                process.wait()
+                lengths_s[number % 2] = time.monotonic() - started_s
+                continue
+            process.wait(draw.random() * lengths_s[number % 2])
+            counts["kills"] += process.kill()
+        assert ForkedCommand(["contribute", *_KINDS[0]], variables, folder=folder).wait() == 0, "the last one failed"
+    index = folder / "contributed"
+    for beside in index.rglob("*.part"):
+        beside.unlink()
+    report = check_index(index)
+    counts["refused"] = len(report.bad)
+    sent = Counter[tuple[object, ...]]()
+    for path in sorted(index.glob("*/*.zip")):
+        bundle = read_bundle(place_at(path))
+        counts["bundles"] += 1
+        (taken := folder / "taken").mkdir()
+        take_rows(bundle.place, bundle.manifest.segments, taken)
+        sent.update(_moments(taken / "measurement.parquet"))
+        shutil.rmtree(taken)
+    with Database.open(folder / ".local/share/kernrec/kernrec.duckdb") as database:
+        there = {(row["session"], row["block"], row["position"]) for row in database.rows("measurement")}
+    counts["rows"] = len(sent)
+    counts["lost"] = len(there - sent.keys())
+    counts["doubled"] = sum(sent.values()) - len(sent)
+    return counts
+
+
+def _moments(file: Path) -> list[tuple[object, ...]]:
+    import duckdb
+
+    with duckdb.connect() as connection:
+        return connection.execute(f"SELECT session, block, position FROM '{file}'").fetchall()

@@ -1,0 +1,119 @@
+"""Answers of problems with very many rows are kept when they are pulled, and are those that the log gives."""
+
+from pathlib import Path
+
+import pytest
+
+from kernrec.op import find_op
+from kernrec.store import Database
+from kernrec.store.kept_answers import kept_problems
+from kernrec.store.keys import Signer, key_file
+from kernrec.store.measurement import Measurement
+from kernrec.store.measurement_log import MeasurementLog, evidence
+from kernrec.store.remotes import Remote
+from kernrec.store.schema import migrations
+from kernrec.store.share.retract import retract_there
+from tests.helpers.sharing import GPU, KERNEL, PROBLEM, Person, measurement
+
+OTHER = find_op("matmul").problem(m=512, n=512, k=512)
+
+
+def rows_of(person: str, latency_s: float) -> list[Measurement]:
+    """Of a problem that many measure and of one that few do; some failed."""
+    rows = [
+        measurement(session=person, position=i, config={"block_m": i + 1}, latency_s=latency_s * (1 + i), **more)
+        for i, more in enumerate(
+            (
+                {"energy_j": 0.3},
+                {"latency_low_s": 1e-3, "latency_high_s": 9e-3},
+                {"power_limit_w": 350.0},
+                {"locked_sm_clock_hz": 1.2e9},
+                {"block_open": True},
+                {"mig": True},
+            )
+        )
+    ]
+    failed = {"latency_s": None, "config": {"block_m": 99}, "session": person}
+    rows += [measurement(position=10 + i, outcome=outcome, **failed) for i, outcome in enumerate(("crash", "timeout"))]
+    return [*rows, measurement(session=person, position=20, problem=OTHER, latency_s=latency_s)]
+
+
+@pytest.fixture
+def reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Person:
+    """Somebody who pulled what three people pushed."""
+    monkeypatch.setattr("kernrec.store.share.pulled.KEEP_ABOVE", 10)
+    team = tmp_path / "team"
+    team.mkdir()
+    for number, person in enumerate(("ann", "ben", "cyd")):
+        someone = Person(tmp_path / person)
+        someone.measure(rows_of(person, 1e-3 * (1 + 0.2 * number)))
+        someone.push(team)
+    reader = Person(tmp_path / "reader")
+    assert reader.pull(team).measurements == 27
+    return reader
+
+
+def log_of(person: Person, *, kept: bool) -> MeasurementLog:
+    with person.at_work():
+        path = Remote("team", "").pulled
+    with Database.open(path, read_only=False) as database:
+        keys = [PROBLEM.key, OTHER.key]
+        assert kept_problems(database._connection, GPU, keys) == ({PROBLEM.key} if kept else set())
+        log = database.log(GPU, keys, title="team", signed=True)
+        database.change(["DELETE FROM db.settled"])
+        return log
+
+
+@pytest.mark.usefixtures("read_here")
+def test_what_is_kept_is_what_the_log_says(reader: Person) -> None:
+    kept, derived = log_of(reader, kept=True), log_of(reader, kept=False)
+    assert kept.answers == derived.answers
+    assert kept.failures == derived.failures
+    assert set(kept.answers) == {PROBLEM.key, OTHER.key}
+    assert len(kept.failures[PROBLEM.key]) == 2
+
+
+@pytest.mark.usefixtures("read_here")
+def test_answers_that_another_rule_combined_are_not_used(reader: Person, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kernrec.store.kept_answers._rule", lambda: "another")
+    assert log_of(reader, kept=False).answers.keys() == {PROBLEM.key, OTHER.key}
+
+
+@pytest.mark.usefixtures("read_here")
+def test_what_was_kept_is_not_used_once_rows_came_or_went(reader: Person, tmp_path: Path) -> None:
+    with Person(tmp_path / "ann").at_work():
+        remote = Remote("team", str(tmp_path / "team"))
+        assert retract_there(remote, "true", Signer.of(key_file()), "", agree=lambda _: True) == 9
+    assert reader.pull(tmp_path / "team").retracted == 9
+    after = log_of(reader, kept=True)
+    assert after.answers == log_of(reader, kept=False).answers
+    assert {len(answer.signers) for answer in evidence([after], [KERNEL], PROBLEM.key).measured} == {2}
+
+
+@pytest.mark.usefixtures("read_here")
+def test_what_an_earlier_version_pulled_is_settled_by_the_next_pull_also_of_nothing_new(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its schema has no scales of cards, and its list of who shared a row no GPU and problem."""
+    team = tmp_path / "team"
+    team.mkdir()
+    for person, latency_s in (("ann", 1e-3), ("ben", 1e-3), ("cyd", 1.5e-3)):
+        someone = Person(tmp_path / person)
+        someone.measure([row for row in rows_of(person, latency_s) if row.latency_s is not None])
+        someone.push(team)
+    reader = Person(tmp_path / "reader")
+    with monkeypatch.context() as earlier:
+        earlier.setattr("kernrec.store.schema.migrations", lambda: migrations()[:8])
+        earlier.setattr("kernrec.store.schema.views_sql", lambda: "")
+        earlier.setattr("kernrec.store.share.pulled.Pulled.settle", lambda pulled: None)
+        reader.pull(team)
+        with reader.at_work(), Database.open(Remote("team", "").pulled, read_only=False) as database:
+            database.change([f"ALTER TABLE db.origin DROP COLUMN {name}" for name in ("gpu", "problem_id")])
+            database.change(["DROP TABLE db.settled"])
+            assert database.schema == 8
+    with reader.at_work(), Database.open(Remote("team", "").pulled) as database:
+        assert len(database.log(GPU, [PROBLEM.key], signed=True).answers[PROBLEM.key]) > 0
+        assert database.query("FROM db.card_scale") == []
+    assert reader.pull(team).measurements == 0
+    with reader.at_work(), Database.open(Remote("team", "").pulled) as database:
+        assert {round(ratio, 6) for (ratio,) in database.query("SELECT latency_ratio FROM db.card_scale")} == {1.0, 1.5}
