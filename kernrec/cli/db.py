@@ -101,6 +101,8 @@ def import_(wanted: ImportOptions) -> None:
     file, path = wanted.file, wanted.db or paths.user_database()
     if not file.exists():
         raise UsageError(f"cannot read {file}: there is no such file")
+    if not (file.is_file() or file.is_dir()):  # reading a named pipe waits for whoever writes to it
+        raise UsageError(f"cannot read {file}: it is not a file")
     if bundle.is_bundle(file):
         if wanted.op or wanted.shape or wanted.gpu or wanted.kernel or wanted.spec:
             raise UsageError(f"{file} is a bundle, whose rows say what was measured; give no other options than --db")

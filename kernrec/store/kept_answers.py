@@ -1,6 +1,6 @@
 """Answers that a database of pulled rows keeps: those of problems that very many rows are about.
 
-What hundreds of people measured of a problem takes longer to combine than all else that a query does. Such a database
+The rows of hundreds of people about a problem take longer to combine than all else that a query does. Such a database
 changes only when it is pulled, so they are combined then, by the queries that the log is read with:
 
     settled (rule)    a hash of the rule by which they were combined; empty since rows came or went

@@ -184,16 +184,16 @@ def read_log(
         title: how answers call the database.
         signed: whether its rows were pulled, so that it says who shared each.
     """
-    kept, rows = set[str](), LogRows([], [], [], [])
+    combined, rows = set[str](), LogRows([], [], [], [])
     if signed:
         from kernrec.store.kept_answers import (  # what the user's own database need not wait for
             kept_problems,
             kept_rows,
         )
 
-        if kept := kept_problems(connection, gpu, problems):
-            rows = kept_rows(connection, gpu, kept)
-    if others := [key for key in problems if key not in kept]:
+        if combined := kept_problems(connection, gpu, problems):
+            rows = kept_rows(connection, gpu, combined)
+    if others := [key for key in problems if key not in combined]:
         rows.add(_rows_of_log(connection, gpu, others, signed))
 
     def whole(row: _Row) -> _Row:

@@ -45,9 +45,9 @@ def main() -> int:
         with tempfile.TemporaryDirectory(prefix="kills-") as folder:
             counts = COMMANDS[name](Path(folder), kills, arguments.seed)
         bad += sum(counts[each] for each in BAD)
-        told = ", ".join(f"{count} {each}" for each, count in counts.items() if count)
+        seen = ", ".join(f"{count} {each}" for each, count in counts.items() if count)
         nothing = ", ".join(f"0 {each}" for each in BAD if each in counts and not counts[each])
-        print(f"{name:11} {kills:4} starts: {told}; {nothing} ({time.monotonic() - started_s:.0f} s)", flush=True)
+        print(f"{name:11} {kills:4} starts: {seen}; {nothing} ({time.monotonic() - started_s:.0f} s)", flush=True)
     return int(bad > 0)
 
 

@@ -53,12 +53,12 @@ def reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Person:
     return reader
 
 
-def log_of(person: Person, *, kept: bool) -> MeasurementLog:
+def log_of(person: Person, *, stored: bool) -> MeasurementLog:
     with person.at_work():
         path = Remote("team", "").pulled
     with Database.open(path, read_only=False) as database:
         keys = [PROBLEM.key, OTHER.key]
-        assert kept_problems(database._connection, GPU, keys) == ({PROBLEM.key} if kept else set())
+        assert kept_problems(database._connection, GPU, keys) == ({PROBLEM.key} if stored else set())
         log = database.log(GPU, keys, title="team", signed=True)
         database.change(["DELETE FROM db.settled"])
         return log
@@ -66,17 +66,17 @@ def log_of(person: Person, *, kept: bool) -> MeasurementLog:
 
 @pytest.mark.usefixtures("read_here")
 def test_what_is_kept_is_what_the_log_says(reader: Person) -> None:
-    kept, derived = log_of(reader, kept=True), log_of(reader, kept=False)
-    assert kept.answers == derived.answers
-    assert kept.failures == derived.failures
-    assert set(kept.answers) == {PROBLEM.key, OTHER.key}
-    assert len(kept.failures[PROBLEM.key]) == 2
+    stored, derived = log_of(reader, stored=True), log_of(reader, stored=False)
+    assert stored.answers == derived.answers
+    assert stored.failures == derived.failures
+    assert set(stored.answers) == {PROBLEM.key, OTHER.key}
+    assert len(stored.failures[PROBLEM.key]) == 2
 
 
 @pytest.mark.usefixtures("read_here")
 def test_answers_that_another_rule_combined_are_not_used(reader: Person, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kernrec.store.kept_answers._rule", lambda: "another")
-    assert log_of(reader, kept=False).answers.keys() == {PROBLEM.key, OTHER.key}
+    assert log_of(reader, stored=False).answers.keys() == {PROBLEM.key, OTHER.key}
 
 
 @pytest.mark.usefixtures("read_here")
@@ -85,8 +85,8 @@ def test_what_was_kept_is_not_used_once_rows_came_or_went(reader: Person, tmp_pa
         remote = Remote("team", str(tmp_path / "team"))
         assert retract_there(remote, "true", Signer.of(key_file()), "", agree=lambda _: True) == 9
     assert reader.pull(tmp_path / "team").retracted == 9
-    after = log_of(reader, kept=True)
-    assert after.answers == log_of(reader, kept=False).answers
+    after = log_of(reader, stored=True)
+    assert after.answers == log_of(reader, stored=False).answers
     assert {len(answer.signers) for answer in evidence([after], [KERNEL], PROBLEM.key).measured} == {2}
 
 

@@ -198,6 +198,8 @@ def _conditions(table: str, layout: Layout, kinds: Mapping[str, str]) -> Iterato
         yield f"have no {name}", f'"{name}" IS NOT NULL'
     for name in _NAMES.get(table, ()):
         yield f"have an empty {name}", f"{name} <> ''"
+        if name != "session":  # two names must not look alike
+            yield f"have other characters than ASCII in {name}", f"regexp_matches({name}, '^[ -~]*$')"
     for name, kind in kinds.items():
         column = f'"{name}"'
         if kind == "VARCHAR":

@@ -25,6 +25,8 @@ from kernrec.store.share.place import MANIFEST, Folder, Place, ZipFile
 from kernrec.store.share.privacy import PRIVATE
 from kernrec.util.scratch import scratch_folder
 
+_MOST_UNPACKED = 4
+"""Times the bytes of a zip file: files in it are stored, and other programs pack Parquet little smaller."""
 Document = TypeVar("Document", bound=Manifest | Retraction)
 
 
@@ -102,6 +104,8 @@ def read_bundle(place: Place) -> Bundle:
         UsageError: for anything else than a bundle, and for a signature that does not fit.
     """
     manifest, _ = read_signed(place, MANIFEST, parse_manifest)
+    if isinstance(place, ZipFile) and manifest.size > _MOST_UNPACKED * place.path.stat().st_size:
+        raise UsageError(f"{place.title} unpacks to {manifest.size} bytes, more than rows of its size can")
     return Bundle(place, manifest, manifest.owner or None)
 
 

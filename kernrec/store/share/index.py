@@ -102,6 +102,8 @@ def _bundle_file(path: Path) -> ZipFile:
     """A bundle on this machine, before anything of it is read."""
     if path.is_symlink() or not path.is_file():
         raise UsageError("it is not a file")
+    if path.parent.is_symlink():
+        raise UsageError("its folder is a link")
     if path.stat().st_size > LARGEST_BUNDLE:
         raise UsageError(f"it is larger than {LARGEST_BUNDLE} bytes")
     return ZipFile(path)
@@ -113,6 +115,8 @@ def check_contributed(manifest: Manifest, name: str) -> None:
         raise UsageError(f"its name has to be {right}")
     if manifest.remote:
         raise UsageError("it was pushed to a remote; `kernrec contribute` writes bundles")
+    if manifest.size > LARGEST_BUNDLE:
+        raise UsageError(f"it unpacks to more than {LARGEST_BUNDLE} bytes")
     if manifest.models:
         raise UsageError("it holds models; an index has measurements alone")
     if manifest.rows["retraction"]:
@@ -121,7 +125,7 @@ def check_contributed(manifest: Manifest, name: str) -> None:
 
 def _size(item: tuple[str, Manifest]) -> int:
     """Bytes of a bundle's segments."""
-    return sum(segment.size for segment in item[1].segments)
+    return item[1].size
 
 
 def _compared(measurements: str, op: str = "''", number: str = "0") -> str:

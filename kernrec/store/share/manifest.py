@@ -94,6 +94,11 @@ class Manifest:
         return [*self.segments, *self.models]
 
     @property
+    def size(self) -> int:
+        """Bytes of its segments and models."""
+        return sum(item.size for item in self.items)
+
+    @property
     def rows(self) -> dict[str, int]:
         """How many rows each table has."""
         return {table: sum(each.rows for each in self.segments if each.table == table) for table in TABLES}

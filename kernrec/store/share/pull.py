@@ -110,4 +110,4 @@ def _retract(remote: Remote, entry: Entry, report: PullReport) -> None:
 def _size(entry: Entry) -> int:
     """Bytes of a manifest's segments."""
     assert isinstance(entry.document, Manifest)
-    return sum(segment.size for segment in entry.document.segments)
+    return entry.document.size

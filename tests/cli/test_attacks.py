@@ -1,0 +1,222 @@
+"""What a stranger sends, by the commands that read it: one line, nothing of it stays, and nothing is waited for."""
+
+import json
+import os
+import subprocess
+import sys
+import zipfile
+from collections.abc import Mapping
+from hashlib import sha256
+from pathlib import Path
+from subprocess import CompletedProcess
+
+import pytest
+
+from kernrec.store import Database
+from kernrec.store.keys import Signer, key_file
+from kernrec.store.remotes import Remote
+from kernrec.store.share.bundle import write_bundle
+from kernrec.store.share.contribution import bundle_name
+from kernrec.store.share.entries import publish
+from kernrec.store.share.manifest import Manifest, Retraction, Segment
+from kernrec.store.share.object_store import place_of
+from kernrec.store.share.place import ZipFile
+from tests.helpers.command import run_here
+from tests.helpers.process import environment
+from tests.helpers.reading import reading_here
+from tests.helpers.sharing import GPU, Person, measurement, measurements
+
+
+@pytest.fixture
+def stranger(tmp_path: Path) -> Person:
+    person = Person(tmp_path / "stranger")
+    person.key()
+    return person
+
+
+@pytest.fixture
+def user(tmp_path: Path) -> Person:
+    """Somebody who measured three configs."""
+    person = Person(tmp_path / "user")
+    person.measure(measurements("mine", 3))
+    return person
+
+
+def ask(person: Person, *words: object) -> "CompletedProcess[str]":
+    with reading_here():
+        return run_here(*words, variables=os.environ | person.variables | {"KERNREC_DB": str(person.database)})
+
+
+def refusal(done: "CompletedProcess[str]") -> str:
+    """The one line of a command that refused something."""
+    line = done.stderr.strip().split("\n")[-1]
+    assert done.returncode == 2, done
+    assert line.startswith("kernrec: ")
+    assert line.isprintable()
+    return line
+
+
+HOSTILE: Mapping[str, dict[str, object]] = {
+    "have no flat JSON object in tunables": {"tunables": f'{{"block_m":{"9" * 5000}}}'},
+    "JSON object in tunables": {"tunables": r'{"block_m":"\q"}'},
+    "name a thing twice in tunables": {"tunables": '{"block_m":64,"block_m":32}'},
+    "are of a newer protocol than this kernrec knows": {"protocol_version": 2147483647},
+    "are none that matmul accepts": {"key": "matmul[m=0,n=32,k=16]f32,nn", "dims": '{"k":16,"m":0,"n":32}'},
+    "have no flat JSON object in dims": {
+        "key": f"matmul[m={'9' * 4200},n=32,k=16]f32,nn",
+        "dims": f'{{"k":16,"m":{"9" * 4200},"n":32}}',
+    },
+    "have a power_limit_w that no h200-sxm has": {"power_limit_w": 1e29},
+    "have an energy that no h200-sxm takes": {"energy_j": 1e-300},
+    "were measured at an impossible time": {"measured_at": "2099-01-01"},
+    "have an empty kernel": {"kernel": ""},
+    "have other characters than ASCII in kernel": {"kernel": "matmul_s\u0456mt"},  # a Cyrillic letter
+    "have an interval that does not contain their latency_s": {"latency_high_s": 1e-4},
+    "have samples that are not positive": {"latency_samples_s": [1e-3, -1e-3]},
+    "are of an unknown GPU": {"gpu": "h\u0432200"},
+    "have control characters in session": {"session": "a\x1b[2Jb"},
+}
+"""What the refusal says, and the columns of a row that says it; its keys are the hashes of its content."""
+
+
+def write_hostile(path: Path, columns: Mapping[str, object]) -> None:
+    """A database with a row of these columns, with keys that are right."""
+    honest = measurement(session="theirs").columns()
+    problem, config = vars(honest.pop("problem")), {"kernel": honest["kernel"], "tunables": honest.pop("config")}
+    rows = {"config": config, "problem": dict(problem), "measurement": honest}
+    for name, value in columns.items():
+        for row in rows.values():
+            if name in row:
+                row[name] = value
+    with Database.open(path, read_only=False, create=True) as database:
+        for table in ("config", "problem"):
+            (rows["measurement"][f"{table}_id"],) = database.add(table, [rows[table]])
+        database.add("measurement", [{name: value for name, value in honest.items() if value is not None}])
+
+
+def test_rows_that_cannot_be_are_one_line_and_change_nothing(user: Person, tmp_path: Path) -> None:
+    before = user.database.read_bytes()
+    for number, (says, columns) in enumerate(HOSTILE.items()):
+        path = tmp_path / f"{number}.duckdb"
+        write_hostile(path, columns)
+        assert says in refusal(ask(user, "db", "merge", path)), says
+    assert user.database.read_bytes() == before
+
+
+@pytest.mark.skipif(os.name == "nt", reason="there are no named pipes in folders")
+@pytest.mark.parametrize("words", [("merge",), ("import",), ("info", "--db")])
+def test_a_pipe_is_no_file_and_is_not_waited_for(user: Person, tmp_path: Path, words: tuple[str, ...]) -> None:
+    os.mkfifo(pipe := tmp_path / "pipe.zip")
+    done = subprocess.run(
+        [sys.executable, "-m", "kernrec", "db", *words, str(pipe)],
+        env=environment(**user.variables),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert "is not a file" in refusal(done)
+
+
+def signed_bundle(stranger: Person, path: Path, parts: Mapping[str, bytes], method: int = zipfile.ZIP_STORED) -> Path:
+    """A bundle in an index that a stranger signed; parts: by table the content of its segment."""
+    segments = tuple(Segment(table, sha256(content).hexdigest(), len(content), 1) for table, content in parts.items())
+    manifest = Manifest(segments, (), "2026-03-01T12:00:00", "kernrec", provenance={"gpus": [GPU]})
+    files = {}
+    path.mkdir(parents=True, exist_ok=True)
+    for segment in segments:
+        files[segment.name] = path / segment.sha256
+        files[segment.name].write_bytes(parts[segment.table])
+    with stranger.at_work():
+        written = write_bundle(ZipFile(whole := path / "whole.zip"), manifest, files, Signer.of(key_file()))
+    target = path / bundle_name(written)
+    target.parent.mkdir(exist_ok=True)
+    with zipfile.ZipFile(whole) as archive, zipfile.ZipFile(target, "w", method) as packed:
+        for name in archive.namelist():
+            packed.writestr(name, archive.read(name))
+    for file in (whole, *files.values()):
+        file.unlink()
+    return target
+
+
+def test_a_bundle_that_unpacks_to_a_thousand_times_its_size_is_not_unpacked(
+    user: Person, stranger: Person, tmp_path: Path
+) -> None:
+    bomb = signed_bundle(stranger, tmp_path / "index", {"measurement": b"\0" * 2**25}, zipfile.ZIP_DEFLATED)
+    assert bomb.stat().st_size < 2**16
+    assert "unpacks to 33554432 bytes" in refusal(ask(user, "db", "import", bomb, "--untrusted"))
+    done = ask(user, "db", "index", tmp_path / "index")
+    assert (done.returncode, done.stdout) == (1, "0 bundles, 1 refused\n")
+    ask(user, "db", "remote", "add", "index", tmp_path / "index")
+    done = ask(user, "db", "pull", "index", "--untrusted")
+    assert "index: 0 new measurements" in done.stdout
+    assert "unpacks to more than 16777216 bytes" in done.stderr
+
+
+@pytest.mark.parametrize("method", [zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+def test_a_packed_bundle_that_is_damaged_anywhere_is_one_line(
+    user: Person, stranger: Person, tmp_path: Path, method: int
+) -> None:
+    """Each decompressor has errors of its own."""
+    path = signed_bundle(stranger, tmp_path / "index", {"measurement": os.urandom(300)}, method)
+    content = path.read_bytes()
+    for place in range(30, len(content), len(content) // 20):
+        path.write_bytes(
+            content[:place] + bytes([content[place] ^ 0x5A, content[place - 1] ^ 0xFF]) + content[place + 2 :]
+        )
+        refusal(ask(user, "db", "import", path, "--untrusted"))
+
+
+def test_names_in_an_index_write_nothing_to_a_terminal_and_lead_nowhere(
+    user: Person, stranger: Person, tmp_path: Path
+) -> None:
+    index = tmp_path / "index"
+    good = signed_bundle(stranger, tmp_path / "elsewhere", {"measurement": b"no rows"})
+    index.mkdir()
+    (index / GPU).symlink_to(good.parent)
+    (index / "a100-pcie").mkdir()
+    (index / "a100-pcie" / good.name).symlink_to(good)
+    for name in ("a\nb", "::error::x", "a\x1b[2J.zip", "\u202egnp.zip"):
+        (index / "a100-pcie" / name).write_text("x")
+    done = ask(user, "db", "index", index)
+    lines = done.stderr.strip("\n").split("\n")
+    assert done.returncode == 1
+    assert all(line.isprintable() and not line.startswith("::") for line in lines)
+    assert sum("refused: " in line for line in lines) == 6
+    assert any(f"{GPU}/{good.name}: refused: its folder is a link" in line for line in lines)
+    assert any(f"a100-pcie/{good.name}: refused: it is not a file" in line for line in lines)
+
+
+def test_a_retraction_of_no_day_keeps_nobody_from_the_rest_of_a_remote(
+    user: Person, stranger: Person, tmp_path: Path
+) -> None:
+    (team := tmp_path / "team").mkdir()
+    with reading_here():
+        Person(tmp_path / "honest").measure(measurements("theirs", 2))
+        Person(tmp_path / "honest").push(team)
+    with stranger.at_work():
+        signer, remote = Signer.of(key_file()), Remote("team", str(team))
+        for moment in ("2026-99-99T99:99:99", "9999-12-31T23:59:59"):
+            publish(remote, place_of(remote.url), Retraction(("0" * 32,), moment, "kernrec", "x", signer.key), signer)
+    ask(user, "db", "remote", "add", "team", team)
+    done = ask(user, "db", "pull", "--untrusted")
+    assert (done.returncode, done.stdout) == (0, "team: 2 new measurements\n")
+    assert "is not a manifest or retraction: " in done.stderr
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        "[" * 100_000,
+        '{"format":"kernrec bundle","version":NaN}',
+        '{"format":"kernrec bundle","version":' + "9" * 5000 + "}",
+        '{"format":"kernrec bundle","version":1e999}',
+        json.dumps({"format": "kernrec bundle", "version": 1, "provenance": {}, "segments": {"a": 1}, "models": []}),
+        '{"format":"kernrec bundle","format":"kernrec retraction","version":1,"rows":["x"]}',
+        '"\\ud800"',
+    ],
+)
+def test_a_manifest_of_nothing_is_one_line(user: Person, tmp_path: Path, document: str) -> None:
+    with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
+        archive.writestr("manifest.json", document)
+    assert "is not the manifest of a bundle" in refusal(ask(user, "db", "import", tmp_path / "a.zip", "--untrusted"))
