@@ -20,14 +20,14 @@ from kernrec.store.connection import (
     one_line,
     transaction,
 )
-from kernrec.store.kept_answers import is_settled
+from kernrec.store.kept_answers import is_settled, read_pulled_rows
 from kernrec.store.measurement_log import (
     RETRACTED,
     DatabaseContents,
     MeasuredAnswer,
     MeasurementLog,
     evidence,
-    read_log,
+    read_rows,
 )
 from kernrec.store.profiles import ProfileRow, ProfileTable, query_profiles
 from kernrec.store.reader import check_database, file_state, mark_checked, was_checked
@@ -302,9 +302,17 @@ class Database:
         return [(name, json.loads(tunables), *costs) for name, tunables, *costs in rows]
 
     def log(self, gpu: str, problems: Sequence[str], *, title: str = "", signed: bool = False) -> MeasurementLog:
-        """The answers and failures of a GPU and the problems of these keys, by problem; see `read_log`."""
+        """The answers and failures of a GPU and the problems of these keys, by problem.
+
+        Args:
+            gpu: name in the catalog.
+            problems: their keys.
+            title: how answers call the database.
+            signed: whether its rows were pulled, so that it says who shared each.
+        """
         with one_line(self.path):
-            return read_log(self._connection, gpu, problems, title, signed)
+            read = read_pulled_rows if signed else read_rows
+            return read(self._connection, gpu, problems).log(title, signed)
 
     def measured(self, gpu: str, kernels: Iterable[str], problem_key: str) -> list[MeasuredAnswer]:
         """The measured answers of these kernels on a GPU and problem, fastest first."""

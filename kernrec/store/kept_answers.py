@@ -15,7 +15,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from kernrec.store.connection import quoted
-from kernrec.store.measurement_log import ANSWERS, FAILURES, SIGNERS, LogRows, contributors
+from kernrec.store.measurement_log import ANSWERS, FAILURES, SIGNERS, LogRows, contributors, read_rows
 from kernrec.store.schema import views_sql, with_derived
 from kernrec.util.batches import batches
 
@@ -68,6 +68,15 @@ def _combined(name: str, gpu: str, condition: str) -> str:
     return with_derived(relation, rows, condition, contributors("db.origin"))
 
 
+def read_pulled_rows(connection: "DuckDBPyConnection", gpu: str, problems: Sequence[str]) -> LogRows:
+    """As `measurement_log.read_rows`, of a database of pulled rows: what it keeps is not combined again."""
+    combined = kept_problems(connection, gpu, problems)
+    rows = _kept_rows(connection, gpu, combined) if combined else LogRows([], [], [], [])
+    if others := [key for key in problems if key not in combined]:
+        rows.add(read_rows(connection, gpu, others, signed=True))
+    return rows
+
+
 def kept_problems(connection: "DuckDBPyConnection", gpu: str, problems: Sequence[str]) -> set[str]:
     """Those of some problems, by key, whose answers a database of pulled rows keeps, combined by the rule of today."""
     if not is_settled(connection):
@@ -76,9 +85,9 @@ def kept_problems(connection: "DuckDBPyConnection", gpu: str, problems: Sequence
     return {str(key) for (key,) in connection.execute(query, [gpu, list(problems)]).fetchall()}
 
 
-def kept_rows(connection: "DuckDBPyConnection", gpu: str, problems: Iterable[str]) -> LogRows:
+def _kept_rows(connection: "DuckDBPyConnection", gpu: str, problems: Iterable[str]) -> LogRows:
     """The rows of a log as they were kept, for some of `kept_problems`."""
-    condition = f"gpu = $1 AND key IN ({', '.join(map(quoted, problems)) or 'NULL'})"
+    condition = f"gpu = $1 AND key IN ({', '.join(map(quoted, problems))})"
 
     def rows_of(name: str, order: str) -> list[tuple[Any, ...]]:
         query = f"SELECT * EXCLUDE (gpu) FROM db.kept_{name} WHERE {condition} ORDER BY {order}"

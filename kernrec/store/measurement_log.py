@@ -175,46 +175,6 @@ def contributors(origin: str) -> str:
     )
 
 
-def read_log(
-    connection: "DuckDBPyConnection", gpu: str, problems: Sequence[str], title: str = "", signed: bool = False
-) -> MeasurementLog:
-    """The log of a GPU of the catalog and of the problems of these keys.
-
-    Args:
-        title: how answers call the database.
-        signed: whether its rows were pulled, so that it says who shared each.
-    """
-    combined, rows = set[str](), LogRows([], [], [], [])
-    if signed:
-        from kernrec.store.kept_answers import (  # what the user's own database need not wait for
-            kept_problems,
-            kept_rows,
-        )
-
-        if combined := kept_problems(connection, gpu, problems):
-            rows = kept_rows(connection, gpu, combined)
-    if others := [key for key in problems if key not in combined]:
-        rows.add(_rows_of_log(connection, gpu, others, signed))
-
-    def whole(row: _Row) -> _Row:
-        """An answer with what it lacks: who shared it, the database, and others' latency where it is the user's own."""
-        values, (from_others, *combined) = row[:-_COMBINED], row[-_COMBINED:]
-        name = (*row[:4], *row[1:][_LIMITS])
-        return (
-            *values,
-            from_others or signed,
-            tuple(rows.signers.get(name, ())),
-            title,
-            *combined,
-            None if from_others else rows.others.get(name),
-        )
-
-    return MeasurementLog(
-        _by_problem([whole(row) for row in rows.answers]),
-        _by_problem([(*row[:-1], row[-1] or signed) for row in rows.failures]),
-    )
-
-
 class LogRows:
     """The rows that a log is made of.
 
@@ -239,8 +199,38 @@ class LogRows:
         self.signers |= more.signers
         self.others |= more.others
 
+    def log(self, title: str, signed: bool) -> MeasurementLog:
+        """The log of these rows.
 
-def _rows_of_log(connection: "DuckDBPyConnection", gpu: str, problems: Sequence[str], signed: bool) -> LogRows:
+        Args:
+            title: how answers call the database.
+            signed: whether its rows were pulled.
+        """
+
+        def whole(row: _Row) -> _Row:
+            """An answer with what it lacks: who shared it, the database, and others' latency where it is the user's."""
+            values, (from_others, *combined) = row[:-_COMBINED], row[-_COMBINED:]
+            name = (*row[:4], *row[1:][_LIMITS])
+            return (
+                *values,
+                from_others or signed,
+                tuple(self.signers.get(name, ())),
+                title,
+                *combined,
+                None if from_others else self.others.get(name),
+            )
+
+        return MeasurementLog(
+            _by_problem([whole(row) for row in self.answers]),
+            _by_problem([(*row[:-1], row[-1] or signed) for row in self.failures]),
+        )
+
+
+def read_rows(connection: "DuckDBPyConnection", gpu: str, problems: Sequence[str], signed: bool = False) -> LogRows:
+    """The rows of a GPU of the catalog and of the problems of these keys.
+
+    signed: whether the database's rows were pulled, so that it says who shared each.
+    """
     ids = connection.execute("SELECT problem_id FROM db.problem WHERE key IN (SELECT unnest(?))", [problems]).fetchall()
     if not ids:
         return LogRows([], [], [], [])
