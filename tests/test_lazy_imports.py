@@ -64,8 +64,10 @@ def libraries(code: str) -> set[str]:
 @pytest.fixture(scope="module")
 def at_start() -> set[str]:
     """What a process of this environment imports before its first line."""
-    f16 = 'kernrec.recommend("matmul", "a100", dtype="f16", m=512, n=512, k=512)'
-    subprocess.run([sys.executable, "-c", f"import kernrec\n{QUERY}\n{f16}"], check=True)  # the cache is filled
+    fill = (
+        f"import kernrec\n{QUERY}\nfrom kernrec.cli.app import run\nfor line in {list(COMMANDS)!r}: run(line.split())"
+    )
+    subprocess.run([sys.executable, "-c", fill], capture_output=True, check=True, env=environment())  # the cache
     return libraries("")
 
 
