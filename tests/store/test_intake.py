@@ -16,6 +16,7 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from kernrec.errors import UsageError
+from kernrec.kernel.spec_reader import kernel_from
 from kernrec.op import find_op
 from kernrec.store import Database
 from kernrec.store.connection import connect_memory
@@ -280,6 +281,20 @@ def test_a_kernel_has_the_hash_of_its_source(theirs: Path) -> None:
 
 
 @pytest.mark.usefixtures("read_here")
+def test_a_kernel_called_as_an_op_may_have_a_problem_of_its_own(tmp_path: Path) -> None:
+    launch = {"entry": "matmul", "grid": ["1"], "block": ["64"], "arguments": ["x"]}
+    problem = {"dims": {"width": 64}, "tensors": {"x": {"shape": ["width"], "role": "inout"}}}
+    spec = {"name": "matmul", "source": "own.cu", "problem": problem, "launch": [launch]}
+    kernel = kernel_from(spec, "own.cu", "__global__ void matmul(float* x) {}")
+    with Database.open(tmp_path / "theirs.duckdb", read_only=False, create=True) as database:
+        database.add_kernel(kernel, kernel.definition.problem())
+    with Database.open(tmp_path / "own.duckdb", read_only=False, create=True) as database:
+        merge(database, tmp_path / "theirs.duckdb")
+        assert [row["key"] for row in database.rows("problem")] == ["matmul[width=64]f32,any"]
+    change(tmp_path / "theirs.duckdb", "DELETE FROM kernel")
+    assert "are none that matmul accepts: unknown matmul dimension 'width'" in refused(tmp_path / "theirs.duckdb")
+
+
 def test_a_latency_below_what_the_card_can_do_is_refused(theirs: Path) -> None:
     """4096 cubed in a microsecond is 137 PFLOP/s."""
     large = find_op("matmul").problem(m=4096, n=4096, k=4096)

@@ -6,6 +6,7 @@ Ranges are the checks of the schema (`db/schema`); the others, which a schema ca
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,7 @@ from kernrec.errors import UsageError, unknown
 from kernrec.gpu import GPU, all_gpus, find_gpu
 from kernrec.kernel.source_files import kernel_hash
 from kernrec.op import all_ops, problem_from_key
+from kernrec.op.problem import ANY_LAYOUT
 from kernrec.store.intake.plausible_times import floor_s
 from kernrec.store.measurement import NEWEST_PROTOCOL
 from kernrec.store.row_hash import used_columns, wrong_keys
@@ -249,6 +251,7 @@ def _possible(moment: str) -> str:
 
 def _problem_faults(connection: "DuckDBPyConnection") -> Iterator[tuple[str, list[str]]]:
     """A problem's key must say what its other columns say: rows are looked up by it."""
+    declared = _declared_ops(connection)
     cursor = connection.cursor().execute("SELECT problem_id, key, op, dims, dtype, layout FROM db.problem")
     while rows := cursor.fetchmany(1000):
         for name, key, op, dims, dtype, layout in rows:
@@ -260,8 +263,21 @@ def _problem_faults(connection: "DuckDBPyConnection") -> Iterator[tuple[str, lis
                 yield "have a key that does not say what they are", [name]
             elif any(len(value.lstrip("-")) > _LONGEST_DIM for value in stored.values()):
                 yield f"have a dimension of more than {_LONGEST_DIM} digits", [name]
-            elif op in _OPS and (reason := _unaccepted(key)):
+            elif op in _OPS and (op, layout) not in declared and (reason := _unaccepted(key)):
                 yield f"are none that {op} accepts: {reason}", [name]
+
+
+def _declared_ops(connection: "DuckDBPyConnection") -> set[tuple[str, str]]:
+    """(name, layout) of problems that kernels declare. One may be called as an op is; the op itself has no such layout,
+    so no question about it finds the row."""
+    cursor = connection.cursor().execute("SELECT name, spec FROM db.kernel")
+    declared = set()
+    while rows := cursor.fetchmany(10):
+        for name, spec in rows:
+            with suppress(ValueError, TypeError, AttributeError, RecursionError):  # said by `_kernel_faults`
+                if isinstance(json.loads(spec).get("problem"), dict):
+                    declared.add((name, ANY_LAYOUT))
+    return declared
 
 
 def _unaccepted(key: str) -> str | None:
