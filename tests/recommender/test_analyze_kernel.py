@@ -279,7 +279,7 @@ def measurement(kernel: Kernel, answer: Recommendation, rank: int, factor: float
 @pytest.fixture(scope="module")
 def predicted(database: Path) -> Recommendation:
     """All eight configs at the default limit."""
-    return ask(database, Query(Objective.LATENCY, top=8, power_limit_w=GPU.tdp_w))
+    return ask(database, Query(Objective.LATENCY, top=8, power_limit_w=GPU.tdp_w, each_config=True))
 
 
 def test_a_measured_config_is_shown_with_its_measurement_and_the_others_on_its_scale(
@@ -392,7 +392,7 @@ def test_spills_cost_time_and_are_no_refusal(kernel: Kernel, database: Path, pre
     def answer(spill_bytes: np.ndarray) -> tuple[Recommendation, dict[str, float]]:
         table = StaticTable.of(kernel, problem, GPU, {0: replace(profiles, spill_bytes=spill_bytes)})
         recommendation = build_recommendation(
-            candidate_set([table], problem, [DEFAULT_POINT], Evidence()), Query("latency", top=8), of_one_kernel=True
+            candidate_set([table], problem, [DEFAULT_POINT], Evidence()), Query("latency", top=8, each_config=True), of_one_kernel=True
         )
         return recommendation, {str(choice.config): choice.latency_s.value for choice in recommendation.choices}
 
