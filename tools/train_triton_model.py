@@ -29,7 +29,7 @@ from kernrec.training.train_model import train
 SHAPE = TrainingSettings(rounds=150, depth=5, rate=0.06, threads=1)
 """For cards without recordings. Simpler relations carry over from card to card: deeper trees, and more of them, rank
 better on a card's own problems, worse elsewhere."""
-SETTINGS = TrainingSettings(rounds=300, depth=8, rate=0.06, child_weight=10.0, threads=1, shape=SHAPE)
+SETTINGS = TrainingSettings(rounds=300, depth=8, rate=0.1, child_weight=10.0, threads=1, shape=SHAPE)
 """Chosen by the first choice and the error on problems left out, and by what a query can afford."""
 
 

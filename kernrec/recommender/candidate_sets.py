@@ -128,7 +128,6 @@ class _OfKernel:
         ]
         """Of each problem."""
         self._correction: Correction | None = None
-        self._scope: ModelScope | None = None
         score = table.geometry(self.on_problems, 0).occupancy_score.take(configs)
         self._heuristics = [
             start + int(score[start:end].argmax()) if start < end else None for start, end in pairwise(self._starts)
@@ -156,7 +155,6 @@ class _OfKernel:
 
         alone = first.at(0)
         scored = _promising((alone.latency_s, alone.energy_j), self._ends, SCORED).nonzero()[0]
-        self._scope = scope.after(0)
         self._correction = Correction.of(scope, self.prediction, alone, scored, self._ends)
 
     def swept(self, first: LimitedCosts) -> Array:
@@ -175,8 +173,9 @@ class _OfKernel:
             if heuristic is None:
                 continue
             part = slice(start, end)
+            scope = self._correction.scopes[number] if self._correction else None
             pick = int(self.estimated.searchsorted(self.rows[heuristic])) - start
-            own = limited.part(part), costs.part(part), None, self._scope
+            own = limited.part(part), costs.part(part), None, scope
             yield number, KernelCandidates(self.runnable[number], pick, prediction, *own)
 
 

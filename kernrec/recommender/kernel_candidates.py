@@ -273,7 +273,7 @@ class _Estimation:
             alone = first.at(0)
             scored = np.arange(len(rows)) if whole_space else correction.worth_scoring(alone, self.taken[0][0])
             self.correction = correction.Correction.of(scope, prediction, alone, scored, (0, len(rows)))
-            self.scope = scope.after(max(len(positions) for positions, _ in self.taken))
+            self.scope = self.correction.scopes[0].after(max(len(positions) for positions, _ in self.taken))
 
     def promising(self, count: int) -> Array | None:
         """The positions of the most promising candidates at the first operating point; None for all."""

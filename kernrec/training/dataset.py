@@ -11,6 +11,7 @@ from kernrec.model.learn import features
 from kernrec.model.learn.features import ModelInputs
 from kernrec.model.learn.lower_bound import least_log_ratio
 from kernrec.model.learn.model import HEADS
+from kernrec.model.learn.row_kind import row_kind
 
 Array = np.ndarray
 
@@ -46,6 +47,11 @@ class RowGroup:
     def dtype(self) -> str:
         """The data type, in the problem's key."""
         return self.problem.partition("]")[2].partition(",")[0]
+
+    @property
+    def row_kind(self) -> str:
+        """The kind of the problem's rows, which the kernel's tunables tell."""
+        return row_kind(self.inputs.tunables)
 
     def __len__(self) -> int:
         return len(self.latency_s)

@@ -211,7 +211,7 @@ def _add_learned(problem: HeldOutProblem, members: list[RowGroup], models: list[
         costs = {"latency": latency, "energy": latency * group.inputs.power_w * np.exp(ratios.get("power", 0.0))}
         # The interval that a query would state, of a GPU or kernel that the model was not trained on too.
         trained = model.kernels.get(group.kernel) == group.kernel_hash
-        intervals = {name: interval_of(model, name, gpu, group.dtype, trained) for name in costs}
+        intervals = {name: interval_of(model, name, gpu, group.dtype, trained, group.row_kind) for name in costs}
         ends = {name: interval.around(costs[name], distance) for name, interval in intervals.items()}
         parts["value"].append(costs)
         parts["low"].append({name: low for name, (low, _) in ends.items()})

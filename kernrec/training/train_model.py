@@ -17,7 +17,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from kernrec.errors import UsageError
-from kernrec.model.learn.conformal import NEW_GPU, NEW_KERNEL, Interval, calibrate, on_dtype
+from kernrec.model.learn.conformal import NEW_GPU, NEW_KERNEL, Interval, calibrate, on_dtype, on_rows
 from kernrec.model.learn.extent import Extent
 from kernrec.model.learn.features import parts
 from kernrec.model.learn.forest import Forest
@@ -200,25 +200,30 @@ def _carried(data: HeadData, predicted: Array, unit: Array) -> float:
 
 
 def _problem_intervals(data: Dataset, error: Array, groups: Array, distance: Array) -> dict[str, Interval]:
-    """The interval of all GPUs together (`*`), and of each GPU and each data type on it that has enough groups.
+    """The interval of all GPUs together (`*`), and of each GPU, data type on it and kind of rows in that with enough
+    groups.
 
-    A data type with too few has one, too, which rests on the prior's errors, where that of the GPU does not cover it.
+    A data type or kind with too few has one, too, which rests on the prior's errors, where the wider group's does not
+    cover it.
     """
     measured = np.isfinite(error)
     lengths = [len(group) for group in data.groups]
     intervals = {"*": calibrate(error[measured], groups[measured], "problem", distance[measured])}
-    gpus = [group.gpu for group in data.groups]
-    kinds = [on_dtype(group.gpu, group.dtype) for group in data.groups]
-    of_kind = dict(zip(kinds, gpus, strict=True))
-    for keys in (gpus, kinds):
-        row_keys = np.repeat(keys, lengths)
-        for key in sorted(set(keys)):
+    nested = [
+        ("*", group.gpu, on_dtype(group.gpu, group.dtype), on_rows(group.gpu, group.dtype, group.row_kind))
+        for group in data.groups
+    ]
+    for depth in (1, 2, 3):
+        row_keys = np.repeat([keys[depth] for keys in nested], lengths)
+        for *above, key in sorted({keys[: depth + 1] for keys in nested}):
+            if key in above:  # the kernel tells no kinds of rows apart
+                continue
             rows = measured & (row_keys == key)
             interval = calibrate(error[rows], groups[rows], "problem", distance[rows])
-            wider = intervals.get(of_kind.get(key, ""), intervals["*"])
+            wider = next(intervals[each] for each in reversed(above) if each in intervals)
             low, high = wider.around(np.ones(rows.sum()), distance[rows])
             covered = ((low <= np.exp(error[rows])) & (np.exp(error[rows]) <= high)).mean() if rows.any() else 1.0
-            if not interval.pooled or (key in of_kind and covered < interval.level):
+            if not interval.pooled or (depth > 1 and covered < interval.level):
                 intervals[key] = interval
     return intervals
 

@@ -186,8 +186,8 @@ def evaluate_problems_left_out(groups: Sequence[RowGroup], tables: Tables) -> No
 
 
 def covered(data: Dataset, error: np.ndarray, problems: np.ndarray, distance: np.ndarray) -> np.ndarray:
-    """Whether each error is inside the interval that the problems of nine other tenths calibrate."""
-    tenth, kind = group_folds(problems, 10), data.numbers("gpu", "dtype")
+    """Whether each error is inside the interval that the problems of its kind in nine other tenths calibrate."""
+    tenth, kind = group_folds(problems, 10), data.numbers("gpu", "dtype", "row_kind")
     inside = np.zeros(len(data), dtype=bool)
     for number in np.unique(kind):
         for part in np.unique(tenth[kind == number]):
@@ -224,7 +224,8 @@ def learned(model: Model, group: RowGroup) -> tuple[np.ndarray, np.ndarray, np.n
     least = least_log_ratio(group.inputs)
     ratios, distance = model.log_ratio(model.rows(group.inputs), group.gpu in model.gpus, least)
     predicted = group.inputs.latency_s * np.exp(ratios["latency"])
-    interval = interval_of(model, "latency", group.gpu if group.gpu in model.gpus else None, group.dtype, True)
+    gpu = group.gpu if group.gpu in model.gpus else None
+    interval = interval_of(model, "latency", gpu, group.dtype, True, group.row_kind)
     return predicted, *interval.around(predicted, distance)
 
 

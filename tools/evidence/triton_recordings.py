@@ -17,6 +17,7 @@ import numpy as np
 
 from kernrec.gpu import find_gpu
 from kernrec.kernel import find_kernel
+from kernrec.model.learn.row_kind import OTHER_ROWS, ROW_KINDS
 from kernrec.op import Problem
 from kernrec.recommender.estimate.static_table import StaticTable
 from kernrec.store import Stack
@@ -34,9 +35,6 @@ COLUMNS = ("block_m", "block_n", "block_k", "num_stages", "num_warps")
 KERNEL = find_kernel("matmul_triton")
 FEWEST = 10
 """Problems of which fewer configs have profiles are left out, if these are less than half of what the kernel runs."""
-ROWS = {0: "rows of 16 elements", 8: "rows of 16 bytes"}
-"""Kinds of problems by what the compiler knows of their rows."""
-OTHER_ROWS = "other rows"
 
 Config = tuple[int, ...]
 """The values of `COLUMNS`."""
@@ -83,7 +81,7 @@ def rows_of(problem: Problem) -> str:
     """The kind of a problem's rows, and the layout `tt`."""
     assert KERNEL.listed is not None
     names = KERNEL.namespace(next(iter(KERNEL.listed.by_config.values())), problem, 80)
-    kind = OTHER_ROWS if names["ragged"] else ROWS[0 if names["whole"] else 8]
+    kind = OTHER_ROWS if names["ragged"] else ROW_KINDS[0 if names["whole"] else 8]
     return f"{kind}, tt" if problem.layout == "tt" else kind
 
 

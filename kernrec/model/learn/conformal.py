@@ -50,6 +50,11 @@ def on_dtype(gpu: str, dtype: str) -> str:
     return f"{gpu} {dtype}"
 
 
+def on_rows(gpu: str, dtype: str, row_kind: str) -> str:
+    """The key of its interval for one kind of rows (`row_kind`) in a data type; that of the data type for none."""
+    return f"{on_dtype(gpu, dtype)}, {row_kind}" if row_kind else on_dtype(gpu, dtype)
+
+
 @dataclass(frozen=True)
 class Interval:
     """A calibrated interval: predictions hold within a factor exp(`width`) at `level`; farther from the training data
@@ -81,9 +86,14 @@ class Interval:
 
     def around(self, value: Array, distance: Array | float = 0.0) -> tuple[Array, Array]:
         """(low, high) around predicted values; distance: of the candidates from the training data."""
-        widening = math.hypot(self.width, _PRIOR) - self.width
-        factor = np.exp(self.width + _prior_share(np.asarray(distance)) * widening)
-        return value / factor, value * factor
+        return around(value, self.width, distance)
+
+
+def around(value: Array, width: Array | float, distance: Array | float = 0.0) -> tuple[Array, Array]:
+    """(low, high) around predicted values, each with the width of its interval; distance: from the training data."""
+    widening = np.hypot(width, _PRIOR) - width
+    factor = np.exp(width + _prior_share(np.asarray(distance)) * widening)
+    return value / factor, value * factor
 
 
 def interval_from(entry: Mapping[str, Any]) -> Interval:

@@ -37,7 +37,8 @@ class Model:
     """The region of feature space that the training data covers."""
     intervals: Mapping[str, Mapping[str, Interval]]
     """Quantity (`latency` or `energy`) -> key -> interval; the key is a GPU that has an interval of its own, a data
-    type on one (`conformal.on_dtype`), `*` for all GPUs together, or `conformal.NEW_GPU` or `conformal.NEW_KERNEL`."""
+    type on one (`conformal.on_dtype`), a kind of rows in that (`conformal.on_rows`), `*` for all GPUs together, or
+    `conformal.NEW_GPU` or `conformal.NEW_KERNEL`."""
     scores: Mapping[str, float | str]
     """Figures of merit on held-out groups, by name."""
     gpus: tuple[str, ...]

@@ -20,10 +20,20 @@ import numpy as np
 from kernrec.gpu import GPU
 from kernrec.kernel import Kernel
 from kernrec.model.learn.adaptation import adapt, thinned
-from kernrec.model.learn.conformal import NEW_GPU, NEW_KERNEL, Interval, groups_needed, on_dtype, unknown_interval
+from kernrec.model.learn.conformal import (
+    NEW_GPU,
+    NEW_KERNEL,
+    Interval,
+    around,
+    groups_needed,
+    on_dtype,
+    on_rows,
+    unknown_interval,
+)
 from kernrec.model.learn.lower_bound import least_log_ratio
 from kernrec.model.learn.model import Model, choice_score, transfer_score
 from kernrec.model.learn.model_file import problem_count
+from kernrec.model.learn.row_kind import row_kind
 from kernrec.model.prior.launch_costs import LimitedCosts
 from kernrec.recommender.estimate.costs import LEARNED, Costs, Estimates, median, promising, replaced
 from kernrec.recommender.estimate.model_inputs import features_of, inputs_of
@@ -87,6 +97,8 @@ class ModelScope:
     """Configs measured on this very GPU and problem that its estimates were adapted to."""
     beneath: "ModelScope | None" = None
     """The model that corrects the prior before this one does."""
+    row_kind: str = ""
+    """The kind of rows of the problem (`model.learn.row_kind`); empty where the kernel tells none apart."""
 
     def __repr__(self) -> str:
         return f"<ModelScope {self.kernel} on {self.gpu}: {self.note}>"
@@ -95,6 +107,10 @@ class ModelScope:
         """The same, where so many configs were measured on this GPU and problem; a few do not adapt it."""
         return replace(self, adapted_to=min(measured, MOST) if measured >= FEWEST else 0)
 
+    def on_rows(self, kind: str) -> "ModelScope":
+        """The same on a problem with this kind of rows."""
+        return replace(self, row_kind=kind) if kind != self.row_kind else self
+
     @property
     def model(self) -> Model:
         """The model itself."""
@@ -102,7 +118,8 @@ class ModelScope:
 
     def interval(self, quantity: str) -> Interval:
         """The interval of `latency` or `energy` on problems that were not measured: the widest that applies."""
-        return interval_of(self.model, quantity, self.gpu if self.gpu_known else None, self.dtype, self.kernel_known)
+        gpu = self.gpu if self.gpu_known else None
+        return interval_of(self.model, quantity, gpu, self.dtype, self.kernel_known, self.row_kind)
 
     @property
     def note(self) -> str:
@@ -153,13 +170,15 @@ class ModelScope:
         }
 
 
-def interval_of(model: Model, quantity: str, gpu: str | None, dtype: str, kernel_known: bool) -> Interval:
+def interval_of(
+    model: Model, quantity: str, gpu: str | None, dtype: str, kernel_known: bool, row_kind: str = ""
+) -> Interval:
     """The widest interval that applies on problems that were not measured; gpu: None for one not trained on.
 
-    A data type that has an interval of its own on the GPU is given that one.
+    A kind of rows, else a data type, that has an interval of its own on the GPU is given that one.
     """
     by_group = model.intervals.get(quantity, {})
-    keys = [on_dtype(gpu, dtype), gpu, "*"] if gpu else ["*"]
+    keys = [on_rows(gpu, dtype, row_kind), on_dtype(gpu, dtype), gpu, "*"] if gpu else ["*"]
     intervals = [next((by_group[key] for key in keys if key in by_group), unknown_interval("problem"))]
     if gpu is None:
         intervals.append(by_group.get(NEW_GPU) or unknown_interval("GPU"))
@@ -172,7 +191,8 @@ def interval_of(model: Model, quantity: str, gpu: str | None, dtype: str, kernel
 class Correction:
     """The predictions of a model for N of the candidates, which may be on several problems."""
 
-    scope: ModelScope
+    scopes: Sequence[ModelScope]
+    """The model on each problem."""
     scored: Array
     """Positions of the candidates that the model was asked about, ascending, (N,)."""
     features: Array
@@ -200,7 +220,9 @@ class Correction:
         least = None if scope.gpu_known else least_log_ratio(inputs) - ratios.get("latency", 0.0)
         own, distance = scope.model.log_ratio(features, scope.gpu_known, least)
         both = {head: np.asarray(ratios.get(head, 0.0) + own.get(head, 0.0)) for head in (*ratios, *own)}
-        return cls(scope, scored, features, both, distance, starts)
+        firsts = scored.searchsorted(starts[:-1]).tolist()
+        scopes = [scope.on_rows(row_kind(inputs.tunables, first)) for first in firsts]
+        return cls(scopes, scored, features, both, distance, starts)
 
     @cached_property
     def factors(self) -> tuple[Array, Array, Array]:
@@ -240,7 +262,8 @@ class Correction:
     def _interval(self, quantity: str, estimates: Estimates) -> Estimates:
         """The estimates with the model's interval and source at `scored`."""
         value = estimates.value[..., self.scored]
-        low, high = self.scope.interval(quantity).around(value, self.distance)
+        widths = [scope.interval(quantity).width for scope in self.scopes]
+        low, high = around(value, np.repeat(widths, np.diff(self.scored.searchsorted(self.starts))), self.distance)
         return replaced(estimates, self.scored, (value, low, high), LEARNED)
 
     def adapted(self, predicted: Costs, positions: Array, measured: Sequence[MeasuredAnswer]) -> Costs:

@@ -66,6 +66,19 @@ def test_its_answers_are_called_learned_and_say_whether_the_card_was_recorded(gp
     assert ("nothing was measured on" in note) is not measured
 
 
+@pytest.mark.parametrize("gpu", ["a100-sxm4-80gb", "h100-sxm-96gb"])
+def test_rows_that_are_harder_to_predict_have_wider_intervals_and_say_on_which_problems_they_stand(gpu: str) -> None:
+    query, factors, notes = Query(Objective.LATENCY, top=100), [], []
+    for n in (2048, 2056, 2050):  # multiples of 16 elements, of 16 bytes, other rows
+        answer = Recommender([]).recommend("matmul", gpu, {"m": 2048, "n": n, "k": 2048}, "f16", "nn", query)
+        estimates = [choice.latency_s for choice in answer.choices if choice.kernel.name == KERNEL.name]
+        assert {estimate.source for estimate in estimates} == {"learned"}
+        factors.append(min(estimate.high / estimate.value for estimate in estimates))
+        notes += [note.rpartition("interval from ")[2] for note in answer.notes if note.startswith("source learned")]
+    assert factors[0] < factors[1] < factors[2]
+    assert len(set(notes)) == 3
+
+
 @pytest.mark.parametrize(("gpu", "limited_by_physics"), [("a100-pcie-40gb", True), ("a100-sxm4-80gb", False)])
 def test_on_a_card_without_recordings_no_correction_goes_below_what_its_pipes_and_memory_take(
     gpu: str, limited_by_physics: bool
