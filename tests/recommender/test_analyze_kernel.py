@@ -391,9 +391,9 @@ def test_spills_cost_time_and_are_no_refusal(kernel: Kernel, database: Path, pre
 
     def answer(spill_bytes: np.ndarray) -> tuple[Recommendation, dict[str, float]]:
         table = StaticTable.of(kernel, problem, GPU, {0: replace(profiles, spill_bytes=spill_bytes)})
-        recommendation = build_recommendation(
-            candidate_set([table], problem, [DEFAULT_POINT], Evidence()), Query("latency", top=8, each_config=True), of_one_kernel=True
-        )
+        query = Query("latency", top=8, each_config=True)
+        candidates = candidate_set([table], problem, [DEFAULT_POINT], Evidence())
+        recommendation = build_recommendation(candidates, query, of_one_kernel=True)
         return recommendation, {str(choice.config): choice.latency_s.value for choice in recommendation.choices}
 
     _, without = answer(np.zeros(8, np.int64))
