@@ -164,7 +164,8 @@ def test_evaluate_scores_every_way_to_choose(
     assert evaluation["published"]["FlipFlop (arXiv 2601.13345)"] == {"accuracy": 0.83, "reduction": 0.934}
     regimes = evaluation["prior_intervals"]
     assert sum(row["configs"] for row in regimes) == 12 * 12
-    assert {(row["time"], row["ratio"]) for row in regimes} == {(1.0, 1.0)}
+    assert {row["time"] for row in regimes} == {1.0}
+    assert {row["ratio"] for row in regimes} - {None} == {1.0}  # None: fewer than two configs of a problem are so bound
 
 
 def test_calibrating_beforehand_changes_no_score(
@@ -220,7 +221,7 @@ def test_a_calibrated_prior_answers_for_every_gpu_of_the_architecture(calibrated
         assert answer.calibration is not None
         rows = answer.calibration.rows  # of the 144, those that draw less than the limit
         assert answer.calibration.problems == 12
-        assert 72 <= rows <= 144
+        assert 48 <= rows <= 144
         assert any(answer.calibration.hash in n and f"{rows} configs on 12 problems" in n for n in answer.notes)
         assert answer.as_dict()["calibration"]["hash"] == answer.calibration.hash
         assert plain.calibration is None
@@ -279,7 +280,7 @@ def test_a_model_is_used_with_the_prior_that_it_corrects(
     assert run(["db", "info", "--db", str(own), "--json"]) == 0
     calibration, model = json.loads(capsys.readouterr().out)["learned"]
     assert (calibration["what"], calibration["problems"]) == ("calibration of sm_89", 12)
-    assert 72 <= calibration["configs"] <= 144
+    assert 48 <= calibration["configs"] <= 144
     assert (model["what"], model["prior"]) == ("model matmul", f"calibrated: sm_89 {calibration['hash']}")
 
 
