@@ -322,7 +322,8 @@ def replaced(
     if source is not None:
         sources[..., positions] = source
     share = 1.0 if source == MEASURED else math.sqrt(OWN)
-    own[..., positions] = share * 0.5 * np.log(columns[2] / columns[1])
+    with np.errstate(invalid="ignore"):  # where a config cannot keep a limit all of them are infinite
+        own[..., positions] = share * 0.5 * np.log(columns[2] / columns[1])
     return Estimates(value, low, high, sources, own)
 
 
