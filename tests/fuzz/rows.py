@@ -319,7 +319,7 @@ def _strangers() -> "DuckDBPyConnection":
 
     connection = duckdb.connect()
     connection.execute("ATTACH ':memory:' AS db")
-    for table in TABLES:
+    for table in (*TABLES, "kernel"):
         columns = ", ".join(f'"{name}" {kind}' for name, kind in LAYOUT.columns[table].items())
         connection.execute(f"CREATE TABLE db.{table} ({columns})")
     return connection
