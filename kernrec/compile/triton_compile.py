@@ -45,10 +45,7 @@ def compile_triton(job: CompileJob) -> Compiled:
     target = job.triton
     assert target is not None
     log = io.StringIO()
-    with _captured(log), tempfile.TemporaryDirectory() as folder:
-        os.environ["TRITON_CACHE_DIR"] = folder  # what is compiled, kernrec keeps itself
-        os.environ["TRITON_DUMP_PTXAS_LOG"] = "1"
-        _name_by_source()
+    with _captured(log), tempfile.TemporaryDirectory() as folder, _set_up(folder):
         try:
             function = jit_function(module_of(target.module, job.source, job.name, target.folder), target.function)
             result, shared = _compile(function, job, target)
@@ -73,15 +70,30 @@ def compile_triton(job: CompileJob) -> Compiled:
     return Compiled(ptx, cubin, {name: used}, triton_compiler(), text)
 
 
-def _name_by_source() -> None:
-    """Leaves Triton's own files out of the key of its cache: to read and hash them takes a process half a second.
+@contextmanager
+def _set_up(folder: str) -> Iterator[None]:
+    """Triton with a cache in this folder, for kernrec keeps what is compiled itself, and the log of its assembler.
 
-    The cache of a compilation is a folder of its own, so the key tells nothing apart.
+    Triton's own files are left out of the key of the cache: to read and hash them takes a process half a second, and
+    the cache of a compilation is a folder of its own, so the key tells nothing apart.
     """
-    for name in ("triton.runtime.cache", "triton.compiler.compiler"):  # releases differ in where it is looked up
-        module: Any = import_module(name)
-        if hasattr(module, "triton_key"):
+    wanted = {"TRITON_CACHE_DIR": folder, "TRITON_DUMP_PTXAS_LOG": "1"}
+    before = {name: os.environ.get(name) for name in wanted}
+    modules: list[Any] = [import_module(name) for name in ("triton.runtime.cache", "triton.compiler.compiler")]
+    keys = [(module, module.triton_key) for module in modules if hasattr(module, "triton_key")]  # releases differ
+    try:
+        os.environ.update(wanted)
+        for module, _ in keys:
             module.triton_key = triton_compiler
+        yield
+    finally:
+        for module, key in keys:
+            module.triton_key = key
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
 
 
 def with_dynamic_shared(ptx: str) -> str:
