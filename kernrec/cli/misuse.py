@@ -22,8 +22,7 @@ def sentence(error: TyperException) -> str:
         return plain
     lists = f"{context.command_path} --help"
     if option and "No such option" in text:
-        if "--shape" in _options(context) and option.lstrip("-").lower() in _dimensions():
-            name = option.lstrip("-").lower()
+        if "--shape" in _options(context) and (name := option.lstrip("-").lower()) in _dimensions():
             return f"unknown option {option!r}; a dimension is a part of the shape, such as --shape {name}=64"
         return str(unknown("option", option, _options(context), lists))
     if match := re.match(r"No such command '(.*?)'", text, re.DOTALL):

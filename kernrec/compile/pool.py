@@ -130,11 +130,12 @@ def _groups(
         if (cached := cached_result(job, cache)) is not None:
             yield job, cached
             continue
-        if group and not (alike(group[0], job) and can_be_together(job)):
+        together = can_be_together(job)
+        if group and not (together and alike(group[0], job)):
             yield group
             group = []
         group.append(job)
-        if len(group) == most or not can_be_together(job):
+        if len(group) == most or not together:
             yield group
             group = []
     if group:

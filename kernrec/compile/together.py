@@ -15,6 +15,7 @@ kernel without other functions, types or variables. Where anything is not as exp
 import re
 import time
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 
 from kernrec.compile.cache import CompileCache
 from kernrec.compile.compiled import Compiled, CompileError, CompileJob, parse_resources
@@ -43,17 +44,19 @@ _NUMBERED = re.compile(r"\bcallseq\b|\bcall\b|\.loc\b")
 
 def can_be_together(job: CompileJob) -> bool:
     """Whether configs of a job's source may be compiled together."""
-    source = job.source
-    return (
-        not (job.machine_code or job.triton or job.options or job.name.endswith(".ptx"))
-        and source.count(_KERNEL) == 1
-        and _DECLARES.search(source) is None
-    )
+    plain = not (job.machine_code or job.triton or job.options or job.name.endswith(".ptx"))
+    return plain and _is_one_kernel(job.source)
+
+
+@lru_cache(maxsize=1)
+def _is_one_kernel(source: str) -> bool:
+    """Whether there is nothing but one kernel in a source; of thousands of configs it is the same."""
+    return source.count(_KERNEL) == 1 and _DECLARES.search(source) is None
 
 
 def alike(job: CompileJob, other: CompileJob) -> bool:
     """Whether two jobs differ in their defines alone."""
-    return (job.source, job.sm, job.name) == (other.source, other.sm, other.name)
+    return _source_of(job) == _source_of(other)
 
 
 class Together:

@@ -45,14 +45,7 @@ _OF_CONFIG = ("gpu", "problem_id", "kernel", "kernel_hash", "config_id")
 """Columns that tell a config on a card and problem."""
 _LIMITS = ("power_limit_w", "locked_sm_clock_hz", "locked_memory_clock_hz")
 """Columns that are set where a row was measured at another power limit or clock than the card's own."""
-_COLUMNS = (
-    *_OF_CONFIG,
-    "replayed",
-    *_LIMITS,
-    "latency_s",
-    "energy_j",
-    "power_w",
-)
+_COLUMNS = (*_OF_CONFIG, "replayed", *_LIMITS, "latency_s", "energy_j", "power_w")
 
 
 @dataclass(frozen=True)

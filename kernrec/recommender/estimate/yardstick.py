@@ -152,7 +152,7 @@ def yardstick_of(problem: Problem, gpu: GPU, models: "ModelStore | None", inputs
     lines: Sequence[StackPrediction] = model.predict_latency(problem, gpu, beside)
     if lines and lines[0].latency_s.transferred:  # those recorded on the card are under its roof
         lines = at_least_roof(lines, gpu, problem)
-    return _of_line(min(lines, key=_started)) if lines else None
+    return fastest([_of_line(line) for line in lines])
 
 
 def predict_yardsticks(
@@ -182,16 +182,12 @@ def fastest(yardsticks: Sequence[Yardstick]) -> Yardstick | None:
     return min(yardsticks, key=lambda each: (each.transferred, each.latency_s), default=None)
 
 
-def _started(line: "StackPrediction") -> tuple[bool, float]:
-    """Whether a stack's line is transferred, and its time as if its kernel were started as ours are: how its recorder
-    did it is no figure of a kernel."""
-    latency = line.latency_s
-    return latency.transferred, max(latency.value - line.busy["launch"], 0.25 * latency.value) + _START_S
-
-
 def _of_line(line: "StackPrediction") -> Yardstick:
-    (transferred, started_s), latency = _started(line), line.latency_s
-    return Yardstick(line.stack, started_s, log(latency.high / latency.low) / (2.0 * DEVIATIONS), transferred)
+    """A stack's line, as if its kernel were started as ours are: how its recorder did it is no figure of a kernel."""
+    latency = line.latency_s
+    started_s = max(latency.value - line.busy["launch"], 0.25 * latency.value) + _START_S
+    deviation = log(latency.high / latency.low) / (2.0 * DEVIATIONS)
+    return Yardstick(line.stack, started_s, deviation, latency.transferred)
 
 
 def learned_yardstick(name: str, latency: Estimates) -> Yardstick:
