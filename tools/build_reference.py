@@ -16,11 +16,13 @@ import subprocess
 import sys
 import tempfile
 import tomllib
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import chdir, redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
+
+from schema_page import markdown_table, schema  # MkDocs has this folder on the path while it imports a hook
 
 if TYPE_CHECKING:
     from mkdocs.config.defaults import MkDocsConfig
@@ -137,9 +139,11 @@ def kernel_toml() -> str:
             for (table, key), (expected, default) in keys.items()
             if table == name
         ]
-        parts += [f"## {title}", _table(("key", "meaning", "expected", "default"), rows)]
-    arguments = _table(("text", "what is passed"), [(f"`{text}`", meaning) for text, meaning in ARGUMENTS.items()])
-    values = _table(("text", "values"), [(f"`{text}`", meaning) for text, meaning in VALUES.items()])
+        parts += [f"## {title}", markdown_table(("key", "meaning", "expected", "default"), rows)]
+    arguments = markdown_table(
+        ("text", "what is passed"), [(f"`{text}`", meaning) for text, meaning in ARGUMENTS.items()]
+    )
+    values = markdown_table(("text", "values"), [(f"`{text}`", meaning) for text, meaning in VALUES.items()])
     parts += ["## Arguments of a launch", arguments]
     parts += ["## The values of a tensor", _TEXT["pages"]["values"], values, _limits()]
     return "\n\n".join(parts) + "\n"
@@ -199,7 +203,7 @@ def expressions() -> str:
         least, most = function[1], function[2]
         rows.append((f"`{name}`", str(least) if least == most else f"{least} to {most}", FUNCTION_VALUES.get(name, "")))
     text = _TEXT["pages"]["expressions"].replace("MAX_LENGTH", f"{MAX_LENGTH:,}")
-    return str(text) + "\n## Functions\n\n" + _table(("function", "arguments", "value"), rows) + "\n"
+    return str(text) + "\n## Functions\n\n" + markdown_table(("function", "arguments", "value"), rows) + "\n"
 
 
 def json_output() -> str:
@@ -207,7 +211,7 @@ def json_output() -> str:
     parts = ["# JSON output", _TEXT["pages"]["json"].strip()]
     for command, answer in answers().items():
         rows = [(f"`{field}`", kind, meaning_of(command, field)) for field, kind in fields(answer)]
-        parts += [f"## {command}", _table(("field", "type", "meaning"), rows)]
+        parts += [f"## {command}", markdown_table(("field", "type", "meaning"), rows)]
     return "\n\n".join(parts) + "\n"
 
 
@@ -290,74 +294,10 @@ def _answer(arguments: Sequence[str]) -> Any:
     return answer
 
 
-def schema() -> str:
-    """Tables and views of a database that all migrations were applied to."""
-    from kernrec.store.connection import connect_memory
-    from kernrec.store.schema import migrate, migrations, views_sql
-
-    with connect_memory() as connection:
-        migrate(connection, 0)
-        columns = connection.execute(
-            "SELECT table_name, column_name, data_type, is_nullable FROM information_schema.columns"
-            " WHERE table_catalog = 'db' ORDER BY table_name, ordinal_position"
-        ).fetchall()
-        views = {
-            name for (name,) in connection.execute("SELECT view_name FROM duckdb_views() WHERE NOT internal").fetchall()
-        }
-    sql = [*(step.sql for step in migrations()), views_sql().replace("CREATE OR REPLACE", "CREATE")]
-    parts = [
-        "# Database schema",
-        "A database is one DuckDB file. Its schema is made by the numbered migrations in `db/schema`, which kernrec"
-        " applies to an older database when it opens it. Units are SI and part of the names. The key of a row is a hash"
-        " of its other columns that are not NULL, so equal rows have equal keys everywhere.",
-        "Migrations: " + ", ".join(f"`{step.number:03d}_{step.name}.sql`" for step in migrations()) + ".",
-    ]
-    for kind, names in (("table", [t for t in _order(columns) if t not in views]), ("view", sorted(views))):
-        for name in names:
-            comments = _comments(sql, name)
-            parts.append(f"## {kind.capitalize()} `{name}`")
-            if about := _before(sql, name):
-                parts.append(about)
-            rows = [
-                (f"`{column}`", data_type, "" if nullable == "YES" else "yes", comments.get(column, ""))
-                for table, column, data_type, nullable in columns
-                if table == name
-            ]
-            heads = ("column", "type", "required", "comment")
-            parts.append(_table(heads, rows) if kind == "table" else _table(heads[:2], [row[:2] for row in rows]))
-    return "\n\n".join(parts) + "\n"
-
-
-def _order(columns: Iterable[tuple[str, ...]]) -> list[str]:
-    return list(dict.fromkeys(row[0] for row in columns))
-
-
-def _comments(sql: Iterable[str], table: str) -> dict[str, str]:
-    """The comments behind a table's columns in its CREATE and ALTER statements."""
-    comments = {}
-    for text in sql:
-        created = re.search(rf"CREATE TABLE {table} \((.*?)\n\);", text, re.DOTALL)
-        lines = created.group(1).splitlines() if created else []
-        lines += re.findall(rf"ALTER TABLE {table} ADD COLUMN (.*)", text)
-        for line in lines:
-            if match := re.match(r"\s*([a-z_0-9]+) [A-Z].*?--\s*(.*)", line):
-                comments[match.group(1)] = match.group(2)
-    return comments
-
-
-def _before(sql: Iterable[str], name: str) -> str:
-    """The comment above the last statement that makes a table or view."""
-    about = ""
-    for text in sql:
-        if comment := re.search(rf"((?:^--.*\n)+)CREATE (?:OR REPLACE )?(?:TABLE|VIEW) {name}\b", text, re.MULTILINE):
-            about = " ".join(line.removeprefix("--").strip() for line in comment.group(1).splitlines())
-    return about
-
-
 def environment() -> str:
     """The environment variables that are read."""
     rows = [(f"`{name}`", meaning) for name, meaning in VARIABLES.items()]
-    return "# Environment variables\n\n" + _table(("variable", "meaning"), rows) + "\n"
+    return "# Environment variables\n\n" + markdown_table(("variable", "meaning"), rows) + "\n"
 
 
 def catalog() -> str:
@@ -387,19 +327,12 @@ def catalog() -> str:
         "# GPUs, operators and kernels",
         "`kernrec gpus`, `kernrec ops` and `kernrec kernels` print these lists with more columns.",
         f"## GPUs ({len(gpus)})",
-        _table(("name", "title", "architecture", "SMs", "memory", "TDP", "aliases"), gpus),
+        markdown_table(("name", "title", "architecture", "SMs", "memory", "TDP", "aliases"), gpus),
         f"## Operators ({len(ops)})",
-        _table(("name", "what it computes", "aliases", "dimensions", "dtypes", "layouts", "workload"), ops),
+        markdown_table(("name", "what it computes", "aliases", "dimensions", "dtypes", "layouts", "workload"), ops),
         f"## Kernels ({len(kernels)})",
-        _table(("name", "op", "dtypes", "layouts", "from", "later for", "description"), kernels),
+        markdown_table(("name", "op", "dtypes", "layouts", "from", "later for", "description"), kernels),
     ]) + "\n"  # fmt: skip
-
-
-def _table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A Markdown table."""
-    lines = ["| " + " | ".join(heads) + " |", "|" + "---|" * len(heads)]
-    lines += ["| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in row) + " |" for row in rows]
-    return "\n".join(lines)
 
 
 PAGES = {

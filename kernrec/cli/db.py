@@ -255,18 +255,19 @@ def info(
     from kernrec.measure.campaign.journal import journal_path
     from kernrec.recommender.estimate.model_store import stored_models
     from kernrec.store import Database
+    from kernrec.store.coverage import tally
     from kernrec.store.retractions import retracted
 
     path = db or paths.user_database()
     with Database.open(path, check_rows=False) as database:
-        tally, counts = database.tally(), database.counts()
+        measurements, counts = tally(database), database.counts()
         schema, content, conflicts = database.schema, database.content_hash(), len(database.conflicts())
         gone = retracted(database)
     learned, wrong = stored_models(path.parent / "models")
     print_notes(wrong)
     if as_json:
         about = {"path": str(path), "schema": schema, "content_hash": content, "rows": counts, "conflicts": conflicts}
-        print(json.dumps(about | {"retracted": gone, "measurements": tally, "learned": learned}, indent=2))
+        print(json.dumps(about | {"retracted": gone, "measurements": measurements, "learned": learned}, indent=2))
         return
     print(f"{path}, schema {schema}, content {content}")
     print(", ".join(counted(count, table) for table, count in counts.items()))
@@ -282,11 +283,12 @@ def info(
             f"{journal_path(path)} has {counted(waiting.damaged, 'line')} that no collector wrote, to be put aside"
         )
     print_notes(notes)
-    if tally:
+    if measurements:
         # Most databases have neither replayed rows nor parts of cards.
-        names = [name for name in tally[0] if name not in ("replayed", "mig") or any(row[name] for row in tally)]
-        shown = [(name, "left" if isinstance(tally[0][name], str) else "right") for name in names]
-        print_table(None, shown, [[str(row[name]) for name in names] for row in tally])
+        first, rare = measurements[0], ("replayed", "mig")
+        names = [name for name in first if name not in rare or any(row[name] for row in measurements)]
+        shown = [(name, "left" if isinstance(first[name], str) else "right") for name in names]
+        print_table(None, shown, [[str(row[name]) for name in names] for row in measurements])
     if learned:
         columns: list[tuple[str, str]] = [(name, "left") for name in learned[0]]
         print_table("learned from measurements", columns, [[str(value) for value in row.values()] for row in learned])

@@ -1,9 +1,11 @@
 """The coverage of databases, for a reader who wonders how far to trust an answer: measurements by GPU and kernel, their
-age, and how narrow their intervals are."""
+outcomes and age, and how narrow their intervals are."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from kernrec.store.database import Database
 from kernrec.store.schema import with_derived
 from kernrec.store.stack import Stack
 
@@ -23,6 +25,15 @@ _MEASURED = {
     "with_energy": "count(energy_j)",
 }
 """The columns of a row about a kernel's measurements on a GPU, in SQL."""
+_COUNTED = {
+    **{name: name for name in ("gpu", "op", "kernel", "outcome")},
+    "measurements": "count(*)",
+    "replayed": "count(*) FILTER (replayed)",
+    "mig": "count(*) FILTER (mig)",
+    "configs": "count(DISTINCT config_id)",
+    "problems": "count(DISTINCT problem_id)",
+}
+"""The columns of a row of `tally`, in SQL."""
 _FAILED = """
     SELECT gpu, op, kernel, count(*) FROM db.measurement JOIN db.problem USING (problem_id)
     WHERE outcome <> 'ok' GROUP BY ALL
@@ -38,8 +49,7 @@ def coverage(stack: Stack) -> list[dict[str, Any]]:
     Raises:
         UsageError: a database cannot be read.
     """
-    columns = ", ".join(f"{expression} AS {name}" for name, expression in _MEASURED.items())
-    query = f"SELECT {columns} FROM answer JOIN db.problem AS problem USING (problem_id) GROUP BY ALL ORDER BY ALL"
+    query = _grouped(_MEASURED, "answer")
     rows: list[dict[str, Any]] = []
     for title, database in stack.databases():
         failed = {(gpu, op, kernel): count for gpu, op, kernel, count in database.query(_FAILED)}
@@ -51,6 +61,20 @@ def coverage(stack: Stack) -> list[dict[str, Any]]:
             row |= {name: row[name].isoformat() + "Z" for name in ("first_measured_at", "last_measured_at")}
             rows.append({"database": title, **row})
     return rows
+
+
+def tally(database: Database) -> list[dict[str, Any]]:
+    """How many measurements there are for each GPU, op, kernel and outcome, in that order.
+
+    `replayed` and `mig` count those of them that were replayed, and those of MIG slices.
+    """
+    return [dict(zip(_COUNTED, values, strict=True)) for values in database.query(_grouped(_COUNTED, "db.measurement"))]
+
+
+def _grouped(columns: Mapping[str, str], source: str) -> str:
+    """The query of these columns of rows and their problems."""
+    named = ", ".join(f"{expression} AS {name}" for name, expression in columns.items())
+    return f"SELECT {named} FROM {source} JOIN db.problem AS problem USING (problem_id) GROUP BY ALL ORDER BY ALL"
 
 
 @dataclass(frozen=True)

@@ -355,27 +355,6 @@ class Database:
         (counts,) = self.query("SELECT " + ", ".join(f"(SELECT count(*) FROM db.{table})" for table in TABLES))
         return dict(zip(TABLES, counts, strict=True))
 
-    def tally(self) -> list[dict[str, object]]:
-        """How many measurements there are for each GPU, op, kernel and outcome, in that order.
-
-        `replayed` and `mig` count those of them that were replayed, and those of MIG slices.
-        """
-        query = """
-            SELECT gpu, op, kernel, outcome, count(*) AS measurements,
-                   count(*) FILTER (replayed) AS replayed, count(*) FILTER (mig) AS mig,
-                   count(DISTINCT config_id) AS configs,
-                   count(DISTINCT problem_id) AS problems
-            FROM db.measurement JOIN db.problem USING (problem_id)
-            GROUP BY gpu, op, kernel, outcome ORDER BY ALL
-        """
-        with one_line(self.path):
-            return store_rows.as_dicts(self._connection.execute(query))
-
-    def key_range(self) -> tuple[str, str] | None:
-        """The least and the greatest key of a measurement, which takes a look at every row; None without any."""
-        ((least, greatest),) = self.query("SELECT min(measurement_id), max(measurement_id) FROM db.measurement")
-        return None if least is None else (least, greatest)
-
     def content_hash(self) -> str:
         """A hash of the content of all rows, independent of the order in which they were added."""
         keys = {}

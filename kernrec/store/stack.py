@@ -142,7 +142,8 @@ class Stack:
         own = (
             database for path, database in zip(self._paths, self._databases(), strict=True) if path not in self._pulled
         )
-        ends = [end for database in own for end in database.key_range() or ()]
+        query = "SELECT min(measurement_id), max(measurement_id) FROM db.measurement HAVING count(*) > 0"
+        ends = [end for database in own for row in database.query(query) for end in row]
         return content_hash([min(ends), max(ends)]) if ends else ""
 
     def version(self) -> tuple[tuple[int, int], ...]:

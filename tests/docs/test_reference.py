@@ -1,7 +1,7 @@
 """The reference is complete: what the code cannot say of itself has an entry, and no entry is stale."""
 
 import ast
-import importlib.util
+import importlib
 import inspect
 import re
 import shutil
@@ -25,12 +25,9 @@ from tests.helpers.paths import ROOT, TOOLS
 
 @pytest.fixture(scope="module")
 def reference() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("build_reference", TOOLS / "build_reference.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(TOOLS)
+        return importlib.import_module("build_reference")
 
 
 def test_every_key_of_a_spec_has_a_meaning(reference: ModuleType) -> None:

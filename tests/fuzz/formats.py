@@ -18,6 +18,7 @@ import numpy as np
 
 from kernrec.op import find_op
 from kernrec.store import Database, ProfileRow
+from kernrec.store.coverage import tally
 from kernrec.store.measurement import Measurement
 from kernrec.store.retractions import leave_unbelieved, retraction_rows
 from tests.fuzz import damage
@@ -348,7 +349,7 @@ def _used(database: Database) -> None:
         database.profiles(str(row["kernel"]), str(row["kernel_hash"]), int(str(row["sm"])))
     for view in ("answer", "best", "front"):
         database.rows(view)
-    database.tally()
+    tally(database)
     database.contents()
     database.conflicts()
 

@@ -60,7 +60,7 @@ class StaticTable:
     """Rows whose code fits and, in a kernel of the library, does not spill; bool (rows,)."""
     coverage: Coverage
     _geometries: dict[int, LaunchGeometry] = field(default_factory=dict, repr=False)
-    _programs: list[list[LaunchProgram] | None] = field(default_factory=list, repr=False)
+    _programs: dict[Program, list[LaunchProgram] | None] = field(default_factory=dict, repr=False)
 
     @classmethod
     def of(
@@ -303,9 +303,9 @@ class StaticTable:
         """
         if isinstance(on_problem, ManyProblems) or (execution := on_problem.execution) is None:
             return None
-        if not self._programs:
-            self._programs.append(self._launch_programs(execution.program))
-        if (programs := self._programs[0]) is None:
+        if (program := execution.program) not in self._programs:
+            self._programs[program] = self._launch_programs(program)
+        if (programs := self._programs[program]) is None:
             return None
         execution.complete()
         return execution, programs
