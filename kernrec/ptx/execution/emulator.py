@@ -181,13 +181,14 @@ class Emulation:
         if any(not 0 <= b < total for b in block_numbers):
             raise UsageError(f"block numbers must be from 0 to {total - 1} for grid {self.grid}")
         block_numbers = _in_clusters(self._lanes.shape, block_numbers)
+        warps = self._lanes.shape.lanes_per_block // WARP
         with np.errstate(all="ignore"):
             for start in range(0, len(block_numbers), self.blocks_per_batch):
                 batch = block_numbers[start : start + self.blocks_per_batch]
                 if self._touched is not None:
-                    self._touched.start_batch(batch)
+                    self._touched.start_batch(batch, warps)
                 if self._trace is not None:
-                    self._trace.start_batch(batch, self._lanes.shape.lanes_per_block // WARP, self._lanes.step)
+                    self._trace.start_batch(batch, warps, self._lanes.step)
                 try:
                     self._scheduler.run(batch)
                 except EmulationError as error:

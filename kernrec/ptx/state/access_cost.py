@@ -39,8 +39,8 @@ class AccessPattern:
     """Relative addresses of the active lanes of a batch, and what they cost."""
 
     __slots__ = (
-        "_distinct", "_mask", "_passes", "_relative", "_rows", "_sectors", "_turns", "_wavefronts", "alignment",
-        "by_warp", "count", "high", "low", "warps",
+        "_distinct", "_mask", "_passes", "_relative", "_rows", "_sectors", "_turns", "_wavefronts", "_words",
+        "alignment", "by_warp", "count", "high", "low", "warps",
     )  # fmt: skip
 
     def __init__(self, relative: Array, lanes: Array | None, batch_lanes: int) -> None:
@@ -55,6 +55,7 @@ class AccessPattern:
         self._turns: dict[tuple[int, int], int] = {}
         self.by_warp: dict[int, tuple[Array, Array]] = {}
         self._distinct: tuple[Array, Array] | None = None
+        self._words: dict[tuple[int, int, int], tuple[Array, Array]] = {}
         if lanes is None:
             self._relative = relative.reshape(-1, 32)
             self._mask = None
@@ -105,6 +106,32 @@ class AccessPattern:
             sectors = self.by_warp[key] = np.repeat(self._rows, first.sum(axis=1)), ordered[first]
         return sectors
 
+    @property
+    def relative(self) -> Array:
+        """The addresses of the active lanes, relative to the first; int64 (lanes)."""
+        relative: Array = self._relative.reshape(-1) if self._mask is None else self._relative[self._mask]
+        return relative
+
+    def _warp_of_lanes(self) -> Array:
+        return np.repeat(self._rows, 32 if self._mask is None else self._mask.sum(axis=1))
+
+    def words_by_block(self, base: int, size: int, unit: int, warps_per_block: int) -> tuple[Array, Array]:
+        """Each word of `unit` bytes that a thread block accesses, once, `size` aligned bytes per lane.
+
+        Returns:
+            Of each, the position of the block in the batch and the number of the word from the one that has the byte
+            `base` less `base % unit` on; int64 arrays (N,).
+        """
+        key = base % unit, size, unit
+        words = self._words.get(key)
+        if words is None:
+            first = (self.relative + key[0]) // unit
+            low, extent = int(first.min()), int(first.max() - first.min()) + size // unit + 1
+            blocks = self._warp_of_lanes() // warps_per_block * extent - low
+            pairs = np.unique(np.concatenate([blocks + first + k for k in range(max(size // unit, 1))]))
+            words = self._words[key] = pairs // extent, pairs % extent + low
+        return words
+
     def distinct_in_blocks(self, warps_per_block: int) -> tuple[Array, Array]:
         """Each address that a thread block accesses, once.
 
@@ -113,8 +140,7 @@ class AccessPattern:
             `SEVERAL_WARPS`; int64 and int16 arrays (N,).
         """
         if self._distinct is None:
-            warps = np.repeat(self._rows, 32 if self._mask is None else self._mask.sum(axis=1))
-            relative = self._relative.reshape(-1) if self._mask is None else self._relative[self._mask]
+            warps, relative = self._warp_of_lanes(), self.relative
             blocks = warps // warps_per_block
             order = np.lexsort((relative, blocks))  # stable: lanes of one address stay in order
             new = np.ones(len(order), np.bool_)

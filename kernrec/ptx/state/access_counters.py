@@ -36,9 +36,6 @@ class GlobalRequest:
     lanes: Array | None
     """Numbers of the lanes; None: all of the batch."""
 
-    lane_bytes: Array | None
-    """Byte of the buffer that each lane accesses; None where nothing watches addresses."""
-
     step: int
     """Which run of a basic block it was part of."""
 
@@ -91,21 +88,6 @@ def between(requests: list[GlobalRequest], following: list[GlobalRequest], times
     return offsets
 
 
-def one_lane_per_word(request: GlobalRequest, blocks: Array, moved: Array) -> tuple[Array, Array]:
-    """Blocks and bytes of the lanes of an access; of lanes that stay in one word together only the first.
-
-    `moved`: by how many bytes it is repeated.
-    """
-    assert request.lane_bytes is not None
-    if (moved % 4).any():
-        return blocks, request.lane_bytes
-    first = np.unique((blocks << 40) + (request.lane_bytes >> 2), return_index=True)[1]
-    return blocks[first], request.lane_bytes[first]
-
-
-_MOST_TOUCHED = 1 << 14  # addresses that are recorded at once
-
-
 class AccessCounters:
     """The counters of the accesses of one emulation; each of them may be left out."""
 
@@ -121,12 +103,9 @@ class AccessCounters:
 
     def count_global(self, access: Access, region: Region, selection: Selection, kind: str) -> None:
         """Counts one access to a buffer; `kind` is `read`, `write` or `atomic`."""
-        lane_bytes = None
-        if self._touched is not None:
-            index, shift = selection.index(region, 1, access.offset)
-            lane_bytes = index + shift
-            self._touched.record(region, access.size, self._blocks(selection.lanes), lane_bytes, kind)
         pattern, first = selection.pattern, selection.first + access.offset
+        if self._touched is not None:
+            self._touched.record_pattern(region, access.size, pattern, (first - region.base,), kind)
         if self._order is not None and kind == "atomic":
             self._order.record_atomic(signed(selection.addresses) + access.offset, self._blocks(selection.lanes))
         elif self._order is not None:
@@ -135,7 +114,7 @@ class AccessCounters:
             return
         if self.trace is not None:
             step = self._lanes.turn
-            self.trace.append(GlobalRequest(region, kind, access, pattern, first, selection.lanes, lane_bytes, step))
+            self.trace.append(GlobalRequest(region, kind, access, pattern, first, selection.lanes, step))
         self._count_requests(region, kind, access, pattern, ((first, 1),))
 
     def _count_requests(
@@ -181,16 +160,8 @@ class AccessCounters:
         if self._touched is None:
             return
         for request, moved in zip(requests, offsets, strict=True):
-            if not moved.any():
-                continue  # it touches what it touched before
-            blocks, lane_bytes = one_lane_per_word(request, self._blocks(request.lanes), moved)
-            at_once = max(_MOST_TOUCHED // len(lane_bytes), 1)
-            for start in range(0, len(moved), at_once):
-                some = moved[start : start + at_once]
-                there = (lane_bytes + some[:, None]).reshape(-1)
-                self._touched.record(
-                    request.region, request.access.size, np.tile(blocks, len(some)), there, request.kind
-                )
+            places = (request.first - request.region.base + moved).tolist()
+            self._touched.record_pattern(request.region, request.access.size, request.pattern, places, request.kind)
 
     def leave_turns_out(self, requests: list[GlobalRequest], times: int) -> int:
         """Trips are left out whose accesses follow later (`repeat`); the number of their runs of basic blocks."""
@@ -210,9 +181,7 @@ class AccessCounters:
             for request, moved in zip(requests, offsets, strict=True):
                 begin = request.first + int(moved[repetition])
                 if request.kind == "atomic":
-                    assert request.lane_bytes is not None
-                    addresses = request.lane_bytes + (request.region.base + int(moved[repetition]))
-                    order.record_atomic(addresses, self._blocks(request.lanes))
+                    order.record_atomic(request.pattern.relative + begin, self._blocks(request.lanes))
                 else:
                     step = request.step + period * (repetition + 1) - turns
                     order.record(step, request.pattern, begin, request.kind == "read")

@@ -5,18 +5,20 @@ addresses. `TouchedSectors` marks, for each buffer and block, the 4-byte words t
 blocks may share a 32-byte sector and no byte of it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Protocol
 
 import numpy as np
 
+from kernrec.ptx.state.access_cost import AccessPattern
 from kernrec.ptx.state.types import Array
 
 SECTOR = 32
 """Bytes that move between caches and memory together."""
 _WORD = 4
+_MOST_MARKED = 1 << 14  # at once
 _FINE_BYTES = 1 << 30  # a larger buffer is marked by sectors: address space is limited
 
 
@@ -69,22 +71,50 @@ def among(values: Array, ascending: Array) -> Array:
     return present
 
 
+def _unit(buffer: Buffer) -> int:
+    """Bytes that a mark stands for."""
+    return _WORD if buffer.size <= _FINE_BYTES else SECTOR
+
+
 class TouchedSectors:
     """The words that each of the thread blocks with the linear numbers `blocks` touches; other blocks are ignored."""
 
     def __init__(self, blocks: Sequence[int]) -> None:
         self._rows = {block: row for row, block in enumerate(dict.fromkeys(blocks))}
         self._batch: Array = np.zeros(0, np.int64)  # row of each block of the present batch
+        self._warps = 1  # of a block
         self._idle = False  # whether the present batch has none of the blocks
         self._marks: dict[tuple[str, bool], Array] = {}
         self._spans: dict[tuple[str, bool], tuple[int, int]] = {}  # first and last unit that any block touched
-        self._units: dict[str, int] = {}  # bytes that a mark stands for, by buffer
+        self._buffers: dict[str, Buffer] = {}
+        # Accesses of the batch that are not yet marked: bytes of the buffer that patterns are relative to.
+        self._waiting: dict[tuple[str, bool, int, AccessPattern], list[int]] = {}
 
-    def start_batch(self, block_numbers: Sequence[int]) -> None:
-        """The thread blocks with these linear numbers run next."""
+    def start_batch(self, block_numbers: Sequence[int], warps: int) -> None:
+        """The thread blocks with these linear numbers run next, each of so many warps."""
+        self._mark_waiting()
         rest = len(self._rows)  # one row for all the others
         self._idle = not any(block in self._rows for block in block_numbers)
         self._batch = np.array([self._rows.get(block, rest) for block in block_numbers], np.int64)
+        self._warps = warps
+
+    def record_pattern(
+        self, region: Buffer, size: int, pattern: AccessPattern, places: Iterable[int], kind: str
+    ) -> None:
+        """Marks what an access touches, at each of some places.
+
+        Args:
+            region: the buffer.
+            size: bytes that a lane accesses.
+            pattern: of the lanes.
+            places: bytes of the buffer that the pattern is relative to.
+            kind: `read`, `write` or `atomic` (both).
+        """
+        if self._idle:
+            return
+        self._buffers[region.name] = region
+        for written in (False, True) if kind == "atomic" else (kind == "write",):
+            self._waiting.setdefault((region.name, written, size, pattern), []).extend(places)
 
     def record(self, region: Buffer, size: int, block_of: Array, places: Array, kind: str) -> None:
         """Marks what an access touches.
@@ -93,34 +123,51 @@ class TouchedSectors:
             region: the buffer.
             size: bytes that a lane accesses.
             block_of: position of each lane's block in the batch; (lanes).
-            where: byte of the buffer that each lane accesses; (lanes).
+            places: byte of the buffer that each lane accesses; (lanes).
             kind: `read`, `write` or `atomic` (both).
         """
         if self._idle:
             return
-        buffer = region.name
-        unit = self._units.setdefault(buffer, _WORD if region.size <= _FINE_BYTES else SECTOR)
-        first = places // unit
-        rows = self._batch[block_of]
-        low, high = int(first.min()), int(first.max()) + max(size // unit - 1, 0)
+        self._buffers[region.name] = region
+        unit = _unit(region)
         for written in (False, True) if kind == "atomic" else (kind == "write",):
-            marks = self._marks.get((buffer, written))
-            if marks is None:
-                # Pages of a bitmap that are never marked cost no memory.
-                marks = np.zeros((len(self._rows) + 1, -(-region.size // unit)), np.bool_)
-                self._marks[buffer, written] = marks
             for word in range(max(size // unit, 1)):
-                marks[rows, first + word] = True
-            least, most = self._spans.get((buffer, written), (low, high))
-            self._spans[buffer, written] = min(low, least), max(high, most)
+                self._mark(region, written, self._batch[block_of], places // unit + word)
+
+    def _mark_waiting(self) -> None:
+        """Marks the accesses of the batch, those of one pattern together: in a loop many are at the same places."""
+        waiting, self._waiting = self._waiting, {}
+        for (name, written, size, pattern), places in waiting.items():
+            region = self._buffers[name]
+            unit = _unit(region)
+            begins = np.array(sorted({*places}), np.int64)
+            for rest in {*(begins % unit).tolist()}:
+                blocks, words = pattern.words_by_block(rest, size, unit, self._warps)
+                starts = begins[begins % unit == rest] // unit
+                at_once = max(_MOST_MARKED // len(words), 1)
+                for first in range(0, len(starts), at_once):
+                    there = starts[first : first + at_once, None] + words
+                    self._mark(region, written, self._batch[blocks], there)
+
+    def _mark(self, region: Buffer, written: bool, rows: Array, units: Array) -> None:
+        marks = self._marks.get((region.name, written))
+        if marks is None:
+            # Pages of a bitmap that are never marked cost no memory.
+            marks = np.zeros((len(self._rows) + 1, -(-region.size // _unit(region))), np.bool_)
+            self._marks[region.name, written] = marks
+        marks[rows, units] = True
+        low, high = int(units.min()), int(units.max())
+        least, most = self._spans.get((region.name, written), (low, high))
+        self._spans[region.name, written] = min(low, least), max(high, most)
 
     def by_block(self, written: bool) -> dict[str, dict[int, Touched]]:
         """By buffer and block: what the block read, or wrote."""
+        self._mark_waiting()
         result: dict[str, dict[int, Touched]] = {}
         for (buffer, write), marks in self._marks.items():
             if write == written:
                 low, high = self._spans[buffer, write]
-                words = self._units[buffer] // _WORD
+                words = _unit(self._buffers[buffer]) // _WORD
                 result[buffer] = {
                     block: Touched((np.flatnonzero(marks[row, low : high + 1]) + low) * words)
                     for block, row in self._rows.items()
