@@ -83,7 +83,7 @@ def _roofline(axes: Any, shown: Shown) -> None:
 
 def _cloud(axes: Any, report: "Report", shown: Shown) -> None:
     """Draw latency and energy of all candidates, the fronts and the configs."""
-    from kernrec.recommender.estimate.costs import MEASURED
+    from kernrec.recommender.estimate.estimates import MEASURED
     from kernrec.recommender.pareto import pareto_front
 
     candidates, point = report.candidates, report.point

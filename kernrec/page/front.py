@@ -10,7 +10,7 @@ from kernrec.gpu import GPU
 from kernrec.page.subject import Subject
 from kernrec.recommender import Objective, Query, Recommendation, Recommender
 from kernrec.recommender.candidate_set import CandidateSet
-from kernrec.recommender.estimate.costs import SOURCES
+from kernrec.recommender.estimate.estimates import SOURCES
 from kernrec.recommender.estimate.operating_point import OperatingPoint
 from kernrec.recommender.select import select
 from kernrec.util.config_short import codes_of, short_config

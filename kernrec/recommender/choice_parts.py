@@ -2,7 +2,7 @@
 
 import math
 
-from kernrec.recommender.estimate.costs import Source
+from kernrec.recommender.estimate.estimates import Source
 from kernrec.util.light_dataclass import dataclass
 
 

@@ -14,7 +14,8 @@ import numpy as np
 
 from kernrec.model.prior.launch_costs import NominalCosts
 from kernrec.recommender.candidate_set import CandidateSet
-from kernrec.recommender.estimate.costs import ENERGY_DRIFT, LATENCY_DRIFT, SOURCES, Estimates, Source
+from kernrec.recommender.estimate.costs import ENERGY_DRIFT, LATENCY_DRIFT
+from kernrec.recommender.estimate.estimates import SOURCES, Estimates, Source
 from kernrec.recommender.estimate.operating_point import OperatingPoint
 from kernrec.recommender.request import Objective, Query
 from kernrec.recommender.result import Choice, Comparison, Estimate, Foreign, MeasuredOn, Place, Saving

@@ -17,14 +17,7 @@ import numpy as np
 from kernrec.kernel import ProblemSpace
 from kernrec.model.prior.launch_costs import LimitedCosts
 from kernrec.op import Problem
-from kernrec.recommender.estimate.costs import (
-    Costs,
-    Rescaling,
-    carried_over,
-    prior_costs,
-    promising,
-    with_measured,
-)
+from kernrec.recommender.estimate.costs import Costs, Rescaling, carried_over, prior_costs, promising, with_measured
 from kernrec.recommender.estimate.measured_rows import NOTHING, MeasuredRows, measured_rows
 from kernrec.recommender.estimate.operating_point import OperatingPoint
 from kernrec.recommender.estimate.prediction import Prediction, predict_all

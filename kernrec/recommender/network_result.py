@@ -18,7 +18,7 @@ import numpy as np
 from kernrec.gpu import GPU
 from kernrec.op.workload import Workload
 from kernrec.recommender import tabular
-from kernrec.recommender.estimate.costs import SOURCES, Source
+from kernrec.recommender.estimate.estimates import SOURCES, Source
 from kernrec.recommender.json_names import IntervalNames, NetworkNames
 from kernrec.recommender.request import Objective, Query
 from kernrec.recommender.result import Choice, Estimate, Recommendation

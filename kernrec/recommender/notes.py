@@ -12,7 +12,7 @@ from kernrec.kernel import config_text
 from kernrec.model.prior.power import ZEROS
 from kernrec.model.prior.spread import SPREADS
 from kernrec.recommender.candidate_set import CandidateSet
-from kernrec.recommender.estimate.costs import Source
+from kernrec.recommender.estimate.estimates import Source
 from kernrec.recommender.infeasible import refusing_constraint
 from kernrec.recommender.kernel_candidates import KernelCandidates, RunnableConfigs
 from kernrec.recommender.result import Choice, Remark

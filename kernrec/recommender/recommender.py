@@ -21,7 +21,7 @@ from kernrec.op import Problem
 from kernrec.recommender.answer import answer_by_lines, recommendation
 from kernrec.recommender.candidate_set import CandidateSet, candidate_set
 from kernrec.recommender.context import Context
-from kernrec.recommender.estimate.costs import LEARNED
+from kernrec.recommender.estimate.estimates import LEARNED
 from kernrec.recommender.estimate.model_store import ModelStore
 from kernrec.recommender.estimate.operating_point import OperatingPoint
 from kernrec.recommender.infeasible import no_kernel_runs

@@ -15,7 +15,7 @@ from kernrec.recommender.choice_parts import Comparison as Comparison
 from kernrec.recommender.choice_parts import Estimate as Estimate
 from kernrec.recommender.choice_parts import MeasuredOn as MeasuredOn
 from kernrec.recommender.choice_parts import Place as Place
-from kernrec.recommender.estimate.costs import Source
+from kernrec.recommender.estimate.estimates import Source
 from kernrec.recommender.estimate.operating_point import OperatingPoint
 from kernrec.recommender.json_names import AnswerNames, ChoiceNames
 from kernrec.recommender.request import Objective

@@ -31,7 +31,7 @@ from front import Table
 from kernrec.errors import UsageError
 from kernrec.model.learn.conformal import LEVEL
 from kernrec.model.prior.spread import REGIMES, SPREADS
-from kernrec.recommender.estimate.costs import OWN
+from kernrec.recommender.estimate.estimates import OWN
 
 from .intervals import FEWEST, UNKNOWN, Array, Errors, Rows, normal_share, read_errors
 

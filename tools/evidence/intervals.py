@@ -27,7 +27,7 @@ from front import Table
 from kernrec.errors import UsageError
 from kernrec.model.learn.conformal import LEVEL, groups_needed
 from kernrec.model.prior.spread import INTERVAL, REGIMES, SPREADS
-from kernrec.recommender.estimate.costs import OWN
+from kernrec.recommender.estimate.estimates import OWN
 from kernrec.util.normal import DEVIATIONS
 
 Array = np.ndarray

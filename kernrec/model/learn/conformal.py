@@ -86,14 +86,15 @@ class Interval:
 
     def around(self, value: Array, distance: Array | float = 0.0) -> tuple[Array, Array]:
         """(low, high) around predicted values; distance: of the candidates from the training data."""
-        return around(value, self.width, distance)
+        factor = factor_at(self.width, distance)
+        return value / factor, value * factor
 
 
-def around(value: Array, width: Array | float, distance: Array | float = 0.0) -> tuple[Array, Array]:
-    """(low, high) around predicted values, each with the width of its interval; distance: from the training data."""
+def factor_at(width: Array | float, distance: Array | float) -> Array:
+    """The factor of an interval to either side of a prediction, by its width and the distance from the training
+    data."""
     widening = np.hypot(width, _PRIOR) - width
-    factor = np.exp(width + _prior_share(np.asarray(distance)) * widening)
-    return value / factor, value * factor
+    return np.asarray(np.exp(width + _prior_share(np.asarray(distance)) * widening))
 
 
 def interval_from(entry: Mapping[str, Any]) -> Interval:

@@ -20,8 +20,8 @@ in two columns:
 A change of the meaning, order or number of features increases `VERSION`: a model needs the version it was trained with.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
 
 import numpy as np
 
@@ -35,6 +35,8 @@ VERSION = 2
 GROUPS = ("schedule", "static", "prior", "problem")
 TUNABLE = "tunable."
 ALIGNMENT = "alignment."
+_LEAST = 1e-30
+"""Stands for a time of 0 where something is divided by it."""
 
 
 @dataclass(frozen=True)
@@ -89,149 +91,94 @@ class ModelInputs:
         return len(self.latency_s)
 
 
-class _Quantities:
-    """Quantities that several features share, each computed once; unknown ones are NaN."""
-
-    def __init__(self, inputs: ModelInputs) -> None:
-        gpu = inputs.gpu
-        self.inputs = inputs
-        self.gpu = gpu
-        self.unknown = np.full(len(inputs), np.nan)
-        # The time of the problem's arithmetic at the f32 peak, and of its bytes: the lower bound of any kernel.
-        self.flops = np.maximum(inputs.flops, 1.0)
-        self.compute_s = self.flops / gpu.peak_flops("f32")
-        self.traffic_s = inputs.bytes / gpu.memory_bandwidth
-        self.roofline_s = np.maximum(self.compute_s, self.traffic_s)
-        self.threads = self.or_nan(inputs.threads)
-        self.blocks = self.or_nan(inputs.blocks)
-        self.resident = self.or_nan(inputs.resident)
-        self.warps = np.ceil(self.threads / 32.0)
-        self.waves = self.blocks / (gpu.sms * np.maximum(self.resident, 1.0))
-        self.core_s = self.or_nan(inputs.core_s)
-        self.busy_s = self.or_nan(inputs.busy_s)
-
-    def or_nan(self, values: Array | None) -> Array:
-        return self.unknown if values is None else np.asarray(values, dtype=np.float64)
-
-    def pipe(self, name: str) -> Array:
-        return self.unknown if self.inputs.pipe_s is None else self.inputs.pipe_s[PIPES.index(name)]
-
-    def same(self, ratio: float | Array) -> Array:
-        """log2 of a ratio that all candidates of a problem have in common."""
-        return np.full(len(self.inputs), np.log2(ratio))
-
-    def log_ratio(self, above: Array | float, below: Array | float) -> Array:
-        """log2 of a ratio, kept within a factor of a million."""
-        return np.asarray(np.log2(np.clip(np.divide(above, np.maximum(below, 1e-30)), 1e-6, 1e6)))
-
-
 @dataclass(frozen=True)
 class Feature:
-    """One column of the feature matrix."""
+    """One column of the feature matrix: the ratio of two of `QUANTITIES`."""
 
     name: str
     group: str
     unit: str
-    """`log2` for the logarithm of a ratio."""
+    """Begins with `log2` where the logarithm of the ratio is taken."""
     meaning: str
-    formula: str
-    """How it is computed from the fields of `ModelInputs`."""
-    value: Callable[[_Quantities], Array] = field(repr=False)
+    above: str
+    below: str = "1"
+    bounded: bool = False
+    """Whether the ratio is kept within a factor of a million: of quantities that may be 0."""
+
+    @property
+    def logarithmic(self) -> bool:
+        """Whether it is the logarithm to base 2."""
+        return self.unit.startswith("log2")
+
+    @property
+    def formula(self) -> str:
+        """How it is computed from `QUANTITIES`."""
+        ratio = self.above if self.below == "1" else f"{self.above} / {self.below}"
+        return f"log2({ratio})" if self.logarithmic else ratio
 
 
 def _pipe_features() -> list[Feature]:
-    pipe_features = []
+    features = []
     for pipe in PIPES:
         short = pipe.replace(" ", "_").lower()
-        pipe_features += [
+        features += [
             Feature(
                 f"{short}_work", "static", "log2", f"time of the {pipe} pipe over the roofline's",
-                f"log2(pipe_s[{pipe}] / roofline_s)", lambda q, pipe=pipe: q.log_ratio(q.pipe(pipe), q.roofline_s),  # type: ignore[misc]
+                f"pipe_s[{pipe}]", "roofline_s", bounded=True,
             ),
             Feature(
                 f"{short}_share", "prior", "1", f"time of the {pipe} pipe over that of all busy pipes",
-                f"pipe_s[{pipe}] / busy_s", lambda q, pipe=pipe: q.pipe(pipe) / np.maximum(q.busy_s, 1e-30),  # type: ignore[misc]
+                f"pipe_s[{pipe}]", "max(busy_s, 1e-30)",
             ),
         ]  # fmt: skip
-    return pipe_features
+    return features
 
+
+QUANTITIES = (
+    "1", "SMs", "max_warps", "max_registers", "smem_per_sm", "tdp_w", "l2_bytes",
+    "flops", "compute_s", "bytes", "traffic_s", "roofline_s",
+    "threads", "warps", "lanes", "blocks", "all_threads", "resident", "resident_warps", "waves", "rounds",
+    "registers", "resident_shared_bytes",
+    "latency_s", "power_w", "busy_s", "max(busy_s, 1e-30)", "wait_s", "l2_s", "dram_s", "core_s", "fixed_s",
+    *(f"pipe_s[{pipe}]" for pipe in PIPES),
+)  # fmt: skip
+"""What features are ratios of: of the GPU, of the problem (`compute_s` at the f32 peak and `traffic_s` of its bytes are
+lower bounds of any kernel, the roofline is the larger one), of the config, and of the prior. `lanes` are those of the
+warps of a block, `waves` the rounds of resident blocks, `rounds` whole ones."""
+_ROW = {name: row for row, name in enumerate(QUANTITIES)}
 
 FEATURES: tuple[Feature, ...] = (
-    Feature("warps", "schedule", "log2", "warps of a block", "log2(ceil(threads / 32))", lambda q: np.log2(q.warps)),
+    Feature("warps", "schedule", "log2", "warps of a block", "warps"),
+    Feature("lanes_used", "schedule", "1", "share of the lanes of its warps that a block uses", "threads", "lanes"),
+    Feature("blocks_per_sm", "schedule", "log2", "blocks that each SM runs", "blocks", "SMs", bounded=True),
+    Feature("flops_per_thread", "schedule", "log2 FLOP", "arithmetic of a thread", "flops", "all_threads"),
+    Feature("resident_blocks", "static", "log2", "blocks that an SM holds at once", "resident"),
+    Feature("occupancy", "static", "1", "resident warps over the most an SM holds", "resident_warps", "max_warps"),
+    Feature("waves", "static", "log2", "rounds of resident blocks", "waves", bounded=True),
+    Feature("last_wave", "static", "1", "share of the rounds' places that hold a block", "waves", "rounds"),
+    Feature("registers", "static", "1", "registers of a thread over their limit", "registers", "max_registers"),
     Feature(
-        "lanes_used", "schedule", "1", "share of the lanes of its warps that a block uses", "threads / (32 * warps)",
-        lambda q: q.threads / (32.0 * q.warps),
-    ),
-    Feature(
-        "blocks_per_sm", "schedule", "log2", "blocks that each SM runs", "log2(blocks / SMs)",
-        lambda q: q.log_ratio(q.blocks, float(q.gpu.sms)),
-    ),
-    Feature(
-        "flops_per_thread", "schedule", "log2 FLOP", "arithmetic of a thread", "log2(flops / (blocks * threads))",
-        lambda q: np.log2(q.flops / (q.blocks * q.threads)),
-    ),
-    Feature(
-        "resident_blocks", "static", "log2", "blocks that an SM holds at once", "log2(resident)",
-        lambda q: np.log2(np.maximum(q.resident, 1.0)),
-    ),
-    Feature(
-        "occupancy", "static", "1", "resident warps over the most an SM holds", "resident * warps / max_warps",
-        lambda q: q.resident * q.warps / q.gpu.limits.max_warps_per_sm,
-    ),
-    Feature(
-        "waves", "static", "log2", "rounds of resident blocks", "log2(blocks / (SMs * resident))",
-        lambda q: q.log_ratio(q.waves, 1.0),
-    ),
-    Feature(
-        "last_wave", "static", "1", "share of the rounds' places that hold a block", "waves / ceil(waves)",
-        lambda q: q.waves / np.maximum(np.ceil(q.waves), 1.0),
-    ),
-    Feature(
-        "registers", "static", "1", "registers of a thread over the most it may have", "registers / 255",
-        lambda q: q.or_nan(q.inputs.registers) / q.gpu.limits.max_registers_per_thread,
-    ),
-    Feature(
-        "shared_memory", "static", "1", "shared memory of resident blocks over an SM's",
-        "resident * shared_bytes / smem_per_sm",
-        lambda q: q.resident * q.or_nan(q.inputs.shared_bytes) / q.gpu.limits.smem_per_sm,
+        "shared_memory", "static", "1", "shared memory of resident blocks over an SM's", "resident_shared_bytes",
+        "smem_per_sm",
     ),
     *_pipe_features(),
     Feature(
-        "prior_over_roofline", "prior", "log2", "the prior's latency over the roofline's",
-        "log2(latency_s / roofline_s)", lambda q: q.log_ratio(q.inputs.latency_s, q.roofline_s),
+        "prior_over_roofline", "prior", "log2", "the prior's latency over the roofline's", "latency_s", "roofline_s",
+        bounded=True,
     ),
+    Feature("wait_share", "prior", "log2", "latency of blocks over time of pipes", "wait_s", "busy_s", bounded=True),
+    Feature("l2_share", "prior", "1", "time at L2's bandwidth over core time", "l2_s", "core_s"),
+    Feature("dram_share", "prior", "1", "time at DRAM's bandwidth over latency", "dram_s", "latency_s"),
+    Feature("launch_share", "prior", "1", "launch overhead over latency", "fixed_s", "latency_s"),
     Feature(
-        "wait_share", "prior", "log2", "latency of blocks over time of pipes", "log2(wait_s / busy_s)",
-        lambda q: q.log_ratio(q.or_nan(q.inputs.wait_s), q.busy_s),
+        "traffic_excess", "prior", "log2", "bytes past L2 over compulsory bytes", "dram_s", "traffic_s", bounded=True
     ),
+    Feature("power_over_limit", "prior", "1", "the prior's mean power over the TDP", "power_w", "tdp_w"),
     Feature(
-        "l2_share", "prior", "1", "time at L2's bandwidth over core time", "l2_s / core_s",
-        lambda q: q.or_nan(q.inputs.l2_s) / q.core_s,
+        "intensity", "problem", "log2", "arithmetic intensity of the problem over the GPU's balance", "compute_s",
+        "traffic_s",
     ),
-    Feature(
-        "dram_share", "prior", "1", "time at DRAM's bandwidth over latency", "dram_s / latency_s",
-        lambda q: q.or_nan(q.inputs.dram_s) / q.inputs.latency_s,
-    ),
-    Feature(
-        "launch_share", "prior", "1", "launch overhead over latency", "fixed_s / latency_s",
-        lambda q: q.or_nan(q.inputs.fixed_s) / q.inputs.latency_s,
-    ),
-    Feature(
-        "traffic_excess", "prior", "log2", "bytes past L2 over compulsory bytes", "log2(dram_s / (bytes / bandwidth))",
-        lambda q: q.log_ratio(q.or_nan(q.inputs.dram_s), q.traffic_s),
-    ),
-    Feature(
-        "power_over_limit", "prior", "1", "the prior's mean power over the TDP", "power_w / tdp_w",
-        lambda q: q.inputs.power_w / q.gpu.tdp_w,
-    ),
-    Feature(
-        "intensity", "problem", "log2", "arithmetic intensity of the problem over the GPU's balance",
-        "log2(compute_s / (bytes / bandwidth))", lambda q: q.same(q.compute_s / q.traffic_s),
-    ),
-    Feature(
-        "footprint", "problem", "log2", "compulsory bytes over the L2's size", "log2(bytes / l2_bytes)",
-        lambda q: q.same(q.inputs.bytes / q.gpu.l2_bytes),
-    ),
+    Feature("footprint", "problem", "log2", "compulsory bytes over the L2's size", "bytes", "l2_bytes"),
 )  # fmt: skip
 """Every column but the tunables, in order."""
 
@@ -269,14 +216,90 @@ def matrix(inputs: ModelInputs, columns: Sequence[str]) -> Array:
     Returns:
         The features, (C, F), float32; NaN where an input is not known or the kernel does not have a tunable.
     """
-    quantities = _Quantities(inputs)
     rows = np.empty((len(columns), len(inputs)))
-    for i, name in enumerate(columns):
-        kind, dot, tunable = name.partition(".")
-        if not dot:
-            rows[i] = _BY_NAME[name].value(quantities)
-        elif (values := inputs.tunables.get(tunable)) is None:
-            rows[i] = np.nan
+    plan = _plan(tuple(columns))
+    if len(plan.places):
+        rows[plan.places] = _ratios(_quantities(inputs), plan)
+    for place in plan.of_tunables:
+        kind, _, tunable = columns[place].partition(".")
+        if (values := inputs.tunables.get(tunable)) is None:
+            rows[place] = np.nan
         else:
-            rows[i] = np.log2(1.0 + np.maximum(values, 0)) if kind + dot == TUNABLE else _alignment(values)
+            rows[place] = np.log2(1.0 + np.maximum(values, 0)) if kind + "." == TUNABLE else _alignment(values)
     return np.ascontiguousarray(rows.T, dtype=np.float32)
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """How some columns are computed: all ratios together, those in front that are bounded, then other logarithms."""
+
+    places: Array
+    """The columns that are ratios, in the order in which they are computed."""
+    above: Array
+    """Rows of quantities."""
+    below: Array
+    bounded: int
+    logarithmic: int
+    of_tunables: tuple[int, ...]
+    """The other columns."""
+
+
+@lru_cache(maxsize=64)
+def _plan(columns: tuple[str, ...]) -> _Plan:
+    ratios = [(_BY_NAME[name], place) for place, name in enumerate(columns) if "." not in name]
+    ratios.sort(key=lambda each: (not each[0].bounded, not each[0].logarithmic))
+    rows = [(place, _ROW[feature.above], _ROW[feature.below]) for feature, place in ratios]
+    places, above, below = np.array(rows, dtype=np.int64).reshape(-1, 3).T
+    bounded, logarithmic = (sum(getattr(f, which) for f, _ in ratios) for which in ("bounded", "logarithmic"))
+    others = tuple(place for place, name in enumerate(columns) if "." in name)
+    return _Plan(places, above, below, bounded, logarithmic, others)
+
+
+def _ratios(quantities: Array, plan: _Plan) -> Array:
+    """The features of a plan that are ratios, in its order, (F, C)."""
+    below, bounded = quantities.take(plan.below, axis=0), plan.bounded
+    np.maximum(below[:bounded], _LEAST, out=below[:bounded])
+    ratios: Array = quantities.take(plan.above, axis=0)
+    ratios /= below
+    some = ratios[:bounded]
+    np.minimum(np.maximum(some, 1e-6, out=some), 1e6, out=some)
+    logs = ratios[: plan.logarithmic]
+    np.log2(logs, out=logs)
+    return ratios
+
+
+def _quantities(inputs: ModelInputs) -> Array:
+    """The rows of `QUANTITIES`, (Q, C); NaN for what is not known."""
+    gpu, limits = inputs.gpu, inputs.gpu.limits
+    rows = np.empty((len(QUANTITIES), len(inputs)))
+    by_name = dict(zip(QUANTITIES, rows, strict=True))
+
+    def put(name: str, values: Array | float | None) -> Array:
+        row = by_name[name]
+        row[...] = np.nan if values is None else values
+        return row
+
+    constants = (
+        1.0, gpu.sms, limits.max_warps_per_sm, limits.max_registers_per_thread, limits.smem_per_sm, gpu.tdp_w,
+        gpu.l2_bytes,
+    )  # fmt: skip
+    rows[: len(constants)] = np.array(constants, dtype=np.float64)[:, np.newaxis]
+    flops = np.maximum(inputs.flops, 1.0, out=by_name["flops"])
+    compute_s = np.divide(flops, gpu.peak_flops("f32"), out=by_name["compute_s"])
+    traffic_s = np.divide(put("bytes", inputs.bytes), gpu.memory_bandwidth, out=by_name["traffic_s"])
+    np.maximum(compute_s, traffic_s, out=by_name["roofline_s"])
+    threads, blocks = put("threads", inputs.threads), put("blocks", inputs.blocks)
+    warps = np.ceil(threads / 32.0, out=by_name["warps"])
+    np.multiply(warps, 32.0, out=by_name["lanes"])
+    np.multiply(blocks, threads, out=by_name["all_threads"])
+    resident = put("resident", inputs.resident)
+    np.multiply(resident, warps, out=by_name["resident_warps"])
+    np.multiply(resident, put("resident_shared_bytes", inputs.shared_bytes), out=by_name["resident_shared_bytes"])
+    np.maximum(resident, 1.0, out=resident)
+    waves = np.divide(blocks, gpu.sms * resident, out=by_name["waves"])
+    np.maximum(np.ceil(waves), 1.0, out=by_name["rounds"])
+    np.maximum(put("busy_s", inputs.busy_s), _LEAST, out=by_name["max(busy_s, 1e-30)"])
+    for name in ("registers", "latency_s", "power_w", "wait_s", "l2_s", "dram_s", "core_s", "fixed_s"):
+        put(name, getattr(inputs, name))
+    rows[-len(PIPES) :] = np.nan if inputs.pipe_s is None else inputs.pipe_s
+    return rows

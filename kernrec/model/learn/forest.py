@@ -176,14 +176,16 @@ class Forest:
 
     def predict(self, matrix: Array) -> Array:
         """The prediction for each row of a matrix (C, F), whose NaNs are missing values; float64 (C,)."""
-        count = len(matrix)
+        return self.descend(both_ways(matrix))
+
+    def descend(self, rows: Array) -> Array:
+        """As `predict`, for rows from `both_ways`, (C, 2 F)."""
+        count = len(rows)
         if not self.column:
             return np.full(count, self.base + self.leaf.sum(dtype=np.float64))
-        low = np.asarray(matrix, dtype=np.float32)
-        missing = np.isnan(low)
-        both = np.concatenate([np.where(missing, -np.inf, low), np.where(missing, np.inf, low)], axis=1)
-        flat, row = both.ravel(), np.arange(count) * (2 * self.features)
-        nodes = np.tile(np.arange(self.trees), (count, 1))
+        flat, row = rows.ravel(), np.arange(0, rows.size, 2 * self.features)
+        nodes = np.empty((count, self.trees), dtype=np.int64)
+        nodes[:] = np.arange(self.trees)
         walk, moved = core("kernrec.model.learn"), nodes
         if not walk.compiled:
             row, moved = row[np.newaxis, :, np.newaxis], nodes[np.newaxis, np.newaxis]
@@ -217,6 +219,16 @@ class Forest:
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"not packed trees ({type(error).__name__}: {error})") from None
         return forest
+
+
+def both_ways(matrix: Array) -> Array:
+    """The rows of a matrix (C, F) twice, (C, 2 F), float32: missing values go left in the first half, then right."""
+    low = np.asarray(matrix, dtype=np.float32)
+    missing = np.isnan(low)
+    both = np.concatenate([low, low], axis=1)
+    if missing.any():
+        both[:, : low.shape[1]][missing], both[:, low.shape[1] :][missing] = -np.inf, np.inf
+    return both
 
 
 def _levels(tree: Mapping[str, Any]) -> int:

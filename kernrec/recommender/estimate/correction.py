@@ -24,7 +24,7 @@ from kernrec.model.learn.conformal import (
     NEW_GPU,
     NEW_KERNEL,
     Interval,
-    around,
+    factor_at,
     groups_needed,
     on_dtype,
     on_rows,
@@ -35,7 +35,8 @@ from kernrec.model.learn.model import Model, choice_score, transfer_score
 from kernrec.model.learn.model_file import problem_count
 from kernrec.model.learn.row_kind import row_kind
 from kernrec.model.prior.launch_costs import LimitedCosts
-from kernrec.recommender.estimate.costs import LEARNED, Costs, Estimates, median, promising, replaced
+from kernrec.recommender.estimate.costs import Costs, median, promising, replaced
+from kernrec.recommender.estimate.estimates import Estimates, PredictedEstimates
 from kernrec.recommender.estimate.model_inputs import features_of, inputs_of
 from kernrec.recommender.estimate.prediction import Prediction
 from kernrec.store import MeasuredAnswer
@@ -246,12 +247,16 @@ class Correction:
         return factors
 
     def correct(self, predicted: Costs) -> Costs:
-        """The model's estimates in place of the prior's."""
+        """The model's estimates in place of the prior's, `predicted`."""
         by_latency, by_energy, by_power = self.factors
-        latency = self._interval("latency", predicted.latency.scaled(by_latency))
-        energy = predicted.energy.scaled(by_energy)
+        latency, energy = predicted.latency, predicted.energy
+        assert isinstance(latency, PredictedEstimates)
+        assert isinstance(energy, PredictedEstimates)
+        latency = latency.learned(by_latency, self.scored, self._widths("latency"))
         if "power" in self.ratios:
-            energy = self._interval("energy", energy)
+            energy = energy.learned(by_energy, self.scored, self._widths("energy"))
+        else:
+            energy = energy.scaled(by_energy)
         return Costs(latency, energy, predicted.power_w * by_power)
 
     def corrected_values(self, latency_s: Array, energy_j: Array) -> tuple[Array, Array]:
@@ -259,12 +264,11 @@ class Correction:
         by_latency, by_energy, _ = self.factors
         return latency_s * by_latency, energy_j * by_energy
 
-    def _interval(self, quantity: str, estimates: Estimates) -> Estimates:
-        """The estimates with the model's interval and source at `scored`."""
-        value = estimates.value[..., self.scored]
+    def _widths(self, quantity: str) -> Array:
+        """The factors of the model's intervals at `scored`, (N,)."""
         widths = [scope.interval(quantity).width for scope in self.scopes]
-        low, high = around(value, np.repeat(widths, np.diff(self.scored.searchsorted(self.starts))), self.distance)
-        return replaced(estimates, self.scored, (value, low, high), LEARNED)
+        each = widths[0] if len(widths) == 1 else np.repeat(widths, np.diff(self.scored.searchsorted(self.starts)))
+        return factor_at(each, self.distance)
 
     def adapted(self, predicted: Costs, positions: Array, measured: Sequence[MeasuredAnswer]) -> Costs:
         """Corrected costs in the light of what was measured on this GPU and problem.

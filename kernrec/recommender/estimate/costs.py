@@ -24,37 +24,18 @@ is median(r)**2: in doubt a config that somebody ran is ranked before one that n
 
 import math
 from collections.abc import Sequence
-from enum import StrEnum
-from functools import cached_property
 
 import numpy as np
 
 from kernrec.model.prior.launch_costs import LimitedCosts
-from kernrec.model.prior.spread import INTERVAL, OF_ENERGY, OF_TIME, Widths
+from kernrec.model.prior.spread import INTERVAL, OF_ENERGY, OF_TIME
+from kernrec.recommender.estimate.estimates import MEASURED, OWN, PRIOR, Estimates, Kinds, PredictedEstimates
 from kernrec.store import MeasuredAnswer
 from kernrec.util.light_dataclass import dataclass
 from kernrec.util.normal import DEVIATIONS
 
 Array = np.ndarray
 
-
-class Source(StrEnum):
-    """Where a number comes from, the least sure source first."""
-
-    PRIOR = "prior"
-    LEARNED = "learned"
-    MEASURED = "measured"
-
-
-SOURCES = tuple(Source)
-"""Arrays of sources hold positions in this tuple."""
-PRIOR, LEARNED, MEASURED = range(3)
-
-OWN = 0.35
-"""Share of a prediction's variance that is the config's own, where no more is known: of the prior's times and energies
-`kernrec.model.prior.spread` has both parts. On recorded convolution spaces of three GPUs, five
-measurements that fixed the scale cut a transferred model's error from 44 / 16 / 30 % to 26 / 10 / 7 %: to 0.59, the
-median of the three, and so its variance to 0.35."""
 _VARIANCE = (math.log(INTERVAL) / DEVIATIONS) ** 2  # of the prior
 
 LATENCY_DRIFT, ENERGY_DRIFT = 0.01, 0.02
@@ -63,128 +44,6 @@ measures again. The interval that one session states does not include it."""
 UNSTATED_ENERGY = 0.12
 """Half-width of a measured energy whose interval nobody stated: the error of an energy counter read at start and stop
 of one second (docs/protocol.md, on energy)."""
-
-
-@dataclass(frozen=True, eq=False)
-class Estimates:
-    """One quantity of C candidates with its 90 % interval, in SI units; every field an array (C,) or (points, C)."""
-
-    value: Array
-    low: Array
-    high: Array
-    source: Array
-    """Positions in `SOURCES`, int8."""
-    own: Array
-    """Logarithmic half-width of the 90 % interval of each config's own error: what counts against other configs of the
-    kernel on the problem. The rest of the interval is common to them."""
-
-    def at(self, point: int | slice) -> "Estimates":
-        """Those of a table of several operating points at one of them, or at some."""
-        return Estimates(*[column[point] for column in self.columns()])
-
-    @classmethod
-    def stacked(cls, points: Sequence["Estimates"]) -> "Estimates":
-        """The table of several operating points from theirs."""
-        return cls(*map(np.stack, zip(*(estimates.columns() for estimates in points), strict=True)))
-
-    def item(self, place: tuple[int, ...]) -> tuple[float, float, float, int, float]:
-        """The fields of one candidate, at one operating point, in order."""
-        value, low, high, source, own = (column.item(place) for column in self.columns())
-        return value, low, high, int(source), own
-
-    def columns(self) -> tuple[Array, Array, Array, Array, Array]:
-        """The fields in order."""
-        return self.value, self.low, self.high, self.source, self.own
-
-    def part(self, part: slice) -> "Estimates":
-        """Those of some of the candidates."""
-        return Estimates(*[column[..., part] for column in self.columns()])
-
-    def scaled(self, factor: Array | float) -> "Estimates":
-        """Values and intervals multiplied by a factor; the source stays."""
-        return Estimates(self.value * factor, self.low * factor, self.high * factor, self.source, self.own)
-
-    def raised(self, factor: float, wide: float) -> "Estimates":
-        """Values multiplied by a factor, and then within another one, `wide`; no upper end is lowered."""
-        value = self.value * factor
-        return Estimates(value, value / wide, np.maximum(self.high, value * wide), self.source, self.own)
-
-    def narrowed(self, factor: float, common: float) -> "Estimates":
-        """Values multiplied by `factor`, and of the variance of the common part of their errors this share."""
-        value, own = self.value * factor, self.own * self.own
-
-        def width(whole: Array) -> Array:
-            return np.asarray(np.exp(np.sqrt(own + common * np.maximum(whole * whole - own, 0.0))))
-
-        low, high = width(np.log(self.value / self.low)), width(np.log(self.high / self.value))
-        return Estimates(value, value / low, value * high, self.source, self.own)
-
-
-class PriorEstimates(Estimates):
-    """The prediction of the analytic model: its intervals follow from what bounds each launch.
-
-    An answer asks for those of a few candidates, so arrays of them are made only where somebody asks for them.
-    """
-
-    _predicted: Array
-    _regimes: Array
-    _widths: Widths
-    _wide: float | None
-
-    def __init__(
-        self, value: Array, predicted: Array, regimes: Array, widths: Widths, wide: float | None = None
-    ) -> None:
-        """Of predicted values, and positions in `REGIMES` as numbers; value, wide: of `raised`, else the predicted."""
-        self.__dict__.update(value=value, _predicted=predicted, _regimes=regimes, _widths=widths, _wide=wide)
-
-    @cached_property
-    def low(self) -> Array:
-        """Lower ends of the intervals."""
-        return np.asarray(self.value / (self._factors if self._wide is None else self._wide))
-
-    @cached_property
-    def high(self) -> Array:
-        """Upper ends of the intervals."""
-        high = self._predicted * self._factors
-        return np.asarray(high if self._wide is None else np.maximum(high, self.value * self._wide))
-
-    @cached_property
-    def source(self) -> Array:
-        """Of each the prior."""
-        return np.full(self.value.shape, PRIOR, dtype=np.int8)
-
-    @cached_property
-    def own(self) -> Array:
-        """Half-widths of the configs' own parts."""
-        return self._widths.own.take(self._regimes.astype(np.int8))
-
-    @property
-    def _factors(self) -> Array:
-        return self._widths.factors.take(self._regimes.astype(np.int8))
-
-    def item(self, place: tuple[int, ...]) -> tuple[float, float, float, int, float]:
-        """The fields of one candidate, as the arrays have them."""
-        value, regime, wide = self.value.item(place), int(self._regimes.item(place)), self._wide
-        factor, own = self._widths.factors.item(regime), self._widths.own.item(regime)
-        if wide is None:
-            return value, value / factor, value * factor, PRIOR, own
-        return value, value / wide, max(self._predicted.item(place) * factor, value * wide), PRIOR, own
-
-    def at(self, point: int | slice) -> Estimates:
-        """Those of a table of several operating points at one of them, or at some."""
-        columns = self.value[point], self._predicted[point], self._regimes[point]
-        return PriorEstimates(*columns, self._widths, self._wide)
-
-    def part(self, part: slice) -> Estimates:
-        """Those of some of the candidates."""
-        columns = self.value[..., part], self._predicted[..., part], self._regimes[..., part]
-        return PriorEstimates(*columns, self._widths, self._wide)
-
-    def raised(self, factor: float, wide: float) -> Estimates:
-        """Values multiplied by a factor, and then within another one, `wide`; no upper end is lowered."""
-        if self._wide is not None:
-            return super().raised(factor, wide)
-        return PriorEstimates(self._predicted * factor, self._predicted, self._regimes, self._widths, wide)
 
 
 @dataclass(frozen=True, eq=False)
@@ -239,11 +98,15 @@ class Rescaling:
         )
 
 
+_OF_TIME, _OF_ENERGY = (Kinds.of(widths.factors, PRIOR, widths.own) for widths in (OF_TIME, OF_ENERGY))
+"""The kinds of the prior's predictions are the positions in `spread.REGIMES`."""
+
+
 def prior_costs(limited: LimitedCosts) -> Costs:
     """The prediction of the analytic model."""
     latency_s, power_w, energy_j, *_, regimes = limited.costs
-    latency = PriorEstimates(latency_s, latency_s, regimes, OF_TIME)
-    return Costs(latency, PriorEstimates(energy_j, energy_j, regimes, OF_ENERGY), power_w)
+    latency = PredictedEstimates(latency_s, regimes, _OF_TIME)
+    return Costs(latency, PredictedEstimates(energy_j, regimes, _OF_ENERGY), power_w)
 
 
 def promising(latency: Array, energy: Array, count: int) -> Array:

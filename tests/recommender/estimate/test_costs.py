@@ -7,15 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kernrec.recommender.estimate.costs import (
-    ENERGY_DRIFT,
-    LATENCY_DRIFT,
-    MEASURED,
-    PRIOR,
-    Costs,
-    Estimates,
-    with_measured,
-)
+from kernrec.recommender.estimate.costs import ENERGY_DRIFT, LATENCY_DRIFT, Costs, with_measured
+from kernrec.recommender.estimate.estimates import MEASURED, PRIOR, Estimates
 from kernrec.store import MeasuredAnswer
 
 COUNT = 8

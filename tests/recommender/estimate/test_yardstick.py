@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from kernrec.op import find_op
 from kernrec.recommender import Objective, Query, Recommender
-from kernrec.recommender.estimate.costs import LEARNED, PRIOR, Estimates, Source
+from kernrec.recommender.estimate.estimates import LEARNED, PRIOR, Estimates, Source
 from kernrec.recommender.estimate.yardstick import CERTAIN, Belief, Yardstick, caution, fastest
 from kernrec.util.normal import DEVIATIONS
 
