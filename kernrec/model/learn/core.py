@@ -26,7 +26,9 @@ def go_down(flat: Any, row: Any, start: Any, feature: Any, threshold: Any, left:
 
 
 def next_level(flat: Any, row: Any, column: Any, threshold: Any, nodes: Any) -> None:
-    """Moves `nodes` (C, T) one level down complete trees: the children of node i are 2 i and 2 i + 1 of the next level.
+    """Moves `nodes` (T, C) one level down complete trees: the children of node i are 2 i and 2 i + 1 of the next level.
+
+    All candidates pass a tree before the next one, so that its nodes stay in the cache.
 
     Args:
         flat: features of all candidates, one candidate after the other, float32.
@@ -34,7 +36,7 @@ def next_level(flat: Any, row: Any, column: Any, threshold: Any, nodes: Any) -> 
         column, threshold: of each node of the level, over all trees.
         nodes: where each candidate is in each tree, changed in place.
     """
-    for i in range(len(row)):
-        for tree in range(nodes.shape[1]):
-            node = nodes[i, tree]
-            nodes[i, tree] = 2 * node + (flat[row[i] + column[node]] >= threshold[node])
+    for tree in range(nodes.shape[0]):
+        for i in range(len(row)):
+            node = nodes[tree, i]
+            nodes[tree, i] = 2 * node + (flat[row[i] + column[node]] >= threshold[node])

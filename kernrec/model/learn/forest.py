@@ -184,14 +184,13 @@ class Forest:
         if not self.column:
             return np.full(count, self.base + self.leaf.sum(dtype=np.float64))
         flat, row = rows.ravel(), np.arange(0, rows.size, 2 * self.features)
-        nodes = np.empty((count, self.trees), dtype=np.int64)
-        nodes[:] = np.arange(self.trees)
+        nodes = np.arange(self.trees)[:, np.newaxis].repeat(count, axis=1)
         walk, moved = core("kernrec.model.learn"), nodes
         if not walk.compiled:
-            row, moved = row[np.newaxis, :, np.newaxis], nodes[np.newaxis, np.newaxis]
+            row, moved = row[np.newaxis, np.newaxis], nodes[np.newaxis, np.newaxis]
         for column, threshold in zip(self.column, self.threshold, strict=True):
             walk.functions.next_level(flat, row, column, threshold, moved)
-        return np.asarray(self.base + self.leaf.take(nodes).sum(axis=1, dtype=np.float64))
+        return np.asarray(self.base + self.leaf.take(nodes).sum(axis=0, dtype=np.float64))
 
     def packed(self, source: bytes) -> bytes:
         """The trees as the bytes of an array file; source: the UBJSON that they were parsed from."""
