@@ -142,9 +142,9 @@ QUANTITIES = (
     "latency_s", "power_w", "busy_s", "max(busy_s, 1e-30)", "wait_s", "l2_s", "dram_s", "core_s", "fixed_s",
     *(f"pipe_s[{pipe}]" for pipe in PIPES),
 )  # fmt: skip
-"""Features are ratios of these: of the GPU, of the problem (`compute_s` at the f32 peak and `traffic_s` of its bytes are
-lower bounds of any kernel, the roofline is the larger one), of the config, and of the prior. `lanes` are those of the
-warps of a block, `waves` the rounds of resident blocks, `rounds` whole ones."""
+"""Features are ratios of these: of the GPU, of the problem (`compute_s` at the f32 peak and `traffic_s` of its bytes
+are lower bounds of any kernel, the roofline is the larger one), of the config, and of the prior. `lanes` are those of
+the warps of a block, `waves` the rounds of resident blocks, `rounds` whole ones."""
 _ROW = {name: row for row, name in enumerate(QUANTITIES)}
 
 FEATURES: tuple[Feature, ...] = (
