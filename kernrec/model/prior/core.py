@@ -55,6 +55,8 @@ PARTS, ROUNDS = 4, 5
 """Parts into which a round of the search for a clock divides the range that is left, and rounds."""
 CLOCKS = 1024
 """`PARTS**ROUNDS`, the clocks of a table: 1/1024 of its range is finer than the 15 MHz steps of real GPUs."""
+LEAST_SPARE_W = 1e-20
+"""Stands for a limit that leaves nothing for events."""
 
 
 class Card:
@@ -579,9 +581,10 @@ def limited_costs(
                     within = 0
                     for trial in range(1, PARTS):
                         tried = place + trial * step
-                        shortened = overlap_root(search[0, tried] * core + dram) + fixed_s
-                        joules = (search[1, tried] - limits_w[p, i * each]) * shortened + search[2, tried] * core_j
-                        within = within + (joules <= -dram_j)
+                        # The events fit under the limit where the launch takes long enough; no root says so.
+                        spare_w = maximum(limits_w[p, i * each] - search[1, tried], LEAST_SPARE_W)
+                        enough_s = maximum((search[2, tried] * core_j + dram_j) / spare_w - fixed_s, 0.0)
+                        within = within + (search[0, tried] * core + dram >= overlap_power(enough_s))
                     place = place + within * step
                 slow = overlap_root(overlap_power(core_s / table[0, place]) + dram) + fixed_s
                 latency = select(over, slow, latency)
