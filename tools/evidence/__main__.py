@@ -3,8 +3,13 @@
 A command says in one line what is absent, and does the rest. Without a name all are listed.
 """
 
+import os
 import sys
 from pathlib import Path
+
+# Matrices are so small that a second thread would mostly wait: a fit of power takes five times the processor time with
+# two. NumPy reads this variable when it is imported.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 TOOLS = Path(__file__).resolve().parents[1]
 sys.path[:1] = [str(TOOLS), str(TOOLS.parent)]  # in place of this folder, whose modules have names of packages

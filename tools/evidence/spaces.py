@@ -14,15 +14,11 @@ score. Exits 1 when an aim is missed.
 
 import gzip
 import json
-import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
-
-# The matrices are so small that a second thread would mostly wait. NumPy reads this variable when it is imported.
-os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import numpy as np
 from front import DATA, Data, Table
