@@ -1,6 +1,7 @@
 """The prior on kernels that nobody fitted it to: predicted against measured times, nothing trained.
 
-    tools/evidence prior [--sources FOLDER] [--sets textbook,gemm,...] [--configs 300] [--leave-out] [--json FILE]
+    tools/evidence prior [--sources FOLDER] [--sets textbook,gemm,...] [--configs 30] [--best 0] [--leave-out]
+                         [--json FILE]
 
     convolution, pnpoly, gemm,      recorded spaces of public kernels, a sample of each; they need --sources, the folder
     dedispersion, hotspot, expdist  with the kernels' repositories
@@ -9,10 +10,11 @@
                                     sample of problems with the configs of TorchInductor's template
     library                         the best kernel of the library against cuBLAS, tuners and FlashAttention
 
-A choice is scored by its efficiency: the best measured time over that of the choice, 1 is perfect. `refused` are those
-of the 15 best configs of the whole recording that kernrec does not recommend at all; `occupancy` and `256` are who
-takes the most resident warps, or the block nearest to 256 threads. `--leave-out` fits the prior's constants again
-without a kernel, and without a card, and prints what is left out then.
+A choice is scored by its efficiency: the best measured time over that of the choice, 1 is perfect. A sample depends on
+the configs alone, so cards of one architecture share its profiles. `refused` are those of the `--best` configs of a
+whole recording, other ones on each card, that kernrec does not recommend at all; nothing else needs them. `occupancy`
+and `256` are who takes the most resident warps, or the block nearest to 256 threads. `--leave-out` fits the prior's
+constants again without a kernel, and without a card, and prints what is left out then.
 """
 
 import json
@@ -51,7 +53,6 @@ from .scores import (
 )
 from .triton_recordings import FILES, sampled_problems
 
-BEST = 15
 NAMES = (*SETS, "textbook", "triton", "library")
 KINDS = {"f16": "16 bits", "bf16": "16 bits", "tf32": "tf32", "f32": "f32"}
 """Kinds of arithmetic that make Triton's product another kernel: another pipe computes."""
@@ -65,13 +66,13 @@ TITLES = {
 
 
 def run(
-    data: Data = DATA, sources: Sources = None, sets: str = ",".join(NAMES), configs: int = 300,
+    data: Data = DATA, sources: Sources = None, sets: str = ",".join(NAMES), configs: int = 30, best: int = 0,
     processes: int = os.cpu_count() or 1, leave_out: bool = False, json: Path | None = None,
 ) -> int:  # fmt: skip
     """Print the tables; `json` also gets the figures, after each set."""
     if strange := [name for name in sets.split(",") if name not in NAMES]:
         raise unknown("set", strange[0], NAMES)
-    evaluation, begin_s = _Evaluation(data, sources, configs, processes), time.perf_counter()
+    evaluation, begin_s = _Evaluation(data, sources, (configs, best), processes), time.perf_counter()
     for name in NAMES:
         if name in sets.split(","):
             if name == "library":
@@ -94,8 +95,9 @@ def run(
 class _Evaluation:
     """Predicts sets and collects the rows of the tables."""
 
-    def __init__(self, data: Path, sources: Path | None, configs: int, processes: int) -> None:
-        self._data, self._sources, self._configs, self._processes = data, sources, configs, processes
+    def __init__(self, data: Path, sources: Path | None, configs: tuple[int, int], processes: int) -> None:
+        """`configs`: how many of a sample, and how many of the best recorded ones beside it."""
+        self._data, self._sources, (self._configs, self._best), self._processes = data, sources, configs, processes
         self._rows: dict[str, list[dict[str, object]]] = {name: [] for name in TITLES}
         self._skipped: list[str] = []
         self._errors: list[dict[str, object]] = []
@@ -161,8 +163,8 @@ class _Evaluation:
     def _space(
         self, recorded: RecordedSet, recording: Recording, others: dict[int, list[tuple[str, dict[str, float]]]]
     ) -> None:
-        folders = self._sources, self._data
-        sampled, rows, chosen = profiled_sample(recorded, recording, folders, self._configs, BEST, self._processes)
+        folders, counts = (self._sources, self._data), (self._configs, self._best)
+        sampled, rows, chosen = profiled_sample(recorded, recording, folders, *counts, self._processes)
         if recording.divides_zeros:
             sampled = replace(sampled, profiles={launch: dividing_zeros(t) for launch, t in sampled.profiles.items()})
         names: dict[str, object] = {"set": sampled.set, "card": sampled.card}
@@ -175,12 +177,11 @@ class _Evaluation:
         others[sampled.gpu.sm].append((sampled.card, times))
         predictions = sampled.predictions()
         free = replace(sampled, point=DEFAULT_POINT).predictions()
-        best = np.argsort(rows.latency_s, kind="stable")[:BEST]
         position = dict(zip(chosen, predictions.position.tolist(), strict=True))
-        random_part = [i for i in chosen[: -len(best)] if position[i] >= 0]
+        count = len(chosen) - self._best
+        random_part = [i for i in chosen[:count] if position[i] >= 0]
         if len(random_part) < 5:
             raise KernrecError(f"only {len(random_part)} configs of the sample can be predicted")
-        count = len(chosen) - len(best)
         self.samples.append(replace(sampled, configs=sampled.configs[:count], latency_s=sampled.latency_s[:count]))
         places = np.array([position[i] for i in random_part])
         measured, latency_s = rows.latency_s[random_part], predictions.latency_s[places]
@@ -195,8 +196,9 @@ class _Evaluation:
             "256": expected(measured, block_order(threads)),
             "random": scores.expected_random(measured, 1)[0],
         }
-        refused = f"{sum(position[int(i)] < 0 for i in best)} of {len(best)}"
-        cells = {"configs": len(measured), **agreement(measured, latency_s), "refused": refused}
+        cells = {"configs": len(measured), **agreement(measured, latency_s)}
+        if self._best:
+            cells["refused"] = f"{sum(position[i] < 0 for i in chosen[count:])} of {self._best}"
         self._rows["spaces"].append(names | cells | {way: f"{value:.3f}" for way, value in efficiency.items()})
         self._rows["by_residents"].append(names | by_residents(measured, latency_s, predictions.resident[places]))
 
