@@ -31,12 +31,28 @@ MISREAD = 0.15
 BELOW, ALIKE, FEWEST = 0.2, 0.2, 20
 """A stack's power is doubted where it is this much (logarithm) below another's, in times that differ by no more than
 this, in so many shapes at least."""
+SLOW = ("b200_sxm", "TRTLLM", "fp8")
+"""Products that do not reach `REACHED` of the rate: SGLang's take two thirds of their time on the same card, with a
+conversion beside them."""
+HELD = 0.95
+"""Share of its limit from which on a load is taken to be held back."""
 SHORTEST_S = 3e-5
 """Products that take less are left out: their loops are bound by the launches between them."""
 CHOSEN = 150
 """Products of each card, stack and data type, evenly chosen."""
 LARGE = 2e11
 """Multiplications of a product from which on it fills a card."""
+SUSTAINED_S = 0.2
+"""Runs that last as long are held back by the limit from beginning to end: on an H200 the products of two stacks lose a
+tenth from runs of 20 ms to runs of 0.2 s, and nothing beyond."""
+LAUNCHES = {"TRTLLM": 12, "SGLang": 72}
+"""Launches of a product in a run of aiconfigurator's collectors where no power is measured (a second otherwise), of
+those that multiply random numbers: three warm-up rounds twice and six timed ones, of one product whose weights exceed
+L2 and of six. vLLM's layers keep weights that nobody wrote (`collector/vllm/collect_gemm.py`), in bf16 and fp8: on an
+A100 its products run as ones of zeros do, at 0.95 of the peak rate where the other stacks reach 0.85."""
+RANDOM_TYPES = {("TRTLLM", "bfloat16"): "bf16", ("TRTLLM", "fp8"): "fp8", ("SGLang", "bfloat16"): "f16"}
+"""What the collectors multiply: SGLang's is f16 in fact; its products in fp8 have a conversion beside them, and those
+of TensorRT-LLM in int8 (`sq`) are timed in one launch."""
 
 _GPUS = {
     "h200_sxm": "h200-sxm", "b200_sxm": "b200", "gb200": "gb200", "a100_sxm": "a100-sxm4-80gb", "l40s": "l40s",
@@ -185,6 +201,34 @@ def held_products(data: Path) -> Iterator[Load]:
             f"held {dtype} {gpu.name}", gpu.name, min(clock_hz, gpu.boost_clock_hz), gpu.tdp_w, rates,
             about=" x ".join(map(str, shape)),
         )  # fmt: skip
+
+
+def sustained_products(data: Path) -> Iterator[Load]:
+    """Large products of random numbers in runs of `SUSTAINED_S` and more, in no fit: the clock is found as that of
+    `held_products`. Where power was recorded it is the limit's."""
+    for these in products(data):
+        kind = RANDOM_TYPES.get((these.framework, these.dtype))
+        if kind is None or (these.system, these.framework, these.dtype) == SLOW:
+            continue
+        gpu, measured = these.gpu, np.isfinite(these.power_w)
+        long = np.where(
+            measured,
+            these.power_w > HELD * these.limit_w,
+            these.latency_s * LAUNCHES[these.framework] >= SUSTAINED_S,
+        )
+        large = np.flatnonzero((these.products > LARGE) & (these.shapes.min(axis=1) >= 2048) & long)
+        if len(large) < 10:
+            continue
+        rate = 2.0 * these.products[large] / these.latency_s[large]
+        place = int(large[np.argsort(rate)[int(0.9 * len(rate))]])
+        seconds, shape = float(these.latency_s[place]), tuple(int(size) for size in these.shapes[place])
+        clock_hz = (
+            2.0 * float(these.products[place]) / seconds / (2.0 * gpu.tensor_fma_per_clk_sm[kind] * gpu.sms * REACHED)
+        )
+        rates = rates_of(gpu, these.dtype, shape, seconds, reads=3.0)
+        rates[f"mma.{kind}"] = rates.pop(_DTYPES[these.dtype][0])
+        about = " x ".join(map(str, shape))
+        yield Load(f"{kind} {gpu.name}, {these.framework}", gpu.name, clock_hz, gpu.tdp_w, rates, about=about)
 
 
 def rates_of(gpu: GPU, dtype: str, shape: Any, seconds: float, reads: float = 1.0) -> dict[str, float]:

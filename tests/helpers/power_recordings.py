@@ -150,15 +150,33 @@ def microbenchmarks(data: Path) -> Iterator[Load]:
 
 
 def kernels(data: Path) -> Iterator[Load]:
-    """20 kernels of benchmark suites on a Quadro RTX 8000. Only what DCGM counts is known of them: the FMA, f64 and
-    DRAM activity; their integer, shared-memory and control instructions are not."""
+    """19 kernels of benchmark suites on a Quadro RTX 8000. DCGM counts their FMA, f64 and DRAM activity; of the others
+    as many are taken as the PTX has beside each arithmetic instruction, no more than an SM can issue."""
     for row in parquet_dicts(data / "power" / "rtx8000_kernels_dvfs.parquet"):
-        clock_hz, seconds = row["core_frequency"] * 1e6, row["time"] * 1e-3
+        rates, clock_hz = _activity(row), row["core_frequency"] * 1e6
+        counts = {name: sum(row[opcode] for opcode in opcodes.split()) for name, opcodes in _OPCODES.items()}
+        f64 = min(row["f64"], counts[_ARITHMETIC])
+        runs = max(rates["issue.fma32"] / max(counts[_ARITHMETIC] - f64, 1.0), rates["issue.f64"] / f64 if f64 else 0.0)
+        most = 4 * find_gpu("quadro-rtx-8000").sms * clock_hz / sum(counts.values())
+        rates |= {name: count * min(runs, most) for name, count in counts.items() if name != _ARITHMETIC}
+        rates["shared.wavefronts"] = row["shared"] * min(runs, most)
         about = f"{row['kernel']} {row['argNo']}"
         yield Load(
-            "kernels RTX 8000", "quadro-rtx-8000", clock_hz, row["average_power"], _activity(row), latency_s=seconds,
-            about=about,
+            "kernels RTX 8000", "quadro-rtx-8000", clock_hz, row["average_power"], rates,
+            latency_s=row["time"] * 1e-3, about=about,
         )  # fmt: skip
+
+
+_ARITHMETIC = "arithmetic"
+_OPCODES = {
+    _ARITHMETIC: "add sub mul fma mad mad24 mul24 addc add.cc mad.cc madc sub.cc subc",
+    "issue.alu": "and or xor not shl shr shf lop3 setp set selp slct min max abs neg bfe bfi prmt popc clz brev sad "
+    "vote testp copysign bfind",
+    "issue.mufu": "rcp sqrt rsqrt ex2 lg2 sin cos div rem",
+    "issue.cvt": "cvt",
+    "issue.other": "bra bar mov exit ret call cvta shfl bar.warp.sync ld st atom red tex membar",
+}
+"""PTX opcodes by the event that each is charged as; arithmetic is what DCGM counts."""
 
 
 def _activity(row: Mapping[str, Any]) -> dict[str, float]:

@@ -2,7 +2,8 @@
 
 Prints, fitted and left out: power of each recording at known clocks, and of how many rows it is doubted and why; energy
 and the clock of least energy over sweeps; the cap of least energy of a memory-bound load; power of library GEMMs on an
-H200, given their time; time, power and energy of loads under power limits; and the powers of every GPU of the catalog.
+H200, given their time; time, power and energy of loads under power limits; throughput of products that the limit holds
+back, as fitted and in longer runs of random numbers; and the powers of every GPU of the catalog.
 "Left out" is the error of coefficients that were fitted again without the recordings of that card; `--quick` leaves
 this out. `--json` gets the figures, and the error of each row by coefficients that have not seen its card, for
 `tools/evidence energy-intervals` and `prior-figures`. Exits with status 1 when an error is above its aim.
@@ -20,7 +21,7 @@ from kernrec.gpu import all_gpus, find_gpu
 from kernrec.model.prior.launch_costs import NominalCosts
 from kernrec.model.prior.power import PowerModel
 from tests.helpers import power_recordings as recordings
-from tests.helpers.power_of_products import all_loads
+from tests.helpers.power_of_products import all_loads, sustained_products
 from tests.helpers.power_recordings import Load
 from tests.helpers.recordings import present
 
@@ -46,7 +47,9 @@ def run(data: Data = DATA, quick: bool = False, json: Path | None = None) -> int
     left_out = refitted(loads) if not quick else {}
     missed, recorded = check_recordings(loads, left_out)
     show_doubts(loads)
-    others = Table("\n20 kernels on the RTX 8000, never fitted; only FMA, f64 and DRAM counted")
+    others = Table(
+        "\n19 kernels on the RTX 8000, never fitted; FMA, f64 and DRAM counted, others by the mix of the PTX"
+    )
     kernels = list(recordings.kernels(data))
     others.row({"": "kernels RTX 8000", **errors(kernels, shipped())})
     gemms = check_gemms(data, not quick)
@@ -56,12 +59,16 @@ def run(data: Data = DATA, quick: bool = False, json: Path | None = None) -> int
     check_caps(data)
     show_solver(data)
     limits, missed_w = check_limits(data)
-    held = show_held(loads, shipped(), left_out)
+    implied = [load for load in loads if load.recording.startswith(("held", "bf16 GEMM"))]
+    held = show_held("large products at the limit", implied, shipped(), left_out)
+    lasting = "the same of random numbers, in runs of a second or so, in no fit,"
+    sustained = show_held(lasting, list(sustained_products(data)), shipped(), left_out)
     show_all()
     if json is not None:
         fitted, own = [*loads, *kernels], lambda card: left_out.get(card, shipped())
         figures = {
             "power": left_out_errors(loads, left_out), "recordings": recorded, "held": held,
+            "sustained": sustained,
             "sweeps": sweeps_over_clocks(fitted, own), "library products": gemms, "least energy off W": missed_w,
         }  # fmt: skip
         json.write_text(json_format.dumps(figures, indent=1))

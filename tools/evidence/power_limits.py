@@ -96,22 +96,19 @@ def show_solver(data: Path) -> None:
 
 
 def show_held(
-    loads: Sequence[Load], shipped: Coefficients, left_out: Mapping[str, Coefficients]
+    title: str, loads: Sequence[Load], shipped: Coefficients, left_out: Mapping[str, Coefficients]
 ) -> dict[str, dict[str, float]]:
     """Print the throughput of products at the default limit over the recorded; by load, `fitted` and `left out`.
 
     Args:
-        loads: of which those whose clock is the one their throughput implies count.
+        title: of the table.
+        loads: whose clock is the one that their throughput implies.
         shipped: the coefficients.
         left_out: by card, those that were fitted without it.
     """
     held: dict[str, dict[str, float]] = {}
-    table = Table(
-        f"\nlarge products at the limit that reach {REACHED:g} of the rate: throughput, predicted over recorded"
-    )
+    table = Table(f"\n{title} that reach {REACHED:g} of the rate: throughput, predicted over recorded")
     for load in loads:
-        if not load.recording.startswith(("held", "bf16 GEMM")):
-            continue
         ratios = {"fitted": _throughput(load, shipped)}
         if load.gpu in left_out:
             ratios["left out"] = _throughput(load, left_out[load.gpu])
