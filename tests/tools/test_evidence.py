@@ -235,15 +235,17 @@ def test_the_figures_of_the_prior_are_one_table_that_says_what_is_seen(tmp_path:
         for error in (0.0, math.log(2.0))
     ]
     space = {"set": "gemm", "rank": 0.9, "error": "10.0%", "first": "0.950", "of 5": "1.000"}
-    shape = {"set": "bf16 product, library", "shapes": 60, "ratio": 0.9, "prior alone": 0.8}
+    shape = {"set": "f16 product, cuBLAS", "card": "a", "shapes": 60, "ratio": 0.9, "prior alone": 0.8}
+    shapes = [shape, shape | {"set": "f16 product, fastest recorded", "ratio": 0.97}]
     sweeps = [{"kernrec": "0.980"}, {"kernrec": "0.800"}]
-    document = {"errors": times, "spaces": [space], "shapes": [shape], "sweeps": sweeps}
+    document = {"errors": times, "spaces": [space], "shapes": shapes, "sweeps": sweeps}
     recorded = {"error": "5.0%", "error left out": "10.0%", "doubted": False}
     figures = {
         "power": [{"kernel": kernel, "card": "a", "problem": "", "error": 0.1} for kernel in "ppqq"],
         "least energy off W": 50.0,
         "recordings": {"one": recorded, "two": recorded | {"error left out": "90.0%", "doubted": True}},
-        "held": {"h": {"fitted": 1.0, "left out": 0.9}}, "sweeps": {"s": [[0, 0.05, 0.0], [2, 0.15, 0.0]]},
+        "held": {"h": {"fitted": 1.0, "left out": 0.9}}, "sustained": {"s": {"fitted": 1.2}},
+        "sweeps": {"s": [[0, 0.05, 0.0], [2, 0.15, 0.0]]},
     }  # fmt: skip
     errors, power = tmp_path / "prior.json", tmp_path / "power.json"
     errors.write_text(json.dumps(document))
@@ -257,5 +259,7 @@ def test_the_figures_of_the_prior_are_one_table_that_says_what_is_seen(tmp_path:
     assert rows["clock of least energy within one step"].startswith("50%")
     assert rows["energy with the predicted time: hotspot"].startswith("4.9%")
     assert rows["GEMM, own kernels over libraries: prior alone"].startswith("0.80 to 0.80")
-    assert rows["GEMM as answered: largest lead"].startswith("10%")
+    assert rows["the same of random numbers, in runs of a second"].startswith("1.20 to 1.20 | 0.9 to 1.1 | 1 large")
+    assert rows["GEMM as answered: largest lead over a library"].startswith("10%")
+    assert rows["GEMM as answered: largest lead over the fastest recorded"].startswith("3%")
     assert sum("kept back, not run" in row for row in rows.values()) == 5
