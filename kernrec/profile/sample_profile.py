@@ -62,7 +62,7 @@ from kernrec.util.human import config_text
 
 AXES = ("x", "y", "z")
 TERMS = ("block", "rounds")
-SAMPLING = EmulationOptions(budget=BLOCK_BUDGET, extrapolate=True, lowering=lowered)
+SAMPLING = EmulationOptions(budget=BLOCK_BUDGET, extrapolate=True, lowering=lowered, values=False)
 """How sampled blocks are run."""
 _EDGE_INSTRUCTIONS = 40_000  # of the blocks at the ends of the grid that are worth emulating, per launch
 _MUCH = 0.1

@@ -121,7 +121,7 @@ def _first_reads(module: Module, launch: KernelLaunch, window: range, budget: in
     One warp of each does not do what the blocks of a cluster wait for.
     """
     reads = FirstReads(window.start)
-    options = EmulationOptions(most_blocks=len(window), count=False, budget=budget, touched=reads)
+    options = EmulationOptions(most_blocks=len(window), count=False, budget=budget, values=False, touched=reads)
     emulation = Emulation(module, launch, options)
     if len(emulation.whole_clusters([0])) > 1:
         return None

@@ -20,6 +20,7 @@ from kernrec.errors import UsageError, unknown
 from kernrec.ptx.execution.extrapolation import UnsteadyError
 from kernrec.ptx.execution.scheduler import Scheduler
 from kernrec.ptx.instructions.decoder import OperandResolver
+from kernrec.ptx.instructions.needed_values import needed_values
 from kernrec.ptx.ir.inline import inlined
 from kernrec.ptx.ir.program import BasicBlock, Function, Module
 from kernrec.ptx.state.access_cost import Counts
@@ -75,6 +76,10 @@ class EmulationOptions:
     extrapolate: bool = False
     """Whether a few trips of a long loop may stand for the rest; results are then wrong, and what they stood for is
     counted as `extrapolated`, machine instructions."""
+
+    values: bool = True
+    """Whether all values are computed; False: only those that counts depend on
+    (`kernrec.ptx.instructions.needed_values`), and buffers do not get results."""
 
     trace: AccessTrace | None = None
     """Is told every access to global memory, in order. `global.<buffer>.{read,write,atomic}_passes` (clocks of L1) and
@@ -163,7 +168,8 @@ class Emulation:
         elif options.check_races:
             races = RaceDetector(lanes, layout.shared_bytes)
         memory = Memory(lanes, layout, Counts() if options.count else None, races, options.touched, options.trace)
-        operands = OperandResolver(registers, layout.symbols)
+        everything = options.values or options.check_races
+        operands = OperandResolver(registers, layout.symbols, None if everything else needed_values(function))
         issue = None if options.lowering is None else options.lowering(function)
         self._scheduler = Scheduler(operands, memory, options.budget, options.extrapolate and options.count, issue)
         self._touched, self._trace = options.touched, options.trace

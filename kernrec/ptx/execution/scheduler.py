@@ -174,7 +174,7 @@ class Scheduler:
 
     def _decode(self, index: int) -> DecodedBlock:
         registers, symbols = self.operands.registers, self.operands.symbols
-        plan = cached_plan(registers.rows, index, registers.lanes.shape.lanes, symbols)
+        plan = cached_plan(registers.rows, index, registers.lanes.shape.lanes, symbols, self.operands.needed)
         decoder = BlockDecoder(self.operands, self.memory)
         decoded = decoder.decode(plan)
         if waits_for_phase(plan.block.instructions[0]):

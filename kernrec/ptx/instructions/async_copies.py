@@ -70,7 +70,7 @@ def _start_copy(decoder: BlockDecoder, ins: Instruction) -> Step:
             amounts = decoder.row(operand, "u32")
             bytes_read = lambda lanes: np.minimum(amounts[lanes], size)  # noqa: E731
     target, source = ends
-    return partial(_run_copy, decoder.memory, target, source, bytes_read)
+    return partial(_run_copy, decoder.memory, target, source, bytes_read, decoder.stores(ins))
 
 
 def _run_copy(
@@ -78,6 +78,7 @@ def _run_copy(
     to: tuple[SharedSelection, Access],
     source: tuple[SharedSelection, Access],
     bytes_read: Callable[[Array], Array] | None,
+    moves: bool,
 ) -> None:
     """Starts copies from global to shared memory.
 
@@ -86,6 +87,7 @@ def _run_copy(
         to: lanes and access to shared memory.
         source: lanes and access to global memory.
         bytes_read: for lanes, the bytes that each reads, the rest being zeros; None: all lanes read all.
+        moves: whether the bytes are needed; else the copies are counted.
     """
     access, source_access = to[1], source[1]
     target, read = to[0].get(), source[0].get()
@@ -95,7 +97,7 @@ def _run_copy(
     memory.record(access, region, target, True)
     lanes = memory.lanes.shape.numbers if target.lanes is None else target.lanes
     size, unit = access.size, access.unit
-    data = np.zeros((len(lanes), size // unit), f"u{unit}")
+    data = np.zeros((len(lanes), size // unit), f"u{unit}") if moves else None
     amounts = None if bytes_read is None else bytes_read(lanes)
     if amounts is None or (amounts == size).all():
         _fetch(memory, source_access, read, data, np.arange(len(lanes)))
@@ -106,20 +108,24 @@ def _run_copy(
                 part = memory.select(lanes[rows], read.addresses[rows])
                 partial_access = replace(source_access, size=amount, unit=1 if amount % unit else unit)
                 _fetch(memory, partial_access, part, data, rows)
+    if data is None:
+        return
     index, shift = target.index(region, unit, access.offset)
     memory.pending.copies.start(lanes, region.views[unit], index + shift, data)
 
 
-def _fetch(memory: Memory, access: Access, selection: Selection, data: Array, rows: Array) -> None:
-    """Reads what the lanes of `selection` copy into these rows of `data` (lanes, elements)."""
+def _fetch(memory: Memory, access: Access, selection: Selection, data: Array | None, rows: Array) -> None:
+    """Reads what the lanes of `selection` copy into these rows of `data` (lanes, elements); None: counts it."""
     size, unit = access.size, access.unit
-    into = data.view(f"u{unit}")
     # Of a size that is no power of two, first and last byte are checked.
     whole = size & (size - 1) == 0
     checked = access if whole else replace(access, size=1)
     for region, part in memory.resolve(checked, selection):
         if not whole:
             memory.resolve(replace(checked, offset=access.offset + size - 1), part)
+        memory.counters.count_global(access, region, part, "read")
+        if data is None:
+            continue
         index, shift = part.index(region, unit, access.offset)
         filled = rows
         if part is not selection:
@@ -127,8 +133,7 @@ def _fetch(memory: Memory, access: Access, selection: Selection, data: Array, ro
             owners = all_lanes if selection.lanes is None else selection.lanes
             filled = rows[np.searchsorted(owners, all_lanes if part.lanes is None else part.lanes)]
         for k in range(size // unit):
-            into[filled, k] = region.views[unit][shift + k :].take(index, None, None, "clip")
-        memory.counters.count_global(access, region, part, "read")
+            data.view(f"u{unit}")[filled, k] = region.views[unit][shift + k :].take(index, None, None, "clip")
 
 
 def _arrive_after_copies(decoder: BlockDecoder, ins: Instruction) -> Step:

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from kernrec.ptx.analysis import issue_cost
+from kernrec.ptx.instructions.needed_values import NeededValues
 from kernrec.ptx.instructions.registry import (
     ELEMENTWISE,
     STEPS,
@@ -110,7 +111,9 @@ class BlockPlan:
                 self.issue[name] = self.issue.get(name, 0) + cost
 
 
-def plan_block(rows: RowMap, block: BasicBlock, lanes: int, symbols: Collection[str]) -> BlockPlan:
+def plan_block(
+    rows: RowMap, block: BasicBlock, lanes: int, symbols: Collection[str], needed: NeededValues | None = None
+) -> BlockPlan:
     """Plans a basic block.
 
     Args:
@@ -118,16 +121,19 @@ def plan_block(rows: RowMap, block: BasicBlock, lanes: int, symbols: Collection[
         block: the block.
         lanes: of a batch, about.
         symbols: names that have an address.
+        needed: values that are needed; None: all.
     """
-    return _Planner(rows, block, _most_packed(lanes), symbols).plan
+    return _Planner(rows, block, _most_packed(lanes), symbols, needed).plan
 
 
-def cached_plan(rows: RowMap, index: int, lanes: int, symbols: Collection[str]) -> BlockPlan:
+def cached_plan(
+    rows: RowMap, index: int, lanes: int, symbols: Collection[str], needed: NeededValues | None = None
+) -> BlockPlan:
     """The plan of a basic block of a function by its index, made once for the function."""
-    plans: dict[tuple[int, int], BlockPlan] = rows.function.memo.setdefault(BlockPlan, {})
-    key = index, _most_packed(lanes)
+    plans: dict[tuple[int, int, bool], BlockPlan] = rows.function.memo.setdefault(BlockPlan, {})
+    key = index, _most_packed(lanes), needed is None
     if key not in plans:
-        plans[key] = plan_block(rows, rows.function.blocks[index], lanes, symbols)
+        plans[key] = plan_block(rows, rows.function.blocks[index], lanes, symbols, needed)
     return plans[key]
 
 
@@ -190,12 +196,15 @@ class _Group:
 class _Planner:
     """Plans one basic block."""
 
-    def __init__(self, rows: RowMap, block: BasicBlock, most: int, symbols: Collection[str]) -> None:
+    def __init__(
+        self, rows: RowMap, block: BasicBlock, most: int, symbols: Collection[str], needed: NeededValues | None
+    ) -> None:
         """`most`: instructions that are packed together; `symbols`: names that have an address."""
         self.plan = BlockPlan(block)
         self._rows = rows
         self._most = most
         self._symbols = symbols
+        self._needed = needed
         self._versions: dict[RowRef, int] = {}  # how often the block wrote a row so far
         self._open: list[_Group] = []
         watched = _watched_registers(rows.function)
@@ -254,6 +263,8 @@ class _Planner:
                 for operand, source_kind in zip(operands, kinds, strict=False)
             ]
         )
+        if self._needed is not None and self._needed.leaves_out(ins):
+            return  # it was looked at to refuse what is not supported
         if WIDTHS[kind] < destination[0]:
             function, kind = extended(function, kind), f"u{destination[0]}"
         key = (function, kind, kinds)

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from kernrec.ptx.instructions.block_plan import PLANNING_ERRORS, BlockPlan, Deferred, Packed, Single, operand_row
+from kernrec.ptx.instructions.needed_values import NeededValues
 from kernrec.ptx.instructions.registry import Compute, Step, UnsupportedInstructionError
 from kernrec.ptx.ir.operand import Address, Immediate, Negated, Operand, Register, Symbol
 from kernrec.ptx.ir.program import Function, Instruction
@@ -80,10 +81,11 @@ class DecodedBlock:
 class OperandResolver:
     """Finds the rows that hold operands."""
 
-    def __init__(self, registers: RegisterFiles, symbols: dict[str, int]) -> None:
-        """`symbols`: addresses of variables and parameters."""
+    def __init__(self, registers: RegisterFiles, symbols: dict[str, int], needed: NeededValues | None = None) -> None:
+        """`symbols`: addresses of variables and parameters; `needed`: values that are needed, None: all."""
         self.registers = registers
         self.symbols = symbols
+        self.needed = needed
 
     @property
     def function(self) -> Function:
@@ -116,7 +118,7 @@ class BlockDecoder(OperandResolver):
     """Makes the steps of one basic block for one launch."""
 
     def __init__(self, operands: OperandResolver, memory: Memory) -> None:
-        super().__init__(operands.registers, operands.symbols)
+        super().__init__(operands.registers, operands.symbols, operands.needed)
         self.memory = memory
         self._steps: list[Step] = []
         self._versions: dict[RowRef, int] = {}  # how often the block wrote a row before the instruction
@@ -153,6 +155,14 @@ class BlockDecoder(OperandResolver):
         return error if isinstance(error, UnsupportedInstructionError) else unsupported(self.function, ins, str(error))
 
     # For builders of steps
+
+    def computes(self, ins: Instruction) -> bool:
+        """Whether the result of an instruction is needed; else it is counted, and need not be computed."""
+        return self.needed is None or self.needed.computes(ins)
+
+    def stores(self, ins: Instruction) -> bool:
+        """Whether what an instruction writes to memory is needed."""
+        return self.needed is None or self.needed.stores(ins)
 
     @property
     def last_step(self) -> Step | None:

@@ -43,6 +43,7 @@ from kernrec.ptx.instructions.mma_scaled import ScaledProduct
 from kernrec.ptx.instructions.registry import Step, UnsupportedFormError, steps
 from kernrec.ptx.instructions.warp import whole_warps
 from kernrec.ptx.ir.program import Instruction
+from kernrec.ptx.state.batch import WARP
 from kernrec.ptx.state.types import Array
 
 _HALF_SHAPES = frozenset({"m16n8k8", "m16n8k16"})
@@ -121,12 +122,19 @@ class _Product:
         self.running_lanes = decoder.running_lanes(ins)
         self.items: list[Fragments] = []
         self.written: set[int] = set()
+        self.computed = decoder.computes(ins)
         self._plan: _ProductPlan | None = None
 
-    def accepts(self, kind: ProductKind, rows: Fragments) -> bool:
+    def accepts(self, ins: Instruction, kind: ProductKind, rows: Fragments) -> bool:
         """Whether an instruction may run together with those already here."""
-        free = not any(r in self.written for part in rows for r in part)
-        return free and kind == self.kind and self.ins.predicate is None and len(self.items) < _MOST
+        free = not (self.computed and any(r in self.written for part in rows for r in part))
+        return (
+            free
+            and self.decoder.computes(ins) == self.computed
+            and kind == self.kind
+            and self.ins.predicate is None
+            and len(self.items) < _MOST
+        )
 
     def add(self, rows: Fragments) -> None:
         """Adds an instruction."""
@@ -150,6 +158,14 @@ class _Product:
         if numbers is not None and not len(numbers):
             return
         warps = whole_warps(self.decoder, self.ins, numbers)
+        if self.computed:
+            self._compute(warps)
+        count = self.decoder.lanes.shape.lanes // WARP if isinstance(warps, slice) else len(warps)
+        operations = 2 * kind.m * 8 * kind.k * count * len(self.items)
+        ELEMENT_TYPES[kind.a].count_operations(self.decoder.memory.counters.counts, operations)
+
+    def _compute(self, warps: Warps) -> None:
+        kind = self.kind
         plan = self._planned()
         m, k = kind.m, kind.k
         a = a_matrices(self._values(plan.a, kind.a, warps), m)
@@ -167,8 +183,6 @@ class _Product:
         file = self.decoder.registers.files[ELEMENT_TYPES[kind.d].width]
         results = [item.d for item in self.items]
         write_d(file, results, warps, saturated(product) if kind.saturates else product, kind.d)
-        operations = 2 * m * 8 * k * count * len(self.items)
-        ELEMENT_TYPES[kind.a].count_operations(self.decoder.memory.counters.counts, operations)
 
     def _values(self, fragments: list[Rows], kind: str, warps: Warps) -> Array:
         """Numbers in the registers of fragments: (fragments, registers, warps, g, t, elements)."""
@@ -182,7 +196,7 @@ def add_products(
 ) -> Step | None:
     """The step of an instruction that multiplies these; None where the step before took them in."""
     last = decoder.last_step
-    if isinstance(last, _Product) and ins.predicate is None and all(last.accepts(kind, rows) for rows in products):
+    if isinstance(last, _Product) and ins.predicate is None and all(last.accepts(ins, kind, rows) for rows in products):
         for rows in products:
             last.add(rows)
         return None

@@ -44,6 +44,7 @@ def _move_matrices(decoder: BlockDecoder, ins: Instruction) -> Step:
     space = "shared" if "shared" in ins.modifiers else "generic"
     access = Access(decoder.function, ins, space, offset, 16, 8, rows_of_matrices=True)
     memory, running_lanes = decoder.memory, decoder.running_lanes(ins)
+    moves = decoder.stores(ins) if store else decoder.computes(ins)
 
     def run() -> None:
         selection = shared.get()
@@ -51,6 +52,9 @@ def _move_matrices(decoder: BlockDecoder, ins: Instruction) -> Step:
             return
         warps = whole_warps(decoder, ins, running_lanes())
         [(region, part)] = memory.resolve(access, selection, store)
+        memory.record(access, region, part, store)
+        if not moves:
+            return
         index, shift = part.index(region, 8, access.offset)
         view = region.views[8]
         if store:
@@ -66,7 +70,6 @@ def _move_matrices(decoder: BlockDecoder, ins: Instruction) -> Step:
             words = _transposed(words) if transposes else words
             for i, row in enumerate(rows):
                 row[warps] = words[:, i]
-        memory.record(access, region, part, store)
 
     return run
 
@@ -76,12 +79,13 @@ def _move_matrix(decoder: BlockDecoder, ins: Instruction) -> Step:
     if ins.modifiers != ("sync", "aligned", "m8n8", "trans", "b16"):
         raise UnsupportedFormError
     target, source = (decoder.row(operand, "b32").reshape(-1, 32) for operand in ins.operands)
-    running_lanes = decoder.running_lanes(ins)
+    running_lanes, moves = decoder.running_lanes(ins), decoder.computes(ins)
 
     def run() -> None:
         numbers = running_lanes()
         if numbers is None or len(numbers):
             warps = whole_warps(decoder, ins, numbers)
-            target[warps] = _transposed(np.ascontiguousarray(source[warps]))
+            if moves:
+                target[warps] = _transposed(np.ascontiguousarray(source[warps]))
 
     return run

@@ -50,7 +50,7 @@ def _put(row: Array, values: Array, mask: Array) -> None:
 
 
 @steps("shfl")
-def _shuffle(decoder: BlockDecoder, ins: Instruction) -> Step:
+def _shuffle(decoder: BlockDecoder, ins: Instruction) -> Step | None:
     mode = next((m for m in ins.modifiers if m in ("up", "down", "bfly", "idx")), None)
     if mode is None or ins.modifiers[0] != "sync":
         raise UnsupportedFormError
@@ -61,6 +61,8 @@ def _shuffle(decoder: BlockDecoder, ins: Instruction) -> Step:
     source = decoder.row(ins.operands[1], "b32")
     b = decoder.row(ins.operands[2], "u32")
     c = decoder.row(ins.operands[3], "u32")
+    if not decoder.computes(ins):
+        return None
     running = _running(decoder, ins)
     numbers = decoder.lanes.shape.numbers
     lane = numbers & 31
