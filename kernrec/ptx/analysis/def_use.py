@@ -26,7 +26,14 @@ class DefUse:
 
     @classmethod
     def of(cls, function: Function) -> "DefUse":
-        """Of a function without calls."""
+        """Of a function without calls; worked out once for it."""
+        if cls not in function.memo:
+            function.memo[cls] = cls._of(function)
+        uses: DefUse = function.memo[cls]
+        return uses
+
+    @classmethod
+    def _of(cls, function: Function) -> "DefUse":
         uses = cls(function.instructions, [b.index for b in function.blocks for _ in b.instructions])
         for position, ins in enumerate(function.instructions):
             for name in ins.results:

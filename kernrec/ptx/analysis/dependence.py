@@ -10,7 +10,6 @@ thread.
 from collections import defaultdict
 from dataclasses import dataclass
 
-from kernrec.ptx.ir.operand import Address, Texel, registers_of
 from kernrec.ptx.ir.program import BasicBlock, Function, Instruction
 
 _COMPUTES = frozenset(
@@ -39,13 +38,6 @@ class Dependence:
     """`branch`, `load` or `store`."""
 
 
-def address_registers(ins: Instruction) -> frozenset[str]:
-    """The registers in the addresses of an instruction."""
-    return frozenset(
-        n for operand in ins.operands if isinstance(operand, Address | Texel) for n in registers_of(operand)
-    )
-
-
 def loads_global(ins: Instruction) -> bool:
     """Whether an instruction brings data from global memory."""
     return (
@@ -71,13 +63,15 @@ def stores_global(ins: Instruction) -> bool:
 
 def load_chain(block: BasicBlock) -> int:
     """Length of the longest chain of loads from global memory, each waiting for the last; 1: they are independent."""
-    depths: dict[str, int] = {}  # by register: loads that follow from one another to its value
+    depths: dict[str, int] = {}  # by register: loads that follow from one another to its value, where there are any
     deepest = 0
     for ins in block.instructions:
-        depth = max((depths.get(name, 0) for name in ins.sources), default=0) + loads_global(ins)
-        deepest = max(deepest, depth)
-        for name in ins.results:
-            depths[name] = depth
+        depth = max([depths[name] for name in ins.sources if name in depths], default=0) if depths else 0
+        if loads_global(ins):
+            depth += 1
+            deepest = max(deepest, depth)
+        if depth or depths:
+            depths.update(dict.fromkeys(ins.results, depth))
     return deepest
 
 
@@ -100,7 +94,7 @@ def data_dependences(function: Function) -> list[Dependence]:
                 grown = True
     dependences = []
     for ins in function.instructions:
-        addresses = address_registers(ins)
+        addresses = ins.addresses
         if ins.opcode in ("bra", "brx") and tainted & ins.sources:
             dependences.append(Dependence(ins.line, ins.text.strip(), "branch"))
         elif (ins.opcode in ("ld", "ldu", "tex", "tld4", "suld") or _copies_from_global(ins)) and tainted & addresses:

@@ -5,13 +5,24 @@ PTX has any number of registers, and the assembler maps them onto real ones. It 
 above the assembler's. It stands in where no assembler is installed.
 """
 
+from collections.abc import Iterable
+
 from kernrec.ptx.ir.operand import Symbol
 from kernrec.ptx.ir.program import BasicBlock, Function
 from kernrec.ptx.ir.types import words
 
+_LIVE = "live registers"
+
 
 def live_before(function: Function) -> list[set[str]]:
-    """The registers that are alive where each basic block begins."""
+    """The registers that are alive where each basic block begins; worked out once for a function."""
+    if _LIVE not in function.memo:
+        function.memo[_LIVE] = _live_before(function)
+    before: list[set[str]] = function.memo[_LIVE]
+    return before
+
+
+def _live_before(function: Function) -> list[set[str]]:
     effects = [_effect(block) for block in function.blocks]
     before: list[set[str]] = [set() for _ in effects]
     grown = True
@@ -56,7 +67,7 @@ def live_by_block(function: Function) -> list[int]:
     """The most 32-bit registers alive at once in each basic block."""
     sizes: dict[str, int] = {}
 
-    def size(names: set[str]) -> int:
+    def size(names: Iterable[str]) -> int:
         total = 0
         for name in names:
             if name not in sizes:
@@ -67,11 +78,16 @@ def live_by_block(function: Function) -> list[int]:
 
     peaks = []
     for block, after in zip(function.blocks, live_after(function), strict=True):
-        live = after
-        most = size(live)
+        live = set(after)
+        most = alive = size(live)
         for ins in reversed(block.instructions):
-            live = (live - ins.results if ins.predicate is None else live) | ins.sources
-            most = max(most, size(live))
+            if ins.predicate is None and (ended := ins.results & live):
+                live -= ended
+                alive -= size(ended)
+            if new := ins.sources - live:
+                live |= new
+                alive += size(new)
+            most = max(most, alive)
         peaks.append(most)
     return peaks
 

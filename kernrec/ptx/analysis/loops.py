@@ -11,7 +11,8 @@ how many trips are to come, but not what each of them does: some are executed, a
 
 from dataclasses import dataclass
 
-from kernrec.ptx.analysis.dependence import address_registers, stores_global
+from kernrec.ptx.analysis.def_use import DefUse
+from kernrec.ptx.analysis.dependence import stores_global
 from kernrec.ptx.analysis.liveness import live_before, successors
 from kernrec.ptx.ir.operand import Immediate, Pair, Register, registers_of
 from kernrec.ptx.ir.program import BasicBlock, Function, Instruction
@@ -22,6 +23,7 @@ _FROM_ELSEWHERE = frozenset(
         "redux", "activemask", "elect",
     }
 )  # fmt: skip
+_STEERING = "steering registers"
 _LEAVES = frozenset({"exit", "ret", "call"})
 _IMAGES = frozenset({"tex", "tld4", "suld", "sust", "sured"})
 """Their addresses depend on coordinates in a way that is not watched."""
@@ -132,20 +134,28 @@ def stores_in_loops(function: Function) -> bool:
 
 def steering_registers(function: Function) -> frozenset[str]:
     """The registers that branches, guards, addresses, barriers and sizes of copies depend on, directly or not."""
+    if _STEERING not in function.memo:
+        function.memo[_STEERING] = _steering_registers(function)
+    steering: frozenset[str] = function.memo[_STEERING]
+    return steering
+
+
+def _steering_registers(function: Function) -> frozenset[str]:
+    uses = DefUse.of(function)
     steering: set[str] = set()
+    waiting: list[str] = []
     for ins in function.instructions:
         if ins.predicate is not None:
-            steering.add(ins.predicate[0])
-        steering |= address_registers(ins)
+            waiting.append(ins.predicate[0])
+        waiting += ins.addresses
         if ins.opcode in ("bra", "brx", "bar", "barrier", "cp"):
-            steering |= ins.sources
-    grown = True
-    while grown:
-        before = len(steering)
-        for ins in function.instructions:
-            if steering & ins.results:
-                steering |= _decisive(ins, steering)
-        grown = len(steering) > before
+            waiting += ins.sources
+    while waiting:
+        name = waiting.pop()
+        if name not in steering:
+            steering.add(name)
+            for place in uses.writers.get(name, ()):
+                waiting += _decisive(function.instructions[place], steering)
     return frozenset(steering)
 
 
@@ -227,7 +237,7 @@ def _from_elsewhere(ins: Instruction, constant: set[str], written: frozenset[str
     """
     if ins.opcode not in _FROM_ELSEWHERE:
         return False
-    return ins.opcode != "ld" or not constant & set(ins.modifiers) or bool(address_registers(ins) & written)
+    return ins.opcode != "ld" or not constant & set(ins.modifiers) or bool(ins.addresses & written)
 
 
 def _comparison(ins: Instruction) -> Comparison | None:

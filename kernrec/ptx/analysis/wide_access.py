@@ -182,24 +182,23 @@ class _KnownBits:
 
     def of(self, register: Register) -> _LowBits:
         """The low bits of a register."""
-        needed, waiting = {register.name: None}, [register.name]
-        while waiting:
-            for place in self._def_use.writers.get(waiting.pop(), ()):
-                new = [n for n in self._instructions[place].sources if n not in needed]
-                needed |= dict.fromkeys(new)
-                waiting += new
         # Nothing is said of a register until an instruction that writes it is understood: loops end in themselves.
-        bits_of: dict[str, _LowBits | None] = dict.fromkeys(needed)
-        bits_of |= {name: bits for name, bits in self._known.items() if name in bits_of}
+        bits_of = self._known
+        needed = [] if register.name in bits_of else [register.name]
+        bits_of |= dict.fromkeys(needed)
+        for name in needed:  # which grows
+            for place in self._def_use.writers.get(name, ()):
+                new = [source for source in self._instructions[place].sources if source not in bits_of]
+                needed += new
+                bits_of |= dict.fromkeys(new)
         changed = True
         while changed:
             changed = False
-            for name in needed:
+            for name in reversed(needed):
                 places = self._def_use.writers.get(name, ())
                 bits = _agreed([self._result(self._instructions[p], bits_of) for p in places]) if places else _UNKNOWN
                 if bits != bits_of[name]:
                     bits_of[name], changed = bits, True
-        self._known |= bits_of
         return bits_of[register.name] or _UNKNOWN
 
     def _result(self, ins: Instruction, bits_of: Mapping[str, _LowBits | None]) -> _LowBits | None:

@@ -74,6 +74,14 @@ class _Forecast(NamedTuple):
     """Runs of basic blocks that were left out for it."""
 
 
+class _Rows(NamedTuple):
+    """The rows of registers that are kept of every trip."""
+
+    compared: list[tuple[Array, Array]]
+    remainders: list[Array]
+    state: list[Array]
+
+
 class _Watch:
     """One loop while the same lanes run it together."""
 
@@ -82,10 +90,16 @@ class _Watch:
         self.watching = False
         self.failures = 0
         self.trips: list[Trip] = []
+        self.repeats: dict[tuple[int, int], bool] = {}  # of (trip, period), as far as it is known
+        self.rows: _Rows | None = None
         self.forecast: _Forecast | None = None
         self.distance: int | None = None  # trips between those of a sample and the next, once that is known
         self.begin = _Totals({}, [], 0, 0)  # when the trip began
         self.lanes: Array | None = None  # that run the loop
+
+    def forget_trips(self) -> None:
+        """Begins to look at trips anew."""
+        self.trips, self.repeats = [], {}
 
     def runs_with(self, lanes: Array) -> bool:
         """Whether these are the lanes that ran the last trip."""
@@ -159,15 +173,18 @@ class Extrapolation:
     def _start(self, watch: _Watch, lanes: Array) -> None:
         if watch.forecast is not None:
             raise UnsteadyError
-        watch.watching, watch.lanes = True, lanes
-        watch.trips, watch.distance = [], None
+        watch.watching, watch.lanes, watch.distance = True, lanes, None
+        watch.forget_trips()
+        if watch.rows is None:
+            watch.rows = self._rows(watch.loop)
         if self._memory.counters.trace is None:
             self._memory.counters.trace = []
         watch.begin = self._totals(watch)
 
     def _stop(self, watch: _Watch) -> None:
         watch.watching, watch.lanes = False, None
-        watch.trips, watch.forecast, watch.distance = [], None, None
+        watch.forecast, watch.distance = None, None
+        watch.forget_trips()
         if not any(other.watching for other in self._watches.values()):
             self._memory.counters.trace = None
 
@@ -193,17 +210,24 @@ class Extrapolation:
             if value != begin.counts.get(name, 0) and not name.startswith("global.")
         }
         passed = end.barriers - begin.barriers
-        trace, row = self._memory.counters.trace, self._operands.row
+        trace, rows, lanes = self._memory.counters.trace, watch.rows, watch.lanes
         assert trace is not None
-        differences = [
-            (row(c.left, c.type).astype(np.int64) - row(c.right, c.type).astype(np.int64))[watch.lanes]
-            for c in watch.loop.comparisons
-        ]
-        remainders = [self._register(register.name).copy() for register, _ in watch.loop.moduli]
+        assert rows is not None
+        assert lanes is not None
+        compared = [(left.copy(), right.copy()) for left, right in rows.compared]
+        remainders = [row.copy() for row in rows.remainders]
         requests = trace[begin.requests : end.requests]
         work = hash((frozenset(added.items()), ran, passed, tuple([request.shape for request in requests])))
-        state = [self._register(name).copy() for name in watch.loop.carried]
-        return Trip(work, added, ran, passed, requests, differences, remainders, state)
+        state = [row.copy() for row in rows.state]
+        return Trip(work, added, ran, passed, requests, compared, lanes, remainders, state)
+
+    def _rows(self, loop: Loop) -> _Rows:
+        row = self._operands.row
+        return _Rows(
+            [(row(c.left, c.type), row(c.right, c.type)) for c in loop.comparisons],
+            [self._register(register.name) for register, _ in loop.moduli],
+            [self._register(name) for name in loop.carried],
+        )
 
     def _register(self, name: str) -> Array:
         """The lanes of a register as unsigned integers, or flags."""
@@ -221,7 +245,9 @@ class Extrapolation:
         for period in range(1, min(_LONGEST_PERIOD, (len(trips) - 1) // 2) + 1):
             if (least := self._least(watch, period)) is None:
                 continue
-            if is_period(loop, trips, period, evidence) and moves_by_multiples(loop, trips[-1], trips[-1 - period]):
+            if is_period(loop, trips, period, evidence, watch.repeats) and moves_by_multiples(
+                loop, trips[-1], trips[-1 - period]
+            ):
                 times = repetitions(loop, trips[-period:], trips[-2 * period : -period], least)
                 if leave_out(watch, period, times):
                     return True
@@ -280,7 +306,7 @@ class Extrapolation:
             if other is not watch and other.watching:
                 self._stop(other)
         watch.forecast = forecast
-        watch.trips = []
+        watch.forget_trips()
         watch.begin = self._totals(watch)
 
     def _add_work(self, watch: _Watch, trips: list[Trip], times: int) -> int:

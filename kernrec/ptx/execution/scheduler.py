@@ -181,6 +181,8 @@ class Scheduler:
             decoded.phase_test = PhaseTest(decoder, plan.block.instructions[0])
         if self.issue is not None:
             decoded.issue = {name: count for name, count in self.issue[index].items() if count}
+        else:
+            decoded.issue = plan.issue
         self.decoded[index] = decoded
         return decoded
 

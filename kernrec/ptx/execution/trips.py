@@ -27,8 +27,11 @@ class Trip(NamedTuple):
     requests: list[GlobalRequest]
     """Its accesses to global memory, in order."""
 
-    differences: list[Array]
-    """Left minus right operand of each comparison, in the live lanes, at its end."""
+    compared: list[tuple[Array, Array]]
+    """Left and right operand of each comparison at its end, in all lanes."""
+
+    lanes: Array
+    """Those that ran it; bool."""
 
     remainders: list[Array]
     """Each register that may only move by multiples of a number, at its end."""
@@ -36,16 +39,32 @@ class Trip(NamedTuple):
     state: list[Array]
     """The carried registers at its end."""
 
+    def differences(self) -> list[Array]:
+        """Left minus right operand of each comparison, in the lanes that ran it."""
+        return [left.astype(np.int64)[self.lanes] - right.astype(np.int64)[self.lanes] for left, right in self.compared]
 
-def is_period(loop: Loop, trips: list[Trip], period: int, evidence: int) -> bool:
+
+def is_period(loop: Loop, trips: list[Trip], period: int, evidence: int, repeats: dict[tuple[int, int], bool]) -> bool:
     """Whether trips do the same again after `period` of them, with the state changed by the same.
 
-    Of a loop that is not steady only the state counts. `evidence`: the fewest trips that have to show it.
+    Args:
+        loop: of which one that is not steady is told by its state alone.
+        trips: of it.
+        period: in trips.
+        evidence: the fewest trips that have to show it.
+        repeats: what was found of (trip, period) before, which is added to.
     """
     shown = max(period, evidence)
     if shown + 2 * period > len(trips) + 1:
         return False
-    return all(_repeats(trips, back, period, loop.steady) for back in range(1, shown + 1))
+    for back in range(1, shown + 1):
+        key = len(trips) - back, period
+        repeating = repeats.get(key)
+        if repeating is None:
+            repeating = repeats[key] = _repeats(trips, back, period, loop.steady)
+        if not repeating:
+            return False
+    return True
 
 
 def moves_by_multiples(loop: Loop, now: Trip, then: Trip) -> bool:
@@ -85,7 +104,7 @@ def repetitions(loop: Loop, last: list[Trip], before: list[Trip], least: int = 0
     """
     fewest = 0
     for trip, earlier in zip(last, before, strict=True):
-        for comparison, now, then in zip(loop.comparisons, trip.differences, earlier.differences, strict=True):
+        for comparison, now, then in zip(loop.comparisons, trip.differences(), earlier.differences(), strict=True):
             if change := _first_change(comparison.kind, now, now - then):
                 if change - 3 < least:
                     return 0

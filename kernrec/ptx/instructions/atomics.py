@@ -16,7 +16,8 @@ from kernrec.ptx.ir.operand import Immediate, Operand, Register, elements
 from kernrec.ptx.ir.program import Instruction
 from kernrec.ptx.state.access import Access
 from kernrec.ptx.state.memory import Memory
-from kernrec.ptx.state.selection import SharedSelection
+from kernrec.ptx.state.region import Region
+from kernrec.ptx.state.selection import Selection, SharedSelection
 from kernrec.ptx.state.types import DTYPES, Array
 
 Operation = Callable[[Array, Array, Array], Array]
@@ -33,6 +34,14 @@ OPERATIONS: dict[str, Operation] = {
     "inc": lambda old, b, c: np.where(old >= b, old.dtype.type(0), old + old.dtype.type(1)),
     "dec": lambda old, b, c: np.where((old == 0) | (old > b), b, old - old.dtype.type(1)),
 }
+
+_IN_ORDER = {
+    OPERATIONS[name]: ufunc
+    for name, ufunc in {
+        "add": np.add, "min": np.fmin, "max": np.fmax, "and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor
+    }.items()
+}  # fmt: skip
+"""Operations that NumPy does lane by lane, in order, where nobody reads the old values."""
 
 
 def _bf16(operation: Operation) -> Operation:
@@ -69,14 +78,23 @@ def _atomic(decoder: BlockDecoder, ins: Instruction) -> Step:
     targets: list[Array] = []
     if ins.opcode == "atom":
         first = operands.pop(0)
-        targets = [] if first == Register("_") else _elements(decoder, first, kind)
+        targets = [] if first == Register("_") or not decoder.computes(ins) else _elements(decoder, first, kind)
     shared, offset = decoder.selection(ins, address_of(operands[0]))
     b = _elements(decoder, operands[1], kind)
     c = _elements(decoder, operands[2], kind) if name == "cas" else b
     unit = b[0].dtype.itemsize
     merges = _adds_one(ins) and not any(ins.results & other.sources for other in decoder.function.instructions)
     access = Access(decoder.function, ins, space_of(ins), offset, unit * len(b), unit, merges=merges)
+    if not (decoder.computes(ins) or decoder.stores(ins)):
+        return partial(_run_counted, decoder.memory, shared, access)
     return partial(_run_atomic, decoder.memory, shared, access, operation, targets, (b, c))
+
+
+def _run_counted(memory: Memory, shared: SharedSelection, access: Access) -> None:
+    """Counts an atomic operation whose results nobody needs."""
+    selection = shared.get()
+    for region, part in () if selection is None else memory.resolve(access, selection, True):
+        _count(memory, access, region, part)
 
 
 def _adds_one(ins: Instruction) -> bool:
@@ -120,7 +138,11 @@ def _run_atomic(
         index, shift = part.index(region, access.unit, access.offset)
         lanes = memory.lanes.shape.numbers if part.lanes is None else part.lanes
         view = region.views[access.unit].view(b[0].dtype)[shift:]
-        for turn in turns(index):
+        in_order = None if targets else _IN_ORDER.get(operation)
+        if in_order is not None:
+            for i in range(len(b)):
+                in_order.at(view, index + i, b[i][lanes])
+        for turn in turns(index) if in_order is None else ():
             places, numbers = index[turn], lanes[turn]
             for i in range(len(b)):
                 old = view[places + i]
@@ -129,13 +151,17 @@ def _run_atomic(
                     targets[i][numbers] = old
         if region.space == "global":
             memory.hand_over(access, region, part, True, True)
-        if memory.counters.counts is not None:
-            name = region.name if region.space == "global" else region.space
-            memory.counters.counts.bump(f"atomic.{name}", part.pattern.count)
-            if region.space == "global":
-                memory.counters.count_global(access, region, part, "atomic")
-            elif region.space == "shared":
-                memory.counters.count_shared(access, part, "atomic")
+        _count(memory, access, region, part)
+
+
+def _count(memory: Memory, access: Access, region: Region, part: Selection) -> None:
+    if memory.counters.counts is not None:
+        name = region.name if region.space == "global" else region.space
+        memory.counters.counts.bump(f"atomic.{name}", part.pattern.count)
+        if region.space == "global":
+            memory.counters.count_global(access, region, part, "atomic")
+        elif region.space == "shared":
+            memory.counters.count_shared(access, part, "atomic")
 
 
 def turns(index: Array) -> list[Array]:

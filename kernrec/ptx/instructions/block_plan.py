@@ -12,6 +12,7 @@ block to such registers from one `wgmma` instruction to the next are known befor
 checks them.
 """
 
+from collections import Counter
 from collections.abc import Collection, Iterable
 from functools import lru_cache, partial
 from typing import Any, NamedTuple
@@ -93,7 +94,7 @@ Planned = Single | Packed | Deferred
 class BlockPlan:
     """The plan of a basic block."""
 
-    __slots__ = ("block", "end", "error", "issue", "mask", "steps")
+    __slots__ = ("block", "end", "error", "mask", "steps")
 
     def __init__(self, block: BasicBlock) -> None:
         self.block = block
@@ -104,11 +105,15 @@ class BlockPlan:
         """Where the lanes of a warp run the first instruction together: the row of the mask of these."""
         self.error: tuple[Instruction, Exception] | None = None
         """The first instruction that cannot be planned, and why; what follows it is not in the plan."""
-        self.issue: dict[str, int] = {}
+
+    @property
+    def issue(self) -> dict[str, int]:
         """Machine instructions that one warp issues, by class."""
-        for ins in block.instructions:
+        issue: Counter[str] = Counter()
+        for ins in self.block.instructions:
             for name, cost in issue_cost.classify(ins):
-                self.issue[name] = self.issue.get(name, 0) + cost
+                issue[name] += cost
+        return dict(issue)
 
 
 def plan_block(

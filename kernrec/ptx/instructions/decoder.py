@@ -1,6 +1,6 @@
 """Makes steps for one launch of the plans of basic blocks: callables without arguments that close over their rows."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -50,7 +50,7 @@ class DecodedBlock:
         self.full = full
         self.lane_mask = None if plan.mask is None else registers.row(plan.mask, "u32")
         """Where the lanes of a warp run the first instruction together: the mask of these, in each lane."""
-        self.issue = plan.issue
+        self.issue: Mapping[str, int] = {}
         """Machine instructions that one warp issues, by class."""
         self.phase_test: Any = None
         """Where the first instruction tests a phase of a barrier in memory: its `mbarrier.PhaseTest`."""

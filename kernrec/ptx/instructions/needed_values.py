@@ -11,7 +11,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from kernrec.ptx.analysis.def_use import DefUse
-from kernrec.ptx.analysis.dependence import address_registers
 from kernrec.ptx.analysis.loops import steering_registers
 from kernrec.ptx.instructions.registry import ELEMENTWISE
 from kernrec.ptx.ir.operand import Vector, registers_of
@@ -96,7 +95,7 @@ def _always_read(ins: Instruction) -> Iterable[str]:
     if ins.opcode in _PRODUCTS:  # descriptors, addresses and strides
         yield from (name for o in ins.operands if not isinstance(o, Vector) for name in registers_of(o))
     elif ins.opcode in _ADDRESS_ONLY:
-        yield from address_registers(ins)
+        yield from ins.addresses
     else:
         yield from ins.sources
 

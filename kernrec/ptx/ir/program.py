@@ -42,6 +42,12 @@ class Instruction:
         names = [name for operand in read for name in registers_of(operand)]
         return frozenset(names if self.predicate is None else [*names, self.predicate[0]])
 
+    @cached_property
+    def addresses(self) -> frozenset[str]:
+        """The registers in its addresses."""
+        places = (operand for operand in self.operands if isinstance(operand, Address | Texel))
+        return frozenset([name for place in places for name in registers_of(place)])
+
     @property
     def name(self) -> str:
         """The opcode with all its modifiers: `ld.shared.v4.b32`."""
