@@ -87,9 +87,9 @@ def test_counts_do_not_depend_on_what_is_left_out(body: str) -> None:
 
 
 def needed(body: str) -> set[str]:
-    found = needed_values(module(SHARED + START + body, PARAMETERS).functions["k"])
-    assert found is not None
-    return {*found.registers}
+    values = needed_values(module(SHARED + START + body, PARAMETERS).functions["k"])
+    assert values is not None
+    return {*values.registers}
 
 
 SUM = "ld.global.u32 %r10, [%rd1]; ld.shared.u32 %r11, [%rd3]; mad.lo.u32 %r12, %r10, %r11, %r0;"
