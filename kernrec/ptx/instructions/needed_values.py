@@ -1,4 +1,4 @@
-"""What has to be computed where only the counts of a launch are asked for, not its results.
+"""Values that are computed where only the counts of a launch are asked for, not its results.
 
 Counts follow from which way each thread goes and which addresses it accesses. The values that decide neither, of a
 matrix product nearly all, need not be computed: their arithmetic is left out, and what loads, stores and
@@ -29,7 +29,7 @@ _CONSTANT = frozenset({"param", "const"})
 
 @dataclass(frozen=True)
 class NeededValues:
-    """What is needed of a function."""
+    """The values of a function that are needed."""
 
     registers: frozenset[str]
     spaces: frozenset[str]
@@ -55,7 +55,7 @@ def is_left_out(ins: Instruction) -> bool:
 
 
 def needed_values(function: Function) -> NeededValues | None:
-    """What is needed of a function, worked out once for it; None: all, of one that copies in bulk."""
+    """The needed values of a function, worked out once for it; None: all, of one that copies in bulk."""
     if NeededValues not in function.memo:
         function.memo[NeededValues] = _needed(function)
     needed: NeededValues | None = function.memo[NeededValues]
