@@ -10,7 +10,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 python=${VENV:-.venv}/bin/python
 imported=(
-    aiohttp cachetools cbor2 dill einops fastapi ipython llguidance msgspec openai openai-harmony orjson
+    aiohttp cachetools cbor2 cloudpickle dill einops fastapi ipython llguidance msgspec openai openai-harmony orjson
     partial-json-parser prometheus-client py-cpuinfo pybase64 pyzmq regex sentencepiece "torchvision==0.28.*" transformers
     uvloop xgrammar
 )
