@@ -22,7 +22,7 @@ from typing import ParamSpec, Protocol, TypeVar
 from kernrec.compile.cache import CompileCache
 from kernrec.compile.compiled import Compiled, CompileError, CompileJob, Reason, Result
 from kernrec.compile.nvrtc import cached_result, compiler
-from kernrec.compile.together import MOST_TOGETHER, Together, alike, can_be_together
+from kernrec.compile.together import MOST_TOGETHER, Together, can_be_together, together_key
 from kernrec.compile.triton_version import triton_compiler
 from kernrec.errors import KernrecError
 from kernrec.util.worker_memory import collect_rarely, keep_freed
@@ -125,21 +125,22 @@ def _groups(
     jobs: Iterable[CompileJob], most: int, cache: CompileCache
 ) -> Iterator[tuple[CompileJob, Result] | list[CompileJob]]:
     """Jobs with the results that the cache has, and the others: alone, or up to `most` that are compiled together."""
-    group: list[CompileJob] = []
+    groups: dict[tuple[str | int, ...], list[CompileJob]] = {}  # of the present source
     for job in jobs:
         if (cached := cached_result(job, cache)) is not None:
             yield job, cached
             continue
-        together = can_be_together(job)
-        if group and not (together and alike(group[0], job)):
-            yield group
-            group = []
-        group.append(job)
-        if len(group) == most or not together:
-            yield group
-            group = []
-    if group:
-        yield group
+        if not can_be_together(job):
+            yield [job]
+            continue
+        if groups and job.source != next(iter(groups.values()))[0].source:
+            yield from groups.values()
+            groups = {}
+        key = together_key(job)
+        groups.setdefault(key, []).append(job)
+        if len(groups[key]) == most:
+            yield groups.pop(key)
+    yield from groups.values()
 
 
 class _Worker:

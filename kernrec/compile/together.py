@@ -32,6 +32,7 @@ _DECLARES = re.compile(
     r"|\b(?:template|namespace|struct|class|union|enum|typedef|using|inline|constexpr|_Pragma)\b"
     r"|#\s*pragma\s+(?!(?:no)?unroll\b)"
 )
+_CONDITION = re.compile(r"\s*#\s*(if|ifdef|ifndef|elif|else|endif)\b(.*)")
 _MACRO = re.compile(r"^[ \t]*#[ \t]*define[ \t]+(\w+)", re.MULTILINE)
 _START = "\t// .globl\t"
 _ENTRY = re.compile(r"\.visible \.entry ([\w$]+)\(")
@@ -54,9 +55,31 @@ def _is_one_kernel(source: str) -> bool:
     return source.count(_KERNEL) == 1 and _DECLARES.search(source) is None
 
 
-def alike(job: CompileJob, other: CompileJob) -> bool:
-    """Whether two jobs differ in their defines alone."""
-    return _source_of(job) == _source_of(other)
+def together_key(job: CompileJob) -> tuple[str | int, ...]:
+    """Equal for jobs that may be compiled together: of one source, and all or none with dynamic shared memory.
+
+    A config without it could not take its code from such a compilation, and would be compiled once more.
+    """
+    return *_source_of(job), *(str(job.defines.get(macro)) for macro in _deciding_macros(job.source))
+
+
+@lru_cache(maxsize=1)
+def _deciding_macros(source: str) -> tuple[str, ...]:
+    """The names in the conditions under which a source declares dynamic shared memory."""
+    conditions: list[str] = []
+    names: set[str] = set()
+    for line in source.splitlines():
+        if (directive := _CONDITION.match(line)) is not None:
+            word, condition = directive.groups()
+            if word == "endif":
+                conditions = conditions[:-1]
+            elif word.startswith("if"):
+                conditions.append(condition)
+            elif conditions:
+                conditions[-1] += f" {condition}"
+        elif "extern" in line and "__shared__" in line:
+            names.update(re.findall(r"[A-Za-z_]\w*", " ".join(conditions)))
+    return tuple(sorted(names))
 
 
 class Together:
@@ -67,7 +90,7 @@ class Together:
         self._kernels: dict[tuple[str, int, str], str | None] = {}  # by source: its kernel; None: each config alone
 
     def results(self, jobs: Sequence[CompileJob]) -> Iterator[Compiled | CompileError | None]:
-        """The results of jobs that are `alike`, in order; None before they are compiled together, which may fail."""
+        """The results of jobs of one `together_key`, in order; None before they are compiled together, if it works."""
         rest, source = list(jobs), _source_of(jobs[0])
         if source not in self._kernels:  # the first tells what is in the code, and how long it takes
             yield self._alone(rest.pop(0))
@@ -105,7 +128,7 @@ def compile_together(jobs: Sequence[CompileJob], kernel: str) -> list[Compiled |
     shared memory for it.
 
     Args:
-        jobs: that are `alike`, and that `can_be_together`.
+        jobs: of one `together_key`, that `can_be_together`.
         kernel: the name of the source's kernel in the PTX of a config.
     """
     name = _identifier(kernel)

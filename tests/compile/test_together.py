@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from kernrec.compile import CompileCache, CompileError, CompileJob, compile_many, compile_source
 from kernrec.compile.compiled import Compiled
 from kernrec.compile.nvrtc import compile_alone
-from kernrec.compile.together import can_be_together, compile_together
+from kernrec.compile.together import can_be_together, compile_together, together_key
 from kernrec.gpu import limits
 from kernrec.kernel import Space, load_kernel
 from kernrec.profile.kernel_code import compile_job_for
@@ -76,6 +76,15 @@ def test_a_config_is_the_same_code_as_alone(nvrtc: str, declared: str, configs: 
         assert not code.cubin
         if code.ptx == expected.ptx:  # NVRTC may name registers in another way
             assert code.resources == expected.resources
+
+
+def test_configs_with_and_without_dynamic_shared_memory_are_compiled_apart() -> None:
+    configs = [{"TILE": tile, "UNROLLED": 1, "KEPT": dynamic} for tile in (32, 64) for dynamic in (0, 1)]
+    keys = [together_key(job(TILES, config)) for config in configs]
+    assert keys[0] == keys[2] != keys[1] == keys[3]
+    always = TILES.replace("KEPT == 1", "1")
+    assert len({together_key(job(always, config)) for config in configs}) == 1
+    assert together_key(job(TILES, configs[0])) != together_key(job(always, configs[0]))
 
 
 SAXPY = 'extern "C" __global__ void saxpy(float *x) { x[threadIdx.x] *= SCALE; }'
