@@ -189,7 +189,7 @@ def sampled_counts(module: Module, launch: KernelLaunch, options: EmulationOptio
 
     A long loop that cannot be extrapolated is run in full, whatever the options.
     """
-    module = with_wide_accesses(module)
+    module = with_wide_accesses(module, launch.entry)
     if options.extrapolate:
         with contextlib.suppress(UnsteadyError):
             return _sampled(module, launch, options)

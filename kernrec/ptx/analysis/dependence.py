@@ -10,6 +10,7 @@ thread.
 from collections import defaultdict
 from dataclasses import dataclass
 
+from kernrec.ptx.analysis.def_use import DefUse
 from kernrec.ptx.ir.program import BasicBlock, Function, Instruction
 
 _COMPUTES = frozenset(
@@ -77,23 +78,20 @@ def load_chain(block: BasicBlock) -> int:
 
 def data_dependences(function: Function) -> list[Dependence]:
     """Branches whose condition, and loads and stores whose address depends on data, in the order of the text."""
+    instructions, readers = function.instructions, DefUse.of(function).readers
     tainted: set[str] = set()
     shared = False  # whether shared memory holds data
-    grown = True
-    while grown:
-        grown = False
-        for ins in function.instructions:
-            fetched = _from_memory(ins, shared)
-            if not (fetched or tainted & ins.sources):
-                continue
-            if ins.opcode in ("st", "cp", "red") and "shared" in ins.modifiers and not shared:
-                shared = grown = True
-            new = ins.results - tainted
-            if new:
-                tainted |= new
-                grown = True
+    waiting = [ins for ins in instructions if _from_memory(ins, shared)]
+    while waiting:
+        ins = waiting.pop()
+        if ins.opcode in ("st", "cp", "red") and "shared" in ins.modifiers and not shared:
+            shared = True
+            waiting += [other for other in instructions if _from_memory(other, shared)]
+        for name in ins.results - tainted:
+            tainted.add(name)
+            waiting += [instructions[place] for place in readers.get(name, ())]
     dependences = []
-    for ins in function.instructions:
+    for ins in instructions:
         addresses = ins.addresses
         if ins.opcode in ("bra", "brx") and tainted & ins.sources:
             dependences.append(Dependence(ins.line, ins.text.strip(), "branch"))

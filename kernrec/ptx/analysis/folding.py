@@ -64,15 +64,16 @@ def _conflicts(function: Function, named: set[str]) -> dict[str, set[str]]:
     for block, after in zip(function.blocks, live_after(function), strict=True):
         live = after & named
         for ins in reversed(block.instructions):
-            pair = copied(function, ins)
-            for name in ins.results & named:
+            written = ins.results & named
+            pair = copied(function, ins) if written else None
+            for name in written:
                 others = live - {name} - ({pair[1]} if pair else set())
                 conflicts[name] |= others
                 for other in others:
                     conflicts[other].add(name)
                 if ins.predicate is None:
                     live = live - {name}
-            live = live | (ins.sources & named)
+            live |= ins.sources & named
     return conflicts
 
 
@@ -118,7 +119,7 @@ class _Folding:
             if ins.predicate is None:
                 self._fold(position, ins)
         for position, ins in enumerate(self.instructions):
-            if not self.divergent & (ins.sources | ins.results):
+            if self.divergent.isdisjoint(ins.sources) and self.divergent.isdisjoint(ins.results):
                 self.cost[position] = self._uniform(position)
             if ins.opcode in ("ld", "ldu") and {"param", "const"} & {*ins.modifiers}:
                 self.cost[position] = self._constant(position, ins)

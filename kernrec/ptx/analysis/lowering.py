@@ -30,11 +30,8 @@ def divergent_registers(function: Function, def_use: DefUse) -> set[str]:
     instructions = function.instructions
     divergent: set[str] = set()
     regions: set[int] = set()  # divergent branches that were spread over the code below them
-    work = [
-        position
-        for position, ins in enumerate(instructions)
-        if ins.opcode in _MIXING or any(name.startswith(_VARYING) for name in ins.sources)
-    ]
+    work = [position for position, ins in enumerate(instructions) if ins.opcode in _MIXING]
+    work += [place for name, places in def_use.readers.items() if name.startswith(_VARYING) for place in places]
     while work:
         position = work.pop()
         ins = instructions[position]

@@ -31,9 +31,12 @@ _MEMORY = frozenset(
 )  # fmt: skip
 
 
-def with_wide_accesses(module: Module) -> Module:
-    """The module with neighboring accesses to shared memory joined in all of its functions."""
-    functions = {name: _joined(function, module) for name, function in module.functions.items()}
+def with_wide_accesses(module: Module, kernel: str) -> Module:
+    """The module with neighboring accesses to shared memory joined in a kernel and in all that it may call."""
+    functions = {
+        name: function if function.entry and name != kernel else _joined(function, module)
+        for name, function in module.functions.items()
+    }
     return replace(module, functions=functions)
 
 

@@ -84,6 +84,7 @@ class Scheduler:
         self._goes_on = frozenset(block.index for piece in self.pieces for block in piece[1:])
         self.barriers = Barriers(operands, memory.races)
         self.cluster_barrier = ClusterBarrier(operands.lanes.shape)
+        self._guards: dict[str, Array] = {}  # rows of the predicates of branches
         self.decoded: list[DecodedBlock | None] = [None] * len(operands.function.blocks)
         # Trips that are left out would leave phases of barriers in memory out, too.
         steady = not any(ins.opcode == "mbarrier" or "bulk" in ins.modifiers for ins in operands.function.instructions)
@@ -338,8 +339,11 @@ class Scheduler:
 
     def _guard(self, ins: Instruction) -> Array:
         assert ins.predicate is not None
-        row = self.operands.row(Register(ins.predicate[0]), "pred")
-        return ~row if ins.predicate[1] else row
+        name, inverted = ins.predicate
+        row = self._guards.get(name)
+        if row is None:
+            row = self._guards[name] = self.operands.row(Register(name), "pred")
+        return ~row if inverted else row
 
     def _release(self) -> None:
         live, races = self.live.mask, self.memory.races

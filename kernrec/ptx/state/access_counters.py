@@ -88,6 +88,9 @@ def between(requests: list[GlobalRequest], following: list[GlobalRequest], times
     return offsets
 
 
+_SHARED = {kind: (f"shared.{kind}_wavefronts", f"shared.{kind}_ideal") for kind in ("load", "store", "atomic")}
+
+
 class AccessCounters:
     """The counters of the accesses of one emulation; each of them may be left out."""
 
@@ -251,8 +254,9 @@ class AccessCounters:
         if access.merges:
             alone, _ = pattern.wavefronts(address, access.size, load, atomic=True)
             counts.bump("shared.atomic_repeats", alone - wavefronts)
-        counts.bump(f"shared.{kind}_wavefronts", wavefronts)
-        counts.bump(f"shared.{kind}_ideal", ideal)
+        names = _SHARED[kind]
+        counts[names[0]] = counts.get(names[0], 0) + wavefronts
+        counts[names[1]] = counts.get(names[1], 0) + ideal
 
     def count_local(self, access: Access, selection: Selection, kind: str) -> None:
         """Counts one access to local memory; `kind` is `read` or `write`."""

@@ -1,12 +1,12 @@
 """All memories of an emulation: the meaning of an access, whether it is allowed, and its cost."""
 
 from dataclasses import replace
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import numpy as np
 
 from kernrec.ptx.state.access import Access
-from kernrec.ptx.state.access_cost import AccessPattern, Counts
+from kernrec.ptx.state.access_cost import Counts
 from kernrec.ptx.state.access_counters import AccessCounters
 from kernrec.ptx.state.access_trace import AccessTrace
 from kernrec.ptx.state.batch import BatchShape, Lanes
@@ -18,7 +18,7 @@ from kernrec.ptx.state.pending_work import PendingWork
 from kernrec.ptx.state.phase_races import PhaseRaceDetector
 from kernrec.ptx.state.race_detector import RaceDetector, SharedAccess
 from kernrec.ptx.state.region import POISON, Region, global_buffers, private_spaces
-from kernrec.ptx.state.selection import Selection, signed
+from kernrec.ptx.state.selection import Patterns, Selection, signed
 from kernrec.ptx.state.touched_sectors import TouchedSectors
 from kernrec.ptx.state.types import Array
 
@@ -86,7 +86,7 @@ class Memory:
         self.races = races
         self.counters = AccessCounters(lanes, counts, touched, order)
         self.pending = PendingWork(lanes, self.counters, races)
-        self._patterns: dict[Any, AccessPattern] = {}
+        self._patterns: Patterns = {}
         self._buffers = global_buffers(layout)
         self._spaces = private_spaces(lanes, layout)
         self.cluster = ClusterMemory(lanes.shape, self._spaces["shared"])

@@ -16,6 +16,10 @@ from kernrec.ptx.state.region import Region
 from kernrec.ptx.state.types import Array
 
 _MOST_PATTERNS = 1 << 11  # some 16 KiB each
+_MOST_ALIKE = 16  # patterns that few addresses do not tell apart
+
+Patterns = dict[tuple[object, ...], list[tuple[bytes, Array | None, AccessPattern]]]
+"""Access patterns by a few of their addresses: of each all addresses relative to the first, and the lanes."""
 
 
 def signed(addresses: Array) -> Array:
@@ -23,26 +27,46 @@ def signed(addresses: Array) -> Array:
     return addresses.view(f"i{addresses.dtype.itemsize}").astype(np.int64)
 
 
+def _signed(address: Any) -> int:
+    """The same of one address."""
+    value, bits = int(address), 8 * address.itemsize
+    return value - (1 << bits) if value >> (bits - 1) else value
+
+
+def _pattern(relative: Array, lanes: Array | None, patterns: Patterns, batch_lanes: int) -> AccessPattern:
+    """The pattern of lanes at addresses relative to the first, made where it was not seen before."""
+    content = relative.tobytes()
+    size = len(content)
+    middle = size // 2 & ~7
+    # A hash of all bytes would take longer than to compare them.
+    key = size, lanes is None, content[8:16], content[middle : middle + 8], content[-8:]
+    seen = patterns.get(key)
+    if seen is None:
+        if len(patterns) >= _MOST_PATTERNS:
+            patterns.clear()
+        seen = patterns[key] = []
+    for known, its_lanes, pattern in seen:
+        if known == content and (its_lanes is lanes or (lanes is not None and np.array_equal(its_lanes, lanes))):
+            return pattern
+    pattern = AccessPattern(signed(relative), lanes, batch_lanes)
+    if len(seen) >= _MOST_ALIKE:
+        seen.clear()
+    seen.append((content, lanes, pattern))
+    return pattern
+
+
 class Selection:
     """The lanes of one access (None: all of the batch), their addresses, and the pattern these make."""
 
     __slots__ = ("_index", "addresses", "first", "lanes", "pattern")
 
-    def __init__(
-        self, lanes: Array | None, addresses: Array, patterns: dict[Any, AccessPattern], batch_lanes: int
-    ) -> None:
+    def __init__(self, lanes: Array | None, addresses: Array, patterns: Patterns, batch_lanes: int) -> None:
         """`patterns` holds those seen before; `batch_lanes`: lanes of the batch."""
         self.lanes = lanes
         self.addresses = addresses
-        self.first = int(signed(addresses[:1])[0])
+        self.first = _signed(addresses[0])
         relative = addresses - addresses[0]
-        key = relative.tobytes() if lanes is None else (relative.tobytes(), lanes.tobytes())
-        pattern = patterns.get(key)
-        if pattern is None:
-            if len(patterns) >= _MOST_PATTERNS:
-                patterns.clear()
-            pattern = patterns[key] = AccessPattern(signed(relative), lanes, batch_lanes)
-        self.pattern = pattern
+        self.pattern = _pattern(relative, lanes, patterns, batch_lanes)
         self._index: dict[tuple[int, int], Array] = {}
 
     def index(self, region: Region, unit: int, offset: int) -> tuple[Array, int]:

@@ -18,7 +18,7 @@ SUM = "add.f32 %f4, %f0, %f1; add.f32 %f5, %f2, %f3; add.f32 %f4, %f4, %f5;"
 
 def accesses(body: str) -> list[str]:
     """Loads and stores of shared memory, once joined."""
-    made = with_wide_accesses(module(body, globals_=SHARED, verified=False)).functions["k"]
+    made = with_wide_accesses(module(body, globals_=SHARED, verified=False), "k").functions["k"]
     return [ins.name for ins in made.instructions if "shared" in ins.modifiers]
 
 
@@ -75,7 +75,7 @@ def test_a_kernel_computes_the_same_with_wide_accesses() -> None:
     )
     plain = module(body, "u64 x", SHARED)
     results, wavefronts = [], []
-    for kernel in (plain, with_wide_accesses(plain)):
+    for kernel in (plain, with_wide_accesses(plain, "k")):
         x = np.zeros(32, np.float32)
         counts = emulate(kernel, KernelLaunch("k", (1,), (32,), ("x",), {"x": x}))
         results.append(x)
