@@ -209,14 +209,22 @@ class Function:
 
     def register_type(self, name: str) -> str | None:
         """The declared type of a register (`b32`, `pred`, ...), or None when it was never declared."""
-        kind = self.registers.get(name)
+        kind = self.registers.get(name) or self._of_ranges.get(name)
         if kind is not None:
             return kind
         prefix = name.rstrip("0123456789")
         kind, count = self.ranges.get(prefix, ("", 0))
         number = name[len(prefix) :]
         within = 0 < len(number) < 10 and int(number) < count and (number[0] != "0" or number == "0")
-        return kind if within else None
+        if not within:
+            return None
+        self._of_ranges[name] = kind
+        return kind
+
+    @cached_property
+    def _of_ranges(self) -> dict[str, str]:
+        """The types of registers of ranges that were asked for."""
+        return {}
 
     @cached_property
     def blocks(self) -> tuple[BasicBlock, ...]:

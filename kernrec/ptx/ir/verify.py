@@ -97,10 +97,11 @@ class _FunctionCheck:
                 self._type(register)
                 self._written.add(register)
             return
-        fewest = sum(not slot.optional for slot in slots)
-        if not fewest <= len(ins.operands) <= len(slots):
-            expected = fewest if fewest == len(slots) else f"{fewest} to {len(slots)}"
-            raise ValueError(f"{len(ins.operands)} operands, {expected} expected")
+        if len(ins.operands) != len(slots):
+            fewest = sum(not slot.optional for slot in slots)
+            if not fewest <= len(ins.operands) <= len(slots):
+                expected = fewest if fewest == len(slots) else f"{fewest} to {len(slots)}"
+                raise ValueError(f"{len(ins.operands)} operands, {expected} expected")
         types = self._types
         for slot, operand in zip(slots, ins.operands, strict=False):
             if isinstance(operand, Register) and slot.vector == 1 and slot.role in ("read", "write"):
