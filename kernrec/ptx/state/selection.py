@@ -46,7 +46,8 @@ def _pattern(relative: Array, lanes: Array | None, patterns: Patterns, batch_lan
             patterns.clear()
         seen = patterns[key] = []
     for known, its_lanes, pattern in seen:
-        if known == content and (its_lanes is lanes or (lanes is not None and np.array_equal(its_lanes, lanes))):
+        same = its_lanes is lanes or (its_lanes is not None and lanes is not None and np.array_equal(its_lanes, lanes))
+        if same and known == content:
             return pattern
     pattern = AccessPattern(signed(relative), lanes, batch_lanes)
     if len(seen) >= _MOST_ALIKE:
