@@ -86,7 +86,7 @@ class Memory:
         self.races = races
         self.counters = AccessCounters(lanes, counts, touched, order)
         self.pending = PendingWork(lanes, self.counters, races)
-        self._patterns: Patterns = {}
+        self._patterns = Patterns(lanes.shape.lanes)
         self._buffers = global_buffers(layout)
         self._spaces = private_spaces(lanes, layout)
         self.cluster = ClusterMemory(lanes.shape, self._spaces["shared"])
@@ -117,7 +117,7 @@ class Memory:
 
     def select(self, lanes: Array | None, addresses: Array) -> Selection:
         """The selection of `lanes` (None: all) at `addresses` (one per selected lane)."""
-        return Selection(lanes, addresses, self._patterns, self.lanes.shape.lanes)
+        return Selection(lanes, addresses, self._patterns)
 
     def resolve(self, access: Access, selection: Selection, write: bool = False) -> list[tuple[Region, Selection]]:
         """Which region each lane means, checked: aligned, in bounds and, for a `write`, not read-only.

@@ -15,11 +15,7 @@ from kernrec.ptx.state.batch import WARP, Lanes
 from kernrec.ptx.state.region import Region
 from kernrec.ptx.state.types import Array
 
-_MOST_PATTERNS = 1 << 11  # some 16 KiB each
-_MOST_ALIKE = 16  # patterns that few addresses do not tell apart
-
-Patterns = dict[tuple[object, ...], list[tuple[bytes, Array | None, AccessPattern]]]
-"""Access patterns by a few of their addresses: of each all addresses relative to the first, and the lanes."""
+_MOST_PATTERNS = 1 << 11  # some 24 KiB each
 
 
 def signed(addresses: Array) -> Array:
@@ -33,27 +29,36 @@ def _signed(address: Any) -> int:
     return value - (1 << bits) if value >> (bits - 1) else value
 
 
-def _pattern(relative: Array, lanes: Array | None, patterns: Patterns, batch_lanes: int) -> AccessPattern:
-    """The pattern of lanes at addresses relative to the first, made where it was not seen before."""
-    content = relative.tobytes()
-    size = len(content)
-    middle = size // 2 & ~7
-    # A hash of all bytes would take longer than to compare them.
-    key = size, lanes is None, content[8:16], content[middle : middle + 8], content[-8:]
-    seen = patterns.get(key)
-    if seen is None:
-        if len(patterns) >= _MOST_PATTERNS:
-            patterns.clear()
-        seen = patterns[key] = []
-    for known, its_lanes, pattern in seen:
-        same = its_lanes is lanes or (its_lanes is not None and lanes is not None and np.array_equal(its_lanes, lanes))
-        if same and known == content:
-            return pattern
-    pattern = AccessPattern(signed(relative), lanes, batch_lanes)
-    if len(seen) >= _MOST_ALIKE:
-        seen.clear()
-    seen.append((content, lanes, pattern))
-    return pattern
+class Patterns:
+    """The access patterns of an emulation that were seen before, by a few of their addresses."""
+
+    def __init__(self, batch_lanes: int) -> None:
+        """`batch_lanes`: lanes of the batch."""
+        self._batch_lanes = batch_lanes
+        self._count = 0
+        self._alike: dict[tuple[object, ...], list[tuple[bytes, Array | None, AccessPattern]]] = {}
+
+    def of(self, relative: Array, lanes: Array | None) -> AccessPattern:
+        """The pattern of lanes (None: all of the batch) at addresses relative to the first; made where it is new."""
+        content = relative.tobytes()
+        size = len(content)
+        middle = size // 2 & ~7
+        # A hash of all bytes would take longer than to compare them.
+        key = size, content[8:16], content[middle : middle + 8], content[-8:]
+        for other_content, other_lanes, pattern in self._alike.get(key, ()):
+            if content == other_content and _equal(lanes, other_lanes):
+                return pattern
+        if self._count >= _MOST_PATTERNS:
+            self._alike.clear()
+            self._count = 0
+        pattern = AccessPattern(signed(relative), lanes, self._batch_lanes)
+        self._alike.setdefault(key, []).append((content, lanes, pattern))
+        self._count += 1
+        return pattern
+
+
+def _equal(lanes: Array | None, others: Array | None) -> bool:
+    return lanes is others or (lanes is not None and others is not None and np.array_equal(lanes, others))
 
 
 class Selection:
@@ -61,13 +66,12 @@ class Selection:
 
     __slots__ = ("_index", "addresses", "first", "lanes", "pattern")
 
-    def __init__(self, lanes: Array | None, addresses: Array, patterns: Patterns, batch_lanes: int) -> None:
-        """`patterns` holds those seen before; `batch_lanes`: lanes of the batch."""
+    def __init__(self, lanes: Array | None, addresses: Array, patterns: Patterns) -> None:
         self.lanes = lanes
         self.addresses = addresses
         self.first = _signed(addresses[0])
         relative = addresses - addresses[0]
-        self.pattern = _pattern(relative, lanes, patterns, batch_lanes)
+        self.pattern = patterns.of(relative, lanes)
         self._index: dict[tuple[int, int], Array] = {}
 
     def index(self, region: Region, unit: int, offset: int) -> tuple[Array, int]:
