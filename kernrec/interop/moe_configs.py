@@ -49,6 +49,8 @@ class ExpertLayer:
     """As the tools call a quantization, such as `fp8_w8a8`; None: not quantized."""
     block: tuple[int, int] | None = None
     """Blocks of the weights' scales, (n, k)."""
+    by_row: bool = False
+    """Whether each row of the weights has a scale: a part of SGLang's names."""
 
     @classmethod
     def parse(cls, text: str) -> "ExpertLayer":
@@ -100,7 +102,8 @@ class ExpertLayer:
         dtype = f",dtype={self.dtype}" if self.dtype else ""
         block = f",block_shape={list(self.block)}" if self.block else ""
         block = block.replace(" ", "") if tool == "vllm" else block
-        return f"E={self.experts},N={self.width},device_name={device}{dtype}{block}.json"
+        by_row = ",per_channel_quant=True" if self.by_row and tool == "sglang" else ""
+        return f"E={self.experts},N={self.width},device_name={device}{dtype}{block}{by_row}.json"
 
 
 def tiles_of(kernel: Kernel, config: Mapping[str, int]) -> dict[str, int]:

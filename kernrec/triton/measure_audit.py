@@ -10,7 +10,7 @@ from kernrec.profile.triton_call import kernel_of_triton
 from kernrec.recommender.serving.audit import ServingAudit
 from kernrec.recommender.serving.compared import Comparison
 from kernrec.recommender.serving.engine_calls import Step, calls
-from kernrec.recommender.serving.engine_defaults import Tiles, launched
+from kernrec.recommender.serving.engine_defaults import Tiles, launched, stated_tiles
 from kernrec.recommender.serving.engines import TunedFile
 from kernrec.recommender.serving.verdict import Verdict, worth
 from kernrec.triton.machine import Machine
@@ -61,11 +61,12 @@ def _measure(
     benchmark: Benchmark | None,
 ) -> int:
     engine, count = audit.served.engine, 0
-    wanted = [launched(engine, file, config) for config in (*(c for c, _ in made.ranked[:TOP]), made.own)]
+    launches = [launched(engine, file, config) for config in (*(c for c, _ in made.ranked[:TOP]), made.own)]
     for product in range(file.launches):
         step = Step(file, audit.served, made.tokens, product)
+        wanted = [_tiles(stated_tiles(tiles, step.rows)) for tiles in launches]
         for call, _ in calls(step, made.compared):  # all of them: a row belongs to the kernel with this list
-            chosen = [config for config in call.configs or () if _tiles(config) in map(_tiles, wanted)]
+            chosen = [config for config in call.configs or () if _tiles(config) in wanted]
             if chosen:
                 kernel, _ = kernel_of_triton(call)
                 count += len(measure_call(call, kernel, chosen, machine, tensors, benchmark))

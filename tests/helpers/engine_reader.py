@@ -3,7 +3,8 @@
     python engine_reader.py vllm "NVIDIA L40S" REQUESTS.json
 
 A process of its own, for it replaces what depends on a card: the driver's name of it, and where the package lies for
-files that are read from the package alone. A request is a list: `["experts", E, N, dtype, [n, k] or null]`,
+files that are read from the package alone. A request is a list: `["experts", E, N, dtype, [n, k] or null, whether
+SGLang has a scale for each row]`,
 `["product", N, K, [n, k]]`, `["default", tokens, E, N, K, top, dtype, [n, k] or null]`, `["state", width, state,
 dtype]`, `["state default", state, whether it is a B200]` or `["package", folder]`; the last line of output has what the
 engine answers to each, null where it finds no file. It ends with 3 where a module that the engine imports is not
@@ -53,8 +54,9 @@ def answer(experts: Any, products: Any, engine: str, request: list[Any]) -> Any:
         products.__file__ = str(Path(values[0], *_MODULES[engine][1].split(".")[1:]).with_suffix(".py"))
         return None
     if kind == "experts":
-        e, n, dtype, block = values
-        return experts.get_moe_configs(e, n, dtype, *(block or ()))
+        e, n, dtype, block, by_row = values
+        rows = {"per_channel_quant": True} if by_row else {}
+        return experts.get_moe_configs(e, n, dtype, *(block or ()), **rows)
     if kind == "product":
         n, k, block = values
         return products.get_w8a8_block_fp8_configs(n, k, *block)

@@ -23,6 +23,14 @@ HYBRID = {
     "mamba_d_state": 128,
     "mamba_n_groups": 8,
 }
+AWQ = {"quant_method": "awq", "bits": 4, "group_size": 128, "zero_point": True}
+BY_ROW = {
+    "quant_method": "compressed-tensors",
+    "config_groups": {"group_0": {
+        "weights": {"num_bits": 8, "type": "int", "strategy": "channel"},
+        "input_activations": {"num_bits": 8, "type": "int", "strategy": "token"},
+    }},
+}  # fmt: skip
 SMALL = {
     "hidden_size": 128, "moe_intermediate_size": 64, "num_experts": 4, "num_experts_per_tok": 2,
     "num_attention_heads": 4, "torch_dtype": "bfloat16",

@@ -12,6 +12,7 @@ own entry for the nearest number of tokens, as vLLM takes it.
 """
 
 import itertools
+import math
 import statistics
 from pathlib import Path
 from typing import Annotated
@@ -80,6 +81,10 @@ def run(
     near = sum(rank <= 3 or ratio <= tie for rank, ratio in zip(ranks, over, strict=True))
     print(f"there, or no slower than the first by the interval of a ratio, a factor of {tie}: {near}")
     print(f"file / first: median {statistics.median(over):.3f}, largest {max(over):.3f}")
+    for number, tokens in enumerate(TOKENS):
+        ratios = over[number * len(FILES) :][: len(FILES)]
+        spread = math.sqrt(statistics.mean(math.log(ratio) ** 2 for ratio in ratios))
+        print(f"root mean square of its logarithm with {tokens} tokens: {spread:.2f}")
     return 0
 
 

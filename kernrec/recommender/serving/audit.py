@@ -10,8 +10,8 @@ from kernrec.errors import KernrecError, UsageError, unknown
 from kernrec.gpu import find_gpu
 from kernrec.recommender.serving.backends import kernel_taken
 from kernrec.recommender.serving.compared import Comparer, Comparison, comparer
-from kernrec.recommender.serving.engine_calls import OWN_KERNELS, own_kernel
-from kernrec.recommender.serving.engines import ENGINES, Deployment, Kind, TunedFile, tuned_files
+from kernrec.recommender.serving.engine_calls import OWN_KERNELS, own_alone, own_kernel
+from kernrec.recommender.serving.engines import ENGINES, Deployment, Kind, TunedFile, reads_files, tuned_files
 from kernrec.recommender.serving.model_config import ServedModel, read_model
 from kernrec.recommender.serving.shipped_files import Shipped, shipped_of
 from kernrec.recommender.serving.verdict import Verdict, verdict_of
@@ -26,11 +26,8 @@ TOKENS = (1, 16, 128, 1024, 4096)
 _MOST_TOKENS = 65536
 _MOST_GPUS = 1024
 
-_NOT_PREDICTED = {
-    Kind.LORA: "not predicted, as the work depends on the adapters of a step; without it the engine's own rule stands",
-    Kind.STATE_SPACE: "not predicted where the engine is not installed, whose kernel is analyzed",
-}
-"""Remarks on files that no comparison is made for."""
+_OF_ADAPTERS = "not predicted, as the work depends on the adapters of a step; without it the engine's own rule stands"
+_NOT_INSTALLED = "not predicted where the engine is not installed, whose kernel is analyzed"
 
 Progress = Callable[[str], None]
 """Called with what is compared next."""
@@ -222,10 +219,10 @@ def _triton_of(request: AuditRequest, shipped: Shipped) -> tuple[str, list[str]]
 
 def _notes_on(model: ServedModel, served: Deployment, files: Sequence[TunedFile]) -> list[str]:
     notes = []
-    if model.quantization.elsewhere:
+    if not reads_files(model.quantization, served.engine):
         notes.append(
-            f"weights are quantized by {model.quantization.method or 'an unnamed method'}: {served.engine} multiplies"
-            " them with kernels that read no tuned files"
+            f"weights are quantized by {model.quantization.method or 'an unnamed method'}: no tuned files of"
+            f" {served.engine} are known for them"
         )
     if not files and not notes:
         notes.append(f"{served.engine} looks for no tuned file: the model has neither experts, nor fp8 blocks")
@@ -240,8 +237,8 @@ def _notes_on(model: ServedModel, served: Deployment, files: Sequence[TunedFile]
 
 def _looked_up(file: TunedFile, served: Deployment, shipped: Shipped) -> AuditedFile:
     name, exact = shipped.place_of(file.kind, file.name, served.triton)
-    predicted = file.launches and (file.state is None or own_kernel(served, file))
-    why = "" if predicted else _NOT_PREDICTED[file.kind]
+    analyzed = own_kernel(served, file) or not own_alone(file)
+    why = _OF_ADAPTERS if not file.launches else "" if analyzed else _NOT_INSTALLED
     return AuditedFile(file, name, exact, kernel_taken(file, served), why_none=why)
 
 

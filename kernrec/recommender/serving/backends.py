@@ -1,8 +1,8 @@
 """Whether an engine runs its tuned Triton kernel at all, by the order in which it takes kernels on a card.
 
-vLLM 0.33.0: `fused_moe/oracle/{unquantized,fp8}.py` and `kernels/linear/__init__.py`, with FlashInfer and DeepGEMM
-installed as its wheel requires. SGLang 0.5.23: `quantization/{fp8,fp8_utils}.py`. Flags
-of the engines choose otherwise.
+vLLM 0.33.0: `fused_moe/oracle/{unquantized,fp8,int_wna16}.py` and `kernels/linear/__init__.py`, with FlashInfer and
+DeepGEMM installed as its wheel requires. SGLang 0.5.23: `quantization/{fp8,fp8_utils,moe_wna16}.py`. Flags of the
+engines choose otherwise.
 """
 
 from kernrec.recommender.serving.engines import Deployment, Kind, TunedFile
@@ -11,6 +11,10 @@ from kernrec.recommender.serving.engines import Deployment, Kind, TunedFile
 def kernel_taken(file: TunedFile, served: Deployment) -> str:
     """The kernel that the engine takes before the tuned one, with the flag that chooses; empty: the tuned one."""
     sm = served.gpu.sm
+    if file.quantization.group:
+        if file.quantization.method != "compressed-tensors":
+            return "Marlin (--quantization moe_wna16)"
+        return f"Marlin ({'--moe-backend' if served.engine == 'vllm' else '--moe-runner-backend'} triton)"
     if served.engine == "vllm":
         if file.kind is Kind.EXPERTS:
             taken = _vllm_experts(file, served, sm)

@@ -19,12 +19,12 @@ from kernrec.recommender.serving.engines import Deployment, TunedFile
 from kernrec.util.light_dataclass import dataclass
 from kernrec.util.normal import DEVIATIONS
 
-PAIR_SPREAD = 0.14
+PAIR_SPREAD = 0.16
 """Standard deviation of the log of the predicted over the true ratio of two configs' times.
 
 vLLM's tuner saw the configs of its files as the best of hundreds, so the factor by which one is predicted to be slower
-than the first candidate is an error: its root mean square over 16 pairs of an A100 and an H100 (`tools/evidence
-expert-files`).
+than the first candidate is an error: its root mean square over eight pairs of an A100 and an H100 with 1,024 tokens.
+With 16, candidates are too close to each other to show it (`tools/evidence expert-files`).
 """
 OTHER_SPREAD = math.log(SPREADS[REGIMES.index("DRAM")].ratio) / DEVIATIONS
 """The same of kernels that no engine's files tell of: what the prior earned on other kernels bound by DRAM."""

@@ -14,7 +14,7 @@ from typing import Any
 from kernrec.errors import KernrecError, UsageError
 from kernrec.profile.triton_call_file import TritonCall
 from kernrec.recommender.analyze_triton import argument
-from kernrec.recommender.serving.engine_defaults import Tiles, launched
+from kernrec.recommender.serving.engine_defaults import Tiles, launched, stated_tiles
 from kernrec.recommender.serving.engines import Deployment, Kind, ProductShape, TunedFile
 from kernrec.recommender.serving.routing import Routing, routed
 from kernrec.recommender.serving.shipped_files import installed_package
@@ -30,7 +30,10 @@ OWN_KERNELS = {
     ("sglang", Kind.BLOCK_GEMM): "sglang.kernels.ops.gemm.fp8_kernel:_w8a8_block_fp8_matmul",
 }
 """The kernels that read a file's configs, as `module:function`."""
-_ELEMENTS = {None: "bf16", "fp8_w8a8": "f8e4m3", "int8_w8a8": "i8"}
+_OF_GROUPS = "_gptq_awq"
+"""End of the name of the kernel of experts for groups of integers, in both engines."""
+_ELEMENTS = {None: "bf16", "fp8_w8a8": "f8e4m3", "int8_w8a8": "i8", "int8_w8a16": "bf16", "int4_w4a16": "bf16"}
+"""Of the inputs."""
 _NONE = {"python": "None"}
 
 
@@ -49,6 +52,11 @@ class Step:
         """Its sizes."""
         return self.file.products[self.product]
 
+    @property
+    def rows(self) -> int:
+        """Rows of the inputs: the second product has one for each choice."""
+        return self.tokens if self.product == 0 else self.tokens * self.shape.top
+
     def routing(self, rows: int) -> Routing:
         """The choices in tiles of so many rows."""
         top, experts = self.shape.top, self.shape.experts
@@ -58,7 +66,13 @@ class Step:
 
 def own_kernel(served: Deployment, file: TunedFile) -> str | None:
     """The engine's own kernel as `module:function`, where the engine is installed."""
-    return OWN_KERNELS.get((served.engine, file.kind)) if installed_package(served.engine) else None
+    kernel = OWN_KERNELS.get((served.engine, file.kind)) if installed_package(served.engine) else None
+    return f"{kernel}{_OF_GROUPS}" if kernel and file.quantization.group else kernel
+
+
+def own_alone(file: TunedFile) -> bool:
+    """Whether nothing stands in for the engine's own kernel."""
+    return file.state is not None or file.quantization.group > 0
 
 
 def calls(step: Step, configs: Sequence[Tiles]) -> list[tuple[TritonCall, list[Tiles]]]:
@@ -69,43 +83,53 @@ def calls(step: Step, configs: Sequence[Tiles]) -> list[tuple[TritonCall, list[T
             not known here.
     """
     own = own_kernel(step.served, step.file)
+    if own is None and own_alone(step.file):
+        raise KernrecError(f"{step.file.name}: {step.served.engine} is not installed, whose kernel is analyzed")
     if step.file.state is not None:
-        if own is None:
-            raise KernrecError(f"{step.file.name}: {step.served.engine} is not installed, whose kernel is analyzed")
+        assert own is not None
         tiles = [launched(step.served.engine, step.file, config) for config in configs]
         return [(state_call(step.file.state, step.tokens, tiles, _file_of(step, own), own), list(configs))]
-    by_rows: dict[int, list[Tiles]] = {}
-    for config in configs:
-        by_rows.setdefault(config["BLOCK_SIZE_M"], []).append(config)
+    by_rows: dict[tuple[int, bool], list[Tiles]] = {}
+    for config in configs:  # one that the engine completes is apart: it could be launched as another
+        by_rows.setdefault((config["BLOCK_SIZE_M"], "BLOCK_SIZE_N" in config), []).append(config)
     make = _stand_in_call if own is None else _own_call
-    return [(make(step, rows, group, own or ""), group) for rows, group in by_rows.items()]
+    return [(make(step, rows, group, own or ""), group) for (rows, _), group in by_rows.items()]
 
 
 def _operands(step: Step, routing: Routing) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
     """(inputs, weights, outputs) as a call describes tensors."""
     shape, element = step.shape, _ELEMENTS[step.file.weights]
-    rows = step.tokens if step.product == 0 else routing.choices
+    stored = "u8" if step.file.quantization.group else element
     return (
-        {"dtype": element, "shape": [rows, shape.depth]},
-        {"dtype": element, "shape": [shape.experts, shape.rows, shape.depth]},
+        {"dtype": element, "shape": [step.rows, shape.depth]},
+        {"dtype": stored, "shape": [shape.experts, shape.rows, shape.depth // _packed(step.file)]},
         {"dtype": "bf16", "shape": [routing.choices, shape.rows]},
     )
 
 
-def _scales(step: Step, routing: Routing) -> tuple[dict[str, Any], dict[str, Any]]:
+def _packed(file: TunedFile) -> int:
+    """Weights that share a byte."""
+    return 2 if file.weights == "int4_w4a16" else 1
+
+
+def _scales(step: Step) -> tuple[dict[str, Any], dict[str, Any]]:
     """(scales of the inputs, of the weights)."""
     shape, block = step.shape, step.file.block
-    rows = step.tokens if step.product == 0 else routing.choices
+    quantization = step.file.quantization
+    if quantization.group:
+        return _NONE, {"dtype": "bf16", "shape": [shape.experts, shape.rows, shape.depth // quantization.group]}
+    if quantization.by_row:
+        return {"dtype": "f32", "shape": [step.rows, 1]}, {"dtype": "f32", "shape": [shape.experts, shape.rows, 1]}
     if block is None:
         return {"dtype": "f32", "shape": [1]}, {"dtype": "f32", "shape": [shape.experts]}
     n, k = -(-shape.rows // block[0]), -(-shape.depth // block[1])
-    return {"dtype": "f32", "shape": [rows, k]}, {"dtype": "f32", "shape": [shape.experts, n, k]}
+    return {"dtype": "f32", "shape": [step.rows, k]}, {"dtype": "f32", "shape": [shape.experts, n, k]}
 
 
 def _stand_in_call(step: Step, rows: int, configs: Sequence[Tiles], _: str) -> TritonCall:
     routing = step.routing(rows)
     inputs, weights, outputs = _operands(step, routing)
-    by_token, by_weight = _scales(step, routing)
+    by_token, by_weight = _scales(step)
     block = step.file.block
     arguments = {
         "tokens": inputs,
@@ -155,7 +179,7 @@ def _own_call(step: Step, rows: int, configs: Sequence[Tiles], own: str) -> Trit
     _, number = installed_package(step.served.engine) or (Path(), "")
     path = _file_of(step, own)
     routing = step.routing(rows)
-    values = _known_arguments(step, routing)
+    values = {**_known_arguments(step, routing), **_arguments_of_groups(step)}
     constants = _known_constants(step)
     arguments: dict[str, Any] = {}
     varying: list[str] = []
@@ -170,7 +194,7 @@ def _own_call(step: Step, rows: int, configs: Sequence[Tiles], own: str) -> Trit
             )
     tiles = []
     for config in configs:
-        chosen = launched(step.served.engine, step.file, config)
+        chosen = stated_tiles(launched(step.served.engine, step.file, config), step.rows)
         tiles.append({**chosen, **{name: constants[name](chosen) for name in varying}})
     grid = _grid(len(routing.experts), "N")
     return TritonCall(path, function, arguments, grid, tiles, _operations(step, routing), module=module)
@@ -195,10 +219,10 @@ def parameters_of(path: Path, function: str) -> list[tuple[str, bool]]:
 def _known_arguments(step: Step, routing: Routing) -> Mapping[str, Any]:
     """Values of the parameters of vLLM's and SGLang's kernels, by their names there."""
     inputs, weights, outputs = _operands(step, routing)
-    by_token, by_weight = _scales(step, routing)
-    shape, block, kind = step.shape, step.file.block, step.file.weights
-    depth_blocks = by_token["shape"][-1] if block else 0
-    row_blocks = by_weight["shape"][1] if block else 0
+    by_token, by_weight = _scales(step)
+    shape, block, kind, by_row = step.shape, step.file.block, step.file.weights, step.file.quantization.by_row
+    depth_blocks = by_token["shape"][-1] if block or by_row else 0
+    row_blocks = by_weight["shape"][1] if block or by_row else 0
     scaled = kind is not None
     shared = {
         "N": shape.rows,
@@ -237,9 +261,9 @@ def _known_arguments(step: Step, routing: Routing) -> Mapping[str, Any]:
         "num_valid_tokens": routing.choices,
         "stride_be": shape.rows * shape.depth,
         "stride_asm": depth_blocks,
-        "stride_ask": 1 if block else 0,
-        "stride_bse": row_blocks * depth_blocks if block else (1 if scaled else 0),
-        "stride_bsk": 1 if block else 0,
+        "stride_ask": 1 if block or by_row else 0,
+        "stride_bse": row_blocks * depth_blocks if block or by_row else (1 if scaled else 0),
+        "stride_bsk": 1 if block or by_row else 0,
         "stride_bsn": depth_blocks,
         **dict.fromkeys(("stride_bbe", "stride_bbn", "stride_bias_e", "stride_bias_n"), 0),
         "naive_block_assignment": routing.apart,
@@ -249,7 +273,7 @@ def _known_arguments(step: Step, routing: Routing) -> Mapping[str, Any]:
         "use_fp8_w8a8": kind == "fp8_w8a8",
         "use_int8_w8a8": kind == "int8_w8a8",
         "use_int8_w8a16": False,
-        "per_channel_quant": False,
+        "per_channel_quant": by_row,
         "HAS_BIAS": False,
         "SPLIT_K": 1,
         "c_sorted": False,
@@ -257,6 +281,30 @@ def _known_arguments(step: Step, routing: Routing) -> Mapping[str, Any]:
         "MASK_OUTPUT": False,
         "FUSE_SUM_ALL_REDUCE": False,
         "ROUTER_TOPK": step.file.products[0].top,
+    }
+
+
+def _arguments_of_groups(step: Step) -> Mapping[str, Any]:
+    """Those of the kernel for groups of integers; of it alone."""
+    file, shape = step.file, step.shape
+    if not file.quantization.group:
+        return {}
+    packed, groups = _packed(file), shape.depth // file.quantization.group
+    zeros = {"dtype": "u8", "shape": [shape.experts, shape.rows // packed, groups]}
+    return {
+        "b_zp_ptr": zeros if file.quantization.zero_points else _NONE,
+        "stride_be": shape.rows * shape.depth // packed,
+        "stride_bn": shape.depth // packed,
+        "stride_bse": shape.rows * groups,
+        "stride_bsk": 1,
+        "stride_bsn": groups,
+        "stride_bze": shape.rows // packed * groups if file.quantization.zero_points else 0,
+        "stride_bzk": int(file.quantization.zero_points),
+        "stride_bzn": groups if file.quantization.zero_points else 0,
+        "group_size": file.quantization.group,
+        "has_zp": file.quantization.zero_points,
+        "use_int4_w4a16": file.weights == "int4_w4a16",
+        "use_int8_w8a16": file.weights == "int8_w8a16",
     }
 
 
@@ -273,8 +321,12 @@ def _known_constants(step: Step) -> Mapping[str, Any]:
     def swapped(config: Tiles) -> int:
         return int(hopper_fp8 and config["BLOCK_SIZE_M"] < 64 and config["BLOCK_SIZE_N"] >= 64)
 
+    def whole_steps(config: Tiles) -> int:
+        return int(step.shape.depth % config["BLOCK_SIZE_K"] == 0)
+
     return {
         "SWAP_AB": swapped,
         "swap_ab": swapped,
-        "even_Ks": lambda config: int(step.shape.depth % config["BLOCK_SIZE_K"] == 0),
+        "even_Ks": whole_steps,
+        "block_k_diviable": whole_steps,
     }

@@ -17,6 +17,8 @@ KEYS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 256, 512, 1024, 1536, 2048, 307
 _LITTLE_SHARED = 128 << 10
 """Below so many bytes of shared memory a block, SGLang has other defaults for fp8."""
 
+_CUDA_GROUPS, _CUDA_ROWS = (32, 64, 128), 6
+"""vLLM's rule for groups of 4-bit weights is another where an expert has at most so many rows, for its CUDA kernel."""
 _DATA_CENTER_BLACKWELL = 10
 _BY_STATE = {16: (32, 4), 32: (16, 4), 64: (8, 4), 128: (4, 4)}
 """(rows, warps) of state-space layers in vLLM, by the largest state that they are for."""
@@ -47,6 +49,8 @@ def default_config(engine: str, file: TunedFile, tokens: int, gpu: GPU) -> dict[
 
 def _vllm_experts(file: TunedFile, tokens: int, gpu: GPU) -> dict[str, int]:
     experts = file.products[0].experts
+    if file.quantization.group:
+        return _vllm_integers(file, tokens)
     if file.dtype == "fp8_w8a8" and file.block:
         n, k = file.block
         narrow = tokens <= 8 and n % 64 == 0
@@ -58,6 +62,29 @@ def _vllm_experts(file: TunedFile, tokens: int, gpu: GPU) -> dict[str, int]:
     group = 16 if tokens // experts > 128 else 1
     warps, stages = 4 if tokens <= 128 else 8, 4 if tokens <= 32 else 3
     return {**_config(rows, 64 if tokens <= 64 else 128, depth, group, warps, stages), "SPLIT_K": 1}
+
+
+def _vllm_integers(file: TunedFile, tokens: int) -> dict[str, int]:
+    """Of weights of integers, with 16-bit activations: rows alone, `stated_tiles` has the rest."""
+    shape = file.products[0]
+    few = file.weights == "int4_w4a16" and file.quantization.group in _CUDA_GROUPS
+    if few and tokens * shape.top <= _CUDA_ROWS * shape.experts:
+        rows = min(16, 1 << (tokens - 1).bit_length())
+    else:
+        rows = 16 if tokens <= 20 else 32 if tokens <= 40 else 64
+    return {"BLOCK_SIZE_M": rows, "GROUP_SIZE_M": 1, "SPLIT_K": 1}
+
+
+def stated_tiles(tiles: Tiles, rows: int) -> Tiles:
+    """A config with columns and depth: those that vLLM takes where it states neither.
+
+    Args:
+        tiles: the config; one of state-space layers has neither.
+        rows: of the inputs.
+    """
+    if "BLOCK_SIZE_N" in tiles or "GROUP_SIZE_M" not in tiles:
+        return tiles
+    return {**tiles, "BLOCK_SIZE_N": 32 if rows == 1 else 64, "BLOCK_SIZE_K": 64 if rows == 1 else 32}
 
 
 def _vllm_state(state: int, gpu: GPU) -> dict[str, int]:

@@ -6,13 +6,14 @@ SGLang 0.5.23 (`fused_moe_triton_config.py`, `fp8_kernel.py`, `lora_tuning_confi
 
 import math
 import re
+from dataclasses import replace
 from enum import StrEnum
 
 from kernrec.errors import UsageError
 from kernrec.gpu import GPU
 from kernrec.interop.moe_configs import ExpertLayer
 from kernrec.kernel.expression import parse
-from kernrec.recommender.serving.model_config import ServedModel
+from kernrec.recommender.serving.model_config import LEAST_GROUP, UNQUANTIZED, Quantization, ServedModel
 from kernrec.util.light_dataclass import dataclass
 
 ENGINES = ("vllm", "sglang")
@@ -88,15 +89,23 @@ class TunedFile:
     """The products that run with its configs, one after the other."""
     dtype: str | None = None
     """The engine's word for a quantization in the name; None: it has none."""
-    weights: str | None = None
-    """How weights are stored, as `Quantization.kind`."""
-    block: tuple[int, int] | None = None
-    """Blocks of the weights' scales, (n, k)."""
+    quantization: Quantization = UNQUANTIZED
+    """Of the weights on one GPU: blocks and groups that do not fit it are divided."""
     from_folder: bool = True
     """Whether a folder of the user is looked at, too, not the package alone."""
     note: str = ""
     state: StateShape | None = None
     """The layers of a file of state-space layers."""
+
+    @property
+    def weights(self) -> str | None:
+        """How weights are stored, as `Quantization.kind`."""
+        return self.quantization.kind
+
+    @property
+    def block(self) -> tuple[int, int] | None:
+        """Blocks of the weights' scales, (n, k)."""
+        return self.quantization.block
 
     @property
     def launches(self) -> int:
@@ -153,10 +162,11 @@ def _divisors_near(size: int, gpus: int) -> str:
 
 
 def _expert_files(model: ServedModel, served: Deployment) -> list[TunedFile]:
-    if model.experts is None or model.quantization.elsewhere:
+    quantization = model.quantization
+    if model.experts is None or not reads_files(quantization, served.engine):
         return []
     count, width = expert_split(model, served)
-    dtype, block, note = model.quantization.kind, model.quantization.block, ""
+    dtype, block, note = quantization.kind, quantization.block, ""
     if dtype is None and model.dtype == "float32":
         dtype = "float32"
     if served.engine == "vllm" and dtype == "int8_w8a8":
@@ -166,17 +176,38 @@ def _expert_files(model: ServedModel, served: Deployment) -> list[TunedFile]:
         if refined < _LEAST_REFINED:
             raise UsageError(f"{model.title}: {width} columns a GPU cannot be divided into blocks of {block[0]}")
         note, block = f"scales of {block[0]} x {block[1]} are divided to fit {width} columns", (refined, refined)
-    layer = ExpertLayer(count, width, parse("m"), served.device_name.replace("_", " "), dtype, block)
+    group, sglang = _group(model, width), served.engine == "sglang"
+    stored = width // 2 if sglang and dtype == "int4_w4a16" else width  # SGLang counts the bytes of two weights each
+    device, by_row = served.device_name.replace("_", " "), sglang and quantization.by_row
+    layer = ExpertLayer(count, stored, parse("m"), device, dtype, block, by_row)
     top = model.experts.top
     products = (ProductShape(2 * width, model.hidden, count, top), ProductShape(model.hidden, width, count, top))
-    if served.engine == "sglang" and "deepseek" in model.title.lower():
+    if sglang and "deepseek" in model.title.lower():
         note = (
             "SGLang may take a shared expert in as one more: then E is larger by one (--disable-shared-experts-fusion)"
         )
     name = _named(layer.file_name(served.engine), served)
-    return [
-        TunedFile(Kind.EXPERTS, name, "mixture of experts", products, dtype, model.quantization.kind, block, note=note)
-    ]
+    on_gpu = replace(quantization, block=block, group=group)
+    return [TunedFile(Kind.EXPERTS, name, "mixture of experts", products, dtype, on_gpu, note=note)]
+
+
+def reads_files(quantization: Quantization, engine: str) -> bool:
+    """Whether an engine has a kernel with tuned files for such weights."""
+    if quantization.method == "compressed-tensors" and engine == "sglang":  # its other groups are Marlin's alone
+        return not (quantization.elsewhere or quantization.zero_points or quantization.kind == "int8_w8a16")
+    return not quantization.elsewhere
+
+
+def _group(model: ServedModel, width: int) -> int:
+    """Columns that share a scale on one GPU: both engines halve a group until both products have whole ones."""
+    group = model.quantization.group
+    while group and (width % group or model.hidden % group):
+        group //= 2
+        if group < LEAST_GROUP:
+            raise UsageError(
+                f"{model.title}: {width} columns a GPU cannot be divided into groups of {model.quantization.group}"
+            )
+    return group
 
 
 def _named(name: str, served: Deployment) -> str:
@@ -203,7 +234,7 @@ def _block_files(model: ServedModel, served: Deployment) -> list[TunedFile]:
         )
         layers = f"{by_name[name].layers}; {linear.name}" if name in by_name else linear.name
         shapes = (ProductShape(rows, depth),)
-        by_name[name] = TunedFile(Kind.BLOCK_GEMM, name, layers, shapes, kind, kind, block, from_folder=False)
+        by_name[name] = TunedFile(Kind.BLOCK_GEMM, name, layers, shapes, kind, model.quantization, from_folder=False)
     return list(by_name.values())
 
 

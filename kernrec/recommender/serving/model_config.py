@@ -20,6 +20,8 @@ _MAMBA_HEADS = ("mamba_num_heads", "mamba_n_heads")
 _MAMBA_WIDTH = ("mamba_head_dim", "mamba_d_head")
 _MAMBA_STATE = ("ssm_state_size", "mamba_d_state")
 _MAMBA_GROUPS = ("n_groups", "mamba_n_groups")
+LEAST_GROUP = 32
+"""Columns that share a scale in the engines' kernels for weights of integers and 16-bit activations, at least."""
 
 
 @dataclass(frozen=True)
@@ -27,13 +29,22 @@ class Quantization:
     """How a model's weights are stored and multiplied."""
 
     kind: str | None
-    """The engine's word, `fp8_w8a8` or `int8_w8a8`; None: 16 bits."""
+    """The engine's word, `fp8_w8a8`, `int8_w8a8`, `int8_w8a16` or `int4_w4a16`; None: 16 bits."""
     block: tuple[int, int] | None = None
     """Rows and columns that share a scale of the weights, (n, k)."""
     method: str = ""
     """`quant_method` of the config."""
     elsewhere: bool = False
     """Whether engines multiply it with other kernels than those that they tune by files."""
+    by_row: bool = False
+    """Whether each row of the weights has a scale, and each token; without it, blocks and groups a matrix has one."""
+    group: int = 0
+    """Columns of weights of integers that share a scale, with 16-bit activations; 0: of all others."""
+    zero_points: bool = False
+    """Whether such a group has a zero, too."""
+
+
+UNQUANTIZED = Quantization(None)
 
 
 @dataclass(frozen=True)
@@ -205,7 +216,7 @@ class _Fields:
     def quantization(self) -> Quantization:
         fields = self.fields.get("quantization_config")
         if fields is None:
-            return Quantization(None)
+            return UNQUANTIZED
         if not isinstance(fields, dict):
             raise UsageError(f"{self.place}: quantization_config is no object")
         method = str(fields.get("quant_method", ""))[:40]
@@ -213,20 +224,27 @@ class _Fields:
             return Quantization("fp8_w8a8", self.block(fields.get("weight_block_size")), method)
         if method == "compressed-tensors":
             return self.compressed(fields, method)
+        if method in ("gptq", "awq") and not fields.get("desc_act"):
+            zero_points = bool(fields.get("zero_point")) if method == "awq" else fields.get("sym") is False
+            return _grouped(fields.get("bits"), fields.get("group_size"), method, zero_points)
         return Quantization(None, None, method, elsewhere=True)
 
     def compressed(self, fields: Mapping[str, Any], method: str) -> Quantization:
-        """Of compressed-tensors: 8-bit weights with 8-bit activations, of either kind."""
+        """Of compressed-tensors: 8-bit weights with 8-bit activations of either kind, or groups of integers."""
         groups = fields.get("config_groups")
         first = next(iter(groups.values()), None) if isinstance(groups, dict) else None
         weights = first.get("weights") if isinstance(first, dict) else None
         inputs = first.get("input_activations") if isinstance(first, dict) else None
         if not isinstance(weights, dict):
             raise UsageError(f"{self.place}: quantization_config has no config_groups with weights")
+        if weights.get("type") == "int" and inputs is None and weights.get("actorder") != "group":
+            zero_points = weights.get("symmetric") is False
+            return _grouped(weights.get("num_bits"), weights.get("group_size"), method, zero_points)
         kinds = {"float": "fp8_w8a8", "int": "int8_w8a8"}
         if weights.get("num_bits") != 8 or not isinstance(inputs, dict) or weights.get("type") not in kinds:
             return Quantization(None, None, method, elsewhere=True)
-        return Quantization(kinds[weights["type"]], self.block(weights.get("block_structure")), method)
+        block, by_row = self.block(weights.get("block_structure")), weights.get("strategy") == "channel"
+        return Quantization(kinds[weights["type"]], block, method, by_row=by_row)
 
     def block(self, sizes: Any) -> tuple[int, int] | None:
         if sizes is None:
@@ -280,3 +298,11 @@ class _Fields:
             Linear("keys and values, up", heads * (plain + value), latent, "rows"),
         ]
         return [*into, Linear("attention, out", hidden, heads * value, "depth")]
+
+
+def _grouped(bits: Any, group: Any, method: str, zero_points: bool) -> Quantization:
+    """Weights of 4 or 8 bits whose groups of columns share a scale, with 16-bit activations."""
+    kind = {4: "int4_w4a16", 8: "int8_w8a16"}.get(bits) if type(bits) is int else None
+    if kind is None or type(group) is not int or group < LEAST_GROUP or group & (group - 1):
+        return Quantization(None, None, method, elsewhere=True)
+    return Quantization(kind, None, method, group=group, zero_points=zero_points)

@@ -15,10 +15,10 @@ from kernrec.recommender.serving.engine_calls import Step, calls, parameters_of
 from kernrec.recommender.serving.engine_defaults import KEYS, default_config, entry_for
 from kernrec.recommender.serving.engines import Deployment, Kind, tuned_files
 from kernrec.recommender.serving.folder import entries_of, setting, write_folder
-from kernrec.recommender.serving.model_config import read_model
+from kernrec.recommender.serving.model_config import Quantization, read_model
 from kernrec.recommender.serving.shipped_files import installed_package, shipped_of
 from kernrec.recommender.serving.verdict import Verdict, verdict_of, worth
-from tests.helpers.serving import HYBRID, MIXTRAL, QWEN_FP8, SMALL, written
+from tests.helpers.serving import AWQ, HYBRID, MIXTRAL, QWEN_FP8, SMALL, written
 
 TILES = {
     "BLOCK_SIZE_M": 16, "BLOCK_SIZE_N": 128, "BLOCK_SIZE_K": 64, "GROUP_SIZE_M": 1, "num_warps": 4, "num_stages": 3,
@@ -39,7 +39,7 @@ def audited(folder: Path, engine: str, *made: Comparison, gpu: str = "l40s", kin
 
 
 def test_a_gain_counts_where_the_whole_interval_is_one() -> None:
-    assert worth(compared(1, 1.30)) is Verdict.WRITE
+    assert worth(compared(1, 1.35)) is Verdict.WRITE
     assert worth(compared(1, 1.08)) is Verdict.MEASURE
     assert worth(compared(1, 1.02)) is Verdict.LEAVE
     assert worth(compared(1, 1.08, measured=True)) is Verdict.WRITE
@@ -47,7 +47,7 @@ def test_a_gain_counts_where_the_whole_interval_is_one() -> None:
 
 
 def test_the_advice_on_a_file_is_that_of_its_largest_gain() -> None:
-    made = [compared(1, 1.0), compared(16, 1.3), compared(64, 1.05)]
+    made = [compared(1, 1.0), compared(16, 1.35), compared(64, 1.05)]
     assert verdict_of(True, "", made) is Verdict.WRITE
     assert verdict_of(True, "", made[:1]) is Verdict.LEAVE
     assert verdict_of(True, "", ()) is Verdict.UNKNOWN
@@ -101,10 +101,16 @@ def test_a_file_of_state_space_layers_has_entries_for_sequences_times_heads(tmp_
 
 
 @pytest.mark.skipif(installed_package("vllm") is not None, reason="vLLM is installed, and Triton is installed")
-def test_state_space_layers_are_predicted_where_the_engine_is_installed_alone(tmp_path: Path) -> None:
-    audit = serve_audit(AuditRequest(str(written(tmp_path, HYBRID)), "rtx4090", "vllm"))
+@pytest.mark.parametrize(
+    ("fields", "verdict"),
+    [(HYBRID, Verdict.UNKNOWN), ({**MIXTRAL, "quantization_config": AWQ}, Verdict.NOT_USED)],
+)
+def test_kernels_without_a_stand_in_are_predicted_where_the_engine_is_installed_alone(
+    tmp_path: Path, fields: dict[str, object], verdict: Verdict
+) -> None:
+    audit = serve_audit(AuditRequest(str(written(tmp_path, fields)), "rtx4090", "vllm", everything=True))
     (file,) = audit.files
-    assert file.verdict is Verdict.UNKNOWN
+    assert file.verdict is verdict
     assert file.why_none == "not predicted where the engine is not installed, whose kernel is analyzed"
 
 
@@ -173,7 +179,7 @@ def test_parameters_of_a_kernel_are_read_without_executing_its_file(tmp_path: Pa
 
 
 def test_candidates_fit_the_shared_memory_of_the_card(tmp_path: Path) -> None:
-    for fields in (MIXTRAL, QWEN_FP8):
+    for fields in (MIXTRAL, QWEN_FP8, {**QWEN_FP8, "quantization_config": {**AWQ, "group_size": 32}}):
         for gpu in ("rtx3090", "h100", "t4"):
             served = Deployment("vllm", find_gpu(gpu))
             for file in tuned_files(read_model(str(written(tmp_path, fields))), served):
@@ -182,7 +188,8 @@ def test_candidates_fit_the_shared_memory_of_the_card(tmp_path: Path) -> None:
                     assert 2 <= len(tried) <= 16, (file.name, tokens)
                     for c in tried:
                         steps = (c["BLOCK_SIZE_M"] + c["BLOCK_SIZE_N"]) * c["BLOCK_SIZE_K"] * (c["num_stages"] - 1)
-                        assert steps * (1 if file.weights else 2) <= served.gpu.limits.smem_per_block
+                        assert steps * (1 if file.weights == "fp8_w8a8" else 2) <= served.gpu.limits.smem_per_block
+                        assert not file.quantization.group or file.products[1].depth % c["BLOCK_SIZE_K"] == 0
                         assert file.kind is Kind.EXPERTS or c["BLOCK_SIZE_K"] >= 128
 
 
@@ -195,7 +202,10 @@ def test_a_config_costs_what_both_products_take(tmp_path: Path) -> None:
     with comparer(tmp_path / "own.duckdb") as comparing:
         both = dict(zip(("narrow", "wide"), comparing.costs(file, served, 4, [TILES, wider]), strict=True))
         ((_, second),) = comparing.costs(replace(file, products=file.products[1:]), served, 4, [TILES])
+        integers = replace(file, quantization=Quantization("int8_w8a8", by_row=True), products=file.products[1:])
+        ((_, eight_bits),) = comparing.costs(integers, served, 4, [TILES])
     for _, cost in both.values():
         assert 0 < cost.low_s < cost.latency_s < cost.high_s
         assert not cost.measured
     assert second.latency_s < both["narrow"][1].latency_s
+    assert 0 < eight_bits.latency_s < second.latency_s

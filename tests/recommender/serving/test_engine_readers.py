@@ -24,9 +24,14 @@ from kernrec.recommender.serving.model_config import read_model
 from kernrec.recommender.serving.shipped_files import installed_package, shipped_of
 from tests.helpers import engine_reader
 from tests.helpers.process import environment
-from tests.helpers.serving import HYBRID, MIXTRAL, QWEN_FP8, written
+from tests.helpers.serving import AWQ, BY_ROW, HYBRID, MIXTRAL, QWEN_FP8, SMALL, written
 
-MODELS = {"mixtral": MIXTRAL, "qwen": QWEN_FP8}
+MODELS = {
+    "mixtral": MIXTRAL,
+    "qwen": QWEN_FP8,
+    "awq": {**MIXTRAL, "quantization_config": AWQ},
+    "by row": {**MIXTRAL, "quantization_config": BY_ROW, "num_local_experts": 16},
+}
 KNOWN = {"vllm": ("0.33",), "sglang": ("0.5.23",)}
 """Releases whose rules were read."""
 BEST = {
@@ -65,12 +70,14 @@ def audit_of(engine: str, fields: dict[str, Any], folder: Path) -> ServingAudit:
     return ServingAudit(model, served, shipped_of(engine), tuple(files), ())
 
 
-def request_for(file: TunedFile) -> list[Any]:
-    """The request for a file."""
-    first = file.products[0]
+def request_for(file: TunedFile, engine: str) -> list[Any]:
+    """The request for a file, with the last extent of the second product's weights as the engine stores them."""
+    first, second = file.products[0], file.products[-1]
     if file.kind is Kind.BLOCK_GEMM:
         return ["product", first.rows, first.depth, file.block]
-    return ["experts", first.experts, first.rows // 2, file.dtype, file.block]
+    stored = second.depth // 2 if engine == "sglang" and file.weights == "int4_w4a16" else second.depth
+    by_row = file.quantization.by_row and engine == "sglang"
+    return ["experts", first.experts, stored, file.dtype, file.block, by_row]
 
 
 @pytest.mark.slow
@@ -81,7 +88,7 @@ def test_the_engine_s_own_modules_read_every_file_that_is_written(tmp_path: Path
     paths = [path for audit in audits for path in write_folder(audit, tuned)]
     files = [audited for audit in audits for audited in audit.files]
     assert len(paths) == len(files) > 4
-    requests = [["package", str(tuned / "package")], *(request_for(audited.file) for audited in files)]
+    requests = [["package", str(tuned / "package")], *(request_for(audited.file, engine) for audited in files)]
     _, *read = own_answers(engine, requests, tmp_path, tuned)
     for audited, entries in zip(files, read, strict=True):
         expected = {str(key): dict(config) for key, config in entries_of(audited, audits[0].served).items()}
@@ -100,7 +107,8 @@ def test_without_a_file_the_engine_takes_the_config_that_is_compared_as_its_own(
         first, second = file.products
         for tokens in KEYS:
             sizes = [first.experts, second.depth, first.depth, first.top]
-            requests.append(["default", tokens, *sizes, file.dtype, file.block])
+            block = [0, file.quantization.group] if file.quantization.group else file.block
+            requests.append(["default", tokens, *sizes, file.dtype, block])
             expected.append(default_config(engine, file, tokens, card))
     assert own_answers(engine, requests, tmp_path, tmp_path) == expected
 
@@ -131,5 +139,23 @@ def test_vllm_s_own_kernel_of_state_space_layers_is_compared(tmp_path: Path, mon
     assert file.kernel.endswith("mamba_ssm:_selective_scan_update_kernel")
     (made,) = file.comparisons
     assert made.own == {"BLOCK_SIZE_M": 8, "num_warps": 4}
+    assert made.own_cost is not None
+    assert len(made.ranked) >= 3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("engine", KNOWN)
+@pytest.mark.parametrize(("quantized", "kernel"), [(AWQ, "fused_moe_kernel_gptq_awq"), (BY_ROW, "fused_moe_kernel")])
+def test_an_engine_s_own_kernels_of_quantized_experts_are_compared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, engine: str, quantized: dict[str, Any], kernel: str
+) -> None:
+    if installed_package(engine) is None:
+        pytest.skip(f"{engine} and torch are not installed")
+    monkeypatch.setenv("KERNREC_DB", str(tmp_path / "own.duckdb"))
+    fields = {**SMALL, "quantization_config": {**quantized, "group_size": 32}}
+    request = AuditRequest(str(written(tmp_path / "model", fields)), "l40s", engine, tokens=(4,), everything=True)
+    (file,) = serve_audit(request).files
+    assert file.kernel.endswith(f":{kernel}")
+    (made,) = file.comparisons
     assert made.own_cost is not None
     assert len(made.ranked) >= 3

@@ -7,11 +7,11 @@ import pytest
 from kernrec.errors import UsageError
 from kernrec.gpu import find_gpu
 from kernrec.recommender.serving.backends import kernel_taken
-from kernrec.recommender.serving.engine_defaults import KEYS, default_config, entry_for, launched
-from kernrec.recommender.serving.engines import Deployment, Kind, StateShape, tuned_files
+from kernrec.recommender.serving.engine_defaults import KEYS, default_config, entry_for, launched, stated_tiles
+from kernrec.recommender.serving.engines import ENGINES, Deployment, Kind, StateShape, tuned_files
 from kernrec.recommender.serving.model_config import read_model
 from kernrec.recommender.serving.shipped_files import FOLDERS, Shipped, divided, shipped_of, table, whole
-from tests.helpers.serving import HYBRID, MIXTRAL, QWEN_FP8, written
+from tests.helpers.serving import AWQ, BY_ROW, HYBRID, MIXTRAL, QWEN_FP8, written
 
 
 def names(folder: Path, fields: object, engine: str, gpu: str, **served: object) -> list[str]:
@@ -47,6 +47,30 @@ def test_vllm_divides_blocks_that_do_not_fit_a_rank(tmp_path: Path) -> None:
     (file, *_) = names(tmp_path, QWEN_FP8, "vllm", "h100", tp=8)
     assert file.startswith("E=256,N=64,")
     assert file.endswith("block_shape=[64,64].json")
+
+
+def test_groups_of_integers_and_scales_of_rows_have_names_of_their_own(tmp_path: Path) -> None:
+    awq, by_row = ({**MIXTRAL, "quantization_config": quantized} for quantized in (AWQ, BY_ROW))
+    assert names(tmp_path, awq, "vllm", "l40s") == ["E=8,N=14336,device_name=NVIDIA_L40S,dtype=int4_w4a16.json"]
+    assert names(tmp_path, awq, "sglang", "l40s") == ["E=8,N=7168,device_name=NVIDIA_L40S,dtype=int4_w4a16.json"]
+    assert names(tmp_path, by_row, "vllm", "l40s") == ["E=8,N=14336,device_name=NVIDIA_L40S.json"]
+    (name,) = names(tmp_path, by_row, "sglang", "l40s")
+    assert name == "E=8,N=14336,device_name=NVIDIA_L40S,dtype=int8_w8a8,per_channel_quant=True.json"
+    grouped = {"num_bits": 8, "type": "int", "group_size": 128}
+    marlin = {"quant_method": "compressed-tensors", "config_groups": {"group_0": {"weights": grouped}}}
+    assert [len(names(tmp_path, {**MIXTRAL, "quantization_config": marlin}, e, "l40s")) for e in ENGINES] == [1, 0]
+    ends = {divided(name)[1].rpartition("*")[2] for name in shipped_of("sglang", "0.5.23").names[Kind.EXPERTS]}  # type: ignore[index]
+    assert ",dtype=fp8_w8a8,per_channel_quant=True.json" in ends
+
+
+def test_a_group_is_halved_until_it_fits_a_gpu(tmp_path: Path) -> None:
+    model = read_model(str(written(tmp_path, {**MIXTRAL, "quantization_config": AWQ})))
+    groups = [
+        tuned_files(model, Deployment("vllm", find_gpu("l40s"), tp=tp))[0].quantization.group for tp in (1, 64, 224)
+    ]
+    assert groups == [128, 32, 64]
+    with pytest.raises(UsageError, match="28 columns a GPU cannot be divided into groups of 128"):
+        tuned_files(model, Deployment("vllm", find_gpu("l40s"), tp=512))
 
 
 def test_lora_and_state_space(tmp_path: Path) -> None:
@@ -131,6 +155,16 @@ def test_defaults_of_experts_follow_the_tokens(tmp_path: Path) -> None:
     assert [*many.values()] == [128, 128, 64, 16, 8, 3, 1]
     assert [*default_config("sglang", file, 8, card).values()] == [16, 32, 64, 1]
     assert launched("sglang", file, default_config("sglang", file, 9, card))["num_stages"] == 3
+
+
+def test_of_groups_vllm_states_rows_alone_and_completes_them(tmp_path: Path) -> None:
+    model, card = read_model(str(written(tmp_path, {**MIXTRAL, "quantization_config": AWQ}))), find_gpu("l40s")
+    (file,) = tuned_files(model, Deployment("vllm", card))
+    rows = [default_config("vllm", file, tokens, card)["BLOCK_SIZE_M"] for tokens in (1, 7, 24, 25, 64)]
+    assert rows == [1, 8, 16, 32, 64]  # up to 24 tokens an expert has six rows in the mean
+    own = launched("vllm", file, default_config("vllm", file, 1, card))
+    assert [stated_tiles(own, rows)["BLOCK_SIZE_N"] for rows in (1, 2)] == [32, 64]
+    assert stated_tiles({"BLOCK_SIZE_M": 8, "num_warps": 4}, 1) == {"BLOCK_SIZE_M": 8, "num_warps": 4}  # of a state
 
 
 def test_with_blocks_of_scales_vllm_cuts_the_depth_to_a_block(tmp_path: Path) -> None:

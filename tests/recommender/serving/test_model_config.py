@@ -8,7 +8,7 @@ import pytest
 
 from kernrec.errors import UsageError
 from kernrec.recommender.serving.model_config import Experts, Quantization, StateSpace, read_model
-from tests.helpers.serving import MIXTRAL, QWEN_FP8, written
+from tests.helpers.serving import AWQ, BY_ROW, MIXTRAL, QWEN_FP8, written
 
 
 def test_mixtral_says_its_experts_as_local_ones_and_their_width_as_that_of_all_layers(tmp_path: Path) -> None:
@@ -55,12 +55,24 @@ def test_state_space_layers_of_either_spelling(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("quantized", "expected"),
     [
-        ({"quant_method": "awq", "bits": 4}, Quantization(None, None, "awq", elsewhere=True)),
+        (AWQ, Quantization("int4_w4a16", None, "awq", group=128, zero_points=True)),
+        ({"quant_method": "gptq", "bits": 8, "group_size": 64, "sym": True},
+         Quantization("int8_w8a16", None, "gptq", group=64)),
+        ({**AWQ, "bits": 3}, Quantization(None, None, "awq", elsewhere=True)),
+        ({"quant_method": "gptq", "bits": 4, "group_size": 128, "desc_act": True},
+         Quantization(None, None, "gptq", elsewhere=True)),
+        ({"quant_method": "mxfp4"}, Quantization(None, None, "mxfp4", elsewhere=True)),
         ({"quant_method": "fp8"}, Quantization("fp8_w8a8", None, "fp8")),
         (
             {"quant_method": "compressed-tensors", "config_groups": {"group_0": {
                 "weights": {"num_bits": 8, "type": "int"}, "input_activations": {"num_bits": 8}}}},
             Quantization("int8_w8a8", None, "compressed-tensors"),
+        ),
+        (BY_ROW, Quantization("int8_w8a8", None, "compressed-tensors", by_row=True)),
+        (
+            {"quant_method": "compressed-tensors", "config_groups": {"group_0": {
+                "weights": {"num_bits": 4, "type": "int", "group_size": 32}}}},
+            Quantization("int4_w4a16", None, "compressed-tensors", group=32),
         ),
     ],
 )  # fmt: skip

@@ -45,6 +45,8 @@ def grouped_experts(
             by_token = tl.load(from_token_scales + start // SCALE_K, mask=real, other=0.0)
             by_weight = tl.load(from_weight_scales + start // SCALE_K)
             sums += tl.dot(x, w) * by_token[:, None] * by_weight[None, :]
+        elif x.dtype == tl.int8:
+            sums += tl.dot(x, w)
         else:
             sums = tl.dot(x, w, sums)
         from_tokens += BLOCK_SIZE_K
