@@ -76,6 +76,29 @@ def _unit(buffer: Buffer) -> int:
     return _WORD if buffer.size <= _FINE_BYTES else SECTOR
 
 
+class _Window:
+    """Marks of the part of a buffer that was touched so far: a bitmap of all of it would be slow to come by."""
+
+    def __init__(self, rows: int, first: int) -> None:
+        self.first = first
+        """Unit of the buffer that the first mark stands for."""
+        self.marks = np.zeros((rows, 0), np.bool_)
+        """(rows, units)."""
+
+    def mark(self, rows: Array, units: Array, low: int, high: int) -> None:
+        """Marks units of rows; none of them is less than `low` or more than `high`."""
+        width = self.marks.shape[1]
+        if low < self.first or high >= self.first + width:
+            # Twice as wide each time; pages that are never marked cost no memory.
+            first = max(min(low, self.first - width), 0) if low < self.first else self.first
+            end = max(high + 1, self.first + (2 if high >= self.first + width else 1) * width)
+            wider = np.zeros((len(self.marks), end - first), np.bool_)
+            wider[:, self.first - first : self.first - first + width] = self.marks
+            self.first, self.marks = first, wider
+        # An index along one axis is some times as fast as one along each.
+        self.marks.reshape(-1)[(rows * self.marks.shape[1] + (units - self.first)).reshape(-1)] = True
+
+
 class TouchedSectors:
     """The words that each of the thread blocks with the linear numbers `blocks` touches; other blocks are ignored."""
 
@@ -84,8 +107,7 @@ class TouchedSectors:
         self._batch: Array = np.zeros(0, np.int64)  # row of each block of the present batch
         self._warps = 1  # of a block
         self._idle = False  # whether the present batch has none of the blocks
-        self._marks: dict[tuple[str, bool], Array] = {}
-        self._spans: dict[tuple[str, bool], tuple[int, int]] = {}  # first and last unit that any block touched
+        self._marks: dict[tuple[str, bool], _Window] = {}
         self._buffers: dict[str, Buffer] = {}
         # Accesses of the batch that are not yet marked: bytes of the buffer that patterns are relative to.
         self._waiting: dict[tuple[str, bool, int, AccessPattern], list[int]] = {}
@@ -131,8 +153,9 @@ class TouchedSectors:
         self._buffers[region.name] = region
         unit = _unit(region)
         for written in (False, True) if kind == "atomic" else (kind == "write",):
+            first = places // unit
             for word in range(max(size // unit, 1)):
-                self._mark(region, written, self._batch[block_of], places // unit + word)
+                self._mark(region, written, self._batch[block_of], first, np.array([word]))
 
     def _mark_waiting(self) -> None:
         """Marks the accesses of the batch, those of one pattern together: in a loop many are at the same places."""
@@ -146,30 +169,25 @@ class TouchedSectors:
                 starts = begins[begins % unit == rest] // unit
                 at_once = max(_MOST_MARKED // len(words), 1)
                 for first in range(0, len(starts), at_once):
-                    there = starts[first : first + at_once, None] + words
-                    self._mark(region, written, self._batch[blocks], there)
+                    self._mark(region, written, self._batch[blocks], words, starts[first : first + at_once])
 
-    def _mark(self, region: Buffer, written: bool, rows: Array, units: Array) -> None:
-        marks = self._marks.get((region.name, written))
-        if marks is None:
-            # Pages of a bitmap that are never marked cost no memory.
-            marks = np.zeros((len(self._rows) + 1, -(-region.size // _unit(region))), np.bool_)
-            self._marks[region.name, written] = marks
-        marks[rows, units] = True
-        low, high = int(units.min()), int(units.max())
-        least, most = self._spans.get((region.name, written), (low, high))
-        self._spans[region.name, written] = min(low, least), max(high, most)
+    def _mark(self, region: Buffer, written: bool, rows: Array, units: Array, starts: Array) -> None:
+        """Marks units of rows, each behind each start."""
+        low, high = int(units.min() + starts.min()), int(units.max() + starts.max())
+        window = self._marks.get((region.name, written))
+        if window is None:
+            window = self._marks[region.name, written] = _Window(len(self._rows) + 1, low)
+        window.mark(rows, units + starts[:, None], low, high)
 
     def by_block(self, written: bool) -> dict[str, dict[int, Touched]]:
         """By buffer and block: what the block read, or wrote."""
         self._mark_waiting()
         result: dict[str, dict[int, Touched]] = {}
-        for (buffer, write), marks in self._marks.items():
+        for (buffer, write), window in self._marks.items():
             if write == written:
-                low, high = self._spans[buffer, write]
                 words = _unit(self._buffers[buffer]) // _WORD
                 result[buffer] = {
-                    block: Touched((np.flatnonzero(marks[row, low : high + 1]) + low) * words)
+                    block: Touched((np.flatnonzero(window.marks[row]) + window.first) * words)
                     for block, row in self._rows.items()
                 }
         return result
