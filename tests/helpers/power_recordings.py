@@ -150,7 +150,7 @@ def microbenchmarks(data: Path) -> Iterator[Load]:
 
 
 def kernels(data: Path) -> Iterator[Load]:
-    """19 kernels of benchmark suites on a Quadro RTX 8000. DCGM counts their FMA, f64 and DRAM activity; of the others
+    """20 kernels of benchmark suites on a Quadro RTX 8000. DCGM counts their FMA, f64 and DRAM activity; of the others
     as many are taken as the PTX has beside each arithmetic instruction, no more than an SM can issue."""
     for row in parquet_dicts(data / "power" / "rtx8000_kernels_dvfs.parquet"):
         rates, clock_hz = _activity(row), row["core_frequency"] * 1e6
@@ -160,7 +160,7 @@ def kernels(data: Path) -> Iterator[Load]:
         most = 4 * find_gpu("quadro-rtx-8000").sms * clock_hz / sum(counts.values())
         rates |= {name: count * min(runs, most) for name, count in counts.items() if name != _ARITHMETIC}
         rates["shared.wavefronts"] = row["shared"] * min(runs, most)
-        about = f"{row['kernel']} {row['argNo']}"
+        about = f"{row['benchmark']} {row['kernel']} {row['argNo']}"
         yield Load(
             "kernels RTX 8000", "quadro-rtx-8000", clock_hz, row["average_power"], rates,
             latency_s=row["time"] * 1e-3, about=about,

@@ -48,7 +48,7 @@ def run(data: Data = DATA, quick: bool = False, json: Path | None = None) -> int
     missed, recorded = check_recordings(loads, left_out)
     show_doubts(loads)
     others = Table(
-        "\n19 kernels on the RTX 8000, never fitted; FMA, f64 and DRAM counted, others by the mix of the PTX"
+        "\n20 kernels on the RTX 8000, never fitted; FMA, f64 and DRAM counted, others by the mix of the PTX"
     )
     kernels = list(recordings.kernels(data))
     others.row({"": "kernels RTX 8000", **errors(kernels, shipped())})
