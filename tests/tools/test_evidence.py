@@ -253,13 +253,15 @@ def test_the_figures_of_the_prior_are_one_table_that_says_what_is_seen(tmp_path:
     lines = evidence("prior-figures", "--errors", errors, "--power", power).stdout.splitlines()
     rows = dict(line.strip("| ").split(" | ", 1) for line in lines)
     assert rows["textbook sweeps within 5 % of the best"].startswith("1 of 2 | 28 of 35 | seen")
-    assert rows["textbook times: median error; beyond 1.5x"].startswith("25.0%; 50% of 4")
+    assert rows["textbook times: median error; beyond 1.5x"].startswith("25.0 %; 50 % of 4")
     assert rows["spaces: first choice"].startswith("0.95 (0.95 to 0.95)")
-    assert rows["power under load, cards left out"].startswith("10.0% (10.0% to 10.0%) | 10 % | 1 recordings, left out")
-    assert rows["clock of least energy within one step"].startswith("50%")
-    assert rows["energy with the predicted time: hotspot"].startswith("4.9%")
+    assert rows["power under load, cards left out"].startswith(
+        "10.0 % (10.0 % to 10.0 %) | 10 % | 1 recordings, left out"
+    )
+    assert rows["clock of least energy within one step"].startswith("50 %")
+    assert rows["energy with the predicted time: hotspot"].startswith("4.9 %")
     assert rows["GEMM, own kernels over libraries: prior alone"].startswith("0.80 to 0.80")
     assert rows["the same of random numbers, in runs of a second"].startswith("1.20 to 1.20 | 0.9 to 1.1 | 1 large")
-    assert rows["GEMM as answered: largest lead over a library"].startswith("10%")
-    assert rows["GEMM as answered: largest lead over the fastest recorded"].startswith("3%")
+    assert rows["GEMM as answered: largest lead over a library"].startswith("10 %")
+    assert rows["GEMM as answered: largest lead over the fastest recorded"].startswith("3 %")
     assert sum("kept back, not run" in row for row in rows.values()) == 5

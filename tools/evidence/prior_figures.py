@@ -11,6 +11,7 @@ their rows say so.
 """
 
 import json
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from typing import Any
@@ -52,7 +53,7 @@ def run(errors: Errors, power: Power) -> None:
         _power(figures), _energy(figures, entries), _products(tables["shapes"]),
     )  # fmt: skip
     for row in (("figure", "today", "aim", "seen or left out"), ("---",) * 4, *chain.from_iterable(parts)):
-        print("|", " | ".join(row), "|", flush=True)
+        print("|", re.sub(r"(?<=\d)%", " %", " | ".join(row)), "|", flush=True)
 
 
 def _textbook(sweeps: _Entries, entries: _Entries) -> Iterator[_Row]:
