@@ -61,7 +61,8 @@ real one is part of the error. Of kernels left out 93 % of the times lie inside 
 out 88 % and 88 %.
 
 Energies stand on the same times, and on the power of 12 loads on 14 cards by coefficients that have not seen the card:
-of kernels left out 92 to 94 % lie inside and 91 % of the ratios, of cards left out 94 % and 92 %."""
+of kernels left out 92 to 94 % lie inside and 91 % of the ratios, of cards left out 94 % and 92 %. The ratio of two
+is of pairs of loads, which differ more than configs of a kernel do."""
 
 
 @dataclass(frozen=True, eq=False)
