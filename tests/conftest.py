@@ -39,8 +39,8 @@ for variable in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
 # objects takes a fifteenth of the time of the tests of kernels.
 gc.set_threshold(100_000, 20, 100)
 
-settings.register_profile("desk", deadline=None, max_examples=15)
-settings.register_profile("ci", deadline=None, max_examples=15, derandomize=True)
+settings.register_profile("desk", deadline=None, max_examples=10)
+settings.register_profile("ci", deadline=None, max_examples=10, derandomize=True)
 settings.register_profile("deep", deadline=None, max_examples=1000)
 settings.load_profile("deep" if DEEP else "ci" if os.environ.get("CI") else "desk")
 
@@ -89,6 +89,15 @@ def measured_here() -> Iterator[None]:
     from tests.helpers.worker_here import measuring_here
 
     with measuring_here():
+        yield
+
+
+@pytest.fixture
+def compiled_here() -> Iterator[None]:
+    """No process is started to compile and emulate."""
+    from tests.helpers.processors_here import processors_here
+
+    with processors_here():
         yield
 
 

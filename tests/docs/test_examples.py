@@ -20,6 +20,7 @@ import re
 import shlex
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -30,6 +31,7 @@ from tests.helpers.command import run_here
 from tests.helpers.markdown import Block, blocks, pages
 from tests.helpers.measured_database import make_measured_database
 from tests.helpers.paths import ROOT
+from tests.helpers.processors_here import processors_here
 from tests.helpers.reading import reading_here
 from tests.helpers.worker_here import measuring_here
 
@@ -133,13 +135,14 @@ def _run_in_terminal(block: Block, command: str, folder: Path, home: Path) -> st
     """What a terminal shows: standard output, then what is on standard error.
 
     Commands of the README, and those that need a shell, run in a process of their own; others in this one, which reads
-    databases and measures itself, and only the pipe or the redirection behind them in a shell.
+    databases, compiles and measures itself, and only the pipe or the redirection behind them in a shell.
     """
     arguments, behind = (None, "") if block.page.name == "README.md" else _arguments(command)
     if arguments is None:
         status, shown, errors = _in_a_shell(command, folder, home)
     else:
-        with reading_here(), measuring_here():
+        compiling = processors_here() if arguments[0] in ("analyze", "emulate", "spec") else nullcontext()
+        with reading_here(), measuring_here(), compiling:
             done = run_here(*arguments, cwd=folder, variables=_environment(home), in_terminal=not behind)
         status, shown, errors = done.returncode, done.stdout, done.stderr
         if behind:

@@ -77,7 +77,7 @@ def test_nvcc_compiles_a_kernel_for_tensor_cores_without_a_warning(tmp_path: Pat
 
 
 @pytest.mark.slow
-@pytest.mark.every(2)
+@pytest.mark.every(4)
 @pytest.mark.parametrize("number", [_case(number) for number in range(len(DTYPES))])
 def test_nvcc_compiles_every_kernel_and_dtype_without_a_warning(number: int, tmp_path: Path) -> None:
     """Dtypes of a kernel take its vector widths in turn."""

@@ -16,9 +16,9 @@ each batch; exits 1 where something was wrong, and `--keep` keeps the bundles th
 """
 
 import argparse
+import os
 import random
 import shutil
-import subprocess
 import sys
 import tempfile
 import time
@@ -40,7 +40,7 @@ from kernrec.store.share.bundle import import_bundle, read_bundle, write_bundle
 from kernrec.store.share.manifest import Manifest, Segment
 from kernrec.store.share.place import ZipFile
 from tests.fuzz.hostile_row import LAYOUT, OTHER_PROBLEM, Row3, hostile
-from tests.helpers.process import environment
+from tests.helpers.command import run_here
 from tests.helpers.reading import reading_here
 from tests.helpers.sharing import GPU, HASH, KERNEL, PROBLEM, measurement
 
@@ -186,14 +186,12 @@ class Attack:
             ("train", "--op", "matmul"),
         ):
             database = () if words[:2] == ("db", "coverage") else ("--db", str(self.own))
-            done = subprocess.run(
-                [sys.executable, "-m", "kernrec", *words, *database],
-                capture_output=True,
-                text=True,
-                check=False,
-                env=environment(KERNREC_DB=str(self.own)),
-            )
-            if done.returncode not in (0, 1, 2) or "Traceback" in done.stderr:
+            try:
+                done = run_here(*words, *database, variables=os.environ | {"KERNREC_DB": str(self.own)})
+            except Exception as error:
+                tried.wrong.append(f"{' '.join(words)}: a traceback: {error!r:.300}")
+                continue
+            if done.returncode not in (0, 1, 2):
                 tried.wrong.append(f"{' '.join(words)}: status {done.returncode}: {done.stderr[-300:]!r}")
 
 

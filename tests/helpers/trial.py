@@ -251,21 +251,21 @@ def per_case(*ops: str, tunable: str | None = None, without: str | None = None) 
     """Parametrizes a test with the cases of these ops (none: all); of kernels with this `tunable` and `without` that
     one, if they are named.
 
-    Of the cases of a kernel that are not thorough all but one are deep; kernels take their other dtypes in turn.
+    Of the cases of a kernel that are not thorough all but one are deep; kernels take their other dtypes in turn, and of
+    these a third runs in turn.
     """
     cases = [case for case in CASES if not ops or case.kernel.op in ops]
     cases = [case for case in cases if tunable is None or tunable in case.kernel.compile_time_tunables]
     cases = [case for case in cases if without is None or without not in case.kernel.compile_time_tunables]
-    parameters = [
-        pytest.param(case, marks=[pytest.mark.deep] if _is_deep(case) else [], id=str(case)) for case in cases
-    ]
-    return pytest.mark.parametrize("case", parameters)
+    return pytest.mark.parametrize("case", [pytest.param(case, marks=_marks(case), id=str(case)) for case in cases])
 
 
-def _is_deep(case: Case) -> bool:
+def _marks(case: Case) -> list[pytest.MarkDecorator]:
+    if case.thorough:
+        return []
     others = [other for other in CASES if other.kernel is case.kernel and not other.thorough]
     turn = all_kernels().index(case.kernel)
-    return not case.thorough and others.index(case) != turn % len(others)
+    return [pytest.mark.every(3) if others.index(case) == turn % len(others) else pytest.mark.deep]
 
 
 @cache

@@ -114,16 +114,18 @@ def test_columns_of_every_kernel_hold_what_each_config_gives_alone(kernel: Kerne
     space = Space(kernel, sm, limits(sm), dtype, layout)
     for problem in _problems(kernel, dtype, layout):
         here = space.at(problem)
-        drawn = random.Random(0).sample(here.rows.tolist(), min(8, len(here.rows)))
-        for row in drawn:
-            single = np.array([row])
+        rows = np.array(random.Random(0).sample(here.rows.tolist(), min(8, len(here.rows))))
+        columns, depths = [], []
+        for launch in kernel.launches:
+            expressions = (*launch.grid, *launch.block, launch.shared, *launch.trips.values())
+            columns.append([np.broadcast_to(here.column(each, rows), len(rows)) for each in expressions])
+            depths.append({loop: np.broadcast_to(here.column(d, rows), len(rows)) for loop, d in launch.depth.items()})
+        for place, row in enumerate(rows.tolist()):
             for bound in bind_launches(kernel, space.config(row), problem, sm):
-                launch = kernel.launches[bound.index]
-                expressions = [*launch.grid, *launch.block, launch.shared, *launch.trips.values()]
                 expected = [*bound.grid, *bound.block, bound.shared_bytes, *bound.trips.values()]
-                assert [int(np.ravel(here.column(expression, single))[0]) for expression in expressions] == expected
-                for loop, depth in launch.depth.items():
-                    assert 0 <= np.ravel(here.column(depth, single))[0] <= bound.trips[loop]
+                assert [int(column[place]) for column in columns[bound.index]] == expected
+                for loop, depth in depths[bound.index].items():
+                    assert 0 <= depth[place] <= bound.trips[loop]
 
 
 @CASES

@@ -34,7 +34,7 @@ from tests.helpers.machine import compile_all, install
 from tests.helpers.paths import ROOT
 from tests.helpers.ptx_text import elementwise
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("compiled_here")]
 
 SOURCE = """
 __global__ void rowsum(const float* x, float* y, int columns) {

@@ -41,6 +41,7 @@ STAGED, LARGE = TILE | {"num_stages": 3}, {"BLOCK_M": 64, "BLOCK_N": 64, "BLOCK_
 
 
 @pytest.mark.slow
+@pytest.mark.every(2)
 @pytest.mark.parametrize(
     ("function", "dtype", "sizes", "config", "sm"),
     [

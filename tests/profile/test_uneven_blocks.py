@@ -1,5 +1,6 @@
 """Blocks that differ in their work are told apart, and a persistent kernel is predicted like the plain one."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -7,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kernrec.gpu import find_gpu
-from kernrec.kernel import load_kernel
+from kernrec.kernel import Kernel, load_kernel
+from kernrec.op import Problem
 from kernrec.profile.triton_call import kernel_of_triton
 from kernrec.profile.triton_call_file import TritonCall
 from kernrec.profile.uneven_blocks import levels
@@ -57,28 +59,33 @@ TILE = {"BLOCK_M": 128, "BLOCK_N": 128, "BLOCK_K": 32, "GROUP_M": 8, "num_warps"
 DEPTH = 1024
 
 
-def triton_seconds(m: int, n: int, blocks: int | None, database: Path) -> float:
-    """Predicted time of the product on an A100, with so many blocks or one for each tile."""
+def seconds(kernel: Kernel, problem: Problem, database: Path, tunable: str) -> dict[int, float]:
+    """Predicted times of a kernel's configs on an A100, by a tunable."""
+    query, options = Query(Objective.LATENCY, top=9, each_config=True), ProfilingOptions(processes=1)
+    answer = analyze(kernel, problem, find_gpu("a100"), database, query, options).recommendation
+    return {choice.config.get(tunable, 0): choice.latency_s.value for choice in answer.choices}
+
+
+def triton_seconds(m: int, n: int, blocks: Sequence[int], database: Path) -> dict[int, float]:
+    """Of the product, with so many blocks; without any, of one with a block for each tile, as 0 blocks."""
     shapes = {"a": (m, DEPTH), "b": (DEPTH, n), "c": (m, n)}
     arguments = {name: {"dtype": "f16", "shape": list(shape)} for name, shape in shapes.items()}
     arguments |= {"m": m, "n": n, "k": DEPTH, "stride_a": DEPTH, "stride_b": n, "stride_c": n}
-    function, grid = ("matmul", "grid") if blocks is None else ("persistent_matmul", "persistent_grid")
-    config = TILE if blocks is None else TILE | {"BLOCKS": blocks}
+    function, grid = ("persistent_matmul", "persistent_grid") if blocks else ("matmul", "grid")
+    configs = [TILE | {"BLOCKS": count} for count in blocks] or [TILE]
     file = ROOT / "datasets" / "kernels" / "triton" / "matmul.py"
-    kernel, _ = kernel_of_triton(TritonCall(file, function, arguments, grid, [config]))
-    options, problem = ProfilingOptions(processes=1), kernel.definition.problem()
-    answer = analyze(kernel, problem, find_gpu("a100"), database, Query(Objective.LATENCY), options)
-    return answer.recommendation.best.latency_s.value
+    kernel, _ = kernel_of_triton(TritonCall(file, function, arguments, grid, configs))
+    return seconds(kernel, kernel.definition.problem(), database, "blocks")
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize(("m", "n"), [(512, 512), (1024, 1280), (1280, 1408), (2048, 1792), (4096, 4096)])
 def test_a_persistent_triton_product_takes_as_long_as_the_plain_one(m: int, n: int, tmp_path: Path) -> None:
     # Seen before: 16 tiles on 108 blocks were predicted at 0.16 of the plain kernel, 110 at 0.59, 1,024 at 0.81.
     pytest.importorskip("triton", reason="needs the extra `triton`")
-    plain = triton_seconds(m, n, None, tmp_path / "a.duckdb")
-    for blocks in (108, 216, 432):  # an A100 has 108 SMs
-        persistent = triton_seconds(m, n, blocks, tmp_path / "a.duckdb")
-        assert persistent == pytest.approx(plain, rel=IN_LINE)
+    plain = triton_seconds(m, n, (), tmp_path / "a.duckdb")
+    persistent = triton_seconds(m, n, (108, 216, 432), tmp_path / "a.duckdb")  # an A100 has 108 SMs
+    assert persistent == pytest.approx(dict.fromkeys((108, 216, 432), plain[0]), rel=IN_LINE)
 
 
 CUDA = """
@@ -121,19 +128,14 @@ arguments = ["a", "b", "c", "i32 m", "i32 n", "i32 k"]
 """
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize(("m", "n"), [(256, 256), (1024, 864), (1024, 1024), (2048, 2048)])
 def test_a_persistent_cuda_product_takes_as_long_as_the_plain_one(m: int, n: int, nvrtc: str, tmp_path: Path) -> None:
     # With a block for each tile the kernel is a plain one; on an A100 eight blocks fit on each of 108 SMs.
     tiles = m // 32 * (n // 32)
-    grids = [tiles, 864, 1728, 4320]
+    grids = sorted({tiles, 864, 1728, 4320})
     (tmp_path / "product.cu").write_text(CUDA)
-    (tmp_path / "kernel.toml").write_text(SPEC.replace("BLOCKS", ", ".join(str(g) for g in sorted({*grids}))))
+    (tmp_path / "kernel.toml").write_text(SPEC.replace("BLOCKS", ", ".join(map(str, grids))))
     kernel = load_kernel(tmp_path / "kernel.toml")
-    problem = kernel.definition.problem(m=m, n=n)
-    seconds = {}
-    for blocks in grids:
-        options = ProfilingOptions(processes=1, only=[{"blocks": blocks}])
-        answer = analyze(kernel, problem, find_gpu("a100"), tmp_path / "own.duckdb", Query(Objective.LATENCY), options)
-        seconds[blocks] = answer.recommendation.best.latency_s.value
-    for blocks in grids:
-        assert seconds[blocks] == pytest.approx(seconds[tiles], rel=IN_LINE), seconds
+    predicted = seconds(kernel, kernel.definition.problem(m=m, n=n), tmp_path / "own.duckdb", "blocks")
+    assert predicted == pytest.approx(dict.fromkeys(grids, predicted[tiles]), rel=IN_LINE)

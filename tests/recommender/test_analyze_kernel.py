@@ -69,6 +69,8 @@ shared = "4 * threads"
 arguments = ["x", "y", "i32 width"]
 """
 GPU = find_gpu("rtx4090")
+pytestmark = pytest.mark.usefixtures("compiled_here")
+
 ONE = ProfilingOptions(processes=1)
 
 

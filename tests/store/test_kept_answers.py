@@ -1,5 +1,6 @@
 """Answers of problems with very many rows are kept when they are pulled, and are those that the log gives."""
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,10 @@ from kernrec.store.measurement_log import MeasurementLog, evidence
 from kernrec.store.remotes import Remote
 from kernrec.store.schema import migrations
 from kernrec.store.share.retract import retract_there
+from tests.helpers.reading import reading_here
 from tests.helpers.sharing import GPU, KERNEL, PROBLEM, Person, measurement
+
+pytestmark = pytest.mark.usefixtures("read_here")
 
 OTHER = find_op("matmul").problem(m=512, n=512, k=512)
 
@@ -38,19 +42,32 @@ def rows_of(person: str, latency_s: float) -> list[Measurement]:
     return [*rows, measurement(session=person, position=20, problem=OTHER, latency_s=latency_s)]
 
 
-@pytest.fixture
-def reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Person:
-    """Somebody who pulled what three people pushed."""
-    monkeypatch.setattr("kernrec.store.share.pulled.KEEP_ABOVE", 10)
-    team = tmp_path / "team"
-    team.mkdir()
+def keeping(patch: pytest.MonkeyPatch) -> None:
+    """From now on what is pulled of a problem with more than ten rows is kept."""
+    patch.setattr("kernrec.store.share.pulled.KEEP_ABOVE", 10)
+
+
+@pytest.fixture(scope="module")
+def pulled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder: a reader has pulled what three people pushed."""
+    base = tmp_path_factory.mktemp("kept")
+    (team := base / "team").mkdir()
     for number, person in enumerate(("ann", "ben", "cyd")):
-        someone = Person(tmp_path / person)
+        someone = Person(base / person)
         someone.measure(rows_of(person, 1e-3 * (1 + 0.2 * number)))
         someone.push(team)
-    reader = Person(tmp_path / "reader")
-    assert reader.pull(team).measurements == 27
-    return reader
+    with reading_here(), pytest.MonkeyPatch.context() as patch:
+        keeping(patch)
+        assert Person(base / "reader").pull(team).measurements == 27
+    return base
+
+
+@pytest.fixture
+def reader(pulled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Person:
+    """The reader, for one test alone."""
+    keeping(monkeypatch)
+    shutil.copytree(pulled, tmp_path, dirs_exist_ok=True)
+    return Person(tmp_path / "reader")
 
 
 def log_of(person: Person, *, stored: bool) -> MeasurementLog:
@@ -64,7 +81,6 @@ def log_of(person: Person, *, stored: bool) -> MeasurementLog:
         return log
 
 
-@pytest.mark.usefixtures("read_here")
 def test_what_is_kept_is_what_the_log_says(reader: Person) -> None:
     stored, derived = log_of(reader, stored=True), log_of(reader, stored=False)
     assert stored.answers == derived.answers
@@ -73,13 +89,11 @@ def test_what_is_kept_is_what_the_log_says(reader: Person) -> None:
     assert len(stored.failures[PROBLEM.key]) == 2
 
 
-@pytest.mark.usefixtures("read_here")
 def test_answers_that_another_rule_combined_are_not_used(reader: Person, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kernrec.store.kept_answers._rule", lambda: "another")
     assert log_of(reader, stored=False).answers.keys() == {PROBLEM.key, OTHER.key}
 
 
-@pytest.mark.usefixtures("read_here")
 def test_what_was_kept_is_not_used_once_rows_came_or_went(reader: Person, tmp_path: Path) -> None:
     with Person(tmp_path / "ann").at_work():
         remote = Remote("team", str(tmp_path / "team"))
@@ -90,7 +104,6 @@ def test_what_was_kept_is_not_used_once_rows_came_or_went(reader: Person, tmp_pa
     assert {len(answer.signers) for answer in evidence([after], [KERNEL], PROBLEM.key).measured} == {2}
 
 
-@pytest.mark.usefixtures("read_here")
 def test_what_an_earlier_version_pulled_is_settled_by_the_next_pull_also_of_nothing_new(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -90,7 +90,7 @@ SCALED: tuple[dict[str, int], ...] = ({}, {"scales": 1}, {"output": 1})
 """Forms of 8 bits that are tried in turn: one scale a tensor or one a head of keys, results in bf16 or f16."""
 
 
-@pytest.mark.every(3)
+@pytest.mark.every(6)
 @EACH_CASE
 def test_attention_is_within_its_roundings_of_the_reference(case: Case) -> None:
     """On three of the shapes, each case beginning with another one; on more until its config fits as it is."""
@@ -201,7 +201,7 @@ def test_the_trips_of_the_spec_are_those_that_the_blocks_make(data: st.DataObjec
     )
 
 
-@pytest.mark.every(3)
+@pytest.mark.every(6)
 @pytest.mark.parametrize("case", [*CASES[:8:2], *CASES[12:17:2], *CASES[21::2]], ids=lambda case: case[0].name)
 def test_every_block_issues_what_its_profile_says_whatever_the_edges(case: Case) -> None:
     kernel, config, dtype, dim = case
@@ -299,6 +299,7 @@ MUTANTS: list[tuple[str, str, Case, dict[str, int]]] = [
 ]  # fmt: skip
 
 
+@pytest.mark.every(4)
 @pytest.mark.parametrize(("old", "new", "case", "shape"), MUTANTS, ids=[f"{old.strip()[:60]}" for old, *_ in MUTANTS])
 def test_breaking_one_thing_in_the_source_is_noticed(old: str, new: str, case: Case, shape: dict[str, int]) -> None:
     assert is_noticed(old, new, case, shape)

@@ -53,6 +53,7 @@ def test_values_of_8_bits_are_turned_once_without_bank_conflicts(case: Case) -> 
         assert trip[f"shared.{way}_wavefronts"] == trip[f"shared.{way}_ideal"] == tile / 128
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize(
     "case",
     [THREE, TURNS, WIDE, THREE_8BIT, TURNS_8BIT, WIDE_8BIT],
@@ -242,11 +243,13 @@ EQUIVALENT: list[tuple[str, str, str, Case, dict[str, int]]] = [
 """Changes that break nothing, and why."""
 
 
+@pytest.mark.every(4)
 @pytest.mark.parametrize(("old", "new", "case", "shape"), MUTANTS, ids=[f"{old.strip()[:60]}" for old, *_ in MUTANTS])
 def test_breaking_one_thing_in_the_source_is_noticed(old: str, new: str, case: Case, shape: dict[str, int]) -> None:
     assert is_noticed(old, new, case, shape)
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize(("why", "old", "new", "case", "shape"), EQUIVALENT, ids=[why for why, *_ in EQUIVALENT])
 def test_a_change_that_breaks_nothing_is_not_noticed(
     why: str, old: str, new: str, case: Case, shape: dict[str, int]

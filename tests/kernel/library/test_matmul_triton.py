@@ -78,7 +78,7 @@ def chosen() -> tuple[tuple[int, str, str, dict[str, int]], ...]:
 
 
 @pytest.mark.slow
-@pytest.mark.every(2)
+@pytest.mark.every(4)
 @pytest.mark.parametrize("dtype", KERNEL.dtypes)
 def test_it_computes_the_op_on_awkward_problems_without_races(dtype: str) -> None:
     pytest.importorskip("triton.compiler", reason="needs the extra `triton`")
@@ -90,6 +90,7 @@ def test_it_computes_the_op_on_awkward_problems_without_races(dtype: str) -> Non
 
 
 @pytest.mark.slow
+@pytest.mark.every(4)
 @pytest.mark.parametrize(("breaks", "old", "new", "dtype", "layout", "config"), MUTANTS, ids=[m[0] for m in MUTANTS])
 def test_breaking_one_thing_in_the_source_is_noticed(
     breaks: str, old: str, new: str, dtype: str, layout: str, config: dict[str, int]

@@ -41,6 +41,7 @@ def test_shares_of_the_reduction_add_up_to_the_same_bits() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.every(2)
 @pytest.mark.parametrize(
     ("change", "dims"),
     [
@@ -148,6 +149,7 @@ def test_a_trip_multiplies_its_tiles_and_brings_each_byte_of_them_once() -> None
 
 
 @pytest.mark.slow
+@pytest.mark.every(3)
 @pytest.mark.parametrize(("block_m", "dtype"), [(64, "bf16"), (128, "bf16"), (64, "f8e4m3"), (128, "f8e4m3")])
 @pytest.mark.parametrize("cluster", [1, 2])
 def test_registers_hold_the_largest_tiles_and_products_are_not_put_in_line(

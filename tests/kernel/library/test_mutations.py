@@ -135,13 +135,14 @@ def test_a_mutant_changes_one_place_of_the_source(mutant: Mutant) -> None:
     assert mutant.sound.kernel.source.count(mutant.old) == 1, f"{mutant.old!r} must occur once"
 
 
+@pytest.mark.every(4)
 @pytest.mark.parametrize("mutant", MUTANTS, ids=str)
 def test_a_mutant_is_noticed(mutant: Mutant) -> None:
     assert mutant.runs(), f"no run of the suite has {mutant.when}"
     assert noticed(mutant)
 
 
-@pytest.mark.every(6)  # each is executed to its end
+@pytest.mark.every(12)  # each is executed to its end
 @pytest.mark.parametrize("mutant", EQUIVALENT, ids=str)
 def test_a_change_that_breaks_nothing_is_not_noticed(mutant: Mutant) -> None:
     assert mutant.why

@@ -21,6 +21,8 @@ from tests.helpers.command import run_here
 from tests.helpers.object_servers import DATA_SET, Hub, served
 from tests.helpers.sharing import GPU, Person, measurements
 
+pytestmark = pytest.mark.usefixtures("read_here")
+
 
 def contribute(person: Person, folder: Path, rows: Sequence[Measurement]) -> Path:
     """Their bundle in an index."""
