@@ -92,9 +92,9 @@ def measured_here() -> Iterator[None]:
         yield
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def compiled_here() -> Iterator[None]:
-    """No process is started to compile and emulate."""
+    """No process is started to compile and emulate, but for one that compiles Triton."""
     from tests.helpers.processors_here import processors_here
 
     with processors_here():

@@ -13,7 +13,7 @@ from math import floor, log10
 from textwrap import wrap
 from typing import Literal
 
-from kernrec.cli.table import in_terminal, rule_character, table_lines, text_width, wide_width
+from kernrec.cli.table import in_terminal, rule_character, table_lines, text_width, wide_width, wrapped
 from kernrec.util.human import PREFIXES
 from kernrec.util.light_dataclass import dataclass
 
@@ -104,7 +104,7 @@ def answer_lines(
         wide: whether everything is shown, on as many lines as it takes.
         colored: whether styles become codes of ANSI terminals.
     """
-    lines = [title] if width is None else wrap(title, width, break_on_hyphens=False) or [title]
+    lines = wrapped(title, width)
     shown = [column for column in columns if not column.says_nothing()]
     if wide:
         pairs = [(column.name, column.alignment) for column in shown]

@@ -13,7 +13,7 @@ from kernrec.cli.output import AsJson, print_json
 from kernrec.cli.quantity import percent
 from kernrec.cli.table import print_table
 from kernrec.errors import UsageError
-from kernrec.util.human import config_text, human
+from kernrec.util.human import config_text, counted, human
 
 if TYPE_CHECKING:
     from kernrec.recommender.explain.breakdown import Explanation
@@ -106,9 +106,9 @@ def _print(subject: "Explanation") -> None:
     print_line(f"  bottleneck: {subject.bottleneck}; expected core clock {human(choice.clock_hz, 'Hz')}")
     for launch in subject.launches:
         print()
-        print_line(f"{launch.entry}: {launch.blocks} blocks of {launch.threads} threads")
+        print_line(f"{launch.entry}: {counted(launch.blocks, 'block')} of {launch.threads} threads")
         print_line(
-            f"  occupancy {launch.occupancy * 100:.0f} %: {launch.resident_blocks} blocks per SM, limited by"
+            f"  occupancy {launch.occupancy * 100:.0f} %: {counted(launch.resident_blocks, 'block')} per SM, limited by"
             f" {launch.capped_by} ({launch.registers} registers per thread, {launch.shared_bytes} B shared per block)"
         )
         print_line(f"  waves {launch.waves:.3g}; tail-wave utilization {launch.tail * 100:.0f} %")

@@ -64,10 +64,10 @@ def table_lines(
     narrowed = _narrowed(widths, names, cells, columns, width)
     bands = [list(range(len(widths)))] if narrowed else _bands(widths, width)
     widths = narrowed or widths
-    lines = [] if title is None else _wrapped(title, width)
+    lines = [] if title is None else wrapped(title, width)
 
     def in_columns(row: Sequence[str]) -> Iterator[str]:
-        for parts in zip_longest(*map(_wrapped, row, widths), fillvalue=""):
+        for parts in zip_longest(*map(wrapped, row, widths), fillvalue=""):
             yield GAP.join(_aligned(parts[i], widths[i], columns[i][1]) for i in range(len(parts))).rstrip()
 
     def banded(row: Sequence[str]) -> Iterator[str]:
@@ -76,7 +76,7 @@ def table_lines(
             if number and not any(row[i] for i in band):
                 continue
             if width is not None and len(indent) + widths[band[0]] > width:
-                yield from (indent + line for line in _wrapped(row[band[0]], width - len(indent)))
+                yield from (indent + line for line in wrapped(row[band[0]], width - len(indent)))
             else:
                 padded = (_aligned(row[i], widths[i], columns[i][1]) for i in band)
                 yield (indent + GAP.join(padded)).rstrip()
@@ -146,5 +146,18 @@ def _bands(widths: Sequence[int], width: int | None) -> list[list[int]]:
     return bands
 
 
-def _wrapped(text: str, width: int | None) -> list[str]:
-    return [text] if width is None else wrap(text, width, break_on_hyphens=False) or [text]
+def wrapped(text: str, width: int | None) -> list[str]:
+    """The lines of a text; None: one. A problem that is wider than a line goes on behind a comma, not within a name."""
+    if width is None:
+        return [text]
+    words = " ".join(_pieces(word, width) if len(word) > width else word for word in text.split(" "))
+    return wrap(words, width, break_on_hyphens=False) or [text]
+
+
+def _pieces(word: str, width: int) -> str:
+    """A word with a space behind the last comma of each line."""
+    pieces = []
+    while len(word) > width and (place := word.rfind(",", 0, width) + 1):
+        pieces.append(word[:place])
+        word = word[place:]
+    return " ".join([*pieces, word])

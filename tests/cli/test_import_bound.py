@@ -8,7 +8,7 @@ import pytest
 from kernrec.cli.app import run
 from kernrec.store import Database
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("compiled_here")]
 
 SOURCE = """extern "C" __global__ void smooth(const float *x, float *y, int n) {
     int i = blockIdx.x * BX + threadIdx.x;

@@ -31,6 +31,13 @@ def test_no_line_is_wider_than_the_terminal_and_no_word_is_lost(width: int) -> N
     assert all(shown.count(word) >= 1 for row in ROWS for cell in row for word in cell.split())
 
 
+def test_a_problem_that_is_wider_than_the_terminal_goes_on_behind_a_comma() -> None:
+    problem = f"attention[{','.join(f'dimension_{number}=8' for number in range(6))}]f32,bhsd"
+    title, rest, *_ = table_lines(f"{problem} on a card", COLUMNS[:2], [], 90)
+    assert title.endswith("=8,")
+    assert title + rest == f"{problem} on a card"
+
+
 def test_what_goes_below_stands_under_its_heading() -> None:
     lines = table_lines(None, COLUMNS[:3], [row[:3] for row in ROWS], 32)
     assert lines[1].index("energy") + len("energy vs occupancy") == len(lines[4])

@@ -20,7 +20,6 @@ import re
 import shlex
 import subprocess
 import sys
-from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -141,8 +140,7 @@ def _run_in_terminal(block: Block, command: str, folder: Path, home: Path) -> st
     if arguments is None:
         status, shown, errors = _in_a_shell(command, folder, home)
     else:
-        compiling = processors_here() if arguments[0] in ("analyze", "emulate", "spec") else nullcontext()
-        with reading_here(), measuring_here(), compiling:
+        with reading_here(), measuring_here(), processors_here():
             done = run_here(*arguments, cwd=folder, variables=_environment(home), in_terminal=not behind)
         status, shown, errors = done.returncode, done.stdout, done.stderr
         if behind:

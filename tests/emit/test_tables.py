@@ -20,6 +20,8 @@ from kernrec.recommender.result import Recommendation
 from tests.helpers.command import run_here
 from tests.helpers.paths import ROOT
 
+pytestmark = pytest.mark.usefixtures("compiled_here")
+
 KERNELS = ROOT / "tests" / "triton" / "tuned_products.py"
 SHAPES = ("m=512,n=512,k=512", "m=64,n=4096,k=1024")
 

@@ -18,6 +18,8 @@ from kernrec.recommender.analyze_kernel import analyze
 from kernrec.recommender.profile_configs import ProfilingOptions
 from tests.helpers.paths import ROOT
 
+pytestmark = pytest.mark.usefixtures("compiled_here")
+
 IN_LINE = 0.15
 """A persistent kernel starts fewer blocks and hides their starts, which the plain one does not."""
 

@@ -13,6 +13,8 @@ from kernrec.recommender.analyze_kernel import analyze
 from kernrec.recommender.profile_configs import ProfilingOptions
 from tests.helpers.paths import ROOT
 
+pytestmark = pytest.mark.usefixtures("compiled_here")
+
 PRODUCT = {"m": 2048, "n": 2048, "k": 2048}
 ARGUMENTS = {"raster", "split_k", "stream", "block_tiles"}
 """Tunables of products that do not change the machine code."""

@@ -23,6 +23,8 @@ import kernrec.triton  # noqa: E402
 from kernrec.triton import machine, tuner  # noqa: E402
 from tests.triton import tuned_kernels  # noqa: E402
 
+pytestmark = pytest.mark.usefixtures("compiled_here")
+
 N = 1 << 16
 
 

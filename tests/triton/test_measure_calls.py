@@ -21,6 +21,8 @@ from tests.helpers.triton_driver import Tensor, stand_in_driver
 
 pytest.importorskip("triton", reason="needs the extra `triton`")
 
+pytestmark = pytest.mark.usefixtures("compiled_here")
+
 OWN = {
     "BLOCK_SIZE_M": 16, "BLOCK_SIZE_N": 32, "BLOCK_SIZE_K": 32, "GROUP_SIZE_M": 1, "num_warps": 4, "num_stages": 2,
 }  # fmt: skip

@@ -150,6 +150,7 @@ def test_a_change_that_breaks_nothing_is_not_noticed(mutant: Mutant) -> None:
     assert not noticed(mutant)
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("mutant", OF_THEIR_OWN, ids=str)
 def test_the_sound_kernel_passes_on_a_problem_that_a_mutant_needs(mutant: Mutant) -> None:
     [(config, problem)] = mutant.runs()

@@ -28,6 +28,8 @@ from kernrec.store import Database, Stack
 from kernrec.store.measurement import Measurement
 
 pytest.importorskip("xgboost")
+
+pytestmark = pytest.mark.usefixtures("compiled_here")
 GPUS = {"rtx4090": 1.3, "a100-sxm4-80gb": 1.3, "rtx3090": 1.5}
 FACTOR = 1.3
 NEW = {"m": 900, "n": 700, "k": 300}

@@ -20,6 +20,8 @@ from kernrec.store import Database
 from kernrec.store.measurement import Measurement
 from tests.helpers.command import run_here
 
+pytestmark = pytest.mark.usefixtures("compiled_here")
+
 GPU = find_gpu("rtx3090")
 BEYOND, WITHIN = {"threads": 640, "registers": 104}, {"threads": 640, "registers": 88}
 """20 warps of 104 registers take 66,560; an SM has 65,536, which is less than a granule of 8 a thread below that."""

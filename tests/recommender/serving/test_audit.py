@@ -20,6 +20,8 @@ from kernrec.recommender.serving.shipped_files import installed_package, shipped
 from kernrec.recommender.serving.verdict import Verdict, verdict_of, worth
 from tests.helpers.serving import AWQ, HYBRID, MIXTRAL, QWEN_FP8, SMALL, written
 
+pytestmark = pytest.mark.usefixtures("compiled_here")
+
 TILES = {
     "BLOCK_SIZE_M": 16, "BLOCK_SIZE_N": 128, "BLOCK_SIZE_K": 64, "GROUP_SIZE_M": 1, "num_warps": 4, "num_stages": 3,
 }  # fmt: skip
