@@ -31,6 +31,7 @@ CALLS = {
 }  # fmt: skip
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("sm", [80, 90, 100])
 @pytest.mark.parametrize("function", CALLS)
 def test_tiles_are_copied_by_descriptors(function: str, sm: int) -> None:

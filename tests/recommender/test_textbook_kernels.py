@@ -30,6 +30,7 @@ def database(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("textbook") / "own.duckdb"
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("gpu", ["rtx3060", "rtx3070ti"])
 @pytest.mark.parametrize(("name", "size"), [("matmul_shared", 4096), ("add_strided", 4096), ("grayscale", 8192)])
 def test_a_textbook_kernel_takes_as_long_as_recorded_and_its_best_block_is_found(

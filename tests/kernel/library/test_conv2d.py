@@ -191,7 +191,7 @@ def _is_right(case: Case, infinite: bool = False) -> bool:
     return bool((near | ~np.isfinite(expected)).all())
 
 
-@pytest.mark.every(3)
+@pytest.mark.every(6)
 @EACH_CASE
 def test_corners_of_the_space_compute_awkward_convolutions_without_races(case: Case) -> None:
     assert case.kernel.misfit(case.config, case.problem, limits(case.sm)) is None
