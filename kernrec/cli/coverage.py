@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kernrec import paths
-from kernrec.cli.format import print_notes
+from kernrec.cli.format import print_line, print_notes
 from kernrec.cli.steps import Steps
 from kernrec.cli.table import print_table
 from kernrec.errors import UsageError, file_errors
@@ -102,8 +102,8 @@ def _show_card(gpu: str, database: Path, as_json: bool) -> None:
         return
     total = sum(gain.regret * gain.weight for gain in gains)
     measured = sum(gain.measured > 0 for gain in gains)
-    expected = f"choices are expected to be {total:.1%} slower than the best"
-    print(f"{measured} of {len(gains)} layers are measured; {expected}")
+    expected = f"choices are expected to be {100 * total:.1f} % slower than the best"
+    print_line(f"{measured} of {len(gains)} layers are measured; {expected}")
     columns = [("op", "left"), ("layer", "left"), ("measured", "right"), ("regret", "right")]
-    cells = [[gain.problem.op, gain.name, str(gain.measured), f"{gain.regret:.1%}"] for gain in gains[:_SHOWN]]
+    cells = [[gain.problem.op, gain.name, str(gain.measured), f"{100 * gain.regret:.1f} %"] for gain in gains[:_SHOWN]]
     print_table("what would help most", columns, cells)
