@@ -38,6 +38,7 @@ def engine_modules(engine: str, device: str) -> tuple[Any, Any]:
     for module in modules:
         if engine == "vllm":  # the engine's spelling of a driver's name stays its own
             module.current_platform.get_device_name = lambda device_id=0: device
+            module.current_platform.is_cuda = lambda: True
             import_module("vllm.platforms").current_platform.get_device_name = lambda device_id=0: device
         else:
             module.get_device_name = lambda *arguments: device
