@@ -148,7 +148,7 @@ def profile_by_sampling(
     Args:
         target: problem and architecture.
         compiled: the config's code.
-        tensors: of the problem; outputs are written. Their values are read only where an address or a branch of the
+        tensors: of the problem; outputs may be written. Their values are read only where an address or a branch of the
             code depends on data.
         options: how blocks are run, but for the budget, which is the target's.
 

@@ -123,15 +123,15 @@ class _SharedTile:
         self.type = ELEMENT_TYPES[kind]
         self.mn_major = mn_major
 
-    def read(self, first: Array, extent: int) -> tuple[Array, list[Array]]:
-        """The numbers of the tiles of warpgroups, and where each lies.
+    def read(self, first: Array, extent: int) -> tuple[list[Array], list[Array]]:
+        """The tiles of warpgroups, and where each lies.
 
         Args:
             first: the first lane of each warpgroup.
             extent: rows along M or N.
 
         Returns:
-            float64 (warpgroups, extent, K), and bytes of the batch's shared memory of each warpgroup.
+            Of each warpgroup the elements (extent, K), and their bytes of the batch's shared memory.
         """
         place = location(self.decoder.function, self.ins)
         lanes = first[:, None] + np.arange(WARPGROUP)
@@ -144,9 +144,12 @@ class _SharedTile:
             read_tile(self.decoder.memory, place, (wgmma_descriptor, bits), block, shape)
             for bits, block in zip(descriptors[:, 0].tolist(), blocks.tolist(), strict=True)
         ]
-        elements = np.stack([tile for tile, _ in tiles])
-        values = self.type.values(elements.view(self.type.dtype))
-        return values.astype(np.float64), [index for _, index in tiles]
+        return [tile for tile, _ in tiles], [index for _, index in tiles]
+
+    def numbers(self, tiles: list[Array]) -> Array:
+        """The numbers in tiles; float64 (tiles, extent, K)."""
+        elements = np.stack(tiles)
+        return self.type.values(elements.view(self.type.dtype)).astype(np.float64)
 
 
 class _Multiplication:
@@ -156,6 +159,7 @@ class _Multiplication:
         self.kind = kind = _kind(ins)
         self.decoder = decoder
         self.warpgroups = _warpgroups(decoder, ins)
+        self.computed = decoder.computes(ins)
         d, a, b, scale_d, *rest = ins.operands
         options = tuple(rest)
         in_registers = isinstance(a, Vector)
@@ -186,17 +190,21 @@ class _Multiplication:
             return
         first = decoder.lanes.shape.warpgroups[numbers]
         warps = (first[:, None] // WARP + np.arange(4)).reshape(-1)
-        b, index_b = self.b.read(first, kind.n)
-        if self.a is None:
-            file = decoder.registers.files[32]
-            a = a_matrices(register_values(file, [self.inputs], kind.a, warps), 16).reshape(len(first), _M, -1)
-            index = index_b
-        else:
-            a, index_a = self.a.read(first, _M)
-            index = [np.concatenate([x.reshape(-1), y.reshape(-1)]) for x, y in zip(index_a, index_b, strict=True)]
+        tiles_b, index = self.b.read(first, kind.n)
+        tiles_a: list[Array] = []
+        if self.a is not None:
+            tiles_a, index_a = self.a.read(first, _M)
+            index = [np.concatenate([x.reshape(-1), y.reshape(-1)]) for x, y in zip(index_a, index, strict=True)]
         for number, places in zip(numbers.tolist(), index, strict=True):
             decoder.memory.pending.warpgroups.start(number, self.operation, places)
-        self._accumulate(np.matmul(a, b.swapaxes(1, 2)) * self.sign, self._adds(first), warps)
+        if self.computed:
+            if self.a is None:
+                file = decoder.registers.files[32]
+                a = a_matrices(register_values(file, [self.inputs], kind.a, warps), 16).reshape(len(first), _M, -1)
+            else:
+                a = self.a.numbers(tiles_a)
+            b = self.b.numbers(tiles_b)
+            self._accumulate(np.matmul(a, b.swapaxes(1, 2)) * self.sign, self._adds(first), warps)
         self._count(len(first))
 
     def _accumulate(self, product: Array, added: Array, warps: Array) -> None:
