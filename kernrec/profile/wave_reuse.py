@@ -19,6 +19,7 @@ from dataclasses import replace
 import numpy as np
 
 from kernrec.ptx import KernelLaunch, Module
+from kernrec.ptx.analysis.dependence import blocks_run_alike
 from kernrec.ptx.execution.emulator import Emulation, EmulationOptions
 from kernrec.ptx.ir.inline import inlined
 from kernrec.ptx.ir.program import Function
@@ -30,6 +31,7 @@ from kernrec.ptx.state.types import Array
 WINDOW = 256
 """Consecutive blocks that are started."""
 _WARP = 32
+_MANY_LANES = 8192
 _FEWEST = 8
 _SHARED = 0.5
 
@@ -121,7 +123,9 @@ def _first_reads(module: Module, launch: KernelLaunch, window: range, budget: in
     One warp of each does not do what the blocks of a cluster wait for.
     """
     reads = FirstReads(window.start)
-    options = EmulationOptions(most_blocks=len(window), count=False, budget=budget, values=False, touched=reads)
+    # Blocks that take the same way read the same in however large batches they run.
+    lanes = _MANY_LANES if blocks_run_alike(inlined(module, launch.entry)) else EmulationOptions.batch_lanes
+    options = EmulationOptions(len(window), lanes, count=False, budget=budget, values=False, touched=reads)
     emulation = Emulation(module, launch, options)
     if len(emulation.whole_clusters([0])) > 1:
         return None

@@ -44,7 +44,6 @@ for _module in SEMANTICS:  # importing a module of semantics registers its instr
 
 Lowering = Callable[[Function], Sequence[Mapping[str, int]]]
 
-_BATCH_LANES = 1024
 _BUDGET = 20_000_000
 _MOST_CLUSTER_BLOCKS = 16  # CUDA C++ Programming Guide: 8, and 16 where the kernel asks for it
 
@@ -55,6 +54,9 @@ class EmulationOptions:
 
     most_blocks: int = 1
     """The most thread blocks that one `Emulation.run` gets."""
+
+    batch_lanes: int = 1024
+    """Threads that run together, about."""
 
     count: bool = True
     budget: int = _BUDGET
@@ -119,7 +121,7 @@ def emulate(
     block_numbers = range(shape[0] * shape[1] * shape[2]) if blocks is None else blocks
     if not len(block_numbers):
         return Counts()
-    options = EmulationOptions(len(block_numbers), count, budget, check_races)
+    options = EmulationOptions(len(block_numbers), count=count, budget=budget, check_races=check_races)
     return Emulation(module, launch, options).run(block_numbers)
 
 
@@ -141,7 +143,7 @@ class Emulation:
         if threads > MOST_THREADS:
             raise UsageError(f"block {tuple(launch.block)} has {threads} threads, more than {MOST_THREADS}")
         most = options.most_blocks
-        batches = -(-most * -(-threads // WARP) * WARP // _BATCH_LANES)
+        batches = -(-most * -(-threads // WARP) * WARP // options.batch_lanes)
         cluster = _cluster_extents(function, launch, self.grid)
         together = cluster[0] * cluster[1] * cluster[2]
         self.blocks_per_batch = -(-most // min(batches, most) // together) * together
