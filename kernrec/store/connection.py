@@ -88,12 +88,17 @@ def connect_stranger(path: Path, folder: Path, limits: "Limits") -> "DuckDBPyCon
         )
 
 
-def connect_files(files: Sequence[Path], folder: Path, limits: "Limits") -> "DuckDBPyConnection":
-    """A connection to an empty database `db` that reaches these files, and what is in a folder, for such a process."""
+def connect_files(
+    files: Sequence[Path], folder: Path, limits: "Limits", database: Path | None = None
+) -> "DuckDBPyConnection":
+    """A connection to an empty database `db` that reaches these files, and what is in a folder, for such a process.
+
+    database: a new file for `db`, in the folder; None: it is in memory.
+    """
     names = ", ".join(quoted(file.absolute()) for file in files)
     return _locked(
         f"{_within(limits, folder)}; SET allowed_paths = [{names}]; "
-        f"SET allowed_directories = [{quoted(folder)}]; ATTACH ':memory:' AS db"
+        f"SET allowed_directories = [{quoted(folder)}]; ATTACH {quoted(database or ':memory:')} AS db"
     )
 
 

@@ -24,7 +24,9 @@ CHECKED = "checked.duckdb"
 """A database whose measurements were checked; they are read where they are, because a file between two processes would
 cost as much as checking them does."""
 SOURCES = "sources.parquet"
-"""Beside `measurement.parquet`: `measurement_id`, and the `number` of each group of segments that has it."""
+"""Beside it: `measurement_id`, and the `number` of each group of segments that has it."""
+MEASUREMENTS = "checked.main.measurement"
+"""Its rows, in SQL, while `add_rows` adds them."""
 _LAUNCH = "kernel, kernel_hash, code_key, sm, launch"
 """The columns of `profile` that name what was profiled."""
 COLUMNS = "checked.json"
@@ -52,19 +54,38 @@ def export(connection: "DuckDBPyConnection", query: str, folder: Path, most: int
 def keep(connection: "DuckDBPyConnection", name: str, query: str, files: Mapping[str, Sequence[Path]]) -> None:
     """Keep the rows of a query as a temporary table of a connection; one of that name is replaced.
 
-    In the query `{x}` stands for the rows of the Parquet files `files["x"]`, which are moved away; those of a table of
-    the schema have all of its columns, of which files may lack what is NULL everywhere.
+    In the query `{x}` stands for the rows of the Parquet files `files["x"]`, which are moved away.
     """
     with exchange_folder(connection) as folder:
         for file, paths in files.items():
             (folder / file).mkdir()
             for path in paths:
                 move(path, folder / file / path.name)
-            source = f"read_parquet({quoted(folder / file / '*')})"
-            if file in TABLES:
-                source = _with_all(connection, source, columns(connection, file))
-            query = query.replace(f"{{{file}}}", source)
+            query = query.replace(f"{{{file}}}", f"read_parquet({quoted(folder / file / '*')})")
         connection.execute(f"CREATE OR REPLACE TEMP TABLE {name} AS {query}")
+
+
+def keep_checked(connection: "DuckDBPyConnection", name: str, query: str, checked: Path) -> None:
+    """The same of rows that were checked, as `add_rows` has them in a folder, from which they are moved away.
+
+    In the query `{measurement}`, `{problem}`, ... stand for the rows of a table, with all of its columns, `{sources}`
+    for those of `SOURCES`.
+    """
+    with exchange_folder(connection) as folder:
+        move_checked(checked, folder)
+        with _sources(connection, folder) as sources:
+            for table, source in sources.items():
+                query = query.replace(f"{{{table}}}", _with_all(connection, source, columns(connection, table)))
+            query = query.replace("{sources}", f"read_parquet({quoted(folder / SOURCES)})")
+            connection.execute(f"CREATE OR REPLACE TEMP TABLE {name} AS {query}")
+
+
+def move_checked(checked: Path, folder: Path, apart_from: Sequence[str] = ()) -> None:
+    """Move what was checked from a folder to another, without the rows of some tables."""
+    tables = [f"{table}*.parquet" for table in TABLES if table not in apart_from]
+    for pattern in (CHECKED, COLUMNS, SOURCES, *tables):
+        for file in checked.glob(pattern):
+            move(file, folder / file.name)
 
 
 def add_rows(
@@ -137,7 +158,7 @@ def _sources(connection: "DuckDBPyConnection", folder: Path) -> Iterator[dict[st
     names = ", ".join(f'"{name}"' for name in json.loads((folder / COLUMNS).read_text(encoding="utf-8")))
     connection.execute(f"ATTACH {quoted(folder / CHECKED)} AS checked (READ_ONLY, TYPE duckdb)")
     try:
-        yield sources | {"measurement": f"(SELECT {names} FROM checked.main.measurement)"}
+        yield sources | {"measurement": f"(SELECT {names} FROM {MEASUREMENTS})"}
     finally:
         connection.execute("DETACH checked")
 

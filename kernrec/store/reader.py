@@ -214,7 +214,7 @@ def checked_table(path: Path, folder: Path, most_rows: int) -> Path:
 
 
 def checked_segments(groups: Sequence[Mapping[str, Sequence[Path]]], folder: Path, title: str) -> list[dict[str, int]]:
-    """Read groups of a stranger's Parquet files by table to `<table>.parquet`, as `checked_database` reads a database.
+    """Read groups of a stranger's Parquet files by table, as `checked_database` reads a database.
 
     Nobody else writes to the folders of both. `title` is the name of the files in messages. Returns how many rows each
     table of each group has; `exchange.SOURCES` says which groups a measurement is in.

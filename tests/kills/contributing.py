@@ -8,6 +8,7 @@ from collections import Counter
 from pathlib import Path
 
 from kernrec.store import Database
+from kernrec.store.exchange import CHECKED
 from kernrec.store.share import place_at, read_bundle
 from kernrec.store.share.bundle import take_rows
 from kernrec.store.share.index import check_index
@@ -53,7 +54,7 @@ def kill_contribute(folder: Path, kills: int, seed: int) -> Counter[str]:
         counts["bundles"] += 1
         (taken := folder / "taken").mkdir()
         take_rows(bundle.place, bundle.manifest.segments, taken)
-        sent.update(_moments(taken / "measurement.parquet"))
+        sent.update(_moments(taken / CHECKED))
         shutil.rmtree(taken)
     with Database.open(folder / ".local/share/kernrec/kernrec.duckdb") as database:
         there = {(row["session"], row["block"], row["position"]) for row in database.rows("measurement")}
@@ -66,5 +67,5 @@ def kill_contribute(folder: Path, kills: int, seed: int) -> Counter[str]:
 def _moments(file: Path) -> list[tuple[object, ...]]:
     import duckdb
 
-    with duckdb.connect() as connection:
-        return connection.execute(f"SELECT session, block, position FROM '{file}'").fetchall()
+    with duckdb.connect(file, read_only=True) as connection:
+        return connection.execute("SELECT session, block, position FROM measurement").fetchall()

@@ -1,15 +1,16 @@
 """Time of checking an index of contributed bundles, of pulling all of it, and of a query beside what was pulled.
 
 Bundles are of one kind of card, of 1,000 rows each, by so many people who sign in turns. `check_cpu_s` and `pull_cpu_s`
-are times of processors, here and in the processes that read bundles; `check_s`, `pull_s` are the clock's. `query_cpu_s`
-is one problem of what was pulled, in a new process.
+are times of processors, here and in the processes that read bundles; `check_s`, `pull_s` are the clock's, and say
+something on an idle machine alone. `query_cpu_s` is one problem, of which the user measured 1,000 configs, too, in a
+new process, and `alone_cpu_s` the same without what was pulled; they take turns.
 """
 
-import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import Annotated, Any
@@ -17,6 +18,7 @@ from typing import Annotated, Any
 import typer
 from front import Table
 
+from kernrec import paths
 from kernrec.store import Database
 from kernrec.store.connection import exchange_folder, quoted
 from kernrec.store.keys import Signer, make_key
@@ -30,6 +32,7 @@ from kernrec.store.share.pull import pull
 
 from .share import _at
 from .store import _GPU, RECORDED, fill
+from .timing import medians, spent
 
 _ROWS = 1000
 _TOGETHER = 500
@@ -39,23 +42,32 @@ import sys
 from kernrec.store import Stack
 answers = Stack(keep_open=True).evidence(sys.argv[1], "matmul", ["k"], sys.argv[2])
 assert len(answers.measured) == 1000
+assert (sys.argv[3] == "with") == any(answer.others_s for answer in answers.measured)
 """
+_TURNS = 5
 
 
 def run(
     bundles: Annotated[list[int], typer.Option()] = [100],  # noqa: B006
     people: int = 10,
+    made: Annotated[Path | None, typer.Option()] = None,
 ) -> None:
-    """Print a row for each number of bundles."""
+    """Print a row for each number of bundles.
+
+    `made`: a folder for one index, which is used if it is there, and stays: to make 10^7 rows takes half an hour.
+    """
     table = Table()
     for count in bundles:
         with tempfile.TemporaryDirectory(prefix="kernrec-") as name:
-            table.row(indexing(Path(name), count, people))
+            place = Path(name) if made is None else made
+            if not (place / "contributed").exists():
+                place.mkdir(exist_ok=True)
+                make_index(place, count, people)
+            table.row(indexing(place / "contributed", Path(name), count))
 
 
-def indexing(folder: Path, bundles: int, people: int) -> dict[str, Any]:
-    """The costs of an index of so many bundles."""
-    index, problem = folder / "contributed", make_index(folder, bundles, people)
+def indexing(index: Path, folder: Path, bundles: int) -> dict[str, Any]:
+    """The costs of an index of so many bundles; `folder`: for a machine that pulls it."""
     size = sum(file.stat().st_size for file in index.glob("*/*.zip"))
     done: dict[str, Any] = {"bundles": bundles, "rows": bundles * _ROWS, "mb": round(size / 1e6, 1)}
     remote = Remote("contributed", str(index))
@@ -68,31 +80,30 @@ def indexing(folder: Path, bundles: int, people: int) -> dict[str, Any]:
     def pulling() -> None:
         assert pull(remote, untrusted=True).measurements == done["rows"]
 
-    with _at(folder / "reader"):
+    machines = folder / "reader", folder / "alone"
+    problem = ""
+    for machine in machines:
+        with _at(machine):
+            problem = fill(paths.user_database(), _ROWS, RECORDED)[0]
+    with _at(machines[0]):
         add_remote(remote)
-        _timed(done, "check", checking)
-        _timed(done, "pull", pulling)
-        before = os.times()
-        for _ in range(3):
-            subprocess.run([sys.executable, "-c", _QUERY, _GPU, problem], check=True)
-        after = os.times()
-    spent_s = after.children_user + after.children_system - before.children_user - before.children_system
-    done["query_cpu_s"] = round(spent_s / 3, 3)
+        for name, call in (("check", checking), ("pull", pulling)):
+            took = spent(call)
+            done[f"{name}_cpu_s"], done[f"{name}_s"] = round(took.cpu, 2), round(took.clock, 1)
+
+    def query(machine: Path, others: str) -> None:
+        with _at(machine):
+            subprocess.run([sys.executable, "-c", _QUERY, _GPU, problem, others], check=True)
+
+    calls = [partial(query, machine, others) for machine, others in zip(machines, ("with", "without"), strict=True)]
+    done["query_cpu_s"], done["alone_cpu_s"] = (round(took.cpu, 3) for took in medians(calls, _TURNS))
     return done
 
 
-def _timed(done: dict[str, Any], name: str, call: Callable[[], None]) -> None:
-    before = os.times()  # of all threads: DuckDB adds rows with several
-    call()
-    after = os.times()
-    done[f"{name}_cpu_s"] = round(sum(after[:4]) - sum(before[:4]), 2)
-    done[f"{name}_s"] = round(after.elapsed - before.elapsed, 1)
-
-
-def make_index(folder: Path, bundles: int, people: int) -> str:
-    """Write bundles to an index in a folder; the key of a problem that they have rows of."""
+def make_index(folder: Path, bundles: int, people: int) -> None:
+    """Write bundles to an index in a folder."""
     columns = RECORDED | {"device_uuid_hash": "md5(CAST(i // 1000 AS VARCHAR))[:16]"}
-    signers, problems = [], list[str]()
+    signers = []
     for number in range(people):
         make_key(folder / f"key{number}")
         signers.append(Signer.of(folder / f"key{number}"))
@@ -100,10 +111,9 @@ def make_index(folder: Path, bundles: int, people: int) -> str:
         count = min(_TOGETHER, bundles - first)
         with tempfile.TemporaryDirectory(dir=folder) as scratch:
             database = Path(scratch) / "some.duckdb"
-            problems = fill(database, count * _ROWS, columns, first=first * _ROWS)
+            fill(database, count * _ROWS, columns, first=first * _ROWS)
             with Database.open(database) as opened:
                 _write(opened, folder / "contributed", signers)
-    return problems[0]
 
 
 def _write(database: Database, index: Path, signers: Sequence[Signer]) -> None:

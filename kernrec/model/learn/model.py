@@ -4,7 +4,7 @@ Models are trained by `kernrec.training.train_model` and stored by `kernrec.mode
 scikit-learn is needed to use one.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import field
 
 import numpy as np
@@ -56,9 +56,19 @@ class Model:
 
         Where that is the differences between the configs of a problem, it was not to choose worse than the prior, too.
         """
-        judged = difference_score if SHAPE in self.forests else transfer_score
+        judged = self._judged
         ascending = (judged("GPU"), judged("GPU", " of the prior")), (choice_score(" of the prior"), choice_score(""))
         return all(float(self.scores.get(low, 0.0)) <= float(self.scores.get(high, 0.0)) for low, high in ascending)
+
+    @property
+    def tried_on_new_gpus(self) -> bool:
+        """Whether any GPU was held out, so that `helps_new_gpus` is a finding."""
+        return self._judged("GPU") in self.scores
+
+    @property
+    def _judged(self) -> Callable[..., str]:
+        """The name of the score by which `helps_new_gpus` is judged."""
+        return difference_score if SHAPE in self.forests else transfer_score
 
     def rows(self, inputs: ModelInputs) -> Array:
         """The features of candidates that this model takes, (C, F)."""

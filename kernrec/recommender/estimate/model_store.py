@@ -92,19 +92,22 @@ class ModelStore:
         return None
 
     def scope(self, op: str, kernel: Kernel, gpu: GPU, dtype: str) -> "ModelScope | None":
-        """The model that corrects the prior of a kernel on a GPU: that of its op, else one of the kernel itself."""
-        for name in (op, kernel.name):
-            if (scope := self._usable(name, kernel, gpu, dtype)) is None:
-                continue
-            model = scope.trained
-            if (trained_above := model.training.get("beneath", {}).get(kernel.name)) is None:
-                return scope
-            beneath = self.beneath(op, kernel, gpu, dtype)
-            if beneath is not None and beneath.trained.training["data_sha256"] != trained_above:
-                self._warn(f"model {model.name} corrects another model of {kernel.name} than is there; not used")
-            elif beneath is None or scope.gpu_known or not beneath.gpu_known:
-                return replace(scope, beneath=beneath)
-        return None
+        """The model that corrects the prior of a kernel on a GPU: that of its op, else one of the kernel itself.
+
+        Where both apply, that of the op answers, above the other if it was trained so, only where it says more: it has
+        rows of the kernel, and of the GPU; or neither has these, and it was better on GPUs held out.
+        """
+        above, own = self._usable(op, kernel, gpu, dtype), self.beneath(op, kernel, gpu, dtype)
+        if above is None or own is None:
+            return above or own
+        trained_above = above.trained.training.get("beneath", {}).get(kernel.name)
+        if trained_above not in (None, own.trained.training["data_sha256"]):
+            self._warn(f"model {above.trained.name} corrects another model of {kernel.name} than is there; not used")
+            return own
+        carries_over = not own.gpu_known and above.model.tried_on_new_gpus
+        if not above.kernel_known or not (above.gpu_known or carries_over):
+            return own
+        return above if trained_above is None else replace(above, beneath=own)
 
     def beneath(self, op: str, kernel: Kernel, gpu: GPU, dtype: str) -> "ModelScope | None":
         """The model of a kernel itself, which one of its op corrects further."""

@@ -4,7 +4,7 @@ Started by `kernrec.store.reader`; reads a request from standard input and print
 `{"refused": text}`. Tasks:
 
     database   the rows of a database: measurements stay in a copy of it, all others go to `<table>.parquet`
-    segments   those of groups of Parquet files of our tables, such as bundles have, to `<table>.parquet`
+    segments   the same of groups of Parquet files of our tables, such as bundles have; the database is a new one
     own segments    nothing is written: whether others would take such files of this machine, whose keys are right
     check      nothing is written: whether a database may be opened by the parent
     table      a Parquet file of any columns, such as a recording, to `table.parquet`
@@ -14,7 +14,7 @@ import json
 import shutil
 import signal
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -36,7 +36,7 @@ _PLAIN = (*_INTEGERS, *(f"U{name}" for name in _INTEGERS), "DOUBLE", "FLOAT", "B
 _PR_SET_PDEATHSIG = 1  # prctl(2)
 _LARGEST_TABLE = 512 * 2**20
 _ORDER = {"measurement": " ORDER BY gpu, problem_id"}
-"""A query about one problem then reads a part of the log."""
+"""In which rows are read: a query about one problem then reads a part of the log."""
 
 
 def main() -> int:
@@ -74,11 +74,7 @@ def read_database(path: Path, folder: Path, limits: Limits) -> dict[str, int]:
     """
     with _opened(path, folder, limits, copied=True) as connection:
         counts = _check_taken(connection, path, limits)
-        used = used_columns(connection, "db.measurement", layout_of().columns["measurement"])
-        (folder / COLUMNS).write_text(json.dumps(list(used)), encoding="utf-8")
-        for table, count in counts.items():
-            if count and table != "measurement":
-                _write_table(connection, table, folder)
+        _write_tables(connection, [table for table, count in counts.items() if count], folder)
         return counts
 
 
@@ -135,7 +131,7 @@ def _copied(path: Path, folder: Path) -> Path:
 def read_segments(
     groups: Sequence[Mapping[str, Sequence[str]]], title: str, folder: Path, limits: Limits
 ) -> list[dict[str, int]]:
-    """The same as `read_database` for groups of Parquet files by table; a row that two of them have is written once.
+    """The same as `read_database` for groups of Parquet files by table; a row that two of them have is there once.
 
     Whatever the measurements of a group refer to must be in the group. Which groups a measurement is in goes to
     `SOURCES`.
@@ -144,18 +140,19 @@ def read_segments(
         For each group how many rows each table has; a row that two of its files have counts twice.
     """
     counts: list[dict[str, int]] = [{} for _ in groups]
-    with _segments_opened(groups, title, folder, limits) as connection:
+    with _segments_opened(groups, title, folder, limits, folder / CHECKED) as connection:
         for table in TABLES:
             for group, count in connection.execute(f"SELECT number, count(*) FROM {table}_rows GROUP BY 1").fetchall():
                 counts[group][table] = count
         # Only a row of several segments can be in one group twice; to look for that takes as long as to read them.
-        again = "DISTINCT " if _double_keys(connection, "measurement", "measurement_read") else ""
+        again = "DISTINCT " if _double_keys(connection, "measurement", "db.measurement_read") else ""
         _check_taken(connection, title, limits)
         if len(groups) > 1:
             _check_references(connection, title)
-        for table in TABLES:
-            _write_table(connection, table, folder)
+        _write_tables(connection, TABLES, folder)
         _write(connection, f"SELECT {again}measurement_id, number FROM measurement_rows", folder / SOURCES)
+        if not again:  # what is read there is a table: the parent looks up nothing else
+            connection.execute("DROP VIEW db.measurement; ALTER TABLE db.measurement_read RENAME TO measurement")
         return [{table: each.get(table, 0) for table in TABLES} for each in counts]
 
 
@@ -179,19 +176,26 @@ def check_segments(groups: Sequence[Mapping[str, Sequence[str]]], title: str, fo
 
 @contextmanager
 def _segments_opened(
-    groups: Sequence[Mapping[str, Sequence[str]]], title: str, folder: Path, limits: Limits
+    groups: Sequence[Mapping[str, Sequence[str]]],
+    title: str,
+    folder: Path,
+    limits: Limits,
+    database: Path | None = None,
 ) -> "Iterator[DuckDBPyConnection]":
     """A connection with `db.<table>`, the rows of all files, each once, and `<table>_rows`, which has beside them the
     `number` of each group that they are in.
 
     The files are read once: what is checked is what was read, and they may be many.
+
+    database: a new file for `db`; None: it is in memory.
     """
     files = list(dict.fromkeys(file for group in groups for names in group.values() for file in names))
     places = {file: place for place, file in enumerate(files)}
     members = {
         (number, places[file]) for number, group in enumerate(groups) for some in group.values() for file in some
     }
-    with closing(connect_files([Path(file) for file in files], folder, limits)) as connection, one_line(title):
+    paths = [Path(file) for file in files]
+    with closing(connect_files(paths, folder, limits, database)) as connection, one_line(title):
         connection.execute("USE memory.main")
         connection.execute(
             "CREATE TABLE file AS SELECT unnest($1::VARCHAR[]) AS filename, unnest($2::INTEGER[]) AS file",
@@ -205,12 +209,12 @@ def _segments_opened(
             some = list(dict.fromkeys(file for group in groups for file in group.get(table, ())))
             rows = _rows_of_files(connection, some, table, title)
             _count(connection, f"({rows})", table, title, limits)
-            connection.execute(f"CREATE TABLE {table}_read AS {rows}")
+            connection.execute(f"CREATE TABLE db.{table}_read AS {rows}{_ORDER.get(table, '')}")
             connection.execute(
-                f"CREATE VIEW {table}_rows AS SELECT * EXCLUDE (file) FROM {table}_read JOIN member USING (file)"
+                f"CREATE VIEW {table}_rows AS SELECT * EXCLUDE (file) FROM db.{table}_read JOIN member USING (file)"
             )
-            once = f"SELECT * EXCLUDE (file) FROM memory.main.{table}_read"
-            if _double_keys(connection, table, f"{table}_read"):  # two segments may have the same row
+            once = f"SELECT * EXCLUDE (file) FROM db.{table}_read"
+            if _double_keys(connection, table, f"db.{table}_read"):  # two segments may have the same row
                 connection.execute(f"CREATE TABLE db.{table} AS SELECT DISTINCT ON ({table}_id) * FROM ({once})")
             else:
                 connection.execute(f"CREATE VIEW db.{table} AS {once}")
@@ -274,10 +278,16 @@ def _check_taken(connection: "DuckDBPyConnection", path: Path | str, limits: Lim
         raise UsageError(f"{error}; nothing was taken") from None
 
 
-def _write_table(connection: "DuckDBPyConnection", table: str, folder: Path) -> None:
-    """Write the rows of a table, without the columns that are NULL in all of them."""
-    columns = ", ".join(f'"{name}"' for name in used_columns(connection, f"db.{table}", layout_of().columns[table]))
-    _write(connection, f"SELECT {columns} FROM db.{table}{_ORDER.get(table, '')}", folder / f"{table}.parquet")
+def _write_tables(connection: "DuckDBPyConnection", tables: Iterable[str], folder: Path) -> None:
+    """Write the rows of tables, without the columns that are NULL in all of them; of measurements, which stay where
+    they are, the names of the columns."""
+    for table in dict.fromkeys(("measurement", *tables)):
+        names = list(used_columns(connection, f"db.{table}", layout_of().columns[table]))
+        if table == "measurement":
+            (folder / COLUMNS).write_text(json.dumps(names), encoding="utf-8")
+        else:
+            columns = ", ".join(f'"{name}"' for name in names)
+            _write(connection, f"SELECT {columns} FROM db.{table}", folder / f"{table}.parquet")
 
 
 def _write(connection: "DuckDBPyConnection", query: str, file: Path) -> None:

@@ -146,7 +146,7 @@ def import_bundle(database: Database, bundle: Bundle, note: Callable[[str], obje
 
 
 def take_rows(place: Place, segments: Iterable[Segment], folder: Path) -> None:
-    """Write the rows of a place's segments to `<table>.parquet` files in a folder, once all of them were checked.
+    """Write the rows of a place's segments to a folder, as `exchange.add_rows` takes them, once all were checked.
 
     Configs and problems that measurements refer to must be among them. The folder is private to this program.
 

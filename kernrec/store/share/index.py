@@ -162,11 +162,10 @@ def _add(database: Database, folder: Path, batch: Sequence[tuple[str, Manifest]]
             else:
                 report.bad[batch[0][0]] = _reason(error, folder)
             return
-        files = {name: [scratch / f"{name}.parquet"] for name in ("measurement", "problem", "sources")}
         numbers = "(SELECT measurement_id, number AS their_number FROM {sources}) AS source"
         ops = "(SELECT problem_id, op AS their_op FROM {problem}) AS problem"
         source = "{measurement}" + f" JOIN {numbers} USING (measurement_id) JOIN {ops} USING (problem_id)"
-        database.keep("batch", _compared(source, "their_op", "their_number"), files)
+        database.keep_checked("batch", _compared(source, "their_op", "their_number"), scratch)
         taken = _unrefused(database, batch, report)
         bundles = ", ".join(f"({number}, {quoted(name)}, {quoted(manifest.owner)})" for number, name, manifest in taken)
         if bundles:

@@ -18,13 +18,12 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from shutil import move
 
 from kernrec.errors import UsageError, file_errors
 from kernrec.store.card_scales import scale_statements
 from kernrec.store.connection import quoted
 from kernrec.store.database import Database
-from kernrec.store.exchange import SOURCES
+from kernrec.store.exchange import CHECKED, MEASUREMENTS, SOURCES, move_checked
 from kernrec.store.kept_answers import KEEP_ABOVE, UNSETTLED, keep_statements
 from kernrec.store.measurement_log import contributors
 from kernrec.store.reader import file_state, mark_checked
@@ -115,23 +114,20 @@ class Pulled:
         """Add the rows of manifests, all or nothing; how many measurements more there are then.
 
         Args:
-            taken: the manifests, by the number of their group in `exchange.SOURCES`; of one this may be missing.
-            folder: `<table>*.parquet` files of their rows, which were checked (`take_groups`); they are moved away.
+            taken: the manifests, by the number of their group in `exchange.SOURCES`.
+            folder: their rows, which were checked (`take_groups`); or of one `<table>*.parquet` files that were made
+                here. They are moved away.
         """
 
         def rows(exchange: Path) -> None:
-            for file in folder.glob("*.parquet"):
-                if not file.stem.startswith("retraction"):  # a remote's retractions are documents of its log
-                    move(file, exchange / file.name)
+            move_checked(folder, exchange, apart_from=["retraction"])  # a remote's are documents of its log
 
         def then(exchange: Path) -> list[str]:
-            new, sources = quoted(exchange / "measurement*.parquet"), exchange / SOURCES
             signers = ", ".join(f"({number}, {quoted(entry.signer)})" for number, entry in enumerate(taken))
-            source = f"read_parquet({new}) AS row"
-            if sources.exists():
-                source += f" JOIN read_parquet({quoted(sources)}) AS source USING (measurement_id)"
+            if (exchange / CHECKED).exists():
+                source = f"{MEASUREMENTS} JOIN read_parquet({quoted(exchange / SOURCES)}) USING (measurement_id)"
             else:
-                source += " CROSS JOIN (SELECT 0 AS number)"
+                source = f"(SELECT *, 0 AS number FROM read_parquet({quoted(exchange / 'measurement*.parquet')}))"
             return [
                 "INSERT INTO db.origin BY NAME SELECT DISTINCT measurement_id, gpu, problem_id, signer"
                 f" FROM (SELECT measurement_id, gpu, problem_id, number FROM {source})"

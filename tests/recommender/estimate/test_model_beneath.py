@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -20,8 +21,8 @@ from kernrec.training.train_op_models import train_op_models
 from tests.helpers.sharing import measurement
 
 KERNEL = find_kernel("matmul_triton")
-RECORDED, MEASURED, OTHER = "a100-sxm4-80gb", "rtx4090", "rtx3090"
-"""A card that the shipped model learned from, one that somebody measured, and one that nobody did."""
+RECORDED, MEASURED, ALIKE, OTHER = "a100-sxm4-80gb", "rtx4090", "l40s", "rtx3090"
+"""A card that the shipped model learned from, two that somebody measured, and one that nobody did."""
 SLOWER = 1.5
 NEW = KERNEL.definition.problem("f16", "nn", m=1536, n=1024, k=768)
 
@@ -43,17 +44,16 @@ def warnings_of(context: Context) -> list[str]:
     return [line for line in context.models.warnings() if "further off" in line or "corrects another" in line]
 
 
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def trained_on(folder: Path, *cards: str) -> Path:
     """A database whose rows take so many times as long as the shipped model says, and the model that they made."""
-    path, shipped = tmp_path_factory.mktemp("contributed") / "all.duckdb", Context([])
+    path, shipped = folder / "all.duckdb", Context([])
     rows = []
-    for size in range(256, 256 + 10 * 256, 256):
+    for size, gpu in product(range(256, 256 + 10 * 256, 256), cards):
         problem = KERNEL.definition.problem("f16", "nn", m=size, n=1024, k=768)
-        table = shipped.kernel_table(KERNEL, problem, find_gpu(MEASURED))
-        latency_s, _ = predicted(shipped, MEASURED, problem)
+        table = shipped.kernel_table(KERNEL, problem, find_gpu(gpu))
+        latency_s, _ = predicted(shipped, gpu, problem)
         runnable = table.runnable(table.space.at(problem))
-        same: Mapping[str, object] = {"gpu": MEASURED, "kernel": KERNEL.name, "kernel_hash": KERNEL.hash}
+        same: Mapping[str, object] = {"gpu": gpu, "kernel": KERNEL.name, "kernel_hash": KERNEL.hash}
         rows += [
             measurement(
                 **same, problem=problem, config=table.space.config(int(runnable[place])), block=None,
@@ -66,6 +66,11 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (stored,), _ = train_op_models(MeasurementRequest((path,)))
     assert stored.name == "matmul"
     return path
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return trained_on(tmp_path_factory.mktemp("contributed"), MEASURED)
 
 
 def test_on_the_card_that_was_measured_both_correct_the_prior(trained: Path) -> None:
@@ -87,10 +92,17 @@ def test_on_a_card_that_the_shipped_model_learned_from_it_answers_as_if_there_we
     np.testing.assert_array_equal(after, before)
 
 
-def test_on_a_card_that_neither_knows_both_apply_as_each_would_alone(trained: Path) -> None:
-    """One learned from a single card, so nothing says yet that it does not carry over."""
-    context = Context([trained])
-    _, both = predicted(context, OTHER)
+def test_on_a_card_that_neither_knows_rows_of_one_card_answer_nothing(trained: Path) -> None:
+    """Nothing says that what one card does differently others do, too."""
+    before, shipped = predicted(Context([]), OTHER)
+    after, there = predicted(Context([trained]), OTHER)
+    assert names(shipped) == names(there) == ["matmul_triton"]
+    np.testing.assert_array_equal(after, before)
+
+
+def test_on_a_card_that_neither_knows_both_apply_where_cards_held_out_say_that_it_carries_over(tmp_path: Path) -> None:
+    path = trained_on(tmp_path, MEASURED, ALIKE)
+    _, both = predicted(Context([path]), OTHER)
     assert names(both) == ["matmul", "matmul_triton"]
     assert both is not None
     assert both.beneath is not None
