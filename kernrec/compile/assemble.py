@@ -85,13 +85,18 @@ def assemble(ptx: str, sm: int, name: str) -> Compiled:
         if status:
             raise CompileError(
                 f"{name} is PTX ISA {stated}, and {tool} takes up to {newest}; `pip install nvidia-cuda-nvcc` has a"
-                f" newer one ({first_error(log, name)})",
+                f" newer one ({_refusal(log, name)})",
                 log,
             )
     if status:
-        match = _MESSAGE.search(log)
-        raise CompileError(f"{name}:{match[1]}: {match[2]}" if match else first_error(log, name), log)
+        raise CompileError(_refusal(log, name), log)
     return Compiled(ptx, cubin, parse_resources(log), "ptxas", log)
+
+
+def _refusal(log: str, name: str) -> str:
+    """The first error of an assembler, with its line."""
+    match = _MESSAGE.search(log)
+    return f"{name}:{match[1]}: {match[2]}" if match else first_error(log, name)
 
 
 def run_assembler(tool: str, ptx: str, target: str, name: str) -> tuple[int, str, bytes]:

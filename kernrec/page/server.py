@@ -13,7 +13,7 @@ from collections.abc import Callable
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
-from urllib.parse import parse_qsl, urlsplit
+from urllib.parse import parse_qsl
 
 from kernrec.errors import KernrecError, UsageError
 from kernrec.page.answers import Answers
@@ -76,24 +76,22 @@ class PageServer(ThreadingHTTPServer):
 class _Handler(BaseHTTPRequestHandler):
     server: PageServer
     server_version, sys_version = "kernrec", ""
-    protocol_version = "HTTP/1.1"
+    protocol_version = "HTTP/1.0"  # one request a connection: a body, which nobody reads, is never taken for the next
     timeout = 30
 
     def do_GET(self) -> None:
         """Answer with the document, one of its files, or an answer in JSON."""
-        if self.headers.get("Content-Length") or self.headers.get("Transfer-Encoding"):
-            self.close_connection = True  # a body, which nobody reads, would be taken for the next request
         if not self._from_loopback():
             self._send(HTTPStatus.FORBIDDEN, "html", "this page is for the browser of this machine alone")
             return
-        address = urlsplit(self.path)
-        name = address.path.removeprefix("/")
+        path, _, query = self.path.partition("?")
+        name = path.removeprefix("/")
         if not name:
             self._send(HTTPStatus.OK, "html", self.server.document)
         elif name in _FILES:
             self._send(HTTPStatus.OK, name.rpartition(".")[2], content(name))
-        elif name.startswith("api/") and (path := name.removeprefix("api/")) in self.server.answers.paths:
-            self._send_json(*_answered(lambda: self.server.answers.answer(path, _parameters(address.query))))
+        elif name.startswith("api/") and (asks := name.removeprefix("api/")) in self.server.answers.paths:
+            self._send_json(*_answered(lambda: self.server.answers.answer(asks, _parameters(query))))
         else:
             self._send(HTTPStatus.NOT_FOUND, "html", "there is no such page")
 

@@ -2,11 +2,14 @@
 
 import http.client
 import json
+import re
 import socket
+import struct
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from itertools import product
 
 import pytest
 
@@ -82,6 +85,11 @@ def test_no_other_file_can_be_had(server: PageServer, path: str) -> None:
     assert get(server, path)[0].status == 404
 
 
+def test_a_name_of_no_machine_is_no_page(server: PageServer) -> None:
+    for path in ("http://[::1", "//["):
+        assert get(server, path, host=f"127.0.0.1:{server.server_address[1]}")[0].status == 404
+
+
 @pytest.mark.parametrize(
     "query", ["gpu=rtx4090&op=nothing", "gpu", "&&&", "a=1" + "&a=1" * 50, "gpu=%00&op=matmul", "op=__import__('os')"]
 )
@@ -114,28 +122,44 @@ def test_a_port_in_use_is_one_line(server: PageServer, capsys: pytest.CaptureFix
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="an interrupt is sent otherwise there")
-def test_an_interrupt_ends_the_command_in_peace() -> None:
+def test_clients_that_leave_are_no_news_and_an_interrupt_ends_the_command_in_peace() -> None:
     import signal
 
     command = [sys.executable, "-m", "kernrec", "explore", "--no-browser", "--port", "0", "--gpu", "t4"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment())
     assert process.stdout is not None
-    assert process.stdout.readline().startswith("http://127.0.0.1:")
+    port = int(re.fullmatch(r"http://127\.0\.0\.1:(\d+)/\n", process.stdout.readline())[1])  # type: ignore[index]
+    for (path, end), _ in product(
+        (("bokeh.min.js", "\r\n"), ("api/front?gpu=t4&op=matmul", "\r\n"), ("", "")), range(4)
+    ):
+        with socket.create_connection(("127.0.0.1", port), timeout=60) as leaving:
+            leaving.sendall(f"GET /{path} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n{end}".encode())
+            leaving.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # a reset
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=120)
     assert process.returncode == 0
     assert "Traceback" not in errors
 
 
-def test_the_body_of_a_request_is_not_taken_for_another(server: PageServer) -> None:
-    hidden = b"GET /api/database HTTP/1.1\r\nHost: 127.0.0.1:%d\r\n\r\n" % server.server_address[1]
+@pytest.mark.parametrize(
+    "length",
+    [
+        b"Content-Length: 57",
+        b"Content-Length:\r\nContent-Length: 57",
+        b"Content-Length : 57",
+        b"X: a\r\n Content-Length: 57",
+        b"Transfer-Encoding:\r\nTransfer-Encoding: chunked",
+        b"Connection: keep-alive",
+    ],
+)
+def test_what_follows_a_request_is_not_taken_for_another(server: PageServer, length: bytes) -> None:
+    host = b" HTTP/1.1\r\nHost: 127.0.0.1:%d\r\n" % server.server_address[1]
     with socket.create_connection(server.server_address, timeout=60) as connection:
-        host = b"Host: 127.0.0.1:%d\r\nContent-Length: %d\r\n\r\n" % (server.server_address[1], len(hidden))
-        connection.sendall(b"GET /page.css HTTP/1.1\r\n" + host + hidden)
+        connection.sendall(b"GET /page.css" + host + length + b"\r\n\r\n" + b"GET /api/database" + host + b"\r\n")
         received = b""
         while piece := connection.recv(2**16):
             received += piece
-    assert received.count(b"HTTP/1.1 ") == 1
+    assert received.count(b"HTTP/1.0 ") == 1
 
 
 def test_a_browser_that_leaves_is_no_news(server: PageServer, capfd: pytest.CaptureFixture[str]) -> None:
