@@ -1,4 +1,4 @@
-"""The child: reads one file of a stranger, checks every row, and writes what passed as Parquet.
+"""The child: reads one file of a stranger, checks every row, and writes what passed: a database, and Parquet.
 
 Started by `kernrec.store.reader`; reads a request from standard input and prints one JSON object, `{"found": ...}` or
 `{"refused": text}`. Tasks:
