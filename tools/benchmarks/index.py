@@ -87,7 +87,7 @@ def indexing(index: Path, folder: Path, bundles: int) -> dict[str, Any]:
             problem = fill(paths.user_database(), _ROWS, RECORDED)[0]
     with _at(machines[0]):
         add_remote(remote)
-        for name, call in (("check", checking), ("pull", pulling)):
+        for name, call in (("pull", pulling), ("check", checking)):
             took = spent(call)
             done[f"{name}_cpu_s"], done[f"{name}_s"] = round(took.cpu, 2), round(took.clock, 1)
 

@@ -32,7 +32,7 @@ RECORDED = {
     "kernel_hash": "'0123456789abcdef'",
     "protocol_version": "1",
     "tier": "'final'",
-    "measured_at": "TIMESTAMP '2026-03-01' + INTERVAL (3 * i) SECOND",
+    "measured_at": "TIMESTAMP '2026-03-01' + INTERVAL (i) SECOND",
     "outcome": "'ok'",
     "session": "'s' || i // 1000",
     "block": "i % 1000 // 50",
