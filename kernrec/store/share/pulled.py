@@ -132,7 +132,8 @@ class Pulled:
                 "INSERT INTO db.origin BY NAME SELECT DISTINCT measurement_id, gpu, problem_id, signer"
                 f" FROM (SELECT measurement_id, gpu, problem_id, number FROM {source})"
                 f" JOIN (VALUES {signers}) AS shared(number, signer) USING (number)"
-                " ANTI JOIN db.origin USING (measurement_id, signer)",
+                # In the order of the measurements: what asks about a problem reads a part of both.
+                " ANTI JOIN db.origin USING (measurement_id, signer) ORDER BY gpu, problem_id",
                 *(_note(entry) for entry in taken),
                 UNSETTLED,
                 *([_DELETE_UNSHARED] if some_retracted else []),
