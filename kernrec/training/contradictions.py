@@ -36,10 +36,6 @@ TOO_FAST = 0.8
 """Share of the least time below which a time is doubted. The fastest recorded product took 0.95 of it; the memory of
 boards is set to 1.2 times the data sheet's rate."""
 _NAMED = 3
-_STATED = (
-    "SELECT measurement_id, latency_s, energy_j, idle_w, sm_clock_mean_hz FROM db.measurement"
-    " WHERE gpu = $1 AND outcome = 'ok' ORDER BY 1"
-)
 
 _WRONG_ENERGY = "in their energy alone, which contradicts time and power or the card's power limit"
 _AT_REST = "in their energy alone, which is less than the card draws at rest"
@@ -83,8 +79,8 @@ def judge(inputs: ModelInputs, latency_s: Array, stated: Stated) -> Judgement:
     """
     gpu, power = inputs.gpu, PowerModel.for_gpu(inputs.gpu)
     wrong_energy = contradicting(gpu, latency_s, stated.energy_j, stated.power_w)
-    at_rest = ~wrong_energy & _at_rest(stated.energy_j / latency_s, stated.rest_w)
-    wrong_clock = _above_clock(power, stated.clock_hz)
+    at_rest = ~wrong_energy & (stated.energy_j / latency_s < BELOW_REST * stated.rest_w)
+    wrong_clock = stated.clock_hz > ABOVE_CLOCK * power.maximum_hz
     known_hz = np.where(np.isfinite(stated.clock_hz) & ~wrong_clock, stated.clock_hz, power.maximum_hz)
     beyond_l2 = np.maximum(np.asarray(inputs.bytes, dtype=np.float64) - gpu.l2_bytes, 0.0)
     least_s = least_seconds(replace(inputs, clock_hz=known_hz, fixed_s=None, bytes=beyond_l2))
@@ -109,40 +105,31 @@ def contradicting(gpu: GPU, latency_s: Array, energy_j: Array, power_w: Array) -
     drawn_w = energy_j / latency_s
     # The two come from other readings (a counter, samples) of other runs: only what no drift explains is wrong.
     apart = np.abs(np.log(drawn_w) - np.log(power_w)) > np.log(ENERGY_APART)
-    return np.asarray(apart | _above_limit(PowerModel.for_gpu(gpu), drawn_w))
-
-
-def _above_limit(power: PowerModel, drawn_w: Array) -> Array:
-    return np.asarray(drawn_w > ABOVE_LIMIT * power.power_max_w)
-
-
-def _at_rest(drawn_w: Array, rest_w: Array) -> Array:
-    return np.asarray(drawn_w < BELOW_REST * rest_w)
-
-
-def _above_clock(power: PowerModel, clock_hz: Array) -> Array:
-    return np.asarray(clock_hz > ABOVE_CLOCK * power.maximum_hz)
+    return np.asarray(apart | (drawn_w > ABOVE_LIMIT * PowerModel.for_gpu(gpu).power_max_w))
 
 
 def named_rows(database: Database) -> Iterator[str]:
     """A line for each card and each kind of contradiction that rows of a database show without their kernel: how many
     there are, the keys of the first, and what follows."""
-    for (name,) in database.query("SELECT DISTINCT gpu FROM db.measurement WHERE outcome = 'ok' ORDER BY 1"):
+    for (name,) in database.query("SELECT DISTINCT gpu FROM db.measurement ORDER BY 1"):
         try:
             gpu = find_gpu(str(name))
         except UsageError:  # of a card that another version of kernrec knows
             continue
-        keys, *columns = zip(*database.query(_STATED, [name]), strict=True)
-        latency_s, energy_j, rest_w, clock_hz = np.array(columns, dtype=np.float64)  # NULL becomes NaN
-        power, drawn_w = PowerModel.for_gpu(gpu), energy_j / latency_s
-        kinds = (
-            (_above_clock(power, clock_hz), "their times count a tenth",
-             f"state a clock above the {human(power.maximum_hz, 'Hz')} that the {gpu.title} accepts"),
-            (_at_rest(drawn_w, rest_w), "their energies count nothing", "draw less power than the card at rest"),
-            (_above_limit(power, drawn_w), "their energies count nothing",
-             f"draw more than the {power.power_max_w:.0f} W that the {gpu.title} accepts"),
-        )  # fmt: skip
-        for doubted, follows, what in kinds:
-            if rows := [keys[i] for i in np.flatnonzero(doubted).tolist()]:
-                some = ", ".join(str(key)[:12] for key in rows[:_NAMED]) + (", ..." if len(rows) > _NAMED else "")
+        power = PowerModel.for_gpu(gpu)
+        kinds = {
+            f"state a clock above the {human(power.maximum_hz, 'Hz')} that the {gpu.title} accepts": (
+                f"sm_clock_mean_hz > {ABOVE_CLOCK * power.maximum_hz!r}", "their times count a tenth",
+            ),
+            "draw less power than the card at rest": (
+                f"energy_j / latency_s < {BELOW_REST} * idle_w", "their energies count nothing",
+            ),
+            f"draw more than the {power.power_max_w:.0f} W that the {gpu.title} accepts": (
+                f"energy_j / latency_s > {ABOVE_LIMIT * power.power_max_w!r}", "their energies count nothing",
+            ),
+        }  # fmt: skip
+        for what, (condition, follows) in kinds.items():
+            query = f"SELECT measurement_id FROM db.measurement WHERE gpu = $1 AND outcome = 'ok' AND {condition}"
+            if rows := database.query(f"{query} ORDER BY 1", [name]):
+                some = ", ".join(str(key)[:12] for (key,) in rows[:_NAMED]) + (", ..." if len(rows) > _NAMED else "")
                 yield f"{counted(len(rows), 'measurement')} ({some}) {what}; in training {follows}"
