@@ -25,6 +25,7 @@ from typing import Annotated, Any
 
 import typer
 from front import ROOT
+from json_differences import json_differences
 
 OWN_SOURCE = """
 extern "C" __global__ void NAME(const float* x, float* y, int width) {
@@ -214,26 +215,8 @@ def differences(old: Answer, new: Answer, renamed: Mapping[str, str]) -> list[st
         return [f"exit status {old[0]!r}, now {new[0]!r}: {new[2].strip()[-300:]}"]
     if not old[1].strip() or not new[1].strip():
         return [] if old[1].strip() == new[1].strip() else ["one of them printed nothing"]
-    return _compare("", json.loads(old[1]), json.loads(new[1]), renamed)
-
-
-def _compare(path: str, old: Any, new: Any, renamed: Mapping[str, str]) -> list[str]:
-    if isinstance(old, dict) and isinstance(new, dict):
-        named = {renamed.get(key, key): value for key, value in old.items()}
-        changes = [f"{path}.{key} is gone" for key in named if key not in new]
-        for key in named:
-            if key in new and key not in _TEXTS:
-                changes += _compare(f"{path}.{key}", named[key], new[key], renamed)
-        return changes
-    if isinstance(old, list) and isinstance(new, list):
-        if len(old) != len(new):
-            return [f"{path} has {len(old)} entries, now {len(new)}"]
-        return [
-            line
-            for i, (a, b) in enumerate(zip(old, new, strict=True))
-            for line in _compare(f"{path}[{i}]", a, b, renamed)
-        ]
-    return [] if old == new else [f"{path} is {old!r}, now {new!r}"]
+    both = json.loads(old[1]), json.loads(new[1])
+    return list(json_differences(*both, renamed=renamed, skipped=_TEXTS, added=False))
 
 
 _OF_CONFIG = re.compile(r"choices\[\d+\]\.(config|launches|kernel_hash|occupancy|bottleneck)\b")

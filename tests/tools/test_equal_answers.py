@@ -1,0 +1,60 @@
+"""`tools/equal_answers.py`: a checkout answers as itself, and another one whose catalog differs does not."""
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.helpers.paths import ROOT
+from tools.json_differences import json_differences
+
+
+def compared_with(checkout: Path, *words: object) -> "subprocess.CompletedProcess[str]":
+    command = [sys.executable, "tools/equal_answers.py", "--before", str(checkout), *map(str, words)]
+    return subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
+
+
+@pytest.mark.slow
+def test_a_checkout_answers_as_itself_and_as_no_other(tmp_path: Path) -> None:
+    some = "--queries", 40, "--seed", 3
+    itself = compared_with(ROOT, *some)
+    assert itself.returncode == 0, itself.stdout + itself.stderr
+    assert re.match(r"40 queries \([1-9]\d* of several shapes, [1-9]\d* about a kernel\): 40 equal, 0 ", itself.stdout)
+    shutil.copytree(ROOT / "kernrec", tmp_path / "kernrec")
+    for name in ("db", "datasets"):
+        (tmp_path / name).symlink_to(ROOT / name)
+    for catalog in (tmp_path / "kernrec" / "gpu" / "catalog").glob("*.toml"):
+        catalog.write_text(
+            re.sub(r"\bboost = (\d+)", lambda clock: f"boost = {int(clock[1]) + 1}", catalog.read_text())
+        )
+    other = compared_with(tmp_path, *some)
+    assert other.returncode == 1, other.stderr
+    assert re.search(r"choices\[0\]\.latency_s is [\de.-]+, now [\de.-]+\n", other.stdout)
+    equal, different = map(int, re.findall(r"(\d+) (?:equal|different)", other.stdout))
+    assert equal + different == 40
+    assert different > 20
+
+
+def test_a_folder_that_is_no_checkout_is_refused_in_one_line(tmp_path: Path) -> None:
+    done = compared_with(tmp_path)
+    assert (done.returncode, done.stderr) == (2, f"equal_answers: {tmp_path} is not a checkout of kernrec\n")
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "differences"),
+    [
+        ({"a": [1.0, "x"]}, {"a": [1.0 + 1e-13, "x"]}, []),
+        ({"a": [1.0, "x"]}, {"a": [1.0 + 1e-11, "y"]}, [".a[0] is 1.0, now 1.00000000001", ".a[1] is 'x', now 'y'"]),
+        ({"a": float("nan")}, {"a": float("nan")}, []),
+        ({"a": float("inf")}, {"a": 1e308}, [".a is inf, now 1e+308"]),
+        ({"a": 1}, {"a": True}, [".a is 1, now True"]),
+        ({"a": None}, {"a": 0}, [".a is None, now 0"]),
+        ({"a": 1, "b": 2}, {"a": 1, "c": 2}, [".b is gone", ".c is new"]),
+        ([1, 2], [1, 3, 4], [" has 2 entries, now 3", "[1] is 2, now 3"]),
+    ],
+)
+def test_differences_are_named_by_their_path(before: object, now: object, differences: list[str]) -> None:
+    assert list(json_differences(before, now, 1e-12)) == differences

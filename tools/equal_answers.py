@@ -1,0 +1,140 @@
+"""Does another checkout give the same answers? Random queries, asked of both by `Recommender([])`, compared whole.
+
+    git worktree add ../before main && python tools/equal_answers.py --before ../before [--queries 10000] [--seed 1]
+
+Each checkout answers in a process of its own (its `.venv` where it has one), with a cache of its own and without any
+database of the user's. A query is one shape, whose `as_dict()` is compared, or several at once by `recommend_many`:
+every choice, number, note and refusal. Numbers that differ by less than 1e-12 of themselves are equal. Exits 1 where an
+answer differs. `tools/evidence answers` asks by command lines, also of databases with measured rows and trained models.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from json_differences import json_differences
+from random_queries import random_queries
+
+ROOT = Path(__file__).resolve().parents[1]
+EQUAL = 1e-12
+"""The difference of two numbers, as a fraction, up to which they count as equal."""
+_SHOWN, _LINES = 20, 6
+"""Queries whose differences are shown, and lines of each."""
+_REPORTED = 1000
+"""Queries between two lines of progress."""
+
+_ANSWER = """
+import json, sys, traceback
+import numpy as np
+import kernrec
+from kernrec.errors import KernrecError
+from kernrec.recommender import Query, Recommender, Request
+from kernrec.recommender.many import answer_many
+
+def plain(value):
+    if isinstance(value, np.generic | np.ndarray):
+        return value.tolist()
+    return dict(value) if hasattr(value, "keys") else value.key if hasattr(value, "key") else str(value)
+
+def answer(recommender, asked):
+    query = Query(**asked["query"])
+    dtype, layout = asked["dtype"], asked["layout"]
+    if "shapes" in asked:
+        several = asked["op"], asked["gpu"], asked["shapes"], query
+        return vars(answer_many(recommender, *several, dtype=dtype, layout=layout))
+    if "kernel" in asked:
+        request = Request(asked["gpu"], None, asked["kernel"], asked["shape"], dtype, layout, query)
+        return recommender.answer(request).as_dict()
+    return recommender.recommend(asked["op"], asked["gpu"], asked["shape"], dtype, layout, query).as_dict()
+
+print(json.dumps(kernrec.__file__), flush=True)
+for line in open(sys.argv[1], encoding="utf-8"):
+    recommender = Recommender([])  # one for each card: its tables would fill the memory
+    for asked in json.loads(line):
+        try:
+            said = answer(recommender, asked)
+        except KernrecError as error:
+            said = {"refused": str(error), "kind": type(error).__name__}
+        except Exception:
+            said = {"crashed": traceback.format_exc().splitlines()[-4:]}
+        print(json.dumps(said, default=plain), flush=True)
+"""
+
+
+def main() -> int:
+    """Ask both checkouts; print what differs."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--before", type=Path, required=True, help="the other checkout")
+    parser.add_argument("--queries", type=int, default=10_000)
+    parser.add_argument("--seed", type=int, default=1)
+    options = parser.parse_args()
+    if not (options.before / "kernrec" / "__init__.py").is_file():
+        print(f"equal_answers: {options.before} is not a checkout of kernrec", file=sys.stderr)
+        return 2
+    by_card = random_queries(options.queries, options.seed)
+    queries = [query for some in by_card for query in some]
+    counts: Counter[str] = Counter()
+    with tempfile.TemporaryDirectory(prefix="kernrec-equal-") as name, ExitStack() as stack:
+        file = Path(name) / "queries.jsonl"
+        file.write_text("".join(f"{json.dumps(some)}\n" for some in by_card), encoding="utf-8")
+        both = [
+            _answers(stack, tree.resolve(), file, Path(name) / folder)
+            for tree, folder in ((options.before, "before"), (ROOT, "now"))
+        ]
+        for number, (query, before, now) in enumerate(zip(queries, *both, strict=True), 1):
+            counts.update(_compared(query, before, now, shown=counts["different"] < _SHOWN))
+            if number % _REPORTED == 0:
+                print(f"{number} queries, {counts['different']} differ", file=sys.stderr, flush=True)
+    kinds = f"{counts['many']} of several shapes, {counts['kernel']} about a kernel"
+    crashed = f", {counts['crashed']} crashed in both" if counts["crashed"] else ""
+    print(
+        f"{len(queries)} queries ({kinds}): {counts['equal']} equal, {counts['different']} different;"
+        f" {counts['refused']} refused by both ({counts['refused'] / len(queries):.0%}){crashed}"
+    )
+    return 1 if counts["different"] else 0
+
+
+def _answers(stack: ExitStack, tree: Path, file: Path, folder: Path) -> Iterator[str]:
+    """The line of JSON that a checkout answers each query with."""
+    own = tree / ".venv" / "bin" / "python"
+    cache = {f"XDG_{kind}_HOME": str(folder / kind) for kind in ("CACHE", "CONFIG", "DATA", "STATE")}
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("KERNREC_")}
+    environment |= {"PYTHONPATH": str(tree), "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"} | cache
+    for place in cache.values():
+        Path(place).mkdir(parents=True)
+    command = [str(own if own.exists() else sys.executable), "-c", _ANSWER, str(file)]
+    process = stack.enter_context(
+        subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment, cwd=tree)
+    )
+    stack.callback(process.kill)
+    assert process.stdout is not None
+    if tree not in Path(json.loads(process.stdout.readline() or '""')).parents:
+        raise SystemExit(f"equal_answers: the kernrec of {tree} cannot be imported there")
+    return iter(process.stdout.readline, "")
+
+
+def _compared(query: dict[str, Any], before: str, now: str, shown: bool) -> Sequence[str]:
+    """Kinds that a query counts as; the first differences are printed where they are to be shown."""
+    kinds = ["many"] if "shapes" in query else ["kernel"] if "kernel" in query else []
+    if before != now:
+        differences = list(json_differences(json.loads(before), json.loads(now), EQUAL))
+        if differences and shown:
+            print(f"DIFFERENT {json.dumps(query)}", *(f"    {line[:300]}" for line in differences[:_LINES]), sep="\n")
+            if len(differences) > _LINES:
+                print(f"    and {len(differences) - _LINES} more")
+        if differences:
+            return [*kinds, "different"]
+    both = json.loads(now) if now.startswith(('{"refused"', '{"crashed"')) else {}
+    return [*kinds, "equal", *(word for word in ("refused", "crashed") if word in both)]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

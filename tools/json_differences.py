@@ -1,0 +1,46 @@
+"""Differences between two answers as plain values of JSON: a line for each difference, with the path to it."""
+
+import math
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any
+
+
+def json_differences(
+    before: Any,
+    now: Any,
+    relative: float = 0.0,
+    renamed: Mapping[str, str] | None = None,
+    skipped: Collection[str] = (),
+    added: bool = True,
+    path: str = "",
+) -> Iterator[str]:
+    """The differences between two values, in words.
+
+    Args:
+        relative: Difference between two numbers, as a fraction of the larger one, up to which they are equal; two NaN
+            are.
+        renamed: By a key of `before`, the name that it has in `now`.
+        skipped: Keys whose values are not compared.
+        added: Whether a key that `before` does not have is a difference.
+        path: Of the values in what holds them.
+    """
+    if isinstance(before, dict) and isinstance(now, dict):
+        named = {(renamed or {}).get(key, key): value for key, value in before.items()}
+        yield from (f"{path}.{key} is gone" for key in named if key not in now)
+        yield from (f"{path}.{key} is new" for key in now if added and key not in named)
+        for key in named:
+            if key in now and key not in skipped:
+                yield from json_differences(named[key], now[key], relative, renamed, skipped, added, f"{path}.{key}")
+    elif isinstance(before, list) and isinstance(now, list):
+        if len(before) != len(now):
+            yield f"{path} has {len(before)} entries, now {len(now)}"
+        for number, (old, new) in enumerate(zip(before, now, strict=False)):
+            yield from json_differences(old, new, relative, renamed, skipped, added, f"{path}[{number}]")
+    elif not _equal(before, now, relative):
+        yield f"{path} is {before!r}, now {now!r}"
+
+
+def _equal(before: Any, now: Any, relative: float) -> bool:
+    if type(before) in (int, float) and type(now) in (int, float):
+        return before == now or math.isclose(before, now, rel_tol=relative) or (before != before and now != now)
+    return type(before) is type(now) and bool(before == now)
