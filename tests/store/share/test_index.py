@@ -7,7 +7,9 @@ import shutil
 import threading
 import zipfile
 from collections.abc import Sequence
+from datetime import datetime
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 
@@ -25,10 +27,12 @@ pytestmark = pytest.mark.usefixtures("read_here")
 
 
 def contribute(person: Person, folder: Path, rows: Sequence[Measurement]) -> Path:
-    """Their bundle in an index."""
+    """Their bundle in an index, made a minute after the one before: of two of one second their names, and so their
+    random keys, would decide which is the first."""
     person.measure(rows)
     person.key()
-    with person.at_work():
+    made_at = datetime(2026, 3, 2, 12, len(list(folder.glob("*/*.zip"))))
+    with person.at_work(), patch("kernrec.store.share.outgoing.now", return_value=made_at.isoformat()):
         for session in {row.origin.session for row in rows}:
             add_pending(person.database, session)
         return write_contribution(person.database, GPU, Signer.of(key_file()), folder, None).path
