@@ -140,11 +140,13 @@ class Op:
         sizes = self._sizes(dims)
         canonical = dtypes.canonical_dtype(dtype) if dtype is not None else None
         chosen_dtype = self._choose("dtype", canonical, dtype, self.dtypes)
-        self.named(sizes, chosen_dtype)
+        named = self.named(sizes, chosen_dtype)
         wanted = str(layout).strip().lower() if layout is not None else self.dtype_layouts.get(chosen_dtype)
         chosen_layout = self._choose("layout", wanted, layout, self.layouts)
         stated = tuple([item for item in sizes.items() if item not in self.late.items()])
-        return Problem(self.name, stated, chosen_dtype, chosen_layout, self)
+        problem = Problem(self.name, stated, chosen_dtype, chosen_layout, self)
+        vars(problem)["sizes"] = named
+        return problem
 
     def named(self, sizes: Names, dtype: str) -> dict[str, int]:
         """All dimensions by name, given and derived; raises `UsageError` as `derive` does."""
@@ -218,6 +220,13 @@ class Problem:
     dtype: str
     layout: str
     definition: Op = field(repr=False, compare=False)
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    @cached_property
+    def _hash(self) -> int:
+        return hash((self.op, self.dims, self.dtype, self.layout))
 
     @property
     def dim(self) -> dict[str, int]:

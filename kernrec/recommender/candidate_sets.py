@@ -90,24 +90,20 @@ class _Together:
         points, models, gpu = self._points, self._models, self._tables[0].gpu
         each = [self._of_kernels[number] for number in numbers]
         predictions = predict_all([(kernel.table, kernel.on_problems, kernel.estimated) for kernel in each])
-        first = predictions.limited_at(points[:1])
+        limited = predictions.limited_at_first(points)
+        first = limited.at(slice(0, 1))
         parts = [slice(*ends) for ends in pairwise(predictions.starts)]
         op, dtype = self._problems[0].op, self._problems[0].dtype
         for kernel, prediction, part in zip(each, predictions.kernels, parts, strict=True):
             kernel.prediction = prediction
             kernel.correct(models.scope(op, kernel.table.kernel, gpu, dtype) if models else None, first.part(part))
-        limited = self._limited(predictions, first, each)
+        if len(points) > 1:
+            swept = [kernel.swept(first.part(part)) for kernel, part in zip(each, parts, strict=True)]
+            predictions.limit_at_others(limited, points, swept)
         costs = prior_costs(limited)
         for kernel, part in zip(each, parts, strict=True):
             for number, candidates in kernel.candidates(limited.part(part), costs.part(part)):
                 kernels[number].append(candidates)
-
-    def _limited(self, predictions: Predictions, first: LimitedCosts, kernels: "Sequence[_OfKernel]") -> LimitedCosts:
-        if len(self._points) == 1:
-            return first
-        parts = [slice(*ends) for ends in pairwise(predictions.starts)]
-        swept = [kernel.swept(first.part(part)) for kernel, part in zip(kernels, parts, strict=True)]
-        return predictions.limited_beside(first, self._points[1:], swept)
 
 
 class _OfKernel:

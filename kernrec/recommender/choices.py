@@ -66,20 +66,21 @@ def best_of_other_kinds(
     The best is that by the objective, of a front by latency; its bounds are kept.
     """
     in_triton = [kernel.table.kernel.triton is not None for kernel in candidates.kernels]
-    present = {in_triton[candidates.locate(position)[0]] for _, position in picked}
-    if len(missing := set(in_triton) - present) == 0:
+    missing = {*in_triton}.difference([in_triton[candidates.locate(position)[0]] for _, position in picked])
+    if not missing:
         return ()
-    numbers = [number for number, triton in enumerate(in_triton) if triton in missing]
-    among = np.concatenate([np.arange(*candidates.starts[number : number + 2]) for number in numbers])
     objective = Objective.LATENCY if query.objective is Objective.PARETO else query.objective
-    value = objective.value_of(candidates.latency_s[first:, among], candidates.energy_j[first:, among])
-    if query.max_power_w is not None:
-        value = np.where(candidates.power_w[first:, among] <= query.max_power_w, value, np.inf)
-    place = int(value.argmin())
-    if not np.isfinite(value.flat[place]):
-        return ()
-    point, number = divmod(place, len(among))
-    return (build_choice(candidates, first + point, int(among[number])),)
+    best: list[tuple[float, int, int]] = []
+    for number, triton in enumerate(in_triton):
+        if triton in missing:
+            start, end = candidates.starts[number : number + 2]
+            value = objective.value_of(candidates.latency_s[first:, start:end], candidates.energy_j[first:, start:end])
+            if query.max_power_w is not None:
+                value = np.where(candidates.power_w[first:, start:end] <= query.max_power_w, value, np.inf)
+            point, own = divmod(int(value.argmin()), end - start)
+            best.append((value.item(point, own), first + point, start + own))
+    least, point, position = min(best)
+    return (build_choice(candidates, point, position),) if math.isfinite(least) else ()
 
 
 def build_choice(candidates: CandidateSet, point: int, position: int) -> Choice:
@@ -103,7 +104,6 @@ def _build(
 ) -> Choice:
     (point, position), (latency, energy) = picked, costs
     number, kernel, own = candidates.locate(position)
-
     fastest, seconds, joules, table = candidates.fastest, candidates.latency_s, candidates.energy_j, kernel.table
     fastest_s, pick = seconds.item(0, fastest), candidates.starts[number] + kernel.heuristic
     measured = kernel.measured(point).get(own)

@@ -169,7 +169,7 @@ class KernelCandidates:
 
     def config(self, position: int) -> dict[str, int]:
         """The config of the candidate at this position."""
-        return self.table.space.config(int(self.rows[position]))
+        return self.table.config(self.rows.item(position))
 
 
 def beside_yardstick(
@@ -221,17 +221,17 @@ def estimate_kernels(
     predictions = predict_all(
         [(each.table, each.on_problem, rows) for each, rows in zip(runnable, estimated, strict=True)]
     )
-    first = predictions.limited_at(points[:1])
+    limited = predictions.limited_at_first(points)
+    first = limited.at(slice(0, 1))
     parts = [slice(*ends) for ends in pairwise(predictions.starts)]
     kernels = [
         _Estimation(each, prediction, first.part(part), scope, whole_space)
         for each, prediction, part, scope in zip(runnable, predictions.kernels, parts, scopes, strict=True)
     ]
-    limited = first
     if len(points) > 1:
         # Measurements correct the predictions of all configs, so there all of them are estimated.
         swept = [None if whole_space or kernel.any_measured else kernel.promising(SWEPT) for kernel in kernels]
-        limited = predictions.limited_beside(first, points[1:], swept)
+        predictions.limit_at_others(limited, points, swept)
     costs = prior_costs(limited)
     return [
         kernel.candidates(int(kernel.prediction.rows.searchsorted(heuristic)), limited.part(part), costs.part(part))

@@ -81,28 +81,31 @@ def layouts_that_matter(problem: Problem, gpu: GPU) -> tuple[str, ...]:
 
     Constraints on sizes alone are asked, so a kernel for a few rows is none for many; no space is enumerated.
     """
-    names, op = problem.names, problem.definition
-    own = {
-        layout: len(able)
-        for layout, kernels in _own_rules(op.name, op.layouts, problem.dtype, problem.layout, gpu.sm, frozenset(names))
-        if (able := [rules for rules in kernels if all(rule.evaluate(names) for rule in rules)])
-    }
-    return tuple(sorted(own, key=lambda layout: -own[layout]))
+    names, key = problem.names, (problem.op, problem.dtype, problem.layout, gpu.sm)
+    if (rules := _RULES.get(key)) is None:
+        rules = _RULES[key] = _own_rules(problem, gpu.sm)
+    own = [
+        (-count, number, layout)
+        for number, (layout, kernels) in enumerate(rules)
+        if (count := sum([all([rule.run(names) for rule in of_kernel]) for of_kernel in kernels]))
+    ]
+    return tuple([layout for _, _, layout in sorted(own)])
 
 
-@lru_cache
-def _own_rules(
-    op: str, layouts: tuple[str, ...], dtype: str, layout: str, sm: int, names: frozenset[str]
-) -> tuple[tuple[str, tuple[tuple[Expression, ...], ...]], ...]:
-    """By other layout, for each of the kernels that `layout` lacks the constraints that are about the problem alone.
+_Rules = tuple[tuple[str, tuple[tuple[Expression, ...], ...]], ...]
+_RULES: dict[tuple[str, str, str, int], _Rules] = {}
+"""The results of `_own_rules`, by op, data type, layout and architecture."""
 
-    names: those of a problem of the op.
-    """
-    here = _names(op, dtype, layout, sm)
+
+def _own_rules(problem: Problem, sm: int) -> _Rules:
+    """By other layout, for each of the kernels that a problem's layout lacks the constraints that are about the problem
+    alone; the problem may be any of its data type and layout."""
+    op, dtype, names = problem.definition, problem.dtype, problem.names.keys()
+    here = _names(op.name, dtype, problem.layout, sm)
     lacking = {
-        other: [kernel for kernel in _kernels(op, dtype, other, sm) if kernel.name not in here]
-        for other in layouts
-        if other != layout
+        other: [kernel for kernel in _kernels(op.name, dtype, other, sm) if kernel.name not in here]
+        for other in op.layouts
+        if other != problem.layout
     }
     return tuple(
         (other, tuple(tuple(rule for rule in kernel.constraints if rule.names <= names) for kernel in kernels))

@@ -78,13 +78,15 @@ def of_inputs(inputs: str) -> Iterator[str]:
 
 def of_triton(candidates: CandidateSet) -> Remark:
     """Why no Triton kernel is among the answers about an op that has some for the data type, as `of_choices`."""
-    tables = [considered for considered in candidates.considered if considered.table.kernel.triton]
-    if any(len(considered.rows) or len(considered.on_problem.rows) for considered in tables):
+    considered = [each for each in candidates.considered if each.table.kernel.triton]
+    if not considered or any(len(each.rows) for each in considered):
         return tuple
-    problem, gpu, kernels = candidates.problem, candidates.gpu, [considered.table.kernel for considered in tables]
+    problem, gpu, tables = candidates.problem, candidates.gpu, [each.table for each in considered]
 
     def lines() -> Iterator[str]:
-        for kernel in kernels:
+        if any(len(table.space.at(problem).rows) for table in tables):
+            return
+        for kernel in [table.kernel for table in tables]:
             needs = refusing_constraint(kernel, problem, gpu) or "another shape"
             named = set(re.findall(r"\w+", needs))
             meanings = (f"; {tunable.name}: {tunable.meaning}" for tunable in kernel.tunables if tunable.name in named)

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import field
 from enum import StrEnum
+from functools import cached_property
 from numbers import Real
 from typing import TYPE_CHECKING
 
@@ -104,7 +105,14 @@ class Query:
         if self.max_power_w is not None and not self.max_power_w > 0:
             raise UsageError(f"max power is {self.max_power_w:g} W; a positive power is accepted")
 
-    @property
+    def __hash__(self) -> int:
+        return self._hash
+
+    @cached_property
+    def _hash(self) -> int:
+        return hash((self.objective, self.max_slowdown, self.max_power_w, self.point, self.top, self.source))
+
+    @cached_property
     def point(self) -> OperatingPoint:
         """The operating point that is asked for."""
         return OperatingPoint(self.power_limit_w, self.clock_hz)

@@ -71,7 +71,7 @@ def limits_set(card: Card, point: OperatingPoint) -> Iterator[None]:
     if point == DEFAULT_POINT:
         yield
         return
-    wanted = {"uuid": card.uuid, "parent": os.getpid(), **vars(point)}
+    wanted = {"uuid": card.uuid, "parent": os.getpid(), **point._asdict()}
     guard = subprocess.Popen(
         [sys.executable, "-m", "kernrec.measure.device.limits_guard", json.dumps(wanted)],
         stdin=subprocess.PIPE,

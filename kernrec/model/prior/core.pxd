@@ -99,13 +99,13 @@ cpdef quick_costs(
 )
 
 @cython.locals(
-    p=Py_ssize_t, i=Py_ssize_t, place=Py_ssize_t, step=Py_ssize_t, within=Py_ssize_t, trial=Py_ssize_t,
-    tried=Py_ssize_t, over=bint, spare_w=double, enough_s=double,
+    p=Py_ssize_t, i=Py_ssize_t, place=Py_ssize_t, clock=Py_ssize_t, step=Py_ssize_t, within=Py_ssize_t,
+    trial=Py_ssize_t, tried=Py_ssize_t, over=bint, spare_w=double, enough_s=double,
 )
 cpdef limited_costs(
-    const double[:, :] launches, const double[:, :] limits_w, Py_ssize_t each, const double[:, :] highest,
-    const double[:] highest_hz, const int64_t[:] first, const double[:, ::1] table, const double[::1] table_hz,
-    const double[:, ::1] search, double[:, :, ::1] costs,
+    const double[:, :] launches, const int64_t[:] places, const double[:, :] limits_w, Py_ssize_t each,
+    const double[:, :] highest, const double[:] highest_hz, const int64_t[:] first, const double[:, ::1] table,
+    const double[::1] table_hz, const double[:, ::1] search, double[:, :, :] costs,
 )
 
 cdef double regime(double core_s, double dram_s, double fixed_s, bint capped) noexcept nogil

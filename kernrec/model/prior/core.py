@@ -534,6 +534,7 @@ def quick_costs(
 
 def limited_costs(
     launches: Any,
+    places: Any,
     limits_w: Any,
     each: int,
     highest: Any,
@@ -544,10 +545,12 @@ def limited_costs(
     search: Any,
     costs: Any,
 ) -> None:
-    """Fills `costs` (7, P, N): latency_s, power_w, energy_j, clock_hz, static_j, core_j, and the number of `regime`.
+    """Fills `costs` (7, P, N) at `places`: latency_s, power_w, energy_j, clock_hz, static_j, core_j, and the number of
+    `regime`. As Python the points are the last axis, that of the launches is the one before.
 
     Args:
         launches: the fields of `NominalCosts` as rows, (5, N).
+        places: of the launches that are wanted, (M,).
         limits_w: the power limit of each point and launch, (P, N), or of each point, (P, 1).
         each: 1 where each launch has a limit of its own, else 0.
         highest: at the highest clock of each point, (4, P): clock over the boost clock, power of board and leakage (W),
@@ -560,9 +563,10 @@ def limited_costs(
             power without events (W), square of the core voltage over that at the boost clock.
     """
     for p in range(len(highest_hz)):
-        for i in range(launches.shape[1]):
+        for i in range(len(places)):
+            place = places[i]
             core_s, dram_s, fixed_s, core_j, dram_j = (
-                launches[0, i], launches[1, i], launches[2, i], launches[3, i], launches[4, i],
+                launches[0, place], launches[1, place], launches[2, place], launches[3, place], launches[4, place],
             )  # fmt: skip
             dram = overlap_power(dram_s)
             tree_w, volts_squared, clock_hz = highest[2, p], highest[3, p], highest_hz[p]
@@ -571,35 +575,35 @@ def limited_costs(
             clocked_j = (tree_w * latency + core_j) * volts_squared
             energy = static_j + clocked_j + dram_j
             power = energy / latency
-            over = power > limits_w[p, i * each]
+            over = power > limits_w[p, place * each]
             if some(over):
                 # Each round tries a few clocks of the range that is left: a launch draws more power the higher its
                 # clock.
-                place, core, step = first[p], overlap_power(core_s), CLOCKS
+                clock, core, step = first[p], overlap_power(core_s), CLOCKS
                 for _ in range(ROUNDS):
                     step = step // PARTS
                     within = 0
                     for trial in range(1, PARTS):
-                        tried = place + trial * step
+                        tried = clock + trial * step
                         # The events fit under the limit where the launch takes long enough; no root says so.
-                        spare_w = maximum(limits_w[p, i * each] - search[1, tried], LEAST_SPARE_W)
+                        spare_w = maximum(limits_w[p, place * each] - search[1, tried], LEAST_SPARE_W)
                         enough_s = maximum((search[2, tried] * core_j + dram_j) / spare_w - fixed_s, 0.0)
                         within = within + (search[0, tried] * core + dram >= overlap_power(enough_s))
-                    place = place + within * step
-                slow = overlap_root(overlap_power(core_s / table[0, place]) + dram) + fixed_s
+                    clock = clock + within * step
+                slow = overlap_root(overlap_power(core_s / table[0, clock]) + dram) + fixed_s
                 latency = select(over, slow, latency)
-                static_j = select(over, table[1, place] * slow, static_j)
-                clocked_j = select(over, (table[2, place] * slow + core_j) * table[3, place], clocked_j)
-                clock_hz = select(over, table_hz[place], clock_hz)
+                static_j = select(over, table[1, clock] * slow, static_j)
+                clocked_j = select(over, (table[2, clock] * slow + core_j) * table[3, clock], clocked_j)
+                clock_hz = select(over, table_hz[clock], clock_hz)
                 energy = static_j + clocked_j + dram_j
                 power = energy / latency
-            costs[0, p, i] = latency
-            costs[1, p, i] = power
-            costs[2, p, i] = energy
-            costs[3, p, i] = clock_hz
-            costs[4, p, i] = static_j
-            costs[5, p, i] = clocked_j
-            costs[6, p, i] = regime(core_s, dram_s, fixed_s, over)
+            costs[0, p, place] = latency
+            costs[1, p, place] = power
+            costs[2, p, place] = energy
+            costs[3, p, place] = clock_hz
+            costs[4, p, place] = static_j
+            costs[5, p, place] = clocked_j
+            costs[6, p, place] = regime(core_s, dram_s, fixed_s, over)
 
 
 def regime(core_s: Any, dram_s: Any, fixed_s: Any, capped: Any) -> Any:

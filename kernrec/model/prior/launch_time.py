@@ -154,16 +154,18 @@ class LaunchTime:
 
     def bottleneck(self, row: int) -> str:
         """The resource of `RESOURCES` that takes longest for one candidate."""
-        parts = self.parts(row)
-        return max(parts, key=parts.__getitem__)
+        seconds = self._seconds(row)
+        return RESOURCES[seconds.index(max(seconds))]
 
     def parts(self, row: int) -> dict[str, float]:
         """Seconds that one candidate keeps each resource of `RESOURCES` busy, or waits for it."""
+        return dict(zip(RESOURCES, self._seconds(row), strict=True))
+
+    def _seconds(self, row: int) -> list[float]:
         pipes = self.pipe_clk[:, row].tolist()
-        share_s = float(self.busy_s[row]) / max(*pipes, 1e-30)
-        parts = {name: share_s * clk for name, clk in zip(PIPES, pipes, strict=True)}
-        waits = {"latency": self.latency_s, "L2": self.l2_s, "DRAM": self.dram_s}
-        return parts | {name: float(column[row]) for name, column in waits.items()} | {"launch": START_S + LAUNCH_S}
+        _, dram_s, _, busy_s, latency_s, l2_s, _ = self.rows[:, row].tolist()
+        share_s = busy_s / max(*pipes, 1e-30)
+        return [*[share_s * clk for clk in pipes], latency_s, l2_s, dram_s, START_S + LAUNCH_S]
 
 
 def alone_clk(rates: Floats, warps: Floats, variants: Array) -> Floats:

@@ -35,6 +35,7 @@ from kernrec.util.compiled import core
 from kernrec.util.light_dataclass import dataclass
 
 Floats = NDArray[np.float64]
+Places = NDArray[np.int64]
 
 DRAM = "dram.bytes"
 """The event of a byte between L2 and DRAM."""
@@ -193,7 +194,10 @@ class PowerModel:
         """
         point = self._limit(limit_w), self._clock(clock_hz)
         setting = self._setting((point,)) if np.ndim(point[0]) else self._cached_setting((point,))
-        return self._limited(nominal.columns(), setting).at(0)
+        launches = nominal.columns()
+        costs = np.empty((LIMITED, 1, launches.shape[1]))
+        self._limit_some(launches, np.arange(launches.shape[1]), setting, costs)
+        return LimitedCosts(costs[:, 0], launches[4])
 
     def limit_launches(self, launches: Floats, points: Sequence[tuple[float | None, float | None]]) -> LimitedCosts:
         """`apply_power_limit` at several (power limit, clock).
@@ -205,7 +209,15 @@ class PowerModel:
         Returns:
             Arrays (P, N).
         """
-        return self._limited(launches, self._cached_setting(tuple(points)))
+        costs = np.empty((LIMITED, len(points), launches.shape[1]))
+        self.limit_some(launches, np.arange(launches.shape[1]), points, costs)
+        return LimitedCosts(costs, launches[4])
+
+    def limit_some(
+        self, launches: Floats, places: Places, points: Sequence[tuple[float | None, float | None]], costs: Floats
+    ) -> None:
+        """Fills in the costs of `limit_launches`, (`LIMITED`, P, N), of the launches at some places."""
+        self._limit_some(launches, places, self._cached_setting(tuple(points)), costs)
 
     def _cached_setting(self, points: "tuple[tuple[Any, float | None], ...]") -> "_Setting":
         setting = self._settings.get(points)
@@ -233,21 +245,18 @@ class PowerModel:
         static_w = self.board_w + self.leakage_w * volts
         return ClockTable(clock_hz, np.stack([ratio, static_w, self.clock_w * ratio, volts * volts]))
 
-    def _limited(self, launches: Floats, setting: "_Setting") -> LimitedCosts:
-        """The launches (the fields of N nominal costs as rows, (5, N)) under power limits; arrays (P, N)."""
+    def _limit_some(self, launches: Floats, places: Places, setting: "_Setting", costs: Floats) -> None:
+        """As `limit_some`, at the points of a setting."""
         highest, below, limits_w = setting.highest, setting.below, setting.limits_w
         arithmetic, each = core("kernrec.model.prior"), int(limits_w.shape[1] > 1)
-        result = costs = np.empty((LIMITED, len(setting.first), launches.shape[1]))
-        dram_j = launches[4]
         points: list[Any] = [highest.at_clock, highest.clock_hz, setting.first]
         if not arithmetic.compiled:  # all points at once, too
-            launches, limits_w = launches[:, np.newaxis], limits_w[np.newaxis, np.newaxis]
-            points = [column[..., np.newaxis, :, np.newaxis] for column in points]
-            result = costs[:, np.newaxis, np.newaxis]
+            launches, places, limits_w = launches[:, :, np.newaxis], places[np.newaxis], limits_w.T[np.newaxis]
+            points = [column[..., np.newaxis, :] for column in points]
+            costs = costs.swapaxes(1, 2)[:, np.newaxis]
         arithmetic.functions.limited_costs(
-            launches, limits_w, each, *points, below.at_clock, below.clock_hz, below.search, result
+            launches, places, limits_w, each, *points, below.at_clock, below.clock_hz, below.search, costs
         )
-        return LimitedCosts(costs, dram_j)
 
     def breakdown(self, events: Mapping[str, ArrayLike], limited: LimitedCosts) -> dict[str, Floats]:
         """Joules of each launch by part; the parts add up to `energy_j`.

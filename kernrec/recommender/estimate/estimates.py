@@ -62,6 +62,15 @@ class Estimates:
         """The fields in order."""
         return self.value, self.low, self.high, self.source, self.own
 
+    @property
+    def has_learned(self) -> bool:
+        """Whether a model predicted some of them."""
+        return bool((self.source == LEARNED).any())
+
+    def by_source(self, values: Sequence[float]) -> Array:
+        """Of these values, one for each of `SOURCES`, that of the source of each candidate, in the shape of `value`."""
+        return np.array(values).take(self.source)
+
     def part(self, part: slice) -> "Estimates":
         """Those of some of the candidates."""
         return Estimates(*[column[..., part] for column in self.columns()])
@@ -149,6 +158,15 @@ class PredictedEstimates(Estimates):
     def own(self) -> Array:
         """Half-widths of the configs' own parts."""
         return self.kinds.own.take(self._numbers)
+
+    @property
+    def has_learned(self) -> bool:
+        """Whether a model predicted some of them."""
+        return bool((self.kinds.source == LEARNED).any())
+
+    def by_source(self, values: Sequence[float]) -> Array:
+        """Of these values, one for each of `SOURCES`, that of the source of each candidate, in the shape of `value`."""
+        return np.array(values).take(self.kinds.source).take(self._numbers)
 
     def item(self, place: tuple[int, ...]) -> tuple[float, float, float, int, float]:
         """The fields of one candidate, as the arrays have them."""

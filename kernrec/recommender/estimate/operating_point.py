@@ -1,11 +1,11 @@
 """How a GPU is run: its power limit and its core clock."""
 
+from typing import NamedTuple
+
 from kernrec.gpu import GPU
-from kernrec.util.light_dataclass import dataclass
 
 
-@dataclass(frozen=True)
-class OperatingPoint:
+class OperatingPoint(NamedTuple):
     """How the GPU runs."""
 
     power_limit_w: float | None = None

@@ -46,11 +46,15 @@ class Performed:
     positions: Array
     """Of these in the rows of the prediction, ascending."""
     times: LaunchTime
+    by_all: bool
+    """Whether all rows perform it."""
     start: int = 0
     """Where theirs begin there."""
 
     def place(self, position: int) -> int | None:
         """Where the config at a position is in `times`; None where it does not perform the launch."""
+        if self.by_all:
+            return self.start + position
         place = int(self.positions.searchsorted(position))
         return self.start + place if place < len(self.positions) and self.positions[place] == position else None
 
@@ -75,9 +79,9 @@ class Prediction:
         configs = self.on_problem.configs(self.rows)
         for number, (on_problem, (start, end)) in enumerate(zip(on_problems, pairwise(starts), strict=True)):
             launches = [
-                Performed(launch.positions[places[number] : places[number + 1]] - start, launch.times, places[number])
+                Performed(launch.positions[first:last] - start, launch.times, last - first == end - start, first)
                 for launch, places in ends
-                if places[number] < places[number + 1]
+                if (first := places[number]) < (last := places[number + 1])
             ]
             yield Prediction(self.table, on_problem, configs[start:end], self.costs[:, start:end], tuple(launches))
 
@@ -96,16 +100,20 @@ class Prediction:
 
     def bottleneck(self, position: int) -> str:
         """The resource that takes longest in the longest launch of the candidate at this position."""
-        times, place = max(
-            self.performed(position),
-            key=lambda performed: max(performed[0].core_s[performed[1]], performed[0].dram_s[performed[1]]),
-        )
+        performed = self.performed(position)
+        times, place = performed[0] if len(performed) == 1 else max(performed, key=_longer_part)
         return times.bottleneck(place)
 
     def performed(self, position: int) -> list[tuple[LaunchTime, int]]:
         """The times of each launch of the candidate at this position, and its place there, in order."""
         places = [(launch.times, launch.place(position)) for launch in self.launches]
         return [(times, place) for times, place in places if place is not None]
+
+
+def _longer_part(performed: tuple[LaunchTime, int]) -> float:
+    """The longer of the times of core and DRAM of one config in a launch."""
+    times, place = performed
+    return float(max(times.core_s.item(place), times.dram_s.item(place)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -118,32 +126,28 @@ class Predictions:
     starts: tuple[int, ...]
     """Where the configs of each kernel begin, and C."""
 
-    def limited_at(self, points: Sequence[OperatingPoint], positions: Array | None = None) -> LimitedCosts:
-        """Latency, power and energy of the configs at these positions (None: all), (points, positions)."""
-        nominal = self.nominal if positions is None else self.nominal.take(positions, axis=1)
-        power = self.kernels[0].table.power
-        return power.limit_launches(nominal, [(point.power_limit_w, point.clock_hz) for point in points])
+    def limited_at_first(self, points: Sequence[OperatingPoint]) -> LimitedCosts:
+        """Latency, power and energy of the configs, (points, C): at the first point; infinite at the others."""
+        costs = np.empty((LIMITED, len(points), self.starts[-1]))
+        if len(points) > 1:
+            costs[:-1, 1:] = np.inf
+            costs[-1, 1:] = CAPPED
+        limited = LimitedCosts(costs, self.nominal[4])
+        self._limit(limited, np.arange(self.starts[-1]), points, slice(0, 1))
+        return limited
 
-    def limited_beside(
-        self, first: LimitedCosts, points: Sequence[OperatingPoint], swept: Sequence[Array | None]
-    ) -> LimitedCosts:
-        """Costs at the first operating point, and at others those of the candidates at these positions of each kernel.
+    def limit_at_others(
+        self, limited: LimitedCosts, points: Sequence[OperatingPoint], swept: Sequence[Array | None]
+    ) -> None:
+        """Fills in the costs at the other points of the candidates at these positions of each kernel; None: of all."""
+        positions = [
+            np.arange(start, end) if some is None else some + start
+            for some, (start, end) in zip(swept, pairwise(self.starts), strict=True)
+        ]
+        self._limit(limited, np.concatenate(positions), points, slice(1, None))
 
-        The costs of the remaining ones are infinite there. `swept` is None for a kernel of which all are estimated.
-        """
-        positions = None
-        if any(some is not None for some in swept):
-            positions = np.concatenate(
-                [
-                    np.arange(start, end) if some is None else some + start
-                    for some, (start, end) in zip(swept, pairwise(self.starts), strict=True)
-                ]
-            )
-        costs = np.full((LIMITED, 1 + len(points), self.starts[-1]), np.inf)
-        costs[-1] = CAPPED
-        costs[:, :1] = first.costs
-        costs[:, 1:, slice(None) if positions is None else positions] = self.limited_at(points, positions).costs
-        return LimitedCosts(costs, first.dram_j)
+    def _limit(self, limited: LimitedCosts, positions: Array, points: Sequence[OperatingPoint], some: slice) -> None:
+        self.kernels[0].table.power.limit_some(self.nominal, positions, points[some], limited.costs[:, some])
 
 
 def predict(table: StaticTable, on_problem: ProblemSpace, rows: Array) -> Prediction:
@@ -177,7 +181,7 @@ def _predicted(table: StaticTable, on_problem: OnProblems, rows: Array, nominal:
         else:
             execution, programs = held
             times = _by_program(table, execution, programs[index], own, geometry, on_problem, positions, nominal)
-        launches.append(Performed(positions, times))
+        launches.append(Performed(positions, times, len(positions) == len(rows)))
     # A profile of sampled blocks is of this very problem, and has its epilogue.
     if not table.kernel.sampled:
         _add_finishing(table, on_problem, rows, nominal)

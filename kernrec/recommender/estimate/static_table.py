@@ -155,6 +155,10 @@ class StaticTable:
         """The values of each tunable, (rows, tunables)."""
         return np.array(list(self.space.columns.values()), dtype=np.int64).reshape(-1, len(self)).T.copy()
 
+    def config(self, row: int) -> dict[str, int]:
+        """The config in a row of the space."""
+        return dict(zip(self.space.columns, self.tunables[row].tolist(), strict=True))
+
     def machine_code(self, on_problem: ProblemSpace, rows: Array) -> Array:
         """Of these configs the warps of a block and the code of each launch, by number; (C, 1 + launches)."""
         columns = [self.geometry(on_problem, 0).warps, *[launch.variant for launch in self.launches]]
@@ -282,7 +286,7 @@ class StaticTable:
 
     def occupancy(self, on_problem: ProblemSpace, row: int) -> float:
         """Resident warps over the most an SM holds, of the first launch of one config."""
-        return float(self.geometry(on_problem, 0).occupancy[row])
+        return self.geometry(on_problem, 0).occupancy.item(row)
 
     def occupancy_choice(self, on_problem: ProblemSpace, rows: Array) -> int:
         """The row, of `rows`, that the occupancy heuristic picks.

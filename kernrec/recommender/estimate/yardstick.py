@@ -32,7 +32,7 @@ from kernrec.model.prior.spread import INTERVAL
 from kernrec.op import Problem
 from kernrec.op.problem import ANY_LAYOUT
 from kernrec.recommender.estimate.costs import Costs
-from kernrec.recommender.estimate.estimates import LEARNED, PRIOR, Estimates
+from kernrec.recommender.estimate.estimates import PRIOR, Estimates
 from kernrec.util.light_dataclass import dataclass
 from kernrec.util.normal import DEVIATIONS
 
@@ -207,9 +207,9 @@ def caution(latency: Estimates, deviation: float, of_card: bool, measured: bool)
         of_card: whether a model learned the kernel on the card: then its estimates are no mere predictions.
         measured: whether some of its configs were measured: then predictions stand on their scale.
     """
-    learned = latency.source == LEARNED
-    if not measured and (of_card or not learned.any()):
-        return np.where(learned, 1.0, exp(CERTAIN * deviation))
+    if not measured and (of_card or not latency.has_learned):
+        unsure = exp(CERTAIN * deviation)
+        return latency.by_source((unsure, 1.0, unsure))
     own = np.minimum(np.log(latency.high / latency.low) / (2.0 * DEVIATIONS), deviation)
     if not measured:
         # The prior's interval is that of a kernel's own time. Beside kernels of other hands it errs as these differ.

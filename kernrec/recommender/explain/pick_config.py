@@ -1,7 +1,6 @@
 """The config that is explained: the kernel of a request, over a range of power limits, and one of its configs."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 import numpy as np
 
@@ -33,7 +32,7 @@ def explainable(request: Request, context: Context) -> CandidateSet:
     tables, evidence = context.tables_and_evidence(problem, gpu, kernel)
     limit_w = query.power_limit_w
     limits = sweep(gpu, [*([] if limit_w is None else [limit_w]), *power_limits(gpu)])
-    points = [replace(point, clock_hz=query.clock_hz) for point in limits]
+    points = [point._replace(clock_hz=query.clock_hz) for point in limits]
     models, inputs = context.models, context.inputs
     candidates = candidate_set(tables, problem, points, evidence, models, whole_space=True, inputs=inputs)
     if not candidates.kernels:

@@ -69,11 +69,14 @@ def test_many_operating_points_at_once_cost_what_each_costs(table: StaticTable) 
     predictions = predict_all([(table, problem_space, table.runnable(problem_space)[:60])])
     (prediction,) = predictions.kernels
     points = [DEFAULT_POINT, OperatingPoint(200.0), OperatingPoint(None, 1.2e9), OperatingPoint(300.0, 1.8e9)]
-    together = predictions.limited_at(points)
+    together = predictions.limited_at_first(points)
+    predictions.limit_at_others(together, points, [None])
     for i, point in enumerate(points):
         limited, alone = together.at(i), prediction.limited(point)
         for name in ("latency_s", "energy_j", "power_w", "clock_hz", "capped"):
             assert (getattr(limited, name) == getattr(alone, name)).all()
     positions = np.array([3, 11])
-    some = predictions.limited_at(points[1:2], positions)
-    assert (some.energy_j[0] == prediction.limited(points[1]).energy_j[positions]).all()
+    some = predictions.limited_at_first(points[:2])
+    predictions.limit_at_others(some, points[:2], [positions])
+    assert (some.energy_j[1, positions] == prediction.limited(points[1]).energy_j[positions]).all()
+    assert np.isinf(np.delete(some.energy_j[1], positions)).all()
