@@ -19,7 +19,7 @@ from kernrec.recommender.candidate_set import CandidateSet
 from kernrec.recommender.estimate.costs import Costs, prior_costs, promising
 from kernrec.recommender.estimate.measured_rows import NOTHING
 from kernrec.recommender.estimate.operating_point import OperatingPoint
-from kernrec.recommender.estimate.prediction import Prediction, Predictions, predict_all
+from kernrec.recommender.estimate.prediction import Prediction, predict_all
 from kernrec.recommender.estimate.shortlist import SHORTLIST, quick_costs
 from kernrec.recommender.estimate.static_table import StaticTable
 from kernrec.recommender.estimate.yardstick import predict_yardsticks, yardstick_of

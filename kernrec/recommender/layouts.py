@@ -87,7 +87,7 @@ def layouts_that_matter(problem: Problem, gpu: GPU) -> tuple[str, ...]:
     own = [
         (-count, number, layout)
         for number, (layout, kernels) in enumerate(rules)
-        if (count := sum([all([rule.run(names) for rule in of_kernel]) for of_kernel in kernels]))
+        if (count := sum([all(rule.run(names) for rule in of_kernel) for of_kernel in kernels]))
     ]
     return tuple([layout for _, _, layout in sorted(own)])
 

@@ -286,7 +286,7 @@ class StaticTable:
 
     def occupancy(self, on_problem: ProblemSpace, row: int) -> float:
         """Resident warps over the most an SM holds, of the first launch of one config."""
-        return self.geometry(on_problem, 0).occupancy.item(row)
+        return float(self.geometry(on_problem, 0).occupancy.item(row))
 
     def occupancy_choice(self, on_problem: ProblemSpace, rows: Array) -> int:
         """The row, of `rows`, that the occupancy heuristic picks.
