@@ -90,7 +90,7 @@ def _compile(root: Path, room: Path, folder: Path) -> None:
         (package / types.name).write_bytes(types.read_bytes())
     (package / "_core.py").write_text(source, encoding="utf-8")
     # Contracted to fused multiply-adds, the same operations would round otherwise than NumPy's; integers wrap too.
-    flags = ["-O2", "-ffp-contract=off", "-fno-math-errno", "-fwrapv", "-g0"] if sys.platform != "win32" else []
+    flags = ["-O3", "-ffp-contract=off", "-fno-math-errno", "-fwrapv", "-g0"] if sys.platform != "win32" else []
     links = ["-s"] if sys.platform == "linux" else []
     extension = Extension(f"{module}._core", [str(room / "_core.py")], extra_compile_args=flags, extra_link_args=links)
     directives = {

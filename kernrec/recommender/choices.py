@@ -52,7 +52,8 @@ def _beside(estimate: Estimate, common: float) -> Interval:
 
     common: share of the variance of the part that the kernel's configs have in common that counts.
     """
-    own, whole = math.log(estimate.own_interval[1] / estimate.value), 0.5 * math.log(estimate.high / estimate.low)
+    whole = 0.5 * math.log(estimate.high / estimate.low)
+    own = math.log(estimate.high / estimate.value) if estimate.own is None else estimate.own
     deciding = own * own + common * max(whole * whole - own * own, 0.0)
     factor = math.exp(math.sqrt(0.5 * deciding))  # two of these widths add up to that of a ratio
     return estimate.value / factor, estimate.value * factor

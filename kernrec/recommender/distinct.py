@@ -7,6 +7,7 @@ the same code and grid are one row. Measured configs are never hidden. Of a fron
 for each power limit, a config keeps its fastest, its most frugal and its balanced point, else one config would fill it.
 """
 
+import math
 from bisect import bisect_right
 from collections.abc import Sequence
 from operator import ne
@@ -45,7 +46,7 @@ def rows_of(candidates: CandidateSet, query: Query, first: int = 0, of_op: bool 
     rows = distinct(candidates, _thinned(candidates, picked), which, _WHOLE, of_op)
     if len(rows) <= query.top:
         return rows
-    latency, energy = (np.array([costs[pick] for pick, _ in rows]) for costs in which)
+    latency, energy = (np.array([costs.item(pick) for pick, _ in rows]) for costs in which)
     return [rows[place] for place in spread(np.arange(len(rows)), latency, energy, query.top).tolist()]
 
 
@@ -65,11 +66,12 @@ def distinct(
     kinds = [(bisect_right(starts, position) - 1, point) for point, position in picked]
     if len(set(kinds)) == len(kinds):  # configs are alike at one operating point of one kernel alone
         return [(pick, 0) for pick in picked[:top]]
-    points, positions = np.array(picked).T
-    costs = np.log([table[points, positions] for table in which])
-    first_cost, last_cost = costs[0].tolist(), costs[-1].tolist()  # there are one or two
-    measured = (candidates.latency_source[points, positions] == MEASURED).tolist()
-    codes, tunables = _described(candidates, [number for number, _ in kinds], positions)
+    logarithms = [[math.log(table.item(pick)) for pick in picked] for table in which]
+    first_cost, last_cost = logarithms[0], logarithms[-1]  # there are one or two
+    measured = [False] * len(picked)
+    if candidates.any_measured:
+        measured = [candidates.latency_source.item(pick) == MEASURED for pick in picked]
+    codes, tunables = _described(candidates, [number for number, _ in kinds], [position for _, position in picked])
     leaders: dict[tuple[int, int], list[int]] = {}  # the places of rows among the picks
     alike: dict[int, int] = {}  # by place of a row
     for place, kind in enumerate(kinds):
@@ -93,7 +95,7 @@ def distinct(
 
 
 def _described(
-    candidates: CandidateSet, numbers: Sequence[int], positions: Array
+    candidates: CandidateSet, numbers: Sequence[int], positions: Sequence[int]
 ) -> tuple[list[list[int]], list[list[int]]]:
     """(warps and machine code, values of tunables) of candidates, whose kernels are given by number."""
     codes: list[list[int]] = [[]] * len(numbers)
@@ -101,7 +103,8 @@ def _described(
     for number in dict.fromkeys(numbers):
         kernel = candidates.kernels[number]
         mine = [place for place, other in enumerate(numbers) if other == number]
-        rows = kernel.rows.take(positions.take(mine) - candidates.starts[number])
+        start = candidates.starts[number]
+        rows = kernel.rows.take([positions[place] - start for place in mine])
         table, on_problem = kernel.table, kernel.runnable.on_problem
         code = table.machine_code(on_problem, rows)
         if _is_a_call(table):
@@ -136,6 +139,8 @@ def _thinned(candidates: CandidateSet, front: Sequence[Picked]) -> list[Picked]:
     by_config: dict[int, list[Picked]] = {}
     for pick in front:
         by_config.setdefault(pick[1], []).append(pick)
+    if max(map(len, by_config.values())) <= 2:  # both are ends
+        return list(front)
     chosen: set[Picked] = set()
     for picks in by_config.values():
         balanced = min(picks, key=lambda pick: candidates.latency_s.item(pick) * candidates.energy_j.item(pick))

@@ -13,6 +13,7 @@ from kernrec.model.prior.power import ZEROS
 from kernrec.model.prior.spread import SPREADS
 from kernrec.recommender.candidate_set import CandidateSet
 from kernrec.recommender.estimate.estimates import Source
+from kernrec.recommender.estimate.measured_rows import NOTHING
 from kernrec.recommender.infeasible import refusing_constraint
 from kernrec.recommender.kernel_candidates import KernelCandidates, RunnableConfigs
 from kernrec.recommender.result import Choice, Remark
@@ -51,6 +52,7 @@ def of_choices(candidates: CandidateSet, choices: Sequence[Choice]) -> Remark:
     measured = [
         line
         for considered in candidates.considered
+        if considered.table.coverage.unprofiled or considered.measured[0] is not NOTHING
         for line in of_measurements(considered, estimated.get(id(considered)))
     ]
 

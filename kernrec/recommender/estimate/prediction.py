@@ -46,17 +46,9 @@ class Performed:
     positions: Array
     """Of these in the rows of the prediction, ascending."""
     times: LaunchTime
-    by_all: bool
-    """Whether all rows perform it."""
+    geometry: LaunchGeometry
     start: int = 0
-    """Where theirs begin there."""
-
-    def place(self, position: int) -> int | None:
-        """Where the config at a position is in `times`; None where it does not perform the launch."""
-        if self.by_all:
-            return self.start + position
-        place = int(self.positions.searchsorted(position))
-        return self.start + place if place < len(self.positions) and self.positions[place] == position else None
+    """Where theirs begin in `times`."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +71,7 @@ class Prediction:
         configs = self.on_problem.configs(self.rows)
         for number, (on_problem, (start, end)) in enumerate(zip(on_problems, pairwise(starts), strict=True)):
             launches = [
-                Performed(launch.positions[first:last] - start, launch.times, last - first == end - start, first)
+                Performed(launch.positions[first:last] - start, launch.times, launch.geometry, first)
                 for launch, places in ends
                 if (first := places[number]) < (last := places[number + 1])
             ]
@@ -106,8 +98,12 @@ class Prediction:
 
     def performed(self, position: int) -> list[tuple[LaunchTime, int]]:
         """The times of each launch of the candidate at this position, and its place there, in order."""
-        places = [(launch.times, launch.place(position)) for launch in self.launches]
-        return [(times, place) for times, place in places if place is not None]
+        row = self.on_problem.configs(self.rows[position : position + 1]).item()
+        return [
+            (launch.times, launch.start + int(launch.positions.searchsorted(position)))
+            for launch in self.launches
+            if launch.geometry.performed.item(row)
+        ]
 
 
 def _longer_part(performed: tuple[LaunchTime, int]) -> float:
@@ -181,7 +177,7 @@ def _predicted(table: StaticTable, on_problem: OnProblems, rows: Array, nominal:
         else:
             execution, programs = held
             times = _by_program(table, execution, programs[index], own, geometry, on_problem, positions, nominal)
-        launches.append(Performed(positions, times, len(positions) == len(rows)))
+        launches.append(Performed(positions, times, geometry))
     # A profile of sampled blocks is of this very problem, and has its epilogue.
     if not table.kernel.sampled:
         _add_finishing(table, on_problem, rows, nominal)

@@ -161,8 +161,14 @@ class StaticTable:
 
     def machine_code(self, on_problem: ProblemSpace, rows: Array) -> Array:
         """Of these configs the warps of a block and the code of each launch, by number; (C, 1 + launches)."""
-        columns = [self.geometry(on_problem, 0).warps, *[launch.variant for launch in self.launches]]
-        return np.array([column.take(rows) for column in columns], dtype=np.int64).T
+        code = self._codes.take(rows, axis=0)
+        code[:, 0] = self.geometry(on_problem, 0).warps.take(rows)
+        return code
+
+    @cached_property
+    def _codes(self) -> Array:
+        """The columns of `machine_code` of all configs, without warps."""
+        return np.array([np.zeros(len(self)), *[launch.variant for launch in self.launches]], dtype=np.int64).T.copy()
 
     @cached_property
     def bandwidth(self) -> float:
