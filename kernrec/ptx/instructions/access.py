@@ -77,12 +77,12 @@ def _load(decoder: BlockDecoder, ins: Instruction) -> Step:
     unit = dtype.itemsize
     access = Access(decoder.function, ins, space_of(ins), offset, unit * elements, unit)
     if not decoder.computes(ins):
-        return partial(_run_counted, decoder.memory, shared, access, False)
+        return partial(_count_plain, decoder.memory, shared, access, False)
     return partial(_run_load, decoder.memory, shared, access, targets)
 
 
-def _run_counted(memory: Memory, shared: SharedSelection, access: Access, write: bool) -> None:
-    """Counts an access whose values nobody needs."""
+def _count_plain(memory: Memory, shared: SharedSelection, access: Access, write: bool) -> None:
+    """Counts a load or store whose values nobody needs."""
     selection = shared.get()
     if selection is not None:
         for region, part in memory.resolve(access, selection, write):
@@ -125,7 +125,7 @@ def _store(decoder: BlockDecoder, ins: Instruction) -> Step:
     shared, offset = decoder.selection(ins, address_of(ins.operands[0]))
     access = Access(decoder.function, ins, space_of(ins), offset, unit * elements, unit)
     if not decoder.stores(ins):
-        return partial(_run_counted, decoder.memory, shared, access, True)
+        return partial(_count_plain, decoder.memory, shared, access, True)
     return partial(_run_store, decoder.memory, shared, access, sources)
 
 

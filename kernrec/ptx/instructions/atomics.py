@@ -86,11 +86,11 @@ def _atomic(decoder: BlockDecoder, ins: Instruction) -> Step:
     merges = _adds_one(ins) and not any(ins.results & other.sources for other in decoder.function.instructions)
     access = Access(decoder.function, ins, space_of(ins), offset, unit * len(b), unit, merges=merges)
     if not (decoder.computes(ins) or decoder.stores(ins)):
-        return partial(_run_counted, decoder.memory, shared, access)
+        return partial(_count_atomic, decoder.memory, shared, access)
     return partial(_run_atomic, decoder.memory, shared, access, operation, targets, (b, c))
 
 
-def _run_counted(memory: Memory, shared: SharedSelection, access: Access) -> None:
+def _count_atomic(memory: Memory, shared: SharedSelection, access: Access) -> None:
     """Counts an atomic operation whose results nobody needs."""
     selection = shared.get()
     for region, part in () if selection is None else memory.resolve(access, selection, True):
