@@ -20,8 +20,11 @@ if TYPE_CHECKING:
     Row = Choice | Foreign | StackRow
 
 
-def print_choices(answer: "Recommendation", form: Form = Form.TABLE) -> None:
-    """The choices for one problem, and the notes; of a kernel beside what the occupancy heuristic picks."""
+def print_choices(answer: "Recommendation", form: Form = Form.TABLE, noted: set[str] | None = None) -> None:
+    """The choices for one problem, and the notes; of a kernel beside what the occupancy heuristic picks.
+
+    noted: the notes that were printed with other answers, as of `print_notes`.
+    """
     if form is Form.JSON:
         print_json(answer.as_dict())
         return
@@ -31,7 +34,7 @@ def print_choices(answer: "Recommendation", form: Form = Form.TABLE) -> None:
         print_csv(plain_rows(answer))
         return
     if answer.no_kernel is not None:
-        _print_lines(answer, answer.no_kernel, form)
+        _print_lines(answer, answer.no_kernel, form, noted)
         return
     about = answer.about_kernel
     title = f"{answer.problem.title} on {answer.gpu.title}, objective {answer.objective}"
@@ -56,17 +59,17 @@ def print_choices(answer: "Recommendation", form: Form = Form.TABLE) -> None:
         print_line(_saving_text(answer.saving, human(answer.power_limit_w, "W")))
     for text in line_texts(answer.lines, answer.gpu):
         print_line(text)
-    print_notes(answer.notes)
+    print_notes(answer.notes, noted)
 
 
-def _print_lines(answer: "Recommendation", reason: str, form: Form) -> None:
+def _print_lines(answer: "Recommendation", reason: str, form: Form, noted: set[str] | None) -> None:
     """The answer where no kernel runs the problem: why, and what stacks take."""
     limit = human(answer.power_limit_w, "W")
     clock = "" if answer.point.clock_hz is None else f", locked to {human(answer.point.clock_hz, 'Hz')}"
     title = f"{answer.problem.key} on {answer.gpu.title}, power limit {limit}{clock}: what stacks take, fastest first"
     print_table_as(form, title, line_columns(answer.lines))
     print_line(f"No kernel of kernrec's own: {reason}.")
-    print_notes(answer.notes)
+    print_notes(answer.notes, noted)
 
 
 def _operating_point(answer: "Recommendation") -> str:

@@ -20,10 +20,16 @@ _QUANTITY = re.compile(r"(?<=\d) (?=(?:%|[pnumkMGT]?(?:s|J|W|Hz|B))(?!\w))")
 """The space between a number and its unit."""
 
 
-def print_notes(notes: Iterable[str]) -> None:
-    """Each note once, on standard error."""
-    for note in dict.fromkeys(notes):
-        print_line(f"note: {one_line(note)}", sys.stderr)
+def print_notes(notes: Iterable[str], before: set[str] | None = None) -> None:
+    """Each note once, on standard error.
+
+    before: the notes of answers that were printed before, which are not repeated; these are added.
+    """
+    seen = set() if before is None else before
+    for note in notes:
+        if note not in seen:
+            seen.add(note)
+            print_line(f"note: {one_line(note)}", sys.stderr)
 
 
 def print_line(text: str, stream: TextIO | None = None) -> None:

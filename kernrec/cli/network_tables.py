@@ -48,11 +48,16 @@ def network_csv(answer: "NetworkAnswer", sweep: "NetworkSweep | None" = None) ->
 
 
 def print_network(
-    answer: "NetworkAnswer", form: Form, billed: "Sequence[Bill]" = (), layers: int | None = None
+    answer: "NetworkAnswer",
+    form: Form,
+    billed: "Sequence[Bill]" = (),
+    layers: int | None = None,
+    noted: set[str] | None = None,
 ) -> None:
     """The totals, the first choice of the layers that matter, the bills, what to do next, and the notes.
 
     layers: how many layers are printed, the longest first; None for those that matter, and in wide tables for all.
+    noted: the notes that were printed with other answers, as of `print_notes`.
     """
     _print_totals(answer, form)
     print()
@@ -63,7 +68,7 @@ def print_network(
     if form is Form.TABLE:
         print()
         print_next(_next_steps(answer, layers))
-    print_notes([*answer.notes, SHARED_ERROR])
+    print_notes([*answer.notes, SHARED_ERROR], noted)
 
 
 def _title(answer: "NetworkAnswer") -> str:
@@ -191,11 +196,13 @@ def _against(totals: "Sequence[Total]", name: str) -> list[Column]:
     ]
 
 
-def _print_bills_and_notes(billed: "Sequence[Bill]", form: Form, notes: Sequence[str]) -> None:
+def _print_bills_and_notes(
+    billed: "Sequence[Bill]", form: Form, notes: Sequence[str], noted: set[str] | None = None
+) -> None:
     if billed:
         print()
         _print_bills(billed, form)
-    print_notes([*notes, SHARED_ERROR])
+    print_notes([*notes, SHARED_ERROR], noted)
 
 
 def _print_bills(billed: "Sequence[Bill]", form: Form) -> None:
@@ -211,8 +218,10 @@ def _print_bills(billed: "Sequence[Bill]", form: Form) -> None:
     print_table_as(form, "energy of the GPU while it runs; nothing idle, no host, no cooling", columns)
 
 
-def print_sweep(sweep: "NetworkSweep", form: Form, billed: "Sequence[Bill]" = ()) -> None:
-    """The network over power limits or clocks, the one worth setting, and the bills."""
+def print_sweep(
+    sweep: "NetworkSweep", form: Form, billed: "Sequence[Bill]" = (), noted: set[str] | None = None
+) -> None:
+    """The network over power limits or clocks, the one worth setting, the bills, and notes but for those of `noted`."""
     answer, rows = sweep.answer, sweep.rows
     gpu = answer.gpu
     default = human(rows[0].point.limit_w(gpu), "W")
@@ -234,7 +243,7 @@ def print_sweep(sweep: "NetworkSweep", form: Form, billed: "Sequence[Bill]" = ()
     )
     print_table_as(form, title, columns)
     print_line(sweep.advice)
-    _print_bills_and_notes(billed, form, answer.notes)
+    _print_bills_and_notes(billed, form, answer.notes, noted)
 
 
 def print_comparison(

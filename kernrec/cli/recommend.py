@@ -191,10 +191,11 @@ def _answer_shapes(
 
             print_csv([row for answer in answers for row in plain_rows(answer)])
             return
+        noted: set[str] = set()
         for number, answer in enumerate(answers):
             if number:
                 print()
-            print_choices(answer, form)
+            print_choices(answer, form, noted)
 
 
 def _with_regret(recommender: "Recommender", answer: "Recommendation") -> dict[str, Any]:
@@ -232,6 +233,7 @@ def _answer_networks(
     form, swept, tariff = wanted.printed.form, wanted.swept, wanted.billed.tariff
     objects: list[dict[str, object]] = []
     rows: list[dict[str, object]] = []
+    noted: set[str] = set()
     for number, (gpu, request) in enumerate((gpu, request) for gpu in gpus for request in networks):
         answer = answer_network(recommender, gpu, request, query)
         sweep = None
@@ -249,9 +251,9 @@ def _answer_networks(
         if number:
             print()
         if sweep:
-            print_sweep(sweep, form, year)
+            print_sweep(sweep, form, year, noted)
         else:
-            print_network(answer, form, year, wanted.most_layers)
+            print_network(answer, form, year, wanted.most_layers, noted)
     if form is Form.JSON:
         _print_objects(objects)
     elif form is Form.CSV:

@@ -158,6 +158,21 @@ def test_several_gpus_and_shapes_are_answered_in_one_call(capsys: pytest.Capture
 
 
 @pytest.mark.parametrize(
+    "words",
+    [
+        ("--op", "mm", "--shape", "m=64,n=64,k=64", "--shape", "m=128,n=64,k=64"),
+        ("--workload", "bert-base"),
+        ("--workload", "bert-base", "--power-limit", "sweep"),
+    ],
+)
+def test_a_note_on_several_answers_is_printed_once(words: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["recommend", "--gpu", "l4,t4", *words]) == 0
+    notes = [line for line in capsys.readouterr().err.splitlines() if line.startswith("note: ")]
+    assert sum(note.startswith("note: source prior") for note in notes) == 1
+    assert len(notes) == len(set(notes))
+
+
+@pytest.mark.parametrize(
     ("arguments", "says"),
     [
         (("compare", *DECODE, "--gpu", "h200,l40z"), "did you mean l40"),
