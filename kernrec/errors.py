@@ -46,7 +46,16 @@ def file_errors(path: object, done: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise UsageError(f"{path} cannot be {done}: {(error.strerror or str(error)).lower()}") from None
+        raise UsageError(cannot_be(done, path, error)) from None
+
+
+def cannot_be(done: str, path: object, error: OSError) -> str:
+    """The line that says that a file cannot be `done`, such as "read" or "written", and why."""
+    if isinstance(error, FileNotFoundError):
+        why = f"there is no such {'folder' if done in ('written', 'created') else 'file'}"
+    else:
+        why = (error.strerror or str(error)).lower()
+    return f"{path} cannot be {done}: {why}"
 
 
 def fold(name: str) -> str:

@@ -12,7 +12,7 @@ from kernrec.cli.commands import Commands
 from kernrec.cli.format import print_notes
 from kernrec.cli.steps import Steps
 from kernrec.cli.table import print_table
-from kernrec.errors import KernrecError, UsageError
+from kernrec.errors import KernrecError, UsageError, cannot_be
 from kernrec.util.human import counted, human
 
 if TYPE_CHECKING:
@@ -100,9 +100,9 @@ def import_(wanted: ImportOptions) -> None:
 
     file, path = wanted.file, wanted.db or paths.user_database()
     if not file.exists():
-        raise UsageError(f"cannot read {file}: there is no such file")
+        raise UsageError(cannot_be("read", file, FileNotFoundError()))
     if not (file.is_file() or file.is_dir()):  # reading a named pipe waits for whoever writes to it
-        raise UsageError(f"cannot read {file}: it is not a file")
+        raise UsageError(f"{file} cannot be read: it is not a file")
     if bundle.is_bundle(file):
         if wanted.op or wanted.shape or wanted.gpu or wanted.kernel or wanted.spec:
             raise UsageError(f"{file} is a bundle, whose rows say what was measured; give no other options than --db")

@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from kernrec.errors import UsageError
+from kernrec.errors import UsageError, cannot_be
 from kernrec.util.optional import import_optional
 
 ENDINGS = (".svg", ".png")
@@ -47,6 +47,6 @@ def save_figure(figure: Any, path: Path) -> None:
         figure.savefig(temporary, format=path.suffix[1:].lower(), dpi=120)
         temporary.replace(path)
     except OSError as error:
-        raise UsageError(f"--plot {path} cannot be written: {error.strerror or error}") from None
+        raise UsageError(cannot_be("written", f"--plot {path}", error)) from None
     finally:
         temporary.unlink(missing_ok=True)

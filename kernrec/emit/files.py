@@ -4,7 +4,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from kernrec.errors import KernrecError, UsageError
+from kernrec.errors import KernrecError, UsageError, cannot_be
 from kernrec.util.atomic_write import write_whole
 
 Files = Mapping[str, bytes]
@@ -23,7 +23,7 @@ def write_file(path: Path, content: bytes) -> None:
     try:
         write_whole(path, content, shared=True)
     except OSError as error:
-        raise KernrecError(f"{path} cannot be written: {error.strerror or error}") from None
+        raise KernrecError(cannot_be("written", path, error)) from None
 
 
 def write_files(folder: Path, files: Files) -> None:
@@ -57,4 +57,4 @@ def write_files(folder: Path, files: Files) -> None:
             shutil.rmtree(temporary, ignore_errors=True)
             raise
     except OSError as error:
-        raise KernrecError(f"{folder} cannot be written: {error.strerror or error}") from None
+        raise KernrecError(cannot_be("written", folder, error)) from None

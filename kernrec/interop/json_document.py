@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
-from kernrec.errors import UsageError
+from kernrec.errors import UsageError, cannot_be
 
 MOST_BYTES = 512 * 2**20
 """The largest file that is read, uncompressed; a recording of 18,000 configs has 17 MB."""
@@ -43,7 +43,7 @@ def read_text(path: Path, largest: int | None = None) -> tuple[str, bool]:
         with path.open("rb") as file:
             data, whole = _read(file, path, largest or MOST_BYTES)
     except OSError as error:
-        raise UsageError(f"cannot read {path}: {(error.strerror or str(error)).lower()}") from None
+        raise UsageError(cannot_be("read", path, error)) from None
     if data.count(b",") + data.count(b"[") + data.count(b"{") > MOST_VALUES:
         raise UsageError(f"{path} has more than {MOST_VALUES // 1_000_000} million values; it is not read")
     try:

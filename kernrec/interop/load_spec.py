@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from kernrec.errors import UsageError
+from kernrec.errors import UsageError, cannot_be
 from kernrec.interop.spec_text import refuse_marks
 from kernrec.interop.t1 import load_t1
 from kernrec.kernel import Kernel, load_kernel
@@ -24,7 +24,7 @@ def load_spec(spec: Path, source: Path) -> tuple[Kernel, list[str]]:
     refuse_marks(read_text(spec, str(spec)), str(spec))
     kernel = load_kernel(spec)
     if not source.is_file():
-        raise UsageError(f"{source} cannot be read: there is no such file")
+        raise UsageError(cannot_be("read", source, FileNotFoundError()))
     if kernel.source_name != source.name or spec.resolve().parent != source.resolve().parent:
         raise UsageError(f"{spec} describes {spec.parent / kernel.source_name}, not {source}")
     return kernel, []

@@ -4,7 +4,7 @@ import json
 import os
 from pathlib import Path
 
-from kernrec.errors import UsageError
+from kernrec.errors import UsageError, cannot_be
 from kernrec.op import Problem
 
 
@@ -18,4 +18,4 @@ def append_query(path: Path, problem: Problem) -> None:
         finally:
             os.close(descriptor)
     except OSError as error:
-        raise UsageError(f"cannot write the query log {path}: {(error.strerror or str(error)).lower()}") from None
+        raise UsageError(cannot_be("written", f"the query log {path}", error)) from None

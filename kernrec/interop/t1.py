@@ -15,7 +15,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-from kernrec.errors import UsageError, unknown
+from kernrec.errors import UsageError, cannot_be, unknown
 from kernrec.interop.python_expressions import Translator, read_values
 from kernrec.kernel import Kernel
 from kernrec.kernel.expression import is_identifier
@@ -52,7 +52,7 @@ def load_t1(path: Path, source: Path | None = None) -> tuple[Kernel, list[str]]:
             raise UsageError(f"{path.name}: larger than {_LARGEST_FILE} bytes")
         data = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise UsageError(f"{path.name}: cannot be read: {error.strerror or error}") from None
+        raise UsageError(cannot_be("read", path.name, error)) from None
     except (ValueError, RecursionError) as error:
         raise UsageError(f"{path.name}: not JSON: {str(error)[:80]}") from None
     reader = _T1Reader(path.name, data)

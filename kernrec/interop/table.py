@@ -14,7 +14,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from kernrec.errors import UsageError, nearest, unknown
+from kernrec.errors import UsageError, cannot_be, nearest, unknown
 from kernrec.interop.csv_text import MOST_ROWS, csv_rows, unlike
 from kernrec.interop.json_document import MOST_BYTES, TextFile, finite, numbered
 from kernrec.interop.kernel_tuner import outcome_of
@@ -63,7 +63,7 @@ def is_parquet(path: Path) -> bool:
         with path.open("rb") as file:
             return file.read(len(_PARQUET)) == _PARQUET
     except OSError as error:
-        raise UsageError(f"cannot read {path}: {(error.strerror or str(error)).lower()}") from None
+        raise UsageError(cannot_be("read", path, error)) from None
 
 
 def read_csv_table(file: TextFile, options: ReadOptions) -> ForeignResults:

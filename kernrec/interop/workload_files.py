@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from kernrec.errors import UsageError, unknown
+from kernrec.errors import UsageError, cannot_be, unknown
 from kernrec.op.workload import Layer, Workload, layer_from, load_workload, printable, workload, workloads
 from kernrec.util.human import short
 
@@ -45,7 +45,7 @@ def find_workload(name: str, fixed: Mapping[str, int] | None = None) -> Workload
             )
         return workload(name)
     if not path.is_file():
-        raise UsageError(f"workload file {path}: there is no such file")
+        raise UsageError(cannot_be("read", f"workload file {path}", FileNotFoundError()))
     if ending not in ENDINGS:
         raise unknown("ending of a workload file", ending or path.name, ENDINGS)
     if ending == ".onnx":
@@ -180,7 +180,7 @@ def _opened(path: Path) -> Any:
     try:
         return path.open(encoding="utf-8-sig", errors="replace", newline="")
     except OSError as error:
-        raise UsageError(f"workload file {path}: {error.strerror}") from None
+        raise UsageError(cannot_be("read", f"workload file {path}", error)) from None
 
 
 def _check_size(path: Path) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from kernrec.errors import UsageError
+from kernrec.errors import UsageError, cannot_be
 
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]+"([A-Za-z0-9_.-]+)"[ \t]*$', re.MULTILINE)
 
@@ -47,8 +47,8 @@ def fingerprint(data: dict[str, Any], folder: Path, place: str) -> None:
                 try:
                     content = (folder / file.removeprefix("raw ")).read_bytes()
                 except OSError as error:
-                    reason = error.strerror or error
-                    raise UsageError(f"{place}: [problem]: tensors.{name}: {file} cannot be read: {reason}") from None
+                    there = f"{place}: [problem]: tensors.{name}: {file}"
+                    raise UsageError(cannot_be("read", there, error)) from None
                 tensor[digest] = hashlib.sha256(content).hexdigest()[:16]
 
 
@@ -59,7 +59,7 @@ def read_text(path: Path, place: str, most_bytes: int = 1 << 20) -> str:
             raise UsageError(f"{place}: larger than {most_bytes} bytes; at most that many are accepted")
         text = path.read_text(encoding="utf-8")
     except OSError as error:
-        raise UsageError(f"{place}: cannot be read: {error.strerror or error}") from None
+        raise UsageError(cannot_be("read", place, error)) from None
     except UnicodeDecodeError:
         raise UsageError(f"{place}: not UTF-8 text") from None
     if "\0" in text:

@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from kernrec import paths
-from kernrec.errors import UsageError, fold, unknown
+from kernrec.errors import UsageError, cannot_be, fold, unknown
 from kernrec.op.dtype import INSTEAD, canonical_dtype
 from kernrec.op.problem import Op, Problem
 from kernrec.op.registry import find_op
@@ -150,7 +150,7 @@ def load_workload(path: Path) -> Workload:
     except KeyError as error:
         raise UsageError(f"workload file {path}: {error.args[0]} is missing") from error
     except OSError as error:
-        raise UsageError(f"workload file {path}: {error.strerror}") from error
+        raise UsageError(cannot_be("read", f"workload file {path}", error)) from error
     except (ValueError, TypeError, AttributeError, RecursionError, UsageError) as error:
         raise UsageError(f"workload file {path}: {error}") from error
 

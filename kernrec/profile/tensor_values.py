@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from kernrec.errors import UsageError
+from kernrec.errors import UsageError, cannot_be
 from kernrec.kernel.expression import parse
 from kernrec.kernel.spec import Kernel, TensorValues
 from kernrec.op import Problem, Tensor, encode_elements
@@ -148,7 +148,7 @@ def load_npy(path: Path) -> np.ndarray:
     try:
         array = np.load(path, mmap_mode="r", allow_pickle=False)
     except OSError as error:
-        raise UsageError(f"{path} cannot be read: {error.strerror or error}") from None
+        raise UsageError(cannot_be("read", path, error)) from None
     except Exception:  # a damaged header ends NumPy's reader in whatever its parts raise, tokenizer and zip reader too
         raise UsageError(f"{path} is not a NumPy file of plain values") from None
     if not isinstance(array, np.ndarray):
@@ -161,7 +161,7 @@ def _loaded(tensor: Tensor, path: Path, raw: bool) -> np.ndarray:
     try:
         array = np.fromfile(path, kind) if raw else load_npy(path)
     except OSError as error:
-        raise UsageError(f"tensor {tensor.name}: {path} cannot be read: {error.strerror or error}") from None
+        raise UsageError(cannot_be("read", f"tensor {tensor.name}: {path}", error)) from None
     except UsageError as error:
         raise UsageError(f"tensor {tensor.name}: {error}") from None
     if array.size != tensor.elements or array.dtype != kind:

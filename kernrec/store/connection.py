@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
 
-from kernrec.errors import UsageError
+from kernrec.errors import UsageError, cannot_be
 from kernrec.util.scratch import new_scratch_path, scratch_folder
 
 if TYPE_CHECKING:
@@ -212,7 +212,7 @@ def make_folder(folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise UsageError(f"cannot create the folder {folder}: {(error.strerror or str(error)).lower()}") from None
+        raise UsageError(cannot_be("created", f"the folder {folder}", error)) from None
 
 
 @contextmanager

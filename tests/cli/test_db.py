@@ -133,7 +133,7 @@ def test_verify_tells_when_somebody_changed_a_row(own: Path, cache: Path, capsys
         (["export", "--op", "mm", "--gpu", "3090"], 2, "there is no database at"),
         (["export", "--op", "mm", "--gpu", "3090", "--format", "csv"], 2, "only t4 is known"),
         (["export", "--op", "mm", "--gpu", "3090", "--dtype", "f16"], 2, "need --shape"),
-        (["import", "none.json", *SHAPE], 2, "cannot read none.json"),
+        (["import", "none.json", *SHAPE], 2, "none.json cannot be read: there is no such file"),
     ],
 )
 def test_misuse_is_one_line(

@@ -39,7 +39,7 @@ REFINE = ("refine", "--op", "matmul", "--shape", "m=64,n=64,k=64")
         ((*ANALYZE, "--budget", "0"), "at least 1 is accepted"),
         ((*ANALYZE, "--grid", "3"), "--grid and twice.toml were both given"),
         ((*ANALYZE, "--shared", "0"), "--shared and twice.toml were both given"),
-        ((*ANALYZE[:-1], "broken.json/own.duckdb"), "cannot create the folder"),
+        ((*ANALYZE[:-1], "broken.json/own.duckdb"), "cannot be created: "),
         (("emulate", "twice.cu", "x=f32[32]", "--budget", "0"), "at least 1 is accepted"),
         (("emulate", "twice.cu", "x=f32[32]", "--shared", "-4"), "0 or more are accepted"),
         (("recommend", "--kernel", "twice", "--gpu", "t4", "--max-power", "9W"), "--kernel goes with --shape"),

@@ -159,7 +159,7 @@ def test_the_signal_that_ended_a_command_is_told(nvml: dict[str, str]) -> None:
 def test_a_trace_that_cannot_be_written_is_said_before_the_command_runs(nvml: dict[str, str], tmp_path: Path) -> None:
     done = run("--trace", tmp_path / "none" / "t.csv", "--", "touch", tmp_path / "touched", env=nvml)
     assert done.returncode == 2
-    assert "cannot be written: No such file" in done.stderr
+    assert "cannot be written: there is no such folder" in done.stderr
     assert not (tmp_path / "touched").exists()
     assert run("--trace", tmp_path / "t.csv", "--", "no-such-command", env=nvml).returncode == 127
     assert not list(tmp_path.glob("*.csv*"))

@@ -19,5 +19,5 @@ def test_what_was_logged_is_read_with_how_often_it_was_asked(tmp_path: Path) -> 
 
 
 def test_a_log_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="cannot write the query log"):
+    with pytest.raises(UsageError, match=r"the query log .* cannot be written"):
         append_query(tmp_path, find_op("matmul").problem(m=64, n=64, k=64))

@@ -55,7 +55,7 @@ def test_what_is_no_file_of_results_is_one_line(write: Write, content: object, s
 
 def test_a_file_that_is_not_there_or_a_folder_is_one_line(tmp_path: Path) -> None:
     for path in (tmp_path, tmp_path / "none.json"):
-        with pytest.raises(UsageError, match="cannot read"):
+        with pytest.raises(UsageError, match="cannot be read"):
             read_results(path)
 
 

@@ -61,7 +61,7 @@ def test_a_spec_is_read_as_it_is_written(tiled: Kernel) -> None:
         ),
         ('source = "kernel.cu"', 'source = "../kernel.cu"', "source: expected the name of a file in the same folder"),
         ('source = "kernel.cu"', 'source = "/etc/passwd"', "source: expected the name of a file in the same folder"),
-        ('source = "kernel.cu"', 'source = "other.cu"', "tiled/other.cu: cannot be read: No such file"),
+        ('source = "kernel.cu"', 'source = "other.cu"', "tiled/other.cu cannot be read: there is no such file"),
         ("values = [32, 64, 128, 256]", "valeus = [32]", "[tunables] block_m: values is missing, expected a list"),
         (
             "values = [32, 64, 128, 256]",

@@ -196,7 +196,7 @@ def test_open_for_reading_it_cannot_be_opened_for_writing_here(filled):
 
 def test_a_folder_that_cannot_be_made_is_named(tmp_path):
     (tmp_path / "file").write_text("in the way")
-    with pytest.raises(UsageError, match=r"^cannot create the folder .*: not a directory$"):
+    with pytest.raises(UsageError, match=r"^the folder .* cannot be created: not a directory$"):
         Database.open(tmp_path / "file" / "folder" / "a.duckdb", read_only=False, create=True)
 
 

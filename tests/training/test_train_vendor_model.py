@@ -204,7 +204,7 @@ def test_a_card_that_was_damaged_or_is_of_another_format_is_refused(tmp_path: Pa
     content = path.with_suffix(".trees").read_bytes()
     cases = {
         "is damaged or was replaced": lambda: path.with_suffix(".trees").write_bytes(content[:-1] + b"!"),
-        "cannot read": lambda: path.with_suffix(".trees").unlink(),
+        "cannot be read": lambda: path.with_suffix(".trees").unlink(),
         "of format 9": lambda: path.write_text(path.read_text().replace('"format": 3', '"format": 9')),
         "outside of its folder": lambda: path.write_text(
             path.read_text().replace('"matmul.trees"', '"../matmul.trees"')

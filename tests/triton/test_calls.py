@@ -248,7 +248,7 @@ def test_a_command_is_captured_and_its_calls_analyzed_with_the_package_imported_
     assert written(call)["function"] == "served.rows:twice"
     analyzed = run("analyze", f"calls/{call.name}", "calls/missing.toml", "--gpu", "a100")
     assert "twice[" in analyzed.stdout
-    assert "calls/missing.toml: missing.toml: cannot be read" in analyzed.stderr
+    assert "calls/missing.toml: missing.toml cannot be read" in analyzed.stderr
     assert analyzed.returncode == 1
     assert set((folder / "imports").read_text().split()) == {"served.rows"}
     nothing = run("capture", "--output", "none", "--", sys.executable, "-c", "pass")

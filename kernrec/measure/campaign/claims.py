@@ -8,7 +8,7 @@ import zlib
 from pathlib import Path
 from types import TracebackType
 
-from kernrec.errors import UsageError
+from kernrec.errors import UsageError, cannot_be
 from kernrec.util.file_lock import try_lock_byte, unlock_byte
 
 
@@ -22,7 +22,7 @@ class Claims:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             self._file = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o644)
         except OSError as error:
-            raise UsageError(f"cannot write {self._path}: {(error.strerror or str(error)).lower()}") from None
+            raise UsageError(cannot_be("written", self._path, error)) from None
         self._held: int | None = None
 
     def claim(self, problem: str) -> bool:

@@ -16,7 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from kernrec.errors import KernrecError, UsageError
+from kernrec.errors import KernrecError, UsageError, cannot_be
 from kernrec.util.file_lock import try_lock
 from kernrec.util.process import is_alive
 
@@ -48,7 +48,7 @@ class Journal:
             path.parent.mkdir(parents=True, exist_ok=True)
             self._file = _open_locked(path)
         except OSError as error:
-            raise UsageError(f"cannot write the journal {path}: {_reason(error)}") from None
+            raise UsageError(cannot_be("written", f"the journal {path}", error)) from None
         self._unfinished.unlink(missing_ok=True)
         self._end = self._cut_torn_line()
         self._empty = not any(True for _ in self.records())
@@ -75,7 +75,7 @@ class Journal:
                 with suppress(OSError):  # else the incomplete line is removed when the journal is next opened
                     self._truncate(self._end)
                 raise JournalError(
-                    f"cannot write the journal {self.path}: {_reason(error)}; what was measured before is safe in it"
+                    f"{cannot_be('written', f'the journal {self.path}', error)}; what was measured before is safe in it"
                 ) from None
             self._end += len(line)
 
@@ -288,7 +288,3 @@ def _records(content: bytes) -> list[dict[str, Any]]:
         if isinstance(record, dict):
             records.append(record)
     return records
-
-
-def _reason(error: OSError) -> str:
-    return (error.strerror or str(error)).lower()

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from kernrec import paths
-from kernrec.errors import UsageError
+from kernrec.errors import UsageError, cannot_be
 
 NAME = "convolution-rtx-a4000"
 KERNEL = "convolution"
@@ -47,7 +47,7 @@ def shipped_recording() -> Path:
             import_results(database, file, find_op("conv2d").problem(**SHAPE), GPU, KERNEL)
         os.replace(temporary, path)
     except OSError as error:
-        raise UsageError(f"cannot write {path} ({error.strerror}); name a recording with --replay") from None
+        raise UsageError(f"{cannot_be('written', path, error)}; name a recording with --replay") from None
     finally:
         temporary.unlink(missing_ok=True)
     return path

@@ -14,7 +14,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, TextIO
 
-from kernrec.errors import UsageError
+from kernrec.errors import UsageError, cannot_be
 
 _LARGEST_FILE = 1 << 30
 _MOST_SAMPLES = 20_000_000
@@ -158,7 +158,7 @@ class TraceFile:
         self.part.unlink(missing_ok=True)
 
     def _failed(self, error: OSError) -> UsageError:
-        return UsageError(f"{self.path} cannot be written: {error.strerror or error}")
+        return UsageError(cannot_be("written", self.path, error))
 
 
 def write_trace(path: Path, samples: Iterable[TraceSample]) -> None:
@@ -204,7 +204,7 @@ def read_trace(path: Path) -> list[TraceSample]:
             if number > 1 and samples[-1].time_s < samples[-2].time_s:
                 raise UsageError(f"{path}, row {number}: time goes backwards")
     except OSError as error:
-        raise UsageError(f"{path} cannot be read: {error.strerror or error}") from None
+        raise UsageError(cannot_be("read", path, error)) from None
     except (UnicodeDecodeError, csv.Error):
         raise UsageError(f"{path} is not a trace: it is not a table of text") from None
     if not samples:

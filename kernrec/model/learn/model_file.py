@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from kernrec.errors import KernrecError, UsageError
+from kernrec.errors import KernrecError, UsageError, cannot_be
 from kernrec.model.learn import features
 from kernrec.model.learn.conformal import interval_from
 from kernrec.model.learn.extent import Extent
@@ -89,7 +89,7 @@ def save(model: Model, folder: Path, name: str, training: Mapping[str, Any]) -> 
             if old.stem not in current and old.name.split(".")[-3] in _PARTS:
                 old.unlink(missing_ok=True)
     except OSError as error:
-        raise KernrecError(f"cannot write the model {name} to {folder}: {error.strerror or error}") from None
+        raise KernrecError(cannot_be("written", f"the model {folder / name}", error)) from None
     return path
 
 
@@ -245,7 +245,7 @@ def _json(path: Path) -> dict[str, Any]:
     except FileNotFoundError:
         raise UsageError(f"no model at {path} (`kernrec train` makes one)") from None
     except OSError as error:
-        raise UsageError(f"cannot read the model {path}: {error.strerror}") from None
+        raise UsageError(cannot_be("read", f"the model {path}", error)) from None
     except (ValueError, RecursionError):
         raise UsageError(f"{path} is not JSON, or is cut short") from None
     if not isinstance(card, dict):
@@ -267,7 +267,7 @@ def _trees(card: Path, entry: Mapping[str, Any]) -> bytes:
             raise UsageError(f"{path} has {path.stat().st_size >> 20} MiB; trees of kernrec are far smaller")
         data = path.read_bytes()
     except OSError as error:
-        raise UsageError(f"cannot read the trees {path} of {card.name}: {error.strerror}") from None
+        raise UsageError(cannot_be("read", f"the trees {path} of {card.name}", error)) from None
     if hashlib.sha256(data).hexdigest() != entry["sha256"]:
         raise UsageError(f"{path} is damaged or was replaced: its SHA-256 is not the one in {card.name}")
     return data

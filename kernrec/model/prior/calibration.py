@@ -17,7 +17,7 @@ from dataclasses import asdict, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-from kernrec.errors import KernrecError, UsageError
+from kernrec.errors import KernrecError, UsageError, cannot_be
 from kernrec.model.prior.power import DRAM, PowerModel
 from kernrec.util.atomic_write import write_whole
 from kernrec.util.light_dataclass import dataclass
@@ -103,7 +103,7 @@ def load(folder: Path) -> dict[str, Calibration]:
     except FileNotFoundError:
         return {}
     except OSError as error:
-        raise UsageError(f"cannot read the calibration {path}: {(error.strerror or str(error)).lower()}") from None
+        raise UsageError(cannot_be("read", f"the calibration {path}", error)) from None
     except (ValueError, RecursionError):
         raise UsageError(f"{path} is not JSON, or is cut short") from None
     try:
@@ -149,5 +149,5 @@ def save(calibrations: Mapping[str, Calibration], folder: Path) -> Path:
         folder.mkdir(parents=True, exist_ok=True)
         write_whole(path, f"{text}\n".encode(), shared=True)
     except OSError as error:
-        raise KernrecError(f"cannot write {path}: {(error.strerror or str(error)).lower()}") from None
+        raise KernrecError(cannot_be("written", path, error)) from None
     return path

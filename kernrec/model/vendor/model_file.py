@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from kernrec.errors import UsageError
+from kernrec.errors import UsageError, cannot_be
 from kernrec.model.learn.conformal import interval_from
 from kernrec.model.learn.extent import Extent
 from kernrec.model.vendor.bound import OPS, Timing, features_of
@@ -76,7 +76,7 @@ def load(path: Path) -> VendorModel:
     except UsageError:
         raise
     except OSError as error:
-        raise UsageError(f"cannot read {error.filename or path}: {error.strerror}") from None
+        raise UsageError(cannot_be("read", error.filename or path, error)) from None
     except (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError, RecursionError) as error:
         about = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise UsageError(f"{path} is not a model of stacks, or is incomplete ({about:.80})") from None

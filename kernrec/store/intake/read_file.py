@@ -19,7 +19,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kernrec.errors import KernrecError, UsageError
+from kernrec.errors import KernrecError, UsageError, cannot_be
 from kernrec.store.connection import check_whole, connect_files, connect_stranger, one_line, quoted
 from kernrec.store.database import Database
 from kernrec.store.exchange import CHECKED, COLUMNS, SOURCES
@@ -124,7 +124,7 @@ def _copied(path: Path, folder: Path) -> Path:
             try:
                 shutil.copyfile(file, copy.with_name(copy.name + suffix))
             except OSError as error:
-                raise UsageError(f"{path} cannot be copied to {folder.parent}: {error.strerror}") from None
+                raise UsageError(cannot_be(f"copied to {folder.parent}", path, error)) from None
     return copy
 
 

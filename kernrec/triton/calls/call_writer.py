@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from kernrec.errors import UsageError
+from kernrec.errors import UsageError, cannot_be
 from kernrec.triton.calls.launch_record import LaunchRecord
 from kernrec.util.atomic_write import write_whole
 
@@ -77,7 +77,7 @@ class CallWriter:
                 record = replace(record, target=f"{file.name}:{record.name}")
             write_whole(path, call_text(record, files, self._about).encode())
         except OSError as error:
-            raise UsageError(f"{self.folder} cannot be written: {error.strerror or error}") from None
+            raise UsageError(cannot_be("written", self.folder, error)) from None
 
 
 def _npy(array: np.ndarray) -> bytes:

@@ -110,5 +110,5 @@ def test_a_journal_on_a_full_disk_says_so(tmp_path: Path) -> None:
 
 def test_a_folder_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(UsageError, match=r"cannot write the journal .*: (file exists|not a directory)"):
+    with pytest.raises(UsageError, match=r"the journal .* cannot be written: (file exists|not a directory)"):
         Journal(tmp_path / "file" / "a.journal")
