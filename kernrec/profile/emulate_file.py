@@ -6,10 +6,13 @@ from pathlib import Path
 from kernrec.compile.compiled import CompileError, CompileJob
 from kernrec.compile.pool import compile_many
 from kernrec.errors import UsageError, unknown
+from kernrec.kernel.cuda_signature import Parameter, signatures
 from kernrec.kernel.source_files import read_text
-from kernrec.profile.launch_arguments import Arguments
+from kernrec.profile.launch_arguments import BUFFER_TYPES, SCALAR_TYPES, Arguments
 from kernrec.ptx import Counts, KernelLaunch, Module, emulate, parse
 from kernrec.ptx.ir.declarations import OPAQUE_TYPES
+from kernrec.ptx.ir.program import Variable
+from kernrec.util.human import counted
 
 LARGEST_SOURCE = 16 << 20
 """Bytes of a file of CUDA or PTX."""
@@ -61,17 +64,44 @@ def emulate_file(
     module = parse(text if path.suffix == ".ptx" else _compiled(CompileJob(text, sm, defines or {}, path.name)))
     # A texture that the code declares as a variable is not a parameter.
     variables = {v.name for v in module.variables.values() if v.type in OPAQUE_TYPES}
+    name = select_entry(module, entry, path)
+    passed = [a for a in arguments.order if not (isinstance(a, str) and a in arguments.images and a in variables)]
+    parameters = module.functions[name].parameters
+    if len(passed) != len(parameters):
+        expected = _descriptions(name, parameters, text if path.suffix == ".cu" else "")
+        takes = f"takes {counted(len(parameters), 'argument')}, not {len(passed)}"
+        raise UsageError(f"kernel {name!r} {takes}; expected, with your own sizes and values: {expected}")
     launch = KernelLaunch(
-        select_entry(module, entry, path),
+        name,
         tuple(grid),
         tuple(block),
-        [a for a in arguments.order if not (isinstance(a, str) and a in arguments.images and a in variables)],
+        passed,
         arguments.buffers,
         shared_bytes,
         images=arguments.images,
         cluster=tuple(cluster),
     )
     return emulate(module, launch, check_races=check_races, budget=budget)
+
+
+def _descriptions(entry: str, parameters: Sequence[Variable], source: str) -> str:
+    """Descriptions of arguments that fit a kernel's parameters; with the names and types of its CUDA source, if any."""
+    declared = [each for each in signatures(source) if entry == each.name or f"{len(each.name)}{each.name}" in entry]
+    if len(declared) != 1 or len(declared[0].parameters) != len(parameters):
+        shown = (_description(each.name, None, each) for each in parameters)
+    else:
+        shown = (_description(a.name, a, b) for a, b in zip(declared[0].parameters, parameters, strict=True))
+    return " ".join(shown) or "none"
+
+
+def _description(name: str, declared: Parameter | None, parameter: Variable) -> str:
+    """The description of one argument."""
+    dtype = declared.dtype if declared else None
+    if declared.pointer if declared else parameter.type in ("u64", "b64"):
+        return f"{name}={dtype if dtype in BUFFER_TYPES else 'f32'}[4096]"
+    scalar = dtype or {"s": "i", "b": "i"}.get(parameter.type[0], parameter.type[0]) + parameter.type[1:]
+    fits = scalar in SCALAR_TYPES and 8 * parameter.size == int(scalar[1:])
+    return f"{scalar}:1" if fits else f"{name} ({parameter.size} bytes)"
 
 
 def _compiled(job: CompileJob) -> str:

@@ -29,8 +29,9 @@ from kernrec.ptx import Image, TensorMap
 from kernrec.ptx.state.tensor_maps import ELEMENT_TYPES
 from kernrec.ptx.state.textures import ADDRESSES, FILTERS
 
-_ELEMENTS = {name: kind for name, kind in ELEMENTS.items() if name != "bf16" and name[:2] != "f8"}
-_SCALARS = ("i8", "u8", "i16", "u16", "i32", "u32", "i64", "u64", "f32", "f64")
+BUFFER_TYPES = {name: kind for name, kind in ELEMENTS.items() if name != "bf16" and name[:2] != "f8"}
+"""NumPy's types of the elements that a buffer can have, by name."""
+SCALAR_TYPES = ("i8", "u8", "i16", "u16", "i32", "u32", "i64", "u64", "f32", "f64")
 _LONGEST = 1 << 16
 """Characters of a description; Linux passes twice as many to a program."""
 _BUFFER = re.compile(r"([A-Za-z_]\w*)=((?:(?:zeros|nan):)?[a-z]+[0-9]+\[[0-9]{1,18}\]|@.+)")
@@ -188,7 +189,7 @@ def read_arguments(descriptions: Sequence[str], seed: int = 0) -> Arguments:
     for text in descriptions:
         described = read_description(text)
         if isinstance(described, ScalarDescription):
-            kind = _ELEMENTS[_element_type(described.dtype, _SCALARS)]
+            kind = BUFFER_TYPES[_element_type(described.dtype, SCALAR_TYPES)]
             try:
                 arguments.order.append(np.array(described.value, dtype=kind)[()])
             except OverflowError:
@@ -216,7 +217,7 @@ def _tensor_map(text: str, described: MapDescription, shape: tuple[int, ...], dt
     if kind not in ELEMENT_TYPES:
         raise UsageError(f"argument {text!r}: {unknown('element type of a tensor map', dtype, ELEMENT_TYPES)}")
     extents = shape[::-1]
-    size = np.dtype(_ELEMENTS[dtype]).itemsize
+    size = np.dtype(BUFFER_TYPES[dtype]).itemsize
     strides = tuple(size * math.prod(extents[: axis + 1]) for axis in range(len(extents) - 1))
     name, box, steps = described.content.name, described.box[::-1], described.steps[::-1]
     return TensorMap(name, kind, extents, strides, box, described.swizzle, steps, described.fill_nan)
@@ -233,7 +234,7 @@ def _filled(buffer: BufferDescription, draw: np.random.Generator, text: str) -> 
     if buffer.path is not None:
         array = np.array(load_npy(buffer.path), order="C")
         return array, array.shape, f"{array.dtype.kind}{8 * array.dtype.itemsize}"
-    kind, count = _ELEMENTS[_element_type(buffer.dtype, _ELEMENTS)], buffer.elements
+    kind, count = BUFFER_TYPES[_element_type(buffer.dtype, BUFFER_TYPES)], buffer.elements
     if not 1 <= count <= _MOST_ELEMENTS:
         raise UsageError(f"argument {text!r}: 1 to {_MOST_ELEMENTS} elements are accepted")
     if buffer.fill == "zeros":

@@ -74,7 +74,7 @@ def test_the_table_says_that_it_was_no_gpu(scale: Path) -> None:
     ("arguments", "says"),
     [
         (["x=f32[63]", "f32:2", "u32:64", "--grid", "2"], "x, which has 252 bytes"),
-        (["x=f32[64]", "f32:2"], "takes 3 arguments, not 2"),
+        (["x=f32[64]", "f32:2"], "not 2; expected, with your own sizes and values: x=f32[4096] f32:1 u32:1"),
         (["x=f3[64]", "f32:2", "u32:64"], "did you mean f32"),
         (["x=nan:i32[64]", "f32:2", "u32:64"], "i32 has no NaN"),
         (["x=f32[0]", "f32:2", "u32:64"], "1 to"),
@@ -95,6 +95,19 @@ def test_what_cannot_be_run_gets_one_line(scale: Path, arguments: list[str], say
     assert done.stdout == ""
     assert done.stderr.count("\n") == 1
     assert says in done.stderr
+
+
+def test_arguments_that_are_missing_are_named_as_the_source_declares_them(nvrtc: str, tmp_path: Path) -> None:
+    source = tmp_path / "axpy.cu"
+    source.write_text(
+        "struct Pair { float a[2]; };\n"
+        "__global__ void axpy(float4* y, const short* __restrict__ x, Pair pair, double d, unsigned char c) {\n"
+        "    y[threadIdx.x].x = pair.a[0] * x[threadIdx.x] + pair.a[c] + d;\n}\n"
+    )
+    done = run(source)
+    assert done.returncode == 2
+    assert "takes 5 arguments, not 0; expected" in done.stderr
+    assert done.stderr.endswith("y=f32[4096] x=i16[4096] pair (8 bytes) f64:1 u8:1\n")
 
 
 def test_an_endless_loop_is_given_up(tmp_path: Path) -> None:
