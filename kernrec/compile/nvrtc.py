@@ -1,4 +1,4 @@
-"""NVRTC through CuPy: one call gives PTX, machine code and the assembler's log. No driver is needed."""
+"""NVRTC: one call gives PTX, machine code and the assembler's log. No driver is needed."""
 
 import importlib.util
 import os
@@ -22,6 +22,7 @@ from kernrec.compile.compiled import (
     parse_resources,
     target_name,
 )
+from kernrec.compile.nvrtc_library import Library, nvrtc_library
 
 # The whole command line, but for architecture, headers and defines. C++17 is NVRTC's own default, stated
 # so that a newer default cannot change the code; -v makes the assembler report registers and spills.
@@ -34,13 +35,13 @@ _NOT_MINIMAL = re.compile(r"#\s*include|\?\?=|%:|cuda|CUDA|tex|surf|<<<|NVRTC|CU
 
 
 @once
-def _library() -> tuple[ModuleType, tuple[int, int]]:
-    """CuPy's NVRTC module and NVRTC's version; raises `NoCompilerError`."""
+def _library() -> tuple[Library | ModuleType, tuple[int, int]]:
+    """NVRTC and its version; raises `NoCompilerError`."""
     if sys.platform == "darwin":
         raise NoCompilerError("NVIDIA has no CUDA compiler for macOS: compile on Linux or Windows, or analyze PTX here")
     extra = "install it with `pip install '.[cuda13]'` (or `'.[cuda12]'`, by what your driver supports)"
     try:
-        nvrtc = _binding()
+        nvrtc = nvrtc_library()
     except ImportError:
         raise NoCompilerError(f"compiling CUDA needs CuPy and NVRTC; {extra}") from None
     try:
@@ -49,16 +50,6 @@ def _library() -> tuple[ModuleType, tuple[int, int]]:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise NoCompilerError(f"CuPy finds no NVRTC library ({reason}); {extra}") from None
     return nvrtc, (major, minor)
-
-
-def _binding() -> ModuleType:
-    """CuPy's module of NVRTC, without the rest of CuPy, which takes five times as long to import, where it loads so."""
-    try:
-        module = importlib.import_module("cupy_backends.cuda.libs.nvrtc")
-        module.getVersion()
-    except Exception:  # CuPy loads the library first, or is not installed
-        module = importlib.import_module("cupy.cuda").nvrtc
-    return module
 
 
 def compiler() -> str:
@@ -160,7 +151,6 @@ def compile_alone(job: CompileJob) -> Compiled:
         from kernrec.compile.triton_compile import compile_triton  # which imports Triton
 
         return compile_triton(job)
-    nvrtc, _ = _library()
     if job.sm not in supported_sms():
         supported = ", ".join(f"sm_{sm}" for sm in supported_sms())
         raise CompileError(f"{compiler()} cannot compile for sm_{job.sm}; it supports {supported}")
@@ -190,6 +180,6 @@ def _compiled(job: CompileJob, options: list[str]) -> Compiled:
 
 
 def _text(raw: str | bytes) -> str:
-    """NVRTC's C strings as text: CuPy leaves their terminators in, also in the middle of a log."""
+    """NVRTC's C strings as text, without their terminators, which are also in the middle of a log."""
     text = raw.decode() if isinstance(raw, bytes) else raw
     return text.replace("\0", "")

@@ -14,8 +14,8 @@ from kernrec.gpu import GPU
 from kernrec.interop.results import ForeignResult
 from kernrec.kernel import Kernel, bind_launches
 from kernrec.op import Problem
-from kernrec.profile.emulated_launch import entry_name
 from kernrec.profile.kernel_code import compile_job_for
+from kernrec.profile.launch_profile import entry_name
 from kernrec.util.human import config_text
 
 SAMPLE = 6

@@ -32,7 +32,7 @@ from kernrec.kernel.expression import identifier
 from kernrec.kernel.source_files import read_source
 from kernrec.kernel.spec_reader import load_kernel
 from kernrec.profile.code_facts import CodeFacts, facts_of
-from kernrec.profile.emulated_launch import entry_name
+from kernrec.profile.launch_profile import entry_name
 from kernrec.ptx import parse
 from kernrec.util.human import counted
 

@@ -5,7 +5,6 @@ from typing import Any
 
 import numpy as np
 
-from kernrec.errors import KernrecError
 from kernrec.kernel.binding import BoundLaunch, Pointer, bind_launches, workspaces
 from kernrec.kernel.image_layout import ImageHandle, ImageLayout
 from kernrec.kernel.spec import Config, Kernel
@@ -106,22 +105,6 @@ def _arguments(bound: BoundLaunch) -> list[Any]:
         else:
             arguments.append(np.dtype(ELEMENTS[argument.ctype]).type(argument.value))
     return arguments
-
-
-def entry_name(functions: Mapping[str, object], name: str) -> str:
-    """The name in the PTX of the kernel `name` of a source, to which C++ may have added its parameters' types.
-
-    Raises:
-        KernrecError: the PTX has no such kernel, or several.
-    """
-    if name in functions:
-        return name
-    mangled = [function for function in functions if function.startswith("_Z") and f"{len(name)}{name}" in function]
-    if len(mangled) == 1:
-        return mangled[0]
-    if mangled:
-        raise KernrecError(f'kernel {name} is overloaded in its source; declare it extern "C"')
-    raise KernrecError(f"the source has no kernel {name} (it has {', '.join(functions) or 'none'})")
 
 
 def argument_mismatch(module: Module, name: str, bound: BoundLaunch) -> str | None:

@@ -21,9 +21,8 @@ from kernrec.compile.compiled import Compiled
 from kernrec.errors import KernrecError
 from kernrec.kernel import Kernel
 from kernrec.op import Problem
-from kernrec.profile.emulated_launch import entry_name
 from kernrec.profile.fit_profile import Profile
-from kernrec.profile.probe_profile import LaunchProfile
+from kernrec.profile.launch_profile import LaunchProfile, entry_name
 from kernrec.util.atomic_write import write_whole
 from kernrec.util.file_hash import files_hash
 

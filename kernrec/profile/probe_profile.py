@@ -9,15 +9,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from kernrec.compile.compiled import Compiled, Resources
+from kernrec.compile.compiled import Compiled
 from kernrec.errors import KernrecError
 from kernrec.kernel.binding import Probe, probe_launches
 from kernrec.kernel.spec import Config, Kernel
 from kernrec.profile.emulated_launch import kernel_launch
 from kernrec.profile.fit_profile import Profile, ProfileError, determined, fit_profile
+from kernrec.profile.launch_profile import LaunchProfile
 from kernrec.profile.tensor_values import ELEMENTS
 from kernrec.ptx import Module, emulate, parse
-from kernrec.store import ProfileRow
 
 ProbeCounts = dict[tuple[object, ...], dict[str, int]]
 """Counts of launches that were emulated, by PTX, grid and block, arguments and sizes of buffers."""
@@ -36,44 +36,6 @@ class Variant:
     configs: Mapping[int, Sequence[Config]]
     """By architecture: configs that run the variant and differ in launch-time tunables only; enough of them to probe
     every launch."""
-
-
-@dataclass(frozen=True)
-class LaunchProfile:
-    """The static profile of one launch of a variant, or of a config, on one architecture."""
-
-    launch: int
-    """Its number among the kernel's launches."""
-    entry: str
-    """Name of the launched kernel in its source."""
-    resources: Resources
-    profile: Profile
-    """Counts as a function of blocks and trips."""
-    ptx_hash: str
-    compiler: str
-    """As of `Compiled`."""
-
-    def row(self, kernel: Kernel, sm: int, variant_key: str, variant: Mapping[str, int | str]) -> ProfileRow:
-        """The row of the database that holds it; `variant` is what `variant_key` stands for."""
-        resources = self.resources
-        return ProfileRow(
-            kernel=kernel.name,
-            kernel_hash=kernel.hash,
-            variant_key=variant_key,
-            sm=sm,
-            launch=self.launch,
-            entry=self.entry,
-            variant=variant,
-            registers=resources.registers,
-            spill_bytes=resources.spill_store_bytes + resources.spill_load_bytes,
-            stack_bytes=resources.stack_bytes,
-            static_smem_bytes=resources.static_smem_bytes,
-            ptx_hash=self.ptx_hash,
-            compiler=self.compiler,
-            metrics=self.profile.metrics,
-            terms=self.profile.terms,
-            counts=self.profile.coefficients,
-        )
 
 
 def profile_variant(

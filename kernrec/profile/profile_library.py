@@ -14,7 +14,8 @@ from kernrec.errors import KernrecError
 from kernrec.gpu import limits
 from kernrec.kernel import Config, Kernel, Space
 from kernrec.profile.kernel_code import CodeKey, code_key, compile_job_for
-from kernrec.profile.probe_profile import LaunchProfile, Variant, profile_architectures
+from kernrec.profile.launch_profile import LaunchProfile
+from kernrec.profile.probe_profile import Variant, profile_architectures
 from kernrec.store import ProfileRow
 
 _Profiles = list[list[tuple[int, LaunchProfile]]]  # of several variants: (architecture, profile)

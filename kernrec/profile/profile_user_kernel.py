@@ -11,20 +11,21 @@ from concurrent.futures import FIRST_COMPLETED, Future, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from kernrec.compile.assemble import assemble
 from kernrec.compile.compiled import Compiled, CompileError, CompileJob, Result
 from kernrec.compile.pool import Processors, ProcessorsLostError, processors_of
 from kernrec.errors import KernrecError
 from kernrec.kernel import Config, Kernel, bind_launches
 from kernrec.profile.emulation_cache import Emulated, EmulationCache
 from kernrec.profile.kernel_code import CodeKey, code_key, compile_job_for
-from kernrec.profile.probe_profile import LaunchProfile
+from kernrec.profile.launch_profile import LaunchProfile
 from kernrec.profile.profile_target import ProfileFailure, ProfileTarget
-from kernrec.profile.sample_profile import profile_by_sampling
-from kernrec.profile.tensor_values import Tensors
 from kernrec.store import ProfileRow
 from kernrec.util.worker_memory import collect_rarely
+
+if TYPE_CHECKING:
+    from kernrec.profile.tensor_values import Tensors
 
 _MOST_WAITING = 4  # tasks to be emulated, per process: bounds memory while compilation runs ahead
 
@@ -150,6 +151,8 @@ class _EmulationTasks:
 def _compile(jobs: list[CompileJob], processors: Processors) -> Iterator[tuple[CompileJob, Result]]:
     """Jobs with their results: from the compiler, or of PTX from the assembler."""
     if jobs and jobs[0].name.endswith(".ptx"):
+        from kernrec.compile.assemble import assemble
+
         return ((job, assemble(job.source, job.sm, job.name)) for job in jobs)
     return processors.compile(jobs)
 
@@ -170,17 +173,21 @@ def _sample(
         dtype, layout, dims: of the problem.
         plain: `sm`, `folder` and `budget` of the `ProfileTarget`.
     """
+    from kernrec.profile.sample_profile import profile_by_sampling  # the emulator, of workers alone
+
     collect_rarely()
     sm, folder, budget = plain
     target = ProfileTarget(kernel.definition.problem(dtype, layout, **dims), sm, folder, budget)
     return profile_by_sampling(kernel, config, target, compiled, _tensors(kernel, target))
 
 
-_last_tensors: dict[tuple[object, ...], Tensors] = {}  # of the problem that this process emulated last
+_last_tensors: "dict[tuple[object, ...], Tensors]" = {}  # of the problem that this process emulated last
 
 
-def _tensors(kernel: Kernel, target: ProfileTarget) -> Tensors:
+def _tensors(kernel: Kernel, target: ProfileTarget) -> "Tensors":
     """The problem's tensors, made once in a process; what one config leaves in its outputs the next may read there."""
+    from kernrec.profile.tensor_values import Tensors
+
     key = (kernel.hash, target.problem.key, target.folder)
     if key not in _last_tensors:
         _last_tensors.clear()

@@ -37,9 +37,9 @@ from kernrec.errors import KernrecError
 from kernrec.kernel.binding import bind_launches, workspaces
 from kernrec.kernel.spec import Config, Kernel
 from kernrec.profile.cache_behavior import atomic_metrics, reuse_metrics, run_metrics
-from kernrec.profile.emulated_launch import entry_name, kernel_launch
+from kernrec.profile.emulated_launch import kernel_launch
 from kernrec.profile.fit_profile import Profile
-from kernrec.profile.probe_profile import LaunchProfile
+from kernrec.profile.launch_profile import LaunchProfile, entry_name
 from kernrec.profile.profile_target import BLOCK_BUDGET, ProfileTarget
 from kernrec.profile.tensor_values import Tensors
 from kernrec.profile.triton_launch import with_launcher_arguments

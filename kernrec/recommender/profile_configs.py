@@ -139,7 +139,8 @@ class ConfigProfiler:
         if failure.stopped:
             return KernrecError(failure.message)
         from kernrec.compile.pool import compile_many
-        from kernrec.profile.emulated_launch import argument_mismatch, entry_name
+        from kernrec.profile.emulated_launch import argument_mismatch
+        from kernrec.profile.launch_profile import entry_name
         from kernrec.ptx import parse
 
         kernel, problem, sm = self.kernel, self.target.problem, self.target.sm

@@ -9,8 +9,8 @@ from kernrec.errors import UsageError
 from kernrec.kernel import bind_launches, workspaces
 from kernrec.kernel.packed_arguments import PackedArguments
 from kernrec.op import Problem
-from kernrec.profile.emulated_launch import entry_name
 from kernrec.profile.kernel_code import dynamic_shared_bytes
+from kernrec.profile.launch_profile import entry_name
 from kernrec.run.arrays import Expected
 from kernrec.run.driver import Driver
 from kernrec.run.plan import Variant

@@ -11,7 +11,7 @@ from kernrec.kernel import Kernel, load_kernel
 from kernrec.op import Problem
 from kernrec.profile.emulation_cache import EmulationCache
 from kernrec.profile.fit_profile import Profile
-from kernrec.profile.probe_profile import LaunchProfile
+from kernrec.profile.launch_profile import LaunchProfile
 from kernrec.profile.profile_target import ProfileFailure, ProfileTarget
 from kernrec.profile.profile_user_kernel import profile_configs
 

@@ -31,7 +31,7 @@ from kernrec.compile.compiled import CompileJob
 from kernrec.compile.nvrtc import compile_job
 from kernrec.gpu import find_gpu, l1_bytes, occupancy
 from kernrec.model.prior.dram_traffic import Footprint, sampled_dram_bytes
-from kernrec.profile.emulated_launch import entry_name
+from kernrec.profile.launch_profile import entry_name
 from kernrec.profile.sample_profile import AXES, SAMPLING, sampled_counts
 from kernrec.ptx import KernelLaunch, parse
 from kernrec.ptx.analysis.lowering import lowered

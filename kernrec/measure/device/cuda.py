@@ -36,8 +36,8 @@ from kernrec.measure.device.launch import (
 from kernrec.measure.device.loaded_config import ConfigLaunches, LoadedCudaConfig
 from kernrec.measure.device.nvml import Card, sensors
 from kernrec.op.dtype import ELEMENT_BYTES
-from kernrec.profile.emulated_launch import entry_name
 from kernrec.profile.kernel_code import compile_job_for
+from kernrec.profile.launch_profile import entry_name
 from kernrec.ptx import parse
 from kernrec.ptx.analysis.dependence import data_dependences
 from kernrec.ptx.ir.inline import inlined
