@@ -4,12 +4,19 @@ Time left is stated only where the share that is done is known; else for how lon
 terminal it is one line that is rewritten, elsewhere a line every ten seconds.
 """
 
+import os
 import sys
 import threading
 import time
 from types import TracebackType
 
+from kernrec.util.fork import holds_no_lock
+
 _FIRST_S, _LIVE_S, _LINE_S = 2.0, 0.5, 10.0
+_printing = threading.Lock()
+"""Held while a line is printed, and while this process forks."""
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_printing.acquire, after_in_parent=_printing.release, after_in_child=_printing.release)
 
 
 class Steps:
@@ -24,6 +31,7 @@ class Steps:
         self._open = False
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._report, daemon=True)
+        holds_no_lock(self._thread)
 
     def __enter__(self) -> "Steps":
         self._thread.start()
@@ -65,9 +73,9 @@ class Steps:
         wait_s = self._first_s
         while not self._ended.wait(wait_s):
             line = self.text()
-            print(
-                f"\r\x1b[K{line}" if self._live else line, end="" if self._live else "\n", file=sys.stderr, flush=True
-            )
+            shown, end = (f"\r\x1b[K{line}", "") if self._live else (line, "\n")
+            with _printing:
+                print(shown, end=end, file=sys.stderr, flush=True)
             self._open = self._live
             wait_s = _LIVE_S if self._live else _LINE_S
 

@@ -17,7 +17,7 @@ from contextlib import closing, contextmanager, suppress
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
-from typing import ParamSpec, Protocol, TypeVar
+from typing import TYPE_CHECKING, ParamSpec, Protocol, TypeVar
 
 from kernrec.compile.cache import CompileCache
 from kernrec.compile.compiled import Compiled, CompileError, CompileJob, Reason, Result
@@ -25,12 +25,15 @@ from kernrec.compile.nvrtc import cached_result, compiler
 from kernrec.compile.together import MOST_TOGETHER, Together, can_be_together, together_key
 from kernrec.compile.triton_version import triton_compiler
 from kernrec.errors import KernrecError
+from kernrec.util.fork import not_inherited, settle, start_context
 from kernrec.util.worker_memory import collect_rarely, keep_freed
+
+if TYPE_CHECKING:
+    from multiprocessing.context import ForkContext, SpawnContext
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
-_SPAWN = multiprocessing.get_context("spawn")
 _PACKAGE_S = 180.0
 """Further seconds for a job whose module is imported: its package may import torch and all of a serving engine."""
 _MOST_MEMORY = 8 * 2**30
@@ -147,9 +150,11 @@ class _Worker:
     """A compiling process, its present jobs, and the deadline of the first of them."""
 
     def __init__(self, cache_folder: Path | None, of_triton: bool) -> None:
-        self.connection, theirs = _SPAWN.Pipe()
-        self.process = _SPAWN.Process(target=_serve, args=(theirs, cache_folder, of_triton), daemon=True)
-        with interrupts_blocked():
+        self.connection, theirs = multiprocessing.Pipe()
+        not_inherited(self.connection)
+        context = start_context()
+        self.process = context.Process(target=_serve, args=(theirs, cache_folder, of_triton), daemon=True)
+        with interrupts_blocked(context):
             self.process.start()
         theirs.close()  # so that this end reads end-of-file when the process has ended
         self.timeout_s = 0.0
@@ -220,6 +225,7 @@ class _Worker:
 
 def _serve(connection: Connection, cache_folder: Path | None, of_triton: bool) -> None:
     """Worker loop: compiles jobs until the other side closes the connection."""
+    settle()
     together = Together(CompileCache(cache_folder))
     limit_memory()
     if of_triton:
@@ -255,17 +261,18 @@ def limit_memory() -> None:
 
 
 @contextmanager
-def interrupts_blocked() -> Iterator[None]:
+def interrupts_blocked(context: "ForkContext | SpawnContext") -> Iterator[None]:
     """Processes started inside ignore Ctrl-C and the end of the terminal, which only their parent should act on.
 
-    On systems without POSIX signal masks (Windows) this does nothing.
+    On systems without POSIX signal masks (Windows) this does nothing. `context` is how they are started.
     """
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})  # the tracker itself ignores all but this one
     try:
-        resource_tracker.ensure_running()  # started with the first process, it would unblock Ctrl-C in that one
+        if context.get_start_method() == "spawn":
+            resource_tracker.ensure_running()  # started with the first process, it would unblock Ctrl-C in that one
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         yield
     finally:
@@ -293,10 +300,11 @@ class Processors(Protocol):
 class LocalProcessors:
     """Processes of this machine."""
 
-    def __init__(self, count: int, pool: ProcessPoolExecutor, compiling: CompilingProcesses) -> None:
-        """count: of each kind; `compiling` compile, `pool` works."""
+    def __init__(self, count: int, compiling: CompilingProcesses) -> None:
+        """count: of each kind; `compiling` compile."""
         self.count = count
-        self._pool = pool
+        self._context: ForkContext | SpawnContext | None = None
+        self._pool: ProcessPoolExecutor | None = None
         self._compiling = compiling
 
     def compile(self, jobs: Iterable[CompileJob], timeout_s: float = 120.0) -> Iterator[tuple[CompileJob, Result]]:
@@ -305,8 +313,23 @@ class LocalProcessors:
 
     def submit(self, task: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> Future[R]:
         """As of `Processors`; processes are started as tasks come."""
-        with interrupts_blocked():
+        context = self._context = self._context or start_context()
+        with interrupts_blocked(context):
+            if self._pool is None:
+                self._pool = ProcessPoolExecutor(self.count, mp_context=context, initializer=_end_with_parent)
             return self._pool.submit(task, *args, **kwargs)
+
+    def close(self) -> None:
+        """Ends the processes that work once they have done so."""
+        if self._pool is not None:
+            self._pool.shutdown()
+
+    def kill(self) -> None:
+        """Ends the processes that work, whatever they do."""
+        if self._pool is not None:
+            for process in list((self._pool._processes or {}).values()):  # `kill_workers` is Python 3.14's
+                process.kill()
+            self._pool.shutdown(cancel_futures=True)
 
 
 @contextmanager
@@ -318,20 +341,17 @@ def processors_of(processors: "Processors | int") -> Iterator[Processors]:
     if not isinstance(processors, int):
         yield processors
         return
-    with interrupts_blocked():  # the pool starts a process that watches over its semaphores
-        pool = ProcessPoolExecutor(processors, mp_context=_SPAWN, initializer=_end_with_parent)
-    with pool, closing(CompilingProcesses(processors)) as compiling:
+    with closing(CompilingProcesses(processors)) as compiling, closing(LocalProcessors(processors, compiling)) as local:
         try:
-            yield LocalProcessors(processors, pool, compiling)
+            yield local
         except BaseException:
-            for process in list((pool._processes or {}).values()):  # `kill_workers` is Python 3.14's
-                process.kill()
-            pool.shutdown(cancel_futures=True)
+            local.kill()
             raise
 
 
 def _end_with_parent() -> None:
     """Ends this worker when the process that started it has ended, for whatever reason."""
+    settle()
     parent = multiprocessing.parent_process()
 
     def watch() -> None:

@@ -121,15 +121,16 @@ def analyze(
         part = PartOfSpace(space, rows, variants.index[rows], profiled)
         with profiler.with_lasting_processes() as lasting:
             failures, left_out = profile_promising(lasting, gpu, query, part)
-    if len(failures) < len(rows):  # without a compiler, or with a source that is wrong, nothing is left behind
-        with Database.open(database, read_only=False) as opened:
-            opened.add_kernel(kernel, problem)
-    recommender = Recommender(answering_with(database))
-    if not recommender.context.find_profiles(kernel, problem, gpu):
-        raise profiler.why_none(failures[0])
-    recommendation = recommender.answer_kernel(kernel, problem, gpu, query)
     before = int(profiled.sum())
     made = len(rows) - before - len(failures) - left_out
+    if before and not made:  # else the kernel was stored with its profiles
+        with Database.open(database, read_only=False) as opened:
+            opened.add_kernel(kernel, problem)
+    with Database.open(database):  # open once for all that the answer reads
+        recommender = Recommender(answering_with(database))
+        if not recommender.context.find_profiles(kernel, problem, gpu):
+            raise profiler.why_none(failures[0])
+        recommendation = recommender.answer_kernel(kernel, problem, gpu, query)
     return Analysis(recommendation, made, before, tuple(failures), left_out, time.monotonic() - start)
 
 

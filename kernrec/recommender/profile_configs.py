@@ -87,7 +87,7 @@ class ConfigProfiler:
             yield replace(self, options=replace(self.options, profiles=profiles_with(processors)))
 
     def stored_variants(self) -> set[str]:
-        """The variants whose profiles the database has."""
+        """The variants whose profiles the database has; it is made where there is none."""
         with Database.open(self.database, read_only=False, create=True) as opened:
             tables = opened.profiles(self.kernel.name, self.kernel.hash, self.target.sm).values()
         return {key for table in tables for key in table.variant_keys}
@@ -112,6 +112,7 @@ class ConfigProfiler:
             if pending:
                 with Database.open(self.database, read_only=False) as opened:
                     opened.add_profiles(pending)
+                    opened.add_kernel(self.kernel, self.target.problem)
                 pending.clear()
 
         try:

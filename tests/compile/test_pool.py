@@ -16,7 +16,8 @@ from tests.helpers.process import environment
 
 
 def workers():
-    return [child for child in multiprocessing.active_children() if "Spawn" in type(child).__name__]
+    started = ("SpawnProcess", "ForkProcess")
+    return [child for child in multiprocessing.active_children() if type(child).__name__ in started]
 
 
 def test_every_job_comes_back_once_with_its_own_result(nvrtc, cache, saxpy):
@@ -114,22 +115,25 @@ def test_processes_compile_batch_after_batch_and_end_when_closed(nvrtc, cache, s
 
 
 BLOCKED = """
-import multiprocessing, signal
+import multiprocessing, signal, sys
 from kernrec.compile.pool import interrupts_blocked
 def show():
     print(signal.SIGINT in signal.pthread_sigmask(signal.SIG_BLOCK, []))
 if __name__ == "__main__":
-    with interrupts_blocked():
-        process = multiprocessing.get_context("spawn").Process(target=show)
+    context = multiprocessing.get_context(sys.argv[1])
+    with interrupts_blocked(context):
+        process = context.Process(target=show)
         process.start()
     process.join()
 """
 
 
 @pytest.mark.skipif(os.name != "posix", reason="looks at the mask of POSIX signals")
-def test_the_first_process_ignores_interrupts_too(tmp_path):
+@pytest.mark.parametrize("method", ["spawn", "fork"])
+def test_the_first_process_ignores_interrupts_too(tmp_path, method):
     (script := tmp_path / "first.py").write_text(BLOCKED)
-    done = subprocess.run([sys.executable, script], capture_output=True, text=True, env=environment(), check=True)
+    command = [sys.executable, script, method]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment(), check=True)
     assert done.stdout == "True\n"
 
 
@@ -169,6 +173,40 @@ def test_an_interrupt_stops_all_processes_without_a_word(nvrtc, tmp_path, slow):
     deadline = time.monotonic() + 300
     while group_lives(process.pid):
         assert time.monotonic() < deadline, "a compiling process outlived its parent"
+        time.sleep(0.05)
+
+
+LOST = """
+import multiprocessing, sys, threading, time
+from kernrec.compile import CompileCache, CompileJob
+from kernrec.compile.pool import processors_of
+if __name__ == "__main__":
+    if sys.argv[1] == "SpawnProcess":
+        threading.Thread(target=time.sleep, args=(600,), daemon=True).start()
+    with processors_of(2) as processors:
+        for _ in range(2):
+            next(processors.compile([CompileJob("", 80)]))
+            tasks = [processors.submit(time.sleep, 600.0) for _ in range(2)]
+        while len(multiprocessing.active_children()) < 3:
+            time.sleep(0.01)
+        print(*{type(child).__name__ for child in multiprocessing.active_children()}, flush=True)
+        tasks[0].result()
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere no process is forked")
+@pytest.mark.parametrize("kind", ["ForkProcess", "SpawnProcess"])
+def test_processes_end_with_one_that_was_killed(nvrtc, tmp_path, kind):
+    (script := tmp_path / "lost.py").write_text(LOST)
+    settings = environment() | {"KERNREC_CACHE": str(tmp_path / "cache")}
+    command = [sys.executable, str(script), kind]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True, env=settings)
+    assert kind in process.stdout.readline().split()
+    process.kill()
+    process.communicate()
+    deadline = time.monotonic() + 300
+    while group_lives(process.pid):
+        assert time.monotonic() < deadline, "a process outlived its parent"
         time.sleep(0.05)
 
 

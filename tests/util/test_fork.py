@@ -1,0 +1,61 @@
+"""Children are forked where no lock can be lost, and nowhere else."""
+
+import subprocess
+import sys
+
+import pytest
+
+from tests.helpers.process import environment
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="elsewhere no process is forked")
+
+IMPORTS = "import ctypes, os, signal, sys, threading, time\nfrom multiprocessing import Pipe\n"
+IMPORTS += "from kernrec.util.fork import can_fork, holds_no_lock, not_inherited, settle, start_context\n"
+BESIDE = "thread = threading.Thread(target=time.sleep, args=(60,), daemon=True)\nthread.start()\n"
+
+
+def printed(code: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-c", IMPORTS + code], capture_output=True, text=True, env=environment(), check=True
+    )
+    return done.stdout.strip()
+
+
+def test_a_process_with_one_thread_forks() -> None:
+    assert printed("print(start_context().get_start_method())") == "fork"
+
+
+def test_a_process_with_another_thread_does_not_unless_that_says_that_it_holds_no_lock() -> None:
+    assert printed(BESIDE + "print(can_fork())\nholds_no_lock(thread)\nprint(can_fork())") == "False\nTrue"
+
+
+def test_a_thread_of_a_library_counts() -> None:
+    code = """
+started = ctypes.c_ulong()
+libc = ctypes.CDLL(None)
+libc.pthread_create(ctypes.byref(started), None, ctypes.cast(libc.pause, ctypes.c_void_p), None)
+print(can_fork(), threading.active_count())
+os._exit(sys.stdout.flush() or 0)
+"""
+    assert printed(code) == "False 1"
+
+
+def test_another_thread_than_the_main_one_does_not_fork() -> None:
+    code = "thread = threading.Thread(target=lambda: print(can_fork()))\nholds_no_lock(thread)\nthread.start()"
+    assert printed(code) == "False"
+
+
+def test_a_child_keeps_neither_handlers_nor_connections_of_its_parent() -> None:
+    code = """
+def child(theirs):
+    settle()
+    theirs.send((signal.getsignal(signal.SIGTERM) == signal.SIG_DFL, ours.closed))
+ours, theirs = Pipe()
+not_inherited(ours)
+signal.signal(signal.SIGTERM, lambda *_: None)
+process = start_context().Process(target=child, args=(theirs,))
+process.start()
+print(type(process).__name__, *ours.recv())
+process.join()
+"""
+    assert printed(code) == "ForkProcess True True"
