@@ -51,7 +51,7 @@ def start_context() -> "ForkContext | SpawnContext":
 
 
 def settle() -> None:
-    """To be called first in a child: one that was forked ends with its parent, and has none of its handlers and pipes."""
+    """To be called first in a child: one that was forked ends with its parent, and drops its handlers and pipes."""
     parent = multiprocessing.parent_process()
     if parent is None or type(multiprocessing.current_process()).__name__ != "ForkProcess":
         return
