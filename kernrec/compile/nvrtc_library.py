@@ -66,7 +66,7 @@ class Library:
         self._call("nvrtcCompileProgram", program, len(options), _strings(options))
 
     def getProgramLog(self, program: ctypes.c_void_p) -> bytes:  # noqa: N802
-        """What the compiler printed."""
+        """Messages of the compiler."""
         return self._bytes("ProgramLog", program)
 
     def getPTX(self, program: ctypes.c_void_p) -> bytes:  # noqa: N802
@@ -96,10 +96,10 @@ def _strings(texts: list[str]) -> "ctypes.Array[ctypes.c_char_p]":
 
 def nvrtc_library() -> Library | ModuleType:
     """NVRTC; raises `ImportError` where neither a wheel of it nor CuPy is installed."""
-    found = _libraries() if sys.platform == "linux" else []
-    if len(found) == 1:  # of several CuPy takes the one that it was made for
+    files = _libraries() if sys.platform == "linux" else []
+    if len(files) == 1:  # of several CuPy takes the one that it was made for
         try:
-            return Library(found[0])
+            return Library(files[0])
         except OSError:
             pass
     module: ModuleType = importlib.import_module("cupy.cuda").nvrtc

@@ -118,8 +118,8 @@ def _analyzed(checkout: Path, words: list[str], folder: Path) -> tuple[float, Ma
     """(processor time in s, answer) of a command of a checkout; `folder`: of its caches."""
     folder.mkdir(exist_ok=True)
     database = folder / "own.duckdb"
-    for kept in ("compile", "emulated"):
-        shutil.rmtree(folder / "cache" / kept, ignore_errors=True)
+    for results in ("compile", "emulated"):
+        shutil.rmtree(folder / "cache" / results, ignore_errors=True)
     database.unlink(missing_ok=True)
     environment = environment_in(folder) | {"PYTHONPATH": str(checkout), "HOME": str(folder)}
     command = [sys.executable, "-c", RUN, "analyze", *words, "--processes", "1", "--json", "--db", str(database)]
