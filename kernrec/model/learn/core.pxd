@@ -4,12 +4,6 @@ cimport cython
 from libc.stdint cimport int64_t
 
 @cython.locals(i=Py_ssize_t, tree=Py_ssize_t, node=Py_ssize_t)
-cpdef go_down(
-    const float[::1] flat, const int64_t[:] row, const int64_t[:] start, const int64_t[::1] feature,
-    const float[::1] threshold, const int64_t[::1] left, Py_ssize_t levels, int64_t[:, ::1] leaves,
-)
-
-@cython.locals(i=Py_ssize_t, tree=Py_ssize_t, node=Py_ssize_t)
 cpdef next_level(
     const float[::1] flat, const int64_t[:] row, const int64_t[::1] column, const float[::1] threshold,
     int64_t[:, ::1] nodes,

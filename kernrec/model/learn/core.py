@@ -7,24 +7,6 @@ candidates and of the trees, and each name stands for all pairs of them.
 from typing import Any
 
 
-def go_down(flat: Any, row: Any, start: Any, feature: Any, threshold: Any, left: Any, levels: int, leaves: Any) -> None:
-    """Fills `leaves` (C, T): the leaf that each candidate reaches in each tree of `model.vendor.compact_trees`.
-
-    Args:
-        flat: features of all candidates, one candidate after the other, float32.
-        row: where those of each begin, (C,).
-        start: the first node of each tree, (T,).
-        feature, threshold, left: of each node, as in `CompactTrees`; a leaf is its own left child.
-        levels: splits on the longest path.
-    """
-    for i in range(len(row)):
-        for tree in range(len(start)):
-            node = start[tree]
-            for _ in range(levels):
-                node = left[node] + (flat[row[i] + feature[node]] >= threshold[node])
-            leaves[i, tree] = node
-
-
 def next_level(flat: Any, row: Any, column: Any, threshold: Any, nodes: Any) -> None:
     """Moves `nodes` (T, C) one level down complete trees: the children of node i are 2 i and 2 i + 1 of the next level.
 

@@ -20,7 +20,7 @@ takes them in one go: a call of it costs as much as some hundred numbers. Featur
 such as the data type, are no rows but constants.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from functools import cache, cached_property, lru_cache
 from importlib import import_module
 from typing import Any, Protocol
@@ -210,14 +210,14 @@ class Card:
         """FLOP/s that a library reaches."""
         return self.peak_flops * TENSOR_SHARE
 
-    def once(self, name: str, make: "Callable[[Card], Any]") -> Any:
+    def once(self, name: Hashable, make: "Callable[[Card], Any]") -> Any:
         """The result of `make` for the card, which a module of features asks for under a name; made once."""
         if (made := self._once.get(name)) is None:
             made = self._once[name] = make(self)
         return made
 
     @cached_property
-    def _once(self) -> dict[str, Any]:
+    def _once(self) -> dict[Hashable, Any]:
         return {}
 
     @cached_property

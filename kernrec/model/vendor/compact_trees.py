@@ -9,12 +9,13 @@ which 10 levels take ten times the space; it is the faster one for many candidat
 
 import zlib
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from kernrec.util.array_file import pack, unpack
-from kernrec.util.compiled import core
+from kernrec.util.compiled import Core, core
 from kernrec.util.light_dataclass import dataclass
 
 Array = np.ndarray
@@ -24,6 +25,8 @@ Trees = tuple[Mapping[str, Any], Mapping[str, Array]]
 
 MOST_CUTS = 256
 _MOST_LEVELS = 32
+_TOGETHER = 1024
+"""Rows that go down the trees together: more would leave the processor's cache."""
 _MOST_BYTES = 16 << 20
 """Largest size of decompressed trees."""
 
@@ -49,15 +52,27 @@ class CompactTrees:
 
     def predict(self, matrix: Array) -> Array:
         """The prediction for each row of a matrix (C, F) without missing values; float64 (C,)."""
-        count, features = matrix.shape
-        flat, row = np.ascontiguousarray(matrix, dtype=np.float32).ravel(), np.arange(count) * features
-        leaves = np.empty((count, len(self.start)), dtype=np.int64)
-        if (walk := core("kernrec.model.learn")).compiled:
-            walk.functions.go_down(flat, row, self.start, self.feature, self.threshold, self.left, self.levels, leaves)
-        else:
-            row, start, every = row[np.newaxis, :, np.newaxis], self.start[np.newaxis], leaves[np.newaxis, np.newaxis]
-            walk.functions.go_down(flat, row, start, self.feature, self.threshold, self.left, self.levels, every)
-        return np.asarray(self.base + self.leaf.take(leaves).sum(axis=1, dtype=np.float64))
+        form = core("kernrec.model.vendor")
+        (count, features), predicted = matrix.shape, np.empty(len(matrix))
+        for first in range(0, count, _TOGETHER):
+            flat = np.ascontiguousarray(matrix[first : first + _TOGETHER], dtype=np.float32).ravel()
+            row, sums = np.arange(0, flat.size, features)[np.newaxis], np.empty((1, flat.size // features))
+            form.functions.sums_of_leaves(self.of_core(form), flat, form.rows(row), form.rows(sums))
+            predicted[first : first + _TOGETHER] = sums[0]
+        return predicted
+
+    def of_core(self, form: Core) -> Any:
+        """The trees as a form of the core takes them."""
+        if (trees := self._of_core.get(form.compiled)) is None:
+            start = self.start if form.compiled else self.start[np.newaxis]
+            trees = self._of_core[form.compiled] = form.functions.Trees(
+                start, self.left, self.feature, self.threshold, self.leaf, self.base, self.levels
+            )
+        return trees
+
+    @cached_property
+    def _of_core(self) -> dict[bool, Any]:
+        return {}
 
 
 def compact(trees: Sequence[Mapping[str, Any]], features: int, base: float, share: float = 1.0) -> Trees:

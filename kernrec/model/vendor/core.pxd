@@ -1,47 +1,85 @@
 # cython: language_level=3
 # The types that `core.py` has where it is compiled (`hatch_build.py`).
 cimport cython
+from libc.stdint cimport int64_t
 
-cdef Py_ssize_t BATCH, M, N, K, SIZES, FLOPS_S, DRAM_S, L2_S, MEMORY_S, MOVED, WEIGHTS, RESULT, TILES_S
+cdef Py_ssize_t BATCH, M, N, K, SIZES
+cdef Py_ssize_t FLOPS_S, DRAM_S, L2_S, LAUNCH_S, TOTAL_S, WORK_S, MEMORY_S, TILES_S, MOVED, WEIGHTS, RESULT
 cdef Py_ssize_t ROWS, COLUMNS, SPLIT, RATE, READ_BYTES, TILE_FLOPS, JOINED, FEW, SHARE
 cdef Py_ssize_t WAVES, FIRST_SQUARE, SECOND_SQUARE, TIMED
-cdef Py_ssize_t SHARES, FIRST_SIZE, TOTAL, BYTES, TILES, AREAS, FIRST_WAVES, FIRST_TIME, FULL, FILLED, REST
-cdef double LEAST_SPLIT, INFINITY, LEAST_SHARE, LEAST_SIZE, WARPS, REREAD
+cdef Py_ssize_t SHARES, FIRST_SIZE, TOTAL, BYTES, TILES, AREAS, FIRST_WAVES, FIRST_TIME, ALIGNED, FULL, FILLED, REST
+cdef int64_t MOST_ALIGNED, MOST_ALIGNED_ROWS
+cdef double LEAST_SPLIT, INFINITY, LEAST_SHARE, LEAST_SIZE, WARPS, FEW_WARPS, REREAD, OVERLAP, STRIDED, STRIDED_POWER
+cdef double THERMAL_S, THERMAL_POWER, MOST_RATIO
+
+cdef class Products:
+    cdef double a_bytes, b_bytes, c_bytes, peak_flops, bandwidth, dram, l2, l2_bytes, sms, launch_s, working_sets
+    cdef const double[:, ::1] wave_tiles
+
+cdef class TensorTiles:
+    cdef const double[:, ::1] tiles
+    cdef Py_ssize_t count
+    cdef double read_rate, fill_s
+
+cdef class SimtTiles:
+    cdef const double[:, ::1] tiles
+    cdef Py_ssize_t batched, count
+    cdef double fill_s, element_bytes, dram, strided_k, slower
+    cdef bint reread, alone
+
+cdef class Trees:
+    cdef const int64_t[:] start
+    cdef const int64_t[::1] left, feature
+    cdef const float[::1] threshold, leaf
+    cdef double base
+    cdef Py_ssize_t levels
+
+cpdef tensor_products(
+    Products products, TensorTiles tiles, const double[:, ::1] sizes, double[:, ::1] seconds, double[:, ::1] work,
+    double[:, ::1] figures,
+)
+
+cpdef simt_products(
+    Products products, SimtTiles tiles, const double[:, ::1] sizes, double[:, ::1] seconds, double[:, ::1] work,
+    double[:, ::1] figures,
+)
 
 @cython.locals(i=Py_ssize_t)
-cpdef work_of_products(
-    const double[:, ::1] sizes, double a_bytes, double b_bytes, double c_bytes, double peak_flops, double bandwidth,
-    double dram, double l2, double l2_bytes, double working_sets, double[:, ::1] work,
+cdef work_of_products(Products products, const double[:, ::1] sizes, double[:, ::1] work)
+
+@cython.locals(i=Py_ssize_t, t=Py_ssize_t, tiles="const double[:, ::1]", fill_s=double)
+cdef tensor_tiles(
+    Products products, TensorTiles of_card, const double[:, ::1] sizes, double[:, ::1] seconds, double[:, ::1] work,
 )
 
-@cython.locals(i=Py_ssize_t, t=Py_ssize_t)
-cpdef tensor_tiles(
-    const double[:, ::1] sizes, const double[:, ::1] tiles, Py_ssize_t count, double sms, double read_rate,
-    double fill_s, double l2, double[:, ::1] seconds, double[:, ::1] work,
+cdef double fourth_power(double value) noexcept nogil
+
+@cython.locals(
+    i=Py_ssize_t, t=Py_ssize_t, tiles="const double[:, ::1]", fill_s=double, element=double, sms=double, l2=double,
+    l2_bytes=double, strided=double, again=double, held=double,
+)
+cdef simt_tiles(
+    Products products, SimtTiles of_card, const double[:, ::1] sizes, double[:, ::1] seconds, double[:, ::1] work,
 )
 
-@cython.locals(i=Py_ssize_t, t=Py_ssize_t)
-cpdef simt_waves(
-    const double[:, ::1] sizes, const double[:, ::1] tiles, double sms, double[:, ::1] per_sm,
-    double[:, ::1] resident, double[:, ::1] busy,
+@cython.locals(
+    i=Py_ssize_t, size=Py_ssize_t, wave=Py_ssize_t, square=Py_ssize_t, tile=Py_ssize_t, figure=Py_ssize_t,
+    tiles="const double[:, ::1]", sms=double, l2_bytes=double,
+)
+cdef figures_of_products(
+    Products products, const double[:, ::1] sizes, double[:, ::1] seconds, double[:, ::1] work,
+    double[:, ::1] figures,
 )
 
-@cython.locals(i=Py_ssize_t, t=Py_ssize_t, again=double)
-cpdef simt_parts(
-    const double[:, ::1] sizes, const double[:, ::1] tiles, const double[:, ::1] per_sm,
-    const double[:, ::1] resident, const double[:, ::1] reached, const double[::1] strided, double element,
-    double sms, double peak_flops, double fill_s, double l2, double l2_bytes, double dram, bint reread,
-    double[:, :, ::1] parts,
+@cython.locals(s=Py_ssize_t, i=Py_ssize_t, c=Py_ssize_t)
+cpdef corrected(
+    Trees trees, const int64_t[::1] columns, const int64_t[::1] places, const double[:, :] table,
+    const int64_t[::1] own_columns, const double[:, :, :] own, const double[:, :] base, Py_ssize_t each,
+    const double[:] least_value, double most, float[::1] flat, const int64_t[:, ::1] row, double[:, ::1] values,
 )
 
-@cython.locals(i=Py_ssize_t, t=Py_ssize_t)
-cpdef simt_tiles(
-    const double[:, ::1] sizes, const double[:, ::1] tiles, Py_ssize_t timed, Py_ssize_t batched, Py_ssize_t end,
-    double fill_s, double l2, double[:, ::1] seconds, double[:, ::1] work,
+@cython.locals(
+    s=Py_ssize_t, i=Py_ssize_t, tree=Py_ssize_t, node=Py_ssize_t, first=Py_ssize_t, start="const int64_t[:]",
+    left="const int64_t[::1]", feature="const int64_t[::1]", threshold="const float[::1]", leaf="const float[::1]",
 )
-
-@cython.locals(i=Py_ssize_t, size=Py_ssize_t, wave=Py_ssize_t, square=Py_ssize_t, tile=Py_ssize_t)
-cpdef figures_of_products(
-    const double[:, ::1] sizes, const double[:, ::1] work, const double[:, :] seconds, const double[::1] total_s,
-    const double[:, ::1] tiles, double sms, double l2_bytes, double[:, ::1] figures,
-)
+cpdef sums_of_leaves(Trees trees, const float[::1] flat, const int64_t[:, ::1] row, double[:, ::1] sums)

@@ -70,10 +70,6 @@ class VendorModel:
         self.predict_many([problem], gpu)
         return self._predicted[problem, gpu.name]
 
-    def knows(self, problem: Problem, gpu: GPU) -> bool:
-        """Whether a problem was predicted before."""
-        return (problem, gpu.name) in self._predicted or (problem, gpu.name) in self._timed
-
     def predict_latency(
         self, problem: Problem, gpu: GPU, beside: Sequence[Problem] = ()
     ) -> tuple[StackPrediction, ...]:

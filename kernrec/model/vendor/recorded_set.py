@@ -169,6 +169,14 @@ class SetModel:
     power_bases: Mapping[str, PowerBase] | None = None
     """The bases that trees of power correct, by card; None where that is the power limit."""
 
+    def off_grid(self, sizes: Mapping[str, int]) -> bool:
+        """Whether a problem has a size of the grid that was not recorded."""
+        return any(sizes[name] not in recorded for name, recorded in self._grid)
+
+    @cached_property
+    def _grid(self) -> list[tuple[str, frozenset[int]]]:
+        return [(name, frozenset(sizes)) for name, sizes in self.sizes.items()]
+
     def outside(self, bound: Bound) -> Array | None:
         """How far problems lie outside of what was recorded: by the logarithms of their sizes, or by the card's work in
         them, (N,); None where none does."""

@@ -1,6 +1,7 @@
-"""Elementary functions of loops over problems and tiles, on arrays; `tilewise.pxd` has them for numbers, compiled.
+"""Elementary functions of loops over problems, tiles and trees, on arrays; `tilewise.pxd` has them for numbers,
+compiled.
 
-In such a loop a name stands for an array of all problems, (N,), or of all problems in all tiles, (N, T).
+In such a loop a name stands for an array of all problems, (N,), or of all problems in all tiles or trees, (N, T).
 """
 
 import numpy as np
@@ -10,14 +11,34 @@ from kernrec.model.prior.elementwise import floor as floor
 from kernrec.model.prior.elementwise import maximum as maximum
 from kernrec.model.prior.elementwise import minimum as minimum
 from kernrec.model.prior.elementwise import select as select
+from kernrec.model.prior.elementwise import sqrt as sqrt
+
+exp, log2, power = np.exp, np.log2, np.power
+
+
+def aligned(sizes: np.ndarray, most: int) -> np.ndarray:
+    """The largest power of two, up to one of them, by which sizes can be divided."""
+    return np.gcd(sizes.astype(np.int64), most)
 
 
 def per_tile(of_problem: np.ndarray) -> np.ndarray:
-    """A value of each problem, (N,), to stand beside those of its tiles, (N, 1)."""
+    """A value of each problem, (N,), to stand beside those of its tiles or trees, (N, 1)."""
     return of_problem[:, np.newaxis]
 
 
-def least(of_tiles: np.ndarray, first: int, end: int) -> np.ndarray:
-    """The least of some of the tiles."""
-    least: np.ndarray = of_tiles[..., first:end].min(axis=-1)
+def of_tile(of_tiles: np.ndarray, problem: int, tile: int) -> np.ndarray:
+    """A value of one of the tiles, (N,)."""
+    value: np.ndarray = of_tiles[problem, 0][:, tile]
+    return value
+
+
+def least(of_tiles: np.ndarray, problem: int, first: int, end: int) -> np.ndarray:
+    """The least of some of the tiles, (N,)."""
+    least: np.ndarray = of_tiles[problem, 0][:, first:end].min(axis=-1)
     return least
+
+
+def over_trees(of_trees: np.ndarray) -> np.ndarray:
+    """The sum of a value over all trees, (N,)."""
+    total: np.ndarray = of_trees.sum(axis=-1, dtype=np.float64)
+    return total

@@ -3,52 +3,76 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
-from math import hypot
-from typing import Any
+from math import exp, hypot
 
 import numpy as np
 
 from kernrec.gpu import GPU
-from kernrec.model.learn.conformal import Interval
-from kernrec.model.vendor.bound import Bound, Card, Features, card_of, features_of, used
+from kernrec.model.learn.conformal import Interval, factor_at
+from kernrec.model.vendor.bound import PARTS, Bound, Card, Features, card_of, features_of, used
 from kernrec.model.vendor.compact_trees import CompactTrees
 from kernrec.model.vendor.power_base import power_base
 from kernrec.model.vendor.predicted import Predicted, StackPrediction
-from kernrec.model.vendor.recorded_set import OTHER, STACK, Head, SetModel
+from kernrec.model.vendor.recorded_set import OTHER, STACK, SetModel
 from kernrec.model.vendor.single_calls import NORMAL_S
 from kernrec.op import Problem
+from kernrec.util.compiled import core
 from kernrec.util.light_dataclass import dataclass
 
 Array = np.ndarray
 
-_MOST_RATIO = 20.0
-"""Largest logarithm of a correction; only trees that no training made go beyond it."""
+_USED = tuple(f"share.used.{part}" for part in PARTS)
+"""The names of `used`."""
+_NONE = np.empty((0, 1, 1))
 
 
 @dataclass(frozen=True, eq=False)
 class Reader:
     """How trees of a quantity read the features of problems of a kind: laid out once."""
 
-    head: Head
+    trees: CompactTrees
     rows: Array
     """Rows of the trees' features for each stack, of which those that problems differ in are 0, float32 (S, 1, F)."""
     columns: Array
     """The features that problems differ in, by their place in these rows."""
     places: Array
     """The same by their place in a table of features."""
+    own_columns: Array
+    """Features that stacks differ in, too, by their place in the rows."""
+    own: tuple[str, ...]
+    """Their names, some of those of `used`."""
     recorded: Interval
     between: Interval
     """As those of the head, wider where another data type or layout was recorded."""
+    transferred: bool
+    """Whether nobody recorded the quantity on the card."""
 
     @cached_property
-    def trees(self) -> CompactTrees:
-        """The trees of the head."""
-        return self.head.trees
-
-    @cached_property
-    def factors(self) -> tuple[Any, Any]:
+    def factors(self) -> tuple[float, float]:
         """The factors of both intervals inside of what was recorded."""
-        return np.exp(self.recorded.width), np.exp(self.between.width)
+        return exp(self.recorded.width), exp(self.between.width)
+
+    def corrected(self, table: Array, own: Mapping[str, Array], base: Array, least: Array, most: float) -> Array:
+        """What the trees make of a base, (S, N).
+
+        Args:
+            table: of features, (F, N).
+            own: features that stacks differ in, (S, N) each.
+            base: (S, N), or (1, N) where it is the same for all stacks.
+            least: no value is smaller, (N,).
+            most: no value is larger.
+        """
+        form, (stacks, _, features), count = core("kernrec.model.vendor"), self.rows.shape, table.shape[1]
+        flat = self.rows.repeat(count, axis=1).ravel()
+        row = np.arange(0, flat.size, features).reshape(stacks, count)
+        values = np.empty((stacks, count))
+        of_stacks = np.array([own[name] for name in self.own]) if self.own else _NONE
+        form.functions.corrected(
+            self.trees.of_core(form), self.columns, self.places, form.rows(table), self.own_columns,
+            form.rows(of_stacks), form.rows(base), int(len(base) > 1), form.rows(least), most, flat, form.rows(row),
+            form.rows(values),
+        )  # fmt: skip
+        return values
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,10 +113,6 @@ class Kind:
         recorded = self.chosen.recorded
         return f"{recorded.dtypes[0]}, {recorded.layouts[0]}" if self.alike else None
 
-    def transferred(self, quantity: str) -> bool:
-        """Whether nobody recorded a quantity on the card."""
-        return (quantity, self.gpu.name) not in self.chosen.heads
-
     def reader(self, quantity: str, bound: Bound) -> Reader:
         """How the trees of a quantity read the table of a bound; made once for tables with the same names."""
         key = quantity, bound.names
@@ -105,7 +125,8 @@ class Kind:
         return {}
 
     def _new_reader(self, quantity: str, bound: Bound) -> Reader:
-        head = self.chosen.heads[quantity, OTHER if self.transferred(quantity) else self.gpu.name]
+        transferred = (quantity, self.gpu.name) not in self.chosen.heads
+        head = self.chosen.heads[quantity, OTHER if transferred else self.gpu.name]
         rows = np.zeros((len(self.stacks), 1, len(head.columns)), dtype=np.float32)
         for name, value in bound.constants.items():
             if (column := head.column.get(name)) is not None:
@@ -114,11 +135,13 @@ class Kind:
             if (column := head.column.get(STACK + stack)) is not None:
                 rows[number, :, column] = 1.0
         there = [(column, bound.names.index(name)) for name, column in head.column.items() if name in bound.names]
-        columns, places = np.array(there, dtype=np.int64).reshape(-1, 2).T
+        columns, places = np.array(there, dtype=np.int64).reshape(-1, 2).T.copy()
+        own = tuple(name for name in head.column if name in _USED)
+        own_columns = np.array([head.column[name] for name in own], dtype=np.int64)
         recorded, between = head.recorded, head.between
         if self.alike:
             recorded, between = (replace(each, width=hypot(each.width, self.alike)) for each in (recorded, between))
-        return Reader(head, rows, columns, places, recorded, between)
+        return Reader(head.trees, rows, columns, places, own_columns, own, recorded, between, transferred)
 
 
 @dataclass(frozen=True, eq=False)
@@ -129,8 +152,8 @@ class Timed:
     bound: Bound
     distances: Array | None
     """From what was recorded, (N,); None where all are inside of it."""
-    off_grid: Array | None
-    """Whether the sizes of each problem were not recorded, bool (N,); None where all were."""
+    off_grid: list[bool]
+    """Whether the sizes of each problem were not recorded."""
 
     @classmethod
     def of(cls, kind: Kind, problems: Sequence[Problem]) -> "Timed":
@@ -138,14 +161,15 @@ class Timed:
         chosen, every = kind.chosen, [problem.sizes for problem in problems]
         sizes = np.array([[sizes[name] for sizes in every] for name in kind.features.DIMS], dtype=float)
         bound = kind.features.bound(kind.card, sizes, kind.layout)
-        on_grid = [all(s[name] in sizes for name, sizes in chosen.sizes.items()) for s in every]
-        off_grid = None if all(on_grid) else ~np.array(on_grid, dtype=bool)
-        return cls(kind, bound, chosen.outside(bound), off_grid)
+        return cls(kind, bound, chosen.outside(bound), [chosen.off_grid(sizes) for sizes in every])
 
     @cached_property
     def latency(self) -> list[list[Predicted]]:
         """Seconds: for each problem a list of stacks."""
-        return self._quantity("latency", self.bound.total_s, np.inf, {})
+        reader, least = self.kind.reader("latency", self.bound), self.bound.parts["math"]
+        if not reader.transferred:  # trees that learned other cards could pass the roof of this one
+            least = np.zeros(len(least))
+        return self._predicted(reader, {}, self.bound.total_s[np.newaxis], least, np.inf)
 
     @cached_property
     def power(self) -> list[list[Predicted]] | None:
@@ -157,7 +181,8 @@ class Timed:
         base = np.full(seconds.shape, gpu.tdp_w)
         if (bases := chosen.power_bases) is not None:
             base = (bases.get(gpu.name) or power_base(gpu)).watts(self.bound, seconds, gpu.tdp_w)
-        return self._quantity("power", base, gpu.tdp_w, used(self.bound, seconds))
+        reader, least = self.kind.reader("power", self.bound), np.zeros(len(self.bound.total_s))
+        return self._predicted(reader, used(self.bound, seconds), base, least, gpu.tdp_w)
 
     def seconds(self, number: int) -> Iterator[tuple[str, float]]:
         """Each stack with its latency for one of the problems."""
@@ -176,36 +201,21 @@ class Timed:
             latency_s = chosen.streamed(latency[place], kind.gpu, self.bound, number)
             yield StackPrediction(stack, kind.versions[place], latency_s, watts, gpus, kind.recorded_as, busy)
 
-    def _quantity(self, name: str, base: Array, most: float, more: Mapping[str, Array]) -> list[list[Predicted]]:
-        """A quantity: for each problem a list of stacks.
+    def _predicted(
+        self, reader: Reader, own: Mapping[str, Array], base: Array, least: Array, most: float
+    ) -> list[list[Predicted]]:
+        """A quantity with its intervals: for each problem a list of stacks; arguments as of `Reader.corrected`."""
+        values, transferred = reader.corrected(self.bound.table, own, base, least, most), reader.transferred
+        return [
+            [Predicted(value, value / factor, min(value * factor, most), transferred) for value in of_problem]
+            for of_problem, factor in zip(values.T.tolist(), self._factors(reader), strict=True)
+        ]
 
-        Args:
-            name: `latency` or `power`.
-            base: the trees correct it, (N,) or (S, N).
-            most: no value is larger.
-            more: features that differ between stacks, (S, N) each.
-        """
-        reader, count = self.kind.reader(name, self.bound), len(self.bound.total_s)
-        rows = reader.rows.repeat(count, axis=1)
-        rows[:, :, reader.columns] = self.bound.table.take(reader.places, axis=0).T
-        for feature, values in more.items():
-            if (column := reader.head.column.get(feature)) is not None:
-                rows[:, :, column] = values
-        ratios = reader.trees.predict(rows.reshape(-1, rows.shape[2])).reshape(rows.shape[:2])
-        values = base * np.exp(np.minimum(np.maximum(ratios, -_MOST_RATIO), _MOST_RATIO))
-        if (transferred := self.kind.transferred(name)) and name == "latency":
-            # Trees that learned other cards could pass the roof of this one.
-            values = np.maximum(values, self.bound.parts["math"])
-        values = np.minimum(values, most)
-        off_grid = None if transferred else self.off_grid
-        if all_off := off_grid is not None and bool(off_grid.all()):
-            off_grid = None
-        if self.distances is None and off_grid is None:
-            low, high = values / reader.factors[all_off], values * reader.factors[all_off]
-        else:
-            distances = np.zeros(count) if self.distances is None else self.distances
-            low, high = (reader.between if all_off else reader.recorded).around(values, distances)
-            if off_grid is not None:
-                low[:, off_grid], high[:, off_grid] = reader.between.around(values[:, off_grid], distances[off_grid])
-        ends = zip(values.T.tolist(), low.T.tolist(), np.minimum(high, most).T.tolist(), strict=True)
-        return [[Predicted(*each, transferred) for each in zip(*of_problem, strict=True)] for of_problem in ends]
+    def _factors(self, reader: Reader) -> list[float]:
+        """The factor of each problem's interval to either side."""
+        off_grid = [False] * len(self.off_grid) if reader.transferred else self.off_grid
+        if self.distances is None:
+            return [reader.factors[off] for off in off_grid]
+        widths = np.where(off_grid, reader.between.width, reader.recorded.width)
+        factors: list[float] = factor_at(widths, self.distances).tolist()
+        return factors

@@ -145,12 +145,9 @@ def yardstick_of(problem: Problem, gpu: GPU, models: "ModelStore | None", inputs
     if models is None or inputs != RANDOM or (model := models.vendor_model(problem.op)) is None:
         return None
     from kernrec.model.vendor.operating_point import at_least_roof
-    from kernrec.model.vendor.padding import padded
 
     problem = _unfused(problem)
-    # Notes ask about padded sizes, too, if they are asked for.
-    beside = () if model.knows(problem, gpu) else padded(problem)
-    lines: Sequence[StackPrediction] = model.predict_latency(problem, gpu, beside)
+    lines: Sequence[StackPrediction] = model.predict_latency(problem, gpu)
     if lines and lines[0].latency_s.transferred:  # those recorded on the card are under its roof
         lines = at_least_roof(lines, gpu, problem)
     return fastest([_of_line(line) for line in lines])

@@ -5,24 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kernrec.model.learn import forest
-from kernrec.model.vendor import compact_trees
 from tests.helpers.core_forms import draws, in_both_forms
-
-
-@settings(max_examples=30, deadline=None)
-@given(draws, st.integers(0, 6), st.integers(1, 30))
-def test_candidates_reach_the_same_leaves_in_both_forms(draw: np.random.Generator, levels: int, rows: int) -> None:
-    trees, features, inner = 12, 5, 2**levels - 1
-    nodes = 2 * inner + 1
-    node = np.arange(trees * nodes)
-    split = node % nodes < inner
-    left = np.where(split, 2 * node + 1 - node // nodes * nodes, node)
-    threshold = np.where(split, draw.normal(size=len(node)), np.nan).astype(np.float32)
-    leaf = draw.normal(size=len(node)).astype(np.float32)
-    start, feature = np.arange(trees) * nodes, draw.integers(0, features, len(node))
-    trained = compact_trees.CompactTrees(start, left, feature, threshold, leaf, 0.5, levels)
-    matrix = draw.normal(size=(rows, features)).astype(np.float32)
-    in_both_forms(compact_trees, lambda: [trained.predict(matrix)])
 
 
 @settings(max_examples=30, deadline=None)

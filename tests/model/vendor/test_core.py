@@ -1,12 +1,13 @@
-"""The bound of products as Python and compiled: equal results."""
+"""The bound of products and the walk down trees as Python and compiled: equal results, but for last bits of powers."""
 
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kernrec.gpu import find_gpu
+from kernrec.model.vendor import compact_trees
 from kernrec.model.vendor.bound import FLUSHED, GRAPH, Timing, features
-from kernrec.model.vendor.features import matmul, simt_products
+from kernrec.model.vendor.features import matmul
 from tests.helpers.core_forms import draws, in_both_forms
 
 ALONE = Timing(30000.0, 1.0, alone=True)
@@ -29,4 +30,20 @@ def test_products_have_the_same_bound_and_features_in_both_forms(
         bound, columns = features("matmul", find_gpu(name), dtype, layout, dims, timing)
         return [bound.total_s, *bound.parts.values(), *columns.values()]
 
-    in_both_forms((matmul, simt_products), results)
+    in_both_forms(matmul, results, 1e-12)
+
+
+@settings(max_examples=30, deadline=None)
+@given(draws, st.integers(0, 6), st.integers(1, 30))
+def test_rows_reach_the_same_leaves_in_both_forms(draw: np.random.Generator, levels: int, rows: int) -> None:
+    trees, features, inner = 12, 5, 2**levels - 1
+    nodes = 2 * inner + 1
+    node = np.arange(trees * nodes)
+    split = node % nodes < inner
+    left = np.where(split, 2 * node + 1 - node // nodes * nodes, node)
+    threshold = np.where(split, draw.normal(size=len(node)), np.nan).astype(np.float32)
+    leaf = draw.normal(size=len(node)).astype(np.float32)
+    start, feature = np.arange(trees) * nodes, draw.integers(0, features, len(node))
+    trained = compact_trees.CompactTrees(start, left, feature, threshold, leaf, 0.5, levels)
+    matrix = draw.normal(size=(rows, features)).astype(np.float32)
+    in_both_forms(compact_trees, lambda: [trained.predict(matrix)], 1e-12)

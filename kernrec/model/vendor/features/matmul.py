@@ -5,25 +5,14 @@ times of others are features. Products outside of tensor cores have tiles of the
 """
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
 
-from kernrec.model.vendor.bound import TILE_CLK, Bound, Card
-from kernrec.model.vendor.core import (
-    ALIGNED,
-    DRAM_S,
-    FIGURES,
-    FLOPS_S,
-    FULL,
-    L2_S,
-    MEMORY_S,
-    TILES_S,
-    TIMED,
-    WAVES,
-    WORK,
-)
-from kernrec.model.vendor.features.simt_products import simt_seconds, sustained_s
-from kernrec.util.compiled import core
+from kernrec.model.vendor.bound import PARTS, TILE_CLK, Bound, Card
+from kernrec.model.vendor.core import FIGURES, TIMED, TOTAL_S, WAVES, WORK, WORK_S
+from kernrec.model.vendor.features.simt_products import simt_tiles
+from kernrec.util.compiled import Core, core
 
 Array = np.ndarray
 
@@ -45,8 +34,6 @@ _SIZES = (*_WAVES, (32, 128), (32, 64), (64, 32), (16, 128), (16, 64))
 _OTHERS = ((*size, split) for size in _SIZES for split in (1, 2, 4, 8, 16))
 _TILES = np.array([*_TIMED, *(tile for tile in _OTHERS if tile not in _TIMED)], dtype=float)
 _WAVE_TILES = np.array(_WAVES, dtype=float).T.copy()
-_MOST_ALIGNED = np.array([[256], [64], [64]])
-"""Of m, n and k, the largest power of two that counts."""
 _NAMES = (
     *(f"share.{name}" for name in ("tiles", "memory", "flops", "dram")), *(f"log.{name}" for name in DIMS), "log.total",
     "l2.moved", "l2.weights", "l2.result", "waves", "log.mn", "log.mk", "log.nk",
@@ -61,45 +48,37 @@ assert (len(_NAMES), len(_WAVES), len(_TIMED)) == (FIGURES, WAVES, TIMED)
 
 def bound(card: Card, sizes: Array, layout: str) -> Bound:
     """The bound and the features of products."""
-    form, gpu, kind = core("kernrec.model.vendor"), card.gpu, card.precision
+    form = core("kernrec.model.vendor")
+    fill, products, tiles, tile_count, constants = card.once(
+        ("products", layout, form.compiled), lambda card: _prepared(card, layout, form)
+    )
     count = sizes.shape[1]
-    work, figures = np.empty((WORK, count)), np.empty((FIGURES, count))
-    of_sizes, of_work = form.rows(sizes), form.rows(work)
-    form.functions.work_of_products(
-        of_sizes, kind.a_bytes + kind.quantising_bytes, kind.b_bytes, kind.c_bytes, card.peak_flops,
-        gpu.memory_bandwidth, card.dram, card.l2, gpu.l2_bytes, card.timing.working_sets, of_work,
+    work, figures, seconds = np.empty((WORK, count)), np.empty((FIGURES, count)), np.empty((count, tile_count))
+    fill(products, tiles, form.rows(sizes), form.table(seconds), form.rows(work), form.rows(figures))
+    return Bound(work[TOTAL_S], dict(zip(PARTS, work, strict=False)), _NAMES, figures, constants, work[WORK_S])
+
+
+def _prepared(card: Card, layout: str, form: Core) -> tuple[Any, ...]:
+    """What all products of a layout have in common on a card: the function of the core, the figures of the card and of
+    its tiles as that takes them, how many tiles there are, and the features that are the same for all."""
+    gpu, kind, functions = card.gpu, card.precision, form.functions
+    products = functions.Products(
+        kind.a_bytes + kind.quantising_bytes, kind.b_bytes, kind.c_bytes, card.peak_flops, gpu.memory_bandwidth,
+        card.dram, card.l2, gpu.l2_bytes, gpu.sms, card.launch_s, card.timing.working_sets, _WAVE_TILES,
     )  # fmt: skip
-    if card.tensor:
-        tiles = _tiles(card)
-        seconds = np.empty((count, tiles.shape[1]))
-        read_rate = card.l2 / gpu.sms * (2.0 if gpu.sm >= 90 else 1.0)  # clusters: a tile read once goes to two blocks
-        form.functions.tensor_tiles(
-            of_sizes, form.rows(tiles), tiles.shape[1], gpu.sms, read_rate, card.seconds(TILE_CLK), card.l2,
-            form.table(seconds), of_work,
-        )  # fmt: skip
-        math_4, memory_4 = work[TILES_S] ** 4, work[MEMORY_S] ** 4  # they overlap
-        total_s = card.launch_s + (math_4 + memory_4) ** 0.25
-    else:
-        seconds = simt_seconds(card, sizes, layout, _TIMED, work)
-        total_s = card.launch_s + sustained_s(card, work[TILES_S])
-    form.functions.figures_of_products(
-        of_sizes, of_work, form.rows(seconds[:, :TIMED].T), form.rows(total_s), _WAVE_TILES, gpu.sms, gpu.l2_bytes,
-        form.rows(figures),
-    )  # fmt: skip
-    figures[ALIGNED:FULL] = np.gcd(sizes[1:].astype(np.int64), _MOST_ALIGNED)
-    np.log2(figures[:FULL], out=figures[:FULL])
-    constants = card.once(layout, lambda card: _constants(card, layout))
-    parts = {"math": work[FLOPS_S], "dram": work[DRAM_S], "l2": work[L2_S], "launch": np.full(count, card.launch_s)}
-    return Bound(total_s, parts, _NAMES, figures, constants, total_s - card.launch_s)
+    constants = _constants(card, layout)
+    if not card.tensor:
+        tiles, count = simt_tiles(card, layout, _TIMED, form)
+        return functions.simt_products, products, tiles, count, constants
+    read_rate = card.l2 / gpu.sms * (2.0 if gpu.sm >= 90 else 1.0)  # clusters: a tile read once goes to two blocks
+    rows = _tiles(card)
+    tiles = functions.TensorTiles(form.rows(rows), rows.shape[1], read_rate, card.seconds(TILE_CLK))
+    return functions.tensor_products, products, tiles, rows.shape[1], constants
 
 
 def _tiles(card: Card) -> Array:
-    """The tiles and parts of the reduction on a card: the rows of `core.tensor_tiles`, those that are timed first."""
-    tiles: Array = card.once("tiles", _new_tiles)
-    return tiles
-
-
-def _new_tiles(card: Card) -> Array:
+    """The tiles and parts of the reduction on tensor cores of a card: the rows of `core.TensorTiles`, those that are
+    timed first."""
     rows, across, split = _TILES.T
     rate = card.flops / card.gpu.sms * np.minimum(1.0, (rows * across / 128**2) ** _SMALL_TILE)
     read_bytes = rows * card.precision.a_bytes + across * card.precision.b_bytes

@@ -6,14 +6,14 @@ the bound. Constants were fitted to those recordings, of all five cards together
 """
 
 from collections.abc import Mapping
-from functools import cache
+from typing import Any
 
 import numpy as np
 
 from kernrec.gpu import GPU
 from kernrec.model.vendor.bound import Card
-from kernrec.model.vendor.core import WARPS, K
-from kernrec.util.compiled import core
+from kernrec.model.vendor.core import WARPS
+from kernrec.util.compiled import Core
 
 Array = np.ndarray
 
@@ -36,16 +36,13 @@ _BATCHED: Mapping[str, tuple[tuple[int, int], ...]] = {
 _SHARE, _SMALL_TILE = 0.935, 0.07
 """Share of the FMA pipes' rate that a tile of 128 x 128 reaches; smaller ones have it times the ratio of areas to the
 second power."""
-_FEW_WARPS = 0.3
-"""Fewer warps on an SM than `core.WARPS` reach the rate times their share to this power."""
 _TILE_CLK = 3200.0
 """Clocks to fill a tile's pipeline and to write its results."""
 _DRAM_SHARE = 0.8
 """Share of the data sheet's bandwidth."""
-_STRIDED, _STRIDED_K, _STRIDED_POWER = 1.86, 1860.0, 0.54
-"""On Pascal rows of the second operand that are k apart cost more of DRAM's time: this, and as much again where k is
-this many elements for a MiB of L2, to the power."""
-_OVERLAP = 3.4
+_STRIDED_K = 1860.0
+"""On Pascal rows of the second operand that are k apart cost more of DRAM's time: `core.STRIDED`, and as much again
+where k is this many elements for a MiB of L2."""
 _PICOJOULES = {60: 6.8, 61: 5.0, 70: 7.4, 75: 13.86, 80: 3.8, 86: 8.7, 89: 5.0, 90: 6.6, 100: 6.6, 103: 6.6}
 """Energy of the core's events for a FLOP of a product, by compute capability, others as 89: that of the FMA by the
 model of power of November 2026, times 1.27 (`power_base.BESIDE_ARITHMETIC`). The T4's is twice that: with it, held back
@@ -54,63 +51,26 @@ They stay as the trees were trained with them."""
 _CORE_SHARE = 0.8
 """Share of the power limit that is left for these events: leakage of small cards, by which the model of power would say
 it, is not pinned down by any recording."""
-_THERMAL_S, _THERMAL_POWER = 300e-6, 1.4
-"""Calls that are timed alone reach the sustained clock only where they are long beside the pause between two."""
 
 
-def simt_seconds(card: Card, sizes: Array, layout: str, timed: tuple[tuple[int, int, int], ...], work: Array) -> Array:
-    """Seconds of the tiles and splits in `timed`, and of further ones, (N, T); infinity where parts would be too short.
-
-    Fills the row of the library's best tile in `work`, (`core.WORK`, N).
-    """
-    form, gpu, family = core("kernrec.model.vendor"), card.gpu, _family(card.gpu)
-    functions = form.functions
-    tiles, batched = _tiles(family, timed)
-    shape = sizes.shape[1], tiles.shape[1]
-    of_sizes, of_tiles = form.rows(sizes), form.rows(tiles)
-    waves = np.empty((3, *shape))
-    per_sm, resident, busy = (form.table(table) for table in waves)
-    functions.simt_waves(of_sizes, of_tiles, gpu.sms, per_sm, resident, busy)
-    reached = form.table(waves[2] ** _FEW_WARPS)
-    fill_s, dram = card.seconds(_TILE_CLK), gpu.memory_bandwidth * _DRAM_SHARE
-    # Tens of MiB hold the operands of the tiles that run at one time.
-    reread = family != "later"
-    parts = np.empty((2, *shape))
-    functions.simt_parts(
-        of_sizes, of_tiles, per_sm, resident, reached, form.rows(_strided(gpu, sizes, layout)), card.element_bytes,
-        gpu.sms, card.peak_flops, fill_s, card.l2, gpu.l2_bytes, dram, reread, form.table(parts),
-    )  # fmt: skip
-    math, memory = parts**_OVERLAP
-    seconds: Array = (math + memory) ** (1 / _OVERLAP)
-    functions.simt_tiles(
-        of_sizes, of_tiles, len(timed), batched, shape[1], fill_s, card.l2, form.table(seconds), form.rows(work)
-    )
-    return seconds
-
-
-@cache
-def _tiles(family: str, timed: tuple[tuple[int, int, int], ...]) -> tuple[Array, int]:
-    """(all tiles, as rows of `core.simt_waves` and `core.simt_parts`: those in `timed`, those of single products, those
-    of batched ones; where the last begin)."""
+def simt_tiles(card: Card, layout: str, timed: tuple[tuple[int, int, int], ...], form: Core) -> tuple[Any, int]:
+    """(the tiles and splits on a card as a form of the core takes them: those in `timed`, those of single products,
+    those of batched ones; how many)."""
+    gpu, family = card.gpu, _family(card.gpu)
     single = [(*tile, split) for tile in _SINGLE[family] for split in _SPLITS]
     batched = [(*tile, 1) for tile in _BATCHED[family]]
     rows, across, split = np.array([*timed, *single, *batched], dtype=float).T
     area = rows * across
     share = _SHARE * (area / 128**2) ** _SMALL_TILE
-    return np.array([rows, across, split, np.floor(WARPS / (area / 2048)), share]), len(timed) + len(single)
-
-
-def _strided(gpu: GPU, sizes: Array, layout: str) -> Array:
-    """The factor of DRAM's time of products, (N,)."""
-    if _family(gpu) != "pascal" or layout[1] != "t":
-        return np.ones(sizes.shape[1])
-    return np.asarray(_STRIDED + (sizes[K] / (_STRIDED_K * gpu.l2_bytes / 2**20)) ** _STRIDED_POWER)
-
-
-def sustained_s(card: Card, seconds: Array) -> Array:
-    """Times at the boost clock, (N,), at the clock that the power limit leaves."""
-    held = (seconds / (seconds + _THERMAL_S)) ** _THERMAL_POWER if card.timing.alone else 1.0
-    return np.asarray(seconds * (1.0 + held * (1.0 / card.once("sustained", _sustained_share) - 1.0)))
+    tiles = np.array([rows, across, split, np.floor(WARPS / (area / 2048)), share])
+    # Tens of MiB hold the operands of the tiles that run at one time.
+    reread = family != "later"
+    strided_k = _STRIDED_K * gpu.l2_bytes / 2**20 if family == "pascal" and layout[1] == "t" else 0.0
+    of_core = form.functions.SimtTiles(
+        form.rows(tiles), len(timed) + len(single), tiles.shape[1], card.seconds(_TILE_CLK), card.element_bytes,
+        gpu.memory_bandwidth * _DRAM_SHARE, reread, strided_k, 1.0 / _sustained_share(card) - 1.0, card.timing.alone,
+    )  # fmt: skip
+    return of_core, tiles.shape[1]
 
 
 def _sustained_share(card: Card) -> float:
