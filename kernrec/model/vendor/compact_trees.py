@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from kernrec.model.vendor.core import GROUP
 from kernrec.util.array_file import pack, unpack
 from kernrec.util.compiled import Core, core
 from kernrec.util.light_dataclass import dataclass
@@ -55,11 +56,17 @@ class CompactTrees:
         form = core("kernrec.model.vendor")
         (count, features), predicted = matrix.shape, np.empty(len(matrix))
         for first in range(0, count, _TOGETHER):
-            flat = np.ascontiguousarray(matrix[first : first + _TOGETHER], dtype=np.float32).ravel()
-            row, sums = np.arange(0, flat.size, features)[np.newaxis], np.empty((1, flat.size // features))
-            form.functions.sums_of_leaves(self.of_core(form), flat, form.rows(row), form.rows(sums))
+            part = np.ascontiguousarray(matrix[first : first + _TOGETHER], dtype=np.float32)
+            nodes, sums = self.nodes(form, 1, len(part)), np.empty((1, len(part)))
+            form.functions.sums_of_leaves(self.of_core(form), features, len(part), part.ravel(), nodes, form.rows(sums))
             predicted[first : first + _TOGETHER] = sums[0]
         return predicted
+
+    def nodes(self, form: Core, stacks: int, count: int) -> Array:
+        """Room for the places of `stacks` times `count` rows in trees, as a form of the core takes it."""
+        if form.compiled:
+            return np.empty((GROUP, stacks, count), dtype=np.int64)
+        return np.empty((1, stacks, 1, count, len(self.start)), dtype=np.int64)
 
     def of_core(self, form: Core) -> Any:
         """The trees as a form of the core takes them."""

@@ -11,6 +11,7 @@ cdef Py_ssize_t SHARES, FIRST_SIZE, TOTAL, BYTES, TILES, AREAS, FIRST_WAVES, FIR
 cdef int64_t MOST_ALIGNED, MOST_ALIGNED_ROWS
 cdef double LEAST_SPLIT, INFINITY, LEAST_SHARE, LEAST_SIZE, WARPS, FEW_WARPS, REREAD, OVERLAP, STRIDED, STRIDED_POWER
 cdef double THERMAL_S, THERMAL_POWER, MOST_RATIO
+cdef Py_ssize_t GROUP
 
 cdef class Products:
     cdef double a_bytes, b_bytes, c_bytes, peak_flops, bandwidth, dram, l2, l2_bytes, sms, launch_s, working_sets
@@ -33,6 +34,11 @@ cdef class Trees:
     cdef const float[::1] threshold, leaf
     cdef double base
     cdef Py_ssize_t levels
+
+cdef class Reading:
+    cdef Trees trees
+    cdef Py_ssize_t features
+    cdef const int64_t[::1] columns, places, own_columns
 
 cpdef tensor_products(
     Products products, TensorTiles tiles, const double[:, ::1] sizes, double[:, ::1] seconds, double[:, ::1] work,
@@ -71,15 +77,22 @@ cdef figures_of_products(
     double[:, ::1] figures,
 )
 
-@cython.locals(s=Py_ssize_t, i=Py_ssize_t, c=Py_ssize_t)
+@cython.locals(
+    s=Py_ssize_t, i=Py_ssize_t, c=Py_ssize_t, first=Py_ssize_t, columns="const int64_t[::1]",
+    places="const int64_t[::1]", own_columns="const int64_t[::1]",
+)
 cpdef corrected(
-    Trees trees, const int64_t[::1] columns, const int64_t[::1] places, const double[:, :] table,
-    const int64_t[::1] own_columns, const double[:, :, :] own, const double[:, :] base, Py_ssize_t each,
-    const double[:] least_value, double most, float[::1] flat, const int64_t[:, ::1] row, double[:, ::1] values,
+    Reading reading, const double[:, :] table, const double[:, :, :] own, const double[:, :] base, Py_ssize_t each,
+    const double[:] least_value, double most, Py_ssize_t count, float[::1] flat, int64_t[:, :, ::1] nodes,
+    double[:, ::1] values,
 )
 
 @cython.locals(
-    s=Py_ssize_t, i=Py_ssize_t, tree=Py_ssize_t, node=Py_ssize_t, first=Py_ssize_t, start="const int64_t[:]",
-    left="const int64_t[::1]", feature="const int64_t[::1]", threshold="const float[::1]", leaf="const float[::1]",
+    s=Py_ssize_t, i=Py_ssize_t, group=Py_ssize_t, together=Py_ssize_t, tree=Py_ssize_t, node=Py_ssize_t,
+    first=Py_ssize_t, start="const int64_t[:]", left="const int64_t[::1]", feature="const int64_t[::1]",
+    threshold="const float[::1]", leaf="const float[::1]",
 )
-cpdef sums_of_leaves(Trees trees, const float[::1] flat, const int64_t[:, ::1] row, double[:, ::1] sums)
+cpdef sums_of_leaves(
+    Trees trees, Py_ssize_t features, Py_ssize_t count, const float[::1] flat, int64_t[:, :, ::1] nodes,
+    double[:, ::1] sums,
+)

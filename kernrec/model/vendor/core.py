@@ -23,6 +23,7 @@ from kernrec.model.vendor.tilewise import (
     over_trees,
     per_tile,
     power,
+    row_of,
     select,
     sqrt,
 )
@@ -76,6 +77,8 @@ THERMAL_S, THERMAL_POWER = 300e-6, 1.4
 
 MOST_RATIO = 20.0
 """Largest logarithm of a correction; only trees that no training made go beyond it."""
+GROUP = 32
+"""Trees that all rows go down at a time."""
 
 
 class Products:
@@ -171,6 +174,24 @@ class Trees:
         self.leaf = leaf
         self.base = base
         self.levels = levels
+
+
+class Reading:
+    """How trees read the features of problems."""
+
+    def __init__(self, trees: Trees, features: int, columns: Any, places: Any, own_columns: Any) -> None:
+        """Of rows with so many features.
+
+        Args:
+            columns, places: of the features that problems differ in, their place in a row, and that in a table of
+                features.
+            own_columns: the places of those that stacks differ in, too.
+        """
+        self.trees = trees
+        self.features = features
+        self.columns = columns
+        self.places = places
+        self.own_columns = own_columns
 
 
 def tensor_products(products: Products, tiles: TensorTiles, sizes: Any, seconds: Any, work: Any, figures: Any) -> None:
@@ -330,50 +351,64 @@ def figures_of_products(products: Products, sizes: Any, seconds: Any, work: Any,
 
 
 def corrected(
-    trees: Trees, columns: Any, places: Any, table: Any, own_columns: Any, own: Any, base: Any, each: int,
-    least_value: Any, most: float, flat: Any, row: Any, values: Any,
+    reading: Reading, table: Any, own: Any, base: Any, each: int, least_value: Any, most: float, count: int, flat: Any,
+    nodes: Any, values: Any,
 ) -> None:  # fmt: skip
     """Fills `values` (S, N), a quantity of N problems in S stacks: what the trees correct, within its ends.
 
     Args:
-        columns, places: the features that problems differ in, by their column in the rows of features and their place
-            in `table`, (features, N).
-        own_columns: columns of the features that stacks differ in, too, which `own` has, (features, S, N).
+        table: features of the problems, (features, N).
+        own: features that stacks differ in, too, (features, S, N).
         base: what the trees correct, (S, N), or (1, N) where it is the same for all stacks: then `each` is 0, else 1.
         least_value: no value is smaller, (N,); most: or larger.
-        flat: the rows of features, one after the other, float32; those of the problem are filled in.
-        row: where those of each stack and problem begin, (S, N).
+        count: N.
+        flat: the rows of features of all problems of the first stack, then of the next, one after the other, float32;
+            those that problems differ in are filled in.
+        nodes: of `sums_of_leaves`.
     """
-    for s in range(row.shape[0]):
-        for i in range(row.shape[1]):
+    columns, places, own_columns = reading.columns, reading.places, reading.own_columns
+    for s in range(values.shape[0]):
+        for i in range(values.shape[1]):
+            first = row_of(s, i, count) * reading.features
             for c in range(len(columns)):
-                flat[row[s, i] + columns[c]] = table[places[c], i]
+                flat[first + columns[c]] = table[places[c], i]
             for c in range(len(own_columns)):
-                flat[row[s, i] + own_columns[c]] = own[c, s, i]
-    sums_of_leaves(trees, flat, row, values)
-    for s in range(row.shape[0]):
-        for i in range(row.shape[1]):
+                flat[first + own_columns[c]] = own[c, s, i]
+    sums_of_leaves(reading.trees, reading.features, count, flat, nodes, values)
+    for s in range(values.shape[0]):
+        for i in range(values.shape[1]):
             ratio = exp(minimum(maximum(values[s, i], -MOST_RATIO), MOST_RATIO))
             values[s, i] = minimum(maximum(base[s * each, i] * ratio, least_value[i]), most)
 
 
-def sums_of_leaves(trees: Trees, flat: Any, row: Any, sums: Any) -> None:
+def sums_of_leaves(trees: Trees, features: int, count: int, flat: Any, nodes: Any, sums: Any) -> None:
     """Fills `sums` (S, N), the leaves that rows of features reach in all trees and the trees' base.
 
-    All rows go down a tree before the next one, so that its nodes stay in the cache.
+    All rows go down some trees, level by level, before the next ones: the nodes of these stay in the cache, and the
+    processor need not wait for one step before it begins another.
 
     Args:
-        flat: rows of features, one after the other, float32.
-        row: where each begins, (S, N).
+        features: of a row; count: N.
+        flat: S N rows of features, one after the other, float32.
+        nodes: room for the place of each row in trees, (`GROUP`, S, N).
     """
     start, left, feature, threshold, leaf = trees.start, trees.left, trees.feature, trees.threshold, trees.leaf
-    for s in range(row.shape[0]):
-        for i in range(row.shape[1]):
+    for s in range(sums.shape[0]):
+        for i in range(sums.shape[1]):
             sums[s, i] = trees.base
-    for tree in range(len(start)):
-        for s in range(row.shape[0]):
-            for i in range(row.shape[1]):
-                node, first = start[tree], per_tile(row[s, i])
-                for _ in range(trees.levels):
-                    node = left[node] + (flat[first + feature[node]] >= threshold[node])
-                sums[s, i] = sums[s, i] + over_trees(leaf[node])
+    for group in range(0, len(start), GROUP):
+        together = min(GROUP, len(start) - group)
+        for tree in range(together):
+            for s in range(sums.shape[0]):
+                for i in range(sums.shape[1]):
+                    nodes[tree, s, i] = start[group + tree]
+        for _ in range(trees.levels):
+            for tree in range(together):
+                for s in range(sums.shape[0]):
+                    for i in range(sums.shape[1]):
+                        node, first = nodes[tree, s, i], per_tile(row_of(s, i, count)) * features
+                        nodes[tree, s, i] = left[node] + (flat[first + feature[node]] >= threshold[node])
+        for tree in range(together):
+            for s in range(sums.shape[0]):
+                for i in range(sums.shape[1]):
+                    sums[s, i] = sums[s, i] + over_trees(leaf[nodes[tree, s, i]])

@@ -24,7 +24,7 @@ cdef inline double aligned(double size, int64_t most) noexcept nogil:
 
 ctypedef fused number:
     double
-    int64_t
+    Py_ssize_t
 
 
 cdef inline number per_tile(number of_problem) noexcept nogil:
@@ -43,6 +43,10 @@ cdef inline double least(
     for tile in range(first + 1, end):
         smallest = minimum(smallest, of_tiles[problem, tile])
     return smallest
+
+
+cdef inline Py_ssize_t row_of(Py_ssize_t stack, Py_ssize_t problem, Py_ssize_t count) noexcept nogil:
+    return stack * count + problem
 
 
 cdef inline double over_trees(double of_trees) noexcept nogil:

@@ -38,6 +38,11 @@ def least(of_tiles: np.ndarray, problem: int, first: int, end: int) -> np.ndarra
     return least
 
 
+def row_of(stack: int, problem: int, count: int) -> np.ndarray:
+    """The number of the row of each of the problems, `count` for each stack, (N,)."""
+    return np.arange(count) + (stack * count + problem)
+
+
 def over_trees(of_trees: np.ndarray) -> np.ndarray:
     """The sum of a value over all trees, (N,)."""
     total: np.ndarray = of_trees.sum(axis=-1, dtype=np.float64)

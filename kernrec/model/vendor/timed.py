@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from math import exp, hypot
+from typing import Any
 
 import numpy as np
 
@@ -16,7 +17,7 @@ from kernrec.model.vendor.predicted import Predicted, StackPrediction
 from kernrec.model.vendor.recorded_set import OTHER, STACK, SetModel
 from kernrec.model.vendor.single_calls import NORMAL_S
 from kernrec.op import Problem
-from kernrec.util.compiled import core
+from kernrec.util.compiled import Core, core
 from kernrec.util.light_dataclass import dataclass
 
 Array = np.ndarray
@@ -62,17 +63,25 @@ class Reader:
             least: no value is smaller, (N,).
             most: no value is larger.
         """
-        form, (stacks, _, features), count = core("kernrec.model.vendor"), self.rows.shape, table.shape[1]
-        flat = self.rows.repeat(count, axis=1).ravel()
-        row = np.arange(0, flat.size, features).reshape(stacks, count)
-        values = np.empty((stacks, count))
+        form, stacks, count = core("kernrec.model.vendor"), len(self.rows), table.shape[1]
+        flat, values = self.rows.repeat(count, axis=1).ravel(), np.empty((stacks, count))
         of_stacks = np.array([own[name] for name in self.own]) if self.own else _NONE
         form.functions.corrected(
-            self.trees.of_core(form), self.columns, self.places, form.rows(table), self.own_columns,
-            form.rows(of_stacks), form.rows(base), int(len(base) > 1), form.rows(least), most, flat, form.rows(row),
-            form.rows(values),
+            self._of_core(form), form.rows(table), form.rows(of_stacks), form.rows(base), int(len(base) > 1),
+            form.rows(least), most, count, flat, self.trees.nodes(form, stacks, count), form.rows(values),
         )  # fmt: skip
         return values
+
+    def _of_core(self, form: Core) -> Any:
+        if (reading := self._readings.get(form.compiled)) is None:
+            reading = self._readings[form.compiled] = form.functions.Reading(
+                self.trees.of_core(form), self.rows.shape[2], self.columns, self.places, self.own_columns
+            )
+        return reading
+
+    @cached_property
+    def _readings(self) -> dict[bool, Any]:
+        return {}
 
 
 @dataclass(frozen=True, eq=False)
