@@ -271,12 +271,13 @@ def _padding(model: "VendorModel", problem: Problem, gpu: GPU, stacks: Sequence[
         return
     fastest: dict[str, tuple[float, Problem]] = {}
     for other in others:
-        for stack, latency_s in model.seconds(other, gpu, others):
-            if is_wanted(stack, stacks) and (stack not in fastest or latency_s <= fastest[stack][0]):
-                fastest[stack] = latency_s, other
-    plain = next((each for each in model.predict_latency(problem, gpu) if each.stack in fastest), None)
-    if plain is not None:
-        latency_s, other = fastest[plain.stack]
-        if (saved := 1 - latency_s / plain.latency_s.value) > WORTH_PADDING:
+        for stack, latency, _ in model.latencies(other, gpu, others):
+            if is_wanted(stack, stacks) and (stack not in fastest or latency.value <= fastest[stack][0]):
+                fastest[stack] = latency.value, other
+    plain = [(latency.value, stack) for stack, latency, _ in model.latencies(problem, gpu) if stack in fastest]
+    if plain:
+        plain_s, stack = min(plain)
+        latency_s, other = fastest[stack]
+        if (saved := 1 - latency_s / plain_s) > WORTH_PADDING:
             changed = ", ".join(f"{name} = {size}" for name, size in other.dim.items() if size != sizes[name])
-            yield f"rows are not aligned: padded to {changed}, {plain.stack} would take {100 * saved:.0f} % less time"
+            yield f"rows are not aligned: padded to {changed}, {stack} would take {100 * saved:.0f} % less time"

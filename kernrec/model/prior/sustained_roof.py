@@ -5,6 +5,8 @@ read twice, what fits L2 is not read at all. Its operations and bytes take the e
 a power limit lowers its clock as it does that of any kernel.
 """
 
+from functools import lru_cache
+
 from kernrec.gpu import GPU
 from kernrec.model.prior.launch_costs import NominalCosts
 from kernrec.model.prior.power import PowerModel
@@ -41,9 +43,16 @@ def arithmetic(gpu: GPU, power: PowerModel, dtype: str) -> tuple[float, float]:
     A tensor core at its peak takes the same power in every data type, but for f16 and tf32, whose significands are
     wider.
     """
+    peak, event, of_event = _fastest(gpu, dtype)
+    return peak, power.event_j(event) * of_event
+
+
+@lru_cache(maxsize=64)
+def _fastest(gpu: GPU, dtype: str) -> tuple[float, str, float]:
+    """(operations per second, the event whose energy one takes, how much of it)."""
     dtype = "i8" if dtype == "u8" else math_dtype(dtype)
     if tensor := gpu.peak_flops(dtype, tensor=True):
         tensor *= gpu.boost_clock_hz / gpu.tensor_clock_hz
-        kind = "mma.f16" if dtype in _WIDE else "mma.bf16"
-        return tensor, power.event_j(kind) * gpu.tensor_rate("f16") / gpu.tensor_rate(dtype)
-    return gpu.peak_flops(dtype), power.event_j("issue.fma32") / (2 * _THREADS)
+        event = "mma.f16" if dtype in _WIDE else "mma.bf16"
+        return tensor, event, gpu.tensor_rate("f16") / gpu.tensor_rate(dtype)
+    return gpu.peak_flops(dtype), "issue.fma32", 1.0 / (2 * _THREADS)

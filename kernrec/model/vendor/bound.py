@@ -89,9 +89,9 @@ class Bound:
 
     @property
     def log_sizes(self) -> Array:
-        """Logarithms of the dimensions to base 2, in the order of `DIMS`, (N, D)."""
+        """Logarithms of the dimensions to base 2, in the order of `DIMS`, (D, N)."""
         first, end = _sizes_among(self.names)
-        return np.ascontiguousarray(self.table[first:end].T)
+        return self.table[first:end]
 
 
 @lru_cache(maxsize=256)

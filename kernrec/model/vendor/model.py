@@ -15,7 +15,7 @@ from functools import lru_cache
 from kernrec.gpu import GPU, find_gpu
 from kernrec.model.vendor.bound import features_of
 from kernrec.model.vendor.precision import rate_of
-from kernrec.model.vendor.predicted import StackPrediction
+from kernrec.model.vendor.predicted import Predicted, StackPrediction
 from kernrec.model.vendor.recorded_set import SetModel
 from kernrec.model.vendor.timed import Kind, Timed
 from kernrec.op import Problem
@@ -42,10 +42,6 @@ class VendorModel:
     """The last predictions, by problem and card."""
     _timed: dict[tuple[Problem, str], list[tuple[Timed, int]]] = field(default_factory=dict, repr=False, compare=False)
     """Those whose power nobody asked yet: sets, each with the problem's place in it."""
-    _latencies: dict[tuple[Problem, str], tuple[StackPrediction, ...]] = field(
-        default_factory=dict, repr=False, compare=False
-    )
-    """The answers of `predict_latency` about these."""
     _accepting: dict[tuple[str, str, str | None], list[int]] = field(default_factory=dict, repr=False, compare=False)
     """The sets that accept a data type and layout, for a card the nearest first."""
 
@@ -70,25 +66,21 @@ class VendorModel:
         self.predict_many([problem], gpu)
         return self._predicted[problem, gpu.name]
 
-    def predict_latency(
+    def latencies(
         self, problem: Problem, gpu: GPU, beside: Sequence[Problem] = ()
-    ) -> tuple[StackPrediction, ...]:
-        """The predictions of `predict` without power, which takes as long again.
+    ) -> list[tuple[str, Predicted, float]]:
+        """(stack, latency, seconds that its launch takes) of each stack that runs the problem: what `predict` says of
+        them, without power, which takes as long again, and all else that nobody asks of a yardstick.
 
         beside: further problems of the op that will be asked about: all together take hardly longer than one.
         """
         key = problem, gpu.name
-        if (predictions := self._predicted.get(key) or self._latencies.get(key)) is None:
+        if (predictions := self._predicted.get(key)) is not None:
+            return [(each.stack, each.latency_s, each.busy["launch"]) for each in predictions]
+        if (parts := self._timed.get(key)) is None:
             self._time([problem, *beside], gpu)
-            predictions = self._latencies[key] = _fastest_first(self._timed[key], with_power=False)
-        return predictions
-
-    def seconds(self, problem: Problem, gpu: GPU, beside: Sequence[Problem] = ()) -> list[tuple[str, float]]:
-        """The stacks and their latencies alone; arguments are those of `predict_latency`."""
-        if (predictions := self._predicted.get((problem, gpu.name))) is not None:
-            return [(each.stack, each.latency_s.value) for each in predictions]
-        self._time([problem, *beside], gpu)
-        return [pair for timed, number in self._timed[problem, gpu.name] for pair in timed.seconds(number)]
+            parts = self._timed[key]
+        return [latency for timed, number in parts for latency in timed.latencies(number)]
 
     def outside(self, problem: Problem) -> str | None:
         """The cases that were recorded in a problem's data type, in words, where it is none of them; else None."""
@@ -120,31 +112,27 @@ class VendorModel:
         self._time(new, gpu)
         for problem in new:
             parts = self._timed.pop((problem, gpu.name))
-            self._predicted[problem, gpu.name] = _fastest_first(parts, with_power=True)
+            self._predicted[problem, gpu.name] = _fastest_first(parts)
 
     def _time(self, problems: Sequence[Problem], gpu: GPU) -> None:
         """Makes problems known to `_timed`."""
         if len(self._timed) > _KEPT_FEATURES:
             self._timed.clear()
-            self._latencies.clear()
-        together: dict[tuple[int, tuple[str, ...], str, str], list[Problem]] = {}
+        together: dict[Kind, list[Problem]] = {}
         for problem in problems:
-            if (problem, gpu.name) not in self._timed:
-                self._timed[problem, gpu.name] = []
-                for place, stacks in self._chosen(problem, gpu).items():
-                    together.setdefault((place, stacks, problem.dtype, problem.layout), []).append(problem)
-        for (place, stacks, dtype, layout), alike in together.items():
-            key = place, stacks, dtype, layout, gpu.name
-            if (kind := self._kinds.get(key)) is None:
-                kind = self._kinds[key] = Kind(self.sets[place], stacks, gpu, dtype, layout)
+            if (key := (problem, gpu.name)) not in self._timed:
+                self._timed[key] = []
+                for kind in self._chosen(problem, gpu):
+                    together.setdefault(kind, []).append(problem)
+        for kind, alike in together.items():
             timed = Timed.of(kind, alike)
             for number, problem in enumerate(alike):
                 self._timed[problem, gpu.name].append((timed, number))
 
-    def _chosen(self, problem: Problem, gpu: GPU) -> Mapping[int, tuple[str, ...]]:
-        """The sets that predict a problem, by their place in `sets`, each with the stacks that it predicts."""
+    def _chosen(self, problem: Problem, gpu: GPU) -> list[Kind]:
+        """The sets that predict a problem, each with the stacks that it predicts."""
         taken: set[str] = set()
-        chosen: dict[int, tuple[str, ...]] = {}
+        chosen: list[Kind] = []
         if not rate_of(gpu, problem.dtype):
             return chosen
         for place in self._covering(problem, gpu):
@@ -154,9 +142,16 @@ class VendorModel:
             here = recorded.stacks_recorded(gpu, problem)
             runs = [stack for stack in here if stack not in taken and not recorded.misaligned(stack, problem)]
             if runs:
-                chosen[place] = tuple(runs)
+                chosen.append(self._kind(place, tuple(runs), problem, gpu))
             taken.update(here)
         return chosen
+
+    def _kind(self, place: int, stacks: tuple[str, ...], problem: Problem, gpu: GPU) -> Kind:
+        """The problems of a set that are like one."""
+        key = place, stacks, problem.dtype, problem.layout, gpu.name
+        if (kind := self._kinds.get(key)) is None:
+            kind = self._kinds[key] = Kind(self.sets[place], stacks, gpu, problem.dtype, problem.layout)
+        return kind
 
     def _covering(self, problem: Problem, gpu: GPU | None) -> list[int]:
         """The sets that cover a problem, by their place in `sets`: in order, or the nearest to a card first."""
@@ -176,6 +171,6 @@ def _farness(recorded: tuple[str, ...], gpu: GPU) -> tuple[bool, bool, int]:
     return gpu.name not in recorded, gpu.arch not in architectures, -len(architectures)
 
 
-def _fastest_first(parts: Sequence[tuple[Timed, int]], with_power: bool) -> tuple[StackPrediction, ...]:
-    predictions = [each for timed, number in parts for each in timed.predictions(number, with_power)]
+def _fastest_first(parts: Sequence[tuple[Timed, int]]) -> tuple[StackPrediction, ...]:
+    predictions = [each for timed, number in parts for each in timed.predictions(number)]
     return tuple(sorted(predictions, key=lambda each: each.latency_s.value))

@@ -73,13 +73,16 @@ def at_point(
         core_j = _core_energy(lines, gpu, power, problem)
         lines = [_carried(each, core_j, gpu, limit_w, point.clock_hz) for each in lines]
     roof_s = 0.0 if problem is None else _roof_s(problem, gpu, limit_w, point.clock_hz)
-    return [_raised(each, roof_s) for each in lines]
+    return [
+        each if each.latency_s.value >= roof_s else replace(each, latency_s=_raised(each.latency_s, roof_s))
+        for each in lines
+    ]
 
 
-def at_least_roof(predictions: "Iterable[StackPrediction]", gpu: GPU, problem: Problem) -> "list[StackPrediction]":
-    """Predictions of one problem by `at_point` at the card's default limit and clock, in less time than one by one."""
+def at_least_roof(latencies: "Iterable[Predicted]", gpu: GPU, problem: Problem) -> "list[Predicted]":
+    """Latencies of one problem as `at_point` has them at the card's default limit and clock."""
     roof_s = _roof_s(problem, gpu, None, None)
-    return [_raised(prediction, roof_s) for prediction in predictions]
+    return [_raised(latency, roof_s) for latency in latencies]
 
 
 def know_roofs(problems: "Iterable[Problem]", gpu: GPU) -> None:
@@ -94,11 +97,9 @@ def know_roofs(problems: "Iterable[Problem]", gpu: GPU) -> None:
             _remember(problem, gpu, None, None, roof_s)
 
 
-def _raised(prediction: "StackPrediction", roof_s: float) -> "StackPrediction":
-    """A prediction that takes at least as long as the roof."""
-    if prediction.latency_s.value >= roof_s:
-        return prediction
-    return replace(prediction, latency_s=_scaled(prediction.latency_s, roof_s / prediction.latency_s.value, 1.0))
+def _raised(latency: "Predicted", roof_s: float) -> "Predicted":
+    """A latency that is at least the roof."""
+    return latency if latency.value >= roof_s else _scaled(latency, roof_s / latency.value, 1.0)
 
 
 _ROOFS: dict[tuple[Problem, GPU, float | None, float | None], float] = {}

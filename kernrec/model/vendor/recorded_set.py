@@ -1,6 +1,6 @@
 """A set of recordings of stacks, and the trees that learned it: the parts of a model of stacks as its file has them."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import field
 from functools import cached_property
 
@@ -70,7 +70,11 @@ class RecordedSet:
 
     def has_case(self, problem: Problem) -> bool:
         """Whether the dimensions of a problem are of its case."""
-        return features_of(self.op).CASES[self.case](problem.sizes)
+        return self._case(problem.sizes)
+
+    @cached_property
+    def _case(self) -> Callable[[Mapping[str, int]], bool]:
+        return features_of(self.op).CASES[self.case]
 
     @cached_property
     def gpus(self) -> tuple[str, ...]:
@@ -182,10 +186,10 @@ class SetModel:
         them, (N,); None where none does."""
         regions = [(self.extent, bound.log_sizes)]
         if self.work is not None and bound.work_s is not None:
-            regions.append((self.work, np.log2(bound.work_s)[:, None]))
-        if len(bound.total_s) == 1 and all(extent.has(values[0].tolist()) for extent, values in regions):
+            regions.append((self.work, np.log2(bound.work_s)[np.newaxis]))
+        if len(bound.total_s) == 1 and all(extent.has(values[:, 0].tolist()) for extent, values in regions):
             return None
-        distances: Array = np.max([extent.distance(values) for extent, values in regions], axis=0)
+        distances: Array = np.max([extent.distance(values.T) for extent, values in regions], axis=0)
         return distances
 
     def streamed(self, call: Predicted, gpu: GPU, bound: Bound, number: int) -> Predicted:

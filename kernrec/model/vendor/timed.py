@@ -193,22 +193,21 @@ class Timed:
         reader, least = self.kind.reader("power", self.bound), np.zeros(len(self.bound.total_s))
         return self._predicted(reader, used(self.bound, seconds), base, least, gpu.tdp_w)
 
-    def seconds(self, number: int) -> Iterator[tuple[str, float]]:
-        """Each stack with its latency for one of the problems."""
-        for stack, latency in zip(self.kind.stacks, self.latency[number], strict=True):
-            yield stack, self.kind.chosen.streamed(latency, self.kind.gpu, self.bound, number).value
-
-    def predictions(self, number: int, with_power: bool) -> Iterator[StackPrediction]:
-        """Those of one of the problems."""
+    def latencies(self, number: int) -> Iterator[tuple[str, Predicted, float]]:
+        """(stack, latency, seconds that its launch takes) for one of the problems."""
         kind, chosen = self.kind, self.kind.chosen
+        launch_s = NORMAL_S if chosen.floors else self.bound.parts["launch"].item(number)
+        for stack, latency in zip(kind.stacks, self.latency[number], strict=True):
+            yield stack, chosen.streamed(latency, kind.gpu, self.bound, number), launch_s
+
+    def predictions(self, number: int) -> Iterator[StackPrediction]:
+        """Those of one of the problems."""
+        kind, gpus, power = self.kind, self.kind.chosen.recorded.gpus, self.power
         busy = {name: seconds.item(number) for name, seconds in self.bound.parts.items()}
-        if chosen.floors:
-            busy["launch"] = NORMAL_S
-        latency, power, gpus = self.latency[number], self.power if with_power else None, chosen.recorded.gpus
-        for place, stack in enumerate(kind.stacks):
+        for place, (stack, latency_s, launch_s) in enumerate(self.latencies(number)):
             watts = None if power is None else power[number][place]
-            latency_s = chosen.streamed(latency[place], kind.gpu, self.bound, number)
-            yield StackPrediction(stack, kind.versions[place], latency_s, watts, gpus, kind.recorded_as, busy)
+            every = busy | {"launch": launch_s}
+            yield StackPrediction(stack, kind.versions[place], latency_s, watts, gpus, kind.recorded_as, every)
 
     def _predicted(
         self, reader: Reader, own: Mapping[str, Array], base: Array, least: Array, most: float

@@ -37,7 +37,7 @@ from kernrec.util.light_dataclass import dataclass
 from kernrec.util.normal import DEVIATIONS
 
 if TYPE_CHECKING:
-    from kernrec.model.vendor.predicted import StackPrediction
+    from kernrec.model.vendor.predicted import Predicted
     from kernrec.recommender.estimate.model_store import ModelStore
 
 CERTAIN = 1.28
@@ -147,10 +147,11 @@ def yardstick_of(problem: Problem, gpu: GPU, models: "ModelStore | None", inputs
     from kernrec.model.vendor.operating_point import at_least_roof
 
     problem = _unfused(problem)
-    lines: Sequence[StackPrediction] = model.predict_latency(problem, gpu)
-    if lines and lines[0].latency_s.transferred:  # those recorded on the card are under its roof
-        lines = at_least_roof(lines, gpu, problem)
-    return fastest([_of_line(line) for line in lines])
+    lines = model.latencies(problem, gpu)
+    if lines and min(lines, key=_latency_s)[1].transferred:  # those recorded on the card are under its roof
+        raised = at_least_roof([latency for _, latency, _ in lines], gpu, problem)
+        lines = [(stack, latency, launch_s) for (stack, _, launch_s), latency in zip(lines, raised, strict=True)]
+    return fastest([_of_line(*line) for line in lines])
 
 
 def predict_yardsticks(
@@ -162,8 +163,8 @@ def predict_yardsticks(
     from kernrec.model.vendor.operating_point import know_roofs
 
     first, *others = map(_unfused, problems)
-    lines = model.predict_latency(first, gpu, others)
-    if lines and lines[0].latency_s.transferred:
+    lines = model.latencies(first, gpu, others)
+    if lines and min(lines, key=_latency_s)[1].transferred:
         know_roofs([first, *others], gpu)
 
 
@@ -180,12 +181,15 @@ def fastest(yardsticks: Sequence[Yardstick]) -> Yardstick | None:
     return min(yardsticks, key=lambda each: (each.transferred, each.latency_s), default=None)
 
 
-def _of_line(line: "StackPrediction") -> Yardstick:
+def _latency_s(line: tuple[str, "Predicted", float]) -> float:
+    return line[1].value
+
+
+def _of_line(stack: str, latency: "Predicted", launch_s: float) -> Yardstick:
     """A stack's line, as if its kernel were started as ours are: how its recorder did it is no figure of a kernel."""
-    latency = line.latency_s
-    started_s = max(latency.value - line.busy["launch"], 0.25 * latency.value) + _START_S
+    started_s = max(latency.value - launch_s, 0.25 * latency.value) + _START_S
     deviation = log(latency.high / latency.low) / (2.0 * DEVIATIONS)
-    return Yardstick(line.stack, started_s, deviation, latency.transferred)
+    return Yardstick(stack, started_s, deviation, latency.transferred)
 
 
 def learned_yardstick(name: str, latency: Estimates) -> Yardstick:
