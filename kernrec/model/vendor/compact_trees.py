@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from kernrec.model.vendor.core import GROUP
+from kernrec.model.vendor.tilewise import ordered
 from kernrec.util.array_file import pack, unpack
 from kernrec.util.compiled import Core, core
 from kernrec.util.light_dataclass import dataclass
@@ -26,6 +27,10 @@ Trees = tuple[Mapping[str, Any], Mapping[str, Array]]
 
 MOST_CUTS = 256
 _MOST_LEVELS = 32
+_MOST_NODES = 1 << 23
+"""256 times a node is a number of 32 bits."""
+_NO_VALUE = 2**31 - 1
+"""No value has an `ordered` number as large."""
 _TOGETHER = 1024
 """Rows that go down the trees together: more would leave the processor's cache."""
 _MOST_BYTES = 16 << 20
@@ -56,26 +61,30 @@ class CompactTrees:
         form = core("kernrec.model.vendor")
         (count, features), predicted = matrix.shape, np.empty(len(matrix))
         for first in range(0, count, _TOGETHER):
-            part = np.ascontiguousarray(matrix[first : first + _TOGETHER], dtype=np.float32)
-            nodes, sums = self.nodes(form, 1, len(part)), np.empty((1, len(part)))
-            form.functions.sums_of_leaves(self.of_core(form), features, len(part), part.ravel(), nodes, form.rows(sums))
-            predicted[first : first + _TOGETHER] = sums[0]
+            part = ordered(matrix[first : first + _TOGETHER])
+            form.functions.sums_of_leaves(
+                self.of_core(form), features, len(part), part.ravel(), self.room(form, len(part)),
+                form.rows(predicted[first : first + _TOGETHER]),
+            )  # fmt: skip
         return predicted
 
-    def nodes(self, form: Core, stacks: int, count: int) -> Array:
-        """Room for the places of `stacks` times `count` rows in trees, as a form of the core takes it."""
-        if form.compiled:
-            return np.empty((GROUP, stacks, count), dtype=np.int64)
-        return np.empty((1, stacks, 1, count, len(self.start)), dtype=np.int64)
+    def room(self, form: Core, count: int) -> Array:
+        """Room for the nodes that so many rows of features reach, as a form of the core takes it."""
+        return np.empty(GROUP * count if form.compiled else (1, count, len(self.start)), dtype=np.int32)
 
     def of_core(self, form: Core) -> Any:
         """The trees as a form of the core takes them."""
         if (trees := self._of_core.get(form.compiled)) is None:
             start = self.start if form.compiled else self.start[np.newaxis]
-            trees = self._of_core[form.compiled] = form.functions.Trees(
-                start, self.left, self.feature, self.threshold, self.leaf, self.base, self.levels
-            )
+            trees = form.functions.Trees(start, self._nodes, self.leaf, self.base, self.levels)
+            self._of_core[form.compiled] = trees
         return trees
+
+    @cached_property
+    def _nodes(self) -> Array:
+        """Of `core.Trees`."""
+        cuts = np.where(np.isnan(self.threshold), np.int32(_NO_VALUE), ordered(self.threshold))
+        return np.stack([self.left << 8 | self.feature, cuts], axis=1).astype(np.int32).ravel()
 
     @cached_property
     def _of_core(self) -> dict[bool, Any]:
@@ -142,6 +151,7 @@ def expand(facts: Mapping[str, Any], arrays: Mapping[str, Array]) -> CompactTree
     column, cut, cut_count = arrays["column"], arrays["cut"], arrays["cut_count"].astype(np.int64)
     if (
         not 0 <= levels <= _MOST_LEVELS
+        or count > _MOST_NODES
         or (nodes < 1).any()
         or len(column) != len(splits)
         or len(cut) != len(splits)

@@ -1,7 +1,7 @@
 # cython: language_level=3
 # The types that `core.py` has where it is compiled (`hatch_build.py`).
 cimport cython
-from libc.stdint cimport int64_t
+from libc.stdint cimport int32_t, int64_t
 
 cdef Py_ssize_t BATCH, M, N, K, SIZES
 cdef Py_ssize_t FLOPS_S, DRAM_S, L2_S, LAUNCH_S, TOTAL_S, WORK_S, MEMORY_S, TILES_S, MOVED, WEIGHTS, RESULT
@@ -30,8 +30,8 @@ cdef class SimtTiles:
 
 cdef class Trees:
     cdef const int64_t[:] start
-    cdef const int64_t[::1] left, feature
-    cdef const float[::1] threshold, leaf
+    cdef const int32_t[::1] nodes
+    cdef const float[::1] leaf
     cdef double base
     cdef Py_ssize_t levels
 
@@ -83,16 +83,16 @@ cdef figures_of_products(
 )
 cpdef corrected(
     Reading reading, const double[:, :] table, const double[:, :, :] own, const double[:, :] base, Py_ssize_t each,
-    const double[:] least_value, double most, Py_ssize_t count, float[::1] flat, int64_t[:, :, ::1] nodes,
-    double[:, ::1] values,
+    const double[:] least_value, double most, Py_ssize_t count, int32_t[::1] flat, int32_t[::1] reached,
+    double[::1] sums, double[:, ::1] values,
 )
 
 @cython.locals(
-    s=Py_ssize_t, i=Py_ssize_t, group=Py_ssize_t, together=Py_ssize_t, tree=Py_ssize_t, node=Py_ssize_t,
-    first=Py_ssize_t, start="const int64_t[:]", left="const int64_t[::1]", feature="const int64_t[::1]",
-    threshold="const float[::1]", leaf="const float[::1]",
+    r=Py_ssize_t, rows=Py_ssize_t, group=Py_ssize_t, together=Py_ssize_t, tree=Py_ssize_t, node=Py_ssize_t,
+    first=Py_ssize_t, link=Py_ssize_t, start="const int64_t[:]", nodes="const int32_t[::1]",
+    leaf="const float[::1]",
 )
 cpdef sums_of_leaves(
-    Trees trees, Py_ssize_t features, Py_ssize_t count, const float[::1] flat, int64_t[:, :, ::1] nodes,
-    double[:, ::1] sums,
+    Trees trees, Py_ssize_t features, Py_ssize_t count, const int32_t[::1] flat, int32_t[::1] reached,
+    double[::1] sums,
 )

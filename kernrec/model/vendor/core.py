@@ -20,6 +20,7 @@ from kernrec.model.vendor.tilewise import (
     maximum,
     minimum,
     of_tile,
+    ordered,
     over_trees,
     per_tile,
     power,
@@ -163,14 +164,20 @@ class SimtTiles:
 class Trees:
     """T trees with N nodes in all: `compact_trees.CompactTrees`."""
 
-    def __init__(
-        self, start: Any, left: Any, feature: Any, threshold: Any, leaf: Any, base: float, levels: int
-    ) -> None:
-        """Of their arrays; a leaf is its own left child."""
+    def __init__(self, start: Any, nodes: Any, leaf: Any, base: float, levels: int) -> None:
+        """Of their arrays.
+
+        Args:
+            start: the first node of each tree, (T,).
+            nodes: of each 256 times its left child plus the feature that it compares, and the `ordered` threshold,
+                int32 (2 N,): all that a step needs is in one line of the processor's cache. A leaf is its own left
+                child, and no value reaches its threshold.
+            leaf: the values of the leaves, (N,).
+            base: added to every sum of leaves.
+            levels: splits on the longest path.
+        """
         self.start = start
-        self.left = left
-        self.feature = feature
-        self.threshold = threshold
+        self.nodes = nodes
         self.leaf = leaf
         self.base = base
         self.levels = levels
@@ -352,7 +359,7 @@ def figures_of_products(products: Products, sizes: Any, seconds: Any, work: Any,
 
 def corrected(
     reading: Reading, table: Any, own: Any, base: Any, each: int, least_value: Any, most: float, count: int, flat: Any,
-    nodes: Any, values: Any,
+    reached: Any, sums: Any, values: Any,
 ) -> None:  # fmt: skip
     """Fills `values` (S, N), a quantity of N problems in S stacks: what the trees correct, within its ends.
 
@@ -362,53 +369,50 @@ def corrected(
         base: what the trees correct, (S, N), or (1, N) where it is the same for all stacks: then `each` is 0, else 1.
         least_value: no value is smaller, (N,); most: or larger.
         count: N.
-        flat: the rows of features of all problems of the first stack, then of the next, one after the other, float32;
+        flat: the `ordered` rows of features of all problems of the first stack, then of the next, one after the other;
             those that problems differ in are filled in.
-        nodes: of `sums_of_leaves`.
+        reached: of `sums_of_leaves`; sums: `values` as one row, (S N,).
     """
     columns, places, own_columns = reading.columns, reading.places, reading.own_columns
     for s in range(values.shape[0]):
         for i in range(values.shape[1]):
-            first = row_of(s, i, count) * reading.features
+            first = row_of(s * count + i, count) * reading.features
             for c in range(len(columns)):
-                flat[first + columns[c]] = table[places[c], i]
+                flat[first + columns[c]] = ordered(table[places[c], i])
             for c in range(len(own_columns)):
-                flat[first + own_columns[c]] = own[c, s, i]
-    sums_of_leaves(reading.trees, reading.features, count, flat, nodes, values)
+                flat[first + own_columns[c]] = ordered(own[c, s, i])
+    sums_of_leaves(reading.trees, reading.features, values.shape[0] * count, flat, reached, sums)
     for s in range(values.shape[0]):
         for i in range(values.shape[1]):
             ratio = exp(minimum(maximum(values[s, i], -MOST_RATIO), MOST_RATIO))
             values[s, i] = minimum(maximum(base[s * each, i] * ratio, least_value[i]), most)
 
 
-def sums_of_leaves(trees: Trees, features: int, count: int, flat: Any, nodes: Any, sums: Any) -> None:
-    """Fills `sums` (S, N), the leaves that rows of features reach in all trees and the trees' base.
+def sums_of_leaves(trees: Trees, features: int, count: int, flat: Any, reached: Any, sums: Any) -> None:
+    """Fills `sums` (C,), the leaves that rows of features reach in all trees and the trees' base.
 
     All rows go down some trees, level by level, before the next ones: the nodes of these stay in the cache, and the
     processor need not wait for one step before it begins another.
 
     Args:
-        features: of a row; count: N.
-        flat: S N rows of features, one after the other, float32.
-        nodes: room for the place of each row in trees, (`GROUP`, S, N).
+        features: of a row; count: C.
+        flat: C `ordered` rows of features, one after the other.
+        reached: room for the node that each row has reached in each tree, int32 (`GROUP` C,).
     """
-    start, left, feature, threshold, leaf = trees.start, trees.left, trees.feature, trees.threshold, trees.leaf
-    for s in range(sums.shape[0]):
-        for i in range(sums.shape[1]):
-            sums[s, i] = trees.base
+    start, nodes, leaf, rows = trees.start, trees.nodes, trees.leaf, len(sums)
+    for r in range(rows):
+        sums[r] = trees.base
     for group in range(0, len(start), GROUP):
         together = min(GROUP, len(start) - group)
         for tree in range(together):
-            for s in range(sums.shape[0]):
-                for i in range(sums.shape[1]):
-                    nodes[tree, s, i] = start[group + tree]
+            for r in range(rows):
+                reached[tree * rows + r] = start[group + tree]
         for _ in range(trees.levels):
             for tree in range(together):
-                for s in range(sums.shape[0]):
-                    for i in range(sums.shape[1]):
-                        node, first = nodes[tree, s, i], per_tile(row_of(s, i, count)) * features
-                        nodes[tree, s, i] = left[node] + (flat[first + feature[node]] >= threshold[node])
+                for r in range(rows):
+                    node, first = reached[tree * rows + r], per_tile(row_of(r, count)) * features
+                    link = nodes[2 * node]
+                    reached[tree * rows + r] = (link >> 8) + (flat[first + (link & 255)] >= nodes[2 * node + 1])
         for tree in range(together):
-            for s in range(sums.shape[0]):
-                for i in range(sums.shape[1]):
-                    sums[s, i] = sums[s, i] + over_trees(leaf[nodes[tree, s, i]])
+            for r in range(rows):
+                sums[r] = sums[r] + over_trees(leaf[reached[tree * rows + r]])

@@ -1,6 +1,7 @@
 # cython: language_level=3
 from libc.math cimport ceil, exp, floor, log2, pow as power, sqrt
-from libc.stdint cimport int64_t
+from libc.stdint cimport int32_t, int64_t
+from libc.string cimport memcpy
 
 
 cdef inline double minimum(double a, double b) noexcept nogil:
@@ -45,8 +46,15 @@ cdef inline double least(
     return smallest
 
 
-cdef inline Py_ssize_t row_of(Py_ssize_t stack, Py_ssize_t problem, Py_ssize_t count) noexcept nogil:
-    return stack * count + problem
+cdef inline int32_t ordered(double value) noexcept nogil:
+    cdef float single = <float>value + <float>0.0
+    cdef int32_t bits
+    memcpy(&bits, &single, sizeof(bits))
+    return bits if bits >= 0 else bits ^ 0x7fffffff
+
+
+cdef inline Py_ssize_t row_of(Py_ssize_t first, Py_ssize_t count) noexcept nogil:
+    return first
 
 
 cdef inline double over_trees(double of_trees) noexcept nogil:

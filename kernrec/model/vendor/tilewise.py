@@ -38,9 +38,15 @@ def least(of_tiles: np.ndarray, problem: int, first: int, end: int) -> np.ndarra
     return least
 
 
-def row_of(stack: int, problem: int, count: int) -> np.ndarray:
-    """The number of the row of each of the problems, `count` for each stack, (N,)."""
-    return np.arange(count) + (stack * count + problem)
+def ordered(values: np.ndarray) -> np.ndarray:
+    """Whole numbers that are in the order of values in single precision, int32: -0.0 is 0.0."""
+    bits = (values.astype(np.float32) + np.float32(0.0)).view(np.int32)
+    return np.where(bits < 0, bits ^ 0x7FFFFFFF, bits)
+
+
+def row_of(first: int, count: int) -> np.ndarray:
+    """The numbers of `count` rows from one of them on, which is the row where a name stands for one."""
+    return np.arange(first, first + count)
 
 
 def over_trees(of_trees: np.ndarray) -> np.ndarray:

@@ -16,6 +16,7 @@ from kernrec.model.vendor.power_base import power_base
 from kernrec.model.vendor.predicted import Predicted, StackPrediction
 from kernrec.model.vendor.recorded_set import OTHER, STACK, SetModel
 from kernrec.model.vendor.single_calls import NORMAL_S
+from kernrec.model.vendor.tilewise import ordered
 from kernrec.op import Problem
 from kernrec.util.compiled import Core, core
 from kernrec.util.light_dataclass import dataclass
@@ -33,7 +34,7 @@ class Reader:
 
     trees: CompactTrees
     rows: Array
-    """Rows of the trees' features for each stack, of which those that problems differ in are 0, float32 (S, 1, F)."""
+    """Rows of the trees' `ordered` features for each stack, int32 (S, 1, F); those that problems differ in are 0."""
     columns: Array
     """The features that problems differ in, by their place in these rows."""
     places: Array
@@ -68,7 +69,8 @@ class Reader:
         of_stacks = np.array([own[name] for name in self.own]) if self.own else _NONE
         form.functions.corrected(
             self._of_core(form), form.rows(table), form.rows(of_stacks), form.rows(base), int(len(base) > 1),
-            form.rows(least), most, count, flat, self.trees.nodes(form, stacks, count), form.rows(values),
+            form.rows(least), most, count, flat, self.trees.room(form, stacks * count), form.rows(values.ravel()),
+            form.rows(values),
         )  # fmt: skip
         return values
 
@@ -150,7 +152,7 @@ class Kind:
         recorded, between = head.recorded, head.between
         if self.alike:
             recorded, between = (replace(each, width=hypot(each.width, self.alike)) for each in (recorded, between))
-        return Reader(head.trees, rows, columns, places, own_columns, own, recorded, between, transferred)
+        return Reader(head.trees, ordered(rows), columns, places, own_columns, own, recorded, between, transferred)
 
 
 @dataclass(frozen=True, eq=False)
