@@ -79,33 +79,15 @@ class Bound:
     parts: Mapping[str, Array]
     """Seconds that each of `PARTS` is busy, at the rates of the data sheet."""
     names: tuple[str, ...]
-    """Of the features in `table`; the logarithms of the sizes stand together, in the order of `DIMS`."""
+    """Of the features in `table`."""
     table: Array
     """Features of the problems, (F, N)."""
     constants: Mapping[str, float]
     """Features that all problems have in common, by name."""
+    log_sizes: Array
+    """Logarithms of the dimensions to base 2, in the order of `DIMS`, (D, N): part of the table."""
     work_s: Array | None = None
     """Seconds of the card's work alone; of ops whose calls were timed one at a time."""
-
-    @property
-    def log_sizes(self) -> Array:
-        """Logarithms of the dimensions to base 2, in the order of `DIMS`, (D, N)."""
-        first, end = _sizes_among(self.names)
-        return self.table[first:end]
-
-
-@lru_cache(maxsize=256)
-def _sizes_among(names: tuple[str, ...]) -> tuple[int, int]:
-    """Where the logarithms of the sizes begin and end."""
-    first, end = (next(i for i, name in enumerate(names) if test(name)) for test in (_is_log, _LOG_TOTAL.__eq__))
-    return first, end
-
-
-_LOG_TOTAL = "log.total"
-
-
-def _is_log(name: str) -> bool:
-    return name.startswith("log.")
 
 
 def bound_of(
@@ -128,8 +110,8 @@ def bound_of(
     np.maximum(of_sizes, LEAST_SIZE, out=of_sizes)
     table[of_total] *= 1e6
     np.log2(logs, out=logs)
-    logged = (*(f"share.{name}" for name in shares), *(f"log.{name}" for name in dims), _LOG_TOTAL)
-    return Bound(total_s, parts, (*logged, *columns), table, card.constants, work_s)
+    logged = (*(f"share.{name}" for name in shares), *(f"log.{name}" for name in dims), "log.total")
+    return Bound(total_s, parts, (*logged, *columns), table, card.constants, of_sizes, work_s)
 
 
 class Features(Protocol):

@@ -84,7 +84,7 @@ class VendorModel:
 
     def outside(self, problem: Problem) -> str | None:
         """The cases that were recorded in a problem's data type, in words, where it is none of them; else None."""
-        if self._covering(problem, None):
+        if self._covering(problem):
             return None
         alike = [e.recorded for e in self.sets if problem.dtype in e.recorded.dtypes + e.recorded.alike]
         words = getattr(features_of(self.op), "RECORDED", {})
@@ -94,7 +94,7 @@ class VendorModel:
         """Why a stack cannot run a problem of a kind that it was recorded for, by stack; others are absent."""
         refused: dict[str, str] = {}
         run: set[str] = set()
-        for place in self._covering(problem, None):
+        for place in self._covering(problem):
             recorded = self.sets[place].recorded
             for stack in recorded.stacks_on(gpu, problem):
                 if (reason := recorded.refusal(stack, problem, gpu)) is None:
@@ -133,16 +133,19 @@ class VendorModel:
         """The sets that predict a problem, each with the stacks that it predicts."""
         taken: set[str] = set()
         chosen: list[Kind] = []
-        if not rate_of(gpu, problem.dtype):
-            return chosen
-        for place in self._covering(problem, gpu):
+        sizes = problem.sizes
+        for place in self._accepting_sets(problem, gpu):
             recorded = self.sets[place].recorded
+            if not recorded.is_case(sizes):
+                continue
             if taken and gpu.name not in recorded.gpus:
                 break
             here = recorded.stacks_recorded(gpu, problem)
-            runs = [stack for stack in here if stack not in taken and not recorded.misaligned(stack, problem)]
+            runs = here
+            if taken or recorded.multiples:
+                runs = tuple([s for s in here if s not in taken and not recorded.misaligned(s, problem)])
             if runs:
-                chosen.append(self._kind(place, tuple(runs), problem, gpu))
+                chosen.append(self._kind(place, runs, problem, gpu))
             taken.update(here)
         return chosen
 
@@ -153,15 +156,22 @@ class VendorModel:
             kind = self._kinds[key] = Kind(self.sets[place], stacks, gpu, problem.dtype, problem.layout)
         return kind
 
-    def _covering(self, problem: Problem, gpu: GPU | None) -> list[int]:
-        """The sets that cover a problem, by their place in `sets`: in order, or the nearest to a card first."""
+    def _covering(self, problem: Problem) -> list[int]:
+        """The sets that cover a problem, by their place in `sets`."""
+        accepting = self._accepting_sets(problem, None)
+        return [place for place in accepting if self.sets[place].recorded.has_case(problem)]
+
+    def _accepting_sets(self, problem: Problem, gpu: GPU | None) -> list[int]:
+        """The sets that accept a problem's data type and layout, by their place in `sets`: in order, or, of those that
+        tell of a card, the nearest to it first."""
         key = problem.dtype, problem.layout, None if gpu is None else gpu.name
         if (accepting := self._accepting.get(key)) is None:
             accepting = [n for n, e in enumerate(self.sets) if e.recorded.accepts(problem.dtype, problem.layout)]
             if gpu is not None:
+                accepting = accepting if rate_of(gpu, problem.dtype) else []
                 accepting.sort(key=lambda place: _farness(self.sets[place].recorded.gpus, gpu))
             self._accepting[key] = accepting
-        return [place for place in accepting if self.sets[place].recorded.has_case(problem)]
+        return accepting
 
 
 @lru_cache(maxsize=1024)

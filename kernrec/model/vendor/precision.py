@@ -1,7 +1,5 @@
 """A data type as a stack's kernel sees it: bytes of elements that it reads and writes, and its arithmetic."""
 
-from functools import lru_cache
-
 from kernrec.gpu import GPU
 from kernrec.op.dtype import ELEMENT_BYTES, FORMATS, activation_bytes, math_dtype, weight_bytes
 from kernrec.util.light_dataclass import dataclass
@@ -31,7 +29,6 @@ def precision_of(dtype: str) -> Precision:
     return Precision(a_bytes, weight_bytes(dtype), max(result, 2.0), 2.0 + a_bytes if quantised else 0.0)
 
 
-@lru_cache(maxsize=256)
 def rate_of(gpu: GPU, dtype: str) -> float:
     """FLOP/s of a stack in a data type, at the data sheet's rate; 0: the card has no such arithmetic."""
     rate = math_dtype(dtype)

@@ -70,10 +70,11 @@ class RecordedSet:
 
     def has_case(self, problem: Problem) -> bool:
         """Whether the dimensions of a problem are of its case."""
-        return self._case(problem.sizes)
+        return self.is_case(problem.sizes)
 
     @cached_property
-    def _case(self) -> Callable[[Mapping[str, int]], bool]:
+    def is_case(self) -> Callable[[Mapping[str, int]], bool]:
+        """Whether dimensions are of its case."""
         return features_of(self.op).CASES[self.case]
 
     @cached_property
@@ -197,8 +198,12 @@ class SetModel:
         of the floors, with its ratio."""
         if not self.floors or bound.work_s is None:
             return call
-        floor_s, ratio = self.floors.get(gpu.name, min(self.floors.values()))
+        floor_s, ratio = self.floors.get(gpu.name) or self._least_floor
         return in_a_stream(call, floor_s, ratio * float(bound.work_s[number]))
+
+    @cached_property
+    def _least_floor(self) -> tuple[float, float]:
+        return min(self.floors.values())
 
 
 def log_sizes(dims: Mapping[str, np.ndarray]) -> np.ndarray:

@@ -33,6 +33,8 @@ class Reader:
     """How trees of a quantity read the features of problems of a kind: laid out once."""
 
     trees: CompactTrees
+    names: tuple[str, ...]
+    """Of the features in a table."""
     rows: Array
     """Rows of the trees' `ordered` features for each stack, int32 (S, 1, F); those that problems differ in are 0."""
     columns: Array
@@ -73,6 +75,33 @@ class Reader:
             form.rows(values),
         )  # fmt: skip
         return values
+
+    def predicted(
+        self, values: Array, distances: Array | None, off_grid: Sequence[bool], most: float
+    ) -> list[list[Predicted]]:
+        """Values (S, N) with their intervals: for each problem a list of stacks.
+
+        Args:
+            values: of `corrected`.
+            distances, off_grid: of `Timed`.
+            most: no value is larger.
+        """
+        factors, transferred = self._factors(distances, off_grid), self.transferred
+        return [
+            [Predicted(value, value / factor, min(value * factor, most), transferred) for value in of_problem]
+            for of_problem, factor in zip(values.T.tolist(), factors, strict=True)
+        ]
+
+    def _factors(self, distances: Array | None, off_grid: Sequence[bool]) -> list[float]:
+        """The factor of each problem's interval to either side."""
+        if self.transferred:
+            off_grid = [False] * len(off_grid)
+        if distances is None:
+            return [self.factors[off] for off in off_grid]
+        factors: list[float] = factor_at(
+            np.where(off_grid, self.between.width, self.recorded.width), distances
+        ).tolist()
+        return factors
 
     def _of_core(self, form: Core) -> Any:
         if (reading := self._readings.get(form.compiled)) is None:
@@ -126,13 +155,13 @@ class Kind:
 
     def reader(self, quantity: str, bound: Bound) -> Reader:
         """How the trees of a quantity read the table of a bound; made once for tables with the same names."""
-        key = quantity, bound.names
-        if (reader := self._readers.get(key)) is None:
-            reader = self._readers[key] = self._new_reader(quantity, bound)
+        reader = self._readers.get(quantity)
+        if reader is None or reader.names != bound.names:
+            reader = self._readers[quantity] = self._new_reader(quantity, bound)
         return reader
 
     @cached_property
-    def _readers(self) -> dict[tuple[str, tuple[str, ...]], Reader]:
+    def _readers(self) -> dict[str, Reader]:
         return {}
 
     def _new_reader(self, quantity: str, bound: Bound) -> Reader:
@@ -152,7 +181,9 @@ class Kind:
         recorded, between = head.recorded, head.between
         if self.alike:
             recorded, between = (replace(each, width=hypot(each.width, self.alike)) for each in (recorded, between))
-        return Reader(head.trees, ordered(rows), columns, places, own_columns, own, recorded, between, transferred)
+        return Reader(
+            head.trees, bound.names, ordered(rows), columns, places, own_columns, own, recorded, between, transferred
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -165,6 +196,8 @@ class Timed:
     """From what was recorded, (N,); None where all are inside of it."""
     off_grid: list[bool]
     """Whether the sizes of each problem were not recorded."""
+    latency: list[list[Predicted]]
+    """Seconds: for each problem a list of stacks."""
 
     @classmethod
     def of(cls, kind: Kind, problems: Sequence[Problem]) -> "Timed":
@@ -172,15 +205,12 @@ class Timed:
         chosen, every = kind.chosen, [problem.sizes for problem in problems]
         sizes = np.array([[sizes[name] for sizes in every] for name in kind.features.DIMS], dtype=float)
         bound = kind.features.bound(kind.card, sizes, kind.layout)
-        return cls(kind, bound, chosen.outside(bound), [chosen.off_grid(sizes) for sizes in every])
-
-    @cached_property
-    def latency(self) -> list[list[Predicted]]:
-        """Seconds: for each problem a list of stacks."""
-        reader, least = self.kind.reader("latency", self.bound), self.bound.parts["math"]
-        if not reader.transferred:  # trees that learned other cards could pass the roof of this one
-            least = np.zeros(len(least))
-        return self._predicted(reader, {}, self.bound.total_s[np.newaxis], least, np.inf)
+        reader, distances = kind.reader("latency", bound), chosen.outside(bound)
+        off_grid = [chosen.off_grid(sizes) for sizes in every]
+        # Trees that learned other cards could pass the roof of this one.
+        least = bound.parts["math"] if reader.transferred else np.zeros(len(problems))
+        values = reader.corrected(bound.table, {}, bound.total_s[np.newaxis], least, np.inf)
+        return cls(kind, bound, distances, off_grid, reader.predicted(values, distances, off_grid, np.inf))
 
     @cached_property
     def power(self) -> list[list[Predicted]] | None:
@@ -193,7 +223,8 @@ class Timed:
         if (bases := chosen.power_bases) is not None:
             base = (bases.get(gpu.name) or power_base(gpu)).watts(self.bound, seconds, gpu.tdp_w)
         reader, least = self.kind.reader("power", self.bound), np.zeros(len(self.bound.total_s))
-        return self._predicted(reader, used(self.bound, seconds), base, least, gpu.tdp_w)
+        watts = reader.corrected(self.bound.table, used(self.bound, seconds), base, least, gpu.tdp_w)
+        return reader.predicted(watts, self.distances, self.off_grid, gpu.tdp_w)
 
     def latencies(self, number: int) -> Iterator[tuple[str, Predicted, float]]:
         """(stack, latency, seconds that its launch takes) for one of the problems."""
@@ -210,22 +241,3 @@ class Timed:
             watts = None if power is None else power[number][place]
             every = busy | {"launch": launch_s}
             yield StackPrediction(stack, kind.versions[place], latency_s, watts, gpus, kind.recorded_as, every)
-
-    def _predicted(
-        self, reader: Reader, own: Mapping[str, Array], base: Array, least: Array, most: float
-    ) -> list[list[Predicted]]:
-        """A quantity with its intervals: for each problem a list of stacks; arguments as of `Reader.corrected`."""
-        values, transferred = reader.corrected(self.bound.table, own, base, least, most), reader.transferred
-        return [
-            [Predicted(value, value / factor, min(value * factor, most), transferred) for value in of_problem]
-            for of_problem, factor in zip(values.T.tolist(), self._factors(reader), strict=True)
-        ]
-
-    def _factors(self, reader: Reader) -> list[float]:
-        """The factor of each problem's interval to either side."""
-        off_grid = [False] * len(self.off_grid) if reader.transferred else self.off_grid
-        if self.distances is None:
-            return [reader.factors[off] for off in off_grid]
-        widths = np.where(off_grid, reader.between.width, reader.recorded.width)
-        factors: list[float] = factor_at(widths, self.distances).tolist()
-        return factors

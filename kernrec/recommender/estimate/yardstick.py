@@ -144,11 +144,11 @@ def yardstick_of(problem: Problem, gpu: GPU, models: "ModelStore | None", inputs
     """
     if models is None or inputs != RANDOM or (model := models.vendor_model(problem.op)) is None:
         return None
-    from kernrec.model.vendor.operating_point import at_least_roof
-
     problem = _unfused(problem)
     lines = model.latencies(problem, gpu)
     if lines and min(lines, key=_latency_s)[1].transferred:  # those recorded on the card are under its roof
+        from kernrec.model.vendor.operating_point import at_least_roof
+
         raised = at_least_roof([latency for _, latency, _ in lines], gpu, problem)
         lines = [(stack, latency, launch_s) for (stack, _, launch_s), latency in zip(lines, raised, strict=True)]
     return fastest([_of_line(*line) for line in lines])

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from kernrec.model.vendor.bound import PARTS, TILE_CLK, Bound, Card
-from kernrec.model.vendor.core import FIGURES, TIMED, TOTAL_S, WAVES, WORK, WORK_S
+from kernrec.model.vendor.core import FIGURES, FIRST_SIZE, TIMED, TOTAL, TOTAL_S, WAVES, WORK, WORK_S
 from kernrec.model.vendor.features.simt_products import simt_tiles
 from kernrec.util.compiled import Core, core
 
@@ -55,7 +55,8 @@ def bound(card: Card, sizes: Array, layout: str) -> Bound:
     count = sizes.shape[1]
     work, figures, seconds = np.empty((WORK, count)), np.empty((FIGURES, count)), np.empty((count, tile_count))
     fill(products, tiles, form.rows(sizes), form.table(seconds), form.rows(work), form.rows(figures))
-    return Bound(work[TOTAL_S], dict(zip(PARTS, work, strict=False)), _NAMES, figures, constants, work[WORK_S])
+    parts, log_sizes = dict(zip(PARTS, work, strict=False)), figures[FIRST_SIZE:TOTAL]
+    return Bound(work[TOTAL_S], parts, _NAMES, figures, constants, log_sizes, work[WORK_S])
 
 
 def _prepared(card: Card, layout: str, form: Core) -> tuple[Any, ...]:
