@@ -83,7 +83,7 @@ GROUP = 32
 
 
 class Products:
-    """What the products of a data type have in common on a card."""
+    """Figures that the products of a data type have in common on a card."""
 
     def __init__(
         self, a_bytes: float, b_bytes: float, c_bytes: float, peak_flops: float, bandwidth: float, dram: float,
@@ -184,7 +184,7 @@ class Trees:
 
 
 class Reading:
-    """How trees read the features of problems."""
+    """Places from which trees read the features of problems."""
 
     def __init__(self, trees: Trees, features: int, columns: Any, places: Any, own_columns: Any) -> None:
         """Of rows with so many features.

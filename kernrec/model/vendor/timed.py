@@ -30,7 +30,7 @@ _NONE = np.empty((0, 1, 1))
 
 @dataclass(frozen=True, eq=False)
 class Reader:
-    """How trees of a quantity read the features of problems of a kind: laid out once."""
+    """Places from which trees of a quantity read the features of problems of a kind: laid out once."""
 
     trees: CompactTrees
     names: tuple[str, ...]
@@ -57,7 +57,7 @@ class Reader:
         return exp(self.recorded.width), exp(self.between.width)
 
     def corrected(self, table: Array, own: Mapping[str, Array], base: Array, least: Array, most: float) -> Array:
-        """What the trees make of a base, (S, N).
+        """Values that the trees make of a base, (S, N).
 
         Args:
             table: of features, (F, N).

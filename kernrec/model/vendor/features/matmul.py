@@ -60,7 +60,7 @@ def bound(card: Card, sizes: Array, layout: str) -> Bound:
 
 
 def _prepared(card: Card, layout: str, form: Core) -> tuple[Any, ...]:
-    """What all products of a layout have in common on a card: the function of the core, the figures of the card and of
+    """All that products of a layout have in common on a card: the function of the core, the figures of the card and of
     its tiles as that takes them, how many tiles there are, and the features that are the same for all."""
     gpu, kind, functions = card.gpu, card.precision, form.functions
     products = functions.Products(
