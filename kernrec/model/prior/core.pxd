@@ -5,7 +5,7 @@ from libc.stdint cimport int32_t, int64_t, uint8_t
 
 cdef Py_ssize_t PIPES, F64, SHARED, PORT, SECTORS, BARRIERS, CORE_J, BETWEEN, BETWEEN_GROUPS, ALONE, IN_TURN
 cdef Py_ssize_t BLOCKS, CONCURRENT, WARPS, PREFETCH, DRAM_BYTES, DRAM_SLOWDOWN, SERIAL_CLK, WAIT_ROUNDS, OVERLAPPED
-cdef Py_ssize_t LONE_WAITS, LOOPS
+cdef Py_ssize_t LONE_WAITS, LOOPS, TIMES, TWINS
 cdef Py_ssize_t SQUARINGS, PARTS, ROUNDS, CLOCKS
 cdef double LEAST_SPARE_W, NONE, CAPPED, GROUPS_SHARE, BARRIER_CLK, BARRIER_WARP_CLK, SCHEDULERS, BLOCK_CLK, START_CLK
 
@@ -17,6 +17,7 @@ cdef class Card:
 cdef class Rates:
     cdef const double[:, :, ::1] rates
     cdef double[::1] total
+    cdef int64_t[::1] seen
     cdef bint grouped, stretched
 
 cdef class LaunchPlan:
@@ -32,7 +33,8 @@ cdef class LaunchPlan:
 @cython.locals(
     i=Py_ssize_t, q=Py_ssize_t, loop=Py_ssize_t, variant=Py_ssize_t, none_ahead=bint, quantities=Py_ssize_t,
     by_scheduler=double, shared_f64=double, trips=double, longer=double, longer_clk=double, first_clk=double,
-    in_turn_s=double, rates="const double[:, :, ::1]", total="double[::1]", stretched=bint, grouped=bint,
+    in_turn_s=double, rates="const double[:, :, ::1]", total="double[::1]", stretched=bint,
+    grouped=bint, earlier=Py_ssize_t, row=Py_ssize_t,
 )
 cpdef launch_times(
     Rates demand, Card card, Py_ssize_t loops, const int64_t[::1] variants, const double[:, ::1] work,

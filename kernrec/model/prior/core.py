@@ -11,7 +11,7 @@ Rows of quantities are those of `demand.QUANTITIES`.
 
 from typing import Any
 
-from kernrec.model.prior.elementwise import ceil, floor, gathered, maximum, minimum, select, some, sqrt
+from kernrec.model.prior.elementwise import ceil, floor, gathered, maximum, minimum, select, some, sqrt, twin
 
 PIPES = 9
 """The first rows of a demand: the clocks of each pipe."""
@@ -23,6 +23,11 @@ BLOCKS, CONCURRENT, WARPS, PREFETCH, DRAM_BYTES, DRAM_SLOWDOWN, SERIAL_CLK = 0, 
 WAIT_ROUNDS, OVERLAPPED, LONE_WAITS, LOOPS = 7, 8, 9, 10
 """Rows of `launch_time.LaunchWork`; from `LOOPS` on two rows for each loop, its trips over all blocks and those of the
 block that runs longest."""
+
+TIMES = 7
+"""Rows of `launch_time.LaunchTime.rows`."""
+TWINS = 1024
+"""Launches that are remembered while equal ones are looked for: a power of two."""
 
 GROUPS_SHARE = 0.5
 """Share of the arithmetic between products of warpgroups (the weights of attention) that no other product hides,
@@ -98,15 +103,17 @@ class Card:
 class Rates:
     """The demand of a launch's variants."""
 
-    def __init__(self, rates: Any, total: Any, grouped: bool, stretched: bool) -> None:
+    def __init__(self, rates: Any, total: Any, seen: Any, grouped: bool, stretched: bool) -> None:
         """Of `demand.Demand`.
 
         Args:
             rates: (variants, terms, quantities), without the last quantity where none is `stretched`.
             total: room for the quantities of a launch.
+            seen: room for the numbers of launches, (`TWINS`,).
         """
         self.rates = rates
         self.total = total
+        self.seen = seen
         self.grouped = grouped
         self.stretched = stretched
 
@@ -143,6 +150,9 @@ class LaunchPlan:
 def launch_times(demand: Rates, card: Card, loops: int, variants: Any, work: Any, pipe_clk: Any, times: Any) -> None:
     """Fills `pipe_clk` (`PIPES`, N) and `times` (7, N), the rows of `LaunchTime`.
 
+    Compiled, a launch of the same variant and work as an earlier one gets the figures of that one: of a kernel's
+    configs as many as two in three differ in nothing that counts for some problem.
+
     Args:
         loops: how many loops the launches have.
         variants: of each launch in the demand, (N,).
@@ -152,6 +162,13 @@ def launch_times(demand: Rates, card: Card, loops: int, variants: Any, work: Any
     clock_hz, sms, memory_clk, few_f64 = card.clock_hz, card.sms, card.memory_clk, card.few_f64
     quantities = rates.shape[2]
     for i in range(len(variants)):
+        earlier = twin(demand.seen, variants, work, i)
+        if earlier >= 0:
+            for q in range(PIPES):
+                pipe_clk[q, i] = pipe_clk[q, earlier]
+            for row in range(TIMES):
+                times[row, i] = times[row, earlier]
+            continue
         variant, blocks, warp_count = variants[i], work[BLOCKS, i], work[WARPS, i]
         each = 1.0 / blocks
         barrier_clk = maximum(BARRIER_CLK, BARRIER_WARP_CLK * warp_count)

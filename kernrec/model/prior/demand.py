@@ -13,11 +13,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kernrec.gpu import GPU
+from kernrec.model.prior.core import TWINS
 from kernrec.model.prior.microarchitecture import Microarchitecture, microarchitecture
 from kernrec.model.prior.power import PowerModel
 from kernrec.util.compiled import Core
 from kernrec.util.light_dataclass import dataclass
 
+Array = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
 PIPES = ("issue", "fma", "int", "special", "f64", "tensor", "LSU", "shared memory", "L1")
@@ -147,11 +149,17 @@ class Demand:
             by_variant[:, term] = rates[:quantities].T
         return by_variant
 
+    @cached_property
+    def first_alike(self) -> Array:
+        """Of each variant the first one with the same rates, (C,): code of one launch may be that of many configs."""
+        first: dict[bytes, int] = {}
+        return np.array([first.setdefault(rates.tobytes(), number) for number, rates in enumerate(self.by_variant)])
+
     def of_core(self, arithmetic: Core) -> Any:
         """The demand as a form of the prior's core takes it."""
         rates = self.by_variant
         total = np.empty(rates.shape[2]) if arithmetic.compiled else [None] * rates.shape[2]
-        return arithmetic.functions.Rates(rates, total, self.grouped, self.stretched)
+        return arithmetic.functions.Rates(rates, total, np.zeros(TWINS, np.int64), self.grouped, self.stretched)
 
 
 def demand(gpu: GPU, power: PowerModel, metrics: Sequence[str], terms: tuple[str, ...], coefficients: Floats) -> Demand:

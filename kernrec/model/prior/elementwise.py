@@ -25,3 +25,8 @@ def gathered(values: Sequence[Any], register: int, indexes: Sequence[np.ndarray]
     if value.__class__ is not np.ndarray:
         return value
     return value.take(rows if index < 0 else indexes[index].take(rows))
+
+
+def twin(seen: Any, variants: Any, work: Any, launch: int) -> int:
+    """The number of an earlier launch of the same variant and work; -1, for arrays hold all launches at once."""
+    return -1

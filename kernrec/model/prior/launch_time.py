@@ -27,7 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kernrec.gpu import GPU
-from kernrec.model.prior.core import BARRIER_CLK, BARRIER_WARP_CLK, DRAM_BYTES, LOOPS, SCHEDULERS
+from kernrec.model.prior.core import BARRIER_CLK, BARRIER_WARP_CLK, DRAM_BYTES, LOOPS, SCHEDULERS, TIMES
 from kernrec.model.prior.demand import ALONE, BARRIERS, PIPES, Demand
 from kernrec.model.prior.microarchitecture import l2_bytes_per_clk, microarchitecture
 from kernrec.util.compiled import Core, core
@@ -42,9 +42,6 @@ conv2d_f32_ansor.csv)."""
 START_S = 2.5e-6
 """Additional overhead of the first launch of an op: an idle stream, a cold instruction cache and cold address
 translation (fitted to the smallest shapes of the anchor matmul_f16_rtx3090.csv, which were timed launch by launch)."""
-
-TIMES = 7
-"""Rows of `LaunchTime`."""
 
 RESOURCES = (*PIPES, "latency", "L2", "DRAM", "launch")
 """The possible bottlenecks of a launch (`LaunchTime.bottleneck`)."""

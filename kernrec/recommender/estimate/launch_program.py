@@ -69,7 +69,7 @@ class LaunchProgram:
             np.array(registers, dtype=np.int64) if arithmetic.compiled else registers,
             len(launch.loops),
             access.steps,
-            launch.variant,
+            launch.demand.first_alike.take(launch.variant, mode="clip"),
             access.reads,
             access.axes,
             access.writes,

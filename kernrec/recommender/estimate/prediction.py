@@ -19,13 +19,14 @@ from kernrec.model.prior.core import (
     OVERLAPPED,
     PREFETCH,
     SERIAL_CLK,
+    TIMES,
     WAIT_ROUNDS,
 )
 from kernrec.model.prior.demand import PIPES
 from kernrec.model.prior.dram_traffic import dram_bytes, sampled_dram_bytes
 from kernrec.model.prior.epilogue import epilogue
 from kernrec.model.prior.launch_costs import LIMITED, LimitedCosts, NominalCosts
-from kernrec.model.prior.launch_time import LAUNCH_S, START_S, TIMES, LaunchTime, LaunchWork, time_of_work
+from kernrec.model.prior.launch_time import LAUNCH_S, START_S, LaunchTime, LaunchWork, time_of_work
 from kernrec.op import Problem
 from kernrec.op.dtype import ELEMENT_BYTES
 from kernrec.recommender.estimate.launch_program import LaunchProgram

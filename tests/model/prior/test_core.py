@@ -73,3 +73,18 @@ def test_rows_of_the_core_are_those_of_the_demand() -> None:
     assert (*rows, core.BETWEEN_GROUPS, core.ALONE) == tuple(map(QUANTITIES.index, names))
     assert QUANTITIES[core.IN_TURN :] == ("in_turn",)
     assert len(PIPES) == core.PIPES == PORT
+
+
+@settings(max_examples=30, deadline=None)
+@given(draws, GPUS)
+def test_a_launch_that_is_like_another_takes_the_same_time(draw: np.random.Generator, name: str) -> None:
+    demand = Demand(("block", "k"), tuple(10.0 ** draw.uniform(-1, 5, (2, len(QUANTITIES), 3))))
+    some = LaunchWork.empty(5, 1)
+    some.variants[:] = draw.integers(0, 3, 5)
+    some.rows[:] = np.ceil(10.0 ** draw.uniform(0, 5, some.rows.shape))
+    some.rows[OVERLAPPED] = np.nan
+    order, gpu = draw.integers(0, 5, 300), find_gpu(name)
+    repeated = LaunchWork(some.variants[order], some.rows[:, order].copy())
+    alone, together = (launch_time.launch_time(gpu, demand, work) for work in (some, repeated))
+    np.testing.assert_array_equal(together.rows, alone.rows[:, order])
+    np.testing.assert_array_equal(together.pipe_clk, alone.pipe_clk[:, order])
