@@ -5,6 +5,7 @@ from functools import cached_property
 
 import numpy as np
 
+from kernrec.util.compiled import core
 from kernrec.util.light_dataclass import dataclass
 
 Array = np.ndarray
@@ -13,8 +14,6 @@ _LEAST_SPREAD = 0.05
 """A feature with a smaller standard deviation counts as constant."""
 _UNIT_SPREAD = 1.0
 """The spread of a constant feature: a factor of two (log2 features), or a whole share."""
-_MOST_DEVIATIONS = 10.0
-"""Largest distance in a single feature, in standard deviations."""
 
 
 @dataclass(frozen=True)
@@ -62,14 +61,12 @@ class Extent:
         The distance is half the logarithm of 1 + r. r is the root mean square over a group of features, in standard
         deviations, of the group where it is largest: a shape that differs only in size differs in few features.
         """
-        outside = np.maximum(np.maximum(self.low - matrix, matrix - self.high), 0.0)
-        if not outside.any():
-            return np.zeros(len(matrix))
-        with np.errstate(invalid="ignore"):  # what is unknown is never outside
-            outside /= self.spread
-        outside = np.where(np.isfinite(outside), np.minimum(outside, _MOST_DEVIATIONS), 0.0)
-        outside *= outside
-        return np.asarray(0.5 * np.log1p(np.sqrt((outside @ self._group_means).max(axis=1))))
+        arithmetic, rows = core("kernrec.model.learn"), np.asarray(matrix, dtype=np.float64)
+        squares, distance = np.empty(rows.shape), np.empty(len(rows))
+        low, high, spread, own = map(arithmetic.rows, (self.low, self.high, self.spread, distance))
+        tables = arithmetic.table(rows), low, high, spread, self._group_means, arithmetic.table(squares)
+        arithmetic.functions.distances(*tables, own)
+        return distance
 
     @cached_property
     def _group_means(self) -> Array:

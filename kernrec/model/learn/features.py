@@ -22,11 +22,14 @@ A change of the meaning, order or number of features increases `VERSION`: a mode
 
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 
 from kernrec.gpu import GPU
+from kernrec.model.prior.core import CAPPED
 from kernrec.model.prior.demand import PIPES
+from kernrec.util.compiled import core
 from kernrec.util.light_dataclass import dataclass
 
 Array = np.ndarray
@@ -35,8 +38,6 @@ VERSION = 2
 GROUPS = ("schedule", "static", "prior", "problem")
 TUNABLE = "tunable."
 ALIGNMENT = "alignment."
-_LEAST = 1e-30
-"""Stands for a time of 0 where something is divided by it."""
 
 
 @dataclass(frozen=True)
@@ -90,6 +91,22 @@ class ModelInputs:
     def __len__(self) -> int:
         return len(self.latency_s)
 
+    @classmethod
+    def of(cls, gpu: GPU, quantities: Array, tunables: Mapping[str, Array]) -> "ModelInputs":
+        """From the rows of `QUANTITIES`, (Q, C)."""
+        rows = {name: quantities[row] for name, row in _OWN.items()}
+        return cls(gpu, tunables=tunables, pipe_s=quantities[_PIPES], capped=quantities[_REGIME] == CAPPED, **rows)
+
+    def quantities(self) -> Array:
+        """The rows of `QUANTITIES`, (Q, C), of which the inputs are filled, with NaN for what is not known."""
+        rows = np.full((len(QUANTITIES), len(self)), np.nan)
+        for name, row in _OWN.items():
+            if (values := getattr(self, name)) is not None:
+                rows[row] = values
+        if self.pipe_s is not None:
+            rows[_PIPES] = self.pipe_s
+        return rows
+
 
 @dataclass(frozen=True)
 class Feature:
@@ -134,31 +151,42 @@ def _pipe_features() -> list[Feature]:
     return features
 
 
-QUANTITIES = (
-    "1", "SMs", "max_warps", "max_registers", "smem_per_sm", "tdp_w", "l2_bytes",
-    "flops", "compute_s", "bytes", "traffic_s", "roofline_s",
-    "threads", "warps", "lanes", "blocks", "all_threads", "resident", "resident_warps", "waves", "rounds",
-    "registers", "resident_shared_bytes",
-    "latency_s", "power_w", "busy_s", "max(busy_s, 1e-30)", "wait_s", "l2_s", "dram_s", "core_s", "fixed_s",
+_INPUTS = (
+    "latency_s", "power_w", "energy_j", "clock_hz", "static_j", "clocked_j", "regime",
+    "core_s", "dram_s", "fixed_s", "core_j", "dram_j",
+    "threads", "resident", "registers", "shared_bytes",
+    "flops", "bytes", "blocks", "busy_s", "wait_s", "l2_s",
     *(f"pipe_s[{pipe}]" for pipe in PIPES),
 )  # fmt: skip
-"""Features are ratios of these: of the GPU, of the problem (`compute_s` at the f32 peak and `traffic_s` of its bytes
-are lower bounds of any kernel, the roofline is the larger one), of the config, and of the prior. `lanes` are those of
-the warps of a block, `waves` the rounds of resident blocks, `rounds` whole ones."""
+QUANTITIES = (
+    *_INPUTS,
+    "1", "SMs", "max_warps", "max_registers", "smem_per_sm", "tdp_w", "l2_bytes",
+    "max(flops, 1)", "compute_s", "traffic_s", "roofline_s", "warps", "lanes", "all_threads",
+    "max(resident, 1)", "resident_warps", "resident_bytes", "waves", "rounds", "max(busy_s, 1e-30)",
+)  # fmt: skip
+"""Features are ratios of these: the inputs, then figures of the GPU, and what follows from them (`compute_s` at the f32
+peak and `traffic_s` of the problem's bytes are lower bounds of any kernel, the roofline is the larger one). `lanes` are
+those of the warps of a block, `waves` the rounds of resident blocks, `rounds` whole ones."""
 _ROW = {name: row for row, name in enumerate(QUANTITIES)}
+LIMITED, NOMINAL, LAUNCH, WORK = slice(0, 7), slice(7, 12), slice(12, 16), slice(16, 19)
+"""Rows of inputs: those of `LimitedCosts` and `NominalCosts`, what the config alone decides of its longest launch, and
+FLOPs and bytes of the problem with the blocks of that launch. The others are times of launches."""
+_REGIME, _PIPES = _ROW["regime"], slice(_ROW[f"pipe_s[{PIPES[0]}]"], len(_INPUTS))
+_OWN = {name: row for name, row in _ROW.items() if name in ModelInputs.__annotations__}
+"""Inputs that are a row each."""
 
 FEATURES: tuple[Feature, ...] = (
     Feature("warps", "schedule", "log2", "warps of a block", "warps"),
     Feature("lanes_used", "schedule", "1", "share of the lanes of its warps that a block uses", "threads", "lanes"),
     Feature("blocks_per_sm", "schedule", "log2", "blocks that each SM runs", "blocks", "SMs", bounded=True),
-    Feature("flops_per_thread", "schedule", "log2 FLOP", "arithmetic of a thread", "flops", "all_threads"),
-    Feature("resident_blocks", "static", "log2", "blocks that an SM holds at once", "resident"),
+    Feature("flops_per_thread", "schedule", "log2 FLOP", "arithmetic of a thread", "max(flops, 1)", "all_threads"),
+    Feature("resident_blocks", "static", "log2", "blocks that an SM holds at once", "max(resident, 1)"),
     Feature("occupancy", "static", "1", "resident warps over the most an SM holds", "resident_warps", "max_warps"),
     Feature("waves", "static", "log2", "rounds of resident blocks", "waves", bounded=True),
     Feature("last_wave", "static", "1", "share of the rounds' places that hold a block", "waves", "rounds"),
     Feature("registers", "static", "1", "registers of a thread over their limit", "registers", "max_registers"),
     Feature(
-        "shared_memory", "static", "1", "shared memory of resident blocks over an SM's", "resident_shared_bytes",
+        "shared_memory", "static", "1", "shared memory of resident blocks over an SM's", "resident_bytes",
         "smem_per_sm",
     ),
     *_pipe_features(),
@@ -216,90 +244,51 @@ def matrix(inputs: ModelInputs, columns: Sequence[str]) -> Array:
     Returns:
         The features, (C, F), float32; NaN where an input is not known or the kernel does not have a tunable.
     """
-    rows = np.empty((len(columns), len(inputs)))
-    plan = _plan(tuple(columns))
-    if len(plan.places):
-        rows[plan.places] = _ratios(_quantities(inputs), plan)
-    for place in plan.of_tunables:
-        kind, _, tunable = columns[place].partition(".")
-        if (values := inputs.tunables.get(tunable)) is None:
-            rows[place] = np.nan
-        else:
-            rows[place] = np.log2(1.0 + np.maximum(values, 0)) if kind + "." == TUNABLE else _alignment(values)
-    return np.ascontiguousarray(rows.T, dtype=np.float32)
+    filled = of_tunables(inputs.tunables, columns, len(inputs))
+    add_ratios(plan_of(inputs.gpu, columns), inputs.quantities(), filled)
+    return filled
 
 
-@dataclass(frozen=True)
-class _Plan:
-    """How some columns are computed: all ratios together, those in front that are bounded, then other logarithms."""
+def of_tunables(tunables: Mapping[str, Array], columns: Sequence[str], count: int) -> Array:
+    """The features of `count` candidates that follow from a tunable alone, among `columns`, (C, F); NaN for others."""
+    filled = np.full((count, len(columns)), np.nan, dtype=np.float32)
+    for place, name in enumerate(columns):
+        kind, _, tunable = name.partition(".")
+        if tunable and (values := tunables.get(tunable)) is not None:
+            whole = kind + "." == TUNABLE
+            filled[:, place] = np.log2(1.0 + np.maximum(values, 0)) if whole else _alignment(values)
+    return filled
 
-    places: Array
-    """The columns that are ratios, in the order in which they are computed."""
-    above: Array
-    """Rows of quantities."""
-    below: Array
-    bounded: int
-    logarithmic: int
-    of_tunables: tuple[int, ...]
-    """The other columns."""
+
+def plan_of(gpu: GPU, columns: Sequence[str]) -> Any:
+    """The other features of candidates on a GPU, as the core that runs takes them."""
+    arithmetic, limits = core("kernrec.model.learn"), gpu.limits
+    kinds = [
+        arithmetic.functions.Ratios(*map(arithmetic.rows, rows), *kind) for kind, rows in _kinds(tuple(columns)).items()
+    ]
+    figures = (
+        1.0, gpu.sms, limits.max_warps_per_sm, limits.max_registers_per_thread, limits.smem_per_sm, gpu.tdp_w,
+        gpu.l2_bytes, gpu.peak_flops("f32"), gpu.memory_bandwidth,
+    )  # fmt: skip
+    return arithmetic.functions.FeaturePlan(np.array(figures, dtype=np.float64), *kinds)
 
 
 @lru_cache(maxsize=64)
-def _plan(columns: tuple[str, ...]) -> _Plan:
+def _kinds(columns: tuple[str, ...]) -> dict[tuple[bool, bool], Array]:
+    """Rows above and below, and place, of the columns that are ratios, (3, F), by whether they are bounded and whether
+    they are logarithms."""
     ratios = [(_BY_NAME[name], place) for place, name in enumerate(columns) if "." not in name]
-    ratios.sort(key=lambda each: (not each[0].bounded, not each[0].logarithmic))
-    rows = [(place, _ROW[feature.above], _ROW[feature.below]) for feature, place in ratios]
-    places, above, below = np.array(rows, dtype=np.int64).reshape(-1, 3).T
-    bounded, logarithmic = (sum(getattr(f, which) for f, _ in ratios) for which in ("bounded", "logarithmic"))
-    others = tuple(place for place, name in enumerate(columns) if "." in name)
-    return _Plan(places, above, below, bounded, logarithmic, others)
+    kinds = {}
+    for kind in ((True, True), (False, True), (False, False)):
+        mine = [(_ROW[f.above], _ROW[f.below], place) for f, place in ratios if (f.bounded, f.logarithmic) == kind]
+        kinds[kind] = np.array(mine, dtype=np.int64).reshape(-1, 3).T.copy()
+    return kinds
 
 
-def _ratios(quantities: Array, plan: _Plan) -> Array:
-    """The features of a plan that are ratios, in its order, (F, C)."""
-    below, bounded = quantities.take(plan.below, axis=0), plan.bounded
-    np.maximum(below[:bounded], _LEAST, out=below[:bounded])
-    ratios: Array = quantities.take(plan.above, axis=0)
-    ratios /= below
-    some = ratios[:bounded]
-    np.minimum(np.maximum(some, 1e-6, out=some), 1e6, out=some)
-    logs = ratios[: plan.logarithmic]
-    np.log2(logs, out=logs)
-    return ratios
+def add_ratios(plan: Any, quantities: Array, filled: Array) -> None:
+    """Fills the columns of a plan in `filled`, (C, F).
 
-
-def _quantities(inputs: ModelInputs) -> Array:
-    """The rows of `QUANTITIES`, (Q, C); NaN for what is not known."""
-    gpu, limits = inputs.gpu, inputs.gpu.limits
-    rows = np.empty((len(QUANTITIES), len(inputs)))
-    by_name = dict(zip(QUANTITIES, rows, strict=True))
-
-    def put(name: str, values: Array | float | None) -> Array:
-        row = by_name[name]
-        row[...] = np.nan if values is None else values
-        return row
-
-    constants = (
-        1.0, gpu.sms, limits.max_warps_per_sm, limits.max_registers_per_thread, limits.smem_per_sm, gpu.tdp_w,
-        gpu.l2_bytes,
-    )  # fmt: skip
-    rows[: len(constants)] = np.array(constants, dtype=np.float64)[:, np.newaxis]
-    flops = np.maximum(inputs.flops, 1.0, out=by_name["flops"])
-    compute_s = np.divide(flops, gpu.peak_flops("f32"), out=by_name["compute_s"])
-    traffic_s = np.divide(put("bytes", inputs.bytes), gpu.memory_bandwidth, out=by_name["traffic_s"])
-    np.maximum(compute_s, traffic_s, out=by_name["roofline_s"])
-    threads, blocks = put("threads", inputs.threads), put("blocks", inputs.blocks)
-    warps = np.ceil(threads / 32.0, out=by_name["warps"])
-    np.multiply(warps, 32.0, out=by_name["lanes"])
-    np.multiply(blocks, threads, out=by_name["all_threads"])
-    resident = put("resident", inputs.resident)
-    np.multiply(resident, warps, out=by_name["resident_warps"])
-    np.multiply(resident, put("resident_shared_bytes", inputs.shared_bytes), out=by_name["resident_shared_bytes"])
-    np.maximum(resident, 1.0, out=resident)
-    waves = np.divide(blocks, gpu.sms * resident, out=by_name["waves"])
-    np.maximum(np.ceil(waves), 1.0, out=by_name["rounds"])
-    np.maximum(put("busy_s", inputs.busy_s), _LEAST, out=by_name["max(busy_s, 1e-30)"])
-    for name in ("registers", "latency_s", "power_w", "wait_s", "l2_s", "dram_s", "core_s", "fixed_s"):
-        put(name, getattr(inputs, name))
-    rows[-len(PIPES) :] = np.nan if inputs.pipe_s is None else inputs.pipe_s
-    return rows
+    quantities: rows of `QUANTITIES`, (Q, C), with the inputs; the others are filled here.
+    """
+    arithmetic = core("kernrec.model.learn")
+    arithmetic.functions.features(plan, arithmetic.rows(quantities), arithmetic.rows(filled.T))

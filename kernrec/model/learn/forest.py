@@ -1,9 +1,9 @@
 """Predictions of boosted trees without XGBoost, for queries.
 
 Importing XGBoost takes longer than a whole recommendation. Its model files are UBJSON (ubjson.org, with the typed
-arrays that XGBoost writes). `Forest.parse` converts every tree to a complete binary tree, so that all candidates go
-down all trees one level at a time, with one gather and one comparison per level. The arrays are stored beside the model
-(`Forest.packed`); loading them is a hundred times as fast as parsing UBJSON.
+arrays that XGBoost writes). `Forest.parse` converts every tree to a complete binary tree, so that a step down is one
+comparison and no link is followed. The arrays are stored beside the model (`Forest.packed`); loading them is a hundred
+times as fast as parsing UBJSON.
 """
 
 import mmap
@@ -25,7 +25,8 @@ _MOST_LEVELS = 10  # a complete tree doubles in size with each level
 _NUMBERS = {"i": ">i1", "U": ">u1", "I": ">i2", "l": ">i4", "L": ">i8", "d": ">f4", "D": ">f8"}
 _SCALARS = {"i": ">b", "U": ">B", "I": ">h", "l": ">i", "L": ">q", "d": ">f", "D": ">d"}
 _MOST_DEPTH = 64
-_LEVEL = ("column", "threshold")
+_FOUR = 4  # trees are walked four at a time
+_MOST_FEATURES = 1 << 15  # a column is two bytes
 
 
 class _Reader:
@@ -123,17 +124,21 @@ class _Reader:
 
 @dataclass(frozen=True)
 class Forest:
-    """T complete binary trees of L levels over F features."""
+    """Complete binary trees of L levels over F features; T is how many, a multiple of four by trees that add nothing.
+
+    Nodes are numbered one level after the other, in each the trees side by side: the root of tree t is node t, the
+    children of node n are nodes 2 n + T and 2 n + T + 1.
+    """
 
     features: int
     trees: int
-    column: tuple[Array, ...]
-    """For each level l the feature that each node splits on, (T * 2**l,), all trees one after the other. F is added
-    where a missing value goes right."""
-    threshold: tuple[Array, ...]
-    """For each level l the threshold of each node, (T * 2**l,); values that are not less go right."""
-    leaf: Array
-    """Value of each leaf, (T * 2**L,)."""
+    """Without those that add nothing."""
+    levels: int
+    column: Array
+    """The feature that each split compares, uint16, (T (2**L - 1),). F is added where a missing value goes right."""
+    value: Array
+    """The threshold of each split, from which on values go right, and after them the leaves; float32,
+    (T (2**(L + 1) - 1),)."""
     base: float
     """Added to every sum of leaves."""
 
@@ -154,25 +159,30 @@ class Forest:
     @classmethod
     def _laid_out(cls, trees: list[Mapping[str, Any]], features: int, base: float) -> "Forest":
         levels = max((_levels(tree) for tree in trees), default=0)
-        column = [np.zeros(len(trees) << level, np.int64) for level in range(levels)]
-        threshold = [np.full(len(trees) << level, np.inf, np.float32) for level in range(levels)]
-        leaf = np.zeros(len(trees) << levels, np.float32)
+        if features > _MOST_FEATURES:
+            raise ValueError(f"{features} features")
+        width = _width(len(trees))
+        column = np.zeros(width * ((1 << levels) - 1), np.uint16)
+        value = np.full(width * ((2 << levels) - 1), np.inf, np.float32)
+        value[len(column) :] = 0.0
         for number, tree in enumerate(trees):
             left, right = np.asarray(tree["left_children"]), np.asarray(tree["right_children"])
             split, condition = np.asarray(tree["split_indices"]), np.asarray(tree["split_conditions"])
             missing_left = np.asarray(tree["default_left"])
             node = np.zeros(1, np.int64)  # the tree's node at each place of the level
             for level in range(levels):
-                place = slice(number << level, (number + 1) << level)
+                place = _place(width, number, level)
                 inner = left[node] >= 0
-                if inner.any() and not 0 <= split[node[inner]].max() < features:
+                splits = split[node]
+                if ((splits < 0) | (splits >= features))[inner].any():
                     raise ValueError("a split on a feature that does not exist")
-                column[level][place] = np.where(inner, split[node] + np.where(missing_left[node] != 0, 0, features), 0)
-                threshold[level][place] = np.where(inner, condition[node], np.inf)
+                splits = splits + np.where(missing_left[node] != 0, 0, features)
+                column[place] = np.where(inner, splits, 0)
+                value[place] = np.where(inner, condition[node], np.inf)
                 # Every place below a leaf is that leaf.
                 node = np.stack([np.where(inner, left[node], node), np.where(inner, right[node], node)], 1).ravel()
-            leaf[number << levels : (number + 1) << levels] = condition[node]
-        return cls(features, len(trees), tuple(column), tuple(threshold), leaf, base)
+            value[_place(width, number, levels)] = condition[node]
+        return cls(features, len(trees), levels, column, value, base)
 
     def predict(self, matrix: Array) -> Array:
         """The prediction for each row of a matrix (C, F), whose NaNs are missing values; float64 (C,)."""
@@ -180,24 +190,17 @@ class Forest:
 
     def descend(self, rows: Array) -> Array:
         """As `predict`, for rows from `both_ways`, (C, 2 F)."""
-        count = len(rows)
-        if not self.column:
-            return np.full(count, self.base + self.leaf.sum(dtype=np.float64))
-        flat, row = rows.ravel(), np.arange(0, rows.size, 2 * self.features)
-        nodes = np.arange(self.trees)[:, np.newaxis].repeat(count, axis=1)
-        walk, moved = core("kernrec.model.learn"), nodes
+        walk, sums, width = core("kernrec.model.learn"), np.full(len(rows), self.base), _width(self.trees)
+        row, first, own = np.arange(0, rows.size, 2 * self.features), np.arange(0, width, _FOUR), sums
         if not walk.compiled:
-            row, moved = row[np.newaxis, np.newaxis], nodes[np.newaxis, np.newaxis]
-        for column, threshold in zip(self.column, self.threshold, strict=True):
-            walk.functions.next_level(flat, row, column, threshold, moved)
-        return np.asarray(self.base + self.leaf.take(nodes).sum(axis=0, dtype=np.float64))
+            row, first, own = row[np.newaxis], first[np.newaxis, :, np.newaxis], sums[np.newaxis]
+        walk.functions.add_leaves(rows.ravel(), row, first, width, self.levels, self.column, self.value, own)
+        return sums
 
     def packed(self, source: bytes) -> bytes:
         """The trees as the bytes of an array file; source: the UBJSON that they were parsed from."""
         header = {"of": sha256(source).hexdigest(), "features": self.features, "trees": self.trees, "base": self.base}
-        levels = enumerate(zip(self.column, self.threshold, strict=True))
-        arrays = {f"{name}.{level}": part for level, both in levels for name, part in zip(_LEVEL, both, strict=True)}
-        return pack(header | {"levels": len(self.column)}, arrays | {"leaf": self.leaf})
+        return pack(header | {"levels": self.levels}, {"column": self.column, "value": self.value})
 
     @classmethod
     def unpacked(cls, data: bytes | mmap.mmap, source_sha256: str) -> "Forest":
@@ -206,27 +209,39 @@ class Forest:
         try:
             if header["of"] != source_sha256:
                 raise ValueError("made of other trees")
-            column, threshold = (
-                tuple([arrays[f"{name}.{level}"] for level in range(header["levels"])]) for name in _LEVEL
+            column, value = arrays["column"], arrays["value"]
+            forest = cls(header["features"], header["trees"], header["levels"], column, value, header["base"])
+            if column.dtype != np.uint16 or value.dtype != np.float32:
+                raise ValueError("arrays of wrong types")
+            splits, nodes = (
+                _width(forest.trees) * ((1 << levels) - 1) for levels in (forest.levels, forest.levels + 1)
             )
-            forest = cls(header["features"], header["trees"], column, threshold, arrays["leaf"], header["base"])
-            sizes = [forest.trees << level for level in range(len(column) + 1)]
-            if [len(part) for part in (*column, forest.leaf)] != sizes or [len(t) for t in threshold] != sizes[:-1]:
+            if column.shape != (splits,) or value.shape != (nodes,):
                 raise ValueError("levels of wrong lengths")
-            if any(part.min() < 0 or part.max() >= 2 * forest.features for part in column if len(part)):
+            if splits and column.max() >= 2 * forest.features:
                 raise ValueError("a split on a feature that does not exist")
+            return forest
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"not packed trees ({type(error).__name__}: {error})") from None
-        return forest
+
+
+def _width(trees: int) -> int:
+    """So many trees, with those that add nothing up to a multiple of four."""
+    return -(-trees // _FOUR) * _FOUR
+
+
+def _place(width: int, tree: int, level: int) -> slice:
+    """The nodes of a level of a tree among those of `width` trees."""
+    first = width * ((1 << level) - 1) + (tree << level)
+    return slice(first, first + (1 << level))
 
 
 def both_ways(matrix: Array) -> Array:
     """The rows of a matrix (C, F) twice, (C, 2 F), float32: missing values go left in the first half, then right."""
-    low = np.asarray(matrix, dtype=np.float32)
-    missing = np.isnan(low)
-    both = np.concatenate([low, low], axis=1)
-    if missing.any():
-        both[:, : low.shape[1]][missing], both[:, low.shape[1] :][missing] = -np.inf, np.inf
+    walk, once = core("kernrec.model.learn"), np.asarray(matrix, dtype=np.float32)
+    count, features = once.shape
+    both = np.empty((count, 2 * features), dtype=np.float32)
+    walk.functions.both_ways(*map(walk.table, (once, both[:, :features], both[:, features:])))
     return both
 
 

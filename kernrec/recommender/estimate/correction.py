@@ -30,6 +30,7 @@ from kernrec.model.learn.conformal import (
     on_rows,
     unknown_interval,
 )
+from kernrec.model.learn.features import ModelInputs
 from kernrec.model.learn.lower_bound import least_log_ratio
 from kernrec.model.learn.model import Model, choice_score, transfer_score
 from kernrec.model.learn.model_file import problem_count
@@ -37,7 +38,7 @@ from kernrec.model.learn.row_kind import row_kind
 from kernrec.model.prior.launch_costs import LimitedCosts
 from kernrec.recommender.estimate.costs import Costs, median, promising, replaced
 from kernrec.recommender.estimate.estimates import Estimates, PredictedEstimates
-from kernrec.recommender.estimate.model_inputs import features_of, inputs_of
+from kernrec.recommender.estimate.model_inputs import features_of, quantities_of
 from kernrec.recommender.estimate.prediction import Prediction
 from kernrec.store import MeasuredAnswer
 from kernrec.util.light_dataclass import dataclass
@@ -210,20 +211,21 @@ class Correction:
         cls, scope: ModelScope, prediction: Prediction, limited: LimitedCosts, scored: Array, starts: Sequence[int]
     ) -> "Correction":
         """The model's answer about the candidates at positions `scored` of a prediction and its costs."""
-        inputs = inputs_of(prediction, limited, scored)
-        configs = prediction.on_problem.configs(prediction.rows.take(scored))
-        features = features_of(prediction.table, scope.model.columns, inputs, configs)
+        quantities = quantities_of(prediction, limited, scored)
+        least = None
+        if not (scope.gpu_known and (scope.beneath is None or scope.beneath.gpu_known)):
+            least = least_log_ratio(ModelInputs.of(prediction.table.gpu, quantities, {}))
         ratios: dict[str, Array] = {}
         if (under := scope.beneath) is not None:
-            columns = features_of(prediction.table, under.model.columns, inputs, configs)
-            bound = None if under.gpu_known else least_log_ratio(inputs)
-            ratios, _ = under.model.log_ratio(columns, under.gpu_known, bound)
-        least = None if scope.gpu_known else least_log_ratio(inputs) - ratios.get("latency", 0.0)
+            features = features_of(prediction, under.model.columns, quantities, scored)
+            ratios, _ = under.model.log_ratio(features, under.gpu_known, least)
+            if least is not None:
+                least = least - ratios["latency"]
+        features = features_of(prediction, scope.model.columns, quantities, scored)
         own, distance = scope.model.log_ratio(features, scope.gpu_known, least)
-        both = {head: np.asarray(ratios.get(head, 0.0) + own.get(head, 0.0)) for head in (*ratios, *own)}
-        firsts = scored.searchsorted(starts[:-1]).tolist()
-        scopes = [scope.on_rows(row_kind(inputs.tunables, first)) for first in firsts]
-        return cls(scopes, scored, features, both, distance, starts)
+        for head, ratio in own.items():
+            ratios[head] = ratios[head] + ratio if head in ratios else ratio
+        return cls(_scopes(scope, prediction, scored, starts), scored, features, ratios, distance, starts)
 
     @cached_property
     def factors(self) -> tuple[Array, Array, Array]:
@@ -323,3 +325,11 @@ def worth_scoring(limited: LimitedCosts, always: Array) -> Array:
     scored[promising(limited.latency_s, limited.energy_j, SCORED)] = True
     scored[always] = True
     return scored.nonzero()[0]
+
+
+def _scopes(scope: ModelScope, prediction: Prediction, scored: Array, starts: Sequence[int]) -> list[ModelScope]:
+    """The model on each problem, by the kind of its rows."""
+    configs = prediction.on_problem.configs(prediction.rows.take(scored)).tolist()
+    firsts = scored.searchsorted(starts[:-1]).tolist()
+    columns = prediction.table.space.columns
+    return [scope.on_rows(row_kind(columns, configs[first]) if first < len(configs) else "") for first in firsts]

@@ -236,18 +236,6 @@ class StaticTable:
             return rounds * blocks, rounds * launch.sample.longest.take(variants)
         return on_problem.column(spec.trips[loop], rows), on_problem.column(spec.depth[loop], rows)
 
-    def launch_shape(self, on_problem: OnProblems, rows: Array) -> tuple[Array, ...]:
-        """(threads, blocks, resident blocks, registers, shared bytes) of these rows' first launch; arrays (C,)."""
-        spec, launch = self.kernel.launches[0], self.launches[0]
-        configs = on_problem.configs(rows)
-        resident = self.geometry(on_problem, 0).resident.take(configs)
-        threads, blocks, dynamic = (
-            on_problem.column(e, rows) + np.zeros(len(rows)) for e in (spec.threads, spec.blocks, spec.shared)
-        )
-        variant, profiles = launch.variant.take(configs), launch.profiles
-        static = profiles.static_smem_bytes.take(variant)
-        return threads, blocks, resident, profiles.registers.take(variant), static + dynamic
-
     def performed(self, on_problem: ProblemSpace, row: int) -> list[int]:
         """The launches, by number, that one config performs."""
         return [index for index in range(len(self.launches)) if self.geometry(on_problem, index).performed[row]]

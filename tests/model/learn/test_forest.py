@@ -48,14 +48,22 @@ def test_packed_trees_predict_the_same(seed: int, depth: int, rounds: int) -> No
 
 def test_packed_trees_that_do_not_fit_together_are_refused() -> None:
     forest = Forest.parse(DATA, "model")
-    shorter = replace(forest, leaf=forest.leaf[:-1])
-    strange = replace(forest, column=(forest.column[0] + 2 * forest.features, *forest.column[1:]))
-    for wrong in (shorter, strange, replace(forest, trees=forest.trees + 1)):
-        with pytest.raises(ValueError, match=r"levels|split"):
+    shorter, strange = replace(forest, value=forest.value[:-1]), replace(forest, column=forest.column + np.uint16(12))
+    wide, more = replace(forest, value=forest.value.astype(np.float64)), replace(forest, trees=forest.trees + 4)
+    for wrong in (shorter, strange, wide, more, replace(forest, levels=forest.levels + 1)):
+        with pytest.raises(ValueError, match=r"lengths|types|split"):
             Forest.unpacked(wrong.packed(DATA), sha256(DATA).hexdigest())
     for other in (pack({}, {}), pack({"of": 1}, {}), pack({"of": sha256(DATA).hexdigest(), "levels": "x"}, {})):
         with pytest.raises(ValueError, match=r"other trees|not packed trees"):
             Forest.unpacked(other, sha256(DATA).hexdigest())
+
+
+@pytest.mark.parametrize("feature", [-1, 6])
+def test_a_split_on_a_feature_that_does_not_exist_is_refused(feature: int) -> None:
+    tree = {"left_children": [1, -1, -1], "right_children": [2, -1, -1], "split_conditions": [0.0, 1.0, 2.0]}
+    tree |= {"split_indices": [feature, 0, 0], "default_left": [0, 0, 0]}
+    with pytest.raises(ValueError, match="a feature that does not exist"):
+        Forest._laid_out([tree], 6, 0.0)
 
 
 DATA = grown(0, 4, 5, 0.1)[0]

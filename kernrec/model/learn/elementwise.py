@@ -1,0 +1,25 @@
+"""Elementary functions of the learner's arithmetic on arrays; `elementwise.pxd` has them for single numbers, compiled.
+
+Like NumPy's, a NaN among the operands of `minimum` and `maximum` is their result.
+"""
+
+import numpy as np
+
+ceil, log1p, log2, sqrt = np.ceil, np.log1p, np.log2, np.sqrt
+maximum, minimum = np.maximum, np.minimum
+select = np.where
+
+
+def largest(rows: np.ndarray, places: np.ndarray) -> np.ndarray:
+    """The largest value over the rows, at each of these places in them."""
+    return np.asarray(rows[:, places].max(axis=0))
+
+
+def largest_mean(squares: np.ndarray, place: int, means: np.ndarray) -> np.ndarray:
+    """The largest mean of the features of each candidate; squares: (1, 1, C, F); means: (F, groups)."""
+    return np.asarray((squares[place, place] @ means).max(axis=1))
+
+
+def over_trees(values: np.ndarray) -> np.ndarray:
+    """The sums of what the trees, the first axis, say of each candidate."""
+    return np.asarray(values.sum(axis=0, dtype=np.float64))
