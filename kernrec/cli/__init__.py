@@ -24,5 +24,6 @@ def main() -> None:
     from kernrec.cli.app import run
 
     status = run(sys.argv[1:])
-    gc.freeze()  # what is alive ends with the process: Python would search it all for cycles twice more
+    if "triton" not in sys.modules:  # which says at the end what of it is still there
+        gc.freeze()  # what is alive ends with the process: Python would search it all for cycles twice more
     sys.exit(status)
