@@ -55,23 +55,24 @@ def search(
     from kernrec.recommender.request import objective_named
 
     objective = objective or ("latency" if device == "replay" and replay is None else "energy")
-    replay, db = measuring.replay_files(device, replay, db)
     if strategy not in list(Strategy):
         raise unknown("strategy", strategy, list(Strategy))
-    if op is None and replay is None:
-        raise UsageError("name the problem to search: --op and --shape")
     if op is not None and shape is None:
         raise UsageError("a search is of one problem: give a --shape with --op")
+    chosen, how = objective_named(objective), Strategy(strategy)
+    most = CampaignBudget(*parse_budget("--budget", budget))
+    replay, db = measuring.replay_files(device, replay, db)  # last: it reads a recording
+    if op is None and replay is None:
+        raise UsageError("name the problem to search: --op and --shape")
     request = CollectRequest(
         problems=select_problems(op, shape, None, dtype, layout),
         database=db or paths.user_database(),
         device=DeviceKind(device),
         gpu=gpu,
         recording=replay,
-        budget=CampaignBudget(*parse_budget("--budget", budget)),
+        budget=most,
         seed=seed,
     )
-    chosen, how = objective_named(objective), Strategy(strategy)
 
     def show(result: "SearchResult") -> None:
         _print_result(result, chosen)

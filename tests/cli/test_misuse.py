@@ -70,6 +70,7 @@ REFINE = ("refine", "--op", "matmul", "--shape", "m=64,n=64,k=64")
         (("search",), "name the problem to search: --op and --shape"),
         (("search", "--op", "matmul", *MNK, "--budget", "10ms"), "shorter than one measurement, which takes up to"),
         (("search", "--op", "matmul"), "a search is of one problem: give a --shape with --op"),
+        (("search", "--op", "conv", "--device", "replay"), "a search is of one problem: give a --shape with --op"),
         (("search", "--op", "matmul", "--shape", "m=1,n=1,k=1", "--budget", "5"), "such as 30m or 200configs"),
         ((*EXPLAIN, "--top", "0"), "at least 1 is accepted"),
         ((*EXPLAIN, "--db", "broken.json"), "is not a DuckDB database"),
