@@ -10,7 +10,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from kernrec.errors import UsageError, unknown
+from kernrec.errors import UsageError, file_errors, unknown
 from kernrec.gpu.entry import GPU
 from kernrec.gpu.find import add_gpu, arch_rates, catalog_gpu, limits
 from kernrec.util.human import short
@@ -61,8 +61,10 @@ def read_card(path: Path) -> GPU:
         UsageError: the file cannot be read, or a figure is missing, impossible or contradicts the others; one line that
             names the file, the figure, what was expected and what the others imply.
     """
+    with file_errors(path, "read"), path.open("rb") as file:
+        content = file.read(_LARGEST_BYTES + 1)
     try:
-        return add_gpu(card_of(_load(path), f"card file {path.name}"))
+        return add_gpu(card_of(_parsed(content), f"card file {path.name}"))
     except UsageError as error:
         raise UsageError(f"{path}: {error}") from None
 
@@ -82,14 +84,9 @@ def card_names(text: str) -> str:
     return ",".join(read_card(Path(part)).name if part.lower().endswith(".toml") else part for part in parts)
 
 
-def _load(path: Path) -> dict[str, Any]:
+def _parsed(content: bytes) -> dict[str, Any]:
     import tomllib
 
-    try:
-        with path.open("rb") as file:
-            content = file.read(_LARGEST_BYTES + 1)
-    except OSError as error:
-        raise UsageError(f"no card file can be read there ({error.strerror or error})") from None
     if len(content) > _LARGEST_BYTES:
         raise UsageError(f"a card file has at most {_LARGEST_BYTES} bytes; this one has more")
     try:
