@@ -124,10 +124,11 @@ class Predictions:
     """Where the configs of each kernel begin, and C."""
 
     def limited_at_first(self, points: Sequence[OperatingPoint]) -> LimitedCosts:
-        """Latency, power and energy of the configs, (points, C): at the first point; infinite at the others."""
+        """Latency, power and energy of the configs, (points, C): at the first point; at the others they are infinite,
+        and what else there is has no meaning."""
         costs = np.empty((LIMITED, len(points), self.starts[-1]))
         if len(points) > 1:
-            costs[:-1, 1:] = np.inf
+            costs[:3, 1:] = np.inf
             costs[-1, 1:] = CAPPED
         limited = LimitedCosts(costs, self.nominal[4])
         self._limit(limited, np.arange(self.starts[-1]), points, slice(0, 1))
