@@ -24,7 +24,7 @@ from train_triton_model import SETTINGS
 
 from kernrec.errors import KernrecError
 from kernrec.gpu import find_gpu
-from kernrec.model.prior.launch_time import LAUNCH_S, START_S
+from kernrec.model.prior.core import LAUNCH_S, START_S
 from kernrec.op import Problem, find_op, problem_from_key
 from kernrec.recommender import Query, Recommender, Request
 from kernrec.recommender.estimate.yardstick import AMONG_KERNELS, CERTAIN, Belief, Yardstick, fastest, whole_deviation

@@ -5,9 +5,10 @@ from libc.stdint cimport int32_t, int64_t, uint8_t
 
 cdef Py_ssize_t PIPES, F64, SHARED, PORT, SECTORS, BARRIERS, CORE_J, BETWEEN, BETWEEN_GROUPS, ALONE, IN_TURN
 cdef Py_ssize_t BLOCKS, CONCURRENT, WARPS, PREFETCH, DRAM_BYTES, DRAM_SLOWDOWN, SERIAL_CLK, WAIT_ROUNDS, OVERLAPPED
-cdef Py_ssize_t LONE_WAITS, LOOPS, TIMES, TWINS
+cdef Py_ssize_t LONE_WAITS, LOOPS, TIMES, RESOURCE, TWINS
 cdef Py_ssize_t SQUARINGS, PARTS, ROUNDS, CLOCKS
 cdef double LEAST_SPARE_W, NONE, CAPPED, GROUPS_SHARE, BARRIER_CLK, BARRIER_WARP_CLK, SCHEDULERS, BLOCK_CLK, START_CLK
+cdef double LAUNCH_S, START_S
 
 cdef class Card:
     cdef double clock_hz, sms, l2_bytes, dram_byte_s, memory_clk, l2_clk_per_sector, l2_latency_clk
@@ -34,7 +35,7 @@ cdef class LaunchPlan:
     i=Py_ssize_t, q=Py_ssize_t, loop=Py_ssize_t, variant=Py_ssize_t, none_ahead=bint, quantities=Py_ssize_t,
     by_scheduler=double, shared_f64=double, trips=double, longer=double, longer_clk=double, first_clk=double,
     in_turn_s=double, rates="const double[:, :, ::1]", total="double[::1]", stretched=bint,
-    grouped=bint, earlier=Py_ssize_t, row=Py_ssize_t,
+    grouped=bint, earlier=Py_ssize_t, row=Py_ssize_t, longest=double, resource=double,
 )
 cpdef launch_times(
     Rates demand, Card card, Py_ssize_t loops, const int64_t[::1] variants, const double[:, ::1] work,
@@ -70,9 +71,9 @@ cdef double rest_of_wave(double wave, double extent) noexcept nogil
 
 cpdef launch_costs(
     LaunchPlan plan, Rates demand, Card card, const int64_t[::1] values, const int32_t[::1] indexes,
-    const int64_t[:] rows, const double[:, ::1] geometry, const double[::1] sizes, double byte_j, double launch_s,
+    const int64_t[:] rows, const double[:, ::1] geometry, const double[::1] sizes, double byte_j,
     const int64_t[:] places, int64_t[::1] variants, double[:, ::1] work, double[:, ::1] pipe_clk,
-    double[:, ::1] times, double[:, :] nominal,
+    double[:, ::1] times, double[:, :] nominal, double[:, :] longest,
 )
 
 @cython.locals(
@@ -84,10 +85,10 @@ cpdef launch_work(
     const double[:, ::1] geometry, const double[::1] sizes, int64_t[::1] variants, double[:, ::1] work,
 )
 
-@cython.locals(i=Py_ssize_t, place=Py_ssize_t)
+@cython.locals(i=Py_ssize_t, place=Py_ssize_t, part_s=double)
 cpdef add_launch(
     const int64_t[:] places, const double[:, ::1] times, const double[:, ::1] work, double byte_j,
-    double launch_s, double[:, :] nominal,
+    double[:, :] nominal, double[:, :] longest,
 )
 
 @cython.locals(

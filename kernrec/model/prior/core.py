@@ -24,8 +24,15 @@ WAIT_ROUNDS, OVERLAPPED, LONE_WAITS, LOOPS = 7, 8, 9, 10
 """Rows of `launch_time.LaunchWork`; from `LOOPS` on two rows for each loop, its trips over all blocks and those of the
 block that runs longest."""
 
-TIMES = 7
-"""Rows of `launch_time.LaunchTime.rows`."""
+TIMES, RESOURCE = 8, 7
+"""Rows of `launch_time.LaunchTime.rows`, of which the last is the position in `launch_time.RESOURCES` of what takes
+longest."""
+LAUNCH_S = 2.5e-6
+"""Overhead of each launch: 2 to 3 us on every generation (fitted to the small shapes of the anchor
+conv2d_f32_ansor.csv)."""
+START_S = 2.5e-6
+"""Additional overhead of the first launch of an op: an idle stream, a cold instruction cache and cold address
+translation (fitted to the smallest shapes of the anchor matmul_f16_rtx3090.csv, which were timed launch by launch)."""
 TWINS = 1024
 """Launches that are remembered while equal ones are looked for: a power of two."""
 
@@ -148,7 +155,7 @@ class LaunchPlan:
 
 
 def launch_times(demand: Rates, card: Card, loops: int, variants: Any, work: Any, pipe_clk: Any, times: Any) -> None:
-    """Fills `pipe_clk` (`PIPES`, N) and `times` (7, N), the rows of `LaunchTime`.
+    """Fills `pipe_clk` (`PIPES`, N) and `times` (`TIMES`, N), the rows of `LaunchTime`.
 
     Compiled, a launch of the same variant and work as an earlier one gets the figures of that one: of a kernel's
     configs as many as two in three differ in nothing that counts for some problem.
@@ -264,6 +271,18 @@ def launch_times(demand: Rates, card: Card, loops: int, variants: Any, work: Any
         times[4, i] = (full + uneven) * (own_clk + wait) / clock_hz * slower
         times[5, i] = l2_s * slower
         times[6, i] = in_turn_s * slower
+        longest, resource = pipe_clk[0, i], 0.0
+        for q in range(1, PIPES):
+            resource = select(pipe_clk[q, i] > longest, q, resource)
+            longest = maximum(longest, pipe_clk[q, i])
+        longest = select(longest > 0.0, times[3, i], 0.0)  # the pipes are busy as long as the busiest of them
+        resource = select(times[4, i] > longest, PIPES, resource)
+        longest = maximum(times[4, i], longest)
+        resource = select(times[5, i] > longest, PIPES + 1, resource)
+        longest = maximum(times[5, i], longest)
+        resource = select(times[1, i] > longest, PIPES + 2, resource)
+        longest = maximum(times[1, i], longest)
+        times[RESOURCE, i] = select(longest < START_S + LAUNCH_S, PIPES + 3, resource)
 
 
 def eighth_power(value: Any) -> Any:
@@ -413,18 +432,18 @@ def launch_costs(
     geometry: Any,
     sizes: Any,
     byte_j: float,
-    launch_s: float,
     places: Any,
     variants: Any,
     work: Any,
     pipe_clk: Any,
     times: Any,
     nominal: Any,
+    longest: Any,
 ) -> None:
     """One launch of configs from a program, all that follows from it: `launch_work`, `launch_times`, `add_launch`."""
     launch_work(plan, card, values, indexes, rows, geometry, sizes, variants, work)
     launch_times(demand, card, plan.loops, variants, work, pipe_clk, times)
-    add_launch(places, times, work, byte_j, launch_s, nominal)
+    add_launch(places, times, work, byte_j, nominal, longest)
 
 
 def launch_work(
@@ -486,23 +505,27 @@ def launch_work(
         )
 
 
-def add_launch(places: Any, times: Any, work: Any, byte_j: float, launch_s: float, nominal: Any) -> None:
+def add_launch(places: Any, times: Any, work: Any, byte_j: float, nominal: Any, longest: Any) -> None:
     """Adds one launch of configs to their costs before any power limit.
 
     Args:
         places: of the configs in `nominal`, each once, (N,).
         times, work: of `launch_times`.
         byte_j: joules of DRAM for a byte.
-        launch_s: the overhead of the launch.
         nominal: the fields of `NominalCosts` as rows, (5, C), changed in place.
+        longest: of the longest launch of each config so far, seconds of core or DRAM and its `RESOURCE`, (2, C),
+            changed in place.
     """
     for i in range(len(places)):
         place = places[i]
         nominal[0, place] += times[0, i]
         nominal[1, place] += times[1, i]
-        nominal[2, place] += launch_s
+        nominal[2, place] += LAUNCH_S
         nominal[3, place] += times[2, i]
         nominal[4, place] += work[DRAM_BYTES, i] * byte_j
+        part_s = maximum(times[0, i], times[1, i])
+        longest[1, place] = select(part_s > longest[0, place], times[RESOURCE, i], longest[1, place])
+        longest[0, place] = maximum(part_s, longest[0, place])
 
 
 def quick_costs(

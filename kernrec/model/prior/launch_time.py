@@ -27,7 +27,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kernrec.gpu import GPU
-from kernrec.model.prior.core import BARRIER_CLK, BARRIER_WARP_CLK, DRAM_BYTES, LOOPS, SCHEDULERS, TIMES
+from kernrec.model.prior.core import (
+    BARRIER_CLK,
+    BARRIER_WARP_CLK,
+    DRAM_BYTES,
+    LAUNCH_S,
+    LOOPS,
+    RESOURCE,
+    SCHEDULERS,
+    START_S,
+    TIMES,
+)
 from kernrec.model.prior.demand import ALONE, BARRIERS, PIPES, Demand
 from kernrec.model.prior.microarchitecture import l2_bytes_per_clk, microarchitecture
 from kernrec.util.compiled import Core, core
@@ -35,13 +45,6 @@ from kernrec.util.light_dataclass import dataclass
 
 Array = np.ndarray
 Floats = NDArray[np.float64]
-
-LAUNCH_S = 2.5e-6
-"""Overhead of each launch: 2 to 3 us on every generation (fitted to the small shapes of the anchor
-conv2d_f32_ansor.csv)."""
-START_S = 2.5e-6
-"""Additional overhead of the first launch of an op: an idle stream, a cold instruction cache and cold address
-translation (fitted to the smallest shapes of the anchor matmul_f16_rtx3090.csv, which were timed launch by launch)."""
 
 RESOURCES = (*PIPES, "latency", "L2", "DRAM", "launch")
 """The possible bottlenecks of a launch (`LaunchTime.bottleneck`)."""
@@ -151,18 +154,15 @@ class LaunchTime:
 
     def bottleneck(self, row: int) -> str:
         """The resource of `RESOURCES` that takes longest for one candidate."""
-        seconds = self._seconds(row)
-        return RESOURCES[seconds.index(max(seconds))]
+        return RESOURCES[int(self.rows[RESOURCE, row])]
 
     def parts(self, row: int) -> dict[str, float]:
         """Seconds that one candidate keeps each resource of `RESOURCES` busy, or waits for it."""
-        return dict(zip(RESOURCES, self._seconds(row), strict=True))
-
-    def _seconds(self, row: int) -> list[float]:
         pipes = self.pipe_clk[:, row].tolist()
-        _, dram_s, _, busy_s, latency_s, l2_s, _ = self.rows[:, row].tolist()
+        _, dram_s, _, busy_s, latency_s, l2_s, *_ = self.rows[:, row].tolist()
         share_s = busy_s / max(*pipes, 1e-30)
-        return [*[share_s * clk for clk in pipes], latency_s, l2_s, dram_s, START_S + LAUNCH_S]
+        seconds = [*[share_s * clk for clk in pipes], latency_s, l2_s, dram_s, START_S + LAUNCH_S]
+        return dict(zip(RESOURCES, seconds, strict=True))
 
 
 def alone_clk(rates: Floats, warps: Floats, variants: Array) -> Floats:

@@ -19,6 +19,7 @@ from kernrec.model.prior.core import (
     OVERLAPPED,
     PREFETCH,
     SERIAL_CLK,
+    START_S,
     TIMES,
     WAIT_ROUNDS,
 )
@@ -26,7 +27,7 @@ from kernrec.model.prior.demand import PIPES
 from kernrec.model.prior.dram_traffic import dram_bytes, sampled_dram_bytes
 from kernrec.model.prior.epilogue import epilogue
 from kernrec.model.prior.launch_costs import LIMITED, LimitedCosts, NominalCosts
-from kernrec.model.prior.launch_time import LAUNCH_S, START_S, LaunchTime, LaunchWork, time_of_work
+from kernrec.model.prior.launch_time import RESOURCES, LaunchTime, LaunchWork, time_of_work
 from kernrec.op import Problem
 from kernrec.op.dtype import ELEMENT_BYTES
 from kernrec.recommender.estimate.launch_program import LaunchProgram
@@ -63,6 +64,9 @@ class Prediction:
     """Rows of `on_problem`, ascending."""
     costs: Array
     """The fields of `nominal` as rows, (5, C)."""
+    longest: Array
+    """Of the longest launch of each, seconds of core or DRAM, and the position in `RESOURCES` of what takes longest
+    there, (2, C)."""
     launches: tuple[Performed, ...]
     """In order, without those that no config performs."""
 
@@ -76,7 +80,8 @@ class Prediction:
                 for launch, places in ends
                 if (first := places[number]) < (last := places[number + 1])
             ]
-            yield Prediction(self.table, on_problem, configs[start:end], self.costs[:, start:end], tuple(launches))
+            own = self.costs[:, start:end], self.longest[:, start:end]
+            yield Prediction(self.table, on_problem, configs[start:end], *own, tuple(launches))
 
     @property
     def nominal(self) -> NominalCosts:
@@ -93,9 +98,7 @@ class Prediction:
 
     def bottleneck(self, position: int) -> str:
         """The resource that takes longest in the longest launch of the candidate at this position."""
-        performed = self.performed(position)
-        times, place = performed[0] if len(performed) == 1 else max(performed, key=_longer_part)
-        return times.bottleneck(place)
+        return RESOURCES[int(self.longest.item(1, position))]
 
     def performed(self, position: int) -> list[tuple[LaunchTime, int]]:
         """The times of each launch of the candidate at this position, and its place there, in order."""
@@ -105,12 +108,6 @@ class Prediction:
             for launch in self.launches
             if launch.geometry.performed.item(row)
         ]
-
-
-def _longer_part(performed: tuple[LaunchTime, int]) -> float:
-    """The longer of the times of core and DRAM of one config in a launch."""
-    times, place = performed
-    return float(max(times.core_s.item(place), times.dram_s.item(place)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -159,15 +156,17 @@ def predict_all(parts: Sequence[tuple[StaticTable, OnProblems, Array]]) -> Predi
     parts: for each kernel its table, its space on the problem, and rows of it, ascending.
     """
     starts = list(accumulate([len(rows) for _, _, rows in parts], initial=0))
-    nominal = np.zeros((5, starts[-1]))
+    nominal, longest = np.zeros((5, starts[-1])), np.zeros((2, starts[-1]))
     nominal[2] = START_S
     places = [slice(*ends) for ends in pairwise(starts)]
-    kernels = [_predicted(*part, nominal[:, place]) for part, place in zip(parts, places, strict=True)]
+    kernels = [
+        _predicted(*part, nominal[:, place], longest[:, place]) for part, place in zip(parts, places, strict=True)
+    ]
     return Predictions(tuple(kernels), nominal, tuple(starts))
 
 
-def _predicted(table: StaticTable, on_problem: OnProblems, rows: Array, nominal: Array) -> Prediction:
-    """The prediction of one kernel; its nominal costs are added to `nominal`, (5, C)."""
+def _predicted(table: StaticTable, on_problem: OnProblems, rows: Array, nominal: Array, longest: Array) -> Prediction:
+    """The prediction of one kernel; its launches are added to `nominal`, (5, C), and `longest`, (2, C)."""
     configs, launches, held = on_problem.configs(rows), [], table.programs(on_problem)
     for index, geometry in enumerate(table.geometries(on_problem)):
         positions = geometry.performing(configs)
@@ -175,15 +174,16 @@ def _predicted(table: StaticTable, on_problem: OnProblems, rows: Array, nominal:
             continue
         own = rows if len(positions) == len(rows) else rows.take(positions)
         if held is None:
-            times = _by_columns(table, index, own, on_problem, positions, nominal)
+            times = _by_columns(table, index, own, on_problem, positions, nominal, longest)
         else:
             execution, programs = held
-            times = _by_program(table, execution, programs[index], own, geometry, on_problem, positions, nominal)
+            launch = execution, programs[index], own, geometry, on_problem, positions
+            times = _by_program(table, *launch, nominal, longest)
         launches.append(Performed(positions, times, geometry))
     # A profile of sampled blocks is of this very problem, and has its epilogue.
     if not table.kernel.sampled:
         _add_finishing(table, on_problem, rows, nominal)
-    return Prediction(table, on_problem, rows, nominal, tuple(launches))
+    return Prediction(table, on_problem, rows, nominal, longest, tuple(launches))
 
 
 def _by_program(
@@ -195,6 +195,7 @@ def _by_program(
     on_problem: OnProblems,
     positions: Array,
     nominal: Array,
+    longest: Array,
 ) -> LaunchTime:
     """Adds one launch of these rows to the nominal costs at `positions`, in one call of the core."""
     arithmetic, sizes = core("kernrec.model.prior"), program.sizes(on_problem.tensor_bytes(rows))
@@ -212,15 +213,21 @@ def _by_program(
         geometry.columns,
         sizes,
         table.dram_byte_j,
-        LAUNCH_S,
         *made,
         nominal,
+        longest,
     )
     return LaunchTime(pipe_clk, times, work[DRAM_BYTES])
 
 
 def _by_columns(
-    table: StaticTable, index: int, rows: Array, on_problem: OnProblems, positions: Array, nominal: Array
+    table: StaticTable,
+    index: int,
+    rows: Array,
+    on_problem: OnProblems,
+    positions: Array,
+    nominal: Array,
+    longest: Array,
 ) -> LaunchTime:
     """As `_by_program`, from the launch's expressions one by one."""
     arithmetic, launch = core("kernrec.model.prior"), table.launches[index]
@@ -229,7 +236,7 @@ def _by_columns(
     _fill(work.rows, table, index, rows, on_problem, work.variants)
     times = time_of_work(arithmetic, table.card, table.rates[index], len(launch.loops), work)
     arithmetic.functions.add_launch(
-        *map(arithmetic.rows, (positions, times.rows, work.rows)), table.dram_byte_j, LAUNCH_S, nominal
+        *map(arithmetic.rows, (positions, times.rows, work.rows)), table.dram_byte_j, nominal, longest
     )
     return times
 

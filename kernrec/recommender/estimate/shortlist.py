@@ -4,7 +4,7 @@ import numpy as np
 
 from kernrec.kernel import ProblemSpace
 from kernrec.kernel.many_problems import OnProblems
-from kernrec.model.prior.launch_time import LAUNCH_S
+from kernrec.model.prior.core import LAUNCH_S
 from kernrec.model.prior.microarchitecture import microarchitecture
 from kernrec.recommender.estimate.launch_table import LaunchGeometry
 from kernrec.recommender.estimate.static_table import Array, StaticTable

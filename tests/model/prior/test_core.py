@@ -88,3 +88,17 @@ def test_a_launch_that_is_like_another_takes_the_same_time(draw: np.random.Gener
     alone, together = (launch_time.launch_time(gpu, demand, work) for work in (some, repeated))
     np.testing.assert_array_equal(together.rows, alone.rows[:, order])
     np.testing.assert_array_equal(together.pipe_clk, alone.pipe_clk[:, order])
+
+
+@settings(max_examples=40, deadline=None)
+@given(draws, GPUS)
+def test_the_bottleneck_is_the_resource_that_takes_longest(draw: np.random.Generator, name: str) -> None:
+    demand = Demand(("block", "k"), tuple(10.0 ** draw.uniform(-1, 5, (2, len(QUANTITIES), 3))))
+    work = LaunchWork.empty(30, 1)
+    work.variants[:] = draw.integers(0, 3, 30)
+    work.rows[:] = np.ceil(10.0 ** draw.uniform(0, 6, work.rows.shape))
+    work.rows[OVERLAPPED] = np.nan
+    times = launch_time.launch_time(find_gpu(name), demand, work)
+    for launch in range(30):
+        parts = times.parts(launch)
+        assert parts[times.bottleneck(launch)] >= (1.0 - 1e-12) * max(parts.values())
