@@ -4,7 +4,7 @@ from functools import lru_cache
 from itertools import product
 
 from kernrec.op import Problem
-from kernrec.op.problem import ANY_LAYOUT
+from kernrec.op.problem import ANY_LAYOUT, LARGEST
 
 _MULTIPLES = (8, 64)
 """Multiples that rows of a product are padded to: 16 bytes of 16-bit elements, and a tile."""
@@ -19,8 +19,13 @@ def padded(problem: Problem) -> tuple[Problem, ...]:
         return ()
     return tuple(
         problem.definition.problem(problem.dtype, problem.layout, **sizes | dict(zip(unaligned, changed, strict=True)))
-        for changed in product(*({-(-sizes[name] // step) * step for step in (1, *_MULTIPLES)} for name in unaligned))
+        for changed in product(*(_multiples(sizes[name]) for name in unaligned))
     )
+
+
+def _multiples(size: int) -> set[int]:
+    """The sizes that one could be padded to, itself among them, as far as a dimension can have them."""
+    return {padded for step in (1, *_MULTIPLES) if (padded := -(-size // step) * step) <= LARGEST}
 
 
 def _contiguous(problem: Problem) -> tuple[str, ...]:
