@@ -11,7 +11,7 @@ import typer
 
 from kernrec.cli import options
 from kernrec.cli.format import print_notes
-from kernrec.errors import KernrecError, UsageError
+from kernrec.errors import KernrecError, UsageError, cannot_be
 from kernrec.util.human import counted
 
 
@@ -61,7 +61,7 @@ def capture(wanted: CaptureOptions) -> None:
     try:
         status = subprocess.run(wanted.command, env=environment, check=False).returncode
     except OSError as error:
-        raise UsageError(f"{wanted.command[0]}: {(error.strerror or str(error)).lower()}") from None
+        raise UsageError(cannot_be("run", wanted.command[0], error)) from None
     written = sorted(set(folder.glob("*.toml")) - before)
     functions = {path.name.rpartition("-")[0] for path in written}
     notes = [f"{counted(len(written), 'new call')} of {counted(len(functions), 'function')} in {wanted.output}"]

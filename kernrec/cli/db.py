@@ -109,6 +109,8 @@ def import_(wanted: ImportOptions) -> None:
         bundle.import_(file, path, wanted.models, wanted.untrusted)
         remote.print_retracted_copies(path)
         return
+    if file.suffix == ".zip":
+        raise UsageError(f"{file} is not a bundle: it does not begin as a zip file does")
     done, left_out = (_import_bound if wanted.spec else _import_unbound)(wanted, path)
     for part in done.parts:
         counts = ", ".join(f"{count} {outcome}" for outcome, count in sorted(part.outcomes.items()))

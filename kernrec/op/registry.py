@@ -14,7 +14,7 @@ from kernrec.util.human import short
 _OPS = (ATTENTION, CONV2D, ELEMENTWISE, LAYERNORM, MATMUL, MATVEC, MOE, REDUCE, RMSNORM, SOFTMAX, TRANSPOSE)
 _EQUALS = re.compile(r"\s*=\s*")
 _SEPARATOR = re.compile(r"[,;\s]+")
-_VALUE = re.compile(r"([+-]?[0-9]{1,18})(k?)", re.ASCII | re.IGNORECASE)
+_VALUE = re.compile(r"([+-]?[0-9]{1,30})(k?)", re.ASCII | re.IGNORECASE)
 _EXAMPLE = "write a shape as name=value,name=value, such as m=1024,n=1024,k=4k"
 _KEY = re.compile(r"(\w+)\[([^\[\]]*)\](\w+),(\w+)")
 _ACTIVATIONS = {"relu": 1, "gelu": 2, "silu": 3, "swish": 3}

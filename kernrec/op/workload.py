@@ -151,6 +151,8 @@ def load_workload(path: Path) -> Workload:
         raise UsageError(f"workload file {path}: {error.args[0]} is missing") from error
     except OSError as error:
         raise UsageError(cannot_be("read", f"workload file {path}", error)) from error
+    except UnicodeDecodeError:
+        raise UsageError(f"workload file {path}: not UTF-8 text") from None
     except (ValueError, TypeError, AttributeError, RecursionError, UsageError) as error:
         raise UsageError(f"workload file {path}: {error}") from error
 

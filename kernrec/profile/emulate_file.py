@@ -119,9 +119,11 @@ def select_entry(module: Module, entry: str | None, path: Path) -> str:
         UsageError: there is no such kernel, or None and the module does not have exactly one.
     """
     if entry is None:
-        if len(module.entries) != 1:
-            names = f" ({', '.join(module.entries)})" if module.entries else ""
-            raise UsageError(f"{path} has {len(module.entries)} kernels{names}: name one with --entry")
+        if not module.entries:
+            raise UsageError(f"{path} has no kernel; a file with one, or several and --entry, is expected")
+        if len(module.entries) > 1:
+            names = ", ".join(module.entries)
+            raise UsageError(f"{path} has {len(module.entries)} kernels ({names}): name one with --entry")
         return module.entries[0]
     if entry not in module.entries:
         raise unknown(f"kernel in {path.name}", entry, module.entries)

@@ -52,8 +52,6 @@ def kernel_of_ptx(
     """
     text = read_text(path, str(path), LARGEST_SOURCE)
     module = parse(text)
-    if not module.entries:
-        raise UsageError(f"{path} has no kernel (.entry)")
     entry = select_entry(module, entry, path)
     (gx, gy, gz), (bx, by, bz) = ([*extents, 1, 1][:3] for extents in (grid, block))
     if bx * by * bz > MOST_THREADS:

@@ -117,12 +117,21 @@ REFINE = ("refine", "--op", "matmul", "--shape", "m=64,n=64,k=64")
             ("emulate", "twice.cu", "x=f32[32]", "--block", "64,32"),
             "--block '64,32': 2048 threads, where 1 to 1024 are",
         ),
+        (
+            ("emulate", "functions.ptx"),
+            "functions.ptx has no kernel; a file with one, or several and --entry, is expected",
+        ),
+        (("recommend", "--workload", "noise.toml", "--gpu", "t4"), "noise.toml: not UTF-8 text"),
+        (("db", "import", "noise.zip"), "noise.zip is not a bundle: it does not begin as a zip file does"),
     ],
 )
 def test_misuse_is_one_line_and_writes_nothing(command: tuple[str, ...], message: str, tmp_path: Path) -> None:
     (tmp_path / "twice.cu").write_text(SOURCE)
     (tmp_path / "twice.toml").write_text(SPEC)
     (tmp_path / "broken.json").write_text("{ broken")
+    (tmp_path / "functions.ptx").write_text(".version 8.0\n.target sm_80\n.address_size 64\n")
+    for name in ("noise.toml", "noise.zip"):
+        (tmp_path / name).write_bytes(bytes(range(256)))
     (tmp_path / "folder").mkdir()
     (tmp_path / "folder" / "twice.cu").write_text(SOURCE)
     before = sorted(tmp_path.rglob("*"))

@@ -235,7 +235,7 @@ def test_a_trace_is_shown_without_a_gpu(tmp_path: Path) -> None:
         (["--replay", "a.csv", "--calls", "0"], "at least 1", 2),
         (["--pid", "4194999"], "no process 4194999", 2),
         (["--device", "3", "--", "true"], "this machine has 1", 2),
-        (["--", "no-such-command"], "cannot be run", 127),
+        (["--", "no-such-command"], "no-such-command cannot be run: there is no such file", 127),
     ],
 )
 def test_misuse_gets_one_line(nvml: dict[str, str], arguments: list[str], says: str, status: int) -> None:

@@ -257,3 +257,4 @@ def test_a_command_is_captured_and_its_calls_analyzed_with_the_package_imported_
     assert note == "note: 0 new calls of 0 functions in none"
     assert error.startswith("kernrec: no launch of a Triton function was seen")
     assert run("capture", "--", sys.executable, "-c", "raise SystemExit(7)").returncode == 7
+    assert run("capture", "--", "./none").stderr == "kernrec: ./none cannot be run: there is no such file\n"

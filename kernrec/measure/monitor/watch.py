@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, Protocol
 
-from kernrec.errors import KernrecError, UsageError
+from kernrec.errors import KernrecError, UsageError, cannot_be
 from kernrec.measure.device.nvml import NoGPUError, NvmlSensors, library
 from kernrec.measure.monitor.trace import TraceSample
 from kernrec.util.process import is_alive
@@ -159,7 +159,7 @@ def watch_command(command: Sequence[str], reader: Reader, period_s: float, show:
         try:
             process = subprocess.Popen(list(command))
         except OSError as error:
-            failure = KernrecError(f"{command[0]} cannot be run: {error.strerror or error}")
+            failure = KernrecError(cannot_be("run", command[0], error))
             failure.exit_status = _NOT_FOUND if isinstance(error, FileNotFoundError) else _NOT_EXECUTABLE
             raise failure from None
         for number in received:  # while it was being started
