@@ -85,16 +85,22 @@ def at_least_roof(latencies: "Iterable[Predicted]", gpu: GPU, problem: Problem) 
     return [_raised(latency, roof_s) for latency in latencies]
 
 
-def know_roofs(problems: "Iterable[Problem]", gpu: GPU) -> None:
-    """Computes the roofs of problems at the card's default limit and clock together, for `at_least_roof`."""
-    power, costs = _power_of(gpu), {}
+def know_roofs(
+    problems: "Iterable[Problem]", gpu: GPU, limit_w: float | None = None, clock_hz: float | None = None
+) -> None:
+    """Computes the least times of problems together, for `at_least_roof`; 0 where arithmetic has no roof."""
+    power, new = _power_of(gpu), {}
+    if len(_ROOFS) >= _MOST_ROOFS:
+        _ROOFS.clear()
     for problem in problems:
-        if (problem, gpu, None, None) not in _ROOFS and (least := least_costs(problem, gpu, power)) is not None:
-            costs[problem] = least.columns()
-    if costs:
-        limited = power.apply_power_limit(NominalCosts(*np.concatenate(list(costs.values()), axis=1)))
-        for problem, roof_s in zip(costs, limited.latency_s.tolist(), strict=True):
-            _remember(problem, gpu, None, None, roof_s)
+        if (key := (problem, gpu, limit_w, clock_hz)) not in _ROOFS:
+            _ROOFS[key] = 0.0
+            if (least := least_costs(problem, gpu, power)) is not None:
+                new[key] = [*vars(least).values()]
+    if new:
+        launches = np.array([*new.values()]).T.copy()
+        limited = power.limit_launches(launches, ((limit_w, clock_hz),))
+        _ROOFS.update(zip(new, limited.latency_s[0].tolist(), strict=True))
 
 
 def _raised(latency: "Predicted", roof_s: float) -> "Predicted":
@@ -107,22 +113,12 @@ _MOST_ROOFS = 4096
 
 
 def _roof_s(problem: Problem, gpu: GPU, limit_w: float | None, clock_hz: float | None) -> float:
-    """The least time of a problem, the same for all stacks; 0 where its arithmetic has no roof."""
-    if (roof_s := _ROOFS.get((problem, gpu, limit_w, clock_hz))) is None:
-        power = _power_of(gpu)
-        least = least_costs(problem, gpu, power)
-        roof_s = 0.0
-        if least is not None:
-            launch = np.array([[part] for part in vars(least).values()])
-            roof_s = power.limit_launches(launch, ((limit_w, clock_hz),)).latency_s.item(0)
-        _remember(problem, gpu, limit_w, clock_hz, roof_s)
+    """The least time of a problem, the same for all stacks."""
+    key = problem, gpu, limit_w, clock_hz
+    if (roof_s := _ROOFS.get(key)) is None:
+        know_roofs([problem], gpu, limit_w, clock_hz)
+        roof_s = _ROOFS[key]
     return roof_s
-
-
-def _remember(problem: Problem, gpu: GPU, limit_w: float | None, clock_hz: float | None, roof_s: float) -> None:
-    if len(_ROOFS) >= _MOST_ROOFS:
-        _ROOFS.clear()
-    _ROOFS[problem, gpu, limit_w, clock_hz] = roof_s
 
 
 @lru_cache(maxsize=16)

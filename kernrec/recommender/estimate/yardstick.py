@@ -151,7 +151,7 @@ def yardstick_of(problem: Problem, gpu: GPU, models: "ModelStore | None", inputs
 
         raised = at_least_roof([latency for _, latency, _ in lines], gpu, problem)
         lines = [(stack, latency, launch_s) for (stack, _, launch_s), latency in zip(lines, raised, strict=True)]
-    return fastest([_of_line(*line) for line in lines])
+    return _of_line(*min(lines, key=lambda line: (line[1].transferred, _started_s(*line[1:])))) if lines else None
 
 
 def predict_yardsticks(
@@ -185,11 +185,14 @@ def _latency_s(line: tuple[str, "Predicted", float]) -> float:
     return line[1].value
 
 
+def _started_s(latency: "Predicted", launch_s: float) -> float:
+    """A stack's latency as if its kernel were started as ours are: how its recorder did it is no figure of a kernel."""
+    return max(latency.value - launch_s, 0.25 * latency.value) + _START_S
+
+
 def _of_line(stack: str, latency: "Predicted", launch_s: float) -> Yardstick:
-    """A stack's line, as if its kernel were started as ours are: how its recorder did it is no figure of a kernel."""
-    started_s = max(latency.value - launch_s, 0.25 * latency.value) + _START_S
     deviation = log(latency.high / latency.low) / (2.0 * DEVIATIONS)
-    return Yardstick(stack, started_s, deviation, latency.transferred)
+    return Yardstick(stack, _started_s(latency, launch_s), deviation, latency.transferred)
 
 
 def learned_yardstick(name: str, latency: Estimates) -> Yardstick:
