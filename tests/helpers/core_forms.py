@@ -11,9 +11,11 @@ from kernrec.util.compiled import PACKAGE, choose
 draws = st.integers(0, 2**32 - 1).map(np.random.default_rng)
 
 
-def in_both_forms(modules: object, results: Callable[[], list[np.ndarray]], within: float = 0.0) -> None:
+def in_both_forms(
+    modules: object, results: Callable[[], list[np.ndarray]], within: float = 0.0, near: float = 0.0
+) -> None:
     """Asserts that a function has the same results in both forms of the core that a module, or several, ask for: to the
-    last bit, or within a relative error.
+    last bit, or within a relative error (`within`), or an absolute one where that is larger (`near`).
 
     Without a C compiler both are Python: tests/test_wheel.py holds that with one there is a compiled core.
     """
@@ -31,4 +33,4 @@ def in_both_forms(modules: object, results: Callable[[], list[np.ndarray]], with
                 patch.setattr(module, "core", form)
             by_form.append(results())
     for plain, built in zip(*by_form, strict=True):
-        np.testing.assert_allclose(built, plain, rtol=within)
+        np.testing.assert_allclose(built, plain, rtol=within, atol=near)

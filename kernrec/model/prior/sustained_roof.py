@@ -5,13 +5,12 @@ read twice, what fits L2 is not read at all. Its operations and bytes take the e
 a power limit lowers its clock as it does that of any kernel.
 """
 
-from functools import lru_cache
-
 from kernrec.gpu import GPU
 from kernrec.model.prior.launch_costs import NominalCosts
 from kernrec.model.prior.power import PowerModel
 from kernrec.op import Problem
 from kernrec.op.dtype import math_dtype
+from kernrec.util.light_dataclass import dataclass
 
 _THREADS = 32
 _WIDE = ("f16", "tf32")
@@ -20,20 +19,35 @@ _ROOFED = ("matmul", "matvec", "attention", "moe")
 """Ops whose operations no algorithm saves; convolutions have Winograd's and Fourier's."""
 
 
-def least_costs(problem: Problem, gpu: GPU, power: PowerModel) -> NominalCosts | None:
-    """Time and energy of an ideal launch before any power limit; None for an op whose operations can be saved, and
-    where the card has no arithmetic in the data type."""
-    peak, joules = arithmetic(gpu, power, problem.dtype)
-    if problem.op not in _ROOFED or not peak:
+@dataclass(frozen=True)
+class IdealLaunch:
+    """Figures of a card, an op and a data type that an ideal launch takes its time and energy by."""
+
+    peak_flops: float
+    flop_j: float
+    l2_bytes: float
+    bandwidth: float
+    byte_j: float
+
+    def costs(self, problem: Problem) -> list[float]:
+        """Time and energy before any power limit: the fields of `NominalCosts`."""
+        flops, moved = problem.flops, max(problem.bytes - self.l2_bytes, 0)
+        return [flops / self.peak_flops, moved / self.bandwidth, 0.0, flops * self.flop_j, moved * self.byte_j]
+
+
+def ideal_launch(op: str, dtype: str, gpu: GPU, power: PowerModel) -> IdealLaunch | None:
+    """The figures of a card; None for an op whose operations can be saved, and where the card has no arithmetic in the
+    data type."""
+    peak, joules = arithmetic(gpu, power, dtype)
+    if op not in _ROOFED or not peak:
         return None
-    moved = max(problem.bytes - gpu.l2_bytes, 0)
-    return NominalCosts(
-        core_s=problem.flops / peak,
-        dram_s=moved / gpu.memory_bandwidth,
-        fixed_s=0.0,
-        core_j=problem.flops * joules,
-        dram_j=moved * power.event_j("dram.bytes"),
-    )
+    return IdealLaunch(peak, joules, gpu.l2_bytes, gpu.memory_bandwidth, power.event_j("dram.bytes"))
+
+
+def least_costs(problem: Problem, gpu: GPU, power: PowerModel) -> NominalCosts | None:
+    """Time and energy of an ideal launch before any power limit; None where there is none (`ideal_launch`)."""
+    ideal = ideal_launch(problem.op, problem.dtype, gpu, power)
+    return None if ideal is None else NominalCosts(*ideal.costs(problem))
 
 
 def arithmetic(gpu: GPU, power: PowerModel, dtype: str) -> tuple[float, float]:
@@ -43,16 +57,9 @@ def arithmetic(gpu: GPU, power: PowerModel, dtype: str) -> tuple[float, float]:
     A tensor core at its peak takes the same power in every data type, but for f16 and tf32, whose significands are
     wider.
     """
-    peak, event, of_event = _fastest(gpu, dtype)
-    return peak, power.event_j(event) * of_event
-
-
-@lru_cache(maxsize=64)
-def _fastest(gpu: GPU, dtype: str) -> tuple[float, str, float]:
-    """(operations per second, the event whose energy one takes, how much of it)."""
     dtype = "i8" if dtype == "u8" else math_dtype(dtype)
     if tensor := gpu.peak_flops(dtype, tensor=True):
         tensor *= gpu.boost_clock_hz / gpu.tensor_clock_hz
-        event = "mma.f16" if dtype in _WIDE else "mma.bf16"
-        return tensor, event, gpu.tensor_rate("f16") / gpu.tensor_rate(dtype)
-    return gpu.peak_flops(dtype), "issue.fma32", 1.0 / (2 * _THREADS)
+        kind = "mma.f16" if dtype in _WIDE else "mma.bf16"
+        return tensor, power.event_j(kind) * gpu.tensor_rate("f16") / gpu.tensor_rate(dtype)
+    return gpu.peak_flops(dtype), power.event_j("issue.fma32") / (2 * _THREADS)

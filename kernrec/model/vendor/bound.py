@@ -133,8 +133,13 @@ def features_of(op: str) -> Features:
 
 def kind_of(op: str, dtype: str, sizes: Mapping[str, int]) -> str:
     """The word by which recordings of stacks are told apart: the dtype, of some ops with that of another tensor."""
-    kind = getattr(features_of(op), "kind", None)
-    return dtype if kind is None else str(kind(dtype, sizes))
+    kind = _kind_function(op)
+    return dtype if kind is None else kind(dtype, sizes)
+
+
+@cache
+def _kind_function(op: str) -> Callable[[str, Mapping[str, int]], str] | None:
+    return getattr(features_of(op), "kind", None)
 
 
 def features(

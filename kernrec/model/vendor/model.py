@@ -14,9 +14,10 @@ from functools import lru_cache
 
 from kernrec.gpu import GPU, find_gpu
 from kernrec.model.vendor.bound import features_of
+from kernrec.model.vendor.operating_point import raised, roof_s
 from kernrec.model.vendor.precision import rate_of
 from kernrec.model.vendor.predicted import Predicted, StackPrediction
-from kernrec.model.vendor.recorded_set import SetModel
+from kernrec.model.vendor.recorded_set import RecordedSet, SetModel
 from kernrec.model.vendor.timed import Kind, Timed
 from kernrec.op import Problem
 from kernrec.util.light_dataclass import dataclass
@@ -42,8 +43,10 @@ class VendorModel:
     """The last predictions, by problem and card."""
     _timed: dict[tuple[Problem, str], list[tuple[Timed, int]]] = field(default_factory=dict, repr=False, compare=False)
     """Those whose power nobody asked yet: sets, each with the problem's place in it."""
-    _accepting: dict[tuple[str, str, str | None], list[int]] = field(default_factory=dict, repr=False, compare=False)
-    """The sets that accept a data type and layout, for a card the nearest first."""
+    _accepting: dict[tuple[str, str, str], list[tuple[int, RecordedSet, bool]]] = field(
+        default_factory=dict, repr=False, compare=False
+    )
+    """The answers of `_nearest`, by its arguments."""
 
     _kinds: dict[tuple[int, tuple[str, ...], str, str, str], Kind] = field(
         default_factory=dict, repr=False, compare=False
@@ -81,6 +84,10 @@ class VendorModel:
             self._time([problem, *beside], gpu)
             parts = self._timed[key]
         return [latency for timed, number in parts for latency in timed.latencies(number)]
+
+    def at_least_roof(self, latency: Predicted, problem: Problem, gpu: GPU) -> Predicted:
+        """A latency as `operating_point.at_point` has it at the card's default limit and clock."""
+        return raised(latency, roof_s(problem, gpu))
 
     def outside(self, problem: Problem) -> str | None:
         """The cases that were recorded in a problem's data type, in words, where it is none of them; else None."""
@@ -131,22 +138,20 @@ class VendorModel:
 
     def _chosen(self, problem: Problem, gpu: GPU) -> list[Kind]:
         """The sets that predict a problem, each with the stacks that it predicts."""
-        taken: set[str] = set()
+        taken: tuple[str, ...] = ()
         chosen: list[Kind] = []
         sizes = problem.sizes
-        for place in self._accepting_sets(problem, gpu):
-            recorded = self.sets[place].recorded
+        for place, recorded, has_card in self._nearest(problem.dtype, problem.layout, gpu):
             if not recorded.is_case(sizes):
                 continue
-            if taken and gpu.name not in recorded.gpus:
+            if taken and not has_card:
                 break
-            here = recorded.stacks_recorded(gpu, problem)
-            runs = here
+            here = runs = recorded.stacks_recorded(gpu, problem)
             if taken or recorded.multiples:
                 runs = tuple([s for s in here if s not in taken and not recorded.misaligned(s, problem)])
             if runs:
                 chosen.append(self._kind(place, runs, problem, gpu))
-            taken.update(here)
+            taken += here
         return chosen
 
     def _kind(self, place: int, stacks: tuple[str, ...], problem: Problem, gpu: GPU) -> Kind:
@@ -158,20 +163,18 @@ class VendorModel:
 
     def _covering(self, problem: Problem) -> list[int]:
         """The sets that cover a problem, by their place in `sets`."""
-        accepting = self._accepting_sets(problem, None)
-        return [place for place in accepting if self.sets[place].recorded.has_case(problem)]
+        return [number for number, entry in enumerate(self.sets) if entry.recorded.covers(problem)]
 
-    def _accepting_sets(self, problem: Problem, gpu: GPU | None) -> list[int]:
-        """The sets that accept a problem's data type and layout, by their place in `sets`: in order, or, of those that
-        tell of a card, the nearest to it first."""
-        key = problem.dtype, problem.layout, None if gpu is None else gpu.name
-        if (accepting := self._accepting.get(key)) is None:
-            accepting = [n for n, e in enumerate(self.sets) if e.recorded.accepts(problem.dtype, problem.layout)]
-            if gpu is not None:
-                accepting = accepting if rate_of(gpu, problem.dtype) else []
-                accepting.sort(key=lambda place: _farness(self.sets[place].recorded.gpus, gpu))
-            self._accepting[key] = accepting
-        return accepting
+    def _nearest(self, dtype: str, layout: str, gpu: GPU) -> list[tuple[int, RecordedSet, bool]]:
+        """(place in `sets`, the set, whether it has the card) of those that accept a data type and layout, the nearest
+        to a card first; none where it cannot compute in the type."""
+        key = dtype, layout, gpu.name
+        if (nearest := self._accepting.get(key)) is None:
+            there = [(n, e.recorded) for n, e in enumerate(self.sets) if e.recorded.accepts(dtype, layout)]
+            there.sort(key=lambda entry: _farness(entry[1].gpus, gpu))
+            nearest = [(place, recorded, gpu.name in recorded.gpus) for place, recorded in there]
+            self._accepting[key] = nearest = nearest if rate_of(gpu, dtype) else []
+        return nearest
 
 
 @lru_cache(maxsize=1024)

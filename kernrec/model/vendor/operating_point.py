@@ -22,7 +22,7 @@ from kernrec.gpu import GPU
 from kernrec.model.prior.core import OVERLAP
 from kernrec.model.prior.launch_costs import LimitedCosts, NominalCosts
 from kernrec.model.prior.power import PowerModel
-from kernrec.model.prior.sustained_roof import arithmetic, least_costs
+from kernrec.model.prior.sustained_roof import IdealLaunch, arithmetic, ideal_launch
 from kernrec.model.vendor.power_base import BESIDE_ARITHMETIC
 from kernrec.op import Problem
 from kernrec.util.normal import DEVIATIONS
@@ -72,53 +72,52 @@ def at_point(
     if lines and (limit_w not in (None, gpu.tdp_w) or point.clock_hz is not None):
         core_j = _core_energy(lines, gpu, power, problem)
         lines = [_carried(each, core_j, gpu, limit_w, point.clock_hz) for each in lines]
-    roof_s = 0.0 if problem is None else _roof_s(problem, gpu, limit_w, point.clock_hz)
+    least_s = 0.0 if problem is None else roof_s(problem, gpu, limit_w, point.clock_hz)
     return [
-        each if each.latency_s.value >= roof_s else replace(each, latency_s=_raised(each.latency_s, roof_s))
+        each if each.latency_s.value >= least_s else replace(each, latency_s=raised(each.latency_s, least_s))
         for each in lines
     ]
-
-
-def at_least_roof(latencies: "Iterable[Predicted]", gpu: GPU, problem: Problem) -> "list[Predicted]":
-    """Latencies of one problem as `at_point` has them at the card's default limit and clock."""
-    roof_s = _roof_s(problem, gpu, None, None)
-    return [_raised(latency, roof_s) for latency in latencies]
 
 
 def know_roofs(
     problems: "Iterable[Problem]", gpu: GPU, limit_w: float | None = None, clock_hz: float | None = None
 ) -> None:
-    """Computes the least times of problems together, for `at_least_roof`; 0 where arithmetic has no roof."""
-    power, new = _power_of(gpu), {}
+    """Computes the roofs of problems together, for `roof_s`."""
+    new: dict[tuple[Problem, GPU, float | None, float | None], list[float]] = {}
     if len(_ROOFS) >= _MOST_ROOFS:
         _ROOFS.clear()
     for problem in problems:
         if (key := (problem, gpu, limit_w, clock_hz)) not in _ROOFS:
             _ROOFS[key] = 0.0
-            if (least := least_costs(problem, gpu, power)) is not None:
-                new[key] = [*vars(least).values()]
+            if (least := _ideal(gpu, problem.op, problem.dtype)) is not None:
+                new[key] = least.costs(problem)
     if new:
         launches = np.array([*new.values()]).T.copy()
-        limited = power.limit_launches(launches, ((limit_w, clock_hz),))
+        limited = _power_of(gpu).limit_launches(launches, ((limit_w, clock_hz),))
         _ROOFS.update(zip(new, limited.latency_s[0].tolist(), strict=True))
 
 
-def _raised(latency: "Predicted", roof_s: float) -> "Predicted":
+def raised(latency: "Predicted", least_s: float) -> "Predicted":
     """A latency that is at least the roof."""
-    return latency if latency.value >= roof_s else _scaled(latency, roof_s / latency.value, 1.0)
+    return latency if latency.value >= least_s else _scaled(latency, least_s / latency.value, 1.0)
 
 
 _ROOFS: dict[tuple[Problem, GPU, float | None, float | None], float] = {}
 _MOST_ROOFS = 4096
 
 
-def _roof_s(problem: Problem, gpu: GPU, limit_w: float | None, clock_hz: float | None) -> float:
-    """The least time of a problem, the same for all stacks."""
+def roof_s(problem: Problem, gpu: GPU, limit_w: float | None = None, clock_hz: float | None = None) -> float:
+    """The least time of a problem, the same for all stacks; 0 where its arithmetic has no roof."""
     key = problem, gpu, limit_w, clock_hz
-    if (roof_s := _ROOFS.get(key)) is None:
+    if (least_s := _ROOFS.get(key)) is None:
         know_roofs([problem], gpu, limit_w, clock_hz)
-        roof_s = _ROOFS[key]
-    return roof_s
+        least_s = _ROOFS[key]
+    return least_s
+
+
+@lru_cache(maxsize=64)
+def _ideal(gpu: GPU, op: str, dtype: str) -> IdealLaunch | None:
+    return ideal_launch(op, dtype, gpu, _power_of(gpu))
 
 
 @lru_cache(maxsize=16)

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import field
 from functools import cached_property
+from math import log2
 
 import numpy as np
 
@@ -185,12 +186,14 @@ class SetModel:
     def outside(self, bound: Bound) -> Array | None:
         """How far problems lie outside of what was recorded: by the logarithms of their sizes, or by the card's work in
         them, (N,); None where none does."""
-        regions = [(self.extent, bound.log_sizes)]
-        if self.work is not None and bound.work_s is not None:
-            regions.append((self.work, np.log2(bound.work_s)[np.newaxis]))
-        if len(bound.total_s) == 1 and all(extent.has(values[:, 0].tolist()) for extent, values in regions):
-            return None
-        distances: Array = np.max([extent.distance(values.T) for extent, values in regions], axis=0)
+        work = None if bound.work_s is None else self.work
+        if len(bound.total_s) == 1:
+            inside = self.extent.has(bound.log_sizes[:, 0].tolist())
+            if inside and (work is None or bound.work_s is None or work.has([log2(bound.work_s.item())])):
+                return None
+        distances = self.extent.distance(bound.log_sizes.T)
+        if work is not None and bound.work_s is not None:
+            distances = np.maximum(distances, work.distance(np.log2(bound.work_s)[:, np.newaxis]))
         return distances
 
     def streamed(self, call: Predicted, gpu: GPU, bound: Bound, number: int) -> Predicted:

@@ -1,9 +1,10 @@
 """The times and powers of stacks for problems of one kind on one card, all in one pass over features and trees."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
-from math import exp, hypot
+from math import exp, hypot, inf
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -51,11 +52,6 @@ class Reader:
     transferred: bool
     """Whether nobody recorded the quantity on the card."""
 
-    @cached_property
-    def factors(self) -> tuple[float, float]:
-        """The factors of both intervals inside of what was recorded."""
-        return exp(self.recorded.width), exp(self.between.width)
-
     def corrected(self, table: Array, own: Mapping[str, Array], base: Array, least: Array, most: float) -> Array:
         """Values that the trees make of a base, (S, N).
 
@@ -76,32 +72,25 @@ class Reader:
         )  # fmt: skip
         return values
 
-    def predicted(
-        self, values: Array, distances: Array | None, off_grid: Sequence[bool], most: float
-    ) -> list[list[Predicted]]:
-        """Values (S, N) with their intervals: for each problem a list of stacks.
-
-        Args:
-            values: of `corrected`.
-            distances, off_grid: of `Timed`.
-            most: no value is larger.
-        """
-        factors, transferred = self._factors(distances, off_grid), self.transferred
-        return [
-            [Predicted(value, value / factor, min(value * factor, most), transferred) for value in of_problem]
-            for of_problem, factor in zip(values.T.tolist(), factors, strict=True)
-        ]
-
-    def _factors(self, distances: Array | None, off_grid: Sequence[bool]) -> list[float]:
-        """The factor of each problem's interval to either side."""
+    def factors_at(self, distances: Array | None, off_grid: Sequence[bool]) -> list[float]:
+        """The factor of each problem's interval to either side; arguments are those of `Timed`."""
         if self.transferred:
             off_grid = [False] * len(off_grid)
         if distances is None:
-            return [self.factors[off] for off in off_grid]
-        factors: list[float] = factor_at(
-            np.where(off_grid, self.between.width, self.recorded.width), distances
-        ).tolist()
+            return [self._factors[off] for off in off_grid]
+        widths = np.where(off_grid, self.between.width, self.recorded.width)
+        factors: list[float] = factor_at(widths, distances).tolist()
         return factors
+
+    @cached_property
+    def _factors(self) -> tuple[float, float]:
+        """The factors of both intervals inside of what was recorded."""
+        return exp(self.recorded.width), exp(self.between.width)
+
+    def predicted(self, values: list[float], factor: float, most: float) -> list[Predicted]:
+        """Values with their intervals, no end larger than `most`."""
+        transferred = self.transferred
+        return [Predicted(value, value / factor, min(value * factor, most), transferred) for value in values]
 
     def _of_core(self, form: Core) -> Any:
         if (reading := self._readings.get(form.compiled)) is None:
@@ -129,6 +118,12 @@ class Kind:
     def features(self) -> Features:
         """The module of the op's features."""
         return features_of(self.chosen.recorded.op)
+
+    @cached_property
+    def dims_of(self) -> Callable[[Mapping[str, int]], tuple[int, ...]]:
+        """The sizes of the dimensions of its features, in order."""
+        first, *others = self.features.DIMS
+        return itemgetter(first, *others) if others else lambda sizes: (sizes[first],)
 
     @cached_property
     def card(self) -> Card:
@@ -196,48 +191,55 @@ class Timed:
     """From what was recorded, (N,); None where all are inside of it."""
     off_grid: list[bool]
     """Whether the sizes of each problem were not recorded."""
-    latency: list[list[Predicted]]
-    """Seconds: for each problem a list of stacks."""
+    seconds: Array
+    """Of each stack and problem, as they were timed, (S, N)."""
+    factors: list[float]
+    """Of the intervals of each problem's seconds."""
 
     @classmethod
     def of(cls, kind: Kind, problems: Sequence[Problem]) -> "Timed":
         """The features of problems."""
         chosen, every = kind.chosen, [problem.sizes for problem in problems]
-        sizes = np.array([[sizes[name] for sizes in every] for name in kind.features.DIMS], dtype=float)
+        sizes = np.array([*zip(*[kind.dims_of(each) for each in every], strict=True)], dtype=float)
         bound = kind.features.bound(kind.card, sizes, kind.layout)
-        reader, distances = kind.reader("latency", bound), chosen.outside(bound)
-        off_grid = [chosen.off_grid(sizes) for sizes in every]
+        reader = kind.reader("latency", bound)
         # Trees that learned other cards could pass the roof of this one.
         least = bound.parts["math"] if reader.transferred else np.zeros(len(problems))
-        values = reader.corrected(bound.table, {}, bound.total_s[np.newaxis], least, np.inf)
-        return cls(kind, bound, distances, off_grid, reader.predicted(values, distances, off_grid, np.inf))
+        seconds = reader.corrected(bound.table, {}, bound.total_s[np.newaxis], least, inf)
+        distances, off_grid = chosen.outside(bound), [chosen.off_grid(each) for each in every]
+        return cls(kind, bound, distances, off_grid, seconds, reader.factors_at(distances, off_grid))
 
     @cached_property
-    def power(self) -> list[list[Predicted]] | None:
-        """Watts, as `latency`; None where nobody recorded power."""
-        chosen, gpu = self.kind.chosen, self.kind.gpu
+    def power(self) -> tuple[Array, list[float]] | None:
+        """Watts, (S, N), and the factors of their intervals; None where nobody recorded power."""
+        chosen, gpu, seconds = self.kind.chosen, self.kind.gpu, self.seconds
         if ("power", OTHER) not in chosen.heads:
             return None
-        seconds = np.array([[predicted.value for predicted in part] for part in self.latency]).T
         base = np.full(seconds.shape, gpu.tdp_w)
         if (bases := chosen.power_bases) is not None:
             base = (bases.get(gpu.name) or power_base(gpu)).watts(self.bound, seconds, gpu.tdp_w)
         reader, least = self.kind.reader("power", self.bound), np.zeros(len(self.bound.total_s))
         watts = reader.corrected(self.bound.table, used(self.bound, seconds), base, least, gpu.tdp_w)
-        return reader.predicted(watts, self.distances, self.off_grid, gpu.tdp_w)
+        return watts, reader.factors_at(self.distances, self.off_grid)
 
     def latencies(self, number: int) -> Iterator[tuple[str, Predicted, float]]:
         """(stack, latency, seconds that its launch takes) for one of the problems."""
-        kind, chosen = self.kind, self.kind.chosen
-        launch_s = NORMAL_S if chosen.floors else self.bound.parts["launch"].item(number)
-        for stack, latency in zip(kind.stacks, self.latency[number], strict=True):
-            yield stack, chosen.streamed(latency, kind.gpu, self.bound, number), launch_s
+        kind, chosen, bound = self.kind, self.kind.chosen, self.bound
+        launch_s = NORMAL_S if chosen.floors else bound.parts["launch"].item(number)
+        reader = kind.reader("latency", bound)
+        calls = reader.predicted(self.seconds[:, number].tolist(), self.factors[number], inf)
+        for stack, call in zip(kind.stacks, calls, strict=True):
+            yield stack, chosen.streamed(call, kind.gpu, bound, number), launch_s
 
     def predictions(self, number: int) -> Iterator[StackPrediction]:
         """Those of one of the problems."""
-        kind, gpus, power = self.kind, self.kind.chosen.recorded.gpus, self.power
+        kind, gpus = self.kind, self.kind.chosen.recorded.gpus
+        power: Sequence[Predicted | None] = [None] * len(kind.stacks)
+        if self.power is not None:
+            watts, factors = self.power
+            reader = kind.reader("power", self.bound)
+            power = reader.predicted(watts[:, number].tolist(), factors[number], kind.gpu.tdp_w)
         busy = {name: seconds.item(number) for name, seconds in self.bound.parts.items()}
         for place, (stack, latency_s, launch_s) in enumerate(self.latencies(number)):
-            watts = None if power is None else power[number][place]
             every = busy | {"launch": launch_s}
-            yield StackPrediction(stack, kind.versions[place], latency_s, watts, gpus, kind.recorded_as, every)
+            yield StackPrediction(stack, kind.versions[place], latency_s, power[place], gpus, kind.recorded_as, every)

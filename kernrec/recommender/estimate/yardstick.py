@@ -20,7 +20,7 @@ and architecture.
 """
 
 from collections.abc import Sequence
-from math import exp, hypot, log, sqrt
+from math import exp, hypot, inf, log, sqrt
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -37,7 +37,6 @@ from kernrec.util.light_dataclass import dataclass
 from kernrec.util.normal import DEVIATIONS
 
 if TYPE_CHECKING:
-    from kernrec.model.vendor.predicted import Predicted
     from kernrec.recommender.estimate.model_store import ModelStore
 
 CERTAIN = 1.28
@@ -145,13 +144,18 @@ def yardstick_of(problem: Problem, gpu: GPU, models: "ModelStore | None", inputs
     if models is None or inputs != RANDOM or (model := models.vendor_model(problem.op)) is None:
         return None
     problem = _unfused(problem)
-    lines = model.latencies(problem, gpu)
-    if lines and min(lines, key=_latency_s)[1].transferred:  # those recorded on the card are under its roof
-        from kernrec.model.vendor.operating_point import at_least_roof
-
-        raised = at_least_roof([latency for _, latency, _ in lines], gpu, problem)
-        lines = [(stack, latency, launch_s) for (stack, _, launch_s), latency in zip(lines, raised, strict=True)]
-    return _of_line(*min(lines, key=lambda line: (line[1].transferred, _started_s(*line[1:])))) if lines else None
+    best, first = None, (True, inf)
+    for stack, latency, launch_s in model.latencies(problem, gpu):
+        if latency.transferred:  # those recorded on the card are under its roof
+            latency = model.at_least_roof(latency, problem, gpu)
+        # As if its kernel were started as ours are: how its recorder did it is no figure of a kernel.
+        started_s = max(latency.value - launch_s, 0.25 * latency.value) + _START_S
+        if (latency.transferred, started_s) < first:
+            best, first = (stack, latency), (latency.transferred, started_s)
+    if best is None:
+        return None
+    (stack, latency), (transferred, started_s) = best, first
+    return Yardstick(stack, started_s, log(latency.high / latency.low) / (2.0 * DEVIATIONS), transferred)
 
 
 def predict_yardsticks(
@@ -164,7 +168,7 @@ def predict_yardsticks(
 
     first, *others = map(_unfused, problems)
     lines = model.latencies(first, gpu, others)
-    if lines and min(lines, key=_latency_s)[1].transferred:
+    if any(latency.transferred for _, latency, _ in lines):
         know_roofs([first, *others], gpu)
 
 
@@ -179,20 +183,6 @@ def _unfused(problem: Problem) -> Problem:
 def fastest(yardsticks: Sequence[Yardstick]) -> Yardstick | None:
     """The fastest of those that were learned on the card; of none, the fastest of those transferred to it."""
     return min(yardsticks, key=lambda each: (each.transferred, each.latency_s), default=None)
-
-
-def _latency_s(line: tuple[str, "Predicted", float]) -> float:
-    return line[1].value
-
-
-def _started_s(latency: "Predicted", launch_s: float) -> float:
-    """A stack's latency as if its kernel were started as ours are: how its recorder did it is no figure of a kernel."""
-    return max(latency.value - launch_s, 0.25 * latency.value) + _START_S
-
-
-def _of_line(stack: str, latency: "Predicted", launch_s: float) -> Yardstick:
-    deviation = log(latency.high / latency.low) / (2.0 * DEVIATIONS)
-    return Yardstick(stack, _started_s(latency, launch_s), deviation, latency.transferred)
 
 
 def learned_yardstick(name: str, latency: Estimates) -> Yardstick:
