@@ -24,10 +24,9 @@ import numpy as np
 
 from kernrec.gpu import GPU, find_gpu, occupancy
 from kernrec.model.learn.features import ModelInputs
-from kernrec.model.prior.core import BLOCKS, CONCURRENT, DRAM_BYTES
+from kernrec.model.prior.core import BLOCKS, CONCURRENT, DRAM_BYTES, LAUNCH_S
 from kernrec.model.prior.demand import Demand, demand
 from kernrec.model.prior.launch_costs import LimitedCosts, NominalCosts
-from kernrec.model.prior.core import LAUNCH_S
 from kernrec.model.prior.launch_time import LaunchTime, LaunchWork, launch_time
 from kernrec.model.prior.microarchitecture import microarchitecture
 from kernrec.model.prior.power import PowerModel

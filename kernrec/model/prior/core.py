@@ -271,7 +271,8 @@ def launch_times(demand: Rates, card: Card, loops: int, variants: Any, work: Any
         times[4, i] = (full + uneven) * (own_clk + wait) / clock_hz * slower
         times[5, i] = l2_s * slower
         times[6, i] = in_turn_s * slower
-        longest, resource = pipe_clk[0, i], 0.0
+        longest: Any = pipe_clk[0, i]
+        resource: Any = 0.0
         for q in range(1, PIPES):
             resource = select(pipe_clk[q, i] > longest, q, resource)
             longest = maximum(longest, pipe_clk[q, i])

@@ -12,9 +12,9 @@ import numpy as np
 
 import kernrec.gpu
 from kernrec.gpu import find_gpu
+from kernrec.model.prior.core import LAUNCH_S, START_S
 from kernrec.model.prior.demand import demand
 from kernrec.model.prior.launch_costs import NominalCosts
-from kernrec.model.prior.core import LAUNCH_S, START_S
 from kernrec.model.prior.launch_time import LaunchWork, launch_time
 from kernrec.model.prior.power import PowerModel
 from kernrec.util.cache import CacheEntry, cached

@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kernrec.model.learn import core, extent, features, forest
-from kernrec.model.prior.demand import PIPES
 from kernrec.model.prior.core import TIMES
+from kernrec.model.prior.demand import PIPES
 from kernrec.model.prior.launch_time import LaunchTime
 from tests.helpers.core_forms import draws, in_both_forms
 from tests.helpers.groups import simulated_inputs
