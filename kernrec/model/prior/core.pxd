@@ -35,7 +35,7 @@ cdef class LaunchPlan:
     i=Py_ssize_t, q=Py_ssize_t, loop=Py_ssize_t, variant=Py_ssize_t, none_ahead=bint, quantities=Py_ssize_t,
     by_scheduler=double, shared_f64=double, trips=double, longer=double, longer_clk=double, first_clk=double,
     in_turn_s=double, rates="const double[:, :, ::1]", total="double[::1]", stretched=bint,
-    grouped=bint, earlier=Py_ssize_t, row=Py_ssize_t, longest=double, resource=double,
+    grouped=bint, earlier=Py_ssize_t, row=Py_ssize_t, most=double, resource=double,
 )
 cpdef launch_times(
     Rates demand, Card card, Py_ssize_t loops, const int64_t[::1] variants, const double[:, ::1] work,

@@ -271,19 +271,19 @@ def launch_times(demand: Rates, card: Card, loops: int, variants: Any, work: Any
         times[4, i] = (full + uneven) * (own_clk + wait) / clock_hz * slower
         times[5, i] = l2_s * slower
         times[6, i] = in_turn_s * slower
-        longest: Any = pipe_clk[0, i]
+        most: Any = pipe_clk[0, i]
         resource: Any = 0.0
         for q in range(1, PIPES):
-            resource = select(pipe_clk[q, i] > longest, q, resource)
-            longest = maximum(longest, pipe_clk[q, i])
-        longest = select(longest > 0.0, times[3, i], 0.0)  # the pipes are busy as long as the busiest of them
-        resource = select(times[4, i] > longest, PIPES, resource)
-        longest = maximum(times[4, i], longest)
-        resource = select(times[5, i] > longest, PIPES + 1, resource)
-        longest = maximum(times[5, i], longest)
-        resource = select(times[1, i] > longest, PIPES + 2, resource)
-        longest = maximum(times[1, i], longest)
-        times[RESOURCE, i] = select(longest < START_S + LAUNCH_S, PIPES + 3, resource)
+            resource = select(pipe_clk[q, i] > most, q, resource)
+            most = maximum(most, pipe_clk[q, i])
+        most = select(most > 0.0, times[3, i], 0.0)  # the pipes are busy as long as the busiest of them
+        resource = select(times[4, i] > most, PIPES, resource)
+        most = maximum(times[4, i], most)
+        resource = select(times[5, i] > most, PIPES + 1, resource)
+        most = maximum(times[5, i], most)
+        resource = select(times[1, i] > most, PIPES + 2, resource)
+        most = maximum(times[1, i], most)
+        times[RESOURCE, i] = select(most < START_S + LAUNCH_S, PIPES + 3, resource)
 
 
 def eighth_power(value: Any) -> Any:
