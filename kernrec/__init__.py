@@ -5,7 +5,8 @@
 >>> answer.best.config, answer.best.latency_s.value, answer.best.energy_j.value
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -42,6 +43,21 @@ def _query(objective: str, stack: "str | Sequence[str] | None" = None, **asked_f
 
     stacks = () if stack is None else (stack,) if isinstance(stack, str) else tuple(stack)
     return Query(objective_named(objective), stacks=stacks, **asked_for)
+
+
+@contextmanager
+def _arguments_named(function: Callable[..., Any], dims: Mapping[str, Any]) -> Iterator[None]:
+    """Of a name that is no dimension of an op, but nearly one of a function's own arguments, says so."""
+    from kernrec.errors import UsageError, nearest, unknown
+
+    try:
+        yield
+    except UsageError as error:
+        arguments = function.__kwdefaults__ or {}
+        for name in dims:
+            if f"dimension {name!r}" in str(error) and nearest(name, arguments):
+                raise unknown("argument", name, arguments) from None
+        raise
 
 
 def recommend(
@@ -98,7 +114,8 @@ def recommend(
         objective, stack, max_slowdown=max_slowdown, max_power_w=max_power_w, power_limit_w=power_limit_w,
         clock_hz=clock_hz, top=top, clocks=clocks, inputs=inputs,
     )  # fmt: skip
-    return _recommender().answer(Request(_gpu_name(gpu), op, kernel, dims, dtype, layout, query))
+    with _arguments_named(recommend, dims):
+        return _recommender().answer(Request(_gpu_name(gpu), op, kernel, dims, dtype, layout, query))
 
 
 def recommend_many(
@@ -133,7 +150,8 @@ def recommend_many(
     from kernrec.recommender.many import answer_many
 
     query = _query(objective, power_limit_w=power_limit_w, clock_hz=clock_hz, inputs=inputs)
-    return answer_many(_recommender(), op, _gpu_name(gpu), dims, query, dtype=dtype, layout=layout)
+    with _arguments_named(recommend_many, dims):
+        return answer_many(_recommender(), op, _gpu_name(gpu), dims, query, dtype=dtype, layout=layout)
 
 
 def recommend_network(

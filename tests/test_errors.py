@@ -1,5 +1,11 @@
 """Messages for names that nobody knows."""
 
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import kernrec
 from kernrec.errors import UsageError, nearest, unknown
 
 
@@ -43,3 +49,20 @@ def test_all_of_a_few_names_are_listed_where_none_is_near() -> None:
     assert str(unknown("objective", "speed", objectives)).endswith("; known: pareto, latency, energy, edp")
     assert str(unknown("objective", "enrgy", objectives)).endswith("; did you mean energy?")
     assert str(unknown("objective", "lat", objectives)).endswith("; did you mean latency?")
+
+
+@pytest.mark.parametrize("function", [kernrec.recommend, kernrec.recommend_many])
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("power_limit", "unknown argument 'power_limit'; did you mean power_limit_w?"),
+        ("objectiv", "unknown argument 'objectiv'; did you mean objective?"),
+        ("mm", "unknown matmul dimension 'mm'; did you mean m?"),
+    ],
+)
+def test_a_function_whose_dimensions_have_any_name_knows_its_other_arguments(
+    function: Callable[..., Any], name: str, says: str
+) -> None:
+    with pytest.raises(UsageError) as caught:
+        function("matmul", "h200", m=1, n=1, k=1, **{name: 1})
+    assert str(caught.value) == says

@@ -31,6 +31,10 @@ def analyze_any(
         return analyze_own(function, gpu, arguments, grid, block, query)
     from kernrec.recommender.analyze_triton import analyze_call, analyze_triton
 
+    if isinstance(function, str | os.PathLike) and str(function).endswith((".cu", ".ptx")):
+        raise UsageError(
+            f"{function} is the name of a file: of CUDA C++ or PTX the text is expected, as by read_text()"
+        )
     if isinstance(function, os.PathLike) or str(function).endswith(".toml"):
         if any(value is not None for value in (arguments, grid, configs)):
             raise UsageError(f"{function}: a call has its arguments, grid and configs; change them in the file")

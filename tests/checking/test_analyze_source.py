@@ -49,3 +49,9 @@ def test_what_names_a_file_or_is_too_large_is_refused(changed: dict[str, object]
 def test_a_source_that_does_not_compile_is_one_line() -> None:
     with pytest.raises(KernrecError, match=r"kernel\.cu:1: "):
         analyze_source(SourceAnalysis("__global__ void f() { nothing(); }", "t4"), Limits(time_s=30))
+
+
+@pytest.mark.parametrize("file", ["axpy.cu", Path("folder/axpy.ptx")])
+def test_the_name_of_a_source_is_not_taken_for_a_function(file: object) -> None:
+    with pytest.raises(UsageError, match=r"axpy\.(cu|ptx) is the name of a file: .* the text is expected"):
+        kernrec.analyze(file, "t4", {"n": 1}, [1])
