@@ -93,8 +93,13 @@ class Interval:
 def factor_at(width: Array | float, distance: Array | float) -> Array:
     """The factor of an interval to either side of a prediction, by its width and the distance from the training
     data."""
+    return np.asarray(np.exp(half_width_at(width, distance)))
+
+
+def half_width_at(width: Array | float, distance: Array | float) -> Array:
+    """The logarithm of that factor."""
     widening = np.hypot(width, _PRIOR) - width
-    return np.asarray(np.exp(width + _prior_share(np.asarray(distance)) * widening))
+    return np.asarray(width + _prior_share(np.asarray(distance)) * widening)
 
 
 def interval_from(entry: Mapping[str, Any]) -> Interval:

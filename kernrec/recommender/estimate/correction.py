@@ -24,8 +24,8 @@ from kernrec.model.learn.conformal import (
     NEW_GPU,
     NEW_KERNEL,
     Interval,
-    factor_at,
     groups_needed,
+    half_width_at,
     on_dtype,
     on_rows,
     unknown_interval,
@@ -107,11 +107,20 @@ class ModelScope:
 
     def after(self, measured: int) -> "ModelScope":
         """The same, where so many configs were measured on this GPU and problem; a few do not adapt it."""
-        return replace(self, adapted_to=min(measured, MOST) if measured >= FEWEST else 0)
+        adapted_to = min(measured, MOST) if measured >= FEWEST else 0
+        return self if adapted_to == self.adapted_to else replace(self, adapted_to=adapted_to)
 
     def on_rows(self, kind: str) -> "ModelScope":
         """The same on a problem with this kind of rows."""
-        return replace(self, row_kind=kind) if kind != self.row_kind else self
+        if kind == self.row_kind:
+            return self
+        if (scope := self._by_rows.get(kind)) is None:
+            scope = self._by_rows[kind] = replace(self, row_kind=kind)
+        return scope
+
+    @cached_property
+    def _by_rows(self) -> "dict[str, ModelScope]":
+        return {}
 
     @property
     def model(self) -> Model:
@@ -120,8 +129,15 @@ class ModelScope:
 
     def interval(self, quantity: str) -> Interval:
         """The interval of `latency` or `energy` on problems that were not measured: the widest that applies."""
-        gpu = self.gpu if self.gpu_known else None
-        return interval_of(self.model, quantity, gpu, self.dtype, self.kernel_known, self.row_kind)
+        if (interval := self._intervals.get(quantity)) is None:
+            gpu = self.gpu if self.gpu_known else None
+            interval = interval_of(self.model, quantity, gpu, self.dtype, self.kernel_known, self.row_kind)
+            self._intervals[quantity] = interval
+        return interval
+
+    @cached_property
+    def _intervals(self) -> dict[str, Interval]:
+        return {}
 
     @property
     def note(self) -> str:
@@ -228,49 +244,52 @@ class Correction:
         return cls(_scopes(scope, prediction, scored, starts), scored, features, ratios, distance, starts)
 
     @cached_property
-    def factors(self) -> tuple[Array, Array, Array]:
+    def factors(self) -> tuple[Array, Array, Array | None]:
         """By what latency, energy and power of all candidates are multiplied, each (C,).
 
-        Candidates that the model was not asked about get the scale of those of their problem.
+        Candidates that the model was not asked about get the scale of those of their problem. A model without measured
+        power says nothing new of it (None): energy remains the prior's power for the learned time.
         """
-        latency_log = self.ratios["latency"]
-        # A model without measured power says nothing new of it: energy remains the prior's power for the learned time.
-        power_log = self.ratios.get("power", np.zeros(len(self.scored)))
-        latency, power = self._factor(latency_log), self._factor(power_log)
-        return latency, self._factor(latency_log + power_log), power
+        latency_log, power_log = self.ratios["latency"], self.ratios.get("power")
+        latency = self._factor(latency_log)
+        if power_log is None:
+            return latency, latency, None
+        return latency, self._factor(latency_log + power_log), self._factor(power_log)
 
     def _factor(self, log: Array) -> Array:
+        of_scored = np.exp(log)
+        if len(log) == self.starts[-1]:
+            return of_scored
         factors = np.empty(self.starts[-1])
         ends = self.scored.searchsorted(self.starts).tolist()
         for part, some in zip(pairwise(self.starts), pairwise(ends), strict=True):
             if part[0] < part[1]:
                 factors[slice(*part)] = math.exp(median(log[slice(*some)]))
-        factors[self.scored] = np.exp(log)
+        factors[self.scored] = of_scored
         return factors
 
     def correct(self, predicted: Costs) -> Costs:
         """The model's estimates in place of the prior's, `predicted`."""
         by_latency, by_energy, by_power = self.factors
-        latency, energy = predicted.latency, predicted.energy
+        latency, energy, power_w = predicted.latency, predicted.energy, predicted.power_w
         assert isinstance(latency, PredictedEstimates)
         assert isinstance(energy, PredictedEstimates)
-        latency = latency.learned(by_latency, self.scored, self._widths("latency"))
-        if "power" in self.ratios:
-            energy = energy.learned(by_energy, self.scored, self._widths("energy"))
-        else:
-            energy = energy.scaled(by_energy)
-        return Costs(latency, energy, predicted.power_w * by_power)
+        latency = latency.learned(by_latency, self.scored, self._half_widths("latency"))
+        if by_power is None:
+            return Costs(latency, energy.scaled(by_energy), power_w)
+        energy = energy.learned(by_energy, self.scored, self._half_widths("energy"))
+        return Costs(latency, energy, power_w * by_power)
 
     def corrected_values(self, latency_s: Array, energy_j: Array) -> tuple[Array, Array]:
         """The expected latency and energy of `correct` from the prior's, (C,)."""
         by_latency, by_energy, _ = self.factors
         return latency_s * by_latency, energy_j * by_energy
 
-    def _widths(self, quantity: str) -> Array:
-        """The factors of the model's intervals at `scored`, (N,)."""
+    def _half_widths(self, quantity: str) -> Array:
+        """The logarithms of the factors of the model's intervals at `scored`, (N,)."""
         widths = [scope.interval(quantity).width for scope in self.scopes]
         each = widths[0] if len(widths) == 1 else np.repeat(widths, np.diff(self.scored.searchsorted(self.starts)))
-        return factor_at(each, self.distance)
+        return half_width_at(each, self.distance)
 
     def adapted(self, predicted: Costs, positions: Array, measured: Sequence[MeasuredAnswer]) -> Costs:
         """Corrected costs in the light of what was measured on this GPU and problem.
@@ -319,9 +338,10 @@ def worth_scoring(limited: LimitedCosts, always: Array) -> Array:
 
     All, where enough were measured to say that others are promising than the prior thinks; that takes milliseconds.
     """
-    if len(always) >= FEWEST:
-        return np.arange(len(limited.latency_s))
-    scored = np.zeros(len(limited.latency_s), dtype=bool)  # `np.union1d` imports np.ma, which takes 20 ms
+    count = limited.costs.shape[-1]
+    if count <= SCORED or len(always) >= FEWEST:
+        return np.arange(count)
+    scored = np.zeros(count, dtype=bool)  # `np.union1d` imports np.ma, which takes 20 ms
     scored[promising(limited.latency_s, limited.energy_j, SCORED)] = True
     scored[always] = True
     return scored.nonzero()[0]

@@ -192,15 +192,21 @@ class PredictedEstimates(Estimates):
         kinds = Kinds(np.full(len(below), wide), np.maximum(above / factor, wide), source, own)
         return PredictedEstimates(self.value * factor, self.kind, kinds)
 
-    def learned(self, factor: Array, positions: Array, widths: Array) -> "PredictedEstimates":
+    def learned(self, factor: Array, positions: Array, half_widths: Array) -> "PredictedEstimates":
         """Values multiplied by what a model corrects them by, with its intervals and source at some positions.
 
         Args:
             factor: in the shape of `value`.
             positions: of the candidates that the model was asked about, ascending, (N,).
-            widths: the factors of their 90 % intervals to either side, (N,).
+            half_widths: the logarithms of the factors of their 90 % intervals to either side, (N,).
         """
-        first, kind = len(self.kinds.own), self.kind.copy()
-        kind[..., positions] = np.arange(first, first + len(positions))
-        kinds = self.kinds.and_also(Kinds.of(widths, LEARNED, math.sqrt(OWN) * np.log(widths)))
+        kinds = Kinds.of(np.exp(half_widths), LEARNED, math.sqrt(OWN) * half_widths)
+        numbers = np.arange(float(len(positions)))
+        if len(positions) == self.value.shape[-1]:
+            kind = np.empty(self.value.shape)
+            kind[...] = numbers
+        else:
+            kind = self.kind.copy()
+            kind[..., positions] = numbers + len(self.kinds.own)
+            kinds = self.kinds.and_also(kinds)
         return PredictedEstimates(self.value * factor, kind, kinds)

@@ -45,6 +45,7 @@ class ModelStore:
         self._vendor: dict[str, VendorModel | None] = {}
         self._pending: list[str] = []
         self._reported: set[str] = set()
+        self._scopes: dict[tuple[str, ...], ModelScope | None] = {}
         if stack.missing is not None:
             self._warn(f"KERNREC_DB names {stack.missing}, which does not exist yet; what ships with kernrec answers")
         self._calibrations: dict[str, Calibration] = {}
@@ -97,6 +98,15 @@ class ModelStore:
         Where both apply, that of the op answers, above the other if it was trained so, only where it says more: it has
         rows of the kernel, and of the GPU; or neither has these, and it was better on GPUs held out.
         """
+        key = op, kernel.name, kernel.hash, gpu.name, gpu.arch, dtype
+        if key not in self._scopes:
+            reported, scope = len(self._reported), self._scope(op, kernel, gpu, dtype)
+            if len(self._reported) > reported:  # a file that cannot be read is left out from now on
+                return scope
+            self._scopes[key] = scope
+        return self._scopes[key]
+
+    def _scope(self, op: str, kernel: Kernel, gpu: GPU, dtype: str) -> "ModelScope | None":
         above, own = self._usable(op, kernel, gpu, dtype), self.beneath(op, kernel, gpu, dtype)
         if above is None or own is None:
             return above or own
