@@ -73,7 +73,7 @@ class Tensor:
     def elements(self) -> int:
         return prod(self.shape)
 
-    @property
+    @cached_property
     def bytes(self) -> int:
         return dtypes.bytes_of(self.elements, self.dtype)
 
@@ -270,12 +270,12 @@ class Problem:
                 return f"tensor {name} has {' x '.join(map(str, shape))} = {elements} elements; at most {LARGEST} fit"
         return None
 
-    @property
+    @cached_property
     def flops(self) -> int:
         """Floating-point operations, a multiply-add counted as two."""
         return self.definition.flops(self.sizes)
 
-    @property
+    @cached_property
     def bytes(self) -> int:
         """Compulsory traffic in bytes: each needed input element read once, each output element written once."""
         return sum(dtypes.bytes_of(tensor.touched, tensor.dtype) for tensor in self.tensors.values())

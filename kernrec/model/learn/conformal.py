@@ -98,7 +98,8 @@ def factor_at(width: Array | float, distance: Array | float) -> Array:
 
 def half_width_at(width: Array | float, distance: Array | float) -> Array:
     """The logarithm of that factor."""
-    widening = np.hypot(width, _PRIOR) - width
+    hypotenuse = math.hypot(width, _PRIOR) if isinstance(width, float) else np.hypot(width, _PRIOR)
+    widening = hypotenuse - width
     return np.asarray(width + _prior_share(np.asarray(distance)) * widening)
 
 

@@ -3,7 +3,7 @@
 cimport cython
 from libc.stdint cimport int64_t, uint16_t
 
-cdef Py_ssize_t THREADS, RESIDENT, SHARED_BYTES, FLOPS, BYTES, BLOCKS, BUSY_S, WAIT_S, L2_S, PIPES_S
+cdef Py_ssize_t CLOCK_HZ, FIXED_S, THREADS, RESIDENT, SHARED_BYTES, FLOPS, BYTES, BLOCKS, BUSY_S, WAIT_S, L2_S, PIPES_S
 cdef Py_ssize_t ONE, SMS, CONSTANTS, PEAK_FLOPS, BANDWIDTH
 cdef Py_ssize_t SOME_FLOPS, COMPUTE_S, TRAFFIC_S, ROOFLINE_S, WARPS, LANES, ALL_THREADS
 cdef Py_ssize_t SOME_RESIDENT, RESIDENT_WARPS, RESIDENT_BYTES, WAVES, ROUNDS, SOME_BUSY_S
@@ -37,8 +37,16 @@ cdef divide(Ratios ratios, double[:, ::1] quantities, float[:, :] columns)
 
 @cython.locals(i=Py_ssize_t, f=Py_ssize_t, value=double, beyond=double, deviations=double)
 cpdef distances(
-    const double[:, :] matrix, const double[::1] low, const double[::1] high, const double[::1] spread,
-    const double[:, ::1] means, double[:, ::1] squares, double[::1] distance,
+    const double[:, ::1] matrix, const double[::1] low, const double[::1] high, const double[::1] spread,
+    const double[:, ::1] means, double[:, ::1] squares, double[::1] of_groups, double[::1] distance,
+)
+
+cdef double if_known(double value, double otherwise) noexcept nogil
+
+@cython.locals(i=Py_ssize_t)
+cpdef least_seconds(
+    const double[:, ::1] quantities, double bandwidth, double boost_hz, Py_ssize_t first_pipe, Py_ssize_t second_pipe,
+    Py_ssize_t third_pipe, double[::1] seconds,
 )
 
 @cython.locals(i=Py_ssize_t, f=Py_ssize_t, value=float)

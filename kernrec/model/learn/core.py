@@ -21,7 +21,7 @@ from kernrec.model.learn.elementwise import (
     sqrt,
 )
 
-THREADS, RESIDENT, SHARED_BYTES, FLOPS, BYTES, BLOCKS = 12, 13, 15, 16, 17, 18
+CLOCK_HZ, FIXED_S, THREADS, RESIDENT, SHARED_BYTES, FLOPS, BYTES, BLOCKS = 3, 9, 12, 13, 15, 16, 17, 18
 BUSY_S, WAIT_S, L2_S, PIPES_S = 19, 20, 21, 22
 """Rows of inputs; the last is that of the first pipe."""
 ONE, SMS, CONSTANTS, PEAK_FLOPS, BANDWIDTH = 31, 32, 7, 7, 8
@@ -136,7 +136,38 @@ def divide(ratios: Ratios, quantities: Any, columns: Any) -> None:
             columns[places[f], i] = value
 
 
-def distances(matrix: Any, low: Any, high: Any, spread: Any, means: Any, squares: Any, distance: Any) -> None:
+def least_seconds(
+    quantities: Any,
+    bandwidth: float,
+    boost_hz: float,
+    first_pipe: int,
+    second_pipe: int,
+    third_pipe: int,
+    seconds: Any,
+) -> None:
+    """Fills `seconds` (C,) of `lower_bound.least_seconds`.
+
+    Args:
+        quantities: rows with the inputs, (Q, C).
+        bandwidth, boost_hz: of the GPU.
+        first_pipe, second_pipe, third_pipe: rows of the pipes of arithmetic.
+    """
+    for i in range(quantities.shape[1]):
+        busiest_s = maximum(quantities[first_pipe, i], quantities[second_pipe, i])
+        busiest_s = maximum(busiest_s, quantities[third_pipe, i])
+        arithmetic_s = busiest_s * (boost_hz / if_known(quantities[CLOCK_HZ, i], boost_hz))
+        least_s = maximum(quantities[BYTES, i] / bandwidth, if_known(arithmetic_s, 0.0))
+        seconds[i] = least_s + if_known(quantities[FIXED_S, i], 0.0)
+
+
+def if_known(value: Any, otherwise: float) -> Any:
+    """A value, or another one where it is NaN."""
+    return select(value == value, value, otherwise)
+
+
+def distances(
+    matrix: Any, low: Any, high: Any, spread: Any, means: Any, squares: Any, of_groups: Any, distance: Any
+) -> None:
     """Fills `distance` (C,), how far candidates lie outside of the training data (`extent.Extent.distance`).
 
     Args:
@@ -144,6 +175,7 @@ def distances(matrix: Any, low: Any, high: Any, spread: Any, means: Any, squares
         low, high, spread: of each feature in the training data, (F,).
         means: what takes the mean over each group of features, (F, groups).
         squares: room for the squares of what each feature is outside of its range, in standard deviations, (C, F).
+        of_groups: room for a number of each group.
     """
     for i in range(matrix.shape[0]):
         for f in range(matrix.shape[1]):
@@ -152,7 +184,7 @@ def distances(matrix: Any, low: Any, high: Any, spread: Any, means: Any, squares
             beyond = select((beyond > 0.0) & (beyond < INFINITY), beyond, 0.0)
             deviations = minimum(beyond / spread[f], MOST_DEVIATIONS)
             squares[i, f] = deviations * deviations
-        distance[i] = 0.5 * log1p(sqrt(largest_mean(squares, i, means)))
+        distance[i] = 0.5 * log1p(sqrt(largest_mean(squares, i, means, of_groups)))
 
 
 def both_ways(matrix: Any, left: Any, right: Any) -> None:

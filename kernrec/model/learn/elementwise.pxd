@@ -22,15 +22,19 @@ cdef inline double largest(const double[:, :] rows, Py_ssize_t place) noexcept n
     return most
 
 
-cdef inline double largest_mean(const double[:, ::1] squares, Py_ssize_t i, const double[:, ::1] means) noexcept nogil:
+cdef inline double largest_mean(
+    const double[:, ::1] squares, Py_ssize_t i, const double[:, ::1] means, double[::1] room,
+) noexcept nogil:
     cdef Py_ssize_t f, group
-    cdef double total, most = 0.0
-    for group in range(means.shape[1]):
-        total = 0.0
-        for f in range(means.shape[0]):
-            if squares[i, f] > 0.0:
-                total += squares[i, f] * means[f, group]
-        most = maximum(most, total)
+    cdef double most = 0.0
+    for group in range(room.shape[0]):
+        room[group] = 0.0
+    for f in range(means.shape[0]):
+        if squares[i, f] > 0.0:
+            for group in range(room.shape[0]):
+                room[group] += squares[i, f] * means[f, group]
+    for group in range(room.shape[0]):
+        most = maximum(most, room[group])
     return most
 
 

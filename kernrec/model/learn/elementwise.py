@@ -15,8 +15,8 @@ def largest(rows: np.ndarray, places: np.ndarray) -> np.ndarray:
     return np.asarray(rows[:, places].max(axis=0))
 
 
-def largest_mean(squares: np.ndarray, place: int, means: np.ndarray) -> np.ndarray:
-    """The largest mean of the features of each candidate; squares: (1, 1, C, F); means: (F, groups)."""
+def largest_mean(squares: np.ndarray, place: int, means: np.ndarray, room: np.ndarray) -> np.ndarray:
+    """The largest mean over a group of the features of each candidate; squares: (1, 1, C, F); means: (F, groups)."""
     return np.asarray((squares[place, place] @ means).max(axis=1))
 
 

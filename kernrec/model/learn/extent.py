@@ -60,11 +60,11 @@ class Extent:
         The distance is half the logarithm of 1 + r. r is the root mean square over a group of features, in standard
         deviations, of the group where it is largest: a shape that differs only in size differs in few features.
         """
-        arithmetic, rows = core("kernrec.model.learn"), np.asarray(matrix, dtype=np.float64)
-        squares, distance = np.empty(rows.shape), np.empty(len(rows))
+        arithmetic, rows = core("kernrec.model.learn"), np.ascontiguousarray(matrix, dtype=np.float64)
+        squares, distance, means = np.empty(rows.shape), np.empty(len(rows)), self._group_means
         low, high, spread, own = map(arithmetic.rows, (self.low, self.high, self.spread, distance))
-        tables = arithmetic.table(rows), low, high, spread, self._group_means, arithmetic.table(squares)
-        arithmetic.functions.distances(*tables, own)
+        tables = arithmetic.table(rows), low, high, spread, means, arithmetic.table(squares)
+        arithmetic.functions.distances(*tables, np.empty(means.shape[1]), own)
         return distance
 
     @cached_property

@@ -168,9 +168,8 @@ QUANTITIES = (
 peak and `traffic_s` of the problem's bytes are lower bounds of any kernel, the roofline is the larger one). `lanes` are
 those of the warps of a block, `waves` the rounds of resident blocks, `rounds` whole ones."""
 _ROW = {name: row for row, name in enumerate(QUANTITIES)}
-LIMITED, NOMINAL, LAUNCH, WORK = slice(0, 7), slice(7, 12), slice(12, 16), slice(16, 19)
-"""Rows of inputs: those of `LimitedCosts` and `NominalCosts`, what the config alone decides of its longest launch, and
-FLOPs and bytes of the problem with the blocks of that launch. The others are times of launches."""
+LIMITED, NOMINAL, LAUNCH = slice(0, 7), slice(7, 12), slice(12, 16)
+"""Rows of inputs: those of `LimitedCosts`, of `NominalCosts`, and of the shape of the longest launch."""
 _REGIME, _PIPES = _ROW["regime"], slice(_ROW[f"pipe_s[{PIPES[0]}]"], len(_INPUTS))
 _OWN = {name: row for name, row in _ROW.items() if name in ModelInputs.__annotations__}
 """Inputs that are a row each."""

@@ -8,12 +8,14 @@ each recorded problem of Triton's matrix product, on an A100 and an H100, took a
 
 import numpy as np
 
-from kernrec.model.learn.features import ModelInputs
-from kernrec.model.prior.demand import PIPES
+from kernrec.gpu import GPU
+from kernrec.model.learn.features import QUANTITIES, ModelInputs
+from kernrec.util.compiled import core
 
 Array = np.ndarray
 
-_ARITHMETIC = [PIPES.index(name) for name in ("fma", "f64", "tensor")]
+_ARITHMETIC = [QUANTITIES.index(f"pipe_s[{pipe}]") for pipe in ("fma", "f64", "tensor")]
+_LATENCY = QUANTITIES.index("latency_s")
 _SHARPNESS = 16.0
 """Exponent of the smooth maximum of a corrected time and the bound: two equal ones take 2**(1/16) = 1.04 times one of
 them, for no kernel reaches the peak, and configs that would all be at the bound keep their order. Of 4, 8, 16 and 32
@@ -26,18 +28,24 @@ def least_seconds(inputs: ModelInputs) -> Array:
     The arithmetic is that of the code, at the clock that the power limit leaves, with the rounds of blocks that it runs
     in, as the prior has it. A part of the time that is not known counts as nothing.
     """
-    least_s = np.full(len(inputs), inputs.bytes / inputs.gpu.memory_bandwidth)
-    if inputs.pipe_s is not None:
-        arithmetic_s = inputs.pipe_s[_ARITHMETIC].max(axis=0)
-        if inputs.clock_hz is not None:
-            arithmetic_s = arithmetic_s * (inputs.gpu.boost_clock_hz / inputs.clock_hz)
-        least_s = np.maximum(least_s, arithmetic_s)
-    return least_s if inputs.fixed_s is None else least_s + inputs.fixed_s
+    return _least_seconds(inputs.gpu, inputs.quantities())
+
+
+def _least_seconds(gpu: GPU, quantities: Array) -> Array:
+    arithmetic, seconds = core("kernrec.model.learn"), np.empty(quantities.shape[1])
+    figures = gpu.memory_bandwidth, gpu.boost_clock_hz, *_ARITHMETIC
+    arithmetic.functions.least_seconds(arithmetic.rows(quantities), *figures, arithmetic.rows(seconds))
+    return seconds
 
 
 def least_log_ratio(inputs: ModelInputs) -> Array:
     """log(least time / the prior's time) of the candidates, (C,)."""
-    return np.asarray(np.log(least_seconds(inputs) / inputs.latency_s))
+    return least_log_ratio_of(inputs.gpu, inputs.quantities())
+
+
+def least_log_ratio_of(gpu: GPU, quantities: Array) -> Array:
+    """The same of rows of `features.QUANTITIES` with the inputs, (Q, C)."""
+    return np.asarray(np.log(_least_seconds(gpu, quantities) / quantities[_LATENCY]))
 
 
 def bounded(log_ratio: Array, least: Array) -> Array:

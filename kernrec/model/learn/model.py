@@ -6,6 +6,7 @@ scikit-learn is needed to use one.
 
 from collections.abc import Callable, Mapping
 from dataclasses import field
+from functools import cached_property
 
 import numpy as np
 
@@ -98,9 +99,13 @@ class Model:
 
     def parts(self, gpu_known: bool) -> tuple[str, ...]:
         """The trees that `log_ratio` asks, by their keys in `forests`."""
-        if not gpu_known and SHAPE in self.forests:
-            return (SHAPE,)
-        return tuple(head for head in HEADS if head in self.forests)
+        return self._parts[0 if gpu_known else 1]
+
+    @cached_property
+    def _parts(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """The trees for a GPU that the model was trained on, and for others."""
+        heads = tuple([head for head in HEADS if head in self.forests])
+        return heads, (SHAPE,) if SHAPE in self.forests else heads
 
 
 def transfer_score(kind: str, by: str = "") -> str:

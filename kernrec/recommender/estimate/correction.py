@@ -30,8 +30,7 @@ from kernrec.model.learn.conformal import (
     on_rows,
     unknown_interval,
 )
-from kernrec.model.learn.features import ModelInputs
-from kernrec.model.learn.lower_bound import least_log_ratio
+from kernrec.model.learn.lower_bound import least_log_ratio_of
 from kernrec.model.learn.model import Model, choice_score, transfer_score
 from kernrec.model.learn.model_file import problem_count
 from kernrec.model.learn.row_kind import row_kind
@@ -230,7 +229,7 @@ class Correction:
         quantities = quantities_of(prediction, limited, scored)
         least = None
         if not (scope.gpu_known and (scope.beneath is None or scope.beneath.gpu_known)):
-            least = least_log_ratio(ModelInputs.of(prediction.table.gpu, quantities, {}))
+            least = least_log_ratio_of(prediction.table.gpu, quantities)
         ratios: dict[str, Array] = {}
         if (under := scope.beneath) is not None:
             features = features_of(prediction, under.model.columns, quantities, scored)
@@ -257,7 +256,7 @@ class Correction:
         return latency, self._factor(latency_log + power_log), self._factor(power_log)
 
     def _factor(self, log: Array) -> Array:
-        of_scored = np.exp(log)
+        of_scored: Array = np.exp(log)
         if len(log) == self.starts[-1]:
             return of_scored
         factors = np.empty(self.starts[-1])

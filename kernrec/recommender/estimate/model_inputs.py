@@ -6,12 +6,12 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from kernrec.kernel.many_problems import OnProblems
+from kernrec.model.learn.core import BLOCKS, BYTES, FLOPS
 from kernrec.model.learn.features import (
     LAUNCH,
     LIMITED,
     NOMINAL,
     QUANTITIES,
-    WORK,
     ModelInputs,
     add_ratios,
     of_tunables,
@@ -39,11 +39,9 @@ def quantities_of(prediction: Prediction, limited: LimitedCosts, positions: Arra
     limited.costs.take(positions, axis=1, out=quantities[LIMITED], mode="clip")
     prediction.costs.take(positions, axis=1, out=quantities[NOMINAL], mode="clip")
     quantities[LAUNCH] = _of(table).shapes(on_problem, rows)
-    flops, moved, blocks = quantities[WORK]
-    problems = on_problem.problems
-    flops[:] = on_problem.of_rows([float(problem.flops) for problem in problems], rows)
-    moved[:] = on_problem.of_rows([float(problem.bytes) for problem in problems], rows)
-    blocks[:] = on_problem.column(table.kernel.launches[0].blocks, rows)
+    quantities[FLOPS] = on_problem.of_rows([float(problem.flops) for problem in on_problem.problems], rows)
+    quantities[BYTES] = on_problem.of_rows([float(problem.bytes) for problem in on_problem.problems], rows)
+    quantities[BLOCKS] = on_problem.column(table.kernel.launches[0].blocks, rows)
     _add_times(prediction, positions, quantities)
     return quantities
 

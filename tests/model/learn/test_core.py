@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kernrec.model.learn import core, extent, features, forest
+from kernrec.model.learn import core, extent, features, forest, lower_bound
 from kernrec.model.prior.core import TIMES
 from kernrec.model.prior.demand import PIPES
 from kernrec.model.prior.launch_time import LaunchTime
@@ -70,6 +70,14 @@ def test_times_of_launches_add_up_alike_in_both_forms(draw: np.random.Generator,
 
 
 @settings(max_examples=30, deadline=None)
+@given(draws, st.integers(0, 30), st.sets(st.sampled_from(["pipe_s", "clock_hz", "fixed_s"])))
+def test_least_times_are_alike_in_both_forms(draw: np.random.Generator, rows: int, unknown: set[str]) -> None:
+    inputs = replace(some_inputs(draw, rows), clock_hz=draw.uniform(1e9, 2e9, rows))
+    inputs = replace(inputs, **dict.fromkeys(unknown))
+    in_both_forms(lower_bound, lambda: [lower_bound.least_seconds(inputs)])
+
+
+@settings(max_examples=30, deadline=None)
 @given(draws, st.integers(0, 30), st.sampled_from([0.1, 3.0]))
 def test_distances_are_alike_in_both_forms(draw: np.random.Generator, rows: int, far: float) -> None:
     seen, matrix = draw.normal(size=(100, 6)), far * draw.normal(size=(rows, 6))
@@ -81,15 +89,16 @@ def test_distances_are_alike_in_both_forms(draw: np.random.Generator, rows: int,
 
 def test_rows_of_the_core_are_those_of_the_quantities() -> None:
     names = (
-        "threads", "resident", "shared_bytes", "flops", "bytes", "blocks", "busy_s", "wait_s", "l2_s",
-        f"pipe_s[{PIPES[0]}]", "1", "SMs", "max(flops, 1)", "compute_s", "traffic_s", "roofline_s", "warps", "lanes",
-        "all_threads", "max(resident, 1)", "resident_warps", "resident_bytes", "waves", "rounds", "max(busy_s, 1e-30)",
+        "clock_hz", "fixed_s", "threads", "resident", "shared_bytes", "flops", "bytes", "blocks", "busy_s", "wait_s",
+        "l2_s", f"pipe_s[{PIPES[0]}]", "1", "SMs", "max(flops, 1)", "compute_s", "traffic_s", "roofline_s", "warps",
+        "lanes", "all_threads", "max(resident, 1)", "resident_warps", "resident_bytes", "waves", "rounds",
+        "max(busy_s, 1e-30)",
     )  # fmt: skip
     rows = (
-        core.THREADS, core.RESIDENT, core.SHARED_BYTES, core.FLOPS, core.BYTES, core.BLOCKS, core.BUSY_S, core.WAIT_S,
-        core.L2_S, core.PIPES_S, core.ONE, core.SMS, core.SOME_FLOPS, core.COMPUTE_S, core.TRAFFIC_S, core.ROOFLINE_S,
-        core.WARPS, core.LANES, core.ALL_THREADS, core.SOME_RESIDENT, core.RESIDENT_WARPS, core.RESIDENT_BYTES,
-        core.WAVES, core.ROUNDS, core.SOME_BUSY_S,
+        core.CLOCK_HZ, core.FIXED_S, core.THREADS, core.RESIDENT, core.SHARED_BYTES, core.FLOPS, core.BYTES,
+        core.BLOCKS, core.BUSY_S, core.WAIT_S, core.L2_S, core.PIPES_S, core.ONE, core.SMS, core.SOME_FLOPS,
+        core.COMPUTE_S, core.TRAFFIC_S, core.ROOFLINE_S, core.WARPS, core.LANES, core.ALL_THREADS, core.SOME_RESIDENT,
+        core.RESIDENT_WARPS, core.RESIDENT_BYTES, core.WAVES, core.ROUNDS, core.SOME_BUSY_S,
     )  # fmt: skip
     assert rows == tuple(map(features.QUANTITIES.index, names))
     assert features.QUANTITIES[core.ONE + core.CONSTANTS] == "max(flops, 1)"
