@@ -118,7 +118,15 @@ def _answers(stack: ExitStack, tree: Path, file: Path, folder: Path) -> Iterator
     assert process.stdout is not None
     if tree not in Path(json.loads(process.stdout.readline() or '""')).parents:
         raise SystemExit(f"equal_answers: the kernrec of {tree} cannot be imported there")
-    return iter(process.stdout.readline, "")
+    return _lines(process, tree)
+
+
+def _lines(process: "subprocess.Popen[str]", tree: Path) -> Iterator[str]:
+    """The lines that a process prints; one that was killed or failed ends the comparison."""
+    assert process.stdout is not None
+    yield from process.stdout
+    if process.wait():
+        raise SystemExit(f"equal_answers: the process of {tree} ended with status {process.returncode}")
 
 
 def _compared(query: dict[str, Any], before: str, now: str, shown: bool) -> Sequence[str]:
