@@ -31,6 +31,9 @@ SPREAD_8BIT = 32.0
 ANY_LAYOUT = "any"
 """The layout of problems that a kernel's own spec declares."""
 
+_KINDS = 1024
+"""Spellings of data types and layouts that an op remembers."""
+
 LARGEST = 2**31 - 1
 """The largest dimension, and the most elements in a tensor that a kernel can run on: kernels index with 32-bit
 integers."""
@@ -125,6 +128,23 @@ class Op:
         """The late dimensions (`Dim.late`) with their defaults."""
         return {dim.name: dim.default for dim in self.dims if dim.late and isinstance(dim.default, int)}
 
+    @cached_property
+    def _ranges(self) -> list[tuple[str, int | str | None, int, int, Dim]]:
+        """Name, default, least and most of each dimension, and the dimension."""
+        return [(dim.name, dim.default, dim.minimum, dim.maximum, dim) for dim in self.dims]
+
+    @cached_property
+    def _kinds(self) -> dict[tuple[str | None, str | None], tuple[str, str]]:
+        """The data type and layout meant by those that were asked for before."""
+        return {}
+
+    def _kind(self, dtype: str | None, layout: str | None) -> tuple[str, str]:
+        """The data type and layout that these mean; `UsageError` for others."""
+        canonical = dtypes.canonical_dtype(dtype) if dtype is not None else None
+        chosen = self._choose("dtype", canonical, dtype, self.dtypes)
+        wanted = str(layout).strip().lower() if layout is not None else self.dtype_layouts.get(chosen)
+        return chosen, self._choose("layout", wanted, layout, self.layouts)
+
     def problem(self, /, dtype: str | None = None, layout: str | None = None, **dims: Any) -> "Problem":
         """The problem with these dimensions.
 
@@ -138,13 +158,17 @@ class Op:
                 inconsistent; or the dtype or layout is unknown.
         """
         sizes = self._sizes(dims)
-        canonical = dtypes.canonical_dtype(dtype) if dtype is not None else None
-        chosen_dtype = self._choose("dtype", canonical, dtype, self.dtypes)
-        named = self.named(sizes, chosen_dtype)
-        wanted = str(layout).strip().lower() if layout is not None else self.dtype_layouts.get(chosen_dtype)
-        chosen_layout = self._choose("layout", wanted, layout, self.layouts)
+        try:
+            kind = self._kinds.get((dtype, layout))
+        except TypeError:  # what is no name may have no hash
+            kind = None
+        if kind is None:
+            kind = self._kind(dtype, layout)
+            if isinstance(dtype, str | None) and isinstance(layout, str | None) and len(self._kinds) < _KINDS:
+                self._kinds[dtype, layout] = kind
+        named = self.named(sizes, kind[0])
         stated = tuple([item for item in sizes.items() if item not in self.late.items()])
-        problem = Problem(self.name, stated, chosen_dtype, chosen_layout, self)
+        problem = Problem(self.name, stated, *kind, self)
         vars(problem)["sizes"] = named
         return problem
 
@@ -156,17 +180,17 @@ class Op:
 
     def _sizes(self, dims: Mapping[str, Any]) -> dict[str, int]:
         sizes: dict[str, int] = {}
-        for dim in self.dims:
-            value = dims.get(dim.name)
+        for name, default, least, most, dim in self._ranges:
+            value = dims.get(name)
             if value is None:
-                value = sizes[dim.default] if isinstance(dim.default, str) else dim.default
+                value = sizes[default] if isinstance(default, str) else default
             if value is None:
                 raise self._missing(dims)
-            sizes[dim.name] = value if type(value) is int else self._whole(dim, value)
-            if not dim.minimum <= sizes[dim.name] <= dim.maximum:
+            sizes[name] = size = value if type(value) is int else self._whole(dim, value)
+            if not least <= size <= most:
                 raise UsageError(
-                    f"{self.name} dimension {dim.name}{f' ({dim.meaning})' if dim.meaning else ''} is {short(value)}; "
-                    f"accepted are {dim.minimum} to {dim.maximum}"
+                    f"{self.name} dimension {name}{f' ({dim.meaning})' if dim.meaning else ''} is {short(value)}; "
+                    f"accepted are {least} to {most}"
                 )
         for name in dims:
             if name not in sizes:
