@@ -14,7 +14,7 @@ from functools import lru_cache
 
 from kernrec.gpu import GPU, find_gpu
 from kernrec.model.vendor.bound import features_of
-from kernrec.model.vendor.operating_point import raised, roof_s
+from kernrec.model.vendor.operating_point import raised, roofs_s
 from kernrec.model.vendor.precision import rate_of
 from kernrec.model.vendor.predicted import Predicted, StackPrediction
 from kernrec.model.vendor.recorded_set import RecordedSet, SetModel
@@ -72,8 +72,8 @@ class VendorModel:
     def latencies(
         self, problem: Problem, gpu: GPU, beside: Sequence[Problem] = ()
     ) -> list[tuple[str, Predicted, float]]:
-        """(stack, latency, seconds that its launch takes) of each stack that runs the problem: what `predict` says of
-        them, without power, which takes as long again, and all else that nobody asks of a yardstick.
+        """(stack, latency, seconds that its launch takes) of each stack that runs the problem: the latencies that
+        `predict` has, in less than half the time.
 
         beside: further problems of the op that will be asked about: all together take hardly longer than one.
         """
@@ -87,7 +87,8 @@ class VendorModel:
 
     def at_least_roof(self, latency: Predicted, problem: Problem, gpu: GPU) -> Predicted:
         """A latency as `operating_point.at_point` has it at the card's default limit and clock."""
-        return raised(latency, roof_s(problem, gpu))
+        (least_s,) = roofs_s([problem], gpu)
+        return raised(latency, least_s)
 
     def outside(self, problem: Problem) -> str | None:
         """The cases that were recorded in a problem's data type, in words, where it is none of them; else None."""

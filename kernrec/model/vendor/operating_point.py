@@ -10,7 +10,7 @@ time needs. That launch goes through `PowerModel.apply_power_limit` at both poin
 ratio.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from math import exp, hypot, inf, log
@@ -72,33 +72,15 @@ def at_point(
     if lines and (limit_w not in (None, gpu.tdp_w) or point.clock_hz is not None):
         core_j = _core_energy(lines, gpu, power, problem)
         lines = [_carried(each, core_j, gpu, limit_w, point.clock_hz) for each in lines]
-    least_s = 0.0 if problem is None else roof_s(problem, gpu, limit_w, point.clock_hz)
+    (least_s,) = (0.0,) if problem is None else roofs_s([problem], gpu, limit_w, point.clock_hz)
     return [
         each if each.latency_s.value >= least_s else replace(each, latency_s=raised(each.latency_s, least_s))
         for each in lines
     ]
 
 
-def know_roofs(
-    problems: "Iterable[Problem]", gpu: GPU, limit_w: float | None = None, clock_hz: float | None = None
-) -> None:
-    """Computes the roofs of problems together, for `roof_s`."""
-    new: dict[tuple[Problem, GPU, float | None, float | None], list[float]] = {}
-    if len(_ROOFS) >= _MOST_ROOFS:
-        _ROOFS.clear()
-    for problem in problems:
-        if (key := (problem, gpu, limit_w, clock_hz)) not in _ROOFS:
-            _ROOFS[key] = 0.0
-            if (least := _ideal(gpu, problem.op, problem.dtype)) is not None:
-                new[key] = least.costs(problem)
-    if new:
-        launches = np.array([*new.values()]).T.copy()
-        limited = _power_of(gpu).limit_launches(launches, ((limit_w, clock_hz),))
-        _ROOFS.update(zip(new, limited.latency_s[0].tolist(), strict=True))
-
-
 def raised(latency: "Predicted", least_s: float) -> "Predicted":
-    """A latency that is at least the roof."""
+    """A latency that is at least a roof."""
     return latency if latency.value >= least_s else _scaled(latency, least_s / latency.value, 1.0)
 
 
@@ -106,13 +88,24 @@ _ROOFS: dict[tuple[Problem, GPU, float | None, float | None], float] = {}
 _MOST_ROOFS = 4096
 
 
-def roof_s(problem: Problem, gpu: GPU, limit_w: float | None = None, clock_hz: float | None = None) -> float:
-    """The least time of a problem, the same for all stacks; 0 where its arithmetic has no roof."""
-    key = problem, gpu, limit_w, clock_hz
-    if (least_s := _ROOFS.get(key)) is None:
-        know_roofs([problem], gpu, limit_w, clock_hz)
-        least_s = _ROOFS[key]
-    return least_s
+def roofs_s(
+    problems: Sequence[Problem], gpu: GPU, limit_w: float | None = None, clock_hz: float | None = None
+) -> list[float]:
+    """The least time of each problem, the same for all stacks; 0 where its arithmetic has no roof."""
+    roofs = {problem: _ROOFS.get((problem, gpu, limit_w, clock_hz)) for problem in problems}
+    costs = {
+        problem: ideal.costs(problem)
+        for problem, least_s in roofs.items()
+        if least_s is None and (ideal := _ideal(gpu, problem.op, problem.dtype)) is not None
+    }
+    if costs:
+        launches = np.array([*costs.values()]).T.copy()
+        limited = _power_of(gpu).limit_launches(launches, ((limit_w, clock_hz),))
+        if len(_ROOFS) >= _MOST_ROOFS:
+            _ROOFS.clear()
+        for problem, least_s in zip(costs, limited.latency_s[0].tolist(), strict=True):
+            roofs[problem] = _ROOFS[problem, gpu, limit_w, clock_hz] = least_s
+    return [roofs[problem] or 0.0 for problem in problems]
 
 
 @lru_cache(maxsize=64)

@@ -164,12 +164,12 @@ def predict_yardsticks(
     """Predicts the lines of several problems of an op for `yardstick_of` to tell: one by one takes far longer."""
     if models is None or inputs != RANDOM or (model := models.vendor_model(problems[0].op)) is None:
         return
-    from kernrec.model.vendor.operating_point import know_roofs
+    from kernrec.model.vendor.operating_point import roofs_s
 
     first, *others = map(_unfused, problems)
     lines = model.latencies(first, gpu, others)
     if any(latency.transferred for _, latency, _ in lines):
-        know_roofs([first, *others], gpu)
+        roofs_s([first, *others], gpu)
 
 
 def _unfused(problem: Problem) -> Problem:

@@ -8,6 +8,7 @@ import xgboost
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kernrec.model.vendor import compact_trees
 from kernrec.model.vendor.compact_trees import compact, expand
 
 
@@ -62,3 +63,12 @@ def test_arrays_that_do_not_fit_together_are_refused(name: str, change) -> None:
     facts, arrays = compact(trees(booster(3, 4, 5)[0]), 4, 0.0)
     with pytest.raises((ValueError, IndexError)):
         expand(facts, arrays | {name: change(arrays[name])})
+
+
+def test_trees_with_more_nodes_than_a_node_can_name_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    facts, arrays = compact(trees(booster(3, 4, 5)[0]), 4, 0.0)
+    monkeypatch.setattr(compact_trees, "_MOST_NODES", int(arrays["nodes"].sum()))
+    assert expand(facts, arrays).levels
+    monkeypatch.setattr(compact_trees, "_MOST_NODES", int(arrays["nodes"].sum()) - 1)
+    with pytest.raises(ValueError, match="do not fit"):
+        expand(facts, arrays)

@@ -4,10 +4,13 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kernrec import paths
 from kernrec.gpu import find_gpu
-from kernrec.model.vendor import compact_trees
+from kernrec.model.vendor import compact_trees, timed
 from kernrec.model.vendor.bound import FLUSHED, GRAPH, Bound, Timing, features
 from kernrec.model.vendor.features import matmul
+from kernrec.model.vendor.model_file import load
+from kernrec.op import find_op
 from tests.helpers.core_forms import draws, in_both_forms
 
 ALONE = Timing(30000.0, 1.0, alone=True)
@@ -40,7 +43,7 @@ def test_products_have_the_same_bound_and_features_in_both_forms(
 @settings(max_examples=30, deadline=None)
 @given(draws, st.integers(0, 6), st.integers(1, 30))
 def test_rows_reach_the_same_leaves_in_both_forms(draw: np.random.Generator, levels: int, rows: int) -> None:
-    trees, features, inner = 12, 5, 2**levels - 1
+    trees, features, inner = 70, 5, 2**levels - 1  # in groups of `core.GROUP`
     nodes = 2 * inner + 1
     node = np.arange(trees * nodes)
     split = node % nodes < inner
@@ -50,4 +53,46 @@ def test_rows_reach_the_same_leaves_in_both_forms(draw: np.random.Generator, lev
     start, feature = np.arange(trees) * nodes, draw.integers(0, features, len(node))
     trained = compact_trees.CompactTrees(start, left, feature, threshold, leaf, 0.5, levels)
     matrix = draw.normal(size=(rows, features)).astype(np.float32)
+    some = draw.random(matrix.shape) < 0.5  # values as large as a threshold go right
+    matrix[some] = draw.choice(np.append(threshold[split], [0.0, -0.0]), some.sum())
     in_both_forms(compact_trees, lambda: [trained.predict(matrix)], 1e-12)
+
+
+@settings(max_examples=30, deadline=None)
+@given(draws, st.integers(1, 6))
+def test_a_row_reaches_the_leaf_that_its_comparisons_lead_to(draw: np.random.Generator, levels: int) -> None:
+    trees, features, inner = 40, 3, 2**levels - 1
+    nodes = 2 * inner + 1
+    node = np.arange(trees * nodes)
+    split = node % nodes < inner
+    left = np.where(split, 2 * node + 1 - node // nodes * nodes, node)
+    values = np.array([-np.inf, -2.5, -0.0, 0.0, 1e-30, 1.5], dtype=np.float32)
+    threshold = np.where(split, draw.choice(values[1:], len(node)), np.nan).astype(np.float32)
+    leaf, feature = draw.integers(-8, 9, len(node)).astype(np.float32), draw.integers(0, features, len(node))
+    trained = compact_trees.CompactTrees(np.arange(trees) * nodes, left, feature, threshold, leaf, 0.0, levels)
+    matrix = draw.choice(values, (9, features))
+    expected = []
+    for row in matrix:
+        reached = np.arange(trees) * nodes
+        for _ in range(levels):
+            reached = left[reached] + (row[feature[reached]] >= threshold[reached])
+        expected.append(leaf[reached].sum())
+    assert trained.predict(matrix).tolist() == expected
+
+
+@settings(max_examples=10, deadline=None)
+@given(draws, st.sampled_from((("a100", "f16"), ("h200", "bf16"), ("rtx4090", "f32"), ("rtx3090", "bf16"))))
+def test_lines_of_stacks_are_the_same_in_both_forms(draw: np.random.Generator, of_card: tuple[str, str]) -> None:
+    name, dtype = of_card
+    card, op = find_gpu(name), find_op("matmul")
+    shapes = (2.0 ** draw.uniform(4, 13, (5, 3))).astype(int).tolist()
+    problems = [op.problem(dtype, "nt", m=m, n=n, k=k) for m, n, k in shapes]
+
+    def lines() -> list[np.ndarray]:
+        model = load(paths.shipped("db/prebuilt") / "models" / "vendor" / "matmul.json")
+        model.predict_many(problems, card)
+        every = [each for problem in problems for each in model.predict(problem, card)]
+        watts = [0.0 if each.power_w is None else each.power_w.value for each in every]
+        return [np.array([each.latency_s.value for each in every]), np.array(watts)]
+
+    in_both_forms((matmul, timed, compact_trees), lines, 1e-12)

@@ -137,3 +137,19 @@ def test_stacks_keep_their_order_under_a_lower_limit_whether_their_power_was_rec
             if before[first] < before[other]:
                 assert after[first] <= after[other] * (1 + 5e-3)
                 assert after[other] / after[first] <= before[other] / before[first] * 1.1
+
+
+def test_problems_together_have_the_roofs_that_they_have_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    card = find_gpu("rtx4090")
+    problems = [product(size, dtype) for dtype in ("f32", "f16") for size in (512, 4096)]
+    problems += [problems[0], find_op("softmax").problem("f32", rows=64, columns=64)]
+    alone = [operating_point.roofs_s([problem], card, 300.0)[0] for problem in problems]
+    monkeypatch.setattr(operating_point, "_ROOFS", {})
+    together = operating_point.roofs_s(problems, card, 300.0)
+    assert together == pytest.approx(alone, rel=1e-12)
+    assert together == operating_point.roofs_s(problems, card, 300.0)
+    assert together[-1] == 0.0 < min(together[:-1])
+    with pytest.raises(UsageError):
+        operating_point.roofs_s([product(64)], card, 5000.0)
+    with pytest.raises(UsageError):
+        operating_point.roofs_s([product(64)], card, 5000.0)

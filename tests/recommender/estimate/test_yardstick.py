@@ -7,10 +7,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kernrec.gpu import find_gpu
+from kernrec.model.prior.core import LAUNCH_S, START_S
+from kernrec.model.prior.power import ZEROS
 from kernrec.op import find_op
 from kernrec.recommender import Objective, Query, Recommender
 from kernrec.recommender.estimate.estimates import LEARNED, PRIOR, Estimates, Source
-from kernrec.recommender.estimate.yardstick import CERTAIN, Belief, Yardstick, caution, fastest
+from kernrec.recommender.estimate.yardstick import (
+    CERTAIN,
+    Belief,
+    Yardstick,
+    caution,
+    fastest,
+    predict_yardsticks,
+    yardstick_of,
+)
 from kernrec.util.normal import DEVIATIONS
 
 PRODUCT = {"m": 2048, "n": 2048, "k": 2048}
@@ -127,3 +138,32 @@ def test_a_line_that_was_mostly_the_recorders_time_moves_a_prediction_little(
     assert beliefs
     assert all(belief.share > 0.75 for belief in beliefs)
     assert min(belief.slower for belief in beliefs) < 1.3  # 5.0 and 5.5 before
+
+
+@pytest.mark.parametrize(("gpu", "dtype"), [("a100", "f16"), ("rtx4090", "f32"), ("h200", "f8e4m3")])
+def test_yardsticks_that_were_predicted_together_are_those_of_problems_alone(gpu: str, dtype: str) -> None:
+    card, op = find_gpu(gpu), find_op("matmul")
+    layout = "nt" if dtype.startswith("f8") else "nn"
+    problems = [op.problem(dtype, layout, m=64 * i + i % 3, n=4096 // i, k=320 * i) for i in range(1, 9)]
+    together, alone = (Recommender([]).context.models for _ in range(2))
+    predict_yardsticks(problems, card, together)
+    for problem in problems:
+        one, other = yardstick_of(problem, card, together), yardstick_of(problem, card, alone)
+        assert one is not None
+        assert other is not None
+        assert (one.name, one.transferred) == (other.name, other.transferred)
+        assert (one.latency_s, one.deviation) == pytest.approx((other.latency_s, other.deviation), rel=1e-12)
+
+
+def test_a_yardstick_is_the_fastest_line_started_as_kernels_are() -> None:
+    models, card = Recommender([]).context.models, find_gpu("h200")
+    problem = find_op("matmul").problem("f16", "nt", m=1000, n=3000, k=2000)
+    chosen, model = yardstick_of(problem, card, models), models.vendor_model("matmul")
+    assert chosen is not None
+    assert model is not None
+    lines = model.predict(problem, card)
+    assert len(lines) > 1
+    assert chosen.name in {line.stack for line in lines}
+    started_s = [line.latency_s.value - line.busy["launch"] + LAUNCH_S + START_S for line in lines]
+    assert chosen.latency_s == pytest.approx(min(started_s))
+    assert yardstick_of(problem, card, models, ZEROS) is None
