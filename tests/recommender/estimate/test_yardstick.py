@@ -144,7 +144,7 @@ def test_a_line_that_was_mostly_the_recorders_time_moves_a_prediction_little(
 def test_yardsticks_that_were_predicted_together_are_those_of_problems_alone(gpu: str, dtype: str) -> None:
     card, op = find_gpu(gpu), find_op("matmul")
     layout = "nt" if dtype.startswith("f8") else "nn"
-    problems = [op.problem(dtype, layout, m=64 * i + i % 3, n=4096 // i, k=320 * i) for i in range(1, 9)]
+    problems = [op.problem(dtype, layout, m=64 * i + i % 3, n=512 * i, k=320 * i) for i in range(1, 9)]
     together, alone = (Recommender([]).context.models for _ in range(2))
     predict_yardsticks(problems, card, together)
     for problem in problems:
