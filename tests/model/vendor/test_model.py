@@ -69,11 +69,11 @@ def test_latencies_are_those_of_predictions_whose_features_are_made_once(
         return bound(card, sizes, layout)
 
     monkeypatch.setattr(matmul, "bound", counted)
-    asked = model()
-    before = asked.latencies(problem, card)
+    stacks = model()
+    before = stacks.latencies(problem, card)
     alone = len(made)
-    predictions = asked.predict(problem, card)
+    predictions = stacks.predict(problem, card)
     assert len(made) == alone
     assert set(made) == {1}
     lines = [(each.stack, each.latency_s, each.busy["launch"]) for each in predictions]
-    assert sorted(before, key=lambda line: line[1].value) == lines == asked.latencies(problem, card)
+    assert sorted(before, key=lambda line: line[1].value) == lines == stacks.latencies(problem, card)

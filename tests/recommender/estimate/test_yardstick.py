@@ -148,11 +148,12 @@ def test_yardsticks_that_were_predicted_together_are_those_of_problems_alone(gpu
     together, alone = (Recommender([]).context.models for _ in range(2))
     predict_yardsticks(problems, card, together)
     for problem in problems:
-        one, other = yardstick_of(problem, card, together), yardstick_of(problem, card, alone)
-        assert one is not None
-        assert other is not None
-        assert (one.name, one.transferred) == (other.name, other.transferred)
-        assert (one.latency_s, one.deviation) == pytest.approx((other.latency_s, other.deviation), rel=1e-12)
+        chosen, expected = yardstick_of(problem, card, together), yardstick_of(problem, card, alone)
+        assert chosen is not None
+        assert expected is not None
+        assert (chosen.name, chosen.transferred) == (expected.name, expected.transferred)
+        figures = expected.latency_s, expected.deviation
+        assert (chosen.latency_s, chosen.deviation) == pytest.approx(figures, rel=1e-12)
 
 
 def test_a_yardstick_is_the_fastest_line_started_as_kernels_are() -> None:
