@@ -5,7 +5,6 @@ The candidates of the kernels lie side by side, at each operating point, in one 
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from functools import cached_property
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
@@ -26,6 +25,7 @@ from kernrec.recommender.kernel_candidates import (
 )
 from kernrec.store import Evidence, MeasuredAnswer
 from kernrec.util.light_dataclass import dataclass
+from kernrec.util.light_property import cached_property
 
 if TYPE_CHECKING:
     from kernrec.recommender.estimate.model_store import ModelStore

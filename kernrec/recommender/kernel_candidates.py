@@ -8,7 +8,6 @@ they correct the predictions, or a config that turned out slow would be recommen
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -34,6 +33,7 @@ from kernrec.recommender.estimate.yardstick import (
 )
 from kernrec.store import Evidence, MeasuredAnswer
 from kernrec.util.light_dataclass import dataclass
+from kernrec.util.light_property import cached_property
 
 if TYPE_CHECKING:
     from kernrec.recommender.estimate.correction import Correction, ModelScope

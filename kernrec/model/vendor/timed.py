@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
 from math import exp, hypot, inf
 from operator import itemgetter
 from typing import Any
@@ -21,6 +20,7 @@ from kernrec.model.vendor.tilewise import ordered
 from kernrec.op import Problem
 from kernrec.util.compiled import Core, core
 from kernrec.util.light_dataclass import dataclass
+from kernrec.util.light_property import cached_property
 
 Array = np.ndarray
 

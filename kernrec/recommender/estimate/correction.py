@@ -11,7 +11,6 @@ adapted    where some configs were measured on this very GPU and problem, the mo
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
 from itertools import pairwise
 from typing import Any
 
@@ -41,6 +40,7 @@ from kernrec.recommender.estimate.model_inputs import features_of, quantities_of
 from kernrec.recommender.estimate.prediction import Prediction
 from kernrec.store import MeasuredAnswer
 from kernrec.util.light_dataclass import dataclass
+from kernrec.util.light_property import cached_property
 
 Array = np.ndarray
 

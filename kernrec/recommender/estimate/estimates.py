@@ -3,11 +3,11 @@
 import math
 from collections.abc import Sequence
 from enum import StrEnum
-from functools import cached_property
 
 import numpy as np
 
 from kernrec.util.light_dataclass import dataclass
+from kernrec.util.light_property import cached_property
 
 Array = np.ndarray
 
