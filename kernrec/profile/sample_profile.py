@@ -29,6 +29,7 @@ import contextlib
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import numpy as np
 
@@ -156,7 +157,7 @@ def profile_by_sampling(
         KernrecError: a block cannot be emulated; the message names kernel and config.
     """
     problem, sm = target.problem, target.sm
-    module = parse(compiled.ptx)
+    module, joined = _code(compiled.ptx)
     names = {launch.entry: entry_name(module.functions, launch.entry) for launch in kernel.launches}
     dependences = {entry: data_dependences(inlined(module, name)) for entry, name in names.items()}
     content = tensors.filled if any(dependences.values()) else tensors.blank
@@ -171,7 +172,9 @@ def profile_by_sampling(
             launch = with_launcher_arguments(
                 kernel, problem, kernel_launch(bound, buffers, constants, name), compiled.ptx
             )
-            counts = sampled_counts(module, launch, replace(options, budget=target.budget))
+            if name not in joined:
+                joined[name] = with_wide_accesses(module, name)
+            counts = _counts(joined[name], launch, replace(options, budget=target.budget))
         except KernrecError as error:
             raise KernrecError(f"{kernel.name} {config_text(config)}: {error}") from None
         for dependence in dependences[bound.entry]:
@@ -184,12 +187,25 @@ def profile_by_sampling(
     return profiles
 
 
+@lru_cache(maxsize=4)
+def _code(ptx: str) -> tuple[Module, dict[str, Module]]:
+    """(the module of some PTX, the same with wide accesses by entry), with all that is worked out of them.
+
+    Configs that differ in their launches alone have the same code.
+    """
+    return parse(ptx), {}
+
+
 def sampled_counts(module: Module, launch: KernelLaunch, options: EmulationOptions = SAMPLING) -> dict[str, float]:
     """Mean counts of a block of a launch, by metric; see this module's description.
 
     A long loop that cannot be extrapolated is run in full, whatever the options.
     """
-    module = with_wide_accesses(module, launch.entry)
+    return _counts(with_wide_accesses(module, launch.entry), launch, options)
+
+
+def _counts(module: Module, launch: KernelLaunch, options: EmulationOptions) -> dict[str, float]:
+    """The same for a module with wide accesses."""
     if options.extrapolate:
         with contextlib.suppress(UnsteadyError):
             return _sampled(module, launch, options)

@@ -77,7 +77,17 @@ def load_chain(block: BasicBlock) -> int:
 
 
 def data_dependences(function: Function) -> list[Dependence]:
-    """Branches whose condition, and loads and stores whose address depends on data, in the order of the text."""
+    """Branches whose condition, and loads and stores whose address depends on data, in the order of the text.
+
+    They are worked out once for a function.
+    """
+    if Dependence not in function.memo:
+        function.memo[Dependence] = _data_dependences(function)
+    dependences: list[Dependence] = function.memo[Dependence]
+    return dependences
+
+
+def _data_dependences(function: Function) -> list[Dependence]:
     instructions, readers = function.instructions, DefUse.of(function).readers
     tainted: set[str] = set()
     shared = False  # whether shared memory holds data
@@ -115,6 +125,13 @@ def blocks_run_alike(function: Function) -> bool:
     It is enough that all that decides branches, and whether a thread exits or waits, is computed from parameters and
     from the number of the thread within its block.
     """
+    if _ALIKE not in function.memo:
+        function.memo[_ALIKE] = _run_alike(function)
+    alike: bool = function.memo[_ALIKE]
+    return alike
+
+
+def _run_alike(function: Function) -> bool:
     writers: dict[str, list[Instruction]] = defaultdict(list)
     for ins in function.instructions:
         for name in ins.results:

@@ -75,8 +75,11 @@ _STAYS = frozenset(
 
 
 def lowered(function: Function) -> list[dict[str, int]]:
-    """Machine instructions by class for each basic block of a function without calls."""
-    return _Lowering(function).issue
+    """Machine instructions by class for each basic block of a function without calls, worked out once for it."""
+    if _Lowering not in function.memo:
+        function.memo[_Lowering] = _Lowering(function).issue
+    issue: list[dict[str, int]] = function.memo[_Lowering]
+    return issue
 
 
 def straightened(function: Function, issue: Sequence[Mapping[str, int]]) -> list[list[BasicBlock]]:

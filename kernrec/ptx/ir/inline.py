@@ -9,6 +9,7 @@ module) stays, and is an error for the thread that reaches it.
 
 import re
 from dataclasses import dataclass, replace
+from weakref import ref
 
 from kernrec.ptx.ir.operand import Address, Immediate, Register, Symbol, with_leaves
 from kernrec.ptx.ir.program import Function, Instruction, Module
@@ -20,13 +21,17 @@ _ASSERT_FAILS = ("__assertfail", "__assert_fail")  # assert() calls them when it
 
 
 def inlined(module: Module, name: str) -> Function:
-    """A function of the module with all calls inlined; the function itself where it has none."""
+    """A function of the module with all calls inlined, once for a module; the function itself where it has none."""
     function = module.functions[name]
     if not any(ins.opcode == "call" for ins in function.instructions):
         return function
-    inliner = _Inliner(module, function)
-    inliner.append(_Body(function, {}, "", (function.name,), None))
-    return inliner.result
+    memo = function.memo
+    if _Inliner not in memo or memo[_Inliner][0]() is not module:
+        inliner = _Inliner(module, function)
+        inliner.append(_Body(function, {}, "", (function.name,), None))
+        memo[_Inliner] = ref(module), inliner.result  # a module that refers to itself would be freed late
+    whole: Function = memo[_Inliner][1]
+    return whole
 
 
 @dataclass(frozen=True)
