@@ -9,6 +9,7 @@ Blocks with consecutive numbers tend to do the same, so the places where the wor
     work of blocks   3 3 3 3 2 2 2 2 2 2 2 2        two levels: 4 blocks like number 2, 8 blocks like number 8
 """
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache
@@ -16,6 +17,7 @@ from itertools import pairwise
 
 from kernrec.ptx import KernelLaunch, Module
 from kernrec.ptx.analysis.dependence import blocks_run_alike
+from kernrec.ptx.analysis.liveness import successors
 from kernrec.ptx.analysis.loops import stores_in_loops
 from kernrec.ptx.execution.emulator import Emulation, EmulationOptions
 from kernrec.ptx.execution.extrapolation import UnsteadyError
@@ -76,13 +78,28 @@ def _last_is_idle(module: Module, launch: KernelLaunch, options: EmulationOption
     short = replace(options, most_blocks=1, touched=None, trace=None, budget=min(options.budget, _SHORT))
     emulation = Emulation(module, launch, short)
     try:
-        work = max(emulation.run([last - 1])["issue"], emulation.run([last])["issue"])
+        work = emulation.run([last - 1])["issue"]
+        if work >= IDLE * _most_work(emulation, launch):
+            return False
+        work = max(work, emulation.run([last])["issue"])
     except (EmulationError, UnsteadyError):
         return False  # it has more to do, or is refused, which the sample will say
     try:
-        return bool(work < IDLE * Emulation(module, launch, short).run([0])["issue"])
+        return bool(work < IDLE * emulation.run([0])["issue"])
     except (EmulationError, UnsteadyError):
         return True
+
+
+def _most_work(emulation: Emulation, launch: KernelLaunch) -> float:
+    """Machine instructions that a block executes at most: all of them once, where there is no loop."""
+    function, issue = emulation.function, emulation.lowered
+    branches = (
+        after for block in function.blocks for after in successors(function, block.index) if after <= block.index
+    )
+    if issue is None or any(True for _ in branches):
+        return math.inf
+    warps = -(-math.prod(launch.block) // 32)
+    return float(warps * sum(sum(counts.values()) for counts in issue))
 
 
 def levels(work: Callable[[int], float], total: int) -> tuple[Level, ...]:

@@ -20,11 +20,13 @@ import numpy as np
 
 from kernrec.ptx import KernelLaunch, Module
 from kernrec.ptx.analysis.dependence import blocks_run_alike
+from kernrec.ptx.analysis.pointers import global_pointers
 from kernrec.ptx.execution.emulator import Emulation, EmulationOptions
+from kernrec.ptx.instructions.needed_values import needed_values
 from kernrec.ptx.ir.inline import inlined
 from kernrec.ptx.ir.program import Function
 from kernrec.ptx.state.access_cost import AccessPattern
-from kernrec.ptx.state.errors import EmulationError
+from kernrec.ptx.state.errors import BudgetError, EmulationError
 from kernrec.ptx.state.touched_sectors import SECTOR, Buffer, TouchedSectors
 from kernrec.ptx.state.types import Array
 
@@ -108,12 +110,17 @@ def wave_metrics(
     first = blocks // 2 // count * count
     window = range(first, first + count)
     one_warp = replace(launch, block=(min(_WARP, math.prod(launch.block)), 1, 1))
-    ends = _barriers(inlined(module, launch.entry))
-    reads = _first_reads(module, one_warp, window, min(budget, ends[0]))
-    number = 1
-    while number < len(ends) and reads is not None and set(wanted) - reads.buffers:
-        reads = _first_reads(module, launch, window, min(budget, ends[number]))
-        number *= 2
+    function = inlined(module, launch.entry)
+    ends = _barriers(function)
+    most = 1 << (len(ends) - 1).bit_length() - 1 if len(ends) > 1 else 0  # barriers up to which blocks are run at last
+    number = most if most and _can_be_repeated(function, launch) and set(wanted) - _can_be_read(function, launch) else 0
+    reads: FirstReads | None = None
+    while number <= most:
+        one = one_warp if number == 0 else launch
+        reads = _first_reads(module, one, window, min(budget, ends[number]))
+        if reads is None or not set(wanted) - reads.buffers:
+            break
+        number = 2 * number or 1
     return {} if reads is None else {f"wave.{name}.{n}": ratio for name, n, ratio in reads.by_window(count)}
 
 
@@ -122,15 +129,46 @@ def _first_reads(module: Module, launch: KernelLaunch, window: range, budget: in
 
     One warp of each does not do what the blocks of a cluster wait for.
     """
-    reads = FirstReads(window.start)
     # Blocks that take the same way read the same in however large batches they run.
-    lanes = _MANY_LANES if blocks_run_alike(inlined(module, launch.entry)) else EmulationOptions.batch_lanes
-    options = EmulationOptions(len(window), lanes, count=False, budget=budget, values=False, touched=reads)
+    function = inlined(module, launch.entry)
+    alike = blocks_run_alike(function)
+    if not alike and _can_be_repeated(function, launch):
+        options = EmulationOptions(batch_lanes=_MANY_LANES, budget=budget, same_way=True)
+        with contextlib.suppress(EmulationError):
+            return _reads(module, launch, window, options)
+    lanes = _MANY_LANES if alike else EmulationOptions.batch_lanes
+    return _reads(module, launch, window, EmulationOptions(batch_lanes=lanes, budget=budget))
+
+
+def _can_be_repeated(function: Function, launch: KernelLaunch) -> bool:
+    """Whether nothing that a block writes to global memory decides what is read: then it can be run once more."""
+    needed, pointers = needed_values(function), global_pointers(function)
+    if needed is None:
+        return False
+    if "global" not in needed.spaces:
+        return True
+    buffers = [argument for argument in launch.arguments if isinstance(argument, str)]
+    return len(set(buffers)) == len(buffers) and pointers is not None and pointers[0].isdisjoint(pointers[1])
+
+
+def _can_be_read(function: Function, launch: KernelLaunch) -> set[str]:
+    """The buffers that a kernel may read but by atomic operations."""
+    pointers = global_pointers(function)
+    names = zip(function.parameters, launch.arguments, strict=False)
+    return {name for p, name in names if isinstance(name, str) and (pointers is None or p.name in pointers[0])}
+
+
+def _reads(module: Module, launch: KernelLaunch, window: range, options: EmulationOptions) -> FirstReads | None:
+    """The same with batches of a size; with `same_way`, raises `EmulationError` where blocks depend on the size."""
+    reads = FirstReads(window.start)
+    options = replace(options, most_blocks=len(window), count=False, values=False, touched=reads)
     emulation = Emulation(module, launch, options)
     if len(emulation.whole_clusters([0])) > 1:
         return None
+    # Most batches end at the budget, some at what the other warps did not do, which depends on who else is there.
+    expected = BudgetError if options.same_way else EmulationError
     for start in range(window.start, window.stop, emulation.blocks_per_batch):
-        with contextlib.suppress(EmulationError):  # most end at the budget, some at what the other warps did not do
+        with contextlib.suppress(expected):
             emulation.run(range(start, min(start + emulation.blocks_per_batch, window.stop)))
     return reads
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from kernrec.ptx.analysis.def_use import DefUse
 from kernrec.ptx.ir.program import BasicBlock, Function, Instruction
 
-_COMPUTES = frozenset(
+COMPUTES = frozenset(
     {
         "abs", "add", "and", "bfe", "bfi", "bfind", "brev", "clz", "cnot", "copysign", "cvt", "cvta", "div", "fma",
         "lop3", "mad", "mad24", "max", "min", "mov", "mul", "mul24", "neg", "not", "or", "popc", "prmt", "rem", "sad",
@@ -147,7 +147,7 @@ def _run_alike(function: Function) -> bool:
             return False
         for ins in writers[name]:
             constant = ins.opcode == "ld" and not {"param", "const"}.isdisjoint(ins.modifiers)
-            if not constant and (ins.opcode not in _COMPUTES or "cc" in ins.modifiers):
+            if not constant and (ins.opcode not in COMPUTES or "cc" in ins.modifiers):
                 return False
             waiting += ins.sources
     return True

@@ -78,7 +78,14 @@ class Loop:
 
 
 def counted_loops(function: Function) -> dict[int, Loop]:
-    """The counted loops of a function by their header."""
+    """The counted loops of a function by their header, worked out once for it."""
+    if Loop not in function.memo:
+        function.memo[Loop] = _counted_loops(function)
+    loops: dict[int, Loop] = function.memo[Loop]
+    return loops
+
+
+def _counted_loops(function: Function) -> dict[int, Loop]:
     bodies = _natural_loops(function)
     if not bodies:
         return {}

@@ -83,6 +83,10 @@ class EmulationOptions:
     """Whether all values are computed; False: only those that counts depend on
     (`kernrec.ptx.instructions.needed_values`), and buffers do not get results."""
 
+    same_way: bool = False
+    """Whether it is an error (`BlocksDifferError`) that blocks of a batch do not take the same way. Where they do, each
+    is run as it would be in a batch of any other size."""
+
     trace: AccessTrace | None = None
     """Is told every access to global memory, in order. `global.<buffer>.{read,write,atomic}_passes` (clocks of L1) and
     `global.<buffer>.atomic_turns` (of lanes in their sectors) are counted then, too: how lines are cut depends on where
@@ -172,8 +176,10 @@ class Emulation:
         memory = Memory(lanes, layout, Counts() if options.count else None, races, options.touched, options.trace)
         everything = options.values or options.check_races
         operands = OperandResolver(registers, layout.symbols, None if everything else needed_values(function))
-        issue = None if options.lowering is None else options.lowering(function)
-        self._scheduler = Scheduler(operands, memory, options.budget, options.extrapolate and options.count, issue)
+        self.lowered = issue = None if options.lowering is None else options.lowering(function)
+        """Machine instructions by class of each basic block; None without a lowering."""
+        extrapolated = options.extrapolate and options.count
+        self._scheduler = Scheduler(operands, memory, options.budget, extrapolated, issue, options.same_way)
         self._touched, self._trace = options.touched, options.trace
         self._lanes = lanes
         self._lanes_by_class = options.lanes_by_class

@@ -17,6 +17,7 @@ import numpy as np
 from kernrec.ptx.analysis.lowering import straightened
 from kernrec.ptx.execution.barriers import WAITS, Barriers, ClusterBarrier
 from kernrec.ptx.execution.extrapolation import Extrapolation
+from kernrec.ptx.execution.live_lanes import LiveLanes, check_same_way, warps_of
 from kernrec.ptx.execution.waits import PhaseWaits, SpinWaits
 from kernrec.ptx.instructions.block_plan import cached_plan, plan_block
 from kernrec.ptx.instructions.decoder import BlockDecoder, DecodedBlock, OperandResolver, unsupported
@@ -26,29 +27,12 @@ from kernrec.ptx.ir.operand import Register, Symbol
 from kernrec.ptx.ir.program import BasicBlock, Instruction, is_warpgroup_synchronous, waits_for_phase
 from kernrec.ptx.state.access_cost import Counts
 from kernrec.ptx.state.batch import WARP
-from kernrec.ptx.state.errors import EmulationError, location
+from kernrec.ptx.state.errors import BudgetError, EmulationError, location
 from kernrec.ptx.state.memory import Memory
 from kernrec.ptx.state.types import Array
 
 _CONTROL = frozenset({"bra", "brx", "exit", "ret", "trap", "bar", "barrier"})
 _EXITED = np.iinfo(np.int64).max  # position of a lane that exited
-
-
-def _warps_of(mask: Array) -> int:
-    """Warps with a lane in `mask`."""
-    return int(np.count_nonzero(mask.reshape(-1, WARP).any(axis=1)))
-
-
-class _LiveLanes:
-    """The lanes that have not exited, and how many lanes and warps they are."""
-
-    __slots__ = ("count", "mask", "mask_or_none", "warps")
-
-    def __init__(self, mask: Array) -> None:
-        self.mask = mask
-        self.count = int(np.count_nonzero(mask))
-        self.mask_or_none = None if self.count == len(mask) else mask  # None: all lanes of the batch are live
-        self.warps = _warps_of(mask)
 
 
 class Scheduler:
@@ -61,6 +45,7 @@ class Scheduler:
         budget: int,
         extrapolate: bool = False,
         issue: Sequence[Mapping[str, int]] | None = None,
+        same_way: bool = False,
     ) -> None:
         """A kernel to run.
 
@@ -70,6 +55,7 @@ class Scheduler:
             budget: PTX instructions that one batch may execute.
             extrapolate: whether trips of long loops may be left out, which makes values wrong.
             issue: machine instructions by class of each basic block; None: of each PTX instruction by itself.
+            same_way: whether blocks of a batch that do not take the same way are an error.
         """
         lanes = operands.lanes.shape.lanes
         self.operands = operands
@@ -77,6 +63,7 @@ class Scheduler:
         self.memory = memory
         self.budget = budget
         self.issue = issue
+        self.same_way = same_way
         self.pieces = [[block] for block in operands.function.blocks]
         """The basic blocks, together where the assembler makes one of them."""
         if issue is not None:
@@ -92,7 +79,7 @@ class Scheduler:
         self.extrapolation = Extrapolation(operands, memory, self.barriers, self.decoded) if watched else None
         self.phase_waits = PhaseWaits(memory)
         self.spins = SpinWaits(operands.function, lanes)
-        self.live = _LiveLanes(np.zeros(lanes, np.bool_))
+        self.live = LiveLanes(np.zeros(lanes, np.bool_))
         self.positions = np.zeros(lanes, np.int64)  # basic block of each lane, while they disagree
         self.parked = np.zeros(lanes, np.bool_)  # lanes that wait for others of their warp
 
@@ -104,7 +91,7 @@ class Scheduler:
         self.memory.start_batch()
         self.barriers.start_batch()
         self.cluster_barrier.start_batch()
-        self.live = _LiveLanes(lanes.shape.is_thread & (lanes.shape.block_of < len(block_numbers)))
+        self.live = LiveLanes(lanes.shape.is_thread & (lanes.shape.block_of < len(block_numbers)))
         self.positions = np.where(self.live.mask, 0, _EXITED)
         self.parked[:] = False
         self.phase_waits.start_batch()
@@ -144,6 +131,8 @@ class Scheduler:
                 mask = self._ready(self.positions == lowest, code)
                 if mask is None:
                     continue
+                if self.same_way:
+                    check_same_way(mask, lanes.shape.lanes_per_block, len(block_numbers))
                 running = int(np.count_nonzero(mask))
                 if running == live.count and code.phase_test is None and lowest not in spinning:
                     position = lowest
@@ -152,7 +141,7 @@ class Scheduler:
                     extrapolation.arrive(lowest, previous, mask, int(np.where(mask, WAITS, self.positions).min()))
                 previous = lowest
                 lanes.partial = lanes.active = mask
-                code.warps += _warps_of(mask)
+                code.warps += warps_of(mask)
                 code.lanes += running
                 lanes.start_block(lowest in self._goes_on)
                 for step in code.masked:
@@ -165,7 +154,7 @@ class Scheduler:
                     self.spins.ran(lowest, mask, self.positions)
             executed += len(code.block.instructions)
             if executed > self.budget:
-                raise EmulationError(
+                raise BudgetError(
                     f"{self.function.name}: more than {self.budget} instructions executed; this looks like an endless "
                     f"loop near PTX line {code.block.instructions[0].line}"
                 )
@@ -278,7 +267,7 @@ class Scheduler:
             self._branch_indexed(ins, everyone)
         elif opcode in ("exit", "ret"):
             self.positions[on] = _EXITED
-            self.live = _LiveLanes(self.live.mask & ~on)
+            self.live = LiveLanes(self.live.mask & ~on)
             self.parked[:] = False  # lanes that waited for those that exited go on
             if self.memory.races is not None:
                 self.memory.races.exit(location(self.function, ins), on, self.live.mask)
