@@ -3,16 +3,21 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kernrec.compile import compile_source
 from kernrec.gpu import find_gpu
 from kernrec.kernel import Kernel, load_kernel
 from kernrec.op import Problem
+from kernrec.profile.sample_profile import SAMPLING
 from kernrec.profile.triton_call import kernel_of_triton
 from kernrec.profile.triton_call_file import TritonCall
-from kernrec.profile.uneven_blocks import levels
+from kernrec.profile.uneven_blocks import _last_is_idle, levels
+from kernrec.ptx import Counts, KernelLaunch, parse
+from kernrec.ptx.execution.emulator import Emulation
 from kernrec.recommender import Objective, Query
 from kernrec.recommender.analyze_kernel import analyze
 from kernrec.recommender.profile_configs import ProfilingOptions
@@ -22,6 +27,32 @@ pytestmark = pytest.mark.usefixtures("compiled_here")
 
 IN_LINE = 0.15
 """A persistent kernel starts fewer blocks and hides their starts, which the plain one does not."""
+
+
+@pytest.mark.parametrize(
+    ("body", "runs", "idle"),
+    [
+        ("y[i] = x[i];", 1, False),  # without a loop, one of the last blocks tells
+        ("if (blockIdx.x + 2 > gridDim.x) return; for (int k = 0; k < n; k++) y[i] += x[k];", 3, False),
+        ("if (blockIdx.x > 60) return; for (int k = 0; k < n; k++) y[i] += x[k];", 3, True),
+    ],
+)
+def test_whether_the_last_blocks_are_idle_takes_as_few_blocks_as_tell(
+    nvrtc: str, monkeypatch: pytest.MonkeyPatch, body: str, runs: int, idle: bool
+) -> None:
+    source = 'extern "C" __global__ void k(float* x, float* y, int n) { int i = blockIdx.x * 32 + threadIdx.x; BODY }'
+    module = parse(compile_source(source.replace("BODY", body), 80).ptx)
+    buffers = {name: np.zeros(4096, np.float32) for name in "xy"}
+    launch = KernelLaunch("k", (64, 1, 1), (32, 1, 1), ["x", "y", np.int32(40)], buffers)
+    ran, run = [], Emulation.run
+
+    def counted(emulation: Emulation, blocks: Sequence[int]) -> Counts:
+        ran.append(blocks)
+        return run(emulation, blocks)
+
+    monkeypatch.setattr(Emulation, "run", counted)
+    assert _last_is_idle(module, launch, SAMPLING) == idle
+    assert len(ran) == runs
 
 
 @given(total=st.integers(4, 2000), tiles=st.integers(1, 6000))
