@@ -116,8 +116,8 @@ def wave_metrics(
     number = most if most and _can_be_repeated(function, launch) and set(wanted) - _can_be_read(function, launch) else 0
     reads: FirstReads | None = None
     while number <= most:
-        one = one_warp if number == 0 else launch
-        reads = _first_reads(module, one, window, min(budget, ends[number]))
+        started = one_warp if number == 0 else launch
+        reads = _first_reads(module, started, window, min(budget, ends[number]))
         if reads is None or not set(wanted) - reads.buffers:
             break
         number = 2 * number or 1
