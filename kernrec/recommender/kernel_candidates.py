@@ -30,6 +30,7 @@ from kernrec.recommender.estimate.yardstick import (
     caution,
     fastest,
     learned_yardstick,
+    unsure,
 )
 from kernrec.store import Evidence, MeasuredAnswer
 from kernrec.util.light_dataclass import dataclass
@@ -134,6 +135,8 @@ class KernelCandidates:
     @cached_property
     def caution(self) -> Array:
         """The factor by which each config's costs count more than expected beside one that somebody ran, (C,)."""
+        if self.measurements is None and self.scope is None:
+            return np.full(len(self.rows), unsure(self.belief.deviation))
         factor = caution(self.costs.latency.at(0), self.belief.deviation, self.of_card, self.measurements is not None)
         for measured in self.measurements.measured if self.measurements else ():
             factor[list(measured)] = 1.0

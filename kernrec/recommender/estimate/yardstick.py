@@ -192,6 +192,12 @@ def learned_yardstick(name: str, latency: Estimates) -> Yardstick:
     return Yardstick(name, float(latency.value[best]), deviation, False)
 
 
+def unsure(deviation: float) -> float:
+    """The factor by which the costs of a config count more than expected that nobody ran, of a kernel whose time has
+    an error of this deviation."""
+    return exp(CERTAIN * deviation)
+
+
 def caution(latency: Estimates, deviation: float, of_card: bool, measured: bool) -> np.ndarray:
     """The factor by which the costs of C candidates count more than expected beside what somebody ran, (C,).
 
@@ -202,8 +208,8 @@ def caution(latency: Estimates, deviation: float, of_card: bool, measured: bool)
         measured: whether some of its configs were measured: then predictions stand on their scale.
     """
     if not measured and (of_card or not latency.has_learned):
-        unsure = exp(CERTAIN * deviation)
-        return latency.by_source((unsure, 1.0, unsure))
+        factor = unsure(deviation)
+        return latency.by_source((factor, 1.0, factor))
     own = np.minimum(np.log(latency.high / latency.low) / (2.0 * DEVIATIONS), deviation)
     if not measured:
         # The prior's interval is that of a kernel's own time. Beside kernels of other hands it errs as these differ.
