@@ -32,11 +32,10 @@ from kernrec.model.learn.conformal import (
 from kernrec.model.learn.lower_bound import least_log_ratio_of
 from kernrec.model.learn.model import Model, choice_score, transfer_score
 from kernrec.model.learn.model_file import problem_count
-from kernrec.model.learn.row_kind import row_kind
 from kernrec.model.prior.launch_costs import LimitedCosts
 from kernrec.recommender.estimate.costs import Costs, median, promising, replaced
 from kernrec.recommender.estimate.estimates import Estimates, PredictedEstimates
-from kernrec.recommender.estimate.model_inputs import features_of, quantities_of
+from kernrec.recommender.estimate.model_inputs import Asked
 from kernrec.recommender.estimate.prediction import Prediction
 from kernrec.store import MeasuredAnswer
 from kernrec.util.light_dataclass import dataclass
@@ -226,21 +225,20 @@ class Correction:
         cls, scope: ModelScope, prediction: Prediction, limited: LimitedCosts, scored: Array, starts: Sequence[int]
     ) -> "Correction":
         """The model's answer about the candidates at positions `scored` of a prediction and its costs."""
-        quantities = quantities_of(prediction, limited, scored)
-        least = None
+        asked, least = Asked(prediction, limited, scored), None
         if not (scope.gpu_known and (scope.beneath is None or scope.beneath.gpu_known)):
-            least = least_log_ratio_of(prediction.table.gpu, quantities)
+            least = least_log_ratio_of(prediction.table.gpu, asked.quantities)
         ratios: dict[str, Array] = {}
         if (under := scope.beneath) is not None:
-            features = features_of(prediction, under.model.columns, quantities, scored)
-            ratios, _ = under.model.log_ratio(features, under.gpu_known, least)
+            ratios, _ = under.model.log_ratio(asked.features(under.model.columns), under.gpu_known, least)
             if least is not None:
                 least = least - ratios["latency"]
-        features = features_of(prediction, scope.model.columns, quantities, scored)
+        features = asked.features(scope.model.columns)
         own, distance = scope.model.log_ratio(features, scope.gpu_known, least)
         for head, ratio in own.items():
             ratios[head] = ratios[head] + ratio if head in ratios else ratio
-        return cls(_scopes(scope, prediction, scored, starts), scored, features, ratios, distance, starts)
+        scopes = [scope.on_rows(kind) for kind in asked.row_kinds(scored.searchsorted(starts[:-1]).tolist())]
+        return cls(scopes, scored, features, ratios, distance, starts)
 
     @cached_property
     def factors(self) -> tuple[Array, Array, Array | None]:
@@ -344,11 +342,3 @@ def worth_scoring(limited: LimitedCosts, always: Array) -> Array:
     scored[promising(limited.latency_s, limited.energy_j, SCORED)] = True
     scored[always] = True
     return scored.nonzero()[0]
-
-
-def _scopes(scope: ModelScope, prediction: Prediction, scored: Array, starts: Sequence[int]) -> list[ModelScope]:
-    """The model on each problem, by the kind of its rows."""
-    configs = prediction.on_problem.configs(prediction.rows.take(scored)).tolist()
-    firsts = scored.searchsorted(starts[:-1]).tolist()
-    columns = prediction.table.space.columns
-    return [scope.on_rows(row_kind(columns, configs[first]) if first < len(configs) else "") for first in firsts]

@@ -111,7 +111,9 @@ class Kinds:
     @classmethod
     def of(cls, factors: Array, source: int, own: Array) -> "Kinds":
         """Kinds whose intervals reach as far to either side, from one source."""
-        return cls(factors, factors, np.full(len(factors), source, dtype=np.int8), own)
+        sources = np.empty(len(factors), dtype=np.int8)
+        sources.fill(source)
+        return cls(factors, factors, sources, own)
 
     def and_also(self, more: "Kinds") -> "Kinds":
         """These, and after them others."""

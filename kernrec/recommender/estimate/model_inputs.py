@@ -1,5 +1,7 @@
 """The inputs of a model for candidates: features from the static table, the problem and the prior's prediction."""
 
+from collections.abc import Sequence
+from functools import cached_property
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -17,6 +19,7 @@ from kernrec.model.learn.features import (
     of_tunables,
     plan_of,
 )
+from kernrec.model.learn.row_kind import row_kind
 from kernrec.model.prior.demand import PIPES
 from kernrec.model.prior.launch_costs import LimitedCosts
 from kernrec.recommender.estimate.prediction import Prediction
@@ -26,33 +29,41 @@ from kernrec.util.compiled import core
 
 def inputs_of(prediction: Prediction, limited: LimitedCosts, positions: Array) -> ModelInputs:
     """The inputs of the candidates at some positions of a prediction and its costs."""
-    table, configs = prediction.table, prediction.on_problem.configs(prediction.rows.take(positions))
-    tunables = {t.name: table.space.columns[t.name].take(configs) for t in table.kernel.tunables}
-    return ModelInputs.of(table.gpu, quantities_of(prediction, limited, positions), tunables)
+    table, asked = prediction.table, Asked(prediction, limited, positions)
+    tunables = {t.name: table.space.columns[t.name].take(asked.configs) for t in table.kernel.tunables}
+    return ModelInputs.of(table.gpu, asked.quantities, tunables)
 
 
-def quantities_of(prediction: Prediction, limited: LimitedCosts, positions: Array) -> Array:
-    """The rows of `features.QUANTITIES`, (Q, C), of these candidates, of which the inputs are filled."""
-    table, on_problem = prediction.table, prediction.on_problem
-    rows = prediction.rows.take(positions)
-    quantities = np.zeros((len(QUANTITIES), len(positions)))
-    limited.costs.take(positions, axis=1, out=quantities[LIMITED], mode="clip")
-    prediction.costs.take(positions, axis=1, out=quantities[NOMINAL], mode="clip")
-    quantities[LAUNCH] = _of(table).shapes(on_problem, rows)
-    quantities[FLOPS] = on_problem.of_rows([float(problem.flops) for problem in on_problem.problems], rows)
-    quantities[BYTES] = on_problem.of_rows([float(problem.bytes) for problem in on_problem.problems], rows)
-    quantities[BLOCKS] = on_problem.column(table.kernel.launches[0].blocks, rows)
-    _add_times(prediction, positions, quantities)
-    return quantities
+class Asked:
+    """Candidates that models are asked about, C of them."""
 
+    def __init__(self, prediction: Prediction, limited: LimitedCosts, positions: Array) -> None:
+        """Those at some positions of a prediction and its costs."""
+        on_problem, rows = prediction.on_problem, prediction.rows.take(positions)
+        self.configs: Array = on_problem.configs(rows)
+        """Rows of the space, (C,)."""
+        self._of_table = of_table = _of(prediction.table)
+        self.quantities = quantities = np.zeros((len(QUANTITIES), len(positions)))
+        """The rows of `features.QUANTITIES`, (Q, C), of which the inputs are filled."""
+        limited.costs.take(positions, axis=1, out=quantities[LIMITED], mode="clip")
+        prediction.costs.take(positions, axis=1, out=quantities[NOMINAL], mode="clip")
+        quantities[LAUNCH] = of_table.shapes(on_problem, rows)
+        quantities[FLOPS] = on_problem.of_rows([float(problem.flops) for problem in on_problem.problems], rows)
+        quantities[BYTES] = on_problem.of_rows([float(problem.bytes) for problem in on_problem.problems], rows)
+        quantities[BLOCKS] = on_problem.column(prediction.table.kernel.launches[0].blocks, rows)
+        _add_times(prediction, positions, quantities)
 
-def features_of(prediction: Prediction, columns: tuple[str, ...], quantities: Array, positions: Array) -> Array:
-    """The named columns of `features.matrix`, (C, F), of the candidates that `quantities_of` is about."""
-    configs = prediction.on_problem.configs(prediction.rows.take(positions))
-    plan, of_space = _of(prediction.table).features(columns)
-    features: Array = of_space.take(configs, axis=0)
-    add_ratios(plan, quantities, features)
-    return features
+    def features(self, columns: tuple[str, ...]) -> Array:
+        """The named columns of `features.matrix`, (C, F)."""
+        plan, of_space = self._of_table.features(columns)
+        features: Array = of_space.take(self.configs, axis=0)
+        add_ratios(plan, self.quantities, features)
+        return features
+
+    def row_kinds(self, firsts: Sequence[int]) -> list[str]:
+        """The kind of rows of the problem that each of these candidates is on; empty where there is no candidate."""
+        kinds, configs = self._of_table.row_kinds, self.configs
+        return [kinds[configs[first]] if first < len(configs) else "" for first in firsts]
 
 
 class _OfTable:
@@ -62,6 +73,12 @@ class _OfTable:
         self._table = table
         self._features: dict[tuple[str, ...], tuple[Any, Array]] = {}
         self._shapes: Array | None = None
+
+    @cached_property
+    def row_kinds(self) -> list[str]:
+        """The kind of the problems that each config belongs to (`model.learn.row_kind`)."""
+        columns = self._table.space.columns
+        return [row_kind(columns, row) for row in range(len(self._table))]
 
     def features(self, columns: tuple[str, ...]) -> tuple[Any, Array]:
         """(the plan of the ratios among these columns, the others of all rows of the space, (rows, F))."""
