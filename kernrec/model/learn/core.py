@@ -180,8 +180,8 @@ def distances(
     for i in range(matrix.shape[0]):
         for f in range(matrix.shape[1]):
             value = matrix[i, f]
-            beyond = maximum(low[f] - value, value - high[f])
-            beyond = select((beyond > 0.0) & (beyond < INFINITY), beyond, 0.0)
+            beyond = select(value > high[f], value - high[f], select(value < low[f], low[f] - value, 0.0))
+            beyond = select(beyond < INFINITY, beyond, 0.0)
             deviations = minimum(beyond / spread[f], MOST_DEVIATIONS)
             squares[i, f] = deviations * deviations
         distance[i] = 0.5 * log1p(sqrt(largest_mean(squares, i, means, of_groups)))

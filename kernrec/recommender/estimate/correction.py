@@ -35,7 +35,7 @@ from kernrec.model.learn.model_file import problem_count
 from kernrec.model.prior.launch_costs import LimitedCosts
 from kernrec.recommender.estimate.costs import Costs, median, promising, replaced
 from kernrec.recommender.estimate.estimates import Estimates, PredictedEstimates
-from kernrec.recommender.estimate.model_inputs import Asked
+from kernrec.recommender.estimate.model_inputs import ModelCandidates
 from kernrec.recommender.estimate.prediction import Prediction
 from kernrec.store import MeasuredAnswer
 from kernrec.util.light_dataclass import dataclass
@@ -225,19 +225,19 @@ class Correction:
         cls, scope: ModelScope, prediction: Prediction, limited: LimitedCosts, scored: Array, starts: Sequence[int]
     ) -> "Correction":
         """The model's answer about the candidates at positions `scored` of a prediction and its costs."""
-        asked, least = Asked(prediction, limited, scored), None
+        candidates, least = ModelCandidates(prediction, limited, scored), None
         if not (scope.gpu_known and (scope.beneath is None or scope.beneath.gpu_known)):
-            least = least_log_ratio_of(prediction.table.gpu, asked.quantities)
+            least = least_log_ratio_of(prediction.table.gpu, candidates.quantities)
         ratios: dict[str, Array] = {}
         if (under := scope.beneath) is not None:
-            ratios, _ = under.model.log_ratio(asked.features(under.model.columns), under.gpu_known, least)
+            ratios, _ = under.model.log_ratio(candidates.features(under.model.columns), under.gpu_known, least)
             if least is not None:
                 least = least - ratios["latency"]
-        features = asked.features(scope.model.columns)
+        features = candidates.features(scope.model.columns)
         own, distance = scope.model.log_ratio(features, scope.gpu_known, least)
         for head, ratio in own.items():
             ratios[head] = ratios[head] + ratio if head in ratios else ratio
-        scopes = [scope.on_rows(kind) for kind in asked.row_kinds(scored.searchsorted(starts[:-1]).tolist())]
+        scopes = [scope.on_rows(kind) for kind in candidates.row_kinds(scored.searchsorted(starts[:-1]).tolist())]
         return cls(scopes, scored, features, ratios, distance, starts)
 
     @cached_property

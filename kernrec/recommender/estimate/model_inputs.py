@@ -29,12 +29,12 @@ from kernrec.util.compiled import core
 
 def inputs_of(prediction: Prediction, limited: LimitedCosts, positions: Array) -> ModelInputs:
     """The inputs of the candidates at some positions of a prediction and its costs."""
-    table, asked = prediction.table, Asked(prediction, limited, positions)
-    tunables = {t.name: table.space.columns[t.name].take(asked.configs) for t in table.kernel.tunables}
-    return ModelInputs.of(table.gpu, asked.quantities, tunables)
+    table, candidates = prediction.table, ModelCandidates(prediction, limited, positions)
+    tunables = {t.name: table.space.columns[t.name].take(candidates.configs) for t in table.kernel.tunables}
+    return ModelInputs.of(table.gpu, candidates.quantities, tunables)
 
 
-class Asked:
+class ModelCandidates:
     """Candidates that models are asked about, C of them."""
 
     def __init__(self, prediction: Prediction, limited: LimitedCosts, positions: Array) -> None:

@@ -7,7 +7,7 @@ from kernrec.model.learn.features import matrix, names
 from kernrec.op import Problem, find_op
 from kernrec.recommender import Recommender
 from kernrec.recommender.candidate_set import candidate_set
-from kernrec.recommender.estimate.model_inputs import Asked, inputs_of
+from kernrec.recommender.estimate.model_inputs import ModelCandidates, inputs_of
 from kernrec.recommender.estimate.operating_point import DEFAULT_POINT
 from kernrec.recommender.estimate.prediction import predict
 from kernrec.recommender.estimate.static_table import StaticTable
@@ -28,7 +28,7 @@ def test_features_kept_for_a_space_are_those_made_for_the_candidates() -> None:
         positions = np.arange(0, len(kernel.rows), 7)
         inputs = inputs_of(kernel.prediction, kernel.limited.at(0), positions)
         for columns in (names([*inputs.tunables, "of_another_kernel"]), names(), names(["block_m"])[::-1]):
-            cached = Asked(kernel.prediction, kernel.limited.at(0), positions).features(columns)
+            cached = ModelCandidates(kernel.prediction, kernel.limited.at(0), positions).features(columns)
             expected = matrix(inputs, columns)
             assert cached.dtype == expected.dtype
             np.testing.assert_array_equal(cached, expected)
