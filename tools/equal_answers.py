@@ -32,7 +32,9 @@ _REPORTED = 1000
 """Queries between two lines of progress."""
 
 _ANSWER = """
-import json, sys, traceback
+import json, os, sys, traceback
+answers = os.fdopen(os.dup(1), "w")
+os.dup2(2, 1)  # libraries print, too
 import numpy as np
 import kernrec
 from kernrec.errors import KernrecError
@@ -55,7 +57,7 @@ def answer(recommender, asked):
         return recommender.answer(request).as_dict()
     return recommender.recommend(asked["op"], asked["gpu"], asked["shape"], dtype, layout, query).as_dict()
 
-print(json.dumps(kernrec.__file__), flush=True)
+print(json.dumps(kernrec.__file__), file=answers, flush=True)
 for line in open(sys.argv[1], encoding="utf-8"):
     recommender = Recommender([])  # one for each card: its tables would fill the memory
     for asked in json.loads(line):
@@ -65,7 +67,7 @@ for line in open(sys.argv[1], encoding="utf-8"):
             said = {"refused": str(error), "kind": type(error).__name__}
         except Exception:
             said = {"crashed": traceback.format_exc().splitlines()[-4:]}
-        print(json.dumps(said, default=plain), flush=True)
+        print(json.dumps(said, default=plain), file=answers, flush=True)
 """
 
 
