@@ -51,7 +51,8 @@ _CONFIG: dict[str, str | bool | int | float | list[str]] = {
     "autoload_known_extensions": False,
     "allow_community_extensions": False,
 }
-_LOCK = "SET enable_external_access = false; SET lock_configuration = true"
+# In an interactive Python, DuckDB would draw the progress of slow queries on standard output, among the answers.
+_LOCK = "SET enable_progress_bar = false; SET enable_external_access = false; SET lock_configuration = true"
 
 _open: "WeakValueDictionary[tuple[str, bool], DuckDBPyConnection]" = WeakValueDictionary()
 """By path and whether it is read only, the last connection: a file that this process has open is not opened a second

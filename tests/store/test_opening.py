@@ -4,6 +4,7 @@ import os
 import random
 import subprocess
 import sys
+from pathlib import Path
 
 import duckdb
 import pytest
@@ -13,6 +14,7 @@ from kernrec.op import find_op
 from kernrec.store import Database
 from kernrec.store.connection import STORAGE_VERSION
 from kernrec.store.schema import migrations
+from tests.helpers.paths import ROOT
 from tests.helpers.sharing import add
 
 
@@ -247,3 +249,17 @@ def test_a_full_disk_is_one_line_and_nothing_is_stored(path):
     assert done.stderr.splitlines()[-1].endswith("cannot be written: the disk is full; nothing was stored")
     with Database.open(path) as database:
         assert set(database.counts().values()) == {0}
+
+
+def test_nothing_is_drawn_on_standard_output_in_an_interactive_python(tmp_path: Path) -> None:
+    """DuckDB takes a program without a file for one, and would draw the progress of slow queries."""
+    asks = (
+        "import duckdb, sys; from pathlib import Path; from kernrec.store import Database\n"
+        "setting = \"SELECT value FROM duckdb_settings() WHERE name = 'enable_progress_bar'\"\n"
+        "print(*duckdb.connect().execute(setting).fetchone())\n"
+        "for database in (Database.memory(), Database.open(Path(sys.argv[1]), read_only=False, create=True)):\n"
+        "    print(*database.query(setting)[0])\n"
+    )
+    command = [sys.executable, "-c", asks, str(tmp_path / "own.duckdb")]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT)
+    assert done.stdout.split() == ["true", "false", "false"]
