@@ -41,21 +41,21 @@ cdef class Reading:
     cdef const int64_t[::1] columns, places, own_columns
 
 cpdef tensor_products(
-    Products products, TensorTiles tiles, const double[:, ::1] sizes, double[:, ::1] seconds, double[:, ::1] work,
+    Products products, TensorTiles tiles, const double[:, :] sizes, double[:, ::1] seconds, double[:, ::1] work,
     double[:, ::1] figures,
 )
 
 cpdef simt_products(
-    Products products, SimtTiles tiles, const double[:, ::1] sizes, double[:, ::1] seconds, double[:, ::1] work,
+    Products products, SimtTiles tiles, const double[:, :] sizes, double[:, ::1] seconds, double[:, ::1] work,
     double[:, ::1] figures,
 )
 
 @cython.locals(i=Py_ssize_t)
-cdef work_of_products(Products products, const double[:, ::1] sizes, double[:, ::1] work)
+cdef work_of_products(Products products, const double[:, :] sizes, double[:, ::1] work)
 
 @cython.locals(i=Py_ssize_t, t=Py_ssize_t, tiles="const double[:, ::1]", fill_s=double)
 cdef tensor_tiles(
-    Products products, TensorTiles of_card, const double[:, ::1] sizes, double[:, ::1] seconds, double[:, ::1] work,
+    Products products, TensorTiles of_card, const double[:, :] sizes, double[:, ::1] seconds, double[:, ::1] work,
 )
 
 cdef double fourth_power(double value) noexcept nogil
@@ -65,7 +65,7 @@ cdef double fourth_power(double value) noexcept nogil
     l2_bytes=double, strided=double, again=double, held=double,
 )
 cdef simt_tiles(
-    Products products, SimtTiles of_card, const double[:, ::1] sizes, double[:, ::1] seconds, double[:, ::1] work,
+    Products products, SimtTiles of_card, const double[:, :] sizes, double[:, ::1] seconds, double[:, ::1] work,
 )
 
 @cython.locals(
@@ -73,7 +73,7 @@ cdef simt_tiles(
     tiles="const double[:, ::1]", sms=double, l2_bytes=double,
 )
 cdef figures_of_products(
-    Products products, const double[:, ::1] sizes, double[:, ::1] seconds, double[:, ::1] work,
+    Products products, const double[:, :] sizes, double[:, ::1] seconds, double[:, ::1] work,
     double[:, ::1] figures,
 )
 

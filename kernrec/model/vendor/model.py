@@ -22,6 +22,9 @@ from kernrec.model.vendor.timed import Kind, Timed
 from kernrec.op import Problem
 from kernrec.util.light_dataclass import dataclass
 
+Latency = tuple[str, Predicted, float]
+"""A stack, its latency, and the seconds of it that its launch takes."""
+
 _KEPT = 4096
 """Predictions that a model keeps at most."""
 _KEPT_FEATURES = 256
@@ -69,21 +72,21 @@ class VendorModel:
         self.predict_many([problem], gpu)
         return self._predicted[problem, gpu.name]
 
-    def latencies(
-        self, problem: Problem, gpu: GPU, beside: Sequence[Problem] = ()
-    ) -> list[tuple[str, Predicted, float]]:
-        """(stack, latency, seconds that its launch takes) of each stack that runs the problem: the latencies that
-        `predict` has, in less than half the time.
+    def latencies(self, problem: Problem, gpu: GPU, beside: Sequence[Problem] = ()) -> list[Latency]:
+        """Of each stack that runs the problem: what `predict` has of its time, in less than half the time.
 
         beside: further problems of the op that will be asked about: all together take hardly longer than one.
         """
-        key = problem, gpu.name
-        if (predictions := self._predicted.get(key)) is not None:
+        if (predictions := self._predicted.get((problem, gpu.name))) is not None:
             return [(each.stack, each.latency_s, each.busy["launch"]) for each in predictions]
-        if (parts := self._timed.get(key)) is None:
-            self._time([problem, *beside], gpu)
-            parts = self._timed[key]
-        return [latency for timed, number in parts for latency in timed.latencies(number)]
+        parts = self._parts(problem, gpu, beside)
+        return [timed.latency(place, number) for timed, number in parts for place in range(len(timed.kind.stacks))]
+
+    def fastest(self, problem: Problem, gpu: GPU, beside: Sequence[Problem] = ()) -> list[Latency]:
+        """Those of `latencies` among which the fastest is: of each set that tells of the problem, its fastest stack."""
+        if (problem, gpu.name) in self._predicted:
+            return self.latencies(problem, gpu)
+        return [timed.latency(timed.fastest(number), number) for timed, number in self._parts(problem, gpu, beside)]
 
     def at_least_roof(self, latency: Predicted, problem: Problem, gpu: GPU) -> Predicted:
         """A latency as `operating_point.at_point` has it at the card's default limit and clock."""
@@ -121,6 +124,13 @@ class VendorModel:
         for problem in new:
             parts = self._timed.pop((problem, gpu.name))
             self._predicted[problem, gpu.name] = _fastest_first(parts)
+
+    def _parts(self, problem: Problem, gpu: GPU, beside: Sequence[Problem]) -> list[tuple[Timed, int]]:
+        """The sets that tell of a problem, each with its place there."""
+        if (parts := self._timed.get((problem, gpu.name))) is None:
+            self._time([problem, *beside], gpu)
+            parts = self._timed[problem, gpu.name]
+        return parts
 
     def _time(self, problems: Sequence[Problem], gpu: GPU) -> None:
         """Makes problems known to `_timed`."""

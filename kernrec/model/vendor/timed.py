@@ -87,10 +87,9 @@ class Reader:
         """The factors of both intervals inside of what was recorded."""
         return exp(self.recorded.width), exp(self.between.width)
 
-    def predicted(self, values: list[float], factor: float, most: float) -> list[Predicted]:
-        """Values with their intervals, no end larger than `most`."""
-        transferred = self.transferred
-        return [Predicted(value, value / factor, min(value * factor, most), transferred) for value in values]
+    def predicted(self, value: float, factor: float, most: float) -> Predicted:
+        """A value with its interval, no end larger than `most`."""
+        return Predicted(value, value / factor, min(value * factor, most), self.transferred)
 
     def _of_core(self, form: Core) -> Any:
         if (reading := self._readings.get(form.compiled)) is None:
@@ -200,7 +199,8 @@ class Timed:
     def of(cls, kind: Kind, problems: Sequence[Problem]) -> "Timed":
         """The features of problems."""
         chosen, every = kind.chosen, [problem.sizes for problem in problems]
-        sizes = np.array([*zip(*[kind.dims_of(each) for each in every], strict=True)], dtype=float)
+        sizes = np.array([size for each in every for size in kind.dims_of(each)], dtype=float)
+        sizes = sizes.reshape(len(every), -1).T
         bound = kind.features.bound(kind.card, sizes, kind.layout)
         reader = kind.reader("latency", bound)
         # Trees that learned other cards could pass the roof of this one.
@@ -222,24 +222,27 @@ class Timed:
         watts = reader.corrected(self.bound.table, used(self.bound, seconds), base, least, gpu.tdp_w)
         return watts, reader.factors_at(self.distances, self.off_grid)
 
-    def latencies(self, number: int) -> Iterator[tuple[str, Predicted, float]]:
-        """(stack, latency, seconds that its launch takes) for one of the problems."""
+    def fastest(self, number: int) -> int:
+        """The place of the fastest stack for one of the problems, whether calls were timed alone or not."""
+        return int(self.seconds[:, number].argmin()) if len(self.seconds) > 1 else 0
+
+    def latency(self, place: int, number: int) -> tuple[str, Predicted, float]:
+        """(stack, latency, seconds that its launch takes) of one of the stacks for one of the problems."""
         kind, chosen, bound = self.kind, self.kind.chosen, self.bound
         launch_s = NORMAL_S if chosen.floors else bound.parts["launch"].item(number)
         reader = kind.reader("latency", bound)
-        calls = reader.predicted(self.seconds[:, number].tolist(), self.factors[number], inf)
-        for stack, call in zip(kind.stacks, calls, strict=True):
-            yield stack, chosen.streamed(call, kind.gpu, bound, number), launch_s
+        call = reader.predicted(self.seconds.item(place, number), self.factors[number], inf)
+        return kind.stacks[place], chosen.streamed(call, kind.gpu, bound, number), launch_s
 
     def predictions(self, number: int) -> Iterator[StackPrediction]:
         """Those of one of the problems."""
         kind, gpus = self.kind, self.kind.chosen.recorded.gpus
-        power: Sequence[Predicted | None] = [None] * len(kind.stacks)
-        if self.power is not None:
-            watts, factors = self.power
-            reader = kind.reader("power", self.bound)
-            power = reader.predicted(watts[:, number].tolist(), factors[number], kind.gpu.tdp_w)
         busy = {name: seconds.item(number) for name, seconds in self.bound.parts.items()}
-        for place, (stack, latency_s, launch_s) in enumerate(self.latencies(number)):
+        for place in range(len(kind.stacks)):
+            stack, latency_s, launch_s = self.latency(place, number)
+            power_w = None
+            if self.power is not None:
+                (watts, factors), reader = self.power, kind.reader("power", self.bound)
+                power_w = reader.predicted(watts.item(place, number), factors[number], kind.gpu.tdp_w)
             every = busy | {"launch": launch_s}
-            yield StackPrediction(stack, kind.versions[place], latency_s, power[place], gpus, kind.recorded_as, every)
+            yield StackPrediction(stack, kind.versions[place], latency_s, power_w, gpus, kind.recorded_as, every)

@@ -145,7 +145,7 @@ def yardstick_of(problem: Problem, gpu: GPU, models: "ModelStore | None", inputs
         return None
     problem = _unfused(problem)
     best, first = None, (True, inf)
-    for stack, latency, launch_s in model.latencies(problem, gpu):
+    for stack, latency, launch_s in model.fastest(problem, gpu):
         if latency.transferred:  # those recorded on the card are under its roof
             latency = model.at_least_roof(latency, problem, gpu)
         # As if its kernel were started as ours are: how its recorder did it is no figure of a kernel.
@@ -167,7 +167,7 @@ def predict_yardsticks(
     from kernrec.model.vendor.operating_point import roofs_s
 
     first, *others = map(_unfused, problems)
-    lines = model.latencies(first, gpu, others)
+    lines = model.fastest(first, gpu, others)
     if any(latency.transferred for _, latency, _ in lines):
         roofs_s([first, *others], gpu)
 

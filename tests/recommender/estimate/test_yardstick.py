@@ -156,9 +156,10 @@ def test_yardsticks_that_were_predicted_together_are_those_of_problems_alone(gpu
         assert (chosen.latency_s, chosen.deviation) == pytest.approx(figures, rel=1e-12)
 
 
-def test_a_yardstick_is_the_fastest_line_started_as_kernels_are() -> None:
-    models, card = Recommender([]).context.models, find_gpu("h200")
-    problem = find_op("matmul").problem("f16", "nt", m=1000, n=3000, k=2000)
+@pytest.mark.parametrize(("gpu", "layout"), [("h200", "nt"), ("a100", "nn")])
+def test_a_yardstick_is_the_fastest_line_started_as_kernels_are(gpu: str, layout: str) -> None:
+    models, card = Recommender([]).context.models, find_gpu(gpu)
+    problem = find_op("matmul").problem("f16", layout, m=1000, n=3000, k=2000)
     chosen, model = yardstick_of(problem, card, models), models.vendor_model("matmul")
     assert chosen is not None
     assert model is not None
@@ -167,4 +168,5 @@ def test_a_yardstick_is_the_fastest_line_started_as_kernels_are() -> None:
     assert chosen.name in {line.stack for line in lines}
     started_s = [line.latency_s.value - line.busy["launch"] + LAUNCH_S + START_S for line in lines]
     assert chosen.latency_s == pytest.approx(min(started_s))
+    assert yardstick_of(problem, card, models) == chosen  # also where all lines are known
     assert yardstick_of(problem, card, models, ZEROS) is None
