@@ -31,6 +31,12 @@ if TYPE_CHECKING:
 
 def _gpu_name(gpu: "str | Path | GPU") -> str:
     """The name by which a card is found; a file of a card, or one made in Python, gets one in this process."""
+    if gpu == "":
+        from kernrec.errors import UsageError
+
+        raise UsageError(
+            "gpu is missing; expected: a GPU by name (`kernrec gpus` lists them), or the Path of its .toml"
+        )
     if isinstance(gpu, str):
         return gpu
     from kernrec.gpu.card_file import card_name

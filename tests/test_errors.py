@@ -66,3 +66,8 @@ def test_a_function_whose_dimensions_have_any_name_knows_its_other_arguments(
     with pytest.raises(UsageError) as caught:
         function("matmul", "h200", m=1, n=1, k=1, **{name: 1})
     assert str(caught.value) == says
+
+
+def test_a_gpu_that_is_left_out_is_said_to_be_missing() -> None:
+    with pytest.raises(UsageError, match="gpu is missing; expected: a GPU by name"):
+        kernrec.recommend("matmul", m=1, n=1, k=1)
