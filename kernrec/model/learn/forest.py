@@ -9,6 +9,7 @@ times as fast as parsing UBJSON.
 import mmap
 import struct
 from collections.abc import Mapping
+from functools import cached_property
 from hashlib import sha256
 from typing import Any
 
@@ -190,12 +191,18 @@ class Forest:
 
     def descend(self, rows: Array) -> Array:
         """As `predict`, for rows from `both_ways`, (C, 2 F)."""
-        walk, sums, width = core("kernrec.model.learn"), np.full(len(rows), self.base), _width(self.trees)
-        row, first, own = np.arange(0, rows.size, 2 * self.features), np.arange(0, width, _FOUR), sums
+        walk, sums, first, width = core("kernrec.model.learn"), np.full(len(rows), self.base), *self._fours
+        row, own = np.arange(0, rows.size, 2 * self.features), sums
         if not walk.compiled:
             row, first, own = row[np.newaxis], first[np.newaxis, :, np.newaxis], sums[np.newaxis]
         walk.functions.add_leaves(rows.ravel(), row, first, width, self.levels, self.column, self.value, own)
         return sums
+
+    @cached_property
+    def _fours(self) -> tuple[Array, int]:
+        """(the first tree of each four, how many trees there are with those that add nothing)."""
+        width = _width(self.trees)
+        return np.arange(0, width, _FOUR), width
 
     def packed(self, source: bytes) -> bytes:
         """The trees as the bytes of an array file; source: the UBJSON that they were parsed from."""
