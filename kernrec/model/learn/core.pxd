@@ -52,10 +52,7 @@ cpdef least_seconds(
 @cython.locals(i=Py_ssize_t, f=Py_ssize_t, value=float)
 cpdef both_ways(const float[:, :] matrix, float[:, :] left, float[:, :] right)
 
-@cython.locals(
-    four=Py_ssize_t, tree=Py_ssize_t, i=Py_ssize_t, own=Py_ssize_t, a=Py_ssize_t, b=Py_ssize_t, c=Py_ssize_t,
-    d=Py_ssize_t,
-)
+@cython.locals(eight=Py_ssize_t, i=Py_ssize_t)
 cpdef add_leaves(
     const float[::1] flat, const int64_t[:] row, const int64_t[:] first, Py_ssize_t trees, Py_ssize_t levels,
     const uint16_t[::1] column, const float[::1] value, double[:] sums,

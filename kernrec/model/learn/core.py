@@ -1,7 +1,7 @@
 """The learner's arithmetic: features of candidates, how far they lie outside of the training data, what trees say.
 
 One source in two forms, as `kernrec.model.prior.core` explains: as Python an axis of length one stands in front of the
-candidates, and of features, trees or fours of trees, and each name stands for all pairs of them.
+candidates, and of features or trees, and each name stands for all pairs of them.
 
 Rows of quantities are those of `features.QUANTITIES`.
 """
@@ -12,11 +12,11 @@ from kernrec.model.learn.elementwise import (
     ceil,
     largest,
     largest_mean,
+    leaves,
     log1p,
     log2,
     maximum,
     minimum,
-    over_trees,
     select,
     sqrt,
 )
@@ -199,22 +199,12 @@ def both_ways(matrix: Any, left: Any, right: Any) -> None:
 def add_leaves(flat: Any, row: Any, first: Any, trees: int, levels: int, column: Any, value: Any, sums: Any) -> None:
     """Adds to `sums` (C,) the leaf that each candidate reaches in each tree of a `forest.Forest`.
 
-    Four trees are walked at a time: each step waits for the one before, and a processor has time for three others.
-
     Args:
         flat: features of all candidates, one candidate after the other, float32.
         row: where those of each begin, (C,).
-        first: the first tree of each four, (T / 4,).
-        trees, levels, column, value: of the forest, with trees that add nothing; nodes one level after the other.
+        first: the first tree of each eight, (T / 8,); as Python every tree.
+        trees, levels, column, value: of the forest, with trees that add nothing.
     """
-    for four in range(len(first)):
-        tree = first[four]
+    for eight in range(len(first)):
         for i in range(len(row)):
-            own, a, b, c, d = row[i], tree, tree + 1, tree + 2, tree + 3
-            for _ in range(levels):
-                a = 2 * a + trees + (flat[own + column[a]] >= value[a])
-                b = 2 * b + trees + (flat[own + column[b]] >= value[b])
-                c = 2 * c + trees + (flat[own + column[c]] >= value[c])
-                d = 2 * d + trees + (flat[own + column[d]] >= value[d])
-            leaves = over_trees(value[a]) + over_trees(value[b]) + over_trees(value[c]) + over_trees(value[d])
-            sums[i] = sums[i] + leaves
+            sums[i] = sums[i] + leaves(flat, row[i], first[eight], trees, levels, column, value)

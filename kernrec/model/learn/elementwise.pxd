@@ -1,5 +1,6 @@
 # cython: language_level=3
 from libc.math cimport ceil, log1p, log2, sqrt
+from libc.stdint cimport uint16_t
 
 
 cdef inline double minimum(double a, double b) noexcept nogil:
@@ -38,5 +39,22 @@ cdef inline double largest_mean(
     return most
 
 
-cdef inline double over_trees(double value) noexcept nogil:
-    return value
+cdef inline double leaves(
+    const float[::1] flat, Py_ssize_t own, Py_ssize_t tree, Py_ssize_t trees, Py_ssize_t levels,
+    const uint16_t[::1] column, const float[::1] value,
+) noexcept nogil:
+    cdef Py_ssize_t a = tree, b = tree + 1, c = tree + 2, d = tree + 3
+    cdef Py_ssize_t e = tree + 4, f = tree + 5, g = tree + 6, h = tree + 7, level
+    for level in range(levels):
+        a = 2 * a + trees + (flat[own + column[a]] >= value[a])
+        b = 2 * b + trees + (flat[own + column[b]] >= value[b])
+        c = 2 * c + trees + (flat[own + column[c]] >= value[c])
+        d = 2 * d + trees + (flat[own + column[d]] >= value[d])
+        e = 2 * e + trees + (flat[own + column[e]] >= value[e])
+        f = 2 * f + trees + (flat[own + column[f]] >= value[f])
+        g = 2 * g + trees + (flat[own + column[g]] >= value[g])
+        h = 2 * h + trees + (flat[own + column[h]] >= value[h])
+    return (
+        (<double> value[a] + value[b]) + (<double> value[c] + value[d])
+        + ((<double> value[e] + value[f]) + (<double> value[g] + value[h]))
+    )

@@ -9,7 +9,6 @@ times as fast as parsing UBJSON.
 import mmap
 import struct
 from collections.abc import Mapping
-from functools import cached_property
 from hashlib import sha256
 from typing import Any
 
@@ -26,7 +25,7 @@ _MOST_LEVELS = 10  # a complete tree doubles in size with each level
 _NUMBERS = {"i": ">i1", "U": ">u1", "I": ">i2", "l": ">i4", "L": ">i8", "d": ">f4", "D": ">f8"}
 _SCALARS = {"i": ">b", "U": ">B", "I": ">h", "l": ">i", "L": ">q", "d": ">f", "D": ">d"}
 _MOST_DEPTH = 64
-_FOUR = 4  # trees are walked four at a time
+_EIGHT = 8  # trees are walked eight at a time
 _MOST_FEATURES = 1 << 15  # a column is two bytes
 
 
@@ -125,7 +124,7 @@ class _Reader:
 
 @dataclass(frozen=True)
 class Forest:
-    """Complete binary trees of L levels over F features; T is how many, a multiple of four by trees that add nothing.
+    """Complete binary trees of L levels over F features; T is how many, a multiple of eight by trees that add nothing.
 
     Nodes are numbered one level after the other, in each the trees side by side: the root of tree t is node t, the
     children of node n are nodes 2 n + T and 2 n + T + 1.
@@ -191,18 +190,14 @@ class Forest:
 
     def descend(self, rows: Array) -> Array:
         """As `predict`, for rows from `both_ways`, (C, 2 F)."""
-        walk, sums, first, width = core("kernrec.model.learn"), np.full(len(rows), self.base), *self._fours
+        walk, sums, width = core("kernrec.model.learn"), np.full(len(rows), self.base), _width(self.trees)
         row, own = np.arange(0, rows.size, 2 * self.features), sums
-        if not walk.compiled:
-            row, first, own = row[np.newaxis], first[np.newaxis, :, np.newaxis], sums[np.newaxis]
+        if walk.compiled:
+            first = np.arange(0, width, _EIGHT)
+        else:
+            row, first, own = row[np.newaxis], np.arange(width)[np.newaxis, :, np.newaxis], sums[np.newaxis]
         walk.functions.add_leaves(rows.ravel(), row, first, width, self.levels, self.column, self.value, own)
         return sums
-
-    @cached_property
-    def _fours(self) -> tuple[Array, int]:
-        """(the first tree of each four, how many trees there are with those that add nothing)."""
-        width = _width(self.trees)
-        return np.arange(0, width, _FOUR), width
 
     def packed(self, source: bytes) -> bytes:
         """The trees as the bytes of an array file; source: the UBJSON that they were parsed from."""
@@ -233,8 +228,8 @@ class Forest:
 
 
 def _width(trees: int) -> int:
-    """So many trees, with those that add nothing up to a multiple of four."""
-    return -(-trees // _FOUR) * _FOUR
+    """So many trees, with those that add nothing up to a multiple of eight."""
+    return -(-trees // _EIGHT) * _EIGHT
 
 
 def _place(width: int, tree: int, level: int) -> slice:

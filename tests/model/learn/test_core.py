@@ -17,13 +17,13 @@ from tests.helpers.groups import simulated_inputs
 @settings(max_examples=30, deadline=None)
 @given(draws, st.integers(0, 6), st.integers(0, 30), st.integers(1, 3))
 def test_candidates_go_down_complete_trees_alike_in_both_forms(
-    draw: np.random.Generator, levels: int, rows: int, fours: int
+    draw: np.random.Generator, levels: int, rows: int, eights: int
 ) -> None:
-    splits = 4 * fours * (2**levels - 1)
+    splits = 8 * eights * (2**levels - 1)
     column = draw.integers(0, 2 * 5, splits).astype(np.uint16)
-    thresholds, leaves = draw.normal(size=splits), draw.exponential(size=splits + 4 * fours)
+    thresholds, leaves = draw.normal(size=splits), draw.exponential(size=splits + 8 * eights)
     value = np.concatenate([thresholds, leaves]).astype(np.float32)
-    trained = forest.Forest(5, 4 * fours, levels, column, value, 0.5)
+    trained = forest.Forest(5, 8 * eights, levels, column, value, 0.5)
     matrix = np.where(draw.random((rows, 5)) < 0.2, np.nan, draw.normal(size=(rows, 5)))
     in_both_forms(forest, lambda: [trained.predict(matrix)], within=1e-12)
 

@@ -49,7 +49,7 @@ def test_packed_trees_predict_the_same(seed: int, depth: int, rounds: int) -> No
 def test_packed_trees_that_do_not_fit_together_are_refused() -> None:
     forest = Forest.parse(DATA, "model")
     shorter, strange = replace(forest, value=forest.value[:-1]), replace(forest, column=forest.column + np.uint16(12))
-    wide, more = replace(forest, value=forest.value.astype(np.float64)), replace(forest, trees=forest.trees + 4)
+    wide, more = replace(forest, value=forest.value.astype(np.float64)), replace(forest, trees=forest.trees + 8)
     for wrong in (shorter, strange, wide, more, replace(forest, levels=forest.levels + 1)):
         with pytest.raises(ValueError, match=r"lengths|types|split"):
             Forest.unpacked(wrong.packed(DATA), sha256(DATA).hexdigest())

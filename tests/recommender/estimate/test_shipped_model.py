@@ -117,8 +117,8 @@ def test_on_a_card_without_recordings_no_correction_goes_below_what_its_pipes_an
     scope = ModelStore.beside([]).scope("matmul", KERNEL, card, "f16")
     assert scope is not None
     model = scope.model
-    leaves = np.full(4, -0.5, np.float32)
-    everything_faster = Forest(len(model.columns), 4, 0, np.zeros(0, np.uint16), leaves, 0.0)
+    leaves = np.full(8, -0.25, np.float32)
+    everything_faster = Forest(len(model.columns), 8, 0, np.zeros(0, np.uint16), leaves, 0.0)
     rash = replace(model, forests={SHAPE: everything_faster, "latency": everything_faster})
     scope = replace(scope, trained=replace(scope.trained, model=rash))
     table = StaticTable.of(KERNEL, problem, card, Stack([]).profiles(KERNEL.name, KERNEL.hash, card.sm))
