@@ -1,12 +1,14 @@
 """A space on many problems at once, for a program that asks about thousands of shapes.
 
-The names of the problem are columns (problems, 1) where `ProblemSpace` has numbers, so that an expression is evaluated
-on the distinct values of its tunables for all problems in one go. A row stands for a config on a problem: its number is
-that of the problem times the configs of the space, plus that of the config.
+A row stands for a config on a problem: its number is that of the problem times the configs of the space, plus that of
+the config. A compiled core evaluates a space's program for a problem after the other. For other expressions, and
+without a compiled core, the names of the problem are columns (problems, 1) where `ProblemSpace` has numbers, so that an
+expression is evaluated on the distinct values of its tunables for all problems in one go.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -28,6 +30,9 @@ class ManyProblems:
     def __init__(self, space: Space, problems: "Sequence[Problem]") -> None:
         self.space = space
         self.problems = tuple(problems)
+        self.each = tuple([space.at(problem) for problem in problems])
+        """The space on each problem."""
+        space.ask(len(problems))
         names = {
             name: value if isinstance(value, str) else np.array([[problem.names[name]] for problem in problems])
             for name, value in problems[0].names.items()
@@ -40,9 +45,18 @@ class ManyProblems:
     @cached_property
     def valid(self) -> Array:
         """Which configs can run which problem, bool (problems, configs)."""
+        if self.space.in_core:
+            return np.array([alone.valid for alone in self.each])
         valid = self._values.valid(self.space._test)
         valid[[problem.too_large is not None for problem in self.problems]] = False
         return valid
+
+    def parts(self, rows: Array) -> Iterator[tuple[ProblemSpace, int, int]]:
+        """The space on each problem that some rows, ascending, are about, with the part of the rows that is."""
+        starts = rows.searchsorted(np.arange(len(self.each) + 1) * len(self.space)).tolist()
+        for alone, (first, last) in zip(self.each, pairwise(starts), strict=True):
+            if first < last:
+                yield alone, first, last
 
     def numbers(self, rows: Array) -> Array:
         """The problem of each row, by number."""

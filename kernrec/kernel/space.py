@@ -5,7 +5,7 @@ it are fixed, so that the full product of the tunables' values is never built. F
 depend on its dimensions are evaluated.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -124,11 +124,17 @@ class Space:
         values = _rows(list(self.columns.values()), len(rows))
         return Variants(rows, rows, self.kernel.sample_keys(values, problem.key))
 
-    def _ask(self) -> None:
-        """Makes the flat program at the problem from which on it pays."""
-        self._asked += 1
-        if self._asked == _COMPILED_AT and not self.kernel.sampled:
+    def ask(self, problems: int = 1) -> None:
+        """Counts problems that are asked about, and makes the flat program from that on from which it pays."""
+        before, self._asked = self._asked, self._asked + problems
+        if before < _COMPILED_AT <= self._asked and not self.kernel.sampled:
             self._columns.compile(self._test, self.kernel.launch_expressions)
+
+    @property
+    def in_core(self) -> bool:
+        """Whether a compiled core evaluates the constraints of problems."""
+        columns = self._columns
+        return columns.program is not None and columns.program.form.compiled and columns.tested is self._test
 
     def fixed(self, expression: Expression) -> bool:
         """Whether an expression has the same values on every problem."""
@@ -219,7 +225,7 @@ class ProblemSpace:
             return np.zeros(len(self.space), dtype=bool)
         if not self._asked:
             self._asked = True
-            self.space._ask()
+            self.space.ask()
         return self._values.all_true(self.space._test, rows)
 
     @cached_property
@@ -235,6 +241,10 @@ class ProblemSpace:
     def configs(self, rows: np.ndarray) -> np.ndarray:
         """The config of each row, as a row of the space: the same, on one problem."""
         return rows
+
+    def parts(self, rows: np.ndarray) -> "Iterator[tuple[ProblemSpace, int, int]]":
+        """The space on each problem, with the part of the rows that is about it: all of them, on one problem."""
+        yield self, 0, len(rows)
 
     def of_rows(self, figures: Sequence[float], rows: np.ndarray) -> float:
         """The figure of the problem, the same for all rows."""

@@ -119,8 +119,8 @@ class _OfKernel:
         self._starts: list[int] = self.rows.searchsorted(self._begins).tolist()
         configs, nothing = self.on_problems.configs(self.rows), (NOTHING,) * points
         self.runnable = [
-            RunnableConfigs(table, table.space.at(problem), nothing, configs[start:end])
-            for problem, (start, end) in zip(problems, pairwise(self._starts), strict=True)
+            RunnableConfigs(table, alone, nothing, configs[start:end])
+            for alone, (start, end) in zip(self.on_problems.each, pairwise(self._starts), strict=True)
         ]
         """Of each problem."""
         self._correction: Correction | None = None

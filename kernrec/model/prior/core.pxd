@@ -71,9 +71,9 @@ cdef double rest_of_wave(double wave, double extent) noexcept nogil
 
 cpdef launch_costs(
     LaunchPlan plan, Rates demand, Card card, const int64_t[::1] values, const int32_t[::1] indexes,
-    const int64_t[:] rows, const double[:, ::1] geometry, const double[::1] sizes, double byte_j,
-    const int64_t[:] places, int64_t[::1] variants, double[:, ::1] work, double[:, ::1] pipe_clk,
-    double[:, ::1] times, double[:, :] nominal, double[:, :] longest,
+    const int64_t[:] rows, const double[:, ::1] geometry, const double[::1] sizes, Py_ssize_t first,
+    Py_ssize_t last, int64_t[::1] variants, double[:, ::1] work, const int64_t[:] places, double byte_j,
+    double[:, ::1] pipe_clk, double[:, ::1] times, double[:, :] nominal, double[:, :] longest,
 )
 
 @cython.locals(
@@ -82,7 +82,8 @@ cpdef launch_costs(
 )
 cpdef launch_work(
     LaunchPlan plan, Card card, const int64_t[::1] values, const int32_t[::1] indexes, const int64_t[:] rows,
-    const double[:, ::1] geometry, const double[::1] sizes, int64_t[::1] variants, double[:, ::1] work,
+    const double[:, ::1] geometry, const double[::1] sizes, Py_ssize_t first, Py_ssize_t last, int64_t[::1] variants,
+    double[:, ::1] work,
 )
 
 @cython.locals(i=Py_ssize_t, place=Py_ssize_t, part_s=double)
@@ -92,13 +93,13 @@ cpdef add_launch(
 )
 
 @cython.locals(
-    i=Py_ssize_t, row=Py_ssize_t, place=Py_ssize_t, first=Py_ssize_t, loop=Py_ssize_t, trips=double,
+    i=Py_ssize_t, row=Py_ssize_t, place=Py_ssize_t, register=Py_ssize_t, loop=Py_ssize_t, trips=double,
     registers="const int64_t[::1]",
 )
 cpdef quick_costs(
     LaunchPlan plan, Card card, const int64_t[::1] values, const int32_t[::1] indexes, const int64_t[:] rows,
-    const double[:, ::1] geometry, const double[:, :, ::1] rates, double start_clk, const int64_t[:] places,
-    double[:] clocks, double[:] joules,
+    const double[:, ::1] geometry, const double[:, :, ::1] rates, double start_clk, Py_ssize_t first,
+    Py_ssize_t last, const int64_t[:] places, double[:] clocks, double[:] joules,
 )
 
 @cython.locals(

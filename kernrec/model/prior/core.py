@@ -432,17 +432,20 @@ def launch_costs(
     rows: Any,
     geometry: Any,
     sizes: Any,
-    byte_j: float,
-    places: Any,
+    first: int,
+    last: int,
     variants: Any,
     work: Any,
+    places: Any,
+    byte_j: float,
     pipe_clk: Any,
     times: Any,
     nominal: Any,
     longest: Any,
 ) -> None:
-    """One launch of configs from a program, all that follows from it: `launch_work`, `launch_times`, `add_launch`."""
-    launch_work(plan, card, values, indexes, rows, geometry, sizes, variants, work)
+    """One launch of configs from a program, all that follows from it: `launch_work` of the last problem that some are
+    on, `launch_times` and `add_launch` of all."""
+    launch_work(plan, card, values, indexes, rows, geometry, sizes, first, last, variants, work)
     launch_times(demand, card, plan.loops, variants, work, pipe_clk, times)
     add_launch(places, times, work, byte_j, nominal, longest)
 
@@ -455,6 +458,8 @@ def launch_work(
     rows: Any,
     geometry: Any,
     sizes: Any,
+    first: int,
+    last: int,
     variants: Any,
     work: Any,
 ) -> None:
@@ -465,9 +470,10 @@ def launch_work(
         rows: of the configs in their space, (N,).
         geometry: blocks on an SM, warps and prefetch of every config of the space, (3, configs).
         sizes: bytes of each tensor, or of its elements, (tensors,).
+        first, last: the configs on this problem are from the first to before the last one.
     """
     registers, room, steps = plan.registers, plan.room, plan.steps
-    for i in range(len(rows)):
+    for i in range(first, last):
         row = rows[i]
         variants[i] = plan.variant[row]
         blocks = gathered(values, registers[0], indexes, registers[1], row)
@@ -538,6 +544,8 @@ def quick_costs(
     geometry: Any,
     rates: Any,
     start_clk: float,
+    first: int,
+    last: int,
     places: Any,
     clocks: Any,
     joules: Any,
@@ -548,21 +556,22 @@ def quick_costs(
         values, indexes, rows, geometry: of `launch_work`.
         rates: `LaunchGeometry.quick`, (terms, 3, configs).
         start_clk: clocks of each launch beside its work.
+        first, last: of `launch_work`, too.
         places: of the configs in `clocks` and `joules`, each once, (N,).
     """
     registers, sms, memory_clk = plan.registers, card.sms, card.memory_clk
-    for i in range(len(rows)):
+    for i in range(first, last):
         row, place = rows[i], places[i]
         blocks = gathered(values, registers[0], indexes, registers[1], row)
         busiest, alone, dynamic, trips = rates[0, 0, row], rates[0, 1, row], rates[0, 2, row] * blocks, 0.0
         for loop in range(plan.loops):
-            first = 6 + 4 * loop
-            depth = gathered(values, registers[first + 2], indexes, registers[first + 3], row)
+            register = 6 + 4 * loop
+            depth = gathered(values, registers[register + 2], indexes, registers[register + 3], row)
             trips = trips + depth
             busiest = busiest + rates[loop + 1, 0, row] * depth
             alone = alone + rates[loop + 1, 1, row] * depth
             dynamic = dynamic + rates[loop + 1, 2, row] * gathered(
-                values, registers[first], indexes, registers[first + 1], row
+                values, registers[register], indexes, registers[register + 1], row
             )
         waits = trips * (memory_clk / maximum(geometry[2, row], 1.0))
         per_sm = ceil(blocks / sms)

@@ -2,12 +2,12 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate, pairwise
+from typing import Any
 
 import numpy as np
 
 from kernrec.kernel import ProblemSpace
 from kernrec.kernel.many_problems import ManyProblems, OnProblems
-from kernrec.kernel.program import Execution
 from kernrec.model.prior.core import (
     BLOCKS,
     CAPPED,
@@ -167,17 +167,16 @@ def predict_all(parts: Sequence[tuple[StaticTable, OnProblems, Array]]) -> Predi
 
 def _predicted(table: StaticTable, on_problem: OnProblems, rows: Array, nominal: Array, longest: Array) -> Prediction:
     """The prediction of one kernel; its launches are added to `nominal`, (5, C), and `longest`, (2, C)."""
-    configs, launches, held = on_problem.configs(rows), [], table.programs(on_problem)
+    configs, launches, programs = on_problem.configs(rows), [], table.programs(on_problem)
     for index, geometry in enumerate(table.geometries(on_problem)):
         positions = geometry.performing(configs)
         if not len(positions):
             continue
         own = rows if len(positions) == len(rows) else rows.take(positions)
-        if held is None:
+        if programs is None:
             times = _by_columns(table, index, own, on_problem, positions, nominal, longest)
         else:
-            execution, programs = held
-            launch = execution, programs[index], own, geometry, on_problem, positions
+            launch = programs[index], own, geometry, on_problem, positions
             times = _by_program(table, *launch, nominal, longest)
         launches.append(Performed(positions, times, geometry))
     # A profile of sampled blocks is of this very problem, and has its epilogue.
@@ -188,7 +187,6 @@ def _predicted(table: StaticTable, on_problem: OnProblems, rows: Array, nominal:
 
 def _by_program(
     table: StaticTable,
-    execution: Execution,
     program: LaunchProgram,
     rows: Array,
     geometry: LaunchGeometry,
@@ -197,25 +195,25 @@ def _by_program(
     nominal: Array,
     longest: Array,
 ) -> LaunchTime:
-    """Adds one launch of these rows to the nominal costs at `positions`, in one call of the core."""
-    arithmetic, sizes = core("kernrec.model.prior"), program.sizes(on_problem.tensor_bytes(rows))
+    """Adds one launch of these rows to the nominal costs at `positions`, in a call of the core for each problem."""
+    arithmetic, configs = core("kernrec.model.prior"), on_problem.configs(rows)
+    functions, form, (plan, rates, card) = arithmetic.functions, arithmetic.rows, program.fixed
     first_pipe, first_time = LOOPS + 2 * program.loops, LOOPS + 2 * program.loops + len(PIPES)
     variants, figures = np.empty(len(rows), np.int64), np.empty((first_time + TIMES, len(rows)))
     work, pipe_clk, times = figures[:first_pipe], figures[first_pipe:first_time], figures[first_time:]
-    made = [positions, variants, work, pipe_clk, times]
+    made: list[Any] = [positions, variants, work, pipe_clk, times]
     if not arithmetic.compiled:
-        rows, *made = map(arithmetic.rows, (rows, *made))
-    arithmetic.functions.launch_costs(
-        *program.fixed,
-        execution.values,
-        execution.program.indexes,
-        rows,
-        geometry.columns,
-        sizes,
-        table.dram_byte_j,
-        *made,
-        nominal,
-        longest,
+        configs, *made = map(form, (configs, *made))
+    places, of_variants, of_work, *of_times = made
+    parts = []
+    for alone, first, last in on_problem.parts(rows):
+        execution, sizes = alone.execution, program.sizes(alone.problem.tensor_bytes)
+        ends = (first, last) if arithmetic.compiled else (0, 1)
+        parts.append((execution.values, execution.program.indexes, configs, geometry.columns, sizes, *ends))  # type: ignore[union-attr]
+    for part in parts[:-1]:
+        functions.launch_work(plan, card, *part, of_variants, of_work)
+    functions.launch_costs(
+        plan, rates, card, *parts[-1], of_variants, of_work, places, table.dram_byte_j, *of_times, nominal, longest
     )
     return LaunchTime(pipe_clk, times, work[DRAM_BYTES])
 

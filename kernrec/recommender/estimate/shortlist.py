@@ -32,34 +32,28 @@ def shortlist(table: StaticTable, on_problem: ProblemSpace, rows: Array) -> Arra
 
 def quick_costs(table: StaticTable, on_problem: OnProblems, rows: Array) -> tuple[Array, Array]:
     """(clocks, joules) by which configs are put on the shortlist."""
-    gpu, launches, held = table.gpu, table.kernel.launches, table.programs(on_problem)
-    clocks, joules = np.zeros(len(rows)), np.zeros(len(rows))
+    gpu, launches, programs = table.gpu, table.kernel.launches, table.programs(on_problem)
+    clocks, joules, arithmetic = np.zeros(len(rows)), np.zeros(len(rows)), core("kernrec.model.prior")
     for index, spec in enumerate(launches):
         geometry = table.geometry(on_problem, index)
         positions = geometry.performing(on_problem.configs(rows))
         start_clk = LAUNCH_S * gpu.boost_clock_hz + _SECOND_PASS_CLK * (index > 0)
         if spec.entry != launches[0].entry:
             clocks[positions] += start_clk
-        elif held is None:
+            continue
+        own = rows if len(positions) == len(rows) else rows.take(positions)
+        if programs is None:
+            quick_clk, quick_j = _by_columns(table, on_problem, index, own, geometry)
             clocks[positions] += start_clk
-            quick_clk, quick_j = _by_columns(table, on_problem, index, rows.take(positions), geometry)
             clocks[positions] += quick_clk
             joules[positions] += quick_j
-        else:
-            (execution, programs), arithmetic = held, core("kernrec.model.prior")
-            own = rows if len(positions) == len(rows) else rows.take(positions)
-            arithmetic.functions.quick_costs(
-                *programs[index].fixed[::2],
-                execution.values,
-                execution.program.indexes,
-                arithmetic.rows(own),
-                geometry.columns,
-                geometry.quick,
-                start_clk,
-                arithmetic.rows(positions),
-                clocks,
-                joules,
-            )
+            continue
+        plan, _, card = programs[index].fixed
+        configs, places = arithmetic.rows(on_problem.configs(own)), arithmetic.rows(positions)
+        for alone, first, last in on_problem.parts(own):
+            execution, ends = alone.execution, (first, last) if arithmetic.compiled else (0, 1)
+            made = execution.values, execution.program.indexes, configs, geometry.columns, geometry.quick  # type: ignore[union-attr]
+            arithmetic.functions.quick_costs(plan, card, *made, start_clk, *ends, places, clocks, joules)
     slower = table.calibration.core_time if table.calibration else 1.0
     joules += clocks * (slower * table.power.static_w / gpu.boost_clock_hz)
     return clocks, joules

@@ -15,7 +15,7 @@ from kernrec.errors import KernrecError, UsageError
 from kernrec.gpu import GPU, Occupancy, occupancy
 from kernrec.kernel import Expression, Kernel, ProblemSpace, Space
 from kernrec.kernel.many_problems import ManyProblems, OnProblems
-from kernrec.kernel.program import Execution, Program
+from kernrec.kernel.program import Program
 from kernrec.model.prior.calibration import Calibration
 from kernrec.model.prior.demand import CORE_J, PORT, demand
 from kernrec.model.prior.dram_traffic import TensorAccess
@@ -294,19 +294,25 @@ class StaticTable:
         """The geometry of each launch on a problem."""
         return [self.geometry(on_problem, index) for index in range(len(self.launches))]
 
-    def programs(self, on_problem: OnProblems) -> tuple[Execution, list[LaunchProgram]] | None:
-        """The program of the space on a problem, all of it executed, and each launch as the core takes it.
+    def programs(self, on_problem: OnProblems) -> list[LaunchProgram] | None:
+        """Each launch as the core takes it, from the program of the space, which is executed for each problem.
 
         None where there is no program, or one that does not hold all of that.
         """
-        if isinstance(on_problem, ManyProblems) or (execution := on_problem.execution) is None:
+        if isinstance(on_problem, ManyProblems):
+            each = on_problem.each if self.space.in_core else ()
+        else:
+            each = (on_problem,)
+        executions = [execution for alone in each if (execution := alone.execution) is not None]
+        if not executions or len(executions) < len(each):
             return None
-        if (program := execution.program) not in self._programs:
+        program = executions[0].program
+        if program not in self._programs:
             self._programs[program] = self._launch_programs(program)
-        if (programs := self._programs[program]) is None:
-            return None
-        execution.complete()
-        return execution, programs
+        if (programs := self._programs[program]) is not None:
+            for execution in executions:
+                execution.complete()
+        return programs
 
     def _launch_programs(self, program: Program) -> list[LaunchProgram] | None:
         arithmetic = core("kernrec.model.prior")
