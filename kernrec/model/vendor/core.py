@@ -1,8 +1,8 @@
 """The arithmetic of stacks' times: the bound of matrix products with its features, and the trees that correct a bound.
 
 One source in two forms, as `kernrec.model.prior.core` explains: as Python an axis of length one stands in front of the
-problems, in front of the tiles and in front of the trees, and each name stands for all problems, or for all of them in
-all tiles or trees.
+problems, of the tiles, of the trees and of the columns that trees read, and each name stands for all problems, or for
+all of them in all tiles, trees or columns.
 
 `features.matmul` and `features.simt_products` make what products need and say what the terms mean, `timed` and
 `compact_trees` what trees need.

@@ -93,8 +93,11 @@ class Reader:
 
     def _of_core(self, form: Core) -> Any:
         if (reading := self._readings.get(form.compiled)) is None:
+            columns, places = self.columns, self.places
+            if not form.compiled:  # a name stands for all columns, beside all problems
+                columns, places = columns[np.newaxis, :, np.newaxis], places[np.newaxis]
             reading = self._readings[form.compiled] = form.functions.Reading(
-                self.trees.of_core(form), self.rows.shape[2], self.columns, self.places, self.own_columns
+                self.trees.of_core(form), self.rows.shape[2], columns, places, self.own_columns
             )
         return reading
 
