@@ -46,11 +46,11 @@ _NUMBERED = re.compile(r"\bcallseq\b|\bcall\b|\.loc\b")
 def can_be_together(job: CompileJob) -> bool:
     """Whether configs of a job's source may be compiled together."""
     plain = not (job.machine_code or job.triton or job.options or job.name.endswith(".ptx"))
-    return plain and _is_one_kernel(job.source)
+    return plain and is_one_kernel(job.source)
 
 
 @lru_cache(maxsize=1)
-def _is_one_kernel(source: str) -> bool:
+def is_one_kernel(source: str) -> bool:
     """Whether there is nothing but one kernel in a source; of thousands of configs it is the same."""
     return source.count(_KERNEL) == 1 and _DECLARES.search(source) is None
 

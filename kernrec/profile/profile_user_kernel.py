@@ -6,14 +6,16 @@ that an interrupted run goes on where it stopped. Results of the compiler and th
 another architecture with the same PTX is not emulated.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Generator, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from kernrec.compile.compiled import Compiled, CompileError, CompileJob, Result
+from kernrec.compile.launched import launched_only
 from kernrec.compile.pool import Processors, ProcessorsLostError, processors_of
 from kernrec.errors import KernrecError
 from kernrec.kernel import Config, Kernel, bind_launches
@@ -55,7 +57,7 @@ def profile_configs(
     configs_of = dict(by_code.values())
     with processors_of(processors) as opened:
         tasks = _EmulationTasks(kernel, target, opened)
-        for job, result in _compile(list(configs_of), opened):
+        for job, result in _compile(list(configs_of), {launch.entry for launch in kernel.launches}, opened):
             equal = configs_of[job]
             if isinstance(result, CompileError):
                 stopped = result.reason != "compile"
@@ -148,13 +150,30 @@ class _EmulationTasks:
         )
 
 
-def _compile(jobs: list[CompileJob], processors: Processors) -> Iterator[tuple[CompileJob, Result]]:
-    """Jobs with their results: from the compiler, or of PTX from the assembler."""
+def _compile(
+    jobs: list[CompileJob], entries: Collection[str], processors: Processors
+) -> Iterator[tuple[CompileJob, Result]]:
+    """Jobs of one source with their results: from the compiler, or of PTX from the assembler.
+
+    The kernels that are not among the launched `entries` are left out, unless a config then is refused.
+    """
+    source = jobs[0].source if jobs else ""
     if jobs and jobs[0].name.endswith(".ptx"):
         from kernrec.compile.assemble import assemble
 
-        return ((job, assemble(job.source, job.sm, job.name)) for job in jobs)
-    return processors.compile(jobs)
+        yield from ((job, assemble(source, job.sm, job.name)) for job in jobs)
+        return
+    waiting = dict.fromkeys(jobs)
+    reduced = source if jobs and jobs[0].triton is not None else launched_only(source, entries)
+    if reduced != source:
+        whole = {replace(job, source=reduced): job for job in jobs}
+        with closing(cast("Generator[tuple[CompileJob, Result]]", processors.compile(list(whole)))) as results:
+            for job, result in results:
+                if isinstance(result, CompileError) and result.reason == "compile":
+                    break
+                del waiting[whole[job]]
+                yield whole[job], result
+    yield from processors.compile(list(waiting))
 
 
 def _sample(
