@@ -1,4 +1,4 @@
-"""The kernels of a CUDA source that are launched, without the others: those would be compiled for every config.
+"""Sources without the kernels that are not launched: those would be compiled for every config.
 
 Only a source is changed of which one kernel and nothing else is left, no function or type that kernels share: then the
 code of that kernel does not depend on the others. Lines keep their numbers. What looks unusual stays as it is.
@@ -17,7 +17,7 @@ _KERNEL = re.compile(
 )
 _DIRECTIVE = re.compile(r"^[ \t]*#(?![ \t]*pragma[ \t]+(?:no)?unroll\b)", re.MULTILINE)
 _BEFORE = re.compile(r"(?:\A|[;}{]|^[ \t]*#[^\n]*(?<!\\))\s*\Z", re.MULTILINE)
-"""What stands in front of a declaration that begins with the kernel's own words."""
+"""Text in front of a declaration that begins with the kernel's own words."""
 _CLOSES = {"(": ")", "{": "}"}
 
 
