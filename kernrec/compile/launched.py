@@ -1,7 +1,7 @@
 """Sources without the kernels that are not launched: those would be compiled for every config.
 
 Only a source is changed of which one kernel and nothing else is left, no function or type that kernels share: then the
-code of that kernel does not depend on the others. Lines keep their numbers. What looks unusual stays as it is.
+code of that kernel does not depend on the others. Lines keep their numbers. Unusual sources stay as they are.
 """
 
 import re
