@@ -15,6 +15,7 @@ LITTLE: dict[str, tuple[str, ...]] = {
     "cold": ("--rounds", "1"), "peer": ("--shapes-a-round", "1", "--rounds", "1"),
     "analyze": ("--configs", "2"), "networks": ("--shapes", "20", "--gpus", "t4,l4"), "store": ("--rows", "1000"),
     "share": ("--rows", "1000"), "profile": ("--variants", "0"), "index": ("--bundles", "2", "--people", "2"),
+    "analyses": ("--rounds", "1", "--only", "nbody"),
 }  # fmt: skip
 
 
@@ -30,7 +31,7 @@ def test_the_commands_are_listed() -> None:
 
 @pytest.mark.slow
 @pytest.mark.every(4)
-@pytest.mark.parametrize("name", ["analyze", "networks", "store", "share", "index", "peer", "cold"])
+@pytest.mark.parametrize("name", ["analyze", "networks", "store", "share", "index", "peer", "cold", "analyses"])
 def test_a_benchmark_prints_its_figures(name: str) -> None:
     done = bench(name, *LITTLE[name])
     assert "Traceback" not in done.stderr
