@@ -26,6 +26,8 @@ from random_queries import random_queries
 ROOT = Path(__file__).resolve().parents[1]
 EQUAL = 1e-12
 """The difference of two numbers, as a fraction, up to which they count as equal."""
+_SHARES = ("slowdown", "energy_saved")
+"""Keys of numbers that are a ratio less one, whose last bits are those of the ratio."""
 _SHOWN, _LINES = 20, 6
 """Queries whose differences are shown, and lines of each."""
 _REPORTED = 1000
@@ -135,7 +137,7 @@ def _compared(query: dict[str, Any], before: str, now: str, shown: bool) -> Sequ
     """Kinds that a query counts as; the first differences are printed where they are to be shown."""
     kinds = ["many"] if "shapes" in query else ["kernel"] if "kernel" in query else []
     if before != now:
-        differences = list(json_differences(json.loads(before), json.loads(now), EQUAL))
+        differences = list(json_differences(json.loads(before), json.loads(now), EQUAL, shares=_SHARES))
         if differences and shown:
             print(f"DIFFERENT {json.dumps(query)}", *(f"    {line[:300]}" for line in differences[:_LINES]), sep="\n")
             if len(differences) > _LINES:

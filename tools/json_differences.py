@@ -12,6 +12,7 @@ def json_differences(
     renamed: Mapping[str, str] | None = None,
     skipped: Collection[str] = (),
     added: bool = True,
+    shares: Collection[str] = (),
     path: str = "",
 ) -> Iterator[str]:
     """The differences between two values, in words.
@@ -22,6 +23,7 @@ def json_differences(
         renamed: By a key of `before`, the name that it has in `now`.
         skipped: Keys whose values are not compared.
         added: Whether a key that `before` does not have is a difference.
+        shares: Keys of numbers that are a ratio less one, or one less a ratio: of these the ratio is compared.
         path: Of the values in what holds them.
     """
     if isinstance(before, dict) and isinstance(now, dict):
@@ -30,12 +32,15 @@ def json_differences(
         yield from (f"{path}.{key} is new" for key in now if added and key not in named)
         for key in named:
             if key in now and key not in skipped:
-                yield from json_differences(named[key], now[key], relative, renamed, skipped, added, f"{path}.{key}")
+                old, new = named[key], now[key]
+                if key in shares and type(old) is type(new) is float and _equal(1.0 + old, 1.0 + new, relative):
+                    continue
+                yield from json_differences(old, new, relative, renamed, skipped, added, shares, f"{path}.{key}")
     elif isinstance(before, list) and isinstance(now, list):
         if len(before) != len(now):
             yield f"{path} has {len(before)} entries, now {len(now)}"
         for number, (old, new) in enumerate(zip(before, now, strict=False)):
-            yield from json_differences(old, new, relative, renamed, skipped, added, f"{path}[{number}]")
+            yield from json_differences(old, new, relative, renamed, skipped, added, shares, f"{path}[{number}]")
     elif not _equal(before, now, relative):
         yield f"{path} is {before!r}, now {now!r}"
 

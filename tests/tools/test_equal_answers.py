@@ -48,6 +48,9 @@ def test_a_folder_that_is_no_checkout_is_refused_in_one_line(tmp_path: Path) -> 
     [
         ({"a": [1.0, "x"]}, {"a": [1.0 + 1e-13, "x"]}, []),
         ({"a": [1.0, "x"]}, {"a": [1.0 + 1e-11, "y"]}, [".a[0] is 1.0, now 1.00000000001", ".a[1] is 'x', now 'y'"]),
+        ({"slowdown": 1e-9}, {"slowdown": 1e-9 + 1e-16}, []),
+        ({"slowdown": 1e-9}, {"slowdown": 2e-9}, [".slowdown is 1e-09, now 2e-09"]),
+        ({"a": 1e-9}, {"a": 1e-9 + 1e-16}, [".a is 1e-09, now 1.0000001e-09"]),
         ({"a": float("nan")}, {"a": float("nan")}, []),
         ({"a": float("inf")}, {"a": 1e308}, [".a is inf, now 1e+308"]),
         ({"a": 1}, {"a": True}, [".a is 1, now True"]),
@@ -57,4 +60,4 @@ def test_a_folder_that_is_no_checkout_is_refused_in_one_line(tmp_path: Path) -> 
     ],
 )
 def test_differences_are_named_by_their_path(before: object, now: object, differences: list[str]) -> None:
-    assert list(json_differences(before, now, 1e-12)) == differences
+    assert list(json_differences(before, now, 1e-12, shares=["slowdown"])) == differences
