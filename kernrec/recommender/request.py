@@ -88,8 +88,8 @@ class Query:
             raise unknown("source", self.source, SOURCES)
         if self.stacks:
             object.__setattr__(self, "stacks", stacks_named(self.stacks))
-        if self.top < 1:
-            raise UsageError(f"top is {self.top}; at least 1 is accepted")
+        if not isinstance(self.top, int) or self.top < 1:
+            raise UsageError(f"top is {self.top!r}; a whole number of at least 1 is accepted")
         for name, value, expected in (
             ("max slowdown", self.max_slowdown, "a fraction, such as 0.03"),
             ("max power", self.max_power_w, "a number of watts, such as 250"),

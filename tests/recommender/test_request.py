@@ -24,3 +24,9 @@ def test_a_request_names_an_op_or_a_kernel() -> None:
         with pytest.raises(UsageError, match="exactly one"):
             Request("a100", **names)  # type: ignore[arg-type]
     assert Request("a100", "matmul", shape="m=1,n=2,k=3").dims == {"m": 1, "n": 2, "k": 3}
+
+
+@pytest.mark.parametrize("top", ["3", 2.5, 0, None])
+def test_as_many_choices_as_a_whole_number_says(top: object) -> None:
+    with pytest.raises(UsageError, match="a whole number of at least 1"):
+        Query(top=top)  # type: ignore[arg-type]
