@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 
 Array = np.ndarray
 
+_AS_MANY = 16
+"""Problems side by side that gain about as much by a flat program as one that is asked about alone."""
+
 
 class ManyProblems:
     """The configs of a space on problems of one op, dtype and layout; has what predictions need of a `ProblemSpace`."""
@@ -32,7 +35,7 @@ class ManyProblems:
         self.problems = tuple(problems)
         self.each = tuple([space.at(problem) for problem in problems])
         """The space on each problem."""
-        space.ask(len(problems))
+        space.ask(len(problems) / _AS_MANY)
         names = {
             name: value if isinstance(value, str) else np.array([[problem.names[name]] for problem in problems])
             for name, value in problems[0].names.items()

@@ -66,7 +66,7 @@ class Space:
         static, dynamic = self._split((*kernel.constraints, *kernel.implied))
         self._columns = self._enumerate(self._values, static)
         self._test = self._columns.test(dynamic)
-        self._asked = 0
+        self._asked = 0.0
 
     def __len__(self) -> int:
         return self._columns.configs.count
@@ -124,7 +124,7 @@ class Space:
         values = _rows(list(self.columns.values()), len(rows))
         return Variants(rows, rows, self.kernel.sample_keys(values, problem.key))
 
-    def ask(self, problems: int = 1) -> None:
+    def ask(self, problems: float = 1.0) -> None:
         """Counts problems that are asked about, and makes the flat program from that on from which it pays."""
         before, self._asked = self._asked, self._asked + problems
         if before < _COMPILED_AT <= self._asked and not self.kernel.sampled:
