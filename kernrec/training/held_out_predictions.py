@@ -242,7 +242,8 @@ def _nearest(group: RowGroup, groups: Sequence[RowGroup]) -> list[RowGroup]:
 
     def distance(other: RowGroup) -> tuple[float, str]:
         a, b = group.inputs, other.inputs
-        return float(np.hypot(np.log(a.flops / b.flops), np.log(a.bytes / b.bytes))), other.problem
+        apart = np.hypot(np.log(np.max(a.flops) / np.max(b.flops)), np.log(np.max(a.bytes) / np.max(b.bytes)))
+        return float(apart), other.problem
 
     return [min(others, key=distance)] if others else []
 

@@ -35,7 +35,9 @@ def not_inherited(connection: object) -> None:
 
 def can_fork() -> bool:
     """Whether a child may be forked now: on Linux, by the main thread, where no other thread may hold a lock."""
-    if sys.platform != "linux" or threading.current_thread() is not threading.main_thread():
+    if not hasattr(os, "fork") or sys.platform != "linux":
+        return False
+    if threading.current_thread() is not threading.main_thread():
         return False
     others = [thread for thread in threading.enumerate() if thread is not threading.main_thread()]
     try:

@@ -162,8 +162,8 @@ def test_a_machine_whose_disk_is_full_leaves_and_its_work_goes_elsewhere(
     notes: list[str] = []
     result, rows = collect(tmp_path, 2, notes=notes)
     assert result.error is None
-    node = f"rtx3090 on {socket.gethostname()}: cannot write the journal"
-    assert any(note.startswith(node) and "no space left on device" in note for note in notes)
+    node = f"rtx3090 on {socket.gethostname()}: the journal "
+    assert any(note.startswith(node) and "cannot be written: no space left on device" in note for note in notes)
     assert set(times_measured(rows).values()) == {1}
     assert len(rows) == CONFIGS
 
