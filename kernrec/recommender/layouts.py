@@ -148,7 +148,13 @@ def answer_in_best_layout(
     Raises:
         KernrecError: nothing can run the problem in any layout.
     """
-    (result,) = answer_in_best_layouts(context, [problem], gpu, lambda problems: [_tried(answer, *problems)])
+    search: Generator[Problem, AnswerT | KernrecError, AnswerT | KernrecError] = _search(context, problem, gpu)
+    wanted = next(search)
+    try:
+        while True:
+            wanted = search.send(_tried(answer, wanted))
+    except StopIteration as stop:
+        result: AnswerT | KernrecError = stop.value
     try:
         if isinstance(result, KernrecError):
             raise result

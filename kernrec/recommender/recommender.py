@@ -25,7 +25,7 @@ from kernrec.recommender.estimate.estimates import LEARNED
 from kernrec.recommender.estimate.model_store import ModelStore
 from kernrec.recommender.estimate.operating_point import OperatingPoint
 from kernrec.recommender.infeasible import no_kernel_runs
-from kernrec.recommender.layouts import answer_in_best_layout, gain_elsewhere, layouts_that_matter
+from kernrec.recommender.layouts import answer_in_best_layout, gain_elsewhere
 from kernrec.recommender.request import Query, Request
 from kernrec.recommender.result import Recommendation
 from kernrec.recommender.sweep import kernel_points, measured_limits, op_points
@@ -112,10 +112,6 @@ class Recommender:
         return _cached(self._by_layout, key, _CACHED_ANSWERS, lambda: in_layout(problem, gpu, query))
 
     def _in_best_layout(self, problem: Problem, gpu: GPU, query: Query) -> Recommendation:
-        if not layouts_that_matter(problem, gpu):
-            with suppress(KernrecError):  # the search says it
-                if (answer := self.answer_problem(problem, gpu, query)).choices:
-                    return answer
         answer = answer_in_best_layout(self.context, problem, gpu, lambda other: self.answer_problem(other, gpu, query))
         return answer if answer.problem == problem else replace(answer, layout_chosen=True)
 

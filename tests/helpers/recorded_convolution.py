@@ -82,7 +82,7 @@ class Recorded:
             resident=work.rows[CONCURRENT],
             registers=c["registers"],
             shared_bytes=c["shared_bytes"],
-            pipe_s=t.pipe_s(np.arange(len(self))),
+            pipe_s=t.pipe_clk * (t.busy_s / np.maximum(t.pipe_clk.max(axis=0), 1e-30)),
             busy_s=t.busy_s,
             wait_s=t.latency_s,
             l2_s=t.l2_s,

@@ -146,12 +146,6 @@ class LaunchTime:
         are there to use what its code needs elsewhere."""
         return np.asarray(self.rows[6])
 
-    def pipe_s(self, rows: Array) -> Floats:
-        """Seconds that each pipe is busy for these candidates, (P, rows), in proportion to the busiest pipe's."""
-        clk: Floats = self.pipe_clk.take(rows, axis=1)
-        pipe_s: Floats = clk * (self.busy_s.take(rows) / np.maximum(clk.max(axis=0), 1e-30))
-        return pipe_s
-
     def bottleneck(self, row: int) -> str:
         """The resource of `RESOURCES` that takes longest for one candidate."""
         return RESOURCES[int(self.rows[RESOURCE, row])]

@@ -6,7 +6,6 @@ a power limit lowers its clock as it does that of any kernel.
 """
 
 from kernrec.gpu import GPU
-from kernrec.model.prior.launch_costs import NominalCosts
 from kernrec.model.prior.power import PowerModel
 from kernrec.op import Problem
 from kernrec.op.dtype import math_dtype
@@ -42,12 +41,6 @@ def ideal_launch(op: str, dtype: str, gpu: GPU, power: PowerModel) -> IdealLaunc
     if op not in _ROOFED or not peak:
         return None
     return IdealLaunch(peak, joules, gpu.l2_bytes, gpu.memory_bandwidth, power.event_j("dram.bytes"))
-
-
-def least_costs(problem: Problem, gpu: GPU, power: PowerModel) -> NominalCosts | None:
-    """Time and energy of an ideal launch before any power limit; None where there is none (`ideal_launch`)."""
-    ideal = ideal_launch(problem.op, problem.dtype, gpu, power)
-    return None if ideal is None else NominalCosts(*ideal.costs(problem))
 
 
 def arithmetic(gpu: GPU, power: PowerModel, dtype: str) -> tuple[float, float]:

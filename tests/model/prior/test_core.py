@@ -75,14 +75,20 @@ def test_rows_of_the_core_are_those_of_the_demand() -> None:
     assert len(PIPES) == core.PIPES == PORT
 
 
+def launches_of(draw: np.random.Generator, count: int, most: float) -> tuple[Demand, LaunchWork]:
+    """The demand of three variants, and launches of them with one loop; most: logarithm of the largest figure."""
+    demand = Demand(("block", "k"), tuple(10.0 ** draw.uniform(-1, 5, (2, len(QUANTITIES), 3))))
+    work = LaunchWork.empty(count, 1)
+    work.variants[:] = draw.integers(0, 3, count)
+    work.rows[:] = np.ceil(10.0 ** draw.uniform(0, most, work.rows.shape))
+    work.rows[OVERLAPPED] = np.nan
+    return demand, work
+
+
 @settings(max_examples=30, deadline=None)
 @given(draws, GPUS)
 def test_a_launch_that_is_like_another_takes_the_same_time(draw: np.random.Generator, name: str) -> None:
-    demand = Demand(("block", "k"), tuple(10.0 ** draw.uniform(-1, 5, (2, len(QUANTITIES), 3))))
-    some = LaunchWork.empty(5, 1)
-    some.variants[:] = draw.integers(0, 3, 5)
-    some.rows[:] = np.ceil(10.0 ** draw.uniform(0, 5, some.rows.shape))
-    some.rows[OVERLAPPED] = np.nan
+    demand, some = launches_of(draw, 5, 5.0)
     order, gpu = draw.integers(0, 5, 300), find_gpu(name)
     repeated = LaunchWork(some.variants[order], some.rows[:, order].copy())
     alone, together = (launch_time.launch_time(gpu, demand, work) for work in (some, repeated))
@@ -93,11 +99,7 @@ def test_a_launch_that_is_like_another_takes_the_same_time(draw: np.random.Gener
 @settings(max_examples=40, deadline=None)
 @given(draws, GPUS)
 def test_the_bottleneck_is_the_resource_that_takes_longest(draw: np.random.Generator, name: str) -> None:
-    demand = Demand(("block", "k"), tuple(10.0 ** draw.uniform(-1, 5, (2, len(QUANTITIES), 3))))
-    work = LaunchWork.empty(30, 1)
-    work.variants[:] = draw.integers(0, 3, 30)
-    work.rows[:] = np.ceil(10.0 ** draw.uniform(0, 6, work.rows.shape))
-    work.rows[OVERLAPPED] = np.nan
+    demand, work = launches_of(draw, 30, 6.0)
     times = launch_time.launch_time(find_gpu(name), demand, work)
     for launch in range(30):
         parts = times.parts(launch)

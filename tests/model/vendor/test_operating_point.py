@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 
 from kernrec.errors import UsageError
 from kernrec.gpu import all_gpus, find_gpu
+from kernrec.model.prior.launch_costs import NominalCosts
 from kernrec.model.prior.power import PowerModel
-from kernrec.model.prior.sustained_roof import least_costs
+from kernrec.model.prior.sustained_roof import ideal_launch
 from kernrec.model.vendor import operating_point
 from kernrec.model.vendor.predicted import Predicted
 from kernrec.op import Problem, find_op
@@ -94,8 +95,9 @@ def test_the_default_point_changes_nothing_below_the_roof() -> None:
 def test_no_line_is_above_the_roof_that_the_power_limit_leaves(gpu: str, dtype: str) -> None:
     card, problem = find_gpu(gpu), product(8192, dtype)
     power = PowerModel.for_gpu(card)
-    least = least_costs(problem, card, power)
-    assert least is not None
+    ideal = ideal_launch(problem.op, problem.dtype, card, power)
+    assert ideal is not None
+    least = NominalCosts(*ideal.costs(problem))
     for limit_w in (card.tdp_w, card.power_min_w):
         roof_s = float(power.apply_power_limit(least, limit_w).latency_s[0])
         claimed = line(problem.flops / card.peak_flops(math_dtype(dtype), tensor=dtype != "f32"), None, 1.0, 0.2)
