@@ -7,6 +7,7 @@ folder; these tests are about all later ones.
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
 from functools import cache
 from importlib.metadata import packages_distributions
 
@@ -59,6 +60,14 @@ def libraries(code: str) -> set[str]:
     command = [sys.executable, "-c", code + PRINT_LOADED]
     done = subprocess.run(command, capture_output=True, text=True, env=environment(), check=True)
     return installed() & set(json.loads(done.stderr.splitlines()[-1]))
+
+
+@pytest.fixture(autouse=True, scope="module")
+def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Other tests ask for edited kernels of the same names, whose profiles would replace the shipped ones' entries."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("KERNREC_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
 
 
 @pytest.fixture(scope="module")
