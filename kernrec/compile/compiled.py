@@ -3,11 +3,12 @@
 import hashlib
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Literal
 
 from kernrec.errors import KernrecError
+from kernrec.util.light_dataclass import dataclass
 
 Reason = Literal["compile", "timeout", "crash"]
 

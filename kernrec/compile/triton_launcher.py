@@ -7,8 +7,10 @@ PTX, which so says all that a launch in the emulator needs.
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
+
+from kernrec.util.light_dataclass import dataclass
 
 DESCRIPTOR = "tensordesc"
 """The beginning of Triton's type of a tensor descriptor, `tensordesc<bf16[128, 64]>`."""

@@ -1,10 +1,10 @@
 """Facts of a kernel's PTX that say how it can be launched."""
 
 import math
-from dataclasses import dataclass
 
 from kernrec.ptx.ir.operand import Register
 from kernrec.ptx.ir.program import Function, Module, Variable
+from kernrec.util.light_dataclass import dataclass
 
 _AXES = "xyz"
 

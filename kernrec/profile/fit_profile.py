@@ -10,11 +10,11 @@ long.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from kernrec.errors import KernrecError
+from kernrec.util.light_dataclass import dataclass
 
 Terms = Mapping[str, int]
 """How often each part of a launch runs: `block` (thread blocks), then total trips of each loop over the grid."""

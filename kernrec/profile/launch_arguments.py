@@ -15,7 +15,7 @@ They are described in the order of the kernel's parameters:
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,7 @@ from kernrec.profile.tensor_values import ELEMENTS, load_npy
 from kernrec.ptx import Image, TensorMap
 from kernrec.ptx.state.tensor_maps import ELEMENT_TYPES
 from kernrec.ptx.state.textures import ADDRESSES, FILTERS
+from kernrec.util.light_dataclass import dataclass
 
 BUFFER_TYPES = {name: kind for name, kind in ELEMENTS.items() if name != "bf16" and name[:2] != "f8"}
 """NumPy's types of the elements that a buffer can have, by name."""

@@ -1,13 +1,13 @@
 """The static profile of a launch, as it is kept, and its kernel's name in the PTX; needs no emulator."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from kernrec.compile.compiled import Resources
 from kernrec.errors import KernrecError
 from kernrec.kernel.spec import Kernel
 from kernrec.profile.fit_profile import Profile
 from kernrec.store import ProfileRow
+from kernrec.util.light_dataclass import dataclass
 
 
 @dataclass(frozen=True)

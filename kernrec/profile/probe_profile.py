@@ -5,7 +5,6 @@ Configs that differ in launch-time tunables only share a variant, and so its pro
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -18,6 +17,7 @@ from kernrec.profile.fit_profile import Profile, ProfileError, determined, fit_p
 from kernrec.profile.launch_profile import LaunchProfile
 from kernrec.profile.tensor_values import ELEMENTS
 from kernrec.ptx import Module, emulate, parse
+from kernrec.util.light_dataclass import dataclass
 
 ProbeCounts = dict[tuple[object, ...], dict[str, int]]
 """Counts of launches that were emulated, by PTX, grid and block, arguments and sizes of buffers."""

@@ -6,7 +6,7 @@ stored already are left out, so an interrupted run goes on where it stopped.
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from kernrec.compile.compiled import Compiled, CompileError, CompileJob
 from kernrec.compile.pool import Processors, ProcessorsLostError, processors_of
@@ -17,6 +17,7 @@ from kernrec.profile.kernel_code import CodeKey, code_key, compile_job_for
 from kernrec.profile.launch_profile import LaunchProfile
 from kernrec.profile.probe_profile import Variant, profile_architectures
 from kernrec.store import ProfileRow
+from kernrec.util.light_dataclass import dataclass
 
 _Profiles = list[list[tuple[int, LaunchProfile]]]  # of several variants: (architecture, profile)
 _MOST_WAITING = 4  # variants to be emulated, per process: bounds memory while compilation runs ahead

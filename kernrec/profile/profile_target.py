@@ -1,10 +1,10 @@
 """Targets of profiling a user's kernel, and configs that fail: a module that imports no emulator."""
 
-from dataclasses import dataclass
 from pathlib import Path
 
 from kernrec.kernel import Config
 from kernrec.op import Problem
+from kernrec.util.light_dataclass import dataclass
 
 BLOCK_BUDGET = 2_000_000
 """PTX instructions that one block may execute before it is taken for an endless loop."""

@@ -28,7 +28,7 @@ over those of an average one of the others. All counts are of an average one of 
 import contextlib
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 
 import numpy as np
@@ -60,6 +60,7 @@ from kernrec.ptx.ir.inline import inlined
 from kernrec.ptx.state.access_trace import AccessTrace
 from kernrec.ptx.state.touched_sectors import SECTOR, TouchedSectors
 from kernrec.util.human import config_text
+from kernrec.util.light_dataclass import dataclass
 
 AXES = ("x", "y", "z")
 TERMS = ("block", "rounds")

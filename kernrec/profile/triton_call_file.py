@@ -25,12 +25,13 @@
 import importlib.util
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
 from kernrec.errors import UsageError, unknown
 from kernrec.kernel.source_files import read_toml
+from kernrec.util.light_dataclass import dataclass
 
 _KEYS = ("function", "grid", "flops", "arguments", "configs")
 _MODULE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")

@@ -51,13 +51,16 @@ def work_levels(module: Module, launch: KernelLaunch, options: EmulationOptions)
     branch depends on the block. Blocks at the very ends of the grid, whose tiles may be partial, make no level.
     """
     total = launch.grid[0]
-    if launch.grid[1] * launch.grid[2] > 1 or total < 4 or blocks_run_alike(inlined(module, launch.entry)):
+    function = inlined(module, launch.entry)
+    if launch.grid[1] * launch.grid[2] > 1 or total < 4 or blocks_run_alike(function):
         return ()
-    emulation = Emulation(module, launch, replace(options, most_blocks=1, touched=None, trace=None))
-    if len(emulation.whole_clusters([0])) > 1:
+    whole, stores = replace(options, most_blocks=1, touched=None, trace=None), stores_in_loops(function)
+    short = whole if stores else replace(whole, budget=min(options.budget, _SHORT))
+    emulation = Emulation(module, launch, short)
+    if len(emulation.whole_clusters([0])) > 1 or not (stores or _last_is_idle(emulation, launch)):
         return ()
-    if not stores_in_loops(emulation.function) and not _last_is_idle(module, launch, options):
-        return ()
+    if not stores:
+        emulation = Emulation(module, launch, whole)
 
     @cache
     def work(block: int) -> float:
@@ -72,22 +75,23 @@ def idle(levels: Sequence[Level]) -> list[Level]:
     return [level for level in levels if level.work < IDLE * longest]
 
 
-def _last_is_idle(module: Module, launch: KernelLaunch, options: EmulationOptions) -> bool:
-    """Whether the last block, and the one before, end at once, and the first does not."""
+def _last_is_idle(emulation: Emulation, launch: KernelLaunch) -> bool:
+    """Whether the last block, and the one before, end at once, and the first does not.
+
+    emulation: of a block at a time, within `_SHORT` instructions.
+    """
     last = launch.grid[0] - 1
-    short = replace(options, most_blocks=1, touched=None, trace=None, budget=min(options.budget, _SHORT))
-    emulation = Emulation(module, launch, short)
     try:
-        work = emulation.run([last - 1])["issue"]
-        if work >= IDLE * _most_work(emulation, launch):
+        before_last = emulation.run([last - 1])["issue"]
+        if before_last >= IDLE * _most_work(emulation, launch):
             return False
-        work = max(work, emulation.run([last])["issue"])
+        try:
+            longest = IDLE * emulation.run([0])["issue"]
+        except (EmulationError, UnsteadyError):
+            longest = math.inf
+        return bool(before_last < longest and emulation.run([last])["issue"] < longest)
     except (EmulationError, UnsteadyError):
         return False  # it has more to do, or is refused, which the sample will say
-    try:
-        return bool(work < IDLE * emulation.run([0])["issue"])
-    except (EmulationError, UnsteadyError):
-        return True
 
 
 def _most_work(emulation: Emulation, launch: KernelLaunch) -> float:

@@ -27,7 +27,7 @@ from kernrec.ptx.ir.inline import inlined
 from kernrec.ptx.ir.program import Function
 from kernrec.ptx.state.access_cost import AccessPattern
 from kernrec.ptx.state.errors import BudgetError, EmulationError
-from kernrec.ptx.state.touched_sectors import SECTOR, Buffer, TouchedSectors
+from kernrec.ptx.state.touched_sectors import SECTOR, Buffer, TouchedSectors, without_repeats
 from kernrec.ptx.state.types import Array
 
 WINDOW = 256
@@ -74,17 +74,11 @@ class FirstReads(TouchedSectors):
         """(buffer, n, distinct sectors of n consecutive blocks over those of one) for n = 2, 4, ... up to `count`."""
         for name, parts in self._reads.items():
             # Sector by sector the blocks that read it, ascending: those of one window are then side by side.
-            reads = _steps(np.sort(_steps(np.concatenate(parts))))
+            reads = without_repeats(np.sort(without_repeats(np.concatenate(parts))))
             size = 2
             while size <= count:
-                yield name, size, len(_steps(reads // size)) * size / len(reads)
+                yield name, size, len(without_repeats(reads // size)) * size / len(reads)
                 size *= 2
-
-
-def _steps(values: Array) -> Array:
-    """Values without those that equal the one before: of ascending ones each once, faster than `np.unique`."""
-    changed: Array = values[np.diff(values, prepend=-1) != 0]
-    return changed
 
 
 def wave_metrics(

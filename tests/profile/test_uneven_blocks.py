@@ -1,6 +1,7 @@
 """Blocks that differ in their work are told apart, and a persistent kernel is predicted like the plain one."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -33,7 +34,7 @@ IN_LINE = 0.15
     ("body", "runs", "idle"),
     [
         ("y[i] = x[i];", 1, False),  # without a loop, one of the last blocks tells
-        ("if (blockIdx.x + 2 > gridDim.x) return; for (int k = 0; k < n; k++) y[i] += x[k];", 3, False),
+        ("if (blockIdx.x + 2 > gridDim.x) return; for (int k = 0; k < n; k++) y[i] += x[k];", 2, False),
         ("if (blockIdx.x > 60) return; for (int k = 0; k < n; k++) y[i] += x[k];", 3, True),
     ],
 )
@@ -44,6 +45,7 @@ def test_whether_the_last_blocks_are_idle_takes_as_few_blocks_as_tell(
     module = parse(compile_source(source.replace("BODY", body), 80).ptx)
     buffers = {name: np.zeros(4096, np.float32) for name in "xy"}
     launch = KernelLaunch("k", (64, 1, 1), (32, 1, 1), ["x", "y", np.int32(40)], buffers)
+    emulation = Emulation(module, launch, replace(SAMPLING, most_blocks=1, budget=2000))
     ran, run = [], Emulation.run
 
     def counted(emulation: Emulation, blocks: Sequence[int]) -> Counts:
@@ -51,7 +53,7 @@ def test_whether_the_last_blocks_are_idle_takes_as_few_blocks_as_tell(
         return run(emulation, blocks)
 
     monkeypatch.setattr(Emulation, "run", counted)
-    assert _last_is_idle(module, launch, SAMPLING) == idle
+    assert _last_is_idle(emulation, launch) == idle
     assert len(ran) == runs
 
 

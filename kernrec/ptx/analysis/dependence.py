@@ -8,10 +8,10 @@ thread.
 """
 
 from collections import defaultdict
-from dataclasses import dataclass
 
 from kernrec.ptx.analysis.def_use import DefUse
 from kernrec.ptx.ir.program import BasicBlock, Function, Instruction
+from kernrec.util.light_dataclass import dataclass
 
 COMPUTES = frozenset(
     {

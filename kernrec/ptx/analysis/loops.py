@@ -9,13 +9,12 @@ of a comparison changes, which `kernrec.ptx.execution.extrapolation` foresees. O
 how many trips are to come, but not what each of them does: some are executed, and stand for their neighbors.
 """
 
-from dataclasses import dataclass
-
 from kernrec.ptx.analysis.def_use import DefUse
 from kernrec.ptx.analysis.dependence import stores_global
 from kernrec.ptx.analysis.liveness import live_before, successors
 from kernrec.ptx.ir.operand import Immediate, Pair, Register, registers_of
 from kernrec.ptx.ir.program import BasicBlock, Function, Instruction
+from kernrec.util.light_dataclass import dataclass
 
 _FROM_ELSEWHERE = frozenset(
     {

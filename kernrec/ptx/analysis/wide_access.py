@@ -10,11 +10,12 @@ variables. Nothing is known of the numbers of threads.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from kernrec.ptx.analysis.def_use import DefUse
 from kernrec.ptx.ir.operand import Address, Immediate, Operand, Register, Symbol, Vector, elements, registers_of
 from kernrec.ptx.ir.program import Function, Instruction, Module
+from kernrec.util.light_dataclass import dataclass
 
 _WIDEST = 16  # bytes of an access
 _BYTES = {f"{kind}{bits}": bits // 8 for kind in "busf" for bits in (32, 64)}  # of what may be joined

@@ -11,7 +11,6 @@ operations of tensor cores (`instructions.matrix` says how they round); where th
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from importlib import import_module
 
 import numpy as np
@@ -34,6 +33,7 @@ from kernrec.ptx.state.phase_races import PhaseRaceDetector
 from kernrec.ptx.state.race_detector import RaceDetector
 from kernrec.ptx.state.registers import RegisterFiles, row_map
 from kernrec.ptx.state.touched_sectors import TouchedSectors
+from kernrec.util.light_dataclass import dataclass
 
 SEMANTICS = (
     "access", "async_copies", "atomics", "bits", "cluster", "convert", "floating", "images", "integer", "matrix",

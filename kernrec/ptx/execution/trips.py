@@ -119,6 +119,8 @@ def _first_change(kind: str, difference: Array, step: Array) -> int:
     """
     moving = step != 0
     difference, step = difference[moving], step[moving]
+    if len(step) and (step == step[0]).all() and (difference == difference[0]).all():
+        difference, step = difference[:1], step[:1]  # as a rule all lanes count alike
     if kind == "eq":
         if ((difference == 0) | (difference == step)).any():
             return 1

@@ -8,13 +8,13 @@ Where a needed value is loaded from a memory that the kernel writes, what it sto
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from kernrec.ptx.analysis.def_use import DefUse
 from kernrec.ptx.analysis.loops import steering_registers
 from kernrec.ptx.instructions.registry import ELEMENTWISE
 from kernrec.ptx.ir.operand import Vector, registers_of
 from kernrec.ptx.ir.program import Function, Instruction, is_warp_synchronous, lane_mask
+from kernrec.util.light_dataclass import dataclass
 
 _LEFT_OUT = frozenset({"shfl", "redux"})
 """Instructions beside the elementwise ones that do nothing but compute a result."""

@@ -8,11 +8,12 @@ module) stays, and is an error for the thread that reaches it.
 """
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from weakref import ref
 
 from kernrec.ptx.ir.operand import Address, Immediate, Register, Symbol, with_leaves
 from kernrec.ptx.ir.program import Function, Instruction, Module
+from kernrec.util.light_dataclass import dataclass
 
 _MOST_INSTRUCTIONS = 1 << 18
 _WITHOUT_EFFECT = ("vprintf", "cudaGraphSetConditional")  # on what the kernel computes: nothing is printed

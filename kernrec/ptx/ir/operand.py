@@ -1,10 +1,11 @@
 """Operands of PTX instructions as data: registers, literals, symbols, and what is made of them."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+
+from kernrec.util.light_dataclass import dataclass
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Register:
     """A virtual or special register."""
 
@@ -12,7 +13,7 @@ class Register:
     """With its `%`; a special register keeps its dimension: `%tid.x`."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Immediate:
     """A literal."""
 
@@ -23,7 +24,7 @@ class Immediate:
     """`int`, `f32` or `f64` (written as bits), or `float` (written as a decimal number)."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Symbol:
     """The address of a variable, parameter, function or label."""
 
@@ -33,7 +34,7 @@ class Symbol:
     """In bytes."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Address:
     """`[base + offset]`."""
 
@@ -43,7 +44,7 @@ class Address:
     """In bytes."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Vector:
     """`{a, b, ...}`."""
 
@@ -51,7 +52,7 @@ class Vector:
     """The elements; a discarded one is `Register("_")`."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Pair:
     """`p|q`, the two destinations of `setp` and `shfl.sync`."""
 
@@ -60,14 +61,14 @@ class Pair:
     second: "Operand"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Negated:
     """`!p`, a predicate that is read negated."""
 
     register: Register
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Texel:
     """`[texture, {x, y}]`: a place in a texture or surface."""
 

@@ -1,10 +1,11 @@
 """PTX as data: modules, functions, variables, instructions, basic blocks; operands are in `operand`."""
 
-from dataclasses import dataclass, field, fields
-from functools import cached_property
+from dataclasses import field, fields
 from typing import Any
 
 from kernrec.ptx.ir.operand import Address, Immediate, Operand, Register, Symbol, Texel, leaves, registers_of
+from kernrec.util.light_dataclass import dataclass
+from kernrec.util.light_property import cached_property
 
 _WIDEST = 16  # bytes of an access
 
@@ -54,7 +55,7 @@ class Instruction:
         return ".".join((self.opcode, *self.modifiers))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Variable:
     """A variable or parameter."""
 

@@ -4,13 +4,13 @@ Only instructions with one fixed list of operands are here, which are those that
 (tensor cores, textures, votes, ...) are checked by the code that executes them.
 """
 
-from dataclasses import dataclass
 from functools import cache
 
 from kernrec.ptx.ir.types import BITS
+from kernrec.util.light_dataclass import dataclass
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Slot:
     """One operand of an instruction."""
 

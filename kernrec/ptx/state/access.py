@@ -1,12 +1,11 @@
 """One access to memory as an instruction states it."""
 
-from dataclasses import dataclass
-
 from kernrec.ptx.ir.program import Function, Instruction
 from kernrec.ptx.state.errors import location
+from kernrec.util.light_dataclass import dataclass
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Access:
     """The fixed part of an access; addresses are known when the instruction runs."""
 

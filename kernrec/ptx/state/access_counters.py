@@ -1,7 +1,6 @@
 """Counts of accesses to memory: sectors and wavefronts. Accesses are passed on to what watches addresses and order."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -15,9 +14,10 @@ from kernrec.ptx.state.region import Region
 from kernrec.ptx.state.selection import Selection, signed
 from kernrec.ptx.state.touched_sectors import TouchedSectors
 from kernrec.ptx.state.types import Array
+from kernrec.util.light_dataclass import dataclass
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class GlobalRequest:
     """One access to a buffer, as it was counted: it can be counted again elsewhere in the buffer."""
 

@@ -6,12 +6,12 @@ and the addresses of the requests alone. `AccessTrace` keeps them for the blocks
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from kernrec.ptx.state.access_cost import AccessPattern
 from kernrec.ptx.state.types import Array
+from kernrec.util.light_dataclass import dataclass
 
 MOST_ENTRIES = 1 << 18
 """Sectors that are kept of a batch of blocks: of a longer one its beginning."""

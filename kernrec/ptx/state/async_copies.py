@@ -4,14 +4,13 @@ The bytes reach shared memory only when the thread waits for them: a kernel that
 before.
 """
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from kernrec.ptx.state.types import Array
+from kernrec.util.light_dataclass import dataclass
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class _Copy:
     """A copy that some lanes started."""
 

@@ -5,12 +5,12 @@ mixes blocks. Lanes are numbered through: those of the first block, then those o
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 
 from kernrec.ptx.state.types import Array
+from kernrec.util.light_dataclass import dataclass
+from kernrec.util.light_property import cached_property
 
 WARP = 32
 """Threads of a warp."""

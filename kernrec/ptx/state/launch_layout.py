@@ -1,7 +1,7 @@
 """A kernel launch, and how it lies in memory: addresses of symbols, arguments packed as parameters."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ from kernrec.ptx.ir.program import Function, Module
 from kernrec.ptx.state.tensor_maps import TensorMap
 from kernrec.ptx.state.textures import Image
 from kernrec.ptx.state.types import Array
+from kernrec.util.light_dataclass import dataclass
 
 # State-space windows of the generic address space. Buffer i of global memory starts at (i + 1) << 40.
 MOST_THREADS = 1024

@@ -21,12 +21,13 @@ a multiple of its size, or where the base offset says. `tcgen05` can also move p
 of which are then a pattern.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 
 import numpy as np
 
 from kernrec.ptx.state.types import Array
+from kernrec.util.light_dataclass import dataclass
 
 _PERIOD = 1024  # bytes after which every swizzle pattern repeats
 
@@ -35,7 +36,7 @@ class DescriptorError(ValueError):
     """A descriptor that describes no matrix; the text says what of it."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class MatrixDescriptor:
     """Where a matrix lies in shared memory."""
 

@@ -8,7 +8,7 @@ modes are those of `tensormap.replace` (PTX ISA, section 9.7.9.27.1.1).
 """
 
 import struct
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import lru_cache
 from typing import Any
 
@@ -16,6 +16,7 @@ import numpy as np
 
 from kernrec.errors import UsageError
 from kernrec.ptx.state.types import Array
+from kernrec.util.light_dataclass import dataclass
 
 MAP_BYTES = 128
 _LAYOUT = struct.Struct("<Q4s5B3x5I4x4Q5H5H")

@@ -12,7 +12,6 @@ are *counted* where the hardware keeps a 2-D image: in blocks of 64 bytes x 8 ro
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
 
@@ -20,6 +19,7 @@ import numpy as np
 
 from kernrec.errors import UsageError, unknown
 from kernrec.ptx.state.types import Array
+from kernrec.util.light_dataclass import dataclass
 
 FILTERS = ("point", "linear")
 ADDRESSES = ("wrap", "clamp", "mirror", "border")

@@ -6,14 +6,14 @@ blocks may share a 32-byte sector and no byte of it.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from functools import cached_property
 from typing import Protocol
 
 import numpy as np
 
 from kernrec.ptx.state.access_cost import AccessPattern
 from kernrec.ptx.state.types import Array
+from kernrec.util.light_dataclass import dataclass
+from kernrec.util.light_property import cached_property
 
 SECTOR = 32
 """Bytes that move between caches and memory together."""
@@ -40,9 +40,7 @@ class Touched:
     @cached_property
     def sectors(self) -> Array:
         """Sectors of 32 bytes."""
-        sectors: Array = self.words // (SECTOR // _WORD)
-        distinct: Array = sectors[np.diff(sectors, prepend=-1) != 0]  # ascending: faster than np.unique
-        return distinct
+        return without_repeats(self.words // (SECTOR // _WORD))
 
     def new_bytes(self, other: "Touched") -> float:
         """Bytes that `other`, the next block, moves beside those of this one, if more blocks follow in the same way.
@@ -60,6 +58,14 @@ class Touched:
         share = joined / len(begins)
         sectors = other.sectors[~among(other.sectors, self.sectors)]
         return share * len(words) * _WORD + (1.0 - share) * len(sectors) * SECTOR
+
+
+def without_repeats(values: Array) -> Array:
+    """Values without those that equal the one before: of ascending ones each once, faster than `np.unique`."""
+    first = np.ones(len(values), np.bool_)
+    np.not_equal(values[1:], values[:-1], out=first[1:])
+    distinct: Array = values[first]
+    return distinct
 
 
 def among(values: Array, ascending: Array) -> Array:
@@ -163,7 +169,7 @@ class TouchedSectors:
         for (name, written, size, pattern), places in waiting.items():
             region = self._buffers[name]
             unit = _unit(region)
-            begins = np.array(sorted({*places}), np.int64)
+            begins = np.unique(np.array(places, np.int64))
             for rest in {*(begins % unit).tolist()}:
                 blocks, words = pattern.words_by_block(rest, size, unit, self._warps)
                 starts = begins[begins % unit == rest] // unit
