@@ -152,9 +152,12 @@ def largest_file(size: int) -> Iterator[None]:
 
 @POSIX
 @pytest.mark.parametrize("temporary", [False, True])
-def test_a_full_disk_is_one_line_and_leaves_nothing(path: Path, temporary: bool) -> None:
+def test_a_full_disk_is_one_line_and_leaves_nothing(
+    path: Path, temporary: bool, monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
+) -> None:
     """The disk of temporary files, where the first one is made, or that of the database."""
     if temporary:
+        monkeypatch.setenv("KERNREC_CACHE", str(tmp_path_factory.mktemp("cache")))
         schema._empty.cache_clear()
     else:
         schema.make_file(path)
