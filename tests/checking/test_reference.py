@@ -2,11 +2,12 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kernrec.checking.reference import evaluate
 from kernrec.errors import UsageError
+from tests.helpers.depth import few_examples
 
 X = np.arange(12.0)
 ARRAYS = {"x": X, "y": X[::-1].copy(), "n": np.int64(3), "alpha": np.float64(0.5)}
@@ -59,7 +60,7 @@ def test_nothing_else_is_computed(text: str) -> None:
     assert "\n" not in str(refused.value)
 
 
-@settings(max_examples=50)
+@few_examples(50)
 @given(st.text(alphabet="xyn0123.()[]+-*/@,:<>= _'abcdefT", max_size=30))
 def test_no_text_does_more_than_be_refused(text: str) -> None:
     try:

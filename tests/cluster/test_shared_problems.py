@@ -5,13 +5,14 @@ from collections import Counter
 import hypothesis.strategies as st
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from kernrec.cluster.shared_problems import SharedProblems
 from kernrec.measure.campaign.plan import EnergyRule, PlannedProblem, Task
 from kernrec.measure.collect import Visit
 from kernrec.op import find_op
 from kernrec.store.measurement import Measurement
+from tests.helpers.depth import few_examples
 
 
 def problems(*sizes: int) -> list[PlannedProblem]:
@@ -92,7 +93,7 @@ def test_a_share_whose_time_is_over_ends_the_screening() -> None:
     assert last.planned.finals
 
 
-@settings(max_examples=30, deadline=None)
+@few_examples(30)
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 9), st.booleans()), max_size=60), st.integers(10, 70))
 def test_whatever_cards_do_every_config_is_measured_once(moves: list[tuple[int, int, bool]], most: int) -> None:
     """Moves: a card makes so many measurements of its visit; or it dies, and its visit is made by the next card."""

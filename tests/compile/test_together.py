@@ -18,6 +18,7 @@ from kernrec.profile.profile_target import ProfileTarget
 from kernrec.profile.profile_user_kernel import profile_configs
 from kernrec.profile.sample_profile import profile_by_sampling
 from kernrec.profile.tensor_values import Tensors
+from tests.helpers.depth import few_examples
 from tests.helpers.paths import ROOT
 from tests.helpers.same_code import form
 
@@ -57,7 +58,7 @@ def job(source: str, defines: dict[str, str | int]) -> CompileJob:
 
 
 @pytest.mark.parametrize("declared", ['extern "C" __global__ void', "__global__ void"])
-@settings(max_examples=4, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(few_examples(4), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(configs=st.lists(CONFIGS, min_size=2, max_size=4))
 def test_a_config_is_the_same_code_as_alone(nvrtc: str, declared: str, configs: list[dict[str, str | int]]) -> None:
     jobs = [job(TILES.replace("KERNEL", declared), config) for config in configs]

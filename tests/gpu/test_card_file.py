@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import kernrec
@@ -14,6 +14,7 @@ from kernrec.cli.app import run
 from kernrec.errors import UsageError
 from kernrec.gpu import GPU, UnknownGPU, all_gpus, find_gpu
 from kernrec.gpu.card_file import card_name, card_of, card_text, read_card
+from tests.helpers.depth import few_examples
 
 MEMORY = {"gib": 24, "bus_bits": 384, "pin_gbps": 21, "bandwidth_gbs": 1008}
 
@@ -104,7 +105,7 @@ KEYS = [(name, None) for name in ("sm", "sms", "l2_mib", "f32_tflops", "name", "
 ]
 
 
-@settings(deadline=None, max_examples=40)
+@few_examples(40)
 @given(st.lists(st.tuples(st.sampled_from(KEYS), NUMBERS), min_size=1, max_size=3))
 def test_any_figures_are_refused_in_one_line_or_agree(changes: list[tuple[tuple[str, str | None], Any]]) -> None:
     data = figures()

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from kernrec.gpu import find_gpu
@@ -15,6 +15,7 @@ from kernrec.kernel.expression import Expression, implication, parse
 from kernrec.kernel.library import all_kernels, find_kernel
 from kernrec.kernel.space import Space
 from kernrec.util.compiled import PACKAGE, choose
+from tests.helpers.depth import few_examples
 from tests.kernel.test_expression import INT64, INTEGER_TEXTS
 
 FORMS = [choose("kernrec.kernel", PACKAGE / "kernel", choice) for choice in ("python", None)]
@@ -28,7 +29,7 @@ def compiled(columns: Columns, conditions: Sequence[Expression], expressions: Se
         columns.compile(columns.test(conditions), expressions)
 
 
-@settings(max_examples=60, deadline=None)
+@few_examples(60)
 @given(
     st.lists(INTEGER_TEXTS, min_size=1, max_size=4),
     st.lists(INT64, min_size=1, max_size=3, unique=True),
@@ -65,7 +66,7 @@ def test_a_program_of_random_expressions_gives_their_values(
 
 
 @pytest.mark.parametrize("name", [kernel.name for kernel in all_kernels()])
-@settings(max_examples=6, deadline=None)
+@few_examples(6)
 @given(st.data())
 def test_a_kernel_s_expressions_have_the_same_values_in_its_program(name: str, data: st.DataObject) -> None:
     kernel = find_kernel(name)

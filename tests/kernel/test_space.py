@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kernrec.errors import UsageError
@@ -13,6 +13,7 @@ from kernrec.kernel import Expression, Kernel, Space, bind_launches, parse
 from kernrec.kernel.library import find_kernel
 from kernrec.kernel.spec import LIMITS, Tunable
 from kernrec.op import Problem, find_op
+from tests.helpers.depth import few_examples
 
 EASY = find_op("matmul").problem(m=4096, n=4096, k=4096)  # keeps every constraint that depends on the problem
 
@@ -71,7 +72,7 @@ def test_architectures_differ_where_a_constraint_asks_for_one(tiled: Kernel) -> 
 SIZES = st.one_of(st.integers(1, 300), st.sampled_from([512, 1000, 4096, 20_000]))
 
 
-@settings(max_examples=12, deadline=None)
+@few_examples(12)
 @given(SIZES, SIZES, SIZES, st.integers(0, 2**32))
 def test_columns_hold_what_each_config_gives_alone(space: Space, m: int, n: int, k: int, seed: int) -> None:
     kernel, ada, problem = space.kernel, limits(89), matmul(m, n, k)
@@ -156,7 +157,7 @@ def test_constraints_may_name_the_limits_of_the_gpu(ada: SmLimits) -> None:
     assert all(isinstance(getattr(ada, name), int) for name in LIMITS)
 
 
-@settings(max_examples=15, deadline=None)
+@few_examples(15)
 @given(st.data())
 def test_a_config_is_found_in_its_row_and_no_other_config_is_found(space: Space, data: st.DataObject) -> None:
     row = data.draw(st.integers(0, len(space) - 1))

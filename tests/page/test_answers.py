@@ -6,7 +6,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kernrec.cli.app import run
@@ -18,6 +18,7 @@ from kernrec.page.report import of_point
 from kernrec.page.subject import Subject
 from kernrec.recommender import Recommender
 from kernrec.store import Database
+from tests.helpers.depth import few_examples
 
 ASKED = {"gpu": "rtx4090", "op": "matmul", "dtype": "f32", "layout": "nn", "shape": "m=256,n=512,k=256", "clocks": "1"}
 
@@ -148,7 +149,7 @@ def test_what_is_not_known_is_refused_in_one_line(
     assert "\n" not in str(refused.value)
 
 
-@settings(max_examples=20, deadline=None)
+@few_examples(20)
 @given(name=st.sampled_from(sorted(ASKED)), value=st.text(max_size=40))
 def test_no_text_breaks_an_answer(answers: Answers, name: str, value: str) -> None:
     with suppress(KernrecError):

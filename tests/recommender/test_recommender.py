@@ -4,7 +4,7 @@ import json
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import kernrec
@@ -19,7 +19,7 @@ from kernrec.recommender.estimate.operating_point import DEFAULT_POINT
 from kernrec.recommender.estimate.prediction import predict
 from kernrec.recommender.explain.report import report
 from kernrec.store import Evidence, shipped_profiles
-from tests.helpers.depth import DEEP
+from tests.helpers.depth import DEEP, few_examples
 
 SQUARE = {"m": 4096, "n": 4096, "k": 4096}
 CONV = {"c": 64, "h": 56, "w": 56, "k": 64, "r": 3, "s": 3, "padding": 1}
@@ -126,7 +126,7 @@ def test_a_front_trades_latency_for_energy(recommender: Recommender, dims: dict[
         assert choice.latency_s.low < choice.latency_s.value < choice.latency_s.high
 
 
-@settings(max_examples=15, deadline=None)
+@few_examples(15)
 @given(
     st.one_of(matmuls.map(lambda d: ("matmul", d)), convs.map(lambda d: ("conv2d", d))), st.sampled_from(["t4", "3090"])
 )
@@ -154,7 +154,7 @@ def test_each_objective_is_best_at_what_it_names(recommender: Recommender) -> No
     assert products["edp"] == min(products.values())
 
 
-@settings(max_examples=10, deadline=None)
+@few_examples(10)
 @given(matmuls, st.floats(0.0, 1.0))
 def test_a_bound_on_slowdown_holds(recommender: Recommender, dims: dict[str, int], slowdown: float) -> None:
     answer = recommender.recommend("matmul", "a100", dims, query=Query(Objective.ENERGY, max_slowdown=slowdown))

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kernrec.cli.app import run
@@ -15,7 +15,7 @@ from kernrec.recommender import Query, Recommender
 from kernrec.recommender.candidate_set import CandidateSet
 from kernrec.recommender.estimate.operating_point import DEFAULT_POINT, OperatingPoint
 from kernrec.recommender.explain.breakdown import POWER_LIMIT, explain
-from tests.helpers.depth import DEEP
+from tests.helpers.depth import few_examples
 
 RECOMMENDER = Recommender([])
 GPUS = [gpu.name for gpu in all_gpus() if gpu.sm >= 75]
@@ -26,7 +26,6 @@ SHAPES: dict[str, list[dict[str, int]]] = {
     "softmax": [{"rows": 4096, "columns": 1024}],
     "matvec": [{"m": 4096, "k": 4096}],
 }
-EXAMPLES = 200 if DEEP else 9
 
 problems = st.sampled_from([(op, shape) for op, shapes in SHAPES.items() for shape in shapes])
 dtypes = st.sampled_from(["f32", "f16", "bf16", "tf32", "f8e4m3", "i8"])
@@ -58,7 +57,7 @@ def roof_s(candidates: CandidateSet, clock_hz: Any) -> Any:
 
 
 @given(st.sampled_from(GPUS), problems, dtypes, st.floats(0.0, 1.0))
-@settings(max_examples=EXAMPLES, deadline=None)
+@few_examples(9)
 def test_no_candidate_breaks_physics(gpu: str, dims: tuple[str, dict[str, int]], dtype: str, share: float) -> None:
     candidates = candidates_at(gpu, *dims, dtype, share)
     if candidates is None:
@@ -76,7 +75,7 @@ def test_no_candidate_breaks_physics(gpu: str, dims: tuple[str, dict[str, int]],
 
 
 @given(st.sampled_from(GPUS), problems, dtypes, st.floats(0.0, 1.0))
-@settings(max_examples=EXAMPLES // 3, deadline=None)
+@few_examples(3)
 def test_the_parts_of_a_config_are_no_longer_than_the_whole(
     gpu: str, dims: tuple[str, dict[str, int]], dtype: str, share: float
 ) -> None:

@@ -1,12 +1,13 @@
 """Shapes of arrays become problems, and what does not fit is said in one line."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kernrec.errors import UsageError
 from kernrec.op import all_ops, find_op
 from kernrec.run.shapes import Shapes, close_value, power_of_two
+from tests.helpers.depth import few_examples
 
 DIMS = {
     "matmul": {"m": range(1, 65), "n": range(1, 65), "k": range(1, 65)},
@@ -23,7 +24,7 @@ def shapes_of(op: str, **dims: object) -> Shapes:
 
 
 @pytest.mark.parametrize("op", [op.name for op in all_ops()])
-@settings(max_examples=5, deadline=None)
+@few_examples(5)
 @given(data=st.data())
 def test_a_problem_is_read_off_the_shapes_of_its_inputs(op: str, data: st.DataObject) -> None:
     dims = DIMS.get(op, {"rows": range(1, 100), "columns": range(1, 100)})

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kernrec.cli.contribute import summary
@@ -20,6 +20,7 @@ from kernrec.store.retractions import forget
 from kernrec.store.schema import with_derived
 from kernrec.store.share.contribution import add_pending, ratio_to_others, write_contribution
 from kernrec.store.share.retract import retract_here
+from tests.helpers.depth import few_examples
 from tests.helpers.reading import reading_here
 from tests.helpers.sharing import GPU, KERNEL, PROBLEM, Person, key_of, measurement, merge_signed
 
@@ -66,7 +67,7 @@ def scales(database: Database) -> dict[str, CardScale]:
     return {str(row[1]): CardScale(*row) for row in rows}
 
 
-@settings(max_examples=5, deadline=None)
+@few_examples(5)
 @given(st.floats(0.5, 2.5))
 def test_the_scale_of_the_odd_card_is_recovered_and_moves_no_answer(scale: float) -> None:
     people = {"ann": rows_of("ann", 1.0), "ben": rows_of("ben", 1.0), "cyd": rows_of("cyd", scale, sessions=3)}

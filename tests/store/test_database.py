@@ -6,7 +6,7 @@ from functools import cache
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kernrec.errors import UsageError
@@ -18,6 +18,7 @@ from kernrec.store.intake import merge
 from kernrec.store.intake.read_file import read_database
 from kernrec.store.reader import Limits
 from kernrec.store.retractions import retraction_rows
+from tests.helpers.depth import few_examples
 from tests.helpers.sharing import add, measurement
 
 GPU, KERNEL = "h200-sxm", "matmul_simt"
@@ -202,7 +203,7 @@ points = st.lists(
 
 
 @pytest.mark.slow
-@settings(max_examples=10, deadline=None)
+@few_examples(10)
 @given(points)
 def test_front_and_best_are_those_of_the_definition(points):
     problem = find_op("matmul").problem(m=64, n=32, k=16)
@@ -278,7 +279,7 @@ def keys_after_merging(folders) -> dict[str, set[object]]:
 
 
 @pytest.mark.slow
-@settings(max_examples=2, deadline=None)
+@few_examples(2)
 @given(
     contents=st.lists(st.sets(st.integers(0, 8), max_size=5), min_size=3, max_size=3),
     order=st.lists(st.integers(0, 2), min_size=3, max_size=5),

@@ -26,6 +26,7 @@ from kernrec.store.reader import Limits, checked_database
 from kernrec.store.row_hash import key_expression
 from kernrec.store.rows import columns, insert
 from kernrec.store.schema import migrate
+from tests.helpers.depth import few_examples
 from tests.helpers.process import environment
 from tests.helpers.sharing import GPU, KERNEL, PROBLEM, measurement
 
@@ -391,7 +392,7 @@ numbers = st.floats(allow_nan=False, allow_infinity=False)
 
 
 @pytest.mark.slow
-@settings(max_examples=10, deadline=None, phases=[Phase.generate])
+@settings(few_examples(10), phases=[Phase.generate])
 @given(rows=st.lists(st.tuples(texts, numbers, st.lists(numbers, max_size=3), st.datetimes()), min_size=1, max_size=20))
 def test_duckdb_computes_the_keys_that_python_computes(rows: list) -> None:
     with connect_memory() as connection:

@@ -4,7 +4,7 @@ import json
 from datetime import datetime
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kernrec.errors import UsageError
@@ -26,6 +26,7 @@ from kernrec.store.measurement import (
     upgrade_columns,
 )
 from kernrec.store.schema import migrations
+from tests.helpers.depth import few_examples
 
 PROBLEM = find_op("matmul").problem(m=64, n=32, k=16)
 positive = st.floats(1e-6, 1e3)
@@ -85,7 +86,7 @@ def test_a_measurement_survives_the_journal_and_its_columns(measurement: Measure
     assert DeviceReport.from_json(json.loads(json.dumps(report.as_json()))) == report
 
 
-@settings(max_examples=15, deadline=None)
+@few_examples(15)
 @given(st.lists(measurements, min_size=1, max_size=4))
 def test_measurements_survive_the_database(chosen: list[Measurement]) -> None:
     with Database.memory() as database:

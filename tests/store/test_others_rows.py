@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kernrec.errors import UsageError
@@ -13,6 +13,7 @@ from kernrec.store.measurement import NEWEST_PROTOCOL, Measurement
 from kernrec.store.measurement_log import evidence
 from kernrec.store.schema import views_sql
 from kernrec.store.share.retract import retract_here
+from tests.helpers.depth import few_examples
 from tests.helpers.reading import reading_here
 from tests.helpers.sharing import GPU, KERNEL, PROBLEM, measurement
 
@@ -121,7 +122,7 @@ def test_a_row_that_was_here_first_stays_own(own: Path) -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=5, deadline=None)
+@few_examples(5)
 @given(
     st.lists(
         st.fixed_dictionaries(

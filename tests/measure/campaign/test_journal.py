@@ -9,11 +9,12 @@ import time
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kernrec.errors import UsageError
 from kernrec.measure.campaign.journal import Journal, JournalError, journal_path
+from tests.helpers.depth import few_examples
 
 
 def drained(path: Path) -> list[dict]:
@@ -40,7 +41,7 @@ def test_an_emptied_journal_is_removed_and_one_that_holds_something_stays(tmp_pa
     assert not path.exists()
 
 
-@settings(max_examples=30, deadline=None)
+@few_examples(30)
 @given(cut=st.integers(1, 200))
 def test_wherever_a_crash_cuts_the_file_all_whole_lines_survive(
     tmp_path_factory: pytest.TempPathFactory, cut: int

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kernrec.model.learn import core, extent, features, forest, lower_bound
@@ -11,10 +11,11 @@ from kernrec.model.prior.core import TIMES
 from kernrec.model.prior.demand import PIPES
 from kernrec.model.prior.launch_time import LaunchTime
 from tests.helpers.core_forms import draws, in_both_forms
+from tests.helpers.depth import few_examples
 from tests.helpers.groups import simulated_inputs
 
 
-@settings(max_examples=30, deadline=None)
+@few_examples(30)
 @given(draws, st.integers(0, 6), st.integers(0, 30), st.integers(1, 3))
 def test_candidates_go_down_complete_trees_alike_in_both_forms(
     draw: np.random.Generator, levels: int, rows: int, eights: int
@@ -38,7 +39,7 @@ def some_inputs(draw: np.random.Generator, count: int) -> features.ModelInputs:
     return inputs
 
 
-@settings(max_examples=30, deadline=None)
+@few_examples(30)
 @given(draws, st.integers(0, 30), st.booleans())
 def test_features_are_alike_in_both_forms(draw: np.random.Generator, rows: int, without: bool) -> None:
     inputs, columns = some_inputs(draw, rows), list(features.names(("tile", "other")))
@@ -50,7 +51,7 @@ def test_features_are_alike_in_both_forms(draw: np.random.Generator, rows: int, 
         in_both_forms(features, lambda: [features.matrix(inputs, columns)], within=2.0**-23)
 
 
-@settings(max_examples=30, deadline=None)
+@few_examples(30)
 @given(draws, st.integers(1, 20))
 def test_times_of_launches_add_up_alike_in_both_forms(draw: np.random.Generator, rows: int) -> None:
     who = np.flatnonzero(draw.random(rows) < 0.7)
@@ -69,7 +70,7 @@ def test_times_of_launches_add_up_alike_in_both_forms(draw: np.random.Generator,
     in_both_forms(features, added)
 
 
-@settings(max_examples=30, deadline=None)
+@few_examples(30)
 @given(draws, st.integers(0, 30), st.sets(st.sampled_from(["pipe_s", "clock_hz", "fixed_s"])))
 def test_least_times_are_alike_in_both_forms(draw: np.random.Generator, rows: int, unknown: set[str]) -> None:
     inputs = replace(some_inputs(draw, rows), clock_hz=draw.uniform(1e9, 2e9, rows))
@@ -77,7 +78,7 @@ def test_least_times_are_alike_in_both_forms(draw: np.random.Generator, rows: in
     in_both_forms(lower_bound, lambda: [lower_bound.least_seconds(inputs)])
 
 
-@settings(max_examples=30, deadline=None)
+@few_examples(30)
 @given(draws, st.integers(0, 30), st.sampled_from([0.1, 3.0]))
 def test_distances_are_alike_in_both_forms(draw: np.random.Generator, rows: int, far: float) -> None:
     seen, matrix = draw.normal(size=(100, 6)), far * draw.normal(size=(rows, 6))

@@ -5,12 +5,13 @@ from hashlib import sha256
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kernrec.errors import UsageError
 from kernrec.model.learn.forest import Forest
 from kernrec.util.array_file import pack
+from tests.helpers.depth import few_examples
 
 xgboost = pytest.importorskip("xgboost")
 
@@ -26,7 +27,7 @@ def grown(seed: int, depth: int, rounds: int, missing: float) -> tuple[bytes, np
     return bytes(booster.save_raw("ubj")), rows, booster.predict(xgboost.DMatrix(rows))
 
 
-@settings(max_examples=15, deadline=None)
+@few_examples(15)
 @given(st.integers(0, 100), st.integers(1, 7), st.integers(1, 30), st.sampled_from([0.0, 0.2, 0.9]))
 def test_predictions_are_xgboosts(seed: int, depth: int, rounds: int, missing: float) -> None:
     data, rows, expected = grown(seed, depth, rounds, missing)
@@ -35,7 +36,7 @@ def test_predictions_are_xgboosts(seed: int, depth: int, rounds: int, missing: f
     assert forest.predict(rows) == pytest.approx(expected, abs=1e-4)
 
 
-@settings(max_examples=10, deadline=None)
+@few_examples(10)
 @given(st.integers(0, 100), st.integers(1, 7), st.integers(1, 30))
 def test_packed_trees_predict_the_same(seed: int, depth: int, rounds: int) -> None:
     data, rows, _ = grown(seed, depth, rounds, 0.2)

@@ -1,7 +1,7 @@
 """The prior's core as Python and compiled: equal results."""
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kernrec.gpu import find_gpu
@@ -12,11 +12,12 @@ from kernrec.model.prior.dram_traffic import TensorAccess
 from kernrec.model.prior.launch_time import LaunchWork
 from kernrec.model.prior.power import PowerModel
 from tests.helpers.core_forms import draws, in_both_forms
+from tests.helpers.depth import few_examples
 
 GPUS = st.sampled_from(("t4", "a100-sxm4-80gb", "rtx4090", "h200-sxm", "b200", "rtx5090"))
 
 
-@settings(max_examples=40, deadline=None)
+@few_examples(40)
 @given(draws, GPUS)
 def test_launches_take_the_same_time_in_both_forms(draw: np.random.Generator, name: str) -> None:
     count, variants, loops = int(draw.integers(1, 40)), 7, int(draw.integers(0, 3))
@@ -36,7 +37,7 @@ def test_launches_take_the_same_time_in_both_forms(draw: np.random.Generator, na
     in_both_forms(launch_time, times)
 
 
-@settings(max_examples=30, deadline=None)
+@few_examples(30)
 @given(draws, st.integers(0, 4))
 def test_launches_move_the_same_bytes_in_both_forms(draw: np.random.Generator, steps: int) -> None:
     count, tensors = 20, "abcd"
@@ -53,7 +54,7 @@ def test_launches_move_the_same_bytes_in_both_forms(draw: np.random.Generator, s
     in_both_forms(dram_traffic, moved)
 
 
-@settings(max_examples=30, deadline=None)
+@few_examples(30)
 @given(draws, GPUS)
 def test_power_limits_leave_the_same_clock_in_both_forms(draw: np.random.Generator, name: str) -> None:
     model = PowerModel.for_gpu(find_gpu(name))
@@ -85,7 +86,7 @@ def launches_of(draw: np.random.Generator, count: int, most: float) -> tuple[Dem
     return demand, work
 
 
-@settings(max_examples=30, deadline=None)
+@few_examples(30)
 @given(draws, GPUS)
 def test_a_launch_that_is_like_another_takes_the_same_time(draw: np.random.Generator, name: str) -> None:
     demand, some = launches_of(draw, 5, 5.0)
@@ -96,7 +97,7 @@ def test_a_launch_that_is_like_another_takes_the_same_time(draw: np.random.Gener
     np.testing.assert_array_equal(together.pipe_clk, alone.pipe_clk[:, order])
 
 
-@settings(max_examples=40, deadline=None)
+@few_examples(40)
 @given(draws, GPUS)
 def test_the_bottleneck_is_the_resource_that_takes_longest(draw: np.random.Generator, name: str) -> None:
     demand, work = launches_of(draw, 30, 6.0)

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kernrec.gpu import GPU, find_gpu
@@ -22,6 +22,7 @@ from kernrec.recommender.estimate.operating_point import OperatingPoint
 from kernrec.recommender.estimate.prediction import predict
 from kernrec.recommender.estimate.static_table import StaticTable
 from kernrec.store import shipped_profiles
+from tests.helpers.depth import few_examples
 
 KERNELS = {"matmul_simt": ("matmul", "nn"), "conv2d_implicit_gemm_simt": ("conv2d", "nchw")}
 sizes = st.integers(1, 4096)
@@ -50,7 +51,7 @@ ADA = find_gpu("rtx4090")
 matmuls = st.builds(lambda m, n, k: find_op("matmul").problem(m=m, n=n, k=k), sizes, sizes, sizes)
 
 
-@settings(max_examples=12, deadline=None)
+@few_examples(12)
 @given(matmuls, st.sampled_from(["t4", "a100", "rtx3090", "rtx4090", "h200", "b200", "rtx5090"]))
 def test_nothing_is_faster_than_the_roofline(problem: Problem, name: str) -> None:
     gpu = find_gpu(name)
@@ -82,7 +83,7 @@ def test_more_of_a_resource_is_never_slower(kernel: str, better: Callable[[GPU],
         assert (after <= before * 1.0000001).all()
 
 
-@settings(max_examples=12, deadline=None)
+@few_examples(12)
 @given(sizes, sizes, sizes, st.sampled_from("mnk"))
 def test_a_problem_twice_as_long_takes_no_less(m: int, n: int, k: int, dim: str) -> None:
     op = find_op("matmul")
@@ -96,7 +97,7 @@ def test_a_problem_twice_as_long_takes_no_less(m: int, n: int, k: int, dim: str)
     assert (q.core_j >= p.core_j * 0.999).all()
 
 
-@settings(max_examples=12, deadline=None)
+@few_examples(12)
 @given(matmuls, st.floats(150.0, 600.0), st.floats(150.0, 600.0))
 def test_a_lower_power_limit_is_never_faster(problem: Problem, first: float, second: float) -> None:
     low, high = sorted((first, second))

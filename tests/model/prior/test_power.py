@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kernrec.errors import UsageError
@@ -17,6 +17,7 @@ from kernrec.model.prior import power
 from kernrec.model.prior.core import OVERLAP, overlap_power, overlap_root
 from kernrec.model.prior.launch_costs import LimitedCosts, NominalCosts
 from kernrec.model.prior.power import PowerModel
+from tests.helpers.depth import few_examples
 from tests.helpers.paths import ROOT
 from tests.helpers.work import calls
 
@@ -25,7 +26,7 @@ NAMES = ("t4", "a100-pcie-40gb", "rtx-a4000", "rtx4090", "h100-sxm", "b200", "rt
 MODELS = {name: PowerModel.for_gpu(find_gpu(name)) for name in NAMES}
 EVENTS = ("issue.fma32", "issue.alu", "mma.f16", "shared.wavefronts", "l1.requests", "l2.sectors", "dram.bytes")
 
-LAW = settings(max_examples=25, deadline=None)
+LAW = few_examples(25)
 names = st.sampled_from(NAMES)
 seconds = st.floats(1e-6, 1.0)
 fractions = st.floats(0.0, 1.0)

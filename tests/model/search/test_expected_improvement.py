@@ -5,12 +5,13 @@ import sys
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kernrec.errors import KernrecError
 from kernrec.model.search import expected_improvement, search_space
 from kernrec.model.search.expected_improvement import FIRST, ExpectedImprovement
+from tests.helpers.depth import few_examples
 
 VALUES = ([16, 32, 64, 128, 256], [1, 2, 4, 8, 16], [1, 2, 3, 4], [1, 2, 4, 8], [0, 1], [0, 1])
 SPACE = np.array(list(itertools.product(*VALUES)), dtype=float)
@@ -102,7 +103,7 @@ def test_what_a_config_does_not_have_and_what_nobody_predicted_come_last() -> No
     assert (order[-49:] >= 200).all()
 
 
-@settings(max_examples=20)
+@few_examples(20)
 @given(st.integers(1, 40), st.integers(0, 2**31))
 def test_every_order_has_each_config_not_tried_once_and_the_same_again(tried: int, seed: int) -> None:
     draw = np.random.default_rng(seed)

@@ -2,11 +2,12 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kernrec.model.search.genetic_search import FIRST, LEAST_ROUND, GeneticSearch, unsure
 from kernrec.model.search.search_space import SearchSpace
+from tests.helpers.depth import few_examples
 from tests.model.search.test_energy_guide import ENERGY, LATENCY, TUNABLES
 
 pytest.importorskip("xgboost")
@@ -60,7 +61,7 @@ def test_a_space_is_measured_to_its_end_and_nothing_twice() -> None:
     assert sorted(seen) == list(range(30))
 
 
-@settings(max_examples=30)
+@few_examples(30)
 @given(st.lists(st.floats(-3, 3), min_size=2, max_size=9), st.lists(st.floats(-3, 3), min_size=9, max_size=9))
 def test_the_share_to_measure_grows_with_the_error_of_the_model(measured: list[float], off: list[float]) -> None:
     truth = np.array(measured)

@@ -4,12 +4,13 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kernrec.model.learn.adaptation import matern
 from kernrec.model.search import joint_posterior
 from kernrec.model.search.joint_posterior import Contenders, JointPosterior, Measured
+from tests.helpers.depth import few_examples
 
 NOISE = 0.01
 
@@ -54,7 +55,7 @@ def brute_force(
     return mean + gain @ (values - mean[places]), prior - gain @ prior[places]
 
 
-@settings(max_examples=20, deadline=None)
+@few_examples(20)
 @given(st.integers(0, 10**6), st.lists(st.tuples(st.integers(0, 1), st.integers(0, 5)), min_size=1, max_size=6))
 def test_beliefs_are_those_of_one_process_over_all_problems(seed: int, measured: list[tuple[int, int]]) -> None:
     problems = [contenders(seed), contenders(seed + 1)]

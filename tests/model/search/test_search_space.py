@@ -1,16 +1,17 @@
 """The space that is searched: offspring keep constraints, and configs that cover it show every value."""
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kernrec.model.search.search_space import SearchSpace
+from tests.helpers.depth import few_examples
 
 GRID = np.stack(np.meshgrid([16, 32, 64, 128], [1, 2, 4, 8], [0, 1]), axis=-1).reshape(-1, 3).astype(float)
 ALLOWED = GRID[GRID[:, 0] * GRID[:, 1] <= 256]  # the constraint of this space
 
 
-@settings(max_examples=15)
+@few_examples(15)
 @given(st.integers(0, 2**16), st.sets(st.integers(0, len(ALLOWED) - 1)))
 def test_offspring_are_configs_of_the_space_that_may_be_born(seed: int, taken: set[int]) -> None:
     space = SearchSpace(ALLOWED)

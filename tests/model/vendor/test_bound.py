@@ -2,11 +2,12 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kernrec.gpu import find_gpu
 from kernrec.model.vendor.bound import FLASH, FLUSHED, GRAPH, Timing, features
+from tests.helpers.depth import few_examples
 
 SIZE = st.integers(1, 1 << 14)
 GPUS = st.sampled_from(["a100-sxm4-80gb", "l40s", "h200-sxm", "rtx4090", "t4"])
@@ -17,7 +18,7 @@ def product_s(gpu: str, m: int, n: int, k: int, dtype: str = "f16", timing: Timi
     return float(features("matmul", find_gpu(gpu), dtype, "nt", dims, timing)[0].total_s[0])
 
 
-@settings(max_examples=25, deadline=None)
+@few_examples(25)
 @given(GPUS, SIZE, SIZE, SIZE)
 def test_a_product_takes_no_less_than_its_launch_and_its_floating_point_operations(
     gpu: str, m: int, n: int, k: int
@@ -27,14 +28,14 @@ def test_a_product_takes_no_less_than_its_launch_and_its_floating_point_operatio
     assert product_s(gpu, m, n, k) >= least
 
 
-@settings(max_examples=25, deadline=None)
+@few_examples(25)
 @given(GPUS, SIZE, SIZE, SIZE)
 def test_a_flush_of_l2_costs_time(gpu: str, m: int, n: int, k: int) -> None:
     flushed = Timing(GRAPH.launch_clk, np.inf)
     assert product_s(gpu, m, n, k, timing=flushed) >= product_s(gpu, m, n, k)
 
 
-@settings(max_examples=25, deadline=None)
+@few_examples(25)
 @given(GPUS, SIZE, SIZE, SIZE)
 def test_twice_the_columns_take_no_less(gpu: str, m: int, n: int, k: int) -> None:
     assert product_s(gpu, m, 2 * n, k) >= 0.999 * product_s(gpu, m, n, k)
@@ -57,7 +58,7 @@ def test_batched_products_of_f32_have_the_tiles_of_the_generation_and_a_card_of_
     assert share["l4"] > 1.5 * share["a100"]
 
 
-@settings(max_examples=25, deadline=None)
+@few_examples(25)
 @given(st.integers(1, 64), st.sampled_from([8, 16, 32]), st.sampled_from([1, 2, 8]), st.integers(2, 4096))
 def test_features_of_attention_are_finite_for_prompts_and_tokens(batch: int, heads: int, kv: int, keys: int) -> None:
     sizes = {"batch": batch, "heads": heads, "kv_heads": kv, "keys": keys, "head_dim": 128, "window": 0, "kv_dtype": 0}

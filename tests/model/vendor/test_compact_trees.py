@@ -5,11 +5,12 @@ import json
 import numpy as np
 import pytest
 import xgboost
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kernrec.model.vendor import compact_trees
 from kernrec.model.vendor.compact_trees import compact, expand
+from tests.helpers.depth import few_examples
 
 
 def booster(seed: int, rounds: int, levels: int) -> tuple[xgboost.Booster, np.ndarray]:
@@ -32,7 +33,7 @@ def trees(boosted: xgboost.Booster) -> list[dict]:
 
 
 @given(st.integers(0, 2**16), st.integers(1, 6), st.integers(1, 7))
-@settings(max_examples=6, deadline=None)
+@few_examples(6)
 def test_predictions_are_those_of_xgboost_up_to_leaves_of_a_byte(seed: int, rounds: int, levels: int) -> None:
     boosted, matrix = booster(seed, rounds, levels)
     small = expand(*compact(trees(boosted), 4, 0.25))

@@ -1,7 +1,7 @@
 """The bound of products and the walk down trees as Python and compiled: equal results, but for last bits of powers."""
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kernrec import paths
@@ -12,6 +12,7 @@ from kernrec.model.vendor.features import matmul
 from kernrec.model.vendor.model_file import load
 from kernrec.op import find_op
 from tests.helpers.core_forms import draws, in_both_forms
+from tests.helpers.depth import few_examples
 
 ALONE = Timing(30000.0, 1.0, alone=True)
 CARDS = st.sampled_from((
@@ -20,7 +21,7 @@ CARDS = st.sampled_from((
 ))  # fmt: skip
 
 
-@settings(max_examples=40, deadline=None)
+@few_examples(40)
 @given(draws, CARDS, st.sampled_from(("nn", "nt", "tn", "tt")), st.sampled_from((GRAPH, FLUSHED, ALONE)))
 def test_products_have_the_same_bound_and_features_in_both_forms(
     draw: np.random.Generator, card: tuple[str, str], layout: str, timing: Timing
@@ -40,7 +41,7 @@ def test_products_have_the_same_bound_and_features_in_both_forms(
     in_both_forms(matmul, lambda: list(of_card()[1].values()), 1e-12, 1e-12)  # logarithms may be nearly 0
 
 
-@settings(max_examples=30, deadline=None)
+@few_examples(30)
 @given(draws, st.integers(0, 6), st.integers(1, 30))
 def test_rows_reach_the_same_leaves_in_both_forms(draw: np.random.Generator, levels: int, rows: int) -> None:
     trees, features, inner = 70, 5, 2**levels - 1  # in groups of `core.GROUP`
@@ -58,7 +59,7 @@ def test_rows_reach_the_same_leaves_in_both_forms(draw: np.random.Generator, lev
     in_both_forms(compact_trees, lambda: [trained.predict(matrix)], 1e-12)
 
 
-@settings(max_examples=30, deadline=None)
+@few_examples(30)
 @given(draws, st.integers(1, 6))
 def test_a_row_reaches_the_leaf_that_its_comparisons_lead_to(draw: np.random.Generator, levels: int) -> None:
     trees, features, inner = 40, 3, 2**levels - 1
@@ -80,7 +81,7 @@ def test_a_row_reaches_the_leaf_that_its_comparisons_lead_to(draw: np.random.Gen
     assert trained.predict(matrix).tolist() == expected
 
 
-@settings(max_examples=10, deadline=None)
+@few_examples(10)
 @given(draws, st.sampled_from((("a100", "f16"), ("h200", "bf16"), ("rtx4090", "f32"), ("rtx3090", "bf16"))))
 def test_lines_of_stacks_are_the_same_in_both_forms(draw: np.random.Generator, of_card: tuple[str, str]) -> None:
     name, dtype = of_card

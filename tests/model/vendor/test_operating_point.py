@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kernrec.errors import UsageError
@@ -17,6 +17,7 @@ from kernrec.model.vendor.predicted import Predicted
 from kernrec.op import Problem, find_op
 from kernrec.op.dtype import math_dtype
 from kernrec.recommender.estimate.operating_point import DEFAULT_POINT, OperatingPoint
+from tests.helpers.depth import few_examples
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,7 @@ lines = st.builds(
 
 
 @given(cards, lines, st.lists(st.floats(0.0, 1.0), min_size=2, max_size=2))
-@settings(max_examples=60, deadline=None)
+@few_examples(60)
 def test_a_lower_limit_or_clock_is_never_faster_nor_draws_more(gpu: Any, drawn: Any, shares: list[float]) -> None:
     time, watts, math, dram = drawn
     default = line(time, watts and watts * gpu.tdp_w, math, dram)
@@ -125,7 +126,7 @@ def test_a_limit_that_the_card_does_not_accept_is_refused() -> None:
 
 
 @given(st.lists(st.tuples(st.floats(1.0, 1.6), st.none() | st.floats(0.5, 1.0)), min_size=2, max_size=4))
-@settings(max_examples=40, deadline=None)
+@few_examples(40)
 def test_stacks_keep_their_order_under_a_lower_limit_whether_their_power_was_recorded_or_not(
     stacks: list[tuple[float, float | None]],
 ) -> None:

@@ -2,13 +2,14 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kernrec.ptx import Counts, EmulationError, KernelLaunch
 from kernrec.ptx.execution.emulator import Emulation, EmulationOptions
 from kernrec.ptx.instructions.needed_values import needed_values
 from kernrec.ptx.state.touched_sectors import Touched, TouchedSectors
+from tests.helpers.depth import few_examples
 from tests.helpers.ptx_text import module
 
 SHARED = ".shared .align 16 .b8 tile[256];"
@@ -78,7 +79,7 @@ def words(touched: list[dict[str, dict[int, Touched]]]) -> list[dict[str, dict[i
     ]
 
 
-@settings(max_examples=60, deadline=None)
+@few_examples(60)
 @given(bodies())
 def test_counts_do_not_depend_on_what_is_left_out(body: str) -> None:
     (full, touched), (quick, again) = outcome(body, True), outcome(body, False)

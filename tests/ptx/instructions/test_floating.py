@@ -5,11 +5,12 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from kernrec.ptx.instructions.registry import UnsupportedInstructionError
 from kernrec.ptx.ir.errors import ParseError
+from tests.helpers.depth import few_examples
 from tests.helpers.ptx_text import apply, run
 
 F32 = st.lists(st.floats(width=32), min_size=32, max_size=32)
@@ -25,7 +26,7 @@ def same(got: np.ndarray, want: np.ndarray) -> None:
     np.testing.assert_array_equal(got, want)
 
 
-@settings(max_examples=12, deadline=None)
+@few_examples(12)
 @given(a=F32, b=F32)
 def test_one_operation_rounds_once(a: list[float], b: list[float]) -> None:
     x, y = f32(a), f32(b)
@@ -43,7 +44,7 @@ def test_one_operation_rounds_once(a: list[float], b: list[float]) -> None:
         same(apply("copysign.f32 {d}, {a0}, {a1}", [x, y], ["f32"] * 2, "f32"), np.copysign(y, x))
 
 
-@settings(max_examples=8, deadline=None)
+@few_examples(8)
 @given(a=F32, b=F32, c=F32)
 def test_mixed_precision_widens_all_sources_but_the_last(a: list[float], b: list[float], c: list[float]) -> None:
     with np.errstate(all="ignore"):
@@ -56,7 +57,7 @@ def test_mixed_precision_widens_all_sources_but_the_last(a: list[float], b: list
         same(products, (x.astype(np.float64) ** 2 + 1).astype(np.float32))
 
 
-@settings(max_examples=20, deadline=None)
+@few_examples(20)
 @given(a=F32, b=F32, c=F32)
 def test_min_and_max_take_three_values_and_magnitudes(a: list[float], b: list[float], c: list[float]) -> None:
     x, y, z = f32(a), f32(b), f32(c)
@@ -126,7 +127,7 @@ def test_a_multiply_add_keeps_what_two_roundings_lose() -> None:
 
 
 @pytest.mark.parametrize(("mode", "toward"), [("rm", -math.inf), ("rp", math.inf), ("rz", 0.0)])
-@settings(max_examples=10, deadline=None)
+@few_examples(10)
 @example(a=[1.0] * 32, b=[2.0**-60] * 32)
 @given(a=MODEST, b=MODEST)
 def test_directed_rounding_never_passes_the_exact_value(
@@ -150,7 +151,7 @@ def test_directed_rounding_never_passes_the_exact_value(
                 assert abs(value) <= abs(exact) < abs(Fraction(float(further)))
 
 
-@settings(max_examples=10, deadline=None)
+@few_examples(10)
 @given(
     a=st.lists(st.floats(-1e100, 1e100), min_size=32, max_size=32),
     b=st.lists(st.floats(-1e100, 1e100), min_size=32, max_size=32),
@@ -198,7 +199,7 @@ def test_approximations_are_within_the_documented_error(name: str, law: np.ufunc
     )
 
 
-@settings(max_examples=8, deadline=None)
+@few_examples(8)
 @given(bits=st.lists(st.integers(0, 0xFFFF), min_size=64, max_size=64))
 def test_half_pairs_compute_each_half(bits: list[int]) -> None:
     x = np.array(bits, np.uint16).view(np.float16)
@@ -213,7 +214,7 @@ def test_half_pairs_compute_each_half(bits: list[int]) -> None:
     same(out, want)
 
 
-@settings(max_examples=8, deadline=None)
+@few_examples(8)
 @given(a=st.lists(st.floats(width=32, min_value=-1e6, max_value=1e6), min_size=64, max_size=64))
 def test_packed_f32_pairs_are_two_multiply_adds(a: list[float]) -> None:
     x = f32(a)
@@ -259,7 +260,7 @@ def test_a_comparison_combines_and_complements() -> None:
     assert apply(inverted, [x], ["s32"], "u32").tolist() == [0] * 20 + [1] * 12
 
 
-@settings(max_examples=10, deadline=None)
+@few_examples(10)
 @given(a=F32)
 def test_floats_become_integers_clamped(a: list[float]) -> None:
     x = f32(a)
@@ -277,7 +278,7 @@ def test_floats_become_integers_clamped(a: list[float]) -> None:
                     assert g == max(low, min(high, law(value)))
 
 
-@settings(max_examples=10, deadline=None)
+@few_examples(10)
 @given(a=st.lists(st.integers(-(2**63), 2**63 - 1), min_size=32, max_size=32))
 def test_integers_become_floats_rounded(a: list[int]) -> None:
     x = np.array(a, np.int64)
@@ -288,7 +289,7 @@ def test_integers_become_floats_rounded(a: list[int]) -> None:
     same(apply("cvt.rn.f64.s64 {d}, {a0}", [x], ["s64"], "f64"), x.astype(np.float64))
 
 
-@settings(max_examples=10, deadline=None)
+@few_examples(10)
 @given(a=F32)
 def test_halves_and_bfloats(a: list[float]) -> None:
     x = f32(a)

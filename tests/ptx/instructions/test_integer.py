@@ -6,9 +6,10 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
+from tests.helpers.depth import few_examples
 from tests.helpers.ptx_text import apply
 
 EDGES = [0, 1, 2, 3, 5, 7, 31, 32, 33, 63, 64, 127, 128, 255, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF, 2**63 - 1, 2**63]
@@ -56,14 +57,14 @@ BINARY = {
 
 @pytest.mark.parametrize("kind", ["s16", "u16", "s32", "u32", "s64", "u64"])
 @pytest.mark.parametrize("name", BINARY)
-@settings(max_examples=6, deadline=None)
+@few_examples(6)
 @given(data=columns(2))
 def test_arithmetic_wraps(name: str, kind: str, data: list[list[int]]) -> None:
     check(f"{name}.{kind} {{d}}, {{a0}}, {{a1}}", [kind, kind], kind, BINARY[name], data)
 
 
 @pytest.mark.parametrize("kind", ["s16", "u16", "s32", "u32"])
-@settings(max_examples=6, deadline=None)
+@few_examples(6)
 @given(data=columns(3))
 def test_wide_products_lose_nothing(kind: str, data: list[list[int]]) -> None:
     result = f"{kind[0]}{2 * int(kind[1:])}"
@@ -73,7 +74,7 @@ def test_wide_products_lose_nothing(kind: str, data: list[list[int]]) -> None:
 
 
 @pytest.mark.parametrize("kind", ["s32", "u32", "s64", "u64"])
-@settings(max_examples=8, deadline=None)
+@few_examples(8)
 @given(data=columns(3))
 def test_high_and_low_products(kind: str, data: list[list[int]]) -> None:
     bits = int(kind[1:])
@@ -83,14 +84,14 @@ def test_high_and_low_products(kind: str, data: list[list[int]]) -> None:
     check(f"mad.lo.{kind} {{d}}, {{a0}}, {{a1}}, {{a2}}", [kind] * 3, kind, lambda a, b, c: a * b + c, data)
 
 
-@settings(max_examples=6, deadline=None)
+@few_examples(6)
 @given(data=columns(2))
 def test_multiplying_24_bits(data: list[list[int]]) -> None:
     check("mul24.lo.u32 {d}, {a0}, {a1}", ["u32"] * 2, "u32", lambda a, b: (a % 2**24) * (b % 2**24), data)
 
 
 @pytest.mark.parametrize("kind", ["s16", "u16", "s32", "u32", "s64", "u64"])
-@settings(max_examples=6, deadline=None)
+@few_examples(6)
 @given(data=columns(2))
 def test_shifts_clamp_their_amount(kind: str, data: list[list[int]]) -> None:
     bits = int(kind[1:])
@@ -98,7 +99,7 @@ def test_shifts_clamp_their_amount(kind: str, data: list[list[int]]) -> None:
     check(f"shl.b{bits} {{d}}, {{a0}}, {{a1}}", [f"u{bits}", "u32"], f"u{bits}", lambda a, n: a << min(n, bits), data)
 
 
-@settings(max_examples=8, deadline=None)
+@few_examples(8)
 @given(data=columns(3))
 def test_funnel_shifts(data: list[list[int]]) -> None:
     kinds = ["u32"] * 3
@@ -110,7 +111,7 @@ def test_funnel_shifts(data: list[list[int]]) -> None:
 
 
 @pytest.mark.parametrize("bits", [32, 64])
-@settings(max_examples=8, deadline=None)
+@few_examples(8)
 @given(data=columns(1))
 def test_counting_and_reversing_bits(bits: int, data: list[list[int]]) -> None:
     kind = f"u{bits}"
@@ -137,7 +138,7 @@ def extracted(a: int, position: int, length: int, bits: int, signed: bool) -> in
 
 
 @pytest.mark.parametrize("kind", ["u32", "s32", "u64", "s64"])
-@settings(max_examples=8, deadline=None)
+@few_examples(8)
 @given(data=columns(3))
 def test_bit_fields(kind: str, data: list[list[int]]) -> None:
     bits = int(kind[1:])
@@ -148,7 +149,7 @@ def test_bit_fields(kind: str, data: list[list[int]]) -> None:
 
 
 @pytest.mark.parametrize("bits", [32, 64])
-@settings(max_examples=8, deadline=None)
+@few_examples(8)
 @given(data=columns(4))
 def test_inserting_bit_fields(bits: int, data: list[list[int]]) -> None:
     def law(a: int, b: int, position: int, length: int) -> int:
@@ -161,7 +162,7 @@ def test_inserting_bit_fields(bits: int, data: list[list[int]]) -> None:
     check(f"bfi.b{bits} {{d}}, {{a0}}, {{a1}}, {{a2}}, {{a3}}", [kind, kind, "u32", "u32"], kind, law, data)
 
 
-@settings(max_examples=8, deadline=None)
+@few_examples(8)
 @given(data=columns(3), table=st.integers(0, 255))
 def test_any_logic_of_three(data: list[list[int]], table: int) -> None:
     def law(a: int, b: int, c: int) -> int:
@@ -170,7 +171,7 @@ def test_any_logic_of_three(data: list[list[int]], table: int) -> None:
     check(f"lop3.b32 {{d}}, {{a0}}, {{a1}}, {{a2}}, {table}", ["u32"] * 3, "u32", law, data)
 
 
-@settings(max_examples=8, deadline=None)
+@few_examples(8)
 @given(data=columns(3))
 def test_permuting_bytes(data: list[list[int]]) -> None:
     def law(a: int, b: int, c: int) -> int:
@@ -185,7 +186,7 @@ def test_permuting_bytes(data: list[list[int]]) -> None:
     check("prmt.b32 {d}, {a0}, {a1}, {a2}", ["u32"] * 3, "u32", law, data)
 
 
-@settings(max_examples=4, deadline=None)
+@few_examples(4)
 @given(data=columns(3))
 def test_small_laws(data: list[list[int]]) -> None:
     check("sad.s32 {d}, {a0}, {a1}, {a2}", ["s32"] * 3, "s32", lambda a, b, c: c + abs(a - b), data)
@@ -201,7 +202,7 @@ def test_small_laws(data: list[list[int]]) -> None:
     check("set.lt.u32.s32 {d}, {a0}, {a1}", ["s32"] * 2, "u32", lambda a, b: -int(a < b), data[:2])
 
 
-@settings(max_examples=4, deadline=None)
+@few_examples(4)
 @given(data=columns(3))
 def test_a_dot_product_of_four_bytes(data: list[list[int]]) -> None:
     def law(a: int, b: int, c: int) -> int:
@@ -213,7 +214,7 @@ def test_a_dot_product_of_four_bytes(data: list[list[int]]) -> None:
 
 @pytest.mark.parametrize("source", ["s8", "u8", "s16", "u16", "s32", "u32", "s64", "u64"])
 @pytest.mark.parametrize("to", ["s8", "u8", "s16", "u16", "s32", "u32", "s64", "u64"])
-@settings(max_examples=4, deadline=None)
+@few_examples(4)
 @given(data=columns(1))
 def test_conversions_between_integers(to: str, source: str, data: list[list[int]]) -> None:
     result = to if int(to[1:]) >= 16 else f"{to[0]}16"  # 8-bit results live extended in 16-bit registers
@@ -225,7 +226,7 @@ def test_conversions_between_integers(to: str, source: str, data: list[list[int]
         check(f"cvt.sat.{to}.{source} {{d}}, {{a0}}", [source], result, lambda a: max(low, min(high, a)), data)
 
 
-@settings(max_examples=10, deadline=None)
+@few_examples(10)
 @example([[2**64 - 1] * 32, [2**64 - 1, 0] * 16, [1] * 32, [0] * 32])
 @example([[0] * 32, [0, 5] * 16, [1] * 32, [0, 5] * 16])
 @given(columns(4))
@@ -258,7 +259,7 @@ def extended(value: int, bits: int, kind: str) -> int:
 
 
 @pytest.mark.parametrize("mode", ["clamp", "wrap"])
-@settings(max_examples=6, deadline=None)
+@few_examples(6)
 @given(data=columns(2))
 def test_fields_are_extended_and_masks_made(mode: str, data: list[list[int]]) -> None:
     limit = (lambda n: n & 31) if mode == "wrap" else (lambda n: min(n, 32))
@@ -273,7 +274,7 @@ def test_fields_are_extended_and_masks_made(mode: str, data: list[list[int]]) ->
 
 
 @pytest.mark.parametrize(("first", "half"), [("lo", 0), ("hi", 2)])
-@settings(max_examples=4, deadline=None)
+@few_examples(4)
 @given(data=columns(3))
 def test_dot_products_of_two_take_half_of_the_bytes(first: str, half: int, data: list[list[int]]) -> None:
     def law(a: int, b: int, c: int) -> int:
@@ -283,7 +284,7 @@ def test_dot_products_of_two_take_half_of_the_bytes(first: str, half: int, data:
     check(f"dp2a.{first}.u32.s32 {{d}}, {{a0}}, {{a1}}, {{a2}}", ["u32", "s32", "s32"], "s32", law, data)
 
 
-@settings(max_examples=4, deadline=None)
+@few_examples(4)
 @given(data=columns(3))
 def test_differences_of_bytes(data: list[list[int]]) -> None:
     def apart(a: int, b: int) -> list[int]:

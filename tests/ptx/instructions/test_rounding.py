@@ -6,11 +6,12 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from kernrec.ptx import KernelLaunch, emulate
 from kernrec.ptx.instructions.rounding import bf16_bits, bf16_values, exact_to_bf16, odd_f32, tf32_bits, two_sum
+from tests.helpers.depth import few_examples
 from tests.helpers.ptx_text import apply, cuda, run
 
 ANY_F32 = st.integers(0, 2**32 - 1)
@@ -73,7 +74,7 @@ LAWS: list[tuple[str, Callable[..., Fraction], int]] = [
 
 @pytest.mark.parametrize(("kind", "values"), FORMATS)
 @pytest.mark.parametrize(("name", "law", "sources"), LAWS)
-@settings(max_examples=10, deadline=None)
+@few_examples(10)
 # Ties of bfloat16 that something far below decides: 1 + 2**-8 by products and sums, and the smallest subnormals.
 @example(a=[0x3F80] * 32, b=[0x3B80] * 32, c=[1] * 32)
 @example(a=[0x3F81] * 32, b=[0x3FC0] * 32, c=[0x0001] * 16 + [0x8001] * 16)
@@ -100,7 +101,7 @@ def test_halves_round_once(
 
 
 @pytest.mark.parametrize(("kind", "values"), FORMATS)
-@settings(max_examples=10, deadline=None)
+@few_examples(10)
 @given(a=BITS, b=BITS)
 def test_minimum_and_maximum_and_signs(kind: str, values: Values, a: list[int], b: list[int]) -> None:
     x, y = np.array(a, np.uint16), np.array(b, np.uint16)
@@ -175,7 +176,7 @@ def test_f32_becomes_tf32_with_ties_away_from_zero(bits: list[int]) -> None:
     np.testing.assert_array_equal(even[~ties], away[~ties])
 
 
-@settings(max_examples=10, deadline=None)
+@few_examples(10)
 @given(a=F32, b=F32)
 def test_a_pair_takes_its_first_source_into_the_upper_half(a: list[int], b: list[int]) -> None:
     x, y = f32(a), f32(b)
@@ -187,7 +188,7 @@ def test_a_pair_takes_its_first_source_into_the_upper_half(a: list[int], b: list
         np.testing.assert_array_equal(both & 0xFFFF, lower)
 
 
-@settings(max_examples=10, deadline=None)
+@few_examples(10)
 @given(bits=BITS)
 def test_halves_widen_exactly_and_become_integers_clamped(bits: list[int]) -> None:
     x = np.array(bits, np.uint16)
@@ -203,7 +204,7 @@ def test_halves_widen_exactly_and_become_integers_clamped(bits: list[int]) -> No
         np.testing.assert_array_equal(floor, np.floor(same))
 
 
-@settings(max_examples=10, deadline=None)
+@few_examples(10)
 @example(a=[2**62 + 2**54, 2**62 + 2**54 + 1, 2**62 + 3 * 2**54 - 1, -(2**63)] * 8)
 @given(a=st.lists(st.integers(-(2**63), 2**63 - 1), min_size=32, max_size=32))
 def test_integers_and_doubles_become_bf16_rounded_once(a: list[int]) -> None:
@@ -230,7 +231,7 @@ def test_rounding_to_odd_keeps_on_which_side_a_sum_lies(a: list[float], b: list[
 
 
 @pytest.mark.parametrize(("kind", "values"), FORMATS)
-@settings(max_examples=6, deadline=None)
+@few_examples(6)
 @given(a=st.lists(st.integers(0, 0xFFFF), min_size=64, max_size=64), swap=st.booleans())
 def test_packed_comparisons_give_each_half_its_own(kind: str, values: Values, a: list[int], swap: bool) -> None:
     x = np.array(a, np.uint16)
@@ -329,7 +330,7 @@ def test_a_vector_of_floats_is_added_in_one_request() -> None:
     assert counts["global.w.atomic_requests"] == 1
 
 
-@settings(max_examples=6, deadline=None)
+@few_examples(6)
 @given(pairs=st.lists(st.tuples(st.floats(allow_nan=False), st.floats(allow_nan=False)), min_size=32, max_size=32))
 @example(pairs=[(5e-324, 0.3), (1e308, 1e308), (1.0, 3.0), (-2.0, 7.0)] * 8)
 def test_f64_arithmetic_rounds_towards_the_side_it_names(pairs: list[tuple[float, float]]) -> None:

@@ -2,17 +2,18 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kernrec.ptx.state.matrix_descriptors import DescriptorError, tcgen05_descriptor, tile_addresses, wgmma_descriptor
+from tests.helpers.depth import few_examples
 from tests.helpers.matrix_tiles import WGMMA_MODES, Tile, packed
 
 ROWS = st.sampled_from(sorted(WGMMA_MODES))
 SIZES = st.sampled_from([1, 2, 4])
 
 
-@settings(max_examples=40)
+@few_examples(40)
 @given(row=ROWS, size=SIZES, extent=st.sampled_from([8, 24, 64]), mn_major=st.booleans(), start=st.integers(0, 8))
 def test_a_packed_tile_has_each_of_its_bytes_once(row: int, size: int, extent: int, mn_major: bool, start: int) -> None:
     whole = extent + -extent % (row // size) if mn_major else extent
@@ -27,7 +28,7 @@ def test_a_packed_tile_has_each_of_its_bytes_once(row: int, size: int, extent: i
     )
 
 
-@settings(max_examples=40)
+@few_examples(40)
 @given(row=ROWS, step=st.integers(0, 3), size=SIZES)
 def test_steps_along_k_within_a_row_move_the_start(row: int, step: int, size: int) -> None:
     """What kernels do: a row of 128 bytes is read 32 bytes at a time, by four descriptors that differ in the start."""
@@ -39,7 +40,7 @@ def test_steps_along_k_within_a_row_move_the_start(row: int, step: int, size: in
     assert np.array_equal(part, all_of_it[:, step * 32 // size : (step + 1) * 32 // size])
 
 
-@settings(max_examples=40)
+@few_examples(40)
 @given(row=st.sampled_from([32, 64, 128]), lines=st.integers(0, 7))
 def test_a_pattern_may_begin_where_the_base_offset_says(row: int, lines: int) -> None:
     aligned = Tile(4096, row, 16, 8 * row)

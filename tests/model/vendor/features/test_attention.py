@@ -2,11 +2,12 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kernrec.gpu import find_gpu
 from kernrec.model.vendor.bound import FLASH, Bound, features, kind_of
+from tests.helpers.depth import few_examples
 
 CARDS = st.sampled_from(["a100-sxm4-80gb", "l40s", "h200-sxm", "b200", "rtx4090"])
 HEADS = st.sampled_from([(8, 1), (32, 8), (64, 64)])
@@ -22,7 +23,7 @@ def seconds(card: str, dtype: str = "bf16", **sizes: int) -> float:
     return float(attention(card, dtype, **sizes)[0].total_s[0])
 
 
-@settings(max_examples=25, deadline=None)
+@few_examples(25)
 @given(CARDS, HEADS, st.integers(1, 64), st.integers(2, 1 << 15), st.sampled_from([0, 128, 8192]))
 def test_features_are_finite_and_time_is_above_the_roof(
     card: str, heads: tuple[int, int], batch: int, keys: int, window: int
@@ -35,7 +36,7 @@ def test_features_are_finite_and_time_is_above_the_roof(
         assert bound.total_s[0] >= max(bound.parts["math"][0], bound.parts["launch"][0])
 
 
-@settings(max_examples=25, deadline=None)
+@few_examples(25)
 @given(CARDS, HEADS, st.integers(256, 1 << 14))
 def test_a_window_saves_time_and_one_that_holds_all_keys_does_not(card: str, heads: tuple[int, int], keys: int) -> None:
     for queries in (1, keys):

@@ -2,20 +2,21 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kernrec.gpu import find_gpu
 from kernrec.model.vendor.bound import FLASH, Bound, features
 from kernrec.model.vendor.features.conv2d import CASES
 from kernrec.op import find_op
+from tests.helpers.depth import few_examples
 
 
 def convolution(card: str, **sizes: int) -> tuple[Bound, dict[str, np.ndarray]]:
     return features("conv2d", find_gpu(card), "f32", "nchw", {k: np.array([v]) for k, v in sizes.items()}, FLASH)
 
 
-@settings(max_examples=25, deadline=None)
+@few_examples(25)
 @given(
     st.sampled_from(["a100-pcie-80gb", "t4", "rtx4090"]), st.integers(1, 64), st.integers(3, 2048),
     st.integers(3, 2048), st.integers(5, 252),

@@ -2,11 +2,12 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kernrec.gpu import find_gpu
 from kernrec.model.vendor.bound import FLASH, Bound, features
+from tests.helpers.depth import few_examples
 
 CARDS = st.sampled_from(["a100-sxm4-80gb", "l40s", "h200-sxm", "b200"])
 NETWORK = {"hidden": 4096, "intermediate": 1536, "experts": 128, "topk": 8, "tp": 1, "ep": 1, "routing": 0, "gated": 1}
@@ -21,7 +22,7 @@ def seconds(card: str, dtype: str = "bf16", **sizes: int) -> float:
     return float(experts(card, dtype, **sizes)[0].total_s[0])
 
 
-@settings(max_examples=25, deadline=None)
+@few_examples(25)
 @given(CARDS, st.integers(1, 1 << 17), st.sampled_from([1, 2, 128]), st.sampled_from([0, 100, 101, 120]))
 def test_features_are_finite_and_time_is_above_the_roof(card: str, tokens: int, ep: int, routing: int) -> None:
     bound, columns = experts(card, tokens=tokens, ep=ep, routing=routing)
@@ -29,7 +30,7 @@ def test_features_are_finite_and_time_is_above_the_roof(card: str, tokens: int, 
     assert bound.total_s[0] >= max(bound.parts["math"][0], bound.parts["launch"][0])
 
 
-@settings(max_examples=25, deadline=None)
+@few_examples(25)
 @given(CARDS, st.integers(1, 1 << 16), st.sampled_from([0, 101, 120]))
 def test_twice_the_tokens_take_no_less(card: str, tokens: int, routing: int) -> None:
     assert seconds(card, tokens=2 * tokens, routing=routing) >= 0.999 * seconds(card, tokens=tokens, routing=routing)

@@ -2,11 +2,12 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kernrec.gpu import find_gpu
 from kernrec.model.vendor.bound import FLASH, features
+from tests.helpers.depth import few_examples
 
 CARDS = st.sampled_from(["a100-pcie-40gb", "t4", "h200-sxm"])
 
@@ -18,7 +19,7 @@ def seconds(op: str, card: str, **sizes: int) -> float:
     return float(bound.total_s[0])
 
 
-@settings(max_examples=25, deadline=None)
+@few_examples(25)
 @given(CARDS, st.sampled_from(["softmax", "layernorm"]), st.integers(1, 1 << 15), st.integers(1, 8192))
 def test_twice_the_rows_take_no_less(card: str, op: str, rows: int, columns: int) -> None:
     assert seconds(op, card, rows=2 * rows, columns=columns) >= 0.999 * seconds(op, card, rows=rows, columns=columns)
