@@ -207,7 +207,7 @@ def test_a_node_whose_disk_is_full_is_named_and_its_work_goes_elsewhere(cluster:
         CONFIGS // 4,
         1000 * CONFIGS,
     )  # the other card waits, lest it makes all visits before a disk is full
-    told = []
+    stderr = []
     try:
         cluster.add_node(num_cpus=1, env_vars={"KERNREC_STATE": str(small)})
         cluster.add_node(num_cpus=1)
@@ -216,13 +216,13 @@ def test_a_node_whose_disk_is_full_is_named_and_its_work_goes_elsewhere(cluster:
         ) as process:
             assert process.stderr is not None
             for line in process.stderr:
-                told.append(line)
+                stderr.append(line)
                 if "goes on without this card" in line:
                     (events / "go").touch()
     finally:
         subprocess.run(["umount", "-l", str(small)], check=True)
-    assert process.returncode == 0, told
-    (line,) = [line for line in told if "goes on without this card" in line]
+    assert process.returncode == 0, stderr
+    (line,) = [line for line in stderr if "goes on without this card" in line]
     assert f"rtx3090 on {socket.gethostname()}: the journal {small}" in line
     assert "cannot be written: no space left on device" in line
     assert set(moments(tmp_path).values()) == {1}
