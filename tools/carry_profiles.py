@@ -20,6 +20,7 @@ profiles for which that is shown, under the new hash:
 
 import argparse
 import hashlib
+import re
 import subprocess
 import sys
 import tempfile
@@ -145,15 +146,24 @@ def carried_over(old: Kernel, new: Kernel, rows: Sequence[ProfileRow], sample: i
 
 _COSTS = ("prefetch", "waits", "visits")
 """Keys of a launch that say what counts cost: how far ahead loads are issued, and so on."""
+_VALID = ("constraints", "min_sm", "dtype_min_sm")
+"""Keys of a specification that say where a config is valid."""
 
 
 def _profiled(spec: Mapping[str, Any]) -> dict[str, Any]:
     """The part of a specification that a config's profile depends on.
 
-    That leaves out which configs are valid, and what says only what counts cost.
+    That leaves out which configs are valid, with what is named for that alone, and what says only what counts cost.
     """
     launches = [{name: value for name, value in launch.items() if name not in _COSTS} for launch in spec["launch"]]
-    return {**{name: value for name, value in spec.items() if name != "constraints"}, "launch": launches}
+    profiled = {name: value for name, value in spec.items() if name not in (*_VALID, "let")} | {"launch": launches}
+    lets: dict[str, str] = {}
+    expressions = [value for name, value in profiled.items() if name not in ("description", "tunables")]
+    pending, named = set(re.findall(r"\w+", str(expressions))), spec.get("let", {})
+    while pending := {name for name in pending if name in named and name not in lets}:
+        lets |= {name: named[name] for name in pending}
+        pending = {word for name in pending for word in re.findall(r"\w+", named[name])}
+    return profiled | {"let": lets}
 
 
 def _alike(variant: Variant, profiles: Profiles) -> Iterator[list[int]]:

@@ -23,9 +23,10 @@ Case = tuple[Kernel, dict[str, int], str, int]
 """A kernel, a config of it, a dtype, and a head_dim that the config's HEAD is for."""
 
 
-def sm_of(kernel: Kernel, dtype: str) -> int:
-    """The architecture that a case is run for: halves without tensor cores are those of sm_75."""
-    return 75 if kernel is SIMT and dtype != "f32" else max(86, kernel.min_sm)
+def sm_of(kernel: Kernel, dtype: str, config: Config) -> int:
+    """The architecture that a case is run for: sm_75 for halves without tensor cores, and for f16 in one slot."""
+    turing = dtype != "f32" if kernel is SIMT else dtype == "f16" and kernel.min_sm == 75 and config["stages"] == 1
+    return 75 if turing else max(86, kernel.min_sm)
 
 
 def wgmma_case(head: int, *tile: int, dtype: str = "f16", dim: int = 0) -> Case:
@@ -35,7 +36,7 @@ def wgmma_case(head: int, *tile: int, dtype: str = "f16", dim: int = 0) -> Case:
 
 def code_of(kernel: Kernel, config: Config, dtype: str) -> tuple[Kernel, Config, str, str, int]:
     """The arguments that a config's code is compiled from; that of both layouts is the same."""
-    return kernel, config, dtype, "bhsd", sm_of(kernel, dtype)
+    return kernel, config, dtype, "bhsd", sm_of(kernel, dtype, config)
 
 
 def problem_of(dtype: str, dim: int, shape: dict[str, int], layout: str = "bhsd") -> Problem:
@@ -47,7 +48,8 @@ def run(
 ) -> np.ndarray:
     """The values of o as the kernel leaves them in memory."""
     ptx = ptx_of(*code_of(kernel, config, problem.dtype))
-    o = execute(kernel, config, problem, sm_of(kernel, problem.dtype), ptx, operands, check_races=check_races)["o"]
+    sm = sm_of(kernel, problem.dtype, config)
+    o = execute(kernel, config, problem, sm, ptx, operands, check_races=check_races)["o"]
     return decode_elements(o, problem.tensors["o"].dtype)
 
 
@@ -93,7 +95,8 @@ def fitting(case: Case, problem: Problem) -> dict[str, int]:
     kernel, config, _, _ = case
     plain = {name: value for name, value in (("split_keys", 1), ("pack", 0)) if name in config}
     candidates = (config, *(config | {name: value} for name, value in plain.items()), config | plain)
-    return next(c for c in candidates if kernel.fits(c, problem, limits(sm_of(kernel, problem.dtype))))
+    of_card = limits(sm_of(kernel, problem.dtype, config))
+    return next(c for c in candidates if kernel.fits(c, problem, of_card))
 
 
 def is_noticed(old: str, new: str, case: Case, shape: dict[str, int]) -> bool:

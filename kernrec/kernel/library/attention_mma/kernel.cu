@@ -9,7 +9,8 @@
 //
 // Tiles come through cp.async. With STAGES > 1 they wait in a ring of slots of a K and a V tile each, loaded STAGES - 1
 // ahead, with one barrier a tile. With STAGES 1 there is one slot: V comes while scores are formed, the next K while
-// weights are multiplied; a second barrier, but half the shared memory.
+// weights are multiplied; a second barrier, but half the shared memory. Before sm_80, which have no cp.async, that one
+// slot is filled through registers, each tile just before the barrier in front of its use.
 //
 // HEAD is head_dim rounded up: columns past head_dim are filled with zeros by copies that read nothing, and not stored.
 // Rows of tiles are made of 16-byte chunks, which are exchanged so that 8 successive rows at one chunk, and the chunks
@@ -17,6 +18,13 @@
 //
 // Masks cost only the tiles that the diagonal or the last key falls into. Other edges cost what full tiles cost. So a
 // block executes prologue + trips * body + masked trips * mask instructions, for any trips.
+
+// The host's pass of nvcc has no __CUDA_ARCH__.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
+#define THROUGH_REGISTERS 1
+#else
+#define THROUGH_REGISTERS 0
+#endif
 
 #include "mma.cuh"
 #include "attention.cuh"
@@ -40,6 +48,7 @@ static_assert(BLOCK_Q % WARP_Q == 0 && WARP_Q % 16 == 0 && WARP_K % 16 == 0 && H
 static_assert(BLOCK_K % ROW_STEP == 0 && (HELD || BLOCK_Q % ROW_STEP == 0), "threads copy tiles evenly");
 static_assert(!HELD || BLOCK_Q <= (STAGES == 1 ? 1 : 2) * BLOCK_K, "q fits where the last values will lie");
 static_assert(WARPS_K == 1 || BLOCK_Q == WARP_Q, "either rows or keys are shared out");
+static_assert(!THROUGH_REGISTERS || STAGES == 1, "through registers, one slot");
 
 // What the chunk numbers of a row are XORed with.
 __device__ __forceinline__ constexpr unsigned exchange(unsigned row) { return row * EXCHANGED / 8 % EXCHANGED; }
@@ -78,26 +87,68 @@ __device__ __forceinline__ void read_transposed(unsigned (&fragment)[2][2], unsi
                  : "memory");
 }
 
-// One thread's share in copying rows: EXCHANGED neighbouring threads copy a row, GROUPS chunks each.
+// One thread's share in copying rows: EXCHANGED neighbouring threads copy a row, GROUPS chunks each. Of `ROWS` rows from
+// its first on, every ROW_STEP-th is its own.
+template <unsigned ROWS>
 struct Copier {
     unsigned row = threadIdx.x / EXCHANGED, chunk = threadIdx.x % EXCHANGED;
     unsigned place = row * ROW_BYTES + (chunk ^ exchange(row)) * CHUNK_BYTES;
+#if THROUGH_REGISTERS
+    Packet<CHUNK_BYTES> staged[(ROWS + ROW_STEP - 1) / ROW_STEP][GROUPS];
+#endif
 
-    // Row `row` + `step` of a tile, a multiple of ROW_STEP, from `source`, the row's first element. row < ROW_STEP,
-    // both powers of two: the exchange of row + step is that of row, XOR a constant (zero but for rows of 128 bytes).
+    // Starts to copy row `row` + `step` of a tile, a multiple of ROW_STEP, from `source`, the row's first element.
+    // row < ROW_STEP, both powers of two: the exchange of row + step is that of row, XOR a constant (zero but for rows
+    // of 128 bytes).
     __device__ __forceinline__ void copy(unsigned tile, unsigned step, const Element* source, unsigned head_dim,
-                                         bool inside) const {
+                                         bool inside) {
         const unsigned target = tile + (place ^ exchange(step) * CHUNK_BYTES) + step * ROW_BYTES;
 #pragma unroll
-        for (unsigned g = 0; g < GROUPS; ++g)
-            copy_async<CHUNK>(target + g * EXCHANGED * CHUNK_BYTES, source + (g * EXCHANGED + chunk) * CHUNK,
-                              inside && (g * EXCHANGED + chunk) * CHUNK < head_dim);
+        for (unsigned g = 0; g < GROUPS; ++g) {
+            const Element* from = source + (g * EXCHANGED + chunk) * CHUNK;
+            const bool held = inside && (g * EXCHANGED + chunk) * CHUNK < head_dim;
+#if THROUGH_REGISTERS
+            staged[step / ROW_STEP][g] = load_packet<CHUNK_BYTES>(from, held);
+#else
+            copy_async<CHUNK>(target + g * EXCHANGED * CHUNK_BYTES, from, held);
+#endif
+        }
+    }
+
+    // Writes the rows that were copied last to the same tile where they came through registers.
+    __device__ __forceinline__ void settle(unsigned tile) const {
+#if THROUGH_REGISTERS
+#pragma unroll
+        for (unsigned step = 0; step < ROWS; step += ROW_STEP)
+#pragma unroll
+            for (unsigned g = 0; g < GROUPS; ++g) {
+                const unsigned(&word)[4] = staged[step / ROW_STEP][g].word;
+                asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(
+                                 tile + (place ^ exchange(step) * CHUNK_BYTES) + step * ROW_BYTES +
+                                 g * EXCHANGED * CHUNK_BYTES),
+                             "r"(word[0]), "r"(word[1]), "r"(word[2]), "r"(word[3])
+                             : "memory");
+            }
+#endif
     }
 };
 
+__device__ __forceinline__ void commit() {
+#if !THROUGH_REGISTERS
+    commit_copies();
+#endif
+}
+
+template <unsigned PENDING>
+__device__ __forceinline__ void wait() {
+#if !THROUGH_REGISTERS
+    wait_for_copies<PENDING>();
+#endif
+}
+
 // The tiles of k or of v, one after the other.
 struct Loader {
-    Copier copier;
+    Copier<BLOCK_K> copier;
     const Element* source;
     unsigned head_dim, pitch;  // elements
     int left;                  // rows from this thread's first to the end
@@ -142,19 +193,20 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     const Place place;
 
     {
-        const Copier copier;
+        Copier<BLOCK_Q> copier;
 #pragma unroll
         for (unsigned step = 0; step < BLOCK_Q; step += ROW_STEP) {
             bool inside;
             const unsigned row = a.row(tile, copier.row + step, inside);
             copier.copy(slots + Q_TILE, step, q + row * head_dim, head_dim, inside);
         }
-        commit_copies();
+        copier.settle(slots + Q_TILE);
+        commit();
     }
 #if STAGES == 1
     constexpr unsigned AHEAD = 1;
     keys_loader.fetch(slots);
-    commit_copies();
+    commit();
 #else
     constexpr unsigned AHEAD = STAGES - 1;
 #pragma unroll
@@ -169,7 +221,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     const unsigned warp_row = warp / WARPS_K * WARP_Q, warp_key = warp % WARPS_K * WARP_K;
     unsigned q_fragment[HELD ? STEPS : 1][MS][2][2];
     if constexpr (HELD) {
-        wait_for_copies<AHEAD>();
+        wait<AHEAD>();
         __syncthreads();  // q has landed for all
 #pragma unroll
         for (unsigned step = 0; step < STEPS; ++step)
@@ -196,10 +248,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
 #pragma unroll 1
     for (unsigned trip = 0; trip < tiles.trips; ++trip) {
 #if STAGES == 1
-        wait_for_copies<0>();
+        keys_loader.copier.settle(slots);
+        wait<0>();
         __syncthreads();  // the keys have landed for all, and all have done with the values before
         values_loader.fetch(slots + TILE);
-        commit_copies();
+        commit();
 #else
         wait_for_copies<STAGES - 2>();
         __syncthreads();  // this tile has landed for all, and all have done with the slot written next
@@ -229,10 +282,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
             }
         }
 #if STAGES == 1
-        wait_for_copies<0>();
+        values_loader.copier.settle(slots + TILE);
+        wait<0>();
         __syncthreads();  // the values have landed for all, and all have done with the keys
         keys_loader.fetch(slots);
-        commit_copies();
+        commit();
 #endif
 
         if (unmasked < int(BLOCK_K)) {
@@ -297,7 +351,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         slot = slot == slots + (STAGES - 1) * SLOT ? slots : slot + SLOT;
 #endif
     }
-    wait_for_copies<0>();
+    wait<0>();
 
 #if WARPS_K > 1
     // Each register of a warp has a row of lanes in shared memory: other warps hold the same rows and columns in

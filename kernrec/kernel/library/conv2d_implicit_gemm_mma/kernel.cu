@@ -9,8 +9,10 @@
 // of the next step are read while those of this one are multiplied, across the barrier between two tiles too.
 //
 // VECTOR is what one copy moves: 8 channels, or 2, which must divide those of a group, in and out; 1 takes any number,
-// each element found for itself and moved through registers. A thread copies the same position of the reduction for
-// several pixels: where its tap lies is worked out once a trip, by multiplications with constants of the host.
+// each element found for itself and moved through registers. Before sm_80, which have neither cp.async nor mma.sync of
+// that shape, all come through registers, and one step is two mma of 16 x 8 x 8. A thread copies the same position of
+// the reduction for several pixels: where its tap lies is worked out once a trip, by multiplications with constants of
+// the host.
 //
 // Edges cost what full tiles cost: taps on the padding and the rest of the reduction are filled with zeros by copies
 // that read nothing, pixels past the last are those of the last, and stores are predicated. So every block executes
@@ -22,11 +24,15 @@
 // A tensor holds at most 2^31 elements: element offsets fit 32 unsigned bits (those of taps on the padding may wrap and
 // are not used), byte offsets are formed in 64.
 
+// cp.async moves 4 bytes or more. The host's pass of nvcc has no __CUDA_ARCH__.
+#if VECTOR == 1 || (defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800)
+#define THROUGH_REGISTERS 1
+#else
+#define THROUGH_REGISTERS 0
+#endif
+
 #include "mma.cuh"
 #include "conv2d.cuh"
-
-// One element at a time goes through registers: cp.async moves 4 bytes or more.
-#define THROUGH_REGISTERS (VECTOR == 1)
 
 using ATile = Tile<BLOCK_M, BLOCK_K, true>;
 using BTile = Tile<BLOCK_N, BLOCK_K, true>;
@@ -38,7 +44,22 @@ constexpr unsigned MMA_K = STEP_K;
 constexpr unsigned UNIT = VECTOR == 1 ? 2 : VECTOR;  // elements of a write to shared memory
 // With one set of fragments registers are kept to 128, so that 16 warps fit an SM: less read ahead, more to switch to.
 // Otherwise the assembler is told that one block will do: left to itself it may spill a few to fit more.
-constexpr unsigned MIN_BLOCKS = FRAGMENTS == 1 && VECTOR == 8 ? 512 / THREADS : 1;
+constexpr unsigned MIN_BLOCKS = FRAGMENTS == 1 && !THROUGH_REGISTERS ? 512 / THREADS : 1;
+
+#if THROUGH_REGISTERS && VECTOR == 1
+using Staged = Pair;
+#elif THROUGH_REGISTERS
+// Eight channels on their way through registers.
+struct Staged {
+    Packet<16> packet;
+
+    __device__ __forceinline__ void finish(unsigned target) const {
+        asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(target), "r"(packet.word[0]),
+                     "r"(packet.word[1]), "r"(packet.word[2]), "r"(packet.word[3])
+                     : "memory");
+    }
+};
+#endif
 
 // A thread's share in loading a tile: UNIT elements from `column` on of the rows `row` + i * ROW_STEP.
 template <class T>
@@ -63,8 +84,8 @@ struct Filters : Share<BTile> {
     const Element* source;
     unsigned pitch;               // elements from filter to filter
     int rows_left, columns_left;  // from this thread's first element to the edge
-#if VECTOR == 1
-    Pair pairs[LOADS];
+#if THROUGH_REGISTERS
+    Staged staged[LOADS];
 #endif
 
     // From filter `first` of `count` on, at `k_begin` of the reduction; past `k_end` are zeros.
@@ -83,7 +104,9 @@ struct Filters : Share<BTile> {
         for (unsigned i = 0; i < LOADS; ++i) {
             const bool inside = int(i * ROW_STEP) < rows_left && columns_left > 0;
 #if VECTOR == 1
-            pairs[i].start(filter, inside, inside && columns_left > 1);
+            staged[i].start(filter, inside, inside && columns_left > 1);
+#elif THROUGH_REGISTERS
+            staged[i].packet = load_packet<16>(filter, inside);
 #else
             copy_async<VECTOR>(target(tile, i), filter, inside);
 #endif
@@ -94,11 +117,11 @@ struct Filters : Share<BTile> {
         columns_left -= BLOCK_K;
     }
 
-#if VECTOR == 1
+#if THROUGH_REGISTERS
     // Writes the fetched tile from registers to `tile`.
     __device__ __forceinline__ void settle(unsigned tile) const {
 #pragma unroll
-        for (unsigned i = 0; i < LOADS; ++i) pairs[i].finish(target(tile, i));
+        for (unsigned i = 0; i < LOADS; ++i) staged[i].finish(target(tile, i));
     }
 #endif
 };
@@ -148,8 +171,8 @@ struct Tap {
 struct Pixels : Share<ATile> {
     Window window[LOADS];
     unsigned k;
-#if VECTOR == 1
-    Pair pairs[LOADS];
+#if THROUGH_REGISTERS
+    Staged staged[LOADS];
 #endif
 
     __device__ __forceinline__ Pixels(const Group& g, unsigned first, unsigned count, unsigned k_begin)
@@ -166,15 +189,21 @@ struct Pixels : Share<ATile> {
             const Tap tap(g, k + half);
 #pragma unroll
             for (unsigned i = 0; i < LOADS; ++i)
-                load(pairs[i].value[half], x + (window[i].offset + tap.offset),
+                load(staged[i].value[half], x + (window[i].offset + tap.offset),
                      tap.meets(g, window[i]) && k + half < k_end);
         }
 #else
         const Tap tap(g, k);
 #pragma unroll
-        for (unsigned i = 0; i < LOADS; ++i)
-            copy_async<VECTOR>(target(tile, i), x + (window[i].offset + tap.offset),
-                               tap.meets(g, window[i]) && k < k_end);
+        for (unsigned i = 0; i < LOADS; ++i) {
+            const Element* source = x + (window[i].offset + tap.offset);
+            const bool inside = tap.meets(g, window[i]) && k < k_end;
+#if THROUGH_REGISTERS
+            staged[i].packet = load_packet<16>(source, inside);
+#else
+            copy_async<VECTOR>(target(tile, i), source, inside);
+#endif
+        }
 #endif
         k += BLOCK_K;
     }
@@ -186,11 +215,13 @@ struct Pixels : Share<ATile> {
                      : "=&h"(value)
                      : "l"(source), "r"(unsigned(inside)));
     }
+#endif
 
+#if THROUGH_REGISTERS
     // Writes the fetched tile from registers to `tile`.
     __device__ __forceinline__ void settle(unsigned tile) const {
 #pragma unroll
-        for (unsigned i = 0; i < LOADS; ++i) pairs[i].finish(target(tile, i));
+        for (unsigned i = 0; i < LOADS; ++i) staged[i].finish(target(tile, i));
     }
 #endif
 };
@@ -249,7 +280,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) conv2d_implici
     const auto fetch = [&](unsigned slot) {
         pixel_loader.fetch(slot, group, x, k_end);
         filter_loader.fetch(slot + ATile::BYTES);
-#if VECTOR > 1
+#if !THROUGH_REGISTERS
         commit_copies();
 #endif
     };
@@ -260,7 +291,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) conv2d_implici
     Sums sums = {};
 
     const auto settle = [&](unsigned slot) {
-#if VECTOR == 1
+#if THROUGH_REGISTERS
         pixel_loader.settle(slot);
         filter_loader.settle(slot + ATile::BYTES);
 #endif
