@@ -318,8 +318,8 @@ def _touch_metrics(touched: TouchedSectors, sample: BlockSample, written: bool) 
     kind = "write" if written else "read"
     for buffer, blocks in touched.by_block(written).items():
         middle = blocks[sample.inner[0]]
-        yield f"touch.{buffer}.{kind}", float(len(middle.sectors))
-        own_bytes = max(len(middle.sectors), 1) * SECTOR
+        yield f"touch.{buffer}.{kind}", float(middle.sectors)
+        own_bytes = max(middle.sectors, 1) * SECTOR
         for axis, neighbor in zip(sample.axes, sample.inner[1:], strict=True):
             # More than all of its own, where the block in the middle lies better in its sectors than its neighbor.
             yield f"touch.{buffer}.{kind}.{AXES[axis]}", middle.new_bytes(blocks[neighbor]) / own_bytes

@@ -18,6 +18,8 @@ from kernrec.util.light_property import cached_property
 SECTOR = 32
 """Bytes that move between caches and memory together."""
 _WORD = 4
+_WORDS = SECTOR // _WORD
+_MARKS_OF_SECTOR = np.uint64  # as wide as the marks of its words
 _MOST_MARKED = 1 << 14  # at once
 _FINE_BYTES = 1 << 30  # a larger buffer is marked by sectors: address space is limited
 
@@ -32,15 +34,33 @@ class Buffer(Protocol):
 
 @dataclass(frozen=True)
 class Touched:
-    """The words of a buffer that a block touched; arrays ascending."""
+    """What a block touched of a part of a buffer, which is the same part for all blocks that are compared."""
 
-    words: Array
-    """4-byte words (of a very large buffer the first words of its sectors)."""
+    marks: Array
+    """Whether it touched each 4-byte word (of a very large buffer each sector) from the first one on: bool, whole
+    sectors."""
+
+    first: int
+    """Number of the first word (or sector) in the buffer."""
+
+    fine: bool
+    """Whether there is a mark for each word."""
+
+    @property
+    def words(self) -> Array:
+        """4-byte words, ascending (of a very large buffer the first words of its sectors)."""
+        words: Array = (np.flatnonzero(self.marks) + self.first) * (1 if self.fine else _WORDS)
+        return words
 
     @cached_property
-    def sectors(self) -> Array:
-        """Sectors of 32 bytes."""
-        return without_repeats(self.words // (SECTOR // _WORD))
+    def _sector_marks(self) -> Array:
+        marks: Array = self.marks.view(_MARKS_OF_SECTOR) != 0 if self.fine else self.marks
+        return marks
+
+    @property
+    def sectors(self) -> int:
+        """How many sectors of 32 bytes."""
+        return int(np.count_nonzero(self._sector_marks))
 
     def new_bytes(self, other: "Touched") -> float:
         """Bytes that `other`, the next block, moves beside those of this one, if more blocks follow in the same way.
@@ -48,16 +68,16 @@ class Touched:
         A block that touches the rest of a sector where this one stops, and so on, moves its own bytes, wherever its
         sectors begin; where it touches bytes elsewhere, whole sectors move.
         """
-        words = other.words[~among(other.words, self.words)]
-        if not len(words):
-            return 0.0
-        begins = np.flatnonzero(np.diff(words, prepend=words[0] - 2) != 1)
-        ends = np.append(begins[1:] - 1, len(words) - 1)
+        sectors = int(np.count_nonzero(other._sector_marks > self._sector_marks))
+        new = other.marks > self.marks
+        words = int(np.count_nonzero(new))
+        if not (self.fine and words):
+            return float(sectors * SECTOR)
+        begins, ends = new[1:] > new[:-1], new[1:] < new[:-1]
         # Runs of new words that go on where this block stopped, or end where it begins.
-        joined = max(int(among(words[begins] - 1, self.words).sum()), int(among(words[ends] + 1, self.words).sum()))
-        share = joined / len(begins)
-        sectors = other.sectors[~among(other.sectors, self.sectors)]
-        return share * len(words) * _WORD + (1.0 - share) * len(sectors) * SECTOR
+        before, behind = np.count_nonzero(begins & self.marks[:-1]), np.count_nonzero(ends & self.marks[1:])
+        share = max(int(before), int(behind)) / (int(np.count_nonzero(begins)) + int(new[0]))
+        return share * words * _WORD + (1.0 - share) * sectors * SECTOR
 
 
 def without_repeats(values: Array) -> Array:
@@ -98,6 +118,7 @@ class _Window:
             # Twice as wide each time; pages that are never marked cost no memory.
             first = max(min(low, self.first - width), 0) if low < self.first else self.first
             end = max(high + 1, self.first + (2 if high >= self.first + width else 1) * width)
+            first, end = first // _WORDS * _WORDS, -(-end // _WORDS) * _WORDS
             wider = np.zeros((len(self.marks), end - first), np.bool_)
             wider[:, self.first - first : self.first - first + width] = self.marks
             self.first, self.marks = first, wider
@@ -191,9 +212,6 @@ class TouchedSectors:
         result: dict[str, dict[int, Touched]] = {}
         for (buffer, write), window in self._marks.items():
             if write == written:
-                words = _unit(self._buffers[buffer]) // _WORD
-                result[buffer] = {
-                    block: Touched((np.flatnonzero(window.marks[row]) + window.first) * words)
-                    for block, row in self._rows.items()
-                }
+                fine = _unit(self._buffers[buffer]) == _WORD
+                result[buffer] = {b: Touched(window.marks[row], window.first, fine) for b, row in self._rows.items()}
         return result

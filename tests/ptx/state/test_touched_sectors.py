@@ -12,7 +12,10 @@ from kernrec.ptx.state.touched_sectors import Touched, TouchedSectors
 def bytes_of(first: int, size: int, rows: int = 1, pitch: int = 1 << 16) -> Touched:
     """`rows` rows of `size` bytes from byte `first` on."""
     starts = first + pitch * np.arange(rows)
-    return Touched(np.concatenate([np.arange(start // 4, (start + size) // 4) for start in starts]))
+    marks = np.zeros(1 << 19, np.bool_)
+    for start in starts:
+        marks[start // 4 : (start + size) // 4] = True
+    return Touched(marks, 0, True)
 
 
 @pytest.mark.parametrize("place", range(4))
