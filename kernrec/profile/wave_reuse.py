@@ -52,7 +52,7 @@ class FirstReads(TouchedSectors):
         self._blocks, self._warps = np.asarray(block_numbers, np.int64) - self._first, warps
 
     def record_pattern(
-        self, region: Buffer, size: int, pattern: AccessPattern, places: Iterable[int], kind: str
+        self, region: Buffer, size: int, pattern: AccessPattern, places: Iterable[int] | Array, kind: str
     ) -> None:
         for place in places if kind == "read" else ():
             warps, sectors = pattern.sectors_by_warp(place)

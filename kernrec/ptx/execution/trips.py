@@ -119,8 +119,6 @@ def _first_change(kind: str, difference: Array, step: Array) -> int:
     """
     moving = step != 0
     difference, step = difference[moving], step[moving]
-    if len(step) and (step == step[0]).all() and (difference == difference[0]).all():
-        difference, step = difference[:1], step[:1]  # as a rule all lanes count alike
     if kind == "eq":
         if ((difference == 0) | (difference == step)).any():
             return 1
@@ -128,6 +126,10 @@ def _first_change(kind: str, difference: Array, step: Array) -> int:
     else:
         if kind == "le":
             difference = difference - 1
+        if len(step) and (step == step[0]).all():  # of lanes that move alike those nearest to zero come first
+            below, above = difference[difference < 0], difference[difference >= 0]
+            nearest = [*([below.max()] if len(below) else []), *([above.min()] if len(above) else [])]
+            difference, step = np.array(nearest), step[: len(nearest)]
         if ((difference < 0) != (difference - step < 0)).any():
             return 1
         up = (difference < 0) & (step > 0)

@@ -163,8 +163,8 @@ class AccessCounters:
         if self._touched is None:
             return
         for request, moved in zip(requests, offsets, strict=True):
-            places = (request.first - request.region.base + moved).tolist()
-            self._touched.record_pattern(request.region, request.access.size, request.pattern, places, request.kind)
+            moved_to = request.first - request.region.base + moved
+            self._touched.record_pattern(request.region, request.access.size, request.pattern, moved_to, request.kind)
 
     def leave_turns_out(self, requests: list[GlobalRequest], times: int) -> int:
         """Trips are left out whose accesses follow later (`repeat`); the number of their runs of basic blocks."""

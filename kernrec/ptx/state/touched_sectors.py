@@ -137,7 +137,7 @@ class TouchedSectors:
         self._marks: dict[tuple[str, bool], _Window] = {}
         self._buffers: dict[str, Buffer] = {}
         # Accesses of the batch that are not yet marked: bytes of the buffer that patterns are relative to.
-        self._waiting: dict[tuple[str, bool, int, AccessPattern], list[int]] = {}
+        self._waiting: dict[tuple[str, bool, int, AccessPattern], tuple[list[int], list[Array]]] = {}
 
     def start_batch(self, block_numbers: Sequence[int], warps: int) -> None:
         """The thread blocks with these linear numbers run next, each of so many warps."""
@@ -148,7 +148,7 @@ class TouchedSectors:
         self._warps = warps
 
     def record_pattern(
-        self, region: Buffer, size: int, pattern: AccessPattern, places: Iterable[int], kind: str
+        self, region: Buffer, size: int, pattern: AccessPattern, places: Iterable[int] | Array, kind: str
     ) -> None:
         """Marks what an access touches, at each of some places.
 
@@ -163,7 +163,11 @@ class TouchedSectors:
             return
         self._buffers[region.name] = region
         for written in (False, True) if kind == "atomic" else (kind == "write",):
-            self._waiting.setdefault((region.name, written, size, pattern), []).extend(places)
+            single, many = self._waiting.setdefault((region.name, written, size, pattern), ([], []))
+            if isinstance(places, np.ndarray):
+                many.append(places)
+            else:
+                single.extend(places)
 
     def record(self, region: Buffer, size: int, block_of: Array, places: Array, kind: str) -> None:
         """Marks what an access touches.
@@ -187,10 +191,10 @@ class TouchedSectors:
     def _mark_waiting(self) -> None:
         """Marks the accesses of the batch, those of one pattern together: in a loop many are at the same places."""
         waiting, self._waiting = self._waiting, {}
-        for (name, written, size, pattern), places in waiting.items():
+        for (name, written, size, pattern), (single, many) in waiting.items():
             region = self._buffers[name]
             unit = _unit(region)
-            begins = np.unique(np.array(places, np.int64))
+            begins = np.unique(np.concatenate([np.array(single, np.int64), *many]))
             for rest in {*(begins % unit).tolist()}:
                 blocks, words = pattern.words_by_block(rest, size, unit, self._warps)
                 starts = begins[begins % unit == rest] // unit
