@@ -34,7 +34,7 @@ class Buffer(Protocol):
 
 @dataclass(frozen=True)
 class Touched:
-    """What a block touched of a part of a buffer, which is the same part for all blocks that are compared."""
+    """Words that a block touched of a part of a buffer; the part is the same for all blocks that are compared."""
 
     marks: Array
     """Whether it touched each 4-byte word (of a very large buffer each sector) from the first one on: bool, whole
@@ -59,7 +59,7 @@ class Touched:
 
     @property
     def sectors(self) -> int:
-        """How many sectors of 32 bytes."""
+        """Number of sectors of 32 bytes."""
         return int(np.count_nonzero(self._sector_marks))
 
     def new_bytes(self, other: "Touched") -> float:
