@@ -75,7 +75,7 @@ CASES = (
     wgmma_case(128, 128, 192, 2, 1, 0, dtype="f8e4m3", dim=80),
     wgmma_case(192, 128, 128, 2, 0, 0, dtype="f8e4m3", dim=144),
     wgmma_case(256, 128, 64, 3, 1, 0, dtype="f8e4m3", dim=240),
-    _mma(64, 16, 16, 128, 1, pack=1, split_keys=4),
+    _mma(64, 16, 16, 128, 1, pack=1, split_keys=2),
     _mma(128, 16, 16, 128, 1, dim=120, split_keys=2),
     _mma(80, 128, 32, 64, 1, pack=1),
     _mma(160, 64, 16, 64, 1, dim=136),
