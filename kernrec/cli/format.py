@@ -3,10 +3,9 @@
 import re
 import sys
 from collections.abc import Iterable
-from textwrap import fill
 from typing import TYPE_CHECKING, TextIO
 
-from kernrec.cli.table import text_width
+from kernrec.cli.table import text_width, wrapped
 from kernrec.util.human import human
 
 if TYPE_CHECKING:
@@ -40,9 +39,7 @@ def print_line(text: str, stream: TextIO | None = None) -> None:
     stream = stream or sys.stdout
     if (stream is not sys.stderr or stream.isatty()) and len(text) > (width := text_width(stream)):
         start = text[: len(text) - len(text.lstrip())]
-        text = fill(
-            text.lstrip(), width, initial_indent=start, subsequent_indent=start + "    ", break_on_hyphens=False
-        )
+        text = "\n".join(wrapped(text.lstrip(), width, start, start + "    "))
     print(text, file=stream)
 
 

@@ -146,12 +146,16 @@ def _bands(widths: Sequence[int], width: int | None) -> list[list[int]]:
     return bands
 
 
-def wrapped(text: str, width: int | None) -> list[str]:
-    """The lines of a text; None: one. A problem that is wider than a line goes on behind a comma, not within a name."""
+def wrapped(text: str, width: int | None, start: str = "", below: str = "") -> list[str]:
+    """The lines of a text; None: one. A problem that is wider than a line goes on behind a comma, not within a name.
+
+    start, below: what the first line and the other ones begin with.
+    """
     if width is None:
         return [text]
-    words = " ".join(_pieces(word, width) if len(word) > width else word for word in text.split(" "))
-    return wrap(words, width, break_on_hyphens=False) or [text]
+    room = width - len(below)
+    words = " ".join(_pieces(word, room) if len(word) > room else word for word in text.split(" "))
+    return wrap(words, width, initial_indent=start, subsequent_indent=below, break_on_hyphens=False) or [text]
 
 
 def _pieces(word: str, width: int) -> str:

@@ -27,6 +27,20 @@ def test_a_line_that_is_wider_than_the_terminal_goes_on_below(monkeypatch: pytes
     assert pipe.getvalue() == narrow.getvalue()
 
 
+def test_a_problem_that_is_wider_than_the_terminal_goes_on_behind_a_comma(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    print_line(
+        "  attention_mma attention[batch=1,heads=32,queries=2048,keys=2048]f16,bhsd on Tesla T4", narrow := Terminal()
+    )
+    first, *below = narrow.getvalue().splitlines()
+    assert first == "  attention_mma"
+    assert [line.strip() for line in below] == [
+        "attention[batch=1,heads=32,",
+        "queries=2048,keys=2048]f16,bhsd on",
+        "Tesla T4",
+    ]
+
+
 def test_a_note_is_one_line_in_a_log(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "30")
     monkeypatch.setattr("sys.stderr", log := io.StringIO())
