@@ -159,6 +159,16 @@ def test_no_sub_room_imports_upward(imports: Imports, room: str) -> None:
     assert upward(imports, levels(SUB_ROOMS[room]), room) == []
 
 
+def test_tools_import_no_tests() -> None:
+    importing = []
+    for path in sorted((ROOT / "tools").rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            importing += [f"{path.name}:{name}" for name in names if name.split(".")[0] == "tests"]
+    assert importing == []
+
+
 def test_no_modules_import_each_other_in_a_circle(imports: Imports) -> None:
     graph: dict[str, set[str]] = {module: set() for module in imports.paths}
     for importer, imported, _ in imports.edges:

@@ -5,10 +5,8 @@ Times are of the processor where others use the machine too; a command exits wit
 
 import os
 import sys
-from pathlib import Path
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # NumPy reads it when it is imported
-sys.path.insert(1, str(Path(__file__).resolve().parents[1]))
 
 from front import main
 

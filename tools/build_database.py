@@ -10,7 +10,7 @@ After a change of a source that leaves the compiled code as it was, run tools/ca
 profiles under the kernel's new hash, so that they need not be emulated again.
 
 `--check` writes nothing. An interrupted run keeps what was finished and goes on from there. The content hash, printed
-for every kernel, is that of the rows. NVRTC is not quite deterministic (`tests/helpers/same_code.py`). So the check
+for every kernel, is that of the rows. NVRTC is not quite deterministic (`tools/same_code.py`). So the check
 distinguishes rows that are equal from rows that differ no more than two runs of it do, and fails on any other
 difference.
 """
@@ -24,6 +24,7 @@ import time
 from collections.abc import Sequence
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from same_code import within_compiler_variation
 
 from kernrec import paths
 from kernrec.cluster.ray_processors import RayProcessors
@@ -33,7 +34,6 @@ from kernrec.kernel import Kernel, all_kernels, find_kernel
 from kernrec.profile.probe_profile import Variant
 from kernrec.profile.profile_library import VariantFailure, profile_variants, variants_of
 from kernrec.store import ProfileRow, profiles_hash, read_profile_rows, write_profiles
-from tests.helpers.same_code import within_compiler_variation
 
 ARCHITECTURES = (75, 80, 86, 89, 90, 100, 120)
 TRITON_ARCHITECTURES = (80, 86, 89, 90, 120)

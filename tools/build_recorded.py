@@ -17,15 +17,15 @@ from collections.abc import Iterator, Sequence
 from hashlib import sha256
 from pathlib import Path
 
+from evidence.recordings.files import parquet_dicts
 from evidence.vendor_recordings import STACKS, SYSTEMS
+from front import DATA, ROOT
 
 from kernrec.errors import UsageError
 from kernrec.gpu import find_gpu
 from kernrec.op import Op, Problem, find_op
 from kernrec.store.connection import connect_memory, exchange_folder, quoted
 from kernrec.store.recorded import ORIGIN
-from tests.helpers.paths import RECORDINGS, ROOT
-from tests.helpers.recordings import parquet_dicts
 
 AICONFIGURATOR = {
     "source": "github.com/ai-dynamo/aiconfigurator", "licence": "Apache-2.0",
@@ -54,7 +54,7 @@ def main() -> None:
     """Writes a Parquet file for each op, and `contents.json`."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("ops", nargs="*", help="ops by name; all by default")
-    parser.add_argument("--data", type=Path, default=RECORDINGS)
+    parser.add_argument("--data", type=Path, default=DATA)
     parser.add_argument("--out", type=Path, default=ROOT / "db/prebuilt/recorded")
     arguments = parser.parse_args()
     arguments.out.mkdir(parents=True, exist_ok=True)

@@ -31,6 +31,7 @@ from pathlib import Path
 from typing import Any
 
 from rich.progress import track
+from same_code import form, tokens
 
 from kernrec import paths
 from kernrec.compile.nvrtc import compiler
@@ -40,7 +41,6 @@ from kernrec.kernel.spec_reader import load_kernel
 from kernrec.profile.probe_profile import Variant
 from kernrec.profile.profile_library import variants_of
 from kernrec.store import ProfileRow, read_profile_rows, write_profiles
-from tests.helpers.same_code import form, tokens
 
 _ROOT = Path(__file__).resolve().parent.parent
 _LIBRARY = "kernrec/kernel/library"

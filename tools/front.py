@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from evidence.recordings.files import AbsentError
 
 from kernrec.errors import KernrecError
-from tests.helpers.recordings import AbsentError
 
 ROOT = Path(__file__).resolve().parents[1]
 DATA = ROOT.parent / "shared" / "data"

@@ -8,10 +8,10 @@ from types import ModuleType
 from typing import Any
 
 import numpy as np
+import on_gpu
 
 from kernrec.compile import Compiled
 from kernrec.ptx import KernelLaunch, Module, emulate, parse
-from tests.helpers import on_gpu
 from tests.helpers.paths import TOOLS
 
 BROKEN = "EMULATED_CARD_BROKEN"
@@ -70,5 +70,4 @@ if __name__ == "__main__":
     sys.modules["cupy"] = cupy
     on_gpu.find_card = lambda: on_gpu.Card("NVIDIA H200", 90, 50 << 20)
     on_gpu.Code, on_gpu.Timer = EmulatedCode, StandInTimer  # type: ignore[assignment, misc]
-    sys.path.insert(0, str(TOOLS))
     runpy.run_path(str(TOOLS / "bench.py"), run_name="__main__")

@@ -1,13 +1,14 @@
 """Built kernels compute what their op says, on arrays of several libraries, and say plainly what they cannot take.
 
-There is no GPU: launches go to a stand-in for the driver that emulates them (`tests/helpers/stand_in.py`), with
-everything else as on a card. Tests marked `gpu` do the same on one.
+There is no GPU: launches go to a stand-in for the driver that emulates them (`tools/benchmarks/emulating_driver.py`),
+with everything else as on a GPU. Tests marked `gpu` do the same on one.
 """
 
 from typing import Any
 
 import numpy as np
 import pytest
+from benchmarks.emulating_driver import EmulatingDriver, HostMemory
 
 import kernrec
 from kernrec.errors import KernrecError, UsageError
@@ -19,7 +20,6 @@ from kernrec.run import BuiltKernel
 from kernrec.run.arrays import stream_address
 from kernrec.run.build import build_kernel
 from kernrec.run.shapes import Shapes
-from tests.helpers.stand_in import EmulatingDriver, HostMemory
 
 pytest.importorskip("cupy", reason="compiling needs CuPy")
 

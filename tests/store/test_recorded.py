@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from evidence.recordings.files import parquet_dicts
 
 from kernrec.errors import KernrecError
 from kernrec.gpu import find_gpu
@@ -19,7 +20,6 @@ from kernrec.op import Problem, find_op
 from kernrec.store import recorded
 from kernrec.store.recorded import ORIGIN, contents, recorded_lines
 from tests.helpers.paths import RECORDINGS, ROOT
-from tests.helpers.recordings import parquet_dicts
 
 FOLDER = ROOT / "db/prebuilt/recorded"
 OPS = tuple(contents())

@@ -1,15 +1,15 @@
 """The commands of `tools/bench.py` as people run them, on little; an emulator stands in for a card."""
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from on_gpu import NoGPUError, find_card
 
-from tests.helpers.on_gpu import NoGPUError, find_card
 from tests.helpers.paths import ROOT, TOOLS
+from tests.helpers.process import environment
 
 LITTLE: dict[str, tuple[str, ...]] = {
     "cold": ("--rounds", "1"), "peer": ("--shapes-a-round", "1", "--rounds", "1"),
@@ -21,7 +21,7 @@ LITTLE: dict[str, tuple[str, ...]] = {
 
 def bench(*words: object, program: Path = TOOLS / "bench.py", **variables: str) -> "subprocess.CompletedProcess[str]":
     command = [sys.executable, str(program), *map(str, words)]
-    return subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT, env=os.environ | variables)
+    return subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT, env=environment(**variables))
 
 
 def test_the_commands_are_listed() -> None:

@@ -4,10 +4,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-
-from tests.helpers.power_doubts import DOUBTED, judged
-from tests.helpers.power_of_products import Products, agreement
-from tests.helpers.power_recordings import Load
+from evidence.recordings.power import Load
+from evidence.recordings.power_doubts import DOUBTED, judged
+from evidence.recordings.power_of_products import Products, agreement
 
 SWEEP = [
     Load("FMA", "quadro-rtx-8000", mhz * 1e6, watts, {"issue.fma32": 1e11}, latency_s=1e-3, about="input 3")

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from same_code import form, tokens, within_compiler_variation
 
 from kernrec.store import ProfileRow
-from tests.helpers.same_code import form, tokens, within_compiler_variation
 
 PTX = """
 .visible .entry k(.param .u64 k_param_0) {

@@ -4,13 +4,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+from benchmarks.simulated_groups import simulated_groups
 
 from kernrec.gpu import find_gpu
 from kernrec.kernel import Space, find_kernel
 from kernrec.store import Database
 from kernrec.training.dataset import Dataset
 from kernrec.training.load_measurements import MeasurementRequest, load_measurements
-from tests.helpers.groups import simulated_groups
 from tests.helpers.sharing import measurement
 
 

@@ -5,6 +5,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from evidence.recordings import convolution as recorded_convolution
+from evidence.recordings.clock import FILE, config_key, raised_configs
 
 from kernrec.errors import KernrecError
 from kernrec.model.learn import features
@@ -14,9 +16,7 @@ from kernrec.training.boosting import TrainingSettings
 from kernrec.training.dataset import Dataset, RowGroup
 from kernrec.training.fit_calibration import fit
 from kernrec.training.train_model import train
-from tests.helpers import recorded_convolution
 from tests.helpers.paths import SPACES
-from tests.helpers.recorded_clock import FILE, config_key, raised_configs
 
 needs_spaces = pytest.mark.skipif(
     not (SPACES / "convolution-static-a100-a4000.parquet").is_file(),

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from benchmarks.simulated_groups import by_stages, simulated_groups, simulated_inputs
 
 from kernrec.errors import UsageError
 from kernrec.model.learn.adaptation import adapt
@@ -20,7 +21,6 @@ from kernrec.recommender.estimate.correction import interval_of
 from kernrec.training.boosting import HeadData, TrainingSettings
 from kernrec.training.dataset import Dataset, RowGroup
 from kernrec.training.train_model import train
-from tests.helpers.groups import by_stages, simulated_groups, simulated_inputs
 from tests.helpers.needs import needs
 
 pytestmark = needs("xgboost")

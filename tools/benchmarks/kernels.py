@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from on_gpu import Card, Code, NoGPUError, Prepared, Timer, find_card, to_device
 
 from kernrec.compile import CompileError, CompileJob, compile_many, compile_source
 from kernrec.errors import KernrecError, UsageError
@@ -29,7 +30,6 @@ from kernrec.op import Problem, decode_elements, encode_elements, find_op, input
 from kernrec.profile.emulated_launch import emulate_config
 from kernrec.ptx import parse
 from kernrec.recommender import Objective, Query, Recommender
-from tests.helpers.on_gpu import Card, Code, NoGPUError, Prepared, Timer, find_card, to_device
 
 from .profilers import counted_on_card, sanitized
 from .vendor_calls import baseline

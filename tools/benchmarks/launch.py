@@ -16,13 +16,13 @@ from typing import Any
 import numpy as np
 from front import Table
 
+from benchmarks.emulating_driver import EmulatingDriver
 from kernrec.op import find_op
 from kernrec.recommender import Query, Recommender
 from kernrec.recommender.request import Objective
 from kernrec.run import BuiltKernel
 from kernrec.run.build import build_kernel
 from kernrec.run.shapes import Shapes
-from tests.helpers.stand_in import EmulatingDriver
 
 AIM_US = 15.0
 

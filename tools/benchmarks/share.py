@@ -17,13 +17,13 @@ from unittest.mock import patch
 import typer
 from front import Table
 
+from benchmarks.object_servers import bucket
 from kernrec.store.keys import Signer, make_key
 from kernrec.store.remotes import Remote
 from kernrec.store.share import Selection
 from kernrec.store.share.object_store import place_of
 from kernrec.store.share.pull import pull
 from kernrec.store.share.push import push
-from tests.helpers.object_servers import bucket
 
 from .store import RECORDED, fill
 from .timing import peak_mb, spent

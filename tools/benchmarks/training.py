@@ -13,6 +13,7 @@ from dataclasses import replace
 import numpy as np
 from front import Table
 
+from benchmarks.simulated_groups import by_stages, simulated_groups
 from kernrec.model.learn.features import ModelInputs
 from kernrec.model.learn.model import Model
 from kernrec.recommender.estimate.correction import interval_of
@@ -20,7 +21,6 @@ from kernrec.training import scores
 from kernrec.training.boosting import TrainingSettings
 from kernrec.training.dataset import Dataset, RowGroup
 from kernrec.training.train_model import train
-from tests.helpers.groups import by_stages, simulated_groups
 
 from .timing import spent
 

@@ -12,10 +12,10 @@ when an aim is missed.
 import numpy as np
 from front import DATA, Data, Table
 
+from evidence.recordings.files import present
 from kernrec.errors import KernrecError
 from kernrec.recommender import Objective, Query, Recommender, Request
 from kernrec.util.normal import DEVIATIONS
-from tests.helpers.recordings import present
 
 from .library_shapes import ANCHORS, PUBLISHED, Anchor, Published, Shape
 from .scores import geometric_mean

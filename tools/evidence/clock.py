@@ -11,9 +11,9 @@ from pathlib import Path
 import numpy as np
 from front import DATA, Data
 
+from evidence.recordings.clock import FILE, ClockRecording, at_step, raised, read
+from evidence.recordings.files import parquet_columns, parquet_dicts
 from kernrec.gpu import find_gpu
-from tests.helpers.recorded_clock import FILE, ClockRecording, at_step, raised, read
-from tests.helpers.recordings import parquet_columns, parquet_dicts
 
 from .recorded_spaces import read_space
 
@@ -23,7 +23,7 @@ _NAMES = {"padding": "use_padding"}  # tunables of the counters by their names i
 
 
 def run(data: Data = DATA) -> None:
-    """Print the figures that `tests/helpers/recorded_clock.py` states."""
+    """Print the figures that `tools/evidence/recordings/clock.py` states."""
     recording = read(data / "spaces" / FILE)
     marked, up = raised(recording), np.flatnonzero(recording.step > 1.25)
     before = [float(recording.launches_s[i, : at_step(recording.launches_s[i])].sum()) for i in up]

@@ -24,6 +24,7 @@ import numpy as np
 from front import DATA, Data, Sources, Table
 from train_triton_model import SETTINGS
 
+from evidence.recordings.files import AbsentError
 from kernrec.gpu import find_gpu
 from kernrec.kernel import Config, Kernel, config_text
 from kernrec.measure.campaign.results import CampaignBudget
@@ -45,8 +46,6 @@ from kernrec.training.dataset import Dataset
 from kernrec.training.load_measurements import MeasurementRequest, provenance_of_rows
 from kernrec.training.train_model import train
 from kernrec.training.train_op_models import train_op_models
-from tests.helpers.reading import reading_here
-from tests.helpers.recordings import AbsentError
 
 from .profiled import profiled_sample, profiles_file
 from .recorded_sets import SETS
@@ -107,7 +106,7 @@ def run(
         except AbsentError as error:
             print(f"skipped {gpu}: {error}")
             continue
-        with TemporaryDirectory(prefix="kernrec-") as name, reading_here():
+        with TemporaryDirectory(prefix="kernrec-") as name:
             for row in _evaluated(card, data, Path(name), budget, seed):
                 table.row(row)
 

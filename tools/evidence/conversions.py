@@ -16,9 +16,9 @@ from typing import Annotated
 import typer
 from front import Table
 
+from evidence.recordings.files import AbsentError
 from kernrec.ptx.analysis.machine_cost import machine_cost
 from kernrec.ptx.ir.parser import parse
-from tests.helpers.recordings import AbsentError
 
 ARCHITECTURES = (75, 80, 86, 89, 90, 100, 120)
 CONVERSIONS = {

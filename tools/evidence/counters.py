@@ -26,6 +26,7 @@ import numpy as np
 import typer
 from front import DATA, Data, Sources, Table
 
+from evidence.recordings.files import AbsentError, parquet_dicts
 from kernrec.compile.cache import CompileCache
 from kernrec.compile.compiled import CompileJob
 from kernrec.compile.nvrtc import compile_job
@@ -39,7 +40,6 @@ from kernrec.ptx.execution.emulator import Lowering
 from kernrec.ptx.ir.program import Function
 from kernrec.recommender.estimate.sampled_launch import held_by_l1
 from kernrec.store import ProfileTable
-from tests.helpers.recordings import AbsentError, parquet_dicts
 
 from .profiled import ZERO_BY_ZERO
 

@@ -16,12 +16,12 @@ from typing import Any
 import numpy as np
 from front import DATA, Data, Table
 
+from evidence.recordings.files import present
+from evidence.recordings.power import Load
+from evidence.recordings.power_of_products import all_loads
 from kernrec.gpu import GPU, find_gpu
 from kernrec.model.prior import power
 from kernrec.model.prior.power import PowerModel
-from tests.helpers.power_of_products import all_loads
-from tests.helpers.power_recordings import Load
-from tests.helpers.recordings import present
 
 SPREAD = 0.05
 """Scatter of a good recording, as a fraction of its power."""

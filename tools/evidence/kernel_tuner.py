@@ -27,6 +27,8 @@ import numpy as np
 import typer
 from front import DATA, Data, Table
 
+from evidence.recordings.convolution import GPUS, Recorded, load
+from evidence.recordings.files import present
 from kernrec.model.search import expected_improvement
 from kernrec.model.search.genetic_search import GeneticSearch
 from kernrec.model.search.search_space import SearchSpace
@@ -34,8 +36,6 @@ from kernrec.training.boosting import TrainingSettings
 from kernrec.training.dataset import Dataset, RowGroup
 from kernrec.training.train_model import train
 from kernrec.util.atomic_write import write_whole
-from tests.helpers.recorded_convolution import GPUS, Recorded, load
-from tests.helpers.recordings import present
 
 from .recorded_spaces import Space, read_space
 from .simulated_tuner import STRATEGIES, simulate

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import numpy as np
 
+from evidence.recordings.files import AbsentError, csv_dicts, parquet_dicts
 from kernrec.errors import KernrecError
 from kernrec.op import find_op
 from kernrec.recommender import Objective, Query, Recommender
-from tests.helpers.recordings import AbsentError, csv_dicts, parquet_dicts
 
 SHAPES = 60
 FASTEST = "fastest recorded"

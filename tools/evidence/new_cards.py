@@ -18,6 +18,7 @@ import numpy as np
 import typer
 from front import DATA, ROOT, Data, Table
 
+from evidence.recordings.files import csv_dicts
 from kernrec.gpu import find_gpu
 from kernrec.kernel import find_kernel
 from kernrec.model.learn.lower_bound import least_log_ratio
@@ -28,7 +29,6 @@ from kernrec.recommender.context import Context
 from kernrec.recommender.estimate.model_inputs import inputs_of
 from kernrec.recommender.estimate.operating_point import DEFAULT_POINT, OperatingPoint
 from kernrec.recommender.estimate.prediction import predict
-from tests.helpers.recordings import csv_dicts
 
 from .scores import geometric_mean
 

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 import numpy as np
 from front import DATA, Data, Table
 
+from evidence.recordings.files import AbsentError
 from kernrec.model.search.partial_space import MARGIN, SPREADS, PartialSearch, criteria
-from tests.helpers.recordings import AbsentError
 
 from .recorded_spaces import Space, read_space
 

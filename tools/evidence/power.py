@@ -17,13 +17,13 @@ from pathlib import Path
 import numpy as np
 from front import DATA, Data, Table
 
+from evidence.recordings import power as recordings
+from evidence.recordings.files import present
+from evidence.recordings.power import Load
+from evidence.recordings.power_of_products import all_loads, sustained_products
 from kernrec.gpu import all_gpus, find_gpu
 from kernrec.model.prior.launch_costs import NominalCosts
 from kernrec.model.prior.power import PowerModel
-from tests.helpers import power_recordings as recordings
-from tests.helpers.power_of_products import all_loads, sustained_products
-from tests.helpers.power_recordings import Load
-from tests.helpers.recordings import present
 
 from .fit_power import Coefficients, Predictor, at_limit, fit, shipped, usable
 from .power_limits import show_held, show_solver, show_sweeps, sweeps_over_clocks

@@ -11,12 +11,12 @@ from pathlib import Path
 import numpy as np
 from front import Table
 
+from evidence.recordings import power as recordings
+from evidence.recordings.power import Load
+from evidence.recordings.power_of_products import REACHED
 from kernrec.gpu import find_gpu
 from kernrec.model.prior.launch_costs import NominalCosts
 from kernrec.model.prior.power import PowerModel
-from tests.helpers import power_recordings as recordings
-from tests.helpers.power_of_products import REACHED
-from tests.helpers.power_recordings import Load
 
 from .fit_power import Coefficients, Predictor
 

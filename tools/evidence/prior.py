@@ -28,6 +28,7 @@ from pathlib import Path
 import numpy as np
 from front import DATA, Data, Sources, Table
 
+from evidence.recordings.files import csv_dicts
 from kernrec.errors import KernrecError, UsageError, unknown
 from kernrec.gpu import find_gpu
 from kernrec.kernel import Config, config_text, load_kernel
@@ -35,7 +36,6 @@ from kernrec.model.prior.spread import REGIMES
 from kernrec.recommender.context import Context
 from kernrec.recommender.estimate.operating_point import DEFAULT_POINT
 from kernrec.training import scores
-from tests.helpers.recordings import csv_dicts
 
 from .leave_out import left_out
 from .library_shapes import shape_sets

@@ -22,6 +22,7 @@ import numpy as np
 from front import DATA, Data, Table
 from train_triton_model import SETTINGS
 
+from evidence.recordings.files import AbsentError, parquet_dicts
 from kernrec.errors import KernrecError
 from kernrec.gpu import find_gpu
 from kernrec.model.prior.core import LAUNCH_S, START_S
@@ -31,7 +32,6 @@ from kernrec.recommender.estimate.yardstick import AMONG_KERNELS, CERTAIN, Belie
 from kernrec.recommender.request import objective_named
 from kernrec.training.boosting import HeadData, train_head
 from kernrec.training.dataset import Dataset
-from tests.helpers.recordings import AbsentError, parquet_dicts
 
 from .triton_recordings import DTYPES, FILES, KERNEL, recorded_groups
 from .vendor_recordings import OPS, recordings

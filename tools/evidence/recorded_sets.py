@@ -13,12 +13,12 @@ from pathlib import Path
 
 import numpy as np
 
+from evidence.recordings import clock as recorded_clock
+from evidence.recordings.files import AbsentError, parquet_dicts, present
 from kernrec.interop.read_results import read_results
 from kernrec.kernel import Config, Kernel
 from kernrec.kernel.source_files import read_text, read_toml
 from kernrec.kernel.spec_reader import kernel_from
-from tests.helpers import recorded_clock
-from tests.helpers.recordings import AbsentError, parquet_dicts, present
 
 SPECS = Path(__file__).resolve().parent / "recorded_kernels"
 

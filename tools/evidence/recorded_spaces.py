@@ -6,10 +6,10 @@ from pathlib import Path
 
 import numpy as np
 
+from evidence.recordings import clock as recorded_clock
+from evidence.recordings.clock import config_key
+from evidence.recordings.files import parquet_columns, present
 from kernrec.interop.read_results import read_results
-from tests.helpers import recorded_clock
-from tests.helpers.recorded_clock import config_key
-from tests.helpers.recordings import parquet_columns, present
 
 Array = np.ndarray
 _MEASURED = frozenset({

@@ -1,7 +1,7 @@
 """Accuracy of the prior, of trained models and of adaptation on recorded spaces of real GPUs.
 
-Convolution on the A100 and the RTX A4000 (`tests/helpers/recorded_convolution.py`): the prior alone; a model trained on
-one GPU and applied to the other, without measurements there and after a few; 1 %, 2 % and 5 % of one GPU's space
+Convolution on the A100 and the RTX A4000 (`tools/evidence/recordings/convolution.py`): the prior alone; a model trained
+on one GPU and applied to the other, without measurements there and after a few; 1 %, 2 % and 5 % of one GPU's space
 measured; and an ablation of the model's features and weights. Then the same on the configs of the A100 that ran at one
 clock: a sixth of that recording, including its 37 fastest configs, ran at a clock of up to 1.84 times that of the
 others (`tools/evidence clock`), which no property of a config explains. Such rows are never trained on when another GPU
@@ -23,6 +23,9 @@ from typing import Any
 import numpy as np
 from front import DATA, Data, Table
 
+from evidence.recordings.clock import FILE, config_key, raised_configs
+from evidence.recordings.convolution import TUNABLES, load
+from evidence.recordings.files import present
 from kernrec.gpu import find_gpu
 from kernrec.model.learn import features
 from kernrec.model.learn.adaptation import adapt
@@ -34,9 +37,6 @@ from kernrec.training import scores
 from kernrec.training.boosting import TrainingSettings
 from kernrec.training.dataset import Dataset, RowGroup
 from kernrec.training.train_model import train
-from tests.helpers.recorded_clock import FILE, config_key, raised_configs
-from tests.helpers.recorded_convolution import TUNABLES, load
-from tests.helpers.recordings import present
 
 Array = np.ndarray
 PRODUCT = "gemm-rtx3090.kernel_tuner.json.gz"

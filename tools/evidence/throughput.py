@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 from front import Table
+from on_gpu import NoGPUError, find_card
 
 from kernrec.gpu import find_gpu
 from kernrec.kernel import Space, find_kernel
@@ -31,7 +32,6 @@ from kernrec.measure.device.nvml import choose_cards
 from kernrec.measure.worker.worker_client import WorkerClient
 from kernrec.op import find_op, inputs, reference
 from kernrec.store.measurement import Tier
-from tests.helpers.on_gpu import NoGPUError, find_card
 
 PROBLEM = find_op("conv2d").problem("f32", "nchw", n=8, c=64, h=56, w=56, k=64, r=3, s=3, padding=1)
 KERNEL = find_kernel("conv2d_implicit_gemm_simt")

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from evidence.recordings.files import parquet_columns
 from kernrec.model.search.joint_posterior import DEGREES
-from tests.helpers.recordings import parquet_columns
 
 Array = np.ndarray
 MOST = 24

@@ -30,6 +30,7 @@ import numpy as np
 from front import DATA, Data, Table
 from train_triton_model import SETTINGS
 
+from evidence.recordings.files import AbsentError
 from kernrec.model.learn.adaptation import adapt
 from kernrec.model.learn.conformal import calibrate
 from kernrec.model.learn.lower_bound import least_log_ratio
@@ -41,7 +42,6 @@ from kernrec.training.boosting import HeadData, fold_of_rows, train_head
 from kernrec.training.dataset import Dataset, RowGroup
 from kernrec.training.folds import group_folds
 from kernrec.training.train_model import held_out_distance, train
-from tests.helpers.recordings import AbsentError
 
 from .triton_peers import heuristics_order, learned_order, listed_first, listed_order
 from .triton_recordings import (

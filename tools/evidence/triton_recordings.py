@@ -15,6 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
+from evidence.recordings.files import parquet_dicts
 from kernrec.gpu import find_gpu
 from kernrec.kernel import find_kernel
 from kernrec.model.learn.row_kind import OTHER_ROWS, ROW_KINDS
@@ -23,7 +24,6 @@ from kernrec.recommender.estimate.static_table import StaticTable
 from kernrec.store import Stack
 from kernrec.training.dataset import RowGroup
 from kernrec.training.load_measurements import profiled_inputs
-from tests.helpers.recordings import parquet_dicts
 
 FILES = {"a100-sxm4-80gb": "inductor_mm_a100.parquet", "h100-sxm-96gb": "inductor_mm_h100.parquet"}
 """By catalog name. The A100 is the one nearest to the bandwidth that its recording reaches. The H100 reaches 2.40 TB/s,

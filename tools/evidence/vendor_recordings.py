@@ -11,12 +11,12 @@ from typing import Any
 
 import numpy as np
 
+from evidence.recordings.files import parquet_columns
 from kernrec.errors import UsageError
 from kernrec.gpu import find_gpu
 from kernrec.model.vendor.bound import features_of
 from kernrec.model.vendor.recorded_set import RecordedSet
 from kernrec.training.vendor_table import Recording
-from tests.helpers.recordings import parquet_columns
 
 Array = np.ndarray
 

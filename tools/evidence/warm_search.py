@@ -19,9 +19,9 @@ from pathlib import Path
 import numpy as np
 from front import DATA, Data, Sources, Table
 
+from evidence.recordings.files import present
 from kernrec.errors import KernrecError, UsageError
 from kernrec.model.search.search_space import completed_predictions
-from tests.helpers.recordings import present
 
 from .kernel_tuner import COUNTS, best_after, heading, search
 from .profiled import profiled_sample

@@ -1,8 +1,7 @@
 """The card on which tests marked `gpu` run the library; without one they are skipped with the reason."""
 
 import pytest
-
-from tests.helpers.on_gpu import Card, NoGPUError, find_card
+from on_gpu import Card, NoGPUError, find_card
 
 
 @pytest.fixture(scope="module")

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from benchmarks.simulated_groups import simulated_groups, simulated_inputs
 
 from kernrec.errors import KernrecError, UsageError
 from kernrec.model.learn.features import VERSION
@@ -14,7 +15,6 @@ from kernrec.model.learn.model_file import _FIELDS, load, save
 from kernrec.training.boosting import TrainingSettings
 from kernrec.training.dataset import Dataset
 from kernrec.training.train_model import train
-from tests.helpers.groups import simulated_groups, simulated_inputs
 
 pytest.importorskip("xgboost")
 

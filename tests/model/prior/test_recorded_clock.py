@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
+from evidence.recordings import clock
 
-from tests.helpers import recorded_clock as clock
 from tests.helpers.paths import SPACES
 
 

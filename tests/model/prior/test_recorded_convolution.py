@@ -2,11 +2,11 @@
 
 import numpy as np
 import pytest
+from evidence.recordings import convolution as recorded_convolution
+from evidence.recordings.clock import FILE, config_key, raised_configs
 
 from kernrec.training import scores
-from tests.helpers import recorded_convolution
 from tests.helpers.paths import SPACES
-from tests.helpers.recorded_clock import FILE, config_key, raised_configs
 
 pytestmark = pytest.mark.skipif(
     not (SPACES / "convolution-static-a100-a4000.parquet").is_file(),

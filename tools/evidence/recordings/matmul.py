@@ -17,11 +17,11 @@ from pathlib import Path
 
 import numpy as np
 
+from evidence.recordings.power import SHORT_S, misread
 from evidence.vendor_recordings import SERVING, STACKS, SYSTEMS, catalogued, columns_of, joined, recording
 from kernrec.model.vendor.bound import FLUSHED, GRAPH, Timing
 from kernrec.model.vendor.recorded_set import RecordedSet
 from kernrec.training.vendor_table import Recording
-from tests.helpers.power_recordings import SHORT_S, misread
 
 Array = np.ndarray
 

@@ -22,6 +22,7 @@ from pathlib import Path
 
 import numpy as np
 
+from evidence.recordings.files import parquet_columns
 from kernrec.gpu import GPU, find_gpu, occupancy
 from kernrec.model.learn.features import ModelInputs
 from kernrec.model.prior.core import BLOCKS, CONCURRENT, DRAM_BYTES, LAUNCH_S
@@ -30,7 +31,6 @@ from kernrec.model.prior.launch_costs import LimitedCosts, NominalCosts
 from kernrec.model.prior.launch_time import LaunchTime, LaunchWork, launch_time
 from kernrec.model.prior.microarchitecture import microarchitecture
 from kernrec.model.prior.power import PowerModel
-from tests.helpers.recordings import parquet_columns
 
 Array = np.ndarray
 FILE = "convolution-static-a100-a4000.parquet"

@@ -4,9 +4,9 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
+from evidence.recordings.power import Load
 from kernrec.gpu import find_gpu
 from kernrec.model.prior.power import PowerModel
-from tests.helpers.power_recordings import Load
 
 DOUBTED = 0.1
 """Weight of a row that is doubted."""

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tests.helpers.recordings import present
+from evidence.recordings.files import present
 
 Array = np.ndarray
 FILE = "convolution-a100.t4.json.gz"

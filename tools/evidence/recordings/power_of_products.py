@@ -14,11 +14,11 @@ from typing import Any
 
 import numpy as np
 
+from evidence.recordings import power as recordings
+from evidence.recordings.files import parquet_dicts
+from evidence.recordings.power import Load, gemm_rates
+from evidence.recordings.power_doubts import DOUBTED, judged
 from kernrec.gpu import GPU, find_gpu
-from tests.helpers import power_recordings as recordings
-from tests.helpers.power_doubts import DOUBTED, judged
-from tests.helpers.power_recordings import Load, gemm_rates
-from tests.helpers.recordings import parquet_dicts
 
 Array = np.ndarray
 

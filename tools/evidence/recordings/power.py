@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
+from evidence.recordings.files import csv_dicts, parquet_dicts
 from kernrec.gpu import find_gpu
-from tests.helpers.recordings import csv_dicts, parquet_dicts
 
 TF32_CYCLES = 0.279605 * 210e6
 """Core cycles of the recorded TF32 product on the RTX 3090: what it took at the lowest clock, where a limit of 100 W
