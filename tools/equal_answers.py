@@ -1,6 +1,10 @@
-"""Does another checkout give the same answers? Random queries, asked of both by `Recommender([])`, compared whole.
+"""Compare the answers of two versions: random queries, asked of both by `Recommender([])`, compared whole.
 
     git worktree add ../before main && python tools/equal_answers.py --before ../before [--queries 10000] [--seed 1]
+    python tools/equal_answers.py --release 0.1.0 [--queries 10000]
+
+`--release` takes the commit of a release from git's history. `tools/changed_answers.toml` lists what changed on purpose
+since that release. Such a difference does not count.
 
 Each checkout answers in a process of its own (its `.venv` where it has one), with a cache of its own and without any
 database of the user's. A query is one shape, whose `as_dict()` is compared, or several at once by `recommend_many`:
@@ -11,12 +15,18 @@ answer differs. `tools/evidence answers` asks by command lines, also of database
 import argparse
 import json
 import os
+import re
+import shutil
 import subprocess
 import sys
+import tarfile
 import tempfile
+import tomllib
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +34,7 @@ from json_differences import json_differences
 from random_queries import random_queries
 
 ROOT = Path(__file__).resolve().parents[1]
+CHANGES = ROOT / "tools" / "changed_answers.toml"
 EQUAL = 1e-12
 """The difference of two numbers, as a fraction, up to which they count as equal."""
 _SHARES = ("slowdown", "energy_saved")
@@ -73,17 +84,66 @@ for line in open(sys.argv[1], encoding="utf-8"):
 """
 
 
+@dataclass(frozen=True)
+class Change:
+    """A difference from a release that is on purpose. An empty field matches everything."""
+
+    why: str
+    paths: str = ""
+    """Regular expression, searched in the path and text of a difference."""
+    ops: tuple[str, ...] = ()
+    gpus: tuple[str, ...] = ()
+    dtypes: tuple[str, ...] = ()
+
+    def covers(self, query: dict[str, Any], difference: str) -> bool:
+        """Return whether a difference between two answers to a query is this change."""
+        asked = ((self.ops, query.get("op")), (self.gpus, query["gpu"]), (self.dtypes, query["dtype"]))
+        return all(not names or name in names for names, name in asked) and bool(re.search(self.paths, difference))
+
+
 def main() -> int:
     """Ask both checkouts; print what differs."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--before", type=Path, required=True, help="the other checkout")
+    other = parser.add_mutually_exclusive_group(required=True)
+    other.add_argument("--before", type=Path, help="the other checkout")
+    other.add_argument("--release", help="version whose commit is in git's history")
     parser.add_argument("--queries", type=int, default=10_000)
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
-    if not (options.before / "kernrec" / "__init__.py").is_file():
-        print(f"equal_answers: {options.before} is not a checkout of kernrec", file=sys.stderr)
+    if options.release is None:
+        return compare(options.before, options.queries, options.seed, ())
+    changes = tomllib.loads(CHANGES.read_text(encoding="utf-8")).get(options.release, [])
+    listed = [Change(**{k: v if isinstance(v, str) else tuple(v) for k, v in each.items()}) for each in changes]
+    with tempfile.TemporaryDirectory(prefix="kernrec-release-") as name:
+        if not extract_release(options.release, Path(name)):
+            print(f"skipped: no commit 'Release {options.release}' in git's history")
+            return 0
+        return compare(Path(name), options.queries, options.seed, listed)
+
+
+def extract_release(version: str, folder: Path) -> bool:
+    """Extract the commit `Release VERSION` into a folder; return False if the history has none."""
+    git = ["git", "-C", str(ROOT)]
+    log = subprocess.run([*git, "log", "--format=%H %s"], capture_output=True, text=True, check=False).stdout
+    commit = next((c for c, _, subject in (row.partition(" ") for row in log.splitlines())
+                   if subject == f"Release {version}"), None)  # fmt: skip
+    if commit is None:
+        return False
+    archive = subprocess.run([*git, "archive", commit, "kernrec", "db", "datasets"], capture_output=True, check=True)
+    with tarfile.open(fileobj=BytesIO(archive.stdout)) as tar:
+        tar.extractall(folder, filter="data")
+    for core in (ROOT / "kernrec").rglob("_core.*"):  # named by the hash of its source, so a wrong one is never loaded
+        if (place := folder / core.relative_to(ROOT)).parent.is_dir():
+            shutil.copy2(core, place)
+    return True
+
+
+def compare(before: Path, count: int, seed: int, changes: Sequence[Change]) -> int:
+    """Ask another checkout and this one `count` random queries; return 1 if an answer differs."""
+    if not (before / "kernrec" / "__init__.py").is_file():
+        print(f"equal_answers: {before} is not a checkout of kernrec", file=sys.stderr)
         return 2
-    by_card = random_queries(options.queries, options.seed)
+    by_card = random_queries(count, seed)
     queries = [query for some in by_card for query in some]
     counts: Counter[str] = Counter()
     with tempfile.TemporaryDirectory(prefix="kernrec-equal-") as name, ExitStack() as stack:
@@ -91,14 +151,15 @@ def main() -> int:
         file.write_text("".join(f"{json.dumps(some)}\n" for some in by_card), encoding="utf-8")
         both = [
             _answers(stack, tree.resolve(), file, Path(name) / folder)
-            for tree, folder in ((options.before, "before"), (ROOT, "now"))
+            for tree, folder in ((before, "before"), (ROOT, "now"))
         ]
-        for number, (query, before, now) in enumerate(zip(queries, *both, strict=True), 1):
-            counts.update(_compared(query, before, now, shown=counts["different"] < _SHOWN))
+        for number, (query, old, new) in enumerate(zip(queries, *both, strict=True), 1):
+            counts.update(_compared(query, old, new, changes, shown=counts["different"] < _SHOWN))
             if number % _REPORTED == 0:
                 print(f"{number} queries, {counts['different']} differ", file=sys.stderr, flush=True)
     kinds = f"{counts['many']} of several shapes, {counts['kernel']} about a kernel"
     crashed = f", {counts['crashed']} crashed in both" if counts["crashed"] else ""
+    crashed += f", {counts['changed']} changed on purpose" if counts["changed"] else ""
     print(
         f"{len(queries)} queries ({kinds}): {counts['equal']} equal, {counts['different']} different;"
         f" {counts['refused']} refused by both ({counts['refused'] / len(queries):.0%}){crashed}"
@@ -133,11 +194,14 @@ def _lines(process: "subprocess.Popen[str]", tree: Path) -> Iterator[str]:
         raise SystemExit(f"equal_answers: the process of {tree} ended with status {process.returncode}")
 
 
-def _compared(query: dict[str, Any], before: str, now: str, shown: bool) -> Sequence[str]:
+def _compared(query: dict[str, Any], before: str, now: str, changes: Sequence[Change], shown: bool) -> Sequence[str]:
     """Kinds that a query counts as; the first differences are printed where they are to be shown."""
     kinds = ["many"] if "shapes" in query else ["kernel"] if "kernel" in query else []
     if before != now:
-        differences = list(json_differences(json.loads(before), json.loads(now), EQUAL, shares=_SHARES))
+        every = list(json_differences(json.loads(before), json.loads(now), EQUAL, shares=_SHARES))
+        differences = [line for line in every if not any(change.covers(query, line) for change in changes)]
+        if every and not differences:
+            return [*kinds, "changed"]
         if differences and shown:
             print(f"DIFFERENT {json.dumps(query)}", *(f"    {line[:300]}" for line in differences[:_LINES]), sep="\n")
             if len(differences) > _LINES:

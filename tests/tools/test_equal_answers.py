@@ -7,9 +7,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from equal_answers import Change
+from json_differences import json_differences
 
 from tests.helpers.paths import ROOT
-from tools.json_differences import json_differences
 
 
 def compared_with(checkout: Path, *words: object) -> "subprocess.CompletedProcess[str]":
@@ -41,6 +42,21 @@ def test_a_checkout_answers_as_itself_and_as_no_other(tmp_path: Path) -> None:
 def test_a_folder_that_is_no_checkout_is_refused_in_one_line(tmp_path: Path) -> None:
     done = compared_with(tmp_path)
     assert (done.returncode, done.stderr) == (2, f"equal_answers: {tmp_path} is not a checkout of kernrec\n")
+
+
+def test_release_that_history_lacks_is_skipped() -> None:
+    command = [sys.executable, "tools/equal_answers.py", "--release", "0.0.9"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
+    assert (done.returncode, done.stdout) == (0, "skipped: no commit 'Release 0.0.9' in git's history\n")
+
+
+def test_change_covers_only_its_queries_and_paths() -> None:
+    change = Change("one-warp blocks", r"latency_s", ops=("reduce",))
+    query = {"op": "reduce", "gpu": "rtx3090", "dtype": "f32"}
+    assert change.covers(query, ".choices[0].latency_s is 1.0, now 2.0")
+    assert not change.covers(query, ".choices[0].energy_j is 1.0, now 2.0")
+    assert not change.covers(query | {"op": "conv2d"}, ".choices[0].latency_s is 1.0, now 2.0")
+    assert not change.covers({"kernel": "reduce_rows", "gpu": "l4", "dtype": "f32"}, ".latency_s is 1.0, now 2.0")
 
 
 @pytest.mark.parametrize(
