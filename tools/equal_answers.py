@@ -91,9 +91,9 @@ class Change:
     why: str
     paths: str = ""
     """Regular expression, searched in the path and text of a difference."""
-    ops: tuple[str, ...] = ()
-    gpus: tuple[str, ...] = ()
-    dtypes: tuple[str, ...] = ()
+    ops: Sequence[str] = ()
+    gpus: Sequence[str] = ()
+    dtypes: Sequence[str] = ()
 
     def covers(self, query: dict[str, Any], difference: str) -> bool:
         """Return whether a difference between two answers to a query is this change."""
@@ -113,7 +113,7 @@ def main() -> int:
     if options.release is None:
         return compare(options.before, options.queries, options.seed, ())
     changes = tomllib.loads(CHANGES.read_text(encoding="utf-8")).get(options.release, [])
-    listed = [Change(**{k: v if isinstance(v, str) else tuple(v) for k, v in each.items()}) for each in changes]
+    listed = [Change(**each) for each in changes]
     with tempfile.TemporaryDirectory(prefix="kernrec-release-") as name:
         if not extract_release(options.release, Path(name)):
             print(f"skipped: no commit 'Release {options.release}' in git's history")
