@@ -220,8 +220,8 @@ def build(
 ) -> "BuiltKernel":
     """The recommended kernel as a function of arrays: `kernel = build("matmul", m=range(1, 8193), n=4096, k=4096)`.
 
-    Which variant runs which shape is a table (`kernel.plan()`) that is made here, for random numbers; nothing is
-    compiled yet. Kernels in Triton are left out.
+    Each shape runs the config that `recommend` gives for it (`kernel.variant(m=17)`). A config is compiled when a shape
+    first needs it. Kernels in Triton need Triton to be installed.
 
     Args:
         op: the operator.

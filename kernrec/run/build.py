@@ -5,9 +5,9 @@ from kernrec.gpu import find_gpu
 from kernrec.recommender import Query, Recommender
 from kernrec.recommender.request import SCALAR_OBJECTIVES
 from kernrec.run.built_kernel import BuiltKernel
-from kernrec.run.cached_plan import cached_plan
 from kernrec.run.driver import CudaDriver, Driver
 from kernrec.run.shapes import Shapes
+from kernrec.run.variant import Target
 
 
 def build_kernel(
@@ -31,4 +31,4 @@ def build_kernel(
     if gpu == "auto":
         driver = driver or CudaDriver()
         gpu = driver.name(driver.current_device())
-    return BuiltKernel(cached_plan(recommender, shapes, find_gpu(gpu), query), recommender, driver)
+    return BuiltKernel(Target(recommender, shapes, find_gpu(gpu), query), driver)

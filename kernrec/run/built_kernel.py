@@ -1,19 +1,17 @@
-"""`BuiltKernel`: an op that runs on arrays, by the variant that the plan names for their shape."""
+"""`BuiltKernel`: an op that runs on arrays, by the config that is recommended for their shape."""
 
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
+from itertools import product
 from typing import TYPE_CHECKING, Any
 
-from kernrec.compile import Compiled
 from kernrec.errors import KernrecError
 from kernrec.op import Problem
-from kernrec.recommender import Recommender
 from kernrec.run.arrays import Expected, Reader, loaded_readers, stream_address, view_of
 from kernrec.run.driver import CudaDriver, Driver
-from kernrec.run.plan import Plan, Variant, best_variant
-from kernrec.run.plan_loss import PlanLoss, plan_loss
 from kernrec.run.prepared_call import LoadedVariant, PreparedCall, Workspaces, by_name
+from kernrec.run.variant import Target, Variant
 
 if TYPE_CHECKING:
     import numpy as np
@@ -25,70 +23,59 @@ _MOST_CALLS = 4096
 class BuiltKernel:
     """An op as a function of arrays, made by `kernrec.build`.
 
-    Each variant is compiled when a shape first needs it (or by `compile`) and kept in the user's cache.
+    A config is compiled when a shape first needs it (or by `compile`) and kept in the user's cache.
     """
 
-    def __init__(self, plan: Plan, recommender: Recommender, driver: Driver | None = None) -> None:
-        """Make one; programs call `kernrec.build`.
+    def __init__(self, target: Target, driver: Driver | None = None) -> None:
+        """Make a kernel; programs call `kernrec.build`.
 
         Args:
-            plan: which variant runs which shape.
-            recommender: who is asked about a shape that no range of the plan fits.
-            driver: to launch by; None for the GPUs of this machine, when they are first needed.
+            target: Shapes, GPU and query.
+            driver: Launches kernels; None for the GPUs of this machine, which are opened at the first call.
         """
-        self._plan, self._recommender = plan, recommender
+        self.target = target
         self._driver = driver
         self._readers: dict[type, Reader] = {}
         self._calls: dict[Any, PreparedCall] = {}
         """By the keys of the arrays, which were checked."""
         self._prepared: dict[tuple[int, Problem], PreparedCall] = {}
         self._loaded: dict[tuple[int, Variant], LoadedVariant] = {}
-        self._extra: dict[Problem, Variant] = {}
         self._workspaces: Workspaces | None = None
         self._is_compiling = _compiling_check()
         self._custom_op: Any = None
         self._register()
 
     def __repr__(self) -> str:
-        shapes = self._plan.shapes
-        return f"<kernrec kernel {shapes.op.name} {shapes.dtype},{shapes.layout} for {self._plan.gpu.name}>"
+        shapes = self.target.shapes
+        return f"<kernrec kernel {shapes.op.name} {shapes.dtype},{shapes.layout} for {self.target.gpu.name}>"
 
-    def plan(self) -> Plan:
-        """The ranges of shapes and the variant that runs each; `print(kernel.plan())` shows them."""
-        return self._plan
+    def variant(self, **dims: int) -> Variant:
+        """Return the kernel and config that run a shape.
 
-    def plan_loss(self, shapes: int = 100) -> PlanLoss:
-        """The predicted loss of the plan's ranges against the best config of each of `shapes` random shapes;
-        `print(kernel.plan_loss())` shows it in a line."""
-        return plan_loss(self._recommender, self._plan, shapes)
+        Args:
+            **dims: Dimensions that were built with several values.
+        """
+        return self.target.variant(self.target.shapes.problem(dims))
 
-    def variant(self, problem: Problem) -> Variant:
-        """The variant that runs a problem: that of the plan, or where it does not fit, of the engine's answer."""
-        row = self._plan.row({name: problem.sizes[name] for name in self._plan.shapes.ranged})
-        if row is not None and row.variant.fits(problem, self._plan.gpu):
-            return row.variant
-        if problem not in self._extra:
-            self._extra[problem] = best_variant(self._recommender, problem, self._plan.gpu, self._plan.query)
-        return self._extra[problem]
-
-    def compile(self) -> None:
-        """Compiles all variants of the plan now, in parallel processes; what the cache has is not compiled again.
+    def compile(self, **dims: Sequence[int]) -> None:
+        """Compile the configs of shapes now, in parallel processes. The cache keeps what was compiled before.
 
         A program that calls this needs the `if __name__ == "__main__":` guard.
 
-        Raises:
-            CompileError: a variant does not compile.
-            NoCompilerError: CuPy or NVRTC is missing, or for a variant in Triton Triton.
-        """
-        from kernrec.compile import CompileError, CompileJob, compile_many
-        from kernrec.profile.kernel_code import compile_job_for
+        Args:
+            **dims: Values of the dimensions that were built with several values. Every combination is compiled.
 
-        problem = self._plan.shapes.problem({name: values[0] for name, values in self._plan.shapes.ranged.items()})
-        jobs: dict[Any, CompileJob] = {}
-        for row in self._plan.rows:
-            job = compile_job_for(row.variant.kernel, row.variant.config, problem, self._plan.gpu.sm)
-            jobs.setdefault((row.variant.kernel.name, *sorted(job.defines.items())), job)
-        for _, result in compile_many(jobs.values()):
+        Raises:
+            CompileError: A config does not compile.
+            NoCompilerError: CuPy or NVRTC is missing, or Triton for a config in Triton.
+        """
+        from kernrec.compile import CompileError, compile_many
+
+        target = self.target
+        problems = [target.shapes.problem(dict(zip(dims, sizes, strict=True))) for sizes in product(*dims.values())]
+        variants = {target.variant(problem): problem for problem in problems}
+        jobs = [variant.compile_job(problem, target.gpu.sm) for variant, problem in variants.items()]
+        for _, result in compile_many(jobs):
             if isinstance(result, CompileError):
                 raise result
 
@@ -109,9 +96,9 @@ class BuiltKernel:
             KernrecError: there is no GPU, or one of another architecture; or nothing can run the shape.
         """
         if self._is_compiling():
-            return self._custom_op.traced(by_name(self._plan.shapes.inputs, arrays, named), out)
+            return self._custom_op.traced(by_name(self.target.shapes.inputs, arrays, named), out)
         if named:
-            arrays = by_name(self._plan.shapes.inputs, arrays, named)
+            arrays = by_name(self.target.shapes.inputs, arrays, named)
         readers, keys, addresses = self._readers, [], []
         try:
             for array in arrays if out is None else (*arrays, out):
@@ -142,7 +129,7 @@ class BuiltKernel:
         return out
 
     def emulate(self, *arrays: Any, check_races: bool = True, **named: Any) -> "np.ndarray":
-        """Runs the op on NumPy arrays on the CPU, by the variant that a GPU would run; for tests, on small shapes.
+        """Runs the op on NumPy arrays on the CPU, with the config that a GPU would run; for tests, on small shapes.
 
         Args:
             arrays: the inputs, dense NumPy arrays; bf16 as its bits (uint16).
@@ -160,10 +147,10 @@ class BuiltKernel:
         from kernrec.ptx import parse
         from kernrec.run.emulated import host_tensors
 
-        shapes, sm = self._plan.shapes, self._plan.gpu.sm
+        shapes, sm = self.target.shapes, self.target.gpu.sm
         problem, tensors = host_tensors(shapes, by_name(shapes.inputs, arrays, named))
-        variant = self.variant(problem)
-        module = parse(self.compiled(variant, problem).ptx)
+        variant = self.target.variant(problem)
+        module = parse(variant.compiled(problem, sm).ptx)
         kernel, config = variant.kernel, variant.config
         emulate_config(kernel, config, problem, sm, module, tensors, count=False, check_races=check_races)
         return tensors[shapes.output]
@@ -184,20 +171,7 @@ class BuiltKernel:
         if self._custom_op is None and "torch" in sys.modules:
             from kernrec.run.torch_op import torch_op
 
-            self._custom_op = torch_op(self._plan, self)
-
-    def compiled(self, variant: Variant, problem: Problem) -> Compiled:
-        """The code of a variant, from the cache or the compiler."""
-        from kernrec.compile import CompileCache
-        from kernrec.compile.nvrtc import compile_job
-        from kernrec.profile.kernel_code import compile_job_for
-
-        job = compile_job_for(variant.kernel, variant.config, problem, self._plan.gpu.sm)
-        if job.triton is not None:  # Triton's compiler changes its process
-            from kernrec.compile.triton_process import compile_apart
-
-            return compile_apart(job, CompileCache.default())
-        return compile_job(job, CompileCache.default())
+            self._custom_op = torch_op(self.target, self)
 
     def _readable(self, array: Any, name: str) -> Any:
         """An array that a reader knows: itself, or a view of it."""
@@ -223,11 +197,11 @@ class BuiltKernel:
         """Checks arrays and makes a call ready: the inputs as they can be read, the prepared call, and the addresses of
         the inputs and, unless that is None, of `out`."""
         driver = self._open()
-        names = self._plan.shapes.inputs
+        names = self.target.shapes.inputs
         readable = tuple(
             self._readable(array, names[i] if i < len(names) else "array") for i, array in enumerate(arrays)
         )
-        problem = self._plan.shapes.read([array.shape for array in readable])
+        problem = self.target.shapes.read([array.shape for array in readable])
         device = self._readers[type(readable[0])].device(readable[0])
         tensors = [t for t in problem.tensors.values() if t.role == "input"]
         expected = [Expected(tensor.name, tensor.shape, tensor.dtype, tensor.bytes) for tensor in tensors]
@@ -253,15 +227,15 @@ class BuiltKernel:
         return 0 if driver.devices() > 0 else -1
 
     def _prepare(self, driver: Driver, device: int, problem: Problem) -> PreparedCall:
-        sm, gpu = driver.sm(device), self._plan.gpu
+        sm, gpu = driver.sm(device), self.target.gpu
         if sm != gpu.sm:
             raise KernrecError(
                 f"GPU {device} is of architecture sm_{sm}, and the kernel was built for {gpu.title} (sm_{gpu.sm});"
                 " build with gpu='auto' on this machine"
             )
-        variant = self.variant(problem)
+        variant = self.target.variant(problem)
         if (device, variant) not in self._loaded:
-            self._loaded[device, variant] = LoadedVariant(driver, self.compiled(variant, problem))
+            self._loaded[device, variant] = LoadedVariant(driver, variant.compiled(problem, gpu.sm))
         assert self._workspaces is not None
         place = device, self._workspaces
         return PreparedCall(driver, self._loaded[device, variant], variant, problem, place)

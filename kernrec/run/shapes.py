@@ -1,6 +1,5 @@
 """The shapes that a built kernel takes: each dimension one number or several, read off the shapes of the arrays."""
 
-from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from operator import index
@@ -169,19 +168,3 @@ def _shown(values: Sequence[int]) -> str:
     if isinstance(values, range):
         return f"{values[0]} to {values[-1]}" + (f" in steps of {values.step}" if values.step > 1 else "")
     return ", ".join(map(str, values[:8])) + (", ..." if len(values) > 8 else "")
-
-
-def close_value(values: Sequence[int], wanted: int, multiple: int = 1) -> int | None:
-    """Of ascending values the closest to `wanted` whose largest power of two up to 16 is `multiple`.
-
-    None where none of the 64 values on either side is one.
-    """
-    place = bisect_left(values, wanted)
-    window = values[max(place - 64, 0) : place + 64]
-    fitting = [v for v in window if power_of_two(v) == multiple]
-    return min(fitting, key=lambda v: (abs(v - wanted), v), default=None)
-
-
-def power_of_two(value: int) -> int:
-    """The largest power of two up to 16 that divides a value."""
-    return min(value & -value, 16)

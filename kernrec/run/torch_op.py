@@ -10,7 +10,7 @@ from hashlib import sha256
 from typing import Any
 
 from kernrec.run.arrays import NAMES
-from kernrec.run.plan import Plan
+from kernrec.run.variant import Target
 
 _registered: dict[str, "TorchOp"] = {}
 
@@ -18,12 +18,12 @@ _registered: dict[str, "TorchOp"] = {}
 class TorchOp:
     """A kernel registered with PyTorch."""
 
-    def __init__(self, name: str, plan: Plan, kernel: Callable[..., Any]) -> None:
+    def __init__(self, name: str, target: Target, kernel: Callable[..., Any]) -> None:
         import torch
 
         self.kernel = kernel
         """The last kernel that was built under the name: a call runs it."""
-        shapes, library = plan.shapes, torch.library
+        shapes, library = target.shapes, torch.library
         self._shapes = shapes
         self._dtype = NAMES[shapes.output_dtype][0]
         parameters = ", ".join(f"Tensor {tensor}" for tensor in shapes.inputs)
@@ -62,24 +62,24 @@ class TorchOp:
         return [axis if isinstance(axis, int) else tensors[axis[0]].shape[axis[1]] for axis in axes]
 
 
-def torch_op(plan: Plan, kernel: Callable[..., Any]) -> TorchOp:
+def torch_op(target: Target, kernel: Callable[..., Any]) -> TorchOp:
     """The custom op of a kernel, registered when it is first asked for.
 
     Args:
-        plan: of the kernel.
+        target: Shapes, GPU and query of the kernel.
         kernel: takes tensors, and `out`.
     """
-    name = op_name(plan)
+    name = op_name(target)
     if name not in _registered:
-        _registered[name] = TorchOp(name, plan, kernel)
+        _registered[name] = TorchOp(name, target, kernel)
     _registered[name].kernel = kernel
     return _registered[name]
 
 
-def op_name(plan: Plan) -> str:
+def op_name(target: Target) -> str:
     """The name of the op: a readable part, and a hash of all that the kernel was built for."""
-    shapes, query = plan.shapes, plan.query
+    shapes, query = target.shapes, target.query
     dims = {**shapes.fixed, **shapes.ranged}
-    parts = (plan.gpu.name, query.objective, query.power_limit_w, *(f"{name}={dims[name]}" for name in sorted(dims)))
+    parts = (target.gpu.name, query.objective, query.power_limit_w, *(f"{name}={dims[name]}" for name in sorted(dims)))
     digest = sha256("|".join(map(str, parts)).encode()).hexdigest()[:10]
     return f"{shapes.op.name}_{shapes.dtype}_{shapes.layout}_{digest}"

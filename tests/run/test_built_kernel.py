@@ -54,7 +54,7 @@ def build(recommender: Recommender, driver: EmulatingDriver | None, op: str, dty
 
 
 def middle(kernel: BuiltKernel) -> Problem:
-    shapes = kernel.plan().shapes
+    shapes = kernel.target.shapes
     return shapes.problem({name: values[len(values) // 2] for name, values in shapes.ranged.items()})
 
 
@@ -129,8 +129,8 @@ def test_attention_of_8_bits_takes_scales_and_gives_16_bits(recommender: Recomme
 def test_workspaces_of_one_stream_are_kept_and_grow(recommender: Recommender, driver: EmulatingDriver) -> None:
     kernel = build(recommender, driver, "matmul", m=[2, 32], n=16, k=1024)
     for m, stream in ((2, 1), (32, 1), (32, 2)):
-        problem = kernel.plan().shapes.problem({"m": m})
-        assert len(kernel.variant(problem).kernel.workspaces) == 1
+        problem = kernel.target.shapes.problem({"m": m})
+        assert len(kernel.variant(m=m).kernel.workspaces) == 1
         arguments = inputs(problem)
         result, memory = cupy_array(driver, np.zeros((m, 16), np.float32))
         kernel(*(cupy_array(driver, array)[0] for array in arguments.values()), out=result, stream=stream)
@@ -233,7 +233,7 @@ def test_auto_is_the_card_that_the_driver_names(recommender: Recommender) -> Non
     shapes = Shapes.of(find_op("reduce"), None, None, {"rows": 8, "columns": 64})
     named = EmulatingDriver(89, name="NVIDIA L40S")
     kernel = build_kernel(recommender, shapes, "auto", Query(Objective.ENERGY, top=1), named)
-    assert kernel.plan().gpu.name == "l40s"
+    assert kernel.target.gpu.name == "l40s"
 
 
 def test_without_a_gpu_a_build_says_what_can_be_done() -> None:
@@ -263,11 +263,21 @@ def test_streams_of_other_libraries_are_understood() -> None:
     assert [stream_address(stream) for stream in (7, Protocol(), OfTorch())] == [7, 42, 43]
 
 
-def test_all_variants_of_a_plan_can_be_compiled_ahead(recommender: Recommender) -> None:
-    kernel = build(recommender, None, "reduce", rows=8, columns=64)
-    kernel.compile()
-    problem = middle(kernel)
-    assert "reduce_rows" in kernel.compiled(kernel.variant(problem), problem).ptx
+def test_compile_compiles_the_configs_of_every_combination(recommender: Recommender) -> None:
+    kernel = build(recommender, None, "reduce", rows=range(1, 9), columns=64)
+    kernel.compile(rows=[1, 8])
+    for rows in (1, 8):
+        problem = kernel.target.shapes.problem({"rows": rows})
+        assert "reduce_rows" in kernel.variant(rows=rows).compiled(problem, kernel.target.gpu.sm).ptx
+
+
+def test_build_runs_the_recommended_config(recommender: Recommender) -> None:
+    kernel = build(recommender, None, "matmul", m=range(1, 4097), n=64, k=512)
+    for m in (1, 17, 4096):
+        best = recommender.recommend("matmul", GPU, {"m": m, "n": 64, "k": 512}, "f32", "nn", kernel.target.query).best
+        if best.kernel.triton is None:
+            assert (kernel.variant(m=m).kernel, kernel.variant(m=m).config) == (best.kernel, best.config)
+    assert kernel.variant(m=17) is kernel.variant(m=17)
 
 
 @pytest.mark.gpu

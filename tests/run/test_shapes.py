@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from kernrec.errors import UsageError
 from kernrec.op import all_ops, find_op
-from kernrec.run.shapes import Shapes, close_value, power_of_two
+from kernrec.run.shapes import Shapes
 from tests.helpers.depth import few_examples
 
 DIMS = {
@@ -68,13 +68,6 @@ def test_dimensions_that_cannot_be_built_for_are_named(op: str, dims: dict, says
     with pytest.raises(UsageError) as error:
         shapes_of(op, **dims)
     assert says in str(error.value)
-
-
-@given(st.lists(st.integers(1, 5000), min_size=1, unique=True).map(sorted), st.integers(1, 5000))
-def test_a_close_value_has_the_power_of_two_that_was_wanted(values: list[int], wanted: int) -> None:
-    for power in (1, 2, 4, 8, 16):
-        close = close_value(values, wanted, power)
-        assert close is None or (close in values and power_of_two(close) == power)
 
 
 def test_extents_of_the_output_are_those_of_inputs_or_computed() -> None:

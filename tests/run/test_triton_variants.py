@@ -1,43 +1,36 @@
 """A built kernel runs variants in Triton where Triton is installed: compiled in a process of their own."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from benchmarks.emulating_driver import EmulatingDriver, HostMemory
 
 from kernrec.compile import Compiled, Resources
 from kernrec.compile.triton_version import has_triton
-from kernrec.gpu import find_gpu, limits
-from kernrec.kernel import Space, bind_launches, find_kernel
+from kernrec.gpu import find_gpu
+from kernrec.kernel import bind_launches, find_kernel
 from kernrec.op import decode_elements, find_op, inputs, reference
 from kernrec.profile.kernel_code import dynamic_shared_bytes
 from kernrec.recommender import Objective, Query, Recommender
-from kernrec.run import BuiltKernel, plan
+from kernrec.run import BuiltKernel, variant
 from kernrec.run.shapes import Shapes
+from kernrec.run.variant import Target, Variant
 
 MATMUL = find_kernel("matmul_triton")
 CONFIG = {"block_m": 16, "block_n": 32, "block_k": 16, "num_stages": 3, "num_warps": 2, "group_m": 8, "unaligned": 0}
-SHAPES = Shapes.of(find_op("matmul"), "f16", "nn", {"m": range(1, 65), "n": 64, "k": 64})
+SHAPES = Shapes.of(find_op("matmul"), "f16", "nn", {"m": range(1, 4097), "n": 64, "k": 64})
 QUERY = Query(Objective.LATENCY, top=1)
 
 
-def planned(monkeypatch: pytest.MonkeyPatch, triton: bool) -> plan.Plan:
-    """The plan of a machine with or without Triton."""
-    monkeypatch.setattr(plan, "has_triton", lambda: triton)
-    return plan.make_plan(Recommender([]), SHAPES, find_gpu("a100"), QUERY)
+def target(monkeypatch: pytest.MonkeyPatch, triton: bool) -> Target:
+    """Return the target of a machine with or without Triton."""
+    monkeypatch.setattr(variant, "has_triton", lambda: triton)
+    return Target(Recommender([]), SHAPES, find_gpu("a100"), QUERY)
 
 
-def test_variants_in_triton_are_planned_where_triton_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    without = {row.variant.kernel.name for row in planned(monkeypatch, False).rows}
-    assert without
-    assert "matmul_triton" not in without
-    costs = plan._Costs(Recommender([]), find_gpu("a100"), QUERY)
-    monkeypatch.setattr(plan, "has_triton", lambda: True)
-    more = plan._Costs(Recommender([]), find_gpu("a100"), QUERY)
-    problems = [SHAPES.problem({"m": 64})]
-    for ours, theirs in zip(more.of(problems), costs.of(problems), strict=True):
-        assert len(ours) == len(theirs) + len(Space(MATMUL, 80, limits(80), "f16", "nn"))
+def test_build_takes_triton_kernels_only_if_triton_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = SHAPES.problem({"m": 512})
+    assert target(monkeypatch, True).variant(problem).kernel.name == "matmul_triton"
+    assert target(monkeypatch, False).variant(problem).kernel.triton is None
 
 
 def test_a_launch_asks_for_the_shared_memory_that_tritons_compiler_says() -> None:
@@ -51,9 +44,10 @@ def test_a_launch_asks_for_the_shared_memory_that_tritons_compiler_says() -> Non
 @pytest.mark.slow
 @pytest.mark.skipif(not has_triton(), reason="needs the extra `triton`")
 def test_a_variant_in_triton_is_launched_and_emulated(monkeypatch: pytest.MonkeyPatch) -> None:
-    rows = [replace(row, variant=plan.Variant(MATMUL, CONFIG)) for row in planned(monkeypatch, True).rows]
+    built_for, chosen = target(monkeypatch, True), Variant(MATMUL, CONFIG)
+    monkeypatch.setattr(built_for, "variant", lambda problem: chosen)
     driver = EmulatingDriver(80)
-    kernel = BuiltKernel(replace(planned(monkeypatch, True), rows=tuple(rows)), Recommender([]), driver)
+    kernel = BuiltKernel(built_for, driver)
     problem = SHAPES.problem({"m": 37})
     arguments = inputs(problem)
     expected = reference(problem, arguments)["c"]

@@ -100,7 +100,7 @@ def run(calls: int = 20_000) -> int:
     for title, op, dims, values in cases:
         for library, (device, make) in libraries.items():
             kernel = built(recommender, op, device, **dims)
-            problem = kernel.plan().shapes.problem(values)
+            problem = kernel.target.shapes.problem(values)
             tensors = {name: make(tensor.shape) for name, tensor in problem.tensors.items()}
             out = tensors.pop(problem.definition.outputs[0])
             arrays = tuple(tensors.values())
