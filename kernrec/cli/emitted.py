@@ -1,6 +1,5 @@
 """`--emit`: the first choices of answers in a format of `kernrec.emit`, on standard output or in a file or folder."""
 
-import sys
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -49,12 +48,7 @@ def emitted_format(name: str | None, output: Path | None, ptx_isa: str | None = 
         if output is not None:
             raise UsageError("--output goes with --emit, which says what is written")
         return None
-    form = format_named(name)
-    if output is None and form.kind == "folder":
-        raise UsageError(f"--emit {name} writes several files: give --output and a new folder")
-    if output is None and form.kind == "binary" and sys.stdout.isatty():
-        raise UsageError(f"--emit {name} is {form.content}, not text: give --output and a file")
-    return form
+    return format_named(name)
 
 
 def _kernels_written(answers: "Sequence[Recommendation]") -> str:
@@ -78,14 +72,15 @@ def write_emitted(
         isa = read_isa("--ptx-isa", ptx_isa)
     if output is not None and form.suffix and not output.is_dir() and output.suffix != form.suffix:
         raise UsageError(f"--output {output}: {form.content} goes into a {form.suffix} file")
-    _write(emit(answers, f"{form.name}:{form.detail}" if form.detail else form.name, isa), form, output)
+    name, folder = f"{form.name}:{form.detail}" if form.detail else form.name, form.writes_folder(output)
+    _write(emit(answers, name, isa, folder), form, output, folder)
     print_notes([_kernels_written(answers)])
 
 
-def _write(files: "Files", form: Format, output: Path | None) -> None:
+def _write(files: "Files", form: Format, output: Path | None, folder: bool) -> None:
     from kernrec.emit.files import write_file, write_files
 
-    if output is not None and form.kind == "folder":
+    if output is not None and folder:
         write_files(output, files)
         return
     ((name, content),) = files.items()
@@ -98,8 +93,5 @@ def _write(files: "Files", form: Format, output: Path | None) -> None:
         write_file(path, content)
     elif output is not None:
         write_file(output, content)
-    elif form.kind == "text":
-        print(content.decode(), end="")
     else:
-        sys.stdout.flush()
-        sys.stdout.buffer.write(content)
+        print(content.decode(), end="")

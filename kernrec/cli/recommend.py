@@ -140,8 +140,8 @@ def _refuse_contradictions(wanted: RecommendOptions, emitted: "Format | None") -
             not text.strip() for text in shape or ()
         ),
         f"--emit and --{form} were both given; what is emitted is written as it is": emitted and form is not Form.TABLE,
-        f"--emit {wanted.emit} needs a --shape: it is of one config": emitted
-        and not (emitted.many or shape or wanted.kernel),
+        f"--emit {wanted.emit} needs a --shape: it writes one config": emitted
+        and not (emitted.many or emitted.writes_folder(wanted.output) or shape or wanted.kernel),
         "--kernel goes with --shape, --dtype, --layout, --objective, --power-limit, --clocks and --top": wanted.kernel
         and (wanted.op or wanted.workload or wanted.max_slowdown or wanted.max_power or wanted.clock),
         "--clock and --clocks were both given; a locked clock is one clock, --clocks tries several": wanted.clocks
@@ -162,8 +162,9 @@ def _answer_shapes(
 ) -> None:
     """Prints or emits the choices for each shape on each GPU, of one kernel or of all kernels of the op."""
     shapes, kernel = wanted.shape or [""], wanted.kernel
-    if emitted and (len(gpus) > 1 or (len(shapes) > 1 and not emitted.many)):
-        raise UsageError(f"--emit {wanted.emit} is of one config: give one GPU and one shape")
+    one_config = emitted and not (emitted.many or emitted.writes_folder(wanted.output))
+    if emitted and (len(gpus) > 1 or (len(shapes) > 1 and one_config)):
+        raise UsageError(f"--emit {wanted.emit} writes one config: give one GPU and one shape")
     requests = [wanted.request(shape, gpu) for gpu in gpus for shape in shapes]
     every_call = False
     if emitted and kernel and not wanted.shape:

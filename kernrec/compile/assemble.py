@@ -1,7 +1,6 @@
 """PTX and machine code by the programs of the CUDA toolkit.
 
 `assemble` gives the machine code and resources of PTX of unknown origin; without an assembler, resources from the text.
-`fat_binary` puts both into one file.
 """
 
 import importlib.util
@@ -13,8 +12,8 @@ import tempfile
 from functools import cache as once
 from pathlib import Path
 
-from kernrec.compile.compiled import Compiled, CompileError, NoCompilerError, Resources, first_error, parse_resources
-from kernrec.errors import KernrecError, UsageError
+from kernrec.compile.compiled import Compiled, CompileError, Resources, first_error, parse_resources
+from kernrec.errors import UsageError
 from kernrec.ptx import parse
 from kernrec.ptx.analysis.liveness import live_registers
 from kernrec.ptx.ir.program import Module
@@ -23,7 +22,7 @@ NEWEST_ISA = (9, 5)
 """The newest PTX ISA version that was reviewed; in a later one, a known instruction may have a new meaning."""
 
 ESTIMATED = "registers estimated from PTX"
-_ASSEMBLER_LIMIT_S, _FAT_BINARY_LIMIT_S = 120.0, 60.0
+_ASSEMBLER_LIMIT_S = 120.0
 VERSION_LINE = re.compile(r"^([ \t]*\.version[ \t]+)(\d+)\.(\d+)", re.MULTILINE)
 _TOO_NEW = re.compile(r"Unsupported \.version ([\d.]+); current version is '([\d.]+)'")
 _MESSAGE = re.compile(r"line (\d+); (?:error|fatal)\s*: (.+)")
@@ -121,31 +120,3 @@ def _static_shared(module: Module, entry: str) -> int:
     function = module.functions[entry]
     used = [v for v in module.variables.values() if v.name in function.symbols] + list(function.variables.values())
     return sum(variable.size for variable in used if variable.space == "shared" and not variable.external)
-
-
-def fat_binary(compiled: Compiled, sm: int) -> bytes:
-    """A fat binary of code for one architecture: machine code and PTX.
-
-    Raises:
-        NoCompilerError: the program `fatbinary` of the CUDA toolkit is not installed.
-        KernrecError: it fails.
-    """
-    tool = toolkit_program("fatbinary")
-    if tool is None:
-        raise NoCompilerError(
-            "a fat binary needs the program fatbinary of the CUDA toolkit: install it with"
-            " `pip install nvidia-cuda-nvcc`, or set CUDA_HOME"
-        )
-    with tempfile.TemporaryDirectory() as name:
-        cubin, ptx, result = (Path(name, f"kernel.{ending}") for ending in ("cubin", "ptx", "fatbin"))
-        cubin.write_bytes(compiled.cubin)
-        ptx.write_text(compiled.ptx, encoding="utf-8")
-        images = [f"--image3=kind=elf,sm={sm},file={cubin}", f"--image3=kind=ptx,sm={sm},file={ptx}"]
-        command = [tool, "-64", f"--create={result}", *images]
-        try:
-            done = subprocess.run(command, capture_output=True, text=True, timeout=_FAT_BINARY_LIMIT_S, check=False)
-        except subprocess.TimeoutExpired:
-            raise KernrecError(f"fatbinary took longer than {_FAT_BINARY_LIMIT_S:g} s") from None
-        if done.returncode:
-            raise KernrecError(f"fatbinary failed: {(done.stderr or done.stdout).strip()[:300]}")
-        return result.read_bytes()

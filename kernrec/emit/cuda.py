@@ -1,9 +1,5 @@
-"""A recommended config as source that compiles as it stands, in CUDA C++ or in Python with Triton.
+"""A recommended config as CUDA C++ that compiles as it stands. A comment in front says how to launch it."""
 
-Tunables are fixed; how to launch it is in a comment in front.
-"""
-
-import re
 from collections.abc import Sequence
 
 from kernrec.compile.compiled import target_name
@@ -12,7 +8,6 @@ from kernrec.kernel import Config, Kernel
 from kernrec.kernel.binding import BoundLaunch, Pointer, Scalar, workspaces
 from kernrec.kernel.image_layout import ImageHandle
 from kernrec.kernel.tensor_map import MapHandle
-from kernrec.kernel.triton_function import OPTIONS
 from kernrec.recommender.result import Choice, Recommendation
 
 
@@ -22,25 +17,11 @@ def emit(answers: Sequence[Recommendation]) -> Files:
     return {f"{best.kernel.name}.cu": cuda_source(best).encode()}
 
 
-def emit_triton(answers: Sequence[Recommendation]) -> Files:
-    """The Triton source of the best config."""
-    best = answers[0].best
-    return {f"{best.kernel.name}.py": triton_source(best).encode()}
-
-
 def cuda_source(choice: Choice) -> str:
     """The kernel's source with the config's defines in front of it, and how to launch it for the problem."""
     problem, kernel = choice.problem, choice.kernel
     source = variant_source(kernel, choice.config, problem.dtype, problem.layout)
     return "\n".join(launch_comment(choice)) + "\n" + source
-
-
-def triton_source(choice: Choice) -> str:
-    """The kernel's source with its config as `CONFIG`, to be passed as keywords, and how to launch it."""
-    kernel = choice.kernel
-    config = ", ".join(f"{t.macro}={choice.config[t.name]}" for t in kernel.tunables if t.macro in _words(kernel))
-    lines = [line.replace("//", "#", 1) for line in launch_comment(choice)]
-    return "\n".join(lines) + f"\n# CONFIG = dict({config})\n" + kernel.source
 
 
 def launch_comment(choice: Choice, launches: Sequence[BoundLaunch] | None = None) -> list[str]:
@@ -76,11 +57,6 @@ def launch_comment(choice: Choice, launches: Sequence[BoundLaunch] | None = None
     if launched:
         lines.append(f"// Chosen at launch, inside grid and arguments: {', '.join(launched)}.")
     return lines
-
-
-def _words(kernel: Kernel) -> set[str]:
-    """Words that a config can set in a Triton source: names in it, and options of the compiler."""
-    return {*re.findall(r"[A-Za-z_]\w*", kernel.source), *OPTIONS}
 
 
 def _argument(argument: Pointer | Scalar | ImageHandle | MapHandle) -> str:

@@ -28,7 +28,7 @@ def of_every_call(name: str, detail: str) -> bool:
     return name in TOOLS and bool(ExpertLayer.parse(detail).tokens.names)
 
 
-def expert_file(answers: "Sequence[Recommendation]", detail: str, tool: str) -> Files:
+def emit(answers: "Sequence[Recommendation]", detail: str, tool: str) -> Files:
     """A file with an entry for each number of tokens: the best first choice of the answers about as many.
 
     Calls about as many tokens differ in what a call fixes, such as the rows of a tile, to which the routing is padded.

@@ -1,14 +1,15 @@
-"""The table of formats. Each is written by a function of this folder:
+"""The table of formats. A module of this folder writes each:
 
-    def NAME(answers: Sequence[Recommendation]) -> Files         # with an example: NAME(answers, detail, format's name)
+    def emit(answers: Sequence[Recommendation]) -> Files         # with an example: emit(answers, detail, format's name)
 
-It gets one answer for each problem, all for one GPU, and returns the files by name. A new format is a function and a
-line of `FORMATS`; the command line, its help and the reference follow.
+It gets one answer for each problem, all for one GPU, and returns the files by name. A new format is a module and an
+entry of `FORMATS`. The command line, its help and the reference follow.
 """
 
 from collections.abc import Sequence
 from dataclasses import replace
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from kernrec.emit.files import Files
@@ -26,46 +27,56 @@ class Format:
     name: str
     content: str
     """A few words for the help."""
-    kind: Literal["text", "binary", "folder"]
-    """One file of text, one of bytes, or several files."""
     writer: str
-    """The module of this folder and its function."""
+    """The module of this folder that has `emit`."""
+    folder: str = ""
+    """The module that writes a folder instead of one file; empty if none does."""
     many: bool = False
-    """Whether several problems, such as a network's, go into one piece."""
+    """Whether several problems, such as a network's, go into one file."""
     example: str = ""
-    """Of the detail that follows the name after a colon. A file of such a format that is there gets further entries."""
+    """The detail that follows the name after a colon. New entries are added to an existing file of such a format."""
     detail: str = ""
     compiled: bool = False
-    """Whether kernels are compiled for it: of those in Triton, where Triton is installed."""
+    """Whether the writer compiles kernels. Those in Triton need Triton to be installed."""
     language: Literal["cuda", "triton"] | None = None
-    """The language of the kernels that it can hold; None: both."""
+    """The language of the kernels that it can hold; None for both."""
     suffix: str = ""
-    """Of the file's name, where only this one is right."""
+    """Suffix that a file of this format must have; empty for any."""
+
+    def writes_folder(self, output: Path | None) -> bool:
+        """Return whether an `--output` names a folder: it has no suffix, or is one."""
+        return bool(self.folder) and output is not None and (output.is_dir() or not output.suffix)
 
 
 _LAYER = "e=8,n=14336,m=16,device=NVIDIA L40S"
+FOLDER = "CUDA C++; a folder with launchers, a check program and a CMake file if --output names one"
 
 FORMATS = {
     form.name: form
     for form in (
-        Format("cuda", "CUDA C++", "text", "cuda.emit", language="cuda"),
-        Format("triton", "Python with Triton", "text", "cuda.emit_triton", language="triton", suffix=".py"),
-        Format("ptx", "what the compiler makes of the source", "text", "machine_code.ptx", compiled=True),
-        Format("cubin", "machine code", "binary", "machine_code.cubin", compiled=True),
-        Format("fatbin", "machine code and PTX", "binary", "machine_code.fatbin", compiled=True),
-        Format("host", "a program that checks and times it", "text", "host.emit", compiled=True),
-        Format("cmake", "a folder that builds, for all shapes", "folder", "cmake.emit", many=True, compiled=True),
-        Format("inductor", "PyTorch's lookup table, for matmul_triton", "text", "inductor.emit", many=True),
-        Format("triton-cache", "Triton's autotune cache with predictions", "folder", "triton_cache.emit"),
-        Format("vllm", "its expert configs", "text", "expert_configs.expert_file", many=True, example=_LAYER),
-        Format("sglang", "its expert configs", "text", "expert_configs.expert_file", many=True, example=_LAYER),
+        Format("cuda", FOLDER, "cuda", folder="project", language="cuda"),
+        Format("triton", "Python with Triton and a launcher", "triton", language="triton", suffix=".py"),
+        Format("ptx", "the compiler's PTX", "ptx", compiled=True),
+        Format("inductor", "PyTorch's lookup table, for matmul_triton", "inductor", many=True),
+        Format("vllm", "its expert configs", "expert_configs", many=True, example=_LAYER),
+        Format("sglang", "its expert configs", "expert_configs", many=True, example=_LAYER),
     )
 }
+REMOVED = {
+    "host": "--emit cuda --output FOLDER writes a program that checks and times the kernel",
+    "cmake": "--emit cuda --output FOLDER writes it",
+    "cubin": "--emit ptx writes PTX, which ptxas assembles",
+    "fatbin": "--emit cuda writes the source, which nvcc -fatbin compiles",
+    "triton-cache": "--emit triton writes the source with its config",
+}
+"""What to use instead of formats of earlier versions."""
 
 
 def format_named(name: str) -> Format:
     """The format of this name, perhaps with a detail after a colon; `UsageError` with the nearest name."""
     base, colon, detail = name.partition(":")
+    if base in REMOVED:
+        raise UsageError(f"--emit {base} was removed: {REMOVED[base]}")
     if base not in FORMATS:
         raise unknown("format to emit", base, FORMATS)
     form = FORMATS[base]
@@ -76,30 +87,34 @@ def format_named(name: str) -> Format:
     return replace(form, detail=detail)
 
 
-def emit(answers: "Sequence[Recommendation]", name: str, isa: tuple[int, int] | None = None) -> Files:
-    """The first choices of answers in a format: the content of each file by its name, with `/` below a folder.
+def emit(
+    answers: "Sequence[Recommendation]", name: str, isa: tuple[int, int] | None = None, folder: bool = False
+) -> Files:
+    """Return the best configs of answers in a format: the content of each file by its name.
 
     Args:
-        answers: one for each problem, all for one GPU.
-        name: of the format, a key of `FORMATS`, with its detail after a colon.
-        isa: of `ptx`, the version of the PTX ISA to write; None: the compiler's own.
+        answers: One for each problem, all for one GPU.
+        name: A key of `FORMATS`, with its detail after a colon.
+        isa: Version of the PTX ISA for `ptx`; None for the compiler's own.
+        folder: Whether to write the format's folder instead of its file.
 
     Raises:
-        UsageError: an unknown format, or one that takes a single problem and gets several.
-        KernrecError: what it needs, such as a compiler, is not installed, or the choice's kernel does not have it.
+        UsageError: The format is unknown, or takes one problem and gets several.
+        KernrecError: A compiler is not installed, or the format cannot hold the kernel.
     """
     form = format_named(name)
-    if not form.many and len(answers) != 1:
+    if not (form.many or folder) and len(answers) != 1:
+        instead = ", or name a folder by --output" if form.folder else ""
         raise UsageError(
-            f"--emit {form.name} is of one config, and {len(answers)} were asked for: give one GPU and one shape"
+            f"--emit {form.name} writes one config, and {len(answers)} were asked for: give one GPU and one"
+            f" shape{instead}"
         )
     if len({answer.gpu.name for answer in answers}) != 1:
         raise UsageError(f"--emit {name} is for one GPU: give one")
     if isa is not None and form.name != "ptx":
         raise UsageError(f"a version of the PTX ISA is for --emit ptx, not for {name}")
     _check_language(answers, form)
-    module, function = form.writer.split(".")
-    write = getattr(import_module(f"kernrec.emit.{module}"), function)
+    write = import_module(f"kernrec.emit.{form.folder if folder else form.writer}").emit
     extra = (form.detail, form.name) if form.example else (isa,) if isa is not None else ()
     files: Files = write(answers, *extra)
     return files

@@ -3,13 +3,12 @@
 Triton writes `<function>.autotune.json` into a folder of its cache when `cache_results` or TRITON_CACHE_AUTOTUNING is
 set: the tuning key, and for each config its attributes and [median, 20th percentile, 80th percentile] in milliseconds;
 infinity where the config could not be compiled or launched. The file has no version: one with other attributes than
-Triton 3.2 to 3.9 write is refused. It names neither the card nor the shape. A cache of predictions, as `--emit
-triton-cache` writes it, says so, and is no recording.
+Triton 3.2 to 3.9 write is refused. It names neither the GPU nor the shape. A cache of predictions, as kernrec 0.1.0
+wrote it, says so, and is no recording.
 """
 
 from typing import Any
 
-from kernrec.compile.triton_cache import PREDICTED
 from kernrec.interop.json_document import TextFile, numbered
 from kernrec.interop.results import ForeignResult, ForeignResults, ReadOptions, config_of, latency_of, text_of
 from kernrec.store.measurement import Outcome
@@ -26,6 +25,9 @@ _LATER = {"ir_override"}
 """Attributes of Triton 3.4 and later."""
 _NOT_GIVEN = -1
 _FAILED = "Triton could not compile or launch it"
+
+PREDICTED = "predicted_by"
+"""The member of a cache that kernrec 0.1.0 wrote with predictions instead of measurements."""
 
 
 def read_autotune(file: TextFile, options: ReadOptions) -> ForeignResults:

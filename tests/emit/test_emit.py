@@ -84,7 +84,7 @@ def test_nvcc_compiles_every_kernel_and_dtype_without_a_warning(number: int, tmp
     compiled(*DTYPES[number], number, tmp_path)
 
 
-def test_ptx_and_machine_code_are_of_the_config_and_say_how_to_launch_it() -> None:
+def test_ptx_is_of_the_config_and_says_how_to_launch_it() -> None:
     pytest.importorskip("cupy", reason="compiling needs CuPy")
     from kernrec.ptx.ir.parser import parse
 
@@ -92,14 +92,25 @@ def test_ptx_and_machine_code_are_of_the_config_and_say_how_to_launch_it() -> No
     (text,) = emit([answer], "ptx").values()
     assert "softmax_rows<<<dim3(" in text.decode()
     assert set(parse(text.decode()).entries) >= {launch.entry for launch in answer.best.launches}
-    (cubin,) = emit([answer], "cubin").values()
-    assert cubin.startswith(b"\x7fELF")
-    with pytest.raises(UsageError, match="unknown format to emit 'cubim'; did you mean cubin"):
-        emit([answer], "cubim")
-    with pytest.raises(UsageError, match="2 were asked for"):
-        emit([answer, answer], "cuda")
-    with pytest.raises(UsageError, match="is for --emit ptx, not for cubin"):
-        emit([answer], "cubin", (8, 0))
+
+
+@pytest.mark.parametrize(
+    ("form", "problems", "isa", "says"),
+    [
+        ("ptz", 1, None, "unknown format to emit 'ptz'; did you mean ptx"),
+        ("cuda", 2, None, "2 were asked for: give one GPU and one shape, or name a folder by --output"),
+        ("ptx", 2, None, "2 were asked for: give one GPU and one shape$"),
+        ("cuda", 1, (8, 0), "is for --emit ptx, not for cuda"),
+        ("cubin", 1, None, "--emit cubin was removed: --emit ptx writes PTX, which ptxas assembles"),
+        ("cmake", 1, None, "--emit cmake was removed: --emit cuda --output FOLDER writes it"),
+    ],
+)
+def test_emit_refuses_what_a_format_cannot_hold(
+    form: str, problems: int, isa: tuple[int, int] | None, says: str
+) -> None:
+    answer = Recommender([]).recommend("softmax", "l4", "rows=64,columns=512", "f16")
+    with pytest.raises(UsageError, match=says):
+        emit([answer] * problems, form, isa)
 
 
 @pytest.mark.skipif(assembler() is None, reason="ptxas is not installed")

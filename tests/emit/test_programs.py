@@ -1,4 +1,4 @@
-"""Programs that `--emit host` and `--emit cmake` write compile without a warning, and compute what the op says.
+"""Folders that `--emit cuda` writes compile without a warning, and compute what the op says.
 
 Without a GPU they cannot run to their end, so three parts are tried alone: the kernels of an emitted file in the
 emulator, the values that the program expects against the op's reference, and the whole by the compilers and CMake.
@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -105,14 +106,14 @@ def emulated(text: str, recommended: Recommendation, suffix: str) -> np.ndarray:
     return decode_elements(buffers[name], problem.dtype)
 
 
-@pytest.mark.parametrize(("op", "form"), [("matmul", "host"), ("softmax", "cmake")])
-def test_the_kernels_of_an_emitted_file_compute_the_op(op: str, form: str, recommender: Recommender) -> None:
+@pytest.mark.parametrize(("op", "folder"), [("matmul", False), ("softmax", True)])
+def test_emitted_kernels_compute_the_op(op: str, folder: bool, recommender: Recommender) -> None:
     pytest.importorskip("cupy", reason="compiling needs CuPy")
     recommended = answer(recommender, op, SHAPES[op])
-    files = emit([recommended], form)
+    files = emit([recommended], "cuda", folder=folder)
     text = next(content.decode() for name, content in files.items() if "__global__" in content.decode())
     (expected,) = reference(recommended.problem, drawn(recommended.problem)).values()
-    output = emulated(text, recommended, "_0" if form == "cmake" else "")
+    output = emulated(text, recommended, "_0" if folder else "")
     np.testing.assert_allclose(output.reshape(expected.shape), expected, rtol=1e-4, atol=1e-5)
 
 
@@ -139,11 +140,11 @@ def test_the_values_that_programs_expect_are_those_of_the_op(
     answers: list[Recommendation] = request.getfixturevalue(kind)
     if kind == "answers":
         assert {answer.problem.op for answer in answers} == {kernel.op for kernel in all_kernels()}
-    write_files(tmp_path / "all", emit(answers, "cmake"))
+    write_files(tmp_path / "all", emit(answers, "cuda", folder=True))
     static = libraries()
     options = ["-std=c++17", "-Wall", "-Wextra", "-Werror", f"-I{toolkit() / 'include'}"]
     linked = [f"-L{static}", "-lcudart_static", "-ldl", "-lrt", "-lpthread", "-Wl,--unresolved-symbols=ignore-all"]
-    sources = [str(tmp_path / "all" / name) for name in ("check.cu", "dispatch.cu")]
+    sources = [str(tmp_path / "all" / "check.cu")]
     program = str(tmp_path / "check")
     done = subprocess.run(
         ["g++", *options, "-x", "c++", *sources, "-x", "none", "-o", program, *linked],
@@ -164,20 +165,13 @@ def test_the_values_that_programs_expect_are_those_of_the_op(
 
 
 @pytest.mark.slow
-def test_a_host_program_compiles_without_a_warning_and_needs_a_gpu(recommender: Recommender, tmp_path: Path) -> None:
+def test_check_program_compiles_without_a_warning_and_needs_a_gpu(recommender: Recommender, tmp_path: Path) -> None:
     recommended = answer(recommender, "rmsnorm", SHAPES["rmsnorm"], dtype="f16")
-    ((name, content),) = emit([recommended], "host").items()
-    source = tmp_path / name
-    source.write_bytes(content)
-    options = [
-        "-std=c++17",
-        f"-arch={recommended.gpu.arch}",
-        "-Werror",
-        "all-warnings",
-        "-Xcompiler",
-        "-Wall,-Wextra,-Werror",
-    ]
-    command = [nvcc(), *options, str(source), "-o", str(tmp_path / "check"), f"-L{libraries()}"]
+    write_files(tmp_path / "folder", emit([recommended], "cuda", folder=True))
+    options = ["-std=c++17", f"-arch={recommended.gpu.arch}", "-Werror", "all-warnings"]
+    options += ["-Xcompiler", "-Wall,-Wextra,-Werror"]
+    sources = [str(tmp_path / "folder" / name) for name in ("check.cu", "variant_0.cu")]
+    command = [nvcc(), *options, *sources, "-o", str(tmp_path / "check"), f"-L{libraries()}"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     ran = subprocess.run([str(tmp_path / "check")], capture_output=True, text=True, check=False)
@@ -194,7 +188,7 @@ def test_a_folder_builds_with_cmake(recommender: Recommender, tmp_path: Path) ->
         answer(recommender, "reduce", "rows=3,columns=40"),
         answer(recommender, "reduce", "rows=64,columns=40"),
     ]
-    write_files(tmp_path / "folder", emit(recommended, "cmake"))
+    write_files(tmp_path / "folder", emit(recommended, "cuda", folder=True))
     settings = [f"-DCMAKE_CUDA_COMPILER={nvcc()}", f"-DCMAKE_CUDA_FLAGS=-L{libraries()}"]
     settings += ["-G", "Unix Makefiles", "-DCMAKE_CUDA_COMPILER_WORKS=1", "-DCMAKE_CXX_COMPILER_WORKS=1"]
     build = tmp_path / "build"
@@ -208,26 +202,24 @@ def test_a_folder_builds_with_cmake(recommender: Recommender, tmp_path: Path) ->
     assert len(expectations(printed.stdout)) == 2
 
 
-def test_one_header_dispatches_over_all_shapes_of_a_network(recommender: Recommender) -> None:
+def test_header_has_one_function_per_shape(recommender: Recommender) -> None:
     recommended = [answer(recommender, "softmax", f"rows={rows},columns=512") for rows in (64, 8192, 64)]
     recommended.append(answer(recommender, "rmsnorm", "rows=64,columns=512"))
-    files = {name: content.decode() for name, content in emit(recommended, "cmake").items()}
-    header = files["kernrec_kernels.h"]
-    assert header.count("cudaError_t kernrec_softmax_f32_row(long rows, long columns,") == 1
-    assert "//   rows=8192, columns=512" in header
-    assert "kernrec_rmsnorm_f32_row_workspace(long rows, long columns);" in header
-    assert files["dispatch.cu"].count("kernrec_launch_") == 6  # three shapes, declared and listed
+    files = {name: content.decode() for name, content in emit(recommended, "cuda", folder=True).items()}
+    names = ["softmax_f32_row_rows64", "softmax_f32_row_rows8192", "rmsnorm_f32_row_rows64"]
+    for name in names:
+        assert files["kernrec_kernels.h"].count(f"cudaError_t {name}_columns512(void* const* tensors,") == 1
     sources = [name for name in files if name.startswith("variant_")]
     assert all(name in files["CMakeLists.txt"] for name in sources)
-    assert len(re.findall(r"extern \"C\" cudaError_t kernrec_launch_", "".join(files[name] for name in sources))) == 3
+    defined = re.findall(r'extern "C" cudaError_t (\w+)_columns512\(', "".join(files[name] for name in sources))
+    assert sorted(defined) == sorted(names)
 
 
-def test_a_fat_binary_has_machine_code_and_ptx(recommender: Recommender) -> None:
-    pytest.importorskip("cupy", reason="compiling needs CuPy")
-    nvcc()  # the program that makes it comes with the compiler
-    (content,) = emit([answer(recommender, "reduce", SHAPES["reduce"])], "fatbin").values()
-    assert content[:4] == (0xBA55ED50).to_bytes(4, "little")
-    assert b"\x7fELF" in content
+def test_folder_refuses_a_problem_without_a_reference(recommender: Recommender) -> None:
+    recommended = answer(recommender, "reduce", SHAPES["reduce"])
+    own = replace(recommended.problem, op="rows")
+    with pytest.raises(KernrecError, match=r"reduce_rows has a problem of its own: give a file"):
+        emit([replace(recommended, choices=(replace(recommended.best, problem=own),))], "cuda", folder=True)
 
 
 def test_a_folder_is_written_whole_or_not_at_all(tmp_path: Path) -> None:

@@ -14,7 +14,6 @@ from kernrec.emit.expert_configs import merged
 from kernrec.errors import UsageError
 from kernrec.interop.inductor_table import TEMPLATE, read_table
 from kernrec.interop.moe_configs import read_moe_configs
-from kernrec.interop.read_results import read_results
 from kernrec.recommender import Query, Recommender, Request
 from kernrec.recommender.result import Recommendation
 from tests.helpers.command import run_here
@@ -56,8 +55,6 @@ def test_other_kernels_than_the_template_s_are_refused() -> None:
         emit([answer], "inductor")
     with pytest.raises(UsageError, match="is no Triton function"):
         emit([answer], "vllm:e=8,n=512,m=1,device=NVIDIA A100-SXM4-80GB")
-    with pytest.raises(UsageError, match=r"is not an analyzed function with @triton\.autotune"):
-        emit([answer], "triton-cache")
 
 
 def test_a_format_that_needs_a_detail_says_so() -> None:
@@ -125,31 +122,6 @@ class TestAnalyzed:
 
     def emitted(self, *arguments: str) -> Any:
         return run_here("recommend", "--kernel", "product", "--gpu", "a100", "--objective", "latency", *arguments)
-
-    @pytest.mark.slow
-    def test_triton_takes_the_best_of_an_emitted_cache_and_measures_nothing(
-        self, folder: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        import triton
-
-        from tests.helpers.triton_driver import Tensor, stand_in_driver
-        from tests.triton import tuned_products
-
-        done = self.emitted("--emit", "triton-cache", "--output", str(folder / "triton"))
-        assert done.returncode == 0, done.stderr
-        (path,) = (folder / "triton").rglob("*.autotune.json")
-        with pytest.raises(UsageError, match="holds what kernrec predicted, and no measurements"):
-            read_results(path)
-        timings = json.loads(path.read_text())["configs_timings"]
-        best = min(timings, key=lambda entry: entry[1])[0]["kwargs"]
-
-        monkeypatch.setenv("TRITON_CACHE_DIR", str(folder / "triton"))
-        own = triton.autotune(tuned_products.CONFIGS, ["k"], cache_results=True)(tuned_products.product.fn)
-        assert tuned_products.product.keys == own.keys
-        with stand_in_driver():  # which fails where something is to be measured
-            x = Tensor("torch.float16", 64, 128)
-            own[tuned_products.grid](x, x, x, 128)
-        assert own.best_config.kwargs == best
 
     @pytest.mark.slow
     def test_files_of_vllm_and_sglang_grow_by_a_number_of_tokens(self, folder: Path) -> None:

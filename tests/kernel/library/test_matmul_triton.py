@@ -178,7 +178,7 @@ def test_a_problem_runs_the_code_for_rows_as_its_own(layout: str, dims: dict[str
 
 
 def test_the_emitted_source_has_its_config_and_its_launch() -> None:
-    from kernrec.emit.cuda import triton_source
+    from kernrec.emit.triton import triton_source
 
     dims = {"m": 1024, "n": 1024, "k": 1024}
     best = Recommender([]).answer(Request("a100", None, KERNEL.name, dims, "f16", None, Query(Objective.LATENCY))).best

@@ -1,4 +1,4 @@
-"""The code of a choice as its compiler makes it, its launches, and the formats of it: PTX, machine code, or both."""
+"""The PTX of a recommended config as its compiler makes it, and how to launch it."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -50,10 +50,12 @@ def launches_of(choice: "Choice", compiled: "Compiled") -> "tuple[BoundLaunch, .
     )
 
 
-def ptx(answers: "Sequence[Recommendation]", isa: tuple[int, int] | None = None) -> Files:
-    """The PTX of the best config, with how to launch it and what takes it in a comment in front.
+def emit(answers: "Sequence[Recommendation]", isa: tuple[int, int] | None = None) -> Files:
+    """Return the PTX of the best config. A comment in front says how to launch it and which toolkit takes it.
 
-    `isa`: the version of the PTX ISA that it is written for; None: the compiler's own.
+    Args:
+        answers: One answer.
+        isa: Version of the PTX ISA to write; None for the compiler's own.
     """
     from kernrec.compile.ptx_isa import isa_of, toolkit_of, with_isa
 
@@ -64,17 +66,3 @@ def ptx(answers: "Sequence[Recommendation]", isa: tuple[int, int] | None = None)
     needs = f"// PTX ISA {major}.{minor}: for a driver or ptxas of CUDA {toolkit_of((major, minor))} or later."
     text = "\n".join([*launch_comment(best, launches_of(best, compiled)), needs]) + "\n" + code
     return {f"{best.kernel.name}.ptx": text.encode()}
-
-
-def cubin(answers: "Sequence[Recommendation]") -> Files:
-    """The machine code of the best config."""
-    best = answers[0].best
-    return {f"{best.kernel.name}.cubin": compiled_choice(best).cubin}
-
-
-def fatbin(answers: "Sequence[Recommendation]") -> Files:
-    """The fat binary of the best config: machine code of the GPU, and PTX for later ones."""
-    from kernrec.compile.assemble import fat_binary
-
-    best = answers[0].best
-    return {f"{best.kernel.name}.fatbin": fat_binary(compiled_choice(best), best.gpu.sm)}

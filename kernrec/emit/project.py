@@ -1,0 +1,276 @@
+"""A folder that builds with CMake: kernels, functions that launch them on one shape each, and a check program.
+
+The folder `harness` has the parts of the check program that are the same for every op.
+"""
+
+from collections.abc import Mapping, Sequence
+from math import sqrt
+from pathlib import Path
+
+from kernrec.compile.compiled import target_name
+from kernrec.emit.cuda import launch_comment, variant_source
+from kernrec.emit.files import Files
+from kernrec.errors import KernrecError
+from kernrec.kernel.binding import BoundLaunch, Pointer, Scalar, workspaces
+from kernrec.kernel.tensor_map import ELEMENT_TYPES, SWIZZLES, MapHandle
+from kernrec.measure.device.correctness import tolerance
+from kernrec.op import Problem, all_ops
+from kernrec.recommender.result import Choice, Recommendation
+
+_HARNESS = Path(__file__).with_name("harness")
+_C_NAMES = {
+    "i8": "int8_t", "u8": "uint8_t", "i16": "int16_t", "u16": "uint16_t", "i32": "int32_t", "u32": "uint32_t",
+    "i64": "int64_t", "u64": "uint64_t", "f32": "float", "f64": "double",
+}  # fmt: skip
+_SAMPLES = 2000
+"""Elements of an output that are checked at most."""
+_WORK = 1e8
+"""Floating-point operations on the CPU that the check of a case takes, about."""
+_ALIGNMENT = 256
+HOST_ONLY = "#ifndef __CUDACC_RTC__  // the runtime compiler takes only the kernels"
+_PARAMETERS = "(void* const* tensors, void* workspace, cudaStream_t stream)"
+
+
+def emit(answers: Sequence[Recommendation]) -> Files:
+    """Return the folder. The first of several answers for one problem counts.
+
+    Raises:
+        KernrecError: A problem is not of an op, so there is no reference to check against.
+    """
+    choices: dict[Problem, Choice] = {}
+    for answer in answers:
+        choice = answer.best
+        if choice.kernel.declares_problem or choice.problem.op not in {op.name for op in all_ops()}:
+            raise KernrecError(
+                f"a folder checks against the reference of an op, and {choice.kernel.name} has a problem of its own:"
+                f" give a file, such as --output {choice.kernel.name}.cu"
+            )
+        choices.setdefault(answer.problem, choice)
+    functions = {problem: function_name(problem) for problem in choices}
+    variants = _variants(choices)
+    files = {
+        "harness.h": _harness("harness.h"),
+        "references.h": _harness("references.h"),
+        "kernrec_kernels.h": _header(choices, functions),
+        "check.cu": _check(choices, functions),
+    }
+    for number, problems in enumerate(variants):
+        files[f"variant_{number}.cu"] = _variant(choices, problems, functions, number)
+    targets = {target_name(choice.kernel.source, choice.gpu.sm) for choice in choices.values()}
+    files["CMakeLists.txt"] = _cmake_lists(max(targets, key=len).removeprefix("sm_"), len(variants))
+    return {name: text.encode() for name, text in sorted(files.items())}
+
+
+def function_name(problem: Problem) -> str:
+    """Return the C name of the function that launches a problem, such as `softmax_f16_row_rows64_columns512`."""
+    sizes = "_".join(f"{name}{size}" for name, size in problem.dims)
+    return f"{problem.op}_{problem.dtype}_{problem.layout}_{sizes}"
+
+
+def _harness(name: str) -> str:
+    return (_HARNESS / name).read_text(encoding="utf-8")
+
+
+def _variants(choices: Mapping[Problem, Choice]) -> list[list[Problem]]:
+    """Return the problems of each compiled code."""
+    variants: dict[tuple[object, ...], list[Problem]] = {}
+    for problem, choice in choices.items():
+        key = choice.kernel.variant_key(choice.config, problem.dtype, problem.layout)
+        variants.setdefault((choice.kernel.name, key), []).append(problem)
+    return list(variants.values())
+
+
+def _variant(
+    choices: Mapping[Problem, Choice], problems: Sequence[Problem], functions: Mapping[Problem, str], number: int
+) -> str:
+    """Return one compiled code with the functions of the problems that it runs."""
+    first = choices[problems[0]]
+    # A name of its own for each kernel, so that several variants link into one program.
+    names = {launch.entry: f"{launch.entry}_{number}" for launch in first.kernel.launches}
+    renamed = "".join(f"#define {old} {new}\n" for old, new in names.items())
+    source = variant_source(first.kernel, first.config, first.problem.dtype, first.problem.layout)
+    parts = [HOST_ONLY, "#include <cuda_runtime.h>", "#include <cstdint>", "#endif", renamed + source, HOST_ONLY]
+    launches = [launch for problem in problems for launch in choices[problem].launches]
+    if any(isinstance(argument, MapHandle) for launch in launches for argument in launch.arguments):
+        parts.append(_ENCODE)
+    for problem in problems:
+        parts.append("\n".join(launch_comment(choices[problem])))
+        parts.append(_launcher(choices[problem], functions[problem], names))
+    return "\n".join([*parts, "#endif"]) + "\n"
+
+
+def _header(choices: Mapping[Problem, Choice], functions: Mapping[Problem, str]) -> str:
+    gpu = next(iter(choices.values())).gpu
+    lines = [
+        f"// Kernels for {gpu.title}, recommended by kernrec. Each function queues the launches for one shape in a",
+        "// stream. `tensors` are device addresses in the order given above the function. They are dense and multiples",
+        "// of 16. `workspace` has as many bytes as the constant below the function. Calls in several streams need",
+        "// workspaces of their own.",
+        "#pragma once",
+        "#include <cuda_runtime.h>",
+        "",
+        "#ifdef __cplusplus",
+        'extern "C" {',
+        "#endif",
+    ]
+    for problem, name in functions.items():
+        lines += [
+            "",
+            f"// {problem.key}; tensors: {', '.join(problem.tensors)}",
+            f"cudaError_t {name}{_PARAMETERS};",
+            f"static const size_t {name}_workspace = {workspace_bytes(choices[problem])};",
+        ]
+    return "\n".join([*lines, "", "#ifdef __cplusplus", "}", "#endif"]) + "\n"
+
+
+def _check(choices: Mapping[Problem, Choice], functions: Mapping[Problem, str]) -> str:
+    listed = ",\n".join(_case(choices[problem], name) for problem, name in functions.items())
+    return f"""// Checks and times every shape.
+#include "kernrec_kernels.h"
+#include "references.h"
+
+int main(int count, char** arguments) {{
+    const std::vector<kernrec::Case> cases = {{
+{listed}}};
+    return kernrec::main_of(cases, count, arguments);
+}}
+"""
+
+
+def _cmake_lists(target: str, variants: int) -> str:
+    sources = " ".join(f"variant_{number}.cu" for number in range(variants))
+    return f"""# cmake -S . -B build && cmake --build build && ctest --test-dir build
+cmake_minimum_required(VERSION 3.20)
+project(kernrec_kernels LANGUAGES CUDA)
+set(CMAKE_CUDA_STANDARD 17)
+set(KERNREC_ARCHITECTURES {target} CACHE STRING "Compute capabilities to compile for")
+
+add_library(kernrec_kernels STATIC {sources})
+add_executable(check check.cu)
+set_target_properties(kernrec_kernels check PROPERTIES CUDA_ARCHITECTURES "${{KERNREC_ARCHITECTURES}}")
+target_include_directories(kernrec_kernels PUBLIC ${{CMAKE_CURRENT_SOURCE_DIR}})
+target_link_libraries(check PRIVATE kernrec_kernels)
+enable_testing()
+add_test(NAME check COMMAND check)
+"""
+
+
+def workspace_bytes(choice: Choice) -> int:
+    """Return the memory for the workspaces of a config, in bytes."""
+    return sum(
+        _padded(space.bytes) for space in workspaces(choice.kernel, choice.config, choice.problem, choice.gpu.sm)
+    )
+
+
+def _launcher(choice: Choice, function: str, names: Mapping[str, str]) -> str:
+    """Return the C++ function that queues the launches of a config; `names` has the kernels' names in the folder."""
+    lines = [f'extern "C" cudaError_t {function}{_PARAMETERS} {{']
+    places, offset = {}, 0
+    for number, name in enumerate(choice.problem.tensors):
+        places[name] = f"tensors[{number}]"
+    for space in workspaces(choice.kernel, choice.config, choice.problem, choice.gpu.sm):
+        places[space.name] = f"static_cast<char*>(workspace) + {offset}"
+        offset += _padded(space.bytes)
+    if not offset:
+        lines.append("    (void)workspace;")
+    for launch in choice.launches:
+        address = f"reinterpret_cast<const void*>({names[launch.entry]})"
+        lines += [f"    {line}" for line in _launch(launch, address, places)]
+    return "\n".join([*lines, "    return cudaSuccess;", "}"]) + "\n"
+
+
+def _launch(launch: BoundLaunch, address: str, places: Mapping[str, str]) -> list[str]:
+    """One launch of the kernel at `address` as a block of C++."""
+    lines = ["{"]
+    for number, argument in enumerate(launch.arguments):
+        if isinstance(argument, Scalar):
+            suffix = "u" if argument.ctype[0] == "u" else ""
+            lines.append(f"    {_C_NAMES[argument.ctype]} p{number} = {argument.value}{suffix};")
+        elif isinstance(argument, MapHandle):
+            lines += [f"    {line}" for line in _map(argument, f"p{number}", places[argument.name])]
+        elif isinstance(argument, Pointer):
+            lines.append(f"    void* p{number} = {'nullptr' if argument.null else places[argument.name]};")
+        else:
+            raise KernrecError(f"{launch.entry} takes a texture ({argument.name}), for which no program is written")
+    lines.append(f"    void* arguments[] = {{{', '.join(f'&p{i}' for i in range(len(launch.arguments)))}}};")
+    if launch.shared_bytes > 48 * 1024:
+        lines += [
+            f"    const cudaError_t raised = cudaFuncSetAttribute({address},",
+            f"        cudaFuncAttributeMaxDynamicSharedMemorySize, {launch.shared_bytes});",
+            "    if (raised != cudaSuccess) return raised;",
+        ]
+    grid, block = (", ".join(map(str, size)) for size in (launch.grid, launch.block))
+    lines += [
+        f"    const cudaError_t queued = cudaLaunchKernel({address}, dim3({grid}), dim3({block}),",
+        f"        arguments, {launch.shared_bytes}, stream);",
+        "    if (queued != cudaSuccess) return queued;",
+        "}",
+    ]
+    return lines
+
+
+def _map(handle: MapHandle, variable: str, place: str) -> list[str]:
+    """A tensor map as lines of C++."""
+    extents, strides, box = (", ".join(map(str, numbers)) for numbers in (handle.extents, handle.strides, handle.box))
+    rank, kind = len(handle.extents), ELEMENT_TYPES[handle.dtype]
+    return [
+        f"CUtensorMap {variable};",
+        f"const cuuint64_t {variable}_extents[] = {{{extents}}}, {variable}_strides[] = {{{strides}}};",
+        f"const cuuint32_t {variable}_box[] = {{{box}}}, {variable}_steps[] = {{{', '.join('1' * rank)}}};",
+        f"const cudaError_t {variable}_made = kernrec_encode(",
+        f"    &{variable}, static_cast<CUtensorMapDataType>({kind}), {rank}, {place},",
+        f"    {variable}_extents, {variable}_strides, {variable}_box, {variable}_steps,",
+        f"    static_cast<CUtensorMapSwizzle>({SWIZZLES[handle.swizzle]}));",
+        f"if ({variable}_made != cudaSuccess) return {variable}_made;",
+    ]
+
+
+_ENCODE = """#include <cuda.h>
+
+// Encodes a tensor map by the driver, which is found without linking to it.
+static cudaError_t kernrec_encode(CUtensorMap* map, CUtensorMapDataType type, cuuint32_t rank, void* address,
+                                  const cuuint64_t* extents, const cuuint64_t* strides, const cuuint32_t* box,
+                                  const cuuint32_t* steps, CUtensorMapSwizzle swizzle) {
+    void* entry = nullptr;
+    cudaDriverEntryPointQueryResult query;
+    const cudaError_t status =
+        cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &entry, 12000, cudaEnableDefault, &query);
+    if (status != cudaSuccess || query != cudaDriverEntryPointSuccess) return cudaErrorNotSupported;
+    const CUresult made = reinterpret_cast<decltype(&cuTensorMapEncodeTiled)>(entry)(
+        map, type, rank, address, extents, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle,
+        CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+    return made == CUDA_SUCCESS ? cudaSuccess : cudaErrorInvalidValue;
+}
+"""
+
+
+def _case(choice: Choice, function: str) -> str:
+    """Return the initializer of the `kernrec::Case` that a function launches."""
+    problem = choice.problem
+    values = problem.definition.values(problem.sizes)
+    tensors = []
+    for tensor in problem.tensors.values():
+        mean, deviation = values.get(tensor.name, (0, 1))
+        output = str(tensor.role == "output").lower()
+        tensors.append(f'{{"{tensor.name}", "{tensor.dtype}", {tensor.elements}, {mean!r}, {deviation!r}, {output}}}')
+    dims = ", ".join(f'{{"{name}", {size}}}' for name, size in problem.sizes.items())
+    elements = problem.tensors[problem.definition.outputs[0]].elements
+    work = max(problem.flops / elements, sqrt(problem.bytes), 1.0)
+    samples = min(elements, _SAMPLES, max(32, int(_WORK / work)))
+    parts = [
+        f'"{choice.kernel.name} for {problem.key}"',
+        f"{{{dims}}}",
+        f'"{problem.layout}"',
+        "{" + ",\n      ".join(tensors) + "}",
+        str(workspace_bytes(choice)),
+        function,
+        f"kernrec::{problem.op}",
+        str(samples),
+        repr(tolerance(problem)),
+        repr(choice.latency_s.value),
+    ]
+    return "    {" + ",\n     ".join(parts) + "}"
+
+
+def _padded(size: int) -> int:
+    return -(-size // _ALIGNMENT) * _ALIGNMENT

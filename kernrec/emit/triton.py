@@ -1,0 +1,49 @@
+"""A recommended config as Python with Triton: the kernel's source, the config, and a function that launches it."""
+
+import re
+from collections.abc import Iterator, Sequence
+
+from kernrec.emit.cuda import launch_comment
+from kernrec.emit.files import Files
+from kernrec.kernel.binding import Pointer, Scalar
+from kernrec.kernel.triton_function import OPTIONS
+from kernrec.recommender.result import Choice, Recommendation
+
+
+def emit(answers: Sequence[Recommendation]) -> Files:
+    """Return the Triton source of the best config."""
+    best = answers[0].best
+    return {f"{best.kernel.name}.py": triton_source(best).encode()}
+
+
+def triton_source(choice: Choice) -> str:
+    """Return the kernel's source, its config as `CONFIG`, and `launch` if its arguments can be written."""
+    kernel, problem = choice.kernel, choice.problem
+    words = {*re.findall(r"[A-Za-z_]\w*", kernel.source), *OPTIONS}
+    constants = dict(kernel.defines(choice.config, problem.dtype, problem.layout))
+    constants |= {tunable.macro: str(choice.config[tunable.name]) for tunable in kernel.tunables}
+    config = ", ".join(f"{name}={value}" for name, value in constants.items() if name in words)
+    lines = [line.replace("//", "#", 1) for line in launch_comment(choice)]
+    lines += [kernel.source, f"\nCONFIG = dict({config})\n", *_launcher(choice)]
+    return "\n".join(lines)
+
+
+def _launcher(choice: Choice) -> Iterator[str]:
+    """Yield a function of tensors that launches the config, if each argument is a tensor or a number."""
+    function, (launch, *others) = choice.kernel.triton, choice.launches
+    assert function is not None
+    arguments = dict(zip(function.parameters, launch.arguments, strict=False))  # scratch pointers follow these
+    if others or function.descriptors:
+        return
+    values, tensors = [], []
+    for name, argument in arguments.items():
+        if isinstance(argument, Scalar):
+            values.append(f"{name}={argument.value}")
+        elif isinstance(argument, Pointer):
+            values.append(f"{name}={None if argument.null else argument.name}")
+            tensors += [] if argument.null or argument.name in tensors else [argument.name]
+        else:
+            return
+    yield f"\ndef launch({', '.join(tensors)}):"
+    yield f'    """Queue {launch.entry} for {choice.problem.key} on PyTorch\'s current stream."""'
+    yield f"    {launch.entry}[{launch.grid}]({', '.join(values)}, **CONFIG)\n"
