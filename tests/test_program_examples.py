@@ -49,3 +49,39 @@ def test_replayed_measurements_train_a_model_that_is_evaluated(tmp_path: Path) -
     printed = run(tmp_path, "measure_and_learn.py", "--replay", tmp_path / "recorded.duckdb", "--budget", "20configs")
     assert "120 rows are new" in printed
     assert "held-out groups" in printed
+
+
+NVBENCH = {
+    "benchmarks": [
+        {
+            "states": [
+                {"axis_values": [{"name": "BlockSize", "value": "64"}], "summaries": None},
+                {
+                    "axis_values": [{"name": "BlockSize", "value": "256"}],
+                    "summaries": [{"tag": "nv/cold/time/gpu/mean", "data": [{"value": "0.002"}]}],
+                },
+            ]
+        }
+    ]
+}
+HELION = """generation,status,perf_ms,config
+0,started,,"Config(block_sizes=[64, 32], num_warps=4)"
+0,ok,0.0874,"Config(block_sizes=[64, 32], num_warps=4, pid_type='flat')"
+"""
+INDUCTOR = """AUTOTUNE mm(128x4096, 4096x12288)
+  mm 0.0485 ms 100.0%
+  triton_mm_18 0.0494 ms 98.2% ACC_TYPE='tl.float32', BLOCK_K=64, num_warps=8
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "table"),
+    [
+        ("results.json", json.dumps(NVBENCH), "BlockSize,time_s\n256,0.002\n"),
+        ("run.csv", HELION, "block_sizes_0,block_sizes_1,num_warps,time_ms\n64,32,4,0.0874\n"),
+        ("train.log", INDUCTOR, "BLOCK_K,num_warps,time_ms\n64,8,0.0494\n"),
+    ],
+)
+def test_results_of_other_tools_become_a_table(name: str, content: str, table: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_text(content)
+    assert run(tmp_path, "results_as_table.py", tmp_path / name) == table

@@ -103,7 +103,6 @@ def python_api() -> str:
         "::: kernrec.run.Variant",
         "::: kernrec.triton.autotune",
         "::: kernrec.triton.prune",
-        "::: kernrec.triton.helion_seeds",
         "::: kernrec.serve_audit",
         "::: kernrec.check",
         "::: kernrec.record",

@@ -10,19 +10,19 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kernrec.errors import UsageError
-from kernrec.interop.helion_log import HELION_HEADER, read_helion
-from kernrec.interop.inductor_log import AUTOTUNE, read_inductor
 from kernrec.interop.inductor_table import read_table as read_lookup_table
 from kernrec.interop.json_document import CutShort, TextFile, decode, members, read_text
 from kernrec.interop.kernel_tuner import read_cache
 from kernrec.interop.moe_benchmark import TIMED_BATCH, read_moe_benchmark
 from kernrec.interop.moe_configs import read_moe_configs
 from kernrec.interop.nsight_compute import NCU_HEADER, read_ncu
-from kernrec.interop.nvbench import read_nvbench
 from kernrec.interop.results import ForeignResults, ReadOptions
 from kernrec.interop.t4 import read_t4
 from kernrec.interop.table import is_parquet, read_csv_table, read_parquet_table
 from kernrec.interop.triton_autotune import MEMBER, read_autotune, read_autotune_configs
+
+NO_TIMES = "which states no times: `kernrec analyze --configs` ranks it"
+AS_TABLE = "which kernrec does not read: make it a table (examples/results_as_table.py) and import that"
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Format:
     endings: tuple[str, ...] = ()
     """Of the file's name, by which it is known."""
     results: Callable[[TextFile, ReadOptions], ForeignResults] | None = None
-    """Its reader; None: it states no times. Raises `ValueError`, `UsageError` or `CutShort`, which need not name it."""
+    """Its reader; None if there is none. Raises `ValueError`, `UsageError` or `CutShort`, which need not name it."""
     configs: Callable[[TextFile], list[dict[str, int]]] | None = None
     """The reader of its configs alone; None where nothing ranks them. Errors as of `results`, or `UsageError` that
     names the file."""
@@ -54,7 +54,7 @@ def _expert_configs(file: TextFile) -> list[dict[str, int]]:
 
 FORMATS = (
     Format("Nsight Compute's CSV", pattern=NCU_HEADER, results=read_ncu),
-    Format("Helion's autotune CSV", pattern=HELION_HEADER, results=read_helion),
+    Format("Helion's autotune CSV", pattern=re.compile(r"\A[\w,]*\bgeneration,status,perf_ms,", re.MULTILINE)),
     Format("Inductor's lookup table", pattern=re.compile(r'\A\s*\{\s*"[^"]*torch\.'), configs=_lookup_configs),
     Format(
         "a file of expert configs of vLLM or SGLang",
@@ -65,8 +65,8 @@ FORMATS = (
     Format("a T4 file", member="results", results=read_t4),
     Format("a cache of Kernel Tuner", member="cache", results=read_cache),
     Format("an autotune cache of Triton", member=MEMBER, results=read_autotune, configs=read_autotune_configs),
-    Format("nvbench's JSON", member="benchmarks", results=read_nvbench),
-    Format("Inductor's autotune log", pattern=AUTOTUNE, results=read_inductor),
+    Format("nvbench's JSON", member="benchmarks"),
+    Format("Inductor's autotune log", pattern=re.compile(r"\bAUTOTUNE \w{1,80}\(\d")),
     Format("the output of benchmark_moe", pattern=TIMED_BATCH, results=read_moe_benchmark),
 )
 
@@ -121,7 +121,7 @@ def read_results(path: Path, options: ReadOptions | None = None) -> ForeignResul
         else:
             file = TextFile(path, *read_text(path))
             if (reader := (kind := format_of(file)).results) is None:
-                raise UsageError(f"{path} is {kind.title}, which states no times: `kernrec analyze --configs` ranks it")
+                raise UsageError(f"{path} is {kind.title}, {NO_TIMES if kind.configs else AS_TABLE}")
             results = reader(file, options)
     except CutShort:
         raise UsageError(f"{path} is cut short; {kind.title} must be complete") from None

@@ -18,5 +18,4 @@ of calls, without a GPU (`kernrec.triton.calls`).
 from kernrec.triton.calls.hooks import capture as capture
 from kernrec.triton.decorators import autotune as autotune
 from kernrec.triton.decorators import prune as prune
-from kernrec.triton.helion_seeds import helion_seeds as helion_seeds
 from kernrec.triton.listener import record as record
