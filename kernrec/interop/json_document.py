@@ -4,9 +4,10 @@ import json
 import math
 import re
 import zlib
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
@@ -22,11 +23,10 @@ _RATIO_FREE = 2**25
 
 _CHUNK = 2**16  # bytes: small, because gzip may expand them a thousandfold
 _GZIP = b"\x1f\x8b"
-_SPACE = re.compile(r"[ \t\r\n]*")
-# What remains of a literal, a number or an escape that was cut short, from where the decoder fails.
-_STUMP = re.compile(
-    r"t(r(ue?)?)?|f(a(l(se?)?)?)?|n(u(ll?)?)?|N(aN?)?|-?(I(n(f[a-z]*)?)?)?|[.eE][+-]?|\\?u?[0-9a-fA-F]{0,4}"
-)
+
+
+_STUMP = re.compile(r"[\w.+\-\\]{0,8}\s*")
+"""The rest of a text that ends within a literal, a number or an escape, from where the parser fails."""
 
 
 class CutShort(Exception):  # noqa: N818 - not a failure: the reader uses what came before
@@ -89,10 +89,6 @@ def _infinity(constant: str) -> float:
     return math.inf if constant == "Infinity" else _refuse(constant)
 
 
-_decoder = json.JSONDecoder(parse_constant=_refuse)
-_decoder_of_infinity = json.JSONDecoder(parse_constant=_infinity)
-
-
 @dataclass(frozen=True)
 class TextFile:
     """A file as it was read, for a reader of its format."""
@@ -102,9 +98,18 @@ class TextFile:
     whole: bool
     """Whether it is complete, as far as its compression tells."""
 
-    def document(self, infinity: bool = False) -> Any:
-        """The JSON value that is all of it; `infinity` and errors as for `decode`."""
-        value = whole_document(self.text, infinity=infinity)
+    @cached_property
+    def _value(self) -> Any:
+        return whole_document(self.text, infinity=True)
+
+    def document(self) -> Any:
+        """Return the JSON value that is all of the file. `Infinity` is a number: `finite` refuses it.
+
+        Raises:
+            CutShort: The file ends too early.
+            ValueError: It is not JSON.
+        """
+        value = self._value
         if not self.whole:
             raise CutShort
         return value
@@ -135,69 +140,34 @@ def numbered(entries: Iterable[Any], read: Callable[[Any], _Read], title: str, f
     return values
 
 
-def decode(text: str, start: int = 0, infinity: bool = False) -> tuple[Any, int]:
-    """(the JSON value that begins at `start`, the position after it).
+def whole_document(text: str, largest: int | None = None, infinity: bool = False) -> Any:
+    """Return the JSON value that is all of a text.
 
-    infinity: whether `Infinity` is a number, as Python writes it; `finite` refuses it wherever it does not belong.
+    Args:
+        text: JSON.
+        largest: Most characters; None for any number.
+        infinity: Whether `Infinity` is a number, as Python writes it.
 
-    Raises `CutShort` if the text ends within the value, and `ValueError` of one line for anything that is not JSON.
+    Raises:
+        CutShort: The text ends within the value.
+        ValueError: It is not JSON, or too large. The message is one line.
     """
+    if largest is not None and len(text) > largest:
+        raise ValueError(f"it is larger than {largest} bytes")
     try:
-        return (_decoder_of_infinity if infinity else _decoder).raw_decode(text, start)
+        return json.loads(text, parse_constant=_infinity if infinity else _refuse)
     except json.JSONDecodeError as error:
-        if error.msg.startswith("Unterminated string") or _STUMP.fullmatch(text, error.pos):
+        if error.msg == "Extra data":
+            raise ValueError("there is text after its end") from None
+        if (
+            error.msg.startswith("Unterminated")
+            or not text.strip()
+            or (error.pos and _STUMP.fullmatch(text, error.pos))
+        ):
             raise CutShort from None
         raise ValueError(f"{error.msg[0].lower()}{error.msg[1:]} at line {error.lineno}") from None
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
-
-
-def whole_document(text: str, largest: int | None = None, infinity: bool = False) -> Any:
-    """The JSON value that is all of a text of at most `largest` characters; `infinity` and errors as for `decode`."""
-    if largest is not None and len(text) > largest:
-        raise ValueError(f"it is larger than {largest} bytes")
-    document, end = decode(text, infinity=infinity)
-    if text[end:].strip():
-        raise ValueError("there is text after its end")
-    return document
-
-
-def members(text: str, start: int = 0) -> Generator[tuple[str, int], int, int]:
-    """(name, position of its value) of each member of the JSON object at `start`, one after the other.
-
-    The values are not parsed: send the position after each value to the generator. It returns the position after the
-    object, and raises as `decode` does.
-    """
-    position = expect(text, start, "{")
-    if text[position] == "}":
-        return position + 1
-    while True:
-        name, position = decode(text, position)
-        if not isinstance(name, str):
-            raise ValueError(f"expected a name, found {name!r:.40}")
-        position = yield name, expect(text, _after_space(text, position), ":")
-        position = _after_space(text, position)
-        if text[position : position + 1] == "}":
-            return position + 1
-        position = expect(text, position, ",")
-
-
-def expect(text: str, start: int, char: str) -> int:
-    """The position after `char`, which has to be the next character, and after any space around it."""
-    position = _after_space(text, start)
-    if position >= len(text) or (text[position] != char and _STUMP.fullmatch(text, position)):
-        raise CutShort
-    if text[position] != char:
-        raise ValueError(f"expected '{char}', found {text[position : position + 20]!r}")
-    position = _after_space(text, position + 1)
-    if position >= len(text):
-        raise CutShort
-    return position
-
-
-def _after_space(text: str, start: int) -> int:
-    match = _SPACE.match(text, start)
-    return match.end() if match else start
 
 
 def finite(value: object, what: str) -> float:

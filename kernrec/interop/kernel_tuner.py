@@ -12,9 +12,10 @@ name of an error in place of a number (Kernel Tuner 1.5, `util.py` and `observer
 """
 
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
-from kernrec.interop.json_document import CutShort, TextFile, decode, finite, members
+from kernrec.interop.json_document import CutShort, TextFile, finite, whole_document
 from kernrec.interop.results import (
     ENERGIES,
     ForeignResult,
@@ -52,31 +53,36 @@ def outcome_of(error: str) -> Outcome:
 
 
 def read_cache(file: TextFile, options: ReadOptions) -> ForeignResults:
-    """The results of a cache, whole or cut short; errors as of `read_results.Format`."""
-    text = file.text
-    header: dict[str, Any] = {}
-    results: list[ForeignResult] = []
-    dropped = 0
-    next_member = members(text)
+    """Return the results of a cache, whole or cut short; errors as of `read_results.Format`."""
+    document, dropped = _closed(file.text)
+    entries = document.get("cache") if isinstance(document, dict) else None
+    if not isinstance(entries, dict):
+        raise ValueError("it lacks cache, an object")
+    keys, results = _keys(document), []
+    for name, entry in entries.items():
+        try:
+            results.append(_result(entry, keys))
+        except ValueError as error:
+            raise ValueError(f"entry {name!r:.60}: {error}") from None
+    return ForeignResults(TOOL, name_of(document, "device_name"), name_of(document, "kernel_name"), results, dropped)
+
+
+def _closed(text: str) -> tuple[Any, int]:
+    """Return the document, its brackets closed if the text is cut short, and the incomplete entries at its end.
+
+    Kernel Tuner writes an entry per line.
+    """
     try:
-        name, position = next(next_member)
-        while True:
-            if name == "cache":
-                position, dropped = _entries(text, position, _keys(header), results)
-                if position == len(text):
-                    break
-            else:
-                header[name], position = decode(text, position)
-            name, position = next_member.send(position)
-    except StopIteration as done:
-        if text[done.value :].strip():
-            raise ValueError("it is damaged: there is text after its end") from None
+        return whole_document(text), 0
     except CutShort:
-        if not results:
-            raise ValueError("it is cut short before its first complete entry") from None
-    except ValueError as error:
-        raise ValueError(f"after {len(results)} entries: {error}") from None
-    return ForeignResults(TOOL, name_of(header, "device_name"), name_of(header, "kernel_name"), results, dropped)
+        pass
+    kept = text.rstrip().rstrip(",")
+    before = kept[: max(kept.rfind("\n"), 0)].rstrip().rstrip(",")
+    for closed, dropped in ((kept + "}", 0), (kept + "}}", 0), (before + "}}", 1)):
+        with suppress(CutShort, ValueError):
+            if (document := whole_document(closed)).get("cache"):
+                return document, dropped
+    raise ValueError("it is cut short before its first complete entry")
 
 
 def _keys(header: Mapping[str, Any]) -> list[str]:
@@ -87,31 +93,6 @@ def _keys(header: Mapping[str, Any]) -> list[str]:
     if not isinstance(keys, list) or not keys or not all(isinstance(key, str) for key in keys):
         raise ValueError("it lacks tune_params_keys, the names of the tunables, before its entries")
     return keys
-
-
-def _entries(text: str, start: int, keys: list[str], results: list[ForeignResult]) -> tuple[int, int]:
-    """Append the entries of the object at `start` to `results`.
-
-    Returns:
-        (position after the object, incomplete entries at its end). If the text is cut short, the position is its end.
-    """
-    end = start + 1
-    next_member = members(text, start)
-    try:
-        name, position = next(next_member)
-        while True:
-            value, end = decode(text, position)
-            try:
-                results.append(_result(value, keys))
-            except ValueError as error:
-                raise ValueError(f"entry {name!r:.60}: {error}") from None
-            name, position = next_member.send(end)
-    except StopIteration as done:
-        return done.value, 0
-    except CutShort:
-        if not results:
-            raise
-        return len(text), int(bool(text[end:].strip(" \t\r\n,")))
 
 
 def _result(entry: object, keys: list[str]) -> ForeignResult:

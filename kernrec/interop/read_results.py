@@ -1,7 +1,7 @@
 """The formats of other tools' files, in one table, and reading any file of results.
 
 A file is of the first format whose beginning, line or JSON member it has. Formats that state configs without times are
-in the table too: `kernrec analyze --configs` ranks their configs (config_list.py).
+in the table too: `configs` in the call of a Triton function ranks them (config_list.py).
 """
 
 import re
@@ -10,9 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kernrec.errors import UsageError
+from kernrec.interop.clblast import read_clblast
 from kernrec.interop.inductor_table import read_table as read_lookup_table
-from kernrec.interop.json_document import CutShort, TextFile, decode, members, read_text
+from kernrec.interop.json_document import CutShort, TextFile, read_text
 from kernrec.interop.kernel_tuner import read_cache
+from kernrec.interop.ktt import read_ktt
 from kernrec.interop.moe_benchmark import TIMED_BATCH, read_moe_benchmark
 from kernrec.interop.moe_configs import read_moe_configs
 from kernrec.interop.nsight_compute import NCU_HEADER, read_ncu
@@ -21,8 +23,8 @@ from kernrec.interop.t4 import read_t4
 from kernrec.interop.table import is_parquet, read_csv_table, read_parquet_table
 from kernrec.interop.triton_autotune import MEMBER, read_autotune, read_autotune_configs
 
-NO_TIMES = "which states no times: `kernrec analyze --configs` ranks it"
-AS_TABLE = "which kernrec does not read: make it a table (examples/results_as_table.py) and import that"
+NO_TIMES = "which states no times: `configs` in a call of `kernrec analyze` ranks it"
+NOT_READ = "which kernrec does not read; a table of its times would do (examples/results_as_table.py), or"
 
 
 @dataclass(frozen=True)
@@ -52,6 +54,10 @@ def _expert_configs(file: TextFile) -> list[dict[str, int]]:
     return list(read_moe_configs(file.text, str(file.path))[0].values())
 
 
+KERNEL_TUNER = Format("a cache of Kernel Tuner", member="cache", results=read_cache)
+CUT_CACHE = re.compile(r'"cache"\s*:\s*\{')
+"""In a cache of Kernel Tuner whose tuner runs or was killed."""
+
 FORMATS = (
     Format("Nsight Compute's CSV", pattern=NCU_HEADER, results=read_ncu),
     Format("Helion's autotune CSV", pattern=re.compile(r"\A[\w,]*\bgeneration,status,perf_ms,", re.MULTILINE)),
@@ -61,10 +67,16 @@ FORMATS = (
         pattern=re.compile(r'\A\s*\{\s*"(?:\d+|triton_version)"'),
         configs=_expert_configs,
     ),
+    Format("AutoTVM's log", pattern=re.compile(r'\A\s*\{"(?:i|input)": *\[ *"')),
+    Format(
+        "FlashInfer's file of tactics", pattern=re.compile(r'\A\s*\{\s*"(?:_metadata"[^{}]*\{[^{}]*flashinfer|\(\')')
+    ),
     Format("a table", endings=(".csv", ".csv.gz"), results=read_csv_table),
+    Format("a tuner file of CLBlast", member="kernel_family", results=read_clblast),
     Format("a T4 file", member="results", results=read_t4),
-    Format("a cache of Kernel Tuner", member="cache", results=read_cache),
+    KERNEL_TUNER,
     Format("an autotune cache of Triton", member=MEMBER, results=read_autotune, configs=read_autotune_configs),
+    Format("KTT's JSON", member="Metadata", results=read_ktt),
     Format("nvbench's JSON", member="benchmarks"),
     Format("Inductor's autotune log", pattern=re.compile(r"\bAUTOTUNE \w{1,80}\(\d")),
     Format("the output of benchmark_moe", pattern=TIMED_BATCH, results=read_moe_benchmark),
@@ -77,31 +89,19 @@ def format_of(file: TextFile) -> Format:
         if file.path.name.endswith(each.endings or ("\0",)) or (each.pattern and each.pattern.search(file.text)):
             return each
     try:
-        member = _member(file.text)
+        document = file.document()
     except CutShort:
+        if CUT_CACHE.search(file.text):
+            return KERNEL_TUNER
         raise UsageError(f"{file.path} is cut short before its first result") from None
     except ValueError as error:
         others = ", ".join(each.title for each in FORMATS if each.member is None and each.results)
         raise UsageError(f"{file.path} is not JSON: {error}; nor is it {others}") from None
     for each in FORMATS:
-        if member is not None and each.member == member:
+        if isinstance(document, dict) and each.member in document:
             return each
     *some, last = (each.title for each in FORMATS if each.member)
     raise UsageError(f"{file.path} is JSON, but neither {', '.join(some)} nor {last}")
-
-
-def _member(text: str) -> str | None:
-    """The first member of the document that identifies a format; None without any."""
-    named = {each.member for each in FORMATS}
-    next_member = members(text)
-    try:
-        name, position = next(next_member)
-        while name not in named:
-            _, position = decode(text, position)
-            name, position = next_member.send(position)
-    except StopIteration:
-        return None
-    return name
 
 
 def read_results(path: Path, options: ReadOptions | None = None) -> ForeignResults:
@@ -121,7 +121,8 @@ def read_results(path: Path, options: ReadOptions | None = None) -> ForeignResul
         else:
             file = TextFile(path, *read_text(path))
             if (reader := (kind := format_of(file)).results) is None:
-                raise UsageError(f"{path} is {kind.title}, {NO_TIMES if kind.configs else AS_TABLE}")
+                others = ", ".join(each.title for each in FORMATS if each.results)
+                raise UsageError(f"{path} is {kind.title}, {NO_TIMES if kind.configs else f'{NOT_READ} {others}'}")
             results = reader(file, options)
     except CutShort:
         raise UsageError(f"{path} is cut short; {kind.title} must be complete") from None

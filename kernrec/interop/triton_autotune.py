@@ -32,7 +32,7 @@ PREDICTED = "predicted_by"
 
 def read_autotune(file: TextFile, options: ReadOptions) -> ForeignResults:
     """The results in an autotune cache; errors as of `read_results.Format`."""
-    document = file.document(infinity=True)
+    document = file.document()
     if PREDICTED in document:
         raise ValueError("it holds what kernrec predicted, and no measurements")
     return _read(document, file)
@@ -40,7 +40,7 @@ def read_autotune(file: TextFile, options: ReadOptions) -> ForeignResults:
 
 def read_autotune_configs(file: TextFile) -> list[dict[str, Any]]:
     """The configs of a cache, measured or predicted, but for those that failed; errors are as in `read_autotune`."""
-    document = file.document(infinity=True)
+    document = file.document()
     document.pop(PREDICTED, None)
     ran = [result.config for result in _read(document, file).results if result.outcome == Outcome.OK]
     return [{name: int(value) for name, value in config.items() if value != _NOT_GIVEN} for config in ran]
