@@ -71,8 +71,12 @@ class ImportOptions(options.Options):
         typer.Option(help="Spec of the kernel (kernel.toml or T1 .json): the rows become its measurements."),
     ] = None
     by: Annotated[str | None, typer.Option(help="With --spec: who measured, such as a paper or repository.")] = None
-    time: Annotated[
-        str | None, typer.Option(help="With --spec, of a table: column and unit of the time, such as duration:us.")
+    map: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="With --spec, of a table: a tunable or quantity and its column, such as 'latency_s=time (ms)*1e-3' or"
+            " block_x=bx; may be given several times."
+        ),
     ] = None
     ignore: Annotated[
         str | None, typer.Option(help="With --spec: columns that say nothing of the config, separated by commas.")
@@ -130,7 +134,7 @@ _Imported = tuple["ImportSummary", list[str]]
 def _import_bound(wanted: ImportOptions, path: Path) -> _Imported:
     """Adds rows as measurements of the kernel of a spec."""
     from kernrec.interop.import_export import Recording, import_bound
-    from kernrec.interop.results import StatedProblem
+    from kernrec.interop.results import MappedColumn, StatedProblem
     from kernrec.op import parse_shape
     from kernrec.store.intake import adding_to
 
@@ -143,7 +147,8 @@ def _import_bound(wanted: ImportOptions, path: Path) -> _Imported:
     dims = parse_shape(wanted.shape) if wanted.shape else {}
     problem = StatedProblem(None, tuple(dims.items()), wanted.dtype, wanted.layout)
     ignored = tuple(wanted.ignore.split(",")) if wanted.ignore else ()
-    recording = Recording(wanted.file, wanted.gpu, wanted.by, _column(wanted.time), ignored, wanted.repeats)
+    mapped = tuple(map(MappedColumn.parse, wanted.map or ()))
+    recording = Recording(wanted.file, wanted.gpu, wanted.by, mapped, ignored, wanted.repeats)
     with Steps(f"checking and adding {wanted.file}"), adding_to(path) as database:
         return import_bound(database, recording, own, problem), left_out
 
@@ -155,7 +160,7 @@ def _import_unbound(wanted: ImportOptions, path: Path) -> _Imported:
     from kernrec.op import parse_shape
     from kernrec.store.intake import adding_to
 
-    for name in ("by", "time", "ignore", "repeats"):
+    for name in ("by", "map", "ignore", "repeats"):
         if getattr(wanted, name):
             raise UsageError(f"--{name} goes with --spec, which binds the rows to a kernel")
     dims = parse_shape(wanted.shape) if wanted.shape else {}
@@ -172,16 +177,6 @@ def _kernel(spec: Path, source: Path) -> "tuple[Kernel, list[str]]":
     kernel, notes = load_spec(spec, source)
     check_tunables_used(kernel)
     return kernel, notes
-
-
-def _column(text: str | None) -> tuple[str, str] | None:
-    """The column and unit that --time names."""
-    if text is None:
-        return None
-    name, _, unit = text.rpartition(":")
-    if not name or not unit:
-        raise UsageError(f"--time {text!r:.60}: a column and its unit are expected, such as duration:us")
-    return name, unit
 
 
 @app.command("export")

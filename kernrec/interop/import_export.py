@@ -16,6 +16,7 @@ from kernrec.interop.repeated_rows import without_repeats
 from kernrec.interop.results import (
     ForeignResult,
     ForeignResults,
+    MappedColumn,
     ReadOptions,
     StatedProblem,
     StoredAs,
@@ -41,8 +42,8 @@ class Recording:
     """The GPU that was measured; one that contradicts the file is an error."""
     recorder: str | None = None
     """Who measured, such as a person, a paper or a repository."""
-    time: tuple[str, str] | None = None
-    """Of a table: column and unit of the time."""
+    mapped: tuple[MappedColumn, ...] = ()
+    """Columns of a table under other names or in other units."""
     ignored: tuple[str, ...] = ()
     """Columns, or names in configs, that say nothing of the config."""
     repeats: str | None = None
@@ -167,7 +168,7 @@ def import_bound(
     tunables = names_of(kernel)
     dims = tuple(dim.name for dim in kernel.definition.dims if dim.name not in tunables)
     entries = (kernel.name, *(launch.entry for launch in kernel.launches))
-    options = ReadOptions(tunables, recording.time, recording.ignored, dims, entries, recording.gpu)
+    options = ReadOptions(tunables, recording.mapped, recording.ignored, dims, entries, recording.gpu)
     file = _at_clock(read_results(path, options), recording.gpu)
     card = _card(file, recording.gpu, path)
     stated = StatedProblem.of(wanted) if isinstance(wanted, Problem) else wanted

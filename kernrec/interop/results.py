@@ -5,6 +5,7 @@ tool in `measured_by`; and a session of its own, named after the first result of
 again, or a whole file after a part of it, adds nothing twice.
 """
 
+import re
 import statistics
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -61,13 +62,42 @@ class StatedProblem:
 
 
 @dataclass(frozen=True)
+class MappedColumn:
+    """A column of a table as `--map NAME=COLUMN*FACTOR` names it."""
+
+    name: str
+    """A tunable, or a quantity with its unit, such as `latency_s`."""
+    column: str
+    factor: float | None = None
+    """Multiplies each value; None leaves values as they are."""
+
+    @classmethod
+    def parse(cls, text: str) -> "MappedColumn":
+        """Read `latency_s=time (ms)*1e-3`, `block_x=bx` or `latency_s=us/1e6`.
+
+        Raises:
+            UsageError: The text has another form.
+        """
+        name, equals, column = (part.strip() for part in text.partition("="))
+        if match := re.fullmatch(r"(.+?)\s*([*/])\s*([\d.]+(?:[eE][+-]?\d+)?)", column):
+            factor = float(match[3])
+            if factor > 0:
+                return cls(name, match[1], factor if match[2] == "*" else 1.0 / factor)
+        if not (name and equals and column):
+            raise UsageError(
+                f"--map {text!r:.60}: expected NAME=COLUMN or NAME=COLUMN*FACTOR, such as latency_s=time*1e-3"
+            )
+        return cls(name, column)
+
+
+@dataclass(frozen=True)
 class ReadOptions:
     """Facts about a file that decide how it is read."""
 
     names: tuple[str, ...] = ()
     """Of a table: columns that are part of the config, tunables and macros that the spec fixes; empty: unknown."""
-    time: tuple[str, str] | None = None
-    """Of a table: column and unit of the time, where the column's name does not say; None: the name says."""
+    mapped: "tuple[MappedColumn, ...]" = ()
+    """Columns of a table under other names or in other units."""
     ignored: tuple[str, ...] = ()
     """Of a table: columns that say nothing of the config."""
     dims: tuple[str, ...] = ()

@@ -24,6 +24,7 @@ from kernrec.interop.results import (
     SHARED_BYTES,
     ForeignResult,
     ForeignResults,
+    MappedColumn,
     ReadOptions,
     code_of,
     config_of,
@@ -80,6 +81,7 @@ def read_parquet_table(path: Path, options: ReadOptions) -> ForeignResults:
 def _results(columns: Sequence[str], rows: Iterable[Mapping[str, Any]], options: ReadOptions) -> ForeignResults:
     if not options.names:
         raise ValueError("it is a table; --kernel and --spec say which of its columns are tunables")
+    columns, rows = _mapped(columns, rows, options.mapped)
     reader = _Reader(columns, options)
     read = numbered(rows, reader.result, "row")
     if len(reader.devices) > 1:
@@ -87,6 +89,28 @@ def _results(columns: Sequence[str], rows: Iterable[Mapping[str, Any]], options:
     results = [result for result in read if result is not None]
     device = next(iter(reader.devices), None)
     return ForeignResults(TOOL, device, None, results, not_run=len(read) - len(results))
+
+
+def _mapped(
+    columns: Sequence[str], rows: Iterable[Mapping[str, Any]], mapped: Sequence[MappedColumn]
+) -> tuple[list[str], Iterable[Mapping[str, Any]]]:
+    """Return the table with columns renamed and scaled. A column that none of `mapped` names stays as it is."""
+    for each in mapped:
+        if each.column not in columns:
+            raise ValueError(str(unknown("column", each.column, columns)))
+    taken = {each.column for each in mapped}
+    kept = [name for name in columns if name not in taken]
+
+    def row_of(row: Mapping[str, Any]) -> dict[str, Any]:
+        values = {name: row[name] for name in kept}
+        for each in mapped:
+            value = row[each.column]
+            values[each.name] = (
+                value if value is None or each.factor is None else finite(value, each.column) * each.factor
+            )
+        return values
+
+    return unlike([*kept, *(each.name for each in mapped)]), map(row_of, rows)
 
 
 def _plain(text: str) -> object:
@@ -124,7 +148,7 @@ class _Reader:
         ignored = {name.casefold() for name in options.ignored}
         if missing := sorted(ignored - folded.keys()):
             raise ValueError(str(unknown("column", missing[0], columns)))
-        self._time = self._time_column(folded, options.time)
+        self._time = self._time_column(folded)
         quantities = {self._time[0].casefold(), *REGISTERS, *SHARED_BYTES, *_LIMITS, *_ENERGY, *_POWER}
         quantities |= {name for names in (*_OTHER.values(), *ENERGIES) for name in names}
         self._column = {name: folded[name] for name in quantities & folded.keys() if folded[name] not in self._config}
@@ -143,14 +167,8 @@ class _Reader:
             raise ValueError(f"{stated.format(listed)}{hint} ({leaves})")
 
     @staticmethod
-    def _time_column(folded: Mapping[str, str], chosen: tuple[str, str] | None) -> tuple[str, float]:
-        """(name, seconds of a unit) of the column with the time."""
-        if chosen is not None:
-            if chosen[0].casefold() not in folded:
-                raise ValueError(str(unknown("column", chosen[0], folded.values())))
-            if chosen[1].lower() not in SECONDS:
-                raise ValueError(f"unknown unit of time {chosen[1]!r:.20}; known: s, ms, us, ns")
-            return folded[chosen[0].casefold()], SECONDS[chosen[1].lower()]
+    def _time_column(folded: Mapping[str, str]) -> tuple[str, float]:
+        """Return the name of the column with the time and the seconds of its unit."""
         times = [
             (name, SECONDS[unit])
             for key, name in folded.items()
@@ -161,12 +179,12 @@ class _Reader:
             return times[0]
         if times:
             listed = ", ".join(name for name, _ in times)
-            raise ValueError(f"several columns are times ({listed}); choose one with --time COLUMN:UNIT")
+            raise ValueError(f"several columns are times ({listed}); leave others out with --ignore")
         bare = next((name for key, name in folded.items() if key in _TIMES), None)
         raise ValueError(
-            f"column {bare} does not say its unit; give --time {bare}:ms, or name it {bare}_ms"
+            f"column {bare} does not say its unit; give --map 'latency_s={bare}*1e-3' if it is in ms"
             if bare
-            else "no column is a time; name one such as time_ms, or give --time COLUMN:UNIT"
+            else "no column is a time; name one such as time_ms, or give --map 'latency_s=COLUMN*FACTOR'"
         )
 
     def result(self, row: Mapping[str, Any]) -> ForeignResult | None:

@@ -42,6 +42,8 @@ arguments = ["x", "y", "i32 n"]
 CARDS = {"rtx4090": 160e-6, "rtx4080": 220e-6}
 """Seconds of the fastest config; 134 MB take 133 and 187 us at the data sheet's bandwidth."""
 
+MICROSECONDS = ("--map", "latency_s=duration*1e-6")
+
 
 def measured_s(card: str, bx: int, taps: int) -> float:
     """A made-up card, on which the longest filter is slow and blocks of 128 threads are fast."""
@@ -64,7 +66,17 @@ def kernel(tmp_path_factory: pytest.TempPathFactory) -> Path:
         run(["analyze", str(folder / "smooth.cu"), *spec, "--gpu", "rtx4090", "--db", str(folder / "own.duckdb")]) == 0
     )
     for card in CARDS:
-        bound = ("--kernel", str(folder / "smooth.cu"), *spec, "--gpu", card, "--time", "duration:us", "--by", "a test")
+        bound = (
+            "--kernel",
+            str(folder / "smooth.cu"),
+            *spec,
+            "--gpu",
+            card,
+            "--map",
+            "latency_s=duration*1e-6",
+            "--by",
+            "a test",
+        )
         assert run(["db", "import", str(folder / f"{card}.csv"), *bound, "--db", str(folder / "own.duckdb")]) == 0
     return folder
 
@@ -126,7 +138,14 @@ def test_a_tunable_that_the_source_does_not_know_means_another_source(
 ) -> None:
     (tmp_path / "smooth.cu").write_text(SOURCE.replace("TAPS", "3"))
     (tmp_path / "smooth.toml").write_text(SPEC)
-    words = ("--kernel", str(tmp_path / "smooth.cu"), "--spec", str(tmp_path / "smooth.toml"), "--time", "duration:us")
+    words = (
+        "--kernel",
+        str(tmp_path / "smooth.cu"),
+        "--spec",
+        str(tmp_path / "smooth.toml"),
+        "--map",
+        "latency_s=duration*1e-6",
+    )
     database = ("--gpu", "rtx4090", "--db", str(tmp_path / "new.duckdb"))
     assert run(["db", "import", str(kernel / "rtx4090.csv"), *words, *database]) == 2
     assert "smooth: tunable taps changes nothing" in capsys.readouterr().err
@@ -137,8 +156,8 @@ MISUSE = (
     (["--spec", "SPEC"], "--kernel is missing"),
     (["--op", "matmul", "--shape", "m=1,n=1,k=1", "--by", "me"], "--by goes with --spec"),
     ([], "it is a table; --kernel and --spec say which of its columns are tunables"),
-    (["--kernel", "SOURCE", "--spec", "SPEC", "--time", "duration"], "a column and its unit are expected"),
-    (["--kernel", "SOURCE", "--spec", "SPEC", "--time", "duration:s"], "in which a single thread does"),
+    (["--kernel", "SOURCE", "--spec", "SPEC", "--map", "duration"], "expected NAME=COLUMN or NAME=COLUMN*FACTOR"),
+    (["--kernel", "SOURCE", "--spec", "SPEC", "--map", "latency_s=duration"], "in which a single thread does"),
 )
 
 

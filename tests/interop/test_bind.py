@@ -14,7 +14,7 @@ from kernrec.errors import UsageError
 from kernrec.gpu import find_gpu
 from kernrec.interop.import_export import Recording, import_bound
 from kernrec.interop.read_results import read_results
-from kernrec.interop.results import ReadOptions
+from kernrec.interop.results import MappedColumn, ReadOptions, StatedProblem
 from kernrec.kernel import Kernel, load_kernel
 from kernrec.op import find_op
 from kernrec.store import Database
@@ -151,7 +151,7 @@ def test_what_is_not_of_this_kernel_is_refused_in_one_line_and_nothing_is_stored
 
 
 TABLES = {
-    "no unit": ("bx,tile,time\n32,1,5\n", "column time does not say its unit; give --time time:ms"),
+    "no unit": ("bx,tile,time\n32,1,5\n", "column time does not say its unit; give --map 'latency_s=time"),
     "no time": ("bx,tile\n32,1\n", "no column is a time"),
     "two times": ("bx,tile,time_ms,latency_s\n32,1,5,5\n", "several columns are times"),
     "an unknown column": ("bx,tlie,time_ms\n32,1,5\n", "column 'tlie' is neither a tunable .* did you mean tile\\?"),
@@ -163,6 +163,27 @@ TABLES = {
     "a column twice": ("bx,BX,tile,time_ms\n32,32,1,5\n", "names a column twice"),
     "nothing": ("", "is not a table"),
 }
+
+
+@pytest.mark.parametrize(
+    ("text", "mapped"),
+    [
+        ("latency_s=time (ms)*1e-3", MappedColumn("latency_s", "time (ms)", 1e-3)),
+        ("block_x = bx", MappedColumn("block_x", "bx")),
+        ("latency_s=us / 1e6", MappedColumn("latency_s", "us", 1e-6)),
+        ("a=b*c", MappedColumn("a", "b*c")),
+    ],
+)
+def test_map_names_column_and_factor(text: str, mapped: MappedColumn) -> None:
+    assert MappedColumn.parse(text) == mapped
+
+
+def test_mapped_columns_are_imported_in_si_units(database: Database, kernel: Kernel, write: Write) -> None:
+    path = write("block,t,time (us)\n32,1,500\n64,2,250\n", "rows.csv")
+    mapped = [MappedColumn.parse(text) for text in ("latency_s=time (us)*1e-6", "bx=block", "tile=t")]
+    import_bound(database, Recording(path, "rtx3090", mapped=tuple(mapped)), kernel, StatedProblem())
+    times = sorted((dict(m.identity.config)["bx"], m.latency_s) for m in database.measurements())
+    assert times == [(32, pytest.approx(5e-4)), (64, pytest.approx(2.5e-4))]
 
 
 @pytest.mark.parametrize(("text", "message"), TABLES.values(), ids=TABLES)
