@@ -106,6 +106,7 @@ class Options:
     top: int = 5
     stack: list[str] | None = None
     estimated_by: str | None = None
+    printed: "Printed | None" = None
 
     def __init__(self, values: Mapping[str, Any]) -> None:
         for name, annotation in type(self).__annotations__.items():
@@ -127,6 +128,7 @@ class Options:
             inputs=self.inputs,
             stacks=tuple(self.stack or ()),
             source=self.estimated_by or "",
+            each_config=self.printed is not None and self.printed.form is Form.CSV,  # a program reads every row
         )
 
     def _quantity(self, name: str, read: Callable[[str, str], float]) -> float | None:

@@ -9,7 +9,7 @@ import typer
 
 from kernrec.cli.answer_table import Column, markdown_lines, print_answer_table
 from kernrec.errors import UsageError
-from kernrec.util.flat_rows import flat
+from kernrec.util.flat_rows import flat_rows
 from kernrec.util.indented_json import json_pieces
 
 AsWide = Annotated[bool, typer.Option("--wide", help="Print every column, and configs with names and values.")]
@@ -55,8 +55,7 @@ def print_csv(rows: Sequence[Mapping[str, Any]]) -> None:
     """Prints rows of plain values; what is nested becomes columns `outer.inner`, configs and launches a text."""
     import csv
 
-    cells = [flat(row) for row in rows]
-    names = list(dict.fromkeys(name for row in cells for name in row))
-    writer = csv.DictWriter(sys.stdout, names, restval="", lineterminator="\n")
+    cells = flat_rows(rows)
+    writer = csv.DictWriter(sys.stdout, list(cells[0] if cells else ()), lineterminator="\n")
     writer.writeheader()
     writer.writerows(cells)

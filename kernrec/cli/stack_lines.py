@@ -1,7 +1,7 @@
 """The lines of stacks, as `recommend` and `analyze` print it: in lines below the choices, or as the answer itself."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING
 
 from kernrec.cli.answer_table import SELDOM, USUALLY, Column, quantities
 from kernrec.cli.quantity import percent
@@ -64,13 +64,12 @@ class StackRow:
     @property
     def latency_s(self) -> "Estimate":
         """With the 90 % interval, as `energy_j`."""
-        return _estimate(self.line, self.line.latency_s, self.line.latency_interval_s)
+        return self.line.latency_s
 
     @property
     def energy_j(self) -> "Estimate | None":
         """None where nobody recorded power."""
-        energy_j, interval = self.line.energy_j, self.line.energy_interval_j
-        return None if energy_j is None or interval is None else _estimate(self.line, energy_j, interval)
+        return self.line.energy_j
 
     @property
     def power_w(self) -> float | None:
@@ -81,12 +80,6 @@ class StackRow:
     def source(self) -> str:
         """`recorded`, `learned` or `transferred`."""
         return self.line.source
-
-
-def _estimate(line: "Line", value: float, interval: tuple[float, float]) -> "Estimate":
-    from kernrec.recommender.result import Estimate
-
-    return Estimate(value, *interval, cast(Any, line.source))
 
 
 def _point(line: "Line", gpu: "GPU") -> str:

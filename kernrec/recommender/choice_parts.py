@@ -2,7 +2,6 @@
 
 import math
 
-from kernrec.recommender.estimate.estimates import Source
 from kernrec.util.light_dataclass import dataclass
 
 
@@ -25,16 +24,23 @@ class Place:
 
 
 @dataclass(frozen=True)
-class Estimate:
-    """One quantity with its 90 % interval, in SI units."""
+class Estimate(float):
+    """One quantity with its 90 % interval, in SI units; as a number it is its value."""
 
     value: float
     low: float
     high: float
-    source: Source
+    source: str
+    """A `Source`; of a baseline `recorded`, `learned` or `transferred`."""
     own: float | None = None
     """Logarithmic half-width of the 90 % interval of the config's own error, that of the kernel on the problem and card
     left out; None where it is not known apart."""
+
+    __hash__ = float.__hash__
+    __ne__ = object.__ne__  # the opposite of this class's `__eq__`, not of float's
+
+    def __new__(cls, value: float, *_: object, **_others: object) -> "Estimate":
+        return super().__new__(cls, value)
 
     @property
     def own_interval(self) -> tuple[float, float]:

@@ -14,6 +14,7 @@ from kernrec.model.prior.power import RANDOM
 from kernrec.model.vendor.padding import padded
 from kernrec.model.vendor.stacks import is_wanted
 from kernrec.op import Op, Problem, find_op
+from kernrec.recommender.choice_parts import Estimate
 from kernrec.recommender.estimate.operating_point import OperatingPoint
 from kernrec.recommender.recorded_lines import recorded_predictions
 from kernrec.store.recorded import RecordedLine, contents, recorded_lines
@@ -45,13 +46,12 @@ class Line:
     """Of the stack, as it was recorded; None where it was not stated, or not recorded on this card."""
     source: str
     """`recorded`, `learned` (on this card) or `transferred` (from other cards)."""
-    latency_s: float
-    latency_interval_s: Interval
+    latency_s: Estimate
     power_w: float | None
     """Mean power; None where nobody recorded it."""
     power_interval_w: Interval | None
-    energy_j: float | None
-    energy_interval_j: Interval | None
+    energy_j: Estimate | None
+    """None where nobody recorded power."""
     power_limit_w: float
     """The power limit that the costs hold under, the GPU's default included."""
     locked_clock_hz: float | None
@@ -68,6 +68,16 @@ class Line:
     """Latency over that of the first choice, less 1; None without a choice."""
     energy_saved: float | None = None
     """Fraction of the first choice's energy; None where either is not known."""
+
+    @property
+    def latency_interval_s(self) -> Interval:
+        """The ends of the 90 % interval."""
+        return self.latency_s.low, self.latency_s.high
+
+    @property
+    def energy_interval_j(self) -> Interval | None:
+        """The ends of the 90 % interval."""
+        return None if self.energy_j is None else (self.energy_j.low, self.energy_j.high)
 
     @property
     def name(self) -> str:
@@ -98,13 +108,17 @@ class Line:
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values for JSON, under the names of the attributes."""
-        values = {name: getattr(self, name) for name in _FIELDS}
-        listed = {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
-        listed["provenance"] = None if self.provenance is None else dict(self.provenance)
-        return listed | {"faster": self.faster, "advised": self.advised}
-
-
-_FIELDS = tuple(field.name for field in fields(Line))
+        values: dict[str, Any] = {}
+        for field in fields(self):
+            value = getattr(self, field.name)
+            quantity, _, unit = field.name.rpartition("_")
+            if field.name in ("latency_s", "energy_j"):
+                none = {field.name: None, f"{quantity}_interval_{unit}": None}
+                values |= none if value is None else value.as_dict(quantity, unit)
+            else:
+                values[field.name] = list(value) if isinstance(value, tuple) else value
+        values["provenance"] = None if self.provenance is None else dict(self.provenance)
+        return values | {"faster": self.faster, "advised": self.advised}
 
 
 def short_title(name: str) -> str:
@@ -245,16 +259,20 @@ def _model(context: "Context", problem: Problem) -> "VendorModel | None":
 
 def _line(predicted: "StackPrediction", gpu: GPU, point: OperatingPoint, recorded: RecordedLine | None = None) -> Line:
     latency, power = predicted.latency_s, predicted.power_w
+    source = "transferred" if latency.transferred else "learned" if recorded is None else "recorded"
+    energy = None
+    if power is not None:
+        energy_source = "transferred" if power.transferred else source
+        ends = latency.low * power.low, latency.high * power.high
+        energy = Estimate(latency.value * power.value, *ends, energy_source)
     return Line(
         stack=predicted.stack,
         version=predicted.version,
-        source="transferred" if latency.transferred else "learned" if recorded is None else "recorded",
-        latency_s=latency.value,
-        latency_interval_s=(latency.low, latency.high),
+        source=source,
+        latency_s=Estimate(latency.value, latency.low, latency.high, source),
         power_w=None if power is None else power.value,
         power_interval_w=None if power is None else (power.low, power.high),
-        energy_j=None if power is None else latency.value * power.value,
-        energy_interval_j=None if power is None else (latency.low * power.low, latency.high * power.high),
+        energy_j=energy,
         power_limit_w=point.limit_w(gpu),
         locked_clock_hz=point.clock_hz,
         learned_on=predicted.gpus,

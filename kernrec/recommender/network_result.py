@@ -9,7 +9,7 @@ layers, and promise far more than is known.
 """
 
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -81,9 +81,9 @@ class LayerAnswer:
         if (line := self.line) is None:
             return None
         source = Source.MEASURED if line.source == "recorded" else Source.LEARNED
-        latency = Estimate(line.latency_s, *line.latency_interval_s, source)
-        if line.energy_j is not None and line.energy_interval_j is not None:
-            return latency, Estimate(line.energy_j, *line.energy_interval_j, source)
+        latency = replace(line.latency_s, source=source)
+        if line.energy_j is not None:
+            return latency, replace(line.energy_j, source=source)
         power_w = self.best.power_w if self.best is not None else self.answer.gpu.tdp_w
         return latency, Estimate(power_w * latency.value, power_w * latency.low, power_w * latency.high, Source.PRIOR)
 
@@ -194,7 +194,7 @@ class TotalSum:
         """Add a layer that the network has `count` times."""
         for row, estimate in enumerate((latency, energy)):
             self._sums[row] += (count * estimate.value, count * estimate.low, count * estimate.high)
-            self._sources[row] = min(self._sources[row], SOURCES.index(estimate.source))
+            self._sources[row] = min(self._sources[row], SOURCES.index(Source(estimate.source)))
 
     def result(self, name: str) -> Total:
         """The total so far, under this name."""

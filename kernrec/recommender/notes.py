@@ -34,7 +34,7 @@ BEYOND_LIMIT = 1.01
 
 def sources_of(choices: Iterable[Choice]) -> set[Source]:
     """Where the costs of choices come from."""
-    return {estimate.source for choice in choices for estimate in (choice.latency_s, choice.energy_j)}
+    return {Source(estimate.source) for choice in choices for estimate in (choice.latency_s, choice.energy_j)}
 
 
 def notes(candidates: CandidateSet, choices: Sequence[Choice]) -> tuple[str, ...]:

@@ -93,7 +93,7 @@ class Choice(ChoiceNames):
     @property
     def source(self) -> Source:
         """Where latency comes from; energy may be less well known, see `energy_j.source`."""
-        return self.latency_s.source
+        return Source(self.latency_s.source)
 
     @property
     def power_limit_w(self) -> float:
@@ -178,7 +178,7 @@ class Foreign:
             "power_limit_w": self.point.power_limit_w,
             "locked_clock_hz": self.point.clock_hz,
             **self.latency_s.as_dict("latency", "s"),
-            **(energy.as_dict("energy", "j") if energy else {"energy_j": None, "energy_interval_j": None}),
+            **(energy.as_dict("energy", "j") if energy is not None else {"energy_j": None, "energy_interval_j": None}),
             "source": self.source,
             "measured_by": self.measured_by,
             "sessions": self.measurement.sessions,
@@ -248,7 +248,7 @@ class Recommendation(AnswerNames):
         return tabular.html(self)
 
     def to_arrow(self) -> Any:
-        """The choices (lines where there are none) as a `pyarrow.Table`, with the columns of `--csv`.
+        """Return the choices, then the baselines, as a `pyarrow.Table` with the columns of `--csv`.
 
         Pandas takes it by `.to_pandas()`, polars by `polars.from_arrow`.
 

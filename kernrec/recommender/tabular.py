@@ -1,6 +1,6 @@
 """Answers as rows of plain values, and from them text, HTML and Arrow: what programs and notebooks show and compute on.
 
-A row is a choice, or a line where only stacks run the problem; its columns are those of `--csv`, in SI units.
+A row is a choice or the baseline of a backend; its columns are those of `--csv`, in SI units.
 Answers show themselves by these functions, so that their classes cannot be imported here.
 """
 
@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from kernrec.util.config_short import short_config
-from kernrec.util.flat_rows import flat
+from kernrec.util.flat_rows import flat_rows
 from kernrec.util.human import human
 from kernrec.util.optional import import_optional
 
@@ -17,10 +17,10 @@ _COMMON = ("op", "problem", "dtype", "layout", "gpu", "objective")
 
 
 def plain_rows(answer: Any) -> list[dict[str, Any]]:
-    """A row for each choice (or line, where there is none) as nested plain values, with what all have in common."""
+    """Return a row of nested plain values for each choice, then for each baseline, which alone has a `stack`."""
     whole = answer.as_dict()
     common = {name: whole[name] for name in _COMMON}
-    return [common | row for row in whole["choices"] or whole["lines"]]
+    return [common | row for row in (*whole["choices"], *whole["lines"])]
 
 
 def arrow_table(rows: Sequence[Mapping[str, Any]]) -> Any:
@@ -30,7 +30,7 @@ def arrow_table(rows: Sequence[Mapping[str, Any]]) -> Any:
         KernrecError: PyArrow is not installed.
     """
     arrow = import_optional("pyarrow", "a table of Arrow", "arrow")
-    return arrow.Table.from_pylist([flat(row) for row in rows])
+    return arrow.Table.from_pylist(flat_rows(rows))
 
 
 def title(answer: Any) -> str:
@@ -140,18 +140,12 @@ def _cells(answer: Any) -> Iterator[tuple[str, ...]]:
 
 
 def _interval(estimate: Any, unit: str) -> str:
-    return _between(estimate.value, (estimate.low, estimate.high), unit)
+    low, high = human(estimate.low, unit), human(estimate.high, unit)
+    if low.split(" ")[-1] == high.split(" ")[-1]:
+        low = low.split(" ")[0]
+    return f"{human(estimate.value, unit)} ({low} to {high})"
 
 
 def _line_costs(line: Any) -> tuple[str, str]:
-    latency = _between(line.latency_s, line.latency_interval_s, "s")
-    if line.energy_j is None or line.energy_interval_j is None:
-        return latency, ""
-    return latency, _between(line.energy_j, line.energy_interval_j, "J")
-
-
-def _between(value: float, interval: tuple[float, float], unit: str) -> str:
-    low, high = (human(end, unit) for end in interval)
-    if low.split(" ")[-1] == high.split(" ")[-1]:
-        low = low.split(" ")[0]
-    return f"{human(value, unit)} ({low} to {high})"
+    energy = "" if line.energy_j is None else _interval(line.energy_j, "J")
+    return _interval(line.latency_s, "s"), energy

@@ -1,10 +1,17 @@
 """Nested plain values as flat rows: the columns of CSV and of tables of Arrow."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from kernrec.util.human import config_text
+
+
+def flat_rows(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return rows without nesting, each with the columns of all, in order; a cell that a row lacks is None."""
+    cells = [flat(row) for row in rows]
+    none = dict.fromkeys(name for row in cells for name in row)
+    return [none | row for row in cells]
 
 
 def flat(row: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -1,5 +1,7 @@
 """`kernrec analyze` and `kernrec explain` as people run them: real sources, real PTX, one line for what cannot be."""
 
+import csv
+import io
 import json
 import os
 import signal
@@ -377,6 +379,17 @@ def test_a_source_is_analyzed_without_a_spec_and_its_spec_saved(folder: Path, ru
     again = json.loads(saved.stdout)
     assert (again["cached"], again["kernel_hash"]) == (2, answer["kernel_hash"])
     assert again["choices"][0] == answer["choices"][0]
+
+
+def test_csv_of_a_sweep_has_every_block(folder: Path, run: Run) -> None:
+    pytest.importorskip("cupy", reason="compiling needs CuPy")
+    (folder / "scale.cu").write_text(SCALE.replace("THREADS", "blockDim.x"))
+    launch = ("--grid", "ceil(n/block_x)", "--block", "64,128,256,512", "--arg", "n=100000", "--processes", "1")
+    question = ("analyze", folder / "scale.cu", "--gpu", "t4", *launch, "--objective", "latency", "--top", "99")
+    table, printed = run(*question), run(*question, "--csv")
+    assert "alike" in table.stdout  # the table merges blocks of equal cost
+    rows = list(csv.DictReader(io.StringIO(printed.stdout)))
+    assert sorted(row["config"] for row in rows) == [f"block_x={n}" for n in (128, 256, 512, 64)]
 
 
 def test_a_kernel_with_nothing_to_tune_is_analyzed_recommended_and_explained(folder: Path, run: Run) -> None:

@@ -1,6 +1,10 @@
 """An answer says what stacks take, where that was recorded, and whether to call one; it may consist of that alone."""
 
+import csv
+import io
 import json
+import pickle
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,7 +17,7 @@ from kernrec.gpu import find_gpu
 from kernrec.model.vendor.stacks import is_wanted
 from kernrec.op import Problem, find_op
 from kernrec.paths import shipped
-from kernrec.recommender import Recommender
+from kernrec.recommender import Estimate, Recommender
 from kernrec.recommender.estimate.model_store import ModelStore
 from kernrec.recommender.estimate.operating_point import DEFAULT_POINT, OperatingPoint
 from kernrec.recommender.lines import Line, beside, line_notes, lines_of
@@ -123,6 +127,35 @@ def test_json_has_the_same_names_and_figures_as_python(
     for name, value in document["lines"][0].items():
         attribute = getattr(answer.lines[0], name)
         assert value == (list(attribute) if isinstance(attribute, tuple) else attribute)
+
+
+def test_costs_of_baselines_and_kernels_have_one_type(recommender: Recommender) -> None:
+    answer = recommender.recommend("matmul", "h200", PRODUCT, "bf16", "nt", FASTEST)
+    line, best = answer.lines[0], answer.best
+    assert type(line.latency_s) is type(line.energy_j) is type(best.latency_s) is Estimate
+    assert (line.latency_s.value, line.latency_s.low, line.latency_s.high) == (line.latency_s, *line.latency_interval_s)
+    assert best.latency_s / line.latency_s == best.latency_s.value / line.latency_s.value
+    assert line.latency_s.source == line.source
+
+
+def test_an_estimate_is_its_value_as_a_number() -> None:
+    estimate = Estimate(2.0, 1.0, 4.0, "learned")
+    assert estimate == 2.0
+    assert hash(estimate) == hash(2.0)
+    assert estimate != replace(estimate, low=1.5)
+    assert json.dumps({"latency_s": estimate}) == '{"latency_s": 2.0}'
+    copied = pickle.loads(pickle.dumps(replace(estimate, value=3.0)))
+    assert (copied, copied.value, copied.high) == (3.0, 3.0, 4.0)
+
+
+def test_csv_has_a_row_for_each_baseline(recommender: Recommender, capsys: pytest.CaptureFixture[str]) -> None:
+    question = "--op matmul --gpu h200 --dtype bf16 --layout nt --shape m=4096,n=4096,k=4096 --objective latency"
+    assert run(["recommend", *question.split(), "--csv"]) == 0
+    rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+    lines = recommender.recommend("matmul", "h200", PRODUCT, "bf16", "nt", FASTEST).lines
+    assert [row["stack"] for row in rows] == [""] * 5 + [line.stack for line in lines]
+    assert [float(row["latency_s"]) for row in rows[5:]] == [line.latency_s.value for line in lines]
+    assert [float(row["latency_high_s"]) for row in rows[5:]] == [line.latency_s.high for line in lines]
 
 
 def test_a_problem_that_no_kernel_runs_is_answered_by_lines(

@@ -86,9 +86,10 @@ def test_html_is_whole_and_escaped(answer: Recommendation, network: NetworkAnswe
 def test_arrow_has_the_columns_of_csv(answer: Recommendation, network: NetworkAnswer) -> None:
     pytest.importorskip("pyarrow", reason="PyArrow is not installed")
     table = answer.to_arrow()
-    assert table.num_rows == len(answer.choices)
-    assert table["latency_s"].to_pylist() == [choice.latency_s.value for choice in answer.choices]
-    assert table["latency_low_s"].to_pylist() == [choice.latency_s.low for choice in answer.choices]
+    rows = (*answer.choices, *answer.lines)
+    assert table["latency_s"].to_pylist() == [row.latency_s.value for row in rows]
+    assert table["latency_low_s"].to_pylist() == [row.latency_s.low for row in rows]
+    assert table["stack"].to_pylist() == [None] * len(answer.choices) + [line.stack for line in answer.lines]
     assert network.to_arrow()["count"].to_pylist() == [layer.count for layer in network.layers]
     many = kernrec.recommend_many("softmax", "a100", rows=[1024, 4096], columns=1024).to_arrow()
     assert many["problem"].to_pylist()[1] == "softmax[rows=4096,columns=1024]f32,row"
