@@ -229,7 +229,7 @@ def _whole(name: str, text: str, dtype: str) -> int:
 
 def _fraction(name: str, text: str | None) -> float:
     try:
-        value = 1.0 if text is None else float(text)
+        value = 1.0 if text is None else float(re.sub(r"(?<=[0-9.])[fF]$", "", text))  # `1e-6f` as in C
     except ValueError:
         value = math.nan
     if not math.isfinite(value):

@@ -284,6 +284,11 @@ class _Drafter:
             raise UsageError(
                 f"--block {stated}: {self.signature.name} was compiled for blocks of {shown} (__block_size__)"
             )
+        if most is not None and (large := next((some for some in blocks if math.prod(some) > most), None)):
+            raise UsageError(
+                f"--block {stated}: {self.signature.name} was compiled for at most {most} threads"
+                f" (__launch_bounds__), so a block of {'x'.join(map(str, large))} cannot be launched"
+            )
         macros_of_axes = [] if self.facts.reads_block else self._block_macros()
         if not blocks and macros_of_axes:
             self._name_axes(macros_of_axes)

@@ -78,7 +78,9 @@ class Expression:
         """The value, an integer of at least `least`; `UsageError` for another, which begins with `place`."""
         value = self.evaluate(names)
         if not isinstance(value, int) or value < least:
-            raise UsageError(f"{place}: {self.text!r} is {value!r}, expected an integer of at least {least}")
+            known = ", ".join(f"{name}={names[name]}" for name in sorted(self.names - {self.text}))
+            shown = f"{self.text!r} is {value!r}{known and f' at {known}'}"
+            raise UsageError(f"{place}: {shown}, expected an integer of at least {least}")
         return int(value)
 
     def _plain(self, name: str, value: Any) -> Value:

@@ -13,7 +13,7 @@ from kernrec.kernel.toml_table import C_IDENTIFIER, Table, mentions
 
 _KERNEL = re.compile(r"(?:__global__|\.entry)\s[\s\w]*?(\w+)\s*\(")  # good enough to suggest names
 _BOUNDS = re.compile(r"__launch_bounds__\s*\([^)]*\)")
-_DECIMAL = re.compile(r" *-?[0-9]+\.[0-9]+ *")
+_DECIMAL = re.compile(r" *-?([0-9]+\.[0-9]*|\.[0-9]+|[0-9]+(?=[eE]))([eE][+-]?[0-9]+)? *")
 
 
 class LaunchReader:

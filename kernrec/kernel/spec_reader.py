@@ -52,8 +52,10 @@ def _pickled(kernel: Kernel) -> tuple[Any, ...]:
 copyreg.pickle(Kernel, _pickled)
 
 
-def _op_names(op: Op) -> tuple[tuple[str, ...], tuple[str, ...], frozenset[str]]:
-    """An op's dimensions as given, the derived ones, and the names of its tensors, in whatever dtype."""
+def _op_names(op: Op, declared: dict[str, Any] | None) -> tuple[tuple[str, ...], tuple[str, ...], frozenset[str]]:
+    """Return an op's dimensions as given, the derived ones, and the names of its tensors for any dtype."""
+    if declared is not None:
+        return tuple(dim.name for dim in op.dims), (), frozenset(declared["initial_values"])
     ones = {dim.name: 1 for dim in op.dims}
     named = [op.named(ones | op.late, dtype) for dtype in op.dtypes]
     derived = tuple(name for name in named[0] if name not in ones)
@@ -81,7 +83,7 @@ class _Reader:
         dtype_min_sm = self.dtype_min_sm(dtypes, min_sm)
         description = top.string("description", "")
         source_name, source = self.source()
-        dims, derived, tensors = _op_names(op)
+        dims, derived, tensors = _op_names(op, declared)
         inputs = (*dims, *derived, *_FACTS)
 
         tunables = self.tunables(inputs)

@@ -54,7 +54,7 @@ from kernrec.ptx.analysis.liveness import live_by_block
 from kernrec.ptx.analysis.lowering import lowered
 from kernrec.ptx.analysis.stretches import issued_by_stretch
 from kernrec.ptx.analysis.wide_access import with_wide_accesses
-from kernrec.ptx.execution.emulator import Emulation, EmulationOptions
+from kernrec.ptx.execution.emulator import Emulation, EmulationOptions, check_block
 from kernrec.ptx.execution.extrapolation import UnsteadyError
 from kernrec.ptx.ir.inline import inlined
 from kernrec.ptx.state.access_trace import AccessTrace
@@ -173,6 +173,7 @@ def profile_by_sampling(
             launch = with_launcher_arguments(
                 kernel, problem, kernel_launch(bound, buffers, constants, name), compiled.ptx
             )
+            check_block(module, launch)
             if name not in joined:
                 joined[name] = with_wide_accesses(module, name)
             counts = _counts(joined[name], launch, replace(options, budget=target.budget))

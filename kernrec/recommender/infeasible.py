@@ -34,6 +34,10 @@ def none_runs(considered: "RunnableConfigs") -> KernrecError:
         reason = problem.too_large
     elif not len(considered.on_problem.rows):
         reason = f"it needs {refusing_constraint(kernel, problem, gpu) or 'another shape'!r}"
+    elif (unfit := table.unfit(considered.on_problem)).size and (
+        too_large := table.too_large(considered.on_problem, int(unfit[0]))
+    ):
+        reason = too_large
     else:
         reason = (
             f"of {len(considered.on_problem.rows)} configs that keep its constraints none is profiled, fits an SM and"

@@ -161,6 +161,9 @@ def of_kernel(considered: RunnableConfigs, best: Choice) -> Iterator[str]:
         )
     if not kernel.sampled:
         return
+    unfit = table.unfit(considered.on_problem)
+    if unfit.size and (reason := table.too_large(considered.on_problem, int(unfit[0]))):
+        yield f"{_configs(len(unfit))} cannot be launched, such as {config_text(table.config(int(unfit[0])))}: {reason}"
     least, most = considered.sampled_blocks
     blocks = f"{least} to {most}" if least < most else f"{most}"
     yield (

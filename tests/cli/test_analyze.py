@@ -392,6 +392,24 @@ def test_csv_of_a_sweep_has_every_block(folder: Path, run: Run) -> None:
     assert sorted(row["config"] for row in rows) == [f"block_x={n}" for n in (128, 256, 512, 64)]
 
 
+def test_an_impossible_launch_says_why(folder: Path, run: Run) -> None:
+    pytest.importorskip("cupy", reason="compiling needs CuPy")
+    values = " ".join(f"float v{i} = x[{i} * n];" for i in range(160))
+    total = " + ".join(f"v{i} * v{i * 7 % 160}" for i in range(160))
+    body = f"{values} __syncthreads(); y[blockIdx.x * blockDim.x + threadIdx.x] = {total};"
+    (folder / "scale.cu").write_text(f'extern "C" __global__ void scale(const float* x, float* y, int n) {{ {body} }}')
+    launch = ("--grid", "64", "--arg", "n=1024", "--arg", "x=f32[n*160]", "--arg", "y=f32[65536]", "--processes", "1")
+    question = ("analyze", folder / "scale.cu", "--gpu", "t4", *launch)
+    both = run(*question, "--block", "64,1024")
+    assert both.returncode == 0, both.stderr
+    assert "1 config cannot be launched, such as block_x=1024: a block of 1024 threads with 1" in both.stderr
+    alone = run(*question, "--block", "1024")
+    assert alone.returncode == 1
+    assert (
+        "does not fit an SM as it was compiled; __launch_bounds__(1024) makes the compiler keep to it" in alone.stderr
+    )
+
+
 def test_a_kernel_with_nothing_to_tune_is_analyzed_recommended_and_explained(folder: Path, run: Run) -> None:
     pytest.importorskip("cupy", reason="compiling needs CuPy")
     launch = ("--grid", "ceil(n/128)", "--block", "128", "--arg", "n=100000", "--processes", "1")

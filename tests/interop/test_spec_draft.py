@@ -8,6 +8,7 @@ import pytest
 
 from kernrec.errors import KernrecError, UsageError
 from kernrec.interop.spec_draft import LaunchWords, draft_spec
+from kernrec.kernel.spec import ScalarArgument
 from tests.helpers.paths import ROOT
 
 pytest.importorskip("cupy", reason="compiling needs CuPy")
@@ -75,6 +76,20 @@ def test_a_block_that_the_code_reads_is_tuned_at_the_launch_and_one_block_is_no_
     assert kernel.spec["launch"][0]["arguments"] == ["f32 2.5", "x", "y", "i32 n"]
 
 
+@pytest.mark.parametrize("text", ["1e-6", "1E-6", "1e-6f", ".000001", "0.0000010"])
+def test_a_fraction_is_written_as_in_c(text: str) -> None:
+    kernel = draft_spec(SAXPY, LaunchWords(grid="1", arguments=("n=5000", f"a={text}"))).kernel()
+    (fraction, *_) = kernel.launches[0].arguments
+    assert isinstance(fraction, ScalarArgument)
+    assert fraction.value.evaluate({}) == 1e-6
+
+
+def test_packed_weights_have_a_fraction_of_the_elements() -> None:
+    words = LaunchWords(grid="ceil(n/block_x)", arguments=("n=4096", "a=2", "x=f32[n/8]"))
+    problem = draft_spec(SAXPY, words).kernel().definition.problem()
+    assert problem.tensors["x"].shape == (512,)
+
+
 def test_what_nobody_states_is_listed_at_once_and_marked(rows: Path) -> None:
     draft = draft_spec(rows, LaunchWords(), suggest=True)
     assert draft.missing == (
@@ -137,6 +152,7 @@ def test_scalars_vectors_files_and_shared_memory_of_a_launch(rows: Path, tmp_pat
         (LaunchWords(tunables=("THREADS=a",)), "expected a macro with its values, such as TILE=1,2,4"),
         (LaunchWords(block="2048"), "expected blocks to try, such as 64,128,256 or 16x16,32x8"),
         (LaunchWords(block="64x32"), "--block 64x32: 2048 threads; at most 1024"),
+        (LaunchWords(block="16x16,512"), "for at most 256 threads (__launch_bounds__), so a block of 512 cannot be"),
         (LaunchWords(grid="1,2,3,4"), "expected one to three expressions"),
         (LaunchWords(grid="ceil(n/", block="128"), "is not an expression"),
         (LaunchWords(grid="__import__('os')"), "is not supported"),

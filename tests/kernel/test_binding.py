@@ -51,8 +51,12 @@ def test_probes_are_problems_of_full_tiles(tiled: Kernel, config: dict[str, int]
 @pytest.mark.parametrize(
     ("field", "texts", "message"),
     [
-        ("grid", ("m - 200", "1", "1"), "tiled: tiled: grid: 'm - 200' is -100, expected an integer of at least 1"),
-        ("grid", ("m / 2", "1", "1"), "'m / 2' is 50.0, expected an integer"),
+        (
+            "grid",
+            ("m - 200", "1", "1"),
+            "tiled: tiled: grid: 'm - 200' is -100 at m=100, expected an integer of at least 1",
+        ),
+        ("grid", ("m / 2", "1", "1"), "'m / 2' is 50.0 at m=100, expected an integer"),
         ("grid", ("dtype", "1", "1"), "'dtype' is 'f32', expected an integer"),
     ],
 )

@@ -48,6 +48,15 @@ def test_a_declared_problem_has_what_an_op_has(folder: Path) -> None:
     assert kernel.defines({"bx": 32}, "f32", "any")["block_x"] == "32"
 
 
+def test_a_shape_may_divide_or_subtract_from_a_dimension(folder: Path) -> None:
+    shapes = SPEC.replace('["height", "width"]', '["height // 8", "width - 16"]').replace("width = 640", "width = {}")
+    (folder / "kernel.toml").write_text(shapes)
+    op = load_kernel(folder / "kernel.toml").definition
+    assert op.problem(width=17).tensors["image"].shape == (60, 1)
+    with pytest.raises(UsageError, match="tensor image: 'width - 16' is 0 at width=16, expected an integer of at"):
+        _ = op.problem(width=16).tensors
+
+
 def test_a_kernel_travels_to_another_process_whole(folder: Path) -> None:
     kernel = load_kernel(folder / "kernel.toml")
     again = pickle.loads(pickle.dumps(kernel))

@@ -12,6 +12,7 @@ operations of tensor cores (`instructions.matrix` says how they round); where th
 
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
+from math import prod
 
 import numpy as np
 
@@ -121,12 +122,29 @@ def emulate(
             deadlock, budget exceeded, trap, race.
         UsageError: a launch that does not fit the kernel.
     """
+    check_block(module, launch)
     shape = _extents("grid", launch.grid)
     block_numbers = range(shape[0] * shape[1] * shape[2]) if blocks is None else blocks
     if not len(block_numbers):
         return Counts()
     options = EmulationOptions(len(block_numbers), count=count, budget=budget, check_races=check_races)
     return Emulation(module, launch, options).run(block_numbers)
+
+
+def check_block(module: Module, launch: KernelLaunch) -> None:
+    """Raise `UsageError` for a block that the kernel was not compiled for: CUDA refuses to launch it."""
+    if (function := module.functions.get(launch.entry)) is None:
+        return
+    threads, required = prod(launch.block), function.directives.get("reqntid")
+    if required and (*required, 1, 1)[:3] != (*launch.block, 1, 1)[:3]:
+        accepted = f"blocks of {'x'.join(map(str, required))} (__block_size__)"
+    elif (most := function.directives.get("maxntid")) and threads > prod(most):
+        accepted = f"at most {prod(most)} (__launch_bounds__)"
+    else:
+        return
+    raise UsageError(
+        f"block {tuple(launch.block)} has {threads} threads, but {launch.entry} was compiled for {accepted}"
+    )
 
 
 class Emulation:

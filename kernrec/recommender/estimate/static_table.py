@@ -266,6 +266,12 @@ class StaticTable:
         shared = int(launch.profiles.static_smem_bytes[launch.variant[row]]) + dynamic
         return registers, shared, occupancy(self.gpu.limits, threads, registers, shared)
 
+    def unfit(self, on_problem: ProblemSpace) -> Array:
+        """Return the rows that keep the constraints and are profiled, but whose block no SM can hold; ascending."""
+        geometries = self.geometries(on_problem)
+        rows: Array = on_problem.valid_among(self._profiled(geometries, ~geometries[0].fits)).nonzero()[0]
+        return rows
+
     def too_large(self, on_problem: ProblemSpace, row: int) -> str | None:
         """Why an SM cannot hold a block of one config as it was compiled, in words; None where it can."""
         for index in self.performed(on_problem, row):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from kernrec.errors import UsageError
-from kernrec.ptx import EmulationError, KernelLaunch, emulate
+from kernrec.ptx import EmulationError, KernelLaunch, emulate, parse
 from kernrec.ptx.ir.errors import ParseError
 from tests.helpers.ptx_text import module, run
 
@@ -260,6 +260,28 @@ def test_an_endless_loop_meets_the_budget() -> None:
 def test_a_trap_is_an_error() -> None:
     with pytest.raises(EmulationError, match=r"block \(1, 0, 0\) thread \(3, 0, 0\) trapped"):
         run("setp.eq.u32 %p1, %ctaid.x, 1; setp.eq.and.u32 %p2, %tid.x, 3, %p1; @%p2 trap;", grid=(2,))
+
+
+@pytest.mark.parametrize(
+    ("directive", "block", "says"),
+    [
+        (".maxntid 64, 2, 1", (129,), "has 129 threads, but k was compiled for at most 128 (__launch_bounds__)"),
+        (".maxntid 64, 2, 1", (128,), None),
+        (".reqntid 16, 4", (64,), "has 64 threads, but k was compiled for blocks of 16x4 (__block_size__)"),
+        (".reqntid 16, 4", (16, 4, 1), None),
+    ],
+)
+def test_a_block_that_the_code_was_not_compiled_for_is_refused(
+    directive: str, block: tuple[int, ...], says: str | None
+) -> None:
+    code = parse(f".version 8.0\n.target sm_80\n.address_size 64\n.visible .entry k()\n{directive}\n{{\nret;\n}}\n")
+    launch = KernelLaunch("k", (1,), block, [], {})
+    if says is None:
+        emulate(code, launch)
+        return
+    with pytest.raises(UsageError) as error:
+        emulate(code, launch)
+    assert says in str(error.value)
 
 
 @pytest.mark.parametrize(
