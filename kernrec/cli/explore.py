@@ -132,7 +132,7 @@ def report(
     with Steps("the report: answers"):
         answers = Answers(recommender, network, points_of_each(len(subjects) * len(gpus)))
         text, missing = make(answers, gpus, subjects, network.name if network else None, inputs)
-    write_whole(html, text.encode())
+    write_whole(html, text.encode(), shared=True)
     size = f"{len(text.encode()) / 1e6:.1f} MB"
     print(f"{html}: {size}, {counted(len(subjects), 'problem')} on {counted(len(gpus), 'GPU')}")
     print_notes(missing)

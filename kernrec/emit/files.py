@@ -39,15 +39,13 @@ def write_files(folder: Path, files: Files) -> None:
     if not parent.is_dir():
         raise UsageError(f"--output {str(folder)!r}: expected a new folder in an existing one, and {parent} is none")
     try:
-        import tempfile
-
-        temporary = Path(tempfile.mkdtemp(dir=parent, prefix=f".{folder.name}."))
+        temporary = parent / f".{folder.name}.{os.urandom(6).hex()}"
+        temporary.mkdir()
         try:
             for name, content in files.items():
                 path = temporary / name
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_bytes(content)
-            temporary.chmod(0o755)
             if folder.exists():
                 folder.rmdir()
             os.replace(temporary, folder)

@@ -7,20 +7,19 @@ from pathlib import Path
 def write_whole(path: Path, data: bytes, *, shared: bool = False) -> None:
     """Put `data` at `path`, in place of what is there; raises `OSError`, and leaves nothing behind where it cannot.
 
-    shared: others may read it, and it is on the disk before it is there; a cache needs neither.
+    shared: for others, too: the file has the mode that the user's umask gives new files, and is on the disk before it
+        is there. A cache needs neither.
     """
-    import tempfile  # what is read far more often than written need not wait for it
-
-    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    temporary = path.parent / f".{path.name}.{os.urandom(6).hex()}"
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
+    descriptor = os.open(temporary, flags, 0o666 if shared else 0o600)
     try:
         with os.fdopen(descriptor, "wb") as file:
             file.write(data)
             if shared:
                 file.flush()
                 os.fsync(file.fileno())
-        if shared:
-            os.chmod(temporary, 0o644)
         os.replace(temporary, path)
     except BaseException:
-        Path(temporary).unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         raise

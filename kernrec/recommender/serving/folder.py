@@ -69,7 +69,7 @@ def write_folder(audit: ServingAudit, folder: Path) -> list[Path]:
         path = folder / place
         with file_errors(path, "written"):
             path.parent.mkdir(parents=True, exist_ok=True)
-            write_whole(path, text.encode())
+            write_whole(path, text.encode(), shared=True)
         written.append(path)
     return written
 
