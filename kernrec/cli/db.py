@@ -196,7 +196,7 @@ def export(
     ] = None,
     since: Annotated[str | None, typer.Option(help="Of a bundle: measured since this day, such as 2026-03-01.")] = None,
     models: Annotated[bool, typer.Option("--models", help="Of a bundle: models and calibrations go with it.")] = False,
-    licence: Annotated[str | None, typer.Option(help="Of a bundle's rows. Default: CC0-1.0.")] = None,
+    licence: Annotated[str | None, typer.Option(help="Of a bundle's rows, such as CC0-1.0.")] = None,
     key: Annotated[Path | None, typer.Option(help="Of a bundle: file of the private key that signs it.")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Of a bundle: only list what would leave.")] = False,
     format: Annotated[str, typer.Option(help="Format: t4.")] = "t4",
@@ -214,6 +214,8 @@ def export(
         if shape or dtype or layout:
             raise UsageError("--shape, --dtype and --layout do not go with --bundle; --gpu, --op, --kernel, --since do")
         selected = bundles.selection(own, gpu, op, kernel, since)
+        if licence is None and not dry_run:
+            licence = remote.asked_licence("those who get the bundle")
         bundles.export(bundle, own, selected, models=models, licence=licence, key=key, dry_run=dry_run)
         return
     if since or models or licence or key or dry_run:

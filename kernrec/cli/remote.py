@@ -1,6 +1,7 @@
 """`kernrec db remote`, `push`, `pull`, `sync` and `log`: databases that a team shares."""
 
 import json
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -21,6 +22,9 @@ app = Commands(help="Name the databases that your team shares.", no_args_is_help
 Name = Annotated[str | None, typer.Argument(help="Remote (`kernrec db remote list`). Default: the only one.")]
 _NO_REMOTES = "there are no remotes; `kernrec db remote add NAME URL` adds one"
 AnyName = Annotated[str | None, typer.Argument(help="Remote. Default: all of them.")]
+Licence = Annotated[
+    str | None, typer.Option(help="Of the rows, such as CC0-1.0. Default: that of your last push to the remote.")
+]
 Untrusted = Annotated[
     bool, typer.Option("--untrusted", help="Take unsigned rows, and those of unknown keys, too (`kernrec db trust`).")
 ]
@@ -81,7 +85,7 @@ def push(
     op: Annotated[str | None, typer.Option("--op", help="Operator that was measured (`kernrec ops`).")] = None,
     kernel: Annotated[str | None, typer.Option(help="Kernel that was measured.")] = None,
     since: Annotated[str | None, typer.Option(help="Measured since this day, such as 2026-03-01.")] = None,
-    licence: Annotated[str | None, typer.Option(help="Of the rows. Default: CC0-1.0.")] = None,
+    licence: Licence = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only list what would leave.")] = False,
     db: Annotated[Path | None, typer.Option("--db", help="Database. Default: your own.")] = None,
 ) -> None:
@@ -96,6 +100,8 @@ def push(
 
     remote, own = _writable(name), db or paths.user_database()
     chosen, signer = selection(own, gpu, op, kernel, since), Signer.of(key_file())
+    if licence is None and not dry_run:
+        licence = _licence(remote, signer.key)
 
     def agree(leaving: Outgoing) -> bool:
         print_leaving(leaving)
@@ -111,6 +117,27 @@ def push(
         print(f"{pushed} pushed to {remote.name}, licence {left.manifest.licence}")
     elif left is None and not dry_run:
         print(f"{remote.name} lacks none of these measurements")
+
+
+def _licence(remote: "Remote", key: str) -> str:
+    """Return the license of the last push with a key to a remote; if there is none, ask for it."""
+    from kernrec.store.share.entries import entries
+    from kernrec.store.share.manifest import Manifest
+
+    pushed = [e.document for e in entries(remote) if e.signer == key and isinstance(e.document, Manifest)]
+    if pushed:
+        return max(pushed, key=lambda manifest: manifest.created_at).licence
+    return asked_licence(f"those who pull from {remote.name}")
+
+
+def asked_licence(others: str) -> str:
+    """Ask which license the user's rows have for others; `UsageError` if nobody can answer."""
+    if not sys.stdin.isatty():
+        raise UsageError(
+            f"--licence is missing: what {others} may do with your rows, such as CC0-1.0 (anything) or"
+            ' "internal use at ACME"'
+        )
+    return str(typer.prompt(f"License of your rows for {others}, such as CC0-1.0 or internal use at ACME", err=True))
 
 
 def pull(name: AnyName = None, untrusted: Untrusted = False) -> None:
@@ -154,14 +181,15 @@ def print_retracted_copies(database: Path) -> None:
         print(f"{database}: {name} has taken back {counted(count, 'measurement')}, answering no more")
 
 
-def sync(name: Name = None, untrusted: Untrusted = False) -> None:
+def sync(name: Name = None, untrusted: Untrusted = False, licence: Licence = None) -> None:
     """Pull from a remote, then push to it."""
     from kernrec.store.keys import Signer, key_file
 
     remote = _writable(name)
-    Signer.of(key_file())  # what a push needs is missed before anything is pulled
+    signer = Signer.of(key_file())  # what a push needs is missed before anything is pulled
+    licence = licence or _licence(remote, signer.key)
     pull(remote.name, untrusted)
-    push(remote.name)
+    push(remote.name, licence=licence)
 
 
 def log(name: AnyName = None, as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:

@@ -51,7 +51,11 @@ def test_two_people_share_a_folder(tmp_path: Path, ask: Ask) -> None:
     assert "device_uuid_hash leaves in another form in 1 measurement" in listed
     assert f"nothing was pushed to team ({team})" in listed
     assert not any(team.iterdir())
-    assert "1 measurement pushed to team, licence CC0-1.0" in ask(alice, "db", "push")
+    assert "--licence is missing: what those who pull from team may do" in ask(alice, "db", "push", status=2)
+    assert "--licence is missing" in ask(alice, "db", "sync", status=2)
+    assert not any(team.iterdir())
+    words = ("--licence", "internal use at ACME")
+    assert "1 measurement pushed to team, licence internal use at ACME" in ask(alice, "db", "push", *words)
     assert ask(bob, "db", "pull") == "team: 0 new measurements\n"
     assert ask(bob, "db", "trust", key, "--name", "alice").startswith(f"{key}: trusted as alice")
     assert ask(bob, "db", "pull") == "team: 1 new measurement\n"
@@ -135,7 +139,7 @@ def test_a_bundle_is_taken_from_whom_one_trusts(tmp_path: Path, ask: Ask) -> Non
     alice.measure([measurement(position=0)])
     file = str(tmp_path / "rows.zip")
     nowhere = str(tmp_path / "nowhere" / "rows.zip")
-    refused = ask(alice, "db", "export", "--bundle", nowhere, status=2)
+    refused = ask(alice, "db", "export", "--bundle", nowhere, "--licence", "CC0-1.0", status=2)
     assert f"{nowhere} cannot be written: there is no such folder" in refused
     for place in (("export", "--bundle", file), ("push", "team")):
         if place[0] == "push":
@@ -146,7 +150,8 @@ def test_a_bundle_is_taken_from_whom_one_trusts(tmp_path: Path, ask: Ask) -> Non
         assert line == "kernrec: --licence: one line of at most 200 characters is expected\n"
     assert not any((tmp_path / "team").iterdir())
     assert f"there is no {file}" in ask(alice, "db", "sign", file, status=2)
-    ask(alice, "db", "export", "--bundle", file)
+    assert "--licence is missing: what those who get the" in ask(alice, "db", "export", "--bundle", file, status=2)
+    ask(alice, "db", "export", "--bundle", file, "--licence", "CC0-1.0")
     assert "is not signed; nothing was taken" in ask(bob, "db", "import", file, status=2)
     assert not bob.database.exists()
     key = ask(alice, "db", "key").strip()

@@ -83,7 +83,9 @@ def kill_add(folder: Path, command: str, kills: int, rows: int, seed: int) -> Co
     variables = os.environ | {"TMPDIR": str(temporary)}
     if command == "import":
         source = folder / "theirs.zip"
-        ForkedCommand(["db", "export", "--bundle", str(source), "--db", str(theirs)], variables).wait()
+        ForkedCommand(
+            ["db", "export", "--bundle", str(source), "--licence", "CC0-1.0", "--db", str(theirs)], variables
+        ).wait()
     with Database.open(whole) as database:
         keys = _keys(database)
     words = ["db", command, str(source), "--db", str(own), *(["--untrusted"] if command == "import" else [])]

@@ -26,6 +26,7 @@ from tests.kills.forked_command import ForkedCommand
 _MOST_FILES = 7
 """That a push writes: three segments, a manifest, its signature, the index; one more: it has ended."""
 _LATER_S = 0.05
+_LICENCE = ("--licence", "CC0-1.0")
 
 
 def kill_sharing(folder: Path, command: str, kills: int, rows: int, seed: int) -> Counter[str]:
@@ -45,7 +46,7 @@ def kill_sharing(folder: Path, command: str, kills: int, rows: int, seed: int) -
         for number in range(kills):
             _measure(alice, number, each)
             if number % 5 == 4 or number == kills - 1:
-                _run(alice, "push")
+                _run(alice, "push", *_LICENCE)
     for number in range(kills):
         if command == "push":
             _measure(alice, number, each)
@@ -54,14 +55,14 @@ def kill_sharing(folder: Path, command: str, kills: int, rows: int, seed: int) -
             watched, person = Path(bob["XDG_DATA_HOME"]), bob
             if _pulled(bob) == each * kills:
                 shutil.rmtree(watched)
-        process = ForkedCommand(["db", command], person)
+        process = ForkedCommand(["db", command, *(_LICENCE if command == "push" else ())], person)
         files = _files(watched) + draw.randint(0, _MOST_FILES)
         while process.status is None and _files(watched) < files:
             time.sleep(0.002)
         process.wait(draw.random() * _LATER_S)
         counts["kills"] += process.kill()
         counts["halved"] += _half(remote) or (command == "pull" and _pulled(bob) % each != 0)
-    _run(alice, "push")
+    _run(alice, "push", *_LICENCE)
     _run(bob, "pull")
     with Database.open(_pulled_file(bob)) as database:
         there = Counter((row["session"], row["position"]) for row in database.rows("measurement"))

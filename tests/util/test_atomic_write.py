@@ -29,6 +29,6 @@ def test_files_for_others_have_the_mode_of_the_umask(tmp_path: Path, mask: int, 
 
 def test_what_cannot_be_written_leaves_nothing(tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
-    with pytest.raises(OSError):
+    with pytest.raises(IsADirectoryError):
         write_whole(tmp_path / "folder", b"x", shared=True)
     assert [path.name for path in tmp_path.iterdir()] == ["folder"]

@@ -102,7 +102,7 @@ def test_two_push_to_a_bucket_at_once_and_a_web_server_shows_it(s3: dict[str, st
             person.key()
             with person.at_work():
                 add_remote(Remote("team", "s3://team/kernrec"))
-            running.append(person.start("db", "push"))
+            running.append(person.start("db", "push", "--licence", "CC0-1.0"))
         assert [process.wait(300) for process in running] == [0, 0]
         assert alice.push("s3://team/kernrec") == 0
         bucket = place_of("s3://team/kernrec")

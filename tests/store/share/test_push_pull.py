@@ -239,7 +239,7 @@ def test_pushes_and_pulls_that_are_killed_lose_double_and_show_nothing(base: Pat
     for count in (1, 4):  # after a segment, and after the signature: the manifest is the next
         alice.measure([measurement(session=f"session {count}", position=i) for i in range(20)])
         expected += 20
-        kill_when(alice.start("db", "push"), team, len(files(team)) + count)
+        kill_when(alice.start("db", "push", "--licence", "CC0-1.0"), team, len(files(team)) + count)
     alice.push(team)
     assert len(alice.pulled()) == expected
     with bob.at_work():
