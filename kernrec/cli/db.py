@@ -1,6 +1,5 @@
 """`kernrec db`: contents of a database, import and export of other tuners' results, merging, verifying."""
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -9,9 +8,9 @@ import typer
 from kernrec import paths
 from kernrec.cli import coverage, index, options, remote, trust
 from kernrec.cli.commands import Commands
+from kernrec.cli.db_info import conflicting, info
 from kernrec.cli.format import print_notes
 from kernrec.cli.steps import Steps
-from kernrec.cli.table import print_table
 from kernrec.errors import KernrecError, UsageError, cannot_be
 from kernrec.util.human import counted, human
 
@@ -26,6 +25,7 @@ for _name, _command in (
     ("pull", remote.pull),
     ("sync", remote.sync),
     ("log", remote.log),
+    ("info", info),
     ("index", index.index),
     ("coverage", coverage.coverage),
     ("key", trust.key),
@@ -39,7 +39,6 @@ Path_ = Annotated[Path | None, typer.Option("--db", help="Database. Default: you
 Shape = Annotated[str | None, typer.Option(help="Dimensions, such as m=4096,n=4096,k=4096.")]
 Dtype = Annotated[str | None, typer.Option(help="Data type of the tensors. Default: the op's first.")]
 Layout = Annotated[str | None, typer.Option(help="Tensor layout. Default: the op's first.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 class ImportOptions(options.Options):
@@ -240,81 +239,6 @@ def export(
         print_notes([f"left out: {counted(left_out, 'measurement')}, quarantined or of an older source of the kernel"])
 
 
-@app.command("info")
-def info(
-    as_json: AsJson = False,
-    shipped: Annotated[bool, typer.Option("--shipped", help="Show the recorded rows that ship instead.")] = False,
-    db: Path_ = None,
-) -> None:
-    """Show the contents of a database: measurements by GPU, op, kernel and outcome, schema and content hash.
-
-    Models and calibrations beside it are listed too. --shipped lists the recorded rows that ship, by op and source.
-    """
-    if shipped:
-        if db is not None:
-            raise UsageError(f"--shipped is about what ships with kernrec, not about --db {db}; give one of them")
-        _print_shipped(as_json)
-        return
-    from kernrec.measure.campaign.ingest import waiting_measurements
-    from kernrec.measure.campaign.journal import journal_path
-    from kernrec.recommender.estimate.model_store import stored_models
-    from kernrec.store import Database
-    from kernrec.store.coverage import tally
-    from kernrec.store.retractions import retracted
-
-    path = db or paths.user_database()
-    with Database.open(path, check_rows=False) as database:
-        measurements, counts = tally(database), database.counts()
-        schema, content, conflicts = database.schema, database.content_hash(), len(database.conflicts())
-        gone = retracted(database)
-    learned, wrong = stored_models(path.parent / "models")
-    print_notes(wrong)
-    if as_json:
-        about = {"path": str(path), "schema": schema, "content_hash": content, "rows": counts, "conflicts": conflicts}
-        print(json.dumps(about | {"retracted": gone, "measurements": measurements, "learned": learned}, indent=2))
-        return
-    print(f"{path}, schema {schema}, content {content}")
-    print(", ".join(counted(count, table) for table, count in counts.items()))
-    notes = [_conflicting(conflicts)] if conflicts else []
-    if gone:
-        notes.append(f"retracted, and answering no more (`kernrec db log`): {counted(gone, 'measurement')}")
-    waiting = waiting_measurements(journal_path(path))
-    when = "the next `kernrec collect` stores" if waiting.holder is None else "a running collector will store"
-    if waiting.measurements:
-        notes.append(f"{journal_path(path)} has {counted(waiting.measurements, 'measurement')}, which {when}")
-    if waiting.damaged:
-        notes.append(
-            f"{journal_path(path)} has {counted(waiting.damaged, 'line')} that no collector wrote, to be put aside"
-        )
-    print_notes(notes)
-    if measurements:
-        # Most databases have neither replayed rows nor parts of cards.
-        first, rare = measurements[0], ("replayed", "mig")
-        names = [name for name in first if name not in rare or any(row[name] for row in measurements)]
-        shown = [(name, "left" if isinstance(first[name], str) else "right") for name in names]
-        print_table(None, shown, [[str(row[name]) for name in names] for row in measurements])
-    if learned:
-        columns: list[tuple[str, str]] = [(name, "left") for name in learned[0]]
-        print_table("learned from measurements", columns, [[str(value) for value in row.values()] for row in learned])
-
-
-def _print_shipped(as_json: bool) -> None:
-    from kernrec.store.recorded import contents
-
-    if as_json:
-        print(json.dumps(contents(), indent=2))
-        return
-    for op, about in contents().items():
-        left_out = ", ".join(f"{count} {reason}" for reason, count in about["left_out"].items())
-        print(f"{op}: {about['rows']} rows, {about['with_power']} with power; {', '.join(about['dtypes'])}")
-        print(f"  cards: {', '.join(about['gpus'])}")
-        print(f"  stacks: {', '.join(about['stacks'])}")
-        for source in about["sources"]:
-            print(f"  source: {source}")
-        if left_out:
-            print(f"  left out: {left_out}")
-
-
 @app.command("merge")
 def merge(
     others: Annotated[list[Path], typer.Argument(help="Databases to read rows from; they are not changed.")],
@@ -341,7 +265,7 @@ def merge(
                 added = merge_file(database, other, notes.append)
             print(f"{other}: {counted(added, 'new row')}")
         conflicts, doubted = len(database.conflicts()), list(named_rows(database))
-    print_notes([*notes, *([_conflicting(conflicts)] if conflicts else []), *doubted])
+    print_notes([*notes, *([conflicting(conflicts)] if conflicts else []), *doubted])
     remote.print_retracted_copies(path)
 
 
@@ -359,16 +283,9 @@ def verify(db: Path_ = None) -> None:
         altered, rows = database.altered(), sum(database.counts().values())
         conflicts = len(database.conflicts())
         doubted = list(named_rows(database))
-    print_notes([*([_conflicting(conflicts)] if conflicts else []), *doubted])
+    print_notes([*([conflicting(conflicts)] if conflicts else []), *doubted])
     if altered:
         some = ", ".join(altered[:3])
         more = " ..." if len(altered) > 3 else ""
         raise KernrecError(f"changed since they were written: {len(altered)} of {rows} rows in {path} ({some}{more})")
     print(f"{counted(rows, 'row')}, none changed since it was written")
-
-
-def _conflicting(count: int) -> str:
-    return (
-        f"{count} measurements contradict each other: they name the same moment of the same session and differ in "
-        "their values; none of them answers"
-    )

@@ -130,6 +130,9 @@ def test_a_remote_that_cannot_be_reached_keeps_nobody_from_the_others(tmp_path: 
         f"note: there is no folder {tmp_path / 'first'}",
         f"kernrec: there is no folder {tmp_path / 'last'}",
     ]
+    pulled = json.loads(ask(bob, "db", "info", "--json"))["pulled"]
+    assert [(row["gpu"], row["measurements"]) for row in pulled["team"]] == [("h200-sxm", 1)]
+    assert "team, pulled or pushed: 1 measurement of 1 GPU\n" in ask(bob, "db", "info")
     (_, of_team, _) = json.loads(ask(bob, "db", "remote", "list", "--json"))
     assert (of_team["remote"], of_team["measurements"]) == ("team", 1)
 
