@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from kernrec.recommender.explain.breakdown import Explanation
     from kernrec.recommender.explain.report import Report
 
-_VISIBLE = 3.0  # times the least cost; showing candidates beyond it would squeeze the front into a corner
+_LABELED = 12
+"""Points of a front that are labeled with their power limit at most."""
 _COLORS = ("C0", "C1")
 
 Shown = list[tuple[str, "Explanation"]]
@@ -92,32 +93,43 @@ def _cloud(axes: Any, report: "Report", shown: Shown) -> None:
     heuristic = candidates.kernels[0].heuristic
     limits = [point.limit_w(candidates.gpu) for point in candidates.points]
     chosen = [explanation.choice for _, explanation in shown]
-    marked = [(choice.latency_s.value, choice.energy_j.value) for choice in chosen]
-    marked.append((float(latency[heuristic]), float(energy[heuristic])))
-    most_s = max(_VISIBLE * latency.min(), *(1.1 * seconds for seconds, _ in marked))
-    most_j = max(_VISIBLE * energy.min(), *(1.1 * joules for _, joules in marked))
-    beyond = int(((latency > most_s) | (energy > most_j)).sum())
+    all_s, all_j = candidates.latency_s.ravel(), candidates.energy_j.ravel()
+    everywhere, front = pareto_front(all_s, all_j), pareto_front(latency, energy)
+    # The front and the configs fill the view; most other candidates would squeeze them into a corner.
+    low_s, high_s = _view([*all_s[everywhere], *latency[front], *(choice.latency_s.value for choice in chosen)])
+    low_j, high_j = _view([*all_j[everywhere], *energy[front], *(choice.energy_j.value for choice in chosen)])
+    beyond = int(((latency > high_s) | (energy > high_j)).sum())
     left_out = f" ({beyond} of them outside)" if beyond else ""
-    axes.plot(latency, energy, ".", color="silver", markersize=3, label=f"{len(latency)} candidates{left_out}")
+    axes.plot(latency, energy, ".", color="0.7", markersize=4, label=f"{len(latency)} candidates{left_out}")
     if measured.any():
         axes.plot(latency[measured], energy[measured], "x", color="0.3", label=f"{int(measured.sum())} measured")
-    everywhere = pareto_front(candidates.latency_s.ravel(), candidates.energy_j.ravel())
     over = f"front over power limits {min(limits):g} to {max(limits):g} W"
-    axes.plot(
-        candidates.latency_s.ravel()[everywhere], candidates.energy_j.ravel()[everywhere], "--", color="0.5", label=over
-    )
-    front = pareto_front(latency, energy)
+    axes.plot(all_s[everywhere], all_j[everywhere], ".-", color="C2", linewidth=2, markersize=9, label=over)
+    for place in everywhere if len(everywhere) <= _LABELED else ():
+        text, at = f"{limits[place // len(latency)]:g} W", (all_s[place], all_j[place])
+        axes.annotate(text, at, xytext=(6, 4), textcoords="offset points", fontsize=7, color="C2", clip_on=True)
     axes.plot(latency[front], energy[front], "k.-", markersize=5, label=f"front at {limits[point]:g} W")
-    axes.plot([latency[heuristic]], [energy[heuristic]], "^", color="C3", label="occupancy heuristic")
+    if latency[heuristic] <= high_s and energy[heuristic] <= high_j:
+        axes.plot([latency[heuristic]], [energy[heuristic]], "^", color="C3", label="occupancy heuristic")
+    else:
+        times = (
+            f"{latency[heuristic] / latency.min():.2g} x the time, {energy[heuristic] / energy.min():.2g} x the energy"
+        )
+        axes.plot([], [], "^", color="C3", label=f"occupancy heuristic outside: {times}")
     for (name, _), choice, color in zip(shown, chosen, _COLORS, strict=False):
         axes.plot([choice.latency_s.value], [choice.energy_j.value], "o", color=color, label=name)
-    axes.set(xlabel="latency", ylabel="energy", title="candidates")
-    axes.set_xlim(0.9 * candidates.latency_s.min(), min(most_s, 1.05 * latency[energy <= most_j].max()))
-    axes.set_ylim(0.9 * candidates.energy_j.min(), min(most_j, 1.05 * energy[latency <= most_s].max()))
+    axes.set(xlabel="latency", ylabel="energy", title="candidates", xlim=(low_s, high_s), ylim=(low_j, high_j))
     _units(axes.xaxis, "s")
     _units(axes.yaxis, "J")
     axes.grid(True, color="0.92")
-    axes.legend(fontsize=8)
+    axes.legend(fontsize=8, loc="upper right")
+
+
+def _view(values: list[float]) -> tuple[float, float]:
+    """Return the ends of an axis on which some values take about half, and at least a fifth of their size."""
+    low, high = min(values), max(values)
+    room = max(high - low, 0.2 * low)
+    return low - 0.1 * room, high + 0.8 * room
 
 
 def _bars(axes: Any, shown: Shown) -> None:
