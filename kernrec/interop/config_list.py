@@ -1,4 +1,4 @@
-"""Configs that other tools found best, as the list of configs of a Triton function: `kernrec analyze --configs`.
+"""Configs that other tools found best, as `configs` in the call of a Triton function.
 
 These files state no times, so they are no measurements. They say which configs are worth ranking on another card.
 """

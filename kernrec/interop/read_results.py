@@ -1,7 +1,7 @@
 """The formats of other tools' files, in one table, and reading any file of results.
 
 A file is of the first format whose beginning, line or JSON member it has. Formats that state configs without times are
-in the table too: `kernrec analyze --configs` ranks their configs (config_list.py).
+in the table too: `configs` in the call of a Triton function ranks them (config_list.py).
 """
 
 import re
@@ -10,11 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kernrec.errors import UsageError
+from kernrec.interop.clblast import read_clblast
 from kernrec.interop.helion_log import HELION_HEADER, read_helion
 from kernrec.interop.inductor_log import AUTOTUNE, read_inductor
 from kernrec.interop.inductor_table import read_table as read_lookup_table
 from kernrec.interop.json_document import CutShort, TextFile, decode, members, read_text
 from kernrec.interop.kernel_tuner import read_cache
+from kernrec.interop.ktt import read_ktt
 from kernrec.interop.moe_benchmark import TIMED_BATCH, read_moe_benchmark
 from kernrec.interop.moe_configs import read_moe_configs
 from kernrec.interop.nsight_compute import NCU_HEADER, read_ncu
@@ -61,10 +63,16 @@ FORMATS = (
         pattern=re.compile(r'\A\s*\{\s*"(?:\d+|triton_version)"'),
         configs=_expert_configs,
     ),
+    Format("AutoTVM's log", pattern=re.compile(r'\A\s*\{"(?:i|input)": *\[ *"')),
+    Format(
+        "FlashInfer's file of tactics", pattern=re.compile(r'\A\s*\{\s*"(?:_metadata"[^{}]*\{[^{}]*flashinfer|\(\')')
+    ),
     Format("a table", endings=(".csv", ".csv.gz"), results=read_csv_table),
     Format("a T4 file", member="results", results=read_t4),
     Format("a cache of Kernel Tuner", member="cache", results=read_cache),
     Format("an autotune cache of Triton", member=MEMBER, results=read_autotune, configs=read_autotune_configs),
+    Format("a tuner file of CLBlast", member="kernel_family", results=read_clblast),
+    Format("KTT's JSON", member="Metadata", results=read_ktt),
     Format("nvbench's JSON", member="benchmarks", results=read_nvbench),
     Format("Inductor's autotune log", pattern=AUTOTUNE, results=read_inductor),
     Format("the output of benchmark_moe", pattern=TIMED_BATCH, results=read_moe_benchmark),
@@ -121,7 +129,12 @@ def read_results(path: Path, options: ReadOptions | None = None) -> ForeignResul
         else:
             file = TextFile(path, *read_text(path))
             if (reader := (kind := format_of(file)).results) is None:
-                raise UsageError(f"{path} is {kind.title}, which states no times: `kernrec analyze --configs` ranks it")
+                if kind.configs is None:
+                    others = ", ".join(each.title for each in FORMATS if each.results)
+                    raise UsageError(f"{path} is {kind.title}, which kernrec does not read; it reads {others}")
+                raise UsageError(
+                    f"{path} is {kind.title}, which states no times: `configs` in a call of `kernrec analyze` ranks it"
+                )
             results = reader(file, options)
     except CutShort:
         raise UsageError(f"{path} is cut short; {kind.title} must be complete") from None

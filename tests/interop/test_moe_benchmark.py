@@ -46,7 +46,10 @@ def test_lines_that_a_cluster_or_a_logger_marks_are_read(write: Write) -> None:
         (TEXT.replace("Kernel time: 402.75 us", ""), "batch 2: batch size 16 has no line such as Kernel time"),
         (TEXT.replace("{'BLOCK_SIZE_M': 16", "{__import__('os')", 1), "batch 1: \"{__import__('os')"),
         (TEXT.replace("101.43", "0.00"), "batch 1: time is 0 s"),
-        (write_moe_configs({1: dict.fromkeys(TILES, 16)}), "which states no times: `kernrec analyze --configs` ranks"),
+        (
+            write_moe_configs({1: dict.fromkeys(TILES, 16)}),
+            "states no times: `configs` in a call of `kernrec",
+        ),
     ],
 )
 def test_what_states_no_times_is_refused_in_one_line(write: Write, text: str, says: str) -> None:

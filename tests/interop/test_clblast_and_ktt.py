@@ -1,0 +1,104 @@
+"""CLBlast's tuner files, KTT's own JSON, and formats that are named but not read."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kernrec.errors import UsageError
+from kernrec.interop.import_export import import_results
+from kernrec.interop.read_results import read_results
+from kernrec.interop.results import StatedProblem
+from kernrec.store import Database
+from kernrec.store.measurement import Outcome
+
+CLBLAST: dict[str, Any] = {
+    "kernel_family": "xgemm_1", "precision": "32", "best_kernel": "Xgemm", "best_time": "0.62",
+    "arg_m": "1024", "arg_n": "512", "arg_k": "256", "clblast_device_name": "NVIDIA GeForce RTX 3060",
+    "results": [
+        {"kernel": "Xgemm", "time": 0.62, "parameters": {"MWG": 64, "NWG": 64, "PRECISION": 32}},
+        {"kernel": "Xgemm", "time": 0.81, "parameters": {"MWG": 32, "NWG": 64, "PRECISION": 32}},
+        {"kernel": "Xgemm", "time": 0.0, "parameters": {"MWG": 16, "NWG": 64, "PRECISION": 32}},
+    ],
+}  # fmt: skip
+KTT: dict[str, Any] = {
+    "Metadata": {"Device": "NVIDIA GeForce RTX 3060", "KttVersion": "2.1", "TimeUnit": "Microseconds"},
+    "Results": [
+        {
+            "KernelName": "nbody", "Status": "Ok", "TotalDuration": 310.5, "ExtraDuration": 0.0,
+            "Configuration": [{"Name": "GROUP", "IsDouble": False, "Value": 64}, {"Name": "F", "Value": "x"}],
+            "ComputationResults": [{"Duration": 310.5, "CompilationData": {"RegistersCount": 40}}],
+        },
+        {
+            "KernelName": "nbody", "Status": "ValidationFailed", "TotalDuration": 0.0,
+            "Configuration": [{"Name": "GROUP", "Value": 96}, {"Name": "F", "Value": "x"}], "ComputationResults": [],
+        },
+    ],
+}  # fmt: skip
+
+
+def written(folder: Path, document: object) -> Path:
+    path = folder / "results.json"
+    path.write_text(json.dumps(document))
+    return path
+
+
+def test_a_tuner_file_of_clblast_says_what_was_measured(tmp_path: Path) -> None:
+    file = read_results(written(tmp_path, CLBLAST))
+    assert (file.tool, file.kernel, file.device, file.not_run) == ("CLBlast", "xgemm_1", "NVIDIA GeForce RTX 3060", 1)
+    assert [(dict(row.config), row.latency_s) for row in file.results] == [
+        ({"MWG": 64, "NWG": 64}, pytest.approx(620e-6)),
+        ({"MWG": 32, "NWG": 64}, pytest.approx(810e-6)),
+    ]
+    assert file.results[0].problem == StatedProblem("matmul", (("m", 1024), ("n", 512), ("k", 256)), "f32")
+    with Database.open(tmp_path / "own.duckdb", read_only=False, create=True) as database:
+        summary = import_results(database, tmp_path / "results.json", StatedProblem("matmul"))
+        assert (summary.added > 0, summary.gpu.name) == (True, "rtx3060")
+
+
+def test_other_families_of_clblast_leave_the_problem_to_the_user(tmp_path: Path) -> None:
+    other = CLBLAST | {"kernel_family": "xaxpy", "precision": "16"}
+    assert read_results(written(tmp_path, other)).results[0].problem == StatedProblem(dtype="f16")
+    with pytest.raises(UsageError, match=r"its precision is '3232' \(complex numbers\); 16, 32, 64 are read"):
+        read_results(written(tmp_path, CLBLAST | {"precision": "3232"}))
+
+
+def test_ktts_own_json_is_read_with_its_failures(tmp_path: Path) -> None:
+    file = read_results(written(tmp_path, KTT))
+    good, wrong = file.results
+    assert (file.tool, file.device, good.kernel) == ("KTT", "NVIDIA GeForce RTX 3060", "nbody")
+    assert (dict(good.config), good.registers) == ({"GROUP": 64, "F": "x"}, 40)
+    assert good.latency_s == pytest.approx(310.5e-6)
+    assert (wrong.outcome, wrong.latency_s, wrong.error) == (Outcome.INCORRECT, None, "ValidationFailed")
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"Metadata": {"TimeUnit": "Minutes"}}, "unknown Metadata.TimeUnit 'Minutes'"),
+        ({"Results": {}}, "Metadata, an object, and Results, a list, are expected"),
+        ({"Results": [{"Configuration": [{"Name": "A", "Value": 1}], "Status": "Fine"}]}, "unknown Status 'Fine'"),
+        ({"Results": [{"Configuration": "A"}]}, "result 0: expected an object with Configuration, a list"),
+    ],
+)
+def test_damaged_json_of_ktt_gets_one_line(tmp_path: Path, change: dict[str, Any], says: str) -> None:
+    with pytest.raises(UsageError) as raised:
+        read_results(written(tmp_path, KTT | change))
+    assert says in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "title"),
+    [
+        ('{"input": ["cuda", "dense_small_batch.cuda", []], "config": {}, "result": [[0.1], 0, 1, 1]}\n', "AutoTVM"),
+        ('{"i": ["cuda -model=t4", "conv2d_nchw.cuda"], "t": "", "v": 0.2}\n', "AutoTVM"),
+        ('{"_metadata": {"flashinfer_version": "0.6"}, "(\'fp4_gemm\')": ["Runner", 3]}', "FlashInfer"),
+    ],
+)
+def test_formats_that_are_not_read_are_named(tmp_path: Path, text: str, title: str) -> None:
+    path = tmp_path / "tuned.json"
+    path.write_text(text)
+    with pytest.raises(UsageError, match=f"is {title}'s .*, which kernrec does not read; it reads "):
+        read_results(path)
