@@ -44,11 +44,13 @@ def _gpu_name(gpu: "str | Path | GPU") -> str:
     return card_name(gpu)
 
 
-def _query(objective: str, stack: "str | Sequence[str] | None" = None, **asked_for: Any) -> "Query":
+def _query(
+    objective: str, stack: "str | Sequence[str] | None" = None, source: str | None = None, **asked_for: Any
+) -> "Query":
     from kernrec.recommender.request import Query, objective_named
 
     stacks = () if stack is None else (stack,) if isinstance(stack, str) else tuple(stack)
-    return Query(objective_named(objective), stacks=stacks, **asked_for)
+    return Query(objective_named(objective), stacks=stacks, source=source or "", **asked_for)
 
 
 @contextmanager
@@ -82,6 +84,7 @@ def recommend(
     inputs: str = "random",
     top: int = 5,
     stack: "str | Sequence[str] | None" = None,
+    source: str | None = None,
     **dims: int,
 ) -> "Recommendation":
     """The configs to run for an op on a GPU: the latency/energy Pareto front, or the best for an objective.
@@ -104,6 +107,7 @@ def recommend(
         inputs: the kernel's input data: `random` numbers, or `zeros`, with which arithmetic draws less power.
         top: how many choices are returned at most.
         stack: the stacks whose lines are wanted, such as `vllm` or `["cublas", "pytorch"]`; all by default.
+        source: the only source that answers, `prior`, `learned`, `measured` or `recorded`; the best of all by default.
         **dims: the op's dimensions by name.
 
     Returns:
@@ -117,7 +121,7 @@ def recommend(
     from kernrec.recommender import Request
 
     query = _query(
-        objective, stack, max_slowdown=max_slowdown, max_power_w=max_power_w, power_limit_w=power_limit_w,
+        objective, stack, source, max_slowdown=max_slowdown, max_power_w=max_power_w, power_limit_w=power_limit_w,
         clock_hz=clock_hz, top=top, clocks=clocks, inputs=inputs,
     )  # fmt: skip
     with _arguments_named(recommend, dims):
@@ -134,6 +138,7 @@ def recommend_many(
     power_limit_w: float | None = None,
     clock_hz: float | None = None,
     inputs: str = "random",
+    source: str | None = None,
     **dims: "int | Sequence[int] | np.ndarray",
 ) -> "ManyAnswers":
     """The best config for each of many shapes: the answers of `recommend`, several times quicker.
@@ -155,7 +160,7 @@ def recommend_many(
     """
     from kernrec.recommender.many import answer_many
 
-    query = _query(objective, power_limit_w=power_limit_w, clock_hz=clock_hz, inputs=inputs)
+    query = _query(objective, None, source, power_limit_w=power_limit_w, clock_hz=clock_hz, inputs=inputs)
     with _arguments_named(recommend_many, dims):
         return answer_many(_recommender(), op, _gpu_name(gpu), dims, query, dtype=dtype, layout=layout)
 
@@ -170,6 +175,7 @@ def recommend_network(
     batch: int | None = None,
     tp: int = 1,
     stack: "str | Sequence[str] | None" = None,
+    source: str | None = None,
     objective: str = "latency",
     power_limit_w: float | None = None,
     clock_hz: float | None = None,
@@ -195,7 +201,7 @@ def recommend_network(
     """
     from kernrec.recommender.network import NetworkRequest, answer_network
 
-    query = _query(objective, stack, power_limit_w=power_limit_w, clock_hz=clock_hz, inputs=inputs)
+    query = _query(objective, stack, source, power_limit_w=power_limit_w, clock_hz=clock_hz, inputs=inputs)
     wanted = NetworkRequest(workload, op, dtype, layout, {}, batch, tp)
     return answer_network(_recommender(), _gpu_name(gpu), wanted, query)
 
