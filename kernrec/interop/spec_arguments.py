@@ -21,6 +21,7 @@ from kernrec.kernel.spec import SCALAR_RANGES
 from kernrec.op.dtype import ELEMENT_BYTES, canonical_dtype
 from kernrec.profile.code_facts import CodeFacts
 from kernrec.profile.tensor_values import load_npy
+from kernrec.ptx.analysis.indexes import Index
 
 _BUFFER = re.compile(r"(?:(zeros):)?([A-Za-z]\w*)?\[(.+)\]")
 _SCALARS = {
@@ -65,6 +66,8 @@ class SpecArguments:
     """Descriptions of buffers by the name of the tensor."""
     missing: list[str] = field(default_factory=list)
     assumed: list[str] = field(default_factory=list)
+    places: dict[str, str] = field(default_factory=dict)
+    """The tensor or dimension of each parameter, by its name in the code."""
 
     def size_buffers(self, expression: Callable[[str, str], str]) -> None:
         """Chooses the shape of every buffer; `expression`: translates one of the user's, after the name of its flag."""
@@ -81,6 +84,29 @@ class SpecArguments:
                 tensor.shape = (size,)
                 by_size.setdefault(size, []).append(tensor.parameter.name)
         self.assumed += [f"{size} elements in {', '.join(names)}" for size, names in by_size.items()]
+
+    def fill_indexes(self, indexes: Mapping[str, Index]) -> None:
+        """Let whole numbers that index a tensor range over all of it; afterwards all buffers have shapes."""
+        for parameter, index in indexes.items():
+            name = self.places.get(parameter, "")
+            tensor = self.tensors.get(name)
+            if tensor is None or tensor.values is not None or tensor.role != "input" or (tensor.dtype or "f")[0] == "f":
+                continue
+            steps = {self.places.get(target, ""): step for target, step in index.targets.items()}
+            texts = {target: self._step(target, *step) for target, step in steps.items()}
+            if None not in texts.values():
+                indexed = ", ".join(f"{target} {text}".removesuffix(" 1") for target, text in texts.items())
+                tensor.values = f"{'offsets' if index.ascending else 'index'} {indexed}"
+                over = "ascending" if index.ascending else "uniform"
+                self.assumed.append(f"{tensor.parameter.name} {over} over {' and '.join(texts)}")
+
+    def _step(self, target: str, count: int, parameters: Sequence[str]) -> str | None:
+        """Elements of a tensor from one index to the next, an expression; None where they are not known."""
+        tensor, dims = self.tensors.get(target), [self.places.get(parameter, "") for parameter in parameters]
+        if tensor is None or tensor.dtype is None or not tensor.shape or any(dim not in self.dims for dim in dims):
+            return None
+        elements, rest = divmod(count, ELEMENT_BYTES[tensor.dtype])
+        return None if rest else " * ".join([*([str(elements)] if elements > 1 or not dims else []), *dims])
 
     def problem_lines(self) -> list[str]:
         """The `[problem]` table without its header."""
@@ -160,11 +186,12 @@ def read_arguments(
     values = _by_name(signature, stated)
     arguments = SpecArguments()
     taken: set[str] = set()
-    for parameter, (kind, size) in zip(signature.parameters, facts.parameters, strict=True):
+    for parameter, (kind, size), code_name in zip(signature.parameters, facts.parameters, facts.names, strict=True):
         name = identifier(parameter.name)
         while name in taken:
             name = identifier(f"{name}_ptr" if parameter.pointer else f"{name}_size")
         taken.add(name)
+        arguments.places[code_name] = name
         text = values.get(parameter.name)
         if parameter.pointer:
             role = "input"

@@ -151,6 +151,7 @@ class _Drafter:
         """The text of the spec."""
         launch = self._launch()
         self.arguments.size_buffers(self._expression)
+        self.arguments.fill_indexes(self.facts.indexes)
         self.missing += self.arguments.missing
         self.assumed += self.arguments.assumed
         for name, tunable in self.tunables.items():

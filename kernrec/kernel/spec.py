@@ -81,14 +81,23 @@ class TensorValues:
     """How the values of a tensor are generated, for a spec that declares its own problem."""
 
     kind: str
-    """`normal`, `zeros`, `constant`, `uniform`, `integers`, `expression`, `file` (a `.npy`), `raw` (bare values) or
-    `unknown`."""
+    """`normal`, `zeros`, `constant`, `uniform`, `integers`, `index`, `offsets`, `expression`, `file` (a `.npy`), `raw`
+    (bare values) or `unknown`."""
     numbers: tuple[float, ...] = ()
     """The constant, or the bounds of `uniform` and `integers` (the second excluded)."""
     text: str = ""
-    """The expression (of the flat index `i` and the problem's names), the file's name, or why nothing is known."""
+    """The expression (of the flat index `i` and the problem's names), the file's name, why nothing is known, or the
+    tensors that an index is of, each with the elements from one index to the next: `x c, y`."""
+
+    @property
+    def indexed(self) -> dict[str, str]:
+        """The tensors that an index is of, with the elements from one index to the next."""
+        parts = (part.strip().partition(" ") for part in self.text.split(","))
+        return {name: step.strip() or "1" for name, _, step in parts}
 
     def __str__(self) -> str:
+        if self.kind in ("index", "offsets"):
+            return f"{'uniform' if self.kind == 'index' else 'ascending'} over {' and '.join(self.indexed)}"
         numbers = " ".join(f"{number:g}" for number in self.numbers)
         return " ".join(part for part in (self.kind, numbers, self.text) if part)
 

@@ -9,6 +9,7 @@ import pytest
 from kernrec.errors import KernrecError, UsageError
 from kernrec.interop.spec_draft import LaunchWords, draft_spec
 from kernrec.kernel.spec import ScalarArgument
+from kernrec.profile.tensor_values import sample_tensors
 from tests.helpers.paths import ROOT
 
 pytest.importorskip("cupy", reason="compiling needs CuPy")
@@ -88,6 +89,75 @@ def test_packed_weights_have_a_fraction_of_the_elements() -> None:
     words = LaunchWords(grid="ceil(n/block_x)", arguments=("n=4096", "a=2", "x=f32[n/8]"))
     problem = draft_spec(SAXPY, words).kernel().definition.problem()
     assert problem.tensors["x"].shape == (512,)
+
+
+INDEXED = """
+extern "C" __global__ void gather(const float *x, const int *idx, float *y, int n, int c)
+{
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n * c) y[i] = x[(size_t)idx[i / c] * c + i % c];
+}
+extern "C" __global__ void pairs(const float2 *x, const long long *idx, float *y, int n)
+{
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n && idx[i] >= 0) y[i] = x[idx[i]].x + x[idx[i]].y;
+}
+extern "C" __global__ void scatter(const float *x, const unsigned *idx, float *y, int n)
+{
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n) atomicAdd(&y[idx[i]], x[i]);
+}
+extern "C" __global__ void spmv(const int *off, const int *col, const float *val, const float *x, float *y, int n)
+{
+    int r = blockIdx.x * blockDim.x + threadIdx.x;
+    if (r >= n) return;
+    float s = 0;
+    for (int j = off[r]; j < off[r + 1]; ++j) s += val[j] * x[col[j]];
+    y[r] = s;
+}
+extern "C" __global__ void count(const int *idx, float *y, int n)
+{
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n) y[i] = idx[i] % 7;
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("entry", "arguments", "values", "says"),
+    [
+        ("gather", ("c=64", "x=f32[5000*c]", "idx=i32[n]", "y=f32[n*c]"), {"idx": "index x c"}, "idx uniform over x"),
+        ("pairs", ("x=f32[600]",), {"idx": "index x 2"}, "idx uniform over x"),
+        ("scatter", ("y=f32[33]",), {"idx": "index y"}, "idx uniform over y"),
+        (
+            "spmv",
+            ("off=i32[n+1]", "col=i32[9*n]", "val=f32[9*n]"),
+            {"off": "offsets col, val", "col": "index x"},
+            "off ascending over col and val",
+        ),
+        ("count", (), {}, ""),
+        ("scatter", ("idx=zeros:u32[n]",), {"idx": "zeros"}, ""),
+    ],
+)
+def test_indexes_range_over_the_tensor_that_they_index(
+    tmp_path: Path, entry: str, arguments: tuple[str, ...], values: dict[str, str], says: str
+) -> None:
+    (path := tmp_path / "indexed.cu").write_text(INDEXED)
+    draft = draft_spec(path, LaunchWords(entry, "ceil(n/block_x)", arguments=("n=1000", *arguments)))
+    kernel = draft.kernel()
+    tensors = kernel.spec["problem"]["tensors"]
+    assert {name: each["values"] for name, each in tensors.items() if "values" in each} == values
+    assert says in "; ".join(draft.assumed)
+    filled = sample_tensors(kernel, kernel.definition.problem())
+    for name, text in values.items():
+        kind, _, indexed = text.partition(" ")
+        if kind == "index":
+            target, _, step = indexed.partition(" ")
+            most = len(filled[target]) // int({"c": 64}.get(step) or step or 1)
+            assert 0.9 * most < filled[name].max() < most
+            assert 0.4 * most < filled[name].mean() < 0.6 * most
+        elif kind == "offsets":
+            assert filled[name].tolist() == [9 * row for row in range(1001)]
 
 
 def test_what_nobody_states_is_listed_at_once_and_marked(rows: Path) -> None:
