@@ -11,7 +11,8 @@ from kernrec.cli.emulate import extents
 from kernrec.errors import UsageError
 
 if TYPE_CHECKING:
-    from kernrec.interop.spec_draft import Draft, LaunchWords
+    from kernrec.interop.spec_draft import Draft
+    from kernrec.interop.spec_text import LaunchWords
     from kernrec.kernel import Kernel
 
 

@@ -9,7 +9,7 @@ x=@values.npy    a buffer with the content of a NumPy file
 
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -164,7 +164,7 @@ class SpecArguments:
 
 
 def read_arguments(
-    source: str, signature: Signature, facts: CodeFacts, stated: Sequence[str], folder: Path
+    source: str, signature: Signature, facts: CodeFacts, stated: Sequence[str], expressions: str
 ) -> SpecArguments:
     """The arguments of a kernel.
 
@@ -173,7 +173,7 @@ def read_arguments(
         signature: as the text declares it.
         facts: of its code.
         stated: by the user, `n=4096` or `x=f32[n]`.
-        folder: of the source.
+        expressions: of the launch and of shapes; a number that they name is a dimension of the grid alone.
 
     Raises:
         UsageError: a name that is no parameter, a value that cannot be read, or code that does not fit the text.
@@ -183,7 +183,7 @@ def read_arguments(
             f"{signature.name} declares {len(signature.parameters)} parameters, and its code has"
             f" {len(facts.parameters)}: give a --spec"
         )
-    values = _by_name(signature, stated)
+    values = _by_name(signature, stated, set(re.findall(r"[A-Za-z_]\w*", expressions)))
     arguments = SpecArguments()
     taken: set[str] = set()
     for parameter, (kind, size), code_name in zip(signature.parameters, facts.parameters, facts.names, strict=True):
@@ -212,6 +212,12 @@ def read_arguments(
                 arguments.assumed.append(f"{parameter.name} = 1")
         else:
             _add_whole(arguments, parameter, name, dtype, text)
+    parameters = {parameter.name for parameter in signature.parameters}
+    for stated_name in (each for each in values if each not in parameters):
+        if (name := identifier(stated_name)) in taken:
+            raise UsageError(f"--arg {stated_name}: the name {name} is taken by a parameter")
+        arguments.dims[name] = _whole(stated_name, values[stated_name], "i32")
+        arguments.names |= {name: name, stated_name: name}
     return arguments
 
 
@@ -228,14 +234,14 @@ def _add_whole(arguments: SpecArguments, parameter: Parameter, name: str, dtype:
     arguments.passed.append(f"{dtype} {name}")
 
 
-def _by_name(signature: Signature, stated: Sequence[str]) -> Mapping[str, str]:
+def _by_name(signature: Signature, stated: Sequence[str], mentioned: Container[str]) -> Mapping[str, str]:
     names = [parameter.name for parameter in signature.parameters]
     values: dict[str, str] = {}
     for text in stated:
         name, equals, value = (part.strip() for part in text.partition("="))
         if not equals or not value:
             raise UsageError(f"--arg {text!r:.60}: expected a parameter and its value, such as n=4096 or x=f32[n]")
-        if name not in names:
+        if name not in names and name not in mentioned:
             raise unknown(f"parameter of {signature.name}", name, names)
         if name in values:
             raise UsageError(f"--arg {name} was given twice")

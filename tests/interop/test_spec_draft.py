@@ -1,13 +1,15 @@
 """Specs that are made of a source and a few words on its launch."""
 
 import tomllib
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from kernrec.errors import KernrecError, UsageError
-from kernrec.interop.spec_draft import LaunchWords, draft_spec
+from kernrec.interop.spec_draft import draft_spec
+from kernrec.interop.spec_text import LaunchWords
 from kernrec.kernel.spec import ScalarArgument
 from kernrec.profile.tensor_values import sample_tensors
 from tests.helpers.paths import ROOT
@@ -89,6 +91,27 @@ def test_packed_weights_have_a_fraction_of_the_elements() -> None:
     words = LaunchWords(grid="ceil(n/block_x)", arguments=("n=4096", "a=2", "x=f32[n/8]"))
     problem = draft_spec(SAXPY, words).kernel().definition.problem()
     assert problem.tensors["x"].shape == (512,)
+
+
+def test_a_dimension_may_be_of_the_grid_alone(rows: Path) -> None:
+    words = ("N=1024", "m=64", "flip=0", "step=1", "batch=7", "out=[N*batch]", "index=i32[N]")
+    launch = LaunchWords(None, "ceil(N/THREADS), batch", "64,256", words, shared="4")
+    kernel = draft_spec(rows, launch).kernel()
+    assert kernel.definition.problem().sizes["batch"] == 7
+    assert kernel.definition.problem(batch=9).tensors["out"].elements == 1024 * 9
+    assert kernel.launches[0].grid[1].evaluate({"batch": 9}) == 9
+    with pytest.raises(UsageError, match="unknown parameter of rows 'batch'"):
+        draft_spec(rows, replace(launch, grid="8", arguments=("batch=7",)))
+    with pytest.raises(UsageError, match="--arg batch=x: expected a whole number"):
+        draft_spec(rows, replace(launch, arguments=("batch=x",)))
+
+
+def test_a_block_that_nothing_says_is_asked_for(tmp_path: Path) -> None:
+    (path := tmp_path / "a.cu").write_text('extern "C" __global__ void a(int* x) { x[threadIdx.x] = 1; }')
+    with pytest.raises(
+        UsageError, match=r"--grid 'ceil\(8/block_x\)': a never reads the size of its block, so say it:"
+    ):
+        draft_spec(path, LaunchWords(grid="ceil(8/block_x)"))
 
 
 INDEXED = """
