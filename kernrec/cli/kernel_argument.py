@@ -43,7 +43,7 @@ class LaunchOptions(options.Options):
     @property
     def words(self) -> "LaunchWords":
         """The same for the draft of a spec."""
-        from kernrec.interop.spec_draft import LaunchWords
+        from kernrec.interop.spec_text import LaunchWords
 
         return LaunchWords(self.entry, self.grid, self.block, self.arg or (), self.tune or (), self.shared)
 
