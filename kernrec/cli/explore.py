@@ -134,7 +134,9 @@ def report(
         text, missing = make(answers, gpus, subjects, network.name if network else None, inputs)
     write_whole(html, text.encode(), shared=True)
     size = f"{len(text.encode()) / 1e6:.1f} MB"
-    print(f"{html}: {size}, {counted(len(subjects), 'problem')} on {counted(len(gpus), 'GPU')}")
+    shown = [counted(len(subjects), "problem")] if subjects else []
+    shown += [f"network {network.name}"] if network else []
+    print(f"{html}: {size}, {' and '.join(shown)} on {counted(len(gpus), 'GPU')}")
     print_notes(missing)
 
 
