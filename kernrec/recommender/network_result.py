@@ -1,6 +1,7 @@
-"""The answer for a whole network: layers, what a stack takes for them today, and the totals.
+"""The answer for a whole network: layers, what a backend takes for them today, and the totals.
 
-Totals are sums of count x layer, so they hold for layers that run one after the other, with nothing between them.
+Totals are sums of count x layer, so they hold for layers that run one after the other, with nothing between them but
+what several GPUs exchange.
 
 Intervals of totals are the sums of the layers' bounds: every layer is taken to be wrong in the same direction at once.
 Predictions of one kernel on one GPU share their error (`estimate.costs.OWN` has the share that is a config's own), and
@@ -20,6 +21,7 @@ from kernrec.op.workload import Workload
 from kernrec.recommender import tabular
 from kernrec.recommender.estimate.estimates import SOURCES, Source
 from kernrec.recommender.json_names import IntervalNames, NetworkNames
+from kernrec.recommender.network_memory import memory_json
 from kernrec.recommender.request import Objective, Query
 from kernrec.recommender.result import Choice, Estimate, Recommendation
 from kernrec.util.config_short import short_config
@@ -28,13 +30,14 @@ from kernrec.util.light_dataclass import dataclass
 
 if TYPE_CHECKING:
     from kernrec.recommender.lines import Line
+    from kernrec.recommender.network_exchange import Exchange
+    from kernrec.recommender.network_memory import Memory
     from kernrec.recommender.recommender import Recommender
 
-CHOICE, FASTEST, FRUGAL, HEURISTIC = "choice", "fastest", "most frugal", "occupancy heuristic"
-STACK, MIXED = "stack today", "choice where it pays"
-"""Names of totals: of the choice, and of the alternatives that it is compared with. `STACK` is every layer as the stack
-runs it, `MIXED` the choice in the layers where it pays and the stack in all others. Layers that no stack was recorded
-for run the choice in both."""
+CHOICE, FASTEST, FRUGAL = "kernrec", "kernrec, lowest latency", "kernrec, lowest energy"
+HEURISTIC, MIXTURE = "occupancy heuristic", "mixture: kernrec where it is worth it"
+"""Names of totals: of kernrec's choice, of its alternatives, and of the choice where it pays with a backend elsewhere.
+The total of a backend has its name. Layers that the backend has no baseline for run the choice in all."""
 
 PAYS = 0.05
 """Least fraction of what a stack takes for a layer that a config of one's own has to save: it must be built, tested and
@@ -55,7 +58,7 @@ class LayerAnswer:
     answer: Recommendation
     """Without choices where only stacks run the layer."""
     line: "Line | None" = None
-    """The stack that is compared with: the fastest of those asked for; None where none was recorded."""
+    """The baseline of the backend that is compared with; None where none was recorded."""
     objective: Objective = Objective.LATENCY
 
     def __repr__(self) -> str:
@@ -84,7 +87,7 @@ class LayerAnswer:
         latency = Estimate(line.latency_s, *line.latency_interval_s, source)
         if line.energy_j is not None and line.energy_interval_j is not None:
             return latency, Estimate(line.energy_j, *line.energy_interval_j, source)
-        power_w = self.best.power_w if self.best is not None else self.answer.gpu.tdp_w
+        power_w = min(self.best.power_w if self.best is not None else self.answer.gpu.tdp_w, line.power_limit_w)
         return latency, Estimate(power_w * latency.value, power_w * latency.low, power_w * latency.high, Source.PRIOR)
 
     @property
@@ -92,7 +95,7 @@ class LayerAnswer:
         """Fraction of the stack's cost (what the objective counts) that the choice saves; None without either."""
         if self.best is None or (stack := self.stack_costs) is None:
             return None
-        return 1.0 - _counted(self.objective, self.costs) / _counted(self.objective, stack)
+        return 1.0 - value_of(self.objective, self.costs) / value_of(self.objective, stack)
 
     @property
     def pays(self) -> bool | None:
@@ -102,28 +105,38 @@ class LayerAnswer:
         return None if self.saved is None else self.saved >= PAYS
 
     @property
+    def runs_backend(self) -> bool:
+        """Whether the backend runs the layer: no config of kernrec's is worth it."""
+        return self.line is not None and self.pays is False
+
+    @cached_property
+    def run_costs(self) -> Costs:
+        """Latency and energy of what runs the layer: the choice where it pays, else the backend."""
+        return (self.runs_backend and self.stack_costs) or self.costs
+
+    @property
     def program(self) -> tuple[str, str]:
-        """Kernel and config of the choice; the stack's name where there is none."""
-        if (best := self.best) is not None:
+        """Kernel and config of what runs the layer; the backend's name where it does."""
+        if (best := self.best) is not None and not self.runs_backend:
             return best.kernel.name, short_config(best.config)
         return (self.line.name if self.line is not None else ""), ""
 
     @property
     def source(self) -> str:
-        """Where the latency comes from."""
-        if self.best is not None:
+        """Where the latency of what runs the layer comes from."""
+        if self.best is not None and not self.runs_backend:
             return self.best.source
         return self.line.source if self.line is not None else ""
 
     @property
     def latency_s(self) -> float:
-        """Seconds of all occurrences together."""
-        return self.count * self.costs[0].value
+        """Seconds of all occurrences together, by what runs them."""
+        return self.count * self.run_costs[0].value
 
     @property
     def energy_j(self) -> float:
-        """Joules of all occurrences together."""
-        return self.count * self.costs[1].value
+        """Joules of all occurrences together, by what runs them."""
+        return self.count * self.run_costs[1].value
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
@@ -135,10 +148,11 @@ class LayerAnswer:
             "line": line,
             "saved": self.saved,
             "pays": self.pays,
+            "run": self.program[0],
         }
 
 
-def _counted(objective: Objective, costs: Costs) -> float:
+def value_of(objective: Objective, costs: Costs) -> float:
     """The value that an objective counts; of a Pareto front the latency."""
     latency, energy = (np.array(estimate.value) for estimate in costs)
     scalar = Objective.LATENCY if objective is Objective.PARETO else objective
@@ -196,6 +210,12 @@ class TotalSum:
             self._sums[row] += (count * estimate.value, count * estimate.low, count * estimate.high)
             self._sources[row] = min(self._sources[row], SOURCES.index(estimate.source))
 
+    def wait(self, latency: Estimate) -> None:
+        """Add time in which the mean power stays as it is."""
+        self._sums[1] *= (self._sums[0, 0] + latency.value) / self._sums[0, 0]
+        self._sums[0] += (latency.value, latency.low, latency.high)
+        self._sources[0] = min(self._sources[0], SOURCES.index(latency.source))
+
     def result(self, name: str) -> Total:
         """The total so far, under this name."""
         latency, energy = (
@@ -203,6 +223,14 @@ class TotalSum:
             for bounds, source in zip(self._sums, self._sources, strict=True)
         )
         return Total(name, latency, energy)
+
+
+def _changed(change: float, what: str) -> str:
+    return f"{abs(change) * 100:.2g} % {'less' if change < 0 else 'more'} {what}"
+
+
+_PREFERRED = {MIXTURE: 1, FASTEST: 2, FRUGAL: 3, HEURISTIC: 4}
+"""By name, how late a total comes among equal ones; the choice and the backend's come first."""
 
 
 @dataclass(frozen=True)
@@ -217,14 +245,22 @@ class NetworkAnswer(NetworkNames):
     left_out: tuple[str, ...]
     """Layers that are in no total, with the reason."""
     totals: tuple[Total, ...]
-    """The choice first, then the alternatives."""
+    """The best by the objective first."""
     adjusted: tuple[str, ...] = ()
     """Layers that are asked in another dtype or layout, because no kernel runs them so on this GPU."""
     layouts_chosen: Mapping[str, str] = field(default_factory=dict)
     """By op, the layout of layers whose layout nobody fixed, where it is not the op's default."""
+    backend: str = ""
+    """The backend that has a total; empty if there is none."""
+    headline_name: str = CHOICE
+    """The name of the total that stands for the network."""
+    exchange: "Exchange | None" = None
+    """What the GPUs of a tensor-parallel group exchange; None for one GPU."""
+    memory: "Memory | None" = None
+    """What one GPU needs."""
 
     def __repr__(self) -> str:
-        chosen = self.choice
+        chosen = self.headline
         cost = f"{human(chosen.latency_s.value, 's')}, {human(chosen.energy_j.value, 'J')} {chosen.source}"
         kind = ", ".join(self.dtypes)
         return f"<NetworkAnswer {self.workload.name} {kind} on {self.gpu.name}: {len(self.layers)} layers, {cost}>"
@@ -250,8 +286,18 @@ class NetworkAnswer(NetworkNames):
 
     @property
     def choice(self) -> Total:
-        """The total of what was chosen."""
-        return self.totals[0]
+        """The total of what kernrec chose for each layer."""
+        return self.total(CHOICE)
+
+    @property
+    def headline(self) -> Total:
+        """The total that stands for the network: that of a backend, or else the choice."""
+        return self.total(self.headline_name)
+
+    @property
+    def today(self) -> Total | None:
+        """The total of the backend; None if there is none."""
+        return next((total for total in self.totals if self.backend and total.name == f"{self.backend} today"), None)
 
     @property
     def dtypes(self) -> tuple[str, ...]:
@@ -267,13 +313,25 @@ class NetworkAnswer(NetworkNames):
     def _by_time(self) -> tuple[LayerAnswer, ...]:
         return tuple(sorted(self.layers, key=lambda layer: -layer.latency_s))
 
+    @cached_property
+    def _seconds(self) -> float:
+        return sum(layer.latency_s for layer in self.layers)
+
+    def dominant(self, most: int = 3) -> list[tuple[str, float]]:
+        """The layers that take most of the time, with their shares of all; what GPUs exchange counts as one."""
+        parts = {layer.name: layer.latency_s for layer in self._by_time}
+        if self.exchange is not None:
+            parts["all-reduces"] = self.exchange.latency_s.value
+        whole = sum(parts.values())
+        return [(name, parts[name] / whole) for name in sorted(parts, key=lambda name: -parts[name])[:most]]
+
     @property
     def layers_that_matter(self) -> tuple[LayerAnswer, ...]:
         """Those that together take most of the time, the longest first."""
         taken = 0.0
         for number, layer in enumerate(self._by_time[:MOST_SHOWN], 1):
             taken += layer.latency_s
-            if taken >= MOST_OF_THE_TIME * self.choice.latency_s.value:
+            if taken >= MOST_OF_THE_TIME * self._seconds:
                 return self._by_time[:number]
         return self._by_time[:MOST_SHOWN]
 
@@ -288,36 +346,29 @@ class NetworkAnswer(NetworkNames):
 
     @property
     def advice(self) -> str:
-        """Where to run a config of one's own, as a sentence; empty where no stack is known for most of the time."""
-        if all(total.name != STACK for total in self.totals):
+        """Where a custom kernel is worth it, as a sentence; empty where no backend is known for most of the time."""
+        if (stack := self.today) is None:
             return ""
-        mixed, stack = self.total(MIXED), self.total(STACK)
-        names = ", ".join(dict.fromkeys(layer.line.stack for layer in self.layers if layer.line is not None))
-        how = ", the fastest of each layer" if "," in names else ""
-        lined, count = sum(layer.line is not None for layer in self.layers), len(self.layers)
-        rest = f" in {lined} of {count} distinct layers, the choice in the others" if lined < count else ""
-        whole = f"Stack today: {names}{how}{rest}."
+        lined, count = [layer.line for layer in self.layers if layer.line is not None], len(self.layers)
+        names = ", ".join(dict.fromkeys(line.stack for line in lined))
+        rest = f" in {len(lined)} of {count} layer types, kernrec's kernels in the others" if len(lined) < count else ""
+        whole = f"{stack.name}: {'the fastest of ' * (', ' in names)}{names}{rest}."
         if not self.paying:
-            return f"{whole} No config of one's own saves {100 * PAYS:.0f} % of a layer: stay with the stack."
-        time, energy = mixed.versus(stack)
+            return f"{whole} Custom kernels would not save {100 * PAYS:.0f} % in any layer. Keep your backend."
+        time, energy = self.total(MIXTURE).versus(stack)
         judged = sum(layer.pays is not None for layer in self.layers)
-        changed = "layer with a line" if judged == 1 else "layers with a line"
         return (
-            f"{whole} A config of one's own pays in {len(self.paying)} of {judged} distinct {changed}: with"
-            f" them the whole takes {100 * (1 + time):.0f} % of the stack's time and {100 * (1 + energy):.0f} % of its"
-            f" energy.{' Stay with the stack in the others.' if judged > len(self.paying) else ''}"
+            f"{whole} Custom kernels are worth it in {len(self.paying)} of {judged} layer types that it has:"
+            f" {_changed(time, 'time')} and {_changed(energy, 'energy')} overall."
         )
 
     @property
-    def distinct_totals(self) -> tuple[tuple[tuple[str, ...], Total], ...]:
-        """The totals that differ, with their names: the first one has those of the ones that are the same.
-
-        Where the choice pays everywhere the total of where it pays is the choice's, which `advice` says.
-        """
-        first, *others = self.totals
-        same = [each.name for each in others if (each.latency_s, each.energy_j) == (first.latency_s, first.energy_j)]
-        names = (first.name, *(name for name in same if name != MIXED))
-        return ((names, first), *(((t.name,), t) for t in others if t.name not in same))
+    def distinct_totals(self) -> tuple[Total, ...]:
+        """The totals that differ: of equal ones the one that is named first in `_PREFERRED`."""
+        kept: dict[Any, Total] = {}
+        for total in sorted(self.totals, key=lambda total: _PREFERRED.get(total.name, 0)):
+            kept.setdefault((total.latency_s, total.energy_j), total)
+        return tuple(total for total in self.totals if any(total is each for each in kept.values()))
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -341,6 +392,10 @@ class NetworkAnswer(NetworkNames):
             "locked_clock_hz": self.query.clock_hz,
             "inputs": self.query.inputs,
             "stacks": list(self.query.stacks),
+            "backend": self.backend or None,
+            "headline": self.headline_name,
+            **({} if self.memory is None else memory_json(self.memory, self.gpu)),
+            "exchange": None if self.exchange is None else self.exchange.as_dict(),
             "dtypes": list(self.dtypes),
             "layouts_chosen": dict(self.layouts_chosen),
             "layers": [layer.as_dict() for layer in self.layers],
