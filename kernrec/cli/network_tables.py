@@ -44,7 +44,9 @@ def network_csv(answer: "NetworkAnswer", sweep: "NetworkSweep | None" = None) ->
     for layer in answer.layers:
         line = {} if layer.line is None else {f"stack_{name}": value for name, value in layer.line.as_dict().items()}
         chosen = plain_rows(layer.answer)[:1] or [{"problem": layer.answer.problem.key, "gpu": answer.gpu.name}]
-        rows.append({"layer": layer.name, "count": layer.count} | chosen[0] | {"pays": layer.pays} | line)
+        rows.append(
+            {"layer": layer.name, "count": layer.count} | chosen[0] | {"pays": layer.pays, "run": _runs(layer)} | line
+        )
     return rows
 
 

@@ -163,7 +163,8 @@ class _Layers:
         }
         if self.family.head_norms:
             yield self.norm("attention q_norm", model.layers, self.rows * heads, width, split=True)
-            yield self.norm("attention k_norm", model.layers, self.rows * shared, width, split=shared > 1)
+            keys = self.norm("attention k_norm", model.layers, self.rows * shared, width, split=True)
+            yield keys | {"shared": (shared, self.rows)}
         full = model.layers - model.windowed_layers
         if full:
             yield self.scores("attention", full, heads, shared, width)

@@ -300,6 +300,11 @@ class NetworkAnswer(NetworkNames):
         return next((total for total in self.totals if self.backend and total.name == f"{self.backend} today"), None)
 
     @property
+    def fits(self) -> bool:
+        """Whether the GPU has as much memory as the network needs."""
+        return self.memory is None or self.memory.fits(self.gpu)
+
+    @property
     def dtypes(self) -> tuple[str, ...]:
         """The data types of the layers."""
         return tuple(dict.fromkeys(layer.answer.problem.dtype for layer in self.layers))

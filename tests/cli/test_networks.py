@@ -190,7 +190,10 @@ def test_a_note_on_several_answers_is_printed_once(words: tuple[str, ...], capsy
         (("compare", *DECODE, "--gpu", "h200", "--tokens", "1", "--images", "1"), "both given"),
         (("compare", "--shape", "m=1", "--gpu", "h200"), "--shape needs --op"),
         (("recommend", *DECODE, "--gpu", "h200", "--energy-price", "0.25", "--calls", "1e9"), "0.25EUR/kWh"),
-        (("recommend", *DECODE, "--gpu", "h200", "--energy-price", "0.25EUR/kWh"), "--energy-price needs --gpus, such as 200, or --calls"),
+        (
+            ("recommend", *DECODE, "--gpu", "h200", "--energy-price", "0.25EUR/kWh"),
+            "--energy-price needs --gpus, such as 200, or --calls",
+        ),
         (("recommend", *DECODE, "--gpu", "h200", "--carbon", "380", "--calls", "1e9"), "380g/kWh"),
         (("recommend", *DECODE, "--gpu", "h200", "--calls", "many"), "1e9 or 2e6/day"),
         (("recommend", *DECODE, "--gpu", "h200", "--op", "conv"), "its ops are rmsnorm, matvec"),
