@@ -15,7 +15,8 @@ from kernrec.util.human import config_text, human
 if TYPE_CHECKING:
     from kernrec.recommender.bill import Bill, Tariff
     from kernrec.recommender.compare_gpus import ComparedGpu, Unfit
-    from kernrec.recommender.network_result import LayerAnswer, NetworkAnswer, Total
+    from kernrec.recommender.network_layer_answer import LayerAnswer
+    from kernrec.recommender.network_result import NetworkAnswer, Total
     from kernrec.recommender.network_sweep import NetworkSweep
     from kernrec.recommender.recommender import Recommender
     from kernrec.recommender.result import Estimate

@@ -17,6 +17,7 @@ from kernrec.recommender.context import Context
 from kernrec.recommender.layouts import MATTERS, gain_elsewhere
 from kernrec.recommender.lines import Line, lines_of, predict_lines
 from kernrec.recommender.network_exchange import Exchange, exchange_of
+from kernrec.recommender.network_layer_answer import Costs, LayerAnswer, value_of
 from kernrec.recommender.network_layers import (
     EIGHT_BITS,
     NetworkRequest,
@@ -33,12 +34,9 @@ from kernrec.recommender.network_result import (
     FRUGAL,
     HEURISTIC,
     MIXTURE,
-    Costs,
-    LayerAnswer,
     NetworkAnswer,
     Total,
     TotalSum,
-    value_of,
 )
 from kernrec.recommender.recommender import Recommender
 from kernrec.recommender.request import KERNREC, MIXED, Query

@@ -33,7 +33,7 @@ CALLS: dict[str, tuple[str, dict[str, Any]]] = {
     "zeros": ("recommend", {**MATMUL, "shape": "m=4096,n=4096,k=4096", "inputs": "zeros"}),
     "explain": ("explain", {**MATMUL, "config": {}, "inputs": "zeros"}),
     "compare": ("compare", {"workload": "bert-base", "gpus": "h200,l40s", "inputs": "zeros"}),
-    "model": ("compare", {"workload": "model/config.json", "gpus": "h100,rtx4090", **SERVED}),
+    "model": ("compare", {"workload": "model/config.json", "gpus": "h100,rtx4060", **SERVED}),
     "right": ("check", {**CHECK, "source": AXPY}),
     "wrong": ("check", {**CHECK, "file": "wrong.cu"}),
     "out of bounds": ("emulate", {**LAUNCH, "source": AXPY.replace("if (i < n) ", "")}),

@@ -23,7 +23,8 @@ from kernrec.recommender.network import (
     answer_network,
     shapes_as_network,
 )
-from kernrec.recommender.network_result import MOST_OF_THE_TIME, PAYS
+from kernrec.recommender.network_layer_answer import PAYS
+from kernrec.recommender.network_result import MOST_OF_THE_TIME
 from kernrec.recommender.network_sweep import best_of, sweep_network, swept_points
 
 DECODE = NetworkRequest("llama-3-8b-decode")
