@@ -138,7 +138,9 @@ def config_document(place: str, download: bool) -> tuple[dict[str, Any], str, st
         if path.stat().st_size > _LARGEST:
             raise UsageError(f"{path} has more than {_LARGEST >> 20} MB: no config.json of a model")
         text = path.read_text(encoding="utf-8", errors="replace")
-    title = (path.absolute().parent.name or path.name) if Path(place).exists() else place
+    title = place
+    if Path(place).exists():
+        title = (path.absolute().parent.name or path.name) if path.name == "config.json" else path.stem
     return parsed_config(text, str(path)), str(path), title
 
 

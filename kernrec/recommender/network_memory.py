@@ -118,7 +118,9 @@ def shortage(
     remedy = f"; it fits with {' or '.join(remedies)}" if remedies else ""
     each = " on each GPU" if workload.tp > 1 else ""
     parts = f" ({memory})" if workload.one_network else ""
-    available, needs = gigabytes(gpu.memory_bytes), f"needs {gigabytes(memory.needed)}"
+    near = memory.needed < 1.01 * gpu.memory_bytes
+    available, needed = (gigabytes(size, 5 if near else 3) for size in (gpu.memory_bytes, memory.needed))
+    needs = f"needs {needed}"
     has = f"{gpu.title} has {gpu.memory_bytes / 2**30:.0f} GiB ({available})"
     message = f"{workload.title} does not fit: it {needs}{each}{parts}, {has}{remedy}"
     return DoesNotFitError(message, memory, f"{needs}, has {available}{remedy.replace('it fits', 'fits')}")
@@ -131,9 +133,9 @@ def _fits(gpu: GPU, other: Callable[[int, int], tuple[Workload, Sequence[Layer]]
         return False
 
 
-def gigabytes(size: float) -> str:
-    """Return a size in gigabytes, three significant digits."""
-    return f"{float(f'{size / 1e9:.3g}'):g} GB"
+def gigabytes(size: float, digits: int = 3) -> str:
+    """Return a size in gigabytes with so many significant digits."""
+    return f"{float(f'{size / 1e9:.{digits}g}'):g} GB"
 
 
 def memory_json(memory: Memory, gpu: GPU) -> dict[str, Any]:
