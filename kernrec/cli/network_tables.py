@@ -323,21 +323,25 @@ def _comparison_columns(
         costs = [
             Column(f"ms/{item}", "right", ["" if x is None else digits(1e3 * x.value) for x in latencies]),
             Column(f"J/{unit}", "right", ["" if x is None else digits(x[0]) for x in energies]),
+            Column(f"{unit}s/s", "right", ["" if row is None else digits(row.rate) for row in rows]),
         ]
-    below = ["" if row is None else _dominant(row) for row in rows] if served else ["" for _ in rows]
+    else:
+        costs.append(quantities(f"{unit}s/s", "", _of(rows, "rate"), importance=USUALLY))
+    below = ["" if row is None else _dominant(row, backends) for row in rows] if served else ["" for _ in rows]
     below = [row.error.short if isinstance(row, Unfit) else text for row, text in zip(compared, below, strict=True)]
+    names = ["" if row is None else row.total.name for row in rows]
     columns = [
         Column("GPU", "left", [row.gpu.name for row in compared]),
         Column("batch", "right", [str(row.batch) for row in compared], ALWAYS if batches else SELDOM),
         Column(
             "fits", "left", ["no" if row is None else "yes" for row in rows], ALWAYS if served or None in rows else WIDE
         ),
-        *costs,
+        *costs[:2],
         *_per_money(rows, unit),
-        quantities(f"{unit}s/s", "", _of(rows, "rate"), importance=ALWAYS if served else USUALLY),
+        *costs[2:],
         quantities("best limit", "W", _of(rows, "best_limit_w"), importance=ALWAYS if served else WIDE),
         quantities("power", "W", [None if row is None else row.total.power_w for row in rows], importance=USUALLY),
-        Column("runs", "left", ["" if row is None else row.total.name for row in rows], ALWAYS if backends else WIDE),
+        Column("runs", "left", names, ALWAYS if backends and not served else WIDE),
         Column("source", "left", ["" if row is None else row.total.source for row in rows], USUALLY),
         quantities(f"{unit}s/J", "", _of(rows, "rate_per_watt"), importance=USUALLY),
     ]
@@ -353,9 +357,10 @@ def _of(rows: "Sequence[ComparedGpu | None]", name: str) -> list[float | None]:
     return [None if row is None else getattr(row, name) for row in rows]
 
 
-def _dominant(row: "ComparedGpu") -> str:
-    """The layers that take most of the time, with their shares."""
-    return ", ".join(f"{_shortened(name)} {share * 100:.0f} %" for name, share in row.answer.dominant(2))
+def _dominant(row: "ComparedGpu", backends: bool) -> str:
+    """The layers that take most of the time, with their shares; `backends` says whether the backend is named."""
+    layers = ", ".join(f"{_shortened(name)} {share * 100:.0f} %" for name, share in row.answer.dominant(2))
+    return f"{row.total.name}: {layers}" if backends else layers
 
 
 def _per_money(rows: "Sequence[ComparedGpu | None]", unit: str) -> list[Column]:

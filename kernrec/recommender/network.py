@@ -126,7 +126,7 @@ def answer_network(recommender: Recommender, gpu: str | GPU, wanted: NetworkRequ
         adjusted=tuple(adjusted),
         layouts_chosen=layouts_chosen,
         backend=backend if covered else "",
-        headline_name=_headline(workload, query, wanted, backend if covered else ""),
+        headline_name=_headline(workload, network, query, wanted, backend if covered else ""),
         exchange=exchange,
         memory=memory,
     )
@@ -142,9 +142,11 @@ def _refuse_dtype(gpu: GPU, dtype: str | None) -> None:
         raise UsageError(f"{gpu.title} does not multiply in {dtype}; it does in {', '.join(able) or 'f32'}")
 
 
-def _headline(workload: Workload, query: Query, wanted: NetworkRequest, backend: str) -> str:
-    """Return the name of the total that stands for the network: what people run, of shapes the choice."""
-    asked_for = query.stacks or wanted.backend == MIXED
+def _headline(
+    workload: Workload, layers: Sequence[LayerAnswer], query: Query, wanted: NetworkRequest, backend: str
+) -> str:
+    """Return the name of the total that stands for the network: what people run, but of shapes the choice."""
+    asked_for = query.stacks or wanted.backend == MIXED or not any(layer.best for layer in layers)
     return today(backend) if backend and (asked_for or workload.one_network) else CHOICE
 
 
@@ -301,7 +303,9 @@ def _remarks(
             f"nobody recorded the power of {whose} for {_listed(unpowered)}: that of kernrec's kernel is taken"
         )
     if workload.tp > 1:
-        notes.append(f"time and energy are of one of {workload.tp} GPUs, which work at the same time")
+        notes.append(
+            f"totals are of one of {workload.tp} GPUs, which work at the same time; joules of a token are of all"
+        )
     if exchange is not None:
         notes.append(exchange.note)
     if not memory.fits(gpu):

@@ -57,7 +57,7 @@ class Exchange:
 
     count: int
     latency_s: Estimate
-    """Of all together."""
+    """Of all together; totals count the mean power of the layers while GPUs exchange."""
     link: str
     """The link in words, with its rate."""
 
@@ -65,8 +65,8 @@ class Exchange:
     def note(self) -> str:
         """The line that states the model."""
         return (
-            f"{self.count} all-reduces between the GPUs are in the totals, {self.latency_s.value * 1e3:.3g} ms over"
-            f" {self.link}: {LATENCY_S * 1e6:g} us each and more with their bytes, a model from figures of an H100"
+            f"{self.count} all-reduces over {self.link} are in the totals: {LATENCY_S * 1e6:g} us each and more"
+            " with their bytes, a model from recordings of an H100"
         )
 
     def as_dict(self) -> dict[str, object]:

@@ -112,8 +112,8 @@ def _changed(change: float, what: str) -> str:
     return f"{abs(change) * 100:.2g} % {'less' if change < 0 else 'more'} {what}"
 
 
-_PREFERRED = {MIXTURE: 1, FASTEST: 2, FRUGAL: 3, HEURISTIC: 4}
-"""By name, how late a total comes among equal ones; the choice and the backend's come first."""
+_PREFERRED = {CHOICE: 1, MIXTURE: 2, FASTEST: 3, FRUGAL: 4, HEURISTIC: 5}
+"""By name, how late a total comes among equal ones; the backend's comes first."""
 
 
 @dataclass(frozen=True)
@@ -239,8 +239,9 @@ class NetworkAnswer(NetworkNames):
             return ""
         lined, count = [layer.line for layer in self.layers if layer.line is not None], len(self.layers)
         names = ", ".join(dict.fromkeys(line.stack for line in lined))
-        rest = f" in {len(lined)} of {count} layer types, kernrec's kernels in the others" if len(lined) < count else ""
-        whole = f"{stack.name}: {'the fastest of ' * (', ' in names)}{names}{rest}."
+        rest = f"{len(lined)} of {count} layer types and kernrec's kernels in the others"
+        rest = rest if len(lined) < count else f"all {count} layer types"
+        whole = f"{stack.name}: {'the fastest of ' * (', ' in names)}{names} in {rest}."
         if not self.paying:
             return f"{whole} Custom kernels would not save {100 * PAYS:.0f} % in any layer. Keep your backend."
         time, energy = self.total(MIXTURE).versus(stack)
