@@ -65,8 +65,8 @@ class CompareOptions(options.Options):
 def compare(wanted: CompareOptions) -> None:
     """Compare GPUs on a network: time, energy, throughput for a watt and, with --price, for the money.
 
-    What runs is the fastest backend that has all layers, or --backend. Of shapes it is kernrec's best config for the
-    objective. Prices are yours: none is built in.
+    Costs are those of the fastest backend that has all layers, or of --backend, and for a --shape those of kernrec's
+    best config for the objective. Prices are yours: none is built in.
     """
     from kernrec.cli.network_tables import print_comparison
     from kernrec.gpu import find_gpus

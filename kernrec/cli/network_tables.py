@@ -100,7 +100,7 @@ def _print_totals(answer: "NetworkAnswer", form: Form) -> None:
 
 
 def _print_layers(answer: "NetworkAnswer", form: Form, most: int | None) -> None:
-    """What runs each layer: of all in the order of the network, or of those that take most of the time."""
+    """Each layer with its program: all in the order of the network, or those that take most of the time."""
     shown = answer.layers
     total = f"all {len(shown)} distinct layers"
     if form is Form.TABLE and most != len(shown):

@@ -249,9 +249,9 @@ def _answer_networks(
     objects: list[dict[str, object]] = []
     rows: list[dict[str, object]] = []
     noted: set[str] = set()
-    asked = [replace(request, batch=batch) for request in networks for batch in batches] or networks
+    requests = [replace(request, batch=batch) for request in networks for batch in batches] or networks
     unfit: list[DoesNotFitError] = []
-    for number, (gpu, request) in enumerate((gpu, request) for gpu in gpus for request in asked):
+    for number, (gpu, request) in enumerate((gpu, request) for gpu in gpus for request in requests):
         try:
             answer = answer_network(recommender, gpu, request, query)
         except DoesNotFitError as error:
@@ -281,7 +281,7 @@ def _answer_networks(
             print_sweep(sweep, form, year, noted)
         else:
             print_network(answer, form, year, wanted.most_layers, noted)
-    if len(unfit) == len(gpus) * len(asked):
+    if len(unfit) == len(gpus) * len(requests):
         raise unfit[0]
     if form is Form.JSON:
         _print_objects(objects)

@@ -22,7 +22,7 @@ MOST_CONTEXT = 1 << 24
 
 @dataclass(frozen=True)
 class Family:
-    """What the layers of a model type have that its config does not state."""
+    """Properties of a model type that its config does not state."""
 
     gated: bool = True
     """Whether a feed-forward network has a gate beside its first product."""
@@ -34,7 +34,7 @@ class Family:
     tied: bool = False
     """Whether the output projection is the token embedding, if the config does not say."""
     missing: str = ""
-    """What the list of layers leaves out."""
+    """Parts of the model that the list of layers leaves out."""
 
 
 _BIASES = "biases of the linear layers"
@@ -76,8 +76,8 @@ def model_workload(place: str, context: int | None = None, phase: str = PHASES[0
     """
     model = read_decoder(place, text)
     if model.kind not in FAMILIES:
-        known = ", ".join(sorted(FAMILIES))
-        raise UsageError(f"{place}: architecture {model.kind!r} is not known; known are {known}")
+        names = ", ".join(sorted(FAMILIES))
+        raise UsageError(f"{place}: architecture {model.kind!r} is not known; known are {names}")
     if phase not in PHASES:
         raise unknown("phase", phase, PHASES)
     context = DEFAULT_CONTEXT if context is None else context

@@ -106,7 +106,7 @@ class Workload:
     one_network: bool = False
     """Whether the layers are those of one network, each occurrence with weights of its own."""
     notes: tuple[str, ...] = ()
-    """What a reader has to know about the layers, one line each."""
+    """Lines that a reader of the layers has to know."""
 
     @property
     def flops(self) -> int:
@@ -196,10 +196,10 @@ def _workload(path: Path, content: dict[str, Any]) -> Workload:
         counts[key] = value = content.get(key, default)
         if type(value) is not int or value < least:
             raise UsageError(f"{key} is {short(value)}; a whole number from {least} is accepted")
-    one = content.get("one_network", True)
-    if type(one) is not bool:
-        raise UsageError(f"one_network is {short(one)}; true and false are accepted")
-    return Workload(name, printable(title), source, layers, published, one_network=one, **counts)
+    one_network = content.get("one_network", True)
+    if type(one_network) is not bool:
+        raise UsageError(f"one_network is {short(one_network)}; true and false are accepted")
+    return Workload(name, printable(title), source, layers, published, one_network=one_network, **counts)
 
 
 def layer_from(entry: Mapping[str, Any], dtype: str | None = None, layouts: Mapping[str, str] | None = None) -> Layer:

@@ -76,9 +76,9 @@ def memory_of(workload: Workload, layers: Sequence[Layer]) -> Memory:
     dtype = next(layer.problem.dtype for layer in reversed(layers))
     weights, cache, largest = bytes_of(workload.embedding, dtype), 0, 0
     for layer in layers:
-        own, kept, moved = _parts(layer.problem)
+        own, cached, moved = _parts(layer.problem)
         weights += layer.count * own
-        cache += layer.count * kept
+        cache += layer.count * cached
         largest = max(largest, moved)
     if workload.cache:
         cache = bytes_of(workload.cache, dtype) * workload.batch

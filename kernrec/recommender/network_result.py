@@ -138,9 +138,9 @@ class NetworkAnswer(NetworkNames):
     headline_name: str = CHOICE
     """The name of the total that stands for the network."""
     exchange: "Exchange | None" = None
-    """What the GPUs of a tensor-parallel group exchange; None for one GPU."""
+    """All-reduces of a tensor-parallel group; None for one GPU."""
     memory: "Memory | None" = None
-    """What one GPU needs."""
+    """Bytes that one GPU needs."""
 
     def __repr__(self) -> str:
         chosen = self.headline
@@ -254,10 +254,10 @@ class NetworkAnswer(NetworkNames):
     @property
     def distinct_totals(self) -> tuple[Total, ...]:
         """The totals that differ: of equal ones the one that is named first in `_PREFERRED`."""
-        kept: dict[Any, Total] = {}
+        distinct: dict[Any, Total] = {}
         for total in sorted(self.totals, key=lambda total: _PREFERRED.get(total.name, 0)):
-            kept.setdefault((total.latency_s, total.energy_j), total)
-        return tuple(total for total in self.totals if any(total is each for each in kept.values()))
+            distinct.setdefault((total.latency_s, total.energy_j), total)
+        return tuple(total for total in self.totals if any(total is each for each in distinct.values()))
 
     @property
     def notes(self) -> tuple[str, ...]:

@@ -21,17 +21,17 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def asked(tmp_path: Path) -> list[str]:
+def question(tmp_path: Path) -> list[str]:
     model = written(tmp_path / "Llama-3-8B", LLAMA_3_8B) / "config.json"
-    question = ["--gpu", "l40s,h100", "--backend", "vllm", "--batch", "1,128", "--context", "8192"]
-    return ["recommend", "--workload", str(model), *question]
+    words = ["--gpu", "l40s,h100", "--backend", "vllm", "--batch", "1,128", "--context", "8192"]
+    return ["recommend", "--workload", str(model), *words]
 
 
 def test_one_table_has_every_gpu_and_batch(
-    asked: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    question: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
-    assert run(asked) == 0
+    assert run(question) == 0
     lines = capsys.readouterr().out.splitlines()
     assert max(map(len, lines)) <= 80
     assert lines[0].startswith("Llama-3-8B decode, token 8192 in bf16, vLLM today,")
@@ -47,8 +47,8 @@ def test_one_table_has_every_gpu_and_batch(
     assert sum("mlp gate_up_proj" in line for line in lines) == 2
 
 
-def test_json_and_csv_have_the_table(asked: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert run([*asked, "--json"]) == 0
+def test_json_and_csv_have_the_table(question: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert run([*question, "--json"]) == 0
     answer = json.loads(capsys.readouterr().out)
     fits = {(row["gpu"], row["batch"]): row["fits"] for row in answer["gpus"]}
     assert fits == {("l40s", 1): True, ("l40s", 128): False, ("h100-sxm", 1): True, ("h100-sxm", 128): False}
@@ -59,34 +59,34 @@ def test_json_and_csv_have_the_table(asked: list[str], capsys: pytest.CaptureFix
     assert 100 <= row["best_power_limit_w"] <= 350
     assert row["memory"]["weights_bytes"] == pytest.approx(16.06e9, rel=1e-3)
     assert row["dominant_layers"][0]["layer"] == "mlp gate_up_proj"
-    assert run([*asked, "--csv"]) == 0
+    assert run([*question, "--csv"]) == 0
     rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
     assert [each["fits"] for each in rows] == ["True", "False", "True", "False"]
     assert rows[1]["latency_s"] == ""
 
 
 def test_the_same_question_has_the_same_answer_in_every_command(
-    asked: list[str], capsys: pytest.CaptureFixture[str]
+    question: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    question = [*asked[1:3], "--gpu", "h100", "--backend", "vllm", "--batch", "8", "--context", "8192", "--json"]
-    assert run(["recommend", *question]) == 0
+    words = [*question[1:3], "--gpu", "h100", "--backend", "vllm", "--batch", "8", "--context", "8192", "--json"]
+    assert run(["recommend", *words]) == 0
     single = json.loads(capsys.readouterr().out)
     total = next(total for total in single["totals"] if total["name"] == single["headline"] == "vLLM today")
-    assert run(["compare", *question]) == 0
+    assert run(["compare", *words]) == 0
     (compared,) = json.loads(capsys.readouterr().out)["gpus"]
-    assert run(["recommend", *question, "--power-limit", "sweep"]) == 0
+    assert run(["recommend", *words, "--power-limit", "sweep"]) == 0
     first = json.loads(capsys.readouterr().out)["rows"][0]
     for other in (compared, first):
         assert other["latency_s"] == pytest.approx(total["latency_s"])
         assert other["energy_j"] == pytest.approx(total["energy_j"])
 
 
-def test_a_prompt_is_asked_for_by_its_phase(asked: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    model = asked[2]
-    question = ["--workload", model, "--gpu", "h100,l40s", "--phase", "prefill", "--context", "1024", "--dtype", "fp8"]
-    assert run(["recommend", *question]) == 0
+def test_a_prompt_is_asked_for_by_its_phase(question: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    model = question[2]
+    words = ["--workload", model, "--gpu", "h100,l40s", "--phase", "prefill", "--context", "1024", "--dtype", "fp8"]
+    assert run(["recommend", *words]) == 0
     assert "ms/prompt" in capsys.readouterr().out
-    assert run(["recommend", *question, "--json"]) == 0
+    assert run(["recommend", *words, "--json"]) == 0
     row = json.loads(capsys.readouterr().out)["gpus"][0]
     assert row["rate_per_s"] == pytest.approx(1024 / row["latency_s"])
     assert row["dtypes"] == ["bf16", "f8e4m3"]
@@ -136,8 +136,8 @@ def test_a_mixture_of_engines_is_called_one(capsys: pytest.CaptureFixture[str]) 
     mixed = next(total for total in answer["totals"] if total["name"] == answer["headline"])
     assert run(["recommend", *DECODE, "--batch", "32", "--json"]) == 0
     single = json.loads(capsys.readouterr().out)
-    one = next(total for total in single["totals"] if total["name"] == single["headline"])
-    assert mixed["latency_s"] <= one["latency_s"]
+    vllm = next(total for total in single["totals"] if total["name"] == single["headline"])
+    assert mixed["latency_s"] <= vllm["latency_s"]
     assert run(["compare", *DECODE, "--backend", "kernrec", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["gpus"][0]["name"] == "kernrec"
 

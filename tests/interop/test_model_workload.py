@@ -93,10 +93,10 @@ def test_gpus_beyond_the_heads_of_keys_have_copies(tmp_path: Path) -> None:
 
 
 def test_a_batch_multiplies_tokens_and_not_weights(tmp_path: Path) -> None:
-    one = find_workload(str(written(tmp_path, DEEPSEEK_V3)))
-    several = with_batch(one, 32)
-    assert several.flops == 32 * one.flops
-    assert parameters(several) == parameters(one)
+    single = find_workload(str(written(tmp_path, DEEPSEEK_V3)))
+    several = with_batch(single, 32)
+    assert several.flops == 32 * single.flops
+    assert parameters(several) == parameters(single)
     absorbed = next(layer for layer in several.layers if layer.name == "attention absorbed k_b")
     assert (absorbed.problem.dim["batch"], absorbed.problem.dim["m"]) == (128, 32)
 

@@ -32,10 +32,10 @@ def test_weights_of_shipped_models_are_their_published_parameters(name: str) -> 
 
 
 def test_keys_and_values_grow_with_context_and_batch() -> None:
-    one = 2 * 32 * 2 * 8 * 128  # bytes of a token: two tensors of 32 layers with 8 heads of 128 in 16 bits
-    assert memory(workload="llama-3-8b-decode").cache == 2048 * one
-    assert memory(workload="llama-3-8b-decode", context=8192, batch=4).cache == 4 * 8192 * one
-    assert memory(workload="llama-3-8b-prefill").cache == 2048 * one
+    of_token = 2 * 32 * 2 * 8 * 128  # bytes of a token: two tensors of 32 layers with 8 heads of 128 in 16 bits
+    assert memory(workload="llama-3-8b-decode").cache == 2048 * of_token
+    assert memory(workload="llama-3-8b-decode", context=8192, batch=4).cache == 4 * 8192 * of_token
+    assert memory(workload="llama-3-8b-prefill").cache == 2048 * of_token
     assert memory(workload="bert-base").cache == 0
 
 
