@@ -59,6 +59,8 @@ class Layer:
     """Heads of keys and values in a product, and its outputs for each: a GPU has at least one such head."""
     items: str = ""
     """The dimension that counts independent items, if it is not that of the op."""
+    parts: int = 1
+    """Passes over parts of the items in each occurrence, which `count` includes; they share the weights."""
 
     @property
     def flops(self) -> int:

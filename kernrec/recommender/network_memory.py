@@ -77,7 +77,7 @@ def memory_of(workload: Workload, layers: Sequence[Layer]) -> Memory:
     weights, cache, largest = bytes_of(workload.embedding, dtype), 0, 0
     for layer in layers:
         own, cached, moved = _parts(layer.problem)
-        weights += layer.count * own
+        weights += layer.count // layer.parts * own
         cache += layer.count * cached
         largest = max(largest, moved)
     if workload.cache:
