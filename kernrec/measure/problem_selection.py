@@ -1,11 +1,10 @@
 """The problems that a user names to measure: one shape of an op, or the layers of a workload."""
 
 from kernrec.errors import UsageError
-from kernrec.interop.workload_files import find_workload as find_workload_file
+from kernrec.interop.workload_files import find_workload
 from kernrec.kernel import kernels_for
 from kernrec.op import Op, Problem, all_ops, find_op, problem_from_shape
 from kernrec.op.workload import default_workload
-from kernrec.op.workload import workload as find_workload
 
 
 def select_problems(
@@ -16,7 +15,7 @@ def select_problems(
     Args:
         op: name or alias of an op; None or `all`: every op that some kernel computes.
         shape: dimensions, `m=4096,n=4096,k=4096`; None: the layers of a workload.
-        workload: name of a workload; None: the standard workload of each op.
+        workload: name of a workload or a file of one; None: the standard workload of each op.
         dtype: data type; None: the default of the op or the layer.
         layout: tensor layout; None: the default of the op or the layer.
 
@@ -57,7 +56,7 @@ def select_counted(
     """
     if shape or (op is None and workload is None):
         return [(name, problem, 1.0) for name, problem in select_problems(op, shape, workload, dtype, layout) or []]
-    chosen = find_workload_file(workload) if workload else None
+    chosen = find_workload(workload) if workload else None
     ops = chosen.ops if chosen and op in (None, "all") else [op] if op not in (None, "all") else all_ops()
     counts: dict[Problem, tuple[str, float]] = {}
     for definition in (each if isinstance(each, Op) else find_op(str(each)) for each in ops):

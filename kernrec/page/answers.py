@@ -5,7 +5,7 @@ Parameters come from a URL and are hostile: each is text that is checked against
 
 import shlex
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -23,6 +23,7 @@ from kernrec.recommender.explain.breakdown import Explanation, explain
 from kernrec.recommender.explain.pick_config import pick_config
 from kernrec.recommender.explain.what_if import advice, what_if
 from kernrec.recommender.network import NetworkRequest
+from kernrec.recommender.request import backends_named
 from kernrec.store.coverage import coverage
 
 Parameters = Mapping[str, str]
@@ -39,6 +40,7 @@ class Answers:
         workload: a network of the user's own, offered first beside those that ship.
         most_points: of one front.
         kernel: one of the library or the user's own that is offered beside those of the user's databases.
+        backend: names of backends whose totals networks have, as of `backends_named`; None for the fastest.
     """
 
     def __init__(
@@ -47,7 +49,9 @@ class Answers:
         workload: Workload | None = None,
         most_points: int = MOST_POINTS,
         kernel: Kernel | None = None,
+        backend: Sequence[str] | None = None,
     ) -> None:
+        self._stacks, self._whose = backends_named(backend)
         self._recommender, self._kernel = recommender, kernel
         self._most_points = most_points
         self._own = {workload.name: workload} if workload else {}
@@ -128,9 +132,9 @@ class Answers:
         names = [*self._own, *workloads()]
         if name not in names:  # a path is no name: a URL opens no file
             raise unknown("workload", name, names)
-        wanted = NetworkRequest(self._own.get(name, name), None, parameters.get("dtype") or None)
+        wanted = NetworkRequest(self._own.get(name, name), None, parameters.get("dtype") or None, backend=self._whose)
         gpu, inputs = find_gpu(parameters.get("gpu", "")), parameters.get("inputs") or RANDOM
-        return network_view(self._recommender, gpu, wanted, inputs)
+        return network_view(self._recommender, gpu, wanted, inputs, self._stacks)
 
     def _database(self, parameters: Parameters) -> dict[str, Any]:
         rows = coverage(self._recommender.context.stack)

@@ -42,6 +42,15 @@ class NetworkRequest:
     """Items, such as images or sequences, of one pass; None for the workload's."""
     tp: int = 1
     """The GPUs that tensor parallelism divides the layers among; the answer is for one of them."""
+    context: int | None = None
+    """Tokens that a generated token attends to, or those of the prompt; None for the workload's."""
+    phase: str | None = None
+    """`decode` or `prefill` of a model's `config.json`; None for `decode`."""
+    backend: str = ""
+    """Whose kernels the totals count: `KERNREC`, `MIXED` (the fastest backend of each layer), or one backend: that of
+    the query, or else the fastest that has all layers."""
+    ignore_memory: bool = False
+    """Whether a network is answered that does not fit the memory."""
 
 
 def shapes_as_network(op: str, shapes: Sequence[str], dtype: str | None = None, layout: str | None = None) -> Workload:
@@ -63,7 +72,10 @@ def layers_of(wanted: NetworkRequest) -> tuple[Workload, tuple[Layer, ...]]:
             raise UsageError("a workload or an op is needed; `kernrec ops` lists the ops")
         chosen = default_workload(op)
     else:
-        chosen = find_workload(wanted.workload, wanted.fixed) if isinstance(wanted.workload, str) else wanted.workload
+        named = wanted.workload
+        chosen = (
+            named if isinstance(named, Workload) else find_workload(named, wanted.fixed, wanted.context, wanted.phase)
+        )
     chosen = as_tensor_parallel(chosen, wanted.tp)
     if wanted.batch is not None:
         chosen = with_batch(chosen, wanted.batch)

@@ -12,8 +12,10 @@ import pytest
 from kernrec.gpu import find_gpu
 from kernrec.gpu.card_file import card_text
 from tests.checking.test_check import AXPY
+from tests.helpers.models import LLAMA_3_8B
 from tests.helpers.needs import needs
 from tests.helpers.process import environment
+from tests.helpers.serving import written
 
 pytestmark = [pytest.mark.slow, needs("mcp", "cupy")]
 
@@ -21,15 +23,17 @@ ARGUMENTS = ["f32:2", "x=f32[1000]", "y=f32[1000]", "i32:1000"]
 LAUNCH = {"arguments": ARGUMENTS, "grid": [4], "block": [256]}
 CHECK = {**LAUNCH, "reference": {"y": "argument0 * x + y"}}
 MATMUL = {"op": "matmul", "gpu": "h200", "shape": "m=64,n=64,k=64"}
+SERVED = {"batch": 8, "context": 8192, "backend": ["vllm"]}
 
 CALLS: dict[str, tuple[str, dict[str, Any]]] = {
     "recommend": ("recommend", MATMUL),
-    "stack": ("recommend", {**MATMUL, "dtype": "bf16", "stack": ["vllm"]}),
-    "no such stack": ("recommend", {**MATMUL, "stack": ["vlm"]}),
+    "backend": ("recommend", {**MATMUL, "dtype": "bf16", "backend": ["vllm"]}),
+    "no such backend": ("recommend", {**MATMUL, "backend": ["vlm"]}),
     "card file": ("recommend", {**MATMUL, "gpu": "mine.toml"}),
     "zeros": ("recommend", {**MATMUL, "shape": "m=4096,n=4096,k=4096", "inputs": "zeros"}),
     "explain": ("explain", {**MATMUL, "config": {}, "inputs": "zeros"}),
     "compare": ("compare", {"workload": "bert-base", "gpus": "h200,l40s", "inputs": "zeros"}),
+    "model": ("compare", {"workload": "model/config.json", "gpus": "h100,rtx4060", **SERVED}),
     "right": ("check", {**CHECK, "source": AXPY}),
     "wrong": ("check", {**CHECK, "file": "wrong.cu"}),
     "out of bounds": ("emulate", {**LAUNCH, "source": AXPY.replace("if (i < n) ", "")}),
@@ -70,6 +74,7 @@ def answered(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], 
     inside.mkdir()
     (outside / "secret.cu").write_text(AXPY)
     (inside / "mine.toml").write_text(card_text(find_gpu("l4"), "mine"))
+    written(inside / "model", LLAMA_3_8B)
     (inside / "wrong.cu").write_text(AXPY.replace("alpha *", "2.1f *"))
     return asyncio.run(session(inside))
 
@@ -90,7 +95,7 @@ def test_every_tool_has_a_schema_that_its_questions_fit(answered: tuple[dict[str
 
 
 @pytest.mark.parametrize(
-    "name", ["recommend", "stack", "card file", "explain", "compare", "the other", "right", "wrong", "out of bounds"]
+    "name", ["recommend", "backend", "card file", "explain", "compare", "the other", "right", "wrong", "out of bounds"]
 )
 def test_questions_are_answered(answered: tuple[dict[str, Any], dict[str, Any]], name: str) -> None:
     answer = answered[1][name]
@@ -106,12 +111,22 @@ def test_tools_are_asked_about_other_inputs(answered: tuple[dict[str, Any], dict
     assert any("zeros" in note for note in answers["explain"].structured_content["notes"])
 
 
-def test_tools_are_asked_about_a_stack_and_about_a_card_of_a_file(
+def test_tools_take_a_backend_and_the_file_of_a_card(
     answered: tuple[dict[str, Any], dict[str, Any]],
 ) -> None:
-    lines = answered[1]["stack"].structured_content["lines"]
+    lines = answered[1]["backend"].structured_content["lines"]
     assert {line["stack"] for line in lines} == {"vLLM"}
     assert answered[1]["card file"].structured_content["gpu"] == "mine"
+
+
+def test_a_model_of_the_folder_is_compared_and_a_gpu_without_memory_says_so(
+    answered: tuple[dict[str, Any], dict[str, Any]],
+) -> None:
+    first, second = answered[1]["model"].structured_content["gpus"]
+    assert (first["fits"], second["fits"]) == (True, False)
+    assert (first["name"], first["batch"], first["per"]) == ("vLLM today", 8, "token")
+    assert "latency_s" not in second
+    assert "does not fit" in second["reason"]
 
 
 def test_a_program_learns_whether_its_kernel_is_right(answered: tuple[dict[str, Any], dict[str, Any]]) -> None:
@@ -138,7 +153,7 @@ def test_an_endless_kernel_costs_its_own_process(answered: tuple[dict[str, Any],
         ("huge", "at most"),
         ("long", "larger than"),
         ("no such op", "did you mean matmul"),
-        ("no such stack", "did you mean vLLM"),
+        ("no such backend", "did you mean vLLM"),
         ("wrong type", "recommend: top: "),
         ("two kernels", "name one with"),
         ("reference", "unknown function in a reference"),

@@ -204,8 +204,10 @@ def test_the_lines_of_one_stack_can_be_asked_for(recommender: Recommender) -> No
     none = recommender.recommend("matmul", "h200", PRODUCT, "bf16", "nt", Query(top=1, stacks=("cuDNN",)))
     assert none.lines == ()
     assert any(note.startswith("cuDNN has no line for this problem; lines of it have ") for note in none.notes)
-    with pytest.raises(UsageError, match=r"unknown stack 'vlm'; did you mean vLLM\?"):
-        recommend("matmul", "h200", m=64, n=64, k=64, stack="vlm")
+    with pytest.raises(UsageError, match=r"unknown backend 'vlm'; did you mean vLLM\?"):
+        recommend("matmul", "h200", m=64, n=64, k=64, backend="vlm")
+    with pytest.raises(UsageError, match="unknown argument 'stack'; it is called backend"):
+        recommend("matmul", "h200", m=64, n=64, k=64, stack="vllm")
     assert is_wanted("SGLang (static scales)", ("SGLang",))
     assert not is_wanted("SGLang (static scales)", ("vLLM",))
     assert Query(stacks=("trtllm, torch", "VLLM")).stacks == ("TensorRT-LLM", "PyTorch", "vLLM")

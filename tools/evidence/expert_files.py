@@ -28,7 +28,7 @@ from kernrec.recommender.serving.candidates import candidates
 from kernrec.recommender.serving.compared import comparer
 from kernrec.recommender.serving.engine_defaults import Tiles, default_config, entry_for, launched
 from kernrec.recommender.serving.engines import Deployment, TunedFile, tuned_files
-from kernrec.recommender.serving.model_config import Experts, Quantization, ServedModel
+from kernrec.interop.model_config import Experts, Quantization, ServedModel
 
 FILES = (
     # (card, experts, columns a GPU, hidden size, experts of a token): of the models that have these shapes

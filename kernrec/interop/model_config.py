@@ -1,4 +1,4 @@
-"""The shapes that a serving engine's kernels have for a model, read from its Hugging Face `config.json`."""
+"""Read the `config.json` of a Hugging Face model: the shapes of its layers, as far as kernels depend on them."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -109,7 +109,7 @@ class ServedModel:
 
 
 def read_model(place: str, *, download: bool = False) -> ServedModel:
-    """The model at a folder, a `config.json`, or on the Hugging Face Hub.
+    """Return the model at a folder, a `config.json`, or on the Hugging Face Hub.
 
     Args:
         place: a folder with a `config.json`, or such a file; with `download` the name of a model, too.
@@ -119,6 +119,12 @@ def read_model(place: str, *, download: bool = False) -> ServedModel:
         UsageError: there is no such file, or it lacks fields, which are named.
         KernrecError: it cannot be downloaded.
     """
+    document, path, title = config_document(place, download)
+    return ConfigFields(document, path).model(title)
+
+
+def config_document(place: str, download: bool) -> tuple[dict[str, Any], str, str]:
+    """Return the fields of a config, its path, and a title for its model."""
     path = Path(place)
     path = path / "config.json" if path.is_dir() else path
     if not path.is_file():
@@ -132,6 +138,14 @@ def read_model(place: str, *, download: bool = False) -> ServedModel:
         if path.stat().st_size > _LARGEST:
             raise UsageError(f"{path} has more than {_LARGEST >> 20} MB: no config.json of a model")
         text = path.read_text(encoding="utf-8", errors="replace")
+    title = place
+    if Path(place).exists():
+        title = (path.absolute().parent.name or path.name) if path.name == "config.json" else path.stem
+    return parsed_config(text, str(path)), str(path), title
+
+
+def parsed_config(text: str, path: str) -> dict[str, Any]:
+    """Return the fields of the text of a `config.json`; raise `UsageError`, with its path, if it is none."""
     try:
         document = whole_document(text, _LARGEST)
     except CutShort:
@@ -140,8 +154,7 @@ def read_model(place: str, *, download: bool = False) -> ServedModel:
         raise UsageError(f"{path} is not the config.json of a model: {error}") from None
     if not isinstance(document, dict):
         raise UsageError(f"{path} is not the config.json of a model: expected an object")
-    title = place if not Path(place).is_file() else path.parent.name or path.name
-    return _Fields(document, str(path)).model(title)
+    return document
 
 
 def _downloaded(name: str) -> Path:
@@ -156,7 +169,7 @@ def _downloaded(name: str) -> Path:
         raise KernrecError(f"{name}: no config.json could be downloaded: {str(error).splitlines()[0]:.120}") from None
 
 
-class _Fields:
+class ConfigFields:
     """The fields of a config, by the names that model families have for them."""
 
     def __init__(self, document: Mapping[str, Any], place: str) -> None:
@@ -185,14 +198,25 @@ class _Fields:
             raise UsageError(f"{self.place} does not say {what}: {' or '.join(names)} is missing")
         return value
 
-    def model(self, title: str) -> ServedModel:
-        hidden = self.needed("how wide the model is", "hidden_size", "d_model", "n_embd")
+    def hidden(self) -> int:
+        return self.needed("how wide the model is", "hidden_size", "d_model", "n_embd")
+
+    def dtype(self) -> str:
         dtype = str(self.fields.get("dtype") or self.fields.get("torch_dtype") or "bfloat16").removeprefix("torch.")
         if dtype not in ("bfloat16", "float16", "float32"):
             raise UsageError(f"{self.place}: torch_dtype is {dtype!r:.40}; bfloat16, float16 or float32 is expected")
+        return dtype
+
+    def model(self, title: str) -> ServedModel:
+        hidden, dtype = self.hidden(), self.dtype()
         return ServedModel(
             title, hidden, dtype, self.quantization(), self.experts(), self.state_space(dtype), self.linears(hidden)
         )
+
+    def shared_width(self) -> int:
+        """Return the columns of the experts that every token goes through; 0 if there are none."""
+        shared = (self.number("n_shared_experts") or 0) * (self.number(*_WIDTH) or 0)
+        return self.number("shared_expert_intermediate_size") or shared
 
     def experts(self) -> Experts | None:
         count = self.number(*_EXPERTS)
@@ -262,9 +286,7 @@ class _Fields:
             return ()
         latent = self.number("kv_lora_rank")
         attention = self.latent(hidden, heads, latent) if latent else self.attention(hidden, heads)
-        dense = self.number("intermediate_size")
-        shared = (self.number("n_shared_experts") or 0) * (self.number(*_WIDTH) or 0)
-        shared = self.number("shared_expert_intermediate_size") or shared
+        dense, shared = self.number("intermediate_size"), self.shared_width()
         widths = [("dense", dense)] if dense and self.has_dense_layers() else []
         widths += [("shared experts", shared)] if shared else []
         return (
