@@ -1,7 +1,11 @@
 """A database file: opening, adding rows and queries."""
 
 import json
+import os
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from types import TracebackType
@@ -20,7 +24,9 @@ from kernrec.store.connection import (
     one_line,
     transaction,
 )
+from kernrec.store.filtered import ADOPT, show_filtered
 from kernrec.store.kept_answers import is_settled, read_pulled_rows
+from kernrec.store.marks import Faults, Mark, file_state, has_open, inode_of, is_own, read_mark, write_mark
 from kernrec.store.measurement_log import (
     RETRACTED,
     DatabaseContents,
@@ -30,7 +36,7 @@ from kernrec.store.measurement_log import (
     read_rows,
 )
 from kernrec.store.profiles import ProfileRow, ProfileTable, query_profiles
-from kernrec.store.reader import check_database, file_state, mark_checked, was_checked
+from kernrec.store.reader import check_database, find_faults
 from kernrec.store.row_hash import used_columns, wrong_keys
 from kernrec.store.rows import Row, content_hash
 from kernrec.store.schema import MOMENT, TABLES, derived, with_derived
@@ -43,6 +49,10 @@ if TYPE_CHECKING:
     from kernrec.op import Problem
     from kernrec.store.measurement import Measurement
 
+LONGEST_SOURCE = 2**20
+"""Characters of the source of a kernel that a database keeps."""
+_ATTEMPTS = 5
+"""How often a file is checked and opened that changes in between."""
 _CHUNK = 2000
 """Measurements that are inserted at a time, so that a large recording is not in memory twice."""
 
@@ -53,63 +63,110 @@ class Database:
     Every method raises `UsageError`, in one line that names the file, when the database cannot do it.
     """
 
-    def __init__(self, connection: "DuckDBPyConnection", path: Path | str, *, writes: bool = False) -> None:
+    def __init__(self, connection: "DuckDBPyConnection", path: Path | str, mark: Mark | None = None) -> None:
         self._connection = connection
         self.path = path
-        self._writes = writes
+        self._mark = mark
+        self._written = ""  # device and inode of the file, if it was opened for writing
+        self.schema = len(schema.migrations())
+        """The number of the last step of the schema that was applied."""
 
     @classmethod
     def open(cls, path: Path, *, read_only: bool = True, create: bool = False, check_rows: bool = True) -> "Database":
         """Open a database and bring its schema up to date, even if it will only be read.
 
-        A file that this program neither wrote nor had checked before is checked first, by a process of its own.
+        A file that this program neither wrote nor had checked before is checked first, by a process of its own. Of the
+        user's own files, rows that cannot be are left out (`faults`). What a file of somebody else says of whose its
+        rows are is not believed.
 
         Args:
             path: of the file.
             read_only: whether it will only be read.
             create: whether to create it if it does not exist; not with `read_only`.
-            check_rows: whether a file with a row that was changed or cannot be is refused.
+            check_rows: False shows all rows as they are, also those that were changed or cannot be.
 
         Raises:
-            UsageError: for a file that is not a kernrec database, damaged, in use or of a newer schema; it is not
-                changed.
+            UsageError: for a file that is not a kernrec database, damaged, in use or of a newer schema, and for one of
+                somebody else with such a row; it is not changed.
         """
         path = Path(path)
-        state = file_state(path)
-        if state and path.is_file() and not was_checked(path, state) and not is_open(path):
-            check_database(path, check_rows)
-            if check_rows:
-                mark_checked(path, state)
-        return cls.open_checked(path, read_only=read_only, create=create)
+        for _ in range(_ATTEMPTS):
+            state = file_state(path)
+            if read_only and path.is_file() and is_open(path):
+                return cls(connect(path, read_only=True, create=False), path, read_mark(path))
+            if not state or not path.is_file() or is_open(path):
+                return cls.open_checked(path, read_only=read_only, create=create, mark=Mark("", True))
+            mark = _checked(path, state, check_rows)
+            with suppress(_ReplacedError):
+                filtered = read_only and check_rows and bool(mark.faults or not mark.own)
+                return cls.open_checked(path, read_only=read_only, mark=mark, state=state, filtered=filtered)
+        raise UsageError(f"{path} is replaced again and again while it is opened; try again")
 
     @classmethod
-    def open_checked(cls, path: Path, *, read_only: bool = True, create: bool = False) -> "Database":
-        """As `open`, for a file that was checked, and in the process that checks."""
+    def open_checked(
+        cls,
+        path: Path,
+        *,
+        read_only: bool = True,
+        create: bool = False,
+        mark: Mark | None = None,
+        state: str = "",
+        filtered: bool = False,
+    ) -> "Database":
+        """As `open`, for a file that was checked, and in the process that checks.
+
+        Args:
+            path: of the file.
+            read_only: as `open` has it.
+            create: as `open` has it.
+            mark: what is known about the file; None: nothing is remembered of it.
+            state: that was checked (`marks.file_state`); empty: any.
+            filtered: whether only what the mark believes is shown.
+        """
         existed = path.exists()
         if create and not read_only and not existed:
             schema.make_file(path)
-        connection = connect(path, read_only=read_only, create=create)
-        database = cls(connection, path)
+        database = cls(connect(path, read_only=read_only, create=create), path, mark)
         try:
             with one_line(path):
-                check_whole(connection, path)
-                version = schema.schema_version(connection, path, writing=not read_only)
+                _check_opened(path, state, read_only)
+                check_whole(database._connection, path)
+                version = schema.schema_version(database._connection, path, writing=not read_only)
                 if version == 0 and not create:
                     raise UsageError(f"{path} is a DuckDB database, but not one of kernrec's")
                 if version < len(schema.migrations()):
                     if read_only:
-                        connection.close()
-                        _bring_up_to_date(path, version)
+                        database.close()
+                        _bring_up_to_date(path, version, mark, state)
+                        if mark is not None:
+                            raise _ReplacedError
                         return cls(connect(path, read_only=True, create=False), path)
-                    schema.check_migratable(connection, path)
-                    schema.migrate(connection, version)
+                    schema.check_migratable(database._connection, path)
+                    schema.migrate(database._connection, version)
+                if mark is not None and filtered:
+                    database.close()
+                    database._connection = connect(path, read_only=True, create=False, filtered=True)
+                    _check_opened(path, state, read_only)
+                    show_filtered(database._connection, mark.dropped, mark.own)
+                if mark is not None and not read_only:
+                    database._begin_writing(mark)
         except BaseException:
             database.close()
             if not existed:
                 path.unlink(missing_ok=True)
             raise
-        database._writes = not read_only
         return database
+
+    def _begin_writing(self, mark: Mark) -> None:
+        """From now on the file is the user's own: of one of somebody else, all rows there are those of others."""
+        path = Path(self.path)
+        if not mark.own:
+            with transaction(self._connection):
+                for statement in ADOPT:
+                    self._connection.execute(statement)
+        self._written = inode_of(file_state(path))
+        self._mark = replace(mark, own=True, writing=self._written)
+        write_mark(path, self._mark)
 
     @classmethod
     def memory(cls) -> "Database":
@@ -121,8 +178,10 @@ class Database:
     def close(self) -> None:
         """Write pending changes and close the file."""
         self._connection.close()
-        if self._writes:
-            mark_checked(Path(self.path), file_state(Path(self.path)))
+        if self._written and self._mark is not None:
+            state = file_state(Path(self.path))
+            if inode_of(state) == self._written:  # else another file has taken its place
+                write_mark(Path(self.path), replace(self._mark, state=state, writing=""))
 
     def __enter__(self) -> "Database":
         return self
@@ -171,11 +230,16 @@ class Database:
         return store_rows.insert(self._connection, "measurement", rows)
 
     def add_profiles(self, rows: Iterable[ProfileRow]) -> list[str]:
-        """Add static profiles; returns their keys, in order."""
-        return self.add("profile", (row.columns() for row in rows))
+        """Add static profiles of the user's own; returns their keys, in order."""
+        keys = self.add("profile", (row.columns() for row in rows))
+        self._own_rows(keys)
+        return keys
 
     def add_kernel(self, kernel: "Kernel", problem: "Problem") -> None:
-        """Add a kernel and a problem, from which `Context.kernel` makes them again."""
+        """Add a kernel of the user's own and a problem, from which `Context.kernel` makes them again.
+
+        A source of more than `LONGEST_SOURCE` characters is not kept: others would refuse the whole file.
+        """
         row = {
             "name": kernel.name,
             "kernel_hash": kernel.hash,
@@ -183,8 +247,14 @@ class Database:
             "spec": json.dumps(kernel.spec),  # not in canonical form: the order of tunables and dimensions counts
             "source": kernel.source,
         }
-        self.add("kernel", [row])
+        if len(kernel.source) > LONGEST_SOURCE:
+            return
+        self._own_rows(self.add("kernel", [row]))
         self.add("problem", [problem.as_dict()])
+
+    def _own_rows(self, keys: list[str]) -> None:
+        """Forget that kernels or profiles came from others, too."""
+        self.query("DELETE FROM db.merged_row WHERE row_id IN (SELECT unnest(?))", [keys])
 
     def add_from(
         self,
@@ -288,10 +358,16 @@ class Database:
             measurements.append(Measurement.from_columns(row))
         return measurements
 
-    def kernels(self, name: str | None = None) -> list[tuple[str, str, str]]:
-        """(name, spec, source) of the kernels in the database, or of those with this name; the last added is first."""
-        query = "SELECT name, spec, source FROM db.kernel WHERE $1 IS NULL OR name = $1 ORDER BY rowid DESC"
-        return self.query(query, [name])
+    def kernels(self, name: str | None = None) -> list[tuple[str, str, str, str | None]]:
+        """(name, spec, source, signer) of the kernels, or of those with this name; the last added is first.
+
+        The signer is None for a kernel of the user's own, and empty if nobody signed what it came with.
+        """
+        return self.query(
+            "SELECT name, spec, source, (SELECT min(signer) FROM db.merged_row WHERE row_id = kernel_id) AS signer "
+            "FROM db.kernel WHERE $1 IS NULL OR name = $1 ORDER BY rowid DESC",
+            [name],
+        )
 
     def session_rows(
         self, gpu: str, kernel: str, session: str
@@ -331,16 +407,36 @@ class Database:
         """
         return frozenset(key for (key,) in self.query(with_derived("whole_card_rows", query), [gpu]))
 
-    def profiles(self, kernel: str, kernel_hash: str, sm: int) -> dict[int, ProfileTable]:
-        """The static profiles of a kernel's source on one architecture, by launch; empty if there are none."""
+    def profiles(self, kernel: str, kernel_hash: str, sm: int, *, own: bool = False) -> dict[int, ProfileTable]:
+        """The static profiles of a kernel's source on one architecture, by launch; empty if there are none.
+
+        own: only the user's; otherwise those of others count where the user has none.
+        """
         with one_line(self.path):
-            return query_profiles(self._connection, "db.profile", kernel, kernel_hash, sm)
+            source = "db.profile"
+            if self.query("SELECT EXISTS (FROM db.merged_row SEMI JOIN db.profile ON row_id = profile_id)")[0][0]:
+                others = "profile_id IN (SELECT row_id FROM db.merged_row)"
+                launch = "kernel, kernel_hash, code_key, sm, launch"
+                rank = f"rank() OVER (PARTITION BY {launch} ORDER BY {others}) = 1"
+                source = f"(FROM db.profile {f'WHERE NOT ({others})' if own else f'QUALIFY {rank}'}) AS profile"
+            return query_profiles(self._connection, source, kernel, kernel_hash, sm)
 
     @property
-    def schema(self) -> int:
-        """The number of the last step of the schema that was applied."""
-        with one_line(self.path):
-            return schema.schema_version(self._connection, self.path)
+    def faults(self) -> Faults:
+        """The rows that are left out because they cannot be: keys by table and fault."""
+        return self._mark.faults if self._mark else {}
+
+    def remove(self, faults: Faults) -> int:
+        """Delete rows that cannot be; returns how many there were."""
+        before = sum(self.counts().values())
+        with one_line(self.path), transaction(self._connection):
+            for table, by in faults.items():
+                keys = [key for some in by.values() for key in some]
+                self._connection.execute(f"DELETE FROM db.{table} WHERE {table}_id IN (SELECT unnest(?))", [keys])
+            update_scales(self._connection)
+        if self._mark is not None:
+            self._mark = replace(self._mark, faults={})
+        return before - sum(self.counts().values())
 
     @property
     def settled(self) -> bool:
@@ -391,10 +487,55 @@ class Database:
         return [key for (key,) in self.query(with_derived("unretracted_rows", query))]
 
 
-def _bring_up_to_date(path: Path, version: int) -> None:
+def _checked(path: Path, state: str, check_rows: bool) -> Mark:
+    """The mark of a file in a state, which is checked if it was not yet."""
+    mark = read_mark(path)
+    own = is_own(path, mark)
+    if not mark.holds(state):
+        faults: Faults = {}
+        if own and check_rows:
+            faults = find_faults(path, state)
+        else:
+            check_database(path, check_rows, state)
+        mark = Mark(state, own, "", faults, time.time())
+        if check_rows:
+            write_mark(path, mark)
+    return replace(mark, own=own)
+
+
+def replace_file(new: Path, path: Path, faults: Faults | None = None) -> None:
+    """Put a database that this program wrote, and has closed, in the place of another one.
+
+    Args:
+        new: its path.
+        path: of the other one, which may not exist.
+        faults: rows of the new one that are left out.
+    """
+    # A process that is killed in between leaves a mark that fits either file.
+    write_mark(path, replace(read_mark(path), writing=inode_of(file_state(new))))
+    os.replace(new, path)
+    write_mark(path, Mark(file_state(path), True, "", faults or {}, time.time()))
+
+
+class _ReplacedError(UsageError):
+    """The file that was opened is not the one that was checked."""
+
+
+def _check_opened(path: Path, state: str, read_only: bool) -> None:
+    """Raise `_ReplacedError` unless this process has the file open that was in a state when it was checked."""
+    now = file_state(path)
+    # Opening a file for writing takes in DuckDB's log, which changes it.
+    exact = read_only or state.endswith("\n")
+    if state and (inode_of(now) != inode_of(state) or not has_open(state) or (exact and now != state)):
+        raise _ReplacedError(f"{path} was replaced while it was opened")
+
+
+def _bring_up_to_date(path: Path, version: int, mark: Mark | None, state: str) -> None:
     """Migrate a file that was to be read only: updating kernrec should not require updating databases by hand."""
     try:
-        Database.open_checked(path, read_only=False).close()
+        Database.open_checked(path, read_only=False, mark=mark, state=state).close()
+    except _ReplacedError:
+        raise
     except UsageError as error:
         raise UsageError(
             f"{error} (it has schema {version} and this kernrec needs {len(schema.migrations())})"
