@@ -296,7 +296,8 @@ def verify(
     impossible = {key for by in faults.values() for keys in by.values() for key in keys}
     for table, by in faults.items():
         for fault, keys in by.items():
-            print(f"{counted(len(keys), table)} {fault}: {', '.join(keys[:_SHOWN])}{' ...' * (len(keys) > _SHOWN)}")
+            some = ", ".join(keys[:_SHOWN]) + " ..." * (len(keys) > _SHOWN)
+            print(f"{table} rows that {fault}: {len(keys)} ({some})")
     if remove and impossible:
         with Database.open(path, read_only=False, check_rows=False) as database:
             print(f"{counted(database.remove(faults), 'row')} of {path} deleted")

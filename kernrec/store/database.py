@@ -426,6 +426,11 @@ class Database:
         """The rows that are left out because they cannot be: keys by table and fault."""
         return self._mark.faults if self._mark else {}
 
+    @property
+    def left_out(self) -> int:
+        """How many rows are left out because they cannot be."""
+        return sum(map(len, self._mark.dropped.values())) if self._mark else 0
+
     def remove(self, faults: Faults) -> int:
         """Delete rows that cannot be; returns how many there were."""
         before = sum(self.counts().values())

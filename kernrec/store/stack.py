@@ -88,8 +88,8 @@ class Stack:
             self._contents, notes = [], []
             for database in self._databases():
                 self._contents.append(database.contents())
-                if count := sum(len(keys) for by in database.faults.values() for keys in by.values()):
-                    rows = f"{counted(count, 'row')} that cannot be"
+                if database.left_out:
+                    rows = f"{counted(database.left_out, 'row')} that cannot be"
                     notes.append(f"{database.path}: {rows} left out (`kernrec db verify` lists, --remove deletes)")
             self.notes = tuple(notes)
             self._problems = _by_op(self._contents)
