@@ -81,6 +81,20 @@ def test_trees_of_impossible_size_are_refused_before_anything_is_allocated(field
         Forest.unpacked(pack(header, {"column": forest.column, "value": forest.value}), header["of"])
 
 
+@few_examples(60)
+@given(st.lists(st.tuples(st.integers(0, 400), st.integers(0, 255)), min_size=1, max_size=5))
+def test_damaged_trees_whose_hash_fits_are_refused_or_predict_numbers(damage: list[tuple[int, int]]) -> None:
+    """The first bytes have the facts and the forms of the arrays, which decide what is read."""
+    packed = bytearray(Forest.parse(DATA, "model").packed(DATA))
+    for place, byte in damage:
+        packed[place + 49] = byte
+    try:
+        forest = Forest.unpacked(bytes(packed), sha256(DATA).hexdigest())
+    except ValueError:
+        return
+    assert np.isfinite(forest.predict(np.ones((2, forest.features), np.float32))).all()
+
+
 @pytest.mark.parametrize("number", [np.nan, np.inf, 1e30])
 def test_ubjson_with_impossible_leaves_is_refused(number: float) -> None:
     tree = {"left_children": [1, -1, -1], "right_children": [2, -1, -1], "split_conditions": [0.0, number, 2.0]}
