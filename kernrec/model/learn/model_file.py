@@ -241,6 +241,8 @@ def _forest(card: Path, entry: Mapping[str, Any]) -> Forest:
     except (OSError, ValueError):
         content = b""
     if not content or digest.hexdigest() != entry.get("arrays"):
+        if content and not path.exists():
+            raise UsageError(f"{arrays} is damaged or was replaced: its SHA-256 is not the one in {card.name}")
         return Forest.parse(_trees(card, entry), str(path))
     try:
         return Forest.unpacked(content, str(entry["sha256"]))

@@ -156,7 +156,7 @@ def test_arrays_that_are_not_in_the_hash_of_the_card_are_not_used(model: Model, 
     trees.with_suffix(".trees").write_bytes(forest.packed(trees.read_bytes()))
     assert load(card)[0].forests["latency"].base == model.forests["latency"].base
     trees.unlink()
-    with pytest.raises(UsageError, match="there is no such file"):
+    with pytest.raises(UsageError, match="is damaged or was replaced: its SHA-256 is not the one in"):
         load(card)
 
 
