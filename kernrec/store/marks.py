@@ -10,7 +10,6 @@ any other file answer as if they had been merged: names, scales and contributors
 
 import json
 import os
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -77,9 +76,11 @@ def inode_of(state: str) -> str:
 
 def has_open(state: str) -> bool:
     """Whether this process has the file of a state open; where the system does not list open files, true."""
-    if sys.platform != "linux":
+    try:
+        names = os.listdir("/proc/self/fd")
+    except OSError:
         return True
-    for name in os.listdir("/proc/self/fd"):
+    for name in names:
         with suppress(OSError):
             seen = os.stat(f"/proc/self/fd/{name}")
             if f"{seen.st_dev} {seen.st_ino}" == inode_of(state):
