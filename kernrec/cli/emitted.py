@@ -15,6 +15,7 @@ from kernrec.util.human import config_text, counted, human
 
 if TYPE_CHECKING:
     from kernrec.emit.files import Files
+    from kernrec.kernel import Kernel
     from kernrec.recommender import Recommendation
 
 EmitFormat = Annotated[
@@ -37,6 +38,9 @@ PtxIsa = Annotated[
         "--ptx-isa",
         help="With --emit ptx: an older version of the PTX ISA, such as 8.0 (CUDA 12.0). Default: the compiler's.",
     ),
+]
+UntrustedSource = Annotated[
+    bool, typer.Option("--untrusted-source", help="With --emit: also code that came with somebody else's database.")
 ]
 CudaOnly = Annotated[bool, typer.Option("--cuda-only", help="Only kernels in CUDA C++, none in Triton.")]
 
@@ -64,11 +68,25 @@ def _kernels_written(answers: "Sequence[Recommendation]") -> str:
         return "written: " + ", ".join(f"{name} for {counted(count, 'problem')}" for name, count in counts.items())
     best = answers[0].best
     cost = f"{human(best.latency_s.value, 's')} ({source_text(best)})"
-    return f"written: {best.kernel.name} {config_text(best.config)}, {cost}"
+    return f"written: {best.kernel.name} {config_text(best.config)}, {cost}; source: {_owner(best.kernel)}"
+
+
+def _owner(kernel: "Kernel") -> str:
+    """Whose source a kernel has, in words."""
+    from kernrec.kernel import find_kernel, kernel_names
+
+    if kernel.owner is not None:
+        return kernel.owner
+    return "kernrec" if kernel.name in kernel_names() and find_kernel(kernel.name).hash == kernel.hash else "yours"
 
 
 def write_emitted(
-    answers: "Sequence[Recommendation]", form: Format, output: Path | None, ptx_isa: str | None = None
+    answers: "Sequence[Recommendation]",
+    form: Format,
+    output: Path | None,
+    ptx_isa: str | None = None,
+    *,
+    untrusted: bool = False,
 ) -> None:
     """Writes the first choices in a format, and says on standard error which kernels they are of."""
     isa = None
@@ -78,7 +96,8 @@ def write_emitted(
         isa = read_isa("--ptx-isa", ptx_isa)
     if output is not None and form.suffix and not output.is_dir() and output.suffix != form.suffix:
         raise UsageError(f"--output {output}: {form.content} goes into a {form.suffix} file")
-    _write(emit(answers, f"{form.name}:{form.detail}" if form.detail else form.name, isa), form, output)
+    name = f"{form.name}:{form.detail}" if form.detail else form.name
+    _write(emit(answers, name, isa, untrusted=untrusted), form, output)
     print_notes([_kernels_written(answers)])
 
 

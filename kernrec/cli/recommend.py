@@ -10,7 +10,15 @@ import typer
 
 from kernrec import paths
 from kernrec.cli import options
-from kernrec.cli.emitted import CudaOnly, EmitFormat, Output, PtxIsa, emitted_format, write_emitted
+from kernrec.cli.emitted import (
+    CudaOnly,
+    EmitFormat,
+    Output,
+    PtxIsa,
+    UntrustedSource,
+    emitted_format,
+    write_emitted,
+)
 from kernrec.cli.options import SWEEP
 from kernrec.cli.output import Form, print_csv, print_json
 from kernrec.errors import UsageError
@@ -75,6 +83,7 @@ class RecommendOptions(options.Options):
     emit: EmitFormat = None
     output: Output = None
     ptx_isa: PtxIsa = None
+    untrusted_source: UntrustedSource = False
     cuda_only: CudaOnly = False
     db: options.Databases = None
     query_log: Annotated[
@@ -189,7 +198,7 @@ def _answer_shapes(
             append_query(log, answer.problem)
     form = wanted.printed.form
     if emitted:
-        write_emitted(answers, emitted, wanted.output, wanted.ptx_isa)
+        write_emitted(answers, emitted, wanted.output, wanted.ptx_isa, untrusted=wanted.untrusted_source)
     elif form is Form.JSON:
         _print_objects([_with_regret(recommender, answer) for answer in answers])
     else:
@@ -239,7 +248,7 @@ def _answer_networks(
             raise UsageError(f"--emit {wanted.emit} is for one GPU: give one")
         answers = [answer_network(recommender, gpus[0], request, query) for request in networks]
         layers = [layer.answer for answer in answers for layer in answer.layers if layer.best is not None]
-        write_emitted(layers, emitted, wanted.output, wanted.ptx_isa)
+        write_emitted(layers, emitted, wanted.output, wanted.ptx_isa, untrusted=wanted.untrusted_source)
         return
     form, swept, tariff, batches = wanted.printed.form, wanted.swept, wanted.billed.tariff, wanted.batches
     several = len(gpus) > 1 or len(batches) > 1

@@ -156,7 +156,8 @@ def pull(name: AnyName = None, untrusted: Untrusted = False) -> None:
             failed.append(error)
             continue
         retracted = f", {report.retracted} retracted" if report.retracted else ""
-        print(f"{remote.name}: {counted(report.measurements, 'new measurement')}{retracted}")
+        gone = f", {report.gone} no longer answer" if report.gone else ""
+        print(f"{remote.name}: {counted(report.measurements, 'new measurement')}{retracted}{gone}")
         notes = [f"{remote.name}: {line}" for line in report.left]
         if any("unknown key" in line or "not signed" in line for line in report.left):
             how = "`kernrec db trust KEY` takes what a key signs, `--untrusted` takes everything"

@@ -76,13 +76,16 @@ def format_named(name: str) -> Format:
     return replace(form, detail=detail)
 
 
-def emit(answers: "Sequence[Recommendation]", name: str, isa: tuple[int, int] | None = None) -> Files:
+def emit(
+    answers: "Sequence[Recommendation]", name: str, isa: tuple[int, int] | None = None, *, untrusted: bool = False
+) -> Files:
     """The first choices of answers in a format: the content of each file by its name, with `/` below a folder.
 
     Args:
         answers: one for each problem, all for one GPU.
         name: of the format, a key of `FORMATS`, with its detail after a colon.
         isa: of `ptx`, the version of the PTX ISA to write; None: the compiler's own.
+        untrusted: whether code of somebody else is written, too.
 
     Raises:
         UsageError: an unknown format, or one that takes a single problem and gets several.
@@ -98,6 +101,12 @@ def emit(answers: "Sequence[Recommendation]", name: str, isa: tuple[int, int] | 
     if isa is not None and form.name != "ptx":
         raise UsageError(f"a version of the PTX ISA is for --emit ptx, not for {name}")
     _check_language(answers, form)
+    owned = [answer.best.kernel for answer in answers if answer.best.kernel.owner is not None]
+    if owned and not untrusted and (form.language or form.compiled):
+        raise UsageError(
+            f"the source of {owned[0].name} is neither yours nor kernrec's ({owned[0].owner});"
+            " read it first, --untrusted-source writes it"
+        )
     module, function = form.writer.split(".")
     write = getattr(import_module(f"kernrec.emit.{module}"), function)
     extra = (form.detail, form.name) if form.example else (isa,) if isa is not None else ()

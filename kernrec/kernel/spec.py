@@ -217,6 +217,8 @@ class Kernel:
     """The configs, where they are a list; None: all values of the tunables that satisfy the constraints."""
     triton: "TritonFunction | None" = None
     """How Triton specializes the kernel, where it is a Triton function."""
+    owner: str | None = None
+    """Who the source came from, in words, if it is neither kernrec's nor the user's."""
 
     def __repr__(self) -> str:
         return f"<Kernel {self.name} ({self.op}, {', '.join(self.dtypes)}) {self.hash}>"

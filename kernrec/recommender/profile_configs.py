@@ -87,9 +87,9 @@ class ConfigProfiler:
             yield replace(self, options=replace(self.options, profiles=profiles_with(processors)))
 
     def stored_variants(self) -> set[str]:
-        """The variants whose profiles the database has; it is made where there is none."""
+        """The variants whose profiles the user made and the database has; it is made where there is none."""
         with Database.open(self.database, read_only=False, create=True) as opened:
-            tables = opened.profiles(self.kernel.name, self.kernel.hash, self.target.sm).values()
+            tables = opened.profiles(self.kernel.name, self.kernel.hash, self.target.sm, own=True).values()
         return {key for table in tables for key in table.variant_keys}
 
     def profile(self, configs: Sequence[Config], hopeless: bool, report: Callable[[int], None]) -> list[ProfileFailure]:

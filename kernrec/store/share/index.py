@@ -4,7 +4,7 @@
     index.json                                                        their names, for readers of a web server
 
 A bundle counts as long as it is there: who keeps the index takes it back by removing it, and the next pull drops its
-rows.
+rows. An index that lists nothing is taken for one that cannot be read.
 """
 
 import hashlib
@@ -289,23 +289,28 @@ class IndexedBundles:
         self.title = place.title
         self._remote, self._place, self._folder = remote, place, folder
         self._names = index_names(place)
+        self.gone: set[str] = set()
+        """The manifests on this machine whose bundles the index had and has no more, after `update`."""
         self._segments: dict[str, str] = {}
         self._last: tuple[str, ZipFile] | None = None
 
     def update(self, log: Sequence[Entry]) -> tuple[list[Entry], list[str]]:
-        """Bring the log on this machine up to date: manifests that it lacks are copied, those of bundles that are gone
-        are deleted, with all rows, because a row may be in other bundles, too.
+        """Copy the manifests that this machine lacks.
 
         Returns:
-            The log, and a line for each bundle that is malformed, and was left.
+            The log without the manifests of bundles that are gone (`gone`), and a line for each bundle that is
+            malformed, and was left.
+
+        Raises:
+            UsageError: if no bundle is listed of an index that had some; nothing is changed then.
         """
         own = {name: entry for entry in log if (name := _came_as(entry)) is not None}
-        gone = {own.pop(name).name for name in own.keys() - set(self._names)}
-        for name in gone:
-            for file in (name, name.removesuffix(".json") + ".sig"):
-                (self._remote.folder / file).unlink(missing_ok=True)
-        if gone:
-            self._remote.pulled.unlink(missing_ok=True)
+        if own and not self._names:
+            raise UsageError(
+                f"{self.title} lists no bundle, and {len(own)} were pulled from it: they stay; try again later, or"
+                f" `kernrec db remote remove {self._remote.name}` forgets them"
+            )
+        self.gone = {own.pop(name).name for name in own.keys() - set(self._names)}
         refused = []
         for name in self._names:
             if name not in own:
@@ -316,8 +321,14 @@ class IndexedBundles:
         for name, entry in own.items():
             assert isinstance(entry.document, Manifest)
             self._segments.update((segment.name, name) for segment in entry.document.segments)
-        current = {entry.name: entry for entry in (*log, *own.values()) if entry.name not in gone}
+        current = {entry.name: entry for entry in (*log, *own.values()) if entry.name not in self.gone}
         return in_order(current.values()), refused
+
+    def forget_gone(self) -> None:
+        """Delete the manifests of bundles that are gone, whose rows are not there any more."""
+        for name in self.gone:
+            for file in (name, name.removesuffix(".json") + ".sig"):
+                (self._remote.folder / file).unlink(missing_ok=True)
 
     def _copy(self, name: str) -> Entry:
         """Copy the manifest of a bundle to this machine; that of one that a loss of power damages is copied again."""

@@ -3,8 +3,10 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
+from pathlib import Path
 
 from kernrec.errors import UsageError
+from kernrec.store.database import replace_file
 from kernrec.store.keys import signer_name, trusts
 from kernrec.store.remotes import Remote
 from kernrec.store.share.bundle import take_groups
@@ -26,7 +28,9 @@ class PullReport:
     measurements: int = 0
     """How many were new."""
     retracted: int = 0
-    """How many no longer answer."""
+    """How many no longer answer, because who shared them took them back."""
+    gone: int = 0
+    """How many no longer answer, because their bundles are no longer in the index."""
     left: list[str] = field(default_factory=list)
     """One line for each thing that was not taken."""
 
@@ -49,8 +53,61 @@ def take_new(remote: Remote, place: Place, wanted: Callable[[str], bool]) -> Pul
         bundles = IndexedBundles(remote, place, folder)
         log, refused = bundles.update(entries(remote))
         report.left += refused
-        _take_new(remote, bundles, log, wanted, report)
+        if bundles.gone and remote.pulled.exists():
+            report.gone = _pull_again(remote, bundles, log, wanted, report)
+        else:
+            bundles.forget_gone()
+            _take_new(remote, bundles, log, wanted, report)
     return report
+
+
+class _Beside(Remote):
+    """A remote whose rows are pulled once more, into a file beside the one that answers."""
+
+    @property
+    def pulled(self) -> Path:
+        """The database of the rows that are pulled again."""
+        return self.folder / "rows.new.duckdb"
+
+
+def _pull_again(
+    remote: Remote,
+    bundles: IndexedBundles,
+    log: Sequence[Entry],
+    wanted: Callable[[str], bool],
+    report: PullReport,
+) -> int:
+    """Pull an index of which bundles are gone into a new file, because a row may be in several bundles.
+
+    The new file takes the place of the old one at once, and only if every other bundle could be read; queries ask the
+    old one until then. Returns how many rows no longer answer.
+    """
+    beside = _Beside(remote.name, remote.url)
+    for name in (beside.pulled, beside.pulled.with_name(beside.pulled.name + ".wal")):
+        name.unlink(missing_ok=True)  # of a pull that was killed
+    with Pulled.open(remote) as pulled:  # its log of what is not yet in the file must not be left beside the new one
+        taken, before = pulled.taken(), pulled.measurements()
+    signers = {entry.signer for entry in log if entry.name in taken}
+    again = PullReport()
+    with Pulled.open(beside):
+        pass
+    _take_new(beside, bundles, log, lambda signer: signer in signers or wanted(signer), again)
+    with Pulled.read(beside) as pulled:
+        lost = {entry.name for entry in log} & taken - pulled.taken()
+        after = pulled.measurements()
+    report.left += again.left
+    if lost:
+        beside.pulled.unlink()
+        report.left.append(
+            f"no longer there: {counted(len(bundles.gone), 'bundle')}, whose rows still answer, because {len(lost)} of"
+            " the others cannot be read now"
+        )
+        _take_new(remote, bundles, log, wanted, PullReport())
+        return 0
+    replace_file(beside.pulled, remote.pulled)
+    bundles.forget_gone()
+    report.measurements = max(0, after - before)
+    return max(0, before - after)
 
 
 def _take_new(
