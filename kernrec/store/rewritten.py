@@ -40,9 +40,9 @@ def rewritten(path: Path) -> Iterator[Database]:
             with file_errors(beside, "written"), beside.open("r+b") as target:
                 shutil.copyfileobj(source, target, 2**20)
                 os.fchmod(target.fileno(), os.fstat(source.fileno()).st_mode & 0o777)
-            known = read_mark(path)
+            mark = read_mark(path)
             with Database.open_checked(
-                beside, read_only=False, mark=Mark("", is_own(path), "", known.faults)
+                beside, read_only=False, mark=Mark("", is_own(path), "", mark.faults)
             ) as database:
                 yield database
             replace_file(beside, path, database.faults)

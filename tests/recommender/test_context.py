@@ -103,11 +103,11 @@ def test_a_merged_kernel_takes_no_name_of_the_library_or_the_user(tmp_path: Path
 
 
 def test_a_kernel_of_a_database_that_was_only_given_has_its_owner(tmp_path: Path) -> None:
-    theirs, given = tmp_path / "theirs.duckdb", tmp_path / "given.duckdb"
+    theirs, database = tmp_path / "theirs.duckdb", tmp_path / "database.duckdb"
     add_kernel(theirs, "scale", "scale.cu", "false")
-    shutil.copyfile(theirs, given)
+    shutil.copyfile(theirs, database)
     with reading_here():
-        assert Context([given]).kernel("scale").owner == f"unsigned, in {given}"
+        assert Context([database]).kernel("scale").owner == f"unsigned, in {database}"
 
 
 def test_a_users_kernel_with_a_name_of_the_library_is_named_with_its_file(tmp_path: Path) -> None:

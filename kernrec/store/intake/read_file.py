@@ -115,15 +115,15 @@ def find_faults(path: Path, folder: Path, limits: Limits, state: str) -> dict[st
     now = datetime.now(UTC)
     changed = datetime.fromtimestamp(path.stat().st_mtime, UTC)
     latest = max(now, changed) if is_possible(changed) else now
-    found: dict[str, dict[str, list[str]]] = {}
+    wrong: dict[str, dict[str, list[str]]] = {}
     with _opened(path, folder, limits, copied=False, state=state, filtered=True) as connection:
         for _ in range(_ROUNDS):
-            show_filtered(connection, Mark("", True, "", found).dropped, own=True)
+            show_filtered(connection, Mark("", True, "", wrong).dropped, own=True)
             if not (more := list(_faults(connection, latest))):
                 break
             for table, fault, keys in more:
-                found.setdefault(table, {}).setdefault(fault, []).extend(keys)
-    return found
+                wrong.setdefault(table, {}).setdefault(fault, []).extend(keys)
+    return wrong
 
 
 def _faults(connection: "DuckDBPyConnection", latest: datetime) -> Iterator[tuple[str, str, list[str]]]:
@@ -131,13 +131,13 @@ def _faults(connection: "DuckDBPyConnection", latest: datetime) -> Iterator[tupl
     import duckdb
 
     for table in TABLES:
-        found = False
+        wrong = False
         try:
             for fault, keys in faults(connection, table, layout_of(), most=_ALL, latest=latest):
-                found = True
+                wrong = True
                 yield table, fault, keys
         except (duckdb.Error, ValueError, TypeError, KeyError, AttributeError, RecursionError):
-            if not found:
+            if not wrong:
                 raise
 
 

@@ -30,17 +30,17 @@ def test_a_model_worse_than_the_prior_is_not_used(tmp_path: Path, own: float, us
 
 
 def test_a_model_beside_somebody_elses_database_takes_no_name_that_ships(tmp_path: Path) -> None:
-    made, given, folder = tmp_path / "made.duckdb", tmp_path / "given.duckdb", tmp_path / "models"
+    made, database, folder = tmp_path / "made.duckdb", tmp_path / "database.duckdb", tmp_path / "models"
     folder.mkdir()
     for path in (shipped("db/prebuilt") / "models").glob("matmul_triton.*"):
         shutil.copy(path, folder)
     Database.open(made, read_only=False, create=True).close()
-    shutil.copyfile(made, given)
+    shutil.copyfile(made, database)
     model = ModelStore.beside([made]).model("matmul_triton", find_gpu("a100"))
     assert model is not None
     assert not model.shipped
     with reading_here():
-        model = ModelStore.beside([given]).model("matmul_triton", find_gpu("a100"))
+        model = ModelStore.beside([database]).model("matmul_triton", find_gpu("a100"))
     assert model is not None
     assert model.shipped
 
