@@ -13,8 +13,9 @@ The core voltage is constant up to a knee frequency, or rises slowly (Blackwell)
 higher the clock (`VoltageCurve`; a form in proportion to the clock is that of Schoonhoven et al., "Going green", PMBS
 2022, arXiv 2211.07260). A card runs at its highest clock, which on GeForce cards is above the data sheet's boost clock,
 unless the mean power of a launch would exceed the limit: then its clock is lowered, which stretches core-bound time and
-leaves DRAM-bound time unchanged. A limit below what the launch draws at the lowest clock is exceeded. The coefficients,
-each with its source, are in `power.toml`.
+leaves DRAM-bound time unchanged. A launch that exceeds its limit even at the lowest clock pauses between pulses, as a
+GPU under a hardware slowdown does, for as long as its mean power then is the limit: time grows, and power never exceeds
+the limit. The coefficients, each with its source, are in `power.toml`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -180,9 +181,9 @@ class PowerModel:
     def apply_power_limit(
         self, nominal: NominalCosts, limit_w: float | Floats | None = None, clock_hz: float | None = None
     ) -> LimitedCosts:
-        """Latency, power and energy of N launches at the highest clock that keeps them within a power limit.
+        """Return latency, power and energy of N launches at the highest clock that keeps them within a power limit.
 
-        Where the limit cannot be met at the lowest clock, the launch runs there and exceeds it.
+        A launch whose limit cannot be met at the lowest clock runs there with pauses.
 
         Args:
             nominal: the launches before any power limit.
