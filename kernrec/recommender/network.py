@@ -14,7 +14,7 @@ from kernrec.recommender.candidate_set import CandidateSet
 from kernrec.recommender.choices import costs_at
 from kernrec.recommender.context import Context
 from kernrec.recommender.layouts import MATTERS, gain_elsewhere
-from kernrec.recommender.lines import Line, lines_of, predict_lines
+from kernrec.recommender.lines import Line, lines_of, predict_lines, read_cold
 from kernrec.recommender.network_layers import (
     NetworkRequest,
     answer_as_it_runs,
@@ -151,7 +151,7 @@ def _lines(context: Context, answers: Sequence[Recommendation], query: Query) ->
     for answer in answers:
         candidates = lines_of(context, answer.problem, gpu, query.point, query.stacks)
         if line := next(iter(candidates or (() if answer.choices else answer.lines)), None):
-            lines[answer.problem] = line
+            lines[answer.problem] = read_cold(line, answer.problem, gpu)
     return lines
 
 

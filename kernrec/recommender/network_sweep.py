@@ -10,7 +10,7 @@ from kernrec.errors import UsageError
 from kernrec.gpu import GPU
 from kernrec.recommender.choices import costs_at
 from kernrec.recommender.estimate.operating_point import OperatingPoint
-from kernrec.recommender.lines import lines_of
+from kernrec.recommender.lines import lines_of, read_cold
 from kernrec.recommender.network_result import CHOICE, Costs, LayerAnswer, NetworkAnswer, Total, TotalSum
 from kernrec.recommender.recommender import Recommender
 from kernrec.recommender.request import Query
@@ -158,7 +158,8 @@ def sweep_network(
 
 def _stack_costs(recommender: Recommender, answer: NetworkAnswer, layer: LayerAnswer, point: OperatingPoint) -> Costs:
     """Latency and energy at a point of a layer that only stacks run."""
-    line = lines_of(recommender.context, layer.answer.problem, answer.gpu, point)[0]
+    problem = layer.answer.problem
+    line = read_cold(lines_of(recommender.context, problem, answer.gpu, point)[0], problem, answer.gpu)
     costs = replace(layer, line=line).stack_costs
     assert costs is not None
     return costs

@@ -17,12 +17,13 @@ from kernrec.recommender.estimate.measured_rows import NOTHING
 from kernrec.recommender.infeasible import refusing_constraint
 from kernrec.recommender.kernel_candidates import KernelCandidates, RunnableConfigs
 from kernrec.recommender.result import Choice, Remark
+from kernrec.recommender.sweep import lowest_clock_hz
 from kernrec.store import ProfileTable
 from kernrec.util.human import human
 
 PRIOR_NOTE = (
-    "source prior: predicted from static analysis, measured on no GPU; the interval is the model's spread"
-    f" (between two configs of a kernel {max(spread.ratio for spread in SPREADS):.2g} x)"
+    "source prior: predicted from static analysis, for a cold L2, measured on no GPU; the interval is the model's"
+    f" spread (between two configs of a kernel {max(spread.ratio for spread in SPREADS):.2g} x)"
 )
 
 DISAGREE = 1.1
@@ -48,6 +49,7 @@ def of_choices(candidates: CandidateSet, choices: Sequence[Choice]) -> Remark:
     predictions = bool(sources - {Source.MEASURED})
     scopes = [kernel.scope for kernel in candidates.kernels if kernel.scope]
     calibrations = [kernel.table.calibration for kernel in candidates.kernels]
+    refused = [f"{kernel.table.kernel.name}: {line}" for kernel in candidates.kernels for line in kernel.remarks]
     estimated = {id(kernel.runnable): kernel for kernel in candidates.kernels} if predictions else {}
     measured = [
         line
@@ -64,6 +66,7 @@ def of_choices(candidates: CandidateSet, choices: Sequence[Choice]) -> Remark:
         if sources & {Source.PRIOR, Source.LEARNED}:
             yield from dict.fromkeys(f"the prior's coefficients: {fitted.summary}" for fitted in calibrations if fitted)
         yield from of_limits(gpu, choices)
+        yield from refused
         yield from measured
 
     return lines
@@ -106,12 +109,15 @@ def of_limits(gpu: GPU, choices: Sequence[Choice]) -> Iterator[str]:
                 " some makers accept it (`nvidia-smi -q -d POWER` tells)"
             )
         predicted = [c for c in choices if c.power_limit_w == limit_w and c.energy_j.source is not Source.MEASURED]
-        drawn_w = max((choice.power_w for choice in predicted), default=0.0)
-        if drawn_w > limit_w * BEYOND_LIMIT:
+        held = [choice for choice in predicted if choice.power_w > limit_w / BEYOND_LIMIT]
+        if held and min(choice.clock_hz for choice in held) <= lowest_clock_hz(gpu):
             yield (
-                f"the {gpu.title} cannot hold {limit_w:g} W: even at its lowest clock it is expected to draw"
-                f" {drawn_w:.0f} W here"
+                f"{limit_w:g} W is less than the {gpu.title} draws here at its lowest clock: it is expected to pause;"
+                " some boards exceed such a limit instead"
             )
+        measured_w = max((c.power_w for c in choices if c.power_limit_w == limit_w and c not in predicted), default=0.0)
+        if measured_w > limit_w * BEYOND_LIMIT:
+            yield f"measured {measured_w:.0f} W under a limit of {limit_w:g} W: the board did not keep it"
 
 
 def of_measurements(considered: RunnableConfigs, rescaled: KernelCandidates | None) -> Iterator[str]:
@@ -124,6 +130,11 @@ def of_measurements(considered: RunnableConfigs, rescaled: KernelCandidates | No
         yield f"{name}: {_configs(measured.stale)} measured with another version of its source, not used"
     if measured.elsewhere:
         yield f"{name}: {_configs(measured.elsewhere)} measured at another power limit or clock, not used"
+    if measured.impossible:
+        yield (
+            f"{name}: {_configs(measured.impossible)} measured faster than a {table.gpu.title} can be, or far above the"
+            " power limit, not used"
+        )
     if measured.failures:
         by_outcome = ", ".join(f"{count} {outcome}" for outcome, count in sorted(measured.failures.items()))
         yield f"{name}: {_configs(len(measured.failed))} failed on this GPU and left out ({by_outcome})"
