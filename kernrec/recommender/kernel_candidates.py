@@ -238,9 +238,12 @@ def estimate_kernels(
         # Measurements correct the predictions of all configs, so there all of them are estimated.
         swept = [None if whole_space or kernel.any_measured else kernel.promising(SWEPT) for kernel in kernels]
         predictions.limit_at_others(limited, points, swept)
-    costs = prior_costs(limited)
+    problem, gpu = runnable[0].on_problem.problem, runnable[0].table.gpu
+    costs, remarks = possible(prior_costs(limited), None, limited, [(problem, predictions.starts[-1])], gpu, points)
     return [
-        kernel.candidates(int(kernel.prediction.rows.searchsorted(heuristic)), limited.part(part), costs.part(part))
+        kernel.candidates(
+            int(kernel.prediction.rows.searchsorted(heuristic)), limited.part(part), costs.part(part), remarks
+        )
         for kernel, heuristic, part in zip(kernels, heuristics, parts, strict=True)
     ]
 
@@ -284,15 +287,18 @@ class _Estimation:
             latency_s, energy_j = self.correction.corrected_values(latency_s, energy_j)
         return promising(latency_s, energy_j, count)
 
-    def candidates(self, heuristic: int, limited: LimitedCosts, prior: Costs) -> KernelCandidates:
-        """The candidates with their costs, from the prior's at all operating points."""
-        predicted = prior if self.correction is None else self.correction.correct(prior)
-        costs, measurements = predicted, None
+    def candidates(
+        self, heuristic: int, limited: LimitedCosts, prior: Costs, remarks: tuple[str, ...]
+    ) -> KernelCandidates:
+        """The candidates with their costs, from the prior's at all operating points, and lines about these."""
+        costs, measurements = prior if self.correction is None else self.correction.correct(prior), None
         if self.any_measured:
-            costs, measurements = _with_measurements(predicted, self.taken, self.correction)
-        table, own = self.runnable.table, [(self.runnable.on_problem.problem, len(self.prediction.rows))]
-        there = [positions for positions, _ in self.taken]
-        costs, remarks = possible(costs, prior, limited, own, table.gpu, self.points, there)
+            costs, measurements = _with_measurements(costs, self.taken, self.correction)
+        if costs is not prior:
+            own = [(self.runnable.on_problem.problem, len(self.prediction.rows))]
+            there = [positions for positions, _ in self.taken]
+            costs, more = possible(costs, prior, limited, own, self.runnable.table.gpu, self.points, there)
+            remarks += more
         return KernelCandidates(
             self.runnable, heuristic, self.prediction, limited, costs, measurements, self.scope, remarks=remarks
         )

@@ -68,7 +68,7 @@ def cold_seconds(problem: Problem, gpu: GPU) -> float:
 
 def possible(
     costs: Costs,
-    prior: Costs,
+    prior: Costs | None,
     limited: LimitedCosts,
     problems: Sequence[tuple[Problem, int]],
     gpu: GPU,
@@ -78,8 +78,9 @@ def possible(
     """Return costs that keep the laws, and a line for each kind of value that was refused.
 
     Args:
-        costs: of the candidates of one kernel, arrays (points, C).
-        prior: the analytical model's costs of the same candidates, which take the place of what is refused.
+        costs: of candidates, arrays (points, C).
+        prior: the analytical model's costs of the same candidates, which take the place of what is refused. None if
+            `costs` are the prior's: what is refused then has no costs at all.
         limited: the launches at the clocks that the limits leave.
         problems: the candidates' problems in order, each with its number of candidates.
         gpu: the GPU.
@@ -87,18 +88,26 @@ def possible(
         measured: at each point, the candidates that were measured: these stay as they are.
     """
     least_s, roof_clk = _bounds(problems, gpu)
-    latency, energy, clock_hz = costs.latency.value, costs.energy.value, limited.clock_hz
     limits_w = np.array([point.limit_w(gpu) for point in points])[:, np.newaxis]
-    with np.errstate(invalid="ignore", over="ignore"):  # candidates that are not estimated at a point are infinite
-        kept = (latency * (1.0 + _ROUNDING) >= least_s) & (latency * clock_hz * (1.0 + _ROUNDING) >= roof_clk)
-        kept &= (energy > 0.0) & (energy <= latency * (limits_w * (1.0 + _ROUNDING)))
-    if kept.all():
+    # The prior's launches are the same at every point, and the search for their clocks keeps the limits.
+    first = slice(0, 1) if prior is None else slice(None)
+    latency, energy = costs.latency.value[first] * (1.0 + _ROUNDING), costs.energy.value[first]
+    # Candidates that are not estimated at a point are infinite there. A NaN is no minimum, nor greater than anything.
+    if (
+        (energy <= latency * limits_w[first]).all()
+        and energy.min(initial=inf) > 0.0
+        and (latency - least_s).min(initial=inf) >= 0.0
+        and (latency * limited.clock_hz[first] - roof_clk).min(initial=inf) >= 0.0
+    ):
         return costs, ()
+    latency, energy = costs.latency.value * (1.0 + _ROUNDING), costs.energy.value
+    kept = (energy <= latency * limits_w) & (energy > 0.0)
+    kept &= (latency >= least_s) & (latency * limited.clock_hz >= roof_clk)
     for here, positions in zip(kept, measured, strict=False):
         here[positions] = True
     if kept.all():
         return costs, ()
-    return _corrected(costs, prior, limited, ~kept, np.maximum(least_s, roof_clk / clock_hz), gpu, points)
+    return _corrected(costs, prior, limited, ~kept, np.maximum(least_s, roof_clk / limited.clock_hz), gpu, points)
 
 
 def _bounds(problems: Sequence[tuple[Problem, int]], gpu: GPU) -> tuple[Any, Any]:
@@ -117,7 +126,7 @@ def _bounds(problems: Sequence[tuple[Problem, int]], gpu: GPU) -> tuple[Any, Any
 
 def _corrected(
     costs: Costs,
-    prior: Costs,
+    prior: Costs | None,
     limited: LimitedCosts,
     broken: Array,
     least_s: Array,
@@ -135,14 +144,12 @@ def _corrected(
             human(float(each[first]), "s") for each in (latency[0], np.broadcast_to(least_s, refused.shape))
         )
         count = int(refused.any(axis=0).sum())
-        notes.append(
-            f"{count} configs: the model's estimate is impossible ({seconds}; at least {least}), the analytical"
-            " model's is shown"
-        )
-        for columns, instead in ((latency, prior.latency), (energy, prior.energy)):
-            for column, other in zip(columns, instead.columns(), strict=True):
-                column[refused] = other[refused]
-        power_w[refused] = prior.power_w[refused]
+        instead = "they are left out" if prior is None else "the analytical model's are shown"
+        notes.append(f"{count} estimates are impossible ({seconds}; at least {least}), {instead}")
+        for columns, others in ((latency, prior and prior.latency), (energy, prior and prior.energy)):
+            for number, column in enumerate(columns if others else columns[:3]):
+                column[refused] = others.columns()[number][refused] if others else inf
+        power_w[refused] = prior.power_w[refused] if prior else inf
     # Faster than the GPU: the time is raised to the bound, at the power that was predicted.
     raised = np.where(broken, np.maximum(least_s / latency[0], 1.0), 1.0)
     # Above the limit. At the default limit, at which models learn time, only the power is wrong.
@@ -159,7 +166,7 @@ def _corrected(
         column *= slower * share
     power_w = np.where(over, limits_w, power_w)
     if (below := raised > 1.05).any():
-        notes.append(f"{int(below.any(axis=0).sum())} configs: raised to the least time that the GPU's peaks allow")
+        notes.append(f"{int(below.any(axis=0).sum())} estimates are raised to the least time that the GPU allows")
     return Costs(Estimates(*latency), Estimates(*energy), power_w), tuple(notes)
 
 
