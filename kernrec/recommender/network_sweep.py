@@ -12,6 +12,7 @@ from kernrec.recommender.choices import costs_at
 from kernrec.recommender.estimate.operating_point import OperatingPoint
 from kernrec.recommender.lines import lines_of, read_cold
 from kernrec.recommender.network_result import CHOICE, Costs, LayerAnswer, NetworkAnswer, Total, TotalSum
+from kernrec.recommender.notes import assumed_range
 from kernrec.recommender.recommender import Recommender
 from kernrec.recommender.request import Query
 from kernrec.recommender.result import Comparison
@@ -124,6 +125,8 @@ def sweep_network(
         UsageError: a bound of the query is kept at no point.
     """
     gpu, recommender = answer.gpu, recommender.for_inputs(answer.query.inputs)
+    if swept == "power limit" and gpu.power_range_assumed:
+        answer = replace(answer, adjusted=(*answer.adjusted, assumed_range(gpu)))
     points = swept_points(gpu, swept, power_limit_w)
     query = replace(answer.query, power_limit_w=None, clock_hz=None, max_slowdown=None)
     sums: list[TotalSum | None] = [TotalSum() for _ in points]

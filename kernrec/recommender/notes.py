@@ -100,10 +100,21 @@ def of_triton(candidates: CandidateSet) -> Remark:
     return lines
 
 
+def assumed_range(gpu: GPU) -> str:
+    """Return the note on a GPU whose range of power limits is assumed."""
+    return (
+        f"the {gpu.title} is assumed to accept {gpu.power_min_w:g} to {gpu.power_max_w:g} W: no data sheet states it"
+        " (`nvidia-smi -q -d POWER` tells)"
+    )
+
+
 def of_limits(gpu: GPU, choices: Sequence[Choice]) -> Iterator[str]:
     """Which power limits of the choices the card cannot hold, and which only some boards accept."""
-    for limit_w in dict.fromkeys(choice.power_limit_w for choice in choices):
-        if limit_w > gpu.power_max_w:
+    limits_w = dict.fromkeys(choice.power_limit_w for choice in choices)
+    if gpu.power_range_assumed and any(limit_w != gpu.tdp_w for limit_w in limits_w):
+        yield assumed_range(gpu)
+    for limit_w in limits_w:
+        if limit_w > gpu.power_max_w and not gpu.power_range_assumed:
             yield (
                 f"a limit of {limit_w:g} W is above the {gpu.power_max_w:g} W of the reference {gpu.title}: boards of"
                 " some makers accept it (`nvidia-smi -q -d POWER` tells)"

@@ -20,6 +20,7 @@ the limit. The coefficients, each with its source, are in `power.toml`.
 
 from collections.abc import Mapping, Sequence
 from functools import cache, cached_property
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -84,6 +85,8 @@ class PowerModel:
     power_min_w: float
     power_max_w: float
     """Highest power limit that a board with this GPU accepts; partners' GeForce boards go beyond the reference."""
+    range_assumed: bool
+    """Whether no source states these two, so that other limits are accepted, too."""
     energy_j: Mapping[str, float]
     """Event -> joules at nominal voltage; `dram.bytes` does not depend on the voltage."""
 
@@ -121,7 +124,7 @@ class PowerModel:
             # Makers of laptops choose the clock within the data sheet's range.
             running_hz=max(boost, chip.get("geforce_hz", 0.0)) if geforce and "Laptop" not in gpu.title else boost,
             minimum_hz=coefficients["clock"]["minimum_hz"],
-            maximum_hz=boost * (chip["headroom"] if any(word in gpu.title for word in _DESKTOP) else 1.0),
+            maximum_hz=boost * (chip.get("headroom", 1.0) if any(word in gpu.title for word in _DESKTOP) else 1.0),
             curve=curve,
             volts=volts,
             board_w=board["fixed_w"] + board["fraction_of_tdp"] * gpu.tdp_w + links_w + memory["standby_w"] * devices,
@@ -131,6 +134,7 @@ class PowerModel:
             tdp_w=gpu.tdp_w,
             power_min_w=gpu.power_min_w,
             power_max_w=round(gpu.tdp_w * PARTNER_HEADROOM) if partners else gpu.power_max_w,
+            range_assumed=gpu.power_range_assumed,
             energy_j=_event_energies(gpu, coefficients, volts, inputs == ZEROS) | {DRAM: memory["pj_per_bit"] * 8e-12},
         )
 
@@ -288,7 +292,7 @@ class PowerModel:
         if limit_w is None:
             return self.tdp_w
         for limit in (limit_w,) if isinstance(limit_w, float | int) else (float(limit_w.min()), float(limit_w.max())):
-            if not self.power_min_w <= limit <= self.power_max_w:
+            if not (self.power_min_w <= limit <= self.power_max_w or (self.range_assumed and 0.0 < limit < inf)):
                 raise _out_of_range("power limit", limit, self.power_min_w, self.power_max_w, "W", self.title)
         return limit_w
 

@@ -1,5 +1,6 @@
 """Laws of the power model, and how it holds against measured power."""
 
+import dataclasses
 import math
 import subprocess
 import sys
@@ -180,6 +181,18 @@ def test_a_limit_or_clock_out_of_range_names_the_range(argument: str, value: flo
         MODELS["rtx4090"].apply_power_limit(NominalCosts(1e-3, 1e-3, 0.0, 0.1, 0.1), **{argument: value})
     assert says in str(refusal.value)
     assert "\n" not in str(refusal.value)
+
+
+def test_a_limit_outside_of_an_assumed_range_is_accepted() -> None:
+    gpu = find_gpu("l40s")
+    assert gpu.power_range_assumed
+    limited = PowerModel.for_gpu(gpu).apply_power_limit(NominalCosts(1e-3, 0.0, 0.0, 0.2, 0.0), limit_w=90.0)
+    assert limited.power_w <= 90.0 * (1 + 1e-12)
+
+
+def test_a_data_center_card_with_a_workstation_title_runs_at_its_boost_clock_at_most() -> None:
+    gpu = dataclasses.replace(find_gpu("a100-sxm4-80gb"), title="NVIDIA RTX A100")
+    assert PowerModel.for_gpu(gpu).maximum_hz == gpu.boost_clock_hz
 
 
 @pytest.mark.parametrize(("name", "highest"), [("h200-sxm", "1980"), ("l40s", "2520"), ("t4", "1590")])
