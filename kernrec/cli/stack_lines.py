@@ -32,9 +32,15 @@ def line_texts(lines: "Sequence[Line]", gpu: "GPU") -> list[str]:
     against = ", ".join(f"{each.name} {percent(each.latency_s / first.latency_s - 1)}" for each in others)
     texts = [f"{text}; {against}" if against else text]
     if first.slowdown is not None:
+        from kernrec.recommender.lines import NEARLY
+
         saved = "" if first.energy_saved is None else f" and {percent(-first.energy_saved)} energy"
         advice = f": {first.stack} may be faster" if first.faster else ""
         advice = f": call {first.stack}" if first.advised else advice
+        if first.slowdown > NEARLY and not first.beaten:
+            advice = ": within the estimates' error"
+            if first.source == "transferred":
+                advice += f", and {'the baseline' if first.less_sure else 'the kernel'} is more likely wrong"
         texts.append(f"{percent(first.slowdown)} time{saved} against the first choice{advice}.")
     return texts
 

@@ -75,6 +75,10 @@ class Line:
     """Latency over that of the first choice, less 1; None without a choice."""
     energy_saved: float | None = None
     """Fraction of the first choice's energy; None where either is not known."""
+    beaten: bool | None = None
+    """Whether the first choice is faster at the unfavorable ends of both intervals; None without a choice."""
+    less_sure: bool | None = None
+    """Whether this baseline's interval is wider than the first choice's, so that it is more likely wrong."""
 
     @property
     def latency_interval_s(self) -> Interval:
@@ -198,13 +202,25 @@ def read_cold(line: Line, problem: Problem, gpu: GPU) -> Line:
     )
 
 
-def beside(lines: Iterable[Line], latency_s: float, energy_j: float) -> tuple[Line, ...]:
-    """The lines compared with the first choice's latency and energy."""
+def beside(
+    lines: Iterable[Line], latency_s: float, energy_j: float, interval_s: Interval | None = None
+) -> tuple[Line, ...]:
+    """Return the baselines compared with the first choice.
+
+    Args:
+        lines: of the choice's problem.
+        latency_s: the choice's.
+        energy_j: the choice's.
+        interval_s: the 90 % interval of its latency; without width if it is None.
+    """
+    low_s, high_s = interval_s or (latency_s, latency_s)
     return tuple(
         replace(
             line,
             slowdown=line.latency_s / latency_s - 1,
             energy_saved=None if line.energy_j is None else 1 - line.energy_j / energy_j,
+            beaten=high_s < line.latency_interval_s[0],
+            less_sure=line.latency_interval_s[1] / line.latency_interval_s[0] > high_s / low_s,
         )
         for line in lines
     )

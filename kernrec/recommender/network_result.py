@@ -23,7 +23,7 @@ from kernrec.recommender.json_names import IntervalNames, NetworkNames
 from kernrec.recommender.request import Objective, Query
 from kernrec.recommender.result import Choice, Estimate, Recommendation
 from kernrec.util.config_short import short_config
-from kernrec.util.human import human
+from kernrec.util.human import counted, human
 from kernrec.util.light_dataclass import dataclass
 
 if TYPE_CHECKING:
@@ -96,10 +96,26 @@ class LayerAnswer:
 
     @property
     def pays(self) -> bool | None:
-        """Whether a config of one's own pays in this layer; None where no stack was recorded for it."""
+        """Whether a config of one's own pays in this layer, also at the unfavorable ends of both intervals; None where
+        no stack was recorded for it."""
         if self.best is None:
             return False
-        return None if self.saved is None else self.saved >= PAYS
+        return None if self.saved is None else self.may_pay and self.certain
+
+    @property
+    def may_pay(self) -> bool:
+        """Whether the choice is expected to save enough of the stack's cost."""
+        return self.saved is not None and self.saved >= PAYS
+
+    @property
+    def certain(self) -> bool:
+        """Whether the choice costs less than the stack at the unfavorable ends of both intervals."""
+        stack = self.stack_costs
+        assert stack is not None
+        latency, energy = self.costs
+        worst = replace(latency, value=latency.high), replace(energy, value=energy.high)
+        best = replace(stack[0], value=stack[0].low), replace(stack[1], value=stack[1].low)
+        return _counted(self.objective, worst) < _counted(self.objective, best)
 
     @property
     def program(self) -> tuple[str, str]:
@@ -297,15 +313,21 @@ class NetworkAnswer(NetworkNames):
         lined, count = sum(layer.line is not None for layer in self.layers), len(self.layers)
         rest = f" in {lined} of {count} distinct layers, the choice in the others" if lined < count else ""
         whole = f"Stack today: {names}{how}{rest}."
+        unsure = sum(layer.may_pay and not layer.pays for layer in self.layers)
+        more = (
+            f" In {counted(unsure, 'distinct layer')} one is expected to, but within the estimates' error: measure it."
+        )
+        more *= bool(unsure)
         if not self.paying:
-            return f"{whole} No config of one's own saves {100 * PAYS:.0f} % of a layer: stay with the stack."
+            least = f"{100 * PAYS:.0f} % of a layer{' for certain' * bool(unsure)}"
+            return f"{whole} No config of one's own saves {least}: stay with the stack.{more}"
         time, energy = mixed.versus(stack)
         judged = sum(layer.pays is not None for layer in self.layers)
         changed = "layer with a line" if judged == 1 else "layers with a line"
         return (
             f"{whole} A config of one's own pays in {len(self.paying)} of {judged} distinct {changed}: with"
             f" them the whole takes {100 * (1 + time):.0f} % of the stack's time and {100 * (1 + energy):.0f} % of its"
-            f" energy.{' Stay with the stack in the others.' if judged > len(self.paying) else ''}"
+            f" energy.{' Stay with the stack in the others.' if judged > len(self.paying) else ''}{more}"
         )
 
     @property

@@ -11,6 +11,7 @@ from kernrec.gpu import GPU
 from kernrec.kernel import config_text
 from kernrec.model.prior.power import ZEROS
 from kernrec.model.prior.spread import SPREADS
+from kernrec.op.dtype import math_dtype
 from kernrec.recommender.candidate_set import CandidateSet
 from kernrec.recommender.estimate.estimates import Source
 from kernrec.recommender.estimate.measured_rows import NOTHING
@@ -43,9 +44,13 @@ def notes(candidates: CandidateSet, choices: Sequence[Choice]) -> tuple[str, ...
     return tuple(of_choices(candidates, choices)())
 
 
-def of_choices(candidates: CandidateSet, choices: Sequence[Choice]) -> Remark:
-    """The notes of an answer with these choices, to be made when they are read; they hold no candidate set."""
+def of_choices(candidates: CandidateSet, choices: Sequence[Choice], beside: Sequence[Choice] = ()) -> Remark:
+    """The notes of an answer with these choices, to be made when they are read; they hold no candidate set.
+
+    beside: further rows of the answer.
+    """
     sources, gpu = sources_of(choices), candidates.gpu
+    predicted = [choice for choice in (*choices, *beside) if choice.source is not Source.MEASURED]
     predictions = bool(sources - {Source.MEASURED})
     scopes = [kernel.scope for kernel in candidates.kernels if kernel.scope]
     calibrations = [kernel.table.calibration for kernel in candidates.kernels]
@@ -66,6 +71,7 @@ def of_choices(candidates: CandidateSet, choices: Sequence[Choice]) -> Remark:
         if sources & {Source.PRIOR, Source.LEARNED}:
             yield from dict.fromkeys(f"the prior's coefficients: {fitted.summary}" for fitted in calibrations if fitted)
         yield from of_limits(gpu, choices)
+        yield from of_peak(gpu, predicted)
         yield from refused
         yield from measured
 
@@ -98,6 +104,24 @@ def of_triton(candidates: CandidateSet) -> Remark:
             yield f"no answer by {kernel.name}, which needs {needs!r}: other code was not profiled{''.join(meanings)}"
 
     return lines
+
+
+def of_peak(gpu: GPU, choices: Sequence[Choice]) -> Iterator[str]:
+    """Name the clock that a choice assumes whose rate is above the GPU's published dense peak."""
+    fastest: dict[str, Choice] = {}
+    for choice in choices:
+        if published_peak(gpu, choice.problem.dtype) < choice.problem.flops / choice.latency_s.value:
+            fastest.setdefault(choice.kernel.name, choice)
+    for name, choice in fastest.items():
+        yield (
+            f"{name}: above the published peak of {human(published_peak(gpu, choice.problem.dtype), 'FLOP/s')}; assumes"
+            f" {human(choice.clock_hz, 'Hz')}, above the published boost of {human(gpu.boost_clock_hz, 'Hz')}"
+        )
+
+
+def published_peak(gpu: GPU, dtype: str) -> float:
+    """Return the dense peak of a data type in FLOP/s at the clock of the data sheet."""
+    return max(gpu.peak_flops(name, tensor) for name in (math_dtype(dtype), "f32") for tensor in (True, False))
 
 
 def assumed_range(gpu: GPU) -> str:

@@ -184,7 +184,7 @@ def test_a_limit_or_clock_out_of_range_names_the_range(argument: str, value: flo
 
 
 def test_a_limit_outside_of_an_assumed_range_is_accepted() -> None:
-    gpu = find_gpu("l40s")
+    gpu = find_gpu("l20")
     assert gpu.power_range_assumed
     limited = PowerModel.for_gpu(gpu).apply_power_limit(NominalCosts(1e-3, 0.0, 0.0, 0.2, 0.0), limit_w=90.0)
     assert limited.power_w <= 90.0 * (1 + 1e-12)
