@@ -314,9 +314,7 @@ class NetworkAnswer(NetworkNames):
         rest = f" in {lined} of {count} distinct layers, the choice in the others" if lined < count else ""
         whole = f"Stack today: {names}{how}{rest}."
         unsure = sum(layer.may_pay and not layer.pays for layer in self.layers)
-        more = (
-            f" In {counted(unsure, 'distinct layer')} one is expected to, but within the estimates' error: measure it."
-        )
+        more = f" In {counted(unsure, 'distinct layer')} one may, within the estimates' error: measure it."
         more *= bool(unsure)
         if not self.paying:
             least = f"{100 * PAYS:.0f} % of a layer{' for certain' * bool(unsure)}"

@@ -14,14 +14,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from math import exp, hypot, inf, log
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
 from kernrec.gpu import GPU
-from kernrec.model.prior.core import OVERLAP, RESTING
+from kernrec.model.prior.core import OVERLAP
 from kernrec.model.prior.launch_costs import LimitedCosts, NominalCosts
-from kernrec.model.prior.power import Floats, PowerModel
+from kernrec.model.prior.power import PowerModel
 from kernrec.model.prior.sustained_roof import IdealLaunch, arithmetic, ideal_launch
 from kernrec.model.vendor.power_base import BESIDE_ARITHMETIC, power_base
 from kernrec.op import Problem
@@ -167,25 +167,7 @@ def _carried(
         return replace(prediction, latency_s=slower)
     most_w = gpu.tdp_w if limit_w is None else limit_w
     drawn = _scaled(drawn, _ratio(before, after, "power_w"), 0.0)
-    if drawn.value > most_w:
-        # Its own events draw more than the launch that stands for all backends: it takes longer by as much.
-        rest_w = float(after.static_j[0] / after.latency_s[0])
-        slower = _scaled(slower, float(slowdown(drawn.value, rest_w, most_w)), EXTRAPOLATED)
     return replace(prediction, latency_s=slower, power_w=_at_most(drawn, most_w))
-
-
-def slowdown(drawn_w: float | Floats, rest_w: float | Floats, limit_w: float | Floats) -> Any:
-    """Return the factor by which a launch takes longer under a limit that it exceeds by what a model learned of it.
-
-    The energy of its events stays, which is the most that it can be: a lower clock lowers the voltage, too.
-
-    Args:
-        drawn_w: its power without the limit, in W.
-        rest_w: the part of it that does not depend on its events.
-        limit_w: the limit.
-    """
-    rest = np.minimum(rest_w, RESTING * np.asarray(limit_w))
-    return (drawn_w - rest) / (limit_w - rest)
 
 
 def _at_most(quantity: "Predicted", most: float) -> "Predicted":

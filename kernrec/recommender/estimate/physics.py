@@ -20,9 +20,10 @@ import numpy as np
 
 from kernrec.errors import KernrecError
 from kernrec.gpu import GPU
+from kernrec.model.prior.core import RESTING
 from kernrec.model.prior.launch_costs import LimitedCosts
 from kernrec.model.prior.microarchitecture import microarchitecture
-from kernrec.model.vendor.operating_point import ideal_of, slowdown
+from kernrec.model.vendor.operating_point import ideal_of
 from kernrec.op import Problem
 from kernrec.op.problem import ANY_LAYOUT
 from kernrec.recommender.estimate.costs import Costs
@@ -168,6 +169,20 @@ def _corrected(
     if (below := raised > 1.05).any():
         notes.append(f"{int(below.any(axis=0).sum())} estimates are raised to the least time that the GPU allows")
     return Costs(Estimates(*latency), Estimates(*energy), power_w), tuple(notes)
+
+
+def slowdown(drawn_w: Array, rest_w: Array, limit_w: Array) -> Array:
+    """Return the factor by which a launch takes longer under a limit that it exceeds by what a model learned of it.
+
+    The energy of its events stays, which is the most that it can be: a lower clock lowers the voltage, too.
+
+    Args:
+        drawn_w: its power without the limit, in W.
+        rest_w: the part of it that does not depend on its events.
+        limit_w: the limit.
+    """
+    rest = np.minimum(rest_w, RESTING * limit_w)
+    return np.asarray((drawn_w - rest) / (limit_w - rest))
 
 
 def _columns(estimates: Estimates) -> list[Array]:
