@@ -191,9 +191,9 @@ def _of_lines(layers: Sequence[LayerAnswer], tp: int, stacks: Sequence[str]) -> 
         notes.append(f"no line of {whose} for {_listed(without)}: {counted}")
     elif without and stacks:
         notes.append(f"no line of {whose} for any layer")
-    unpowered = [layer.name for layer in layers if layer.line is not None and layer.line.energy_j is None]
+    unpowered = [layer.name for layer in layers if layer.line is not None and layer.line.power_predicted]
     if unpowered and _lines_cover(layers):
-        notes.append(f"nobody recorded the power of the stack for {_listed(unpowered)}: that of the choice is taken")
+        notes.append(f"nobody recorded the power of the stack for {_listed(unpowered)}: the power model gives it")
     if tp > 1:
         notes.append(f"time and energy are of one of {tp} GPUs; what they exchange is not counted")
     return notes

@@ -77,15 +77,13 @@ class LayerAnswer:
 
     @cached_property
     def stack_costs(self) -> Costs | None:
-        """Latency and energy of the stack; energy at the choice's power where nobody recorded the stack's."""
+        """Latency and energy of the stack."""
         if (line := self.line) is None:
             return None
         source = Source.MEASURED if line.source == "recorded" else Source.LEARNED
-        latency = replace(line.latency_s, source=source)
-        if line.energy_j is not None:
-            return latency, replace(line.energy_j, source=source)
-        power_w = self.best.power_w if self.best is not None else self.answer.gpu.tdp_w
-        return latency, Estimate(power_w * latency.value, power_w * latency.low, power_w * latency.high, Source.PRIOR)
+        assert line.energy_j is not None, "every baseline has a power"
+        source_of_power = Source.PRIOR if line.power_predicted else source
+        return replace(line.latency_s, source=source), replace(line.energy_j, source=source_of_power)
 
     @property
     def saved(self) -> float | None:
