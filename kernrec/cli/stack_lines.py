@@ -39,8 +39,8 @@ def line_texts(lines: "Sequence[Line]", gpu: "GPU") -> list[str]:
         advice = f": call {first.stack}" if first.advised else advice
         if first.slowdown > NEARLY and not first.beaten:
             advice = ": within the estimates' error"
-            if first.source == "transferred":
-                advice += f", and {'the baseline' if first.less_sure else 'the kernel'} is more likely wrong"
+        if advice and first.source == "transferred" and not first.advised:
+            advice += f", and {'the baseline' if first.less_sure else 'the kernel'} is more likely wrong"
         texts.append(f"{percent(first.slowdown)} time{saved} against the first choice{advice}.")
     return texts
 

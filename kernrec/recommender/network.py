@@ -35,6 +35,7 @@ from kernrec.recommender.network_result import (
     NetworkAnswer,
     Total,
     TotalSum,
+    cold_costs,
 )
 from kernrec.recommender.recommender import Recommender
 from kernrec.recommender.request import Query
@@ -111,10 +112,10 @@ def _alternatives(candidates: CandidateSet, best: Choice) -> Mapping[str, Costs]
     """(latency, energy) of a layer at the alternatives of the choice."""
     number = next(i for i, kernel in enumerate(candidates.kernels) if kernel.table.kernel is best.kernel)
     heuristic = candidates.starts[number] + candidates.kernels[number].heuristic
+    positions = {FASTEST: candidates.fastest, FRUGAL: int(candidates.energy_j[0].argmin()), HEURISTIC: heuristic}
     return {
-        FASTEST: costs_at(candidates, 0, candidates.fastest),
-        FRUGAL: costs_at(candidates, 0, int(candidates.energy_j[0].argmin())),
-        HEURISTIC: costs_at(candidates, 0, heuristic),
+        name: cold_costs(*costs_at(candidates, 0, position), candidates.problem, candidates.gpu)
+        for name, position in positions.items()
     }
 
 

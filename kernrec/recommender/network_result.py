@@ -16,9 +16,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kernrec.gpu import GPU
+from kernrec.op import Problem
 from kernrec.op.workload import Workload
 from kernrec.recommender import tabular
 from kernrec.recommender.estimate.estimates import SOURCES, Source
+from kernrec.recommender.estimate.physics import cold_seconds
 from kernrec.recommender.json_names import IntervalNames, NetworkNames
 from kernrec.recommender.request import Objective, Query
 from kernrec.recommender.result import Choice, Estimate, Recommendation
@@ -46,6 +48,16 @@ Costs = tuple[Estimate, Estimate]
 """Latency and energy."""
 
 
+def cold_costs(latency: Estimate, energy: Estimate, problem: Problem, gpu: GPU) -> Costs:
+    """Return the costs of a layer of a network, whose weights are not in L2: at least `cold_seconds`, at its power."""
+    least_s = cold_seconds(problem, gpu)
+    if latency.value >= least_s:
+        return latency, energy
+    longer = least_s / latency.value
+    latency = replace(latency, value=least_s, low=max(latency.low, least_s), high=max(latency.high * longer, least_s))
+    return latency, replace(energy, value=energy.value * longer, low=energy.low * longer, high=energy.high * longer)
+
+
 @dataclass(frozen=True)
 class LayerAnswer:
     """The answer for one layer of a network."""
@@ -70,7 +82,7 @@ class LayerAnswer:
     def costs(self) -> Costs:
         """Latency and energy of the choice, or of the stack where there is none."""
         if (best := self.best) is not None:
-            return best.latency_s, best.energy_j
+            return cold_costs(best.latency_s, best.energy_j, best.problem, best.gpu)
         costs = self.stack_costs
         assert costs is not None, "a layer has a choice or a line"
         return costs

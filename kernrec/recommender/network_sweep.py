@@ -11,7 +11,7 @@ from kernrec.gpu import GPU
 from kernrec.recommender.choices import costs_at
 from kernrec.recommender.estimate.operating_point import OperatingPoint
 from kernrec.recommender.lines import lines_of, read_cold
-from kernrec.recommender.network_result import CHOICE, Costs, LayerAnswer, NetworkAnswer, Total, TotalSum
+from kernrec.recommender.network_result import CHOICE, Costs, LayerAnswer, NetworkAnswer, Total, TotalSum, cold_costs
 from kernrec.recommender.notes import assumed_range
 from kernrec.recommender.recommender import Recommender
 from kernrec.recommender.request import Query
@@ -146,7 +146,8 @@ def sweep_network(
                 except UsageError:  # a bound that no config keeps at this point
                     sums[number] = None
                     continue
-                total.add(layer.count, *costs_at(candidates, number, position))
+                costs = cold_costs(*costs_at(candidates, number, position), candidates.problem, gpu)
+                total.add(layer.count, *costs)
     totals = [(point, total.result(CHOICE)) for point, total in zip(points, sums, strict=True) if total is not None]
     if not totals:
         raise UsageError("no operating point of the sweep keeps the bounds that were asked for")
