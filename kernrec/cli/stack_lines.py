@@ -25,8 +25,8 @@ def line_texts(lines: "Sequence[Line]", gpu: "GPU") -> list[str]:
     text = f"{first.name}: {_interval(first.latency_s, first.latency_interval_s, 's')}"
     if first.energy_j is not None and first.power_w is not None:
         of_others = first.power_transferred and first.source == "learned"
-        known = " predicted" if first.power_predicted else " transferred" * of_others
-        power = f"{human(first.power_w, 'W')}{known}"
+        basis = " predicted" if first.power_predicted else " transferred" * of_others
+        power = f"{human(first.power_w, 'W')}{basis}"
         text += f", {human(first.energy_j, 'J')} ({power})"
     text += f"{_point(first, gpu)}, {first.basis}"
     against = ", ".join(f"{each.name} {percent(each.latency_s / first.latency_s - 1)}" for each in others)

@@ -187,19 +187,20 @@ def read_cold(line: Line, problem: Problem, gpu: GPU) -> Line:
         problem: the layer.
         gpu: the GPU.
     """
-    least_s = cold_seconds(as_run(problem), gpu)
-    if line.latency_s >= least_s:
+    latency, energy = cold_costs(line.latency_s, line.energy_j or line.latency_s, as_run(problem), gpu)
+    if latency is line.latency_s:
         return line
-    longer, (low_s, high_s) = least_s / line.latency_s, line.latency_interval_s
-    energy, interval = line.energy_j, line.energy_interval_j
-    return replace(
-        line,
-        latency_s=least_s,
-        latency_interval_s=(max(low_s, least_s), max(high_s, least_s * high_s / line.latency_s)),
-        energy_j=None if energy is None else energy * longer,
-        energy_interval_j=None if interval is None else (interval[0] * longer, interval[1] * longer),
-        warm="",
-    )
+    return replace(line, latency_s=latency, energy_j=energy if line.energy_j is not None else None, warm="")
+
+
+def cold_costs(latency: Estimate, energy: Estimate, problem: Problem, gpu: GPU) -> tuple[Estimate, Estimate]:
+    """Return the costs of a layer of a network, whose weights are not in L2: at least `cold_seconds`, at its power."""
+    least_s = cold_seconds(problem, gpu)
+    if latency.value >= least_s:
+        return latency, energy
+    longer = least_s / latency.value
+    latency = replace(latency, value=least_s, low=max(latency.low, least_s), high=max(latency.high * longer, least_s))
+    return latency, replace(energy, value=energy.value * longer, low=energy.low * longer, high=energy.high * longer)
 
 
 def beside(
@@ -326,7 +327,7 @@ def _line(
     source = "transferred" if latency.transferred else "learned" if recorded is None else "recorded"
     energy = None
     if power is not None:
-        energy_source = "transferred" if power.transferred else source
+        energy_source = "prior" if predicted.power_predicted else "transferred" if power.transferred else source
         ends = latency.low * power.low, latency.high * power.high
         energy = Estimate(latency.value * power.value, *ends, energy_source)
     return Line(

@@ -14,7 +14,7 @@ from kernrec.recommender.candidate_set import CandidateSet
 from kernrec.recommender.choices import costs_at
 from kernrec.recommender.context import Context
 from kernrec.recommender.layouts import MATTERS, gain_elsewhere
-from kernrec.recommender.lines import Line, lines_of, predict_lines, read_cold
+from kernrec.recommender.lines import Line, cold_costs, lines_of, predict_lines, read_cold
 from kernrec.recommender.network_layers import (
     NetworkRequest,
     answer_as_it_runs,
@@ -35,7 +35,6 @@ from kernrec.recommender.network_result import (
     NetworkAnswer,
     Total,
     TotalSum,
-    cold_costs,
 )
 from kernrec.recommender.recommender import Recommender
 from kernrec.recommender.request import Query

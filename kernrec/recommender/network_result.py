@@ -16,12 +16,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kernrec.gpu import GPU
-from kernrec.op import Problem
 from kernrec.op.workload import Workload
 from kernrec.recommender import tabular
 from kernrec.recommender.estimate.estimates import SOURCES, Source
-from kernrec.recommender.estimate.physics import cold_seconds
 from kernrec.recommender.json_names import IntervalNames, NetworkNames
+from kernrec.recommender.lines import cold_costs
 from kernrec.recommender.request import Objective, Query
 from kernrec.recommender.result import Choice, Estimate, Recommendation
 from kernrec.util.config_short import short_config
@@ -46,16 +45,6 @@ MOST_OF_THE_TIME, MOST_SHOWN = 0.8, 10
 
 Costs = tuple[Estimate, Estimate]
 """Latency and energy."""
-
-
-def cold_costs(latency: Estimate, energy: Estimate, problem: Problem, gpu: GPU) -> Costs:
-    """Return the costs of a layer of a network, whose weights are not in L2: at least `cold_seconds`, at its power."""
-    least_s = cold_seconds(problem, gpu)
-    if latency.value >= least_s:
-        return latency, energy
-    longer = least_s / latency.value
-    latency = replace(latency, value=least_s, low=max(latency.low, least_s), high=max(latency.high * longer, least_s))
-    return latency, replace(energy, value=energy.value * longer, low=energy.low * longer, high=energy.high * longer)
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,8 @@ from kernrec.errors import UsageError
 from kernrec.gpu import GPU
 from kernrec.recommender.choices import costs_at
 from kernrec.recommender.estimate.operating_point import OperatingPoint
-from kernrec.recommender.lines import lines_of, read_cold
-from kernrec.recommender.network_result import CHOICE, Costs, LayerAnswer, NetworkAnswer, Total, TotalSum, cold_costs
+from kernrec.recommender.lines import cold_costs, lines_of, read_cold
+from kernrec.recommender.network_result import CHOICE, Costs, LayerAnswer, NetworkAnswer, Total, TotalSum
 from kernrec.recommender.notes import assumed_range
 from kernrec.recommender.recommender import Recommender
 from kernrec.recommender.request import Query

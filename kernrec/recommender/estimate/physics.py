@@ -102,13 +102,13 @@ def possible(
     ):
         return costs, ()
     latency, energy = costs.latency.value * (1.0 + _ROUNDING), costs.energy.value
-    kept = (energy <= latency * limits_w) & (energy > 0.0)
-    kept &= (latency >= least_s) & (latency * limited.clock_hz >= roof_clk)
-    for here, positions in zip(kept, measured, strict=False):
+    lawful = (energy <= latency * limits_w) & (energy > 0.0)
+    lawful &= (latency >= least_s) & (latency * limited.clock_hz >= roof_clk)
+    for here, positions in zip(lawful, measured, strict=False):
         here[positions] = True
-    if kept.all():
+    if lawful.all():
         return costs, ()
-    return _corrected(costs, prior, limited, ~kept, np.maximum(least_s, roof_clk / limited.clock_hz), gpu, points)
+    return _corrected(costs, prior, limited, ~lawful, np.maximum(least_s, roof_clk / limited.clock_hz), gpu, points)
 
 
 def _bounds(problems: Sequence[tuple[Problem, int]], gpu: GPU) -> tuple[Any, Any]:

@@ -31,24 +31,26 @@ def recommender() -> Recommender:
 
 def answered(recommender: Recommender, count: int, seed: int) -> Iterator[tuple[str, list[str]]]:
     """Yield each question that has an answer, with the laws that the answer breaks."""
-    for asked in random_questions(count, seed):
+    for question in random_questions(count, seed):
         try:
             if "network" in asked:
-                query = Query(**asked["query"] | {"objective": "latency"})
-                wanted = NetworkRequest(asked["network"], batch=asked["batch"])
-                laws = broken_laws_of_network(answer_network(recommender, asked["gpu"], wanted, query).as_dict())
+                query = Query(**question["query"] | {"objective": "latency"})
+                wanted = NetworkRequest(question["network"], batch=question["batch"])
+                laws = broken_laws_of_network(answer_network(recommender, question["gpu"], wanted, query).as_dict())
             else:
-                query = Query(**asked["query"])
-                answer = recommender.recommend(asked["op"], asked["gpu"], asked["shape"], asked["dtype"], None, query)
+                query = Query(**question["query"])
+                answer = recommender.recommend(
+                    question["op"], question["gpu"], question["shape"], question["dtype"], None, query
+                )
                 laws = broken_laws(answer.as_dict())
         except KernrecError:
             continue
-        yield str(asked), list(laws)
+        yield str(question), list(laws)
 
 
 def test_random_answers_keep_every_law() -> None:
     """500 questions in the deep profile; another part of them in each seed."""
-    broken = {asked: laws for asked, laws in answered(Recommender([]), 500 if DEEP else 40, 7) if laws}
+    broken = {question: laws for question, laws in answered(Recommender([]), 500 if DEEP else 40, 7) if laws}
     assert broken == {}
 
 
