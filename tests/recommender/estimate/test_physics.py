@@ -33,7 +33,7 @@ def answered(recommender: Recommender, count: int, seed: int) -> Iterator[tuple[
     """Yield each question that has an answer, with the laws that the answer breaks."""
     for question in random_questions(count, seed):
         try:
-            if "network" in asked:
+            if "network" in question:
                 query = Query(**question["query"] | {"objective": "latency"})
                 wanted = NetworkRequest(question["network"], batch=question["batch"])
                 laws = broken_laws_of_network(answer_network(recommender, question["gpu"], wanted, query).as_dict())
