@@ -67,8 +67,8 @@ class Line:
     power_predicted: bool = False
     """Whether nobody recorded power, so that it is the GPU's power model's."""
     warm: str = ""
-    """Name of the data in L2 when it was benchmarked, such as `weights`: it is faster than DRAM can read its bytes. Empty
-    where it is not."""
+    """Name of the data in L2 when it was benchmarked, such as `weights`, if it is faster than DRAM can read its bytes;
+    else empty."""
     provenance: Mapping[str, str] | None = None
     """Of a recorded line: `source`, `licence`, `recorded` (when and how) and the `kernel` that ran; else None."""
     slowdown: float | None = None
