@@ -24,15 +24,23 @@ def line_texts(lines: "Sequence[Line]", gpu: "GPU") -> list[str]:
     first, *others = lines
     text = f"{first.name}: {_interval(first.latency_s, first.latency_interval_s, 's')}"
     if first.energy_j is not None and first.power_w is not None:
-        power = f"{human(first.power_w, 'W')}{' transferred' * (first.power_transferred and first.source == 'learned')}"
+        of_others = first.power_transferred and first.source == "learned"
+        basis = " predicted" if first.power_predicted else " transferred" * of_others
+        power = f"{human(first.power_w, 'W')}{basis}"
         text += f", {human(first.energy_j, 'J')} ({power})"
     text += f"{_point(first, gpu)}, {first.basis}"
     against = ", ".join(f"{each.name} {percent(each.latency_s / first.latency_s - 1)}" for each in others)
     texts = [f"{text}; {against}" if against else text]
     if first.slowdown is not None:
+        from kernrec.recommender.lines import NEARLY
+
         saved = "" if first.energy_saved is None else f" and {percent(-first.energy_saved)} energy"
         advice = f": {first.stack} may be faster" if first.faster else ""
         advice = f": call {first.stack}" if first.advised else advice
+        if first.slowdown > NEARLY and not first.beaten:
+            advice = ": within the estimates' error"
+        if advice and first.source == "transferred" and not first.advised:
+            advice += f", and {'the baseline' if first.less_sure else 'the kernel'} is more likely wrong"
         texts.append(f"{percent(first.slowdown)} time{saved} against the first choice{advice}.")
     return texts
 

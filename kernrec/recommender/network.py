@@ -15,7 +15,7 @@ from kernrec.recommender.candidate_set import CandidateSet
 from kernrec.recommender.choices import costs_at
 from kernrec.recommender.context import Context
 from kernrec.recommender.layouts import MATTERS, gain_elsewhere
-from kernrec.recommender.lines import Line, lines_of, predict_lines
+from kernrec.recommender.lines import Line, cold_costs, cold_lines, predict_lines, read_cold
 from kernrec.recommender.network_exchange import Exchange, exchange_of
 from kernrec.recommender.network_layer_answer import Costs, LayerAnswer, value_of
 from kernrec.recommender.network_layers import (
@@ -159,10 +159,10 @@ def _alternatives(candidates: CandidateSet, best: Choice) -> Mapping[str, Costs]
     """(latency, energy) of a layer at the alternatives of the choice."""
     number = next(i for i, kernel in enumerate(candidates.kernels) if kernel.table.kernel is best.kernel)
     heuristic = candidates.starts[number] + candidates.kernels[number].heuristic
+    positions = {FASTEST: candidates.fastest, FRUGAL: int(candidates.energy_j[0].argmin()), HEURISTIC: heuristic}
     return {
-        FASTEST: costs_at(candidates, 0, candidates.fastest),
-        FRUGAL: costs_at(candidates, 0, int(candidates.energy_j[0].argmin())),
-        HEURISTIC: costs_at(candidates, 0, heuristic),
+        name: cold_costs(*costs_at(candidates, 0, position), candidates.problem, candidates.gpu)
+        for name, position in positions.items()
     }
 
 
@@ -209,9 +209,13 @@ def _backend(
     gpu = answered[0][1].gpu
     predict_lines(context, (answer.problem for _, answer in answered), gpu)
     by_problem = {
-        answer.problem: lines_of(context, answer.problem, gpu, query.point, query.stacks) for _, answer in answered
+        answer.problem: cold_lines(context, answer.problem, gpu, query.point, query.stacks) for _, answer in answered
     }
-    chosen = {answer.problem: answer.lines[0] for _, answer in answered if not answer.choices and answer.lines}
+    chosen = {
+        answer.problem: read_cold(answer.lines[0], answer.problem, gpu)
+        for _, answer in answered
+        if not answer.choices and answer.lines
+    }
     if wanted == KERNREC:
         return "", chosen
     if wanted == MIXED:
@@ -297,11 +301,9 @@ def _remarks(
     if others and backend:
         names = ", ".join(dict.fromkeys(layer.line.stack for layer in others if layer.line is not None))
         notes.append(f"{_listed([layer.name for layer in others])}: only {names} has a baseline, which counts")
-    unpowered = [layer.name for layer in layers if layer.line is not None and layer.line.energy_j is None]
+    unpowered = [layer.name for layer in layers if layer.line is not None and layer.line.power_predicted]
     if unpowered and covered:
-        notes.append(
-            f"nobody recorded the power of {whose} for {_listed(unpowered)}: that of kernrec's kernel is taken"
-        )
+        notes.append(f"nobody recorded the power of {whose} for {_listed(unpowered)}: the power model gives it")
     if workload.tp > 1:
         notes.append(
             f"totals are of one of {workload.tp} GPUs, which work at the same time; joules of a token are of all"

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kernrec.recommender.estimate.estimates import Source
+from kernrec.recommender.lines import cold_costs
 from kernrec.recommender.request import Objective
 from kernrec.recommender.result import Choice, Estimate, Recommendation
 from kernrec.util.config_short import short_config
@@ -47,7 +48,7 @@ class LayerAnswer:
     def costs(self) -> Costs:
         """Latency and energy of the choice, or of the stack where there is none."""
         if (best := self.best) is not None:
-            return best.latency_s, best.energy_j
+            return cold_costs(best.latency_s, best.energy_j, best.problem, best.gpu)
         costs = self.stack_costs
         assert costs is not None, "a layer has a choice or a line"
         return costs
@@ -58,11 +59,9 @@ class LayerAnswer:
         if (line := self.line) is None:
             return None
         source = Source.MEASURED if line.source == "recorded" else Source.LEARNED
-        latency = replace(line.latency_s, source=source)
-        if line.energy_j is not None:
-            return latency, replace(line.energy_j, source=source)
-        power_w = min(self.best.power_w if self.best is not None else self.answer.gpu.tdp_w, line.power_limit_w)
-        return latency, Estimate(power_w * latency.value, power_w * latency.low, power_w * latency.high, Source.PRIOR)
+        assert line.energy_j is not None, "every baseline has a power"
+        source_of_power = Source.PRIOR if line.power_predicted else source
+        return replace(line.latency_s, source=source), replace(line.energy_j, source=source_of_power)
 
     @property
     def saved(self) -> float | None:
@@ -73,10 +72,25 @@ class LayerAnswer:
 
     @property
     def pays(self) -> bool | None:
-        """Whether a config of one's own pays in this layer; None where no stack was recorded for it."""
+        """Whether a custom kernel is worth it, also at the unfavorable ends of both intervals; None without a
+        baseline."""
         if self.best is None:
             return False
-        return None if self.saved is None else self.saved >= PAYS
+        return None if self.saved is None else self.may_pay and self.certain
+
+    @property
+    def may_pay(self) -> bool:
+        """Whether the choice is expected to save enough of the backend's cost."""
+        return self.saved is not None and self.saved >= PAYS
+
+    @property
+    def certain(self) -> bool:
+        """Whether the choice costs less than the backend at the unfavorable ends of both intervals."""
+        backend = self.stack_costs
+        assert backend is not None
+        worst, best = ([replace(each, value=getattr(each, end)) for each in costs]
+                       for costs, end in ((self.costs, "high"), (backend, "low")))  # fmt: skip
+        return value_of(self.objective, (worst[0], worst[1])) < value_of(self.objective, (best[0], best[1]))
 
     @property
     def runs_backend(self) -> bool:

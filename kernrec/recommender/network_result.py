@@ -25,7 +25,7 @@ from kernrec.recommender.network_layer_answer import PAYS, LayerAnswer
 from kernrec.recommender.network_memory import memory_json
 from kernrec.recommender.request import Query
 from kernrec.recommender.result import Estimate
-from kernrec.util.human import human
+from kernrec.util.human import counted, human
 from kernrec.util.light_dataclass import dataclass
 
 if TYPE_CHECKING:
@@ -242,13 +242,22 @@ class NetworkAnswer(NetworkNames):
         rest = f"{len(lined)} of {count} layer types and kernrec's kernels in the others"
         rest = rest if len(lined) < count else f"all {count} layer types"
         whole = f"{stack.name}: {'the fastest of ' * (', ' in names)}{names} in {rest}."
+        unsure = sum(layer.may_pay and not layer.pays for layer in self.layers)
+        more = (
+            f" In {counted(unsure, 'layer type')} one may be, within the estimates' error: measure it."
+            if unsure
+            else ""
+        )
         if not self.paying:
-            return f"{whole} Custom kernels would not save {100 * PAYS:.0f} % in any layer. Keep your backend."
+            sure = " for certain" * bool(unsure)
+            return (
+                f"{whole} Custom kernels would not save {100 * PAYS:.0f} %{sure} in any layer. Keep your backend.{more}"
+            )
         time, energy = self.total(MIXTURE).versus(stack)
         judged = sum(layer.pays is not None for layer in self.layers)
         return (
             f"{whole} Custom kernels are worth it in {len(self.paying)} of {judged} layer types that it has:"
-            f" {_changed(time, 'time')} and {_changed(energy, 'energy')} overall."
+            f" {_changed(time, 'time')} and {_changed(energy, 'energy')} overall.{more}"
         )
 
     @property

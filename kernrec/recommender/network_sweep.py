@@ -10,9 +10,10 @@ from kernrec.errors import UsageError
 from kernrec.gpu import GPU
 from kernrec.recommender.choices import costs_at
 from kernrec.recommender.estimate.operating_point import OperatingPoint
-from kernrec.recommender.lines import lines_of
+from kernrec.recommender.lines import cold_costs, cold_lines
 from kernrec.recommender.network_layer_answer import Costs, LayerAnswer
 from kernrec.recommender.network_result import CHOICE, NetworkAnswer, Total, TotalSum
+from kernrec.recommender.notes import assumed_range
 from kernrec.recommender.recommender import Recommender
 from kernrec.recommender.request import Objective, Query
 from kernrec.recommender.result import Comparison
@@ -133,6 +134,8 @@ def sweep_network(
         UsageError: a bound of the query is kept at no point.
     """
     gpu, recommender = answer.gpu, recommender.for_inputs(answer.query.inputs)
+    if swept == "power limit" and gpu.power_range_assumed:
+        answer = replace(answer, adjusted=(*answer.adjusted, assumed_range(gpu)))
     points = swept_points(gpu, swept, power_limit_w)
     query = replace(answer.query, power_limit_w=None, clock_hz=None, max_slowdown=None)
     sums: list[TotalSum | None] = [TotalSum() for _ in points]
@@ -154,7 +157,8 @@ def sweep_network(
                 except UsageError:  # a bound that no config keeps at this point
                     sums[number] = None
                     continue
-                total.add(layer.count, *costs_at(candidates, number, position))
+                costs = cold_costs(*costs_at(candidates, number, position), candidates.problem, gpu)
+                total.add(layer.count, *costs)
     if answer.exchange is not None:
         for total in sums:
             if total is not None:
@@ -175,8 +179,8 @@ def sweep_network(
 def _stack_costs(recommender: Recommender, answer: NetworkAnswer, layer: LayerAnswer, point: OperatingPoint) -> Costs:
     """Latency and energy of a layer at a point, on the backend that has its baseline."""
     assert layer.line is not None
-    stack = layer.line.stack
-    lines = lines_of(recommender.context, layer.answer.problem, answer.gpu, point, (stack.partition(" (")[0],))
+    stack, problem = layer.line.stack, layer.answer.problem
+    lines = cold_lines(recommender.context, problem, answer.gpu, point, (stack.partition(" (")[0],))
     costs = replace(layer, line=next((line for line in lines if line.stack == stack), layer.line)).stack_costs
     assert costs is not None
     return costs

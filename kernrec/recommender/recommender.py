@@ -24,6 +24,7 @@ from kernrec.recommender.context import Context
 from kernrec.recommender.estimate.estimates import LEARNED
 from kernrec.recommender.estimate.model_store import ModelStore
 from kernrec.recommender.estimate.operating_point import OperatingPoint
+from kernrec.recommender.estimate.physics import fits
 from kernrec.recommender.infeasible import no_kernel_runs
 from kernrec.recommender.layouts import answer_in_best_layout, gain_elsewhere
 from kernrec.recommender.request import Query, Request
@@ -234,8 +235,8 @@ class Recommender:
     ) -> Iterator[CandidateSet]:
         """The candidates of many problems of ops, estimated side by side; sets may be empty.
 
-        Left out are problems with rows in the databases or without any kernel, and those of kernels whose launches are
-        not the same on every problem: these are for `candidates`.
+        Left out are problems with rows in the databases, without any kernel, or too large for the GPU's memory, and
+        those of kernels whose launches are not the same on every problem: these are for `candidates`.
         """
         from kernrec.recommender.candidate_sets import candidate_sets
 
@@ -248,7 +249,7 @@ class Recommender:
                 tables = context.tables(some[0], gpu)
                 kernels = [table.kernel for table in tables]
                 if all(table.of_any_problem(some[0]) for table in tables):
-                    new = [problem for problem in some if context.evidence(problem, gpu, kernels) == nothing]
+                    new = [each for each in some if fits(each, gpu) and context.evidence(each, gpu, kernels) == nothing]
                     yield from candidate_sets(tables, new, points, context.models, context.inputs)
 
     def regrets(self, answer: Recommendation) -> "tuple[Regret, ...]":

@@ -277,7 +277,8 @@ class Recommendation(AnswerNames):
             lines = tuple(line for line in lines if line.source == self.source)
         if not self.choices:
             return lines
-        return beside(lines, self.best.latency_s.value, self.best.energy_j.value)
+        latency = self.best.latency_s
+        return beside(lines, latency.value, self.best.energy_j.value, (latency.low, latency.high))
 
     @cached_property
     def notes(self) -> tuple[str, ...]:

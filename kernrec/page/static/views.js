@@ -78,7 +78,8 @@
   function lineText(line) {
     const drawn = line.power_w === null ? "" : `, ${interval(line.energy_j, ...line.energy_interval_j, "J")}`;
     const much = line.slowdown === null ? "" : ` ${percent(Math.abs(line.slowdown), 1)} ${line.slowdown < 0 ? "faster" : "slower"} than the fastest config here`;
-    const advice = line.advised ? `: call ${line.stack}` : line.faster ? `: ${line.stack} may be faster` : "";
+    const advice = line.advised ? `: call ${line.stack}` : line.faster ? `: ${line.stack} may be faster`
+      : line.slowdown > 0.02 && line.beaten === false ? ": within the estimates' error" : "";
     return `${line.name}: ${interval(line.latency_s, ...line.latency_interval_s, "s")}${drawn} (${line.basis})${much ? ";" : ""}${much}${advice}.`;
   }
 
