@@ -48,7 +48,7 @@ def train_set(
     Args:
         recording: its rows.
         folds: how many of the five folds of problems calibrate the intervals.
-        parts: `latency`, `power`, or `latency.any` for the trees for any card alone; empty for all.
+        parts: `latency`, `power`, or `latency.any` and `power.any` for the trees for any card alone; empty for all.
         before: what the last training of the set returned, whose other parts are taken.
 
     Returns:
@@ -72,6 +72,9 @@ def train_set(
         if not parts or quantity in parts or f"{quantity}.any" in parts:
             head, own = _of_any(table, quantity)
             of_quantity[OTHER], trees[head["trees"]] = head, own
+            for arch, cards in table.families(quantity).items() if quantity == "power" else ():
+                of_arch, own = _of_arch(table, arch, cards, head)
+                of_quantity[arch], trees[of_arch["trees"]] = of_arch, own
     bases = {name: old[name] for name in (_BASES,) if name in old}
     if "power" in table.matrix and has_physical_power(recorded.op) and (not parts or "power" in parts):
         bases = {_BASES: _bases(table)}
@@ -133,6 +136,20 @@ def _of_any(table: Table, quantity: str) -> tuple[dict[str, Any], Trees]:
         "coverage, card left out": coverage_of_cards(errors),
     }
     return head, boosted.compact()
+
+
+def _of_arch(table: Table, arch: str, cards: Sequence[str], other: Mapping[str, Any]) -> tuple[dict[str, Any], Trees]:
+    """Return the entry and the trees of power for GPUs that were not recorded, but whose architecture was.
+
+    Args:
+        table: of the recording.
+        arch: the architecture.
+        cards: its recorded GPUs.
+        other: the entry for any GPU, whose interval the trees have.
+    """
+    boosted = boost_any(table, "power", {arch: cards})
+    head = {name: other[name] for name in ("columns", "recorded", "between")}
+    return head | {"trees": f"{table.recording.recorded.name}.power.{arch}"}, boosted.compact()
 
 
 def floors_and_work(table: Table) -> dict[str, Any]:
