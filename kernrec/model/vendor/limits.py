@@ -1,8 +1,7 @@
 """Least time of a call by the data sheet: arithmetic and compulsory bytes at a GPU's highest rates.
 
 A recording that takes less, by more than `LEEWAY`, timed another problem: it is neither shipped nor learned. Benchmarks
-repeat a call, so L2 may hold its weights (or keys and values) from the call before. `least_s` allows for that, and
-`is_warm` finds the calls that only L2 explains: faster than DRAM can deliver the bytes.
+repeat a call, so L2 may hold its weights (or keys and values) from the call before, which `least_s` allows for.
 """
 
 from functools import lru_cache
@@ -57,16 +56,6 @@ def least_s(flops: float | Array, moved: float | Array, rates: Rates) -> Array:
     """
     memory_s = np.maximum(np.divide(moved, rates.l2), np.subtract(moved, rates.l2_bytes) / rates.dram)
     return np.asarray(np.maximum(np.divide(flops, rates.flops) if rates.flops else 0.0, memory_s))
-
-
-def is_warm(problem: Problem, gpu: GPU, latency_s: float) -> bool:
-    """Return whether only data in L2 explains a time: it is too short to read the problem's bytes from DRAM once."""
-    return work_of(problem)[1] > gpu.memory_bandwidth * latency_s
-
-
-def in_l2(problem: Problem) -> str:
-    """Name what L2 held in a warm benchmark of a problem: "weights", or "keys and values"."""
-    return "keys and values" if problem.op == "attention" else "weights"
 
 
 def work_of(problem: Problem, kernel: str | None = None) -> tuple[float, float]:

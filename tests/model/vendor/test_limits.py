@@ -1,11 +1,11 @@
-"""No shipped recording beats the data sheet; what only L2 explains is found."""
+"""No shipped recording beats the data sheet, with weights in L2 allowed for."""
 
 import numpy as np
 import pytest
 from evidence.recordings.files import parquet_columns
 
 from kernrec.gpu import find_gpu
-from kernrec.model.vendor.limits import LEEWAY, WINOGRAD, in_l2, is_warm, least_s, rates_of, work_of
+from kernrec.model.vendor.limits import LEEWAY, WINOGRAD, least_s, rates_of, work_of
 from kernrec.op import find_op
 from kernrec.store.recorded import contents
 from tests.helpers.paths import ROOT
@@ -39,12 +39,7 @@ def test_no_shipped_row_beats_its_bytes_its_arithmetic_or_its_power_limit(op: st
 def test_weights_in_l2_explain_a_time_below_that_of_dram() -> None:
     problem = find_op("matmul").problem("bf16", "nt", m=8, n=4096, k=4096)
     dram_s = problem.bytes / L40S.memory_bandwidth
-    assert is_warm(problem, L40S, 0.9 * dram_s)
-    assert not is_warm(problem, L40S, 1.1 * dram_s)
     assert least_s(*work_of(problem), rates_of(L40S, "bf16")) < 0.5 * dram_s
-    assert in_l2(problem) == "weights"
-    token = find_op("attention").problem("bf16", batch=1, heads=32, kv_heads=8, queries=1, keys=4096, head_dim=128)
-    assert in_l2(token) == "keys and values"
 
 
 def test_bytes_beyond_l2_come_from_dram() -> None:
