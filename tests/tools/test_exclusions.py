@@ -1,10 +1,10 @@
 """Rows and powers that training leaves out do not ship either."""
 
 import pytest
+from evidence.exclusions import EXCLUSIONS, Exclusion, excluded, power_of
+from evidence.recordings.files import parquet_dicts
 
 from tests.helpers.paths import RECORDINGS, ROOT
-from tests.helpers.recordings import parquet_dicts
-from tools.evidence.exclusions import EXCLUSIONS, Exclusion, excluded, power_of
 
 SHIPPED = ROOT / "db/prebuilt/recorded"
 ABSENT = {
