@@ -103,8 +103,7 @@ def line_columns(lines: "Sequence[Line]") -> list[Column]:
     energies = [(line.energy_j, line.energy_interval_j) for line in lines]
     versus = ["-", *(percent(line.latency_s / lines[0].latency_s - 1) for line in lines[1:])]
     return [
-        Column("stack", "left", [line.name for line in lines]),
-        Column("released", "left", [line.released or "unknown" for line in lines], SELDOM),
+        Column("stack", "left", [line.dated_name for line in lines]),
         quantities("latency", "s", [line.latency_s for line in lines], latencies),
         Column("vs first", "right", versus),
         quantities("energy", "J", [value for value, _ in energies], [interval for _, interval in energies], USUALLY),
