@@ -78,7 +78,7 @@ def _described(answer: Recommendation, notes: Sequence[str]) -> dict[str, Any]:
         "problem": problem.key,
         "shape": ",".join(f"{name}={value}" for name, value in problem.dims),
         "no_kernel": answer.no_kernel,
-        "lines": [line.as_dict() | {"name": line.name, "basis": line.basis} for line in answer.lines],
+        "lines": [line.as_dict() | {"name": line.dated_name, "basis": line.basis} for line in answer.lines],
         "notes": list(notes),
     }
 

@@ -12,6 +12,7 @@ from kernrec.errors import KernrecError
 from kernrec.gpu import GPU, find_gpu
 from kernrec.model.prior.power import RANDOM
 from kernrec.model.vendor.padding import padded
+from kernrec.model.vendor.releases import released
 from kernrec.model.vendor.stacks import is_wanted
 from kernrec.op import Op, Problem, find_op
 from kernrec.recommender.choice_parts import Estimate
@@ -45,7 +46,8 @@ class Line:
 
     stack: str
     version: str | None
-    """Of the stack, as it was recorded; None where it was not stated, or not recorded on this card."""
+    """Version of the stack, as it was recorded on this card, or the range of versions that were recorded on the cards
+    of a transferred line; None if no version was stated."""
     source: str
     """`recorded`, `learned` (on this card) or `transferred` (from other cards)."""
     latency_s: Estimate
@@ -71,6 +73,8 @@ class Line:
     else empty."""
     provenance: Mapping[str, str] | None = None
     """Of a recorded line: `source`, `licence`, `recorded` (when and how) and the `kernel` that ran; else None."""
+    released: str | None = None
+    """When the version came out, as `2026-06-30`, or from when to when; None if that is not known."""
     slowdown: float | None = None
     """Latency over that of the first choice, less 1; None without a choice."""
     energy_saved: float | None = None
@@ -93,7 +97,13 @@ class Line:
     @property
     def name(self) -> str:
         """The stack with its version, for people."""
-        return f"{self.stack} {self.version}" if self.version else self.stack
+        return f"{self.stack} {self.version}" if self.version else f"{self.stack} (version unknown)"
+
+    @property
+    def dated_name(self) -> str:
+        """The stack with its version and the month in which that came out, if it is known."""
+        months = " to ".join(dict.fromkeys(date[:7] for date in (self.released or "").split(" to ")))
+        return f"{self.name} ({months})" if months else self.name
 
     @property
     def faster(self) -> bool:
@@ -354,6 +364,7 @@ def _line(
         power_predicted=predicted.power_predicted,
         warm=("weights" if problem.op in _WEIGHTED else "data") * (latency.value < cold_seconds(problem, gpu)),
         provenance=None if recorded is None else recorded.provenance,
+        released=released(predicted.stack, predicted.version),
     )
 
 

@@ -32,8 +32,10 @@ def recorded_predictions(
     from kernrec.model.vendor.predicted import Predicted, StackPrediction
 
     for row in rows:
-        latency = Predicted(row.latency_s, row.latency_s, row.latency_s, False)
-        power = None if row.power_w is None else Predicted(row.power_w, row.power_w, row.power_w, False)
+        latency = Predicted(row.latency_s, *row.latency_interval_s, False)
+        power = None
+        if row.power_w is not None and row.power_interval_w is not None:
+            power = Predicted(row.power_w, *row.power_interval_w, False)
         near = next((each for each in predictions if each.stack == row.stack), next(iter(predictions), None))
         own = near is not None and near.stack == row.stack
         if near is None:

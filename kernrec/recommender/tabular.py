@@ -134,7 +134,7 @@ def _cells(answer: Any) -> Iterator[tuple[str, ...]]:
             config,
         )
     for line in answer.lines:
-        yield "", line.name, *_line_costs(line), human(line.power_limit_w, "W"), line.source, ""
+        yield "", line.dated_name, *_line_costs(line), human(line.power_limit_w, "W"), line.source, ""
 
 
 def _interval(estimate: Any, unit: str) -> str:

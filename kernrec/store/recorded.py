@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 
 ORIGIN = ("gpu", "dtype", "layout", "stack", "version", "variant", "kernel", "source", "licence", "recorded")
 """Columns that say what a row is of and where it comes from, in the order in which files are sorted by them."""
+WIDTHS = ("fastest", "slowest", "power_error")
+"""Columns of a row's 90 % interval, the same for all rows of a GPU, backend and data type: factors from the time to the
+low and the high end, and the relative half-width of power."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +43,9 @@ class RecordedLine:
     latency_s: float
     power_w: float | None
     """Mean power of a loop of calls at the card's default power limit; None where it was not recorded."""
+    latency_interval_s: tuple[float, float]
+    """The time by nine in ten of other recordings of such problems: again, or by a later version of the backend."""
+    power_interval_w: tuple[float, float] | None
     source: str
     """Who published it: a repository."""
     licence: str
@@ -65,11 +71,13 @@ def recorded_lines(problem: Problem, gpu: GPU) -> tuple[RecordedLine, ...]:
     row, lines = int(table.keys.searchsorted(key)), []
     while row < len(table.keys) and table.keys[row] == key:
         named = table.origins[int(table.origin[row])]
-        power = float(table.power_w[row])
+        seconds, power, error = float(table.latency_s[row]), float(table.power_w[row]), float(named["power_error"])
         lines.append(
             RecordedLine(
-                named["stack"], named["version"], named["variant"], named["kernel"], float(table.latency_s[row]),
-                power if power > 0 else None, named["source"], named["licence"], named["recorded"],
+                named["stack"], named["version"], named["variant"], named["kernel"], seconds,
+                power if power > 0 else None, (seconds * named["fastest"], seconds * named["slowest"]),
+                (power / (1 + error), min(power * (1 + error), gpu.tdp_w)) if power > 0 else None,
+                named["source"], named["licence"], named["recorded"],
             )
         )  # fmt: skip
         row += 1
@@ -125,7 +133,7 @@ Spectrally Good Multipliers"). A test holds that no two problems that ship share
 
 # ---- the arrays of an op ---------------------------------------------------------------------------------------------
 
-_MAGIC = b"kernrec recorded 1\n"
+_MAGIC = b"kernrec recorded 2\n"
 _ALIGN = 64
 _COLUMNS = {"keys": "<u8", "latency_s": "<f4", "power_w": "<f4", "origin": "<u2"}
 
@@ -134,7 +142,8 @@ _COLUMNS = {"keys": "<u8", "latency_s": "<f4", "power_w": "<f4", "origin": "<u2"
 class _Table:
     """The rows of an op, by ascending key."""
 
-    origins: tuple[Mapping[str, str], ...]
+    origins: tuple[Mapping[str, Any], ...]
+    """Of each kind of rows, the columns `ORIGIN` and `WIDTHS`."""
     keys: "np.ndarray"
     latency_s: "np.ndarray"
     power_w: "np.ndarray"
@@ -175,7 +184,7 @@ def _read(op: str, digest: str) -> "tuple[dict[str, Any], dict[str, np.ndarray]]
         digest_now = ""
     if digest_now != digest:
         raise KernrecError(f"{path} is not the file that contents.json beside it describes: reinstall kernrec")
-    definition, named = find_op(op), ", ".join(ORIGIN)
+    definition, named = find_op(op), ", ".join((*ORIGIN, *WIDTHS))
     with parquet_rows(path) as (connection, source):
         groups = connection.execute(f"SELECT {named}, count(*) FROM {source} GROUP BY ALL ORDER BY ALL").fetchall()
         present = [d[0] for d in connection.execute(f"FROM {source} LIMIT 0").description or ()]
@@ -197,7 +206,7 @@ def _read(op: str, digest: str) -> "tuple[dict[str, Any], dict[str, np.ndarray]]
         "origin": np.concatenate(origin),
     }  # fmt: skip
     order = np.argsort(arrays["keys"], kind="stable")
-    origins = [dict(zip(ORIGIN, group, strict=False)) for group in groups]
+    origins = [dict(zip((*ORIGIN, *WIDTHS), group, strict=False)) for group in groups]
     return {"origins": origins, "rows": start}, {name: arrays[name][order].astype(t) for name, t in _COLUMNS.items()}
 
 

@@ -3,6 +3,7 @@
 import pytest
 
 from kernrec.gpu import find_gpu
+from kernrec.model.vendor.releases import released
 from kernrec.op import Problem, find_op
 from kernrec.recommender import Recommender
 from kernrec.recommender.estimate.operating_point import DEFAULT_POINT, OperatingPoint
@@ -31,11 +32,26 @@ def test_recorded_stacks_have_their_rows_and_the_others_predictions(recommender:
         if line.source == "recorded":
             row = rows[line.stack]
             assert (line.latency_s, line.version) == (row.latency_s, row.version)
-            assert line.latency_interval_s == (row.latency_s, row.latency_s)
+            assert line.latency_interval_s == row.latency_interval_s
+            low, high = row.latency_interval_s
+            assert 1.029 * low < row.latency_s < high / 1.029
+            assert line.released == released(row.stack, row.version)
             assert line.provenance is not None
             assert line.provenance["licence"] == "Apache-2.0"
             assert line.as_dict()["provenance"] == dict(line.provenance)
             assert "aiconfigurator" in line.basis
+
+
+def test_every_baseline_has_its_version_and_date(recommender: Recommender) -> None:
+    named = {}
+    for gpu in ("h200", "rtx4090"):
+        for line in lines_of(recommender.context, product(1024), find_gpu(gpu), DEFAULT_POINT):
+            named[gpu, line.stack] = line.dated_name
+            assert line.as_dict()["released"] == line.released
+            assert line.version or "version unknown" in line.name
+    assert named["h200", "vLLM"] == "vLLM 0.22.0 (2026-05)"
+    assert named["rtx4090", "vLLM"] == "vLLM 0.14.0 to 0.24.0 (2026-01 to 2026-06)"
+    assert named["h200", "TensorRT-LLM"] == "TensorRT-LLM 1.3.0rc10 (2026-03)"
 
 
 def test_at_another_limit_it_is_learned_and_no_faster(recommender: Recommender) -> None:

@@ -22,7 +22,7 @@ class StackPrediction:
 
     stack: str
     version: str | None
-    """As it was recorded on this card; None where it was not, or no version was stated."""
+    """As it was recorded, on this card or, from which version to which, on others; None if no version was stated."""
     latency_s: Predicted
     power_w: Predicted | None
     """None if nobody recorded power and `at_point` has not filled it in."""

@@ -15,6 +15,7 @@ from kernrec.model.vendor.compact_trees import CompactTrees
 from kernrec.model.vendor.power_base import power_base
 from kernrec.model.vendor.predicted import Predicted, StackPrediction
 from kernrec.model.vendor.recorded_set import OTHER, STACK, SetModel
+from kernrec.model.vendor.releases import versions_text
 from kernrec.model.vendor.single_calls import NORMAL_S
 from kernrec.model.vendor.tilewise import ordered
 from kernrec.op import Problem
@@ -141,8 +142,15 @@ class Kind:
 
     @cached_property
     def versions(self) -> list[str | None]:
-        """Of each stack, as it was recorded on the card."""
-        return [self.chosen.recorded.stacks[stack].get(self.gpu.name) for stack in self.stacks]
+        """Version of each stack: as it was recorded on the card, or from which to which on the other cards."""
+        recorded, name = self.chosen.recorded.stacks, self.gpu.name
+        every = ([cards[name]] if name in cards else cards.values() for cards in map(recorded.__getitem__, self.stacks))
+        return [versions_text(versions) for versions in every]
+
+    @property
+    def _nearest(self) -> tuple[str, str, str]:
+        """Keys of the trees for the GPU, the nearest first: its own, those of its architecture, those for any GPU."""
+        return self.gpu.name, self.gpu.arch, OTHER
 
     @cached_property
     def recorded_as(self) -> str | None:
@@ -162,8 +170,8 @@ class Kind:
         return {}
 
     def _new_reader(self, quantity: str, bound: Bound) -> Reader:
-        transferred = (quantity, self.gpu.name) not in self.chosen.heads
-        head = self.chosen.heads[quantity, OTHER if transferred else self.gpu.name]
+        heads, transferred = self.chosen.heads, (quantity, self.gpu.name) not in self.chosen.heads
+        head = next(heads[quantity, name] for name in self._nearest if (quantity, name) in heads)
         rows = np.zeros((len(self.stacks), 1, len(head.columns)), dtype=np.float32)
         for name, value in bound.constants.items():
             if (column := head.column.get(name)) is not None:
