@@ -23,7 +23,6 @@ from kernrec.recommender.network_layers import (
     NetworkRequest,
     answer_as_it_runs,
     in_best_layouts,
-    in_other_layouts,
     layers_of,
     shapes_as_network,
 )
@@ -85,15 +84,17 @@ def answer_network(recommender: Recommender, gpu: str | GPU, wanted: NetworkRequ
         return recommender.answer_problem(problem, card, of_all_stacks)
 
     points = (query.point,)
-    recommender.prepare(in_other_layouts(layers, card), card, points)
-    layers, layouts_chosen = in_best_layouts(layers, card, answer)
+    layers, layouts_chosen = in_best_layouts(recommender, layers, card, points)
     recommender.prepare([layer.problem for layer in layers], card, points)
     answered: list[tuple[Layer, Recommendation]] = []
     alternatives: list[Mapping[str, Costs]] = []
     left_out, adjusted = list(workload.unknown), dict.fromkeys(workload.notes)
     for layer in layers:
         try:
-            result, message = answer_as_it_runs(layer.problem, card, wanted.dtype is not None, answer)
+            if layer.alone:
+                result, message = answer(layer.problem), ""
+            else:
+                result, message = answer_as_it_runs(layer.problem, card, wanted.dtype is not None, answer)
         except KernrecError as error:
             left_out.append(f"{layer.name}: {error}")
             continue
