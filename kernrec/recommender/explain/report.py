@@ -40,7 +40,8 @@ class Report:
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values for JSON; keys carry their unit."""
-        answer = {**self.subject.as_dict(), "advice": [change.as_dict() for change in self.changes]}
+        problem = {"problem": self.candidates.problem.key}
+        answer = {**problem, **self.subject.as_dict(), "advice": [change.as_dict() for change in self.changes]}
         answer |= {"what_to_do": self.what_to_do, "notes": list(self.notes)}
         if self.other is not None:
             answer |= {"against": self.other.as_dict(), "difference": self.difference}
