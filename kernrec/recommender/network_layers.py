@@ -61,7 +61,8 @@ def shapes_as_network(op: str, shapes: Sequence[str], dtype: str | None = None, 
     layers = tuple(
         Layer(shape, problem_from_shape(op, shape, dtype, layout), 1, layout_free=free, alone=True) for shape in shapes
     )
-    title = layers[0].problem.key if len(layers) == 1 else f"{len(layers)} shapes of {layers[0].problem.op}"
+    key = layers[0].problem.key.removesuffix(f",{layers[0].problem.layout}" if free else "")
+    title = key if len(layers) == 1 else f"{len(layers)} shapes of {layers[0].problem.op}"
     return Workload(layers[0].problem.op, title, "", layers)
 
 
