@@ -98,7 +98,7 @@ def recommend(
         gpu: the GPU, as people call it; one that the catalog does not have as the `Path` of its .toml, or a `GPU`.
         kernel: one kernel instead of an op, your own (after `kernrec analyze`) or one of the library.
         dtype: data type; the op's first one by default.
-        layout: tensor layout; the op's first one by default.
+        layout: tensor layout; the best one on the GPU by default.
         objective: `pareto`, `latency`, `energy` or `edp`.
         max_slowdown: fraction above the fastest config's latency that is accepted (0.03 is 3 %).
         max_power_w: mean power that a choice may draw, in watts.

@@ -183,4 +183,5 @@ def _subjects(
         named |= {"clocks": "1"} if clocks else {}
         return [subject_of(recommender, named | {"shape": shape}) for shape in shapes or [""]]
     _, layers = layers_of(NetworkRequest(network, op, dtype, layout))
-    return [Subject(problem, None, clocks, inputs) for problem in dict.fromkeys(layer.problem for layer in layers)]
+    free = {layer.problem: layer.layout_free for layer in layers}
+    return [Subject(problem, None, clocks, inputs, layout_free) for problem, layout_free in free.items()]

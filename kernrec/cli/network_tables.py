@@ -75,13 +75,16 @@ def print_network(
     print_notes([*answer.notes, SHARED_ERROR], noted)
 
 
+def _chosen(answer: "NetworkAnswer") -> str:
+    return "".join(f", {op} in layout {layout} (chosen)" for op, layout in answer.layouts_chosen.items())
+
+
 def _title(answer: "NetworkAnswer") -> str:
     point = answer.query.point
     limit = human(point.limit_w(answer.gpu), "W")
     clock = "" if point.clock_hz is None else f", locked to {human(point.clock_hz, 'Hz')}"
-    chosen = "".join(f", {op} in layout {layout} (chosen)" for op, layout in answer.layouts_chosen.items())
     return (
-        f"{answer.workload.title} in {', '.join(answer.dtypes)} on {answer.gpu.title}{chosen}, objective"
+        f"{answer.workload.title} in {', '.join(answer.dtypes)} on {answer.gpu.title}{_chosen(answer)}, objective"
         f" {answer.query.objective}, power limit {limit}{clock}"
     )
 
@@ -253,8 +256,9 @@ def print_sweep(
         Column("vs default", "right", ["-", *versus[1:]]),
     ]
     title = (
-        f"{answer.workload.title} in {', '.join(answer.dtypes)} on {gpu.title}, {rows[0].total.name}, objective"
-        f" {answer.query.objective}, default power limit {default}: all layers together; vs default: time, energy"
+        f"{answer.workload.title} in {', '.join(answer.dtypes)} on {gpu.title}{_chosen(answer)}, {rows[0].total.name},"
+        f" objective {answer.query.objective}, default power limit {default}: all layers together;"
+        " vs default: time, energy"
     )
     print_table_as(form, title, columns)
     print_line(sweep.advice)

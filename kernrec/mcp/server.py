@@ -189,7 +189,7 @@ def make_server(tools: Tools) -> Any:
     op = Annotated[str, Field(description="Operator, such as matmul, conv2d, attention or softmax.", max_length=80)]
     shape = Annotated[str, Field(description="Dimensions, such as m=4096,n=4096,k=4096.", max_length=400)]
     dtype = Annotated[str | None, Field(description="Data type, such as f16; default: the op's first.", max_length=40)]
-    layout = Annotated[str | None, Field(description="Tensor layout; default: the op's first.", max_length=40)]
+    layout = Annotated[str | None, Field(description="Tensor layout; default: the best on the GPU.", max_length=40)]
     objective = Annotated[str, Field(description="pareto, latency, energy or edp.", max_length=40)]
     limit = Annotated[float | None, Field(description="Power limit in watts; default: the GPU's, and a range of them.")]
     inputs = Annotated[

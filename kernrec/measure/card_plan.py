@@ -36,7 +36,7 @@ from kernrec.measure.device.interface import DeviceKind
 from kernrec.measure.device.replay import load_recordings
 from kernrec.measure.knowledge import Knowledge
 from kernrec.measure.measuring_device import MeasuringDevice, card_device, new_session, recorded_device
-from kernrec.measure.problem_selection import select_counted
+from kernrec.measure.problem_selection import select_layers
 from kernrec.measure.protocol.measure_config import FINALS
 from kernrec.measure.refine_planner import RefinePlanner
 from kernrec.measure.refine_subject import RefineRequest, RefineSubject, WantedProblem, sampled_kernels, subject_on
@@ -245,9 +245,9 @@ def asked_problems(gpu: GPU) -> list[WantedProblem]:
     A layer in bf16 is one in f16 where no kernel computes it otherwise.
     """
     layers: dict[Problem, tuple[str, float]] = {}
-    for name, problem, count in select_counted("all", None, None, None, None):
-        if (able := _able(problem, gpu)) is not None:
-            layers.setdefault(able, (name, count))
+    for layer in select_layers("all", None, None, None, None) or ():
+        if (able := _able(layer.problem, gpu)) is not None:
+            layers.setdefault(able, (layer.name, layer.count))
     totals: dict[str, float] = {}
     for problem, (_, count) in layers.items():
         totals[problem.op] = totals.get(problem.op, 0.0) + count

@@ -61,6 +61,8 @@ class Layer:
     """The dimension that counts independent items, if it is not that of the op."""
     parts: int = 1
     """Passes over parts of the items in each occurrence, which `count` includes; they share the weights."""
+    alone: bool = False
+    """Whether it is a problem by itself: its tensors go to no other layer, and nobody calls one of them weights."""
 
     @property
     def flops(self) -> int:

@@ -14,15 +14,15 @@ from kernrec.gpu import all_gpus, find_gpu
 from kernrec.kernel import Kernel
 from kernrec.model.prior.power import INPUTS, RANDOM
 from kernrec.op import all_ops
-from kernrec.op.workload import Workload, default_workload, workloads
+from kernrec.op.workload import Workload, workloads
 from kernrec.page.front import MOST_POINTS, config_text, front_answer, point_of
 from kernrec.page.network import network_view
-from kernrec.page.subject import PARAMETERS, Subject, kernel_options, subject_of
+from kernrec.page.subject import BEST, PARAMETERS, Subject, kernel_options, subject_of
 from kernrec.recommender import Objective, Recommender
 from kernrec.recommender.explain.breakdown import Explanation, explain
 from kernrec.recommender.explain.pick_config import pick_config
 from kernrec.recommender.explain.what_if import advice, what_if
-from kernrec.recommender.network import NetworkRequest
+from kernrec.recommender.network import NetworkRequest, layers_of
 from kernrec.recommender.request import backends_named
 from kernrec.store.coverage import coverage
 
@@ -84,15 +84,18 @@ class Answers:
         """The names to choose from: operators with their dimensions and the layers of a network, GPUs, networks."""
         ops = []
         for op in all_ops():
-            layers = default_workload(op).layers_of(op)
+            _, layers = layers_of(NetworkRequest(None, op.name))
             ops.append(
                 {
                     "name": op.name,
                     "title": op.title,
                     "dtypes": list(op.dtypes),
-                    "layouts": list(op.layouts),
+                    "layouts": [BEST, *op.layouts] if len(op.layouts) > 1 else list(op.layouts),
                     "dims": [{"name": d.name, "meaning": d.meaning, "default": d.default} for d in op.dims],
-                    "layers": [{"name": layer.name, **Subject(layer.problem).parameters} for layer in layers],
+                    "layers": [
+                        {"name": layer.name, **Subject(layer.problem, layout_free=layer.layout_free).parameters}
+                        for layer in layers
+                    ],
                 }
             )
         return {

@@ -23,7 +23,6 @@ from kernrec.recommender.network_layers import (
     NetworkRequest,
     answer_as_it_runs,
     in_best_layouts,
-    in_other_layouts,
     layers_of,
     shapes_as_network,
 )
@@ -71,8 +70,8 @@ def answer_network(recommender: Recommender, gpu: str | GPU, wanted: NetworkRequ
     if query.power_limit_w is None and query.clock_hz is None:
         query = replace(query, power_limit_w=card.tdp_w)
     recommender = recommender.for_inputs(query.inputs)
-    workload, layers = layers_of(wanted)
-    memory = memory_of(workload, layers)
+    workload, asked_layers = layers_of(wanted)
+    memory = memory_of(workload, asked_layers)
     if not (memory.fits(card) or wanted.ignore_memory):
         shared = wanted.workload.tp if isinstance(wanted.workload, Workload) else 1
         raise shortage(
@@ -85,15 +84,17 @@ def answer_network(recommender: Recommender, gpu: str | GPU, wanted: NetworkRequ
         return recommender.answer_problem(problem, card, of_all_stacks)
 
     points = (query.point,)
-    recommender.prepare(in_other_layouts(layers, card), card, points)
-    layers, layouts_chosen = in_best_layouts(layers, card, answer)
+    layers, layouts_chosen = in_best_layouts(recommender, asked_layers, card, points)
     recommender.prepare([layer.problem for layer in layers], card, points)
     answered: list[tuple[Layer, Recommendation]] = []
     alternatives: list[Mapping[str, Costs]] = []
     left_out, adjusted = list(workload.unknown), dict.fromkeys(workload.notes)
-    for layer in layers:
+    for asked, layer in zip(asked_layers, layers, strict=True):
         try:
-            result, message = answer_as_it_runs(layer.problem, card, wanted.dtype is not None, answer)
+            if asked.alone:  # with the notes on its layout that any answer about a shape has
+                result, message = recommender.answer_op(asked.problem, card, of_all_stacks, not asked.layout_free), ""
+            else:
+                result, message = answer_as_it_runs(layer.problem, card, wanted.dtype is not None, answer)
         except KernrecError as error:
             left_out.append(f"{layer.name}: {error}")
             continue

@@ -12,7 +12,9 @@ from kernrec.op import Op, Problem, find_op, problem_from_shape
 from kernrec.op.dtype import FORMATS, INSTEAD, canonical_dtype
 from kernrec.op.scaled_workload import as_product, as_tensor_parallel, with_batch
 from kernrec.op.workload import Layer, Workload, default_workload, dtype_of
+from kernrec.recommender.estimate.operating_point import DEFAULT_POINT, OperatingPoint
 from kernrec.recommender.layouts import in_layout, lacks, layouts_that_matter
+from kernrec.recommender.recommender import Recommender
 from kernrec.recommender.result import Recommendation
 from kernrec.util.light_dataclass import dataclass
 
@@ -55,8 +57,12 @@ class NetworkRequest:
 
 def shapes_as_network(op: str, shapes: Sequence[str], dtype: str | None = None, layout: str | None = None) -> Workload:
     """Shapes of an op (`m=1,n=2,k=3`) as a network with a layer for each. Raises `UsageError`."""
-    layers = tuple(Layer(shape, problem_from_shape(op, shape, dtype, layout), 1) for shape in shapes)
-    title = layers[0].problem.key if len(layers) == 1 else f"{len(layers)} shapes of {layers[0].problem.op}"
+    free = layout is None and len(find_op(op).layouts) > 1
+    layers = tuple(
+        Layer(shape, problem_from_shape(op, shape, dtype, layout), 1, layout_free=free, alone=True) for shape in shapes
+    )
+    key = layers[0].problem.key.removesuffix(f",{layers[0].problem.layout}" if free else "")
+    title = key if len(layers) == 1 else f"{len(layers)} shapes of {layers[0].problem.op}"
     return Workload(layers[0].problem.op, title, "", layers)
 
 
@@ -109,9 +115,10 @@ def _as_wanted(layer: Layer, wanted: NetworkRequest, some_quantized: bool) -> La
                 )  # what has no kernel for vectors in 8 bits is run as a product of few rows
                 op, layout = problem.definition, problem.layout
             dtype = dtype_of(op, wanted.dtype)
-    if layer.layout_free and WEIGHTS in op.layouts:
+    weights = layer.layout_free and not layer.alone and WEIGHTS in op.layouts
+    if weights:
         layout = WEIGHTS
-    free = layer.layout_free and layout != WEIGHTS and wanted.layout not in op.layouts
+    free = layer.layout_free and not weights and wanted.layout not in op.layouts
     if wanted.layout in op.layouts:
         layout = wanted.layout
     if (dtype, layout) != (problem.dtype, problem.layout):
@@ -119,59 +126,58 @@ def _as_wanted(layer: Layer, wanted: NetworkRequest, some_quantized: bool) -> La
     return replace(layer, problem=problem, layout_free=free)
 
 
-def in_other_layouts(layers: Sequence[Layer], gpu: GPU) -> list[Problem]:
-    """The layers whose layout nobody fixed in the layouts that `in_best_layouts` asks for."""
-    free = [layer.problem for layer in layers if layer.layout_free]
-    problems: list[Problem] = []
-    for op in dict.fromkeys(problem.op for problem in free):
-        some = [problem for problem in free if problem.op == op]
-        with suppress(UsageError):  # sizes that exist in some layouts only
-            for layout in dict.fromkeys(layout for problem in some for layout in layouts_that_matter(problem, gpu)):
-                problems += [in_layout(problem, layout) for problem in some]
-    return problems
-
-
 def in_best_layouts(
-    layers: Sequence[Layer], gpu: GPU, answer: Answering
+    recommender: Recommender, layers: Sequence[Layer], gpu: GPU, points: tuple[OperatingPoint, ...] = (DEFAULT_POINT,)
 ) -> tuple[tuple[Layer, ...], Mapping[str, str]]:
-    """The layers, those whose layout nobody fixed in the best one of their op; and which ops have another than theirs.
+    """Return the layers as they are answered on a GPU, and by op the layouts that were chosen instead of its default.
 
-    All layers of an op have one layout, because tensors go from one to the next: another one than the default is taken
-    where layers whose best kernel the default lacks have most of the time.
+    A layer that stands alone is a problem as any other (`Recommender.as_answered`). All other layers of an op have one
+    layout, because tensors go from one to the next: another one than the default is taken where layers whose best
+    kernel the default lacks have most of the time.
 
     Args:
+        recommender: the engine.
         layers: of a network.
-        gpu: the card.
-        answer: gives the answer for a problem, or raises `KernrecError`; it is asked for layers in other layouts.
+        gpu: the GPU.
+        points: the operating points that the answers are wanted at.
     """
-    chosen: dict[str, str] = {}
-    for op in dict.fromkeys(layer.problem.op for layer in layers if layer.layout_free):
-        free = [layer for layer in layers if layer.layout_free and layer.problem.op == op]
-        others = dict.fromkeys(layout for layer in free for layout in layouts_that_matter(layer.problem, gpu))
-        for layout in others:
-            if _has_most_of_the_time(free, layout, gpu, answer):
-                chosen[op] = layout
-                break
-    if not chosen:
-        return tuple(layers), chosen
-    moved = (
-        replace(layer, problem=in_layout(layer.problem, chosen[layer.problem.op]))
-        if layer.layout_free and layer.problem.op in chosen
-        else layer
+    alone = [layer.problem for layer in layers if layer.layout_free and layer.alone]
+    moved = dict(zip(alone, recommender.as_answered(alone, gpu, points), strict=True))
+    for op in dict.fromkeys(layer.problem.op for layer in layers if layer.layout_free and not layer.alone):
+        free = [layer for layer in layers if layer.layout_free and not layer.alone and layer.problem.op == op]
+        for layout in dict.fromkeys(layout for layer in free for layout in layouts_that_matter(layer.problem, gpu)):
+            with suppress(UsageError):  # sizes that exist in some layouts only
+                there = {layer.problem: in_layout(layer.problem, layout) for layer in free}
+                if _has_most_of_the_time(recommender, free, there, gpu, points):
+                    moved |= there
+                    break
+    result = tuple(
+        replace(layer, problem=moved.get(layer.problem, layer.problem)) if layer.layout_free else layer
         for layer in layers
     )
-    return tuple(moved), chosen
+    chosen: dict[str, dict[str, None]] = {}
+    for asked, answered in moved.items():
+        if answered != asked:
+            chosen.setdefault(asked.op, {})[answered.layout] = None
+    return result, {op: ", ".join(layouts) for op, layouts in chosen.items()}
 
 
-def _has_most_of_the_time(layers: Sequence[Layer], layout: str, gpu: GPU, answer: Answering) -> bool:
+def _has_most_of_the_time(
+    recommender: Recommender,
+    layers: Sequence[Layer],
+    there: Mapping[Problem, Problem],
+    gpu: GPU,
+    points: tuple[OperatingPoint, ...],
+) -> bool:
     """Whether kernels that the default layout lacks are the best of most layers, weighed by time, in another one."""
+    at = points if points[0].is_default(gpu) else (DEFAULT_POINT,)
+    recommender.prepare(list(there.values()), gpu, at)
     gained = whole = 0.0
     for layer in layers:
-        try:
-            best = answer(in_layout(layer.problem, layout)).choices[0]
-        except (KernrecError, IndexError):
+        best = recommender.fastest(there[layer.problem], gpu, at)
+        if best is None:
             return False
-        seconds = layer.count * best.latency_s.value
+        seconds = layer.count * best.latency_s
         whole += seconds
         gained += seconds * lacks(layer.problem, best.kernel, gpu)
     return gained > 0.5 * whole

@@ -154,8 +154,9 @@ class Request:
     shape: str | Mapping[str, int] = field(default_factory=dict)
     """Dimensions, as text (`m=1,n=2,k=3`) or by name; what is left out has the op's or the spec's default."""
     dtype: str | None = None
-    """Data type; as the layout, the first one of the op or kernel by default."""
+    """Data type; the first one of the op or kernel by default."""
     layout: str | None = None
+    """Tensor layout; of an op the best one on the GPU by default, of a kernel its first one."""
     query: Query = field(default_factory=Query)
 
     def __post_init__(self) -> None:

@@ -162,10 +162,10 @@ def test_a_problem_that_no_kernel_runs_is_answered_by_lines(
     recommender: Recommender, capsys: pytest.CaptureFixture[str]
 ) -> None:
     shape = ",".join(f"{name}={size}" for name, size in UNALIGNED.items())
-    question = ["recommend", "--op", "matmul", "--gpu", "a100", "--dtype", "f32", "--layout", "nt", "--shape", shape]
+    question = ["recommend", "--op", "matmul", "--gpu", "a100", "--dtype", "f32", "--layout", "tt", "--shape", shape]
     assert run(question) == 0
     printed = capsys.readouterr()
-    answer = recommender.recommend("matmul", "a100", UNALIGNED, "f32", "nt")
+    answer = recommender.recommend("matmul", "a100", UNALIGNED, "f32", "tt")
     assert answer.choices == ()
     assert answer.lines[0].stack in printed.out
     assert "no config of any kernel can run" in " ".join(printed.out.split())
@@ -192,9 +192,9 @@ def test_where_there_is_neither_kernel_nor_line_one_sentence_says_what_there_is(
         recommender.recommend("matmul", "a100", PRODUCT, "f64", "nt")
     assert "recorded for matmul are " in str(e.value)
     with pytest.raises(KernrecError, match="nor is there a line of cuDNN"):
-        recommender.recommend("matmul", "a100", UNALIGNED, "f32", "nt", Query(stacks=("cudnn",)))
+        recommender.recommend("matmul", "a100", UNALIGNED, "f32", "tt", Query(stacks=("cudnn",)))
     with pytest.raises(KernrecError, match="nor is there a line"):  # stacks were recorded with random inputs
-        recommender.recommend("matmul", "a100", UNALIGNED, "f32", "nt", Query(inputs="zeros"))
+        recommender.recommend("matmul", "a100", UNALIGNED, "f32", "tt", Query(inputs="zeros"))
 
 
 def test_the_lines_of_one_stack_can_be_asked_for(recommender: Recommender) -> None:
@@ -239,8 +239,8 @@ def test_a_matrix_times_few_vectors_is_run_as_a_product(recommender: Recommender
 
 
 def test_many_shapes_are_answered_by_lines_where_no_kernel_runs_them() -> None:
-    answers = recommend_many("matmul", "a100", dtype="f32", layout="nt", m=[64, 16], n=768, k=30522)
-    single = recommend("matmul", "a100", dtype="f32", layout="nt", m=64, n=768, k=30522).lines[0]
+    answers = recommend_many("matmul", "a100", dtype="bf16", layout="nt", m=[65536, 16], n=65536, k=30522)
+    single = recommend("matmul", "a100", dtype="bf16", layout="nt", m=65536, n=65536, k=30522).lines[0]
     assert answers.stacks == (single.stack, "")
     assert answers.kernels[0] == ""
     assert answers.kernels[1]
