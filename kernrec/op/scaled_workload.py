@@ -9,8 +9,8 @@ second, the heads of attention. Every GPU does in full the layers that a split l
 from dataclasses import replace
 
 from kernrec.errors import UsageError
+from kernrec.op.equivalent import MOST_VECTORS, as_matmul
 from kernrec.op.problem import Op, Problem
-from kernrec.op.registry import find_op
 from kernrec.op.workload import Layer, Workload
 
 _ITEMS = {
@@ -18,9 +18,6 @@ _ITEMS = {
     **dict.fromkeys(("softmax", "layernorm", "rmsnorm", "reduce", "transpose"), "rows"),
 }  # fmt: skip
 """By op, the dimension that counts independent items."""
-
-MOST_VECTORS = 16
-"""The most vectors of a `matvec`."""
 
 
 def with_batch(workload: Workload, batch: int) -> Workload:
@@ -72,20 +69,8 @@ def _of_batch(layer: Layer, batch: int, before: int) -> Problem:
     if rest:
         raise UsageError(f"layer {name!r}: {counted} = {sizes[counted]} for a batch of {before} is none for {batch}")
     if problem.op == "matvec" and items > MOST_VECTORS:
-        return as_product(problem, items)
+        return as_matmul(problem, items)
     return problem.definition.problem(problem.dtype, problem.layout, **sizes | {counted: items})
-
-
-def as_product(problem: Problem, rows: int | None = None, dtype: str | None = None) -> Problem:
-    """A `matvec` as the `matmul` of a linear layer: its vectors are rows, its matrix the weights (features out, in).
-
-    Args:
-        rows: how many vectors; those of the problem by default.
-        dtype: its own by default.
-    """
-    sizes = problem.sizes
-    dims = {"m": rows or sizes["n"], "n": sizes["m"], "k": sizes["k"]}
-    return find_op("matmul").problem(dtype or problem.dtype, "nt", **dims)
 
 
 def as_tensor_parallel(workload: Workload, gpus: int) -> Workload:

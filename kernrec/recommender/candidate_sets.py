@@ -93,10 +93,10 @@ class _Together:
         limited = predictions.limited_at_first(points)
         first = limited.at(slice(0, 1))
         parts = [slice(*ends) for ends in pairwise(predictions.starts)]
-        op, dtype = self._problems[0].op, self._problems[0].dtype
+        dtype = self._problems[0].dtype
         for kernel, prediction, part in zip(each, predictions.kernels, parts, strict=True):
             kernel.prediction = prediction
-            kernel.correct(models.scope(op, kernel.table.kernel, gpu, dtype) if models else None, first.part(part))
+            kernel.correct(models.scope(kernel.table.kernel.op, kernel.table.kernel, gpu, dtype) if models else None, first.part(part))
         if len(points) > 1:
             swept = [kernel.swept(first.part(part)) for kernel, part in zip(each, parts, strict=True)]
             predictions.limit_at_others(limited, points, swept)

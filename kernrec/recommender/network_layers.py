@@ -10,7 +10,8 @@ from kernrec.interop.workload_files import find_workload
 from kernrec.kernel import kernels_for
 from kernrec.op import Op, Problem, find_op, problem_from_shape
 from kernrec.op.dtype import FORMATS, INSTEAD, canonical_dtype
-from kernrec.op.scaled_workload import as_product, as_tensor_parallel, with_batch
+from kernrec.op.equivalent import as_matmul
+from kernrec.op.scaled_workload import as_tensor_parallel, with_batch
 from kernrec.op.workload import Layer, Workload, default_workload, dtype_of
 from kernrec.recommender.layouts import in_layout, lacks, layouts_that_matter
 from kernrec.recommender.result import Recommendation
@@ -104,9 +105,7 @@ def _as_wanted(layer: Layer, wanted: NetworkRequest, some_quantized: bool) -> La
         eight_bits = canonical_dtype(wanted.dtype) in EIGHT_BITS
         if not (eight_bits and some_quantized and not layer.quantized):
             if eight_bits and layer.quantized and op.name == "matvec":
-                problem = as_product(
-                    problem
-                )  # what has no kernel for vectors in 8 bits is run as a product of few rows
+                problem = as_matmul(problem)  # a matvec has no 8-bit types
                 op, layout = problem.definition, problem.layout
             dtype = dtype_of(op, wanted.dtype)
     if layer.layout_free and WEIGHTS in op.layouts:

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from kernrec.gpu import GPU
+from kernrec.model.vendor.epilogue import as_recorded, with_epilogue
 from kernrec.model.vendor.stacks import is_wanted
 from kernrec.op import Problem
 from kernrec.store.recorded import RecordedLine, recorded_lines
@@ -26,13 +27,13 @@ def recorded_predictions(
 
     stacks: the only ones wanted; all by default.
     """
-    rows = [row for row in recorded_lines(problem, gpu) if is_wanted(row.stack, stacks)]
+    rows = [row for row in recorded_lines(as_recorded(problem), gpu) if is_wanted(row.stack, stacks)]
     if not rows:
         return
     from kernrec.model.vendor.predicted import Predicted, StackPrediction
 
     for row in rows:
-        latency = Predicted(row.latency_s, row.latency_s, row.latency_s, False)
+        latency = with_epilogue(Predicted(row.latency_s, row.latency_s, row.latency_s, False), problem, gpu)
         power = None if row.power_w is None else Predicted(row.power_w, row.power_w, row.power_w, False)
         near = next((each for each in predictions if each.stack == row.stack), next(iter(predictions), None))
         own = near is not None and near.stack == row.stack
