@@ -20,6 +20,11 @@ _ITEMS = {
 """By op, the dimension that counts independent items."""
 
 
+def items_dimension(op: str, batched: bool = False) -> str:
+    """Return the dimension of an op that counts independent items; batched: whether a matmul is of several products."""
+    return _ITEMS.get(op) or ("batch" if batched else "m")
+
+
 def with_batch(workload: Workload, batch: int) -> Workload:
     """The workload of `batch` items in one pass, such as images or sequences.
 
@@ -64,7 +69,7 @@ def with_context(workload: Workload, context: int) -> Workload:
 def _of_batch(layer: Layer, batch: int, before: int) -> Problem:
     problem, name = layer.problem, layer.name
     sizes = problem.dim
-    counted = layer.items or _ITEMS.get(problem.op) or ("batch" if sizes.get("batch", 1) > 1 else "m")
+    counted = layer.items or items_dimension(problem.op, sizes.get("batch", 1) > 1)
     items, rest = divmod(sizes.get(counted, 1) * batch, before)
     if rest:
         raise UsageError(f"layer {name!r}: {counted} = {sizes[counted]} for a batch of {before} is none for {batch}")

@@ -17,7 +17,7 @@ from kernrec.model.vendor.stacks import is_wanted
 from kernrec.op import Op, Problem
 from kernrec.recommender.choice_parts import Estimate
 from kernrec.recommender.estimate.operating_point import OperatingPoint
-from kernrec.recommender.recorded_lines import recorded_predictions
+from kernrec.recommender.recorded_lines import Recordings, recorded_predictions
 from kernrec.store.recorded import RecordedLine, contents, recorded_lines
 from kernrec.util.light_dataclass import dataclass
 
@@ -150,8 +150,9 @@ def lines_of(
 
     default = point.is_default(gpu)
     model = _model(context, problem)
-    predictions = () if model is None else model.predict(problem, gpu)
-    recorded = list(recorded_predictions(problem, gpu, predictions, stacks))
+    recordings = Recordings.of(problem, gpu)
+    predictions = recordings.ordered(() if model is None else model.predict(problem, gpu))
+    recorded = list(recorded_predictions(recordings, predictions, stacks))
     exact = {row.stack for row, _ in recorded if default or predictions}
     wanted = [each for each in predictions if is_wanted(each.stack, stacks) and each.stack not in exact]
     if default:
