@@ -1,9 +1,11 @@
 """A backend never takes longer for n items than for n + 1: what runs n + 1 rows, images or sequences runs n, too.
 
 Trees know no order: they predict that 48 rows take 6 % less than 47, or half for another number of tokens. So they are
-asked only on a grid of numbers of items, about those that recorders choose. There a time is the least of its own and of
-the next larger points' (whoever is faster with more rows can pad). Between two points the bound, which is ordered,
-says where in between a number of items is. Contiguous rows are left alone, because their alignment matters.
+asked only about numbers of items that recorders choose (`chosen`). There a time is the least of its own and of larger
+numbers', for whoever is faster with more rows can pad. Between two of them the bound, which is ordered, says where in
+between a number of items is. Contiguous rows are left alone, because their alignment matters.
+
+Larger numbers are looked at in full up to the next one of a coarse grid, and beyond it on the grid.
 """
 
 from collections.abc import Sequence
@@ -12,11 +14,25 @@ from functools import lru_cache
 import numpy as np
 
 from kernrec.op.scaled_workload import items_dimension
+from kernrec.util.light_dataclass import dataclass
 
 Array = np.ndarray
 
 _AHEAD, _FAR = 4, 256
-"""Larger points of the grid that bound a time: two doublings, and at least as many items as decoding has."""
+"""Points of the coarse grid that bound a time, beyond the next one; they go on to as many items as decoding has."""
+
+
+@dataclass(frozen=True)
+class Points:
+    """The numbers of items that decide the time of some number of them."""
+
+    numbers: tuple[int, ...]
+    """The largest point of the grid that is at most as large, then `near` chosen numbers up to the next point, then
+    further points."""
+    near: int
+    """0 for a point of the grid."""
+    between: bool
+    """Whether the number of items is between the first two of `near`, and not the first one."""
 
 
 def item_place(op: str, layout: str, batched: bool, dims: Sequence[str]) -> int | None:
@@ -33,46 +49,75 @@ def item_place(op: str, layout: str, batched: bool, dims: Sequence[str]) -> int 
 
 
 @lru_cache(maxsize=4096)
-def points(items: int) -> tuple[int, ...]:
-    """Return the points of the grid that decide the time of `items`: 2^k, and 3 x 2^k from 48 on.
+def points(items: int) -> Points:
+    """Return the points of a number of items."""
+    low = _grid_from(items)[0]
+    low, high, *ahead = _grid_from(low)
+    if low == items:
+        return Points((low, high, *ahead), 0, False)
+    near = [number for number in chosen(low, high) if number >= items]
+    between = items not in near
+    if between:
+        near.insert(0, max(number for number in chosen(low, high) if number < items))
+    return Points((low, *near, *ahead), len(near), between)
 
-    The first one is the largest that is at most `items`.
-    """
-    grid = [1 << items.bit_length() - 1]
-    if grid[0] >= 32 and 3 * grid[0] <= 2 * items:
-        grid[0] += grid[0] // 2
-    while len(grid) < _AHEAD + 1 + (grid[0] < items) or grid[-1] < _FAR:
+
+@lru_cache(maxsize=4096)
+def _grid_from(items: int) -> tuple[int, ...]:
+    """Return the points of the coarse grid from the largest one that is at most `items`: 2^k, and 3 x 2^k from 384."""
+    power = 1 << items.bit_length() - 1
+    grid = [power + power // 2 if power >= _FAR and 3 * power <= 2 * items else power]
+    while len(grid) < 2 + _AHEAD or grid[-1] < _FAR:
         last = grid[-1]
-        power = last & (last - 1) == 0
-        grid.append(last + last // 2 if power and last >= 32 else 2 * last if power else last // 3 * 4)
+        if last & (last - 1):
+            grid.append(last // 3 * 4)
+        else:
+            grid.append(last + last // 2 if last >= _FAR else 2 * last)
     return tuple(grid)
+
+
+def chosen(low: int, high: int) -> list[int]:
+    """Return numbers of items that recorders choose, from `low` to `high`, ascending.
+
+    They are those up to 17, then quarters of a power of two, at least 16 apart, and one more each.
+    """
+    numbers, power = list(range(low, min(high, 17) + 1)), max(1 << max(low.bit_length() - 1, 0), 16)
+    while power <= high:
+        for number in range(power, 2 * power, max(power // 4, 16)):
+            numbers += [each for each in (number, number + 1) if max(low, 18) <= each <= high]
+        power *= 2
+    return numbers
 
 
 @lru_cache(maxsize=4096)
 def often_recorded(items: int) -> tuple[int, ...]:
-    """Return numbers of items that recorders choose, ascending, and `items`.
+    """Return numbers of items that recorders choose, and `items`, ascending.
 
-    They are those up to 17, then quarters of a power of two, at least 16 apart, and one more each; all from an
-    eighth of `items` to so many that they take longer.
+    They are from an eighth of `items` to so many that they take longer.
     """
-    least, most = max((1 << items.bit_length() - 1) // 8, 1), max(16 * items, 512)
-    chosen, power = {items, *range(least, 18)}, max(least, 16)
-    while power <= most:
-        chosen.update(number + more for number in range(power, 2 * power, max(power // 4, 16)) for more in (0, 1))
-        power *= 2
-    return tuple(sorted(number for number in chosen if least <= number <= most))
+    numbers = chosen(max((1 << items.bit_length() - 1) // 8, 1), max(16 * items, 512))
+    return tuple(sorted({items, *numbers}))
 
 
-def ordered_seconds(own_s: float, bounds_s: Array, seconds: Array) -> Array:
+def ordered_seconds(at: Points, own_s: float, bounds_s: Array, seconds: Array) -> Array:
     """Return the time of a number of items for each backend, (S,).
 
     Args:
+        at: Its points.
         own_s: The bound of the items.
-        bounds_s: The bound at each of their points, (P,).
+        bounds_s: The bound at each of the points, (P,).
         seconds: What the trees predict there, (S, P).
     """
-    upper: Array = seconds[:, 1:].min(axis=1)
-    lower = np.minimum(seconds[:, 0], upper)
-    below, above = bounds_s[0], bounds_s[1]
+    last = at.near
+    upper: Array = seconds[:, max(last, 1) :].min(axis=1)
+    lower: Array = np.minimum(seconds[:, 0], upper)
+    if not last:
+        return lower
+    near = seconds[:, 1:last]
+    first = upper if last == 1 else np.maximum(np.minimum(near.min(axis=1), upper), lower)
+    if not at.between:
+        return first
+    second = upper if last == 2 else np.maximum(np.minimum(near[:, 1:].min(axis=1), upper), lower)
+    below, above = bounds_s[1], bounds_s[2]
     share = min(max((own_s - below) / (above - below), 0.0), 1.0) if above > below else 1.0
-    return np.asarray(lower + share * (upper - lower))
+    return np.asarray(first + share * (second - first))
