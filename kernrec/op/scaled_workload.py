@@ -20,6 +20,10 @@ _ITEMS = {
 """By op, the dimension that counts independent items."""
 
 
+MOST_PARTS = 1024
+"""Passes over parts of a layer's items, at most."""
+
+
 def items_dimension(op: str, batched: bool = False) -> str:
     """Return the dimension of an op that counts independent items; batched: whether a matmul is of several products."""
     return _ITEMS.get(op) or ("batch" if batched else "m")
@@ -76,6 +80,21 @@ def _of_batch(layer: Layer, batch: int, before: int) -> Problem:
     if problem.op == "matvec" and items > MOST_VECTORS:
         return as_matmul(problem, items)
     return problem.definition.problem(problem.dtype, problem.layout, **sizes | {counted: items})
+
+
+def in_parts(layer: Layer) -> Layer:
+    """Return a layer as passes over equal parts of its items, as few as let kernels index its tensors."""
+    problem = layer.problem
+    if problem.too_large is None:
+        return layer
+    sizes = problem.dim
+    counted = items_dimension(problem.op, sizes.get("batch", 1) > 1)
+    items = sizes.get(counted, 1)
+    for parts in range(2, min(items, MOST_PARTS) + 1):
+        part = problem.definition.problem(problem.dtype, problem.layout, **sizes | {counted: -(-items // parts)})
+        if part.too_large is None:
+            return replace(layer, problem=part, count=layer.count * parts)
+    return layer
 
 
 def as_tensor_parallel(workload: Workload, gpus: int) -> Workload:
