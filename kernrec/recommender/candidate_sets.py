@@ -96,7 +96,10 @@ class _Together:
         dtype = self._problems[0].dtype
         for kernel, prediction, part in zip(each, predictions.kernels, parts, strict=True):
             kernel.prediction = prediction
-            kernel.correct(models.scope(kernel.table.kernel.op, kernel.table.kernel, gpu, dtype) if models else None, first.part(part))
+            kernel.correct(
+                models.scope(kernel.table.kernel.op, kernel.table.kernel, gpu, dtype) if models else None,
+                first.part(part),
+            )
         if len(points) > 1:
             swept = [kernel.swept(first.part(part)) for kernel, part in zip(each, parts, strict=True)]
             predictions.limit_at_others(limited, points, swept)

@@ -24,7 +24,6 @@ from kernrec.store import Database, Evidence, ProfileTable, Stack
 from kernrec.store.keys import signer_name
 from kernrec.util.light_dataclass import dataclass
 
-
 Kind = tuple[tuple[str, str, str], ...]
 """Op, data type and layout of each form of a problem."""
 

@@ -8,12 +8,12 @@ from kernrec.errors import KernrecError, UsageError
 from kernrec.gpu import GPU
 from kernrec.interop.workload_files import find_workload
 from kernrec.kernel import kernels_for
+from kernrec.model.vendor.precision import rate_of
 from kernrec.op import Op, Problem, find_op, problem_from_shape
 from kernrec.op.dtype import FORMATS, INSTEAD, canonical_dtype
 from kernrec.op.equivalent import as_matmul
 from kernrec.op.scaled_workload import as_tensor_parallel, in_parts, with_batch
 from kernrec.op.workload import Layer, Workload, default_workload, dtype_of
-from kernrec.model.vendor.precision import rate_of
 from kernrec.recommender.layouts import in_layout, lacks, layouts_that_matter
 from kernrec.recommender.result import Recommendation
 from kernrec.util.light_dataclass import dataclass

@@ -257,10 +257,7 @@ class _Ranking:
             )
             predicted = {estimated.table.kernel.name: estimated for estimated in candidates.kernels}
         spaces = tuple(
-            tables[kernel.name].space
-            if kernel.name in tables
-            else Space.of(kernel, problem, gpu)
-            for kernel in kernels
+            tables[kernel.name].space if kernel.name in tables else Space.of(kernel, problem, gpu) for kernel in kernels
         )
         order = []
         for which, (kernel, space) in enumerate(zip(kernels, spaces, strict=True)):

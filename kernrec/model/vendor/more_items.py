@@ -18,8 +18,10 @@ from kernrec.util.light_dataclass import dataclass
 
 Array = np.ndarray
 
-_AHEAD, _FAR = 4, 256
-"""Points of the coarse grid that bound a time, beyond the next one; they go on to as many items as decoding has."""
+_HALVES = 256
+"""From here on the coarse grid has 3 x 2^k beside 2^k."""
+_AHEAD, _FAR = 4, 512
+"""Points of the coarse grid that bound a time, beyond the next one; they go on to more items than decoding has."""
 
 
 @dataclass(frozen=True)
@@ -64,15 +66,15 @@ def points(items: int) -> Points:
 
 @lru_cache(maxsize=4096)
 def _grid_from(items: int) -> tuple[int, ...]:
-    """Return the points of the coarse grid from the largest one that is at most `items`: 2^k, and 3 x 2^k from 384."""
+    """Return the points of the coarse grid from the largest one that is at most `items`: 2^k and some 3 x 2^k."""
     power = 1 << items.bit_length() - 1
-    grid = [power + power // 2 if power >= _FAR and 3 * power <= 2 * items else power]
+    grid = [power + power // 2 if power >= _HALVES and 3 * power <= 2 * items else power]
     while len(grid) < 2 + _AHEAD or grid[-1] < _FAR:
         last = grid[-1]
         if last & (last - 1):
             grid.append(last // 3 * 4)
         else:
-            grid.append(last + last // 2 if last >= _FAR else 2 * last)
+            grid.append(last + last // 2 if last >= _HALVES else 2 * last)
     return tuple(grid)
 
 
