@@ -152,10 +152,7 @@ def candidate_set(
     considered = tuple([RunnableConfigs.of(table, problem, points, evidence) for table in tables])
     gpu = tables[0].gpu
     runnable = [each for each in considered if len(each.rows)]
-    scopes = [
-        models.scope(each.table.kernel.op, each.table.kernel, gpu, problem.dtype) if models else None
-        for each in runnable
-    ]
+    scopes = [each.table.scope(models) for each in runnable]
     kernels = estimate_kernels(runnable, points, scopes, whole_space) if runnable else []
     kernels = beside_yardstick(kernels, yardstick_of(problem, gpu, models, inputs), points[0])
     foreign = tuple(row for row in evidence.foreign if applies(row, gpu, points[0]))

@@ -87,19 +87,15 @@ class _Together:
 
     def _estimate(self, numbers: Sequence[int], kernels: list[list[KernelCandidates]]) -> None:
         """Adds to the kernels of each problem their candidates, in the order of the tables."""
-        points, models, gpu = self._points, self._models, self._tables[0].gpu
+        points, models = self._points, self._models
         each = [self._of_kernels[number] for number in numbers]
         predictions = predict_all([(kernel.table, kernel.on_problems, kernel.estimated) for kernel in each])
         limited = predictions.limited_at_first(points)
         first = limited.at(slice(0, 1))
         parts = [slice(*ends) for ends in pairwise(predictions.starts)]
-        dtype = self._problems[0].dtype
         for kernel, prediction, part in zip(each, predictions.kernels, parts, strict=True):
             kernel.prediction = prediction
-            kernel.correct(
-                models.scope(kernel.table.kernel.op, kernel.table.kernel, gpu, dtype) if models else None,
-                first.part(part),
-            )
+            kernel.correct(kernel.table.scope(models), first.part(part))
         if len(points) > 1:
             swept = [kernel.swept(first.part(part)) for kernel, part in zip(each, parts, strict=True)]
             predictions.limit_at_others(limited, points, swept)

@@ -33,6 +33,15 @@ def kind_of(problem: Problem) -> Kind:
     return tuple([(form.op, form.dtype, form.layout) for form in equivalents(problem)])
 
 
+def evidence_of(stack: Stack, gpu: GPU, problem: Problem, kernels: Sequence[str]) -> Evidence:
+    """Return the rows about a problem, in the terms of any op that states it."""
+    first, *others = equivalents(problem)
+    evidence = stack.evidence(gpu.name, first.op, kernels, first.key)
+    for form in others:
+        evidence += stack.evidence(gpu.name, form.op, kernels, form.key)
+    return evidence
+
+
 class Context:
     """Databases, the models and calibrations beside them, and static tables, each of which is made once.
 
@@ -136,11 +145,7 @@ class Context:
 
         Measurements are of random inputs: for other inputs only failures count.
         """
-        names = [kernel.name for kernel in kernels]
-        forms = equivalents(problem)
-        evidence = self.stack.evidence(gpu.name, forms[0].op, names, forms[0].key)
-        for form in forms[1:]:
-            evidence += self.stack.evidence(gpu.name, form.op, names, form.key)
+        evidence = evidence_of(self.stack, gpu, problem, [kernel.name for kernel in kernels])
         return evidence if self.inputs == RANDOM else Evidence(failed=evidence.failed)
 
     def tables_and_evidence(
