@@ -22,6 +22,7 @@ from kernrec.recommender.kernel_candidates import (
     RunnableConfigs,
     beside_yardstick,
     estimate_kernels,
+    scope_of,
 )
 from kernrec.store import Evidence, MeasuredAnswer
 from kernrec.util.light_dataclass import dataclass
@@ -152,7 +153,7 @@ def candidate_set(
     considered = tuple([RunnableConfigs.of(table, problem, points, evidence) for table in tables])
     gpu = tables[0].gpu
     runnable = [each for each in considered if len(each.rows)]
-    scopes = [each.table.scope(models) for each in runnable]
+    scopes = [scope_of(each.table, models) for each in runnable]
     kernels = estimate_kernels(runnable, points, scopes, whole_space) if runnable else []
     kernels = beside_yardstick(kernels, yardstick_of(problem, gpu, models, inputs), points[0])
     foreign = tuple(row for row in evidence.foreign if applies(row, gpu, points[0]))

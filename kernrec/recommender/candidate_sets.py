@@ -23,7 +23,7 @@ from kernrec.recommender.estimate.prediction import Prediction, predict_all
 from kernrec.recommender.estimate.shortlist import SHORTLIST, quick_costs
 from kernrec.recommender.estimate.static_table import StaticTable
 from kernrec.recommender.estimate.yardstick import predict_yardsticks, yardstick_of
-from kernrec.recommender.kernel_candidates import SWEPT, KernelCandidates, RunnableConfigs, beside_yardstick
+from kernrec.recommender.kernel_candidates import SWEPT, KernelCandidates, RunnableConfigs, beside_yardstick, scope_of
 
 if TYPE_CHECKING:
     from kernrec.recommender.estimate.correction import Correction, ModelScope
@@ -95,7 +95,7 @@ class _Together:
         parts = [slice(*ends) for ends in pairwise(predictions.starts)]
         for kernel, prediction, part in zip(each, predictions.kernels, parts, strict=True):
             kernel.prediction = prediction
-            kernel.correct(kernel.table.scope(models), first.part(part))
+            kernel.correct(scope_of(kernel.table, models), first.part(part))
         if len(points) > 1:
             swept = [kernel.swept(first.part(part)) for kernel, part in zip(each, parts, strict=True)]
             predictions.limit_at_others(limited, points, swept)

@@ -7,7 +7,7 @@ Everything that does not depend on the problem is computed once, here. `shortlis
 from collections.abc import Mapping, Sequence
 from dataclasses import field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -29,10 +29,6 @@ from kernrec.recommender.estimate.sampled_launch import read_sample, uneven
 from kernrec.store import ProfileTable
 from kernrec.util.compiled import core
 from kernrec.util.light_dataclass import dataclass
-
-if TYPE_CHECKING:
-    from kernrec.recommender.estimate.correction import ModelScope
-    from kernrec.recommender.estimate.model_store import ModelStore
 
 Array = np.ndarray
 
@@ -131,10 +127,6 @@ class StaticTable:
 
     def __len__(self) -> int:
         return len(self.space)
-
-    def scope(self, models: "ModelStore | None") -> "ModelScope | None":
-        """Return the trained model that corrects the kernel's estimates, if there is one."""
-        return models.scope(self.kernel.op, self.kernel, self.gpu, self.space.dtype) if models else None
 
     @cached_property
     def card(self) -> Any:
