@@ -34,7 +34,7 @@ def as_matmul(problem: Problem, rows: int | None = None, dtype: str | None = Non
     """
     if not _is_of(MATVEC, problem):
         return problem
-    return _as_matmul(problem) if rows is dtype is None else _matmul(problem, rows, dtype)
+    return _as_matmul(problem) if rows is None and dtype is None else _matmul(problem, rows, dtype)
 
 
 def equivalents(problem: Problem) -> tuple[Problem, ...]:
