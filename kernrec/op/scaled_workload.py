@@ -88,7 +88,7 @@ def in_parts(layer: Layer) -> Layer:
     if problem.too_large is None:
         return layer
     sizes = problem.dim
-    counted = items_dimension(problem.op, sizes.get("batch", 1) > 1)
+    counted = layer.items or items_dimension(problem.op, sizes.get("batch", 1) > 1)
     items = sizes.get(counted, 1)
     for parts in range(2, min(items, MOST_PARTS) + 1):
         part = problem.definition.problem(problem.dtype, problem.layout, **sizes | {counted: -(-items // parts)})
