@@ -14,7 +14,7 @@ from kernrec.gpu import GPU, all_gpus, find_gpu
 from kernrec.op.workload import workloads
 from kernrec.recommender import Objective, Query, Recommender
 from kernrec.recommender.lines import predict_lines
-from kernrec.recommender.network import CHOICE, STACK, NetworkAnswer, NetworkRequest, answer_network, layers_of
+from kernrec.recommender.network import CHOICE, NetworkAnswer, NetworkRequest, answer_network, layers_of
 from tests.helpers.depth import DEEP
 
 NOISE = 1.02
@@ -51,7 +51,11 @@ def answers(recommender: Recommender, gpu: GPU, name: str, batches: Sequence[int
 
 def seconds(answer: NetworkAnswer) -> dict[str, float]:
     """Return the time of each total and of each layer, by its name."""
-    times = {total.name: total.latency_s.value for total in answer.totals if total.name in (CHOICE, STACK)}
+    times = {
+        total.name: total.latency_s.value
+        for total in answer.totals
+        if total.name == CHOICE or total.name.endswith(" today")
+    }
     for layer in answer.layers:
         times[f"layer {layer.name}"] = layer.latency_s
         if layer.line is not None:
