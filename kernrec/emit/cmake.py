@@ -59,7 +59,8 @@ def _variants(choices: Mapping[Problem, Choice]) -> dict[tuple[object, ...], lis
     """The problems of each compiled code."""
     variants: dict[tuple[object, ...], list[Problem]] = {}
     for problem, choice in choices.items():
-        key = choice.kernel.variant_key(choice.config, problem.dtype, problem.layout)
+        form = choice.kernel.form(problem)
+        key = choice.kernel.variant_key(choice.config, form.dtype, form.layout)
         variants.setdefault((choice.kernel.name, key), []).append(problem)
     return variants
 

@@ -79,8 +79,7 @@ def kernel_source(program: Program, names: Mapping[str, str]) -> str:
     if program.compiled is not None:
         return _loaded(program.compiled, names)
     defines = "".join(f"#define {old} {new}\n" for old, new in names.items() if old != new)
-    problem = choice.problem
-    return defines + variant_source(choice.kernel, choice.config, problem.dtype, problem.layout)
+    return defines + variant_source(choice.kernel, choice.config, choice.problem)
 
 
 def _loaded(compiled: "Compiled", names: Mapping[str, str]) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 
 from kernrec.errors import UsageError, unknown
 from kernrec.interop.model_decoder import Decoder, read_decoder
-from kernrec.op.scaled_workload import MOST_VECTORS
+from kernrec.op.equivalent import MOST_VECTORS
 from kernrec.op.workload import Layer, Workload, layer_from, printable
 from kernrec.util.light_dataclass import dataclass
 

@@ -17,6 +17,7 @@ from kernrec.kernel.expression import Expression
 from kernrec.kernel.image_layout import ImageArgument, ImageLayout
 from kernrec.kernel.tensor_map import MapArgument
 from kernrec.op.dtype import ELEMENT_BYTES
+from kernrec.op.equivalent import as_op
 from kernrec.util.light_dataclass import dataclass
 
 if TYPE_CHECKING:
@@ -233,6 +234,14 @@ class Kernel:
         """Whether a launch has no probes: it is then profiled on sampled blocks of one problem."""
         return any(not launch.probes for launch in self.launches)
 
+    def form(self, problem: "Problem") -> "Problem":
+        """Return a problem in the terms of the kernel's op; `UsageError` if the kernel does not compute it."""
+        if problem.op == self.op:
+            return problem
+        if (form := as_op(problem, self.op)) is None:
+            raise UsageError(f"kernel {self.name} computes {self.op}, not {problem.op}")
+        return form
+
     def require(self, dtype: str, layout: str, sm: int | None = None) -> None:
         """Raises `UsageError` if the kernel does not implement this dtype or layout on this architecture."""
         if dtype not in self.dtypes:
@@ -314,7 +323,7 @@ class Kernel:
 
     def namespace(self, config: Config, problem: "Problem", sm: int) -> dict[str, Any]:
         """Every name that the launch expressions of one config may use, with its value on a problem."""
-        names: dict[str, Any] = {**problem.names, "sm": code_sm(sm), **config}
+        names: dict[str, Any] = {**self.form(problem).names, "sm": code_sm(sm), **config}
         names |= self.listed.numbers(config) if self.listed else {}
         for name, let in self.lets.items():
             names[name] = let.evaluate(names)

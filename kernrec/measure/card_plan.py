@@ -16,7 +16,7 @@ from tempfile import TemporaryDirectory
 
 from kernrec.errors import KernrecError, UsageError
 from kernrec.gpu import GPU, find_gpu
-from kernrec.kernel import able_kernels
+from kernrec.kernel import kernels_of
 from kernrec.kernel.fixed_part import FixedMeasurement, fixed_part
 from kernrec.measure.campaign.plan import EnergyRule, PlannedProblem, Task, check_memory
 from kernrec.measure.campaign.results import CampaignBudget, MeasuringEffort, ProblemResult, check_budget
@@ -258,7 +258,7 @@ def _able(problem: Problem, gpu: GPU) -> Problem | None:
     """The problem, or the same in f16, that a kernel can run on a GPU; None where none can."""
     for each in (problem, problem_from_key(problem.key.replace("]bf16,", "]f16,"))):
         try:
-            able_kernels(each.op, each.dtype, each.layout, gpu.sm)
+            kernels_of(each, gpu.sm)
         except KernrecError:
             continue
         if _fits(each, gpu):

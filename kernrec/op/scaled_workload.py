@@ -9,8 +9,8 @@ second, the heads of attention. Every GPU does in full the layers that a split l
 from dataclasses import replace
 
 from kernrec.errors import UsageError
+from kernrec.op.equivalent import MOST_VECTORS, as_matmul
 from kernrec.op.problem import Op, Problem
-from kernrec.op.registry import find_op
 from kernrec.op.workload import Layer, Workload
 
 _ITEMS = {
@@ -19,8 +19,14 @@ _ITEMS = {
 }  # fmt: skip
 """By op, the dimension that counts independent items."""
 
-MOST_VECTORS = 16
-"""The most vectors of a `matvec`."""
+
+MOST_PARTS = 1024
+"""Passes over parts of a layer's items, at most."""
+
+
+def items_dimension(op: str, batched: bool = False) -> str:
+    """Return the dimension of an op that counts independent items; batched: whether a matmul is of several products."""
+    return _ITEMS.get(op) or ("batch" if batched else "m")
 
 
 def with_batch(workload: Workload, batch: int) -> Workload:
@@ -67,25 +73,28 @@ def with_context(workload: Workload, context: int) -> Workload:
 def _of_batch(layer: Layer, batch: int, before: int) -> Problem:
     problem, name = layer.problem, layer.name
     sizes = problem.dim
-    counted = layer.items or _ITEMS.get(problem.op) or ("batch" if sizes.get("batch", 1) > 1 else "m")
+    counted = layer.items or items_dimension(problem.op, sizes.get("batch", 1) > 1)
     items, rest = divmod(sizes.get(counted, 1) * batch, before)
     if rest:
         raise UsageError(f"layer {name!r}: {counted} = {sizes[counted]} for a batch of {before} is none for {batch}")
     if problem.op == "matvec" and items > MOST_VECTORS:
-        return as_product(problem, items)
+        return as_matmul(problem, items)
     return problem.definition.problem(problem.dtype, problem.layout, **sizes | {counted: items})
 
 
-def as_product(problem: Problem, rows: int | None = None, dtype: str | None = None) -> Problem:
-    """A `matvec` as the `matmul` of a linear layer: its vectors are rows, its matrix the weights (features out, in).
-
-    Args:
-        rows: how many vectors; those of the problem by default.
-        dtype: its own by default.
-    """
-    sizes = problem.sizes
-    dims = {"m": rows or sizes["n"], "n": sizes["m"], "k": sizes["k"]}
-    return find_op("matmul").problem(dtype or problem.dtype, "nt", **dims)
+def in_parts(layer: Layer) -> Layer:
+    """Return a layer as passes over equal parts of its items, as few as let kernels index its tensors."""
+    problem = layer.problem
+    if problem.too_large is None:
+        return layer
+    sizes = problem.dim
+    counted = layer.items or items_dimension(problem.op, sizes.get("batch", 1) > 1)
+    items = sizes.get(counted, 1)
+    for parts in range(2, min(items, MOST_PARTS) + 1):
+        part = problem.definition.problem(problem.dtype, problem.layout, **sizes | {counted: -(-items // parts)})
+        if part.too_large is None:
+            return replace(layer, problem=part, count=layer.count * parts)
+    return layer
 
 
 def as_tensor_parallel(workload: Workload, gpus: int) -> Workload:

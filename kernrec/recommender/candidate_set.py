@@ -23,6 +23,7 @@ from kernrec.recommender.kernel_candidates import (
     RunnableConfigs,
     beside_yardstick,
     estimate_kernels,
+    scope_of,
 )
 from kernrec.store import Evidence, MeasuredAnswer
 from kernrec.util.light_dataclass import dataclass
@@ -157,7 +158,7 @@ def candidate_set(
     refuse_too_large(problem, gpu)
     considered = tuple([RunnableConfigs.of(table, problem, points, evidence) for table in tables])
     runnable = [each for each in considered if len(each.rows)]
-    scopes = [models.scope(problem.op, each.table.kernel, gpu, problem.dtype) if models else None for each in runnable]
+    scopes = [scope_of(each.table, models) for each in runnable]
     kernels = estimate_kernels(runnable, points, scopes, whole_space) if runnable else []
     kernels = beside_yardstick(kernels, yardstick_of(problem, gpu, models, inputs), points[0])
     foreign = tuple(

@@ -24,7 +24,7 @@ from kernrec.recommender.estimate.prediction import Prediction, predict_all
 from kernrec.recommender.estimate.shortlist import SHORTLIST, quick_costs
 from kernrec.recommender.estimate.static_table import StaticTable
 from kernrec.recommender.estimate.yardstick import UNCHECKED, predict_yardsticks, yardstick_of
-from kernrec.recommender.kernel_candidates import SWEPT, KernelCandidates, RunnableConfigs, beside_yardstick
+from kernrec.recommender.kernel_candidates import SWEPT, KernelCandidates, RunnableConfigs, beside_yardstick, scope_of
 
 if TYPE_CHECKING:
     from kernrec.recommender.estimate.correction import Correction, ModelScope
@@ -88,16 +88,15 @@ class _Together:
 
     def _estimate(self, numbers: Sequence[int], kernels: list[list[KernelCandidates]]) -> None:
         """Adds to the kernels of each problem their candidates, in the order of the tables."""
-        points, models, gpu = self._points, self._models, self._tables[0].gpu
+        points, models = self._points, self._models
         each = [self._of_kernels[number] for number in numbers]
         predictions = predict_all([(kernel.table, kernel.on_problems, kernel.estimated) for kernel in each])
         limited = predictions.limited_at_first(points)
         first = limited.at(slice(0, 1))
         parts = [slice(*ends) for ends in pairwise(predictions.starts)]
-        op, dtype = self._problems[0].op, self._problems[0].dtype
         for kernel, prediction, part in zip(each, predictions.kernels, parts, strict=True):
             kernel.prediction = prediction
-            kernel.correct(models.scope(op, kernel.table.kernel, gpu, dtype) if models else None, first.part(part))
+            kernel.correct(scope_of(kernel.table, models), first.part(part))
         if len(points) > 1:
             swept = [kernel.swept(first.part(part)) for kernel, part in zip(each, parts, strict=True)]
             predictions.limit_at_others(limited, points, swept)

@@ -12,16 +12,34 @@ import numpy as np
 from kernrec import paths
 from kernrec.errors import KernrecError, UsageError, unknown
 from kernrec.gpu import GPU
-from kernrec.kernel import Kernel, Space, able_kernels, find_kernel, kernel_names
+from kernrec.kernel import Kernel, Space, find_kernel, kernel_names, kernels_of
 from kernrec.kernel.library import triton_kernels
 from kernrec.kernel.spec_reader import kernel_from
 from kernrec.model.prior.power import RANDOM
 from kernrec.op import Problem
+from kernrec.op.equivalent import equivalents
 from kernrec.recommender.estimate.model_store import ModelStore
 from kernrec.recommender.estimate.static_table import StaticTable
 from kernrec.store import Database, Evidence, ProfileTable, Stack
 from kernrec.store.keys import signer_name
 from kernrec.util.light_dataclass import dataclass
+
+Kind = tuple[tuple[str, str, str], ...]
+"""Op, data type and layout of each form of a problem."""
+
+
+def kind_of(problem: Problem) -> Kind:
+    """Return what problems have in common that the same kernels compute."""
+    return tuple([(form.op, form.dtype, form.layout) for form in equivalents(problem)])
+
+
+def evidence_of(stack: Stack, gpu: GPU, problem: Problem, kernels: Sequence[str]) -> Evidence:
+    """Return the rows about a problem, in the terms of any op that states it."""
+    first, *others = equivalents(problem)
+    evidence = stack.evidence(gpu.name, first.op, kernels, first.key)
+    for form in others:
+        evidence += stack.evidence(gpu.name, form.op, kernels, form.key)
+    return evidence
 
 
 class Context:
@@ -50,7 +68,7 @@ class Context:
         self.models = models or ModelStore.beside(databases, self.stack, calibrated)
         self._databases = databases
         self._tables: dict[tuple[str, str, str, str], StaticTable] = {}
-        self._of_op: dict[tuple[str, str, str, str], tuple[StaticTable, ...]] = {}
+        self._of_op: dict[tuple[str, Kind], tuple[StaticTable, ...]] = {}
 
     def for_inputs(self, inputs: str) -> "Context":
         """The same databases and models for other inputs."""
@@ -123,8 +141,11 @@ class Context:
                     yield _StoredKernel(name, spec, source, owner)
 
     def evidence(self, problem: Problem, gpu: GPU, kernels: Sequence[Kernel]) -> Evidence:
-        """The rows of the databases about a problem on a GPU; measurements, with random inputs, tell of no others."""
-        evidence = self.stack.evidence(gpu.name, problem.op, [kernel.name for kernel in kernels], problem.key)
+        """The rows of the databases about a problem on a GPU, in the terms of any op that states it.
+
+        Measurements are of random inputs: for other inputs only failures count.
+        """
+        evidence = evidence_of(self.stack, gpu, problem, [kernel.name for kernel in kernels])
         return evidence if self.inputs == RANDOM else Evidence(failed=evidence.failed)
 
     def tables_and_evidence(
@@ -140,11 +161,12 @@ class Context:
         Raises:
             KernrecError: no database holds profiles of one of them.
         """
-        key = problem.op, gpu.name, problem.dtype, problem.layout
+        key = gpu.name, kind_of(problem)
         if (joint := self._of_op.get(key)) is None:
-            triton = self._triton_tables(problem, gpu) if self.triton else []
+            forms = equivalents(problem) if self.triton else ()
+            triton = [table for form in forms for table in self._triton_tables(form, gpu)]
             try:
-                kernels = able_kernels(problem.op, problem.dtype, problem.layout, gpu.sm)
+                kernels = kernels_of(problem, gpu.sm)
             except UsageError:
                 if not triton:
                     raise
@@ -166,6 +188,7 @@ class Context:
             KernrecError: there are no profiles for the GPU's architecture, or for the problem; the message says which
                 command makes them.
         """
+        problem = kernel.form(problem)
         key = f"{kernel.name} {kernel.hash}", gpu.name, problem.dtype, problem.layout
         if (cached := self._tables.get(key)) is not None:
             return cached
@@ -185,7 +208,7 @@ class Context:
         profiles = self.stack.profiles(kernel.name, kernel.hash, gpu.sm)
         if not kernel.sampled or not profiles:
             return profiles
-        keys = set(Space(kernel, gpu.sm, gpu.limits, problem.dtype, problem.layout).configs_on(problem).keys)
+        keys = set(Space.of(kernel, problem, gpu).configs_on(problem).keys)
         of_problem = {index: _restricted(table, keys) for index, table in profiles.items()}
         return of_problem if any(table.variant_keys for table in of_problem.values()) else {}
 

@@ -39,6 +39,7 @@ from kernrec.util.light_property import cached_property
 
 if TYPE_CHECKING:
     from kernrec.recommender.estimate.correction import Correction, ModelScope
+    from kernrec.recommender.estimate.model_store import ModelStore
 
 Array = np.ndarray
 
@@ -176,6 +177,11 @@ class KernelCandidates:
     def config(self, position: int) -> dict[str, int]:
         """The config of the candidate at this position."""
         return self.table.config(self.rows.item(position))
+
+
+def scope_of(table: StaticTable, models: "ModelStore | None") -> "ModelScope | None":
+    """Return the trained model that corrects a kernel's estimates; None if there is none."""
+    return models.scope(table.kernel.op, table.kernel, table.gpu, table.space.dtype) if models else None
 
 
 def beside_yardstick(

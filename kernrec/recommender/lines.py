@@ -11,14 +11,15 @@ from typing import TYPE_CHECKING, Any
 from kernrec.errors import KernrecError
 from kernrec.gpu import GPU, find_gpu
 from kernrec.model.prior.power import RANDOM
+from kernrec.model.vendor.epilogue import as_recorded, has_epilogue
 from kernrec.model.vendor.padding import padded
 from kernrec.model.vendor.releases import released
 from kernrec.model.vendor.stacks import is_wanted
-from kernrec.op import Op, Problem, find_op
+from kernrec.op import Op, Problem
 from kernrec.recommender.choice_parts import Estimate
 from kernrec.recommender.estimate.operating_point import OperatingPoint
 from kernrec.recommender.estimate.physics import cold_seconds, is_number, refuse_too_large
-from kernrec.recommender.recorded_lines import recorded_predictions
+from kernrec.recommender.recorded_lines import Recordings, recorded_predictions
 from kernrec.store.recorded import RecordedLine, contents, recorded_lines
 from kernrec.util.light_dataclass import dataclass
 
@@ -170,15 +171,18 @@ def lines_of(
         return ()
     from kernrec.model.vendor.operating_point import at_point, recorded_within
 
-    problem, default = as_run(problem), point.is_default(gpu)
+    default = point.is_default(gpu)
     refuse_too_large(problem, gpu)
-    predictions = [each for each in _predictions(context, problem, gpu) if is_number(each)]
-    recorded = list(recorded_predictions(problem, gpu, predictions, stacks))
+    recordings = Recordings.of(problem, gpu)
+    predictions = recordings.ordered([each for each in _predictions(context, problem, gpu) if is_number(each)])
+    recorded = list(recorded_predictions(recordings, predictions, stacks))
     exact = {row.stack for row, _ in recorded if default or predictions}
     wanted = [each for each in predictions if is_wanted(each.stack, stacks) and each.stack not in exact]
     if default:
         lines = [_line(each, problem, gpu, point) for each in at_point(wanted, gpu, point, problem)]
-        lines += [_line(recorded_within(each, gpu, problem), problem, gpu, point, row) for row, each in recorded]
+        for row, each in recorded:
+            row_of_problem = None if has_epilogue(problem) else row
+            lines.append(_line(recorded_within(each, gpu, problem), problem, gpu, point, row_of_problem))
     else:
         # Stacks that are not wanted tell of the problem's energy, too: no line depends on which others are asked for.
         carried = [*wanted, *(each for _, each in recorded if predictions)]
@@ -205,7 +209,7 @@ def read_cold(line: Line, problem: Problem, gpu: GPU) -> Line:
         problem: the layer.
         gpu: the GPU.
     """
-    latency, energy = cold_costs(line.latency_s, line.energy_j or line.latency_s, as_run(problem), gpu)
+    latency, energy = cold_costs(line.latency_s, line.energy_j or line.latency_s, problem, gpu)
     if latency is line.latency_s:
         return line
     return replace(line, latency_s=latency, energy_j=energy if line.energy_j is not None else None, warm="")
@@ -245,18 +249,10 @@ def beside(
     )
 
 
-def as_run(problem: Problem) -> Problem:
-    """The problem that stacks run: a matrix times a few vectors is a product with as many rows to them."""
-    if problem.op != "matvec":
-        return problem
-    sizes = problem.dim
-    return find_op("matmul").problem(problem.dtype, "nt", m=sizes["n"], n=sizes["m"], k=sizes["k"])
-
-
 def predict_lines(context: "Context", problems: Iterable[Problem], gpu: GPU) -> None:
     """Predicts the lines of many problems for `lines_of` to tell: one by one takes far longer."""
     together: dict[str, list[Problem]] = {}
-    for problem in map(as_run, problems):
+    for problem in map(as_recorded, problems):
         together.setdefault(problem.op, []).append(problem)
     for alike in together.values():
         if (model := _model(context, alike[0])) is not None:
@@ -266,10 +262,10 @@ def predict_lines(context: "Context", problems: Iterable[Problem], gpu: GPU) -> 
 def line_notes(context: "Context", problem: Problem, gpu: GPU, stacks: Sequence[str] = ()) -> Iterator[str]:
     """Lines about stacks that refuse a problem, that were asked for and have none, and about padded sizes."""
     if (model := _model(context, problem)) is None:
-        there = [row.stack for row in recorded_lines(as_run(problem), gpu)]
+        there = [row.stack for row in recorded_lines(as_recorded(problem), gpu)]
         yield from (f"{stack} has no line: {no_lines(context, problem)}" for stack in stacks if stack not in there)
         return
-    problem = as_run(problem)
+    problem = as_recorded(problem)
     if not stacks and (recorded := model.outside(problem)) is not None and not recorded_lines(problem, gpu):
         yield f"no line of a stack beside it: of {problem.op} in {problem.dtype} only {recorded} were recorded"
     for each in model.predict(problem, gpu):
@@ -292,7 +288,7 @@ def line_notes(context: "Context", problem: Problem, gpu: GPU, stacks: Sequence[
 def no_lines(context: "Context", problem: Problem) -> str:
     """The kinds of problems that have lines, where this one has none."""
     if (model := _model(context, problem)) is None:
-        if (shipped := contents().get(as_run(problem).op)) is not None:
+        if (shipped := contents().get(as_recorded(problem).op)) is not None:
             return f"single problems of {problem.op} were recorded, in {', '.join(shipped['dtypes'])}, not this one"
         return f"no stack was recorded for {problem.op}"
     recorded: dict[str, dict[str, None]] = {}
@@ -316,7 +312,7 @@ def without_line(
 ) -> KernrecError:
     """The error where neither a kernel nor a stack answers, of the kind of the kernels' `reason`."""
     model = _model(context, problem)
-    refused = {} if model is None else model.refusals(as_run(problem), gpu)
+    refused = {} if model is None else model.refusals(as_recorded(problem), gpu)
     if stacks:
         refused = {stack: why for stack, why in refused.items() if is_wanted(stack, stacks)}
     there = "; ".join(f"{stack} does not run it: {why}" for stack, why in refused.items())
@@ -326,7 +322,7 @@ def without_line(
 
 
 def _model(context: "Context", problem: Problem) -> "VendorModel | None":
-    return context.models.vendor_model(as_run(problem).op) if context.inputs == RANDOM else None
+    return context.models.vendor_model(as_recorded(problem).op) if context.inputs == RANDOM else None
 
 
 def _predictions(context: "Context", problem: Problem, gpu: GPU) -> "Sequence[StackPrediction]":

@@ -8,9 +8,11 @@ from kernrec.errors import KernrecError, UsageError
 from kernrec.gpu import GPU
 from kernrec.interop.workload_files import find_workload
 from kernrec.kernel import kernels_for
+from kernrec.model.vendor.precision import rate_of
 from kernrec.op import Op, Problem, find_op, problem_from_shape
 from kernrec.op.dtype import FORMATS, INSTEAD, canonical_dtype
-from kernrec.op.scaled_workload import as_product, as_tensor_parallel, with_batch
+from kernrec.op.equivalent import as_matmul
+from kernrec.op.scaled_workload import as_tensor_parallel, in_parts, with_batch
 from kernrec.op.workload import Layer, Workload, default_workload, dtype_of
 from kernrec.recommender.estimate.operating_point import DEFAULT_POINT, OperatingPoint
 from kernrec.recommender.layouts import in_layout, lacks, layouts_that_matter
@@ -99,7 +101,7 @@ def layers_of(wanted: NetworkRequest) -> tuple[Workload, tuple[Layer, ...]]:
             f"no op of these layers has the layout {wanted.layout!r:.40}; accepted are {', '.join(accepted)}"
         )
     some_quantized = any(layer.quantized for layer in chosen.layers)
-    return chosen, tuple(_as_wanted(layer, wanted, some_quantized) for layer in layers)
+    return chosen, tuple(in_parts(_as_wanted(layer, wanted, some_quantized)) for layer in layers)
 
 
 def _as_wanted(layer: Layer, wanted: NetworkRequest, some_quantized: bool) -> Layer:
@@ -110,9 +112,7 @@ def _as_wanted(layer: Layer, wanted: NetworkRequest, some_quantized: bool) -> La
         eight_bits = canonical_dtype(wanted.dtype) in EIGHT_BITS
         if not (eight_bits and some_quantized and not layer.quantized):
             if eight_bits and layer.quantized and op.name == "matvec":
-                problem = as_product(
-                    problem
-                )  # what has no kernel for vectors in 8 bits is run as a product of few rows
+                problem = as_matmul(problem)  # a matvec has no 8-bit types
                 op, layout = problem.definition, problem.layout
             dtype = dtype_of(op, wanted.dtype)
     weights = layer.layout_free and not layer.alone and WEIGHTS in op.layouts
@@ -195,19 +195,29 @@ def answer_as_it_runs(problem: Problem, gpu: GPU, exactly: bool, answer: Answeri
     Raises:
         KernrecError: nothing can run it.
     """
-    try:
-        return answer(problem), ""
-    except KernrecError as error:
-        reason = error
+    # Without arithmetic in a dtype a network runs in another one, not the few layers in it that some kernel converts.
+    computes = exactly or rate_of(gpu, problem.dtype) > 0.0
+    reason: KernrecError | None = None
+    if computes:
+        try:
+            return answer(problem), ""
+        except KernrecError as error:
+            reason = error
     for other in _others(problem, gpu, exactly):
+        if not computes and other.dtype == problem.dtype:
+            continue
         try:
             instead = answer(other)
         except KernrecError:
             continue
+        asked = f"asked as {other.dtype}, {other.layout}"
+        if not computes:
+            return instead, f"{problem.op}: {gpu.title} has no {problem.dtype} arithmetic; {asked}"
         return instead, (
-            f"{problem.op}: no kernel runs {problem.dtype}, {problem.layout} in these shapes on {gpu.name};"
-            f" asked as {other.dtype}, {other.layout}"
+            f"{problem.op}: no kernel runs {problem.dtype}, {problem.layout} in these shapes on {gpu.name}; {asked}"
         )
+    if reason is None:
+        return answer(problem), ""
     raise reason
 
 

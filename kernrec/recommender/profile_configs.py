@@ -181,8 +181,9 @@ def _probed(
     from kernrec.profile.profile_library import VariantFailure, profile_variants, variants_of
 
     members: dict[str, list[Config]] = {}
+    problem = kernel.form(target.problem)
     for config in configs:
-        key = kernel.variant_key(config, target.problem.dtype, target.problem.layout)
+        key = kernel.variant_key(config, problem.dtype, problem.layout)
         members.setdefault(key, []).append(config)
     variants = [variant for variant in variants_of(kernel, [target.sm]) if variant.key in members]
     for result in profile_variants(kernel, variants, processors=processors):

@@ -20,7 +20,7 @@ from kernrec.kernel import Kernel
 from kernrec.op import Problem
 from kernrec.recommender.answer import answer_by_lines, recommendation
 from kernrec.recommender.candidate_set import CandidateSet, candidate_set
-from kernrec.recommender.context import Context
+from kernrec.recommender.context import Context, Kind, kind_of
 from kernrec.recommender.estimate.estimates import LEARNED
 from kernrec.recommender.estimate.model_store import ModelStore
 from kernrec.recommender.estimate.operating_point import DEFAULT_POINT, OperatingPoint
@@ -288,12 +288,12 @@ class Recommender:
         """
         from kernrec.recommender.candidate_sets import candidate_sets
 
-        alike: dict[tuple[str, str, str], list[Problem]] = {}
+        alike: dict[Kind, list[Problem]] = {}
         for problem in problems:
             if (known := self._sets.get((problem, gpu.name, points))) is not None:
                 yield known
             else:
-                alike.setdefault((problem.op, problem.dtype, problem.layout), []).append(problem)
+                alike.setdefault(kind_of(problem), []).append(problem)
         nothing, context = Evidence(), self.context
         for some in alike.values():
             with suppress(KernrecError):

@@ -7,7 +7,7 @@ rows is needed. `tools/build_recorded.py` writes what ships.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from hashlib import blake2b, sha256
@@ -64,24 +64,55 @@ def recorded_lines(problem: Problem, gpu: GPU) -> tuple[RecordedLine, ...]:
     Raises:
         KernrecError: a shipped file is damaged.
     """
-    if gpu.name not in contents().get(problem.op, {}).get("gpus", ()):
+    if not has_recorded(problem.op, gpu):
         return ()
     table = _table(problem.op)
-    key = table.keys.dtype.type(_key_of(problem, gpu.name))
-    row, lines = int(table.keys.searchsorted(key)), []
-    while row < len(table.keys) and table.keys[row] == key:
-        named = table.origins[int(table.origin[row])]
-        seconds, power, error = float(table.latency_s[row]), float(table.power_w[row]), float(named["power_error"])
-        lines.append(
-            RecordedLine(
-                named["stack"], named["version"], named["variant"], named["kernel"], seconds,
-                power if power > 0 else None, (seconds * named["fastest"], seconds * named["slowest"]),
-                (power / (1 + error), min(power * (1 + error), gpu.tdp_w)) if power > 0 else None,
-                named["source"], named["licence"], named["recorded"],
-            )
-        )  # fmt: skip
-        row += 1
-    return tuple(sorted(lines, key=lambda line: line.latency_s))
+    return _lines_at(table, table.keys.dtype.type(_key_of(problem, gpu.name)), gpu)
+
+
+def has_recorded(op: str, gpu: GPU) -> bool:
+    """Whether anything of an op was recorded on a card."""
+    return gpu.name in contents().get(op, {}).get("gpus", ())
+
+
+def rows_beside(
+    problem: Problem, gpu: GPU, dim: str, values: Sequence[int]
+) -> Iterator[tuple[tuple[str, str], int, float, int]]:
+    """Yield stack and variant, value, seconds and number of each row of a problem with other values of a dimension."""
+    import numpy as np
+
+    if not has_recorded(problem.op, gpu):
+        return
+    table, definition = _table(problem.op), problem.definition
+    dims = {each.name: np.full(len(values), problem.sizes[each.name]) for each in definition.dims}
+    keys = row_keys(definition, gpu.name, problem.dtype, problem.layout, dims | {dim: np.array(values)})
+    starts, ends = table.keys.searchsorted(keys).tolist(), table.keys.searchsorted(keys, "right").tolist()
+    for value, start, end in zip(values, starts, ends, strict=True):
+        for row in range(start, end):
+            named = table.origins[table.origin.item(row)]
+            yield (named["stack"], named["variant"]), value, table.latency_s.item(row), row
+
+
+def recorded_line(op: str, row: int, gpu: GPU) -> RecordedLine:
+    """Return a row of an op, recorded on a GPU, by its number."""
+    return _line(_table(op), row, gpu)
+
+
+def _lines_at(table: "_Table", key: "np.uint64", gpu: GPU) -> tuple[RecordedLine, ...]:
+    """Return the rows with a key, fastest first."""
+    start, end = int(table.keys.searchsorted(key)), int(table.keys.searchsorted(key, "right"))
+    return tuple(sorted((_line(table, row, gpu) for row in range(start, end)), key=lambda line: line.latency_s))
+
+
+def _line(table: "_Table", row: int, gpu: GPU) -> RecordedLine:
+    named = table.origins[int(table.origin[row])]
+    seconds, power, error = float(table.latency_s[row]), float(table.power_w[row]), float(named["power_error"])
+    return RecordedLine(
+        named["stack"], named["version"], named["variant"], named["kernel"], seconds, power if power > 0 else None,
+        (seconds * named["fastest"], seconds * named["slowest"]),
+        (power / (1 + error), min(power * (1 + error), gpu.tdp_w)) if power > 0 else None,
+        named["source"], named["licence"], named["recorded"],
+    )  # fmt: skip
 
 
 @cache

@@ -87,3 +87,31 @@ def test_a_mixture_of_experts_is_answered_by_recordings(recommender: Recommender
 
 def test_zeros_were_not_recorded(recommender: Recommender) -> None:
     assert lines_of(recommender.for_inputs("zeros").context, product(), H200, DEFAULT_POINT) == ()
+
+
+@pytest.mark.parametrize("gpu", ["h100", "l40s", "b200"])
+@pytest.mark.parametrize(("n", "k"), [(4096, 4096), (1024, 4096)])
+def test_recordings_and_predictions_of_a_backend_are_ordered_in_rows(
+    recommender: Recommender, gpu: str, n: int, k: int
+) -> None:
+    before: dict[str, float] = {}
+    sources = set()
+    for m in (*range(1, 36), 47, 48, 49, 63, 64, 65, 100, 128, 129, 500, 512, 1000):
+        problem = find_op("matmul").problem("bf16", "nt", m=m, n=n, k=k)
+        lines = lines_of(recommender.context, problem, find_gpu(gpu), DEFAULT_POINT)
+        times = {line.stack: line.latency_s for line in lines}
+        assert all(time_s <= times[stack] * 1.02 for stack, time_s in before.items()), m
+        before, sources = times, sources | {line.source for line in lines}
+    assert sources == {"recorded", "learned"}
+
+
+def test_what_more_rows_took_bounds_a_recording(recommender: Recommender) -> None:
+    card, matmul = find_gpu("b200"), find_op("matmul")
+    few, more = (matmul.problem("bf16", "nt", m=m, n=1024, k=4096) for m in (32, 33))
+    recorded, faster = (
+        next(row for row in recorded_lines(problem, card) if row.stack == "TensorRT-LLM") for problem in (few, more)
+    )
+    assert recorded.latency_s > 1.02 * faster.latency_s
+    lines = {line.stack: line for line in lines_of(recommender.context, few, card, DEFAULT_POINT)}
+    assert lines["TensorRT-LLM"].latency_s <= faster.latency_s
+    assert lines["TensorRT-LLM"].source == "recorded"

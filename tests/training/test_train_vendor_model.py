@@ -134,7 +134,6 @@ def test_what_was_not_recorded_has_no_prediction(model: VendorModel) -> None:
         ("f64", "nt", {}),
         ("bf16", "nn", {}),
         ("bf16", "nt", {"batch": 2}),
-        ("bf16", "nt", {"bias": 1}),
     ):
         assert model.predict(matmul.problem(dtype, layout, m=64, n=64, k=64, **more), gpu) == ()
 
