@@ -7,6 +7,7 @@ from typing import Any
 
 from kernrec.errors import KernrecError, UsageError, file_errors
 from kernrec.interop.json_document import CutShort, whole_document
+from kernrec.util.input_file import read_input
 from kernrec.util.light_dataclass import dataclass
 
 _LARGEST = 4 << 20
@@ -135,9 +136,7 @@ def config_document(place: str, download: bool) -> tuple[dict[str, Any], str, st
             raise UsageError(f"{place}: no folder with a config.json, and no such file{hint}")
         path = _downloaded(place)
     with file_errors(path, "read"):
-        if path.stat().st_size > _LARGEST:
-            raise UsageError(f"{path} has more than {_LARGEST >> 20} MB: no config.json of a model")
-        text = path.read_text(encoding="utf-8", errors="replace")
+        text = read_input(path, _LARGEST).decode("utf-8", errors="replace")
     title = place
     if Path(place).exists():
         title = (path.absolute().parent.name or path.name) if path.name == "config.json" else path.stem
