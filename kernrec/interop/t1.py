@@ -150,9 +150,8 @@ class _T1Reader:
         if dimensions and (divided or "GlobalSize" not in self.kernel):
             grid = []
             for axis, letter in enumerate(_AXES[:dimensions]):
-                divisors = self.kernel.get(f"GridDiv{letter}")
-                if divisors is None:  # as Kernel Tuner does
-                    divisors = [block[axis]] if axis == 0 else []
+                # Kernel Tuner divides by the block along x.
+                divisors = self.list(self.kernel, f"GridDiv{letter}", [block[axis]] if axis == 0 else [])
                 texts = [self.translate(f"GridDiv{letter}", divisor) for divisor in divisors]
                 whole = f"problem_size_{letter.lower()}"
                 grid.append(f"ceil_div({whole}, {' * '.join(f'({t})' for t in texts)})" if texts else whole)

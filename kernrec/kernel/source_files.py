@@ -11,7 +11,9 @@ from typing import Any
 from kernrec.errors import UsageError, cannot_be
 from kernrec.util.input_file import open_input, read_input
 
-_INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]+"([A-Za-z0-9_.-]+)"[ \t]*$', re.MULTILINE)
+_INCLUDE = re.compile(
+    r'^[ \t]*#[ \t]*include[ \t]*"([A-Za-z0-9_.-]+)"[ \t]*(?://[^\n]*|/\*(?:(?!\*/)[^\n])*\*/[ \t]*)?$', re.MULTILINE
+)
 
 
 def read_source(path: Path) -> str:
@@ -33,6 +35,8 @@ def _inlined(path: Path, seen: set[Path]) -> str:
             raise UsageError(
                 f"{place}: includes {include[1]!r}, which is neither in its folder nor in the folder above"
             )
+        if not header.resolve().is_relative_to(path.resolve().parents[1]):
+            raise UsageError(f"{place}: {include[1]!r} is a link to a file of another folder, which is not read")
         return "" if header in seen else _inlined(header, seen)
 
     return _INCLUDE.sub(replace, read_text(path, place))

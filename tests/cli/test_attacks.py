@@ -75,7 +75,7 @@ HOSTILE: Mapping[str, dict[str, object]] = {
     "have an interval that does not contain their latency_s": {"latency_high_s": 1e-4},
     "have samples that are not positive": {"latency_samples_s": [1e-3, -1e-3]},
     "are of an unknown GPU": {"gpu": "h\u0432200"},
-    "have control characters in session": {"session": "a\x1b[2Jb"},
+    "have control or invisible characters in session": {"session": "a\x1b[2Jb"},
 }
 """What the refusal says, and the columns of a row that says it; its keys are the hashes of its content."""
 
