@@ -77,8 +77,8 @@ def test_what_stands_before_and_between_hides_nothing(before: str, spaces: str) 
 
 
 @pytest.mark.parametrize("piece", ["#/*", "#" + " " * 50, "/**/#", "#/**/", "%:??/\n"])
-def test_a_megabyte_of_directives_is_read_in_linear_time(piece: str) -> None:
-    check_includes(piece * (1_000_000 // len(piece)), "kernel.cu")
+def test_thousands_of_directives_are_read_in_linear_time(piece: str) -> None:
+    check_includes(piece * (200_000 // len(piece)), "kernel.cu")
 
 
 def test_the_compiler_reads_no_file_but_headers_of_cuda(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ from kernrec.store.share.contribution import bundle_name
 from kernrec.store.share.entries import Entry, in_order
 from kernrec.store.share.manifest import Manifest, parse_manifest
 from kernrec.store.share.outgoing import likeness_hash
-from kernrec.store.share.place import BUNDLE, INDEX, MANIFEST, Folder, Place, ZipFile, files_below
+from kernrec.store.share.place import BUNDLE, INDEX, MANIFEST, Folder, MissingFileError, Place, ZipFile, files_below
 from kernrec.util.atomic_write import write_whole
 from kernrec.util.batches import batches
 from kernrec.util.human import counted
@@ -295,6 +295,8 @@ class IndexedBundles:
         """The manifests on this machine whose bundles the index had and has no more, after `update`."""
         self._segments: dict[str, str] = {}
         self._last: tuple[str, ZipFile] | None = None
+        self.missing: list[str] = []
+        """The bundles that are listed and are not there, each in a line."""
 
     def update(self, log: Sequence[Entry]) -> tuple[list[Entry], list[str]]:
         """Copy the manifests that this machine lacks.
@@ -318,6 +320,8 @@ class IndexedBundles:
             if name not in own:
                 try:
                     own[name] = self._copy(name)
+                except MissingFileError as error:
+                    self.missing.append(str(error))
                 except UsageError as error:
                     refused.append(f"{name}: {_reason(error, self._folder)}")
         for name, entry in own.items():
