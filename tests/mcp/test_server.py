@@ -162,6 +162,8 @@ def test_an_endless_kernel_costs_its_own_process(answered: tuple[dict[str, Any],
         ("wrong type", "recommend: top: "),
         ("two kernels", "name one with"),
         ("reference", "unknown function in a reference"),
+        ("objects", "zeros gives an array of object; whole and floating-point numbers are accepted"),
+        ("hidden include", "no other file is read"),
     ],
 )
 def test_hostile_questions_are_refused_in_one_line(
