@@ -150,7 +150,7 @@ def test_an_endless_kernel_costs_its_own_process(answered: tuple[dict[str, Any],
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("include", "other files are not read"),
+        ("include", "no other file is read"),
         ("escape", "outside the folder"),
         ("absolute", "outside the folder"),
         ("value file", "files are not read here"),
