@@ -5,13 +5,18 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 
 import pytest
 
 from kernrec.errors import KernrecError, UsageError
+from kernrec.store.remotes import Remote
 from kernrec.store.share import web_server
 from kernrec.store.share.place import MissingFileError
+from kernrec.store.share.pull import take_new
+from kernrec.store.share.pulled import working_on
 from kernrec.store.share.web_server import WebServer
+from tests.helpers.sharing import Person
 
 
 class Answers(BaseHTTPRequestHandler):
@@ -85,3 +90,30 @@ def test_a_server_that_falls_silent_is_given_up(sent: bytes, monkeypatch: pytest
             list(place.read("index.json", 1000))
         thread.join()
         connections[0].close()
+
+
+class Emptied:
+    """An index whose bundles are all gone."""
+
+    title = "https://there"
+
+    def names(self, under: str = "") -> list[str]:
+        names = [f"h200-sxm/2026-03-01-0123abcd-{number:012x}.zip" for number in range(1500)]
+        return [name for name in names if name.startswith(under)]
+
+    def read(self, name: str, most: int) -> Iterator[bytes]:
+        raise MissingFileError(f"{self.title} has no {name}")
+
+    def write(self, name: str, source: Path) -> None:
+        raise AssertionError
+
+
+def test_1500_missing_bundles_are_one_line(tmp_path: Path) -> None:
+    person = Person(tmp_path / "person")
+    with person.at_work():
+        remote = Remote("index", "https://there")
+        with working_on(remote):
+            report = take_new(remote, Emptied(), lambda signer: True)
+    (line,) = report.left
+    assert line.startswith("https://there has no h200-sxm/2026-03-01-0123abcd-000000000000.zip")
+    assert line.endswith(", and 1499 more files are missing")
