@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from kernrec.errors import UsageError
-from kernrec.recommender.serving.model_config import read_model
+from kernrec.interop.model_config import read_model
 
 MODEL = {"hidden_size": 4096, "moe_intermediate_size": 1024, "num_local_experts": 8, "num_experts_per_tok": 2}
 
