@@ -453,5 +453,5 @@ def test_a_killed_merge_leaves_a_copy_of_the_file_until_the_next(
 def test_a_named_pipe_is_refused_and_not_waited_for(tmp_path: Path) -> None:
     pipe = tmp_path / "theirs.duckdb"
     os.mkfifo(pipe)
-    with Database.memory() as database, pytest.raises(UsageError, match="is not a file"):
+    with Database.memory() as database, pytest.raises(UsageError, match="is a named pipe"):
         merge(database, pipe)
