@@ -14,6 +14,7 @@ from kernrec.store.share.outgoing import Outgoing, outgoing
 from kernrec.store.share.place import MANIFEST
 from kernrec.store.share.privacy import secret_of
 from kernrec.util.human import counted
+from kernrec.util.input_file import open_input
 from kernrec.util.scratch import scratch_folder
 
 
@@ -122,7 +123,7 @@ def is_bundle(path: Path) -> bool:
     if path.is_dir():
         return (path / MANIFEST).is_file()
     try:
-        with path.open("rb") as file:
+        with open_input(path) as file:
             return file.read(4) == b"PK\x03\x04"
     except OSError:
         return False

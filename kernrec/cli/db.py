@@ -13,6 +13,7 @@ from kernrec.cli.format import print_notes
 from kernrec.cli.steps import Steps
 from kernrec.errors import KernrecError, UsageError, cannot_be
 from kernrec.util.human import counted, human
+from kernrec.util.input_file import check_input
 
 if TYPE_CHECKING:
     from kernrec.interop.import_export import ImportSummary
@@ -100,10 +101,9 @@ def import_(wanted: ImportOptions) -> None:
     from kernrec.cli import bundle
 
     file, path = wanted.file, wanted.db or paths.user_database()
+    check_input(file)
     if not file.exists():
         raise UsageError(cannot_be("read", file, FileNotFoundError()))
-    if not (file.is_file() or file.is_dir()):  # reading a named pipe waits for whoever writes to it
-        raise UsageError(f"{file} cannot be read: it is not a file")
     if bundle.is_bundle(file):
         if wanted.op or wanted.shape or wanted.gpu or wanted.kernel or wanted.spec:
             raise UsageError(f"{file} is a bundle, whose rows say what was measured; give no other options than --db")

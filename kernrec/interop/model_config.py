@@ -7,10 +7,14 @@ from typing import Any
 
 from kernrec.errors import KernrecError, UsageError, file_errors
 from kernrec.interop.json_document import CutShort, whole_document
+from kernrec.util.input_file import read_input
 from kernrec.util.light_dataclass import dataclass
 
 _LARGEST = 4 << 20
-_MOST = 1 << 24
+_MOST = 1 << 20
+"""The largest size of a layer; the widest published models have 53,248."""
+_MOST_EXPERTS, _MOST_CHOSEN = 4096, 128
+"""Experts of a layer, and those of a token; published models have up to 2,048 and 22."""
 _INNER = ("text_config", "llm_config", "language_config")
 """Where a model of several modalities has the fields of its language model."""
 _EXPERTS = ("num_local_experts", "n_routed_experts", "num_experts", "moe_num_experts")
@@ -135,9 +139,7 @@ def config_document(place: str, download: bool) -> tuple[dict[str, Any], str, st
             raise UsageError(f"{place}: no folder with a config.json, and no such file{hint}")
         path = _downloaded(place)
     with file_errors(path, "read"):
-        if path.stat().st_size > _LARGEST:
-            raise UsageError(f"{path} has more than {_LARGEST >> 20} MB: no config.json of a model")
-        text = path.read_text(encoding="utf-8", errors="replace")
+        text = read_input(path, _LARGEST).decode("utf-8", errors="replace")
     title = place
     if Path(place).exists():
         title = (path.absolute().parent.name or path.name) if path.name == "config.json" else path.stem
@@ -187,7 +189,8 @@ class ConfigFields:
             if value is None:
                 continue
             if type(value) is not int or not 0 <= value <= _MOST:
-                raise UsageError(f"{self.place}: {name} is {json.dumps(value):.40}; a whole number is expected")
+                expected = f"a whole number of at most {_MOST} is expected"
+                raise UsageError(f"{self.place}: {name} is {json.dumps(value):.40}; {expected}")
             if value:
                 return value
         return None
@@ -226,6 +229,9 @@ class ConfigFields:
         width = self.needed("how wide an expert is", *_WIDTH, "intermediate_size")
         if top > count:
             raise UsageError(f"{self.place}: {top} experts a token of {count}")
+        if count > _MOST_EXPERTS or top > _MOST_CHOSEN:
+            most = f"at most {_MOST_CHOSEN} of {_MOST_EXPERTS} are accepted"
+            raise UsageError(f"{self.place}: {top} experts a token of {count}; {most}")
         return Experts(count, top, width)
 
     def state_space(self, dtype: str) -> StateSpace | None:

@@ -4,6 +4,7 @@ Nothing is left out silently: what a file has besides the ops that kernrec knows
 """
 
 import csv
+import io
 import json
 import re
 from collections import Counter
@@ -17,6 +18,7 @@ from kernrec.interop.model_workload import PHASES, model_workload
 from kernrec.op.scaled_workload import with_context
 from kernrec.op.workload import Layer, Workload, layer_from, load_workload, printable, workload, workloads
 from kernrec.util.human import short
+from kernrec.util.input_file import check_input, open_input
 
 MOST_BYTES = 64 << 20
 """Largest text file that is read."""
@@ -61,6 +63,7 @@ def _find(name: str, path: Path, ending: str, fixed: Mapping[str, int] | None) -
                 f" or {', '.join(workloads())}"
             )
         return workload(name)
+    check_input(path, f"workload file {path}")
     if not path.is_file():
         raise UsageError(cannot_be("read", f"workload file {path}", FileNotFoundError()))
     if ending not in ENDINGS:
@@ -197,7 +200,7 @@ def _opened(path: Path) -> Any:
     """The file as text, in UTF-8 with or without a mark; lines that are not text are replaced, and refused later."""
     _check_size(path)
     try:
-        return path.open(encoding="utf-8-sig", errors="replace", newline="")
+        return io.TextIOWrapper(open_input(path), encoding="utf-8-sig", errors="replace", newline="")
     except OSError as error:
         raise UsageError(cannot_be("read", f"workload file {path}", error)) from None
 

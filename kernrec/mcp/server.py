@@ -159,7 +159,7 @@ def serve(databases: list[Path] | None, folder: Path | None, limits: Limits) -> 
 
 def make_server(tools: Tools) -> Any:
     """The SDK's server with the tools; their schemas follow from the annotations here."""
-    from anyio import to_thread
+    from anyio import CapacityLimiter, to_thread
     from mcp.server import MCPServer
     from mcp.server.mcpserver.exceptions import ToolError
     from pydantic import Field, ValidationError
@@ -210,17 +210,20 @@ def make_server(tools: Tools) -> Any:
     block = Annotated[list[int], Field(description="Threads of a block.", min_length=1, max_length=3)]
     entry = Annotated[str | None, Field(description="Name of the kernel; needed if there are several.", max_length=400)]
 
-    async def answered(work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    # One of each kind at a time; what waits takes no thread, so that the other kinds are answered meanwhile.
+    listing, asking, running = (CapacityLimiter(1) for _ in range(3))
+
+    async def answered(work: Callable[[], dict[str, Any]], limiter: CapacityLimiter = asking) -> dict[str, Any]:
         """The answer of work in a thread of its own, so that the server goes on answering; errors are one line."""
         try:
-            return await to_thread.run_sync(work)
+            return await to_thread.run_sync(work, limiter=limiter)
         except KernrecError as error:
             raise ToolError(str(error)) from None
 
     @server.tool()
     async def catalog() -> dict[str, Any]:
         """The names that the other tools take: GPUs, operators with dimensions and data types, kernels, networks."""
-        return await answered(tools.catalog)
+        return await answered(tools.catalog, listing)
 
     @server.tool()
     async def recommend(
@@ -322,7 +325,7 @@ def make_server(tools: Tools) -> Any:
             query = Query(objective_named(objective), inputs=inputs)
             return tools.analyze(SourceAnalysis(text, gpu, spec, shape, arguments, grid, block, query, entry))
 
-        return await answered(work)
+        return await answered(work, running)
 
     @server.tool(name="check")
     async def check_tool(
@@ -351,7 +354,7 @@ def make_server(tools: Tools) -> Any:
             launch = tools.launch(tools.source(source, file), arguments, grid, block, gpu, entry)
             return tools.check(launch, reference, tolerance)
 
-        return await answered(work)
+        return await answered(work, running)
 
     @server.tool()
     async def emulate(
@@ -368,6 +371,6 @@ def make_server(tools: Tools) -> Any:
         def work() -> dict[str, Any]:
             return tools.emulate(tools.launch(tools.source(source, file), arguments, grid, block, gpu, entry))
 
-        return await answered(work)
+        return await answered(work, running)
 
     return server

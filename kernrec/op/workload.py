@@ -36,6 +36,7 @@ from kernrec.op.problem import Op, Problem
 from kernrec.op.registry import find_op
 from kernrec.util.cache import shipped_toml
 from kernrec.util.human import short
+from kernrec.util.input_file import read_input
 from kernrec.util.light_dataclass import dataclass
 
 
@@ -167,7 +168,7 @@ def load_workload(path: Path) -> Workload:
             return _workload(path, shipped_toml(path))
         import tomllib
 
-        return _workload(path, tomllib.loads(path.read_text(encoding="utf-8")))
+        return _workload(path, tomllib.loads(read_input(path, _MOST_BYTES, "it").decode()))
     except KeyError as error:
         raise UsageError(f"workload file {path}: {error.args[0]} is missing") from error
     except OSError as error:
@@ -178,6 +179,7 @@ def load_workload(path: Path) -> Workload:
         raise UsageError(f"workload file {path}: {error}") from error
 
 
+_MOST_BYTES = 16 << 20
 _PUBLISHED = ("published_flops", "covers", "published_source", "tolerance")
 _KEYS = (
     "name", "title", "source", "layers", "dtype", "layouts", "batch", "embedding", "tokens", "one_network", *_PUBLISHED

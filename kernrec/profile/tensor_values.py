@@ -10,6 +10,7 @@ from kernrec.kernel.expression import parse
 from kernrec.kernel.spec import Kernel, TensorValues
 from kernrec.op import Problem, Tensor, encode_elements
 from kernrec.op import inputs as op_inputs
+from kernrec.util.input_file import check_input
 from kernrec.util.repeated_array import MAPPED, repeated
 
 ELEMENTS = {
@@ -155,6 +156,7 @@ def load_npy(path: Path) -> np.ndarray:
     Raises:
         UsageError: the file cannot be read, or does not hold one array of plain values.
     """
+    check_input(path)
     try:
         array = np.load(path, mmap_mode="r", allow_pickle=False)
     except OSError as error:
@@ -169,6 +171,7 @@ def load_npy(path: Path) -> np.ndarray:
 def _loaded(tensor: Tensor, path: Path, raw: bool) -> np.ndarray:
     kind = np.dtype(ELEMENTS[tensor.dtype])
     try:
+        check_input(path)
         array = np.fromfile(path, kind) if raw else load_npy(path)
     except OSError as error:
         raise UsageError(cannot_be("read", f"tensor {tensor.name}: {path}", error)) from None

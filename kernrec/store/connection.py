@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
 
 from kernrec.errors import UsageError, cannot_be
+from kernrec.util.input_file import check_input
 from kernrec.util.scratch import new_scratch_path, scratch_folder
 
 if TYPE_CHECKING:
@@ -198,9 +199,9 @@ def connect(path: Path, *, read_only: bool, create: bool, filtered: bool = False
     path = path.absolute()
     if path.is_dir():
         raise UsageError(f"{path} is a folder, not a database")
+    check_input(path)
+    check_input(Path(f"{path}.wal"))
     existed = path.exists()
-    if existed and not path.is_file():
-        raise UsageError(f"{path} is not a file")
     if not existed:
         if not create or read_only:
             raise UsageError(f"there is no database at {path}")

@@ -220,12 +220,13 @@ class DatabaseQueries:
         return wrong_keys(self._connection, table, f"db.{table}", kinds)
 
     def conflicts(self) -> list[str]:
-        """The keys of measurements that contradict another one: the same moment of a session with other values.
+        """Return the keys of measurements that do not answer because their contributor contradicts himself.
 
-        None of them answers, but for an own one that only merged rows contradict (`db/schema/views.sql`).
+        They name the same moment of the same session and differ in their values (`db/schema/views.sql`). A row of the
+        user's own that only others contradict answers, and is not among them.
         """
         query = f"""
-            SELECT unnest(list(measurement_id ORDER BY measurement_id)) FROM unretracted_rows
-            WHERE block IS NOT NULL AND position IS NOT NULL GROUP BY {MOMENT} HAVING count(*) > 1
+            SELECT unnest(list(measurement_id ORDER BY measurement_id)) FROM sourced_rows
+            WHERE block IS NOT NULL AND position IS NOT NULL GROUP BY {MOMENT}, contributor HAVING count(*) > 1
         """
-        return [key for (key,) in self.query(with_derived("unretracted_rows", query))]
+        return [key for (key,) in self.query(with_derived("sourced_rows", query))]

@@ -21,6 +21,7 @@ from typing import Any
 
 from kernrec.errors import UsageError
 from kernrec.store.marks import Faults
+from kernrec.util.input_file import check_input
 from kernrec.util.light_dataclass import dataclass
 from kernrec.util.scratch import scratch_folder
 
@@ -210,12 +211,12 @@ def check_own_segments(files: Mapping[str, Sequence[Path]], title: str) -> None:
 
 def _read_file(task: str, path: Path, folder: Path, **request: object) -> dict[str, Any]:
     path = path.absolute()
+    check_input(path)
+    check_input(Path(f"{path}.wal"))
     try:
         size = path.stat().st_size
     except OSError:
         raise UsageError(f"there is no database at {path}") from None
-    if not path.is_file():  # opening a named pipe waits for whoever writes to it
-        raise UsageError(f"{path} is not a file")
     return read_apart(task, {"path": str(path), **request}, str(path), size, folder)
 
 

@@ -21,6 +21,7 @@ from kernrec import paths
 from kernrec.errors import KernrecError
 from kernrec.triton.helion_version import check_helion
 from kernrec.util.atomic_write import write_whole
+from kernrec.util.input_file import read_input
 
 _KEY = re.compile(r"[0-9a-f]{64}")
 _LARGEST = 1 << 20
@@ -38,9 +39,8 @@ class FolderCache(RemoteCacheBackend):  # type: ignore[misc]
     def get(self, key: str) -> str | None:
         """The entry of a key; None where there is none, or one that is none of Helion's."""
         path = self._path(key)
-        with suppress(OSError, ValueError):
-            if path.stat().st_size <= _LARGEST:
-                return checked_entry(path.read_text(encoding="utf-8"))
+        with suppress(OSError, ValueError, KernrecError):
+            return checked_entry(read_input(path, _LARGEST).decode())
         return None
 
     def put(self, key: str, data: str) -> None:

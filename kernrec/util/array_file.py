@@ -16,6 +16,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from kernrec.util.input_file import open_input
+
 _MAGIC = b"kernrec arrays 1\n"
 _DIGEST = 32
 _ALIGN = 16
@@ -79,7 +81,7 @@ def mapped(path: Path, digest: Digest | None = None) -> bytes | mmap.mmap:
         path: of the file.
         digest: takes in the content, by the piece: pages that nobody looks at later are not in the process's memory.
     """
-    with path.open("rb") as file:
+    with open_input(path) as file:
         if digest is not None:
             while piece := file.read(_PIECE):
                 digest.update(piece)

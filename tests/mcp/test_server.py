@@ -2,7 +2,10 @@
 
 import asyncio
 import json
+import os
+import signal
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +50,8 @@ CALLS: dict[str, tuple[str, dict[str, Any]]] = {
     "long": ("check", {**CHECK, "source": "/" * 300_000}),
     "no such op": ("recommend", {**MATMUL, "op": "matmull"}),
     "reference": ("check", {**CHECK, "source": AXPY, "reference": {"y": "__import__('os')"}}),
+    "objects": ("check", {**CHECK, "source": AXPY, "reference": {"y": "zeros((2, 3), 'O')"}}),
+    "hidden include": ("check", {**CHECK, "source": "#" + " " * 5000 + "include </proc/self/environ>\n" + AXPY}),
     "wrong type": ("recommend", {**MATMUL, "top": "many"}),
     "two kernels": ("analyze", {**LAUNCH, "gpu": "t4", "source": AXPY + AXPY.replace("axpy", "other")}),
     "the other": ("analyze", {**LAUNCH, "gpu": "t4", "source": AXPY + AXPY.replace("axpy", "other"), "entry": "other"}),
@@ -145,7 +150,7 @@ def test_an_endless_kernel_costs_its_own_process(answered: tuple[dict[str, Any],
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("include", "other files are not read"),
+        ("include", "no other file is read"),
         ("escape", "outside the folder"),
         ("absolute", "outside the folder"),
         ("value file", "files are not read here"),
@@ -157,6 +162,8 @@ def test_an_endless_kernel_costs_its_own_process(answered: tuple[dict[str, Any],
         ("wrong type", "recommend: top: "),
         ("two kernels", "name one with"),
         ("reference", "unknown function in a reference"),
+        ("objects", "zeros gives an array of object; whole and floating-point numbers are accepted"),
+        ("hidden include", "no other file is read"),
     ],
 )
 def test_hostile_questions_are_refused_in_one_line(
@@ -167,3 +174,51 @@ def test_hostile_questions_are_refused_in_one_line(
     assert message in text_of(answer)
     assert "\n" not in text_of(answer)
     assert "root:" not in text_of(answer)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="looks for the worker in /proc")
+def test_catalog_answers_while_more_checks_wait_than_there_are_threads(tmp_path: Path) -> None:
+    """Of 60 endless checks none has ended when the catalog answers; the workers end with the killed server."""
+
+    async def asked() -> int:
+        from mcp import ClientSession, StdioServerParameters
+        from mcp.client.stdio import stdio_client
+
+        pids = tmp_path / "pid"
+        program = f"import os, pathlib; pathlib.Path({str(pids)!r}).write_text(str(os.getpid()));"
+        program += "from kernrec.cli.app import run; run(['mcp', '--time-limit', '300s'])"
+        parameters = StdioServerParameters(command=sys.executable, args=["-c", program], env=environment())
+        endless = {**CHECK, "source": AXPY.replace("y[i] =", "while (true) y[i] +=")}
+        async with stdio_client(parameters) as (read, write), ClientSession(read, write) as opened:
+            await opened.initialize()
+            checks = [asyncio.create_task(opened.call_tool("check", endless)) for _ in range(60)]
+            catalog = await opened.call_tool("catalog", {})
+            assert not catalog.is_error
+            assert not any(check.done() for check in checks)
+            server = int(pids.read_text())
+            worker = 0
+            while not (worker := next(iter(children(server)), 0)):
+                await asyncio.sleep(0.05)
+            os.kill(server, signal.SIGKILL)
+            for check in checks:
+                check.cancel()
+            await asyncio.gather(*checks, return_exceptions=True)
+            return worker
+
+    worker = asyncio.run(asked())
+    while is_running(worker):
+        time.sleep(0.05)
+
+
+def children(pid: int) -> list[int]:
+    """The processes that a process started."""
+    text = "".join(file.read_text() for file in Path(f"/proc/{pid}/task").glob("*/children"))
+    return [int(child) for child in text.split()]
+
+
+def is_running(pid: int) -> bool:
+    """Whether a process has not ended; a zombie has."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False

@@ -27,6 +27,7 @@ from kernrec.model.learn.forest import Forest
 from kernrec.model.learn.model import HEADS, SHAPE, Model
 from kernrec.util.array_file import mapped
 from kernrec.util.atomic_write import write_whole
+from kernrec.util.input_file import read_input
 from kernrec.util.optional import import_optional
 from kernrec.version import __version__
 
@@ -252,9 +253,7 @@ def _forest(card: Path, entry: Mapping[str, Any]) -> Forest:
 
 def _json(path: Path) -> dict[str, Any]:
     try:
-        if path.stat().st_size > _MOST_BYTES:
-            raise UsageError(f"{path} has {path.stat().st_size >> 20} MiB; a model card is far smaller")
-        card = json.loads(path.read_bytes())
+        card = json.loads(read_input(path, _MOST_BYTES, f"the model card {path}"))
         json.dumps(card, allow_nan=False)  # "NaN" and 1e999 are no numbers of a card
     except FileNotFoundError:
         raise UsageError(f"no model at {path} (`kernrec train` makes one)") from None
@@ -277,9 +276,7 @@ def _trees_path(card: Path, entry: Mapping[str, Any]) -> Path:
 def _trees(card: Path, entry: Mapping[str, Any]) -> bytes:
     path = _trees_path(card, entry)
     try:
-        if path.stat().st_size > _MOST_BYTES:
-            raise UsageError(f"{path} has {path.stat().st_size >> 20} MiB; trees of kernrec are far smaller")
-        data = path.read_bytes()
+        data = read_input(path, _MOST_BYTES, f"the file of trees {path}")
     except OSError as error:
         raise UsageError(cannot_be("read", f"the trees {path} of {card.name}", error)) from None
     if hashlib.sha256(data).hexdigest() != entry["sha256"]:

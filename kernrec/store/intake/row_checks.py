@@ -40,6 +40,11 @@ _LARGEST = "1e30"
 # Control characters, and those that change the direction of text: a row must not write to somebody's terminal.
 _CONTROL = r"\x{00}-\x{08}\x{0e}-\x{1f}\x{7f}-\x{9f}\x{200e}\x{200f}\x{2028}-\x{202e}\x{2066}-\x{2069}"
 _LINES = r"\t\n\v\f\r"
+# Characters of no width: two names that look alike would be two sessions, devices, drivers or licences.
+_INVISIBLE = (
+    r"\x{ad}\x{34f}\x{61c}\x{115f}\x{1160}\x{17b4}\x{17b5}\x{180b}-\x{180f}\x{200b}-\x{200d}\x{2060}-\x{2065}"
+    r"\x{206a}-\x{206f}\x{3164}\x{fe00}-\x{fe0f}\x{feff}\x{ffa0}\x{fff0}-\x{fffb}\x{e0000}-\x{e0fff}"
+)
 _SEVERAL_LINES = ("spec", "source")
 # Numbers that a program can hold and an index can be made of, and text whose escapes stand for no control character.
 _NUMBER = r"-?(0|[1-9][0-9]{0,14})(\.[0-9]{1,20})?([eE][+-]?[0-9]{1,2})?"
@@ -103,13 +108,14 @@ def faults(
     # A key that is the hash of a row's content has none.
     texts = [name for name, kind in kinds.items() if kind == "VARCHAR" and not (keys and name == f"{table}_id")]
     for names, control in (
-        (set(texts) - {*_SEVERAL_LINES}, _CONTROL + _LINES),
+        (set(texts) - {*_SEVERAL_LINES}, _CONTROL + _LINES + _INVISIBLE),
         ({*texts} & {*_SEVERAL_LINES}, _CONTROL),
     ):
         some = f"SELECT 1 FROM db.{table} WHERE {_matches(f'concat({_listed(names)})', control)} LIMIT 1"
         if names and connection.execute(some).fetchone():
             each = [
-                (f"have control characters in {name}", f"NOT {_matches(_listed([name]), control)}") for name in names
+                (f"have control or invisible characters in {name}", f"NOT {_matches(_listed([name]), control)}")
+                for name in names
             ]
             yield from _violated(connection, table, kinds, each, most)
     wrong = wrong_keys(connection, table, f"db.{table}", kinds) if keys else iter(())
@@ -241,6 +247,8 @@ def _conditions(
         newest = f"protocol_version <= {NEWEST_PROTOCOL}"
         yield f"are of a newer protocol than this kernrec knows ({NEWEST_PROTOCOL}); update it", newest
         yield "have samples that are not positive", "list_min(latency_samples_s) > 0"
+        low, high = (f"list_{end}(latency_samples_s) * {factor}" for end, factor in (("min", 0.999), ("max", 1.001)))
+        yield "have samples that contradict their latency", f"latency_s BETWEEN {low} AND {high}"
         for cost, unit in (("latency", "s"), ("energy", "j")):
             value, low, high = (f"{cost}{end}_{unit}" for end in ("", "_low", "_high"))
             for end, condition in ((low, f"{low} <= {value}"), (high, f"{value} <= {high}")):

@@ -14,7 +14,7 @@ from kernrec.store.share.entries import Entry, copy_new, entries
 from kernrec.store.share.index import IndexedBundles
 from kernrec.store.share.manifest import Manifest, Retraction
 from kernrec.store.share.object_store import place_of
-from kernrec.store.share.place import Place
+from kernrec.store.share.place import MissingFileError, Place
 from kernrec.store.share.pulled import Pulled, working_on
 from kernrec.util.batches import batches
 from kernrec.util.human import counted
@@ -32,7 +32,9 @@ class PullReport:
     gone: int = 0
     """How many no longer answer, because their bundles are no longer in the index."""
     left: list[str] = field(default_factory=list)
-    """One line for each thing that was not taken."""
+    """One line for each thing that was not taken; one for all files that are missing."""
+    missing: list[str] = field(default_factory=list)
+    """The files that are missing, each in a line."""
 
 
 def pull(remote: Remote, *, untrusted: bool = False) -> PullReport:
@@ -53,11 +55,15 @@ def take_new(remote: Remote, place: Place, wanted: Callable[[str], bool]) -> Pul
         bundles = IndexedBundles(remote, place, folder)
         log, refused = bundles.update(entries(remote))
         report.left += refused
+        report.missing += bundles.missing
         if bundles.gone and remote.pulled.exists():
             report.gone = _pull_again(remote, bundles, log, wanted, report)
         else:
             bundles.forget_gone()
             _take_new(remote, bundles, log, wanted, report)
+    if report.missing:
+        more = f", and {len(report.missing) - 1} more files are missing" if len(report.missing) > 1 else ""
+        report.left.append(f"{report.missing[0]}{more}")
     return report
 
 
@@ -141,7 +147,9 @@ def _take(remote: Remote, place: Place, batch: Sequence[Entry], report: PullRepo
             groups = [(place, entry.document.segments) for entry in batch if isinstance(entry.document, Manifest)]
             take_groups(groups, folder, place.title)
         except UsageError as error:
-            if (half := len(batch) // 2) > 0:
+            if len(batch) == 1 and isinstance(error, MissingFileError):
+                report.missing.append(str(error))
+            elif (half := len(batch) // 2) > 0:
                 _take(remote, place, batch[:half], report)
                 _take(remote, place, batch[half:], report)
             else:
