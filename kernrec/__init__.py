@@ -44,11 +44,13 @@ def _gpu_name(gpu: "str | Path | GPU") -> str:
     return card_name(gpu)
 
 
-def _query(objective: str, stack: "str | Sequence[str] | None" = None, **asked_for: Any) -> "Query":
+def _query(
+    objective: str, backend: "str | Sequence[str] | None" = None, source: str | None = None, **asked_for: Any
+) -> "Query":
     from kernrec.recommender.request import Query, objective_named
 
-    stacks = () if stack is None else (stack,) if isinstance(stack, str) else tuple(stack)
-    return Query(objective_named(objective), stacks=stacks, **asked_for)
+    stacks = () if backend is None else (backend,) if isinstance(backend, str) else tuple(backend)
+    return Query(objective_named(objective), stacks=stacks, source=source or "", **asked_for)
 
 
 @contextmanager
@@ -60,6 +62,8 @@ def _arguments_named(function: Callable[..., Any], dims: Mapping[str, Any]) -> I
         yield
     except UsageError as error:
         arguments = function.__kwdefaults__ or {}
+        if "stack" in dims:
+            raise UsageError("unknown argument 'stack'; it is called backend") from None
         for name in dims:
             if f"dimension {name!r}" in str(error) and nearest(name, arguments):
                 raise unknown("argument", name, arguments) from None
@@ -81,7 +85,8 @@ def recommend(
     clocks: bool = False,
     inputs: str = "random",
     top: int = 5,
-    stack: "str | Sequence[str] | None" = None,
+    backend: "str | Sequence[str] | None" = None,
+    source: str | None = None,
     **dims: int,
 ) -> "Recommendation":
     """The configs to run for an op on a GPU: the latency/energy Pareto front, or the best for an objective.
@@ -93,7 +98,7 @@ def recommend(
         gpu: the GPU, as people call it; one that the catalog does not have as the `Path` of its .toml, or a `GPU`.
         kernel: one kernel instead of an op, your own (after `kernrec analyze`) or one of the library.
         dtype: data type; the op's first one by default.
-        layout: tensor layout; the op's first one by default.
+        layout: tensor layout; the best one on the GPU by default.
         objective: `pareto`, `latency`, `energy` or `edp`.
         max_slowdown: fraction above the fastest config's latency that is accepted (0.03 is 3 %).
         max_power_w: mean power that a choice may draw, in watts.
@@ -103,7 +108,8 @@ def recommend(
         clocks: whether locked core clocks are tried, too.
         inputs: the kernel's input data: `random` numbers, or `zeros`, with which arithmetic draws less power.
         top: how many choices are returned at most.
-        stack: the stacks whose lines are wanted, such as `vllm` or `["cublas", "pytorch"]`; all by default.
+        backend: the backends whose baselines are wanted, such as `vllm` or `["cublas", "pytorch"]`; all by default.
+        source: the only source that answers, `prior`, `learned`, `measured` or `recorded`; the best of all by default.
         **dims: the op's dimensions by name.
 
     Returns:
@@ -117,7 +123,7 @@ def recommend(
     from kernrec.recommender import Request
 
     query = _query(
-        objective, stack, max_slowdown=max_slowdown, max_power_w=max_power_w, power_limit_w=power_limit_w,
+        objective, backend, source, max_slowdown=max_slowdown, max_power_w=max_power_w, power_limit_w=power_limit_w,
         clock_hz=clock_hz, top=top, clocks=clocks, inputs=inputs,
     )  # fmt: skip
     with _arguments_named(recommend, dims):
@@ -134,6 +140,7 @@ def recommend_many(
     power_limit_w: float | None = None,
     clock_hz: float | None = None,
     inputs: str = "random",
+    source: str | None = None,
     **dims: "int | Sequence[int] | np.ndarray",
 ) -> "ManyAnswers":
     """The best config for each of many shapes: the answers of `recommend`, several times quicker.
@@ -155,13 +162,13 @@ def recommend_many(
     """
     from kernrec.recommender.many import answer_many
 
-    query = _query(objective, power_limit_w=power_limit_w, clock_hz=clock_hz, inputs=inputs)
+    query = _query(objective, None, source, power_limit_w=power_limit_w, clock_hz=clock_hz, inputs=inputs)
     with _arguments_named(recommend_many, dims):
         return answer_many(_recommender(), op, _gpu_name(gpu), dims, query, dtype=dtype, layout=layout)
 
 
 def recommend_network(
-    workload: str,
+    workload: "str | Path",
     gpu: "str | Path | GPU",
     *,
     op: str | None = None,
@@ -169,34 +176,49 @@ def recommend_network(
     layout: str | None = None,
     batch: int | None = None,
     tp: int = 1,
-    stack: "str | Sequence[str] | None" = None,
+    backend: "str | Sequence[str] | None" = None,
+    source: str | None = None,
     objective: str = "latency",
     power_limit_w: float | None = None,
     clock_hz: float | None = None,
     inputs: str = "random",
+    context: int | None = None,
+    phase: str | None = None,
+    ignore_memory: bool = False,
+    stack: None = None,
 ) -> "NetworkAnswer":
-    """The choice for each layer of a network, and the totals of all layers.
+    """The choice for each layer of a network, and the totals of all layers, the best first.
 
     Arguments that are not listed are those of `recommend`.
 
     Args:
-        workload: the name of a workload that ships, or the path of a .toml, .csv, .jsonl or .onnx file.
+        workload: the name of a workload that ships, the path of a .toml, .csv, .jsonl or .onnx file, or a model's
+            `config.json` or its folder.
         op: the layers of one op; all by default.
         dtype: data type of all layers, the network's by default; one of 8 or 4 bits of those that are quantized so.
         layout: layout of the layers whose op has it; the network's by default, else the best one.
         batch: items, such as images or sequences, in one pass; the network's by default.
         tp: GPUs that share each layer by tensor parallelism; the answer is for one of them.
-        stack: the stack, or those, to compare with, such as `vllm`; the fastest of each layer by default.
+        context: tokens that a generated token attends to, or those of the prompt; the workload's by default.
+        phase: of a `config.json`: `decode` (the default) or `prefill`.
+        ignore_memory: whether to answer for a network that does not fit the GPU's memory.
+        backend: the backend that the total `today` counts, such as `vllm`; by default the fastest that has all layers.
+            `mixed` for the fastest of each layer, `kernrec` for none.
         power_limit_w: the power limit that all layers run under; the GPU's default one if None.
 
     Raises:
         kernrec.errors.UsageError: a name is unknown, a value impossible, or a file cannot be used.
-        kernrec.errors.KernrecError: no layer can be run.
+        kernrec.errors.KernrecError: no layer can be run, or the network does not fit the GPU's memory.
     """
+    from kernrec.errors import UsageError
     from kernrec.recommender.network import NetworkRequest, answer_network
+    from kernrec.recommender.request import backends_named
 
-    query = _query(objective, stack, power_limit_w=power_limit_w, clock_hz=clock_hz, inputs=inputs)
-    wanted = NetworkRequest(workload, op, dtype, layout, {}, batch, tp)
+    if stack is not None:
+        raise UsageError("unknown argument 'stack'; it is called backend")
+    stacks, whose = backends_named(backend)
+    query = _query(objective, stacks, source, power_limit_w=power_limit_w, clock_hz=clock_hz, inputs=inputs)
+    wanted = NetworkRequest(str(workload), op, dtype, layout, {}, batch, tp, context, phase, whose, ignore_memory)
     return answer_network(_recommender(), _gpu_name(gpu), wanted, query)
 
 

@@ -1,9 +1,10 @@
 """What all tests share.
 
-Property tests draw new examples at a desk, and the same ones in every run of CI; a slow machine fails none. With
-`KERNREC_TEST_PROFILE=deep` (`tools/test.sh --deep`) they draw many more, and every case of every test runs. Without
-it, one case in n of a test marked `every(n)` runs, and other commits run other cases. The databases of whoever runs the
-tests are neither read nor written.
+Property tests draw the same examples at a desk and in CI; a slow machine fails none. With
+`KERNREC_TEST_PROFILE=deep` (`tools/test.sh --deep`, every night) they draw many new ones, and every case of every test
+runs. A failing example of the night becomes an `@example` of its test. Without the profile, one case in n of a test
+marked `every(n)` runs, and other commits run other cases. The databases of whoever runs the tests are neither read nor
+written.
 """
 
 import gc
@@ -17,7 +18,7 @@ from pathlib import Path
 from zlib import crc32
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from tests.helpers.depth import DEEP
 from tests.helpers.paths import ROOT
@@ -39,10 +40,11 @@ for variable in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
 # objects takes a fifteenth of the time of the tests of kernels.
 gc.set_threshold(100_000, 20, 100)
 
-settings.register_profile("desk", deadline=None, max_examples=10)
-settings.register_profile("ci", deadline=None, max_examples=10, derandomize=True)
-settings.register_profile("deep", deadline=None, max_examples=1000)
-settings.load_profile("deep" if DEEP else "ci" if os.environ.get("CI") else "desk")
+# Each setting is stated: others follow the profile that Hypothesis itself loads where the environment says CI.
+ANYWHERE = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
+settings.register_profile("same", max_examples=10, derandomize=True, database=None, print_blob=False, **ANYWHERE)
+settings.register_profile("deep", max_examples=1000, derandomize=False, print_blob=True, **ANYWHERE)
+settings.load_profile("deep" if DEEP else "same")
 
 
 def commit() -> str:

@@ -54,26 +54,6 @@ def test_names_say_what_they_hold(folder: str) -> None:
     assert not {path: names for path, names in vague.items() if names}
 
 
-def docstrings(source: str) -> list[tuple[int, str]]:
-    """Line and text of the docstrings of a source, those of attributes included."""
-    return [
-        (node.lineno, node.value.value)
-        for node in ast.walk(ast.parse(source))
-        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
-    ]
-
-
-@pytest.mark.parametrize("folder", ["kernrec", "tools"])
-def test_docstrings_begin_with_a_noun_or_a_verb(folder: str) -> None:
-    roundabout = [
-        f"{path}:{line}"
-        for path, source in sources(folder).items()
-        for line, text in docstrings(source)
-        if re.search(r"(?:^|[.:;]\s+|\n)\s*What ", text)
-    ]
-    assert roundabout == []
-
-
 @pytest.mark.parametrize(
     "source",
     ["found = 1", "for at in (): ...", "lambda one: one", "def told(): ...", "class A:\n    asked: int", "x.said = 1"],

@@ -1,31 +1,41 @@
-"""Builds the recorded rows that ship, `db/prebuilt/recorded`, from the recordings of `../shared/data/library`.
+"""Build the recorded rows that ship, `db/prebuilt/recorded`, from the recordings of `../shared/data/library`.
 
     python tools/build_recorded.py [--data ../shared/data] [--out db/prebuilt/recorded]
 
-Only rows whose licence allows it: serving stacks of ai-dynamo/aiconfigurator (Apache-2.0) and f32 operators of PyTorch,
-recorded for NeuSight (MIT). Left out, and counted in `contents.json`: rows faster than the roofline by more than 5 %,
-rows whose shape no problem has, and slower repeats: of a stack's kernels for one problem the fastest is kept, with its
-name. Times are rounded to four digits, a twentieth of what repeats differ by; powers to 0.1 W.
+Only rows whose license allows it ship: serving backends of ai-dynamo/aiconfigurator (Apache-2.0) and f32 operators of
+PyTorch, recorded for NeuSight (MIT). Left out, and counted in `contents.json`, are
+
+- recordings that training leaves out, too (`tools/evidence/exclusions.py`);
+- rows faster than their compulsory bytes or their arithmetic by more than 5 % (`kernrec.model.vendor.limits`), and
+  powers more than 5 % above the limit; powers closer to it are stored as the limit;
+- rows whose shape no problem has, and slower repeats: the fastest kernel of a backend for a problem is kept.
+
+Times are rounded to four digits, a twentieth of what repeats differ by; powers to 0.1 W. Each row has an interval
+(`tools/evidence/recorded_spread.py`).
 """
 
 import argparse
 import gzip
 import json
-import math
 import re
 from collections.abc import Iterator, Sequence
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
+import numpy as np
+from evidence.exclusions import EXCLUSIONS, excluded, power_of
+from evidence.recorded_spread import Spread, coverage, interval, neighbors, power_width
 from evidence.recordings.files import parquet_dicts
 from evidence.vendor_recordings import STACKS, SYSTEMS
 from front import DATA, ROOT
 
 from kernrec.errors import UsageError
 from kernrec.gpu import find_gpu
+from kernrec.model.vendor.limits import LEEWAY, least_s, rates_of, work_of
 from kernrec.op import Op, Problem, find_op
 from kernrec.store.connection import connect_memory, exchange_folder, quoted
-from kernrec.store.recorded import ORIGIN
+from kernrec.store.recorded import ORIGIN, WIDTHS
 
 AICONFIGURATOR = {
     "source": "github.com/ai-dynamo/aiconfigurator", "licence": "Apache-2.0",
@@ -41,13 +51,13 @@ DTYPES = {
     "w4afp8": "w4f8",
 }  # fmt: skip
 """Data types, by the recordings' names."""
+POWER = "power_w"
 ROUTING = {"balanced": 0, "power_law_1.01": 101, "power_law_1.2": 120}
-ROOFLINE = 0.95
-"""A row is kept from this share of the roofline's time on: less is more than 5 % faster."""
-WINOGRAD = 4.0
-"""F(4x4, 3x3) multiplies a quarter as often (Lavin and Gray, arXiv 1509.09308)."""
+Row = dict[str, Any]
 
-Row = dict[str, object]
+IMPOSSIBLE = "faster than its bytes or its arithmetic"
+ABOVE_LIMIT, AT_LIMIT = "power above the limit", "power up to 5 % above the limit, stored as the limit"
+NO_PROBLEM, SLOWER = "no such problem", "slower kernel of the same stack"
 
 
 def main() -> None:
@@ -72,28 +82,46 @@ def main() -> None:
 
 
 def build(op: Op, library: Path, out: Path) -> dict[str, object]:
-    """Writes the file of an op; what it holds, as `contents.json` has it."""
-    left_out = {"faster than the roofline": 0, "no such problem": 0, "slower kernel of the same stack": 0}
+    """Write the file of an op, and return what it holds, as `contents.json` has it."""
+    counted = dict.fromkeys((IMPOSSIBLE, ABOVE_LIMIT, AT_LIMIT, NO_PROBLEM, SLOWER), 0)
     best: dict[tuple[object, ...], Row] = {}
-    problems: dict[tuple[object, ...], Problem | None] = {}
+    works: dict[tuple[object, ...], tuple[Problem, tuple[float, float]] | None] = {}
+    spread = Spread()
     for row in READERS[op.name](library):
         dims = {dim.name: row[dim.name] for dim in op.dims if dim.name in row}
         identity = (row["dtype"], row["layout"], *dims.values())
-        if identity not in problems:
-            problems[identity] = _problem(op, row, dims)
-        if (problem := problems[identity]) is None:
-            left_out["no such problem"] += 1
-        elif float(str(row["latency_s"])) < ROOFLINE * roofline_s(problem, str(row["gpu"])):
-            left_out["faster than the roofline"] += 1
-        else:
-            key = (row["gpu"], row["stack"], row["variant"], *identity)
-            other = best.get(key)
-            left_out["slower kernel of the same stack"] += other is not None
-            if other is None or float(str(row["latency_s"])) < float(str(other["latency_s"])):
-                best[key] = row
+        if identity not in works:
+            problem = _problem(op, row, dims)
+            works[identity] = None if problem is None else (problem, work_of(problem))
+        if (known := works[identity]) is None:
+            counted[NO_PROBLEM] += 1
+            continue
+        if op.name == "conv2d":
+            known = known[0], work_of(known[0], row["kernel"])
+        row["least_s"] = float(least_s(*known[1], rates_of(find_gpu(row["gpu"]), row["dtype"])))
+        if row["least_s"] > LEEWAY * row["latency_s"]:
+            counted[IMPOSSIBLE] += 1
+            continue
+        key = (row["gpu"], row["stack"], row["variant"], *identity)
+        if (other := best.get(key)) is not None:
+            counted[SLOWER] += 1
+            fast, slow = sorted((row, other), key=lambda row: float(row["latency_s"]))
+            if (fast["kernel"], fast["version"]) == (slow["kernel"], slow["version"]):
+                spread.add(fast, slow["latency_s"])
+            row = fast
+        best[key] = row
+    for key, later_s in LATER[op.name](library) if op.name in LATER else ():
+        if (shipped := best.get(key)) is not None and later_s != shipped["latency_s"]:
+            spread.add_later(shipped, later_s)
+    spread.remove_drift()
     rows = list(best.values())
+    names = [dim.name for dim in op.dims if dim.name in rows[0]]
+    for row in rows:
+        _limit_power(row, counted)
+    widths = _add_widths(rows, names, spread)
     path = out / f"{op.name}.parquet"
-    write(path, [dim.name for dim in op.dims if dim.name in rows[0]], rows)
+    write(path, names, rows)
+    sources = {row["source"] for row in rows}
     return {
         "rows": len(rows),
         "gpus": sorted({str(row["gpu"]) for row in rows}),
@@ -101,10 +129,54 @@ def build(op: Op, library: Path, out: Path) -> dict[str, object]:
         "stacks": sorted({f"{row['stack']} {row['version']}" for row in rows}),
         "sources": sorted({f"{row['source']} ({row['licence']}), {row['recorded']}" for row in rows}),
         "with_power": sum(row["power_w"] is not None for row in rows),
-        "left_out": {reason: count for reason, count in left_out.items() if count},
+        "left_out": {reason: count for reason, count in counted.items() if count},
+        "excluded": excluded_rows(library, FILES[op.name]),
+        "intervals": {
+            "narrowest, median, widest": [round(float(width), 3) for width in np.quantile(widths, (0, 0.5, 1))],
+            **{what: share for source in sorted(sources) for what, share in coverage(spread, source).items()},
+        },
         "bytes": path.stat().st_size,
         "sha256": sha256(path.read_bytes()).hexdigest(),
     }
+
+
+def excluded_rows(library: Path, files: Sequence[str]) -> dict[str, int]:
+    """Count the rows, or powers, of files that `evidence.exclusions` leaves out, by file and reason."""
+    counts: dict[str, int] = {}
+    for each in EXCLUSIONS:
+        if each.file in files:
+            known = f" AND {POWER} IS NOT NULL" if each.power_only else ""
+            rows = parquet_dicts(library / f"{each.file}.parquet", f"({each.rows}){known}", "count(*) AS n")
+            name = f"{each.file}, {POWER if each.power_only else 'rows'}: {each.reason}"
+            counts[name] = counts.get(name, 0) + int(rows[0]["n"])
+    return counts
+
+
+def _limit_power(row: Row, counted: dict[str, int]) -> None:
+    """Drop a power that is far above the GPU's limit; store one that is little above it as the limit."""
+    limit_w = find_gpu(row["gpu"]).tdp_w
+    if row[POWER] is not None and row[POWER] > limit_w:
+        above = row[POWER] > LEEWAY * limit_w
+        counted[ABOVE_LIMIT if above else AT_LIMIT] += 1
+        row[POWER] = None if above else limit_w
+
+
+def _add_widths(rows: Sequence[Row], dims: Sequence[str], spread: Spread) -> list[float]:
+    """Add the interval to each row, one for each GPU, backend and data type; return the rows' largest half-widths."""
+    groups: dict[tuple[str, ...], list[Row]] = {}
+    for row in rows:
+        groups.setdefault((row["source"], row["stack"], row["dtype"], row["gpu"]), []).append(row)
+    widths = []
+    for key, group in groups.items():
+        factors = spread.factors(*key)
+        if not len(factors):
+            factors = neighbors(group, dims, lambda row: float(row["least_s"]))
+        low, high = interval(factors)
+        own = dict(zip(WIDTHS, (round(low, 4), round(high, 4), round(power_width(group, dims), 4)), strict=True))
+        for row in group:
+            row |= own
+        widths += [max(1 / low, high) - 1] * len(group)
+    return widths
 
 
 def replayed_space(spaces: Path, out: Path) -> None:
@@ -123,28 +195,6 @@ def replayed_space(spaces: Path, out: Path) -> None:
     (out / "convolution-rtx-a4000.t4.json.gz").write_bytes(gzip.compress(text, 9, mtime=0))
 
 
-def roofline_s(problem: Problem, gpu: str) -> float:
-    """The least time at the data sheet's rates: operations, or the bytes that L2 cannot hold from one call to the next.
-
-    Uneven routing leaves open how many experts a card reads, and where they are on several cards how much it computes.
-    """
-    card = find_gpu(gpu)
-    flops = problem.flops / (WINOGRAD if problem.op == "conv2d" else 1.0)
-    moved = problem.bytes
-    if problem.sizes.get("routing"):
-        flops, moved = flops if problem.sizes["ep"] == 1 else 0, 0
-    boost = card.boost_clock_hz / card.tensor_clock_hz
-    peak = max(card.peak_flops(_math(problem.dtype), tensor=True) * boost, card.peak_flops(problem.dtype))
-    return max(flops / (peak or math.inf), max(moved - card.l2_bytes, 0) / card.memory_bandwidth)
-
-
-def _math(dtype: str) -> str:
-    """The type at whose rate a product of this dtype runs."""
-    from kernrec.op.dtype import FORMATS
-
-    return FORMATS[dtype].math if dtype in FORMATS else dtype
-
-
 def _problem(op: Op, row: Row, dims: dict[str, object]) -> Problem | None:
     try:
         return op.problem(str(row["dtype"]), str(row["layout"]), **dims)
@@ -154,7 +204,7 @@ def _problem(op: Op, row: Row, dims: dict[str, object]) -> Problem | None:
 
 def write(path: Path, dims: Sequence[str], rows: Sequence[Row]) -> None:
     """Rows as a Parquet file, sorted by origin and shape."""
-    names = {name: [row[name] for row in rows] for name in (*ORIGIN, *dims)}
+    names = {name: [row[name] for row in rows] for name in (*ORIGIN, *WIDTHS, *dims)}
     times = [_rounded(float(str(row["latency_s"]))) for row in rows]
     powers = [None if row["power_w"] is None else round(float(str(row["power_w"])), 1) for row in rows]
     with connect_memory() as connection, exchange_folder(connection) as folder:
@@ -165,7 +215,7 @@ def write(path: Path, dims: Sequence[str], rows: Sequence[Row]) -> None:
             for row in whole:
                 file.write(json.dumps(dict(zip(columns, row, strict=True))) + "\n")
         types = dict.fromkeys(ORIGIN, "VARCHAR") | dict.fromkeys(dims, "INTEGER")
-        types |= dict.fromkeys(("latency_s", "power_w"), "FLOAT")
+        types |= dict.fromkeys(("latency_s", "power_w", *WIDTHS), "FLOAT")
         order = ", ".join(f'"{name}"' for name in (*ORIGIN, *reversed(dims)))
         connection.execute(
             f"COPY (FROM read_json({quoted(source)}, format='nd', columns={types}) ORDER BY {order}) "
@@ -185,7 +235,9 @@ def _rounded(value: float) -> float:
 
 def _serving(library: Path, name: str) -> Iterator[tuple[dict[str, object], Row]]:
     """(columns of the recording, what all ops have in common)."""
-    for raw in parquet_dicts(library / f"serving_{name}.parquet"):
+    file = f"serving_{name}"
+    columns = f"* REPLACE ({power_of(file)} AS {POWER})"
+    for raw in parquet_dicts(library / f"{file}.parquet", f"NOT ({excluded(file)})", columns):
         kernel = re.sub(r"^trt_flow_/.*PLUGIN_V2_(\w+)_\d+$", r"\1", raw["kernel_source"])
         yield raw, {
             "gpu": SYSTEMS[raw["system"]], "dtype": DTYPES[raw["dtype"]], "stack": STACKS[raw["framework"]],
@@ -195,7 +247,8 @@ def _serving(library: Path, name: str) -> Iterator[tuple[dict[str, object], Row]
 
 
 def _torch(library: Path, name: str, condition: str = "true") -> Iterator[tuple[dict[str, object], Row]]:
-    for raw in parquet_dicts(library / f"torch_{name}_f32.parquet", condition):
+    file = f"torch_{name}_f32"
+    for raw in parquet_dicts(library / f"{file}.parquet", f"{condition} AND NOT ({excluded(file)})"):
         device = str(raw["device"])
         kernels = str(raw.get("kernels") or raw.get("kernel") or "")
         yield raw, {
@@ -276,6 +329,23 @@ def _rows(library: Path, op: str) -> Iterator[Row]:
         yield row | {"layout": "row", "rows": raw["rows"], "columns": raw["columns"]}
 
 
+def later_products(library: Path) -> Iterator[tuple[tuple[object, ...], float]]:
+    """Linear layers by the newest versions of the serving backends: (key of the row as in `build`, seconds)."""
+    stacks = {name.upper(): stack for name, stack in STACKS.items()}
+    for raw in parquet_dicts(library / "serving_gemm_newest_versions.parquet"):
+        variant = "static scales" if raw["dtype"] == "fp8_static" else ""
+        gpu, stack = SYSTEMS[raw["system"]], stacks[raw["framework"].upper()]
+        yield (gpu, stack, variant, DTYPES[raw["dtype"]], "nt", raw["m"], raw["n"], raw["k"], 1), raw["latency_s"]
+
+
+LATER = {"matmul": later_products}
+"""By op, what gives later recordings of the same problems."""
+FILES = {
+    "matmul": ("serving_gemm", "torch_linear_f32", "torch_bmm_f32"), "moe": ("serving_moe",),
+    "attention": ("serving_attention_prefill", "serving_attention_decode"), "conv2d": ("torch_conv2d_f32",),
+    "softmax": ("torch_rowwise_f32",), "layernorm": ("torch_rowwise_f32",),
+}  # fmt: skip
+"""By op, the files that are read."""
 READERS = {
     "matmul": matmul, "attention": attention, "moe": moe, "conv2d": conv2d, "softmax": softmax, "layernorm": layernorm,
 }  # fmt: skip

@@ -146,8 +146,8 @@ def carried_over(old: Kernel, new: Kernel, rows: Sequence[ProfileRow], sample: i
 
 _COSTS = ("prefetch", "waits", "visits")
 """Keys of a launch that say what counts cost: how far ahead loads are issued, and so on."""
-_VALID = ("constraints", "min_sm", "dtype_min_sm")
-"""Keys of a specification that say where a config is valid."""
+_VALID = ("constraints", "min_sm", "dtype_min_sm", "layouts")
+"""Keys of a specification that say where a config is valid; a new layout leaves the profiles of others as they are."""
 
 
 def _profiled(spec: Mapping[str, Any]) -> dict[str, Any]:

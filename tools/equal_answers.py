@@ -97,8 +97,8 @@ class Change:
 
     def covers(self, query: dict[str, Any], difference: str) -> bool:
         """Return whether a difference between two answers to a query is this change."""
-        asked = ((self.ops, query.get("op")), (self.gpus, query["gpu"]), (self.dtypes, query["dtype"]))
-        return all(not names or name in names for names, name in asked) and bool(re.search(self.paths, difference))
+        matched = ((self.ops, query.get("op")), (self.gpus, query["gpu"]), (self.dtypes, query["dtype"]))
+        return all(not names or name in names for names, name in matched) and bool(re.search(self.paths, difference))
 
 
 def main() -> int:

@@ -6,7 +6,8 @@
 #     bash tools/test.sh --deep                             every case of every test, many examples: the nightly run
 #     PYTHON=python3.13 VENV=.venv-3.13 bash tools/test.sh  another Python, in an environment of its own; EXTRA as there
 #
-# No GPU is needed; tests that want one skip themselves.
+# No GPU is needed; tests that want one skip themselves. `.ci/run` runs the first command, too. With everything installed
+# (the extra `ci`, on Linux), only a test that needs a GPU, a browser, PyTorch or a recording may skip (`--complete`).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 bash tools/install.sh
@@ -15,4 +16,6 @@ if [ "${1:-}" = --deep ]; then
     shift
     export KERNREC_TEST_PROFILE=deep
 fi
-exec "${VENV:-.venv}/bin/python" -m pytest -n 2 --dist worksteal "$@"
+complete=
+[ "$(uname)" != Linux ] || [ "${EXTRA:-ci}" != ci ] || complete=--complete
+exec "${VENV:-.venv}/bin/python" -m pytest -n 2 --dist worksteal -rs --durations 40 --durations-min 3 $complete "$@"

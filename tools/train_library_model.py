@@ -26,7 +26,7 @@ from kernrec.training.vendor_table import FOLDS, Recording
 from kernrec.util.optional import import_optional
 from kernrec.version import __version__
 
-PARTS = ("latency", "power", "latency.any")
+PARTS = ("latency", "power", "latency.any", "power.any")
 
 
 def _sample(recording: Recording, most: int | None) -> Recording:

@@ -4,7 +4,6 @@ limits.py          time and memory of such a process, and the files that it sees
 apart.py           the process: started, waited for, killed, and how it ended in one line
 arrays.py          arrays on their way to it and back
 worker.py          its program: compiling, emulating, analyzing
-includes.py        which files a source may include
 reference.py       expected outputs, as expressions of NumPy
 launch.py          a source with the launch that is checked
 check.py           `kernrec.check`: is the result right, within bounds and without races

@@ -65,7 +65,7 @@ def run_apart(task: str, request: Mapping[str, Any], folder: Path, limits: Limit
     process = subprocess.Popen(
         [sys.executable, "-m", "kernrec.checking.worker", str(folder)],
         cwd=folder,
-        stdin=subprocess.DEVNULL,
+        stdin=subprocess.PIPE,  # which closes when this process ends, however it does
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         env=environment,
@@ -77,7 +77,7 @@ def run_apart(task: str, request: Mapping[str, Any], folder: Path, limits: Limit
         return Ended(Outcome.TIMEOUT, f"it takes longer than {limits.wall_s:g} s", {})
     finally:
         kill_group(process)
-        process.wait()
+        process.communicate()
     return _ended(process.returncode, folder / "result.json", limits)
 
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from kernrec.checking.includes import check_includes
 from kernrec.checking.limits import Limits
+from kernrec.compile.nvrtc import check_files
 from kernrec.errors import UsageError
 from kernrec.gpu import find_gpu
 from kernrec.profile.launch_arguments import (
@@ -81,7 +81,7 @@ def check_source(source: str, file: str, limits: Limits) -> None:
         raise UsageError(f"the source is larger than {limits.source_bytes} bytes")
     if "\0" in source:
         raise UsageError("the source is not text: it contains a NUL byte")
-    check_includes(source, file)
+    check_files(source, file)
 
 
 def check_descriptions(descriptions: Sequence[str], limits: Limits) -> None:

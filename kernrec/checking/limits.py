@@ -2,19 +2,17 @@
 
 On Linux the kernel's Landlock (https://docs.kernel.org/userspace-api/landlock.html) takes every file from the process
 but those of Python, its packages, the compiler and one folder, and the network. Where there is none (other systems, and
-Linux before 5.13), what a source includes is checked all the same (`kernrec.checking.includes`).
+Linux before 5.13), what a source includes is checked all the same (`kernrec.compile.includes`).
 """
 
-import ctypes
 import math
 import os
-import struct
 import sys
-from collections.abc import Iterable
 from pathlib import Path
 
 from kernrec import paths
 from kernrec.errors import UsageError
+from kernrec.util.landlock import confine
 from kernrec.util.light_dataclass import dataclass
 
 
@@ -46,16 +44,6 @@ class Limits:
 
 PACKAGE = Path(paths.__file__).resolve().parent
 
-_EXECUTE, _WRITE_FILE, _READ_FILE, _READ_DIR, _TRUNCATE = 1 << 0, 1 << 1, 1 << 2, 1 << 3, 1 << 14
-_READ = _EXECUTE | _READ_FILE | _READ_DIR
-_OF_FILES = _EXECUTE | _WRITE_FILE | _READ_FILE | _TRUNCATE
-"""The rights that a rule about a file, not a folder, may give."""
-_RIGHTS = {1: (1 << 13) - 1, 2: (1 << 14) - 1, 3: (1 << 15) - 1}
-"""By version of Landlock: all rights on files that it knows; version 5 adds control of devices."""
-_NETWORK = 0b11  # bind and connect TCP, from version 4
-_CREATE, _ADD_RULE, _RESTRICT = 444, 445, 446  # system calls, of the same number on x86-64 and aarch64
-_PR_SET_NO_NEW_PRIVS = 38
-
 
 def limit_process(limits: Limits, folder: Path) -> bool:
     """Limits this process and all that it starts, for good. Whether files outside are out of its reach.
@@ -83,7 +71,8 @@ def limit_process(limits: Limits, folder: Path) -> bool:
             resource.setrlimit(kind, (min(soft, hard), hard))
         except (ValueError, OSError):
             continue  # macOS knows the address space but does not limit it
-    return confine(_readable(), [folder, Path("/dev/shm"), Path("/dev/null")]) if sys.platform == "linux" else False
+    # Where the package is may be listed, so that another process can find it, but not read.
+    return confine(_readable(), [folder, Path("/dev/shm"), Path("/dev/null")], [PACKAGE.parent])
 
 
 def _readable() -> list[Path]:
@@ -97,36 +86,3 @@ def _readable() -> list[Path]:
     toolkit = [os.environ[name] for name in ("CUDA_PATH", "CUDA_HOME") if os.environ.get(name)]
     shipped = [paths.shipped(name) for name in ("db/schema", "db/prebuilt", "datasets/workloads")]
     return [PACKAGE, *shipped, *installed, *(Path(place) for place in (*system, *process, *toolkit))]
-
-
-def confine(readable: Iterable[Path], writable: Iterable[Path]) -> bool:
-    """Takes every file from this process but these (folders with all below them), and TCP; whether it was done."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    version = libc.syscall(_CREATE, None, 0, 1)
-    if version < 1:
-        return False
-    rights = _RIGHTS[min(version, 3)]
-    attributes = struct.pack("QQ", rights, _NETWORK) if version >= 4 else struct.pack("Q", rights)
-    ruleset = libc.syscall(_CREATE, attributes, len(attributes), 0)
-    if ruleset < 0:
-        return False
-    try:
-        # Where the package is may be listed, so that another process can find it, but not read.
-        for allowed, places in ((_READ, readable), (rights, writable), (_READ_DIR, [PACKAGE.parent])):
-            for place in places:
-                _allow(libc, ruleset, place, allowed & rights)
-        return bool(libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 and libc.syscall(_RESTRICT, ruleset, 0) == 0)
-    finally:
-        os.close(ruleset)
-
-
-def _allow(libc: ctypes.CDLL, ruleset: int, place: Path, rights: int) -> None:
-    try:
-        descriptor = os.open(place, os.O_PATH | os.O_CLOEXEC)
-    except OSError:
-        return
-    try:
-        allowed = rights if place.is_dir() else rights & _OF_FILES
-        libc.syscall(_ADD_RULE, ruleset, 1, struct.pack("=Qi", allowed, descriptor), 0)
-    finally:
-        os.close(descriptor)

@@ -103,11 +103,19 @@ def _call(func: ast.expr, arguments: list[ast.expr], keywords: list[ast.keyword]
     if isinstance(func, ast.Attribute) and not (isinstance(func.value, ast.Name) and func.value.id in ("np", "numpy")):
         if func.attr not in _METHODS:
             raise unknown("method in a reference", func.attr, _METHODS)
-        return getattr(_array(_value(func.value, arrays)), func.attr)(*values, **named)
+        return _numeric(func.attr, getattr(_array(_value(func.value, arrays)), func.attr)(*values, **named))
     name = func.attr if isinstance(func, ast.Attribute) else func.id if isinstance(func, ast.Name) else ""
     if name not in _FUNCTIONS:
         raise unknown("function in a reference", name or ast.unparse(func)[:40], _FUNCTIONS)
-    return getattr(np, name)(*values, **named)
+    return _numeric(name, getattr(np, name)(*values, **named))
+
+
+def _numeric(name: str, result: Any) -> Any:
+    """Return a function's result; raise `UsageError` if it is not numbers: an array of objects grows without bounds."""
+    kind = np.asarray(result).dtype
+    if kind.kind not in "biuf":
+        raise UsageError(f"reference: {name} gives an array of {kind}; whole and floating-point numbers are accepted")
+    return result
 
 
 def _index(node: ast.expr, arrays: Mapping[str, Any]) -> Any:

@@ -5,8 +5,11 @@ Everything that could be needed of files is imported before they are taken away.
 """
 
 import json
+import os
 import re
+import signal
 import sys
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -21,6 +24,7 @@ from kernrec.errors import KernrecError, UsageError
 from kernrec.ptx import KernelLaunch, emulate, parse
 from kernrec.ptx.state.errors import EmulationError
 from kernrec.store.measurement import Outcome
+from kernrec.util.fork import holds_no_lock
 
 _QUOTED = re.compile(r'"?(/[^\s"\']+)')
 
@@ -29,6 +33,9 @@ def main(folder: Path) -> None:
     """Do what the request in a folder says."""
     request = json.loads((folder / "request.json").read_text(encoding="utf-8"))
     limits = Limits(**request["limits"])
+    watch = threading.Thread(target=_end_with_parent, daemon=True)
+    holds_no_lock(watch)
+    watch.start()
     limit_process(limits, folder)
     try:
         answer = {"outcome": Outcome.OK, "result": _TASKS[request["task"]](request, folder)}
@@ -49,6 +56,14 @@ def main(folder: Path) -> None:
         if name in answer:  # a message names no file of this machine
             answer[name] = _QUOTED.sub("(a file)", str(answer[name]).replace(str(folder), "."))[:600]
     (folder / "result.json").write_text(json.dumps(answer), encoding="utf-8")
+
+
+def _end_with_parent() -> None:
+    """End this process and all that it started once the process that started it has ended."""
+    if not os.read(sys.stdin.fileno(), 1):
+        if hasattr(os, "killpg"):
+            os.killpg(0, signal.SIGKILL)  # its group is its own (`own_group`)
+        os._exit(1)
 
 
 def _check(request: Mapping[str, Any], folder: Path) -> dict[str, Any]:

@@ -128,6 +128,11 @@ def _analyze(wanted: AnalyzeOptions, silent: bool = False) -> "Analysis":
     elif not silent:
         print_choices(analysis.recommendation, form)
         _print_counts(analysis)
+    from kernrec.store.database import LONGEST_SOURCE
+
+    if len(kernel.source) > LONGEST_SOURCE:
+        size = f"{len(kernel.source) / 2**20:.1f} MiB"
+        left_out = [*left_out, f"not kept for `recommend --kernel`: the source has {size}, a database keeps 1 MiB"]
     print_notes(left_out)
     if measured is not None:
         measured.end()

@@ -175,6 +175,8 @@ def _line(columns: Sequence[Column], number: int | None, colored: bool = False) 
 def _below(columns: Sequence[Column], number: int, width: int | None) -> list[str]:
     """The second line of a row; wrapped only where it is wider than the terminal by itself."""
     line = INDENT + _line(columns, number)
+    if not line.strip():
+        return []
     if width is None or len(line) <= width:
         return [line]
     text = GAP.join(column.cells[number] for column in columns if column.cells[number])

@@ -7,13 +7,14 @@ from kernrec.cli.format import print_notes
 from kernrec.cli.steps import Steps
 from kernrec.errors import KernrecError, UsageError
 from kernrec.store import Database
-from kernrec.store.intake import adding_to
 from kernrec.store.keys import signer_name, trusts
-from kernrec.store.share import Manifest, Selection, import_bundle, place_at, read_bundle, write_bundle
+from kernrec.store.share import Manifest, Selection, place_at, read_bundle, write_bundle
+from kernrec.store.share.bundle import import_to
 from kernrec.store.share.outgoing import Outgoing, outgoing
 from kernrec.store.share.place import MANIFEST
 from kernrec.store.share.privacy import secret_of
 from kernrec.util.human import counted
+from kernrec.util.input_file import open_input
 from kernrec.util.scratch import scratch_folder
 
 
@@ -103,8 +104,8 @@ def import_(path: Path, database: Path, models: bool, untrusted: bool) -> None:
         trust = "`kernrec db trust KEY` trusts it, " if bundle.signer else ""
         raise UsageError(f"{path} is {how}; nothing was taken ({trust}--untrusted takes it all the same)")
     notes: list[str] = []
-    with Steps(f"checking and adding {path}"), adding_to(database) as opened:
-        added = import_bundle(opened, bundle, notes.append)
+    with Steps(f"checking and adding {path}"):
+        added = import_to(database, bundle, notes.append)
     signed = f"signed by {signer_name(bundle.signer)}" if bundle.signer else "not signed"
     print(f"{counted(added, 'new row')}, licence {bundle.manifest.licence}, {signed}")
     print_notes(notes)
@@ -122,7 +123,7 @@ def is_bundle(path: Path) -> bool:
     if path.is_dir():
         return (path / MANIFEST).is_file()
     try:
-        with path.open("rb") as file:
+        with open_input(path) as file:
             return file.read(4) == b"PK\x03\x04"
     except OSError:
         return False

@@ -46,6 +46,7 @@ def gpus(
     _list(
         [
             {name: getattr(gpu, name) for name in figures}
+            | {"power_limits": f"{gpu.power_min_w:g} to {gpu.power_max_w:g} W{' assumed' * gpu.power_range_assumed}"}
             | {"predicted": "lines" if gpu.lines_only else "kernels, lines", "aliases": list(gpu.aliases)}
             for gpu in all_gpus()
         ],

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from math import prod
 from typing import TYPE_CHECKING
 
 from kernrec.cli.answer_table import ALWAYS, SELDOM, USUALLY, WIDE, Column, quantities
@@ -87,14 +86,15 @@ def _operating_point(answer: "Recommendation") -> str:
 
 
 def _with_line(answer: "Recommendation", shown: "list[Choice | Foreign]") -> "list[Row]":
-    """The rows with the fastest stack among them: before the first choice, or where its latency puts it."""
+    """The rows with the best backend among them: before the first choice, or where the objective puts it."""
     if not answer.lines or answer.about_kernel is not None:
         return [*shown]
     leading = answer.leading_line
-    line = leading or answer.lines[0]
+    line = leading or answer.ranked_lines[0]
     place = 0
     if leading is None:
-        later = (place for place, row in enumerate(shown) if row.latency_s.value > line.latency_s)
+        cost = answer.value_of(line.latency_s, line.energy_j)
+        later = (place for place, row in enumerate(shown) if _value(answer, row) > cost)
         place = max(next(later, len(shown)), 1)
     return [*shown[:place], StackRow(line, answer.gpu), *shown[place:]]
 
@@ -122,15 +122,11 @@ def _measure_text(answer: "Recommendation", faster: "Choice") -> str:
 def _in_order(answer: "Recommendation") -> "list[Choice | Foreign]":
     """Choices, and what was measured of other kernels, by what the objective counts; of a front the fastest first."""
     rows: list[Choice | Foreign] = [*answer.choices, *answer.foreign]
-    if not answer.foreign:
-        return rows
-    counted = answer.objective.quantities if answer.objective != "pareto" else ("latency",)
+    return rows if not answer.foreign else sorted(rows, key=lambda row: _value(answer, row))
 
-    def value(row: "Choice | Foreign") -> float:
-        costs = {"latency": row.latency_s.value, "energy": row.energy_j.value if row.energy_j else float("inf")}
-        return prod(costs[quantity] for quantity in counted)
 
-    return sorted(rows, key=value)
+def _value(answer: "Recommendation", row: "Choice | Foreign") -> float:
+    return answer.value_of(row.latency_s.value, row.energy_j.value if row.energy_j else None)
 
 
 def choice_columns(shown: "Sequence[Row]", form: Form, of_op: bool = True, layers: bool = False) -> list[Column]:

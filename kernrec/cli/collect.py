@@ -53,7 +53,7 @@ def collect(
     from kernrec.measure.collect import CollectRequest
     from kernrec.measure.collect import collect as collect_named
     from kernrec.measure.device.interface import DeviceKind
-    from kernrec.measure.problem_selection import select_problems
+    from kernrec.measure.problem_selection import select_layers
 
     if effort not in EFFORTS:
         raise unknown("effort", effort, EFFORTS)
@@ -61,8 +61,10 @@ def collect(
     if shape and workload:
         raise UsageError("--shape and --workload were both given; a shape is one problem, a workload has many")
     seconds, configs = (None, None) if budget is None else parse_budget("--budget", budget)
+    layers = select_layers(op, shape, workload, dtype, layout)
     request = CollectRequest(
-        problems=select_problems(op, shape, workload, dtype, layout),
+        problems=None if layers is None else [(layer.name, layer.problem) for layer in layers],
+        layers=layers or (),
         database=db or paths.user_database(),
         device=DeviceKind(device),
         gpu=gpu,

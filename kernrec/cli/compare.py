@@ -31,6 +31,10 @@ class CompareOptions(options.Options):
     fix: options.Fix = None
     batch: options.Batch = None
     tp: options.TensorParallel = 1
+    context: options.Context = None
+    phase: options.Phase = None
+    ignore_memory: options.IgnoreMemory = False
+    backend: options.Backends = None
     op: options.Op = ""
     shape: Annotated[str | None, typer.Option(help="One problem of an op, such as m=4096,n=4096,k=4096.")] = None
     dtype: options.Dtype = None
@@ -61,7 +65,8 @@ class CompareOptions(options.Options):
 def compare(wanted: CompareOptions) -> None:
     """Compare GPUs on a network: time, energy, throughput for a watt and, with --price, for the money.
 
-    Every layer runs the config that is best for the objective on that GPU. Prices are yours: none is built in.
+    Costs are those of the fastest backend that has all layers, or of --backend, and for a --shape those of kernrec's
+    best config for the objective. Prices are yours: none is built in.
     """
     from kernrec.cli.network_tables import print_comparison
     from kernrec.gpu import find_gpus
@@ -73,30 +78,34 @@ def compare(wanted: CompareOptions) -> None:
     if wanted.shape and not wanted.op:
         raise UsageError("--shape needs --op: the dimensions are an op's")
     if not wanted.workload and not wanted.op:
-        raise UsageError("--workload is missing: a workload that ships, or a .toml, .csv, .jsonl or .onnx file")
+        raise UsageError(
+            "--workload is missing: a workload that ships, a .toml, .csv, .jsonl or .onnx file, or a config.json"
+        )
     form, query, gpus = wanted.printed.form, wanted.query, find_gpus(wanted.gpu)
-    work, prices = _work(wanted.tokens, wanted.images, wanted.batch), _prices(wanted.card_price, gpus)
+    batches, prices = wanted.batches, _prices(wanted.card_price, gpus)
+    work = _work(wanted.tokens, wanted.images, batches)
     network = wanted.network([wanted.shape] if wanted.shape else [])
     if wanted.images is not None and not wanted.shape:
         network = replace(network, batch=wanted.images)
     recommender = Recommender(databases=wanted.db, keep_open=True)
-    rows, missing = compare_gpus(recommender, gpus, network, query, work, prices)
+    rows, missing = compare_gpus(recommender, gpus, network, query, work, prices, batches or [None])
     print_comparison(rows, missing, form, wanted.billed.tariff)
 
 
-def _work(tokens: float | None, images: int | None, batch: int | None) -> "Work":
+def _work(tokens: float | None, images: int | None, batches: list[int]) -> "Work | None":
+    """The yield of each item of a pass; None for that of the workload."""
     from kernrec.recommender.compare_gpus import Work
 
     if tokens is not None and images is not None:
         raise UsageError("--tokens and --images were both given; a pass gives one or the other")
-    if images is not None and batch not in (None, images):
-        raise UsageError(f"--images {images} and --batch {batch} were both given; the images of a pass are its batch")
+    if images is not None and batches not in ([], [images]):
+        raise UsageError(f"--images {images} and --batch were both given; the images of a pass are its batch")
     if tokens is None and images is None:
-        return Work()
+        return None
     amount, unit = (tokens, "token") if tokens is not None else (images or 0, "image")
     if not 0.0 < amount < float("inf"):
         raise UsageError(f"--{unit}s {amount:g}: more than 0 is expected")
-    return Work(amount * (batch or 1) if unit == "token" else amount, unit)
+    return Work(amount if unit == "token" else 1.0, unit)
 
 
 def _prices(text: str | None, gpus: "list[GPU]") -> "dict[str, CardPrice]":

@@ -13,6 +13,7 @@ from kernrec.cli.format import print_notes
 from kernrec.cli.steps import Steps
 from kernrec.errors import KernrecError, UsageError, cannot_be
 from kernrec.util.human import counted, human
+from kernrec.util.input_file import check_input
 
 if TYPE_CHECKING:
     from kernrec.interop.import_export import ImportSummary
@@ -39,6 +40,8 @@ Path_ = Annotated[Path | None, typer.Option("--db", help="Database. Default: you
 Shape = Annotated[str | None, typer.Option(help="Dimensions, such as m=4096,n=4096,k=4096.")]
 Dtype = Annotated[str | None, typer.Option(help="Data type of the tensors. Default: the op's first.")]
 Layout = Annotated[str | None, typer.Option(help="Tensor layout. Default: the op's first.")]
+_SHOWN = 10
+"""Keys of rows that are listed of each fault."""
 
 
 class ImportOptions(options.Options):
@@ -102,10 +105,9 @@ def import_(wanted: ImportOptions) -> None:
     from kernrec.cli import bundle
 
     file, path = wanted.file, wanted.db or paths.user_database()
+    check_input(file)
     if not file.exists():
         raise UsageError(cannot_be("read", file, FileNotFoundError()))
-    if not (file.is_file() or file.is_dir()):  # reading a named pipe waits for whoever writes to it
-        raise UsageError(f"{file} cannot be read: it is not a file")
     if bundle.is_bundle(file):
         if wanted.op or wanted.shape or wanted.gpu or wanted.kernel or wanted.spec:
             raise UsageError(f"{file} is a bundle, whose rows say what was measured; give no other options than --db")
@@ -243,8 +245,8 @@ def merge(
 
     Every row is checked first: a file with a row that was changed or cannot be is refused as a whole.
     """
-    from kernrec.store.intake import adding_to
-    from kernrec.store.intake import merge as merge_file
+    from kernrec.store import Database
+    from kernrec.store.intake import merge_file
     from kernrec.training.contradictions import named_rows
 
     path = db or paths.user_database()
@@ -254,23 +256,29 @@ def merge(
         if not other.exists():
             raise UsageError(f"there is no database at {other}")
     notes: list[str] = []
-    with adding_to(path) as database:
-        for number, other in enumerate(others):
-            with Steps(f"checking and adding {other}, file {number + 1} of {len(others)}"):
-                added = merge_file(database, other, notes.append)
-            print(f"{other}: {counted(added, 'new row')}")
+    for number, other in enumerate(others):
+        with Steps(f"checking and adding {other}, file {number + 1} of {len(others)}"):
+            added = merge_file(path, other, notes.append)
+        print(f"{other}: {counted(added, 'new row')}")
+    with Database.open(path) as database:
         conflicts, doubted = len(database.conflicts()), list(named_rows(database))
     print_notes([*notes, *([conflicting(conflicts)] if conflicts else []), *doubted])
     remote.print_retracted_copies(path)
 
 
 @app.command("verify")
-def verify(db: Path_ = None) -> None:
-    """Check that no row has changed since it was written: the key of each row must be the hash of its content.
+def verify(
+    db: Path_ = None,
+    remove: Annotated[bool, typer.Option("--remove", help="Delete the rows that cannot be.")] = False,
+) -> None:
+    """Check that no row has changed since it was written, and that each can be: its key is the hash of its content.
 
+    Rows that cannot be are listed: of the user's own database answers leave them out, and --remove deletes them.
     Rows whose clock, power or energy contradicts the card or each other are named.
     """
     from kernrec.store import Database
+    from kernrec.store.marks import file_state
+    from kernrec.store.reader import find_faults
     from kernrec.training.contradictions import named_rows
 
     path = db or paths.user_database()
@@ -278,9 +286,21 @@ def verify(db: Path_ = None) -> None:
         altered, rows = database.altered(), sum(database.counts().values())
         conflicts = len(database.conflicts())
         doubted = list(named_rows(database))
+    faults = find_faults(path, file_state(path))
     print_notes([*([conflicting(conflicts)] if conflicts else []), *doubted])
+    impossible = {key for by in faults.values() for keys in by.values() for key in keys}
+    for table, by in faults.items():
+        for fault, keys in by.items():
+            some = ", ".join(keys[:_SHOWN]) + " ..." * (len(keys) > _SHOWN)
+            print(f"{table} rows that {fault}: {len(keys)} ({some})")
+    if remove and impossible:
+        with Database.open(path, read_only=False, check_rows=False) as database:
+            print(f"{counted(database.remove(faults), 'row')} of {path} deleted")
+        return
     if altered:
         some = ", ".join(altered[:3])
         more = " ..." if len(altered) > 3 else ""
         raise KernrecError(f"changed since they were written: {len(altered)} of {rows} rows in {path} ({some}{more})")
+    if impossible:
+        raise KernrecError(f"{len(impossible)} of {rows} rows in {path} cannot be; --remove deletes them")
     print(f"{counted(rows, 'row')}, none changed since it was written")

@@ -14,6 +14,7 @@ from kernrec.util.human import config_text, counted, human
 
 if TYPE_CHECKING:
     from kernrec.emit.files import Files
+    from kernrec.kernel import Kernel
     from kernrec.recommender import Recommendation
 
 EmitFormat = Annotated[
@@ -37,6 +38,9 @@ PtxIsa = Annotated[
         help="With --emit ptx: an older version of the PTX ISA, such as 8.0 (CUDA 12.0). Default: the compiler's.",
     ),
 ]
+UntrustedSource = Annotated[
+    bool, typer.Option("--untrusted-source", help="With --emit: also code that came with somebody else's database.")
+]
 CudaOnly = Annotated[bool, typer.Option("--cuda-only", help="Only kernels in CUDA C++, none in Triton.")]
 
 
@@ -58,11 +62,25 @@ def _kernels_written(answers: "Sequence[Recommendation]") -> str:
         return "written: " + ", ".join(f"{name} for {counted(count, 'problem')}" for name, count in counts.items())
     best = answers[0].best
     cost = f"{human(best.latency_s.value, 's')} ({source_text(best)})"
-    return f"written: {best.kernel.name} {config_text(best.config)}, {cost}"
+    return f"written: {best.kernel.name} {config_text(best.config)}, {cost}; source: {_owner(best.kernel)}"
+
+
+def _owner(kernel: "Kernel") -> str:
+    """Whose source a kernel has, in words."""
+    from kernrec.kernel import find_kernel, kernel_names
+
+    if kernel.owner is not None:
+        return kernel.owner
+    return "kernrec" if kernel.name in kernel_names() and find_kernel(kernel.name).hash == kernel.hash else "yours"
 
 
 def write_emitted(
-    answers: "Sequence[Recommendation]", form: Format, output: Path | None, ptx_isa: str | None = None
+    answers: "Sequence[Recommendation]",
+    form: Format,
+    output: Path | None,
+    ptx_isa: str | None = None,
+    *,
+    untrusted: bool = False,
 ) -> None:
     """Writes the first choices in a format, and says on standard error which kernels they are of."""
     isa = None
@@ -73,7 +91,7 @@ def write_emitted(
     if output is not None and form.suffix and not output.is_dir() and output.suffix != form.suffix:
         raise UsageError(f"--output {output}: {form.content} goes into a {form.suffix} file")
     name, folder = f"{form.name}:{form.detail}" if form.detail else form.name, form.writes_folder(output)
-    _write(emit(answers, name, isa, folder), form, output, folder)
+    _write(emit(answers, name, isa, folder, untrusted), form, output, folder)
     print_notes([_kernels_written(answers)])
 
 

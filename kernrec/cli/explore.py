@@ -34,6 +34,11 @@ def explore(
     shape: Annotated[str | None, typer.Option(help="Its dimensions, such as m=4096,n=4096,k=4096.")] = None,
     workload: options.WorkloadName = None,
     fix: options.Fix = None,
+    batch: options.OneBatch = None,
+    tp: options.TensorParallel = 1,
+    context: options.Context = None,
+    phase: options.Phase = None,
+    backend: options.Backends = None,
     dtype: options.Dtype = None,
     layout: options.Layout = None,
     clocks: Clocks = False,
@@ -53,7 +58,7 @@ def explore(
     from kernrec.recommender import Recommender
 
     gpus = find_gpus(gpu)
-    network = _workload(workload, fix)
+    network = _workload(workload, fix, batch, tp, context, phase)
     if op and kernel:
         raise UsageError("--op and --kernel were both given; one of them is shown first")
     recommender = Recommender(databases=db)
@@ -67,7 +72,7 @@ def explore(
         "workload": network.name if network else None,
         "view": "network" if network else "front",
     }
-    server = PageServer(Answers(recommender, network, kernel=shown.kernel), port, chosen)
+    server = PageServer(Answers(recommender, network, kernel=shown.kernel, backend=backend), port, chosen)
     try:
         print(server.url, flush=True)
         print("note: served to this machine until Ctrl-C", file=sys.stderr)
@@ -90,6 +95,11 @@ def report(
     shape: options.Shapes = None,
     workload: options.WorkloadName = None,
     fix: options.Fix = None,
+    batch: options.OneBatch = None,
+    tp: options.TensorParallel = 1,
+    context: options.Context = None,
+    phase: options.Phase = None,
+    backend: options.Backends = None,
     dtype: options.Dtype = None,
     layout: options.Layout = None,
     clocks: Clocks = False,
@@ -124,26 +134,35 @@ def report(
     if shape and workload:
         raise UsageError("--shape and --workload were both given; a shape is one problem, a workload many")
     gpus: Sequence[GPU] = find_gpus(gpu)
-    network = _workload(workload, fix)
+    network = _workload(workload, fix, batch, tp, context, phase)
     recommender = Recommender(databases=db)
     subjects = []
     if op or kernel:
         subjects = _subjects(recommender, (op, kernel), shape or [], network, (dtype, layout, clocks, inputs))
     with Steps("the report: answers"):
-        answers = Answers(recommender, network, points_of_each(len(subjects) * len(gpus)))
+        answers = Answers(recommender, network, points_of_each(len(subjects) * len(gpus)), backend=backend)
         text, missing = make(answers, gpus, subjects, network.name if network else None, inputs)
     write_whole(html, text.encode(), shared=True)
     size = f"{len(text.encode()) / 1e6:.1f} MB"
-    print(f"{html}: {size}, {counted(len(subjects), 'problem')} on {counted(len(gpus), 'GPU')}")
+    shown = [counted(len(subjects), "problem")] if subjects else []
+    shown += [f"network {network.name}"] if network else []
+    print(f"{html}: {size}, {' and '.join(shown)} on {counted(len(gpus), 'GPU')}")
     print_notes(missing)
 
 
-def _workload(name: str | None, fix: str | None) -> "Workload | None":
-    from kernrec.interop.workload_files import find_workload
+def _workload(
+    name: str | None, fix: str | None, batch: int | None, tp: int, context: int | None, phase: str | None
+) -> "Workload | None":
+    from kernrec.recommender.network import NetworkRequest, layers_of
 
-    if fix and name is None:
-        raise UsageError("--fix is for the open dimensions of an .onnx --workload")
-    return None if name is None else find_workload(name, options.fixed(fix))
+    if name is None:
+        if fix:
+            raise UsageError("--fix is for the open dimensions of an .onnx --workload")
+        if (batch, tp, context, phase) != (None, 1, None, None):
+            raise UsageError("--batch, --tp, --context and --phase are for a --workload")
+        return None
+    wanted = NetworkRequest(name, fixed=options.fixed(fix), batch=batch, tp=tp, context=context, phase=phase)
+    return layers_of(wanted)[0]
 
 
 def _subjects(
@@ -164,4 +183,5 @@ def _subjects(
         named |= {"clocks": "1"} if clocks else {}
         return [subject_of(recommender, named | {"shape": shape}) for shape in shapes or [""]]
     _, layers = layers_of(NetworkRequest(network, op, dtype, layout))
-    return [Subject(problem, None, clocks, inputs) for problem in dict.fromkeys(layer.problem for layer in layers)]
+    free = {layer.problem: layer.layout_free for layer in layers}
+    return [Subject(problem, None, clocks, inputs, layout_free) for problem, layout_free in free.items()]

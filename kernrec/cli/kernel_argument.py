@@ -11,7 +11,8 @@ from kernrec.cli.emulate import extents
 from kernrec.errors import UsageError
 
 if TYPE_CHECKING:
-    from kernrec.interop.spec_draft import Draft, LaunchWords
+    from kernrec.interop.spec_draft import Draft
+    from kernrec.interop.spec_text import LaunchWords
     from kernrec.kernel import Kernel
 
 
@@ -42,7 +43,7 @@ class LaunchOptions(options.Options):
     @property
     def words(self) -> "LaunchWords":
         """The same for the draft of a spec."""
-        from kernrec.interop.spec_draft import LaunchWords
+        from kernrec.interop.spec_text import LaunchWords
 
         return LaunchWords(self.entry, self.grid, self.block, self.arg or (), self.tune or (), self.shared)
 

@@ -8,6 +8,7 @@ from typer.exceptions import TyperException
 
 from kernrec.errors import UsageError, unknown
 
+_RENAMED = {"--stack": "--backend"}
 _WHOLE = {"int": "a whole number", "integer": "a whole number", "float": "a number"}
 
 
@@ -22,6 +23,8 @@ def sentence(error: TyperException) -> str:
         return plain
     lists = f"{context.command_path} --help"
     if option and "No such option" in text:
+        if _RENAMED.get(option) in _options(context):
+            return f"unknown option {option!r}; it is called {_RENAMED[option]}"
         if "--shape" in _options(context) and (name := option.lstrip("-").lower()) in _dimensions():
             return f"unknown option {option!r}; a dimension is a part of the shape, such as --shape {name}=64"
         return str(unknown("option", option, _options(context), lists))

@@ -1,6 +1,7 @@
 """The tables of whole networks: layers, totals, bills, sweeps over power limits and clocks, GPUs side by side."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from kernrec.cli.answer_table import ALWAYS, SELDOM, USUALLY, WIDE, Column, digits, quantities
@@ -13,8 +14,9 @@ from kernrec.util.human import config_text, human
 
 if TYPE_CHECKING:
     from kernrec.recommender.bill import Bill, Tariff
-    from kernrec.recommender.compare_gpus import ComparedGpu
-    from kernrec.recommender.network_result import LayerAnswer, NetworkAnswer, Total
+    from kernrec.recommender.compare_gpus import ComparedGpu, Unfit
+    from kernrec.recommender.network_layer_answer import LayerAnswer
+    from kernrec.recommender.network_result import NetworkAnswer, Total
     from kernrec.recommender.network_sweep import NetworkSweep
     from kernrec.recommender.recommender import Recommender
     from kernrec.recommender.result import Estimate
@@ -43,7 +45,9 @@ def network_csv(answer: "NetworkAnswer", sweep: "NetworkSweep | None" = None) ->
     for layer in answer.layers:
         line = {} if layer.line is None else {f"stack_{name}": value for name, value in layer.line.as_dict().items()}
         chosen = plain_rows(layer.answer)[:1] or [{"problem": layer.answer.problem.key, "gpu": answer.gpu.name}]
-        rows.append({"layer": layer.name, "count": layer.count} | chosen[0] | {"pays": layer.pays} | line)
+        rows.append(
+            {"layer": layer.name, "count": layer.count} | chosen[0] | {"pays": layer.pays, "run": _runs(layer)} | line
+        )
     return rows
 
 
@@ -71,71 +75,69 @@ def print_network(
     print_notes([*answer.notes, SHARED_ERROR], noted)
 
 
+def _chosen(answer: "NetworkAnswer") -> str:
+    return "".join(f", {op} in layout {layout} (chosen)" for op, layout in answer.layouts_chosen.items())
+
+
 def _title(answer: "NetworkAnswer") -> str:
     point = answer.query.point
     limit = human(point.limit_w(answer.gpu), "W")
     clock = "" if point.clock_hz is None else f", locked to {human(point.clock_hz, 'Hz')}"
-    chosen = "".join(f", {op} in layout {layout} (chosen)" for op, layout in answer.layouts_chosen.items())
     return (
-        f"{answer.workload.title} in {', '.join(answer.dtypes)} on {answer.gpu.title}{chosen}, objective"
+        f"{answer.workload.title} in {', '.join(answer.dtypes)} on {answer.gpu.title}{_chosen(answer)}, objective"
         f" {answer.query.objective}, power limit {limit}{clock}"
     )
 
 
 def _print_totals(answer: "NetworkAnswer", form: Form) -> None:
-    """The totals of the whole network: of the choice, of the stack, and of alternatives."""
+    """The totals of the whole network, the best by the objective first."""
     count = sum(layer.count for layer in answer.layers)
     which = f"all {count} layers together"
     if answer.left_out:
         which = f"{count} layers together, without {len(answer.left_out)} distinct ones that the notes name"
-    shown = [total for _, total in answer.distinct_totals]
-    names = [" = ".join(names) for names, _ in answer.distinct_totals]
-    columns = [Column("with each layer's", "left", names), *_cost_columns(shown)]
-    print_table_as(form, f"{_title(answer)}: {which}", [*columns, *_against(shown, "choice")])
+    shown = answer.distinct_totals
+    columns = [Column("runs", "left", [total.name for total in shown]), *_cost_columns(shown)]
+    print_table_as(form, f"{_title(answer)}: {which}", [*columns, *_against(shown, "the first")])
     if answer.advice:
         print_line(answer.advice)
 
 
 def _print_layers(answer: "NetworkAnswer", form: Form, most: int | None) -> None:
-    """The first choice of each layer: of all in the order of the network, or of those that take most of the time."""
+    """Each layer with its program: all in the order of the network, or those that take most of the time."""
     shown = answer.layers
     total = f"all {len(shown)} distinct layers"
     if form is Form.TABLE and most != len(shown):
         shown = answer.longest(most)
-        share = sum(layer.latency_s for layer in shown) / answer.choice.latency_s.value
+        share = sum(layer.latency_s for layer in shown) / sum(layer.latency_s for layer in answer.layers)
         total = f"the {len(shown)} of {len(answer.layers)} distinct layers that take {share * 100:.0f} % of the time"
         if len(shown) == len(answer.layers):
             total = f"all {len(shown)} distinct layers, the longest first"
     cut = form is Form.TABLE
     names = [_shortened(layer.name) if cut else layer.name for layer in shown]
-    seconds = answer.choice.latency_s.value
-    programs = [layer.program for layer in shown]
-    costs = [layer.costs for layer in shown]
-    run, saved = ([text(layer) for layer in shown] for text in (_run, _saved))
+    seconds = sum(layer.latency_s for layer in answer.layers)
+    costs = [layer.run_costs for layer in shown]
+    ours = [None if layer.runs_backend else layer.best for layer in shown]
     columns = [
         Column("layer", "left", names),
         Column("count", "right", [str(layer.count) for layer in shown]),
         Column("time", "right", [f"{layer.latency_s / seconds * 100:.0f} %" for layer in shown]),
         _each("latency", "s", [latency for latency, _ in costs], form),
         _each("energy", "J", [energy for _, energy in costs], form, USUALLY),
-        Column("run", "left", run, styles=["marked" if layer.pays else "" for layer in shown]),
-        Column("own vs stack", "right", saved, SELDOM),
-        Column("kernel", "left", [kernel for kernel, _ in programs], below=True),
+        Column("runs", "left", [_runs(layer) for layer in shown], styles=["marked" * bool(x.pays) for x in shown]),
+        Column(f"kernrec vs {answer.backend}", "right", [_saved(layer) for layer in shown], SELDOM),
     ]
     if form is Form.WIDE:
-        configs = [config_text(layer.best.config) if layer.best else "" for layer in shown]
+        configs = [config_text(best.config) if best else "" for best in ours]
     else:
-        configs = [config for _, config in programs]
+        configs = [layer.program[1] for layer in shown]
     columns += [
-        Column("config", "left", configs, below=True),
+        Column("config", "left", configs, ALWAYS if any(configs) else USUALLY, below=True),
         Column("source", "left", [layer.source for layer in shown], SELDOM, styles=[layer.source for layer in shown]),
-        Column("bottleneck", "left", [layer.best.bottleneck if layer.best else "" for layer in shown], SELDOM),
+        Column("bottleneck", "left", [best.bottleneck if best else "" for best in ours], SELDOM),
         Column("problem", "left", [layer.answer.problem.key for layer in shown], WIDE),
     ]
     if len(answer.dtypes) > 1:
         columns.insert(2, Column("dtype", "left", [layer.answer.problem.dtype for layer in shown], USUALLY))
-    if not any(run):
-        columns = [column for column in columns if column.name != "run"]
     how = f", source {', '.join(answer.sources)}; latency and energy of one occurrence"
     print_table_as(form, f"{total}{how}", columns)
 
@@ -154,11 +156,9 @@ def _each(name: str, unit: str, estimates: "Sequence[Estimate]", form: Form, imp
     return quantities(name, unit, [each.value for each in estimates], intervals, importance)
 
 
-def _run(layer: "LayerAnswer") -> str:
-    """The program to run: a config of one's own where it pays, else the stack; empty where no stack is known."""
-    if layer.pays is None or layer.line is None:
-        return ""
-    return "own" if layer.pays else layer.line.stack
+def _runs(layer: "LayerAnswer") -> str:
+    """The program whose costs a row has: the backend, or a kernel."""
+    return layer.line.stack if layer.line is not None and layer.runs_backend else layer.program[0]
 
 
 def _saved(layer: "LayerAnswer") -> str:
@@ -213,9 +213,27 @@ def _print_bills(billed: "Sequence[Bill]", form: Form) -> None:
     costs = [bill.cost for bill in billed if bill.cost is not None]
     if costs:
         columns.append(Column(f"cost [{costs[0][1]}]", "right", [f"{amount:,.2f}" for amount, _ in costs]))
-    if billed[0].carbon_kg is not None:
-        columns.append(quantities("CO2", "g", [1e3 * (bill.carbon_kg or 0.0) for bill in billed]))
-    print_table_as(form, "energy of the GPU while it runs; nothing idle, no host, no cooling", columns)
+    masses = [bill.carbon_kg for bill in billed if bill.carbon_kg is not None]
+    if masses:
+        unit, scale = next(((unit, scale) for unit, scale in _MASSES if max(masses) >= scale), _MASSES[-1])
+        columns.append(Column(f"CO2 [{unit}]", "right", [digits(mass / scale) for mass in masses]))
+    versus = next((bill.versus for bill in billed if bill.versus), "")
+    if versus:
+        columns.append(
+            Column(
+                f"vs {versus.removesuffix(' today')}", "left", [_more(bill) if bill.versus else "-" for bill in billed]
+            )
+        )
+    print_table_as(form, "energy of the GPUs while they run; nothing idle, no host, no cooling", columns)
+
+
+_MASSES = (("t", 1e3), ("kg", 1.0), ("g", 1e-3))
+"""Units of mass, in kilograms."""
+
+
+def _more(bill: "Bill") -> str:
+    """`19.7 kWh more` or `4.2 kWh less`."""
+    return f"{human(abs(bill.more_kwh) * 1e3, 'Wh')} {'more' if bill.more_kwh >= 0 else 'less'}"
 
 
 def print_sweep(
@@ -229,8 +247,8 @@ def print_sweep(
     values = [row.point.clock_hz if locked else row.point.limit_w(gpu) for row in rows]
     scale, head = (1e6, "locked clock [MHz]") if locked else (1.0, "power limit [W]")
     points = ["-" if value is None else f"{value / scale:.0f}" for value in values]
-    points[sweep.knee] = f"knee {points[sweep.knee]}"
-    styles = ["marked" if number == sweep.knee else "" for number in range(len(rows))]
+    points[sweep.best] = f"{'knee' if sweep.why_best == 'knee' else 'best'} {points[sweep.best]}"
+    styles = ["marked" if number == sweep.best else "" for number in range(len(rows))]
     versus = [f"{percent(row.versus_first.slowdown)}, {percent(-row.versus_first.energy_saved)}" for row in rows]
     columns = [
         Column(head, "right", points, styles=styles),
@@ -238,8 +256,9 @@ def print_sweep(
         Column("vs default", "right", ["-", *versus[1:]]),
     ]
     title = (
-        f"{answer.workload.title} in {', '.join(answer.dtypes)} on {gpu.title}, objective {answer.query.objective},"
-        f" default power limit {default}: all layers together; vs default: time, energy"
+        f"{answer.workload.title} in {', '.join(answer.dtypes)} on {gpu.title}{_chosen(answer)}, {rows[0].total.name},"
+        f" objective {answer.query.objective}, default power limit {default}: all layers together;"
+        " vs default: time, energy"
     )
     print_table_as(form, title, columns)
     print_line(sweep.advice)
@@ -247,63 +266,114 @@ def print_sweep(
 
 
 def print_comparison(
-    rows: "Sequence[ComparedGpu]", missing: Sequence[str], form: Form, tariff: "Tariff | None" = None
+    compared: "Sequence[ComparedGpu | Unfit]", missing: Sequence[str], form: Form, tariff: "Tariff | None" = None
 ) -> None:
-    """GPUs side by side, which is best at what, and with a tariff what each takes in a year."""
+    """GPUs and batches side by side, which is best at what, and with a tariff what each takes in a year."""
+    from kernrec.recommender.compare_gpus import Unfit, verdict
+
+    rows = [row for row in compared if not isinstance(row, Unfit)]
+    unfit = [str(row.error) for row in compared if isinstance(row, Unfit)]
+    several = len({row.batch for row in compared}) > 1
     billed = []
     if tariff is not None:
-        from kernrec.recommender.bill import bill
+        from kernrec.recommender.bill import bills
 
-        billed = [bill(row.answer.gpu.name, row.answer.choice.energy_j.value, tariff) for row in rows]
+        for row in rows:
+            name = f"{row.gpu.name}, batch {row.batch}" if several else row.gpu.name
+            billed += bills([replace(row.total, name=name)], tariff, None, row.answer.tp)
+    answers = [row.answer for row in rows]
     if form is Form.JSON:
-        whole = {"workload": rows[0].answer.workload.title, "gpus": [row.as_dict() for row in rows]}
-        print_json(whole | {"bills": [bill.as_dict() for bill in billed], "notes": list(missing)})
+        whole = {"workload": answers[0].workload.title, "gpus": [row.as_dict() for row in compared]}
+        every = dict.fromkeys([*unfit, *missing, *(note for answer in answers for note in answer.notes)])
+        print_json(whole | {"bills": [bill.as_dict() for bill in billed], "notes": list(every)})
         return
     if form is Form.CSV:
-        print_csv([row.as_dict() for row in rows])
+        print_csv([row.as_dict() for row in compared])
         return
-    from kernrec.recommender.compare_gpus import verdict
-
-    unit = rows[0].work.unit
-    answers = [row.answer for row in rows]
-    name, latency, energy, *others = [
-        Column("GPU", "left", [answer.gpu.name for answer in answers]),
-        *_cost_columns([answer.choice for answer in answers]),
-    ]
-    if unit != "call":
-        energy = quantities(
-            "energy",
-            f"J/{unit}",
-            [row.energy_j for row in rows],
-            [row.energy_interval_j for row in rows],
-        )
-    columns = [
-        *(name, latency, energy),
-        *_per_money(rows, unit),
-        *others,
-        quantities(f"{unit}s/s", "", [row.rate for row in rows], importance=USUALLY),
-        quantities(f"{unit}s/J", "", [row.rate_per_watt for row in rows], importance=USUALLY),
-    ]
     first = answers[0]
     dtypes = {answer.dtypes for answer in answers}
-    if len(dtypes) > 1:
-        columns.insert(1, Column("dtype", "left", [", ".join(answer.dtypes) for answer in answers], USUALLY))
     kind = f" in {', '.join(first.dtypes)}" if len(dtypes) == 1 else ""
-    title = f"{first.workload.title}{kind}, objective {first.query.objective}: all layers together"
-    print_table_as(form, title, columns)
-    if len(rows) > 1:
+    title = first.workload.title.replace(f", batch {first.batch}", "") if several else first.workload.title
+    runs = {row.total.name for row in rows}
+    whose = f", {next(iter(runs))}" if len(runs) == 1 else ""
+    title = f"{title}{kind}{whose}, objective {first.query.objective}: all layers together"
+    print_table_as(form, title, _comparison_columns(compared, form, len(dtypes) > 1, several, len(runs) > 1))
+    if len(rows) > 1 and not several:
         print_line(verdict(rows))
     notes = [note for answer in answers for note in answer.notes]
-    _print_bills_and_notes(billed, form, [*missing, *notes])
+    _print_bills_and_notes(billed, form, [*unfit, *missing, *notes])
 
 
-def _per_money(rows: "Sequence[ComparedGpu]", unit: str) -> list[Column]:
+def _comparison_columns(
+    compared: "Sequence[ComparedGpu | Unfit]", form: Form, dtypes: bool, batches: bool, backends: bool
+) -> list[Column]:
+    """The columns of GPUs and batches; `dtypes`, `batches` and `backends` say whether the rows differ in these."""
+    from kernrec.recommender.compare_gpus import Unfit
+
+    rows = [None if isinstance(row, Unfit) else row for row in compared]
+    there = [row for row in rows if row is not None]
+    unit, workload = there[0].work.unit, there[0].answer.workload
+    served = any(row.sweep is not None for row in there)
+    latencies = [None if row is None else row.total.latency_s for row in rows]
+    energies = [None if row is None else (row.energy_j, row.energy_interval_j) for row in rows]
+    ends = [None if x is None else (x.low, x.high) for x in latencies]
+    per = "J" if unit == "call" else f"J/{unit}"
+    costs = [
+        quantities("latency", "s", [None if x is None else x.value for x in latencies], ends),
+        quantities("energy", per, [x and x[0] for x in energies], [x and x[1] for x in energies]),
+    ]
+    if served and form is Form.TABLE:
+        item = "token" if workload.tokens == 1 else "prompt" if workload.tokens else "pass"
+        costs = [
+            Column(f"ms/{item}", "right", ["" if x is None else digits(1e3 * x.value) for x in latencies]),
+            Column(f"J/{unit}", "right", ["" if x is None else digits(x[0]) for x in energies]),
+            Column(f"{unit}s/s", "right", ["" if row is None else digits(row.rate) for row in rows]),
+        ]
+    else:
+        costs.append(quantities(f"{unit}s/s", "", _of(rows, "rate"), importance=USUALLY))
+    below = ["" if row is None else _dominant(row, backends) for row in rows] if served else ["" for _ in rows]
+    below = [row.error.short if isinstance(row, Unfit) else text for row, text in zip(compared, below, strict=True)]
+    names = ["" if row is None else row.total.name for row in rows]
+    columns = [
+        Column("GPU", "left", [row.gpu.name for row in compared]),
+        Column("batch", "right", [str(row.batch) for row in compared], ALWAYS if batches else SELDOM),
+        Column(
+            "fits", "left", ["no" if row is None else "yes" for row in rows], ALWAYS if served or None in rows else WIDE
+        ),
+        *costs[:2],
+        *_per_money(rows, unit),
+        *costs[2:],
+        quantities("best limit", "W", _of(rows, "best_limit_w"), importance=ALWAYS if served else WIDE),
+        quantities("power", "W", [None if row is None else row.total.power_w for row in rows], importance=USUALLY),
+        Column("runs", "left", names, ALWAYS if backends and not served else WIDE),
+        Column("source", "left", ["" if row is None else row.total.source for row in rows], USUALLY),
+        quantities(f"{unit}s/J", "", _of(rows, "rate_per_watt"), importance=USUALLY),
+    ]
+    if any(below):
+        columns.append(Column("layers that take most of the time" if served else "memory", "left", below, below=True))
+    if dtypes:
+        kinds = ["" if row is None else ", ".join(row.answer.dtypes) for row in rows]
+        columns.insert(1, Column("dtype", "left", kinds, USUALLY))
+    return columns
+
+
+def _of(rows: "Sequence[ComparedGpu | None]", name: str) -> list[float | None]:
+    return [None if row is None else getattr(row, name) for row in rows]
+
+
+def _dominant(row: "ComparedGpu", backends: bool) -> str:
+    """The layers that take most of the time, with their shares; `backends` says whether the backend is named."""
+    layers = ", ".join(f"{_shortened(name)} {share * 100:.0f} %" for name, share in row.answer.dominant(2))
+    return f"{row.total.name}: {layers}" if backends else layers
+
+
+def _per_money(rows: "Sequence[ComparedGpu | None]", unit: str) -> list[Column]:
     """The work that money buys at the user's prices."""
-    currency = next((row.price.currency for row in rows if row.price is not None), "")
+    currency = next((row.price.currency for row in rows if row is not None and row.price is not None), "")
     columns = []
     for name, values in (
-        (f"{unit}s/s per k{currency}", [row.rate_per_money for row in rows]),
-        (f"{currency}/million {unit}s", [row.money_per_million for row in rows]),
+        (f"{unit}s/s per k{currency}", _of(rows, "rate_per_money")),
+        (f"{currency}/million {unit}s", _of(rows, "money_per_million")),
     ):
         if any(values):
             columns.append(Column(name, "right", ["" if value is None else digits(value) for value in values]))

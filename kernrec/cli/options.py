@@ -45,13 +45,26 @@ WorkloadName = Annotated[
     typer.Option(
         help="A network that ships (bert-base, gpt2, llama-3-8b-decode, llama-3-8b-prefill, llama-3-70b-decode,"
         " llama-3-70b-prefill, mixtures-of-experts, mobilenetv2, qwen3-30b-a3b-decode, qwen3-30b-a3b-prefill, resnet50,"
-        " stable-diffusion-unet, vgg16, vit-l-16), or a .toml, .csv, .jsonl or .onnx file."
+        " stable-diffusion-unet, vgg16, vit-l-16), a .toml, .csv, .jsonl or .onnx file, or a model's config.json."
     ),
 ]
 Fix = Annotated[
     str | None, typer.Option(help="Values of dimensions that an .onnx workload leaves open, such as batch=1,seq=128.")
 ]
-Batch = Annotated[int | None, typer.Option(help="Items, such as images or sequences, in one pass through a network.")]
+Batch = Annotated[
+    str | None,
+    typer.Option(help="Items, such as images or sequences, in one pass through a network; several: 1,8,32."),
+]
+OneBatch = Annotated[int | None, typer.Option("--batch", help="Items in one pass through a network.")]
+Context = Annotated[
+    int | None, typer.Option(help="Tokens that a generated token attends to, or those of the prompt. Default: 2048.")
+]
+Phase = Annotated[
+    str | None, typer.Option(help="Of a config.json: decode (a token; the default) or prefill (a prompt).")
+]
+IgnoreMemory = Annotated[
+    bool, typer.Option("--ignore-memory", help="Answer for a network that does not fit the GPU's memory, too.")
+]
 TensorParallel = Annotated[
     int, typer.Option("--tp", help="GPUs that share each layer of a network (tensor parallel); the answer is for one.")
 ]
@@ -69,9 +82,13 @@ Source = Annotated[
     str | None,
     typer.Option("--source", help="Only what is prior, learned, measured or recorded. Default: the best of all."),
 ]
-Stacks = Annotated[
+Backends = Annotated[
     list[str] | None,
-    typer.Option("--stack", help="Only the lines of this stack, such as vllm or cublas; several: a,b. Default: all."),
+    typer.Option(
+        "--backend",
+        help="Only baselines of this backend, such as vllm or cublas; several: a,b. Default: all. Of a network also"
+        " mixed (the fastest of each layer) or kernrec.",
+    ),
 ]
 Top = Annotated[int, typer.Option(help="Number of configs to print at most.")]
 Databases = Annotated[list[Path] | None, typer.Option(help="Database to read first; may be given several times.")]
@@ -92,8 +109,11 @@ class Options:
     kernel: str | None = None
     workload: str | None = None
     fix: str | None = None
-    batch: int | None = None
+    batch: str | None = None
     tp: int = 1
+    context: int | None = None
+    phase: str | None = None
+    ignore_memory: bool = False
     dtype: str | None = None
     layout: str | None = None
     objective: str = "pareto"
@@ -104,7 +124,7 @@ class Options:
     clocks: bool = False
     inputs: str = "random"
     top: int = 5
-    stack: list[str] | None = None
+    backend: list[str] | None = None
     estimated_by: str | None = None
     printed: "Printed | None" = None
 
@@ -126,10 +146,32 @@ class Options:
             top=self.top,
             clocks=self.clocks,
             inputs=self.inputs,
-            stacks=tuple(self.stack or ()),
+            stacks=self._backends[0],
             source=self.estimated_by or "",
             each_config=self.printed is not None and self.printed.form is Form.CSV,  # a program reads every row
         )
+
+    @cached_property
+    def _backends(self) -> tuple[tuple[str, ...], str]:
+        from kernrec.recommender.request import backends_named
+
+        return backends_named(self.backend) if self.backend else ((), "")
+
+    @property
+    def whose(self) -> str:
+        """The backend that is no program: `mixed` or `kernrec`; empty for others."""
+        return self._backends[1]
+
+    @property
+    def batches(self) -> list[int]:
+        """The batches that were asked for; empty for the workload's own."""
+        sizes = []
+        for part in self.batch.split(",") if self.batch is not None else ():
+            text = part.strip()
+            if not (text.isascii() and text.isdigit() and int(text[:10]) > 0):
+                raise UsageError(f"--batch {self.batch!r:.60}: {text!r:.20} is no whole number from 1")
+            sizes.append(int(text))
+        return list(dict.fromkeys(sizes))
 
     def _quantity(self, name: str, read: Callable[[str, str], float]) -> float | None:
         text = getattr(self, name)
@@ -150,9 +192,12 @@ class Options:
 
         if shapes:
             network = shapes_as_network(self.op, shapes, self.dtype, self.layout)
-            return NetworkRequest(network, None, self.dtype)
-        op, values = self.op or None, fixed(self.fix)
-        return NetworkRequest(self.workload, op, self.dtype, self.layout, values, self.batch, self.tp)
+            return NetworkRequest(network, None, self.dtype, backend=self.whose, ignore_memory=self.ignore_memory)
+        op, batches = self.op or None, self.batches
+        return NetworkRequest(
+            self.workload, op, self.dtype, self.layout, fixed(self.fix), batches[0] if batches else None, self.tp,
+            self.context, self.phase, self.whose, self.ignore_memory,
+        )  # fmt: skip
 
 
 class Printed(Options):
@@ -172,33 +217,61 @@ class Printed(Options):
 class Billed(Options):
     """The options for the bill of a year."""
 
-    energy_price: Annotated[str | None, typer.Option(help="What energy costs, such as 0.25EUR/kWh; needs --calls.")] = (
-        None
-    )
-    carbon: Annotated[
-        str | None, typer.Option(help="Carbon dioxide of the energy, such as 380g/kWh; needs --calls.")
+    gpus: Annotated[int | None, typer.Option(help="GPUs that run the network for a year: prints the bill.")] = None
+    hours: Annotated[float | None, typer.Option(help="Hours of the year with --gpus. Default: 8760.")] = None
+    utilization: Annotated[
+        str | None, typer.Option(help="Share of the hours in which --gpus work, such as 60%. Default: 100%.")
     ] = None
     calls: Annotated[
         str | None,
-        typer.Option(help="How often the network runs in a year, such as 1e9 or 2e6/day: prints the bill."),
+        typer.Option(help="Instead of --gpus: passes through the network in a year, such as 1e9 or 2e6/day."),
+    ] = None
+    energy_price: Annotated[
+        str | None, typer.Option(help="What energy costs, such as 0.25EUR/kWh; needs --gpus or --calls.")
+    ] = None
+    carbon: Annotated[
+        str | None, typer.Option(help="Carbon dioxide of the energy, such as 380g/kWh; needs --gpus or --calls.")
     ] = None
 
     @property
     def tariff(self) -> "Tariff | None":
-        """The calls of a year and their prices; None without any of the options."""
+        """The work of a year and its prices; None without any of the options.
+
+        Raises:
+            UsageError: a value is impossible, or an option lacks the one that it belongs to.
+        """
         price, carbon = self.energy_price, self.carbon
-        if self.calls is None:
+        if self.calls is not None and self.gpus is not None:
+            raise UsageError("--calls and --gpus were both given; either says how much runs in a year")
+        if self.gpus is None:
+            for flag, value in (("--hours", self.hours), ("--utilization", self.utilization)):
+                if value is not None:
+                    raise UsageError(f"{flag} needs --gpus, how many GPUs run the network, such as 200")
+        if self.calls is None and self.gpus is None:
             for flag, value in (("--energy-price", price), ("--carbon", carbon)):
                 if value is not None:
-                    raise UsageError(f"{flag} needs --calls, how often the network runs in a year, such as 1e9")
+                    raise UsageError(f"{flag} needs --gpus, such as 200, or --calls a year, such as 1e9")
             return None
         from kernrec.recommender.bill import Tariff
 
         return Tariff(
-            quantity.calls("--calls", self.calls),
+            None if self.calls is None else quantity.calls("--calls", self.calls),
             None if price is None else quantity.energy_price("--energy-price", price),
             None if carbon is None else quantity.carbon("--carbon", carbon),
+            self._gpu_seconds(),
         )
+
+    def _gpu_seconds(self) -> float:
+        hours = 8760.0 if self.hours is None else self.hours
+        share = 1.0 if self.utilization is None else quantity.fraction("--utilization", self.utilization)
+        for flag, value, most, expected in (
+            ("--gpus", 1 if self.gpus is None else self.gpus, 10**9, "a whole number from 1"),
+            ("--hours", hours, 8784.0, "more than 0 and at most 8784, the hours of a year"),
+            ("--utilization", share, 1.0, "more than 0 % and at most 100 %"),
+        ):
+            if not 0 < value <= most:
+                raise UsageError(f"{flag} {value:g}: {expected} is expected")
+        return (self.gpus or 0) * hours * 3600.0 * share
 
 
 def takes(kind: type[_Kind]) -> Callable[[Callable[[_Kind], None]], Callable[..., None]]:

@@ -106,8 +106,8 @@ def _cloud(axes: Any, report: "Report", shown: Shown) -> None:
     over = f"front over power limits {min(limits):g} to {max(limits):g} W"
     axes.plot(all_s[everywhere], all_j[everywhere], ".-", color="C2", linewidth=2, markersize=9, label=over)
     for place in everywhere if len(everywhere) <= _LABELED else ():
-        text, at = f"{limits[place // len(latency)]:g} W", (all_s[place], all_j[place])
-        axes.annotate(text, at, xytext=(6, 4), textcoords="offset points", fontsize=7, color="C2", clip_on=True)
+        text, point_of = f"{limits[place // len(latency)]:g} W", (all_s[place], all_j[place])
+        axes.annotate(text, point_of, xytext=(6, 4), textcoords="offset points", fontsize=7, color="C2", clip_on=True)
     axes.plot(latency[front], energy[front], "k.-", markersize=5, label=f"front at {limits[point]:g} W")
     if latency[heuristic] <= high_s and energy[heuristic] <= high_j:
         axes.plot([latency[heuristic]], [energy[heuristic]], "^", color="C3", label="occupancy heuristic")

@@ -10,7 +10,15 @@ import typer
 
 from kernrec import paths
 from kernrec.cli import options
-from kernrec.cli.emitted import CudaOnly, EmitFormat, Output, PtxIsa, emitted_format, write_emitted
+from kernrec.cli.emitted import (
+    CudaOnly,
+    EmitFormat,
+    Output,
+    PtxIsa,
+    UntrustedSource,
+    emitted_format,
+    write_emitted,
+)
 from kernrec.cli.options import SWEEP
 from kernrec.cli.output import Form, print_csv, print_json
 from kernrec.errors import UsageError
@@ -37,6 +45,9 @@ class RecommendOptions(options.Options):
     fix: options.Fix = None
     batch: options.Batch = None
     tp: options.TensorParallel = 1
+    context: options.Context = None
+    phase: options.Phase = None
+    ignore_memory: options.IgnoreMemory = False
     layers: Annotated[
         str | None, typer.Option(help="Layers of a network to print: `all`, or how many. Default: those that matter.")
     ] = None
@@ -59,7 +70,7 @@ class RecommendOptions(options.Options):
     clocks: options.Clocks = False
     inputs: options.Inputs = "random"
     top: options.Top = 5
-    stack: options.Stacks = None
+    backend: options.Backends = None
     estimated_by: options.Source = None
     billed: options.Billed
     printed: options.Printed
@@ -72,6 +83,7 @@ class RecommendOptions(options.Options):
     emit: EmitFormat = None
     output: Output = None
     ptx_isa: PtxIsa = None
+    untrusted_source: UntrustedSource = False
     cuda_only: CudaOnly = False
     db: options.Databases = None
     query_log: Annotated[
@@ -106,7 +118,8 @@ def recommend(wanted: RecommendOptions) -> None:
 
     Where energy counts, a choice is a config and a power limit. With --workload every layer of a network is answered
     at one power limit for all, with totals; without --shape and --workload the layers of the op's own workload.
-    `--power-limit sweep` shows which power limit to set, --calls what a year costs and saves in kWh, money and CO2.
+    Several GPUs or batches make one table. `--power-limit sweep` shows which power limit to set, --gpus and --calls
+    what a year costs in kWh, money and CO2.
     """
     from kernrec.gpu import find_gpus
     from kernrec.recommender import Recommender
@@ -129,9 +142,13 @@ def _refuse_contradictions(wanted: RecommendOptions, emitted: "Format | None") -
         "--op is missing (`kernrec ops` lists what is known); or give a --kernel or a --workload": not (
             wanted.op or wanted.kernel or wanted.workload
         ),
-        "--batch and --tp are for networks; a --shape states its own sizes": (
-            wanted.batch is not None or wanted.tp != 1
+        "--batch, --tp, --context and --phase are for networks; a --shape states its own sizes": (
+            wanted.batch is not None or wanted.tp != 1 or wanted.context is not None or wanted.phase is not None
         )
+        and (shape or wanted.kernel),
+        "--context and --phase are for a --workload": (wanted.context is not None or wanted.phase is not None)
+        and not wanted.workload,
+        f"--backend {wanted.whose} is for networks; a --shape shows kernrec's kernels beside all backends": wanted.whose
         and (shape or wanted.kernel),
         "--layers is for networks": wanted.layers is not None and (shape or wanted.kernel),
         "--fix is for the open dimensions of an .onnx --workload": wanted.fix and not wanted.workload,
@@ -150,7 +167,8 @@ def _refuse_contradictions(wanted: RecommendOptions, emitted: "Format | None") -
         and not (shape or wanted.kernel),
         "a sweep is over an op or a network, without --emit; --kernel tries power limits by itself": swept
         and (wanted.kernel or emitted),
-        "--emit and --calls were both given; a bill is printed, a config is written": wanted.billed.tariff and emitted,
+        "--emit and a bill were both asked for; a bill is printed, a config is written": wanted.billed.tariff
+        and emitted,
     }
     for message, applies in refused.items():
         if applies:
@@ -181,7 +199,7 @@ def _answer_shapes(
             append_query(log, answer.problem)
     form = wanted.printed.form
     if emitted:
-        write_emitted(answers, emitted, wanted.output, wanted.ptx_isa)
+        write_emitted(answers, emitted, wanted.output, wanted.ptx_isa, untrusted=wanted.untrusted_source)
     elif form is Form.JSON:
         _print_objects([_with_regret(recommender, answer) for answer in answers])
     else:
@@ -214,9 +232,11 @@ def _answer_networks(
     recommender: "Recommender", gpus: Sequence[str], wanted: RecommendOptions, emitted: "Format | None"
 ) -> None:
     """Prints or emits the choices for the layers of each network on each GPU, or of all shapes together."""
+    from kernrec.cli.format import print_notes
     from kernrec.cli.network_tables import network_csv, network_json, print_network, print_sweep
     from kernrec.recommender.bill import bills
     from kernrec.recommender.network import answer_network
+    from kernrec.recommender.network_memory import DoesNotFitError
 
     shapes, query = wanted.shape or [], wanted.query
     networks = [wanted.network(shapes)]
@@ -229,20 +249,36 @@ def _answer_networks(
             raise UsageError(f"--emit {wanted.emit} is for one GPU: give one")
         answers = [answer_network(recommender, gpus[0], request, query) for request in networks]
         layers = [layer.answer for answer in answers for layer in answer.layers if layer.best is not None]
-        write_emitted(layers, emitted, wanted.output, wanted.ptx_isa)
+        write_emitted(layers, emitted, wanted.output, wanted.ptx_isa, untrusted=wanted.untrusted_source)
         return
-    form, swept, tariff = wanted.printed.form, wanted.swept, wanted.billed.tariff
+    form, swept, tariff, batches = wanted.printed.form, wanted.swept, wanted.billed.tariff, wanted.batches
+    several = len(gpus) > 1 or len(batches) > 1
+    if several and wanted.workload and not swept and wanted.layers is None:
+        _compare(recommender, gpus, wanted)
+        return
     objects: list[dict[str, object]] = []
     rows: list[dict[str, object]] = []
     noted: set[str] = set()
-    for number, (gpu, request) in enumerate((gpu, request) for gpu in gpus for request in networks):
-        answer = answer_network(recommender, gpu, request, query)
+    requests = [replace(request, batch=batch) for request in networks for batch in batches] or networks
+    unfit: list[DoesNotFitError] = []
+    for number, (gpu, request) in enumerate((gpu, request) for gpu in gpus for request in requests):
+        try:
+            answer = answer_network(recommender, gpu, request, query)
+        except DoesNotFitError as error:
+            unfit.append(error)
+            continue
         sweep = None
         if swept:
             from kernrec.recommender.network_sweep import sweep_network
 
             sweep = sweep_network(recommender, answer, swept, query.power_limit_w)
-        year = bills(sweep.billed if sweep else answer.totals, tariff) if tariff else []
+        year = []
+        if tariff:
+            totals, reference = answer.distinct_totals, answer.today or answer.totals[0]
+            if sweep:
+                totals = sweep.billed
+                reference = totals[-1]
+            year = bills(totals, tariff, reference, answer.tp)
         if form is Form.JSON:
             objects.append(network_json(recommender, answer, sweep, year))
             continue
@@ -255,7 +291,25 @@ def _answer_networks(
             print_sweep(sweep, form, year, noted)
         else:
             print_network(answer, form, year, wanted.most_layers, noted)
+    if len(unfit) == len(gpus) * len(requests):
+        raise unfit[0]
     if form is Form.JSON:
         _print_objects(objects)
     elif form is Form.CSV:
         print_csv(rows)
+    print_notes(str(error) for error in unfit)
+
+
+def _compare(recommender: "Recommender", gpus: Sequence[str], wanted: RecommendOptions) -> None:
+    """Prints a row for each GPU and batch."""
+    from kernrec.cli.network_tables import print_comparison
+    from kernrec.gpu import find_gpu
+    from kernrec.recommender.compare_gpus import compare_gpus
+
+    query = wanted.query
+    limits = query.power_limit_w is None and query.clock_hz is None
+    rows, missing = compare_gpus(
+        recommender, [find_gpu(gpu) for gpu in gpus], wanted.network([]), query, None, None, wanted.batches or [None],
+        limits,
+    )  # fmt: skip
+    print_comparison(rows, missing, wanted.printed.form, wanted.billed.tariff)

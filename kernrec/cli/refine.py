@@ -52,7 +52,7 @@ def refine(
     With --cluster, all GPUs of a Ray cluster measure, and --gpu is auto or the name of a GPU.
     """
     from kernrec.measure.campaign.results import CampaignBudget
-    from kernrec.measure.problem_selection import select_counted
+    from kernrec.measure.problem_selection import select_layers
     from kernrec.measure.refine import outlook
     from kernrec.measure.refine import refine as run
     from kernrec.measure.refine_subject import RefineRequest, WantedProblem, check_refinable
@@ -66,8 +66,10 @@ def refine(
     if budget is None and until is None:
         budget = "10m"
     seconds, configs = (None, None) if budget is None else parse_budget("--budget", budget)
+    layers = select_layers(op, shape, workload, dtype, layout) or []
     request = RefineRequest(
-        problems=[WantedProblem(*counted) for counted in select_counted(op, shape, workload, dtype, layout)],
+        problems=[WantedProblem(layer.name, layer.problem, layer.count) for layer in layers],
+        layers=layers,
         database=db or paths.user_database(),
         gpu=gpu,
         recording=replay,

@@ -10,6 +10,7 @@ import typer
 from kernrec import paths
 from kernrec.cli.commands import Commands
 from kernrec.cli.format import print_notes
+from kernrec.cli.steps import Steps
 from kernrec.cli.table import print_table
 from kernrec.errors import KernrecError, UsageError
 from kernrec.util.human import counted
@@ -151,12 +152,14 @@ def pull(name: AnyName = None, untrusted: Untrusted = False) -> None:
     failed: list[KernrecError] = []
     for remote in every:
         try:
-            report = pull_rows(remote, untrusted=untrusted)
+            with Steps(f"pulling from {remote.name}"):
+                report = pull_rows(remote, untrusted=untrusted)
         except KernrecError as error:  # the others are pulled all the same
             failed.append(error)
             continue
         retracted = f", {report.retracted} retracted" if report.retracted else ""
-        print(f"{remote.name}: {counted(report.measurements, 'new measurement')}{retracted}")
+        gone = f", {report.gone} no longer answer" if report.gone else ""
+        print(f"{remote.name}: {counted(report.measurements, 'new measurement')}{retracted}{gone}")
         notes = [f"{remote.name}: {line}" for line in report.left]
         if any("unknown key" in line or "not signed" in line for line in report.left):
             how = "`kernrec db trust KEY` takes what a key signs, `--untrusted` takes everything"

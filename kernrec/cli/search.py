@@ -49,7 +49,7 @@ def search(
     from kernrec.measure.campaign.results import CampaignBudget
     from kernrec.measure.collect import CollectRequest
     from kernrec.measure.device.interface import DeviceKind
-    from kernrec.measure.problem_selection import select_problems
+    from kernrec.measure.problem_selection import select_layers
     from kernrec.measure.search import search as run
     from kernrec.measure.search_rounds import Strategy
     from kernrec.recommender.request import objective_named
@@ -64,8 +64,10 @@ def search(
     replay, db = measuring.replay_files(device, replay, db)  # last: it reads a recording
     if op is None and replay is None:
         raise UsageError("name the problem to search: --op and --shape")
+    layers = select_layers(op, shape, None, dtype, layout)
     request = CollectRequest(
-        problems=select_problems(op, shape, None, dtype, layout),
+        problems=None if layers is None else [(layer.name, layer.problem) for layer in layers],
+        layers=layers or (),
         database=db or paths.user_database(),
         device=DeviceKind(device),
         gpu=gpu,

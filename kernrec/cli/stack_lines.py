@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from kernrec.gpu import GPU
     from kernrec.recommender import Estimate
     from kernrec.recommender.estimate.operating_point import OperatingPoint
-    from kernrec.recommender.lines import Interval, Line
+    from kernrec.recommender.lines import Line
 
 
 def line_texts(lines: "Sequence[Line]", gpu: "GPU") -> list[str]:
@@ -22,17 +22,25 @@ def line_texts(lines: "Sequence[Line]", gpu: "GPU") -> list[str]:
     if not lines:
         return []
     first, *others = lines
-    text = f"{first.name}: {_interval(first.latency_s, first.latency_interval_s, 's')}"
+    text = f"{first.dated_name}: {_interval(first.latency_s, first.latency_interval_s, 's')}"
     if first.energy_j is not None and first.power_w is not None:
-        power = f"{human(first.power_w, 'W')}{' transferred' * (first.power_transferred and first.source == 'learned')}"
+        of_others = first.power_transferred and first.source == "learned"
+        basis = " predicted" if first.power_predicted else " transferred" * of_others
+        power = f"{human(first.power_w, 'W')}{basis}"
         text += f", {human(first.energy_j, 'J')} ({power})"
     text += f"{_point(first, gpu)}, {first.basis}"
-    against = ", ".join(f"{each.name} {percent(each.latency_s / first.latency_s - 1)}" for each in others)
+    against = ", ".join(f"{each.dated_name} {percent(each.latency_s / first.latency_s - 1)}" for each in others)
     texts = [f"{text}; {against}" if against else text]
     if first.slowdown is not None:
+        from kernrec.recommender.lines import NEARLY
+
         saved = "" if first.energy_saved is None else f" and {percent(-first.energy_saved)} energy"
         advice = f": {first.stack} may be faster" if first.faster else ""
         advice = f": call {first.stack}" if first.advised else advice
+        if first.slowdown > NEARLY and not first.beaten:
+            advice = ": within the estimates' error"
+        if advice and first.source == "transferred" and not first.advised:
+            advice += f", and {'the baseline' if first.less_sure else 'the kernel'} is more likely wrong"
         texts.append(f"{percent(first.slowdown)} time{saved} against the first choice{advice}.")
     return texts
 
@@ -90,9 +98,7 @@ def _point(line: "Line", gpu: "GPU") -> str:
 
 
 def _interval(value: float, interval: tuple[float, float], unit: str) -> str:
-    """A value with its interval, the unit once where it is the same; a recorded one has no interval."""
-    if interval[0] == interval[1]:
-        return human(value, unit)
+    """Write a value with its interval, and the unit once if it is the same."""
     low, high = (human(end, unit) for end in interval)
     if low.split(" ")[1] == high.split(" ")[1]:
         low = low.split(" ")[0]
@@ -101,11 +107,11 @@ def _interval(value: float, interval: tuple[float, float], unit: str) -> str:
 
 def line_columns(lines: "Sequence[Line]") -> list[Column]:
     """The columns of an answer by lines alone, a row for each stack."""
-    latencies = [_ends(line.latency_interval_s) for line in lines]
-    energies = [(line.energy_j, _ends(line.energy_interval_j)) for line in lines]
+    latencies = [line.latency_interval_s for line in lines]
+    energies = [(line.energy_j, line.energy_interval_j) for line in lines]
     versus = ["-", *(percent(line.latency_s / lines[0].latency_s - 1) for line in lines[1:])]
     return [
-        Column("stack", "left", [line.name for line in lines]),
+        Column("stack", "left", [line.dated_name for line in lines]),
         quantities("latency", "s", [line.latency_s for line in lines], latencies),
         Column("vs first", "right", versus),
         quantities("energy", "J", [value for value, _ in energies], [interval for _, interval in energies], USUALLY),
@@ -118,11 +124,6 @@ def line_columns(lines: "Sequence[Line]") -> list[Column]:
             SELDOM,
         ),
     ]
-
-
-def _ends(interval: "Interval | None") -> "Interval | None":
-    """An interval; None for that of a recorded quantity, which has none."""
-    return None if interval is None or interval[0] == interval[1] else interval
 
 
 _STYLES = {"recorded": "measured", "learned": "learned", "transferred": "prior"}

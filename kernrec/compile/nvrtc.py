@@ -22,7 +22,10 @@ from kernrec.compile.compiled import (
     parse_resources,
     target_name,
 )
+from kernrec.compile.includes import check_includes, quoted_names
 from kernrec.compile.nvrtc_library import Library, nvrtc_library
+from kernrec.errors import UsageError
+from kernrec.util.landlock import run_confined
 
 # The whole command line, but for architecture, headers and defines. C++17 is NVRTC's own default, stated
 # so that a newer default cannot change the code; -v makes the assembler report registers and spills.
@@ -162,7 +165,31 @@ def compile_alone(job: CompileJob) -> Compiled:
     return _compiled(job, options)
 
 
+def check_files(source: str, name: str) -> None:
+    """Raise `UsageError` for a source that names a file that is no header of CUDA."""
+    quoted = quoted_names(source)
+    headers = {each for each in quoted if any((folder / each).is_file() for folder in header_folders())}
+    check_includes(source, name, frozenset(headers))
+
+
+def _readable() -> tuple[Path, ...]:
+    """The files that NVRTC reads: CUDA's headers, and the folder of its own library."""
+    library = _library()[0]
+    if isinstance(library, Library):
+        return (*header_folders(), library.folder)
+    system = ("/usr/lib", "/usr/lib64", "/usr/local", "/lib", "/lib64", "/etc/ld.so.cache")
+    return (*header_folders(), Path(sys.prefix), *map(Path, system))
+
+
 def _compiled(job: CompileJob, options: list[str]) -> Compiled:
+    try:
+        check_files(job.source, job.name)
+    except UsageError as error:
+        raise CompileError(str(error)) from None
+    return run_confined(lambda: _compiled_here(job, options), _readable())
+
+
+def _compiled_here(job: CompileJob, options: list[str]) -> Compiled:
     nvrtc, _ = _library()
     program = nvrtc.createProgram(job.source, job.name, [], [])
     try:

@@ -31,6 +31,9 @@ class Library:
     def __init__(self, file: Path) -> None:
         """Loads the library; raises `OSError` where it cannot be."""
         self._library = ctypes.CDLL(str(file))
+        # NVRTC loads this when it first compiles, in a thread that can no longer open what it is linked with.
+        self._builtins = [ctypes.CDLL(str(each)) for each in file.parent.glob("libnvrtc-builtins.so*")]
+        self.folder = file.parent
         self._library.nvrtcGetErrorString.restype = ctypes.c_char_p
 
     def getVersion(self) -> tuple[int, int]:  # noqa: N802 - CuPy's names

@@ -8,6 +8,7 @@ from kernrec.kernel import Config, Kernel
 from kernrec.kernel.binding import BoundLaunch, Pointer, Scalar, workspaces
 from kernrec.kernel.image_layout import ImageHandle
 from kernrec.kernel.tensor_map import MapHandle
+from kernrec.op import Problem
 from kernrec.recommender.result import Choice, Recommendation
 
 
@@ -20,7 +21,7 @@ def emit(answers: Sequence[Recommendation]) -> Files:
 def cuda_source(choice: Choice) -> str:
     """The kernel's source with the config's defines in front of it, and how to launch it for the problem."""
     problem, kernel = choice.problem, choice.kernel
-    source = variant_source(kernel, choice.config, problem.dtype, problem.layout)
+    source = variant_source(kernel, choice.config, problem)
     return "\n".join(launch_comment(choice)) + "\n" + source
 
 
@@ -69,7 +70,8 @@ def _argument(argument: Pointer | Scalar | ImageHandle | MapHandle) -> str:
     return "nullptr" if isinstance(argument, Pointer) and argument.null else argument.name
 
 
-def variant_source(kernel: Kernel, config: Config, dtype: str, layout: str) -> str:
-    """The source of one compiled variant, with its tunables, dtype and layout defined in front of it."""
-    defines = kernel.defines(config, dtype, layout)
+def variant_source(kernel: Kernel, config: Config, problem: Problem) -> str:
+    """Return the source of one compiled variant, with its tunables, dtype and layout defined in front of it."""
+    form = kernel.form(problem)
+    defines = kernel.defines(config, form.dtype, form.layout)
     return "".join(f"#define {name} {value}\n" for name, value in defines.items()) + "\n" + kernel.source

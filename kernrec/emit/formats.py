@@ -88,7 +88,11 @@ def format_named(name: str) -> Format:
 
 
 def emit(
-    answers: "Sequence[Recommendation]", name: str, isa: tuple[int, int] | None = None, folder: bool = False
+    answers: "Sequence[Recommendation]",
+    name: str,
+    isa: tuple[int, int] | None = None,
+    folder: bool = False,
+    untrusted: bool = False,
 ) -> Files:
     """Return the best configs of answers in a format: the content of each file by its name.
 
@@ -97,6 +101,7 @@ def emit(
         name: A key of `FORMATS`, with its detail after a colon.
         isa: Version of the PTX ISA for `ptx`; None for the compiler's own.
         folder: Whether to write the format's folder instead of its file.
+        untrusted: Whether to write the source of other people, too.
 
     Raises:
         UsageError: The format is unknown, or takes one problem and gets several.
@@ -114,6 +119,12 @@ def emit(
     if isa is not None and form.name != "ptx":
         raise UsageError(f"a version of the PTX ISA is for --emit ptx, not for {name}")
     _check_language(answers, form)
+    owned = [answer.best.kernel for answer in answers if answer.best.kernel.owner is not None]
+    if owned and not untrusted and (form.language or form.compiled):
+        raise UsageError(
+            f"the source of {owned[0].name} is neither yours nor kernrec's ({owned[0].owner});"
+            " read it first, --untrusted-source writes it"
+        )
     write = import_module(f"kernrec.emit.{form.folder if folder else form.writer}").emit
     extra = (form.detail, form.name) if form.example else (isa,) if isa is not None else ()
     files: Files = write(answers, *extra)

@@ -75,7 +75,8 @@ def _variants(choices: Mapping[Problem, Choice]) -> list[list[Problem]]:
     """Return the problems of each compiled code."""
     variants: dict[tuple[object, ...], list[Problem]] = {}
     for problem, choice in choices.items():
-        key = choice.kernel.variant_key(choice.config, problem.dtype, problem.layout)
+        form = choice.kernel.form(problem)
+        key = choice.kernel.variant_key(choice.config, form.dtype, form.layout)
         variants.setdefault((choice.kernel.name, key), []).append(problem)
     return list(variants.values())
 
@@ -88,7 +89,7 @@ def _variant(
     # A name of its own for each kernel, so that several variants link into one program.
     names = {launch.entry: f"{launch.entry}_{number}" for launch in first.kernel.launches}
     renamed = "".join(f"#define {old} {new}\n" for old, new in names.items())
-    source = variant_source(first.kernel, first.config, first.problem.dtype, first.problem.layout)
+    source = variant_source(first.kernel, first.config, first.problem)
     parts = [HOST_ONLY, "#include <cuda_runtime.h>", "#include <cstdint>", "#endif", renamed + source, HOST_ONLY]
     launches = [launch for problem in problems for launch in choices[problem].launches]
     if any(isinstance(argument, MapHandle) for launch in launches for argument in launch.arguments):

@@ -25,7 +25,7 @@ def compiled_choice(choice: "Choice") -> "Compiled":
 
     kernel, problem, sm = choice.kernel, choice.problem, choice.gpu.sm
     if kernel.triton is None:
-        source = variant_source(kernel, choice.config, problem.dtype, problem.layout)
+        source = variant_source(kernel, choice.config, problem)
         return compile_source(source, sm, name=kernel.source_name)
     from kernrec.compile.triton_compile import with_dynamic_shared
     from kernrec.compile.triton_process import compile_apart

@@ -18,9 +18,9 @@ def emit(answers: Sequence[Recommendation]) -> Files:
 
 def triton_source(choice: Choice) -> str:
     """Return the kernel's source, its config as `CONFIG`, and `launch` if its arguments can be written."""
-    kernel, problem = choice.kernel, choice.problem
+    kernel, form = choice.kernel, choice.kernel.form(choice.problem)
     words = {*re.findall(r"[A-Za-z_]\w*", kernel.source), *OPTIONS}
-    constants = dict(kernel.defines(choice.config, problem.dtype, problem.layout))
+    constants = dict(kernel.defines(choice.config, form.dtype, form.layout))
     constants |= {tunable.macro: str(choice.config[tunable.name]) for tunable in kernel.tunables}
     config = ", ".join(f"{name}={value}" for name, value in constants.items() if name in words)
     lines = [line.replace("//", "#", 1) for line in launch_comment(choice)]

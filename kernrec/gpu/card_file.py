@@ -14,6 +14,7 @@ from kernrec.errors import UsageError, file_errors, unknown
 from kernrec.gpu.entry import GPU
 from kernrec.gpu.find import add_gpu, arch_rates, catalog_gpu, limits
 from kernrec.util.human import short
+from kernrec.util.input_file import open_input
 
 _LARGEST_BYTES = 65_536
 _LONGEST = 80
@@ -61,7 +62,7 @@ def read_card(path: Path) -> GPU:
         UsageError: the file cannot be read, or a figure is missing, impossible or contradicts the others; one line that
             names the file, the figure, what was expected and what the others imply.
     """
-    with file_errors(path, "read"), path.open("rb") as file:
+    with file_errors(path, "read"), open_input(path) as file:
         content = file.read(_LARGEST_BYTES + 1)
     try:
         return add_gpu(card_of(_parsed(content), f"card file {path.name}"))

@@ -108,6 +108,11 @@ class GPU:
         return f"sm_{self.sm}"
 
     @property
+    def power_range_assumed(self) -> bool:
+        """Whether no source states the range of power limits."""
+        return self.sources.get("power_min_w", "").startswith("assumption")
+
+    @property
     def lines_only(self) -> bool:
         """Whether no kernel can be compiled for the GPU, so that stacks' lines alone are predicted."""
         return self.sm < _FIRST_COMPILED_SM

@@ -4,6 +4,7 @@
 the compute capability only. Those files are in data-sheet units; a `GPU` is in SI units.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache, lru_cache
@@ -33,6 +34,23 @@ _FIGURES = {
 }
 
 
+_OLD = "its compute capability is older than 7.5, the oldest that the compiler has, and nobody recorded baselines on it"
+_INTEGRATED = "integrated GPUs, which share memory and power with a processor, are not supported"
+_UNSUPPORTED = (
+    (r"(amd|instinct|radeon|rx[5-9]\d{3}|mi\d{2,3}|gfx\d)", "AMD is not supported, only NVIDIA"),
+    (r"(intel|arc[ab]?\d|gaudi|datacentergpu|gpumax|pontevecchio)", "Intel is not supported, only NVIDIA"),
+    (r"(apple|m[1-5](pro|max|ultra)?$)", "Apple is not supported, only NVIDIA"),
+    (r"(jetson|agx|orin|xavier|thor)", _INTEGRATED),
+    (
+        r"(rubin|verarubin|vr200|r100$)",
+        "the compiler does not know its compute capability, and no data sheet is public",
+    ),
+    (r"(p40|p6$|gtx10\d\d|10[5-8]0|titanx|gtx9\d\d|m40|m60|k40|k80)", _OLD),
+    (r"l20y", "no data sheet is public; describe it in a file (`kernrec gpus --show h800` prints one to start from)"),
+)
+"""Beginnings of folded names of GPUs that people have and kernrec does not, and why."""
+
+
 class UnknownGPU(UsageError):  # noqa: N818 - clearer than UnknownGPUError
     """The catalog has no GPU of this name."""
 
@@ -54,6 +72,9 @@ def find_gpu(name: str) -> GPU:
         return _added[name]
     if isinstance(name, str) and name.lower().endswith(".toml"):
         raise UnknownGPU(f"{name!r} is a file of a card, for predictions; here a GPU of the catalog is needed")
+    folded = fold_gpu(name) if isinstance(name, str) else ""
+    if reason := next((why for pattern, why in _UNSUPPORTED if re.match(pattern, folded)), None):
+        raise UnknownGPU(f"unknown GPU {name!r}: {reason} (`kernrec gpus` lists what is known)")
     raise UnknownGPU(str(unknown("GPU", name, _written_names(), see="kernrec gpus")))
 
 

@@ -38,7 +38,7 @@ def bind_rows(
     left_out = {name.casefold() for name in ignored}
     places = _places(file, kernel, left_out)
     configs = [_config(number, result, kernel, places) for number, result in enumerate(file.results, 1)]
-    space = Space(kernel, gpu.sm, gpu.limits, problem.dtype, problem.layout)
+    space = Space.of(kernel, problem, gpu)
     rows = space.find(configs)
     inside = rows >= 0
     inside[inside] = space.at(problem).valid[rows[inside]]

@@ -50,7 +50,7 @@ def _problem(document: dict[str, Any], family: str) -> StatedProblem:
     if precision is not None and str(precision) not in _DTYPES:
         raise ValueError(f"its precision is {precision!r:.20} (complex numbers); {', '.join(_DTYPES)} are read")
     dtype = _DTYPES.get(str(precision))
-    op, members = next((known for start, known in _OPS.items() if family.startswith(start)), (None, {}))
+    op, members = next((of_family for start, of_family in _OPS.items() if family.startswith(start)), (None, {}))
     if op is None or str(document.get("arg_batch_count", "1")) != "1":
         return StatedProblem(dtype=dtype)
     sizes = {dim: str(document.get(member, "")) for dim, member in members.items()}

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
 from kernrec.errors import UsageError, cannot_be
+from kernrec.util.input_file import open_input
 
 MOST_BYTES = 512 * 2**20
 """The largest file that is read, uncompressed; a recording of 18,000 configs has 17 MB."""
@@ -40,7 +41,7 @@ def read_text(path: Path, largest: int | None = None) -> tuple[str, bool]:
     uncompressed, unpacks to more than `MOST_RATIO` times its size, has more than `MOST_VALUES` values or is not text.
     """
     try:
-        with path.open("rb") as file:
+        with open_input(path) as file:
             data, whole = _read(file, path, largest or MOST_BYTES)
     except OSError as error:
         raise UsageError(cannot_be("read", path, error)) from None

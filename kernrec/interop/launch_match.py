@@ -32,7 +32,7 @@ def match_launches(results: Sequence[ForeignResult], kernel: Kernel, problem: Pr
     Raises:
         UsageError: no config launches so, or several do.
     """
-    space = Space(kernel, gpu.sm, gpu.limits, problem.dtype, problem.layout)
+    space = Space.of(kernel, problem, gpu)
     valid = space.at(problem).valid.nonzero()[0]
     if len(valid) > _MOST_CONFIGS:
         raise UsageError(f"{kernel.name} has {len(valid)} configs; launches are looked up among {_MOST_CONFIGS}")

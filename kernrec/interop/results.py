@@ -29,6 +29,7 @@ from kernrec.store.measurement import (
     ProtocolInfo,
     Tier,
 )
+from kernrec.util.human import human
 from kernrec.util.normal import DEVIATIONS
 
 EXTERNAL = "external:"
@@ -229,6 +230,11 @@ def _latency_report(result: ForeignResult) -> LatencyReport:
         return LatencyReport()
     report = LatencyReport(latency_s=value)
     if samples:
+        if not min(samples) * 0.999 <= value <= max(samples) * 1.001:
+            raise UsageError(
+                f"a latency of {human(value, 's')} contradicts its samples, which are {human(min(samples), 's')} to"
+                f" {human(max(samples), 's')}"
+            )
         middle = statistics.median(samples)
         mad = statistics.median(abs(sample - middle) for sample in samples)
         outliers = sum(abs(sample - middle) > 5 * mad for sample in samples)

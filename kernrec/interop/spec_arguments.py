@@ -9,7 +9,7 @@ x=@values.npy    a buffer with the content of a NumPy file
 
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -21,6 +21,7 @@ from kernrec.kernel.spec import SCALAR_RANGES
 from kernrec.op.dtype import ELEMENT_BYTES, canonical_dtype
 from kernrec.profile.code_facts import CodeFacts
 from kernrec.profile.tensor_values import load_npy
+from kernrec.ptx.analysis.indexes import Index
 
 _BUFFER = re.compile(r"(?:(zeros):)?([A-Za-z]\w*)?\[(.+)\]")
 _SCALARS = {
@@ -65,6 +66,8 @@ class SpecArguments:
     """Descriptions of buffers by the name of the tensor."""
     missing: list[str] = field(default_factory=list)
     assumed: list[str] = field(default_factory=list)
+    places: dict[str, str] = field(default_factory=dict)
+    """The tensor or dimension of each parameter, by its name in the code."""
 
     def size_buffers(self, expression: Callable[[str, str], str]) -> None:
         """Chooses the shape of every buffer; `expression`: translates one of the user's, after the name of its flag."""
@@ -81,6 +84,29 @@ class SpecArguments:
                 tensor.shape = (size,)
                 by_size.setdefault(size, []).append(tensor.parameter.name)
         self.assumed += [f"{size} elements in {', '.join(names)}" for size, names in by_size.items()]
+
+    def fill_indexes(self, indexes: Mapping[str, Index]) -> None:
+        """Let whole numbers that index a tensor range over all of it; afterwards all buffers have shapes."""
+        for parameter, index in indexes.items():
+            name = self.places.get(parameter, "")
+            tensor = self.tensors.get(name)
+            if tensor is None or tensor.values is not None or tensor.role != "input" or (tensor.dtype or "f")[0] == "f":
+                continue
+            steps = {self.places.get(target, ""): step for target, step in index.targets.items()}
+            texts = {target: self._step(target, *step) for target, step in steps.items()}
+            if None not in texts.values():
+                indexed = ", ".join(f"{target} {text}".removesuffix(" 1") for target, text in texts.items())
+                tensor.values = f"{'offsets' if index.ascending else 'index'} {indexed}"
+                over = "ascending" if index.ascending else "uniform"
+                self.assumed.append(f"{tensor.parameter.name} {over} over {' and '.join(texts)}")
+
+    def _step(self, target: str, count: int, parameters: Sequence[str]) -> str | None:
+        """Elements of a tensor from one index to the next, an expression; None where they are not known."""
+        tensor, dims = self.tensors.get(target), [self.places.get(parameter, "") for parameter in parameters]
+        if tensor is None or tensor.dtype is None or not tensor.shape or any(dim not in self.dims for dim in dims):
+            return None
+        elements, rest = divmod(count, ELEMENT_BYTES[tensor.dtype])
+        return None if rest else " * ".join([*([str(elements)] if elements > 1 or not dims else []), *dims])
 
     def problem_lines(self) -> list[str]:
         """The `[problem]` table without its header."""
@@ -138,7 +164,7 @@ class SpecArguments:
 
 
 def read_arguments(
-    source: str, signature: Signature, facts: CodeFacts, stated: Sequence[str], folder: Path
+    source: str, signature: Signature, facts: CodeFacts, stated: Sequence[str], expressions: str
 ) -> SpecArguments:
     """The arguments of a kernel.
 
@@ -147,7 +173,7 @@ def read_arguments(
         signature: as the text declares it.
         facts: of its code.
         stated: by the user, `n=4096` or `x=f32[n]`.
-        folder: of the source.
+        expressions: of the launch and of shapes; a number that they name is a dimension of the grid alone.
 
     Raises:
         UsageError: a name that is no parameter, a value that cannot be read, or code that does not fit the text.
@@ -157,14 +183,15 @@ def read_arguments(
             f"{signature.name} declares {len(signature.parameters)} parameters, and its code has"
             f" {len(facts.parameters)}: give a --spec"
         )
-    values = _by_name(signature, stated)
+    values = _by_name(signature, stated, set(re.findall(r"[A-Za-z_]\w*", expressions)))
     arguments = SpecArguments()
     taken: set[str] = set()
-    for parameter, (kind, size) in zip(signature.parameters, facts.parameters, strict=True):
+    for parameter, (kind, size), code_name in zip(signature.parameters, facts.parameters, facts.names, strict=True):
         name = identifier(parameter.name)
         while name in taken:
             name = identifier(f"{name}_ptr" if parameter.pointer else f"{name}_size")
         taken.add(name)
+        arguments.places[code_name] = name
         text = values.get(parameter.name)
         if parameter.pointer:
             role = "input"
@@ -185,6 +212,12 @@ def read_arguments(
                 arguments.assumed.append(f"{parameter.name} = 1")
         else:
             _add_whole(arguments, parameter, name, dtype, text)
+    parameters = {parameter.name for parameter in signature.parameters}
+    for stated_name in (each for each in values if each not in parameters):
+        if (name := identifier(stated_name)) in taken:
+            raise UsageError(f"--arg {stated_name}: the name {name} is taken by a parameter")
+        arguments.dims[name] = _whole(stated_name, values[stated_name], "i32")
+        arguments.names |= {name: name, stated_name: name}
     return arguments
 
 
@@ -201,14 +234,14 @@ def _add_whole(arguments: SpecArguments, parameter: Parameter, name: str, dtype:
     arguments.passed.append(f"{dtype} {name}")
 
 
-def _by_name(signature: Signature, stated: Sequence[str]) -> Mapping[str, str]:
+def _by_name(signature: Signature, stated: Sequence[str], mentioned: Container[str]) -> Mapping[str, str]:
     names = [parameter.name for parameter in signature.parameters]
     values: dict[str, str] = {}
     for text in stated:
         name, equals, value = (part.strip() for part in text.partition("="))
         if not equals or not value:
             raise UsageError(f"--arg {text!r:.60}: expected a parameter and its value, such as n=4096 or x=f32[n]")
-        if name not in names:
+        if name not in names and name not in mentioned:
             raise unknown(f"parameter of {signature.name}", name, names)
         if name in values:
             raise UsageError(f"--arg {name} was given twice")

@@ -18,6 +18,7 @@ from kernrec.interop.python_expressions import Translator
 from kernrec.interop.spec_arguments import SpecArguments, read_arguments
 from kernrec.interop.spec_text import (
     MARK,
+    LaunchWords,
     Lines,
     blocks_to_try,
     listed,
@@ -44,24 +45,6 @@ _MOST_UNDEFINED = 8
 _AXES = "xyz"
 _BLOCKS = {1: ((64,), (128,), (256,), (512,)), 2: ((16, 16), (32, 4), (32, 8), (32, 16), (64, 4))}
 """Blocks that are tried by number of axes where nobody says which: what people write by hand."""
-
-
-@dataclass(frozen=True)
-class LaunchWords:
-    """A user's words on a kernel's launch; each as on the command line."""
-
-    entry: str | None = None
-    """The kernel; None: the only one."""
-    grid: str | None = None
-    """Blocks of the grid, an expression for each axis: `ceil(n/block_x)`."""
-    block: str | None = None
-    """Blocks to try, `64,128` or `16x16,32x8`, or one expression for each axis: `bx, by`."""
-    arguments: Sequence[str] = ()
-    """`n=4096`, `x=f32[n]`, `x=@values.npy`."""
-    tunables: Sequence[str] = ()
-    """Macros with the values to try: `TILE=1,2,4`."""
-    shared: str | None = None
-    """Dynamic shared memory in bytes, an expression."""
 
 
 @dataclass(frozen=True)
@@ -141,7 +124,7 @@ class _Drafter:
         self._read_tunables()
         self.facts = self._compiled(sm)
         self.arguments: SpecArguments = read_arguments(
-            self.text, self.signature, self.facts, words.arguments, source.parent
+            self.text, self.signature, self.facts, words.arguments, words.expressions
         )
         self.names: dict[str, str] = dict(self.arguments.names)
         for name, tunable in self.tunables.items():
@@ -151,6 +134,7 @@ class _Drafter:
         """The text of the spec."""
         launch = self._launch()
         self.arguments.size_buffers(self._expression)
+        self.arguments.fill_indexes(self.facts.indexes)
         self.missing += self.arguments.missing
         self.assumed += self.arguments.assumed
         for name, tunable in self.tunables.items():
@@ -255,6 +239,11 @@ class _Drafter:
             self.missing.append(f'--grid, such as --grid "{self._grid_example()}"')
             return _Launch([MARK], block, shared, constraints)
         axes = split_expressions(self.words.grid.replace("blockDim.", "block_"))
+        if block == [MARK] and any("block_" in axis for axis in axes):
+            raise UsageError(
+                f"--grid {self.words.grid!r:.60}: {self.signature.name} never reads the size of its block, so say it:"
+                " --block 128, for example"
+            )
         if not 1 <= len(axes) <= 3:
             raise UsageError(f"--grid {self.words.grid!r:.60}: expected one to three expressions, separated by commas")
         return _Launch([self._expression("--grid", axis) for axis in axes], block, shared, constraints)

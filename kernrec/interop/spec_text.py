@@ -3,11 +3,36 @@
 import math
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from kernrec.errors import UsageError
 
 MARK = '"?"'
 """A place that is to be filled in, as TOML."""
+
+
+@dataclass(frozen=True)
+class LaunchWords:
+    """A user's words on a kernel's launch; each as on the command line."""
+
+    entry: str | None = None
+    """The kernel; None: the only one."""
+    grid: str | None = None
+    """Blocks of the grid, an expression for each axis: `ceil(n/block_x)`."""
+    block: str | None = None
+    """Blocks to try, `64,128` or `16x16,32x8`, or one expression for each axis: `bx, by`."""
+    arguments: Sequence[str] = ()
+    """`n=4096`, `x=f32[n]`, `x=@values.npy`."""
+    tunables: Sequence[str] = ()
+    """Macros with the values to try: `TILE=1,2,4`."""
+    shared: str | None = None
+    """Dynamic shared memory in bytes, an expression."""
+
+    @property
+    def expressions(self) -> str:
+        """The texts in which a dimension may be named."""
+        sizes = [text.partition("=")[2] for text in self.arguments]
+        return " ".join([self.grid or "", self.block or "", self.shared or "", *sizes])
 
 
 class Lines:

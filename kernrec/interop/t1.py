@@ -21,6 +21,7 @@ from kernrec.kernel import Kernel
 from kernrec.kernel.expression import is_identifier
 from kernrec.kernel.source_files import fingerprint, read_source
 from kernrec.kernel.spec_reader import kernel_from
+from kernrec.util.input_file import read_input
 
 _LARGEST_FILE = 1 << 20
 _TYPES = {
@@ -48,9 +49,7 @@ def load_t1(path: Path, source: Path | None = None) -> tuple[Kernel, list[str]]:
         UsageError: for a file that is not a valid description.
     """
     try:
-        if path.stat().st_size > _LARGEST_FILE:
-            raise UsageError(f"{path.name}: larger than {_LARGEST_FILE} bytes")
-        data = json.loads(path.read_text(encoding="utf-8"))
+        data = json.loads(read_input(path, _LARGEST_FILE, path.name))
     except OSError as error:
         raise UsageError(cannot_be("read", path.name, error)) from None
     except (ValueError, RecursionError) as error:
@@ -151,9 +150,8 @@ class _T1Reader:
         if dimensions and (divided or "GlobalSize" not in self.kernel):
             grid = []
             for axis, letter in enumerate(_AXES[:dimensions]):
-                divisors = self.kernel.get(f"GridDiv{letter}")
-                if divisors is None:  # as Kernel Tuner does
-                    divisors = [block[axis]] if axis == 0 else []
+                # Kernel Tuner divides by the block along x.
+                divisors = self.list(self.kernel, f"GridDiv{letter}", [block[axis]] if axis == 0 else [])
                 texts = [self.translate(f"GridDiv{letter}", divisor) for divisor in divisors]
                 whole = f"problem_size_{letter.lower()}"
                 grid.append(f"ceil_div({whole}, {' * '.join(f'({t})' for t in texts)})" if texts else whole)

@@ -37,6 +37,7 @@ from kernrec.interop.t4 import INVALIDITIES, SECONDS
 from kernrec.store.connection import one_line, parquet_rows
 from kernrec.store.measurement import Outcome
 from kernrec.store.reader import checked_table
+from kernrec.util.input_file import open_input
 from kernrec.util.scratch import scratch_folder
 
 TOOL = "table"
@@ -61,7 +62,7 @@ _NOT_RUN = ("", "none", "null")  # the recorder lists the config and never ran i
 def is_parquet(path: Path) -> bool:
     """Whether a file is a Parquet file, by its first bytes; `UsageError` for one that cannot be read."""
     try:
-        with path.open("rb") as file:
+        with open_input(path) as file:
             return file.read(len(_PARQUET)) == _PARQUET
     except OSError as error:
         raise UsageError(cannot_be("read", path, error)) from None

@@ -1,9 +1,10 @@
-"""Workloads from files of a user's own: TOML, a CSV of shapes, a log of requests, an ONNX graph; by their endings.
+"""Workloads from files of a user's own, by their endings: TOML, a CSV of shapes, a log, an ONNX graph, a `config.json`.
 
 Nothing is left out silently: what a file has besides the ops that kernrec knows is listed in `Workload.unknown`.
 """
 
 import csv
+import io
 import json
 import re
 from collections import Counter
@@ -13,8 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from kernrec.errors import UsageError, cannot_be, unknown
+from kernrec.interop.model_workload import PHASES, model_workload
+from kernrec.op.scaled_workload import with_context
 from kernrec.op.workload import Layer, Workload, layer_from, load_workload, printable, workload, workloads
 from kernrec.util.human import short
+from kernrec.util.input_file import check_input, open_input
 
 MOST_BYTES = 64 << 20
 """Largest text file that is read."""
@@ -25,18 +29,33 @@ _COMMON = ("name", "op", "count", "dtype", "layout")
 _WHOLE = re.compile(r"[0-9]{1,18}", re.ASCII)
 
 
-def find_workload(name: str, fixed: Mapping[str, int] | None = None) -> Workload:
-    """The workload of this name that ships, or in the file of this path.
+def find_workload(
+    name: str, fixed: Mapping[str, int] | None = None, context: int | None = None, phase: str | None = None
+) -> Workload:
+    """Return the workload of this name that ships, or in the file of this path.
 
     Args:
-        name: name or path.
+        name: name or path; of a model also its folder.
         fixed: values of dimensions that an ONNX model leaves open, by name.
+        context: tokens that a generated token attends to, or those of the prompt; None for the workload's.
+        phase: `decode` or `prefill` for a `config.json`; None for `decode`.
 
     Raises:
         UsageError: there is no such workload or file, or the file cannot be used; the message is one line.
     """
     path = Path(name)
     ending = path.suffix.lower()
+    if ending == ".json" or path.is_dir():
+        if fixed:
+            raise UsageError(f"--fix is for .onnx workloads, whose dimensions may be open; {path.name} is none")
+        return model_workload(name, context, phase or PHASES[0])
+    if phase is not None:
+        raise UsageError(f"--phase is for the config.json of a model; {name!r:.60} is none")
+    chosen = _find(name, path, ending, fixed)
+    return chosen if context is None else with_context(chosen, context)
+
+
+def _find(name: str, path: Path, ending: str, fixed: Mapping[str, int] | None) -> Workload:
     if ending not in ENDINGS and not path.is_file():
         if "/" in name or ending in (".txt", ".yaml", ".yml", ".pb", ".pt"):
             raise UsageError(
@@ -44,6 +63,7 @@ def find_workload(name: str, fixed: Mapping[str, int] | None = None) -> Workload
                 f" or {', '.join(workloads())}"
             )
         return workload(name)
+    check_input(path, f"workload file {path}")
     if not path.is_file():
         raise UsageError(cannot_be("read", f"workload file {path}", FileNotFoundError()))
     if ending not in ENDINGS:
@@ -70,7 +90,9 @@ def _onnx(path: Path, fixed: Mapping[str, int]) -> Workload:
     layers = tuple(layer_from(entry) for entry in content["layers"])
     unknown_lines = tuple(printable(str(line)) for line in content["unknown"])
     batch = max(1, fixed.get("batch", 1))
-    return Workload(path.stem, printable(path.name), str(path), layers, batch=batch, unknown=unknown_lines)
+    return Workload(
+        path.stem, printable(path.name), str(path), layers, batch=batch, unknown=unknown_lines, one_network=True
+    )
 
 
 def _toml(path: Path) -> Workload:
@@ -178,7 +200,7 @@ def _opened(path: Path) -> Any:
     """The file as text, in UTF-8 with or without a mark; lines that are not text are replaced, and refused later."""
     _check_size(path)
     try:
-        return path.open(encoding="utf-8-sig", errors="replace", newline="")
+        return io.TextIOWrapper(open_input(path), encoding="utf-8-sig", errors="replace", newline="")
     except OSError as error:
         raise UsageError(cannot_be("read", f"workload file {path}", error)) from None
 
@@ -194,4 +216,4 @@ _READERS: dict[str, Callable[[Path], Workload]] = {
     ".csv": _csv,
     ".jsonl": _log,
 }
-ENDINGS = (*_READERS, ".onnx")
+ENDINGS = (*_READERS, ".onnx", ".json")

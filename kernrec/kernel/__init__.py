@@ -10,7 +10,7 @@
 
 from kernrec.kernel.binding import BoundLaunch, Pointer, Scalar, Scratch, bind_launches, probe_problems, workspaces
 from kernrec.kernel.expression import Expression, parse
-from kernrec.kernel.library import able_kernels, all_kernels, find_kernel, kernel_names, kernels_for
+from kernrec.kernel.library import able_kernels, all_kernels, find_kernel, kernel_names, kernels_for, kernels_of
 from kernrec.kernel.space import ProblemSpace, Space
 from kernrec.kernel.spec import Config, Kernel, PointerArgument, ScalarArgument
 from kernrec.kernel.spec_reader import load_kernel
@@ -35,6 +35,7 @@ __all__ = [
     "find_kernel",
     "kernel_names",
     "kernels_for",
+    "kernels_of",
     "load_kernel",
     "parse",
     "probe_problems",

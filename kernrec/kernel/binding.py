@@ -9,6 +9,7 @@ from kernrec.kernel.spec import SCALAR_RANGES, Config, Kernel, PointerArgument, 
 from kernrec.kernel.tensor_map import MapArgument, MapHandle, map_of
 from kernrec.op import Problem
 from kernrec.op.dtype import ELEMENT_BYTES
+from kernrec.op.equivalent import tensor_names
 from kernrec.util.light_dataclass import dataclass
 
 
@@ -79,6 +80,8 @@ Probe = tuple[BoundLaunch, dict[str, tuple[str, int]]]
 def bind_launches(kernel: Kernel, config: Config, problem: Problem, sm: int) -> tuple[BoundLaunch, ...]:
     """The launches that run `config` on `problem`, in order; those whose `when` is false are left out.
 
+    Pointers and tensor maps have the names of the problem's tensors, also where the kernel's op names them otherwise.
+
     Whether the config fits the GPU is not checked here; `Kernel.misfit` does that.
 
     Raises:
@@ -125,8 +128,7 @@ def probe_launches(
 
 
 def _names(kernel: Kernel, config: Config, problem: Problem, sm: int) -> dict[str, Any]:
-    if problem.op != kernel.op:
-        raise UsageError(f"kernel {kernel.name} computes {kernel.op}, not {problem.op}")
+    problem = kernel.form(problem)
     kernel.require(problem.dtype, problem.layout, sm)
     return kernel.namespace(kernel.config(config), problem, sm)
 
@@ -151,17 +153,18 @@ def _bound(
     bx, by, bz = (size.whole_number(names, 1, f"{place}: block") for size in launch.block)
     trips = {loop: count.whole_number(names, 0, f"{place}: trips") for loop, count in launch.trips.items()}
     shared = launch.shared.whole_number(names, 0, f"{place}: shared")
-    present = {*problem.tensors, *(space.name for space in scratch)}
+    form, named = kernel.form(problem), tensor_names(problem, kernel.op)
+    present = {*form.tensors, *(space.name for space in scratch)}
     arguments: list[Pointer | Scalar | ImageHandle | MapHandle] = []
     for argument in launch.arguments:
         match argument:
             case PointerArgument(name):
-                arguments.append(Pointer(name, name not in present))
+                arguments.append(Pointer(named.get(name, name), name not in present))
             case ScalarArgument(ctype):
                 arguments.append(Scalar(ctype, _scalar(place, argument, names)))
             case MapArgument(name, extents):
                 box = tuple(extent.whole_number(names, 1, f"{place}: map {name}") for extent in extents)
-                arguments.append(map_of(problem.tensors[name], box))
+                arguments.append(map_of(problem.tensors[named.get(name, name)], box))
             case ImageArgument(name):
                 tensor, image = problem.tensors[name], kernel.images[name]
                 arguments.append(ImageHandle(name, tensor.dtype, *image.image_of(name, tensor.shape), image))

@@ -16,7 +16,9 @@ A tensor that the kernel takes as a texture or surface has a table `texture = { 
 normalized = true }`, and is passed as `texture image` or `surface image`.
 `values` gives its content before the launch: `normal` (the default of inputs), `zeros` (of outputs), `constant 1.5`,
 `uniform 0 1`, `integers 0 100`, `expression i * 7 % 64` (of the flat index `i` and the dimensions), `file.npy` or
-`raw file.bin`. In the emulator they matter only if addresses or branches depend on them; a device computes with them.
+`raw file.bin`; `index x c` is uniform over the tensor `x`, one index for each `c` elements (`index x`: for each one),
+and `offsets x` ascends over it, as the offsets of a sparse matrix do. In the emulator they matter only if addresses or
+branches depend on them; a device computes with them.
 Values that nobody has are `unknown`, with the reason behind: a kernel whose addresses depend on data is refused then.
 
 `reference`, written like `values`, gives the expected values of an output; either every output has one or none has.
@@ -77,6 +79,12 @@ def declared_problem(table: Table, name: str) -> tuple[Op, dict[str, Any]]:
     if not 1 <= len(data) <= _MOST_TENSORS:
         raise table.fail("tensors", f"1 to {_MOST_TENSORS} tensors", len(data))
     tensors = {key: _tensor(table.inner(f"tensors.{key}", value), key, dim_names, dtype) for key, value in data.items()}
+    for key, tensor in tensors.items():
+        for other in tensor.values.indexed if tensor.values.kind in ("index", "offsets") else ():
+            if other not in tensors or other == key:
+                raise table.error(
+                    f"tensors.{key}: values: {unknown('tensor', other, [t for t in tensors if t != key])}"
+                )
     table.done()
     outputs = [key for key, tensor in tensors.items() if tensor.role in ("output", "inout")]
     references = {key: tensor.reference for key, tensor in tensors.items() if tensor.reference is not None}
@@ -211,10 +219,16 @@ def _tensor_values(table: Table, key: str, default: str, dims: Collection[str]) 
         return TensorValues("file", (), text)
     if kind == "unknown":
         return TensorValues(kind, (), rest)
+    if kind in ("index", "offsets") and rest:
+        values = TensorValues(kind, (), rest.strip())
+        for step in values.indexed.values():
+            table.parsed(key, step, dims, "dimension")
+        return values
     if kind == "raw" and rest:
         return TensorValues("raw", (), rest)
     numbers = rest.split()
     if kind not in _NUMBERS or len(numbers) != _NUMBERS[kind] or not all(map(_NUMBER.fullmatch, numbers)):
-        expected = "normal, zeros, constant C, uniform A B, integers A B, 'expression ...', a .npy file or 'raw FILE'"
+        expected = "normal, zeros, constant C, uniform A B, integers A B, index TENSOR, 'expression ...', a .npy file"
+        expected += " or 'raw FILE'"
         raise table.fail(key, expected, text)
     return TensorValues(kind, tuple(float(number) for number in numbers))

@@ -78,8 +78,8 @@ class Expression:
         """The value, an integer of at least `least`; `UsageError` for another, which begins with `place`."""
         value = self.evaluate(names)
         if not isinstance(value, int) or value < least:
-            known = ", ".join(f"{name}={names[name]}" for name in sorted(self.names - {self.text}))
-            shown = f"{self.text!r} is {value!r}{known and f' at {known}'}"
+            sizes = ", ".join(f"{name}={names[name]}" for name in sorted(self.names - {self.text}))
+            shown = f"{self.text!r} is {value!r}{sizes and f' at {sizes}'}"
             raise UsageError(f"{place}: {shown}, expected an integer of at least {least}")
         return int(value)
 

@@ -31,7 +31,7 @@ class FixedMeasurement:
         if not kernel.runs_on(problem.dtype, gpu.sm):
             return None
         try:
-            space = Space(kernel, gpu.sm, gpu.limits, problem.dtype, problem.layout)
+            space = Space.of(kernel, problem, gpu)
             (row,) = space.find([self.config])
             return kernel if row >= 0 and row in space.at(problem).rows else None
         except KernrecError:

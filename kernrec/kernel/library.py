@@ -12,8 +12,9 @@ from typing import Any
 from kernrec.errors import NoSuchKernelError, UsageError, fold, unknown
 from kernrec.kernel.spec import Kernel
 from kernrec.kernel.spec_reader import load_kernel
-from kernrec.op import find_op
+from kernrec.op import Problem, find_op
 from kernrec.op.dtype import INSTEAD
+from kernrec.op.equivalent import equivalents
 from kernrec.util.cache import shipped_toml
 
 _FOLDER = Path(__file__).resolve().parent / "library"
@@ -105,6 +106,21 @@ def able_kernels(op: str, dtype: str, layout: str, sm: int) -> tuple[Kernel, ...
         offered = implemented(op, sm) + _nearest(op, dtype, sm)
         raise NoSuchKernelError(f"no kernel implements {op} for {dtype}, {layout} on sm_{sm}; {offered}")
     return able
+
+
+def kernels_of(problem: Problem, sm: int) -> tuple[Kernel, ...]:
+    """Return the kernels in CUDA C++ that compute a problem on sm_`sm`, in the terms of any op that states it.
+
+    Raises:
+        NoSuchKernelError: there is none.
+    """
+    able = [
+        kernel
+        for form in equivalents(problem)
+        for kernel in kernels_for(form.op, form.dtype, form.layout, sm)
+        if kernel.runs_on(form.dtype, sm)
+    ]
+    return tuple(able) or able_kernels(problem.op, problem.dtype, problem.layout, sm)
 
 
 def _nearest(op: str, dtype: str, sm: int) -> str:

@@ -32,7 +32,7 @@ class ManyProblems:
 
     def __init__(self, space: Space, problems: "Sequence[Problem]") -> None:
         self.space = space
-        self.problems = tuple(problems)
+        self.problems = problems = tuple([space.kernel.form(problem) for problem in problems])
         self.each = tuple([space.at(problem) for problem in problems])
         """The space on each problem."""
         space.ask(len(problems) / _AS_MANY)

@@ -1,6 +1,7 @@
 """The files of a kernel: its source with headers, files of tensor values, and the hash that identifies it."""
 
 import hashlib
+import io
 import json
 import re
 from collections.abc import Mapping
@@ -8,8 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from kernrec.errors import UsageError, cannot_be
+from kernrec.util.input_file import open_input, read_input
 
-_INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]+"([A-Za-z0-9_.-]+)"[ \t]*$', re.MULTILINE)
+_INCLUDE = re.compile(
+    r'^[ \t]*#[ \t]*include[ \t]*"([A-Za-z0-9_.-]+)"[ \t]*(?://[^\n]*|/\*(?:(?!\*/)[^\n])*\*/[ \t]*)?$', re.MULTILINE
+)
 
 
 def read_source(path: Path) -> str:
@@ -31,6 +35,8 @@ def _inlined(path: Path, seen: set[Path]) -> str:
             raise UsageError(
                 f"{place}: includes {include[1]!r}, which is neither in its folder nor in the folder above"
             )
+        if not header.resolve().is_relative_to(path.resolve().parents[1]):
+            raise UsageError(f"{place}: {include[1]!r} is a link to a file of another folder, which is not read")
         return "" if header in seen else _inlined(header, seen)
 
     return _INCLUDE.sub(replace, read_text(path, place))
@@ -45,19 +51,18 @@ def fingerprint(data: dict[str, Any], folder: Path, place: str) -> None:
             file = tensor.get(key) if isinstance(tensor, dict) else None
             if isinstance(file, str) and (file.endswith(".npy") or file.startswith("raw ")):
                 try:
-                    content = (folder / file.removeprefix("raw ")).read_bytes()
+                    with open_input(folder / file.removeprefix("raw ")) as opened:
+                        digested = hashlib.file_digest(opened, "sha256").hexdigest()
                 except OSError as error:
                     there = f"{place}: [problem]: tensors.{name}: {file}"
                     raise UsageError(cannot_be("read", there, error)) from None
-                tensor[digest] = hashlib.sha256(content).hexdigest()[:16]
+                tensor[digest] = digested[:16]
 
 
 def read_text(path: Path, place: str, most_bytes: int = 1 << 20) -> str:
     """A text file of at most `most_bytes`; errors call it `place`."""
     try:
-        if path.stat().st_size > most_bytes:
-            raise UsageError(f"{place}: larger than {most_bytes} bytes; at most that many are accepted")
-        text = path.read_text(encoding="utf-8")
+        text = io.TextIOWrapper(io.BytesIO(read_input(path, most_bytes, place)), encoding="utf-8").read()
     except OSError as error:
         raise UsageError(cannot_be("read", place, error)) from None
     except UnicodeDecodeError:

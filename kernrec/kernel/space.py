@@ -22,7 +22,7 @@ from kernrec.op.dtype import ELEMENT_BYTES
 from kernrec.util.light_dataclass import dataclass
 
 if TYPE_CHECKING:
-    from kernrec.gpu import SmLimits
+    from kernrec.gpu import GPU, SmLimits
     from kernrec.op import Problem
 
 _MOST_ROWS = 4_000_000
@@ -53,6 +53,12 @@ class Space:
     Raises:
         UsageError: The kernel does not support the dtype, layout or architecture.
     """
+
+    @classmethod
+    def of(cls, kernel: Kernel, problem: "Problem", gpu: "GPU") -> "Space":
+        """Return the space of a kernel for problems like this one, which may be in the terms of another op."""
+        form = kernel.form(problem)
+        return cls(kernel, gpu.sm, gpu.limits, form.dtype, form.layout)
 
     def __init__(self, kernel: Kernel, sm: int, limits: "SmLimits", dtype: str, layout: str) -> None:
         kernel.require(dtype, layout, sm)
@@ -196,6 +202,7 @@ class ProblemSpace:
     """A space on one problem; each expression is evaluated at most once, for the requested rows."""
 
     def __init__(self, space: Space, problem: "Problem") -> None:
+        problem = space.kernel.form(problem)
         if (problem.op, problem.dtype, problem.layout) != (space.kernel.op, space.dtype, space.layout):
             raise UsageError(
                 f"problem {problem.key} does not belong to the space of {space.kernel.name} for {space.dtype}, "

@@ -17,6 +17,7 @@ from kernrec.kernel.expression import Expression
 from kernrec.kernel.image_layout import ImageArgument, ImageLayout
 from kernrec.kernel.tensor_map import MapArgument
 from kernrec.op.dtype import ELEMENT_BYTES
+from kernrec.op.equivalent import as_op
 from kernrec.util.light_dataclass import dataclass
 
 if TYPE_CHECKING:
@@ -81,14 +82,23 @@ class TensorValues:
     """How the values of a tensor are generated, for a spec that declares its own problem."""
 
     kind: str
-    """`normal`, `zeros`, `constant`, `uniform`, `integers`, `expression`, `file` (a `.npy`), `raw` (bare values) or
-    `unknown`."""
+    """`normal`, `zeros`, `constant`, `uniform`, `integers`, `index`, `offsets`, `expression`, `file` (a `.npy`), `raw`
+    (bare values) or `unknown`."""
     numbers: tuple[float, ...] = ()
     """The constant, or the bounds of `uniform` and `integers` (the second excluded)."""
     text: str = ""
-    """The expression (of the flat index `i` and the problem's names), the file's name, or why nothing is known."""
+    """The expression (of the flat index `i` and the problem's names), the file's name, why nothing is known, or the
+    tensors that an index is of, each with the elements from one index to the next: `x c, y`."""
+
+    @property
+    def indexed(self) -> dict[str, str]:
+        """The tensors that an index is of, with the elements from one index to the next."""
+        parts = (part.strip().partition(" ") for part in self.text.split(","))
+        return {name: step.strip() or "1" for name, _, step in parts}
 
     def __str__(self) -> str:
+        if self.kind in ("index", "offsets"):
+            return f"{'uniform' if self.kind == 'index' else 'ascending'} over {' and '.join(self.indexed)}"
         numbers = " ".join(f"{number:g}" for number in self.numbers)
         return " ".join(part for part in (self.kind, numbers, self.text) if part)
 
@@ -208,6 +218,8 @@ class Kernel:
     """The configs, where they are a list; None: all values of the tunables that satisfy the constraints."""
     triton: "TritonFunction | None" = None
     """How Triton specializes the kernel, where it is a Triton function."""
+    owner: str | None = None
+    """Who the source came from, in words, if it is neither kernrec's nor the user's."""
 
     def __repr__(self) -> str:
         return f"<Kernel {self.name} ({self.op}, {', '.join(self.dtypes)}) {self.hash}>"
@@ -221,6 +233,14 @@ class Kernel:
     def sampled(self) -> bool:
         """Whether a launch has no probes: it is then profiled on sampled blocks of one problem."""
         return any(not launch.probes for launch in self.launches)
+
+    def form(self, problem: "Problem") -> "Problem":
+        """Return a problem in the terms of the kernel's op; `UsageError` if the kernel does not compute it."""
+        if problem.op == self.op:
+            return problem
+        if (form := as_op(problem, self.op)) is None:
+            raise UsageError(f"kernel {self.name} computes {self.op}, not {problem.op}")
+        return form
 
     def require(self, dtype: str, layout: str, sm: int | None = None) -> None:
         """Raises `UsageError` if the kernel does not implement this dtype or layout on this architecture."""
@@ -303,7 +323,7 @@ class Kernel:
 
     def namespace(self, config: Config, problem: "Problem", sm: int) -> dict[str, Any]:
         """Every name that the launch expressions of one config may use, with its value on a problem."""
-        names: dict[str, Any] = {**problem.names, "sm": code_sm(sm), **config}
+        names: dict[str, Any] = {**self.form(problem).names, "sm": code_sm(sm), **config}
         names |= self.listed.numbers(config) if self.listed else {}
         for name, let in self.lets.items():
             names[name] = let.evaluate(names)

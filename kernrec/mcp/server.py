@@ -16,6 +16,7 @@ from kernrec.checking.launch import SourceLaunch, described_arguments
 from kernrec.checking.limits import Limits
 from kernrec.errors import KernrecError, UsageError, unknown
 from kernrec.gpu import all_gpus, find_gpus
+from kernrec.interop.model_workload import PHASES, model_workload
 from kernrec.kernel import kernel_names
 from kernrec.mcp.folder import Folder
 from kernrec.model.prior.power import RANDOM
@@ -26,7 +27,7 @@ from kernrec.recommender import Query, Recommender, Request
 from kernrec.recommender.compare_gpus import compare_gpus
 from kernrec.recommender.explain.report import report
 from kernrec.recommender.network import NetworkRequest
-from kernrec.recommender.request import objective_named
+from kernrec.recommender.request import backends_named, objective_named
 from kernrec.util.human import short
 from kernrec.util.optional import import_optional
 from kernrec.version import __version__
@@ -76,15 +77,20 @@ class Tools:
         with self._asking:
             return self._recommender.answer(self._on_card(request)).as_dict()
 
-    def compare(self, workload: str, gpus: str, query: Query) -> dict[str, Any]:
-        """A network that ships on several GPUs, side by side."""
-        if workload not in workloads():  # a path is no name
-            raise unknown("workload", workload, workloads())
+    def compare(self, wanted: NetworkRequest, gpus: str, query: Query) -> dict[str, Any]:
+        """A network that ships, or a model's config of the folder, on several GPUs, side by side."""
+        name = str(wanted.workload)
+        if name.lower().endswith(".json"):
+            text = self._folder.text(name)
+            model = model_workload(name, wanted.context, wanted.phase or PHASES[0], text)
+            wanted = replace(wanted, workload=model)
+        elif name not in workloads():  # a path is no name
+            raise unknown("workload", name, workloads())
         cards = find_gpus(self._folder.cards(gpus))
         if len(cards) > _MOST_GPUS:
             raise UsageError(f"{len(cards)} GPUs; at most {_MOST_GPUS} are compared at once")
         with self._asking:
-            rows, missing = compare_gpus(self._recommender, cards, NetworkRequest(workload), query)
+            rows, missing = compare_gpus(self._recommender, cards, wanted, query)
         return {"gpus": [row.as_dict() for row in rows], "missing": missing}
 
     def explain(self, request: Request, config: dict[str, int]) -> dict[str, Any]:
@@ -153,7 +159,7 @@ def serve(databases: list[Path] | None, folder: Path | None, limits: Limits) -> 
 
 def make_server(tools: Tools) -> Any:
     """The SDK's server with the tools; their schemas follow from the annotations here."""
-    from anyio import to_thread
+    from anyio import CapacityLimiter, to_thread
     from mcp.server import MCPServer
     from mcp.server.mcpserver.exceptions import ToolError
     from pydantic import Field, ValidationError
@@ -176,14 +182,14 @@ def make_server(tools: Tools) -> Any:
         description="GPU name or alias, or a card file of the server's folder: mycard.toml.", max_length=400
     )
     card = Annotated[str, described]
-    stacks = Annotated[
+    backends = Annotated[
         list[str] | None,
-        Field(description="Lines of these stacks alone, such as vLLM; default: of all.", max_length=len(STACKS)),
+        Field(description="Only baselines of these backends, such as vLLM; default: all.", max_length=len(STACKS)),
     ]
     op = Annotated[str, Field(description="Operator, such as matmul, conv2d, attention or softmax.", max_length=80)]
     shape = Annotated[str, Field(description="Dimensions, such as m=4096,n=4096,k=4096.", max_length=400)]
     dtype = Annotated[str | None, Field(description="Data type, such as f16; default: the op's first.", max_length=40)]
-    layout = Annotated[str | None, Field(description="Tensor layout; default: the op's first.", max_length=40)]
+    layout = Annotated[str | None, Field(description="Tensor layout; default: the best on the GPU.", max_length=40)]
     objective = Annotated[str, Field(description="pareto, latency, energy or edp.", max_length=40)]
     limit = Annotated[float | None, Field(description="Power limit in watts; default: the GPU's, and a range of them.")]
     inputs = Annotated[
@@ -204,17 +210,20 @@ def make_server(tools: Tools) -> Any:
     block = Annotated[list[int], Field(description="Threads of a block.", min_length=1, max_length=3)]
     entry = Annotated[str | None, Field(description="Name of the kernel; needed if there are several.", max_length=400)]
 
-    async def answered(work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    # One of each kind at a time; what waits takes no thread, so that the other kinds are answered meanwhile.
+    listing, asking, running = (CapacityLimiter(1) for _ in range(3))
+
+    async def answered(work: Callable[[], dict[str, Any]], limiter: CapacityLimiter = asking) -> dict[str, Any]:
         """The answer of work in a thread of its own, so that the server goes on answering; errors are one line."""
         try:
-            return await to_thread.run_sync(work)
+            return await to_thread.run_sync(work, limiter=limiter)
         except KernrecError as error:
             raise ToolError(str(error)) from None
 
     @server.tool()
     async def catalog() -> dict[str, Any]:
         """The names that the other tools take: GPUs, operators with dimensions and data types, kernels, networks."""
-        return await answered(tools.catalog)
+        return await answered(tools.catalog, listing)
 
     @server.tool()
     async def recommend(
@@ -227,13 +236,13 @@ def make_server(tools: Tools) -> Any:
         power_limit_w: limit = None,
         top: top = 5,
         inputs: inputs = RANDOM,
-        stack: stacks = None,
+        backend: backends = None,
     ) -> dict[str, Any]:
         """The configs to run for an operator on a GPU, with latency, energy, intervals and where numbers come from, and
         as `lines` what stacks that people run today take."""
 
         def work() -> dict[str, Any]:
-            names = stacks_named(stack)
+            names = stacks_named(backend)
             query = Query(objective_named(objective), power_limit_w=power_limit_w, top=top, inputs=inputs, stacks=names)
             return tools.recommend(Request(gpu, op, None, shape, dtype, layout, query))
 
@@ -242,16 +251,34 @@ def make_server(tools: Tools) -> Any:
     @server.tool()
     async def compare(
         workload: Annotated[
-            str, Field(description="A network of the catalog, such as llama-3-8b-decode.", max_length=80)
+            str,
+            Field(
+                description="A network of the catalog, such as llama-3-8b-decode, or a config.json of the folder.",
+                max_length=400,
+            ),
         ],
         gpus: Annotated[
             str, Field(description="GPUs or card files with commas between them: h200,mycard.toml.", max_length=400)
         ],
         objective: objective = "latency",
         inputs: inputs = RANDOM,
+        backend: backends = None,
+        batch: Annotated[int | None, Field(description="Items, such as sequences, in one pass.", ge=1)] = None,
+        tp: Annotated[int, Field(description="GPUs that share each layer.", ge=1, le=64)] = 1,
+        context: Annotated[int | None, Field(description="Tokens that a token attends to, or of the prompt.")] = None,
+        phase: Annotated[str | None, Field(description="Of a config.json: decode (default) or prefill.")] = None,
     ) -> dict[str, Any]:
-        """A whole network on several GPUs side by side: time, energy, power, calls per second and watt."""
-        return await answered(lambda: tools.compare(workload, gpus, Query(objective_named(objective), inputs=inputs)))
+        """A whole network on several GPUs side by side: memory, time, energy, power, calls per second and watt."""
+
+        def work() -> dict[str, Any]:
+            stacks, whose = backends_named(backend)
+            query = Query(objective_named(objective), inputs=inputs, stacks=stacks)
+            wanted = NetworkRequest(
+                workload, None, None, None, {}, batch, tp, context, phase, whose, ignore_memory=False
+            )
+            return tools.compare(wanted, gpus, query)
+
+        return await answered(work)
 
     @server.tool()
     async def explain(
@@ -298,7 +325,7 @@ def make_server(tools: Tools) -> Any:
             query = Query(objective_named(objective), inputs=inputs)
             return tools.analyze(SourceAnalysis(text, gpu, spec, shape, arguments, grid, block, query, entry))
 
-        return await answered(work)
+        return await answered(work, running)
 
     @server.tool(name="check")
     async def check_tool(
@@ -327,7 +354,7 @@ def make_server(tools: Tools) -> Any:
             launch = tools.launch(tools.source(source, file), arguments, grid, block, gpu, entry)
             return tools.check(launch, reference, tolerance)
 
-        return await answered(work)
+        return await answered(work, running)
 
     @server.tool()
     async def emulate(
@@ -344,6 +371,6 @@ def make_server(tools: Tools) -> Any:
         def work() -> dict[str, Any]:
             return tools.emulate(tools.launch(tools.source(source, file), arguments, grid, block, gpu, entry))
 
-        return await answered(work)
+        return await answered(work, running)
 
     return server

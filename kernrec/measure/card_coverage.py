@@ -15,7 +15,7 @@ from kernrec.gpu import GPU, all_gpus, find_gpu
 from kernrec.gpu.find import UnknownGPU
 from kernrec.measure.card_plan import asked_subject
 from kernrec.measure.knowledge import Knowledge
-from kernrec.measure.problem_selection import select_counted
+from kernrec.measure.problem_selection import select_layers
 from kernrec.measure.refine_subject import RefineRequest
 from kernrec.op import Problem
 from kernrec.store import Stack
@@ -89,7 +89,7 @@ class _Layers:
     def standard(cls) -> "_Layers":
         layers = cls()
         keys = set()
-        for _, problem, _ in select_counted("all", None, None, None, None):
+        for problem in (layer.problem for layer in select_layers("all", None, None, None, None) or ()):
             key = problem.key.replace("]bf16,", "]f16,")
             if key not in keys:
                 keys.add(key)

@@ -16,7 +16,7 @@ from tempfile import TemporaryDirectory
 
 from kernrec.errors import KernrecError, UsageError
 from kernrec.gpu import GPU, find_gpu
-from kernrec.kernel import able_kernels
+from kernrec.kernel import kernels_of
 from kernrec.kernel.fixed_part import FixedMeasurement, fixed_part
 from kernrec.measure.campaign.plan import EnergyRule, PlannedProblem, Task, check_memory
 from kernrec.measure.campaign.results import CampaignBudget, MeasuringEffort, ProblemResult, check_budget
@@ -36,7 +36,7 @@ from kernrec.measure.device.interface import DeviceKind
 from kernrec.measure.device.replay import load_recordings
 from kernrec.measure.knowledge import Knowledge
 from kernrec.measure.measuring_device import MeasuringDevice, card_device, new_session, recorded_device
-from kernrec.measure.problem_selection import select_counted
+from kernrec.measure.problem_selection import select_layers
 from kernrec.measure.protocol.measure_config import FINALS
 from kernrec.measure.refine_planner import RefinePlanner
 from kernrec.measure.refine_subject import RefineRequest, RefineSubject, WantedProblem, sampled_kernels, subject_on
@@ -245,9 +245,9 @@ def asked_problems(gpu: GPU) -> list[WantedProblem]:
     A layer in bf16 is one in f16 where no kernel computes it otherwise.
     """
     layers: dict[Problem, tuple[str, float]] = {}
-    for name, problem, count in select_counted("all", None, None, None, None):
-        if (able := _able(problem, gpu)) is not None:
-            layers.setdefault(able, (name, count))
+    for layer in select_layers("all", None, None, None, None) or ():
+        if (able := _able(layer.problem, gpu)) is not None:
+            layers.setdefault(able, (layer.name, layer.count))
     totals: dict[str, float] = {}
     for problem, (_, count) in layers.items():
         totals[problem.op] = totals.get(problem.op, 0.0) + count
@@ -258,7 +258,7 @@ def _able(problem: Problem, gpu: GPU) -> Problem | None:
     """The problem, or the same in f16, that a kernel can run on a GPU; None where none can."""
     for each in (problem, problem_from_key(problem.key.replace("]bf16,", "]f16,"))):
         try:
-            able_kernels(each.op, each.dtype, each.layout, gpu.sm)
+            kernels_of(each, gpu.sm)
         except KernrecError:
             continue
         if _fits(each, gpu):

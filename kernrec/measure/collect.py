@@ -34,9 +34,11 @@ from kernrec.measure.measuring_device import (
     new_session,
     recorded_device,
 )
+from kernrec.measure.problem_selection import as_measured, recorded_as
 from kernrec.measure.worker.worker import write_kernel
 from kernrec.measure.worker.worker_client import Stopped, WorkerClient
 from kernrec.op import Problem
+from kernrec.op.workload import Layer
 from kernrec.store import Stack
 from kernrec.store.measurement import InputInfo, Measurement
 
@@ -66,6 +68,8 @@ class CollectRequest:
     budget: CampaignBudget = field(default_factory=CampaignBudget)
     resume: bool = True
     """Whether to skip what the database already has."""
+    layers: Sequence[Layer] = ()
+    """The layers that `problems` are of: where nobody fixed a layout, it is chosen for the GPU."""
     resumed: tuple[str, ...] | None = None
     """Sessions whose rows alone are skipped; None: those of all."""
     seed: int = 0
@@ -309,7 +313,9 @@ def recorded_work_on(gpu: str | None, request: CollectRequest) -> DeviceWork:
     """A recorded GPU with the plans of a request's problems; None: the only one. Raises as `collect`."""
     file = request.recording
     assert file is not None
-    keys = None if request.problems is None else {problem.key for _, problem in request.problems}
+    keys = None
+    if request.problems is not None:
+        keys = {key for _, problem in request.problems for key in recorded_as(problem, request.layers)}
     recordings = load_requested(file, gpu, keys)
     problems = plan_recordings(recordings, request.effort.configs, request.seed)
     return DeviceWork(recorded_device(file, recordings[0].gpu, request.seed), problems)
@@ -335,7 +341,12 @@ def _plan_for_card(request: CollectRequest, gpu: GPU, context: "Context") -> lis
     if request.problems is None:
         raise UsageError("name what to measure with --op, and --shape or --workload")
     options = PlanOptions(request.effort.configs, request.effort.drawn, request.seed)
-    return plan_library(request.problems, gpu, context, options, request.kernel)
+    moved = as_measured(request.layers, gpu, request.database)
+    problems = [
+        (moved[problem].key if problem in moved and name == problem.key else name, moved.get(problem, problem))
+        for name, problem in request.problems
+    ]
+    return plan_library(problems, gpu, context, options, request.kernel)
 
 
 def _card_work(request: CollectRequest, scratch: Path) -> list[DeviceWork]:

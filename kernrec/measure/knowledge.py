@@ -10,6 +10,7 @@ from kernrec.measure.campaign.plan import Task
 from kernrec.measure.refine_subject import RefineRequest, RefineSubject, WantedProblem
 from kernrec.model.search.joint_posterior import JointPosterior, Measured
 from kernrec.recommender.contenders import key_of, measured_of, noise_between, side_by_side
+from kernrec.recommender.context import evidence_of
 from kernrec.recommender.estimate.measured_rows import applies
 from kernrec.recommender.request import Objective
 from kernrec.store import Evidence, Stack
@@ -101,7 +102,7 @@ class Knowledge:
                 return Evidence()
             self._stack = Stack([self._database])
         wanted, hashes = self._subject.wanted[problem].problem, self._subject.hashes[problem]
-        evidence = self._stack.evidence(self._gpu.name, wanted.op, list(hashes), wanted.key)
+        evidence = evidence_of(self._stack, self._gpu, wanted, list(hashes))
         # Rows of another version of a kernel are of another kernel.
         return Evidence(
             tuple(row for row in evidence.measured if row.kernel_hash == hashes.get(row.kernel)),

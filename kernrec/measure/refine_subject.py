@@ -7,7 +7,7 @@ predicted.
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +21,9 @@ from kernrec.measure.collect import CollectRequest
 from kernrec.measure.device.interface import DeviceKind
 from kernrec.measure.device.replay import Recording, load_requested
 from kernrec.measure.measuring_device import MeasuringDevice, card_device, recorded_device
+from kernrec.measure.problem_selection import as_measured, recorded_as
 from kernrec.op import Problem
+from kernrec.op.workload import Layer
 from kernrec.recommender.candidate_set import CandidateSet, candidate_set
 from kernrec.recommender.contenders import Key, ProblemContenders, contenders_of, key_of, unpredicted
 from kernrec.recommender.context import Context
@@ -78,6 +80,8 @@ class RefineRequest:
     until: float | None = None
     """Weighted mean regret at which to stop, once it is below this with a probability of 95 %."""
     seed: int = 0
+    layers: Sequence[Layer] = ()
+    """The layers that `problems` are of: where nobody fixed a layout, it is chosen for the GPU."""
     point: OperatingPoint = DEFAULT_POINT
     """The power limit and clock that the card is at: of predictions, and of rows of the database."""
 
@@ -159,7 +163,8 @@ def subject_on(name: str | None, request: RefineRequest) -> RefineSubject:
         return _recorded(name, request)
     gpu = find_gpu(str(name))
     context = _context(request.database)
-    wanted = tuple(request.problems)
+    moved = as_measured(request.layers, gpu, request.database)
+    wanted = tuple(_moved(each, moved.get(each.problem, each.problem)) for each in request.problems)
     sets = []
     for each in wanted:
         whole_space = bool(_measured(each.problem, gpu, context))
@@ -211,6 +216,12 @@ def sampled_kernels(name: str, request: RefineRequest) -> Callable[[Problem], li
     return recorded
 
 
+def _moved(wanted: WantedProblem, problem: Problem) -> WantedProblem:
+    """A wanted problem in another layout; one that is named by its key gets the new key."""
+    name = problem.key if wanted.name == wanted.problem.key else wanted.name
+    return replace(wanted, name=name, problem=problem)
+
+
 def _context(database: Path) -> Context:
     stored = [database] if database.exists() else []
     context = Context(stored, models=ModelStore(database.parent / "models", Stack(stored)))
@@ -243,11 +254,15 @@ def _candidates(
 
 def _recorded(card: str | None, request: RefineRequest) -> RefineSubject:
     assert request.recording is not None
-    requested = {wanted.problem.key for wanted in request.problems} or None
+    keys = {wanted: recorded_as(wanted.problem, request.layers) for wanted in request.problems}
+    requested = {key for some in keys.values() for key in some} or None
     recordings = {each.problem.key: each for each in load_requested(request.recording, card, requested)}
     gpu = find_gpu(next(iter(recordings.values())).gpu)
-    named = tuple(request.problems) or tuple(WantedProblem(key, each.problem) for key, each in recordings.items())
-    recorded = tuple(wanted for wanted in named if wanted.problem.key in recordings)
+    recorded = tuple(
+        _moved(wanted, recordings[key].problem) for wanted, some in keys.items() for key in some if key in recordings
+    )
+    if not request.problems:
+        recorded = tuple(WantedProblem(key, each.problem) for key, each in recordings.items())
     context = _context(request.database)
     draw = np.random.default_rng(request.seed)
     kernels = _kernels(recordings.values(), context)

@@ -9,8 +9,8 @@ second, the heads of attention. Every GPU does in full the layers that a split l
 from dataclasses import replace
 
 from kernrec.errors import UsageError
+from kernrec.op.equivalent import MOST_VECTORS, as_matmul
 from kernrec.op.problem import Op, Problem
-from kernrec.op.registry import find_op
 from kernrec.op.workload import Layer, Workload
 
 _ITEMS = {
@@ -19,8 +19,14 @@ _ITEMS = {
 }  # fmt: skip
 """By op, the dimension that counts independent items."""
 
-MOST_VECTORS = 16
-"""The most vectors of a `matvec`."""
+
+MOST_PARTS = 1024
+"""Passes over parts of a layer's items, at most."""
+
+
+def items_dimension(op: str, batched: bool = False) -> str:
+    """Return the dimension of an op that counts independent items; batched: whether a matmul is of several products."""
+    return _ITEMS.get(op) or ("batch" if batched else "m")
 
 
 def with_batch(workload: Workload, batch: int) -> Workload:
@@ -33,36 +39,62 @@ def with_batch(workload: Workload, batch: int) -> Workload:
         raise UsageError(f"batch is {batch}; at least 1 is accepted")
     if batch == workload.batch:
         return workload
-    layers = tuple(
-        replace(layer, problem=_of_batch(layer.problem, batch, workload.batch, layer.name)) for layer in workload.layers
-    )
+    layers = tuple(replace(layer, problem=_of_batch(layer, batch, workload.batch)) for layer in workload.layers)
     before = f"batch {workload.batch}"
     title = workload.title
     title = title.replace(before, f"batch {batch}") if before in title else f"{title}, batch {batch}"
     return replace(workload, title=title, layers=layers, batch=batch, published=None)
 
 
-def _of_batch(problem: Problem, batch: int, before: int, name: str) -> Problem:
+def with_context(workload: Workload, context: int) -> Workload:
+    """Return the workload of a generated token with `context` tokens to attend to, itself included.
+
+    Raises:
+        UsageError: the workload is not that of a generated token, or the context is empty.
+    """
+    decoding = {layer.problem.dim["keys"] for layer in workload.layers if layer.problem.dim.get("queries") == 1}
+    if workload.tokens != 1 or len(decoding) != 1:
+        raise UsageError(
+            f"workload {workload.name} has no context to change; --context is for a config.json and decode workloads"
+        )
+    if context < 1:
+        raise UsageError(f"context is {context} tokens; at least 1 is accepted")
+    layers = []
+    for layer in workload.layers:
+        problem = layer.problem
+        if problem.dim.get("queries") == 1:
+            problem = problem.definition.problem(problem.dtype, problem.layout, **problem.dim | {"keys": context})
+        layers.append(replace(layer, problem=problem))
+    (before,) = decoding
+    title = workload.title.replace(f"token {before}", f"token {context}")
+    return replace(workload, title=title, layers=tuple(layers), published=None)
+
+
+def _of_batch(layer: Layer, batch: int, before: int) -> Problem:
+    problem, name = layer.problem, layer.name
     sizes = problem.dim
-    counted = _ITEMS.get(problem.op) or ("batch" if sizes.get("batch", 1) > 1 else "m")
+    counted = layer.items or items_dimension(problem.op, sizes.get("batch", 1) > 1)
     items, rest = divmod(sizes.get(counted, 1) * batch, before)
     if rest:
         raise UsageError(f"layer {name!r}: {counted} = {sizes[counted]} for a batch of {before} is none for {batch}")
     if problem.op == "matvec" and items > MOST_VECTORS:
-        return as_product(problem, items)
+        return as_matmul(problem, items)
     return problem.definition.problem(problem.dtype, problem.layout, **sizes | {counted: items})
 
 
-def as_product(problem: Problem, rows: int | None = None, dtype: str | None = None) -> Problem:
-    """A `matvec` as the `matmul` of a linear layer: its vectors are rows, its matrix the weights (features out, in).
-
-    Args:
-        rows: how many vectors; those of the problem by default.
-        dtype: its own by default.
-    """
-    sizes = problem.sizes
-    dims = {"m": rows or sizes["n"], "n": sizes["m"], "k": sizes["k"]}
-    return find_op("matmul").problem(dtype or problem.dtype, "nt", **dims)
+def in_parts(layer: Layer) -> Layer:
+    """Return a layer as passes over equal parts of its items, as few as let kernels index its tensors."""
+    problem = layer.problem
+    if problem.too_large is None:
+        return layer
+    sizes = problem.dim
+    counted = layer.items or items_dimension(problem.op, sizes.get("batch", 1) > 1)
+    items = sizes.get(counted, 1)
+    for parts in range(2, min(items, MOST_PARTS) + 1):
+        part = problem.definition.problem(problem.dtype, problem.layout, **sizes | {counted: -(-items // parts)})
+        if part.too_large is None:
+            return replace(layer, problem=part, count=layer.count * parts)
+    return layer
 
 
 def as_tensor_parallel(workload: Workload, gpus: int) -> Workload:
@@ -80,19 +112,36 @@ def as_tensor_parallel(workload: Workload, gpus: int) -> Workload:
             f"workload {workload.name} does not say how tensor parallelism splits its layers; in a file of your own,"
             ' `split = ["n"]` of a layer does'
         )
-    layers = tuple(replace(layer, problem=_shard(layer, gpus)) for layer in workload.layers)
-    return replace(workload, title=f"{workload.title}, one of {gpus} GPUs", layers=layers, published=None, tp=gpus)
+    try:
+        layers = tuple(replace(layer, problem=_shard(layer, gpus)) for layer in workload.layers)
+    except UsageError as error:
+        accepted = [str(count) for count in (1, 2, 4, 8, 16, 32, 64) if _divides(workload, count)]
+        raise UsageError(f"{error}; accepted are {', '.join(accepted)}") from None
+    title, embedding = f"{workload.title}, one of {gpus} GPUs", -(-workload.embedding // gpus)
+    return replace(workload, title=title, layers=layers, published=None, tp=gpus * workload.tp, embedding=embedding)
+
+
+def _divides(workload: Workload, gpus: int) -> bool:
+    try:
+        return all(_shard(layer, gpus) for layer in workload.layers)
+    except UsageError:
+        return False
 
 
 def _shard(layer: Layer, gpus: int) -> Problem:
     problem, sizes = layer.problem, layer.problem.dim
     if problem.op == "moe":
         return _resized(problem.definition, problem, sizes | {"tp": gpus * problem.sizes["tp"]}, gpus, layer.name)
+    heads, outputs = layer.shared
     for name in layer.split:
+        if name == "kv_heads" and sizes[name] < gpus and gpus % sizes[name] == 0:
+            sizes[name] = 1  # a head of keys and values that several GPUs share is copied
+            continue
+        if heads and heads < gpus and gpus % heads == 0 and (own := sizes[name] - heads * outputs) % gpus == 0:
+            sizes[name] = own // gpus + outputs
+            continue
         if sizes[name] % gpus:
-            divisors = [count for count in (2, 4, 8, 16) if sizes[name] % count == 0]
-            accepted = f"accepted are 1{''.join(f', {count}' for count in divisors)}"
-            raise UsageError(f"tp {gpus} does not divide {name} = {sizes[name]} of layer {layer.name!r}; {accepted}")
+            raise UsageError(f"tp {gpus} does not divide {name} = {sizes[name]} of layer {layer.name!r}")
         sizes[name] //= gpus
     return _resized(problem.definition, problem, sizes, gpus, layer.name) if layer.split else problem
 

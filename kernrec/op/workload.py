@@ -11,6 +11,9 @@ needs `layers` alone:
     layouts            by op, how its tensors are stored, such as { matmul = "nt" } for weights (features out, features
                        in); without it, `nt` for products and for other ops the layout that is best
     batch              the items, such as images or sequences, that the layers are of; 1 without it
+    embedding          parameters of the network that no layer multiplies, such as its token embedding; 0 without it
+    tokens             tokens that one pass gives each item: 1 for a generated token, else those of the prompt
+    one_network        false if the layers are not those of one network: then memory is compared layer by layer
     name, title        its name and title
     source             where the layers come from
     covers             which of the network's layers the published figure counts
@@ -33,6 +36,7 @@ from kernrec.op.problem import Op, Problem
 from kernrec.op.registry import find_op
 from kernrec.util.cache import shipped_toml
 from kernrec.util.human import short
+from kernrec.util.input_file import read_input
 from kernrec.util.light_dataclass import dataclass
 
 
@@ -52,6 +56,14 @@ class Layer:
     """The dimensions that tensor parallelism divides."""
     quantized: bool = False
     """Whether it is in 8 or 4 bits where the network is; other layers then keep the network's own data type."""
+    shared: tuple[int, int] = (0, 0)
+    """Heads of keys and values in a product, and its outputs for each: a GPU has at least one such head."""
+    items: str = ""
+    """The dimension that counts independent items, if it is not that of the op."""
+    parts: int = 1
+    """Passes over parts of the items in each occurrence, which `count` includes; they share the weights."""
+    alone: bool = False
+    """Whether it is a problem by itself: its tensors go to no other layer, and nobody calls one of them weights."""
 
     @property
     def flops(self) -> int:
@@ -90,6 +102,16 @@ class Workload:
     """Of how many GPUs the layers are those of one, under tensor parallelism."""
     unknown: tuple[str, ...] = ()
     """Layers of ops that kernrec does not know, one line each."""
+    embedding: int = 0
+    """Parameters of one GPU that no layer multiplies, such as the token embedding."""
+    cache: int = 0
+    """Elements that the cache of keys and values holds for each item, if the attention layers do not show it."""
+    tokens: int = 0
+    """Tokens that one pass gives each item; 0 if the items are no sequences."""
+    one_network: bool = False
+    """Whether the layers are those of one network, each occurrence with weights of its own."""
+    notes: tuple[str, ...] = ()
+    """Lines that a reader of the layers has to know."""
 
     @property
     def flops(self) -> int:
@@ -146,7 +168,7 @@ def load_workload(path: Path) -> Workload:
             return _workload(path, shipped_toml(path))
         import tomllib
 
-        return _workload(path, tomllib.loads(path.read_text(encoding="utf-8")))
+        return _workload(path, tomllib.loads(read_input(path, _MOST_BYTES, "it").decode()))
     except KeyError as error:
         raise UsageError(f"workload file {path}: {error.args[0]} is missing") from error
     except OSError as error:
@@ -157,8 +179,11 @@ def load_workload(path: Path) -> Workload:
         raise UsageError(f"workload file {path}: {error}") from error
 
 
+_MOST_BYTES = 16 << 20
 _PUBLISHED = ("published_flops", "covers", "published_source", "tolerance")
-_KEYS = ("name", "title", "source", "layers", "dtype", "layouts", "batch", *_PUBLISHED)
+_KEYS = (
+    "name", "title", "source", "layers", "dtype", "layouts", "batch", "embedding", "tokens", "one_network", *_PUBLISHED
+)  # fmt: skip
 
 
 def _workload(path: Path, content: dict[str, Any]) -> Workload:
@@ -172,10 +197,15 @@ def _workload(path: Path, content: dict[str, Any]) -> Workload:
     published = Published(*(content[key] for key in _PUBLISHED)) if content.keys() & set(_PUBLISHED) else None
     name = printable(str(content.get("name", path.stem)))
     title, source = (str(content.get(key, default)) for key, default in (("title", name), ("source", path.name)))
-    batch = content.get("batch", 1)
-    if type(batch) is not int or batch < 1:
-        raise UsageError(f"batch is {short(batch)}; a whole number from 1 is accepted")
-    return Workload(name, printable(title), source, layers, published, batch)
+    counts = {}
+    for key, default, least in (("batch", 1, 1), ("embedding", 0, 0), ("tokens", 0, 0)):
+        counts[key] = value = content.get(key, default)
+        if type(value) is not int or value < least:
+            raise UsageError(f"{key} is {short(value)}; a whole number from {least} is accepted")
+    one_network = content.get("one_network", True)
+    if type(one_network) is not bool:
+        raise UsageError(f"one_network is {short(one_network)}; true and false are accepted")
+    return Workload(name, printable(title), source, layers, published, one_network=one_network, **counts)
 
 
 def layer_from(entry: Mapping[str, Any], dtype: str | None = None, layouts: Mapping[str, str] | None = None) -> Layer:

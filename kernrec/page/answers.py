@@ -5,7 +5,7 @@ Parameters come from a URL and are hostile: each is text that is checked against
 
 import shlex
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -14,15 +14,16 @@ from kernrec.gpu import all_gpus, find_gpu
 from kernrec.kernel import Kernel
 from kernrec.model.prior.power import INPUTS, RANDOM
 from kernrec.op import all_ops
-from kernrec.op.workload import Workload, default_workload, workloads
+from kernrec.op.workload import Workload, workloads
 from kernrec.page.front import MOST_POINTS, config_text, front_answer, point_of
 from kernrec.page.network import network_view
-from kernrec.page.subject import PARAMETERS, Subject, kernel_options, subject_of
+from kernrec.page.subject import BEST, PARAMETERS, Subject, kernel_options, subject_of
 from kernrec.recommender import Objective, Recommender
 from kernrec.recommender.explain.breakdown import Explanation, explain
 from kernrec.recommender.explain.pick_config import pick_config
 from kernrec.recommender.explain.what_if import advice, what_if
-from kernrec.recommender.network import NetworkRequest
+from kernrec.recommender.network import NetworkRequest, layers_of
+from kernrec.recommender.request import backends_named
 from kernrec.store.coverage import coverage
 
 Parameters = Mapping[str, str]
@@ -39,6 +40,7 @@ class Answers:
         workload: a network of the user's own, offered first beside those that ship.
         most_points: of one front.
         kernel: one of the library or the user's own that is offered beside those of the user's databases.
+        backend: names of backends whose totals networks have, as of `backends_named`; None for the fastest.
     """
 
     def __init__(
@@ -47,7 +49,9 @@ class Answers:
         workload: Workload | None = None,
         most_points: int = MOST_POINTS,
         kernel: Kernel | None = None,
+        backend: Sequence[str] | None = None,
     ) -> None:
+        self._stacks, self._whose = backends_named(backend)
         self._recommender, self._kernel = recommender, kernel
         self._most_points = most_points
         self._own = {workload.name: workload} if workload else {}
@@ -80,15 +84,18 @@ class Answers:
         """The names to choose from: operators with their dimensions and the layers of a network, GPUs, networks."""
         ops = []
         for op in all_ops():
-            layers = default_workload(op).layers_of(op)
+            _, layers = layers_of(NetworkRequest(None, op.name))
             ops.append(
                 {
                     "name": op.name,
                     "title": op.title,
                     "dtypes": list(op.dtypes),
-                    "layouts": list(op.layouts),
+                    "layouts": [BEST, *op.layouts] if len(op.layouts) > 1 else list(op.layouts),
                     "dims": [{"name": d.name, "meaning": d.meaning, "default": d.default} for d in op.dims],
-                    "layers": [{"name": layer.name, **Subject(layer.problem).parameters} for layer in layers],
+                    "layers": [
+                        {"name": layer.name, **Subject(layer.problem, layout_free=layer.layout_free).parameters}
+                        for layer in layers
+                    ],
                 }
             )
         return {
@@ -128,9 +135,9 @@ class Answers:
         names = [*self._own, *workloads()]
         if name not in names:  # a path is no name: a URL opens no file
             raise unknown("workload", name, names)
-        wanted = NetworkRequest(self._own.get(name, name), None, parameters.get("dtype") or None)
+        wanted = NetworkRequest(self._own.get(name, name), None, parameters.get("dtype") or None, backend=self._whose)
         gpu, inputs = find_gpu(parameters.get("gpu", "")), parameters.get("inputs") or RANDOM
-        return network_view(self._recommender, gpu, wanted, inputs)
+        return network_view(self._recommender, gpu, wanted, inputs, self._stacks)
 
     def _database(self, parameters: Parameters) -> dict[str, Any]:
         rows = coverage(self._recommender.context.stack)

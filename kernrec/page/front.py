@@ -43,12 +43,11 @@ def front_answer(recommender: Recommender, subject: Subject, gpu: GPU, most: int
     Raises:
         KernrecError: neither a kernel nor a stack runs the problem.
     """
-    problem = subject.problem
     try:
         candidates = subject.candidates(recommender, gpu)
     except NoKernelError:
-        return _by_lines(recommender.answer_problem(problem, gpu, subject.query))
-    answer = subject.answer(recommender, candidates)
+        return _by_lines(subject.answer(recommender, gpu, None))
+    answer = subject.answer(recommender, gpu, candidates)
     front = select(candidates, Query(Objective.PARETO, clocks=subject.clocks, top=_WHOLE_FRONT))
     count = candidates.latency_s.shape[1]
     front_places = np.array([point * count + position for point, position in front])
@@ -78,7 +77,7 @@ def _described(answer: Recommendation, notes: Sequence[str]) -> dict[str, Any]:
         "problem": problem.key,
         "shape": ",".join(f"{name}={value}" for name, value in problem.dims),
         "no_kernel": answer.no_kernel,
-        "lines": [line.as_dict() | {"name": line.name, "basis": line.basis} for line in answer.lines],
+        "lines": [line.as_dict() | {"name": line.dated_name, "basis": line.basis} for line in answer.lines],
         "notes": list(notes),
     }
 

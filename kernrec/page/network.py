@@ -1,5 +1,6 @@
 """A network on a GPU as the page shows it: totals, the choice of each layer, and all power limits."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from kernrec.gpu import GPU
@@ -9,14 +10,16 @@ from kernrec.recommender.network import NetworkRequest, answer_network
 from kernrec.recommender.network_sweep import sweep_network
 
 
-def network_view(recommender: Recommender, gpu: GPU, wanted: NetworkRequest, inputs: str = RANDOM) -> dict[str, Any]:
+def network_view(
+    recommender: Recommender, gpu: GPU, wanted: NetworkRequest, inputs: str = RANDOM, stacks: Sequence[str] = ()
+) -> dict[str, Any]:
     """The totals of a network at the default power limit, its layers, and its totals over power limits.
 
     Raises:
         UsageError: a name is unknown, or no layer is of the op.
-        KernrecError: no layer can be run.
+        KernrecError: no layer can be run, or the network does not fit the GPU's memory.
     """
-    answer = answer_network(recommender, gpu, wanted, Query(Objective.LATENCY, inputs=inputs))
+    answer = answer_network(recommender, gpu, wanted, Query(Objective.LATENCY, inputs=inputs, stacks=tuple(stacks)))
     sweep = sweep_network(recommender, answer, "power limit")
     layers = []
     for layer in answer.layers:
@@ -30,7 +33,7 @@ def network_view(recommender: Recommender, gpu: GPU, wanted: NetworkRequest, inp
                 "config": config,
                 "latency_s": layer.latency_s,
                 "energy_j": layer.energy_j,
-                "bottleneck": layer.best.bottleneck if layer.best else "",
+                "bottleneck": layer.best.bottleneck if layer.best and not layer.runs_backend else "",
                 "source": layer.source,
                 "pays": layer.pays,
             }
@@ -41,6 +44,7 @@ def network_view(recommender: Recommender, gpu: GPU, wanted: NetworkRequest, inp
         "workload": answer.workload.title,
         "power_limit_w": gpu.tdp_w,
         "dtypes": list(answer.dtypes),
+        "headline": answer.headline_name,
         "totals": [total.as_dict() for total in answer.totals],
         "sweep": sweep.as_dict()["rows"],
         "layers": layers,

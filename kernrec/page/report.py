@@ -64,7 +64,7 @@ def report(
             for number in _worth_explaining(front):
                 record("explain", {**parameters, **of_point(front, number)})
         if count:
-            shown.append({"name": subject.problem.key, **subject.parameters})
+            shown.append({"name": subject.name, **subject.parameters})
     if workload is not None:
         for gpu in gpus:
             parameters = {"gpu": gpu.name, "workload": workload} | ({} if inputs == RANDOM else {"inputs": inputs})

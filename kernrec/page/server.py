@@ -39,6 +39,7 @@ class PageServer(ThreadingHTTPServer):
     """
 
     daemon_threads = True
+    request_queue_size = 512  # connections that wait to be accepted; of the default, 5, others are reset
     # A second server on the same port would take requests of the first.
     allow_reuse_address = False
 

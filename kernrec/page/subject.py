@@ -28,6 +28,8 @@ class Subject:
     """Whether locked core clocks are tried, too."""
     inputs: str = RANDOM
     """Values that kernels compute on (`Query.inputs`)."""
+    layout_free: bool = False
+    """Whether nobody fixed the layout: each GPU gets the best one."""
 
     @property
     def query(self) -> Query:
@@ -38,17 +40,26 @@ class Subject:
         """The configs at all operating points; `KernrecError` where nothing can run the problem."""
         recommender = recommender.for_inputs(self.query.inputs)
         if self.kernel is None:
-            return recommender.candidates(self.problem, gpu, op_points(gpu, self.query))
+            problem, points = self.problem, op_points(gpu, self.query)
+            if self.layout_free:
+                (problem,) = recommender.as_answered([problem], gpu, points)
+            return recommender.candidates(problem, gpu, points)
         candidates = recommender.kernel_candidates(self.kernel, self.problem, gpu, self.query)
         if not candidates.kernels:
             raise none_runs(candidates.considered[0])
         return candidates
 
-    def answer(self, recommender: Recommender, candidates: CandidateSet) -> Recommendation:
-        """The choices among these candidates."""
-        if self.kernel is None:
-            return recommender.answer_problem(self.problem, candidates.gpu, self.query)
+    def answer(self, recommender: Recommender, gpu: GPU, candidates: CandidateSet | None) -> Recommendation:
+        """Return the choices among the candidates of `candidates`; None: what backends take, as no kernel runs."""
+        if self.kernel is None or candidates is None:
+            return recommender.answer_op(self.problem, gpu, self.query, fixed=not self.layout_free)
         return recommendation(candidates, self.query, recommender.context, of_one_kernel=True)
+
+    @property
+    def name(self) -> str:
+        """The problem as people read it."""
+        key = self.problem.key
+        return key.removesuffix(self.problem.layout) + BEST if self.layout_free else key
 
     @property
     def parameters(self) -> dict[str, str]:
@@ -56,9 +67,12 @@ class Subject:
         about = {"op": self.problem.op} if self.kernel is None else {"kernel": self.kernel.name}
         shape = ",".join(f"{name}={value}" for name, value in self.problem.dims)
         how = ({"clocks": "1"} if self.clocks else {}) | ({} if self.inputs == RANDOM else {"inputs": self.inputs})
-        return about | {"dtype": self.problem.dtype, "layout": self.problem.layout, "shape": shape} | how
+        layout = BEST if self.layout_free else self.problem.layout
+        return about | {"dtype": self.problem.dtype, "layout": layout, "shape": shape} | how
 
 
+BEST = "best"
+"""The layout of a request whose layout nobody fixed."""
 PARAMETERS = ("op", "kernel", "dtype", "layout", "shape", "clocks", "inputs")
 """The parameters that name a subject: an op, or instead of it a kernel."""
 
@@ -68,7 +82,9 @@ def subject_of(recommender: Recommender, parameters: Mapping[str, str]) -> Subje
     op, shape, dtype, layout = (parameters.get(name) or None for name in ("op", "shape", "dtype", "layout"))
     clocks, inputs = parameters.get("clocks", "") == "1", parameters.get("inputs") or RANDOM
     if op is not None:
-        return Subject(problem_from_shape(op, shape or "", dtype, layout), None, clocks, inputs)
+        layout = None if layout == BEST else layout
+        problem = problem_from_shape(op, shape or "", dtype, layout)
+        return Subject(problem, None, clocks, inputs, layout is None and len(problem.definition.layouts) > 1)
     if not (name := parameters.get("kernel", "")):
         raise UsageError("the question names neither an op nor a kernel; give one of them")
     kernel = recommender.context.kernel(name)

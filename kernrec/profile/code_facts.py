@@ -2,6 +2,8 @@
 
 import math
 
+from kernrec.ptx.analysis.indexes import Index, indexes_of
+from kernrec.ptx.ir.inline import inlined
 from kernrec.ptx.ir.operand import Register
 from kernrec.ptx.ir.program import Function, Module, Variable
 from kernrec.util.light_dataclass import dataclass
@@ -29,6 +31,10 @@ class CodeFacts:
     """Whether it has shared memory of a fixed size."""
     dynamic_shared: bool
     """Whether it has shared memory whose size the launch gives."""
+    indexes: dict[str, Index]
+    """Buffers that hold indexes of others, by the name of their parameter in the code."""
+    names: tuple[str, ...]
+    """The names of the parameters in the code."""
 
 
 def facts_of(module: Module, entry: str) -> CodeFacts:
@@ -47,6 +53,8 @@ def facts_of(module: Module, entry: str) -> CodeFacts:
         math.prod(most) if most else None,
         any(not variable.external for variable in shared),
         any(variable.external for variable in shared),
+        indexes_of(inlined(module, entry)),
+        tuple(parameter.name for parameter in function.parameters),
     )
 
 

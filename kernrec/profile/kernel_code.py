@@ -47,7 +47,7 @@ def compile_job_for(
         sm: compute capability.
         folder: where a Triton source imports other files from.
     """
-    unused = unused_macros(kernel)
+    unused, problem = unused_macros(kernel), kernel.form(problem)
     target = None
     if kernel.triton is not None:
         types = _signature(kernel, config, problem, sm)

@@ -6,7 +6,7 @@ as many as cover the same threads. It is assumed that the result stays the same,
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -63,6 +63,7 @@ def kernel_of_ptx(
     widths = (bx,) if reason else sorted({bx, *_WIDTHS})
     heights = (by,) if reason or (gy == 1 and by == 1) else sorted({by, *_HEIGHTS})
     tensors, passed = _arguments(arguments)
+    _fill_indexes(tensors, dict(zip(facts.names, passed, strict=False)), facts)
     constraints = [f"32 <= block_x * block_y * {bz} <= {MOST_THREADS} or (block_x == {bx} and block_y == {by})"]
     if facts.most_threads is not None and not reason:
         constraints.append(f"block_x * block_y * {bz} <= {facts.most_threads}")
@@ -134,6 +135,23 @@ def _arguments(descriptions: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
             case ScalarDescription(dtype, value):
                 passed.append(f"{dtype} {value!r}")
     return tensors, passed
+
+
+def _fill_indexes(tensors: dict[str, Any], places: Mapping[str, str], facts: CodeFacts) -> None:
+    """Let random whole numbers that index a tensor range over all of it; places: arguments by parameter."""
+    for parameter, index in facts.indexes.items():
+        tensor = tensors.get(places.get(parameter, ""), {"values": None})
+        if tensor["values"] != "normal" or tensor["dtype"][0] == "f":
+            continue
+        steps = []
+        for target, (count, numbers) in index.targets.items():
+            indexed = tensors.get(name := places.get(target, ""))
+            values = [places.get(number, "").rpartition(" ")[2] for number in numbers]
+            if indexed is not None and all(value.isdecimal() for value in values):
+                count = math.prod([count, *map(int, values)])
+                steps.append(f"{name} {max(count // ELEMENT_BYTES[indexed['dtype']], 1)}")
+        if len(steps) == len(index.targets):
+            tensor["values"] = f"{'offsets' if index.ascending else 'index'} {', '.join(steps)}"
 
 
 def _tensor(buffer: BufferDescription) -> dict[str, Any]:

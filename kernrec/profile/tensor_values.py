@@ -1,6 +1,5 @@
 """The tensors that a kernel gets, in the emulator or on a device, with the values that its spec declares."""
 
-from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
 
@@ -11,6 +10,7 @@ from kernrec.kernel.expression import parse
 from kernrec.kernel.spec import Kernel, TensorValues
 from kernrec.op import Problem, Tensor, encode_elements
 from kernrec.op import inputs as op_inputs
+from kernrec.util.input_file import check_input
 from kernrec.util.repeated_array import MAPPED, repeated
 
 ELEMENTS = {
@@ -84,7 +84,7 @@ def sample_tensors(
         }
     draw = np.random.default_rng(seed)
     return {
-        name: _filled(tensor, kernel.initial_values[name], problem.sizes, folder, draw)
+        name: _filled(tensor, kernel.initial_values[name], problem, folder, draw)
         for name, tensor in problem.tensors.items()
     }
 
@@ -93,13 +93,13 @@ def reference_tensors(kernel: Kernel, problem: Problem, folder: Path | None = No
     """The outputs that a spec declares for a problem; flat, by name."""
     draw = np.random.default_rng(0)
     return {
-        name: _filled(problem.tensors[name], sample, problem.sizes, folder, draw)
+        name: _filled(problem.tensors[name], sample, problem, folder, draw)
         for name, sample in kernel.references.items()
     }
 
 
 def _filled(
-    tensor: Tensor, sample: TensorValues, sizes: Mapping[str, int], folder: Path | None, draw: np.random.Generator
+    tensor: Tensor, sample: TensorValues, problem: Problem, folder: Path | None, draw: np.random.Generator
 ) -> np.ndarray:
     kind, count = ELEMENTS[tensor.dtype], tensor.elements
     if sample.kind in ("zeros", "unknown"):
@@ -109,10 +109,16 @@ def _filled(
     if sample.kind in ("file", "raw"):
         return _loaded(tensor, (folder or Path()) / sample.text, sample.kind == "raw")
     if sample.kind == "expression":
-        values = parse(sample.text).evaluate({**sizes, "i": np.arange(count)})
+        values = parse(sample.text).evaluate({**problem.sizes, "i": np.arange(count)})
         return _encoded(np.broadcast_to(np.asarray(values), count), tensor.dtype)
     drawn = min(count, DRAWN_BYTES // np.dtype(kind).itemsize)
-    if sample.kind == "normal":
+    if sample.kind in ("index", "offsets"):
+        steps = sample.indexed.items()
+        count_of = min(problem.tensors[name].elements // _step(step, name, problem) for name, step in steps)
+        if sample.kind == "offsets":
+            return _encoded(np.arange(count) * count_of // max(count - 1, 1), tensor.dtype)
+        values = draw.integers(0, max(count_of, 1), drawn)
+    elif sample.kind == "normal":
         whole = tensor.dtype[0] in "iu"
         values = draw.integers(0, 100, drawn) if whole else draw.standard_normal(drawn, np.float32)
     else:
@@ -125,11 +131,16 @@ def _filled(
     return encoded if drawn == count else repeated(encoded, count)
 
 
+def _step(text: str, name: str, problem: Problem) -> int:
+    """Elements of a tensor from one index to the next."""
+    return parse(text).whole_number(problem.sizes, 1, f"index of {name}")
+
+
 def _memory(tensor: Tensor, sample: TensorValues | None) -> int:
     """Bytes of memory that a filled tensor takes."""
     if sample is not None and sample.kind == "zeros":
         return 0
-    drawn = sample is not None and sample.kind in ("normal", "uniform", "integers")
+    drawn = sample is not None and sample.kind in ("normal", "uniform", "integers", "index")
     return min(tensor.bytes, DRAWN_BYTES) if drawn and MAPPED else tensor.bytes
 
 
@@ -145,6 +156,7 @@ def load_npy(path: Path) -> np.ndarray:
     Raises:
         UsageError: the file cannot be read, or does not hold one array of plain values.
     """
+    check_input(path)
     try:
         array = np.load(path, mmap_mode="r", allow_pickle=False)
     except OSError as error:
@@ -159,6 +171,7 @@ def load_npy(path: Path) -> np.ndarray:
 def _loaded(tensor: Tensor, path: Path, raw: bool) -> np.ndarray:
     kind = np.dtype(ELEMENTS[tensor.dtype])
     try:
+        check_input(path)
         array = np.fromfile(path, kind) if raw else load_npy(path)
     except OSError as error:
         raise UsageError(cannot_be("read", f"tensor {tensor.name}: {path}", error)) from None

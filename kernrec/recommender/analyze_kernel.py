@@ -98,7 +98,7 @@ def analyze(
     start = time.monotonic()
     query, options = query or Query(), options or ProfilingOptions()
     check_tunables_used(kernel)
-    space = Space(kernel, gpu.sm, gpu.limits, problem.dtype, problem.layout)
+    space = Space.of(kernel, problem, gpu)
     rows = space.at(problem).rows if len(space) else np.zeros(0, np.int64)
     if not len(rows):
         raise empty_space(kernel, problem, gpu)

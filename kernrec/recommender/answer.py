@@ -62,7 +62,7 @@ def recommendation(
         about = KernelAnswer(kernel.table.kernel, heuristic, considered.sampled_blocks)
     if of_one_kernel and kernel.table.kernel.declares_problem:
         context = None  # no stack has such a problem
-    remarks: list[Remark] = [partial(of_inputs, query.inputs), of_choices(candidates, choices)]
+    remarks: list[Remark] = [partial(of_inputs, query.inputs), of_choices(candidates, choices, beside)]
     if of_one_kernel:
         lines = tuple(of_kernel(considered, choices[0]))
         remarks.append(lambda: lines)

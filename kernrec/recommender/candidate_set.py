@@ -15,6 +15,7 @@ from kernrec.model.prior.power import RANDOM
 from kernrec.op import Problem
 from kernrec.recommender.estimate.measured_rows import applies
 from kernrec.recommender.estimate.operating_point import OperatingPoint
+from kernrec.recommender.estimate.physics import impossible, refuse_too_large
 from kernrec.recommender.estimate.static_table import StaticTable
 from kernrec.recommender.estimate.yardstick import yardstick_of
 from kernrec.recommender.kernel_candidates import (
@@ -22,6 +23,7 @@ from kernrec.recommender.kernel_candidates import (
     RunnableConfigs,
     beside_yardstick,
     estimate_kernels,
+    scope_of,
 )
 from kernrec.store import Evidence, MeasuredAnswer
 from kernrec.util.light_dataclass import dataclass
@@ -138,7 +140,7 @@ def candidate_set(
     whole_space: bool = False,
     inputs: str = RANDOM,
 ) -> CandidateSet:
-    """Estimates the configs of all kernels at all operating points; the set may be empty.
+    """Estimate the configs of all kernels at all operating points; the set may be empty.
 
     Args:
         tables: of the kernels that implement the problem on a GPU, at least one.
@@ -148,12 +150,18 @@ def candidate_set(
         models: where trained models of the kernels are; None: only the prior predicts.
         whole_space: whether every config is estimated, not only the most promising ones.
         inputs: those that the tables were made for.
+
+    Raises:
+        KernrecError: the GPU's memory does not hold the problem.
     """
-    considered = tuple([RunnableConfigs.of(table, problem, points, evidence) for table in tables])
     gpu = tables[0].gpu
+    refuse_too_large(problem, gpu)
+    considered = tuple([RunnableConfigs.of(table, problem, points, evidence) for table in tables])
     runnable = [each for each in considered if len(each.rows)]
-    scopes = [models.scope(problem.op, each.table.kernel, gpu, problem.dtype) if models else None for each in runnable]
+    scopes = [scope_of(each.table, models) for each in runnable]
     kernels = estimate_kernels(runnable, points, scopes, whole_space) if runnable else []
     kernels = beside_yardstick(kernels, yardstick_of(problem, gpu, models, inputs), points[0])
-    foreign = tuple(row for row in evidence.foreign if applies(row, gpu, points[0]))
+    foreign = tuple(
+        row for row in evidence.foreign if applies(row, gpu, points[0]) and not impossible(row, problem, gpu)
+    )
     return CandidateSet(problem, gpu, tuple(points), tuple(kernels), considered, foreign)

@@ -19,11 +19,12 @@ from kernrec.recommender.candidate_set import CandidateSet
 from kernrec.recommender.estimate.costs import Costs, prior_costs, promising
 from kernrec.recommender.estimate.measured_rows import NOTHING
 from kernrec.recommender.estimate.operating_point import OperatingPoint
+from kernrec.recommender.estimate.physics import possible
 from kernrec.recommender.estimate.prediction import Prediction, predict_all
 from kernrec.recommender.estimate.shortlist import SHORTLIST, quick_costs
 from kernrec.recommender.estimate.static_table import StaticTable
-from kernrec.recommender.estimate.yardstick import predict_yardsticks, yardstick_of
-from kernrec.recommender.kernel_candidates import SWEPT, KernelCandidates, RunnableConfigs, beside_yardstick
+from kernrec.recommender.estimate.yardstick import UNCHECKED, predict_yardsticks, yardstick_of
+from kernrec.recommender.kernel_candidates import SWEPT, KernelCandidates, RunnableConfigs, beside_yardstick, scope_of
 
 if TYPE_CHECKING:
     from kernrec.recommender.estimate.correction import Correction, ModelScope
@@ -69,7 +70,7 @@ class _Together:
     ) -> None:
         self._tables, self._problems, self._points = tables, problems, tuple(points)
         self._models, self._inputs = models, inputs
-        self._of_kernels = [_OfKernel(table, problems, len(points)) for table in tables]
+        self._of_kernels = [_OfKernel(table, problems, points) for table in tables]
 
     def sets(self) -> Iterator[CandidateSet]:
         """Of each problem, in order."""
@@ -87,16 +88,15 @@ class _Together:
 
     def _estimate(self, numbers: Sequence[int], kernels: list[list[KernelCandidates]]) -> None:
         """Adds to the kernels of each problem their candidates, in the order of the tables."""
-        points, models, gpu = self._points, self._models, self._tables[0].gpu
+        points, models = self._points, self._models
         each = [self._of_kernels[number] for number in numbers]
         predictions = predict_all([(kernel.table, kernel.on_problems, kernel.estimated) for kernel in each])
         limited = predictions.limited_at_first(points)
         first = limited.at(slice(0, 1))
         parts = [slice(*ends) for ends in pairwise(predictions.starts)]
-        op, dtype = self._problems[0].op, self._problems[0].dtype
         for kernel, prediction, part in zip(each, predictions.kernels, parts, strict=True):
             kernel.prediction = prediction
-            kernel.correct(models.scope(op, kernel.table.kernel, gpu, dtype) if models else None, first.part(part))
+            kernel.correct(scope_of(kernel.table, models), first.part(part))
         if len(points) > 1:
             swept = [kernel.swept(first.part(part)) for kernel, part in zip(each, parts, strict=True)]
             predictions.limit_at_others(limited, points, swept)
@@ -111,13 +111,13 @@ class _OfKernel:
 
     prediction: Prediction
 
-    def __init__(self, table: StaticTable, problems: Sequence[Problem], points: int) -> None:
-        self.table, self.on_problems = table, ManyProblems(table.space, problems)
+    def __init__(self, table: StaticTable, problems: Sequence[Problem], points: Sequence[OperatingPoint]) -> None:
+        self.table, self.on_problems, self._points = table, ManyProblems(table.space, problems), points
         self.rows: Array = (self.on_problems.valid & table.able).ravel().nonzero()[0]
         """Rows of `on_problems` that can run."""
         self._begins = np.arange(len(problems) + 1) * len(table.space)
         self._starts: list[int] = self.rows.searchsorted(self._begins).tolist()
-        configs, nothing = self.on_problems.configs(self.rows), (NOTHING,) * points
+        configs, nothing = self.on_problems.configs(self.rows), (NOTHING,) * len(points)
         self.runnable = [
             RunnableConfigs(table, alone, nothing, configs[start:end])
             for alone, (start, end) in zip(self.on_problems.each, pairwise(self._starts), strict=True)
@@ -163,6 +163,9 @@ class _OfKernel:
     def candidates(self, limited: LimitedCosts, prior: Costs) -> Iterator[tuple[int, KernelCandidates]]:
         """(number of the problem, its candidates) of the problems that have some."""
         costs = prior if self._correction is None else self._correction.correct(prior)
+        counts = [end - start for start, end in pairwise(self._ends)]
+        problems = [(each.on_problem.problem, count) for each, count in zip(self.runnable, counts, strict=True)]
+        costs, remarks = possible(costs, prior, limited, problems, self.table.gpu, self._points)
         predictions = self.prediction.by_problem(self._ends, [each.on_problem for each in self.runnable])
         parts = zip(pairwise(self._ends), predictions, self._heuristics, strict=True)
         for number, ((start, end), prediction, heuristic) in enumerate(parts):
@@ -171,7 +174,7 @@ class _OfKernel:
             part = slice(start, end)
             scope = self._correction.scopes[number] if self._correction else None
             pick = int(self.estimated.searchsorted(self.rows[heuristic])) - start
-            own = limited.part(part), costs.part(part), None, scope
+            own = limited.part(part), costs.part(part), None, scope, UNCHECKED, remarks
             yield number, KernelCandidates(self.runnable[number], pick, prediction, *own)
 
 

@@ -1,11 +1,15 @@
-"""Several GPUs side by side on one network: time, energy, and the work that a watt or the money for a card buys."""
+"""GPUs and batches side by side on one network: memory, time, energy, best power limit, work for the money."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from kernrec.errors import KernrecError
 from kernrec.gpu import GPU
 from kernrec.recommender.network import NetworkAnswer, NetworkRequest, answer_network
+from kernrec.recommender.network_memory import DoesNotFitError, memory_json
+from kernrec.recommender.network_result import Total
+from kernrec.recommender.network_sweep import NetworkSweep, sweep_network
 from kernrec.recommender.recommender import Recommender
 from kernrec.recommender.request import Query
 from kernrec.util.light_dataclass import dataclass
@@ -32,63 +36,110 @@ class CardPrice:
 
 @dataclass(frozen=True)
 class ComparedGpu:
-    """One GPU of a comparison."""
+    """One GPU of a comparison, or each of several that share the network."""
 
     answer: NetworkAnswer
     work: Work
     price: CardPrice | None = None
+    sweep: NetworkSweep | None = None
+    """The network over power limits, if the best limit is wanted."""
+
+    @property
+    def gpu(self) -> GPU:
+        """The card."""
+        return self.answer.gpu
+
+    @property
+    def batch(self) -> int:
+        """Items of one pass."""
+        return self.answer.batch
+
+    @property
+    def total(self) -> Total:
+        """The total that is compared."""
+        return self.answer.headline
 
     @property
     def rate(self) -> float:
         """Calls, tokens or images a second."""
-        return self.work.amount / self.answer.choice.latency_s.value
+        return self.work.amount / self.total.latency_s.value
 
     @property
     def energy_j(self) -> float:
-        """Joules of one call, token or image."""
-        return self.answer.choice.energy_j.value / self.work.amount
+        """Joules of all GPUs for one call, token or image."""
+        return self.answer.tp * self.total.energy_j.value / self.work.amount
 
     @property
     def energy_interval_j(self) -> tuple[float, float]:
         """Joules of one call, token or image, at the ends of the 90 % interval."""
-        energy = self.answer.choice.energy_j
-        return energy.low / self.work.amount, energy.high / self.work.amount
+        energy, share = self.total.energy_j, self.answer.tp / self.work.amount
+        return energy.low * share, energy.high * share
 
     @property
     def rate_per_watt(self) -> float:
-        """Calls, tokens or images a second and watt; the inverse of `energy_j`."""
-        return self.rate / self.answer.choice.power_w
+        """Calls, tokens or images a second and watt of all GPUs; the inverse of `energy_j`."""
+        return self.rate / (self.answer.tp * self.total.power_w)
 
     @property
     def rate_per_money(self) -> float | None:
-        """Of a bought card: calls, tokens or images a second for a thousand units of the currency."""
+        """Of bought cards: calls, tokens or images a second for a thousand units of the currency."""
         price = self.price
-        return None if price is None or price.hourly else self.rate / price.amount * 1e3
+        return None if price is None or price.hourly else self.rate / (self.answer.tp * price.amount) * 1e3
 
     @property
     def money_per_million(self) -> float | None:
-        """Of a rented card that is always busy: money for a million calls, tokens or images."""
+        """Of rented cards that are always busy: money for a million calls, tokens or images."""
         price = self.price
-        return None if price is None or not price.hourly else price.amount / 3600.0 / self.rate * 1e6
+        if price is None or not price.hourly:
+            return None
+        return self.answer.tp * price.amount / 3600.0 / self.rate * 1e6
+
+    @property
+    def best_limit_w(self) -> float | None:
+        """The power limit worth setting; None if limits were not tried."""
+        return None if self.sweep is None else self.sweep.rows[self.sweep.best].point.limit_w(self.gpu)
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values for JSON; keys carry their unit."""
         answer = self.answer
         return {
             "gpu": answer.gpu.name,
+            "batch": answer.batch,
+            "tp": answer.tp,
+            **({} if answer.memory is None else memory_json(answer.memory, answer.gpu)),
             "power_limit_w": answer.query.point.limit_w(answer.gpu),
-            **answer.choice.as_dict(),
+            **self.total.as_dict(),
             "inputs": answer.query.inputs,
             "dtypes": list(answer.dtypes),
             "per": self.work.unit,
             "rate_per_s": self.rate,
             "energy_per_unit_j": self.energy_j,
             "rate_per_watt": self.rate_per_watt,
+            "best_power_limit_w": self.best_limit_w,
+            "dominant_layers": [{"layer": name, "share": share} for name, share in answer.dominant()],
             "price": None if self.price is None else self.price.amount,
             "currency": None if self.price is None else self.price.currency,
             "rate_per_thousand": self.rate_per_money,
             "price_per_million": self.money_per_million,
             "left_out": list(answer.left_out),
+        }
+
+
+@dataclass(frozen=True)
+class Unfit:
+    """A GPU and a batch whose memory the network does not fit."""
+
+    gpu: GPU
+    batch: int
+    error: DoesNotFitError
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values for JSON; keys carry their unit."""
+        return {
+            "gpu": self.gpu.name,
+            "batch": self.batch,
+            **memory_json(self.error.memory, self.gpu),
+            "reason": str(self.error),
         }
 
 
@@ -99,40 +150,67 @@ def compare_gpus(
     query: Query,
     work: Work | None = None,
     prices: Mapping[str, CardPrice] | None = None,
-) -> tuple[list[ComparedGpu], list[str]]:
-    """One network on several GPUs (at least one) in this order, and why some of them are missing.
+    batches: Sequence[int | None] = (None,),
+    limits: bool = False,
+) -> tuple[list[ComparedGpu | Unfit], list[str]]:
+    """Return a row for each GPU (at least one) and batch in this order, and why some of them are missing.
 
     Args:
-        work: the yield of one pass; a call by default.
+        recommender: the engine.
+        gpus: the cards.
+        wanted: the network.
+        query: the objective, and how the GPUs are run.
+        work: the yield of each item of a pass; by default the tokens of a language model, else a call.
         prices: by name of the GPU.
+        batches: items of one pass; None for the request's.
+        limits: whether the power limit worth setting is searched.
 
     Raises:
         UsageError: a name is unknown, or a value impossible for all GPUs.
-        KernrecError: none of the GPUs can run any layer.
+        KernrecError: none of the GPUs can run any layer, or has enough memory.
     """
-    rows, missing, error = [], [], None
+    rows: list[ComparedGpu | Unfit] = []
+    missing: list[str] = []
+    error: KernrecError | None = None
     for gpu in gpus:
-        try:
-            answer = answer_network(recommender, gpu, wanted, query)
-        except KernrecError as problem:
-            error = error or problem
-            missing.append(f"{gpu.name} is left out: {problem}")
-            continue
-        if answer.left_out and not any(layer.best for layer in answer.layers):
-            missing.append(
-                f"{gpu.name} is left out: {len(answer.left_out)} layers have neither a kernel nor a line there"
-            )
-            error = error or KernrecError(f"{gpu.name}: {answer.left_out[0]}")
-            continue
-        rows.append(ComparedGpu(answer, work or Work(), (prices or {}).get(gpu.name)))
-    if not rows:
+        for batch in batches:
+            request = wanted if batch is None else replace(wanted, batch=batch)
+            try:
+                answer = answer_network(recommender, gpu, request, query)
+            except DoesNotFitError as problem:
+                error = error or problem
+                rows.append(Unfit(gpu, batch or wanted.batch or 1, problem))
+                continue
+            except KernrecError as problem:
+                error = error or problem
+                missing.append(f"{gpu.name} is left out: {problem}")
+                break
+            if answer.left_out and not any(layer.best for layer in answer.layers):
+                missing.append(
+                    f"{gpu.name} is left out: {len(answer.left_out)} layers have neither a kernel nor a baseline there"
+                )
+                error = error or KernrecError(f"{gpu.name}: {answer.left_out[0]}")
+                break
+            sweep = sweep_network(recommender, answer, "power limit") if limits else None
+            rows.append(ComparedGpu(answer, _work(answer, work), (prices or {}).get(gpu.name), sweep))
+    fitting = [row for row in rows if isinstance(row, ComparedGpu)]
+    if not fitting:
         assert error is not None
         raise error
-    if len({row.answer.left_out for row in rows}) > 1:
-        for row in rows:
+    if len({row.answer.left_out for row in fitting}) > 1:
+        for row in fitting:
             if row.answer.left_out:
                 missing.append(f"{row.answer.gpu.name}: its total lacks {'; '.join(row.answer.left_out)}")
     return rows, missing
+
+
+def _work(answer: NetworkAnswer, asked_for: Work | None) -> Work:
+    """Return the yield of a pass: what was asked for, or the tokens of all sequences; a call of other networks."""
+    if asked_for is not None:
+        return asked_for if asked_for.unit == "call" else replace(asked_for, amount=asked_for.amount * answer.batch)
+    if answer.workload.one_network and answer.workload.tokens:
+        return Work(answer.workload.tokens * answer.batch, "token")
+    return Work()
 
 
 _FACTOR = 1.5
@@ -140,14 +218,13 @@ _FACTOR = 1.5
 
 
 def verdict(rows: Sequence[ComparedGpu]) -> str:
-    """Which GPU is the fastest, and which takes the least energy, as a sentence."""
-    fastest = min(rows, key=lambda row: row.answer.choice.latency_s.value).answer
-    frugal = min(rows, key=lambda row: row.answer.choice.energy_j.value).answer
+    """Return which GPU is the fastest, and which takes the least energy, as a sentence."""
+    fastest, frugal = max(rows, key=lambda row: row.rate), min(rows, key=lambda row: row.energy_j)
     if fastest is frugal:
         return f"{fastest.gpu.title} is expected to be the fastest and to take the least energy."
-    slower, less = frugal.choice.versus(fastest.choice)
+    slower, less = fastest.rate / frugal.rate - 1.0, 1.0 - frugal.energy_j / fastest.energy_j
     longer = f"{1.0 + slower:.2g} times as long" if slower >= _FACTOR - 1.0 else f"{slower * 100:.2g} % longer"
     return (
-        f"{fastest.gpu.title} is expected to be the fastest; {frugal.gpu.title} to take {-less * 100:.2g} % less energy"
+        f"{fastest.gpu.title} is expected to be the fastest; {frugal.gpu.title} to take {less * 100:.2g} % less energy"
         f" and {longer}."
     )

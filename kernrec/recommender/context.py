@@ -12,14 +12,34 @@ import numpy as np
 from kernrec import paths
 from kernrec.errors import KernrecError, UsageError, unknown
 from kernrec.gpu import GPU
-from kernrec.kernel import Kernel, Space, able_kernels, find_kernel, kernel_names
+from kernrec.kernel import Kernel, Space, find_kernel, kernel_names, kernels_of
 from kernrec.kernel.library import triton_kernels
 from kernrec.kernel.spec_reader import kernel_from
 from kernrec.model.prior.power import RANDOM
 from kernrec.op import Problem
+from kernrec.op.equivalent import equivalents
 from kernrec.recommender.estimate.model_store import ModelStore
 from kernrec.recommender.estimate.static_table import StaticTable
 from kernrec.store import Database, Evidence, ProfileTable, Stack
+from kernrec.store.keys import signer_name
+from kernrec.util.light_dataclass import dataclass
+
+Kind = tuple[tuple[str, str, str], ...]
+"""Op, data type and layout of each form of a problem."""
+
+
+def kind_of(problem: Problem) -> Kind:
+    """Return what problems have in common that the same kernels compute."""
+    return tuple([(form.op, form.dtype, form.layout) for form in equivalents(problem)])
+
+
+def evidence_of(stack: Stack, gpu: GPU, problem: Problem, kernels: Sequence[str]) -> Evidence:
+    """Return the rows about a problem, in the terms of any op that states it."""
+    first, *others = equivalents(problem)
+    evidence = stack.evidence(gpu.name, first.op, kernels, first.key)
+    for form in others:
+        evidence += stack.evidence(gpu.name, form.op, kernels, form.key)
+    return evidence
 
 
 class Context:
@@ -48,7 +68,7 @@ class Context:
         self.models = models or ModelStore.beside(databases, self.stack, calibrated)
         self._databases = databases
         self._tables: dict[tuple[str, str, str, str], StaticTable] = {}
-        self._of_op: dict[tuple[str, str, str, str], tuple[StaticTable, ...]] = {}
+        self._of_op: dict[tuple[str, Kind], tuple[StaticTable, ...]] = {}
 
     def for_inputs(self, inputs: str) -> "Context":
         """The same databases and models for other inputs."""
@@ -59,66 +79,73 @@ class Context:
         return other
 
     def kernel(self, name: str) -> Kernel:
-        """The kernel of this name: the newest in the user's databases, else one of the library.
+        """The kernel of this name: that of the library, else the newest that the user analyzed, else of somebody else.
 
         Args:
             name: with file or module in front, `rows.py:kernel` or `package.rows:kernel`, where functions of several
-                have the name.
+                have the name, or one of the library does.
 
         Raises:
             UsageError: there is none, or the user analyzed functions of several files that have it.
         """
+        if name in kernel_names():
+            return find_kernel(name)
         stored = list(self._stored_kernels())
         if named := _named(stored, name):
-            return kernel_from(json.loads(named[0][1]), named[0][0], named[0][2])
-        try:
-            return find_kernel(name)
-        except UsageError:
-            if stored:
-                raise unknown("kernel", name, dict.fromkeys(stored_name for stored_name, _, _ in stored)) from None
-            raise
+            return named[0].kernel()
+        if stored:
+            raise unknown("kernel", name, [*dict.fromkeys(each.name for each in stored), *kernel_names()])
+        return find_kernel(name)
 
     def calls(self, name: str) -> list[Kernel]:
         """The kernels of this name in the user's databases whose source is that of the newest: each is a call of it."""
+        if name in kernel_names():
+            return []
         kernels: dict[str, Kernel] = {}
-        for stored_name, spec, source in _named(list(self._stored_kernels()), name):
-            kernel = kernel_from(json.loads(spec), stored_name, source)
+        for each in _named(list(self._stored_kernels()), name):
+            kernel = each.kernel()
             kernels.setdefault(kernel.hash, kernel)
         newest = next(iter(kernels.values()), None)
         return [kernel for kernel in kernels.values() if newest is not None and kernel.source == newest.source]
 
     def newest_by_file(self, name: str) -> list[Kernel]:
-        """Of each file with a kernel of this name the newest in the user's databases, else that of the library."""
-        newest: dict[str, tuple[str, str, str]] = {}
+        """Of each file with a kernel of this name the newest in the user's databases, and that of the library."""
+        newest: dict[tuple[str, str | None], _StoredKernel] = {}
         for stored in self._stored_kernels():
-            if stored[0] == name:
-                newest.setdefault(_file(stored[1]), stored)
+            if stored.name == name:
+                newest.setdefault((stored.file, stored.owner), stored)
         kernels = []
-        for _, spec, source in newest.values():
+        for stored in newest.values():
             with suppress(KernrecError):
-                kernels.append(kernel_from(json.loads(spec), name, source))
+                kernels.append(stored.kernel())
         with suppress(KernrecError):
-            return kernels or [find_kernel(name)]
-        return []
+            kernels.append(find_kernel(name))
+        return kernels
 
     def own_kernels(self) -> list[str]:
         """The names of the kernels in the user's databases as `kernel` takes them, ascending."""
-        files: dict[str, set[str]] = {}
-        for name, spec, _ in self._stored_kernels():
-            files.setdefault(name, set()).add(_file(spec))
-        return sorted(
-            name if len(sources) == 1 else f"{source}:{name}" for name, sources in files.items() for source in sources
-        )
+        stored, library = list(self._stored_kernels()), kernel_names()
+        names = set()
+        for each in stored:
+            files = {other.file for other in _of_name(stored, each.name)}
+            if each.file in files:
+                names.add(each.name if len(files) == 1 and each.name not in library else f"{each.file}:{each.name}")
+        return sorted(names)
 
-    def _stored_kernels(self) -> Iterator[tuple[str, str, str]]:
-        """Name, spec and source of each kernel in the user's databases, the newest of a database first."""
+    def _stored_kernels(self) -> "Iterator[_StoredKernel]":
+        """Each kernel in the user's databases, the newest of a database first."""
         for path in own_databases(self._databases):
             with Database.open(path) as database:
-                yield from database.kernels()
+                for name, spec, source, signer in database.kernels():
+                    owner = None if signer is None else f"{signer_name(signer)}, in {path}"
+                    yield _StoredKernel(name, spec, source, owner)
 
     def evidence(self, problem: Problem, gpu: GPU, kernels: Sequence[Kernel]) -> Evidence:
-        """The rows of the databases about a problem on a GPU; measurements, with random inputs, tell of no others."""
-        evidence = self.stack.evidence(gpu.name, problem.op, [kernel.name for kernel in kernels], problem.key)
+        """The rows of the databases about a problem on a GPU, in the terms of any op that states it.
+
+        Measurements are of random inputs: for other inputs only failures count.
+        """
+        evidence = evidence_of(self.stack, gpu, problem, [kernel.name for kernel in kernels])
         return evidence if self.inputs == RANDOM else Evidence(failed=evidence.failed)
 
     def tables_and_evidence(
@@ -134,11 +161,12 @@ class Context:
         Raises:
             KernrecError: no database holds profiles of one of them.
         """
-        key = problem.op, gpu.name, problem.dtype, problem.layout
+        key = gpu.name, kind_of(problem)
         if (joint := self._of_op.get(key)) is None:
-            triton = self._triton_tables(problem, gpu) if self.triton else []
+            forms = equivalents(problem) if self.triton else ()
+            triton = [table for form in forms for table in self._triton_tables(form, gpu)]
             try:
-                kernels = able_kernels(problem.op, problem.dtype, problem.layout, gpu.sm)
+                kernels = kernels_of(problem, gpu.sm)
             except UsageError:
                 if not triton:
                     raise
@@ -160,6 +188,7 @@ class Context:
             KernrecError: there are no profiles for the GPU's architecture, or for the problem; the message says which
                 command makes them.
         """
+        problem = kernel.form(problem)
         key = f"{kernel.name} {kernel.hash}", gpu.name, problem.dtype, problem.layout
         if (cached := self._tables.get(key)) is not None:
             return cached
@@ -179,7 +208,7 @@ class Context:
         profiles = self.stack.profiles(kernel.name, kernel.hash, gpu.sm)
         if not kernel.sampled or not profiles:
             return profiles
-        keys = set(Space(kernel, gpu.sm, gpu.limits, problem.dtype, problem.layout).configs_on(problem).keys)
+        keys = set(Space.of(kernel, problem, gpu).configs_on(problem).keys)
         of_problem = {index: _restricted(table, keys) for index, table in profiles.items()}
         return of_problem if any(table.variant_keys for table in of_problem.values()) else {}
 
@@ -221,22 +250,40 @@ def own_databases(databases: Sequence[Path | str] | None) -> list[Path]:
     return [own] if own.exists() else []
 
 
-def _named(stored: Sequence[tuple[str, str, str]], name: str) -> list[tuple[str, str, str]]:
+@dataclass(frozen=True)
+class _StoredKernel:
+    """A kernel in a database of the user."""
+
+    name: str
+    spec: str
+    source: str
+    owner: str | None
+    """As `Kernel` has it."""
+
+    @property
+    def file(self) -> str:
+        """The name of the file that has the source, or of the module by which it is imported."""
+        data = json.loads(self.spec)
+        return str((data.get("triton") or {}).get("module") or data.get("source", ""))
+
+    def kernel(self) -> Kernel:
+        """The kernel itself."""
+        return replace(kernel_from(json.loads(self.spec), self.name, self.source), owner=self.owner)
+
+
+def _of_name(stored: Sequence[_StoredKernel], name: str) -> list[_StoredKernel]:
+    """The stored kernels of a bare name: the user's, and only if there are none those of others."""
+    named = [kernel for kernel in stored if kernel.name == name]
+    return [kernel for kernel in named if kernel.owner is None] or named
+
+
+def _named(stored: Sequence[_StoredKernel], name: str) -> list[_StoredKernel]:
     """The stored kernels of a name, which may have the file in front; `UsageError` where files are several."""
     file, _, bare = name.rpartition(":")
-    by_file: dict[str, list[tuple[str, str, str]]] = {}
-    for kernel in stored:
-        if kernel[0] == bare:
-            by_file.setdefault(_file(kernel[1]), []).append(kernel)
     if file:
-        return by_file.get(file, [])
-    if len(by_file) > 1:
-        choices = ", ".join(f"{source}:{bare}" for source in by_file)
+        return _of_name([kernel for kernel in stored if kernel.file == file], bare)
+    named = _of_name(stored, bare)
+    if len(files := dict.fromkeys(kernel.file for kernel in named)) > 1:
+        choices = ", ".join(f"{each}:{bare}" for each in files)
         raise UsageError(f"kernel {bare} is in several files that were analyzed; name one of {choices}")
-    return next(iter(by_file.values()), [])
-
-
-def _file(spec: str) -> str:
-    """The name of the file that has a stored kernel's source, or of the module by which it is imported."""
-    data = json.loads(spec)
-    return str((data.get("triton") or {}).get("module") or data.get("source", ""))
+    return named

@@ -9,6 +9,7 @@ from kernrec.errors import KernrecError, NoKernelError, UsageError
 from kernrec.gpu import GPU, SmLimits
 from kernrec.kernel import Kernel, Space, kernels_for
 from kernrec.op import Problem
+from kernrec.op.equivalent import as_op
 
 if TYPE_CHECKING:
     from kernrec.recommender.candidate_set import CandidateSet
@@ -72,9 +73,10 @@ def why_not(kernels: Sequence[Kernel], problem: Problem, gpu: GPU) -> str:
 
 def refusing_constraint(kernel: Kernel, problem: Problem, gpu: GPU) -> str | None:
     """The first constraint that would leave some config if it were not there; None where no single one does it."""
+    form = kernel.form(problem)
     for field in ("constraints", "implied"):
         for index, constraint in enumerate(getattr(kernel, field)):
-            relaxed = _without(kernel, field, index, gpu.sm, gpu.limits, problem.dtype, problem.layout)
+            relaxed = _without(kernel, field, index, gpu.sm, gpu.limits, form.dtype, form.layout)
             if _runs([relaxed], problem):
                 return str(constraint.text)
     return None
@@ -98,12 +100,13 @@ def _empty_constraint(kernel: Kernel, problem: Problem, gpu: GPU) -> str | None:
 
 
 def _spaces(kernels: Iterable[Kernel], problem: Problem, gpu: GPU) -> list[Space]:
-    return [Space(kernel, gpu.sm, gpu.limits, problem.dtype, problem.layout) for kernel in kernels]
+    return [Space.of(kernel, problem, gpu) for kernel in kernels]
 
 
 def _runs(spaces: Sequence[Space], problem: Problem) -> bool:
-    """Whether some config of the spaces can run a problem."""
-    return any(len(space) and len(space.at(problem).rows) for space in spaces)
+    """Whether some config of the spaces can run a problem, which a kernel of another op may not even state."""
+    able = [space for space in spaces if len(space) and as_op(problem, space.kernel.op)]
+    return any(len(space.at(problem).rows) for space in able)
 
 
 def _sizes(problem: Problem) -> dict[str, int]:

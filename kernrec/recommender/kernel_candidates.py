@@ -19,6 +19,7 @@ from kernrec.op import Problem
 from kernrec.recommender.estimate.costs import Costs, Rescaling, carried_over, prior_costs, promising, with_measured
 from kernrec.recommender.estimate.measured_rows import NOTHING, MeasuredRows, measured_rows
 from kernrec.recommender.estimate.operating_point import OperatingPoint
+from kernrec.recommender.estimate.physics import possible
 from kernrec.recommender.estimate.prediction import Prediction, predict_all
 from kernrec.recommender.estimate.shortlist import shortlist
 from kernrec.recommender.estimate.static_table import StaticTable
@@ -38,6 +39,7 @@ from kernrec.util.light_property import cached_property
 
 if TYPE_CHECKING:
     from kernrec.recommender.estimate.correction import Correction, ModelScope
+    from kernrec.recommender.estimate.model_store import ModelStore
 
 Array = np.ndarray
 
@@ -116,6 +118,8 @@ class KernelCandidates:
     """The model that corrects the prior; None where none applies."""
     belief: Belief = UNCHECKED
     """The belief about the kernel's lead over the recorded times of the problem."""
+    remarks: tuple[str, ...] = ()
+    """Lines about costs that `physics.possible` refused."""
 
     @property
     def to_default(self) -> Array:
@@ -163,7 +167,7 @@ class KernelCandidates:
         """The candidates of a kernel that nobody ran, with what is believed of their lead."""
         costs = believed(self.costs, belief)
         return KernelCandidates(
-            self.runnable, self.heuristic, self.prediction, self.limited, costs, None, self.scope, belief
+            self.runnable, self.heuristic, self.prediction, self.limited, costs, None, self.scope, belief, self.remarks
         )
 
     def measured(self, point: int) -> Mapping[int, MeasuredAnswer]:
@@ -173,6 +177,11 @@ class KernelCandidates:
     def config(self, position: int) -> dict[str, int]:
         """The config of the candidate at this position."""
         return self.table.config(self.rows.item(position))
+
+
+def scope_of(table: StaticTable, models: "ModelStore | None") -> "ModelScope | None":
+    """Return the trained model that corrects a kernel's estimates; None if there is none."""
+    return models.scope(table.kernel.op, table.kernel, table.gpu, table.space.dtype) if models else None
 
 
 def beside_yardstick(
@@ -228,16 +237,19 @@ def estimate_kernels(
     first = limited.at(slice(0, 1))
     parts = [slice(*ends) for ends in pairwise(predictions.starts)]
     kernels = [
-        _Estimation(each, prediction, first.part(part), scope, whole_space)
+        _Estimation(each, prediction, first.part(part), scope, whole_space, points)
         for each, prediction, part, scope in zip(runnable, predictions.kernels, parts, scopes, strict=True)
     ]
     if len(points) > 1:
         # Measurements correct the predictions of all configs, so there all of them are estimated.
         swept = [None if whole_space or kernel.any_measured else kernel.promising(SWEPT) for kernel in kernels]
         predictions.limit_at_others(limited, points, swept)
-    costs = prior_costs(limited)
+    problem, gpu = runnable[0].on_problem.problem, runnable[0].table.gpu
+    costs, remarks = possible(prior_costs(limited), None, limited, [(problem, predictions.starts[-1])], gpu, points)
     return [
-        kernel.candidates(int(kernel.prediction.rows.searchsorted(heuristic)), limited.part(part), costs.part(part))
+        kernel.candidates(
+            int(kernel.prediction.rows.searchsorted(heuristic)), limited.part(part), costs.part(part), remarks
+        )
         for kernel, heuristic, part in zip(kernels, heuristics, parts, strict=True)
     ]
 
@@ -252,12 +264,13 @@ class _Estimation:
         first: LimitedCosts,
         scope: "ModelScope | None",
         whole_space: bool,
+        points: Sequence[OperatingPoint],
     ) -> None:
         """With the corrections of the kernel's model, if there is one.
 
         first: the prior's prediction at the first operating point, (1, C).
         """
-        self.runnable, self.prediction, self.first, self.scope = runnable, prediction, first, scope
+        self.runnable, self.prediction, self.first, self.scope, self.points = runnable, prediction, first, scope, points
         rows = prediction.rows
         self.taken = [measured.at(rows) for measured in runnable.measured]
         """At each operating point the positions that were measured, and their measurements."""
@@ -280,13 +293,21 @@ class _Estimation:
             latency_s, energy_j = self.correction.corrected_values(latency_s, energy_j)
         return promising(latency_s, energy_j, count)
 
-    def candidates(self, heuristic: int, limited: LimitedCosts, prior: Costs) -> KernelCandidates:
-        """The candidates with their costs, from the prior's at all operating points."""
-        predicted = prior if self.correction is None else self.correction.correct(prior)
-        costs, measurements = predicted, None
+    def candidates(
+        self, heuristic: int, limited: LimitedCosts, prior: Costs, remarks: tuple[str, ...]
+    ) -> KernelCandidates:
+        """The candidates with their costs, from the prior's at all operating points, and lines about these."""
+        costs, measurements = prior if self.correction is None else self.correction.correct(prior), None
         if self.any_measured:
-            costs, measurements = _with_measurements(predicted, self.taken, self.correction)
-        return KernelCandidates(self.runnable, heuristic, self.prediction, limited, costs, measurements, self.scope)
+            costs, measurements = _with_measurements(costs, self.taken, self.correction)
+        if costs is not prior:
+            own = [(self.runnable.on_problem.problem, len(self.prediction.rows))]
+            there = [positions for positions, _ in self.taken]
+            costs, more = possible(costs, prior, limited, own, self.runnable.table.gpu, self.points, there)
+            remarks += more
+        return KernelCandidates(
+            self.runnable, heuristic, self.prediction, limited, costs, measurements, self.scope, remarks=remarks
+        )
 
 
 def _shortlisted(runnable: RunnableConfigs, heuristic: int) -> Array:

@@ -1,27 +1,27 @@
 """The layout of a problem whose layout the user did not fix, and what a fixed one costs.
 
+Every command, the page, MCP and Python ask `Recommender.as_answered`, which runs the search of this module.
+
 Kernels that run in several layouts take about as long in each. A layout matters where it has a kernel that another
 lacks: the implicit GEMM on tensor cores wants channels last, Hopper's asynchronous products want both operands along k.
 So only layouts with such kernels are tried beside the op's default, and one is chosen where such a kernel comes first.
 """
 
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator
 from contextlib import suppress
 from functools import lru_cache
-from typing import Protocol, TypeVar
 
-from kernrec.errors import KernrecError, NoKernelError, UsageError
+from kernrec.errors import KernrecError, UsageError
 from kernrec.gpu import GPU
 from kernrec.kernel import Expression, Kernel, kernels_for
 from kernrec.kernel.library import triton_kernels
 from kernrec.op import Problem
-from kernrec.recommender.answer import recommendation
 from kernrec.recommender.candidate_set import CandidateSet, candidate_set
 from kernrec.recommender.context import Context
-from kernrec.recommender.estimate.operating_point import OperatingPoint
-from kernrec.recommender.infeasible import no_kernel_runs
-from kernrec.recommender.request import Objective, Query
-from kernrec.recommender.result import Estimate, Recommendation
+from kernrec.recommender.estimate.operating_point import DEFAULT_POINT, OperatingPoint
+from kernrec.recommender.lines import lines_of
+from kernrec.recommender.request import Query
+from kernrec.recommender.result import Recommendation
 from kernrec.recommender.sweep import op_points
 from kernrec.store import Evidence
 from kernrec.util.light_dataclass import dataclass
@@ -32,29 +32,16 @@ _GAIN = 0.02
 """A smaller gain is none: predictions in two layouts are no surer than that, and another layout has to be stored."""
 
 
-class Best(Protocol):
-    """The first choice of an answer, as far as layouts are compared by it."""
+@dataclass(frozen=True)
+class Fastest:
+    """The kernel that runs a problem fastest, and its latency."""
 
-    @property
-    def kernel(self) -> Kernel: ...
-    @property
-    def latency_s(self) -> Estimate: ...
-
-
-class Answer(Protocol):
-    """An answer for a problem, as far as layouts are compared by it."""
-
-    @property
-    def problem(self) -> Problem: ...
-    @property
-    def choices(self) -> Sequence[object]:
-        """Empty where stacks alone run it."""
-
-    @property
-    def best(self) -> Best: ...
+    kernel: Kernel
+    latency_s: float
 
 
-AnswerT = TypeVar("AnswerT", bound=Answer)
+Asking = Generator[Problem, Fastest | None, Problem]
+"""A search that yields problems, is sent the fastest kernel of each (None if no kernel runs it), and returns one."""
 
 
 @dataclass(frozen=True)
@@ -135,122 +122,37 @@ def covers(other: Problem, problem: Problem, gpu: GPU) -> bool:
     return there >= here
 
 
-def answer_in_best_layout(
-    context: Context, problem: Problem, gpu: GPU, answer: Callable[[Problem], AnswerT]
-) -> AnswerT:
-    """The answer for a problem in its layout or in a better one.
+def in_best_layout(context: Context, problem: Problem, gpu: GPU) -> Asking:
+    """Search the layout in which a problem is answered if nobody fixed one: the problem as it is answered.
 
-    Args:
-        context: whose databases may have measured the problem.
-        problem: in the op's default layout.
-        answer: gives the answer for a problem, or raises `KernrecError`.
-
-    Raises:
-        KernrecError: nothing can run the problem in any layout.
-    """
-    search: Generator[Problem, AnswerT | KernrecError, AnswerT | KernrecError] = _search(context, problem, gpu)
-    wanted = next(search)
-    try:
-        while True:
-            wanted = search.send(_tried(answer, wanted))
-    except StopIteration as stop:
-        result: AnswerT | KernrecError = stop.value
-    try:
-        if isinstance(result, KernrecError):
-            raise result
-        return result
-    finally:
-        del result  # its traceback has this frame: the two would keep each other, and databases open
-
-
-def answer_in_best_layouts(
-    context: Context,
-    problems: Sequence[Problem],
-    gpu: GPU,
-    answer: "Callable[[Sequence[Problem]], Sequence[AnswerT | KernrecError]]",
-) -> "list[AnswerT | KernrecError]":
-    """The answers of `answer_in_best_layout`, or its errors, for many problems, which are asked about side by side."""
-    searches: list[Generator[Problem, AnswerT | KernrecError, AnswerT | KernrecError]] = [
-        _search(context, problem, gpu) for problem in problems
-    ]
-    pending = {number: next(search) for number, search in enumerate(searches)}
-    results: dict[int, AnswerT | KernrecError] = {}
-    while pending:
-        answers = dict(zip(pending, answer(list(pending.values())), strict=True))
-        pending = {}
-        for number, result in answers.items():
-            try:
-                pending[number] = searches[number].send(result)
-            except StopIteration as stop:
-                results[number] = stop.value
-    return [results[number] for number in range(len(problems))]
-
-
-def _tried(answer: Callable[[Problem], AnswerT], problem: Problem) -> "AnswerT | KernrecError":
-    try:
-        return answer(problem)
-    except KernrecError as error:
-        return without_frames(error)
-
-
-def without_frames(error: KernrecError) -> KernrecError:
-    """An error that is kept as a value: its frames would keep it in turn, and with it databases open."""
-    error.__traceback__ = error.__context__ = None
-    return error
-
-
-def _search(
-    context: Context, problem: Problem, gpu: GPU
-) -> "Generator[Problem, AnswerT | KernrecError, AnswerT | KernrecError]":
-    """The search for the best layout: yields each problem that it wants answered, and is sent the answer or the error.
-
+    The search depends on the problem and the GPU only, not on a query: costs are compared at the default power limit.
     Measurements decide before predictions: with rows of the problem in one layout it stays there.
     """
     others = layouts_that_matter(problem, gpu)
     if measured := _measured_layout(context, problem, gpu, others):
-        return (yield measured)
-    with_own_kernel = list[AnswerT]()
+        return measured
+    best: Fastest | None = None
+    chosen = problem
     for other in _problems(problem, others):
-        best = yield other
-        if not isinstance(best, KernrecError) and best.choices and lacks(problem, best.best.kernel, gpu):
-            with_own_kernel.append(best)
-    fastest = min(with_own_kernel, key=_latency_s, default=None)
-    if fastest is not None and covers(fastest.problem, problem, gpu):  # it came before all that the default has
-        return fastest
+        fastest = yield other
+        own = fastest is not None and lacks(problem, fastest.kernel, gpu)
+        if fastest is not None and own and (best is None or fastest.latency_s < best.latency_s):
+            best, chosen = fastest, other
+    if best is not None and covers(chosen, problem, gpu):  # it came before all that the default has
+        return chosen
     default = yield problem
-    if not isinstance(default, KernrecError) and default.choices:
-        sooner = fastest is not None and _latency_s(fastest) < _latency_s(default) * (1.0 - _GAIN)
-        return fastest if fastest is not None and sooner else default
-    # Nothing runs it, or it has lines of stacks alone: a layout with kernels is the better answer.
-    if fastest is not None:
-        return fastest
-    # Of other errors a bound or a profile is the reason, and a kernel runs it.
-    by_lines = isinstance(default, NoKernelError)
+    if default is not None:
+        sooner = best is not None and best.latency_s < default.latency_s * (1.0 - _GAIN)
+        return chosen if sooner else problem
+    if best is not None:
+        return chosen
     for other in _problems(problem, problem.definition.layouts):
-        best = yield other
-        if not isinstance(best, KernrecError) and (best.choices or by_lines):
-            return best
-    return default
-
-
-def problem_in_best_layout(context: Context, problem: Problem, gpu: GPU, query: Query) -> Problem:
-    """A problem in the layout that `answer_in_best_layout` chooses, of a request that is answered from a context."""
-    if not layouts_that_matter(problem, gpu):
-        return problem
-    point = (op_points(gpu, query)[0],)
-
-    def answer(other: Problem) -> Recommendation:
-        tables, evidence = context.tables_and_evidence(other, gpu)
-        candidates = candidate_set(tables, other, point, evidence, context.models)
-        if not candidates.kernels:
-            raise no_kernel_runs(candidates)
-        return recommendation(candidates, Query(Objective.LATENCY, top=1), context)
-
-    return answer_in_best_layout(context, problem, gpu, answer).problem
-
-
-def _latency_s(answer: Answer) -> float:
-    return answer.best.latency_s.value
+        if (yield other) is not None:
+            return other
+    for other in (problem, *_problems(problem, problem.definition.layouts)):
+        if lines_of(context, other, gpu, DEFAULT_POINT):
+            return other
+    return problem
 
 
 def _problems(problem: Problem, layouts: tuple[str, ...]) -> Iterator[Problem]:

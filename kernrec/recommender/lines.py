@@ -11,12 +11,15 @@ from typing import TYPE_CHECKING, Any
 from kernrec.errors import KernrecError
 from kernrec.gpu import GPU, find_gpu
 from kernrec.model.prior.power import RANDOM
+from kernrec.model.vendor.epilogue import as_recorded, has_epilogue
 from kernrec.model.vendor.padding import padded
+from kernrec.model.vendor.releases import released
 from kernrec.model.vendor.stacks import is_wanted
-from kernrec.op import Op, Problem, find_op
+from kernrec.op import Op, Problem
 from kernrec.recommender.choice_parts import Estimate
 from kernrec.recommender.estimate.operating_point import OperatingPoint
-from kernrec.recommender.recorded_lines import recorded_predictions
+from kernrec.recommender.estimate.physics import cold_seconds, is_number, refuse_too_large
+from kernrec.recommender.recorded_lines import Recordings, recorded_predictions
 from kernrec.store.recorded import RecordedLine, contents, recorded_lines
 from kernrec.util.light_dataclass import dataclass
 
@@ -31,6 +34,7 @@ NEARLY = 0.02
 WORTH_PADDING = 0.10
 """Least share of the time that padded sizes must save to be worth a note: they have to be stored and zeroed."""
 
+_WEIGHTED = ("matmul", "matvec", "conv2d", "moe")
 _NAMED = 4
 """Cards that a transferred line names at most."""
 
@@ -43,12 +47,13 @@ class Line:
 
     stack: str
     version: str | None
-    """Of the stack, as it was recorded; None where it was not stated, or not recorded on this card."""
+    """Version of the stack, as it was recorded on this card, or the range of versions that were recorded on the cards
+    of a transferred line; None if no version was stated."""
     source: str
     """`recorded`, `learned` (on this card) or `transferred` (from other cards)."""
     latency_s: Estimate
     power_w: float | None
-    """Mean power; None where nobody recorded it."""
+    """Mean power; the power model's where nobody recorded it (`power_predicted`)."""
     power_interval_w: Interval | None
     energy_j: Estimate | None
     """None where nobody recorded power."""
@@ -62,12 +67,23 @@ class Line:
     """Data type and layout that were recorded, where they are not the problem's; the interval is wider then."""
     power_transferred: bool
     """Whether power was recorded on other cards only."""
+    power_predicted: bool = False
+    """Whether nobody recorded power, so that it is the GPU's power model's."""
+    warm: str = ""
+    """Name of the data in L2 when it was benchmarked, such as `weights`, if it is faster than DRAM can read its bytes;
+    else empty."""
     provenance: Mapping[str, str] | None = None
     """Of a recorded line: `source`, `licence`, `recorded` (when and how) and the `kernel` that ran; else None."""
+    released: str | None = None
+    """When the version came out, as `2026-06-30`, or from when to when; None if that is not known."""
     slowdown: float | None = None
     """Latency over that of the first choice, less 1; None without a choice."""
     energy_saved: float | None = None
     """Fraction of the first choice's energy; None where either is not known."""
+    beaten: bool | None = None
+    """Whether the first choice is faster at the unfavorable ends of both intervals; None without a choice."""
+    less_sure: bool | None = None
+    """Whether this baseline's interval is wider than the first choice's, so that it is more likely wrong."""
 
     @property
     def latency_interval_s(self) -> Interval:
@@ -82,7 +98,13 @@ class Line:
     @property
     def name(self) -> str:
         """The stack with its version, for people."""
-        return f"{self.stack} {self.version}" if self.version else self.stack
+        return f"{self.stack} {self.version}" if self.version else f"{self.stack} (version unknown)"
+
+    @property
+    def dated_name(self) -> str:
+        """The stack with its version and the month in which that came out, if it is known."""
+        months = " to ".join(dict.fromkeys(date[:7] for date in (self.released or "").split(" to ")))
+        return f"{self.name} ({months})" if months else self.name
 
     @property
     def faster(self) -> bool:
@@ -97,9 +119,10 @@ class Line:
     @property
     def basis(self) -> str:
         """Where the costs come from, in words."""
+        as_ = f", as benchmarked, {self.warm} in L2" if self.warm else ""
         if self.source == "recorded":
-            return f"recorded on this card by {(self.provenance or {}).get('source', 'somebody')}"
-        as_ = "" if self.recorded_as is None else f" ({self.recorded_as})"
+            return f"recorded on this card by {(self.provenance or {}).get('source', 'somebody')}{as_}"
+        as_ = as_ if self.recorded_as is None else f" ({self.recorded_as}){as_}"
         if self.source == "learned":
             return f"learned on this card{as_}"
         cards = list(dict.fromkeys(map(short_title, self.learned_on)))
@@ -142,52 +165,94 @@ def lines_of(
 
     Raises:
         UsageError: the card does not accept the power limit or clock.
+        KernrecError: the GPU's memory does not hold the problem.
     """
     if context.inputs != RANDOM:
         return ()
-    from kernrec.model.vendor.operating_point import at_point
+    from kernrec.model.vendor.operating_point import at_point, recorded_within
 
-    problem, default = as_run(problem), point.is_default(gpu)
-    model = _model(context, problem)
-    predictions = () if model is None else model.predict(problem, gpu)
-    recorded = list(recorded_predictions(problem, gpu, predictions, stacks))
+    default = point.is_default(gpu)
+    refuse_too_large(problem, gpu)
+    recordings = Recordings.of(problem, gpu)
+    predictions = recordings.ordered([each for each in _predictions(context, problem, gpu) if is_number(each)])
+    recorded = list(recorded_predictions(recordings, predictions, stacks))
     exact = {row.stack for row, _ in recorded if default or predictions}
     wanted = [each for each in predictions if is_wanted(each.stack, stacks) and each.stack not in exact]
     if default:
-        lines = [_line(each, gpu, point) for each in at_point(wanted, gpu, point, problem)]
-        lines += [_line(each, gpu, point, row) for row, each in recorded]
+        lines = [_line(each, problem, gpu, point) for each in at_point(wanted, gpu, point, problem)]
+        for row, each in recorded:
+            row_of_problem = None if has_epilogue(problem) else row
+            lines.append(_line(recorded_within(each, gpu, problem), problem, gpu, point, row_of_problem))
     else:
         # Stacks that are not wanted tell of the problem's energy, too: no line depends on which others are asked for.
         carried = [*wanted, *(each for _, each in recorded if predictions)]
         others = [each for each in predictions if each.stack not in {line.stack for line in carried}]
-        lines = [_line(each, gpu, point) for each in at_point([*carried, *others], gpu, point, problem)[: len(carried)]]
+        every = at_point([*carried, *others], gpu, point, problem)
+        lines = [_line(each, problem, gpu, point) for each in every[: len(carried)]]
     return tuple(sorted(lines, key=lambda line: line.latency_s))
 
 
-def beside(lines: Iterable[Line], latency_s: float, energy_j: float) -> tuple[Line, ...]:
-    """The lines compared with the first choice's latency and energy."""
+def cold_lines(
+    context: "Context", problem: Problem, gpu: GPU, point: OperatingPoint, stacks: Sequence[str] = ()
+) -> "list[Line]":
+    """Return the baselines of a layer of a network, fastest first; arguments and errors as of `lines_of`."""
+    lines = [read_cold(line, problem, gpu) for line in lines_of(context, problem, gpu, point, stacks)]
+    return sorted(lines, key=lambda line: line.latency_s)
+
+
+def read_cold(line: Line, problem: Problem, gpu: GPU) -> Line:
+    """Return a baseline as a network runs it, in which no layer finds its weights in L2: its time is at least that of
+    its compulsory bytes at the DRAM bandwidth that kernels achieve. Its power stays, so energy grows with time.
+
+    Args:
+        line: of the problem, perhaps benchmarked with weights in L2.
+        problem: the layer.
+        gpu: the GPU.
+    """
+    latency, energy = cold_costs(line.latency_s, line.energy_j or line.latency_s, problem, gpu)
+    if latency is line.latency_s:
+        return line
+    return replace(line, latency_s=latency, energy_j=energy if line.energy_j is not None else None, warm="")
+
+
+def cold_costs(latency: Estimate, energy: Estimate, problem: Problem, gpu: GPU) -> tuple[Estimate, Estimate]:
+    """Return the costs of a layer of a network, whose weights are not in L2: at least `cold_seconds`, at its power."""
+    least_s = cold_seconds(problem, gpu)
+    if latency.value >= least_s:
+        return latency, energy
+    longer = least_s / latency.value
+    latency = replace(latency, value=least_s, low=max(latency.low, least_s), high=max(latency.high * longer, least_s))
+    return latency, replace(energy, value=energy.value * longer, low=energy.low * longer, high=energy.high * longer)
+
+
+def beside(
+    lines: Iterable[Line], latency_s: float, energy_j: float, interval_s: Interval | None = None
+) -> tuple[Line, ...]:
+    """Return the baselines compared with the first choice.
+
+    Args:
+        lines: of the choice's problem.
+        latency_s: the choice's.
+        energy_j: the choice's.
+        interval_s: the 90 % interval of its latency; without width if it is None.
+    """
+    low_s, high_s = interval_s or (latency_s, latency_s)
     return tuple(
         replace(
             line,
             slowdown=line.latency_s / latency_s - 1,
             energy_saved=None if line.energy_j is None else 1 - line.energy_j / energy_j,
+            beaten=high_s < line.latency_interval_s[0],
+            less_sure=line.latency_interval_s[1] / line.latency_interval_s[0] > high_s / low_s,
         )
         for line in lines
     )
 
 
-def as_run(problem: Problem) -> Problem:
-    """The problem that stacks run: a matrix times a few vectors is a product with as many rows to them."""
-    if problem.op != "matvec":
-        return problem
-    sizes = problem.dim
-    return find_op("matmul").problem(problem.dtype, "nt", m=sizes["n"], n=sizes["m"], k=sizes["k"])
-
-
 def predict_lines(context: "Context", problems: Iterable[Problem], gpu: GPU) -> None:
     """Predicts the lines of many problems for `lines_of` to tell: one by one takes far longer."""
     together: dict[str, list[Problem]] = {}
-    for problem in map(as_run, problems):
+    for problem in map(as_recorded, problems):
         together.setdefault(problem.op, []).append(problem)
     for alike in together.values():
         if (model := _model(context, alike[0])) is not None:
@@ -197,12 +262,15 @@ def predict_lines(context: "Context", problems: Iterable[Problem], gpu: GPU) -> 
 def line_notes(context: "Context", problem: Problem, gpu: GPU, stacks: Sequence[str] = ()) -> Iterator[str]:
     """Lines about stacks that refuse a problem, that were asked for and have none, and about padded sizes."""
     if (model := _model(context, problem)) is None:
-        there = [row.stack for row in recorded_lines(as_run(problem), gpu)]
+        there = [row.stack for row in recorded_lines(as_recorded(problem), gpu)]
         yield from (f"{stack} has no line: {no_lines(context, problem)}" for stack in stacks if stack not in there)
         return
-    problem = as_run(problem)
+    problem = as_recorded(problem)
     if not stacks and (recorded := model.outside(problem)) is not None and not recorded_lines(problem, gpu):
         yield f"no line of a stack beside it: of {problem.op} in {problem.dtype} only {recorded} were recorded"
+    for each in model.predict(problem, gpu):
+        if not is_number(each) and is_wanted(each.stack, stacks):
+            yield f"no line of {each.stack}: its model's estimate is impossible ({each.latency_s.value:g} s)"
     refusals = model.refusals(problem, gpu)
     for stack, reason in refusals.items():
         if is_wanted(stack, stacks):
@@ -220,7 +288,7 @@ def line_notes(context: "Context", problem: Problem, gpu: GPU, stacks: Sequence[
 def no_lines(context: "Context", problem: Problem) -> str:
     """The kinds of problems that have lines, where this one has none."""
     if (model := _model(context, problem)) is None:
-        if (shipped := contents().get(as_run(problem).op)) is not None:
+        if (shipped := contents().get(as_recorded(problem).op)) is not None:
             return f"single problems of {problem.op} were recorded, in {', '.join(shipped['dtypes'])}, not this one"
         return f"no stack was recorded for {problem.op}"
     recorded: dict[str, dict[str, None]] = {}
@@ -244,7 +312,7 @@ def without_line(
 ) -> KernrecError:
     """The error where neither a kernel nor a stack answers, of the kind of the kernels' `reason`."""
     model = _model(context, problem)
-    refused = {} if model is None else model.refusals(as_run(problem), gpu)
+    refused = {} if model is None else model.refusals(as_recorded(problem), gpu)
     if stacks:
         refused = {stack: why for stack, why in refused.items() if is_wanted(stack, stacks)}
     there = "; ".join(f"{stack} does not run it: {why}" for stack, why in refused.items())
@@ -254,15 +322,26 @@ def without_line(
 
 
 def _model(context: "Context", problem: Problem) -> "VendorModel | None":
-    return context.models.vendor_model(as_run(problem).op) if context.inputs == RANDOM else None
+    return context.models.vendor_model(as_recorded(problem).op) if context.inputs == RANDOM else None
 
 
-def _line(predicted: "StackPrediction", gpu: GPU, point: OperatingPoint, recorded: RecordedLine | None = None) -> Line:
+def _predictions(context: "Context", problem: Problem, gpu: GPU) -> "Sequence[StackPrediction]":
+    model = _model(context, problem)
+    return () if model is None else model.predict(problem, gpu)
+
+
+def _line(
+    predicted: "StackPrediction",
+    problem: Problem,
+    gpu: GPU,
+    point: OperatingPoint,
+    recorded: RecordedLine | None = None,
+) -> Line:
     latency, power = predicted.latency_s, predicted.power_w
     source = "transferred" if latency.transferred else "learned" if recorded is None else "recorded"
     energy = None
     if power is not None:
-        energy_source = "transferred" if power.transferred else source
+        energy_source = "prior" if predicted.power_predicted else "transferred" if power.transferred else source
         ends = latency.low * power.low, latency.high * power.high
         energy = Estimate(latency.value * power.value, *ends, energy_source)
     return Line(
@@ -278,7 +357,10 @@ def _line(predicted: "StackPrediction", gpu: GPU, point: OperatingPoint, recorde
         learned_on=predicted.gpus,
         recorded_as=predicted.recorded_as,
         power_transferred=power is not None and power.transferred,
+        power_predicted=predicted.power_predicted,
+        warm=("weights" if problem.op in _WEIGHTED else "data") * (latency.value < cold_seconds(problem, gpu)),
         provenance=None if recorded is None else recorded.provenance,
+        released=released(predicted.stack, predicted.version),
     )
 
 

@@ -16,7 +16,6 @@ from kernrec.op import Op, Problem, find_op
 from kernrec.recommender.candidate_set import CandidateSet
 from kernrec.recommender.choices import costs_at
 from kernrec.recommender.infeasible import no_kernel_runs
-from kernrec.recommender.layouts import answer_in_best_layouts, without_frames
 from kernrec.recommender.lines import Line, lines_of, predict_lines, without_line
 from kernrec.recommender.recommender import Recommender
 from kernrec.recommender.request import Objective, Query
@@ -27,6 +26,8 @@ from kernrec.recommender.tabular import arrow_table
 from kernrec.util.light_dataclass import dataclass
 
 _NOTHING = (float("nan"),) * 3
+_TOGETHER = 64
+"""Shapes whose layouts are searched and whose answers are made together: their candidate sets are still cached."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -130,20 +131,14 @@ def answer_many(
     definition, card = find_op(op), find_gpu(gpu)
     problems = tuple(_problems(definition, dims, kind))
     recommender, query = recommender.for_inputs(query.inputs), replace(query, top=1)
-    made: dict[Problem, _First | KernrecError] = {}
-
-    def answer(some: Sequence[Problem]) -> "list[_First | KernrecError]":
-        made.update(
-            _first_answers(recommender, [each for each in dict.fromkeys(some) if each not in made], card, query)
-        )
-        return [made[each] for each in some]
-
+    fixed = kind.get("layout") is not None or len(definition.layouts) == 1
     distinct = list(dict.fromkeys(problems))
-    if kind.get("layout") is not None or len(definition.layouts) == 1:
-        answers = answer(distinct)
-    else:
-        answers = answer_in_best_layouts(recommender.context, distinct, card, answer)
-    by_problem = dict(zip(distinct, answers, strict=True))
+    by_problem: dict[Problem, _First | KernrecError] = {}
+    for start in range(0, len(distinct), _TOGETHER):
+        some = distinct[start : start + _TOGETHER]
+        answered_as = some if fixed else recommender.as_answered(some, card, op_points(card, query))
+        answers = dict(_first_answers(recommender, list(dict.fromkeys(answered_as)), card, query))
+        by_problem |= {asked: answers[problem] for asked, problem in zip(some, answered_as, strict=True)}
     rows = {problem: _row(problem, first) for problem, first in by_problem.items()}
     columns: Sequence[Sequence[Any]] = [*zip(*map(rows.__getitem__, problems), strict=True)] or [()] * 8
     answered, names, configs, latencies, energies, limits, sources, stacks = columns
@@ -214,7 +209,8 @@ def _first_answers(
         try:
             answer = recommender.answer_problem(problem, gpu, query)
         except KernrecError as error:
-            yield problem, without_frames(error)
+            error.__traceback__ = error.__context__ = None  # its frames would keep it in turn, and databases open
+            yield problem, error
         else:
             yield problem, _First(answer.problem, answer.choices, answer.lines if not answer.choices else ())
 

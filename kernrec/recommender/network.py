@@ -1,4 +1,4 @@
-"""A whole network on one GPU: the choice for each layer, what stacks take for it today, and the totals of all layers.
+"""A whole network on one GPU: the choice for each layer, what backends take for it today, and the totals of all layers.
 
 All layers run at one operating point: nobody sets another power limit between two layers.
 """
@@ -9,64 +9,74 @@ from dataclasses import replace
 from kernrec.errors import KernrecError, UsageError
 from kernrec.gpu import GPU, find_gpu
 from kernrec.op import Problem
-from kernrec.op.workload import Layer
+from kernrec.op.dtype import canonical_dtype, math_dtype
+from kernrec.op.workload import Layer, Workload
 from kernrec.recommender.candidate_set import CandidateSet
 from kernrec.recommender.choices import costs_at
 from kernrec.recommender.context import Context
 from kernrec.recommender.layouts import MATTERS, gain_elsewhere
-from kernrec.recommender.lines import Line, lines_of, predict_lines
+from kernrec.recommender.lines import Line, cold_costs, cold_lines, predict_lines, read_cold
+from kernrec.recommender.network_exchange import Exchange, exchange_of
+from kernrec.recommender.network_layer_answer import Costs, LayerAnswer, value_of
 from kernrec.recommender.network_layers import (
+    EIGHT_BITS,
     NetworkRequest,
     answer_as_it_runs,
     in_best_layouts,
-    in_other_layouts,
     layers_of,
     shapes_as_network,
 )
+from kernrec.recommender.network_memory import Memory, memory_of, shortage
 from kernrec.recommender.network_result import (
     CHOICE,
     FASTEST,
     FRUGAL,
     HEURISTIC,
-    MIXED,
-    STACK,
-    Costs,
-    LayerAnswer,
+    MIXTURE,
     NetworkAnswer,
     Total,
     TotalSum,
 )
 from kernrec.recommender.recommender import Recommender
-from kernrec.recommender.request import Query
+from kernrec.recommender.request import KERNREC, MIXED, Query
 from kernrec.recommender.result import Choice, Recommendation
 
 __all__ = [
-    "CHOICE", "FASTEST", "FRUGAL", "HEURISTIC", "MIXED", "STACK", "LayerAnswer", "NetworkAnswer", "NetworkRequest",
-    "Total", "answer_network", "layers_of", "shapes_as_network",
+    "CHOICE", "FASTEST", "FRUGAL", "HEURISTIC", "MIXTURE", "LayerAnswer", "NetworkAnswer", "NetworkRequest", "Total",
+    "answer_network", "layers_of", "shapes_as_network",
 ]  # fmt: skip
 
 
+MIXTURE_OF_BACKENDS = "mixture of backends"
 COVERED = 0.5
-"""Least share of the choice's time in layers with a line, for a total of the stack: else it would be the choice's."""
+"""Least share of the choice's time in layers with a line, for a total of a backend: else it would be the choice's."""
 
 
 def answer_network(recommender: Recommender, gpu: str | GPU, wanted: NetworkRequest, query: Query) -> NetworkAnswer:
-    """The choice for each layer of a network on a GPU, and what stacks take.
+    """The choice for each layer of a network on a GPU, and what backends take.
 
     A layer that no kernel can run in the network's dtype and layout is asked in another one, which is said; one that
     cannot be run at all is left out, which is said too.
 
     Raises:
         UsageError: a name is unknown, or a value impossible.
+        DoesNotFitError: the network needs more memory than the GPU has, and the request does not ignore that.
         KernrecError: no layer can be run.
     """
     card = gpu if isinstance(gpu, GPU) else find_gpu(gpu)
     if query.clocks:
         raise UsageError("clocks are tried for one problem, not for a network; give a shape, or --clock sweep")
+    _refuse_dtype(card, wanted.dtype)
     if query.power_limit_w is None and query.clock_hz is None:
         query = replace(query, power_limit_w=card.tdp_w)
     recommender = recommender.for_inputs(query.inputs)
-    workload, layers = layers_of(wanted)
+    workload, asked_layers = layers_of(wanted)
+    memory = memory_of(workload, asked_layers)
+    if not (memory.fits(card) or wanted.ignore_memory):
+        shared = wanted.workload.tp if isinstance(wanted.workload, Workload) else 1
+        raise shortage(
+            workload, memory, card, lambda batch, tp: layers_of(replace(wanted, batch=batch, tp=tp // shared))
+        )
 
     of_all_stacks = replace(query, stacks=())  # a layer that stacks alone run counts, whichever stack it is
 
@@ -74,15 +84,17 @@ def answer_network(recommender: Recommender, gpu: str | GPU, wanted: NetworkRequ
         return recommender.answer_problem(problem, card, of_all_stacks)
 
     points = (query.point,)
-    recommender.prepare(in_other_layouts(layers, card), card, points)
-    layers, layouts_chosen = in_best_layouts(layers, card, answer)
+    layers, layouts_chosen = in_best_layouts(recommender, asked_layers, card, points)
     recommender.prepare([layer.problem for layer in layers], card, points)
     answered: list[tuple[Layer, Recommendation]] = []
     alternatives: list[Mapping[str, Costs]] = []
-    left_out, adjusted = list(workload.unknown), dict[str, None]()
-    for layer in layers:
+    left_out, adjusted = list(workload.unknown), dict.fromkeys(workload.notes)
+    for asked, layer in zip(asked_layers, layers, strict=True):
         try:
-            result, message = answer_as_it_runs(layer.problem, card, wanted.dtype is not None, answer)
+            if asked.alone:  # with the notes on its layout that any answer about a shape has
+                result, message = recommender.answer_op(asked.problem, card, of_all_stacks, not asked.layout_free), ""
+            else:
+                result, message = answer_as_it_runs(layer.problem, card, wanted.dtype is not None, answer)
         except KernrecError as error:
             left_out.append(f"{layer.name}: {error}")
             continue
@@ -95,64 +107,146 @@ def answer_network(recommender: Recommender, gpu: str | GPU, wanted: NetworkRequ
             alternatives.append({})
     if not answered:
         raise KernrecError(f"no layer of {workload.name} can be run on {card.name}: {left_out[0]}")
-    lines = _lines(recommender.context, [result for _, result in answered], query)
+    backend, lines = _backend(recommender.context, answered, query, wanted.backend)
     network = tuple(
         LayerAnswer(layer.name, layer.count, result, lines.get(result.problem), query.objective)
         for layer, result in answered
     )
     if wanted.layout is not None:
         adjusted |= dict.fromkeys(_slow_layouts(recommender.context, network, query))
-    adjusted |= dict.fromkeys(_of_lines(network, wanted.tp, query.stacks))
-    totals = _totals(network, alternatives)
-    return NetworkAnswer(workload, card, query, network, tuple(left_out), totals, tuple(adjusted), layouts_chosen)
+    exchange = exchange_of(workload, layers, card)
+    covered = backend != "" and _lines_cover(network)
+    adjusted |= dict.fromkeys(_remarks(network, backend, covered, wanted, query, workload, exchange, memory, card))
+    return NetworkAnswer(
+        workload=workload,
+        gpu=card,
+        query=query,
+        layers=network,
+        left_out=tuple(left_out),
+        totals=_totals(network, alternatives, backend if covered else "", exchange, query),
+        adjusted=tuple(adjusted),
+        layouts_chosen=layouts_chosen,
+        backend=backend if covered else "",
+        headline_name=_headline(workload, network, query, wanted, backend if covered else ""),
+        exchange=exchange,
+        memory=memory,
+    )
+
+
+def _refuse_dtype(gpu: GPU, dtype: str | None) -> None:
+    """Raise `UsageError` for a data type of 8 or 4 bits that the GPU cannot multiply, with those that it can."""
+    if dtype is None or (name := canonical_dtype(dtype)) not in EIGHT_BITS:
+        return
+    rate = math_dtype(name)
+    if rate not in ("bf16", "f16") and not gpu.tensor_rate(rate) and not gpu.fma_per_clk_sm.get(rate):
+        able = [other for other in (*EIGHT_BITS, "bf16", "f16") if gpu.tensor_rate(math_dtype(other))]
+        raise UsageError(f"{gpu.title} does not multiply in {dtype}; it does in {', '.join(able) or 'f32'}")
+
+
+def _headline(
+    workload: Workload, layers: Sequence[LayerAnswer], query: Query, wanted: NetworkRequest, backend: str
+) -> str:
+    """Return the name of the total that stands for the network: what people run, but of shapes the choice."""
+    asked_for = query.stacks or wanted.backend == MIXED or not any(layer.best for layer in layers)
+    return today(backend) if backend and (asked_for or workload.one_network) else CHOICE
+
+
+def today(backend: str) -> str:
+    """Return the name of the total of a backend."""
+    return f"{backend} today"
 
 
 def _alternatives(candidates: CandidateSet, best: Choice) -> Mapping[str, Costs]:
     """(latency, energy) of a layer at the alternatives of the choice."""
     number = next(i for i, kernel in enumerate(candidates.kernels) if kernel.table.kernel is best.kernel)
     heuristic = candidates.starts[number] + candidates.kernels[number].heuristic
+    positions = {FASTEST: candidates.fastest, FRUGAL: int(candidates.energy_j[0].argmin()), HEURISTIC: heuristic}
     return {
-        FASTEST: costs_at(candidates, 0, candidates.fastest),
-        FRUGAL: costs_at(candidates, 0, int(candidates.energy_j[0].argmin())),
-        HEURISTIC: costs_at(candidates, 0, heuristic),
+        name: cold_costs(*costs_at(candidates, 0, position), candidates.problem, candidates.gpu)
+        for name, position in positions.items()
     }
 
 
-def _totals(layers: Sequence[LayerAnswer], alternatives: Sequence[Mapping[str, Costs]]) -> tuple[Total, ...]:
-    """The totals: the choice, the stack where one was recorded, and the alternatives where kernels of ours run."""
+def _totals(
+    layers: Sequence[LayerAnswer],
+    alternatives: Sequence[Mapping[str, Costs]],
+    backend: str,
+    exchange: Exchange | None,
+    query: Query,
+) -> tuple[Total, ...]:
+    """Return the totals, the best by the objective first: the choice, a backend, and the alternatives of kernrec."""
     names = [CHOICE]
-    if _lines_cover(layers):
-        names += [STACK, MIXED]
+    if backend:
+        names += [today(backend), MIXTURE]
     if any(alternatives):
         names += [FASTEST, FRUGAL, HEURISTIC]
     sums = {name: TotalSum() for name in names}
     for layer, others in zip(layers, alternatives, strict=True):
         stack = layer.stack_costs or layer.costs
-        costs = {CHOICE: layer.costs, STACK: stack, MIXED: stack if layer.pays is False else layer.costs, **others}
+        costs = {CHOICE: layer.costs, today(backend): stack, MIXTURE: layer.run_costs, **others}
         for name, total in sums.items():
             total.add(layer.count, *costs.get(name, layer.costs))
-    return tuple(total.result(name) for name, total in sums.items())
+    if exchange is not None:
+        for total in sums.values():
+            total.wait(exchange.latency_s)
+    totals = [total.result(name) for name, total in sums.items()]
+    return tuple(sorted(totals, key=lambda total: value_of(query.objective, (total.latency_s, total.energy_j))))
 
 
 def _lines_cover(layers: Sequence[LayerAnswer]) -> bool:
     """Whether the layers with a line take enough of the time for a total of the stack."""
-    covered = sum(layer.latency_s for layer in layers if layer.line is not None)
-    return covered >= COVERED * sum(layer.latency_s for layer in layers)
+    covered = sum(layer.count * layer.costs[0].value for layer in layers if layer.line is not None)
+    return covered >= COVERED * sum(layer.count * layer.costs[0].value for layer in layers)
 
 
-def _lines(context: Context, answers: Sequence[Recommendation], query: Query) -> dict[Problem, Line]:
-    """By problem, the line of the fastest stack, of those asked for; predicted together, which is much quicker.
+def _backend(
+    context: Context, answered: Sequence[tuple[Layer, Recommendation]], query: Query, wanted: str
+) -> tuple[str, dict[Problem, Line]]:
+    """Return the backend that the totals count (empty for none), and its line for each problem that it has one for.
 
-    A layer without choices has some stack's line.
+    It is the fastest that has all layers that any backend has, of those asked for; if none has, the one that lacks the
+    least time. A layer without choices has some backend's line.
     """
-    gpu = answers[0].gpu
-    predict_lines(context, (answer.problem for answer in answers), gpu)
-    lines: dict[Problem, Line] = {}
-    for answer in answers:
-        candidates = lines_of(context, answer.problem, gpu, query.point, query.stacks)
-        if line := next(iter(candidates or (() if answer.choices else answer.lines)), None):
-            lines[answer.problem] = line
-    return lines
+    gpu = answered[0][1].gpu
+    predict_lines(context, (answer.problem for _, answer in answered), gpu)
+    by_problem = {
+        answer.problem: cold_lines(context, answer.problem, gpu, query.point, query.stacks) for _, answer in answered
+    }
+    chosen = {
+        answer.problem: read_cold(answer.lines[0], answer.problem, gpu)
+        for _, answer in answered
+        if not answer.choices and answer.lines
+    }
+    if wanted == KERNREC:
+        return "", chosen
+    if wanted == MIXED:
+        chosen |= {problem: lines[0] for problem, lines in by_problem.items() if lines}
+        names = dict.fromkeys(_program(line) for line in chosen.values())
+        return MIXTURE_OF_BACKENDS if len(names) > 1 else "".join(names), chosen
+
+    def costs(name: str) -> tuple[float, float]:
+        """Seconds of layers that the backend lacks, and of all."""
+        lacking = whole = 0.0
+        for layer, answer in answered:
+            if not (lines := by_problem[answer.problem]):
+                continue
+            line = next((line for line in lines if _program(line) == name), None)
+            seconds = layer.count * (line or lines[0]).latency_s
+            whole += seconds
+            lacking += seconds if line is None else 0.0
+        return lacking, whole
+
+    programs = dict.fromkeys(_program(line) for lines in by_problem.values() for line in lines)
+    if not programs:
+        return "", chosen
+    backend = min(programs, key=costs)
+    of_it = ((problem, [line for line in lines if _program(line) == backend]) for problem, lines in by_problem.items())
+    return backend, chosen | {problem: lines[0] for problem, lines in of_it if lines}
+
+
+def _program(line: Line) -> str:
+    """Return the backend of a line without the variant: `SGLang` for `SGLang (static scales)`."""
+    return line.stack.partition(" (")[0]
 
 
 def _slow_layouts(context: Context, layers: Sequence[LayerAnswer], query: Query) -> list[str]:
@@ -175,27 +269,50 @@ def _slow_layouts(context: Context, layers: Sequence[LayerAnswer], query: Query)
     return notes
 
 
-def _of_lines(layers: Sequence[LayerAnswer], tp: int, stacks: Sequence[str]) -> list[str]:
-    """Notes on what the totals of stacks stand on."""
+def _remarks(
+    layers: Sequence[LayerAnswer],
+    backend: str,
+    covered: bool,
+    wanted: NetworkRequest,
+    query: Query,
+    workload: Workload,
+    exchange: Exchange | None,
+    memory: Memory,
+    gpu: GPU,
+) -> list[str]:
+    """Return the notes on what the totals count."""
     notes = []
     without = [layer.name for layer in layers if layer.line is None]
-    whose = " or ".join(stacks) or "a stack"
-    if 0 < len(without) < len(layers):
-        counted = "the choice counts in its total"
-        if not _lines_cover(layers):
+    whose = backend or " or ".join(query.stacks) or "any backend"
+    if wanted.backend == KERNREC:
+        pass
+    elif 0 < len(without) < len(layers):
+        counted = "kernrec's kernels count in its total"
+        if not covered:
             with_line = len(layers) - len(without)
             counted = (
                 f"the {with_line} of {len(layers)} distinct layers with one take less than {100 * COVERED:.0f} % of the"
-                " time, so there is no total of the stack"
+                " time, so there is no total of it"
             )
-        notes.append(f"no line of {whose} for {_listed(without)}: {counted}")
-    elif without and stacks:
-        notes.append(f"no line of {whose} for any layer")
-    unpowered = [layer.name for layer in layers if layer.line is not None and layer.line.energy_j is None]
-    if unpowered and _lines_cover(layers):
-        notes.append(f"nobody recorded the power of the stack for {_listed(unpowered)}: that of the choice is taken")
-    if tp > 1:
-        notes.append(f"time and energy are of one of {tp} GPUs; what they exchange is not counted")
+        notes.append(f"no baseline of {whose} for {_listed(without)}: {counted}")
+    elif without and query.stacks:
+        notes.append(f"no baseline of {whose} for any layer")
+    others = [layer for layer in layers if layer.line is not None and backend != MIXTURE_OF_BACKENDS]
+    others = [layer for layer in others if layer.line is not None and _program(layer.line) != backend]
+    if others and backend:
+        names = ", ".join(dict.fromkeys(layer.line.stack for layer in others if layer.line is not None))
+        notes.append(f"{_listed([layer.name for layer in others])}: only {names} has a baseline, which counts")
+    unpowered = [layer.name for layer in layers if layer.line is not None and layer.line.power_predicted]
+    if unpowered and covered:
+        notes.append(f"nobody recorded the power of {whose} for {_listed(unpowered)}: the power model gives it")
+    if workload.tp > 1:
+        notes.append(
+            f"totals are of one of {workload.tp} GPUs, which work at the same time; joules of a token are of all"
+        )
+    if exchange is not None:
+        notes.append(exchange.note)
+    if not memory.fits(gpu):
+        notes.append(f"it does not fit {gpu.title}: these costs are of a GPU with enough memory ({memory})")
     return notes
 
 

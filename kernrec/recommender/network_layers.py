@@ -8,11 +8,15 @@ from kernrec.errors import KernrecError, UsageError
 from kernrec.gpu import GPU
 from kernrec.interop.workload_files import find_workload
 from kernrec.kernel import kernels_for
+from kernrec.model.vendor.precision import rate_of
 from kernrec.op import Op, Problem, find_op, problem_from_shape
 from kernrec.op.dtype import FORMATS, INSTEAD, canonical_dtype
-from kernrec.op.scaled_workload import as_product, as_tensor_parallel, with_batch
+from kernrec.op.equivalent import as_matmul
+from kernrec.op.scaled_workload import as_tensor_parallel, in_parts, with_batch
 from kernrec.op.workload import Layer, Workload, default_workload, dtype_of
+from kernrec.recommender.estimate.operating_point import DEFAULT_POINT, OperatingPoint
 from kernrec.recommender.layouts import in_layout, lacks, layouts_that_matter
+from kernrec.recommender.recommender import Recommender
 from kernrec.recommender.result import Recommendation
 from kernrec.util.light_dataclass import dataclass
 
@@ -42,12 +46,25 @@ class NetworkRequest:
     """Items, such as images or sequences, of one pass; None for the workload's."""
     tp: int = 1
     """The GPUs that tensor parallelism divides the layers among; the answer is for one of them."""
+    context: int | None = None
+    """Tokens that a generated token attends to, or those of the prompt; None for the workload's."""
+    phase: str | None = None
+    """`decode` or `prefill` of a model's `config.json`; None for `decode`."""
+    backend: str = ""
+    """Whose kernels the totals count: `KERNREC`, `MIXED` (the fastest backend of each layer), or one backend: that of
+    the query, or else the fastest that has all layers."""
+    ignore_memory: bool = False
+    """Whether a network is answered that does not fit the memory."""
 
 
 def shapes_as_network(op: str, shapes: Sequence[str], dtype: str | None = None, layout: str | None = None) -> Workload:
     """Shapes of an op (`m=1,n=2,k=3`) as a network with a layer for each. Raises `UsageError`."""
-    layers = tuple(Layer(shape, problem_from_shape(op, shape, dtype, layout), 1) for shape in shapes)
-    title = layers[0].problem.key if len(layers) == 1 else f"{len(layers)} shapes of {layers[0].problem.op}"
+    free = layout is None and len(find_op(op).layouts) > 1
+    layers = tuple(
+        Layer(shape, problem_from_shape(op, shape, dtype, layout), 1, layout_free=free, alone=True) for shape in shapes
+    )
+    key = layers[0].problem.key.removesuffix(f",{layers[0].problem.layout}" if free else "")
+    title = key if len(layers) == 1 else f"{len(layers)} shapes of {layers[0].problem.op}"
     return Workload(layers[0].problem.op, title, "", layers)
 
 
@@ -63,7 +80,10 @@ def layers_of(wanted: NetworkRequest) -> tuple[Workload, tuple[Layer, ...]]:
             raise UsageError("a workload or an op is needed; `kernrec ops` lists the ops")
         chosen = default_workload(op)
     else:
-        chosen = find_workload(wanted.workload, wanted.fixed) if isinstance(wanted.workload, str) else wanted.workload
+        named = wanted.workload
+        chosen = (
+            named if isinstance(named, Workload) else find_workload(named, wanted.fixed, wanted.context, wanted.phase)
+        )
     chosen = as_tensor_parallel(chosen, wanted.tp)
     if wanted.batch is not None:
         chosen = with_batch(chosen, wanted.batch)
@@ -81,7 +101,7 @@ def layers_of(wanted: NetworkRequest) -> tuple[Workload, tuple[Layer, ...]]:
             f"no op of these layers has the layout {wanted.layout!r:.40}; accepted are {', '.join(accepted)}"
         )
     some_quantized = any(layer.quantized for layer in chosen.layers)
-    return chosen, tuple(_as_wanted(layer, wanted, some_quantized) for layer in layers)
+    return chosen, tuple(in_parts(_as_wanted(layer, wanted, some_quantized)) for layer in layers)
 
 
 def _as_wanted(layer: Layer, wanted: NetworkRequest, some_quantized: bool) -> Layer:
@@ -92,14 +112,13 @@ def _as_wanted(layer: Layer, wanted: NetworkRequest, some_quantized: bool) -> La
         eight_bits = canonical_dtype(wanted.dtype) in EIGHT_BITS
         if not (eight_bits and some_quantized and not layer.quantized):
             if eight_bits and layer.quantized and op.name == "matvec":
-                problem = as_product(
-                    problem
-                )  # what has no kernel for vectors in 8 bits is run as a product of few rows
+                problem = as_matmul(problem)  # a matvec has no 8-bit types
                 op, layout = problem.definition, problem.layout
             dtype = dtype_of(op, wanted.dtype)
-    if layer.layout_free and WEIGHTS in op.layouts:
+    weights = layer.layout_free and not layer.alone and WEIGHTS in op.layouts
+    if weights:
         layout = WEIGHTS
-    free = layer.layout_free and layout != WEIGHTS and wanted.layout not in op.layouts
+    free = layer.layout_free and not weights and wanted.layout not in op.layouts
     if wanted.layout in op.layouts:
         layout = wanted.layout
     if (dtype, layout) != (problem.dtype, problem.layout):
@@ -107,59 +126,58 @@ def _as_wanted(layer: Layer, wanted: NetworkRequest, some_quantized: bool) -> La
     return replace(layer, problem=problem, layout_free=free)
 
 
-def in_other_layouts(layers: Sequence[Layer], gpu: GPU) -> list[Problem]:
-    """The layers whose layout nobody fixed in the layouts that `in_best_layouts` asks for."""
-    free = [layer.problem for layer in layers if layer.layout_free]
-    problems: list[Problem] = []
-    for op in dict.fromkeys(problem.op for problem in free):
-        some = [problem for problem in free if problem.op == op]
-        with suppress(UsageError):  # sizes that exist in some layouts only
-            for layout in dict.fromkeys(layout for problem in some for layout in layouts_that_matter(problem, gpu)):
-                problems += [in_layout(problem, layout) for problem in some]
-    return problems
-
-
 def in_best_layouts(
-    layers: Sequence[Layer], gpu: GPU, answer: Answering
+    recommender: Recommender, layers: Sequence[Layer], gpu: GPU, points: tuple[OperatingPoint, ...] = (DEFAULT_POINT,)
 ) -> tuple[tuple[Layer, ...], Mapping[str, str]]:
-    """The layers, those whose layout nobody fixed in the best one of their op; and which ops have another than theirs.
+    """Return the layers as they are answered on a GPU, and by op the layouts that were chosen instead of its default.
 
-    All layers of an op have one layout, because tensors go from one to the next: another one than the default is taken
-    where layers whose best kernel the default lacks have most of the time.
+    A layer that stands alone is a problem as any other (`Recommender.as_answered`). All other layers of an op have one
+    layout, because tensors go from one to the next: another one than the default is taken where layers whose best
+    kernel the default lacks have most of the time.
 
     Args:
+        recommender: the engine.
         layers: of a network.
-        gpu: the card.
-        answer: gives the answer for a problem, or raises `KernrecError`; it is asked for layers in other layouts.
+        gpu: the GPU.
+        points: the operating points that the answers are wanted at.
     """
-    chosen: dict[str, str] = {}
-    for op in dict.fromkeys(layer.problem.op for layer in layers if layer.layout_free):
-        free = [layer for layer in layers if layer.layout_free and layer.problem.op == op]
-        others = dict.fromkeys(layout for layer in free for layout in layouts_that_matter(layer.problem, gpu))
-        for layout in others:
-            if _has_most_of_the_time(free, layout, gpu, answer):
-                chosen[op] = layout
-                break
-    if not chosen:
-        return tuple(layers), chosen
-    moved = (
-        replace(layer, problem=in_layout(layer.problem, chosen[layer.problem.op]))
-        if layer.layout_free and layer.problem.op in chosen
-        else layer
+    alone = [layer.problem for layer in layers if layer.layout_free and layer.alone]
+    moved = dict(zip(alone, recommender.as_answered(alone, gpu, points), strict=True))
+    for op in dict.fromkeys(layer.problem.op for layer in layers if layer.layout_free and not layer.alone):
+        free = [layer for layer in layers if layer.layout_free and not layer.alone and layer.problem.op == op]
+        for layout in dict.fromkeys(layout for layer in free for layout in layouts_that_matter(layer.problem, gpu)):
+            with suppress(UsageError):  # sizes that exist in some layouts only
+                there = {layer.problem: in_layout(layer.problem, layout) for layer in free}
+                if _has_most_of_the_time(recommender, free, there, gpu, points):
+                    moved |= there
+                    break
+    result = tuple(
+        replace(layer, problem=moved.get(layer.problem, layer.problem)) if layer.layout_free else layer
         for layer in layers
     )
-    return tuple(moved), chosen
+    chosen: dict[str, dict[str, None]] = {}
+    for asked, answered in moved.items():
+        if answered != asked:
+            chosen.setdefault(asked.op, {})[answered.layout] = None
+    return result, {op: ", ".join(layouts) for op, layouts in chosen.items()}
 
 
-def _has_most_of_the_time(layers: Sequence[Layer], layout: str, gpu: GPU, answer: Answering) -> bool:
+def _has_most_of_the_time(
+    recommender: Recommender,
+    layers: Sequence[Layer],
+    there: Mapping[Problem, Problem],
+    gpu: GPU,
+    points: tuple[OperatingPoint, ...],
+) -> bool:
     """Whether kernels that the default layout lacks are the best of most layers, weighed by time, in another one."""
+    at = points if points[0].is_default(gpu) else (DEFAULT_POINT,)
+    recommender.prepare(list(there.values()), gpu, at)
     gained = whole = 0.0
     for layer in layers:
-        try:
-            best = answer(in_layout(layer.problem, layout)).choices[0]
-        except (KernrecError, IndexError):
+        best = recommender.fastest(there[layer.problem], gpu, at)
+        if best is None:
             return False
-        seconds = layer.count * best.latency_s.value
+        seconds = layer.count * best.latency_s
         whole += seconds
         gained += seconds * lacks(layer.problem, best.kernel, gpu)
     return gained > 0.5 * whole
@@ -177,19 +195,29 @@ def answer_as_it_runs(problem: Problem, gpu: GPU, exactly: bool, answer: Answeri
     Raises:
         KernrecError: nothing can run it.
     """
-    try:
-        return answer(problem), ""
-    except KernrecError as error:
-        reason = error
+    # Without arithmetic in a dtype a network runs in another one, not the few layers in it that some kernel converts.
+    computes = exactly or rate_of(gpu, problem.dtype) > 0.0
+    reason: KernrecError | None = None
+    if computes:
+        try:
+            return answer(problem), ""
+        except KernrecError as error:
+            reason = error
     for other in _others(problem, gpu, exactly):
+        if not computes and other.dtype == problem.dtype:
+            continue
         try:
             instead = answer(other)
         except KernrecError:
             continue
+        asked = f"asked as {other.dtype}, {other.layout}"
+        if not computes:
+            return instead, f"{problem.op}: {gpu.title} has no {problem.dtype} arithmetic; {asked}"
         return instead, (
-            f"{problem.op}: no kernel runs {problem.dtype}, {problem.layout} in these shapes on {gpu.name};"
-            f" asked as {other.dtype}, {other.layout}"
+            f"{problem.op}: no kernel runs {problem.dtype}, {problem.layout} in these shapes on {gpu.name}; {asked}"
         )
+    if reason is None:
+        return answer(problem), ""
     raise reason
 
 

@@ -1,6 +1,7 @@
-"""The answer for a whole network: layers, what a stack takes for them today, and the totals.
+"""The answer for a whole network: layers, what a backend takes for them today, and the totals.
 
-Totals are sums of count x layer, so they hold for layers that run one after the other, with nothing between them.
+Totals are sums of count x layer, so they hold for layers that run one after the other, with nothing between them but
+what several GPUs exchange.
 
 Intervals of totals are the sums of the layers' bounds: every layer is taken to be wrong in the same direction at once.
 Predictions of one kernel on one GPU share their error (`estimate.costs.OWN` has the share that is a config's own), and
@@ -9,7 +10,7 @@ layers, and promise far more than is known.
 """
 
 from collections.abc import Mapping
-from dataclasses import field, replace
+from dataclasses import field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -20,129 +21,25 @@ from kernrec.op.workload import Workload
 from kernrec.recommender import tabular
 from kernrec.recommender.estimate.estimates import SOURCES, Source
 from kernrec.recommender.json_names import IntervalNames, NetworkNames
-from kernrec.recommender.request import Objective, Query
-from kernrec.recommender.result import Choice, Estimate, Recommendation
-from kernrec.util.config_short import short_config
-from kernrec.util.human import human
+from kernrec.recommender.network_layer_answer import PAYS, LayerAnswer
+from kernrec.recommender.network_memory import memory_json
+from kernrec.recommender.request import Query
+from kernrec.recommender.result import Estimate
+from kernrec.util.human import counted, human
 from kernrec.util.light_dataclass import dataclass
 
 if TYPE_CHECKING:
-    from kernrec.recommender.lines import Line
+    from kernrec.recommender.network_exchange import Exchange
+    from kernrec.recommender.network_memory import Memory
     from kernrec.recommender.recommender import Recommender
 
-CHOICE, FASTEST, FRUGAL, HEURISTIC = "choice", "fastest", "most frugal", "occupancy heuristic"
-STACK, MIXED = "stack today", "choice where it pays"
-"""Names of totals: of the choice, and of the alternatives that it is compared with. `STACK` is every layer as the stack
-runs it, `MIXED` the choice in the layers where it pays and the stack in all others. Layers that no stack was recorded
-for run the choice in both."""
+CHOICE, FASTEST, FRUGAL = "kernrec", "kernrec, lowest latency", "kernrec, lowest energy"
+HEURISTIC, MIXTURE = "occupancy heuristic", "mixture: kernrec where it is worth it"
+"""Names of totals: of kernrec's choice, of its alternatives, and of the choice where it pays with a backend elsewhere.
+The total of a backend has its name. Layers that the backend has no baseline for run the choice in all."""
 
-PAYS = 0.05
-"""Least fraction of what a stack takes for a layer that a config of one's own has to save: it must be built, tested and
-maintained, and predictions of two programs are no surer."""
 MOST_OF_THE_TIME, MOST_SHOWN = 0.8, 10
 """The layers that matter: those that together take this share of the time, at most so many."""
-
-Costs = tuple[Estimate, Estimate]
-"""Latency and energy."""
-
-
-@dataclass(frozen=True)
-class LayerAnswer:
-    """The answer for one layer of a network."""
-
-    name: str
-    count: int
-    answer: Recommendation
-    """Without choices where only stacks run the layer."""
-    line: "Line | None" = None
-    """The stack that is compared with: the fastest of those asked for; None where none was recorded."""
-    objective: Objective = Objective.LATENCY
-
-    def __repr__(self) -> str:
-        return f"<LayerAnswer {self.name}, {self.count} times: {self.answer!r}>"
-
-    @property
-    def best(self) -> Choice | None:
-        """The first choice; None where only stacks run the layer."""
-        return self.answer.choices[0] if self.answer.choices else None
-
-    @cached_property
-    def costs(self) -> Costs:
-        """Latency and energy of the choice, or of the stack where there is none."""
-        if (best := self.best) is not None:
-            return best.latency_s, best.energy_j
-        costs = self.stack_costs
-        assert costs is not None, "a layer has a choice or a line"
-        return costs
-
-    @cached_property
-    def stack_costs(self) -> Costs | None:
-        """Latency and energy of the stack; energy at the choice's power where nobody recorded the stack's."""
-        if (line := self.line) is None:
-            return None
-        source = Source.MEASURED if line.source == "recorded" else Source.LEARNED
-        latency = replace(line.latency_s, source=source)
-        if line.energy_j is not None:
-            return latency, replace(line.energy_j, source=source)
-        power_w = self.best.power_w if self.best is not None else self.answer.gpu.tdp_w
-        return latency, Estimate(power_w * latency.value, power_w * latency.low, power_w * latency.high, Source.PRIOR)
-
-    @property
-    def saved(self) -> float | None:
-        """Fraction of the stack's cost (what the objective counts) that the choice saves; None without either."""
-        if self.best is None or (stack := self.stack_costs) is None:
-            return None
-        return 1.0 - _counted(self.objective, self.costs) / _counted(self.objective, stack)
-
-    @property
-    def pays(self) -> bool | None:
-        """Whether a config of one's own pays in this layer; None where no stack was recorded for it."""
-        if self.best is None:
-            return False
-        return None if self.saved is None else self.saved >= PAYS
-
-    @property
-    def program(self) -> tuple[str, str]:
-        """Kernel and config of the choice; the stack's name where there is none."""
-        if (best := self.best) is not None:
-            return best.kernel.name, short_config(best.config)
-        return (self.line.name if self.line is not None else ""), ""
-
-    @property
-    def source(self) -> str:
-        """Where the latency comes from."""
-        if self.best is not None:
-            return self.best.source
-        return self.line.source if self.line is not None else ""
-
-    @property
-    def latency_s(self) -> float:
-        """Seconds of all occurrences together."""
-        return self.count * self.costs[0].value
-
-    @property
-    def energy_j(self) -> float:
-        """Joules of all occurrences together."""
-        return self.count * self.costs[1].value
-
-    def as_dict(self) -> dict[str, Any]:
-        """Plain values for JSON."""
-        line = None if self.line is None else self.line.as_dict()
-        return {
-            "name": self.name,
-            "count": self.count,
-            **self.answer.as_dict(),
-            "line": line,
-            "saved": self.saved,
-            "pays": self.pays,
-        }
-
-
-def _counted(objective: Objective, costs: Costs) -> float:
-    """The value that an objective counts; of a Pareto front the latency."""
-    latency, energy = (np.array(estimate.value) for estimate in costs)
-    scalar = Objective.LATENCY if objective is Objective.PARETO else objective
-    return float(scalar.value_of(latency, energy))
 
 
 @dataclass(frozen=True)
@@ -196,6 +93,12 @@ class TotalSum:
             self._sums[row] += (count * estimate.value, count * estimate.low, count * estimate.high)
             self._sources[row] = min(self._sources[row], SOURCES.index(Source(estimate.source)))
 
+    def wait(self, latency: Estimate) -> None:
+        """Add time in which the mean power stays as it is."""
+        self._sums[1] *= (self._sums[0, 0] + latency.value) / self._sums[0, 0]
+        self._sums[0] += (latency.value, latency.low, latency.high)
+        self._sources[0] = min(self._sources[0], SOURCES.index(latency.source))
+
     def result(self, name: str) -> Total:
         """The total so far, under this name."""
         latency, energy = (
@@ -203,6 +106,14 @@ class TotalSum:
             for bounds, source in zip(self._sums, self._sources, strict=True)
         )
         return Total(name, latency, energy)
+
+
+def _changed(change: float, what: str) -> str:
+    return f"{abs(change) * 100:.2g} % {'less' if change < 0 else 'more'} {what}"
+
+
+_PREFERRED = {CHOICE: 1, MIXTURE: 2, FASTEST: 3, FRUGAL: 4, HEURISTIC: 5}
+"""By name, how late a total comes among equal ones; the backend's comes first."""
 
 
 @dataclass(frozen=True)
@@ -217,14 +128,22 @@ class NetworkAnswer(NetworkNames):
     left_out: tuple[str, ...]
     """Layers that are in no total, with the reason."""
     totals: tuple[Total, ...]
-    """The choice first, then the alternatives."""
+    """The best by the objective first."""
     adjusted: tuple[str, ...] = ()
     """Layers that are asked in another dtype or layout, because no kernel runs them so on this GPU."""
     layouts_chosen: Mapping[str, str] = field(default_factory=dict)
     """By op, the layout of layers whose layout nobody fixed, where it is not the op's default."""
+    backend: str = ""
+    """The backend that has a total; empty if there is none."""
+    headline_name: str = CHOICE
+    """The name of the total that stands for the network."""
+    exchange: "Exchange | None" = None
+    """All-reduces of a tensor-parallel group; None for one GPU."""
+    memory: "Memory | None" = None
+    """Bytes that one GPU needs."""
 
     def __repr__(self) -> str:
-        chosen = self.choice
+        chosen = self.headline
         cost = f"{human(chosen.latency_s.value, 's')}, {human(chosen.energy_j.value, 'J')} {chosen.source}"
         kind = ", ".join(self.dtypes)
         return f"<NetworkAnswer {self.workload.name} {kind} on {self.gpu.name}: {len(self.layers)} layers, {cost}>"
@@ -250,8 +169,23 @@ class NetworkAnswer(NetworkNames):
 
     @property
     def choice(self) -> Total:
-        """The total of what was chosen."""
-        return self.totals[0]
+        """The total of what kernrec chose for each layer."""
+        return self.total(CHOICE)
+
+    @property
+    def headline(self) -> Total:
+        """The total that stands for the network: that of a backend, or else the choice."""
+        return self.total(self.headline_name)
+
+    @property
+    def today(self) -> Total | None:
+        """The total of the backend; None if there is none."""
+        return next((total for total in self.totals if self.backend and total.name == f"{self.backend} today"), None)
+
+    @property
+    def fits(self) -> bool:
+        """Whether the GPU has as much memory as the network needs."""
+        return self.memory is None or self.memory.fits(self.gpu)
 
     @property
     def dtypes(self) -> tuple[str, ...]:
@@ -267,13 +201,25 @@ class NetworkAnswer(NetworkNames):
     def _by_time(self) -> tuple[LayerAnswer, ...]:
         return tuple(sorted(self.layers, key=lambda layer: -layer.latency_s))
 
+    @cached_property
+    def _seconds(self) -> float:
+        return sum(layer.latency_s for layer in self.layers)
+
+    def dominant(self, most: int = 3) -> list[tuple[str, float]]:
+        """The layers that take most of the time, with their shares of all; what GPUs exchange counts as one."""
+        parts = {layer.name: layer.latency_s for layer in self._by_time}
+        if self.exchange is not None:
+            parts["all-reduces"] = self.exchange.latency_s.value
+        whole = sum(parts.values())
+        return [(name, parts[name] / whole) for name in sorted(parts, key=lambda name: -parts[name])[:most]]
+
     @property
     def layers_that_matter(self) -> tuple[LayerAnswer, ...]:
         """Those that together take most of the time, the longest first."""
         taken = 0.0
         for number, layer in enumerate(self._by_time[:MOST_SHOWN], 1):
             taken += layer.latency_s
-            if taken >= MOST_OF_THE_TIME * self.choice.latency_s.value:
+            if taken >= MOST_OF_THE_TIME * self._seconds:
                 return self._by_time[:number]
         return self._by_time[:MOST_SHOWN]
 
@@ -288,36 +234,39 @@ class NetworkAnswer(NetworkNames):
 
     @property
     def advice(self) -> str:
-        """Where to run a config of one's own, as a sentence; empty where no stack is known for most of the time."""
-        if all(total.name != STACK for total in self.totals):
+        """Where a custom kernel is worth it, as a sentence; empty where no backend is known for most of the time."""
+        if (stack := self.today) is None:
             return ""
-        mixed, stack = self.total(MIXED), self.total(STACK)
-        names = ", ".join(dict.fromkeys(layer.line.stack for layer in self.layers if layer.line is not None))
-        how = ", the fastest of each layer" if "," in names else ""
-        lined, count = sum(layer.line is not None for layer in self.layers), len(self.layers)
-        rest = f" in {lined} of {count} distinct layers, the choice in the others" if lined < count else ""
-        whole = f"Stack today: {names}{how}{rest}."
+        lined, count = [layer.line for layer in self.layers if layer.line is not None], len(self.layers)
+        names = ", ".join(dict.fromkeys(line.stack for line in lined))
+        rest = f"{len(lined)} of {count} layer types and kernrec's kernels in the others"
+        rest = rest if len(lined) < count else f"all {count} layer types"
+        whole = f"{stack.name}: {'the fastest of ' * (', ' in names)}{names} in {rest}."
+        unsure = sum(layer.may_pay and not layer.pays for layer in self.layers)
+        more = (
+            f" In {counted(unsure, 'layer type')} one may be, within the estimates' error: measure it."
+            if unsure
+            else ""
+        )
         if not self.paying:
-            return f"{whole} No config of one's own saves {100 * PAYS:.0f} % of a layer: stay with the stack."
-        time, energy = mixed.versus(stack)
+            sure = " for certain" * bool(unsure)
+            return (
+                f"{whole} Custom kernels would not save {100 * PAYS:.0f} %{sure} in any layer. Keep your backend.{more}"
+            )
+        time, energy = self.total(MIXTURE).versus(stack)
         judged = sum(layer.pays is not None for layer in self.layers)
-        changed = "layer with a line" if judged == 1 else "layers with a line"
         return (
-            f"{whole} A config of one's own pays in {len(self.paying)} of {judged} distinct {changed}: with"
-            f" them the whole takes {100 * (1 + time):.0f} % of the stack's time and {100 * (1 + energy):.0f} % of its"
-            f" energy.{' Stay with the stack in the others.' if judged > len(self.paying) else ''}"
+            f"{whole} Custom kernels are worth it in {len(self.paying)} of {judged} layer types that it has:"
+            f" {_changed(time, 'time')} and {_changed(energy, 'energy')} overall.{more}"
         )
 
     @property
-    def distinct_totals(self) -> tuple[tuple[tuple[str, ...], Total], ...]:
-        """The totals that differ, with their names: the first one has those of the ones that are the same.
-
-        Where the choice pays everywhere the total of where it pays is the choice's, which `advice` says.
-        """
-        first, *others = self.totals
-        same = [each.name for each in others if (each.latency_s, each.energy_j) == (first.latency_s, first.energy_j)]
-        names = (first.name, *(name for name in same if name != MIXED))
-        return ((names, first), *(((t.name,), t) for t in others if t.name not in same))
+    def distinct_totals(self) -> tuple[Total, ...]:
+        """The totals that differ: of equal ones the one that is named first in `_PREFERRED`."""
+        distinct: dict[Any, Total] = {}
+        for total in sorted(self.totals, key=lambda total: _PREFERRED.get(total.name, 0)):
+            distinct.setdefault((total.latency_s, total.energy_j), total)
+        return tuple(total for total in self.totals if any(total is each for each in distinct.values()))
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -341,6 +290,10 @@ class NetworkAnswer(NetworkNames):
             "locked_clock_hz": self.query.clock_hz,
             "inputs": self.query.inputs,
             "stacks": list(self.query.stacks),
+            "backend": self.backend or None,
+            "headline": self.headline_name,
+            **({} if self.memory is None else memory_json(self.memory, self.gpu)),
+            "exchange": None if self.exchange is None else self.exchange.as_dict(),
             "dtypes": list(self.dtypes),
             "layouts_chosen": dict(self.layouts_chosen),
             "layers": [layer.as_dict() for layer in self.layers],

@@ -10,10 +10,12 @@ from kernrec.errors import UsageError
 from kernrec.gpu import GPU
 from kernrec.recommender.choices import costs_at
 from kernrec.recommender.estimate.operating_point import OperatingPoint
-from kernrec.recommender.lines import lines_of
-from kernrec.recommender.network_result import CHOICE, Costs, LayerAnswer, NetworkAnswer, Total, TotalSum
+from kernrec.recommender.lines import cold_costs, cold_lines
+from kernrec.recommender.network_layer_answer import Costs, LayerAnswer
+from kernrec.recommender.network_result import CHOICE, NetworkAnswer, Total, TotalSum
+from kernrec.recommender.notes import assumed_range
 from kernrec.recommender.recommender import Recommender
-from kernrec.recommender.request import Query
+from kernrec.recommender.request import Objective, Query
 from kernrec.recommender.result import Comparison
 from kernrec.recommender.select import select
 from kernrec.recommender.sweep import CLOCK_STEP_HZ, lowest_clock_hz
@@ -45,12 +47,18 @@ class NetworkSweep:
     """The answer at the first point."""
     rows: tuple[SweptTotal, ...]
     """The default point first, then descending."""
-    knee: int
-    """Position of the row worth setting; see `knee_of`."""
+    best: int
+    """Position of the row worth setting; see `best_of`."""
 
     def __repr__(self) -> str:
-        answer, knee = self.answer, point_text(self.rows[self.knee].point, self.answer.gpu)
-        return f"<NetworkSweep {answer.workload.name} on {answer.gpu.name}: {len(self.rows)} points, knee {knee}>"
+        answer, best = self.answer, point_text(self.rows[self.best].point, self.answer.gpu)
+        points = f"{len(self.rows)} points, {self.why_best} {best}"
+        return f"<NetworkSweep {answer.workload.name} on {answer.gpu.name}: {points}>"
+
+    @property
+    def why_best(self) -> str:
+        """Why the best row is best: `knee`, or what it has least of."""
+        return why_best(self.answer.query)
 
     @property
     def locked(self) -> bool:
@@ -59,10 +67,10 @@ class NetworkSweep:
 
     @property
     def advice(self) -> str:
-        """The knee as a sentence."""
-        gpu, first, row = self.answer.gpu, self.rows[0], self.rows[self.knee]
+        """The best row as a sentence."""
+        gpu, first, row = self.answer.gpu, self.rows[0], self.rows[self.best]
         default = human(first.point.limit_w(gpu), "W")
-        if self.knee == 0:
+        if self.best == 0:
             return f"Leave the limit at {default}: no other point saves energy at a price in time that is worth it."
         slowdown, saved = row.versus_first.slowdown, row.versus_first.energy_saved
         slower = f"{abs(slowdown) * 100:.1f} % {'slower' if slowdown >= 0 else 'faster'}"
@@ -71,7 +79,7 @@ class NetworkSweep:
     @property
     def billed(self) -> tuple[Total, ...]:
         """The totals that a bill compares: at the point worth setting, and at the first one where that is another."""
-        rows = [self.rows[number] for number in dict.fromkeys((self.knee, 0))]
+        rows = [self.rows[number] for number in dict.fromkeys((self.best, 0))]
         return tuple(replace(row.total, name=point_text(row.point, self.answer.gpu)) for row in rows)
 
     def as_dict(self) -> dict[str, Any]:
@@ -80,13 +88,15 @@ class NetworkSweep:
             "workload": self.answer.workload.title,
             "gpu": self.answer.gpu.name,
             "objective": self.answer.query.objective,
+            "runs": self.rows[0].total.name,
             "rows": [
                 {
                     "power_limit_w": row.point.limit_w(self.answer.gpu),
                     "locked_clock_hz": row.point.clock_hz,
                     **row.total.as_dict(),
                     "versus_first": vars(row.versus_first),
-                    "knee": number == self.knee,
+                    "best": number == self.best,
+                    "knee": number == self.best and self.why_best == KNEE,
                 }
                 for number, row in enumerate(self.rows)
             ],
@@ -124,13 +134,17 @@ def sweep_network(
         UsageError: a bound of the query is kept at no point.
     """
     gpu, recommender = answer.gpu, recommender.for_inputs(answer.query.inputs)
+    if swept == "power limit" and gpu.power_range_assumed:
+        answer = replace(answer, adjusted=(*answer.adjusted, assumed_range(gpu)))
     points = swept_points(gpu, swept, power_limit_w)
     query = replace(answer.query, power_limit_w=None, clock_hz=None, max_slowdown=None)
     sums: list[TotalSum | None] = [TotalSum() for _ in points]
-    own = [layer.answer.problem for layer in answer.layers if layer.best is not None]
+    of_backend = answer.headline_name != CHOICE
+    by_backend = [layer.line is not None and (of_backend or layer.best is None) for layer in answer.layers]
+    own = [layer.answer.problem for layer, other in zip(answer.layers, by_backend, strict=True) if not other]
     sets = recommender.candidates_of_each(own, gpu, points)
-    for layer in answer.layers:
-        if layer.best is None:
+    for layer, other in zip(answer.layers, by_backend, strict=True):
+        if other:
             for point, total in zip(points, sums, strict=True):
                 if total is not None:
                     total.add(layer.count, *_stack_costs(recommender, answer, layer, point))
@@ -143,8 +157,14 @@ def sweep_network(
                 except UsageError:  # a bound that no config keeps at this point
                     sums[number] = None
                     continue
-                total.add(layer.count, *costs_at(candidates, number, position))
-    totals = [(point, total.result(CHOICE)) for point, total in zip(points, sums, strict=True) if total is not None]
+                costs = cold_costs(*costs_at(candidates, number, position), candidates.problem, gpu)
+                total.add(layer.count, *costs)
+    if answer.exchange is not None:
+        for total in sums:
+            if total is not None:
+                total.wait(answer.exchange.latency_s)
+    name = answer.headline_name
+    totals = [(point, total.result(name)) for point, total in zip(points, sums, strict=True) if total is not None]
     if not totals:
         raise UsageError("no operating point of the sweep keeps the bounds that were asked for")
     base = totals[0][1]
@@ -153,29 +173,43 @@ def sweep_network(
         saved = 1.0 - swept_total.energy_j.value / base.energy_j.value
         slowdown = swept_total.latency_s.value / base.latency_s.value - 1.0
         rows.append(SweptTotal(point, swept_total, Comparison(saved, slowdown)))
-    return NetworkSweep(answer, tuple(rows), knee_of(rows, answer.query))
+    return NetworkSweep(answer, tuple(rows), best_of(rows, answer.query))
 
 
 def _stack_costs(recommender: Recommender, answer: NetworkAnswer, layer: LayerAnswer, point: OperatingPoint) -> Costs:
-    """Latency and energy at a point of a layer that only stacks run."""
-    line = lines_of(recommender.context, layer.answer.problem, answer.gpu, point)[0]
-    costs = replace(layer, line=line).stack_costs
+    """Latency and energy of a layer at a point, on the backend that has its baseline."""
+    assert layer.line is not None
+    stack, problem = layer.line.stack, layer.answer.problem
+    lines = cold_lines(recommender.context, problem, answer.gpu, point, (stack.partition(" (")[0],))
+    costs = replace(layer, line=next((line for line in lines if line.stack == stack), layer.line)).stack_costs
     assert costs is not None
     return costs
 
 
-def knee_of(rows: Sequence[SweptTotal], query: Query) -> int:
-    """The row where energy stops being cheap in time.
+KNEE = "knee"
 
-    With a bound on the slowdown, the least energy within it. Else the knee of the front: the point that is farthest
-    below the straight line from its fastest to its most frugal point, both costs scaled to that line's extent
-    (Satopaa et al. 2011, "Finding a Kneedle in a Haystack").
+
+def why_best(query: Query) -> str:
+    """Return the criterion of the row worth setting: within a bound or for energy the least of it, else the knee."""
+    if query.max_slowdown is not None or query.objective is Objective.ENERGY:
+        return "least energy"
+    return "least EDP" if query.objective is Objective.EDP else KNEE
+
+
+def best_of(rows: Sequence[SweptTotal], query: Query) -> int:
+    """Return the row worth setting.
+
+    It is the one of least energy within a bound on the slowdown, or of the objective's least value. For latency and for
+    fronts it is the knee: the point that is farthest below the straight line from the fastest point to the one of least
+    energy, both costs scaled to that line's extent (Satopaa et al. 2011, "Finding a Kneedle in a Haystack").
     """
     latency = np.array([row.total.latency_s.value for row in rows])
     energy = np.array([row.total.energy_j.value for row in rows])
     if query.max_slowdown is not None:
         within = latency <= latency.min() * (1.0 + query.max_slowdown)
         return int(np.where(within, energy, np.inf).argmin())
+    if query.objective in (Objective.ENERGY, Objective.EDP):
+        return int(query.objective.value_of(latency, energy).argmin())
     fastest, frugal = int(latency.argmin()), int(energy.argmin())
     slower, saved = latency[frugal] - latency[fastest], energy[fastest] - energy[frugal]
     if slower <= 0.0 or saved <= 0.0:

@@ -11,18 +11,20 @@ from kernrec.gpu import GPU
 from kernrec.kernel import config_text
 from kernrec.model.prior.power import ZEROS
 from kernrec.model.prior.spread import SPREADS
+from kernrec.op.dtype import math_dtype
 from kernrec.recommender.candidate_set import CandidateSet
 from kernrec.recommender.estimate.estimates import Source
 from kernrec.recommender.estimate.measured_rows import NOTHING
 from kernrec.recommender.infeasible import refusing_constraint
 from kernrec.recommender.kernel_candidates import KernelCandidates, RunnableConfigs
 from kernrec.recommender.result import Choice, Remark
+from kernrec.recommender.sweep import lowest_clock_hz
 from kernrec.store import ProfileTable
 from kernrec.util.human import human
 
 PRIOR_NOTE = (
-    "source prior: predicted from static analysis, measured on no GPU; the interval is the model's spread"
-    f" (between two configs of a kernel {max(spread.ratio for spread in SPREADS):.2g} x)"
+    "source prior: predicted from static analysis, for a cold L2, measured on no GPU; the interval is the model's"
+    f" spread (between two configs of a kernel {max(spread.ratio for spread in SPREADS):.2g} x)"
 )
 
 DISAGREE = 1.1
@@ -42,12 +44,17 @@ def notes(candidates: CandidateSet, choices: Sequence[Choice]) -> tuple[str, ...
     return tuple(of_choices(candidates, choices)())
 
 
-def of_choices(candidates: CandidateSet, choices: Sequence[Choice]) -> Remark:
-    """The notes of an answer with these choices, to be made when they are read; they hold no candidate set."""
+def of_choices(candidates: CandidateSet, choices: Sequence[Choice], beside: Sequence[Choice] = ()) -> Remark:
+    """The notes of an answer with these choices, to be made when they are read; they hold no candidate set.
+
+    beside: further rows of the answer.
+    """
     sources, gpu = sources_of(choices), candidates.gpu
+    predicted = [choice for choice in (*choices, *beside) if choice.source is not Source.MEASURED]
     predictions = bool(sources - {Source.MEASURED})
     scopes = [kernel.scope for kernel in candidates.kernels if kernel.scope]
     calibrations = [kernel.table.calibration for kernel in candidates.kernels]
+    refused = [f"{kernel.table.kernel.name}: {line}" for kernel in candidates.kernels for line in kernel.remarks]
     estimated = {id(kernel.runnable): kernel for kernel in candidates.kernels} if predictions else {}
     measured = [
         line
@@ -64,6 +71,8 @@ def of_choices(candidates: CandidateSet, choices: Sequence[Choice]) -> Remark:
         if sources & {Source.PRIOR, Source.LEARNED}:
             yield from dict.fromkeys(f"the prior's coefficients: {fitted.summary}" for fitted in calibrations if fitted)
         yield from of_limits(gpu, choices)
+        yield from of_peak(gpu, predicted)
+        yield from refused
         yield from measured
 
     return lines
@@ -97,21 +106,53 @@ def of_triton(candidates: CandidateSet) -> Remark:
     return lines
 
 
+def of_peak(gpu: GPU, choices: Sequence[Choice]) -> Iterator[str]:
+    """Name the clock that a choice assumes whose rate is above the GPU's published dense peak."""
+    fastest: dict[str, Choice] = {}
+    for choice in choices:
+        if published_peak(gpu, choice.problem.dtype) < choice.problem.flops / choice.latency_s.value:
+            fastest.setdefault(choice.kernel.name, choice)
+    for name, choice in fastest.items():
+        yield (
+            f"{name}: above the published peak of {human(published_peak(gpu, choice.problem.dtype), 'FLOP/s')}; assumes"
+            f" {human(choice.clock_hz, 'Hz')}, above the published boost of {human(gpu.boost_clock_hz, 'Hz')}"
+        )
+
+
+def published_peak(gpu: GPU, dtype: str) -> float:
+    """Return the dense peak of a data type in FLOP/s at the clock of the data sheet."""
+    return max(gpu.peak_flops(name, tensor) for name in (math_dtype(dtype), "f32") for tensor in (True, False))
+
+
+def assumed_range(gpu: GPU) -> str:
+    """Return the note on a GPU whose range of power limits is assumed."""
+    return (
+        f"the {gpu.title} is assumed to accept {gpu.power_min_w:g} to {gpu.power_max_w:g} W: no data sheet states it"
+        " (`nvidia-smi -q -d POWER` tells)"
+    )
+
+
 def of_limits(gpu: GPU, choices: Sequence[Choice]) -> Iterator[str]:
     """Which power limits of the choices the card cannot hold, and which only some boards accept."""
-    for limit_w in dict.fromkeys(choice.power_limit_w for choice in choices):
-        if limit_w > gpu.power_max_w:
+    limits_w = dict.fromkeys(choice.power_limit_w for choice in choices)
+    if gpu.power_range_assumed and any(limit_w != gpu.tdp_w for limit_w in limits_w):
+        yield assumed_range(gpu)
+    for limit_w in limits_w:
+        if limit_w > gpu.power_max_w and not gpu.power_range_assumed:
             yield (
                 f"a limit of {limit_w:g} W is above the {gpu.power_max_w:g} W of the reference {gpu.title}: boards of"
                 " some makers accept it (`nvidia-smi -q -d POWER` tells)"
             )
         predicted = [c for c in choices if c.power_limit_w == limit_w and c.energy_j.source is not Source.MEASURED]
-        drawn_w = max((choice.power_w for choice in predicted), default=0.0)
-        if drawn_w > limit_w * BEYOND_LIMIT:
+        held = [choice for choice in predicted if choice.power_w > limit_w / BEYOND_LIMIT]
+        if held and min(choice.clock_hz for choice in held) <= lowest_clock_hz(gpu):
             yield (
-                f"the {gpu.title} cannot hold {limit_w:g} W: even at its lowest clock it is expected to draw"
-                f" {drawn_w:.0f} W here"
+                f"{limit_w:g} W is less than the {gpu.title} draws here at its lowest clock: it is expected to pause;"
+                " some boards exceed such a limit instead"
             )
+        measured_w = max((c.power_w for c in choices if c.power_limit_w == limit_w and c not in predicted), default=0.0)
+        if measured_w > limit_w * BEYOND_LIMIT:
+            yield f"measured {measured_w:.0f} W under a limit of {limit_w:g} W: the board did not keep it"
 
 
 def of_measurements(considered: RunnableConfigs, rescaled: KernelCandidates | None) -> Iterator[str]:
@@ -124,6 +165,11 @@ def of_measurements(considered: RunnableConfigs, rescaled: KernelCandidates | No
         yield f"{name}: {_configs(measured.stale)} measured with another version of its source, not used"
     if measured.elsewhere:
         yield f"{name}: {_configs(measured.elsewhere)} measured at another power limit or clock, not used"
+    if measured.impossible:
+        yield (
+            f"{name}: {_configs(measured.impossible)} measured faster than a {table.gpu.title} can be, or far above the"
+            " power limit, not used"
+        )
     if measured.failures:
         by_outcome = ", ".join(f"{count} {outcome}" for outcome, count in sorted(measured.failures.items()))
         yield f"{name}: {_configs(len(measured.failed))} failed on this GPU and left out ({by_outcome})"

@@ -87,9 +87,9 @@ class ConfigProfiler:
             yield replace(self, options=replace(self.options, profiles=profiles_with(processors)))
 
     def stored_variants(self) -> set[str]:
-        """The variants whose profiles the database has; it is made where there is none."""
+        """The variants whose profiles the user made and the database has; it is made where there is none."""
         with Database.open(self.database, read_only=False, create=True) as opened:
-            tables = opened.profiles(self.kernel.name, self.kernel.hash, self.target.sm).values()
+            tables = opened.profiles(self.kernel.name, self.kernel.hash, self.target.sm, own=True).values()
         return {key for table in tables for key in table.variant_keys}
 
     def profile(self, configs: Sequence[Config], hopeless: bool, report: Callable[[int], None]) -> list[ProfileFailure]:
@@ -181,8 +181,9 @@ def _probed(
     from kernrec.profile.profile_library import VariantFailure, profile_variants, variants_of
 
     members: dict[str, list[Config]] = {}
+    problem = kernel.form(target.problem)
     for config in configs:
-        key = kernel.variant_key(config, target.problem.dtype, target.problem.layout)
+        key = kernel.variant_key(config, problem.dtype, problem.layout)
         members.setdefault(key, []).append(config)
     variants = [variant for variant in variants_of(kernel, [target.sm]) if variant.key in members]
     for result in profile_variants(kernel, variants, processors=processors):

@@ -20,12 +20,13 @@ from kernrec.kernel import Kernel
 from kernrec.op import Problem
 from kernrec.recommender.answer import answer_by_lines, recommendation
 from kernrec.recommender.candidate_set import CandidateSet, candidate_set
-from kernrec.recommender.context import Context
+from kernrec.recommender.context import Context, Kind, kind_of
 from kernrec.recommender.estimate.estimates import LEARNED
 from kernrec.recommender.estimate.model_store import ModelStore
-from kernrec.recommender.estimate.operating_point import OperatingPoint
+from kernrec.recommender.estimate.operating_point import DEFAULT_POINT, OperatingPoint
+from kernrec.recommender.estimate.physics import fits
 from kernrec.recommender.infeasible import no_kernel_runs
-from kernrec.recommender.layouts import answer_in_best_layout, gain_elsewhere
+from kernrec.recommender.layouts import Fastest, gain_elsewhere, in_best_layout, layouts_that_matter
 from kernrec.recommender.request import Query, Request
 from kernrec.recommender.result import Recommendation
 from kernrec.recommender.sweep import kernel_points, measured_limits, op_points
@@ -46,7 +47,7 @@ _AHEAD = 64
 class Recommender:
     """Answers requests from the shipped database, and from those given, which are asked first.
 
-    The arguments are those of `Context`.
+    The arguments are those of `Context`, or a `context` that is open already.
     """
 
     def __init__(
@@ -55,10 +56,12 @@ class Recommender:
         calibrated: bool = True,
         models: ModelStore | None = None,
         keep_open: bool = False,
+        context: Context | None = None,
     ) -> None:
-        self.context = Context(databases, calibrated, models, keep_open)
+        self.context = context or Context(databases, calibrated, models, keep_open)
         self._answers: OrderedDict[tuple[Problem, str, Query], Recommendation] = OrderedDict()
         self._by_layout: OrderedDict[tuple[Problem, str, Query, bool], Recommendation] = OrderedDict()
+        self._layouts: OrderedDict[tuple[Problem, str], Problem] = OrderedDict()
         self._sets: OrderedDict[tuple[Problem, str, tuple[OperatingPoint, ...]], CandidateSet] = OrderedDict()
         self._most_sets = _CACHED_SETS
         self._version = self.context.stack.version()
@@ -72,6 +75,7 @@ class Recommender:
             other = self._others[inputs] = copy(self)
             other.context = self.context.for_inputs(inputs)
             other._answers, other._by_layout, other._sets = OrderedDict(), OrderedDict(), OrderedDict()
+            other._layouts = OrderedDict()
             other._others = {self.context.inputs: self}
         return self._others[inputs]
 
@@ -111,9 +115,54 @@ class Recommender:
         in_layout = self._in_fixed_layout if fixed else self._in_best_layout
         return _cached(self._by_layout, key, _CACHED_ANSWERS, lambda: in_layout(problem, gpu, query))
 
+    def as_answered(
+        self, problems: Sequence[Problem], gpu: GPU, points: tuple[OperatingPoint, ...] = (DEFAULT_POINT,)
+    ) -> list[Problem]:
+        """Return problems whose layout nobody fixed, each in the layout in which it is answered on a GPU.
+
+        Args:
+            problems: in the op's default layout.
+            gpu: the GPU.
+            points: the operating points that the answers are wanted at, so that estimates serve both.
+        """
+        self._forget_if_changed()
+        for start in range(0, len(problems), _AHEAD):
+            some = [each for each in problems[start : start + _AHEAD] if (each, gpu.name) not in self._layouts]
+            searches = {each: in_best_layout(self.context, each, gpu) for each in some}
+            if not any(layouts_that_matter(each, gpu) for each in some):
+                at = points  # what counts is only whether a kernel runs the problem
+            else:
+                at = points if points[0].is_default(gpu) else (DEFAULT_POINT,)
+            fastest = dict[Problem, Fastest | None]()
+            while searches:
+                wanted: dict[Problem, Problem] = {}
+                for problem, search in searches.items():
+                    try:
+                        wanted[problem] = search.send(fastest.get(problem))
+                    except StopIteration as stop:
+                        self._layouts[problem, gpu.name] = stop.value
+                searches = {each: searches[each] for each in wanted}
+                if len(wanted) > 1:
+                    self.prepare(list(wanted.values()), gpu, at)
+                fastest = {problem: self.fastest(other, gpu, at) for problem, other in wanted.items()}
+        found = [self._layouts[each, gpu.name] for each in problems]
+        while len(self._layouts) > _CACHED_ANSWERS:
+            self._layouts.popitem(last=False)
+        return found
+
+    def fastest(self, problem: Problem, gpu: GPU, points: tuple[OperatingPoint, ...]) -> Fastest | None:
+        """Return the fastest kernel of a problem at the first operating point; None if no kernel runs it."""
+        try:
+            candidates = self.candidates(problem, gpu, points)
+        except KernrecError:
+            return None
+        _, kernel, _ = candidates.locate(candidates.fastest)
+        return Fastest(kernel.table.kernel, candidates.latency_s.item(0, candidates.fastest))
+
     def _in_best_layout(self, problem: Problem, gpu: GPU, query: Query) -> Recommendation:
-        answer = answer_in_best_layout(self.context, problem, gpu, lambda other: self.answer_problem(other, gpu, query))
-        return answer if answer.problem == problem else replace(answer, layout_chosen=True)
+        (answered,) = self.as_answered([problem], gpu, op_points(gpu, query))
+        answer = self.answer_problem(answered, gpu, query)
+        return answer if answered == problem else replace(answer, layout_chosen=True)
 
     def _in_fixed_layout(self, problem: Problem, gpu: GPU, query: Query) -> Recommendation:
         answer = self.answer_problem(problem, gpu, query)
@@ -234,21 +283,24 @@ class Recommender:
     ) -> Iterator[CandidateSet]:
         """The candidates of many problems of ops, estimated side by side; sets may be empty.
 
-        Left out are problems with rows in the databases or without any kernel, and those of kernels whose launches are
-        not the same on every problem: these are for `candidates`.
+        Left out are problems with rows in the databases, without any kernel, or too large for the GPU's memory, and
+        those of kernels whose launches are not the same on every problem: these are for `candidates`.
         """
         from kernrec.recommender.candidate_sets import candidate_sets
 
-        alike: dict[tuple[str, str, str], list[Problem]] = {}
+        alike: dict[Kind, list[Problem]] = {}
         for problem in problems:
-            alike.setdefault((problem.op, problem.dtype, problem.layout), []).append(problem)
+            if (known := self._sets.get((problem, gpu.name, points))) is not None:
+                yield known
+            else:
+                alike.setdefault(kind_of(problem), []).append(problem)
         nothing, context = Evidence(), self.context
         for some in alike.values():
             with suppress(KernrecError):
                 tables = context.tables(some[0], gpu)
                 kernels = [table.kernel for table in tables]
                 if all(table.of_any_problem(some[0]) for table in tables):
-                    new = [problem for problem in some if context.evidence(problem, gpu, kernels) == nothing]
+                    new = [each for each in some if fits(each, gpu) and context.evidence(each, gpu, kernels) == nothing]
                     yield from candidate_sets(tables, new, points, context.models, context.inputs)
 
     def regrets(self, answer: Recommendation) -> "tuple[Regret, ...]":
@@ -282,6 +334,7 @@ class Recommender:
             self._version = version
             self._answers.clear()
             self._by_layout.clear()
+            self._layouts.clear()
             self._sets.clear()
 
 

@@ -1,24 +1,101 @@
-"""Lines of problems that somebody recorded exactly: they go before what is learned of the same stack.
+"""Lines of problems that somebody recorded: they go before what is learned of the same stack.
 
 A recording holds at the card's default power limit and clock. Carried to others, as predictions are, it is no recording
-any more: such a line is `learned`, on this card.
+any more: such a line is `learned`, on this card. So is one of a problem with a bias or an activation.
+
+A stack never takes longer for n items than for n + 1 (`kernrec.model.vendor.more_items`). Where a recording says so,
+that of more items counts, for whoever has fewer can pad. A prediction lies between the recordings of fewer and of more.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from kernrec.gpu import GPU
+from kernrec.model.vendor.epilogue import as_recorded, with_epilogue
+from kernrec.model.vendor.more_items import item_place, often_recorded
 from kernrec.model.vendor.stacks import is_wanted
 from kernrec.op import Problem
-from kernrec.store.recorded import RecordedLine, recorded_lines
+from kernrec.store.recorded import RecordedLine, has_recorded, recorded_line, rows_beside
+from kernrec.util.light_dataclass import dataclass
 
 if TYPE_CHECKING:
-    from kernrec.model.vendor.predicted import StackPrediction
+    from kernrec.model.vendor.predicted import Predicted, StackPrediction
+
+
+Row = tuple[int, float, int]
+"""Number of items, seconds, and number of a recorded row."""
+
+
+@dataclass(frozen=True, eq=False)
+class Recordings:
+    """What was recorded of a problem on a card, and of the same problem with other numbers of items."""
+
+    problem: Problem
+    gpu: GPU
+    items: int
+    """Items of the problem."""
+    rows: Mapping[tuple[str, str], Sequence[Row]]
+    """By stack and variant, ascending."""
+
+    @classmethod
+    def of(cls, problem: Problem, gpu: GPU) -> "Recordings":
+        """Return the recordings about a problem, which may have a bias or an activation."""
+        plain = as_recorded(problem)
+        rows: dict[tuple[str, str], list[Row]] = {}
+        if not has_recorded(plain.op, gpu):
+            return cls(problem, gpu, 0, rows)
+        sizes = plain.sizes
+        names = tuple(sizes)
+        place = item_place(plain.op, plain.layout, sizes.get("batch", 1) > 1, names)
+        items = sizes[names[place or 0]]
+        numbers = (items,) if place is None else often_recorded(items)
+        for key, number, seconds, row in rows_beside(plain, gpu, names[place or 0], numbers):
+            rows.setdefault(key, []).append((number, seconds, row))
+        return cls(problem, gpu, items, rows)
+
+    def exact(self, stacks: Sequence[str] = ()) -> Iterator[RecordedLine]:
+        """Yield the row of each stack that recorded as many items, or that of more items if it took less.
+
+        stacks: the only ones wanted; all by default.
+        """
+        for (stack, _), rows in self.rows.items():
+            if is_wanted(stack, stacks) and any(items == self.items for items, _, _ in rows):
+                _, _, row = _least(rows, self.items)
+                yield recorded_line(as_recorded(self.problem).op, row, self.gpu)
+
+    def ordered(self, predictions: Sequence["StackPrediction"]) -> tuple["StackPrediction", ...]:
+        """Return predictions between the recordings of fewer and of more items."""
+        if not self.rows:
+            return tuple(predictions)
+        return tuple([replace(each, latency_s=self._between(each.stack, each.latency_s)) for each in predictions])
+
+    def latency(self, seconds: float, interval_s: tuple[float, float] | None = None) -> "Predicted":
+        """Return a recorded time, with its interval if there is one, as that of the problem."""
+        from kernrec.model.vendor.predicted import Predicted
+
+        low_s, high_s = interval_s or (seconds, seconds)
+        return with_epilogue(Predicted(seconds, low_s, high_s, False), self.problem, self.gpu)
+
+    def _between(self, stack: str, latency: "Predicted") -> "Predicted":
+        rows = [row for (name, _), alike in self.rows.items() if name == stack for row in alike]
+        value, items = latency.value, [number for number, _, _ in rows]
+        if fewer := [number for number in items if number < self.items]:
+            value = max(value, self.latency(_least(rows, max(fewer))[1]).value)
+        if items and max(items) >= self.items:
+            value = min(value, self.latency(_least(rows, self.items)[1]).value)
+        if value == latency.value:
+            return latency
+        return replace(latency, value=value, low=min(latency.low, value), high=max(latency.high, value))
+
+
+def _least(rows: Sequence[Row], items: int) -> Row:
+    """Return the fastest of the rows of as many items and more."""
+    return min((row for row in rows if row[0] >= items), key=lambda row: row[1])
 
 
 def recorded_predictions(
-    problem: Problem, gpu: GPU, predictions: Sequence["StackPrediction"], stacks: Sequence[str] = ()
+    recordings: Recordings, predictions: Sequence["StackPrediction"], stacks: Sequence[str] = ()
 ) -> Iterator[tuple[RecordedLine, "StackPrediction"]]:
     """The recorded rows of a problem, each with a prediction: the stack's own, with the recorded time and power.
 
@@ -26,21 +103,20 @@ def recorded_predictions(
 
     stacks: the only ones wanted; all by default.
     """
-    rows = [row for row in recorded_lines(problem, gpu) if is_wanted(row.stack, stacks)]
-    if not rows:
-        return
-    from kernrec.model.vendor.predicted import Predicted, StackPrediction
+    for row in recordings.exact(stacks):
+        from kernrec.model.vendor.predicted import Predicted, StackPrediction
 
-    for row in rows:
-        latency = Predicted(row.latency_s, row.latency_s, row.latency_s, False)
-        power = None if row.power_w is None else Predicted(row.power_w, row.power_w, row.power_w, False)
+        latency = recordings.latency(row.latency_s, row.latency_interval_s)
+        power = None
+        if row.power_w is not None and row.power_interval_w is not None:
+            power = Predicted(row.power_w, *row.power_interval_w, False)
         near = next((each for each in predictions if each.stack == row.stack), next(iter(predictions), None))
         own = near is not None and near.stack == row.stack
         if near is None:
             near = StackPrediction(row.stack, None, latency, power, (), None, {})
         yield row, replace(
-            near, stack=row.stack, version=version_of(row), latency_s=latency, gpus=(gpu.name,), recorded_as=None,
-            power_w=power if power is not None or not own else near.power_w,
+            near, stack=row.stack, version=version_of(row), latency_s=latency, gpus=(recordings.gpu.name,),
+            recorded_as=None, power_w=power if power is not None or not own else near.power_w,
         )  # fmt: skip
 
 

@@ -1,6 +1,6 @@
 """The question: `Request` names the problem and the GPU, `Query` says which configs are wanted."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import field
 from enum import StrEnum
 from numbers import Real
@@ -46,6 +46,28 @@ class Objective(StrEnum):
 SOURCES = ("prior", "learned", "measured", "recorded")
 """The sources that can be asked for alone; `recorded` are lines of stacks on this very problem and card."""
 SCALAR_OBJECTIVES = (Objective.LATENCY, Objective.ENERGY, Objective.EDP)
+
+
+KERNREC, MIXED = "kernrec", "mixed"
+"""Values of `backend` for a network that name no program: kernrec's kernels, and the fastest backend of each layer."""
+
+
+def backends_named(names: str | Iterable[str] | None) -> tuple[tuple[str, ...], str]:
+    """Return the backends of these names, and `KERNREC` or `MIXED` if it is among them (empty if not).
+
+    Args:
+        names: given one by one or with commas between them.
+
+    Raises:
+        UsageError: a name is unknown, or kernrec is asked for together with others.
+    """
+    texts = [names] if isinstance(names, str) else list(names or ())
+    typed = [part.strip() for text in texts for part in str(text).split(",")]
+    special = dict.fromkeys(name.lower() for name in typed if name.lower() in (KERNREC, MIXED))
+    others = [name for name in typed if name.lower() not in special]
+    if len(special) > 1 or (KERNREC in special and others):
+        raise UsageError(f"backend {','.join(typed)!r:.60}: {next(iter(special))} goes without others")
+    return stacks_named(others), next(iter(special), "")
 
 
 def objective_named(name: str) -> Objective:
@@ -132,8 +154,9 @@ class Request:
     shape: str | Mapping[str, int] = field(default_factory=dict)
     """Dimensions, as text (`m=1,n=2,k=3`) or by name; what is left out has the op's or the spec's default."""
     dtype: str | None = None
-    """Data type; as the layout, the first one of the op or kernel by default."""
+    """Data type; the first one of the op or kernel by default."""
     layout: str | None = None
+    """Tensor layout; of an op the best one on the GPU by default, of a kernel its first one."""
     query: Query = field(default_factory=Query)
 
     def __post_init__(self) -> None:

@@ -277,7 +277,8 @@ class Recommendation(AnswerNames):
             lines = tuple(line for line in lines if line.source == self.source)
         if not self.choices:
             return lines
-        return beside(lines, self.best.latency_s.value, self.best.energy_j.value)
+        latency = self.best.latency_s
+        return beside(lines, latency.value, self.best.energy_j.value, (latency.low, latency.high))
 
     @cached_property
     def notes(self) -> tuple[str, ...]:
@@ -291,15 +292,29 @@ class Recommendation(AnswerNames):
 
     @cached_property
     def leading_line(self) -> "Line | None":
-        """The line of a stack that comes before the first choice: of a choice that nobody ran where its lead over what
-        was recorded of this card is less than its error. None where the choice comes first, or energy alone counts."""
-        if not self.choices or self.objective is Objective.ENERGY:
+        """The line of a stack that comes before the first choice: it costs less of what the objective counts, or the
+        choice's lead over what was recorded of this card is less than its error. None where the choice comes first."""
+        if not self.choices:
             return None
-        for line in self.lines:
-            sure = 1.0 if line.source == "transferred" else self.best.unsure
-            if line.latency_s < self.best.latency_s.value * sure:
+        own = self.value_of(self.best.latency_s.value, self.best.energy_j.value)
+        for line in self.ranked_lines:
+            sure = 1.0 if line.source == "transferred" or self.objective is Objective.ENERGY else self.best.unsure
+            if self.value_of(line.latency_s, line.energy_j) < own * sure:
                 return line
         return None
+
+    @property
+    def ranked_lines(self) -> "tuple[Line, ...]":
+        """The lines of stacks, the best by the objective first."""
+        return tuple(sorted(self.lines, key=lambda line: self.value_of(line.latency_s, line.energy_j)))
+
+    def value_of(self, latency_s: float, energy_j: float | None) -> float:
+        """Return what the objective counts; of a front the latency, and without a recorded energy infinity."""
+        if self.objective in (Objective.LATENCY, Objective.PARETO):
+            return latency_s
+        if energy_j is None:
+            return float("inf")
+        return energy_j if self.objective is Objective.ENERGY else energy_j * latency_s
 
     @property
     def power_limit_w(self) -> float:

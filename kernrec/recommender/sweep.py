@@ -59,6 +59,9 @@ def op_points(gpu: GPU, query: Query) -> tuple[OperatingPoint, ...]:
         return (query.point,)
     swept = query.objective is not Objective.LATENCY and query.power_limit_w is None
     limits = lower_limits(gpu) if swept else ()
+    if (most_w := query.max_power_w) is not None and query.power_limit_w is None and gpu.power_min_w <= most_w:
+        # Nothing draws more than the limit, and a limit below it costs time.
+        limits = (*limits, OperatingPoint(most_w)) if most_w < gpu.tdp_w else limits
     return (query.point, *limits, *(clocks(gpu, query.power_limit_w) if query.clocks else ()))
 
 

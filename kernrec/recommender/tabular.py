@@ -89,14 +89,12 @@ def _totals(answer: Any) -> Iterator[tuple[str, ...]]:
 
 
 def _layers(answer: Any) -> Iterator[tuple[str, ...]]:
-    yield "layer", "count", "kernel", "latency", "energy", "source", "config"
+    yield "layer", "count", "runs", "latency", "energy", "source", "config"
     for layer in answer.layers:
-        if (best := layer.best) is not None:
-            costs = human(best.latency_s.value, "s"), human(best.energy_j.value, "J")
-            yield layer.name, str(layer.count), best.kernel.name, *costs, best.source, short_config(best.config)
-        elif (line := layer.line) is not None:
-            energy = "" if line.energy_j is None else human(line.energy_j, "J")
-            yield layer.name, str(layer.count), line.name, human(line.latency_s, "s"), energy, line.source, ""
+        latency, energy = layer.run_costs
+        program, config = layer.program
+        costs = human(latency.value, "s"), human(energy.value, "J")
+        yield layer.name, str(layer.count), program, *costs, layer.source, config
 
 
 def _aligned(rows: Iterable[tuple[str, ...]]) -> list[str]:
@@ -136,7 +134,7 @@ def _cells(answer: Any) -> Iterator[tuple[str, ...]]:
             config,
         )
     for line in answer.lines:
-        yield "", line.name, *_line_costs(line), human(line.power_limit_w, "W"), line.source, ""
+        yield "", line.dated_name, *_line_costs(line), human(line.power_limit_w, "W"), line.source, ""
 
 
 def _interval(estimate: Any, unit: str) -> str:

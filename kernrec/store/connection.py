@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
 
 from kernrec.errors import UsageError, cannot_be
+from kernrec.util.input_file import check_input
 from kernrec.util.scratch import new_scratch_path, scratch_folder
 
 if TYPE_CHECKING:
@@ -77,16 +78,26 @@ def parquet_rows(path: Path) -> "Iterator[tuple[DuckDBPyConnection, str]]":
         yield connection, f"read_parquet({name})"
 
 
-def connect_stranger(path: Path, folder: Path, limits: "Limits") -> "DuckDBPyConnection":
+def connect_stranger(path: Path, folder: Path, limits: "Limits", *, filtered: bool = False) -> "DuckDBPyConnection":
     """A connection to a stranger's file, read only, for a process of these limits that may die of it.
 
-    folder: the only one in which other files can be read and written.
+    Args:
+        path: of the file.
+        folder: the only one in which other files can be read and written.
+        limits: of the process.
+        filtered: the file is `file`, for `kernrec.store.filtered`.
     """
     with one_line(path):
         return _waiting(
             f"{_within(limits, folder)}; SET allowed_directories = [{quoted(folder)}]; "
-            f"ATTACH {quoted(path.absolute())} AS db (READ_ONLY, TYPE duckdb)"
+            f"{_attached(path.absolute(), 'READ_ONLY, ', filtered)}"
         )
+
+
+def _attached(path: Path, access: str, filtered: bool) -> str:
+    """The statement that attaches a file as `db`, or as `file` beside an empty `db` in memory."""
+    name, memory = ("file", "; ATTACH ':memory:' AS db") if filtered else ("db", "")
+    return f"ATTACH {quoted(path)} AS {name} ({access}TYPE duckdb){memory}"
 
 
 def connect_files(
@@ -173,10 +184,14 @@ def _cursor(real: str, read_only: bool) -> "DuckDBPyConnection | None":
     return None
 
 
-def connect(path: Path, *, read_only: bool, create: bool) -> "DuckDBPyConnection":
+def connect(path: Path, *, read_only: bool, create: bool, filtered: bool = False) -> "DuckDBPyConnection":
     """A connection to a database file, which is `db` there.
 
-    create: whether to create the file and its folder if they do not exist; not with `read_only`.
+    Args:
+        path: of the file.
+        read_only: whether it will only be read.
+        create: whether to create the file and its folder if they do not exist; not with `read_only`.
+        filtered: the file is `file` instead, for `kernrec.store.filtered`.
 
     Raises:
         UsageError: if there is no database; nothing is changed then.
@@ -184,9 +199,9 @@ def connect(path: Path, *, read_only: bool, create: bool) -> "DuckDBPyConnection
     path = path.absolute()
     if path.is_dir():
         raise UsageError(f"{path} is a folder, not a database")
+    check_input(path)
+    check_input(Path(f"{path}.wal"))
     existed = path.exists()
-    if existed and not path.is_file():
-        raise UsageError(f"{path} is not a file")
     if not existed:
         if not create or read_only:
             raise UsageError(f"there is no database at {path}")
@@ -197,9 +212,7 @@ def connect(path: Path, *, read_only: bool, create: bool) -> "DuckDBPyConnection
     access, threads = ("READ_ONLY, ", 1) if read_only else ("", min(_MOST_THREADS, os.cpu_count() or 1))
     try:
         with one_line(path):
-            connection = _waiting(
-                f"SET threads = {threads}; {_private_folder()}; ATTACH {quoted(path)} AS db ({access}TYPE duckdb)"
-            )
+            connection = _waiting(f"SET threads = {threads}; {_private_folder()}; {_attached(path, access, filtered)}")
     except UsageError:
         if not existed:
             path.unlink(missing_ok=True)  # an incomplete file on a full disk
@@ -257,6 +270,7 @@ _MEANINGS = (
         "is damaged or cut short",
     ),
     (r"Permission denied", "cannot be opened: permission denied"),
+    (r"is not an? table", "is open read-only"),  # `kernrec.store.filtered` shows views
     (r"[Rr]ead-only file ?system", "cannot be written: read-only file system"),
     (
         r"No space left|File too large|failed to offload|Could not write all bytes|no free space|Disk quota",

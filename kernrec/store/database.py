@@ -1,11 +1,15 @@
 """A database file: opening, adding rows and queries."""
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import os
+import time
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from kernrec.errors import UsageError, unknown
 from kernrec.store import exchange, schema
@@ -20,20 +24,13 @@ from kernrec.store.connection import (
     one_line,
     transaction,
 )
-from kernrec.store.kept_answers import is_settled, read_pulled_rows
-from kernrec.store.measurement_log import (
-    RETRACTED,
-    DatabaseContents,
-    MeasuredAnswer,
-    MeasurementLog,
-    evidence,
-    read_rows,
-)
-from kernrec.store.profiles import ProfileRow, ProfileTable, query_profiles
-from kernrec.store.reader import check_database, file_state, mark_checked, was_checked
-from kernrec.store.row_hash import used_columns, wrong_keys
-from kernrec.store.rows import Row, content_hash
-from kernrec.store.schema import MOMENT, TABLES, derived, with_derived
+from kernrec.store.filtered import ADOPT, show_filtered
+from kernrec.store.marks import Faults, Mark, file_state, has_open, inode_of, is_own, read_mark, write_mark
+from kernrec.store.profiles import ProfileRow
+from kernrec.store.queries import DatabaseQueries
+from kernrec.store.reader import check_database, find_faults
+from kernrec.store.rows import Row
+from kernrec.store.schema import TABLES
 from kernrec.util.scratch import remove_abandoned
 
 if TYPE_CHECKING:
@@ -43,73 +40,122 @@ if TYPE_CHECKING:
     from kernrec.op import Problem
     from kernrec.store.measurement import Measurement
 
+LONGEST_SOURCE = 2**20
+"""Characters of the source of a kernel that a database keeps."""
+_ATTEMPTS = 5
+"""How often a file is checked and opened that changes in between."""
 _CHUNK = 2000
 """Measurements that are inserted at a time, so that a large recording is not in memory twice."""
 
 
-class Database:
+class Database(DatabaseQueries):
     """An open database. Use it in a `with` statement, or close it; one thread at a time.
 
     Every method raises `UsageError`, in one line that names the file, when the database cannot do it.
     """
 
-    def __init__(self, connection: "DuckDBPyConnection", path: Path | str, *, writes: bool = False) -> None:
-        self._connection = connection
-        self.path = path
-        self._writes = writes
+    def __init__(self, connection: "DuckDBPyConnection", path: Path | str, mark: Mark | None = None) -> None:
+        super().__init__(connection, path, mark)
+        self._written = ""  # device and inode of the file, if it was opened for writing
+        self.schema = len(schema.migrations())
+        """The number of the last step of the schema that was applied."""
 
     @classmethod
     def open(cls, path: Path, *, read_only: bool = True, create: bool = False, check_rows: bool = True) -> "Database":
         """Open a database and bring its schema up to date, even if it will only be read.
 
-        A file that this program neither wrote nor had checked before is checked first, by a process of its own.
+        A file that this program neither wrote nor had checked before is checked first, by a process of its own. Of the
+        user's own files, rows that cannot be are left out (`faults`). What a file of somebody else says of whose its
+        rows are is not believed.
 
         Args:
             path: of the file.
             read_only: whether it will only be read.
             create: whether to create it if it does not exist; not with `read_only`.
-            check_rows: whether a file with a row that was changed or cannot be is refused.
+            check_rows: False shows all rows as they are, also those that were changed or cannot be.
 
         Raises:
-            UsageError: for a file that is not a kernrec database, damaged, in use or of a newer schema; it is not
-                changed.
+            UsageError: for a file that is not a kernrec database, damaged, in use or of a newer schema, and for one of
+                somebody else with such a row; it is not changed.
         """
         path = Path(path)
-        state = file_state(path)
-        if state and path.is_file() and not was_checked(path, state) and not is_open(path):
-            check_database(path, check_rows)
-            if check_rows:
-                mark_checked(path, state)
-        return cls.open_checked(path, read_only=read_only, create=create)
+        for _ in range(_ATTEMPTS):
+            state = file_state(path)
+            if read_only and path.is_file() and is_open(path):
+                return cls(connect(path, read_only=True, create=False), path, read_mark(path))
+            if not state or not path.is_file() or is_open(path):
+                return cls.open_checked(path, read_only=read_only, create=create, mark=Mark("", True))
+            mark = _checked(path, state, check_rows)
+            with suppress(_ReplacedError):
+                filtered = read_only and check_rows and bool(mark.faults or not mark.own)
+                return cls.open_checked(path, read_only=read_only, mark=mark, state=state, filtered=filtered)
+        raise UsageError(f"{path} is replaced again and again while it is opened; try again")
 
     @classmethod
-    def open_checked(cls, path: Path, *, read_only: bool = True, create: bool = False) -> "Database":
-        """As `open`, for a file that was checked, and in the process that checks."""
+    def open_checked(
+        cls,
+        path: Path,
+        *,
+        read_only: bool = True,
+        create: bool = False,
+        mark: Mark | None = None,
+        state: str = "",
+        filtered: bool = False,
+    ) -> "Database":
+        """As `open`, for a file that was checked, and in the process that checks.
+
+        Args:
+            path: of the file.
+            read_only: as `open` has it.
+            create: as `open` has it.
+            mark: what is known about the file; None: nothing is remembered of it.
+            state: that was checked (`marks.file_state`); empty: any.
+            filtered: whether only what the mark believes is shown.
+        """
         existed = path.exists()
         if create and not read_only and not existed:
             schema.make_file(path)
-        connection = connect(path, read_only=read_only, create=create)
-        database = cls(connection, path)
+        database = cls(connect(path, read_only=read_only, create=create), path, mark)
         try:
             with one_line(path):
-                check_whole(connection, path)
-                version = schema.schema_version(connection, path, writing=not read_only)
+                _check_opened(path, state, read_only)
+                check_whole(database._connection, path)
+                version = schema.schema_version(database._connection, path, writing=not read_only)
                 if version == 0 and not create:
                     raise UsageError(f"{path} is a DuckDB database, but not one of kernrec's")
                 if version < len(schema.migrations()):
                     if read_only:
-                        connection.close()
-                        _bring_up_to_date(path, version)
+                        database.close()
+                        _bring_up_to_date(path, version, mark, state)
+                        if mark is not None:
+                            raise _ReplacedError
                         return cls(connect(path, read_only=True, create=False), path)
-                    schema.check_migratable(connection, path)
-                    schema.migrate(connection, version)
+                    schema.check_migratable(database._connection, path)
+                    schema.migrate(database._connection, version)
+                if mark is not None and filtered:
+                    database.close()
+                    database._connection = connect(path, read_only=True, create=False, filtered=True)
+                    _check_opened(path, state, read_only)
+                    show_filtered(database._connection, mark.dropped, mark.own)
+                if mark is not None and not read_only:
+                    database._begin_writing(mark)
         except BaseException:
             database.close()
             if not existed:
                 path.unlink(missing_ok=True)
             raise
-        database._writes = not read_only
         return database
+
+    def _begin_writing(self, mark: Mark) -> None:
+        """From now on the file is the user's own: of one of somebody else, all rows there are those of others."""
+        path = Path(self.path)
+        if not mark.own:
+            with transaction(self._connection):
+                for statement in ADOPT:
+                    self._connection.execute(statement)
+        self._written = inode_of(file_state(path))
+        self._mark = replace(mark, own=True, writing=self._written)
+        write_mark(path, self._mark)
 
     @classmethod
     def memory(cls) -> "Database":
@@ -121,8 +167,10 @@ class Database:
     def close(self) -> None:
         """Write pending changes and close the file."""
         self._connection.close()
-        if self._writes:
-            mark_checked(Path(self.path), file_state(Path(self.path)))
+        if self._written and self._mark is not None:
+            state = file_state(Path(self.path))
+            if inode_of(state) == self._written:  # else another file has taken its place
+                write_mark(Path(self.path), replace(self._mark, state=state, writing=""))
 
     def __enter__(self) -> "Database":
         return self
@@ -171,11 +219,16 @@ class Database:
         return store_rows.insert(self._connection, "measurement", rows)
 
     def add_profiles(self, rows: Iterable[ProfileRow]) -> list[str]:
-        """Add static profiles; returns their keys, in order."""
-        return self.add("profile", (row.columns() for row in rows))
+        """Add static profiles of the user's own; returns their keys, in order."""
+        keys = self.add("profile", (row.columns() for row in rows))
+        self._own_rows(keys)
+        return keys
 
     def add_kernel(self, kernel: "Kernel", problem: "Problem") -> None:
-        """Add a kernel and a problem, from which `Context.kernel` makes them again."""
+        """Add a kernel of the user's own and a problem, from which `Context.kernel` makes them again.
+
+        A source of more than `LONGEST_SOURCE` characters is not kept: others would refuse the whole file.
+        """
         row = {
             "name": kernel.name,
             "kernel_hash": kernel.hash,
@@ -183,8 +236,14 @@ class Database:
             "spec": json.dumps(kernel.spec),  # not in canonical form: the order of tunables and dimensions counts
             "source": kernel.source,
         }
-        self.add("kernel", [row])
+        if len(kernel.source) > LONGEST_SOURCE:
+            return
+        self._own_rows(self.add("kernel", [row]))
         self.add("problem", [problem.as_dict()])
+
+    def _own_rows(self, keys: list[str]) -> None:
+        """Forget that kernels or profiles came from others, too."""
+        self.query("DELETE FROM db.merged_row WHERE row_id IN (SELECT unnest(?))", [keys])
 
     def add_from(
         self,
@@ -220,181 +279,68 @@ class Database:
             for statement in statements:
                 self._connection.execute(statement)
 
-    # Queries in SQL, which name tables in full (`db.measurement`).
-
-    def query(self, query: str, values: Sequence[object] | None = None) -> list[tuple[Any, ...]]:
-        """The rows of a query."""
-        with one_line(self.path):
-            return self._connection.execute(query, values).fetchall()
-
-    def batches(self, query: str, most: int) -> Iterator[list[tuple[Any, ...]]]:
-        """The same, at most so many at a time."""
-        with one_line(self.path):
-            cursor = self._connection.cursor().execute(query)
-            while rows := cursor.fetchmany(most):
-                yield rows
-
-    def keep(self, name: str, query: str, files: Mapping[str, Sequence[Path]]) -> None:
-        """Keep the rows of a query as a table of this connection; see `kernrec.store.exchange.keep`."""
-        with one_line(self.path):
-            exchange.keep(self._connection, name, query, files)
-
-    def keep_checked(self, name: str, query: str, checked: Path) -> None:
-        """The same of rows that were checked; see `kernrec.store.exchange.keep_checked`."""
-        with one_line(self.path):
-            exchange.keep_checked(self._connection, name, query, checked)
-
-    def export(self, query: str, folder: Path, most: int = 10**9) -> list[tuple[Path, int]]:
-        """Write the rows of a query to Parquet files of at most `most` rows; returns the files and their rows."""
-        with one_line(self.path):
-            return exchange.export(self._connection, query, folder, most)
-
-    def rows(self, table: str, **equal: object) -> list[dict[str, object]]:
-        """The rows of a table or view (`db/schema/views.sql`) whose columns equal `equal`."""
-        if table not in (*TABLES, *derived()):
-            raise unknown("table", table, (*TABLES, *derived()))
-        with one_line(self.path):
-            columns = self.columns(table)
-            for name in equal:
-                if name not in columns:
-                    raise unknown(f"column of {table}", name, columns)
-            condition = " AND ".join(f"{name} = ?" for name in equal) or "true"
-            source = table if table in derived() else f"db.{table}"
-            query = f"FROM {source} WHERE {condition} ORDER BY ALL"
-            if table in derived():
-                query = with_derived(table, query)
-            return store_rows.as_dicts(self._connection.execute(query, list(equal.values())))
-
-    def columns(self, table: str) -> dict[str, str]:
-        """The columns of a table or view in order, with their types."""
-        if table in derived():
-            described = self._connection.execute("DESCRIBE " + with_derived(table, f"FROM {table}")).fetchall()
-            return {name: kind for name, kind, *_ in described}
-        return store_rows.columns(self._connection, table)
-
-    def measurements(self, **equal: object) -> "list[Measurement]":
-        """The measurements whose columns equal those given, without those that were taken back."""
-        from kernrec.store.measurement import Measurement
-
-        configs = {row["config_id"]: json.loads(str(row["tunables"])) for row in self.rows("config")}
-        problems = {}
-        for row in self.rows("problem"):
-            row["dims"] = json.loads(str(row["dims"]))
-            problems[row.pop("problem_id")] = row
-        measurements = []
-        for row in self.rows("unretracted_rows", **equal):
-            del row["measurement_id"]
-            row |= {"config": configs[row.pop("config_id")], "problem": problems[row.pop("problem_id")]}
-            measurements.append(Measurement.from_columns(row))
-        return measurements
-
-    def kernels(self, name: str | None = None) -> list[tuple[str, str, str]]:
-        """(name, spec, source) of the kernels in the database, or of those with this name; the last added is first."""
-        query = "SELECT name, spec, source FROM db.kernel WHERE $1 IS NULL OR name = $1 ORDER BY rowid DESC"
-        return self.query(query, [name])
-
-    def session_rows(
-        self, gpu: str, kernel: str, session: str
-    ) -> list[tuple[str, dict[str, int], float | None, float | None]]:
-        """(session, config, latency in s, energy in J) of each measurement whose session begins with `session`; None:
-        failed, or not measured."""
-        query = """
-            SELECT session, tunables, latency_s, energy_j
-            FROM db.measurement AS row JOIN db.config AS config USING (config_id)
-            WHERE row.gpu = ? AND row.kernel = ? AND starts_with(row.session, ?) ORDER BY ALL
-        """
-        rows = self.query(query, [gpu, kernel, session])
-        return [(name, json.loads(tunables), *costs) for name, tunables, *costs in rows]
-
-    def log(self, gpu: str, problems: Sequence[str], *, title: str = "", signed: bool = False) -> MeasurementLog:
-        """The answers and failures of a GPU and the problems of these keys, by problem.
-
-        Args:
-            gpu: name in the catalog.
-            problems: their keys.
-            title: how answers call the database.
-            signed: whether its rows were pulled, so that it says who shared each.
-        """
-        with one_line(self.path):
-            read = read_pulled_rows if signed else read_rows
-            return read(self._connection, gpu, problems).log(title, signed)
-
-    def measured(self, gpu: str, kernels: Iterable[str], problem_key: str) -> list[MeasuredAnswer]:
-        """The measured answers of these kernels on a GPU and problem, fastest first."""
-        return list(evidence([self.log(gpu, [problem_key])], kernels, problem_key).measured)
-
-    def measured_problems(self, gpu: str) -> frozenset[str]:
-        """The keys of all problems with a measurement on `gpu` that ran well."""
-        query = """
-            SELECT DISTINCT problem.key FROM whole_card_rows JOIN db.problem AS problem USING (problem_id)
-            WHERE gpu = ? AND outcome = 'ok'
-        """
-        return frozenset(key for (key,) in self.query(with_derived("whole_card_rows", query), [gpu]))
-
-    def profiles(self, kernel: str, kernel_hash: str, sm: int) -> dict[int, ProfileTable]:
-        """The static profiles of a kernel's source on one architecture, by launch; empty if there are none."""
-        with one_line(self.path):
-            return query_profiles(self._connection, "db.profile", kernel, kernel_hash, sm)
-
-    @property
-    def schema(self) -> int:
-        """The number of the last step of the schema that was applied."""
-        with one_line(self.path):
-            return schema.schema_version(self._connection, self.path)
-
-    @property
-    def settled(self) -> bool:
-        """Of a database of pulled rows, whether what depends on all of them was derived (`kept_answers`)."""
-        with one_line(self.path):
-            return is_settled(self._connection)
-
-    def contents(self) -> DatabaseContents:
-        """A summary of the database."""
-        ((measurements,),) = self.query(f"SELECT count(*) - ({RETRACTED}) FROM db.measurement")
-        profiled = self.query("SELECT DISTINCT kernel, kernel_hash, sm FROM db.profile")
-        problems = self.query("SELECT op, key FROM db.problem")
-        return DatabaseContents(int(measurements), frozenset(profiled), tuple(problems))
-
-    def counts(self) -> dict[str, int]:
-        """How many rows each table has."""
-        (counts,) = self.query("SELECT " + ", ".join(f"(SELECT count(*) FROM db.{table})" for table in TABLES))
-        return dict(zip(TABLES, counts, strict=True))
-
-    def content_hash(self) -> str:
-        """A hash of the content of all rows, independent of the order in which they were added."""
-        keys = {}
-        with one_line(self.path):
-            for table in TABLES:
-                stored = self._connection.execute(f"SELECT {table}_id FROM db.{table}").fetchall()
-                true = dict(self._wrong_keys(table))
-                keys[table] = sorted(true.get(key, key) for (key,) in stored)
-        return content_hash(keys, digits=32)
-
-    def altered(self) -> list[str]:
-        """The keys of rows whose content has another hash, because something changed them."""
-        with one_line(self.path):
-            return [stored for table in TABLES for stored, _ in self._wrong_keys(table)]
-
-    def _wrong_keys(self, table: str) -> Iterator[tuple[str, str]]:
-        kinds = used_columns(self._connection, f"db.{table}", self.columns(table))
-        return wrong_keys(self._connection, table, f"db.{table}", kinds)
-
-    def conflicts(self) -> list[str]:
-        """The keys of measurements that contradict another one: the same moment of a session with other values.
-
-        None of them answers, but for an own one that only merged rows contradict (`db/schema/views.sql`).
-        """
-        query = f"""
-            SELECT unnest(list(measurement_id ORDER BY measurement_id)) FROM unretracted_rows
-            WHERE block IS NOT NULL AND position IS NOT NULL GROUP BY {MOMENT} HAVING count(*) > 1
-        """
-        return [key for (key,) in self.query(with_derived("unretracted_rows", query))]
+    def remove(self, faults: Faults) -> int:
+        """Delete rows that cannot be; returns how many there were."""
+        before = sum(self.counts().values())
+        with one_line(self.path), transaction(self._connection):
+            for table, by in faults.items():
+                keys = [key for some in by.values() for key in some]
+                self._connection.execute(f"DELETE FROM db.{table} WHERE {table}_id IN (SELECT unnest(?))", [keys])
+            update_scales(self._connection)
+        if self._mark is not None:
+            self._mark = replace(self._mark, faults={})
+        return before - sum(self.counts().values())
 
 
-def _bring_up_to_date(path: Path, version: int) -> None:
+def _checked(path: Path, state: str, check_rows: bool) -> Mark:
+    """The mark of a file in a state, which is checked if it was not yet."""
+    mark = read_mark(path)
+    own = is_own(path, mark)
+    if not mark.holds(state):
+        faults: Faults = {}
+        if own and check_rows:
+            faults = find_faults(path, state)
+        else:
+            check_database(path, check_rows, state)
+        mark = Mark(state, own, "", faults, time.time())
+        if check_rows:
+            write_mark(path, mark)
+    return replace(mark, own=own)
+
+
+def replace_file(new: Path, path: Path, faults: Faults | None = None) -> None:
+    """Put a database that this program wrote, and has closed, in the place of another one.
+
+    Args:
+        new: its path.
+        path: of the other one, which may not exist.
+        faults: rows of the new one that are left out.
+    """
+    # A process that is killed in between leaves a mark that fits either file.
+    write_mark(path, replace(read_mark(path), writing=inode_of(file_state(new))))
+    os.replace(new, path)
+    write_mark(path, Mark(file_state(path), True, "", faults or {}, time.time()))
+
+
+class _ReplacedError(UsageError):
+    """The file that was opened is not the one that was checked."""
+
+
+def _check_opened(path: Path, state: str, read_only: bool) -> None:
+    """Raise `_ReplacedError` unless this process has the file open that was in a state when it was checked."""
+    now = file_state(path)
+    # Opening a file for writing takes in DuckDB's log, which changes it.
+    exact = read_only or state.endswith("\n")
+    if state and (inode_of(now) != inode_of(state) or not has_open(state) or (exact and now != state)):
+        raise _ReplacedError(f"{path} was replaced while it was opened")
+
+
+def _bring_up_to_date(path: Path, version: int, mark: Mark | None, state: str) -> None:
     """Migrate a file that was to be read only: updating kernrec should not require updating databases by hand."""
     try:
-        Database.open_checked(path, read_only=False).close()
+        Database.open_checked(path, read_only=False, mark=mark, state=state).close()
+    except _ReplacedError:
+        raise
     except UsageError as error:
         raise UsageError(
             f"{error} (it has schema {version} and this kernrec needs {len(schema.migrations())})"

@@ -14,6 +14,7 @@ from typing import Any
 from kernrec import paths
 from kernrec.errors import UsageError, file_errors, unknown
 from kernrec.util.atomic_write import write_whole
+from kernrec.util.input_file import open_input, read_input
 from kernrec.util.light_dataclass import dataclass
 
 LARGEST_SIGNATURE = 4096
@@ -26,6 +27,7 @@ _SMALL_ORDER = frozenset((0, 1, _PRIME - 1, _EIGHTH, _PRIME - _EIGHTH))
 """The y of the eight points of edwards25519 whose order divides 8."""
 _LONGEST_KEY = 256
 """Characters of the file of a key that are read."""
+_LARGEST_SETTINGS = 16 << 20
 
 
 def trusted() -> dict[str, str]:
@@ -120,8 +122,8 @@ def make_key(path: Path) -> str:
 
 def _key_text(path: Path) -> str:
     """The content of a file of a key; of another file its beginning."""
-    with path.open(encoding="ascii") as file:
-        return file.read(_LONGEST_KEY).strip()
+    with open_input(path) as file:
+        return file.read(_LONGEST_KEY).decode("ascii").strip()
 
 
 @dataclass(frozen=True)
@@ -207,7 +209,7 @@ def read_settings(name: str, kind: type) -> Any:
     """A file of the user's settings, JSON of this type; an empty one if there is no such file."""
     path = paths.config() / name
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
+        value = json.loads(read_input(path, _LARGEST_SETTINGS))
     except FileNotFoundError:
         return kind()
     except (OSError, ValueError, RecursionError) as error:

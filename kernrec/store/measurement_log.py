@@ -95,6 +95,16 @@ class Evidence:
     foreign: tuple[MeasuredAnswer, ...] = ()
     """Of all other kernels, the fastest config at each power limit and clock."""
 
+    def __add__(self, other: "Evidence") -> "Evidence":
+        """Return the evidence of two keys of one problem."""
+        if other == Evidence():
+            return self
+        measured, foreign = (
+            tuple(sorted(rows, key=lambda row: row.latency_s))
+            for rows in (self.measured + other.measured, self.foreign + other.foreign)
+        )
+        return Evidence(measured, self.failed + other.failed, foreign)
+
 
 _LONG_NUMBER = re.compile(r":-?\d{16}")
 """A whole number beyond 2**53, which no tunable is."""

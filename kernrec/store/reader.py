@@ -5,10 +5,9 @@
 A malformed file can crash DuckDB, and its rows may be false. A file that makes DuckDB crash, hang or take all memory
 costs the child, and its user one line.
 
-A query opens its database in its own process. So the file is first checked by a child; once is enough: a mark in the
-cache identifies the file, by device, inode, size and the times of its last change, of which nobody but the superuser
-can set `st_ctime`. A file that kernrec itself wrote and closed gets the mark at once. Looking for the mark costs two
-calls of `stat` and one small file.
+A query opens its database in its own process. So the file is first checked by a child; once is enough, because a mark
+(`kernrec.store.marks`) identifies the content that passed. A file that kernrec itself wrote and closed gets the mark at
+once.
 """
 
 import json
@@ -17,55 +16,17 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from kernrec import paths
 from kernrec.errors import UsageError
-from kernrec.util.atomic_write import write_whole
+from kernrec.store.marks import Faults
+from kernrec.util.input_file import check_input
 from kernrec.util.light_dataclass import dataclass
 from kernrec.util.scratch import scratch_folder
 
-_CHECKS = 1
-"""Version of the checks: files that passed only earlier ones are checked again."""
 READER = "kernrec.store.intake.read_file"
 """The module that reads databases and segments."""
-
-
-def file_state(path: Path) -> str:
-    """The identity of a file's present content, with that of DuckDB's log beside it; empty if there is no file."""
-    texts = []
-    for name in (path, f"{path}.wal"):
-        try:
-            seen = os.stat(name)
-        except OSError:
-            texts.append("")
-        else:
-            texts.append(f"{seen.st_dev} {seen.st_ino} {seen.st_size} {seen.st_mtime_ns} {seen.st_ctime_ns}")
-    return f"{_CHECKS}\n{texts[0]}\n{texts[1]}" if texts[0] else ""
-
-
-def was_checked(path: Path, state: str) -> bool:
-    """Whether the file at `path` was in this state when it was last marked."""
-    try:
-        return _mark(path).read_text(encoding="ascii") == state
-    except (OSError, ValueError):
-        return False
-
-
-def mark_checked(path: Path, state: str) -> None:
-    """Mark a file in this state; a cache that cannot be written is no error, and a home is not made."""
-    if not state or not paths.cache().parent.parent.is_dir():
-        return
-    with suppress(OSError):
-        mark = _mark(path)
-        mark.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(mark, state.encode("ascii"))
-
-
-def _mark(path: Path) -> Path:
-    return paths.cache() / "checked" / sha256(os.path.realpath(path).encode("utf-8", "surrogateescape")).hexdigest()
 
 
 @dataclass(frozen=True)
@@ -166,7 +127,7 @@ def read_apart(
             kill_group(process)
             process.wait()
         output.seek(0)
-        return _answer(title, process.returncode, output.read(2**20), limits)
+        return _answer(title, process.returncode, output.read(2**27), limits)
 
 
 def _answer(title: str, status: int, output: bytes, limits: Limits) -> dict[str, Any]:
@@ -188,10 +149,27 @@ def _answer(title: str, status: int, output: bytes, limits: Limits) -> dict[str,
     raise UsageError(f"{title} cannot be read: it makes its reader crash ({how})")
 
 
-def check_database(path: Path, rows: bool) -> None:
-    """Raise `UsageError` if a database should not be opened by this process; `rows`: also for a row of it."""
+def check_database(path: Path, rows: bool, state: str) -> None:
+    """Raise `UsageError` if a database should not be opened by this process.
+
+    Args:
+        path: of the file.
+        rows: whether a row that cannot be is reason enough.
+        state: of the file (`marks.file_state`); another one in its place is refused.
+    """
     with scratch_folder() as folder:
-        _read_file("check", path, folder, rows=rows)
+        _read_file("check", path, folder, rows=rows, state=state)
+
+
+def find_faults(path: Path, state: str) -> Faults:
+    """Find the rows of the user's own database that cannot be; the file is not changed.
+
+    Raises:
+        UsageError: if the file cannot be read.
+    """
+    with scratch_folder() as folder:
+        faults: Faults = _read_file("faults", path, folder, state=state)
+    return faults
 
 
 def checked_database(path: Path, folder: Path) -> dict[str, int]:
@@ -233,12 +211,12 @@ def check_own_segments(files: Mapping[str, Sequence[Path]], title: str) -> None:
 
 def _read_file(task: str, path: Path, folder: Path, **request: object) -> dict[str, Any]:
     path = path.absolute()
+    check_input(path)
+    check_input(Path(f"{path}.wal"))
     try:
         size = path.stat().st_size
     except OSError:
         raise UsageError(f"there is no database at {path}") from None
-    if not path.is_file():  # opening a named pipe waits for whoever writes to it
-        raise UsageError(f"{path} is not a file")
     return read_apart(task, {"path": str(path), **request}, str(path), size, folder)
 
 

@@ -7,7 +7,7 @@ rows is needed. `tools/build_recorded.py` writes what ships.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from hashlib import blake2b, sha256
@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 
 ORIGIN = ("gpu", "dtype", "layout", "stack", "version", "variant", "kernel", "source", "licence", "recorded")
 """Columns that say what a row is of and where it comes from, in the order in which files are sorted by them."""
+WIDTHS = ("fastest", "slowest", "power_error")
+"""Columns of a row's 90 % interval, the same for all rows of a GPU, backend and data type: factors from the time to the
+low and the high end, and the relative half-width of power."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +43,9 @@ class RecordedLine:
     latency_s: float
     power_w: float | None
     """Mean power of a loop of calls at the card's default power limit; None where it was not recorded."""
+    latency_interval_s: tuple[float, float]
+    """The time by nine in ten of other recordings of such problems: again, or by a later version of the backend."""
+    power_interval_w: tuple[float, float] | None
     source: str
     """Who published it: a repository."""
     licence: str
@@ -58,22 +64,55 @@ def recorded_lines(problem: Problem, gpu: GPU) -> tuple[RecordedLine, ...]:
     Raises:
         KernrecError: a shipped file is damaged.
     """
-    if gpu.name not in contents().get(problem.op, {}).get("gpus", ()):
+    if not has_recorded(problem.op, gpu):
         return ()
     table = _table(problem.op)
-    key = table.keys.dtype.type(_key_of(problem, gpu.name))
-    row, lines = int(table.keys.searchsorted(key)), []
-    while row < len(table.keys) and table.keys[row] == key:
-        named = table.origins[int(table.origin[row])]
-        power = float(table.power_w[row])
-        lines.append(
-            RecordedLine(
-                named["stack"], named["version"], named["variant"], named["kernel"], float(table.latency_s[row]),
-                power if power > 0 else None, named["source"], named["licence"], named["recorded"],
-            )
-        )  # fmt: skip
-        row += 1
-    return tuple(sorted(lines, key=lambda line: line.latency_s))
+    return _lines_at(table, table.keys.dtype.type(_key_of(problem, gpu.name)), gpu)
+
+
+def has_recorded(op: str, gpu: GPU) -> bool:
+    """Whether anything of an op was recorded on a card."""
+    return gpu.name in contents().get(op, {}).get("gpus", ())
+
+
+def rows_beside(
+    problem: Problem, gpu: GPU, dim: str, values: Sequence[int]
+) -> Iterator[tuple[tuple[str, str], int, float, int]]:
+    """Yield stack and variant, value, seconds and number of each row of a problem with other values of a dimension."""
+    import numpy as np
+
+    if not has_recorded(problem.op, gpu):
+        return
+    table, definition = _table(problem.op), problem.definition
+    dims = {each.name: np.full(len(values), problem.sizes[each.name]) for each in definition.dims}
+    keys = row_keys(definition, gpu.name, problem.dtype, problem.layout, dims | {dim: np.array(values)})
+    starts, ends = table.keys.searchsorted(keys).tolist(), table.keys.searchsorted(keys, "right").tolist()
+    for value, start, end in zip(values, starts, ends, strict=True):
+        for row in range(start, end):
+            named = table.origins[table.origin.item(row)]
+            yield (named["stack"], named["variant"]), value, table.latency_s.item(row), row
+
+
+def recorded_line(op: str, row: int, gpu: GPU) -> RecordedLine:
+    """Return a row of an op, recorded on a GPU, by its number."""
+    return _line(_table(op), row, gpu)
+
+
+def _lines_at(table: "_Table", key: "np.uint64", gpu: GPU) -> tuple[RecordedLine, ...]:
+    """Return the rows with a key, fastest first."""
+    start, end = int(table.keys.searchsorted(key)), int(table.keys.searchsorted(key, "right"))
+    return tuple(sorted((_line(table, row, gpu) for row in range(start, end)), key=lambda line: line.latency_s))
+
+
+def _line(table: "_Table", row: int, gpu: GPU) -> RecordedLine:
+    named = table.origins[int(table.origin[row])]
+    seconds, power, error = float(table.latency_s[row]), float(table.power_w[row]), float(named["power_error"])
+    return RecordedLine(
+        named["stack"], named["version"], named["variant"], named["kernel"], seconds, power if power > 0 else None,
+        (seconds * named["fastest"], seconds * named["slowest"]),
+        (power / (1 + error), min(power * (1 + error), gpu.tdp_w)) if power > 0 else None,
+        named["source"], named["licence"], named["recorded"],
+    )  # fmt: skip
 
 
 @cache
@@ -125,7 +164,7 @@ Spectrally Good Multipliers"). A test holds that no two problems that ship share
 
 # ---- the arrays of an op ---------------------------------------------------------------------------------------------
 
-_MAGIC = b"kernrec recorded 1\n"
+_MAGIC = b"kernrec recorded 2\n"
 _ALIGN = 64
 _COLUMNS = {"keys": "<u8", "latency_s": "<f4", "power_w": "<f4", "origin": "<u2"}
 
@@ -134,7 +173,8 @@ _COLUMNS = {"keys": "<u8", "latency_s": "<f4", "power_w": "<f4", "origin": "<u2"
 class _Table:
     """The rows of an op, by ascending key."""
 
-    origins: tuple[Mapping[str, str], ...]
+    origins: tuple[Mapping[str, Any], ...]
+    """Of each kind of rows, the columns `ORIGIN` and `WIDTHS`."""
     keys: "np.ndarray"
     latency_s: "np.ndarray"
     power_w: "np.ndarray"
@@ -175,7 +215,7 @@ def _read(op: str, digest: str) -> "tuple[dict[str, Any], dict[str, np.ndarray]]
         digest_now = ""
     if digest_now != digest:
         raise KernrecError(f"{path} is not the file that contents.json beside it describes: reinstall kernrec")
-    definition, named = find_op(op), ", ".join(ORIGIN)
+    definition, named = find_op(op), ", ".join((*ORIGIN, *WIDTHS))
     with parquet_rows(path) as (connection, source):
         groups = connection.execute(f"SELECT {named}, count(*) FROM {source} GROUP BY ALL ORDER BY ALL").fetchall()
         present = [d[0] for d in connection.execute(f"FROM {source} LIMIT 0").description or ()]
@@ -197,7 +237,7 @@ def _read(op: str, digest: str) -> "tuple[dict[str, Any], dict[str, np.ndarray]]
         "origin": np.concatenate(origin),
     }  # fmt: skip
     order = np.argsort(arrays["keys"], kind="stable")
-    origins = [dict(zip(ORIGIN, group, strict=False)) for group in groups]
+    origins = [dict(zip((*ORIGIN, *WIDTHS), group, strict=False)) for group in groups]
     return {"origins": origins, "rows": start}, {name: arrays[name][order].astype(t) for name, t in _COLUMNS.items()}
 
 

@@ -30,7 +30,8 @@ if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
 TABLES = ("gpu", "kernel", "config", "problem", "profile", "measurement", "retraction")
-"""The tables whose rows have content-hash keys: all but `migration`, `merged` and `card_scale`."""
+"""The tables whose rows have content-hash keys: all but `migration`, `merged`, `merged_row` and
+`card_scale`."""
 
 _REWRITTEN = {4: "block_open OR replayed"}
 """By the number of a step that changes rows of `measurement`: which rows, whose keys are then computed anew."""

@@ -16,6 +16,7 @@ from kernrec.gpu.entry import code_sm
 from kernrec.store.measurement_log import DatabaseContents, Evidence, MeasurementLog, evidence
 from kernrec.store.profiles import ProfileTable, shipped_profiles
 from kernrec.store.rows import content_hash
+from kernrec.util.human import counted
 
 if TYPE_CHECKING:
     from kernrec.store.database import Database
@@ -40,6 +41,8 @@ class Stack:
         """
         self.missing: Path | None = None
         """The user's own database where `KERNREC_DB` names one that does not exist yet."""
+        self.notes: tuple[str, ...] = ()
+        """A line for each file of which rows are left out."""
         self._pulled: dict[Path, str] = {}
         self._titles = {Path(path): str(path) for path in databases or ()}
         if databases is None:
@@ -82,7 +85,13 @@ class Stack:
         """Drop what was read of the files if they have changed; opening them for every query would take too long."""
         if (version := self.version()) != self._read:
             self._logs.clear()
-            self._contents = [database.contents() for database in self._databases()]
+            self._contents, notes = [], []
+            for database in self._databases():
+                self._contents.append(database.contents())
+                if database.left_out:
+                    rows = f"{counted(database.left_out, 'row')} that cannot be"
+                    notes.append(f"{database.path}: {rows} left out (`kernrec db verify` lists, --remove deletes)")
+            self.notes = tuple(notes)
             self._problems = _by_op(self._contents)
             self._read = version
 

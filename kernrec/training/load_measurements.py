@@ -23,7 +23,7 @@ from kernrec import paths
 from kernrec.errors import KernrecError, UsageError
 from kernrec.gpu import GPU, find_gpu
 from kernrec.interop.results import EXTERNAL
-from kernrec.kernel import Kernel, able_kernels
+from kernrec.kernel import Kernel, kernels_of
 from kernrec.model.learn.features import ModelInputs
 from kernrec.model.learn.lower_bound import least_log_ratio
 from kernrec.model.prior.calibration import Calibration
@@ -257,7 +257,7 @@ class _MeasuredKernels:
         kernel = self._own_kernel(key)
         if kernel is None or not kernel.declares_problem:  # a problem that a kernel declares is of no op of the library
             with suppress(UsageError):  # of the library's kernels Triton's alone may take this type and layout
-                library = able_kernels(problem.op, problem.dtype, problem.layout, gpu.sm)
+                library = kernels_of(problem, gpu.sm)
                 named = (other for other in library if (other.name, other.hash) == (key.kernel, key.kernel_hash))
                 kernel = next(named, kernel)
         if kernel is None:

@@ -33,6 +33,7 @@ Array = np.ndarray
 
 _NAMED = "fastest stack named, and problems where two differ"
 _BASES = "power_bases"
+_IMPOSSIBLE = "left out, faster than the data sheet"
 _FLOORS = np.geomspace(5e-6, 1e-3, 100)
 _RATIOS = np.geomspace(0.5, 4.0, 50)
 
@@ -48,7 +49,7 @@ def train_set(
     Args:
         recording: its rows.
         folds: how many of the five folds of problems calibrate the intervals.
-        parts: `latency`, `power`, or `latency.any` for the trees for any card alone; empty for all.
+        parts: `latency`, `power`, or `latency.any` and `power.any` for the trees for any card alone; empty for all.
         before: what the last training of the set returned, whose other parts are taken.
 
     Returns:
@@ -72,6 +73,9 @@ def train_set(
         if not parts or quantity in parts or f"{quantity}.any" in parts:
             head, own = _of_any(table, quantity)
             of_quantity[OTHER], trees[head["trees"]] = head, own
+            for arch, cards in table.families(quantity).items() if quantity == "power" else ():
+                of_arch, own = _of_arch(table, arch, cards, head)
+                of_quantity[arch], trees[of_arch["trees"]] = of_arch, own
     bases = {name: old[name] for name in (_BASES,) if name in old}
     if "power" in table.matrix and has_physical_power(recorded.op) and (not parts or "power" in parts):
         bases = {_BASES: _bases(table)}
@@ -94,7 +98,7 @@ def train_set(
         _NAMED: named,
         **bases,
         "problems": len(np.unique(table.problem)),
-        "left out, faster than the data sheet": table.impossible,
+        _IMPOSSIBLE: table.impossible if not parts or "latency" in parts else old[_IMPOSSIBLE],
     }
     return entry, trees
 
@@ -133,6 +137,20 @@ def _of_any(table: Table, quantity: str) -> tuple[dict[str, Any], Trees]:
         "coverage, card left out": coverage_of_cards(errors),
     }
     return head, boosted.compact()
+
+
+def _of_arch(table: Table, arch: str, cards: Sequence[str], other: Mapping[str, Any]) -> tuple[dict[str, Any], Trees]:
+    """Return the entry and the trees of power for GPUs that were not recorded, but whose architecture was.
+
+    Args:
+        table: of the recording.
+        arch: the architecture.
+        cards: its recorded GPUs.
+        other: the entry for any GPU, whose interval the trees have.
+    """
+    boosted = boost_any(table, "power", {arch: cards})
+    head = {name: other[name] for name in ("columns", "recorded", "between")}
+    return head | {"trees": f"{table.recording.recorded.name}.power.{arch}"}, boosted.compact()
 
 
 def floors_and_work(table: Table) -> dict[str, Any]:

@@ -11,15 +11,14 @@ import numpy as np
 
 from kernrec.gpu import find_gpu
 from kernrec.model.vendor.bound import RATIOS, features, features_of, has_physical_power, used
+from kernrec.model.vendor.limits import LEEWAY, least_s, rates_of
 from kernrec.model.vendor.power_base import power_base
+from kernrec.model.vendor.precision import rate_of
 from kernrec.model.vendor.recorded_set import STACK, RecordedSet
 
 Array = np.ndarray
 
 FOLDS = 5
-_ABOVE_ROOF, _BEYOND_L2 = 1.05, 8.0
-"""Rows that are faster than the data sheet's arithmetic allows by more than this factor contradict it, and those faster
-than its DRAM that move so many times the bytes that L2 holds."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +66,7 @@ class Table:
         for kind in np.unique(kinds, axis=0):
             made.add(np.flatnonzero((kinds == kind).all(axis=1)), *map(str, kind))
         sizes = np.stack([recording.dims[name] for name in features_of(recording.recorded.op).DIMS], axis=1)
-        impossible = made.least_s > _ABOVE_ROOF * recording.latency_s
+        impossible = made.least_s > LEEWAY * recording.latency_s
         latency = np.where(impossible, np.nan, np.log(recording.latency_s / made.bound_s))
         target = {"latency": latency, "power": np.log(recording.power_w / made.base_w)}
         return cls(recording, made.columns, made.matrix, target, _numbers(sizes), int(impossible.sum()), made.work_s)
@@ -123,8 +122,8 @@ class _Columns:
             self.base_w[rows] = power_base(gpu).watts(bound, recording.latency_s[rows], gpu.tdp_w)
         if bound.work_s is not None:
             self.work_s[rows] = bound.work_s
-        beyond_l2 = bound.parts["dram"] * gpu.memory_bandwidth > _BEYOND_L2 * gpu.l2_bytes
-        self.least_s[rows] = np.maximum(bound.parts["math"], np.where(beyond_l2, bound.parts["dram"], 0.0))
+        flops, moved = bound.parts["math"] * rate_of(gpu, dtype), bound.parts["dram"] * gpu.memory_bandwidth
+        self.least_s[rows] = least_s(flops, moved, rates_of(gpu, dtype))
         stacks = tuple(recording.recorded.stacks)
         of_stack = {STACK + name: recording.stack[rows] == name for name in stacks if len(stacks) > 1}
         self._fill("latency", rows, made | of_stack)

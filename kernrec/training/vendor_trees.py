@@ -24,6 +24,10 @@ _ROUNDS = (60, 160)
 _LEAVES, _LEVELS, _RATE = 64, 8, 0.15
 _POWER_ROUNDS, _POWER_LEAVES = (40, 60), 32
 """Power is recorded with more noise: more trees learn that."""
+_FEWEST_POWERS = 2000
+"""Fewer powers give no trees but their level over the base: trees carried what is peculiar to a few hundred long
+launches over to short ones."""
+_NEVER_SPLIT = 1e9
 _ROWS_PER_LEAF = 60
 _SHARED_ROUNDS, _SHARED_LEVELS, _SHARED_LEAVES = (80, 40), 5, 16
 """Of the trees for any card; deeper ones do worse on a card left out."""
@@ -111,6 +115,8 @@ def _boosted(
     xgboost = import_optional("xgboost", "training a model", "train")
     target, matrix = table.target[quantity][rows], table.matrix[quantity][rows][:, columns]
     base = float(np.median(target))
+    if quantity == "power" and len(rows) < _FEWEST_POWERS:
+        settings, rounds = {"gamma": _NEVER_SPLIT}, (0, 1)
     common = {
         "tree_method": "hist", "grow_policy": "lossguide", "eta": _RATE, "subsample": 0.8, "colsample_bytree": 0.8,
         "nthread": 1, "seed": 0, "base_score": 0.0, "max_bin": MOST_CUTS - 1,

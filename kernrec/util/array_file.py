@@ -5,7 +5,9 @@ Nothing is unpickled: an array is its name, dtype, shape and place.
 """
 
 import json
+import math
 import mmap
+import re
 import sys
 from collections.abc import Mapping
 from hashlib import sha256
@@ -14,10 +16,13 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from kernrec.util.input_file import open_input
+
 _MAGIC = b"kernrec arrays 1\n"
 _DIGEST = 32
 _ALIGN = 16
 _KINDS = frozenset("biuf")
+_DTYPE = re.compile(r"\|b1|\|[iu]1|<[iuf][248]")
 _PIECE = 1 << 16
 
 
@@ -55,11 +60,15 @@ def unpack(data: bytes | mmap.mmap, intact: bool = False) -> tuple[dict[str, Any
         raise ValueError("no arrays of kernrec's, or damaged")
     if not intact and sha256(memoryview(data)[start:]).digest() != data[len(_MAGIC) : start]:
         raise ValueError("arrays of kernrec's, but damaged: the checksum is another")
-    facts, heads = json.loads(data[start:end])
     arrays = {}
-    for name, dtype, shape, offset in heads:
-        count = int(np.prod(shape, dtype=np.int64))
-        arrays[name] = np.frombuffer(data, np.dtype(dtype), count, end + offset).reshape(shape)
+    try:
+        facts, heads = json.loads(data[start:end])
+        for name, dtype, shape, offset in heads:
+            if not _DTYPE.fullmatch(dtype) or any(type(size) is not int or size < 0 for size in (offset, *shape)):
+                raise ValueError(f"no array: {dtype!r:.20}, {shape!r:.40}")
+            arrays[name] = np.frombuffer(data, np.dtype(dtype), math.prod(shape), end + offset).reshape(shape)
+    except (TypeError, OverflowError, RecursionError) as error:
+        raise ValueError(f"no arrays of kernrec's ({error})") from None
     return facts, arrays
 
 
@@ -72,7 +81,7 @@ def mapped(path: Path, digest: Digest | None = None) -> bytes | mmap.mmap:
         path: of the file.
         digest: takes in the content, by the piece: pages that nobody looks at later are not in the process's memory.
     """
-    with path.open("rb") as file:
+    with open_input(path) as file:
         if digest is not None:
             while piece := file.read(_PIECE):
                 digest.update(piece)

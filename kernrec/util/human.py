@@ -24,6 +24,13 @@ def human(value: float, unit: str) -> str:
     return f"{value:.3g} {unit}"
 
 
+def memory_text(size: float) -> str:
+    """Three significant digits of a number of bytes with a binary prefix: 25769803776 -> "24 GiB"."""
+    prefixes = ("", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei")
+    power = max(number for number in range(len(prefixes)) if not number or size >= 0.9995 * 1024**number)
+    return f"{float(f'{size / 1024**power:.3g}'):g} {prefixes[power]}B"
+
+
 def counted(count: int, noun: str) -> str:
     """1, "row" -> "1 row"; 2, "row" -> "2 rows"."""
     return f"{count} {noun if count == 1 else noun + 's'}"

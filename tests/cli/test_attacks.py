@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -74,7 +75,7 @@ HOSTILE: Mapping[str, dict[str, object]] = {
     "have an interval that does not contain their latency_s": {"latency_high_s": 1e-4},
     "have samples that are not positive": {"latency_samples_s": [1e-3, -1e-3]},
     "are of an unknown GPU": {"gpu": "h\u0432200"},
-    "have control characters in session": {"session": "a\x1b[2Jb"},
+    "have control or invisible characters in session": {"session": "a\x1b[2Jb"},
 }
 """What the refusal says, and the columns of a row that says it; its keys are the hashes of its content."""
 
@@ -115,7 +116,7 @@ def test_a_pipe_is_no_file_and_is_not_waited_for(user: Person, tmp_path: Path, w
         check=False,
         timeout=120,
     )
-    assert "is not a file" in refusal(done)
+    assert "is a named pipe" in refusal(done)
 
 
 def signed_bundle(stranger: Person, path: Path, parts: Mapping[str, bytes], method: int = zipfile.ZIP_STORED) -> Path:
@@ -183,7 +184,7 @@ def test_names_in_an_index_write_nothing_to_a_terminal_and_lead_nowhere(
     assert done.returncode == 1
     assert all(line.isprintable() and not line.startswith("::") for line in lines)
     assert sum("refused: " in line for line in lines) == 6
-    assert any(f"{GPU}/{good.name}: refused: its folder is a link" in line for line in lines)
+    assert any(f"{GPU}: refused: it is a link to a folder" in line for line in lines)
     assert any(f"a100-pcie/{good.name}: refused: it is not a file" in line for line in lines)
 
 
@@ -220,3 +221,43 @@ def test_a_manifest_of_nothing_is_one_line(user: Person, tmp_path: Path, documen
     with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
         archive.writestr("manifest.json", document)
     assert "is not the manifest of a bundle" in refusal(ask(user, "db", "import", tmp_path / "a.zip", "--untrusted"))
+
+
+COMMANDS = {
+    "db.duckdb.wal": ("db", "info", "--db", "db.duckdb"),
+    "merged.duckdb.wal": ("db", "merge", "merged.duckdb"),
+    "db.duckdb.journal": ("collect", "--op", "matmul", "--device", "replay", "--budget", "1s", "--db", "db.duckdb"),
+    "card.toml": ("recommend", "--op", "matmul", "--gpu", "card.toml"),
+    "spec.json": ("analyze", "kernel.cu", "--spec", "spec.json", "--gpu", "t4"),
+    "kernel.cu": ("emulate", "kernel.cu"),
+    "kernel.ptx": ("emulate", "kernel.ptx"),
+    "layers.csv": ("recommend", "--workload", "layers.csv", "--gpu", "t4"),
+    "layers.toml": ("recommend", "--workload", "layers.toml", "--gpu", "t4"),
+    "results.json": ("db", "import", "results.json"),
+}
+
+
+@pytest.mark.skipif(os.name == "nt", reason="there are no named pipes in folders")
+@pytest.mark.parametrize("kind", ["pipe", "loop", "zero"])
+@pytest.mark.parametrize("name", list(COMMANDS))
+def test_input_that_is_no_file_is_refused_at_once(user: Person, tmp_path: Path, name: str, kind: str) -> None:
+    (path := tmp_path / name).parent.mkdir(exist_ok=True)
+    if name.endswith(".wal"):
+        shutil.copyfile(user.database, path.with_suffix(""))
+    if kind == "pipe":
+        os.mkfifo(path)
+    else:
+        path.symlink_to(path.name if kind == "loop" else "/dev/zero")
+    done = subprocess.run(
+        [sys.executable, "-m", "kernrec", *COMMANDS[name]],
+        env=environment(**user.variables),
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    line = refusal(done)
+    assert path.name in line
+    if kind == "pipe":
+        assert "is a named pipe; a regular file is expected" in line

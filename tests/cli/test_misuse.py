@@ -60,7 +60,7 @@ REFINE = ("refine", "--op", "matmul", "--shape", "m=64,n=64,k=64")
         ((*REFINE, "--objective", "pareto"), "unknown objective 'pareto'"),
         ((*REFINE, "--until", "2"), "expected a quantity with its unit, such as 3%"),
         ((*REFINE, "--workload", "bert-base"), "--shape and --workload were both given"),
-        (("refine", "--workload", "broken.json"), "unknown ending of a workload file '.json'"),
+        (("refine", "--workload", "broken.json"), "broken.json is not the config.json of a model"),
         (("search", "--op", "matmul", "--strategy", "genetc"), "unknown strategy 'genetc'; did you mean genetic?"),
         (("collect", "--op", "mm", "--set-power-limit", "250"), "expected a quantity with its unit, such as 250W"),
         (

@@ -23,7 +23,7 @@ def test_a_workload_alone_answers_every_op_with_totals_and_says_the_dtype(capsys
     assert run(["recommend", *DECODE, "--gpu", "h200"]) == 0
     shown = capsys.readouterr()
     assert "in bf16 on NVIDIA H200" in shown.out
-    for word in ("matvec_rows", "attention_mma", "occupancy heuristic", "323 layers", "stack today"):
+    for word in ("kernrec, lowest energy", "occupancy heuristic", "323 layers", "vLLM today"):
         assert word in shown.out
     assert "predictions for one GPU share their error" in shown.err
 
@@ -37,7 +37,7 @@ def test_a_first_screen_fits_80_columns_with_totals_first_and_ends_with_what_to_
     lines = capsys.readouterr().out.splitlines()
     assert max(map(len, lines)) <= 80
     assert len(lines) <= 60
-    places = [next(n for n, line in enumerate(lines) if line.startswith(start)) for start in ("with each", "layer ")]
+    places = [next(n for n, line in enumerate(lines) if line.startswith(start)) for start in ("runs ", "layer ")]
     assert places == sorted(places)
     command = lines.index("next:") + 1
     assert lines[command].startswith("  kernrec recommend --op")
@@ -71,7 +71,7 @@ def test_a_batch_changes_the_layers_and_images_are_one(capsys: pytest.CaptureFix
         joules.append(row["energy_per_unit_j"])
         assert row["per"] == "image"
     assert 0.3 * joules[0] < joules[1] < joules[0]  # an image of a batch is cheaper, and not 32 times
-    assert run(["recommend", *DECODE, "--gpu", "h200", "--batch", "32", "--stack", "vllm", "--json"]) == 0
+    assert run(["recommend", *DECODE, "--gpu", "h200", "--batch", "32", "--backend", "vllm", "--json"]) == 0
     answer = json.loads(capsys.readouterr().out)
     assert (answer["batch"], answer["stacks"]) == (32, ["vLLM"])
     assert {layer["shape"]["m"] for layer in answer["layers"] if layer["op"] == "matmul"} == {32}
@@ -95,7 +95,8 @@ def test_forms_hold_the_same_layers(capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_sweep_marks_its_knee_and_says_it_in_a_sentence(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["recommend", *DECODE, "--gpu", "h200", "--power-limit", "sweep", "--max-slowdown", "3%"]) == 0
     out = capsys.readouterr().out
-    (marked,) = [line for line in out.splitlines() if "knee" in line]
+    (marked,) = [line for line in out.splitlines() if line.strip().startswith("best ")]
+    assert "knee" not in out
     limit = marked.split()[1]
     assert f"At {limit} W: " in out
     assert (
@@ -111,6 +112,7 @@ def test_a_bill_has_energy_money_and_carbon_of_a_year(capsys: pytest.CaptureFixt
     bill = answer["bills"][0]
     regrets = [layer["regret"]["latency"]["expected"] for layer in answer["layers"]]
     assert min(regrets) <= answer["regret"]["latency"]["expected"] <= max(regrets)
+    assert bill["name"] == answer["totals"][0]["name"]
     assert bill["energy_kwh"] == pytest.approx(answer["totals"][0]["energy_j"] * 2e6 * 365 / 3.6e6)
     assert bill["cost"] == pytest.approx(bill["energy_kwh"] * 0.25)
     assert bill["carbon_kg"] == pytest.approx(bill["energy_kwh"] * 0.38)
@@ -121,10 +123,10 @@ def test_the_bill_of_a_sweep_is_that_of_its_knee(capsys: pytest.CaptureFixture[s
     assert run(["recommend", *DECODE, "--gpu", "h200", "--power-limit", "sweep", "--calls", "1e9", "--json"]) == 0
     answer = json.loads(capsys.readouterr().out)
     first, (knee,) = answer["rows"][0], [row for row in answer["rows"] if row["knee"]]
-    year, saved = answer["bills"]
+    year, default = answer["bills"]
     assert year["energy_kwh"] == pytest.approx(knee["energy_j"] * 1e9 / 3.6e6)
-    assert saved["name"] == f"saved against {first['power_limit_w']:g} W"
-    assert saved["energy_kwh"] == pytest.approx((first["energy_j"] - knee["energy_j"]) * 1e9 / 3.6e6)
+    assert year["versus"] == default["name"] == f"{first['power_limit_w']:g} W"
+    assert year["more_kwh"] == pytest.approx((knee["energy_j"] - first["energy_j"]) * 1e9 / 3.6e6)
 
 
 def test_gpus_are_compared_side_by_side(capsys: pytest.CaptureFixture[str]) -> None:
@@ -188,14 +190,25 @@ def test_a_note_on_several_answers_is_printed_once(words: tuple[str, ...], capsy
         (("compare", *DECODE, "--gpu", "h200", "--tokens", "1", "--images", "1"), "both given"),
         (("compare", "--shape", "m=1", "--gpu", "h200"), "--shape needs --op"),
         (("recommend", *DECODE, "--gpu", "h200", "--energy-price", "0.25", "--calls", "1e9"), "0.25EUR/kWh"),
-        (("recommend", *DECODE, "--gpu", "h200", "--energy-price", "0.25EUR/kWh"), "--energy-price needs --calls"),
+        (
+            ("recommend", *DECODE, "--gpu", "h200", "--energy-price", "0.25EUR/kWh"),
+            "--energy-price needs --gpus, such as 200, or --calls",
+        ),
         (("recommend", *DECODE, "--gpu", "h200", "--carbon", "380", "--calls", "1e9"), "380g/kWh"),
         (("recommend", *DECODE, "--gpu", "h200", "--calls", "many"), "1e9 or 2e6/day"),
         (("recommend", *DECODE, "--gpu", "h200", "--op", "conv"), "its ops are rmsnorm, matvec"),
         (("recommend", *DECODE, "--gpu", "h200", "--layers", "some"), "`all` or a number from 1"),
         (("recommend", *DECODE, "--gpu", "h200", "--tp", "3"), "tp 3 does not divide m = 4096"),
-        (("recommend", *DECODE, "--gpu", "h200", "--batch", "0"), "batch is 0; at least 1"),
-        (("recommend", *DECODE, "--gpu", "h200", "--stack", "vlm"), "did you mean vLLM"),
+        (("recommend", *DECODE, "--gpu", "h200", "--batch", "0"), "'0' is no whole number from 1"),
+        (("recommend", *DECODE, "--gpu", "h200", "--backend", "vlm"), "unknown backend 'vlm'; did you mean vLLM"),
+        (("recommend", *DECODE, "--gpu", "h200", "--stack", "vllm"), "'--stack'; it is called --backend"),
+        (("recommend", *DECODE, "--gpu", "h200", "--backend", "kernrec,vllm"), "kernrec goes without others"),
+        (("recommend", *DECODE, "--gpu", "h200", "--batch", "1,x"), "'x' is no whole number from 1"),
+        (("recommend", *DECODE, "--gpu", "h200", "--gpus", "4", "--calls", "1e9"), "--calls and --gpus"),
+        (("recommend", *DECODE, "--gpu", "h200", "--utilization", "60%"), "--utilization needs --gpus"),
+        (("recommend", *DECODE, "--gpu", "h200", "--gpus", "4", "--utilization", "160%"), "at most 100 %"),
+        (("recommend", *DECODE, "--gpu", "h200", "--phase", "prefill"), "--phase is for the config.json"),
+        (("recommend", *DECODE, "--gpu", "t4", "--dtype", "fp8"), "does not multiply in fp8; it does in i8, f16"),
         (("recommend", "--op", "mm", "--gpu", "h200", "--shape", "m=1,n=1,k=1", "--tp", "2"), "are for networks"),
         (("compare", *DECODE, "--gpu", "h200", "--images", "4", "--batch", "2"), "were both given"),
         (("recommend", "--workload", "none.csv", "--gpu", "h200"), "there is no such file"),

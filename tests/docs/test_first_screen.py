@@ -20,4 +20,4 @@ def test_the_picture_is_of_a_terminal_of_eighty_columns() -> None:
     lines = [text.text or "" for text in ET.parse(ROOT / path).getroot().iter("{http://www.w3.org/2000/svg}text")]
     assert lines[0].startswith("$ kernrec recommend --workload")
     assert max(map(len, lines)) <= 80
-    assert any(line.startswith("stack today") for line in lines)
+    assert any(" today" in line for line in lines)

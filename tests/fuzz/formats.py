@@ -8,7 +8,7 @@ import hashlib
 import json
 import random
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
@@ -21,7 +21,7 @@ from kernrec.store import Database, ProfileRow
 from kernrec.store.coverage import tally
 from kernrec.store.measurement import Measurement
 from kernrec.store.retractions import leave_unbelieved, retraction_rows
-from tests.fuzz import damage
+from tests.fuzz import damage, instructions
 from tests.helpers import foreign_files
 from tests.helpers.paths import ROOT
 
@@ -94,6 +94,9 @@ def _texts(extra: Path | None) -> Iterator[Format]:
     ptx = files(".ptx", "docs/examples/*.ptx")
     yield Format("ptx", "case.ptx", ptx, lambda path: parse_ptx(_text(path)))
     yield Format("emulate", "case.ptx", ptx[:1], emulated)
+    yield Format(
+        "instruction", "case.ptx", (instructions.SAMPLE,), instructions.executed, instructions.other_instruction
+    )
     yield Format("argument", "case.txt", _ARGUMENTS, lambda path: read_arguments([_text(path)]))
     yield Format("expression", "case.txt", _EXPRESSIONS, lambda path: parse_expression(_text(path)))
     specs = files(".kernel.toml", "docs/examples/blur.toml", "datasets/kernels/textbook/*.toml")
@@ -196,6 +199,21 @@ def _stored(work: Path) -> Iterator[Format]:
     sample = json.dumps(plain, default=str).encode()
     yield Format("rows", "case.json", (sample,), taken, damage.cells, apart=True)
 
+    def replayed(path: Path) -> None:
+        """The database with the case as DuckDB's log of what is not yet in it."""
+        database = Path(str(path).removesuffix(".wal"))
+        shutil.copyfile(work / "crashed.duckdb", database)
+        log = path.read_bytes()
+        try:
+            merge(_emptied(), database)
+            _asked(database)
+        finally:
+            path.write_bytes(log)
+
+    _crashed(work / "crashed.duckdb", measurements)
+    log = (work / "crashed.duckdb.wal").read_bytes()
+    yield Format("wal", "own.duckdb.wal", (log,), replayed, damage.binary, apart=True)
+
     def ingested(path: Path) -> None:
         waiting_measurements(path)
         with Journal(path) as journal:
@@ -207,6 +225,15 @@ def _stored(work: Path) -> Iterator[Format]:
         json.dumps({"drifted": 1, "session": "monday", "error": "x"}),
     ]
     yield Format("journal", "own.duckdb.journal", ("\n".join([*lines, ""]).encode(),), ingested)
+
+
+def _crashed(path: Path, measurements: Sequence[Measurement]) -> None:
+    """A database with a log beside it, as a process leaves both that is killed after it stored measurements."""
+    aside = path.with_name("open.duckdb")
+    with Database.open(aside, read_only=False, create=True) as database:
+        database.add_measurements(measurements)
+        for ending in ("", ".wal"):
+            shutil.copyfile(f"{aside}{ending}", f"{path}{ending}")
 
 
 def _bundled(work: Path) -> Iterator[Format]:

@@ -56,6 +56,17 @@ from kernrec.gpu.find import fold_gpu as fold
         ("rtx3060 laptop", "rtx3060-laptop"),
         ("NVIDIA GeForce RTX 4090 Laptop GPU", "rtx4090-laptop"),
         ("3080 ti mobile", "rtx3080ti-laptop"),
+        ("NVIDIA A800-SXM4-80GB", "a800-sxm4-80gb"),
+        ("NVIDIA A800 80GB PCIe", "a800-pcie-80gb"),
+        ("NVIDIA H20-3e", "h20-3e"),
+        ("NVIDIA GeForce RTX 4090 D", "rtx4090d"),
+        ("NVIDIA GeForce RTX 5090 D", "rtx5090d"),
+        ("NVIDIA RTX 5880 Ada Generation", "rtx-5880-ada"),
+        ("NVIDIA RTX 2000 Ada Generation", "rtx-2000-ada"),
+        ("RTX PRO 4500", "rtx-pro-4500"),
+        ("rtx 3080 12gb", "rtx3080-12gb"),
+        ("RTX 2060 SUPER", "rtx2060-super"),
+        ("RTX 3060 Laptop 288 GB/s", "rtx3060-laptop-12gbps"),
     ],
 )
 def test_names_people_type(typed: str, name: str) -> None:
@@ -79,9 +90,9 @@ def test_no_alias_repeats_what_folding_already_finds() -> None:
 
 @pytest.mark.parametrize(
     "typed",
-    ["rtx4900", "", "rtx", "mi300x", "gtx1080", "gtx 1660 laptop", "rtx 2080 laptop", "rtx3060 max-q", "rtx 4090 d",
-     "quadro rtx 4000", "rtx 4000", "rtx a6000 laptop", "a100x", "rtx 3080 12gb", "p40", "gtx 2060 ti", "gtx 3090",
-     "titan v", "rtx 5090 d"],
+    ["rtx4900", "", "rtx", "mi300x", "gtx1080", "gtx 1660 laptop", "rtx 2080 laptop", "rtx3060 max-q", "rtx 4080 d",
+     "quadro rtx 4000", "rtx 4000", "rtx a6000 laptop", "a100x", "rtx 3080 20gb", "p40", "gtx 2060 ti", "gtx 3090",
+     "titan v", "rtx 5090 x"],
 )  # fmt: skip
 def test_an_unknown_name_is_misuse_told_in_one_line(typed: str) -> None:
     with pytest.raises(UnknownGPU) as error:
@@ -89,6 +100,23 @@ def test_an_unknown_name_is_misuse_told_in_one_line(typed: str) -> None:
     assert isinstance(error.value, UsageError)
     assert repr(typed) in str(error.value)
     assert "kernrec gpus" in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("typed", "why"),
+    [
+        ("MI300X", "AMD is not supported"), ("AMD Instinct MI250", "AMD is not supported"),
+        ("Radeon RX 7900 XTX", "AMD is not supported"), ("Intel Arc A770", "Intel is not supported"),
+        ("Gaudi 3", "Intel is not supported"), ("Apple M3 Max", "Apple is not supported"),
+        ("m4 ultra", "Apple is not supported"), ("Jetson AGX Orin", "integrated"), ("NVIDIA Thor", "integrated"),
+        ("Tesla P40", "older than 7.5"), ("GTX 1080 Ti", "older than 7.5"), ("Rubin", "does not know"),
+        ("NVIDIA L20Y", "no data sheet"),
+    ],
+)  # fmt: skip
+def test_a_gpu_that_is_not_supported_is_refused_with_the_reason(typed: str, why: str) -> None:
+    with pytest.raises(UnknownGPU, match=why) as error:
+        find_gpu(typed)
     assert "\n" not in str(error.value)
 
 

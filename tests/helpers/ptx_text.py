@@ -27,11 +27,15 @@ def module(
     body: str, parameters: str = "", globals_: str = "", target: str = "sm_86", *, verified: bool = True
 ) -> Module:
     """A module with one kernel `k`; `parameters` like `u64 a, u32 n`."""
+    return parse(ptx(body, parameters, globals_, target), verified=verified)
+
+
+def ptx(body: str, parameters: str = "", globals_: str = "", target: str = "sm_86") -> str:
+    """Return the text of `module`."""
     listed = ",\n".join(f".param .{p.split()[0]} {p.split()[1]}" for p in parameters.split(",") if p.strip())
-    return parse(
+    return (
         f".version 8.0\n.target {target}\n.address_size 64\n{globals_}\n.visible .entry k(\n{listed}\n)\n"
-        f"{{\n{REGISTERS}\n{body}\nret;\n}}\n",
-        verified=verified,
+        f"{{\n{REGISTERS}\n{body}\nret;\n}}\n"
     )
 
 

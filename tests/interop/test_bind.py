@@ -84,7 +84,7 @@ def test_rows_get_the_kernels_own_hash_and_keep_who_measured(database: Database,
     assert {row["kernel_hash"] for row in rows} == {kernel.hash}
     assert {row["measured_by"] for row in rows} == {"Kernel Tuner, a paper"}
     assert {row["protocol_version"] for row in rows} == {0}
-    ((name, spec, source),) = database.kernels()
+    ((name, spec, source, _),) = database.kernels()
     assert (name, source) == ("scale", kernel.source)
     assert json.loads(spec)["name"] == "scale"
     assert database.altered() == []

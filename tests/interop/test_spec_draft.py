@@ -1,14 +1,17 @@
 """Specs that are made of a source and a few words on its launch."""
 
 import tomllib
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from kernrec.errors import KernrecError, UsageError
-from kernrec.interop.spec_draft import LaunchWords, draft_spec
+from kernrec.interop.spec_draft import draft_spec
+from kernrec.interop.spec_text import LaunchWords
 from kernrec.kernel.spec import ScalarArgument
+from kernrec.profile.tensor_values import sample_tensors
 from tests.helpers.paths import ROOT
 
 pytest.importorskip("cupy", reason="compiling needs CuPy")
@@ -88,6 +91,96 @@ def test_packed_weights_have_a_fraction_of_the_elements() -> None:
     words = LaunchWords(grid="ceil(n/block_x)", arguments=("n=4096", "a=2", "x=f32[n/8]"))
     problem = draft_spec(SAXPY, words).kernel().definition.problem()
     assert problem.tensors["x"].shape == (512,)
+
+
+def test_a_dimension_may_be_of_the_grid_alone(rows: Path) -> None:
+    words = ("N=1024", "m=64", "flip=0", "step=1", "batch=7", "out=[N*batch]", "index=i32[N]")
+    launch = LaunchWords(None, "ceil(N/THREADS), batch", "64,256", words, shared="4")
+    kernel = draft_spec(rows, launch).kernel()
+    assert kernel.definition.problem().sizes["batch"] == 7
+    assert kernel.definition.problem(batch=9).tensors["out"].elements == 1024 * 9
+    assert kernel.launches[0].grid[1].evaluate({"batch": 9}) == 9
+    with pytest.raises(UsageError, match="unknown parameter of rows 'batch'"):
+        draft_spec(rows, replace(launch, grid="8", arguments=("batch=7",)))
+    with pytest.raises(UsageError, match="--arg batch=x: expected a whole number"):
+        draft_spec(rows, replace(launch, arguments=("batch=x",)))
+
+
+def test_a_block_that_nothing_says_is_asked_for(tmp_path: Path) -> None:
+    (path := tmp_path / "a.cu").write_text('extern "C" __global__ void a(int* x) { x[threadIdx.x] = 1; }')
+    with pytest.raises(
+        UsageError, match=r"--grid 'ceil\(8/block_x\)': a never reads the size of its block, so say it:"
+    ):
+        draft_spec(path, LaunchWords(grid="ceil(8/block_x)"))
+
+
+INDEXED = """
+extern "C" __global__ void gather(const float *x, const int *idx, float *y, int n, int c)
+{
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n * c) y[i] = x[(size_t)idx[i / c] * c + i % c];
+}
+extern "C" __global__ void pairs(const float2 *x, const long long *idx, float *y, int n)
+{
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n && idx[i] >= 0) y[i] = x[idx[i]].x + x[idx[i]].y;
+}
+extern "C" __global__ void scatter(const float *x, const unsigned *idx, float *y, int n)
+{
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n) atomicAdd(&y[idx[i]], x[i]);
+}
+extern "C" __global__ void spmv(const int *off, const int *col, const float *val, const float *x, float *y, int n)
+{
+    int r = blockIdx.x * blockDim.x + threadIdx.x;
+    if (r >= n) return;
+    float s = 0;
+    for (int j = off[r]; j < off[r + 1]; ++j) s += val[j] * x[col[j]];
+    y[r] = s;
+}
+extern "C" __global__ void count(const int *idx, float *y, int n)
+{
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n) y[i] = idx[i] % 7;
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("entry", "arguments", "values", "says"),
+    [
+        ("gather", ("c=64", "x=f32[5000*c]", "idx=i32[n]", "y=f32[n*c]"), {"idx": "index x c"}, "idx uniform over x"),
+        ("pairs", ("x=f32[600]",), {"idx": "index x 2"}, "idx uniform over x"),
+        ("scatter", ("y=f32[33]",), {"idx": "index y"}, "idx uniform over y"),
+        (
+            "spmv",
+            ("off=i32[n+1]", "col=i32[9*n]", "val=f32[9*n]"),
+            {"off": "offsets col, val", "col": "index x"},
+            "off ascending over col and val",
+        ),
+        ("count", (), {}, ""),
+        ("scatter", ("idx=zeros:u32[n]",), {"idx": "zeros"}, ""),
+    ],
+)
+def test_indexes_range_over_the_tensor_that_they_index(
+    tmp_path: Path, entry: str, arguments: tuple[str, ...], values: dict[str, str], says: str
+) -> None:
+    (path := tmp_path / "indexed.cu").write_text(INDEXED)
+    draft = draft_spec(path, LaunchWords(entry, "ceil(n/block_x)", arguments=("n=1000", *arguments)))
+    kernel = draft.kernel()
+    tensors = kernel.spec["problem"]["tensors"]
+    assert {name: each["values"] for name, each in tensors.items() if "values" in each} == values
+    assert says in "; ".join(draft.assumed)
+    filled = sample_tensors(kernel, kernel.definition.problem())
+    for name, text in values.items():
+        kind, _, indexed = text.partition(" ")
+        if kind == "index":
+            target, _, step = indexed.partition(" ")
+            most = len(filled[target]) // int({"c": 64}.get(step) or step or 1)
+            assert 0.9 * most < filled[name].max() < most
+            assert 0.4 * most < filled[name].mean() < 0.6 * most
+        elif kind == "offsets":
+            assert filled[name].tolist() == [9 * row for row in range(1001)]
 
 
 def test_what_nobody_states_is_listed_at_once_and_marked(rows: Path) -> None:

@@ -172,3 +172,9 @@ def test_text_that_is_no_json_gets_one_line(tmp_path: Path) -> None:
         (tmp_path / "t.json").write_text(text)
         with pytest.raises(UsageError, match=r"t\.json"):
             load_t1(tmp_path / "t.json")
+
+
+@pytest.mark.parametrize("divisors", [5, "block_size_x", {"X": 1}])
+def test_divisors_of_a_grid_that_are_no_list_are_one_line(load: Callable[..., Any], divisors: object) -> None:
+    with pytest.raises(UsageError, match="GridDivX: expected a list, got"):
+        load(lambda data: data["KernelSpecification"].update(GridDivX=divisors))

@@ -76,6 +76,8 @@ def test_a_kernel_travels_to_another_process_whole(folder: Path) -> None:
         ('role = "output"', 'role = "outptu"', "did you mean output"),
         ("integers 0 256", "integers 0", "integers A B"),
         ("integers 0 256", "expression i * widht", "did you mean width"),
+        ("integers 0 256", "index blured", "tensors.image: values: unknown tensor 'blured'; did you mean blurred"),
+        ("integers 0 256", "index blurred widht", "did you mean width"),
         ("integers 0 256", "missing.npy", "missing.npy cannot be read"),
         ('role = "output"', 'role = "output", reference = "right.npy"', "right.npy cannot be read"),
         ('role = "output"', 'role = "output", reference = "wrong"', "a .npy file"),

@@ -13,17 +13,19 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from tests.kills.adding import kill_add, kill_collect
+from tests.kills.adding import kill_add, kill_collect, kill_merge_by_clocks
 from tests.kills.contributing import kill_contribute
-from tests.kills.sharing import kill_sharing
+from tests.kills.sharing import kill_index, kill_sharing
 
 COMMANDS: Mapping[str, Callable[[Path, int, int], Counter[str]]] = {
     "collect": lambda folder, kills, seed: kill_collect(folder, kills, 20 * kills, seed),
     "contribute": kill_contribute,
     "merge": lambda folder, kills, seed: kill_add(folder, "merge", kills, 3000, seed),
+    "clocks": kill_merge_by_clocks,
     "import": lambda folder, kills, seed: kill_add(folder, "import", kills, 3000, seed),
     "push": lambda folder, kills, seed: kill_sharing(folder, "push", kills, 3000, seed),
     "pull": lambda folder, kills, seed: kill_sharing(folder, "pull", kills, 3000, seed),
+    "index": kill_index,
 }
 BAD = ("lost", "doubled", "halved", "unreadable", "refused")
 

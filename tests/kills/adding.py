@@ -6,12 +6,17 @@ import random
 import shutil
 import time
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
+from unittest.mock import patch
 
 from kernrec.errors import KernrecError
 from kernrec.measure.campaign.journal import journal_path
 from kernrec.store import Database
 from kernrec.store.measurement import Tier
+from tests.helpers.reading import reading_here
 from tests.helpers.recording import make_recording
 from tests.kills.forked_command import ForkedCommand
 
@@ -113,6 +118,65 @@ def kill_add(folder: Path, command: str, kills: int, rows: int, seed: int) -> Co
         except KernrecError:
             counts["unreadable"] += 1
     return counts
+
+
+def kill_merge_by_clocks(folder: Path, kills: int, seed: int) -> Counter[str]:
+    """Kill merges at random moments while the machine's clock is right, years behind or years ahead.
+
+    Returns:
+        `kills` of commands before they ended; answers of the user's own rows that were `lost`; `halved` and
+        `unreadable` as `kill_add` has them, each with the right clock and with the one of the merge.
+    """
+    draw, rows = random.Random(seed), 200
+    own = make_recording(folder / "own.duckdb", 100, "rtx4090")
+    theirs = make_recording(folder / "theirs.duckdb", rows)
+    variables = os.environ | {"KERNREC_DB": str(own)}
+    with Database.open(own) as database:
+        keys = _keys(database)
+    counts: Counter[str] = Counter()
+    length_s = 1.0
+    for number in range(kills):
+        moment = draw.choice((datetime.now(UTC), datetime(2019, 1, 1, tzinfo=UTC), datetime(2050, 1, 1, tzinfo=UTC)))
+        with reading_here(), _clock(moment), patch.dict(os.environ, variables):
+            if number % 5 == 4:  # a file that no mark says was checked
+                shutil.copyfile(own, folder / "copy")
+                os.replace(folder / "copy", own)
+            started_s = time.monotonic()
+            process = ForkedCommand(["db", "merge", str(theirs)], variables)
+            process.wait(draw.random() * length_s)
+            if process.status is not None:
+                length_s = time.monotonic() - started_s
+            counts["kills"] += process.kill()
+            _count(own, keys, rows, counts)
+        with reading_here(), patch.dict(os.environ, variables):
+            _count(own, keys, rows, counts)
+    return counts
+
+
+def _count(own: Path, keys: set[str], rows: int, counts: Counter[str]) -> None:
+    try:
+        with Database.open(own) as database:
+            there = _keys(database)
+    except KernrecError:
+        counts["unreadable"] += 1
+    else:
+        counts["lost"] += len(keys - there)
+        counts["halved"] += 0 < len(there - keys) < rows
+
+
+@contextmanager
+def _clock(moment: datetime) -> Iterator[None]:
+    """What checks rows in this process, and in its forks, sees this time."""
+
+    class Clock(datetime):
+        @classmethod
+        def now(cls, tz: object = None) -> datetime:  # type: ignore[override]
+            return moment
+
+    with ExitStack() as stack:
+        for module in ("row_checks", "read_file"):
+            stack.enter_context(patch(f"kernrec.store.intake.{module}.datetime", Clock))
+        yield
 
 
 def _keys(database: Database) -> set[str]:

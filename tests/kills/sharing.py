@@ -1,4 +1,4 @@
-"""`kill -9` of `kernrec db push` and `kernrec db pull`.
+"""`kill -9` of `kernrec db push` and `kernrec db pull`, from a remote and from an index.
 
 A remote is a folder. A push is killed once a random number of its files is there, and a random moment later; a pull,
 once it has written a random number of files. After each kill whoever reads the remote has to see whole pushes alone:
@@ -15,18 +15,24 @@ from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 
+from kernrec.errors import KernrecError
 from kernrec.op import find_op
 from kernrec.store import Database
+from kernrec.store.keys import Signer, key_file
 from kernrec.store.measurement import Measurement
 from kernrec.store.share import Folder
 from kernrec.store.share.bundle import read_signed
+from kernrec.store.share.contribution import add_pending, write_contribution
 from kernrec.store.share.manifest import Manifest, parse_document
+from tests.helpers.sharing import GPU, Person, measurements
 from tests.kills.forked_command import ForkedCommand
 
 _MOST_FILES = 7
 """That a push writes: three segments, a manifest, its signature, the index; one more: it has ended."""
 _LATER_S = 0.05
 _LICENCE = ("--licence", "CC0-1.0")
+_CONTRIBUTED = 400
+"""Rows of a bundle of an index."""
 
 
 def kill_sharing(folder: Path, command: str, kills: int, rows: int, seed: int) -> Counter[str]:
@@ -70,6 +76,55 @@ def kill_sharing(folder: Path, command: str, kills: int, rows: int, seed: int) -
     counts["lost"] = each * kills - len(there)
     counts["doubled"] = sum(there.values()) - len(there) + max(0, logged - each * kills)
     return counts
+
+
+def kill_index(folder: Path, kills: int, seed: int) -> Counter[str]:
+    """Kill pulls from an index at random moments, each after its keeper has removed a bundle or put it back.
+
+    Returns:
+        `kills` of commands before they ended; answers `lost`, of bundles that were there all the time; `doubled`, rows
+        that are there twice; `halved`, kills after which a part of a bundle answered; `unreadable`, after which the
+        rows could not be read.
+    """
+    draw, index = random.Random(seed), folder / "index"
+    index.mkdir()
+    bundles = [_contributed(Person(folder / name), index, name) for name in ("ann", "ben", "cyd")]
+    reader = _person(folder / "reader", index)
+    started_s = time.monotonic()
+    _run(reader, "pull", "--untrusted")
+    length_s = time.monotonic() - started_s
+    counts: Counter[str] = Counter()
+    for _ in range(kills):
+        moved = bundles[draw.randrange(1, len(bundles))]
+        away = moved.with_suffix(".away")
+        moved.rename(away) if moved.exists() else away.rename(moved)
+        process = ForkedCommand(["db", "pull", "--untrusted"], reader)
+        process.wait(draw.random() * length_s)
+        counts["kills"] += process.kill()
+        try:
+            with Database.open_checked(_pulled_file(reader)) as database:
+                rows = Counter(str(row["session"]) for row in database.rows("measurement"))
+        except KernrecError:
+            counts["unreadable"] += 1
+            continue
+        counts["lost"] += _CONTRIBUTED - min(_CONTRIBUTED, rows["ann"])
+        counts["doubled"] += sum(max(0, count - _CONTRIBUTED) for count in rows.values())
+        counts["halved"] += any(count % _CONTRIBUTED for count in rows.values())
+    for bundle in bundles:
+        if (away := bundle.with_suffix(".away")).exists():
+            away.rename(bundle)
+    _run(reader, "pull", "--untrusted")
+    counts["lost"] += _CONTRIBUTED * len(bundles) - _pulled(reader)
+    return counts
+
+
+def _contributed(person: Person, index: Path, session: str) -> Path:
+    """The bundle of a person in an index."""
+    person.measure(measurements(session, _CONTRIBUTED))
+    person.key()
+    with person.at_work():
+        add_pending(person.database, session)
+        return write_contribution(person.database, GPU, Signer.of(key_file()), index, None).path
 
 
 def _person(home: Path, remote: Path) -> dict[str, str]:

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from tests.helpers.depth import DEEP
-from tests.kills.adding import kill_add, kill_collect
+from tests.kills.adding import kill_add, kill_collect, kill_merge_by_clocks
 from tests.kills.contributing import kill_contribute
-from tests.kills.sharing import kill_sharing
+from tests.kills.sharing import kill_index, kill_sharing
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(os.name == "nt", reason="kills process groups")]
 KILLS = int(os.environ.get("KERNREC_KILLS", "250" if DEEP else "2"))
@@ -30,6 +30,16 @@ def test_killed_collectors_lose_no_row_and_repeat_only_their_open_blocks(tmp_pat
 def test_a_killed_merge_or_import_adds_everything_or_nothing(command: str, tmp_path: Path) -> None:
     counts = kill_add(tmp_path, command, KILLS, 3000 if DEEP else 200, SEED + 2)
     assert (counts["lost"], counts["halved"], counts["unreadable"]) == (0, 0, 0)
+
+
+def test_killed_merges_under_a_changing_clock_lose_no_answer(tmp_path: Path) -> None:
+    counts = kill_merge_by_clocks(tmp_path, KILLS, SEED)
+    assert (counts["lost"], counts["halved"], counts["unreadable"]) == (0, 0, 0)
+
+
+def test_killed_pulls_from_an_index_lose_no_answer(tmp_path: Path) -> None:
+    counts = kill_index(tmp_path, KILLS, SEED)
+    assert (counts["lost"], counts["doubled"], counts["halved"], counts["unreadable"]) == (0, 0, 0, 0)
 
 
 @pytest.mark.deep

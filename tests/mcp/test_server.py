@@ -2,7 +2,10 @@
 
 import asyncio
 import json
+import os
+import signal
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +15,10 @@ import pytest
 from kernrec.gpu import find_gpu
 from kernrec.gpu.card_file import card_text
 from tests.checking.test_check import AXPY
+from tests.helpers.models import LLAMA_3_8B
 from tests.helpers.needs import needs
 from tests.helpers.process import environment
+from tests.helpers.serving import written
 
 pytestmark = [pytest.mark.slow, needs("mcp", "cupy")]
 
@@ -21,15 +26,17 @@ ARGUMENTS = ["f32:2", "x=f32[1000]", "y=f32[1000]", "i32:1000"]
 LAUNCH = {"arguments": ARGUMENTS, "grid": [4], "block": [256]}
 CHECK = {**LAUNCH, "reference": {"y": "argument0 * x + y"}}
 MATMUL = {"op": "matmul", "gpu": "h200", "shape": "m=64,n=64,k=64"}
+SERVED = {"batch": 8, "context": 8192, "backend": ["vllm"]}
 
 CALLS: dict[str, tuple[str, dict[str, Any]]] = {
     "recommend": ("recommend", MATMUL),
-    "stack": ("recommend", {**MATMUL, "dtype": "bf16", "stack": ["vllm"]}),
-    "no such stack": ("recommend", {**MATMUL, "stack": ["vlm"]}),
+    "backend": ("recommend", {**MATMUL, "dtype": "bf16", "backend": ["vllm"]}),
+    "no such backend": ("recommend", {**MATMUL, "backend": ["vlm"]}),
     "card file": ("recommend", {**MATMUL, "gpu": "mine.toml"}),
     "zeros": ("recommend", {**MATMUL, "shape": "m=4096,n=4096,k=4096", "inputs": "zeros"}),
     "explain": ("explain", {**MATMUL, "config": {}, "inputs": "zeros"}),
     "compare": ("compare", {"workload": "bert-base", "gpus": "h200,l40s", "inputs": "zeros"}),
+    "model": ("compare", {"workload": "model/config.json", "gpus": "h100,rtx4060", **SERVED}),
     "right": ("check", {**CHECK, "source": AXPY}),
     "wrong": ("check", {**CHECK, "file": "wrong.cu"}),
     "out of bounds": ("emulate", {**LAUNCH, "source": AXPY.replace("if (i < n) ", "")}),
@@ -43,6 +50,8 @@ CALLS: dict[str, tuple[str, dict[str, Any]]] = {
     "long": ("check", {**CHECK, "source": "/" * 300_000}),
     "no such op": ("recommend", {**MATMUL, "op": "matmull"}),
     "reference": ("check", {**CHECK, "source": AXPY, "reference": {"y": "__import__('os')"}}),
+    "objects": ("check", {**CHECK, "source": AXPY, "reference": {"y": "zeros((2, 3), 'O')"}}),
+    "hidden include": ("check", {**CHECK, "source": "#" + " " * 5000 + "include </proc/self/environ>\n" + AXPY}),
     "wrong type": ("recommend", {**MATMUL, "top": "many"}),
     "two kernels": ("analyze", {**LAUNCH, "gpu": "t4", "source": AXPY + AXPY.replace("axpy", "other")}),
     "the other": ("analyze", {**LAUNCH, "gpu": "t4", "source": AXPY + AXPY.replace("axpy", "other"), "entry": "other"}),
@@ -70,6 +79,7 @@ def answered(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], 
     inside.mkdir()
     (outside / "secret.cu").write_text(AXPY)
     (inside / "mine.toml").write_text(card_text(find_gpu("l4"), "mine"))
+    written(inside / "model", LLAMA_3_8B)
     (inside / "wrong.cu").write_text(AXPY.replace("alpha *", "2.1f *"))
     return asyncio.run(session(inside))
 
@@ -90,7 +100,7 @@ def test_every_tool_has_a_schema_that_its_questions_fit(answered: tuple[dict[str
 
 
 @pytest.mark.parametrize(
-    "name", ["recommend", "stack", "card file", "explain", "compare", "the other", "right", "wrong", "out of bounds"]
+    "name", ["recommend", "backend", "card file", "explain", "compare", "the other", "right", "wrong", "out of bounds"]
 )
 def test_questions_are_answered(answered: tuple[dict[str, Any], dict[str, Any]], name: str) -> None:
     answer = answered[1][name]
@@ -106,12 +116,22 @@ def test_tools_are_asked_about_other_inputs(answered: tuple[dict[str, Any], dict
     assert any("zeros" in note for note in answers["explain"].structured_content["notes"])
 
 
-def test_tools_are_asked_about_a_stack_and_about_a_card_of_a_file(
+def test_tools_take_a_backend_and_the_file_of_a_card(
     answered: tuple[dict[str, Any], dict[str, Any]],
 ) -> None:
-    lines = answered[1]["stack"].structured_content["lines"]
+    lines = answered[1]["backend"].structured_content["lines"]
     assert {line["stack"] for line in lines} == {"vLLM"}
     assert answered[1]["card file"].structured_content["gpu"] == "mine"
+
+
+def test_a_model_of_the_folder_is_compared_and_a_gpu_without_memory_says_so(
+    answered: tuple[dict[str, Any], dict[str, Any]],
+) -> None:
+    first, second = answered[1]["model"].structured_content["gpus"]
+    assert (first["fits"], second["fits"]) == (True, False)
+    assert (first["name"], first["batch"], first["per"]) == ("vLLM today", 8, "token")
+    assert "latency_s" not in second
+    assert "does not fit" in second["reason"]
 
 
 def test_a_program_learns_whether_its_kernel_is_right(answered: tuple[dict[str, Any], dict[str, Any]]) -> None:
@@ -130,7 +150,7 @@ def test_an_endless_kernel_costs_its_own_process(answered: tuple[dict[str, Any],
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("include", "other files are not read"),
+        ("include", "no other file is read"),
         ("escape", "outside the folder"),
         ("absolute", "outside the folder"),
         ("value file", "files are not read here"),
@@ -138,10 +158,12 @@ def test_an_endless_kernel_costs_its_own_process(answered: tuple[dict[str, Any],
         ("huge", "at most"),
         ("long", "larger than"),
         ("no such op", "did you mean matmul"),
-        ("no such stack", "did you mean vLLM"),
+        ("no such backend", "did you mean vLLM"),
         ("wrong type", "recommend: top: "),
         ("two kernels", "name one with"),
         ("reference", "unknown function in a reference"),
+        ("objects", "zeros gives an array of object; whole and floating-point numbers are accepted"),
+        ("hidden include", "no other file is read"),
     ],
 )
 def test_hostile_questions_are_refused_in_one_line(
@@ -152,3 +174,51 @@ def test_hostile_questions_are_refused_in_one_line(
     assert message in text_of(answer)
     assert "\n" not in text_of(answer)
     assert "root:" not in text_of(answer)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="looks for the worker in /proc")
+def test_catalog_answers_while_more_checks_wait_than_there_are_threads(tmp_path: Path) -> None:
+    """Of 60 endless checks none has ended when the catalog answers; the workers end with the killed server."""
+
+    async def asked() -> int:
+        from mcp import ClientSession, StdioServerParameters
+        from mcp.client.stdio import stdio_client
+
+        pids = tmp_path / "pid"
+        program = f"import os, pathlib; pathlib.Path({str(pids)!r}).write_text(str(os.getpid()));"
+        program += "from kernrec.cli.app import run; run(['mcp', '--time-limit', '300s'])"
+        parameters = StdioServerParameters(command=sys.executable, args=["-c", program], env=environment())
+        endless = {**CHECK, "source": AXPY.replace("y[i] =", "while (true) y[i] +=")}
+        async with stdio_client(parameters) as (read, write), ClientSession(read, write) as opened:
+            await opened.initialize()
+            checks = [asyncio.create_task(opened.call_tool("check", endless)) for _ in range(60)]
+            catalog = await opened.call_tool("catalog", {})
+            assert not catalog.is_error
+            assert not any(check.done() for check in checks)
+            server = int(pids.read_text())
+            worker = 0
+            while not (worker := next(iter(children(server)), 0)):
+                await asyncio.sleep(0.05)
+            os.kill(server, signal.SIGKILL)
+            for check in checks:
+                check.cancel()
+            await asyncio.gather(*checks, return_exceptions=True)
+            return worker
+
+    worker = asyncio.run(asked())
+    while is_running(worker):
+        time.sleep(0.05)
+
+
+def children(pid: int) -> list[int]:
+    """The processes that a process started."""
+    text = "".join(file.read_text() for file in Path(f"/proc/{pid}/task").glob("*/children"))
+    return [int(child) for child in text.split()]
+
+
+def is_running(pid: int) -> bool:
+    """Whether a process has not ended; a zombie has."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False

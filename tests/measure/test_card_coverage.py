@@ -23,9 +23,9 @@ def database(path: Path, rows: list[dict[str, object]]) -> Path:
 
 
 def a_layer(op: str) -> Problem:
-    from kernrec.measure.problem_selection import select_counted
+    from kernrec.measure.problem_selection import select_layers
 
-    return next(problem for _, problem, _ in select_counted(op, None, None, None, None))
+    return (select_layers(op, None, None, None, None) or [])[0].problem
 
 
 @pytest.fixture

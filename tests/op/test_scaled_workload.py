@@ -6,7 +6,8 @@ from hypothesis import strategies as st
 
 from kernrec.errors import UsageError
 from kernrec.op import find_op
-from kernrec.op.scaled_workload import as_product, as_tensor_parallel, with_batch
+from kernrec.op.equivalent import as_matmul
+from kernrec.op.scaled_workload import as_tensor_parallel, with_batch
 from kernrec.op.workload import Layer, Workload, workload, workloads
 
 SPLIT = ("llama-3-8b-prefill", "llama-3-70b-decode", "llama-3-70b-prefill", "qwen3-30b-a3b-prefill", "vit-l-16")
@@ -35,7 +36,7 @@ def test_more_than_sixteen_rows_of_a_linear_layer_are_a_product() -> None:
 
 def test_a_matvec_and_the_product_that_it_is_have_the_same_work() -> None:
     few = find_op("matvec").problem("bf16", m=4096, k=1024, n=4)
-    product = as_product(few)
+    product = as_matmul(few)
     assert (product.flops, product.bytes) == (few.flops, few.bytes)
 
 

@@ -8,13 +8,16 @@ import pytest
 
 from kernrec.errors import KernrecError, UsageError
 from kernrec.gpu import find_gpu
+from kernrec.interop.workload_files import find_workload
 from kernrec.op import find_op
 from kernrec.page import report as reports
 from kernrec.page.answers import Answers
 from kernrec.page.subject import Subject
 from kernrec.recommender import Recommender
+from tests.helpers.models import LLAMA_3_8B
 from tests.helpers.needs import needs
 from tests.helpers.process import environment
+from tests.helpers.serving import written
 
 pytestmark = needs("bokeh")
 
@@ -94,3 +97,16 @@ def test_the_command_writes_it_and_says_what_is_wrong(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert re.fullmatch(r"\S+: \d\.\d MB, 1 problem on 1 GPU\n", done.stdout)
     assert data_of(target.read_text(encoding="utf-8"))["mode"] == "report"
+
+
+def test_a_report_of_a_model_counts_the_backend_and_names_gpus_without_memory(tmp_path: Path) -> None:
+    model = find_workload(str(written(tmp_path / "Llama-3-8B", LLAMA_3_8B)), None, 4096)
+    answers = Answers(Recommender(databases=[]), model, 300, backend=["vllm"])
+    text, missing = reports.report(answers, [find_gpu("l40s"), find_gpu("rtx4060")], [], model.name)
+    networks = {name: answer for name, answer in data_of(text)["answers"].items() if name.startswith("network?")}
+    (shown,) = [answer for answer in networks.values() if "error" not in answer]
+    assert shown["headline"] == "vLLM today"
+    assert shown["sweep"][0]["name"] == "vLLM today"
+    assert {layer["kernel"].partition(" ")[0] for layer in shown["layers"] if layer["pays"] is False} == {"vLLM"}
+    assert len(missing) == 1
+    assert "does not fit" in missing[0]

@@ -174,3 +174,17 @@ def test_a_browser_that_leaves_is_no_news(server: PageServer, capfd: pytest.Capt
     except ValueError:
         server.handle_error(None, ("127.0.0.1", 1))
     assert "ValueError: a fault" in capfd.readouterr().err
+
+
+def test_two_hundred_clients_are_served_at_once(server: PageServer) -> None:
+    """All of them are connected before the first of them asks."""
+    clients = [socket.create_connection(server.server_address, timeout=60) for _ in range(200)]
+    request = f"GET / HTTP/1.0\r\nHost: 127.0.0.1:{server.server_address[1]}\r\n\r\n".encode()
+    for client in clients:
+        client.sendall(request)
+    answers = []
+    for client in clients:
+        with client, client.makefile("rb") as file:
+            answers.append(file.readline())
+    assert set(answers) == {b"HTTP/1.0 200 OK\r\n"}
+    assert len(answers) == 200

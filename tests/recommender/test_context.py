@@ -1,10 +1,14 @@
 """A context makes each static table once, and says what is missing."""
 
+import shutil
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from kernrec import paths
+from kernrec.emit import emit
 from kernrec.errors import UsageError
 from kernrec.gpu import find_gpu
 from kernrec.kernel import find_kernel
@@ -12,6 +16,8 @@ from kernrec.kernel.spec_reader import kernel_from
 from kernrec.op import find_op
 from kernrec.recommender.context import Context, own_databases
 from kernrec.store import Database
+from kernrec.store.intake import merge
+from tests.helpers.reading import reading_here
 
 GPU = find_gpu("a100")
 
@@ -59,3 +65,65 @@ def test_functions_of_several_files_with_one_name_are_told_apart_by_their_files(
     assert [call.source_name for call in context.calls("second.cu:scale")] == ["second.cu"]
     with pytest.raises(UsageError, match=r"kernel scale is in several files .* one of \w+\.cu:scale, \w+\.cu:scale"):
         context.kernel("scale")
+
+
+SPEC = {
+    "problem": {"tensors": {"x": {"shape": [64], "role": "inout"}}},
+    "launch": [{"entry": "scale", "grid": ["1"], "block": ["64"], "arguments": ["x"]}],
+}
+
+
+def add_kernel(path: Path, name: str, file: str, code: str) -> str:
+    """Analyze a kernel, as far as the database is concerned; returns its hash."""
+    kernel = kernel_from(
+        {**SPEC, "name": name, "source": file}, file, f"// {code}\n__global__ void scale(float* x) {{}}"
+    )
+    with Database.open(path, read_only=False, create=True) as database:
+        database.add_kernel(kernel, kernel.definition.problem())
+    return kernel.hash
+
+
+def test_a_merged_kernel_takes_no_name_of_the_library_or_the_user(tmp_path: Path) -> None:
+    """`Context.kernel` took the newest, and `--emit cuda` printed what a stranger had written."""
+    own, theirs = tmp_path / "own.duckdb", tmp_path / "theirs.duckdb"
+    mine = add_kernel(own, "scale", "scale.cu", "mine")
+    for name in ("scale", "matmul_simt", "other"):
+        add_kernel(theirs, name, "scale.cu", "false")
+    with reading_here(), Database.open(own, read_only=False) as database:
+        merge(database, theirs)
+    context = Context([own])
+    assert context.kernel("scale").hash == context.kernel("scale.cu:scale").hash == mine
+    assert [call.hash for call in context.calls("scale")] == [mine]
+    assert context.kernel("matmul_simt").hash == find_kernel("matmul_simt").hash
+    assert find_kernel("matmul_simt").hash in {kernel.hash for kernel in context.newest_by_file("matmul_simt")}
+    assert mine in {kernel.hash for kernel in context.newest_by_file("scale")}
+    assert context.kernel("other").owner == f"unsigned, in {own}"
+    assert context.kernel("scale").owner is None
+    assert context.own_kernels() == ["other", "scale", "scale.cu:matmul_simt"]
+
+
+def test_a_kernel_of_a_database_that_was_only_given_has_its_owner(tmp_path: Path) -> None:
+    theirs, database = tmp_path / "theirs.duckdb", tmp_path / "database.duckdb"
+    add_kernel(theirs, "scale", "scale.cu", "false")
+    shutil.copyfile(theirs, database)
+    with reading_here():
+        assert Context([database]).kernel("scale").owner == f"unsigned, in {database}"
+
+
+def test_a_users_kernel_with_a_name_of_the_library_is_named_with_its_file(tmp_path: Path) -> None:
+    path = tmp_path / "own.duckdb"
+    mine = add_kernel(path, "matmul_simt", "mine.cu", "mine")
+    context = Context([path])
+    assert context.kernel("mine.cu:matmul_simt").hash == mine
+    assert context.kernel("matmul_simt").hash == find_kernel("matmul_simt").hash
+    assert context.own_kernels() == ["mine.cu:matmul_simt"]
+
+
+def test_code_of_somebody_else_is_emitted_only_if_it_is_asked_for(tmp_path: Path) -> None:
+    best = SimpleNamespace(kernel=replace(find_kernel("matmul_simt"), owner="unsigned, in x.duckdb"))
+    answer = SimpleNamespace(gpu=GPU, best=best, problem=find_op("matmul").problem(m=64, n=64, k=64))
+    for form in ("cuda", "ptx", "cubin", "fatbin", "host", "cmake"):
+        with pytest.raises(
+            UsageError, match=r"neither yours nor kernrec's \(unsigned, in x.duckdb\); .*--untrusted-so"
+        ):
+            emit([answer], form)

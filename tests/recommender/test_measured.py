@@ -178,9 +178,16 @@ def test_a_measured_config_is_found_however_slow_it_was_predicted_to_be(ask: Ask
     runnable = table.runnable(problem_space)
     left_out = next(r for r in runnable.tolist() if r not in shortlist(table, problem_space, runnable))
     first = recommender.recommend("matmul", GPU, SHAPE).best
-    answer = ask([row(first, 1e-3, config=table.space.config(left_out))])
+    answer = ask([row(first, 0.3, config=table.space.config(left_out))])
     assert answer.best.config == table.space.config(left_out)
     assert answer.best.source == "measured"
+
+
+def test_a_measurement_faster_than_the_gpu_is_not_used_and_counted(ask: Ask) -> None:
+    first = Recommender([]).recommend("matmul", GPU, SHAPE).best
+    answer = ask([row(first, 1e-4)])
+    assert answer.best.source != "measured"
+    assert any("1 config measured faster than a" in note and "not used" in note for note in answer.notes)
 
 
 def test_the_table_says_how_often_when_and_on_what(

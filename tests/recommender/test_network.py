@@ -11,21 +11,21 @@ from kernrec.op import find_op
 from kernrec.op.workload import Layer, Workload, layer_from, workload
 from kernrec.recommender import Objective, Query, Recommender
 from kernrec.recommender.bill import Tariff, bills
-from kernrec.recommender.compare_gpus import CardPrice, Work, compare_gpus
+from kernrec.recommender.compare_gpus import CardPrice, ComparedGpu, Work, compare_gpus
 from kernrec.recommender.network import (
     CHOICE,
     FASTEST,
     FRUGAL,
     HEURISTIC,
-    MIXED,
-    STACK,
+    MIXTURE,
     NetworkAnswer,
     NetworkRequest,
     answer_network,
     shapes_as_network,
 )
-from kernrec.recommender.network_result import MOST_OF_THE_TIME, PAYS
-from kernrec.recommender.network_sweep import knee_of, sweep_network, swept_points
+from kernrec.recommender.network_layer_answer import PAYS
+from kernrec.recommender.network_result import MOST_OF_THE_TIME
+from kernrec.recommender.network_sweep import best_of, sweep_network, swept_points
 
 DECODE = NetworkRequest("llama-3-8b-decode")
 
@@ -55,7 +55,7 @@ def test_a_total_is_the_sum_of_count_times_layer_and_its_power_that_of_the_whole
 
 
 def test_no_other_total_is_faster_than_the_fastest_or_takes_less_than_the_most_frugal(decode: NetworkAnswer) -> None:
-    for total in (each for each in decode.totals if each.name not in (STACK, MIXED)):
+    for total in (each for each in decode.totals if each.name not in (f"{decode.backend} today", MIXTURE)):
         assert total.latency_s.value >= decode.total(FASTEST).latency_s.value * (1 - 1e-9)
         assert total.energy_j.value >= decode.total(FRUGAL).energy_j.value * (1 - 1e-9)
     assert {total.name for total in decode.totals} >= {CHOICE, FASTEST, FRUGAL, HEURISTIC}
@@ -69,16 +69,20 @@ def test_the_interval_of_a_total_is_no_narrower_than_those_of_its_layers(decode:
         assert total.value / total.low >= min(e.value / e.low for e in layers) * (1 - 1e-9)
 
 
-def test_the_totals_of_the_stack_are_sums_of_its_lines_and_of_the_choice_elsewhere(decode: NetworkAnswer) -> None:
+def test_backend_total_sums_one_backend_and_the_choice_elsewhere(decode: NetworkAnswer) -> None:
+    assert decode.today is not None
+    today_s = decode.today.latency_s.value
     lines = [layer for layer in decode.layers if layer.line is not None]
     assert {layer.answer.problem.op for layer in lines} >= {"matvec", "attention"}  # few rows are a product for stacks
     seconds = sum(layer.count * layer.line.latency_s for layer in lines if layer.line is not None)
     seconds += sum(layer.latency_s for layer in decode.layers if layer.line is None)
-    assert decode.total(STACK).latency_s.value == pytest.approx(seconds)
-    mixed = decode.total(MIXED).latency_s.value
-    assert mixed <= decode.total(STACK).latency_s.value
+    assert today_s == pytest.approx(seconds)
+    assert {layer.line.stack for layer in lines if layer.line is not None} == {decode.backend}
+    mixed = decode.total(MIXTURE).latency_s.value
+    assert mixed <= today_s
     saved = sum(layer.latency_s * layer.saved / (1 - layer.saved) for layer in decode.paying if layer.saved is not None)
-    assert mixed == pytest.approx(decode.total(STACK).latency_s.value - saved)
+    assert mixed == pytest.approx(today_s - saved)
+    assert mixed == pytest.approx(sum(layer.latency_s for layer in decode.layers))
 
 
 def test_a_config_of_ones_own_pays_where_it_saves_enough_of_what_the_objective_counts(recommender: Recommender) -> None:
@@ -92,15 +96,16 @@ def test_a_config_of_ones_own_pays_where_it_saves_enough_of_what_the_objective_c
             assert layer.saved == pytest.approx(1 - own / stack)
             assert layer.pays == (layer.saved >= PAYS)
         assert 0 < len(judged) < len(answer.layers)
-        assert any(note.startswith("no line of a stack for ") for note in answer.notes)
-        assert answer.advice.startswith("Stack today: ")
+        assert any(note.startswith("no baseline of ") for note in answer.notes)
+        assert answer.advice.startswith(f"{answer.backend} today: ")
 
 
 def test_only_the_stacks_that_are_asked_for_are_compared_with(recommender: Recommender) -> None:
     wanted = NetworkRequest("llama-3-8b-prefill")
     answer = answer_network(recommender, "h200", wanted, Query("latency", stacks=("vllm",)))
     assert {layer.line.stack for layer in answer.layers if layer.line is not None} <= {"vLLM"}
-    assert any("no line of vLLM for" in note for note in answer.notes)
+    assert any("no baseline of vLLM for" in note for note in answer.notes)
+    assert (answer.headline.name, answer.backend) == ("vLLM today", "vLLM")
 
 
 def test_a_layer_answered_by_lines_alone_counts_in_the_totals(decode: NetworkAnswer) -> None:
@@ -123,7 +128,7 @@ def test_an_answer_for_a_network_is_one_line_when_it_is_looked_at(decode: Networ
 def test_the_layers_that_matter_take_most_of_the_time_and_are_few(decode: NetworkAnswer) -> None:
     few = decode.layers_that_matter
     seconds = [layer.latency_s for layer in few]
-    whole = decode.choice.latency_s.value
+    whole = sum(layer.latency_s for layer in decode.layers)
     assert seconds == sorted(seconds, reverse=True)
     assert sum(seconds) >= MOST_OF_THE_TIME * whole > sum(seconds[:-1])
     assert decode.longest(1) == few[:1]
@@ -154,7 +159,7 @@ def test_eight_bits_are_for_the_layers_that_are_quantized(recommender: Recommend
     dtypes = {layer.name: layer.answer.problem.dtype for layer in answer.layers}
     assert dtypes["mlp down_proj"] == dtypes["attention qkv_proj"] == "f8e4m3"
     assert {dtypes[name] for name in ("lm_head", "attention")} == {"bf16"}
-    assert "time and energy are of one of 4 GPUs; what they exchange is not counted" in answer.notes
+    assert any(note.startswith("totals are of one of 4 GPUs") for note in answer.notes)
 
 
 def test_a_dtype_that_a_gpu_has_no_kernel_for_is_asked_otherwise_and_said(recommender: Recommender) -> None:
@@ -185,24 +190,27 @@ def test_a_sweep_begins_at_the_default_limit_and_agrees_with_single_answers(
     recommender: Recommender, decode: NetworkAnswer
 ) -> None:
     sweep = sweep_network(recommender, decode, "power limit")
-    assert sweep.rows[0].total.latency_s == decode.choice.latency_s
+    assert sweep.rows[0].total.latency_s.value == pytest.approx(decode.headline.latency_s.value)
+    assert sweep.rows[0].total.name == decode.headline.name
     limits = [row.point.limit_w(decode.gpu) for row in sweep.rows]
     assert limits == sorted(limits, reverse=True)
     assert (limits[0], limits[-1]) == (700.0, 200.0)
-    there = sweep.rows[sweep.knee].point.limit_w(decode.gpu)
+    there = sweep.rows[sweep.best].point.limit_w(decode.gpu)
     single = answer_network(recommender, "h200", DECODE, Query("latency", power_limit_w=there))
-    assert sweep.rows[sweep.knee].total.latency_s.value == pytest.approx(single.choice.latency_s.value, rel=0.02)
-    assert sweep.rows[sweep.knee].versus_first.energy_saved > 0.0
+    assert sweep.rows[sweep.best].total.latency_s.value == pytest.approx(single.headline.latency_s.value, rel=0.02)
+    assert sweep.rows[sweep.best].versus_first.energy_saved > 0.0
     json.dumps(sweep.as_dict())
 
 
 def test_the_knee_is_the_least_energy_within_a_bound_on_time(recommender: Recommender, decode: NetworkAnswer) -> None:
     rows = sweep_network(recommender, decode, "clock").rows
     within = [row for row in rows if row.versus_first.slowdown <= 0.03]
-    best = rows[knee_of(rows, Query(max_slowdown=0.03))]
+    best = rows[best_of(rows, Query(max_slowdown=0.03))]
     assert best.total.energy_j.value == min(row.total.energy_j.value for row in within)
-    free = rows[knee_of(rows, Query())]
+    free = rows[best_of(rows, Query())]
     assert free.total.energy_j.value <= rows[0].total.energy_j.value
+    least = rows[best_of(rows, Query(Objective.ENERGY))]
+    assert least.total.energy_j.value == min(row.total.energy_j.value for row in rows)
 
 
 @pytest.mark.parametrize("gpu", ["t4", "h200", "rtx4090", "rtx3050-laptop"])
@@ -215,14 +223,27 @@ def test_the_points_of_a_sweep_are_ones_that_the_gpu_accepts(gpu: str) -> None:
     assert all(hertz and hertz <= card.boost_clock_hz and hertz % 15e6 == 0 for hertz in clocks)
 
 
-def test_a_bill_is_the_energy_of_a_year_and_what_is_saved(decode: NetworkAnswer) -> None:
-    year = {bill.name: bill for bill in bills(decode.totals, Tariff(1e9, (0.25, "EUR"), 380.0))}
+def test_a_bill_is_the_energy_of_a_year_and_its_difference(decode: NetworkAnswer) -> None:
+    year = {bill.name: bill for bill in bills(decode.totals, Tariff(1e9, (0.25, "EUR"), 380.0), decode.choice)}
     whole = year[CHOICE]
     assert whole.energy_kwh == pytest.approx(decode.choice.energy_j.value * 1e9 / 3.6e6)
     assert whole.cost == (pytest.approx(whole.energy_kwh * 0.25), "EUR")
     assert whole.carbon_kg == pytest.approx(whole.energy_kwh * 0.38)
-    saved = year[f"saved against {HEURISTIC}"].energy_kwh
-    assert saved + whole.energy_kwh == pytest.approx(decode.total(HEURISTIC).energy_j.value * 1e9 / 3.6e6)
+    other = year[HEURISTIC]
+    assert other.versus == CHOICE
+    assert other.more_kwh + whole.energy_kwh == pytest.approx(other.energy_kwh)
+    assert other.energy_kwh == pytest.approx(decode.total(HEURISTIC).energy_j.value * 1e9 / 3.6e6)
+
+
+def test_a_bill_of_gpus_gives_all_totals_the_work_of_the_reference(decode: NetworkAnswer) -> None:
+    assert decode.today is not None
+    hours = 200 * 8760 * 0.6
+    year = bills(decode.totals, Tariff(gpu_seconds=hours * 3600), decode.today)
+    today = next(bill for bill in year if bill.name == decode.today.name)
+    assert today.energy_kwh == pytest.approx(hours * decode.today.power_w / 1e3)
+    for total, bill in zip(decode.totals, year, strict=True):
+        ratio = total.energy_j.value / decode.today.energy_j.value
+        assert bill.energy_kwh == pytest.approx(today.energy_kwh * ratio)
 
 
 def test_gpus_are_compared_on_the_same_layers_and_those_that_cannot_run_them_are_named(
@@ -233,15 +254,16 @@ def test_gpus_are_compared_on_the_same_layers_and_those_that_cannot_run_them_are
     rows, missing = compare_gpus(
         recommender, find_gpus("l4, t4,L4,v100"), wanted, Query("latency"), Work(128.0, "token"), prices
     )
+    rows = [row for row in rows if isinstance(row, ComparedGpu)]
     assert [row.answer.gpu.name for row in rows] == ["l4", "t4"]
     assert len(missing) == 1
     assert "v100" in missing[0]
     for row in rows:
-        assert row.energy_j * 128.0 == pytest.approx(row.answer.choice.energy_j.value)
+        assert row.energy_j * 128.0 == pytest.approx(row.answer.headline.energy_j.value)
         assert row.rate_per_watt * row.energy_j == pytest.approx(1.0)
         assert row.rate_per_money == pytest.approx(row.rate / prices[row.answer.gpu.name].amount * 1000.0)
-    rented = rows[0].__class__(rows[0].answer, Work(), CardPrice(3.6, "USD", True))
-    assert rented.money_per_million == pytest.approx(1000.0 * rows[0].answer.choice.latency_s.value)
+    rented = ComparedGpu(rows[0].answer, Work(), CardPrice(3.6, "USD", True))
+    assert rented.money_per_million == pytest.approx(1000.0 * rows[0].answer.headline.latency_s.value)
     with pytest.raises(KernrecError, match="v100"):
         compare_gpus(recommender, find_gpus("v100"), wanted, Query())
 
@@ -275,7 +297,7 @@ def test_lines_of_a_few_layers_make_no_total_of_the_stack(recommender: Recommend
     answer = answer_network(recommender, "rtx4090", NetworkRequest("resnet-50"), Query())
     lined = sum(layer.line is not None for layer in answer.layers)
     assert 0 < lined < len(answer.layers) / 2
-    assert STACK not in {total.name for total in answer.totals}
+    assert answer.today is None
     assert answer.advice == ""
     assert any(
         f"the {lined} of {len(answer.layers)} distinct layers with one take less than" in n for n in answer.notes
@@ -284,4 +306,4 @@ def test_lines_of_a_few_layers_make_no_total_of_the_stack(recommender: Recommend
 
 def test_a_total_of_the_stack_says_how_many_layers_have_a_line(decode: NetworkAnswer) -> None:
     lined = sum(layer.line is not None for layer in decode.layers)
-    assert f" in {lined} of {len(decode.layers)} distinct layers, the choice in the others." in decode.advice
+    assert f" in {lined} of {len(decode.layers)} layer types and kernrec's kernels in the others." in decode.advice

@@ -277,21 +277,25 @@ def test_of_no_config_there_is_nothing_to_predict(recommender: Recommender) -> N
     assert np.size(prediction.nominal.core_s) == len(prediction.limited().energy_j) == 0
 
 
-def test_a_limit_that_the_card_cannot_hold_is_said_to_be_exceeded(recommender: Recommender) -> None:
+def test_a_limit_below_the_power_at_the_lowest_clock_is_kept_by_pauses(recommender: Recommender) -> None:
     answer = at_limit(recommender, 100.0)
-    assert answer.best.power_w > 105.0
-    assert any("cannot hold 100 W" in note and f"{answer.best.power_w:.0f} W" in note for note in answer.notes)
-    assert not any("cannot hold" in note for note in at_limit(recommender, 300.0).notes)
+    assert answer.best.power_w <= 100.0
+    assert any("100 W is less than" in note and "expected to pause" in note for note in answer.notes)
+    assert not any("expected to pause" in note for note in at_limit(recommender, 300.0).notes)
     request = Request("rtx3090", "matmul", shape=SQUARE, query=Query(Objective.LATENCY, power_limit_w=100.0))
-    assert any("cannot hold 100 W" in note for note in report(request, recommender.context, {}).notes)
+    assert any("expected to pause" in note for note in report(request, recommender.context, {}).notes)
 
 
 def test_a_limit_beyond_the_reference_board_is_taken_and_remarked_on_geforce_alone(recommender: Recommender) -> None:
     answer = at_limit(recommender, 450.0)
     assert answer.best.power_w > 350.0
-    assert any("above the 350 W of the reference" in note for note in answer.notes)
-    with pytest.raises(UsageError, match="accepts 100 to 473 W"):
-        recommender.recommend("matmul", "rtx3090", SQUARE, query=Query(power_limit_w=500.0))
+    assert any("is assumed to accept 100 to 350 W" in note for note in answer.notes)
+    above = recommender.recommend("matmul", "rtx3090", SQUARE, query=Query(Objective.LATENCY, power_limit_w=500.0))
+    assert above.power_limit_w == 500.0  # a guess refuses nothing
+    stated = recommender.recommend("matmul", "rtx5060ti-16gb", SQUARE, query=Query(power_limit_w=200.0))
+    assert any("above the 180 W of the reference" in note for note in stated.notes)
+    with pytest.raises(UsageError, match="accepts 150 to 243 W"):
+        recommender.recommend("matmul", "rtx5060ti-16gb", SQUARE, query=Query(power_limit_w=300.0))
     with pytest.raises(UsageError, match="accepts 100 to 300 W"):
         recommender.recommend("matmul", "rtx-a6000", SQUARE, query=Query(power_limit_w=350.0))
 

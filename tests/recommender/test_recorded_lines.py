@@ -3,6 +3,7 @@
 import pytest
 
 from kernrec.gpu import find_gpu
+from kernrec.model.vendor.releases import released
 from kernrec.op import Problem, find_op
 from kernrec.recommender import Recommender
 from kernrec.recommender.estimate.operating_point import DEFAULT_POINT, OperatingPoint
@@ -31,11 +32,26 @@ def test_recorded_stacks_have_their_rows_and_the_others_predictions(recommender:
         if line.source == "recorded":
             row = rows[line.stack]
             assert (line.latency_s, line.version) == (row.latency_s, row.version)
-            assert line.latency_interval_s == (row.latency_s, row.latency_s)
+            assert line.latency_interval_s == row.latency_interval_s
+            low, high = row.latency_interval_s
+            assert 1.029 * low < row.latency_s < high / 1.029
+            assert line.released == released(row.stack, row.version)
             assert line.provenance is not None
             assert line.provenance["licence"] == "Apache-2.0"
             assert line.as_dict()["provenance"] == dict(line.provenance)
             assert "aiconfigurator" in line.basis
+
+
+def test_every_baseline_has_its_version_and_date(recommender: Recommender) -> None:
+    named = {}
+    for gpu in ("h200", "rtx4090"):
+        for line in lines_of(recommender.context, product(1024), find_gpu(gpu), DEFAULT_POINT):
+            named[gpu, line.stack] = line.dated_name
+            assert line.as_dict()["released"] == line.released
+            assert line.version or "version unknown" in line.name
+    assert named["h200", "vLLM"] == "vLLM 0.22.0 (2026-05)"
+    assert named["rtx4090", "vLLM"] == "vLLM 0.14.0 to 0.24.0 (2026-01 to 2026-06)"
+    assert named["h200", "TensorRT-LLM"] == "TensorRT-LLM 1.3.0rc10 (2026-03)"
 
 
 def test_at_another_limit_it_is_learned_and_no_faster(recommender: Recommender) -> None:
@@ -71,3 +87,31 @@ def test_a_mixture_of_experts_is_answered_by_recordings(recommender: Recommender
 
 def test_zeros_were_not_recorded(recommender: Recommender) -> None:
     assert lines_of(recommender.for_inputs("zeros").context, product(), H200, DEFAULT_POINT) == ()
+
+
+@pytest.mark.parametrize("gpu", ["h100", "l40s", "b200"])
+@pytest.mark.parametrize(("n", "k"), [(4096, 4096), (1024, 4096)])
+def test_recordings_and_predictions_of_a_backend_are_ordered_in_rows(
+    recommender: Recommender, gpu: str, n: int, k: int
+) -> None:
+    before: dict[str, float] = {}
+    sources = set()
+    for m in (*range(1, 36), 47, 48, 49, 63, 64, 65, 100, 128, 129, 500, 512, 1000):
+        problem = find_op("matmul").problem("bf16", "nt", m=m, n=n, k=k)
+        lines = lines_of(recommender.context, problem, find_gpu(gpu), DEFAULT_POINT)
+        times = {line.stack: line.latency_s for line in lines}
+        assert all(time_s <= times[stack] * 1.02 for stack, time_s in before.items()), m
+        before, sources = times, sources | {line.source for line in lines}
+    assert sources == {"recorded", "learned"}
+
+
+def test_what_more_rows_took_bounds_a_recording(recommender: Recommender) -> None:
+    card, matmul = find_gpu("b200"), find_op("matmul")
+    few, more = (matmul.problem("bf16", "nt", m=m, n=1024, k=4096) for m in (32, 33))
+    recorded, faster = (
+        next(row for row in recorded_lines(problem, card) if row.stack == "TensorRT-LLM") for problem in (few, more)
+    )
+    assert recorded.latency_s > 1.02 * faster.latency_s
+    lines = {line.stack: line for line in lines_of(recommender.context, few, card, DEFAULT_POINT)}
+    assert lines["TensorRT-LLM"].latency_s <= faster.latency_s
+    assert lines["TensorRT-LLM"].source == "recorded"

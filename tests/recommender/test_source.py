@@ -2,6 +2,7 @@
 
 import pytest
 
+import kernrec
 from kernrec.errors import KernrecError, UsageError
 from kernrec.model.prior.spread import SPREADS
 from kernrec.recommender import Query, Recommender
@@ -42,6 +43,18 @@ def test_nothing_measured_is_said(recommender: Recommender) -> None:
         recommender.recommend("matmul", "rtx4090", PRODUCT, "f16", "nn", Query("latency", source="measured"))
     with pytest.raises(KernrecError, match="asked for what is recorded alone"):
         recommender.recommend("matmul", "rtx4090", {"m": 77, "n": 64, "k": 80}, "f16", "nn", Query(source="recorded"))
+
+
+def test_python_asks_for_one_source_as_the_command_does() -> None:
+    answer = kernrec.recommend("matmul", "h200", dtype="bf16", objective="latency", source="prior", **PRODUCT)
+    best = kernrec.recommend("matmul", "h200", dtype="bf16", objective="latency", **PRODUCT).best
+    assert {row.source for row in answer.choices} == {"prior"}
+    assert answer.lines == ()
+    many = kernrec.recommend_many("matmul", "h200", dtype="bf16", source="prior", **PRODUCT)
+    assert many.sources == ("prior",)
+    assert best.source in ("prior", "learned")
+    with pytest.raises(UsageError, match="unknown source 'priro'; did you mean prior"):
+        kernrec.recommend("matmul", "h200", source="priro", **PRODUCT)
 
 
 def test_an_unknown_source_names_the_nearest() -> None:

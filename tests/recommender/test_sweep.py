@@ -119,3 +119,14 @@ def test_slow_candidates_are_not_estimated_at_every_point(recommender: Recommend
     assert (every.latency_s < float("inf")).all()
     for cost in ("latency_s", "energy_j"):
         assert getattr(some, cost).min() <= 1.02 * getattr(every, cost).min()
+
+
+def test_the_fastest_below_a_power_is_at_that_limit(recommender: Recommender) -> None:
+    shape = {"m": 4096, "n": 4096, "k": 4096}
+    query = Query(Objective.LATENCY, max_power_w=250.0, top=1)
+    best = recommender.recommend("matmul", "rtx4090", shape, "f16", "nn", query).best
+    assert best.power_limit_w == 250.0
+    assert best.power_w <= 250.0 * (1 + 1e-9)
+    limited = Query(Objective.LATENCY, power_limit_w=250.0, top=1)
+    assert best.latency_s == recommender.recommend("matmul", "rtx4090", shape, "f16", "nn", limited).best.latency_s
+    assert op_points(find_gpu("rtx4090"), Query(Objective.LATENCY, max_power_w=5000.0)) == (DEFAULT_POINT,)

@@ -218,9 +218,13 @@ def test_what_would_run_when_rows_are_added_is_refused_for_writing(
         ("UPDATE config SET kernel = 'another'", "have another content than their key says"),
         ("UPDATE measurement SET energy_tick_s = 'nan'", "have no finite energy_tick_s"),
         ("UPDATE measurement SET temperature_end_c = 'inf'", "have no finite temperature_end_c"),
-        ("UPDATE measurement SET error = 'a' || chr(27) || '[2J'", "have control characters in error"),
-        ("UPDATE measurement SET device = 'a' || chr(10) || 'b'", "have control characters in device"),
-        ("UPDATE measurement SET device = 'a' || chr(8238) || 'b'", "have control characters in device"),
+        ("UPDATE measurement SET error = 'a' || chr(27) || '[2J'", "have control or invisible characters in error"),
+        ("UPDATE measurement SET device = 'a' || chr(10) || 'b'", "have control or invisible characters in device"),
+        ("UPDATE measurement SET device = 'a' || chr(8238) || 'b'", "have control or invisible characters in device"),
+        ("UPDATE measurement SET session = 'a' || chr(8203)", "have control or invisible characters in session"),
+        ("UPDATE measurement SET device = 'a' || chr(65279)", "have control or invisible characters in device"),
+        ("UPDATE measurement SET driver = 'a' || chr(8288)", "have control or invisible characters in driver"),
+        ("UPDATE measurement SET latency_samples_s = [latency_s * 2]", "have samples that contradict their latency"),
         ("UPDATE measurement SET device = repeat('a', 10000)", "have a device of more than 8192 characters"),
         ("UPDATE measurement SET latency_samples_s = [1e-3, NULL]", "unknown values in latency_samples_s"),
         ("UPDATE measurement SET latency_samples_s = [1e-3, -1]", "samples that are not positive"),
@@ -449,5 +453,5 @@ def test_a_killed_merge_leaves_a_copy_of_the_file_until_the_next(
 def test_a_named_pipe_is_refused_and_not_waited_for(tmp_path: Path) -> None:
     pipe = tmp_path / "theirs.duckdb"
     os.mkfifo(pipe)
-    with Database.memory() as database, pytest.raises(UsageError, match="is not a file"):
+    with Database.memory() as database, pytest.raises(UsageError, match="is a named pipe"):
         merge(database, pipe)

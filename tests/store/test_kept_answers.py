@@ -71,9 +71,7 @@ def reader(pulled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Per
 
 
 def log_of(person: Person, *, stored: bool) -> MeasurementLog:
-    with person.at_work():
-        path = Remote("team", "").pulled
-    with Database.open(path, read_only=False) as database:
+    with person.at_work(), Database.open(Remote("team", "").pulled, read_only=False) as database:
         keys = [PROBLEM.key, OTHER.key]
         assert kept_problems(database._connection, GPU, keys) == ({PROBLEM.key} if stored else set())
         log = database.log(GPU, keys, title="team", signed=True)

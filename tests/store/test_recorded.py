@@ -77,7 +77,11 @@ def test_a_recorded_problem_is_answered_with_its_row(op: str) -> None:
         lines = recorded_lines(problem_of(op, row), find_gpu(str(row["gpu"])))
         (line,) = [line for line in lines if (line.stack, line.variant) == (row["stack"], row["variant"])]
         assert line.latency_s == pytest.approx(float(str(row["latency_s"])), rel=1e-6)
-        assert (line.power_w is None) == (row["power_w"] is None)
+        assert (line.power_w is None) == (row["power_w"] is None) == (line.power_interval_w is None)
+        low, high = line.latency_interval_s
+        assert 1.029 * low < line.latency_s < high / 1.029
+        if line.power_w is not None and line.power_interval_w is not None:
+            assert line.power_interval_w[0] < line.power_w <= line.power_interval_w[1] <= find_gpu(row["gpu"]).tdp_w
         for name in ("version", "kernel", "source", "licence", "recorded"):
             assert getattr(line, name) == row[name]
         assert list(lines) == sorted(lines, key=lambda line: line.latency_s)

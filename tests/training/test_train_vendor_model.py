@@ -14,7 +14,8 @@ from kernrec.model.vendor.bound import GRAPH, features
 from kernrec.model.vendor.compact_trees import Trees
 from kernrec.model.vendor.model import VendorModel
 from kernrec.model.vendor.recorded_set import OTHER, RecordedSet
-from kernrec.op import find_op
+from kernrec.model.vendor.timed import Kind
+from kernrec.op import Problem, find_op
 from kernrec.training import vendor_errors, vendor_trees
 from kernrec.training.train_vendor_model import fitted_floor, train_set
 from kernrec.training.vendor_table import FOLDS, Recording, Table
@@ -60,6 +61,7 @@ def table() -> Table:
 def model(tmp_path_factory: pytest.TempPathFactory) -> VendorModel:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(vendor_trees, "_ROUNDS", (25, 5))
+        patch.setattr(vendor_trees, "_FEWEST_POWERS", 100)
         entry, trees = train_set(recorded())
     folder: Path = tmp_path_factory.mktemp("models")
     return model_file.load(model_file.save({"op": "matmul", "sets": [entry]}, trees, folder))
@@ -132,7 +134,6 @@ def test_what_was_not_recorded_has_no_prediction(model: VendorModel) -> None:
         ("f64", "nt", {}),
         ("bf16", "nn", {}),
         ("bf16", "nt", {"batch": 2}),
-        ("bf16", "nt", {"bias": 1}),
     ):
         assert model.predict(matmul.problem(dtype, layout, m=64, n=64, k=64, **more), gpu) == ()
 
@@ -262,6 +263,30 @@ def test_power_is_learned_beside_the_model_of_power_whose_figures_stay_with_the_
     predicted = model.predict(problem, find_gpu("h200-sxm"))[0]
     assert predicted.power_w is not None
     assert predicted.power_w.value == pytest.approx(400, rel=0.15)
+
+
+def test_few_powers_give_their_level_over_the_base_and_no_trees(table: Table) -> None:
+    rows = table.on("h200-sxm", "power")
+    predicted = vendor_trees.boost_card(table, "power", rows).predict(table.matrix["power"][rows])
+    assert len(rows) < vendor_trees._FEWEST_POWERS
+    assert predicted == pytest.approx(np.full(len(rows), np.median(table.target["power"][rows])), abs=0.02)
+
+
+def test_a_card_without_power_has_the_trees_of_its_architecture(model: VendorModel) -> None:
+    (entry,) = model.sets
+    assert {("power", "sm_90"), ("power", OTHER)} <= set(entry.heads)
+    assert ("latency", "sm_90") not in entry.heads
+    problem = find_op("matmul").problem("bf16", "nt", m=2048, n=1024, k=4096)
+    predicted = model.predict(problem, find_gpu("h100-sxm"))[0]
+    assert predicted.power_w is not None
+    assert predicted.power_w.transferred
+    bound, _ = features("matmul", find_gpu("h100-sxm"), "bf16", "nt", problem_dims(problem), GRAPH)
+    kind = Kind(entry, ("vLLM",), find_gpu("h100-sxm"), "bf16", "nt")
+    assert kind.reader("power", bound).trees is entry.heads["power", "sm_90"].trees
+
+
+def problem_dims(problem: Problem) -> dict[str, np.ndarray]:
+    return {name: np.array([problem.sizes[name]]) for name in ("batch", "m", "n", "k")}
 
 
 def test_one_part_is_trained_anew_and_the_others_stay() -> None:

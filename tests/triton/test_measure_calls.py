@@ -9,10 +9,10 @@ import pytest
 
 from kernrec import paths
 from kernrec.gpu import find_gpu
+from kernrec.interop.model_config import read_model
 from kernrec.recommender.serving.audit import AuditedFile, ServingAudit
 from kernrec.recommender.serving.compared import Comparison, Cost, comparer
 from kernrec.recommender.serving.engines import Deployment, tuned_files
-from kernrec.recommender.serving.model_config import read_model
 from kernrec.recommender.serving.shipped_files import shipped_of
 from kernrec.triton.machine import Machine
 from kernrec.triton.measure_audit import measure_audit

@@ -22,13 +22,13 @@ from front import Table
 
 from kernrec import paths
 from kernrec.gpu import find_gpu
+from kernrec.interop.model_config import Experts, Quantization, ServedModel
 from kernrec.interop.moe_configs import read_moe_configs
 from kernrec.model.prior.spread import REGIMES, SPREADS
 from kernrec.recommender.serving.candidates import candidates
 from kernrec.recommender.serving.compared import comparer
 from kernrec.recommender.serving.engine_defaults import Tiles, default_config, entry_for, launched
 from kernrec.recommender.serving.engines import Deployment, TunedFile, tuned_files
-from kernrec.recommender.serving.model_config import Experts, Quantization, ServedModel
 
 FILES = (
     # (card, experts, columns a GPU, hidden size, experts of a token): of the models that have these shapes

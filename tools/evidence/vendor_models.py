@@ -111,7 +111,7 @@ class _Evaluation:
         for quantity, heads in entry["heads"].items():
             medians = []
             for gpu, head in heads.items():
-                if gpu == OTHER:
+                if "rows" not in head:  # trees for GPUs that were not recorded
                     continue
                 error, share = head[f"{_ERROR}, problems left out"], head["coverage, problems left out"]
                 out = "problems" if head.get("folds left out") == vendor_table.FOLDS else "a fifth of the problems"

@@ -8,11 +8,12 @@ is in the journal before it is reported.
 """
 
 import math
+import time
 import zlib
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import numpy as np
 
@@ -141,6 +142,7 @@ class Campaign:
         self._upcoming: list[Task] = []  # of the next problem, compiled when there is nothing else to compile
         self._screened = 0
         self._end_s = math.inf
+        self._began = datetime.now(UTC).replace(tzinfo=None), time.monotonic()
         self._shares: dict[str, tuple[float, float]] = {}  # of problems measured in slices: their start, their time
         self.results: list[ProblemResult] = []
 
@@ -331,7 +333,7 @@ class Campaign:
                 ProblemRecord.of(task.problem),
             ),
             protocol=ProtocolInfo(self._settings.protocol_version, item.tier, item.probability),
-            origin=replace(before, measured_at=datetime.now(UTC).replace(tzinfo=None)),
+            origin=replace(before, measured_at=self._now()),
             outcome=outcome,
             error=error,
             code=code,
@@ -345,11 +347,16 @@ class Campaign:
         run.result.add_new(measurement)
         return measurement
 
+    def _now(self) -> datetime:
+        """The time, UTC: that of the beginning and what has passed since, whatever becomes of the system's clock."""
+        began, began_s = self._began
+        return began + timedelta(seconds=time.monotonic() - began_s)
+
     def _origin(self) -> MeasurementOrigin:
         block, drift, settings = self._blocks.present, self._blocks.drift, self._settings
         return MeasurementOrigin(
             session=settings.session,
-            measured_at=datetime.now(UTC).replace(tzinfo=None),
+            measured_at=self._now(),
             measured_by=settings.measured_by,
             block=block.number,
             position=len(block.items),

@@ -9,6 +9,7 @@ next run measures their configs again. Lines that no collector can have written 
 import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -19,20 +20,37 @@ from kernrec.measure.device import replay
 from kernrec.measure.protocol import measure_config
 from kernrec.op import Problem, problem_from_key
 from kernrec.store import Database
+from kernrec.store.intake.row_checks import is_possible
 from kernrec.store.measurement import Measurement, Outcome, upgrade_columns
 
 Moment = tuple[object, object, object]
 """Session, block and position in it."""
 
+_AHEAD = timedelta(days=1)
+"""How far a row may be ahead of the clock: clocks of machines differ."""
 _TOGETHER = 5000
 """Rows of one transaction."""
 _OUR_PROTOCOLS = (measure_config.VERSION, replay.PROTOCOL_VERSION)
 
 
 def check_takes_rows(database: Path) -> None:
-    """Raises `UsageError` where rows could not enter a database; now, not after a night of measuring."""
-    if database.exists():
-        Database.open(database, read_only=False).close()
+    """Raise `UsageError` if rows could not enter a database: now, not after a night of measuring.
+
+    A clock that is wrong is such a reason. Rows carry their time, and impossible ones would be left out later.
+    """
+    now = datetime.now(UTC)
+    if not is_possible(now):
+        raise UsageError(f"the clock of this machine says {now:%Y-%m-%d %H:%M}, which cannot be: set it, then measure")
+    if not database.exists():
+        return
+    Database.open(database, read_only=False).close()
+    with Database.open(database) as opened:
+        ((newest,),) = opened.query("SELECT max(measured_at) FROM db.measurement")
+    if newest is not None and newest.replace(tzinfo=UTC) > now + _AHEAD:
+        raise UsageError(
+            f"the clock of this machine says {now:%Y-%m-%d %H:%M}, but {database} has a measurement of"
+            f" {newest:%Y-%m-%d %H:%M}: set the clock (or `kernrec db verify --remove`, if that row is wrong)"
+        )
 
 
 def ingest(journal: Journal, database: Path, note: Callable[[str], None] = lambda text: None) -> int:

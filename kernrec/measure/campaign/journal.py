@@ -18,6 +18,7 @@ from typing import Any, Self
 
 from kernrec.errors import KernrecError, UsageError, cannot_be
 from kernrec.util.file_lock import try_lock
+from kernrec.util.input_file import check_kind, open_input
 from kernrec.util.process import is_alive
 
 _MOST_SHARING = 16
@@ -176,7 +177,7 @@ class Journal:
 
 def lines_of(path: Path, size: int) -> Iterator[tuple[bytes, dict[str, Any] | None]]:
     """(line, its record; None where it holds none) of the first `size` bytes of a journal, which may be in use."""
-    with path.open("rb") as file:
+    with open_input(path) as file:
         while size > 0 and (line := file.readline()):
             size -= len(line)
             records = _records(line)
@@ -214,10 +215,10 @@ def left_behind(path: Path) -> tuple[list[dict[str, Any]], int | None]:
     """(records in the journal at `path`, the process that has it open or None); the journal is not changed."""
     if not path.exists():
         return [], None
-    content = path.read_bytes()
-    records = _records(content[: content.rfind(b"\n") + 1])
-    pids = [record[_PID] for record in records if _PID in record]
-    with path.open("rb") as file:
+    with open_input(path) as file:
+        content = file.read()
+        records = _records(content[: content.rfind(b"\n") + 1])
+        pids = [record[_PID] for record in records if _PID in record]
         free = try_lock(file.fileno(), shared=True)
     return [record for record in records if _PID not in record], None if free else pids[-1] if pids else 0
 
@@ -230,6 +231,11 @@ def _open_locked(path: Path) -> int:
     until = time.monotonic() + _RELEASE_LIMIT_S
     while True:
         file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | getattr(os, "O_BINARY", 0), 0o644)
+        try:
+            check_kind(os.fstat(file).st_mode, path)
+        except UsageError:
+            os.close(file)
+            raise
         if not try_lock(file):
             pids = [record[_PID] for record in _records(_content(file)) if _PID in record]
             os.close(file)

@@ -17,7 +17,7 @@ import numpy as np
 from kernrec.compile import CompileJob
 from kernrec.errors import KernrecError, UsageError
 from kernrec.gpu import GPU
-from kernrec.kernel import Kernel, Space, able_kernels
+from kernrec.kernel import Kernel, Space, kernels_of
 from kernrec.measure.device.replay import Recording
 from kernrec.model.search.expected_improvement import ExpectedImprovement
 from kernrec.model.search.search_space import completed_predictions
@@ -54,7 +54,8 @@ class Task:
         """Names its compiled code: tasks that differ in run-time tunables alone share one."""
         kernel = self.kernel
         assert kernel is not None
-        return f"{kernel.name} {kernel.variant_key(self.config, self.problem.dtype, self.problem.layout)}"
+        problem = kernel.form(self.problem)
+        return f"{kernel.name} {kernel.variant_key(self.config, problem.dtype, problem.layout)}"
 
     def job(self, sm: int) -> CompileJob:
         """How its code is compiled."""
@@ -242,8 +243,9 @@ class _Ranking:
         from kernrec.store import Evidence
 
         if only:
-            only.require(problem.dtype, problem.layout, gpu.sm)
-        kernels = (only,) if only else able_kernels(problem.op, problem.dtype, problem.layout, gpu.sm)
+            form = only.form(problem)
+            only.require(form.dtype, form.layout, gpu.sm)
+        kernels = (only,) if only else kernels_of(problem, gpu.sm)
         tables = {}
         for kernel in kernels:
             with suppress(KernrecError):  # no profiles of this source: any order is as good
@@ -255,10 +257,7 @@ class _Ranking:
             )
             predicted = {estimated.table.kernel.name: estimated for estimated in candidates.kernels}
         spaces = tuple(
-            tables[kernel.name].space
-            if kernel.name in tables
-            else Space(kernel, gpu.sm, gpu.limits, problem.dtype, problem.layout)
-            for kernel in kernels
+            tables[kernel.name].space if kernel.name in tables else Space.of(kernel, problem, gpu) for kernel in kernels
         )
         order = []
         for which, (kernel, space) in enumerate(zip(kernels, spaces, strict=True)):

@@ -147,11 +147,11 @@ def load_recordings(path: Path, gpu: str | None, op: str | None = None) -> list[
     return sorted(recordings, key=lambda recording: -len(recording.outcomes))
 
 
-def _problem(key: str, kernels: Sequence[tuple[str, str, str]]) -> Problem | None:
-    """The problem of a key, declared by one of these kernels (name, spec, source) or of an op; None if neither."""
+def _problem(key: str, kernels: Sequence[tuple[str, str, str, str | None]]) -> Problem | None:
+    """The problem of a key, declared by one of these kernels (`Database.kernels`) or of an op; None if neither."""
     ops = [
         kernel_from(json.loads(spec), name, code).definition
-        for name, spec, code in kernels
+        for name, spec, code, _ in kernels
         if key.startswith(f"{name}[")
     ]
     for op in (*ops, None):

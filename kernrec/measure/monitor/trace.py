@@ -5,6 +5,7 @@ A trace is a table with one row per sample and the fields of `TraceSample` as co
 
 import csv
 import errno
+import io
 import math
 import os
 from collections.abc import Iterable, Iterator, Sequence
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from kernrec.errors import UsageError, cannot_be
+from kernrec.util.input_file import open_input
 
 _LARGEST_FILE = 1 << 30
 _MOST_SAMPLES = 20_000_000
@@ -213,7 +215,7 @@ def read_trace(path: Path) -> list[TraceSample]:
 
 
 def _csv_rows(path: Path) -> Iterator[dict[str, Any]]:
-    with path.open(newline="", encoding="utf-8") as file:
+    with io.TextIOWrapper(open_input(path), newline="", encoding="utf-8") as file:
         reader = csv.DictReader(_lines(file))
         _check_columns(path, reader.fieldnames or ())
         yield from reader

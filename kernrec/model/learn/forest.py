@@ -25,6 +25,9 @@ _MOST_LEVELS = 10  # a complete tree doubles in size with each level
 _NUMBERS = {"i": ">i1", "U": ">u1", "I": ">i2", "l": ">i4", "L": ">i8", "d": ">f4", "D": ">f8"}
 _SCALARS = {"i": ">b", "U": ">B", "I": ">h", "l": ">i", "L": ">q", "d": ">f", "D": ">d"}
 _MOST_DEPTH = 64
+_MOST_TREES = 1 << 16
+_LARGEST = 25.0
+"""Largest leaf and base: a logarithm of a ratio, of which none that a model could learn is above e**25."""
 _EIGHT = 8  # trees are walked eight at a time
 _MOST_FEATURES = 1 << 15  # a column is two bytes
 
@@ -176,13 +179,29 @@ class Forest:
                 splits = split[node]
                 if ((splits < 0) | (splits >= features))[inner].any():
                     raise ValueError("a split on a feature that does not exist")
+                if (right[node] < 0)[inner].any() or not np.isfinite(condition[node]).all():
+                    raise ValueError("a node without a right child, or a number that is not finite")
                 splits = splits + np.where(missing_left[node] != 0, 0, features)
                 column[place] = np.where(inner, splits, 0)
                 value[place] = np.where(inner, condition[node], np.inf)
                 # Every place below a leaf is that leaf.
                 node = np.stack([np.where(inner, left[node], node), np.where(inner, right[node], node)], 1).ravel()
             value[_place(width, number, levels)] = condition[node]
-        return cls(features, len(trees), levels, column, value, base)
+        return cls(features, len(trees), levels, column, value, base)._checked()
+
+    def _checked(self) -> "Forest":
+        """Return the forest; raise `ValueError` if its trees cannot be walked or would predict what cannot be."""
+        splits, nodes = (_width(self.trees) * ((1 << levels) - 1) for levels in (self.levels, self.levels + 1))
+        if self.column.shape != (splits,) or self.value.shape != (nodes,):
+            raise ValueError("levels of wrong lengths")
+        if splits and self.column.max() >= 2 * self.features:
+            raise ValueError("a split on a feature that does not exist")
+        # Below a leaf, thresholds are infinite. No comparison with NaN holds.
+        if not (self.value[:splits] > -np.inf).all():
+            raise ValueError("a threshold that is not finite")
+        if not (abs(self.base) <= _LARGEST and (np.abs(self.value[splits:]) <= _LARGEST).all()):
+            raise ValueError(f"a base or leaf beyond {_LARGEST:g}, or not finite")
+        return self
 
     def predict(self, matrix: Array) -> Array:
         """The prediction for each row of a matrix (C, F), whose NaNs are missing values; float64 (C,)."""
@@ -206,23 +225,22 @@ class Forest:
 
     @classmethod
     def unpacked(cls, data: bytes | mmap.mmap, source_sha256: str) -> "Forest":
-        """Read what `packed` wrote; `ValueError` where it is damaged, or of other UBJSON than that with this hash."""
-        header, arrays = unpack(data)
+        """Read what `packed` wrote; `ValueError` where it is damaged, or of other UBJSON than that with this hash.
+
+        The bytes were compared with a hash of the whole file.
+        """
+        header, arrays = unpack(data, intact=True)
         try:
             if header["of"] != source_sha256:
                 raise ValueError("made of other trees")
             column, value = arrays["column"], arrays["value"]
-            forest = cls(header["features"], header["trees"], header["levels"], column, value, header["base"])
+            whole = (header[name] for name in ("features", "trees", "levels"))
+            features, trees, levels = (int(number) if type(number) is int else -1 for number in whole)
+            if not (0 <= features <= _MOST_FEATURES and 0 <= trees <= _MOST_TREES and 0 <= levels <= _MOST_LEVELS):
+                raise ValueError("impossible numbers of features, trees or levels")
             if column.dtype != np.uint16 or value.dtype != np.float32:
                 raise ValueError("arrays of wrong types")
-            splits, nodes = (
-                _width(forest.trees) * ((1 << levels) - 1) for levels in (forest.levels, forest.levels + 1)
-            )
-            if column.shape != (splits,) or value.shape != (nodes,):
-                raise ValueError("levels of wrong lengths")
-            if splits and column.max() >= 2 * forest.features:
-                raise ValueError("a split on a feature that does not exist")
-            return forest
+            return cls(features, trees, levels, column, value, float(header["base"]))._checked()
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"not packed trees ({type(error).__name__}: {error})") from None
 

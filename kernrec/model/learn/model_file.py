@@ -1,13 +1,13 @@
 """Model files: the trees of each head as XGBoost saves them (UBJSON), and a JSON card that describes the model.
 
     models/<name>.json                  the card: features, extent, intervals, scores, training data, versions, and the
-                                        SHA-256 of the trees
+                                        SHA-256 of every other file
     models/<name>.latency.<hash>.ubj    the trees of a head
     models/<name>.latency.<hash>.trees  the same trees as arrays, which a query loads at once
 
 Nothing is unpickled. The card is written last and all files appear whole, so a reader sees either the old model or the
-new one. A file that does not fit is an error of one line that says what differs. Arrays that are missing, damaged or
-made of other trees are computed again from the UBJSON file.
+new one. A file that does not fit is an error of one line that says what differs. If the arrays are not those of the
+card, they are computed again from the UBJSON file.
 """
 
 import hashlib
@@ -27,6 +27,7 @@ from kernrec.model.learn.forest import Forest
 from kernrec.model.learn.model import HEADS, SHAPE, Model
 from kernrec.util.array_file import mapped
 from kernrec.util.atomic_write import write_whole
+from kernrec.util.input_file import read_input
 from kernrec.util.optional import import_optional
 from kernrec.version import __version__
 
@@ -63,7 +64,7 @@ def save(model: Model, folder: Path, name: str, training: Mapping[str, Any]) -> 
             write_whole(folder / file, trees, shared=True)
             arrays = (model.forests.get(head) or Forest.parse(trees, file)).packed(trees)
             write_whole((folder / file).with_suffix(ARRAYS), arrays, shared=True)
-            heads[head] = {"file": file, "sha256": digest}
+            heads[head] = {"file": file, "sha256": digest, "arrays": hashlib.sha256(arrays).hexdigest()}
         card = {
             "format": FORMAT,
             "name": name,
@@ -229,25 +230,37 @@ def _first_line(error: Exception) -> str:
 
 
 def _forest(card: Path, entry: Mapping[str, Any]) -> Forest:
-    """The trees of a head, from the arrays beside its UBJSON file if those were made of it: then it is not read."""
+    """Read the trees of a head: the arrays if the card has their hash, otherwise the UBJSON file.
+
+    Raises:
+        UsageError: neither file is the one in the card, or its trees cannot be.
+    """
     path = _trees_path(card, entry)
+    arrays, digest = path.with_suffix(ARRAYS), hashlib.sha256()
     try:
-        return Forest.unpacked(mapped(path.with_suffix(ARRAYS)), str(entry["sha256"]))
+        content = mapped(arrays, digest) if arrays.stat().st_size <= _MOST_BYTES else b""
     except (OSError, ValueError):
+        content = b""
+    if not content or digest.hexdigest() != entry.get("arrays"):
+        if content and not path.exists():
+            raise UsageError(f"{arrays} is damaged or was replaced: its SHA-256 is not the one in {card.name}")
         return Forest.parse(_trees(card, entry), str(path))
+    try:
+        return Forest.unpacked(content, str(entry["sha256"]))
+    except ValueError as error:
+        raise UsageError(f"{arrays} holds no trees that can be used: {_first_line(error)}") from None
 
 
 def _json(path: Path) -> dict[str, Any]:
     try:
-        if path.stat().st_size > _MOST_BYTES:
-            raise UsageError(f"{path} has {path.stat().st_size >> 20} MiB; a model card is far smaller")
-        card = json.loads(path.read_bytes())
+        card = json.loads(read_input(path, _MOST_BYTES, f"the model card {path}"))
+        json.dumps(card, allow_nan=False)  # "NaN" and 1e999 are no numbers of a card
     except FileNotFoundError:
         raise UsageError(f"no model at {path} (`kernrec train` makes one)") from None
     except OSError as error:
         raise UsageError(cannot_be("read", f"the model {path}", error)) from None
     except (ValueError, RecursionError):
-        raise UsageError(f"{path} is not JSON, or is cut short") from None
+        raise UsageError(f"{path} is not JSON, is cut short, or has a number that is not finite") from None
     if not isinstance(card, dict):
         raise UsageError(f"{path} is JSON, but not a model card")
     return card
@@ -263,9 +276,7 @@ def _trees_path(card: Path, entry: Mapping[str, Any]) -> Path:
 def _trees(card: Path, entry: Mapping[str, Any]) -> bytes:
     path = _trees_path(card, entry)
     try:
-        if path.stat().st_size > _MOST_BYTES:
-            raise UsageError(f"{path} has {path.stat().st_size >> 20} MiB; trees of kernrec are far smaller")
-        data = path.read_bytes()
+        data = read_input(path, _MOST_BYTES, f"the file of trees {path}")
     except OSError as error:
         raise UsageError(cannot_be("read", f"the trees {path} of {card.name}", error)) from None
     if hashlib.sha256(data).hexdigest() != entry["sha256"]:

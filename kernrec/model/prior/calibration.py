@@ -20,6 +20,7 @@ from typing import Any
 from kernrec.errors import KernrecError, UsageError, cannot_be
 from kernrec.model.prior.power import DRAM, PowerModel
 from kernrec.util.atomic_write import write_whole
+from kernrec.util.input_file import read_input
 from kernrec.util.light_dataclass import dataclass
 
 FILE = "calibration.json"
@@ -97,9 +98,7 @@ def load(folder: Path) -> dict[str, Calibration]:
     """
     path = folder / FILE
     try:
-        if path.stat().st_size > _MOST_BYTES:
-            raise UsageError(f"{path} has {path.stat().st_size >> 20} MiB; a calibration is far smaller")
-        text = json.loads(path.read_bytes())
+        text = json.loads(read_input(path, _MOST_BYTES, f"the calibration {path}"))
     except FileNotFoundError:
         return {}
     except OSError as error:

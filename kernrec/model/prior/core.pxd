@@ -7,7 +7,7 @@ cdef Py_ssize_t PIPES, F64, SHARED, PORT, SECTORS, BARRIERS, CORE_J, BETWEEN, BE
 cdef Py_ssize_t BLOCKS, CONCURRENT, WARPS, PREFETCH, DRAM_BYTES, DRAM_SLOWDOWN, SERIAL_CLK, WAIT_ROUNDS, OVERLAPPED
 cdef Py_ssize_t LONE_WAITS, LOOPS, TIMES, RESOURCE, TWINS
 cdef Py_ssize_t SQUARINGS, PARTS, ROUNDS, CLOCKS
-cdef double LEAST_SPARE_W, NONE, CAPPED, GROUPS_SHARE, BARRIER_CLK, BARRIER_WARP_CLK, SCHEDULERS, BLOCK_CLK, START_CLK
+cdef double LEAST_SPARE_W, RESTING, NONE, CAPPED, GROUPS_SHARE, BARRIER_CLK, BARRIER_WARP_CLK, SCHEDULERS, BLOCK_CLK, START_CLK
 cdef double LAUNCH_S, START_S
 
 cdef class Card:
@@ -104,7 +104,8 @@ cpdef quick_costs(
 
 @cython.locals(
     p=Py_ssize_t, i=Py_ssize_t, place=Py_ssize_t, clock=Py_ssize_t, step=Py_ssize_t, within=Py_ssize_t,
-    trial=Py_ssize_t, tried=Py_ssize_t, over=bint, spare_w=double, enough_s=double,
+    trial=Py_ssize_t, tried=Py_ssize_t, over=bint, fits=bint, pausing=bint, spare_w=double, enough_s=double,
+    divisor_w=double, limit_w=double, resting_w=double, paused_s=double,
 )
 cpdef limited_costs(
     const double[:, :] launches, const int64_t[:] places, const double[:, :] limits_w, Py_ssize_t each,

@@ -68,7 +68,11 @@ PARTS, ROUNDS = 4, 5
 CLOCKS = 1024
 """`PARTS**ROUNDS`, the clocks of a table: 1/1024 of its range is finer than the 15 MHz steps of real GPUs."""
 LEAST_SPARE_W = 1e-20
-"""Stands for a limit that leaves nothing for events."""
+"""Divisor in place of the spare power if a limit leaves no power for events."""
+RESTING = 0.75
+"""Largest share of its power limit that a GPU is taken to draw while its clock pauses (judged): a GPU that waits long
+lowers its memory's clock, too. Few GPUs need this bound: an RTX 3090 accepts 100 W, and its board and memory alone draw
+104 W at full memory clock."""
 
 
 class Card:
@@ -635,10 +639,13 @@ def limited_costs(
                     within = 0
                     for trial in range(1, PARTS):
                         tried = clock + trial * step
-                        # The events fit under the limit where the launch takes long enough; no root says so.
-                        spare_w = maximum(limits_w[p, place * each] - search[1, tried], LEAST_SPARE_W)
-                        enough_s = maximum((search[2, tried] * core_j + dram_j) / spare_w - fixed_s, 0.0)
-                        within = within + (search[0, tried] * core + dram >= overlap_power(enough_s))
+                        # The events fit under the limit where the launch takes long enough; no root says so. Without
+                        # any spare power the launch, however long, does not.
+                        spare_w = limits_w[p, place * each] - search[1, tried]
+                        divisor_w = maximum(spare_w, LEAST_SPARE_W)
+                        enough_s = maximum((search[2, tried] * core_j + dram_j) / divisor_w - fixed_s, 0.0)
+                        fits = search[0, tried] * core + dram >= overlap_power(enough_s)
+                        within = within + fits * (spare_w > 0.0)
                     clock = clock + within * step
                 slow = overlap_root(overlap_power(core_s / table[0, clock]) + dram) + fixed_s
                 latency = select(over, slow, latency)
@@ -647,6 +654,16 @@ def limited_costs(
                 clock_hz = select(over, table_hz[clock], clock_hz)
                 energy = static_j + clocked_j + dram_j
                 power = energy / latency
+                # Beyond what the lowest clock saves, the GPU pauses its clock between pulses, in which only the board
+                # and leakage draw power: for as long as the mean power then is the limit.
+                limit_w = limits_w[p, place * each]
+                pausing = power > limit_w
+                resting_w = minimum(table[1, clock], RESTING * limit_w)
+                paused_s = maximum(energy - limit_w * latency, 0.0) / (limit_w - resting_w)
+                latency = select(pausing, latency + paused_s, latency)
+                static_j = select(pausing, static_j + resting_w * paused_s, static_j)
+                energy = select(pausing, limit_w * latency, energy)
+                power = select(pausing, limit_w, power)
             costs[0, p, place] = latency
             costs[1, p, place] = power
             costs[2, p, place] = energy

@@ -13,12 +13,14 @@ The core voltage is constant up to a knee frequency, or rises slowly (Blackwell)
 higher the clock (`VoltageCurve`; a form in proportion to the clock is that of Schoonhoven et al., "Going green", PMBS
 2022, arXiv 2211.07260). A card runs at its highest clock, which on GeForce cards is above the data sheet's boost clock,
 unless the mean power of a launch would exceed the limit: then its clock is lowered, which stretches core-bound time and
-leaves DRAM-bound time unchanged. A limit below what the launch draws at the lowest clock is exceeded. The coefficients,
-each with its source, are in `power.toml`.
+leaves DRAM-bound time unchanged. A launch that exceeds its limit even at the lowest clock pauses between pulses, as a
+GPU under a hardware slowdown does, for as long as its mean power then is the limit: time grows, and power never exceeds
+the limit. The coefficients, each with its source, are in `power.toml`.
 """
 
 from collections.abc import Mapping, Sequence
 from functools import cache, cached_property
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -83,6 +85,8 @@ class PowerModel:
     power_min_w: float
     power_max_w: float
     """Highest power limit that a board with this GPU accepts; partners' GeForce boards go beyond the reference."""
+    range_assumed: bool
+    """Whether no source states these two, so that other limits are accepted, too."""
     energy_j: Mapping[str, float]
     """Event -> joules at nominal voltage; `dram.bytes` does not depend on the voltage."""
 
@@ -120,7 +124,7 @@ class PowerModel:
             # Makers of laptops choose the clock within the data sheet's range.
             running_hz=max(boost, chip.get("geforce_hz", 0.0)) if geforce and "Laptop" not in gpu.title else boost,
             minimum_hz=coefficients["clock"]["minimum_hz"],
-            maximum_hz=boost * (chip["headroom"] if any(word in gpu.title for word in _DESKTOP) else 1.0),
+            maximum_hz=boost * (chip.get("headroom", 1.0) if any(word in gpu.title for word in _DESKTOP) else 1.0),
             curve=curve,
             volts=volts,
             board_w=board["fixed_w"] + board["fraction_of_tdp"] * gpu.tdp_w + links_w + memory["standby_w"] * devices,
@@ -130,6 +134,7 @@ class PowerModel:
             tdp_w=gpu.tdp_w,
             power_min_w=gpu.power_min_w,
             power_max_w=round(gpu.tdp_w * PARTNER_HEADROOM) if partners else gpu.power_max_w,
+            range_assumed=gpu.power_range_assumed,
             energy_j=_event_energies(gpu, coefficients, volts, inputs == ZEROS) | {DRAM: memory["pj_per_bit"] * 8e-12},
         )
 
@@ -180,9 +185,9 @@ class PowerModel:
     def apply_power_limit(
         self, nominal: NominalCosts, limit_w: float | Floats | None = None, clock_hz: float | None = None
     ) -> LimitedCosts:
-        """Latency, power and energy of N launches at the highest clock that keeps them within a power limit.
+        """Return latency, power and energy of N launches at the highest clock that keeps them within a power limit.
 
-        Where the limit cannot be met at the lowest clock, the launch runs there and exceeds it.
+        A launch whose limit cannot be met at the lowest clock runs there with pauses.
 
         Args:
             nominal: the launches before any power limit.
@@ -287,7 +292,7 @@ class PowerModel:
         if limit_w is None:
             return self.tdp_w
         for limit in (limit_w,) if isinstance(limit_w, float | int) else (float(limit_w.min()), float(limit_w.max())):
-            if not self.power_min_w <= limit <= self.power_max_w:
+            if not (self.power_min_w <= limit <= self.power_max_w or (self.range_assumed and 0.0 < limit < inf)):
                 raise _out_of_range("power limit", limit, self.power_min_w, self.power_max_w, "W", self.title)
         return limit_w
 

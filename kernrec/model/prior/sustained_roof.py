@@ -1,9 +1,11 @@
-"""The roof of a problem on a card at a power limit and clock: no kernel, ours or a stack's, takes less time.
+"""The roof of a problem on a GPU at a power limit and clock: no kernel, kernrec's or a backend's, takes less time.
 
 An ideal launch does the operations of the problem at the peak rate and nothing else: no index is computed, nothing is
 read twice, what fits L2 is not read at all. Its operations and bytes take the energy that `power.toml` has for them, so
 a power limit lowers its clock as it does that of any kernel.
 """
+
+from math import inf
 
 from kernrec.gpu import GPU
 from kernrec.model.prior.power import PowerModel
@@ -34,12 +36,12 @@ class IdealLaunch:
         return [flops / self.peak_flops, moved / self.bandwidth, 0.0, flops * self.flop_j, moved * self.byte_j]
 
 
-def ideal_launch(op: str, dtype: str, gpu: GPU, power: PowerModel) -> IdealLaunch | None:
-    """The figures of a card; None for an op whose operations can be saved, and where the card has no arithmetic in the
-    data type."""
+def ideal_launch(op: str, dtype: str, gpu: GPU, power: PowerModel) -> IdealLaunch:
+    """Return the figures of a GPU. Operations count neither for an op whose operations can be saved nor in a data type
+    in which the GPU has no arithmetic: then only bytes bound the time."""
     peak, joules = arithmetic(gpu, power, dtype)
     if op not in _ROOFED or not peak:
-        return None
+        peak, joules = inf, 0.0
     return IdealLaunch(peak, joules, gpu.l2_bytes, gpu.memory_bandwidth, power.event_j("dram.bytes"))
 
 

@@ -89,6 +89,13 @@ class Bound:
     work_s: Array | None = None
     """Seconds of the card's work alone; of ops whose calls were timed one at a time."""
 
+    def at(self, numbers: Array) -> "Bound":
+        """Return the bound of some of the problems."""
+        parts = {name: seconds.take(numbers) for name, seconds in self.parts.items()}
+        work_s = None if self.work_s is None else self.work_s.take(numbers)
+        table, log_sizes = self.table.take(numbers, axis=1), self.log_sizes.take(numbers, axis=1)
+        return Bound(self.total_s.take(numbers), parts, self.names, table, self.constants, log_sizes, work_s)
+
 
 def bound_of(
     card: "Card", dims: tuple[str, ...], sizes: Array, total_s: Array, parts: Mapping[str, Array],

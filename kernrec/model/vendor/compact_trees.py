@@ -171,7 +171,10 @@ def expand(facts: Mapping[str, Any], arrays: Mapping[str, Array]) -> CompactTree
     children, features, values = np.arange(count), np.zeros(count, np.int64), np.zeros(count, leaf.dtype)
     thresholds = np.full(count, np.nan, threshold.dtype)
     children[splits], features[splits], thresholds[splits], values[~inner] = left, column, threshold, leaf
-    return CompactTrees(start, children, features, thresholds, values, float(facts["base"]), levels)
+    base = float(facts["base"])
+    if not all(np.isfinite(part).all() for part in (base, leaf, threshold)):
+        raise ValueError("trees with a number that is not finite")
+    return CompactTrees(start, children, features, thresholds, values, base, levels)
 
 
 def compressed(trees: Trees) -> Array:

@@ -9,11 +9,12 @@ trees that learned them; for any other card there are few and shallow ones, over
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import field
+from dataclasses import field, replace
 from functools import lru_cache
 
 from kernrec.gpu import GPU, find_gpu
 from kernrec.model.vendor.bound import features_of
+from kernrec.model.vendor.epilogue import as_recorded, has_epilogue, with_epilogue
 from kernrec.model.vendor.operating_point import raised, roofs_s
 from kernrec.model.vendor.precision import rate_of
 from kernrec.model.vendor.predicted import Predicted, StackPrediction
@@ -70,23 +71,31 @@ class VendorModel:
         Of stacks whose set has the card recorded none is added that is recorded on other cards alone.
         """
         self.predict_many([problem], gpu)
-        return self._predicted[problem, gpu.name]
+        predictions = self._predicted[as_recorded(problem), gpu.name]
+        if not has_epilogue(problem):
+            return predictions
+        return tuple(replace(each, latency_s=with_epilogue(each.latency_s, problem, gpu)) for each in predictions)
 
     def latencies(self, problem: Problem, gpu: GPU, beside: Sequence[Problem] = ()) -> list[Latency]:
         """Of each stack that runs the problem: what `predict` has of its time, in less than half the time.
 
         beside: further problems of the op that will be asked about: all together take hardly longer than one.
         """
-        if (predictions := self._predicted.get((problem, gpu.name))) is not None:
-            return [(each.stack, each.latency_s, each.busy["launch"]) for each in predictions]
-        parts = self._parts(problem, gpu, beside)
-        return [timed.latency(place, number) for timed, number in parts for place in range(len(timed.kind.stacks))]
+        plain = as_recorded(problem)
+        if (predictions := self._predicted.get((plain, gpu.name))) is not None:
+            latencies = [(each.stack, each.latency_s, each.busy["launch"]) for each in predictions]
+        else:
+            parts = self._parts(plain, gpu, beside)
+            latencies = [timed.latency(place, i) for timed, i in parts for place in range(len(timed.kind.stacks))]
+        return _finished(latencies, problem, gpu)
 
     def fastest(self, problem: Problem, gpu: GPU, beside: Sequence[Problem] = ()) -> list[Latency]:
         """Those of `latencies` among which the fastest is: of each set that tells of the problem, its fastest stack."""
-        if (problem, gpu.name) in self._predicted:
+        plain = as_recorded(problem)
+        if (plain, gpu.name) in self._predicted:
             return self.latencies(problem, gpu)
-        return [timed.latency(timed.fastest(number), number) for timed, number in self._parts(problem, gpu, beside)]
+        parts = self._parts(plain, gpu, beside)
+        return _finished([timed.latency(timed.fastest(number), number) for timed, number in parts], problem, gpu)
 
     def at_least_roof(self, latency: Predicted, problem: Problem, gpu: GPU) -> Predicted:
         """A latency as `operating_point.at_point` has it at the card's default limit and clock."""
@@ -105,10 +114,11 @@ class VendorModel:
         """Why a stack cannot run a problem of a kind that it was recorded for, by stack; others are absent."""
         refused: dict[str, str] = {}
         run: set[str] = set()
+        plain = as_recorded(problem)
         for place in self._covering(problem):
             recorded = self.sets[place].recorded
-            for stack in recorded.stacks_on(gpu, problem):
-                if (reason := recorded.refusal(stack, problem, gpu)) is None:
+            for stack in recorded.stacks_on(gpu, plain):
+                if (reason := recorded.refusal(stack, plain, gpu)) is None:
                     run.add(stack)
                 else:
                     refused[stack] = reason
@@ -119,7 +129,8 @@ class VendorModel:
         problems as for one."""
         if len(self._predicted) > _KEPT:
             self._predicted.clear()
-        new = [problem for problem in dict.fromkeys(problems) if (problem, gpu.name) not in self._predicted]
+        plain = dict.fromkeys(map(as_recorded, problems))
+        new = [problem for problem in plain if (problem, gpu.name) not in self._predicted]
         self._time(new, gpu)
         for problem in new:
             parts = self._timed.pop((problem, gpu.name))
@@ -128,7 +139,7 @@ class VendorModel:
     def _parts(self, problem: Problem, gpu: GPU, beside: Sequence[Problem]) -> list[tuple[Timed, int]]:
         """The sets that tell of a problem, each with its place there."""
         if (parts := self._timed.get((problem, gpu.name))) is None:
-            self._time([problem, *beside], gpu)
+            self._time([problem, *map(as_recorded, beside)], gpu)
             parts = self._timed[problem, gpu.name]
         return parts
 
@@ -174,6 +185,7 @@ class VendorModel:
 
     def _covering(self, problem: Problem) -> list[int]:
         """The sets that cover a problem, by their place in `sets`."""
+        problem = as_recorded(problem)
         return [number for number, entry in enumerate(self.sets) if entry.recorded.covers(problem)]
 
     def _nearest(self, dtype: str, layout: str, gpu: GPU) -> list[tuple[int, RecordedSet, bool]]:
@@ -186,6 +198,13 @@ class VendorModel:
             nearest = [(place, recorded, gpu.name in recorded.gpus) for place, recorded in there]
             self._accepting[key] = nearest = nearest if rate_of(gpu, dtype) else []
         return nearest
+
+
+def _finished(latencies: list[Latency], problem: Problem, gpu: GPU) -> list[Latency]:
+    """Return latencies with the cost of the problem's bias and activation."""
+    if not has_epilogue(problem):
+        return latencies
+    return [(stack, with_epilogue(latency, problem, gpu), launch_s) for stack, latency, launch_s in latencies]
 
 
 @lru_cache(maxsize=1024)

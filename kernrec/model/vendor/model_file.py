@@ -24,6 +24,7 @@ from kernrec.model.vendor.power_base import PowerBase
 from kernrec.model.vendor.recorded_set import Head, RecordedSet, SetModel
 from kernrec.util.array_file import mapped, pack, unpack
 from kernrec.util.atomic_write import write_whole
+from kernrec.util.input_file import read_input
 
 FORMAT = 3
 _MOST_BYTES = 16 << 20
@@ -89,7 +90,7 @@ def _readable(path: Path) -> Path:
 
 
 def _content(path: Path) -> bytes:
-    return _readable(path).read_bytes()
+    return read_input(path, _MOST_BYTES)
 
 
 def _set(op: str, entry: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> SetModel:

@@ -23,7 +23,7 @@ from kernrec.model.prior.core import OVERLAP
 from kernrec.model.prior.launch_costs import LimitedCosts, NominalCosts
 from kernrec.model.prior.power import PowerModel
 from kernrec.model.prior.sustained_roof import IdealLaunch, arithmetic, ideal_launch
-from kernrec.model.vendor.power_base import BESIDE_ARITHMETIC
+from kernrec.model.vendor.power_base import BESIDE_ARITHMETIC, power_base
 from kernrec.op import Problem
 from kernrec.util.normal import DEVIATIONS
 
@@ -39,6 +39,9 @@ data sheet's (`TENSOR_SHARE`), at a clock that a limit holds back."""
 EXTRAPOLATED = 0.6
 """Standard deviation of the error of a change of time or power, as a share of the logarithm of that change: the median
 of nine changes of matmul_tf32_limits_rtx3090.csv from 400 W on, carried as a stack's line is; 0.65 in mean square."""
+MODELLED = 1.35
+"""Factor of the 90 % interval of a power that the GPU's model has for a backend's time: in the median the power of
+serving products whose time is known is off by 8 to 16 % (`tools/evidence power`)."""
 _ROUNDS = 40
 
 
@@ -54,29 +57,52 @@ class Point(Protocol):
 def at_point(
     predictions: "Iterable[StackPrediction]", gpu: GPU, point: Point, problem: Problem | None = None
 ) -> "list[StackPrediction]":
-    """Predictions of one problem at another power limit and clock, in their order; at the default ones they stay as
-    they are, but never above the roof.
+    """Return predictions of one problem at a power limit and clock, in their order, never above the roof or the limit.
+
+    A prediction whose power nobody recorded has that of the GPU's power model.
 
     Args:
         predictions: as `VendorModel.predict` has them, at the default power limit with the clock not locked; all those
             that are compared, since they share the energy of the core's events.
-        gpu: the card.
+        gpu: the GPU.
         point: the power limit and clock.
         problem: its arithmetic says what energy a part that is held back by the limit takes, and bounds the time.
 
     Raises:
-        UsageError: the card does not accept this power limit or clock.
+        UsageError: the GPU does not accept this power limit or clock.
     """
     power, lines = _power_of(gpu), list(predictions)
     limit_w = None if point.power_limit_w is None else float(point.power_limit_w)
-    if lines and (limit_w not in (None, gpu.tdp_w) or point.clock_hz is not None):
-        core_j = _core_energy(lines, gpu, power, problem)
+    elsewhere = limit_w not in (None, gpu.tdp_w) or point.clock_hz is not None
+    core_j = _core_energy(lines, gpu, power, problem) if lines and elsewhere else 0.0
+    lines = [each if each.power_w is not None else _modelled(each, gpu, problem) for each in lines]
+    if elsewhere:
         lines = [_carried(each, core_j, gpu, limit_w, point.clock_hz) for each in lines]
     (least_s,) = (0.0,) if problem is None else roofs_s([problem], gpu, limit_w, point.clock_hz)
     return [
         each if each.latency_s.value >= least_s else replace(each, latency_s=raised(each.latency_s, least_s))
         for each in lines
     ]
+
+
+def recorded_within(prediction: "StackPrediction", gpu: GPU, problem: Problem) -> "StackPrediction":
+    """Return a recording at the default point as it is, but with a power, and none above the limit."""
+    if prediction.power_w is None:
+        return _modelled(prediction, gpu, problem)
+    return replace(prediction, power_w=_at_most(prediction.power_w, gpu.tdp_w))
+
+
+def _modelled(prediction: "StackPrediction", gpu: GPU, problem: Problem | None) -> "StackPrediction":
+    """A prediction at the default point with the power that the GPU's model has for its operations, bytes and time."""
+    from kernrec.model.vendor.predicted import Predicted
+
+    busy, base, seconds = prediction.busy, power_base(gpu), prediction.latency_s.value
+    if not busy and problem is not None:
+        busy = {"math": 0.0, "dram": problem.bytes / gpu.memory_bandwidth}
+    joules = base.math_w * busy.get("math", 0.0) + base.dram_w * min(busy.get("dram", 0.0), seconds)
+    watts = min(base.running_w + joules / seconds, gpu.tdp_w)
+    low, high = watts / MODELLED, min(watts * MODELLED, gpu.tdp_w)
+    return replace(prediction, power_w=Predicted(watts, low, high, True), power_predicted=True)
 
 
 def raised(latency: "Predicted", least_s: float) -> "Predicted":
@@ -91,14 +117,11 @@ _MOST_ROOFS = 4096
 def roofs_s(
     problems: Sequence[Problem], gpu: GPU, limit_w: float | None = None, clock_hz: float | None = None
 ) -> list[float]:
-    """The least time of each problem, the same for all stacks; 0 where its arithmetic has no roof."""
+    """Return the least time of each problem in seconds, the same for all backends."""
     roofs = {problem: _ROOFS.get((problem, gpu, limit_w, clock_hz)) for problem in problems}
-    costs = {
-        problem: ideal.costs(problem)
-        for problem, least_s in roofs.items()
-        if least_s is None and (ideal := _ideal(gpu, problem.op, problem.dtype)) is not None
-    }
-    if costs:
+    new = [problem for problem, least_s in roofs.items() if least_s is None]
+    costs = {problem: ideal_of(gpu, problem.op, problem.dtype).costs(problem) for problem in new}
+    if costs := {problem: parts for problem, parts in costs.items() if any(parts)}:  # L2 holds what has no roof
         launches = np.array([*costs.values()]).T.copy()
         limited = _power_of(gpu).limit_launches(launches, ((limit_w, clock_hz),))
         if len(_ROOFS) >= _MOST_ROOFS:
@@ -109,7 +132,8 @@ def roofs_s(
 
 
 @lru_cache(maxsize=64)
-def _ideal(gpu: GPU, op: str, dtype: str) -> IdealLaunch | None:
+def ideal_of(gpu: GPU, op: str, dtype: str) -> IdealLaunch:
+    """Return the ideal launch of a GPU, made once."""
     return ideal_launch(op, dtype, gpu, _power_of(gpu))
 
 
@@ -123,11 +147,11 @@ def _ratio(before: LimitedCosts, after: LimitedCosts, name: str) -> float:
     return float(getattr(after, name)[0] / getattr(before, name)[0])
 
 
-def _scaled(quantity: "Predicted", factor: float, unsure: float, most: float = inf) -> "Predicted":
+def _scaled(quantity: "Predicted", factor: float, unsure: float) -> "Predicted":
     """A quantity times a factor, whose logarithm has an error of this standard deviation as a share of it."""
-    value, wider = min(quantity.value * factor, most), DEVIATIONS * unsure * abs(log(factor))
+    value, wider = quantity.value * factor, DEVIATIONS * unsure * abs(log(factor))
     down, up = (hypot(log(quantity.value / quantity.low), wider), hypot(log(quantity.high / quantity.value), wider))
-    return replace(quantity, value=value, low=value * exp(-down), high=max(min(value * exp(up), most), value))
+    return replace(quantity, value=value, low=value * exp(-down), high=value * exp(up))
 
 
 def _carried(
@@ -137,12 +161,21 @@ def _carried(
     power = _power_of(gpu)
     launch = _launch(prediction, core_j, gpu, power)
     before, after = power.apply_power_limit(launch), power.apply_power_limit(launch, limit_w, clock_hz)
-    drawn = prediction.power_w
-    if drawn is not None:
-        most = float(after.power_w[0]) if after.capped[0] else gpu.power_max_w
-        drawn = _scaled(drawn, _ratio(before, after, "power_w"), 0.0, most)
     slower = _scaled(prediction.latency_s, _ratio(before, after, "latency_s"), EXTRAPOLATED)
-    return replace(prediction, latency_s=slower, power_w=drawn)
+    drawn = prediction.power_w
+    if drawn is None:
+        return replace(prediction, latency_s=slower)
+    most_w = gpu.tdp_w if limit_w is None else limit_w
+    drawn = _scaled(drawn, _ratio(before, after, "power_w"), 0.0)
+    return replace(prediction, latency_s=slower, power_w=_at_most(drawn, most_w))
+
+
+def _at_most(quantity: "Predicted", most: float) -> "Predicted":
+    """A quantity whose value and interval end at `most`."""
+    if quantity.high <= most:
+        return quantity
+    value = min(quantity.value, most)
+    return replace(quantity, value=value, low=min(quantity.low * value / quantity.value, value), high=most)
 
 
 def _launch(prediction: "StackPrediction", core_j: float, gpu: GPU, power: PowerModel) -> NominalCosts:

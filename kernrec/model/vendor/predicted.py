@@ -22,10 +22,10 @@ class StackPrediction:
 
     stack: str
     version: str | None
-    """As it was recorded on this card; None where it was not, or no version was stated."""
+    """As it was recorded, on this card or, from which version to which, on others; None if no version was stated."""
     latency_s: Predicted
     power_w: Predicted | None
-    """None where nobody recorded power."""
+    """None if nobody recorded power and `at_point` has not filled it in."""
     gpus: tuple[str, ...]
     """The cards that the latency was learned on."""
     recorded_as: str | None
@@ -33,3 +33,5 @@ class StackPrediction:
     busy: Mapping[str, float]
     """Seconds that `math`, `dram`, `l2` and the `launch` are busy at the rates of the data sheet; they overlap. Other
     power limits and clocks are reached by them."""
+    power_predicted: bool = False
+    """Whether nobody recorded power, so that it is the power model's."""

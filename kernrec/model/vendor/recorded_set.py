@@ -166,7 +166,8 @@ class SetModel:
     extent: Extent
     """The recorded region of the logarithms of the dimensions."""
     heads: Mapping[tuple[str, str], Head]
-    """(`latency` or `power`, catalog name of a card or `OTHER`) -> trees."""
+    """(`latency` or `power`, catalog name of a card, architecture, or `OTHER`) -> trees; those of an architecture are
+    for its cards that were not recorded, and of power alone."""
     floors: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     """By card, seconds of a call timed alone that are the host's, and the ratio of the card's work to the bound's;
     empty where calls were timed in a stream."""

@@ -18,7 +18,7 @@ def stacks_named(names: str | Iterable[str] | None) -> tuple[str, ...]:
     typed = [part.strip() for text in texts for part in str(text).split(",")]
     for name in typed:
         if fold(name) not in _SPELLINGS:
-            raise unknown("stack", name, STACKS)
+            raise unknown("backend", name, STACKS)
     return tuple(dict.fromkeys(_SPELLINGS[fold(name)] for name in typed))
 
 

@@ -12,9 +12,11 @@ from kernrec.gpu import GPU
 from kernrec.model.learn.conformal import Interval, factor_at
 from kernrec.model.vendor.bound import PARTS, Bound, Card, Features, card_of, features_of, used
 from kernrec.model.vendor.compact_trees import CompactTrees
+from kernrec.model.vendor.more_items import Points, item_place, ordered_seconds, points
 from kernrec.model.vendor.power_base import power_base
 from kernrec.model.vendor.predicted import Predicted, StackPrediction
 from kernrec.model.vendor.recorded_set import OTHER, STACK, SetModel
+from kernrec.model.vendor.releases import versions_text
 from kernrec.model.vendor.single_calls import NORMAL_S
 from kernrec.model.vendor.tilewise import ordered
 from kernrec.op import Problem
@@ -141,8 +143,15 @@ class Kind:
 
     @cached_property
     def versions(self) -> list[str | None]:
-        """Of each stack, as it was recorded on the card."""
-        return [self.chosen.recorded.stacks[stack].get(self.gpu.name) for stack in self.stacks]
+        """Version of each stack: as it was recorded on the card, or from which to which on the other cards."""
+        recorded, name = self.chosen.recorded.stacks, self.gpu.name
+        every = ([cards[name]] if name in cards else cards.values() for cards in map(recorded.__getitem__, self.stacks))
+        return [versions_text(versions) for versions in every]
+
+    @property
+    def _nearest(self) -> tuple[str, str, str]:
+        """Keys of the trees for the GPU, the nearest first: its own, those of its architecture, those for any GPU."""
+        return self.gpu.name, self.gpu.arch, OTHER
 
     @cached_property
     def recorded_as(self) -> str | None:
@@ -162,8 +171,8 @@ class Kind:
         return {}
 
     def _new_reader(self, quantity: str, bound: Bound) -> Reader:
-        transferred = (quantity, self.gpu.name) not in self.chosen.heads
-        head = self.chosen.heads[quantity, OTHER if transferred else self.gpu.name]
+        heads, transferred = self.chosen.heads, (quantity, self.gpu.name) not in self.chosen.heads
+        head = next(heads[quantity, name] for name in self._nearest if (quantity, name) in heads)
         rows = np.zeros((len(self.stacks), 1, len(head.columns)), dtype=np.float32)
         for name, value in bound.constants.items():
             if (column := head.column.get(name)) is not None:
@@ -181,6 +190,30 @@ class Kind:
         return Reader(
             head.trees, bound.names, ordered(rows), columns, places, own_columns, own, recorded, between, transferred
         )
+
+
+def _with_points(kind: Kind, sizes: Array) -> tuple[Array, Array, list[Points | None]]:
+    """Return the sizes of problems, (N, D), each followed by those at its points; the place of each; and its points."""
+    op, dims = kind.chosen.recorded.op, kind.features.DIMS
+    places = [item_place(op, kind.layout, dims[0] == "batch" and size[0] > 1, dims) for size in sizes]
+    items = [None if at is None else points(int(size[at])) for size, at in zip(sizes, places, strict=True)]
+    counts = np.array([1 if each is None else 1 + len(each.numbers) for each in items])
+    starts = counts.cumsum() - counts
+    rows = sizes.repeat(counts, axis=0)
+    for start, place, each in zip(starts.tolist(), places, items, strict=True):
+        if each is not None:
+            rows[start + 1 : start + 1 + len(each.numbers), place] = each.numbers
+    return rows, starts, items
+
+
+def _ordered(bounds_s: Array, seconds: Array, starts: Array, items: Sequence[Points | None]) -> Array:
+    """Return the seconds of problems, (S, N), from those at them and their points, (S, P); starts: of the problems."""
+    result = seconds.take(starts, axis=1)
+    for number, (start, at) in enumerate(zip(starts.tolist(), items, strict=True)):
+        if at is not None:
+            there = slice(start + 1, start + 1 + len(at.numbers))
+            result[:, number] = ordered_seconds(at, bounds_s[start], bounds_s[there], seconds[:, there])
+    return result
 
 
 @dataclass(frozen=True, eq=False)
@@ -203,12 +236,14 @@ class Timed:
         """The features of problems."""
         chosen, every = kind.chosen, [problem.sizes for problem in problems]
         sizes = np.array([size for each in every for size in kind.dims_of(each)], dtype=float)
-        sizes = sizes.reshape(len(every), -1).T
-        bound = kind.features.bound(kind.card, sizes, kind.layout)
+        sizes, starts, items = _with_points(kind, sizes.reshape(len(every), -1))
+        bound = kind.features.bound(kind.card, sizes.T, kind.layout)
         reader = kind.reader("latency", bound)
         # Trees that learned other cards could pass the roof of this one.
-        least = bound.parts["math"] if reader.transferred else np.zeros(len(problems))
+        least = bound.parts["math"] if reader.transferred else np.zeros(len(sizes))
         seconds = reader.corrected(bound.table, {}, bound.total_s[np.newaxis], least, inf)
+        if len(sizes) > len(every):
+            seconds, bound = _ordered(bound.total_s, seconds, starts, items), bound.at(starts)
         distances, off_grid = chosen.outside(bound), [chosen.off_grid(each) for each in every]
         return cls(kind, bound, distances, off_grid, seconds, reader.factors_at(distances, off_grid))
 

@@ -58,7 +58,7 @@
       const source = new Bokeh.ColumnDataSource({ data: {
         x: rows.map((row) => row.latency_s / timeScale), y: rows.map((row) => row.energy_j / energyScale),
         gpu: rows.map(() => network.title), limit: rows.map((row) => `${row.power_limit_w} W`),
-        size: rows.map((row) => (row.knee ? 15 : 7)), latency: rows.map((row) => interval(row.latency_s, ...row.latency_interval_s, "s")),
+        size: rows.map((row) => (row.best ? 15 : 7)), latency: rows.map((row) => interval(row.latency_s, ...row.latency_interval_s, "s")),
         energy: rows.map((row) => interval(row.energy_j, ...row.energy_interval_j, "J")),
       } });
       plot.line({ field: "x" }, { field: "y" }, { source, line_color: shade, line_width: 2, legend_label: network.title });

@@ -78,7 +78,8 @@
   function lineText(line) {
     const drawn = line.power_w === null ? "" : `, ${interval(line.energy_j, ...line.energy_interval_j, "J")}`;
     const much = line.slowdown === null ? "" : ` ${percent(Math.abs(line.slowdown), 1)} ${line.slowdown < 0 ? "faster" : "slower"} than the fastest config here`;
-    const advice = line.advised ? `: call ${line.stack}` : line.faster ? `: ${line.stack} may be faster` : "";
+    const advice = line.advised ? `: call ${line.stack}` : line.faster ? `: ${line.stack} may be faster`
+      : line.slowdown > 0.02 && line.beaten === false ? ": within the estimates' error" : "";
     return `${line.name}: ${interval(line.latency_s, ...line.latency_interval_s, "s")}${drawn} (${line.basis})${much ? ";" : ""}${much}${advice}.`;
   }
 
@@ -137,34 +138,32 @@
 
   // The network view without its plot: totals side by side, power limits, layers.
   function networkTables(networks) {
-    const costs = (name) => [
-      ["latency (90 % interval)", (n) => { const t = total(n, name); return t ? interval(t.latency_s, ...t.latency_interval_s, "s") : "–"; }],
-      ["energy (90 % interval)", (n) => { const t = total(n, name); return t ? interval(t.energy_j, ...t.energy_interval_j, "J") : "–"; }],
-    ];
-    const saved = (n) => {
-      const [choice, heuristic] = [total(n, "choice"), total(n, "occupancy heuristic")];
-      return percent(1 - choice.energy_j / heuristic.energy_j);
-    };
-    const knee = (n) => n.sweep.find((row) => row.knee);
-    const parts = [table("At the default power limit, the fastest config of each layer", [
-      ["GPU", (n) => n.title, "text"], ...costs("choice"), ["power", (n) => human(total(n, "choice").power_w, "W")],
-      ["calls/s", (n) => Number((1 / total(n, "choice").latency_s).toPrecision(3))],
-      ["vs occupancy heuristic: energy", (n) => `${saved(n)} less`],
+    const shown = (n) => total(n, n.headline);
+    const knee = (n) => n.sweep.find((row) => row.best);
+    const parts = [table("All layers at the default power limit", [
+      ["GPU", (n) => n.title, "text"], ["runs", (n) => n.headline, "text"],
+      ["latency (90 % interval)", (n) => interval(shown(n).latency_s, ...shown(n).latency_interval_s, "s")],
+      ["energy (90 % interval)", (n) => interval(shown(n).energy_j, ...shown(n).energy_interval_j, "J")],
+      ["power", (n) => human(shown(n).power_w, "W")], ["calls/s", (n) => Number((1 / shown(n).latency_s).toPrecision(3))],
       ["power limit (knee)", (n) => `${knee(n).power_limit_w} W: ${percent(knee(n).versus_first.slowdown, 1)} slower, ${percent(knee(n).versus_first.energy_saved, 1)} less energy`, "text"],
-      ["source", (n) => total(n, "choice").source, "text"],
+      ["source", (n) => shown(n).source, "text"],
     ], networks)];
     for (const network of networks) {
+      const totals = table("What the layers take together, the fastest first", [
+        ["runs", (row) => row.name, "text"], ["latency (90 % interval)", (row) => interval(row.latency_s, ...row.latency_interval_s, "s")],
+        ["energy (90 % interval)", (row) => interval(row.energy_j, ...row.energy_interval_j, "J")], ["source", (row) => row.source, "text"],
+      ], network.totals);
       const sweep = table(`${network.title} over power limits; the bold row is the knee`, [
         ["power limit", (row) => `${row.power_limit_w} W`], ["latency (90 % interval)", (row) => interval(row.latency_s, ...row.latency_interval_s, "s")],
         ["energy (90 % interval)", (row) => interval(row.energy_j, ...row.energy_interval_j, "J")], ["power", (row) => human(row.power_w, "W")],
         ["slower", (row) => percent(row.versus_first.slowdown, 1)], ["energy saved", (row) => percent(row.versus_first.energy_saved, 1)],
-      ], network.sweep, (row) => (row.knee ? "knee" : ""));
+      ], network.sweep, (row) => (row.best ? "knee" : ""));
       const layers = table(`Layers of ${network.workload}, each with all its occurrences`, [
         ["layer", (row) => row.layer, "text"], ["count", (row) => row.count], ["latency", (row) => human(row.latency_s, "s")],
         ["energy", (row) => human(row.energy_j, "J")], ["bottleneck", (row) => row.bottleneck, "text"],
-        ["source", (row) => row.source, "text"], ["kernel", (row) => row.kernel, "text"], ["config", (row) => row.config, "config text"],
+        ["source", (row) => row.source, "text"], ["runs", (row) => row.kernel, "text"], ["config", (row) => row.config, "config text"],
       ], network.layers);
-      parts.push(element("details", { class: "box" }, element("summary", {}, `${network.title}: power limits and layers`), sweep, layers, notes(network.notes)));
+      parts.push(element("details", { class: "box" }, element("summary", {}, `${network.title}: totals, power limits and layers`), totals, sweep, layers, notes(network.notes)));
     }
     return parts;
   }

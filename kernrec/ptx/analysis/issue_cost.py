@@ -107,7 +107,7 @@ def _classify(opcode: str, modifiers: tuple[str, ...], literal: bool) -> Cost:
     if opcode == "mma":
         return (("mma", 1),)
     if opcode in ("wgmma", "tcgen05"):
-        return (("mma" if modifiers[0] in ("mma_async", "mma") else "other", 1),)
+        return (("mma" if modifiers[:1] in (("mma_async",), ("mma",)) else "other", 1),)
     if opcode == "ldmatrix":
         return (("ld_shared", 1),)
     if opcode == "stmatrix":
@@ -121,17 +121,22 @@ _NATIVE = {
 """m n k of the machine's instruction by type of A (PTX ISA, table of the shapes of `mma`: the largest of each)."""
 
 
+_SHAPE = re.compile(r"m\d{1,4}n\d{1,4}k\d{1,4}")
+
+
 def _wmma(modifiers: tuple[str, ...]) -> Cost:
     """A product of the shape's size in the machine's instructions; a load or store in accesses of 4 bytes a lane."""
-    shape = next((m for m in modifiers if m[0] == "m" and m[1:2].isdigit()), "m16n16k16")
+    shape = next((mark for mark in modifiers if _SHAPE.fullmatch(mark)), "m16n16k16")
     m, n, k = (int(extent) for extent in re.split("[mnk]", shape)[1:])
-    if modifiers[0] == "mma":
+    action = modifiers[0] if modifiers else ""
+    if action == "mma":
         kind = next((m for m in modifiers[-4:] if m in _NATIVE), "f16")
         return (("mma", max(m * n * k // _NATIVE[kind], 1)),)
     elements = m * k if "a" in modifiers else k * n if "b" in modifiers else m * n
-    bits = int(re.sub(r"\D", "", modifiers[-1]) or 32)
+    width = re.fullmatch(r"[a-z]{1,2}(\d{1,3})", modifiers[-1] if modifiers else "")
+    bits = int(width[1]) if width else 32
     space = "shared" if "shared" in modifiers else "global"
-    return ((f"{'st' if modifiers[0] == 'store' else 'ld'}_{space}", max(elements * bits // 1024, 1)),)
+    return ((f"{'st' if action == 'store' else 'ld'}_{space}", max(elements * bits // 1024, 1)),)
 
 
 def _memory(opcode: str, modifiers: tuple[str, ...]) -> str:
@@ -214,5 +219,5 @@ def chain_clk(block: BasicBlock) -> int:
 
 
 def _wgmma_columns(ins: Instruction) -> int:
-    shape = next((mark for mark in ins.modifiers if mark.startswith("m64n")), "m64n8k16")
-    return int(shape[4 : shape.index("k")])
+    shape = next((mark for mark in ins.modifiers if _SHAPE.fullmatch(mark)), "m64n8k16")
+    return int(shape[shape.index("n") + 1 : shape.index("k")])

@@ -74,7 +74,11 @@ class Barriers:
         if kind not in ("sync", "arrive", "red"):
             raise unsupported(self._operands.function, ins)
         if kind == "red":
+            if not 3 <= len(operands) <= 4:
+                raise UnsupportedFormError(f"{len(operands)} operands, 3 or 4 expected")
             self._reduction = marks[1], operands.pop(0), operands.pop()
+            self._operands.row(self._reduction[1], marks[2])
+            self._operands.flag(self._reduction[2])
         number = self._values(operands[0])
         block_of = self._operands.lanes.shape.block_of
         if kind == "arrive":

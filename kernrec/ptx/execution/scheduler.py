@@ -272,14 +272,12 @@ class Scheduler:
             if self.memory.races is not None:
                 self.memory.races.exit(location(self.function, ins), on, self.live.mask)
             self._release()
-        elif opcode == "barrier" and ins.modifiers[:1] == ("cluster",):
+        elif opcode in ("bar", "barrier"):
+            cluster = opcode == "barrier" and ins.modifiers[:1] == ("cluster",)
             try:
-                self.cluster_barrier.reach(ins, on, self.positions, position + 1)
+                (self.cluster_barrier.reach if cluster else self.barriers.arrive)(ins, on, self.positions, position + 1)
             except UnsupportedFormError as error:
                 raise unsupported(self.function, ins, str(error)) from None
-            self._release()
-        elif opcode in ("bar", "barrier"):
-            self.barriers.arrive(ins, on, self.positions, position + 1)
             self._release()
         elif opcode == "trap":
             if on.any():
@@ -314,7 +312,7 @@ class Scheduler:
         return None
 
     def _branch_indexed(self, ins: Instruction, everyone: Array) -> None:
-        table = ins.operands[1]
+        table = ins.operands[1] if len(ins.operands) == 2 else None
         if not isinstance(table, Symbol) or table.name not in self.function.tables or ins.predicate is not None:
             raise unsupported(self.function, ins)
         targets = np.array([self.function.block_index[label] for label in self.function.tables[table.name]])

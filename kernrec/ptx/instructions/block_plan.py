@@ -226,8 +226,11 @@ class _Planner:
                 break
         self._flush(len(self._open))
         first = block.instructions[0]
-        if is_warp_synchronous(first):
-            self.plan.mask = operand_row(rows, lane_mask(first), "u32", symbols)
+        if is_warp_synchronous(first) and self.plan.error is None:
+            try:
+                self.plan.mask = operand_row(rows, lane_mask(first), "u32", symbols)
+            except UnsupportedFormError as error:
+                self.plan.error = first, error
 
     def _watch(self, first: dict[str, Instruction]) -> None:
         """Plans the check of the registers that instructions access while matrix operations may be in flight."""
@@ -272,7 +275,11 @@ class _Planner:
             return  # it was looked at to refuse what is not supported
         if WIDTHS[kind] < destination[0]:
             function, kind = extended(function, kind), f"u{destination[0]}"
+        for row, named in zip((destination, *sources), (kind, *kinds), strict=False):
+            if WIDTHS.get(named, row[0]) > row[0] or (named == "pred") != (row[0] == 1):
+                raise UnsupportedFormError(f"a .{named} operand does not fit a {row[0]}-bit register")
         key = (function, kind, kinds)
+        _try(key, len(sources))
         if ins.predicate is not None:
             guard = self._rows.register(ins.predicate[0])
             self._flush_conflicting((*sources, guard), (destination,))
@@ -327,6 +334,24 @@ def _fits(key: GroupKey, destination: RowRef, sources: tuple[RowRef, ...]) -> bo
     if WIDTHS[kind] != destination[0]:
         return False
     return all(WIDTHS[source_kind] == ref[0] for source_kind, ref in zip(kinds, sources, strict=True))
+
+
+@lru_cache(4096)
+def _try(key: GroupKey, sources: int) -> None:
+    """Compute an instruction of a kind on eight lanes; raise `UnsupportedFormError` if NumPy refuses its operands.
+
+    NumPy has no bitwise operations of floating-point numbers, for instance, and builders do not look.
+    """
+    function, kind, kinds = key
+    if wrong := next((name for name in (kind, *kinds) if name not in DTYPES), None):
+        raise UnsupportedFormError(f".{wrong} is not a type that it computes with")
+    rows = [np.ones(8 * max(WIDTHS[name] // (8 * DTYPES[name].itemsize), 1), DTYPES[name]) for name in (*kinds, kind)]
+    try:
+        with np.errstate(all="ignore"):
+            function(*rows[: min(sources, len(kinds))], rows[-1])
+    except (TypeError, ValueError, IndexError, KeyError, AttributeError):
+        types = ", ".join(f".{name}" for name in dict.fromkeys((kind, *kinds[:sources])))
+        raise UnsupportedFormError(f"{sources} sources and the types {types}") from None
 
 
 @lru_cache(None)

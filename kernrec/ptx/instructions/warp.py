@@ -179,7 +179,7 @@ def _redux(decoder: BlockDecoder, ins: Instruction) -> Step:
     operation, kind = ins.modifiers[1], ins.modifiers[-1]
     if kind == "f32" and operation in ("min", "max"):
         return _redux_float(decoder, ins)
-    if operation not in _REDUCE or kind[0] == "f" or len(ins.modifiers) != 3:
+    if operation not in _REDUCE or kind not in ("u32", "s32", "b32") or len(ins.modifiers) != 3:
         raise UnsupportedFormError
     ufunc, neutral = _REDUCE[operation]
     out = decoder.row(ins.operands[0], kind)

@@ -60,11 +60,15 @@ class FunctionParser:
             if opcode in ("bra", "brx"):
                 self._branches.append((len(instructions), tuple(self._scopes)))
         read = self._operands.read
+        try:
+            values = tuple([read(text) for text in _OPERANDS.findall(operands)]) if operands else ()
+        except ValueError as error:
+            raise ValueError(f"{opcode}{modifiers}: {error}") from None
         instructions.append(
             Instruction(
                 opcode,
                 tuple(modifiers.replace("::", ".")[1:].split(".")) if modifiers else (),
-                tuple([read(text) for text in _OPERANDS.findall(operands)]) if operands else (),
+                values,
                 (predicate, bool(negated)) if predicate else None,
                 number,
                 line,

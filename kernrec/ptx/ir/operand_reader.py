@@ -7,6 +7,8 @@ from kernrec.ptx.ir.operand import Address, Immediate, Negated, Operand, Pair, R
 from kernrec.ptx.ir.program import Function
 
 _REGISTER = re.compile(r"%[%$\w.@]*|_")
+_NAME = re.compile(r"[A-Za-z_$.%(][\w$.@%, ()]*")
+"""A symbol, or the list of the arguments of a call."""
 _F32 = re.compile(r"0[fF][0-9a-fA-F]{8}")
 _F64 = re.compile(r"0[dD][0-9a-fA-F]{16}")
 
@@ -56,6 +58,8 @@ class OperandReader:
         if text == "WARP_SZ":
             return self._immediate(32, "int")
         name, plus, offset = text.partition("+")
+        if not _NAME.fullmatch(name.strip()):
+            raise ValueError(f"cannot read the operand {text!r:.60}")
         if self._function.register_type(name.strip()) is not None:
             return Register(name.strip())
         return Symbol(name.strip(), _offset(text, offset) if plus else 0)

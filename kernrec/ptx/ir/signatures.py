@@ -4,6 +4,7 @@ Only instructions with one fixed list of operands are here, which are those that
 (tensor cores, textures, votes, ...) are checked by the code that executes them.
 """
 
+import re
 from functools import cache
 
 from kernrec.ptx.ir.types import BITS
@@ -64,6 +65,8 @@ def signature(opcode: str, modifiers: tuple[str, ...]) -> Slots | None:
         return ()
     if opcode == "bra":
         return (Slot("label"),)
+    if opcode in ("bar", "barrier"):
+        return _barrier(opcode, tuple(mark for mark in modifiers if mark not in ("cta", "aligned")) or ("sync",))
     if opcode == "cvt":
         return _conversion(types)
     if opcode in _END_WITH_TYPE and modifiers[-1:] != (kind,):
@@ -86,6 +89,8 @@ def signature(opcode: str, modifiers: tuple[str, ...]) -> Slots | None:
 def _same_type(opcode: str, modifiers: tuple[str, ...], kind: str) -> Slots | None:
     """Instructions that name one type."""
     wide = "wide" in modifiers
+    if wide and not (opcode in ("mul", "mad") and kind in ("u16", "s16", "u32", "s32")):
+        raise ValueError(f"{opcode}.wide has no type .{kind}; mul and mad have it for .u16, .s16, .u32 and .s32")
     result = Slot("write", f"{kind[0]}{2 * BITS[kind]}" if wide else kind)
     source = Slot("read", kind)
     if opcode in _BINARY:
@@ -117,6 +122,17 @@ def _same_type(opcode: str, modifiers: tuple[str, ...], kind: str) -> Slots | No
     return None
 
 
+def _barrier(opcode: str, marks: tuple[str, ...]) -> Slots | None:
+    """Barriers of a block, but for reductions, whose second operand may be absent."""
+    if marks == ("warp", "sync"):
+        return (_U32,)
+    if marks in (("sync",), ("arrive",)):
+        return (_U32, Slot("read", "u32", optional=marks == ("sync",)))
+    if marks[0] == "red" and marks[1:] in (("popc", "u32"), ("and", "pred"), ("or", "pred")):
+        return None
+    raise ValueError(f"{opcode}.{'.'.join(marks)} is none of sync, arrive, red.popc.u32, red.and.pred and red.or.pred")
+
+
 def _conversion(types: list[str]) -> Slots | None:
     if len(types) != 2:
         return None
@@ -129,6 +145,8 @@ def _access(opcode: str, modifiers: tuple[str, ...], kind: str) -> Slots | None:
     if any(name.startswith(("L2::cache_hint", "cache_hint")) for name in modifiers):
         return None
     elements = next((int(name[1:]) for name in modifiers if name in ("v2", "v4", "v8")), 1)
+    if not re.fullmatch(r"[busf]\d+|bf16", kind) or kind == "f8":
+        raise ValueError(f"{opcode} has no type .{kind}")
     value = Slot("read" if opcode == "st" else "write", kind, wider=True, vector=elements)
     return (Slot("address"), value) if opcode == "st" else (value, Slot("address"))
 

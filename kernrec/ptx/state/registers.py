@@ -147,7 +147,7 @@ class RegisterFiles:
             width, index = ref
             view = self.view(width, DTYPES[kind])
             need = WIDTHS[kind]
-            if need > width:
+            if need > width or (need == 1) != (width == 1):
                 raise EmulationError(f"a .{kind} operand does not fit a {width}-bit register")
             row = self._typed[ref, kind] = view[index] if need == width else view[index, :: width // need]
         return row

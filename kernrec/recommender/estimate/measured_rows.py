@@ -13,6 +13,7 @@ import numpy as np
 from kernrec.gpu import GPU
 from kernrec.kernel import ProblemSpace, Space
 from kernrec.recommender.estimate.operating_point import OperatingPoint
+from kernrec.recommender.estimate.physics import impossible
 from kernrec.store import Evidence, FailedConfig, MeasuredAnswer
 from kernrec.util.light_dataclass import dataclass
 
@@ -37,6 +38,8 @@ class MeasuredRows:
     """Configs that were measured, or failed, with another version of the source."""
     elsewhere: int = 0
     """Configs that were measured at other operating points only."""
+    impossible: int = 0
+    """Configs whose rows break a law of physics."""
 
     def at(self, rows: np.ndarray) -> tuple[np.ndarray, list[MeasuredAnswer]]:
         """(positions in `rows`, ascending row numbers, that were measured; their measurements)."""
@@ -77,7 +80,8 @@ def _at_point(
     failed: Sequence[FailedConfig],
 ) -> MeasuredRows:
     space, kernel = on_problem.space, on_problem.space.kernel
-    ours = [row for row in measured if row.kernel_hash == kernel.hash]
+    every = [row for row in measured if row.kernel_hash == kernel.hash]
+    ours = [row for row in every if not impossible(row, on_problem.problem, gpu)]
     failed_ours = [row for row in failed if row.kernel_hash == kernel.hash]
     here = [row for row in ours if applies(row, gpu, point)]
     failed_rows = space.find([row.config for row in failed_ours])
@@ -96,6 +100,7 @@ def _at_point(
         failures=Counter(outcomes.values()),
         stale=len(_configs(measured, kernel.hash) | _configs(failed, kernel.hash)),
         elsewhere=len(_configs(ours) - _configs(here)) if len(here) < len(ours) else 0,
+        impossible=len(_configs(every) - _configs(ours)) if len(ours) < len(every) else 0,
     )
 
 

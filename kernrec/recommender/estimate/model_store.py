@@ -20,6 +20,7 @@ from kernrec.kernel import Kernel
 from kernrec.model.prior import calibration
 from kernrec.model.prior.calibration import Calibration
 from kernrec.store import Stack
+from kernrec.store.marks import is_own
 from kernrec.util.human import counted
 
 if TYPE_CHECKING:
@@ -34,12 +35,15 @@ class ModelStore:
         folder: the user's models; None for those that ship with kernrec alone.
         stack: the databases that the user's models should have been trained on.
         calibrated: False leaves calibrations out.
+        own: whether the folder is beside a database that this user's kernrec wrote.
     """
 
-    def __init__(self, folder: Path | None, stack: Stack, calibrated: bool = True) -> None:
+    def __init__(self, folder: Path | None, stack: Stack, calibrated: bool = True, own: bool = True) -> None:
         shipped = paths.shipped("db/prebuilt") / "models"
         self._own = folder
         self._folders = [path for path in (folder, shipped) if path is not None and path.is_dir()]
+        if not own:  # somebody else's models take the place of none that ships
+            self._folders.reverse()
         self._stack = stack
         self._read: dict[str, TrainedModel | None] = {}
         self._vendor: dict[str, VendorModel | None] = {}
@@ -48,6 +52,8 @@ class ModelStore:
         self._scopes: dict[tuple[str, ...], ModelScope | None] = {}
         if stack.missing is not None:
             self._warn(f"KERNREC_DB names {stack.missing}, which does not exist yet; what ships with kernrec answers")
+        for note in stack.notes:
+            self._warn(note)
         self._calibrations: dict[str, Calibration] = {}
         for place in reversed(self._folders if calibrated else []):
             try:
@@ -61,9 +67,11 @@ class ModelStore:
     ) -> "ModelStore":
         """The store beside the first of some databases; None: the user's own."""
         folder = paths.models() if databases is None else None
+        own = True
         if databases:
             folder = Path(databases[0]).parent / "models"
-        return cls(folder, stack or Stack(databases), calibrated)
+            own = not folder.is_dir() or is_own(Path(databases[0]))
+        return cls(folder, stack or Stack(databases), calibrated, own)
 
     def files(self) -> list[tuple[str, int, int]]:
         """Each file of the folders with its modification time and size; and how many calibrations are in use."""

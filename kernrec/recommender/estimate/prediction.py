@@ -125,7 +125,7 @@ class Predictions:
         and what else there is has no meaning."""
         costs = np.empty((LIMITED, len(points), self.starts[-1]))
         if len(points) > 1:
-            costs[:3, 1:] = np.inf
+            costs[:4, 1:] = np.inf
             costs[-1, 1:] = CAPPED
         limited = LimitedCosts(costs, self.nominal[4])
         self._limit(limited, np.arange(self.starts[-1]), points, slice(0, 1))

@@ -4,6 +4,7 @@ import hashlib
 import shutil
 from pathlib import Path
 
+from kernrec import paths
 from kernrec.errors import UsageError
 from kernrec.recommender.estimate.model_store import stored_models
 from kernrec.store.share import Bundle, Model
@@ -26,7 +27,7 @@ def models_in(folder: Path) -> dict[Path, Model]:
 
 
 def take_models(bundle: Bundle, folder: Path) -> tuple[list[str], list[str]]:
-    """Put the models of a bundle into a folder of models; those that the folder has already stay.
+    """Put the models of a bundle into a folder of models; those that the folder has, or kernrec ships, stay.
 
     Returns:
         Names of the files that were taken, and of those that stayed.
@@ -43,7 +44,8 @@ def take_models(bundle: Bundle, folder: Path) -> tuple[list[str], list[str]]:
                 f"models of {bundle.place.title}: {wrong[0].removeprefix(f'{temporary}/')}; none was taken"
             )
         names = sorted(model.file for model in bundle.manifest.models)
-        present = [name for name in names if (folder / name).exists()]
+        shipped = paths.shipped("db/prebuilt") / "models"
+        present = [name for name in names if (folder / name).exists() or (shipped / name).exists()]
         # A model and its trees are files of one stem: a model of one's own is not mixed with a stranger's.
         stems = {name.partition(".")[0] for name in present}
         taken = [name for name in names if name.partition(".")[0] not in stems]

@@ -85,7 +85,7 @@ class StaticTable:
         """
         power = PowerModel.for_gpu(gpu, inputs)
         power = calibration.apply_to_power(power) if calibration else power
-        space = Space(kernel, gpu.sm, gpu.limits, problem.dtype, problem.layout)
+        space = Space.of(kernel, problem, gpu)
         variants = space.configs_on(problem) if kernel.sampled else space.variants
         spills, unprofiled = np.zeros(len(variants.keys), dtype=bool), np.ones(len(variants.keys), dtype=bool)
         launches: list[LaunchTable] = []

@@ -30,7 +30,7 @@ from kernrec.model.prior.core import LAUNCH_S, START_S
 from kernrec.model.prior.power import RANDOM
 from kernrec.model.prior.spread import INTERVAL
 from kernrec.op import Problem
-from kernrec.op.problem import ANY_LAYOUT
+from kernrec.op.equivalent import as_matmul
 from kernrec.recommender.estimate.costs import Costs
 from kernrec.recommender.estimate.estimates import PRIOR, Estimates
 from kernrec.util.light_dataclass import dataclass
@@ -118,7 +118,7 @@ UNCHECKED = Belief(None, 0.0, 1.0, _UNMEASURED)
 
 def whole_deviation(problem: Problem) -> float:
     """Standard deviation of log(predicted / true) of the best config of a kernel, from the prior alone."""
-    return _WHOLE.get((problem.op, _BITS.get(problem.dtype, "")), _UNMEASURED)
+    return _WHOLE.get((as_matmul(problem).op, _BITS.get(problem.dtype, "")), _UNMEASURED)
 
 
 def believed(costs: Costs, belief: Belief) -> Costs:
@@ -141,9 +141,8 @@ def yardstick_of(problem: Problem, gpu: GPU, models: "ModelStore | None", inputs
         models: where the models of stacks are.
         inputs: stacks were recorded with random ones; None is the answer for others.
     """
-    if models is None or inputs != RANDOM or (model := models.vendor_model(problem.op)) is None:
+    if models is None or inputs != RANDOM or (model := models.vendor_model(as_matmul(problem).op)) is None:
         return None
-    problem = _unfused(problem)
     best, first = None, (True, inf)
     for stack, latency, launch_s in model.fastest(problem, gpu):
         if latency.transferred:  # those recorded on the card are under its roof
@@ -162,22 +161,14 @@ def predict_yardsticks(
     problems: Sequence[Problem], gpu: GPU, models: "ModelStore | None", inputs: str = RANDOM
 ) -> None:
     """Predicts the lines of several problems of an op for `yardstick_of` to tell: one by one takes far longer."""
-    if models is None or inputs != RANDOM or (model := models.vendor_model(problems[0].op)) is None:
+    if models is None or inputs != RANDOM or (model := models.vendor_model(as_matmul(problems[0]).op)) is None:
         return
     from kernrec.model.vendor.operating_point import roofs_s
 
-    first, *others = map(_unfused, problems)
+    first, *others = problems
     lines = model.fastest(first, gpu, others)
     if any(latency.transferred for _, latency, _ in lines):
         roofs_s([first, *others], gpu)
-
-
-def _unfused(problem: Problem) -> Problem:
-    """A product without the bias and activation that a kernel adds on the way: stacks were recorded without them, and
-    take no less with them."""
-    if not (problem.sizes.get("bias") or problem.sizes.get("activation")) or problem.layout == ANY_LAYOUT:
-        return problem
-    return problem.definition.problem(problem.dtype, problem.layout, **problem.dim | {"bias": 0, "activation": 0})
 
 
 def fastest(yardsticks: Sequence[Yardstick]) -> Yardstick | None:

@@ -1,24 +1,37 @@
 """The config that is explained: the kernel of a request, over a range of power limits, and one of its configs."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 
-from kernrec.errors import UsageError, unknown
+from kernrec.errors import NoKernelError, UsageError, unknown
 from kernrec.gpu import find_gpu
 from kernrec.recommender.candidate_set import CandidateSet, candidate_set
 from kernrec.recommender.context import Context
-from kernrec.recommender.infeasible import no_kernel_runs, none_runs
-from kernrec.recommender.layouts import problem_in_best_layout
+from kernrec.recommender.infeasible import none_runs
+from kernrec.recommender.recommender import Recommender
 from kernrec.recommender.request import Objective, Request
+from kernrec.recommender.result import Choice
 from kernrec.recommender.sweep import power_limits, sweep
 
 
-def explainable(request: Request, context: Context) -> CandidateSet:
+def recommended(request: Request, context: Context) -> Choice:
+    """Return the first choice for an op: the config that is explained if no other is named. Raises as `explainable`."""
+    answer = Recommender(context=context).answer(replace(request, query=replace(request.query, top=1)))
+    if not answer.choices:
+        raise NoKernelError(str(answer.no_kernel))
+    return answer.best
+
+
+def explainable(request: Request, context: Context, best: Choice | None = None) -> CandidateSet:
     """The candidates of the kernel that a request is about, at the default power limit, which comes first, the one that
     is asked for, and a range of them; all at the clock that is asked for.
 
-    With an op it is the kernel whose best config is the best for the objective.
+    Args:
+        request: about an op or a kernel.
+        context: databases and models.
+        best: the `recommended` config of an op, whose kernel it is; None if it is not known yet.
 
     Raises:
         UsageError: a name is unknown, or the objective is a Pareto front.
@@ -26,9 +39,9 @@ def explainable(request: Request, context: Context) -> CandidateSet:
     """
     gpu, query = find_gpu(request.gpu), request.query
     kernel = None if request.kernel is None else context.kernel(request.kernel)
-    problem = request.problem_of(kernel)
-    if kernel is None and request.layout is None:
-        problem = problem_in_best_layout(context, problem, gpu, query)
+    if kernel is None and best is None:
+        best = recommended(request, context)
+    problem = best.problem if best is not None else request.problem_of(kernel)
     tables, evidence = context.tables_and_evidence(problem, gpu, kernel)
     limit_w = query.power_limit_w
     limits = sweep(gpu, [*([] if limit_w is None else [limit_w]), *power_limits(gpu)])
@@ -36,13 +49,11 @@ def explainable(request: Request, context: Context) -> CandidateSet:
     models, inputs = context.models, context.inputs
     candidates = candidate_set(tables, problem, points, evidence, models, whole_space=True, inputs=inputs)
     if not candidates.kernels:
-        raise no_kernel_runs(candidates) if kernel is None else none_runs(candidates.considered[0])
-    if kernel is not None:
+        raise none_runs(candidates.considered[0])
+    if best is None:
         return candidates
-    point = point_number(candidates, limit_w)
-    latency, energy = (candidates.counted(costs)[point] for costs in (candidates.latency_s, candidates.energy_j))
-    value = query.objective.value_of(latency, energy)
-    return candidates.only(candidates.locate(int(value.argmin()))[0])
+    names = [each.table.kernel.name for each in candidates.kernels]
+    return candidates.only(names.index(best.kernel.name))
 
 
 def point_number(candidates: CandidateSet, power_limit_w: float | None) -> int:

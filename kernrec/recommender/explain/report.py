@@ -6,7 +6,7 @@ from typing import Any
 from kernrec.recommender.candidate_set import CandidateSet
 from kernrec.recommender.context import Context
 from kernrec.recommender.explain.breakdown import Explanation, explain
-from kernrec.recommender.explain.pick_config import explainable, pick_config, point_number
+from kernrec.recommender.explain.pick_config import explainable, pick_config, point_number, recommended
 from kernrec.recommender.explain.what_if import Change, advice, difference, what_if
 from kernrec.recommender.notes import notes as notes_of
 from kernrec.recommender.notes import of_inputs
@@ -40,7 +40,8 @@ class Report:
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values for JSON; keys carry their unit."""
-        answer = {**self.subject.as_dict(), "advice": [change.as_dict() for change in self.changes]}
+        problem = {"problem": self.candidates.problem.key}
+        answer = {**problem, **self.subject.as_dict(), "advice": [change.as_dict() for change in self.changes]}
         answer |= {"what_to_do": self.what_to_do, "notes": list(self.notes)}
         if self.other is not None:
             answer |= {"against": self.other.as_dict(), "difference": self.difference}
@@ -67,7 +68,9 @@ def report(
         KernrecError: nothing can run the problem, or there are no profiles to predict from.
     """
     context = context.for_inputs(request.query.inputs)
-    candidates = explainable(request, context)
+    best = recommended(request, context) if request.kernel is None else None
+    candidates = explainable(request, context, best)
+    config = config or (best.config if best is not None else {})
     objective, point = request.query.objective, point_number(candidates, request.query.power_limit_w)
     position = pick_config(candidates, config, objective, point)
     subject, other = explain(candidates, position, point), None

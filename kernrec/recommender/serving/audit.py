@@ -8,11 +8,11 @@ from typing import Any
 from kernrec import paths
 from kernrec.errors import KernrecError, UsageError, unknown
 from kernrec.gpu import find_gpu
+from kernrec.interop.model_config import ServedModel, read_model
 from kernrec.recommender.serving.backends import kernel_taken
 from kernrec.recommender.serving.compared import Comparer, Comparison, comparer
 from kernrec.recommender.serving.engine_calls import OWN_KERNELS, own_alone, own_kernel
 from kernrec.recommender.serving.engines import ENGINES, Deployment, Kind, TunedFile, reads_files, tuned_files
-from kernrec.recommender.serving.model_config import ServedModel, read_model
 from kernrec.recommender.serving.shipped_files import Shipped, shipped_of
 from kernrec.recommender.serving.verdict import Verdict, verdict_of
 from kernrec.util.light_dataclass import dataclass

@@ -11,9 +11,9 @@ from enum import StrEnum
 
 from kernrec.errors import UsageError
 from kernrec.gpu import GPU
+from kernrec.interop.model_config import LEAST_GROUP, UNQUANTIZED, Quantization, ServedModel
 from kernrec.interop.moe_configs import ExpertLayer
 from kernrec.kernel.expression import parse
-from kernrec.recommender.serving.model_config import LEAST_GROUP, UNQUANTIZED, Quantization, ServedModel
 from kernrec.util.light_dataclass import dataclass
 
 ENGINES = ("vllm", "sglang")

@@ -7,6 +7,7 @@ Started by `kernrec.store.reader`; reads a request from standard input and print
     segments   the same of groups of Parquet files of our tables, such as bundles have; the database is a new one
     own segments    nothing is written: whether others would take such files of this machine, whose keys are right
     check      nothing is written: whether a database may be opened by the parent
+    faults     nothing is written: the rows of the user's own database that cannot be
     table      a Parquet file of any columns, such as a recording, to `table.parquet`
 """
 
@@ -16,6 +17,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +25,9 @@ from kernrec.errors import KernrecError, UsageError, cannot_be
 from kernrec.store.connection import check_whole, connect_files, connect_stranger, one_line, quoted
 from kernrec.store.database import Database
 from kernrec.store.exchange import CHECKED, COLUMNS, SOURCES
-from kernrec.store.intake.row_checks import check_rows
+from kernrec.store.filtered import show_filtered
+from kernrec.store.intake.row_checks import check_rows, faults, is_possible
+from kernrec.store.marks import Mark, has_open
 from kernrec.store.reader import Limits
 from kernrec.store.row_hash import used_columns
 from kernrec.store.schema import TABLES, layout_of, migrations, schema_version
@@ -34,6 +38,9 @@ if TYPE_CHECKING:
 _INTEGERS = ("TINYINT", "SMALLINT", "INTEGER", "BIGINT")
 _PLAIN = (*_INTEGERS, *(f"U{name}" for name in _INTEGERS), "DOUBLE", "FLOAT", "BOOLEAN", "VARCHAR", "TIMESTAMP")
 _PR_SET_PDEATHSIG = 1  # prctl(2)
+_ROUNDS = 8
+"""Times that the user's own rows are checked: what refers to a row that is left out is found the next time."""
+_ALL = 10**9
 _LARGEST_TABLE = 512 * 2**20
 _ORDER = {"measurement": " ORDER BY gpu, problem_id"}
 """In which rows are read: a query about one problem then reads a part of the log."""
@@ -78,12 +85,17 @@ def read_database(path: Path, folder: Path, limits: Limits) -> dict[str, int]:
         return counts
 
 
-def check_database(path: Path, folder: Path, limits: Limits, rows: bool) -> None:
+def check_database(path: Path, folder: Path, limits: Limits, rows: bool, state: str) -> None:
     """Raise `UsageError` unless a database may be opened.
 
-    rows: whether its rows are checked too; else they are only read, so that a damaged file crashes here.
+    Args:
+        path: of the file.
+        folder: for temporary files.
+        limits: of this process.
+        rows: whether its rows are checked too; else they are only read, so that a damaged file crashes here.
+        state: of the file that is to be checked.
     """
-    with _opened(path, folder, limits, copied=False) as connection:
+    with _opened(path, folder, limits, copied=False, state=state) as connection:
         try:
             if rows:
                 _check_tables(connection, path, limits)
@@ -94,18 +106,66 @@ def check_database(path: Path, folder: Path, limits: Limits, rows: bool) -> None
             connection.execute(f"SELECT count(hash(COLUMNS(*))) FROM db.{table}").fetchall()
 
 
+def find_faults(path: Path, folder: Path, limits: Limits, state: str) -> dict[str, dict[str, list[str]]]:
+    """Find the rows of the user's own database that cannot be: keys by table and fault.
+
+    A row may be at fault because another one is left out, so the rest is checked until it has no fault. A wrong clock
+    must not make all rows look as if they came from the future: the time of the last change of the file counts, too.
+    """
+    now = datetime.now(UTC)
+    changed = datetime.fromtimestamp(path.stat().st_mtime, UTC)
+    latest = max(now, changed) if is_possible(changed) else now
+    wrong: dict[str, dict[str, list[str]]] = {}
+    with _opened(path, folder, limits, copied=False, state=state, filtered=True) as connection:
+        for _ in range(_ROUNDS):
+            show_filtered(connection, Mark("", True, "", wrong).dropped, own=True)
+            if not (more := list(_faults(connection, latest))):
+                break
+            for table, fault, keys in more:
+                wrong.setdefault(table, {}).setdefault(fault, []).extend(keys)
+    return wrong
+
+
+def _faults(connection: "DuckDBPyConnection", latest: datetime) -> Iterator[tuple[str, str, list[str]]]:
+    """Table, fault and keys; after the first fault of a table, what raises an error is left for the next round."""
+    import duckdb
+
+    for table in TABLES:
+        wrong = False
+        try:
+            for fault, keys in faults(connection, table, layout_of(), most=_ALL, latest=latest):
+                wrong = True
+                yield table, fault, keys
+        except (duckdb.Error, ValueError, TypeError, KeyError, AttributeError, RecursionError):
+            if not wrong:
+                raise
+
+
 @contextmanager
-def _opened(path: Path, folder: Path, limits: Limits, *, copied: bool) -> "Iterator[DuckDBPyConnection]":
-    """A database of the present schema; of an older one, or if `copied`, a copy in a folder, brought up to date."""
+def _opened(
+    path: Path, folder: Path, limits: Limits, *, copied: bool, state: str = "", filtered: bool = False
+) -> "Iterator[DuckDBPyConnection]":
+    """A database of the present schema; of an older one, or if `copied`, a copy in a folder, brought up to date.
+
+    Args:
+        path: of the file.
+        folder: for temporary files.
+        limits: of this process.
+        copied: whether a copy is opened.
+        state: of the file (`marks.file_state`); empty: any.
+        filtered: as `connect_stranger` has it.
+    """
     with closing(connect_stranger(path, folder, limits)) as connection, one_line(path):
+        if state and not has_open(state):
+            raise UsageError(f"{path} was replaced while it was checked; try again")
         version = _version(connection, path)
-        if not copied and version == len(migrations()):
+        if not (copied or filtered) and version == len(migrations()):
             yield connection
             return
-        copy = _copied(path, folder)
+        whole = _copied(path, folder) if copied or version < len(migrations()) else path
     if version < len(migrations()):
-        Database.open_checked(copy, read_only=False).close()
-    with closing(connect_stranger(copy, folder, limits)) as connection, one_line(path):
+        Database.open_checked(whole, read_only=False).close()
+    with closing(connect_stranger(whole, folder, limits, filtered=filtered)) as connection, one_line(path):
         yield connection
 
 
@@ -328,7 +388,10 @@ _TASKS: Mapping[str, Callable[[Mapping[str, Any], Path, Limits], object]] = {
         "groups": read_segments(request["groups"], request["title"], folder, limits)
     },
     "own segments": lambda request, folder, limits: check_segments(request["groups"], request["title"], folder, limits),
-    "check": lambda request, folder, limits: check_database(Path(request["path"]), folder, limits, request["rows"]),
+    "check": lambda request, folder, limits: check_database(
+        Path(request["path"]), folder, limits, request["rows"], request["state"]
+    ),
+    "faults": lambda request, folder, limits: find_faults(Path(request["path"]), folder, limits, request["state"]),
     "table": lambda request, folder, limits: read_table(Path(request["path"]), folder, limits, request["most_rows"]),
 }
 

@@ -15,6 +15,7 @@ from kernrec.gpu import GPU, all_gpus, find_gpu
 from kernrec.kernel.source_files import kernel_hash
 from kernrec.op import all_ops, problem_from_key
 from kernrec.op.problem import ANY_LAYOUT
+from kernrec.store.database import LONGEST_SOURCE
 from kernrec.store.intake.plausible_times import floor_s
 from kernrec.store.measurement import NEWEST_PROTOCOL
 from kernrec.store.row_hash import used_columns, wrong_keys
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 _LONGEST = {
     "reason": 200,
     "spec": 2**20,
-    "source": 2**20,
+    "source": LONGEST_SOURCE,
     "code": 2**16,
     "metrics": 2**16,
     "terms": 2**16,
@@ -39,6 +40,11 @@ _LARGEST = "1e30"
 # Control characters, and those that change the direction of text: a row must not write to somebody's terminal.
 _CONTROL = r"\x{00}-\x{08}\x{0e}-\x{1f}\x{7f}-\x{9f}\x{200e}\x{200f}\x{2028}-\x{202e}\x{2066}-\x{2069}"
 _LINES = r"\t\n\v\f\r"
+# Characters of no width: two names that look alike would be two sessions, devices, drivers or licences.
+_INVISIBLE = (
+    r"\x{ad}\x{34f}\x{61c}\x{115f}\x{1160}\x{17b4}\x{17b5}\x{180b}-\x{180f}\x{200b}-\x{200d}\x{2060}-\x{2065}"
+    r"\x{206a}-\x{206f}\x{3164}\x{fe00}-\x{fe0f}\x{feff}\x{ffa0}\x{fff0}-\x{fffb}\x{e0000}-\x{e0fff}"
+)
 _SEVERAL_LINES = ("spec", "source")
 # Numbers that a program can hold and an index can be made of, and text whose escapes stand for no control character.
 _NUMBER = r"-?(0|[1-9][0-9]{0,14})(\.[0-9]{1,20})?([eE][+-]?[0-9]{1,2})?"
@@ -64,6 +70,7 @@ _ABOVE_BOARD = 2.0
 _ABOVE_BOOST = 1.5
 _OPS = frozenset(op.name for op in all_ops())
 _MOST_NAMED = 3
+_FIRST, _LAST = datetime(2026, 1, 1, tzinfo=UTC), datetime(2041, 1, 1, tzinfo=UTC)
 
 
 def check_rows(connection: "DuckDBPyConnection", table: str, layout: Layout, *, keys: bool = True) -> None:
@@ -77,7 +84,13 @@ def check_rows(connection: "DuckDBPyConnection", table: str, layout: Layout, *, 
 
 
 def faults(
-    connection: "DuckDBPyConnection", table: str, layout: Layout, *, keys: bool = True, most: int = _MOST_NAMED + 1
+    connection: "DuckDBPyConnection",
+    table: str,
+    layout: Layout,
+    *,
+    keys: bool = True,
+    most: int = _MOST_NAMED + 1,
+    latest: datetime | None = None,
 ) -> Iterator[tuple[str, list[str]]]:
     """Each fault in words with the keys of rows that have it; after the first it is not certain what comes.
 
@@ -87,20 +100,22 @@ def faults(
         layout: of the schema.
         keys: whether the keys are checked, too.
         most: keys that are named.
+        latest: moment after which nothing can have been measured yet, but for a day; None: now.
     """
     kinds = used_columns(connection, f"db.{table}", layout.columns[table])
-    yield from _violated(connection, table, kinds, list(_conditions(table, layout, kinds)), most)
+    yield from _violated(connection, table, kinds, list(_conditions(table, layout, kinds, latest)), most)
     # One pattern for all texts of a row side by side; which of them it was is queried once one has been seen.
     # A key that is the hash of a row's content has none.
     texts = [name for name, kind in kinds.items() if kind == "VARCHAR" and not (keys and name == f"{table}_id")]
     for names, control in (
-        (set(texts) - {*_SEVERAL_LINES}, _CONTROL + _LINES),
+        (set(texts) - {*_SEVERAL_LINES}, _CONTROL + _LINES + _INVISIBLE),
         ({*texts} & {*_SEVERAL_LINES}, _CONTROL),
     ):
         some = f"SELECT 1 FROM db.{table} WHERE {_matches(f'concat({_listed(names)})', control)} LIMIT 1"
         if names and connection.execute(some).fetchone():
             each = [
-                (f"have control characters in {name}", f"NOT {_matches(_listed([name]), control)}") for name in names
+                (f"have control or invisible characters in {name}", f"NOT {_matches(_listed([name]), control)}")
+                for name in names
             ]
             yield from _violated(connection, table, kinds, each, most)
     wrong = wrong_keys(connection, table, f"db.{table}", kinds) if keys else iter(())
@@ -189,7 +204,9 @@ def _listed(names: Iterable[str]) -> str:
     return ", ".join(f'"{name}"' for name in sorted(names))
 
 
-def _conditions(table: str, layout: Layout, kinds: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+def _conditions(
+    table: str, layout: Layout, kinds: Mapping[str, str], latest: datetime | None
+) -> Iterator[tuple[str, str]]:
     """(problem of rows for which it does not hold, condition); NULL counts as true.
 
     Conditions on a column alone are left out where it is not among `kinds`, because it is NULL in all rows.
@@ -225,11 +242,13 @@ def _conditions(table: str, layout: Layout, kinds: Mapping[str, str]) -> Iterato
     if table == "retraction":
         for name, digits in (("measurement_id", "{32}"), ("signer", "{64}|"), ("signature", "{128}|")):
             yield f"have a {name} that is none", f"regexp_matches({name}, '^([0-9a-f]{digits})$')"
-        yield "are of an impossible time", _possible("retracted_at")
+        yield "are of an impossible time", _possible("retracted_at", latest)
     if table == "measurement":
         newest = f"protocol_version <= {NEWEST_PROTOCOL}"
         yield f"are of a newer protocol than this kernrec knows ({NEWEST_PROTOCOL}); update it", newest
         yield "have samples that are not positive", "list_min(latency_samples_s) > 0"
+        low, high = (f"list_{end}(latency_samples_s) * {factor}" for end, factor in (("min", 0.999), ("max", 1.001)))
+        yield "have samples that contradict their latency", f"latency_s BETWEEN {low} AND {high}"
         for cost, unit in (("latency", "s"), ("energy", "j")):
             value, low, high = (f"{cost}{end}_{unit}" for end in ("", "_low", "_high"))
             for end, condition in ((low, f"{low} <= {value}"), (high, f"{value} <= {high}")):
@@ -241,11 +260,16 @@ def _conditions(table: str, layout: Layout, kinds: Mapping[str, str]) -> Iterato
         yield "have a config of another kernel", f"{of_kernel} IN (SELECT {of_kernel} FROM db.config)"
         # A recording that does not say when was imported with the first moment of 1970.
         unknown_time = "measured_at = TIMESTAMP '1970-01-01'"
-        yield "were measured at an impossible time", f"({unknown_time} OR {_possible('measured_at')})"
+        yield "were measured at an impossible time", f"({unknown_time} OR {_possible('measured_at', latest)})"
 
 
-def _possible(moment: str) -> str:
-    tomorrow = (datetime.now(UTC) + timedelta(days=1)).replace(tzinfo=None)  # clocks differ
+def is_possible(moment: datetime) -> bool:
+    """Whether a clock that shows a moment may be right: this kernrec was not there before, and is outdated later."""
+    return _FIRST <= moment < _LAST
+
+
+def _possible(moment: str, latest: datetime | None) -> str:
+    tomorrow = ((latest or datetime.now(UTC)) + timedelta(days=1)).replace(tzinfo=None)  # clocks differ
     return f"{moment} BETWEEN TIMESTAMP '2000-01-01' AND TIMESTAMP '{tomorrow:%Y-%m-%d %H:%M:%S}'"
 
 

@@ -9,9 +9,9 @@ from typing import TypeVar
 
 from kernrec.errors import UsageError
 from kernrec.store.database import Database
+from kernrec.store.intake import add_checked, adding_to
 from kernrec.store.keys import LARGEST_SIGNATURE, Signer, signer_of
 from kernrec.store.reader import checked_segments
-from kernrec.store.retractions import leave_unbelieved
 from kernrec.store.share.manifest import (
     LARGEST_MANIFEST,
     TABLES,
@@ -136,13 +136,17 @@ def import_bundle(database: Database, bundle: Bundle, note: Callable[[str], obje
     Raises:
         UsageError: if a file is not what the manifest says, or a row cannot be taken.
     """
+    with scratch_folder() as checked:
+        take_rows(bundle.place, bundle.manifest.segments, checked)
+        return add_checked(database, checked, note, bundle.signer or "", PRIVATE)
 
-    def rows(folder: Path) -> None:
-        take_rows(bundle.place, bundle.manifest.segments, folder)
-        for line in leave_unbelieved(database, folder):
-            note(line)
 
-    return database.add_from(rows, apart_from=PRIVATE, signer=bundle.signer or "")
+def import_to(path: Path, bundle: Bundle, note: Callable[[str], object] = str) -> int:
+    """Add the rows of a bundle as `import_bundle` does to the database at a path, which is not open meanwhile."""
+    with scratch_folder() as checked:
+        take_rows(bundle.place, bundle.manifest.segments, checked)
+        with adding_to(path, checked) as database:
+            return add_checked(database, checked, note, bundle.signer or "", PRIVATE)
 
 
 def take_rows(place: Place, segments: Iterable[Segment], folder: Path) -> None:

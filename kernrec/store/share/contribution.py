@@ -27,11 +27,13 @@ from kernrec.store.share.outgoing import Outgoing, Selection, outgoing
 from kernrec.store.share.place import ZipFile
 from kernrec.store.share.privacy import secret_of
 from kernrec.util.atomic_write import write_whole
+from kernrec.util.input_file import read_input
 from kernrec.util.scratch import scratch_folder
 
 MOST_BYTES = 300_000
 """Of the bundle of ten minutes: a larger one is written, and said to be."""
 _SHOWN_KEY, _SHOWN_HASH = 8, 12
+_LARGEST_LIST = 16 << 20
 
 
 @dataclass(frozen=True)
@@ -86,7 +88,7 @@ def pending_sessions(database: Path) -> tuple[str, ...]:
         return ()
     try:
         with file_errors(path, "read"):
-            listed = json.loads(path.read_text(encoding="utf-8"))
+            listed = json.loads(read_input(path, _LARGEST_LIST))
     except ValueError:
         listed = None
     if isinstance(listed, dict) and isinstance(written := listed.get("bundle"), str):

@@ -4,7 +4,7 @@
     index.json                                                        their names, for readers of a web server
 
 A bundle counts as long as it is there: who keeps the index takes it back by removing it, and the next pull drops its
-rows.
+rows. An index that lists nothing is taken for one that cannot be read.
 """
 
 import hashlib
@@ -27,7 +27,7 @@ from kernrec.store.share.contribution import bundle_name
 from kernrec.store.share.entries import Entry, in_order
 from kernrec.store.share.manifest import Manifest, parse_manifest
 from kernrec.store.share.outgoing import likeness_hash
-from kernrec.store.share.place import BUNDLE, INDEX, MANIFEST, Folder, Place, ZipFile
+from kernrec.store.share.place import BUNDLE, INDEX, MANIFEST, Folder, MissingFileError, Place, ZipFile, files_below
 from kernrec.util.atomic_write import write_whole
 from kernrec.util.batches import batches
 from kernrec.util.human import counted
@@ -80,7 +80,9 @@ def check_index(folder: Path) -> IndexReport:
 def _readable(folder: Path, report: IndexReport) -> Iterator[tuple[str, Manifest]]:
     """The bundles whose manifest is as it should be, oldest first; what is not is reported."""
     manifests: dict[str, Manifest] = {}
-    for path in sorted(path for path in folder.glob("*/*") if path.suffix != ".txt" and path.name != "README.md"):
+    for path in files_below(folder):
+        if path.suffix == ".txt" or path.name == "README.md" or (path.parent == folder and not path.is_dir()):
+            continue
         name = path.relative_to(folder).as_posix()
         report.bundles += 1
         try:
@@ -91,6 +93,8 @@ def _readable(folder: Path, report: IndexReport) -> Iterator[tuple[str, Manifest
 
 
 def _manifest(path: Path, name: str) -> Manifest:
+    if path.is_dir():
+        raise UsageError("it is a link to a folder")
     if not BUNDLE.fullmatch(name):
         raise UsageError("its name is not <gpu>/<day>-<8 digits of the key>-<12 digits of its hash>.zip")
     manifest = read_bundle(_bundle_file(path)).manifest
@@ -102,8 +106,6 @@ def _bundle_file(path: Path) -> ZipFile:
     """A bundle on this machine, before anything of it is read."""
     if path.is_symlink() or not path.is_file():
         raise UsageError("it is not a file")
-    if path.parent.is_symlink():
-        raise UsageError("its folder is a link")
     if path.stat().st_size > LARGEST_BUNDLE:
         raise UsageError(f"it is larger than {LARGEST_BUNDLE} bytes")
     return ZipFile(path)
@@ -289,35 +291,50 @@ class IndexedBundles:
         self.title = place.title
         self._remote, self._place, self._folder = remote, place, folder
         self._names = index_names(place)
+        self.gone: set[str] = set()
+        """The manifests on this machine whose bundles the index had and has no more, after `update`."""
         self._segments: dict[str, str] = {}
         self._last: tuple[str, ZipFile] | None = None
+        self.missing: list[str] = []
+        """The bundles that are listed and are not there, each in a line."""
 
     def update(self, log: Sequence[Entry]) -> tuple[list[Entry], list[str]]:
-        """Bring the log on this machine up to date: manifests that it lacks are copied, those of bundles that are gone
-        are deleted, with all rows, because a row may be in other bundles, too.
+        """Copy the manifests that this machine lacks.
 
         Returns:
-            The log, and a line for each bundle that is malformed, and was left.
+            The log without the manifests of bundles that are gone (`gone`), and a line for each bundle that is
+            malformed, and was left.
+
+        Raises:
+            UsageError: if no bundle is listed of an index that had some; nothing is changed then.
         """
         own = {name: entry for entry in log if (name := _came_as(entry)) is not None}
-        gone = {own.pop(name).name for name in own.keys() - set(self._names)}
-        for name in gone:
-            for file in (name, name.removesuffix(".json") + ".sig"):
-                (self._remote.folder / file).unlink(missing_ok=True)
-        if gone:
-            self._remote.pulled.unlink(missing_ok=True)
+        if own and not self._names:
+            raise UsageError(
+                f"{self.title} lists no bundle, and {len(own)} were pulled from it: they stay; try again later, or"
+                f" `kernrec db remote remove {self._remote.name}` forgets them"
+            )
+        self.gone = {own.pop(name).name for name in own.keys() - set(self._names)}
         refused = []
         for name in self._names:
             if name not in own:
                 try:
                     own[name] = self._copy(name)
+                except MissingFileError as error:
+                    self.missing.append(str(error))
                 except UsageError as error:
                     refused.append(f"{name}: {_reason(error, self._folder)}")
         for name, entry in own.items():
             assert isinstance(entry.document, Manifest)
             self._segments.update((segment.name, name) for segment in entry.document.segments)
-        current = {entry.name: entry for entry in (*log, *own.values()) if entry.name not in gone}
+        current = {entry.name: entry for entry in (*log, *own.values()) if entry.name not in self.gone}
         return in_order(current.values()), refused
+
+    def forget_gone(self) -> None:
+        """Delete the manifests of bundles that are gone, whose rows are not there any more."""
+        for name in self.gone:
+            for file in (name, name.removesuffix(".json") + ".sig"):
+                (self._remote.folder / file).unlink(missing_ok=True)
 
     def _copy(self, name: str) -> Entry:
         """Copy the manifest of a bundle to this machine; that of one that a loss of power damages is copied again."""

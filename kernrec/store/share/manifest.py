@@ -21,7 +21,11 @@ MOST_RETRACTED = 50_000
 """Rows of one retraction, so that it is no larger than a manifest may be."""
 MOST_TEXTS = 1000
 """GPUs, ops or kernels that a manifest names."""
-TEXT = re.compile(r"[^\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]{0,200}")
+TEXT = re.compile(
+    r"[^\x00-\x1f\x7f-\x9f\xad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u2028-\u202e\u2060-\u206f"
+    r"\u3164\ud800-\udfff\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb\U000e0000-\U000e0fff]{0,200}"
+)
+"""One line without control characters and without characters of no width."""
 
 _VERSION = 1
 _BUNDLE, _RETRACTION, _REMOTE = "kernrec bundle", "kernrec retraction", "kernrec remote"

@@ -1,4 +1,4 @@
-"""Remotes by URL: `s3://`, `gs://` and web servers through obstore, `hf://` through huggingface_hub; folders.
+"""Remotes by URL: `s3://` and `gs://` through obstore, `hf://` through huggingface_hub; web servers; folders.
 
 Credentials are never in a URL or in kernrec's settings: object stores take them from where their own tools do
 (environment variables such as `AWS_ACCESS_KEY_ID` and `AWS_ENDPOINT_URL`, `GOOGLE_APPLICATION_CREDENTIALS`, the token
@@ -15,14 +15,13 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from kernrec.errors import KernrecError, UsageError
-from kernrec.store.share.entries import names_of_index
-from kernrec.store.share.manifest import LARGEST_MANIFEST
-from kernrec.store.share.place import INDEX, Folder, MissingFileError, Place, bundle_names, checked_name, pieces, stays
+from kernrec.store.share.place import Folder, MissingFileError, Place, bundle_names, checked_name, pieces, stays
+from kernrec.store.share.web_server import SILENCE_S, WebServer
 from kernrec.util.optional import import_optional
 
 SCHEMES = ("s3", "gs", "hf", "https", "http")
 _WEB = ("https", "http")
-_CLIENT = {"timeout": "10m", "connect_timeout": "10s", "allow_http": True}
+_CLIENT = {"timeout": "10m", "read_timeout": f"{SILENCE_S:g}s", "connect_timeout": "10s", "allow_http": True}
 _RETRY = {"max_retries": 4, "retry_timeout": timedelta(seconds=30)}
 _CHUNK = 2**20
 
@@ -67,7 +66,7 @@ def place_of(url: str) -> Place:
     if scheme == "hf":
         hub = import_optional("huggingface_hub", "a remote of the Hugging Face Hub", "hub")
         return FileSystem(url, hub.HfFileSystem(), url.removeprefix("hf://"))
-    return ObjectStore(url)
+    return WebServer(url) if scheme in _WEB else ObjectStore(url)
 
 
 def can_push(url: str) -> bool:
@@ -76,14 +75,13 @@ def can_push(url: str) -> bool:
 
 
 class ObjectStore:
-    """A bucket, or a folder of one; a web server, which is only read and lists its files in `index.json`."""
+    """A bucket, or a folder of one."""
 
     def __init__(self, url: str) -> None:
         """Nothing is asked of the network yet."""
         self._obstore = import_optional("obstore", f"a remote of {url.partition('://')[0]}://", "remote")
         stores = import_optional("obstore.store", "a remote", "remote")
         self.title = url
-        self._listed = url.partition("://")[0] not in _WEB
         with _reaching(url, url):
             self._store = stores.from_url(url, client_options=_CLIENT, retry_config=_RETRY)
 
@@ -102,8 +100,6 @@ class ObjectStore:
 
     def write(self, name: str, source: Path) -> None:
         """See `Place.write`. A file that never changes is put only where there is nothing yet."""
-        if not self._listed:
-            raise UsageError(f"{self.title} can only be read; push to where its files are")
         mode = "create" if stays(checked_name(name)) else "overwrite"
         with _reaching(self.title, name):
             try:
@@ -113,8 +109,6 @@ class ObjectStore:
 
     def names(self, under: str = "") -> list[str]:
         """See `Place.names`."""
-        if not self._listed:
-            return names_of_index(b"".join(self.read(INDEX, LARGEST_MANIFEST)), f"{INDEX} of {self.title}", under)
         with _reaching(self.title, "its files"), self._bucket():
             pages = self._obstore.list(self._store, under.rstrip("/") or None)
             return bundle_names((str(each["path"]) for page in pages for each in page), under)

@@ -12,6 +12,7 @@ from typing import IO, Protocol
 
 from kernrec.errors import UsageError, file_errors
 from kernrec.util.atomic_write import write_whole
+from kernrec.util.input_file import open_input
 
 MANIFEST, INDEX, REMOTE = "manifest.json", "index.json", "remote.json"
 BUNDLE = re.compile(r"[a-z0-9][a-z0-9-]{0,60}/\d{4}-\d\d-\d\d-[0-9a-f]{8}-[0-9a-f]{12}\.zip")
@@ -78,7 +79,7 @@ class Folder:
         with file_errors(path, "read"):
             if path.is_symlink() or not path.is_file():
                 raise MissingFileError(f"{self.title} has no {name}")
-            with path.open("rb") as file:
+            with open_input(path) as file:
                 yield from pieces(file, most, f"{name} of {self.title}")
 
     def write(self, name: str, source: Path) -> None:
@@ -92,8 +93,11 @@ class Folder:
 
     def names(self, under: str = "") -> list[str]:
         """See `Place.names`."""
-        files = (path for pattern in ("*", "*/*") for path in self.path.glob(pattern))
-        return bundle_names((path.relative_to(self.path).as_posix() for path in files if path.is_file()), under)
+        with file_errors(self.path, "listed"):
+            files = list(files_below(self.path))
+        if linked := next((path for path in files if path.is_dir()), None):
+            raise UsageError(f"{linked} is a link to a folder; put the folder itself there")
+        return bundle_names((path.relative_to(self.path).as_posix() for path in files), under)
 
 
 class ZipFile:
@@ -132,10 +136,8 @@ class ZipFile:
     def _opened(self) -> zipfile.ZipFile:
         """The open file; its list of files is read once."""
         if self._archive is None:
-            if self.path.exists() and not self.path.is_file():
-                raise UsageError(f"{self.title} is not a file")
             try:
-                self._archive = zipfile.ZipFile(_Bounded(io.FileIO(self.path)))
+                self._archive = zipfile.ZipFile(_Bounded(open_input(self.path).detach()))
             except FileNotFoundError:
                 raise UsageError(f"there is no {self.title}") from None
             except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError) as error:
@@ -154,6 +156,15 @@ class _Bounded(io.BufferedReader):
         if len(piece) > _LARGEST_DIRECTORY or (size or 0) > _LARGEST_DIRECTORY:
             raise zipfile.BadZipFile(f"its list of files is longer than {_LARGEST_DIRECTORY} bytes")
         return piece
+
+
+def files_below(folder: Path) -> Iterator[Path]:
+    """Yield the files of a folder and of its folders, and links to folders, which could lead anywhere, as they are."""
+    for path in sorted(folder.iterdir()):
+        if path.is_symlink() or not path.is_dir():
+            yield path
+        else:
+            yield from (file for file in sorted(path.iterdir()) if file.is_symlink() or not file.is_dir())
 
 
 def place_at(path: Path) -> Folder | ZipFile:

@@ -3,8 +3,10 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
+from pathlib import Path
 
 from kernrec.errors import UsageError
+from kernrec.store.database import replace_file
 from kernrec.store.keys import signer_name, trusts
 from kernrec.store.remotes import Remote
 from kernrec.store.share.bundle import take_groups
@@ -12,7 +14,7 @@ from kernrec.store.share.entries import Entry, copy_new, entries
 from kernrec.store.share.index import IndexedBundles
 from kernrec.store.share.manifest import Manifest, Retraction
 from kernrec.store.share.object_store import place_of
-from kernrec.store.share.place import Place
+from kernrec.store.share.place import MissingFileError, Place
 from kernrec.store.share.pulled import Pulled, working_on
 from kernrec.util.batches import batches
 from kernrec.util.human import counted
@@ -26,9 +28,13 @@ class PullReport:
     measurements: int = 0
     """How many were new."""
     retracted: int = 0
-    """How many no longer answer."""
+    """How many no longer answer, because who shared them took them back."""
+    gone: int = 0
+    """How many no longer answer, because their bundles are no longer in the index."""
     left: list[str] = field(default_factory=list)
-    """One line for each thing that was not taken."""
+    """One line for each thing that was not taken; one for all files that are missing."""
+    missing: list[str] = field(default_factory=list)
+    """The files that are missing, each in a line."""
 
 
 def pull(remote: Remote, *, untrusted: bool = False) -> PullReport:
@@ -49,8 +55,65 @@ def take_new(remote: Remote, place: Place, wanted: Callable[[str], bool]) -> Pul
         bundles = IndexedBundles(remote, place, folder)
         log, refused = bundles.update(entries(remote))
         report.left += refused
-        _take_new(remote, bundles, log, wanted, report)
+        report.missing += bundles.missing
+        if bundles.gone and remote.pulled.exists():
+            report.gone = _pull_again(remote, bundles, log, wanted, report)
+        else:
+            bundles.forget_gone()
+            _take_new(remote, bundles, log, wanted, report)
+    if report.missing:
+        more = f", and {len(report.missing) - 1} more files are missing" if len(report.missing) > 1 else ""
+        report.left.append(f"{report.missing[0]}{more}")
     return report
+
+
+class _Beside(Remote):
+    """A remote whose rows are pulled once more, into a file beside the one that answers."""
+
+    @property
+    def pulled(self) -> Path:
+        """The database of the rows that are pulled again."""
+        return self.folder / "rows.new.duckdb"
+
+
+def _pull_again(
+    remote: Remote,
+    bundles: IndexedBundles,
+    log: Sequence[Entry],
+    wanted: Callable[[str], bool],
+    report: PullReport,
+) -> int:
+    """Pull an index of which bundles are gone into a new file, because a row may be in several bundles.
+
+    The new file takes the place of the old one at once, and only if every other bundle could be read; queries ask the
+    old one until then. Returns how many rows no longer answer.
+    """
+    beside = _Beside(remote.name, remote.url)
+    for name in (beside.pulled, beside.pulled.with_name(beside.pulled.name + ".wal")):
+        name.unlink(missing_ok=True)  # of a pull that was killed
+    with Pulled.open(remote) as pulled:  # its log of what is not yet in the file must not be left beside the new one
+        taken, before = pulled.taken(), pulled.measurements()
+    signers = {entry.signer for entry in log if entry.name in taken}
+    again = PullReport()
+    with Pulled.open(beside):
+        pass
+    _take_new(beside, bundles, log, lambda signer: signer in signers or wanted(signer), again)
+    with Pulled.read(beside) as pulled:
+        lost = {entry.name for entry in log} & taken - pulled.taken()
+        after = pulled.measurements()
+    report.left += again.left
+    if lost:
+        beside.pulled.unlink()
+        report.left.append(
+            f"no longer there: {counted(len(bundles.gone), 'bundle')}, whose rows still answer, because {len(lost)} of"
+            " the others cannot be read now"
+        )
+        _take_new(remote, bundles, log, wanted, PullReport())
+        return 0
+    replace_file(beside.pulled, remote.pulled)
+    bundles.forget_gone()
+    report.measurements = max(0, after - before)
+    return max(0, before - after)
 
 
 def _take_new(
@@ -84,7 +147,9 @@ def _take(remote: Remote, place: Place, batch: Sequence[Entry], report: PullRepo
             groups = [(place, entry.document.segments) for entry in batch if isinstance(entry.document, Manifest)]
             take_groups(groups, folder, place.title)
         except UsageError as error:
-            if (half := len(batch) // 2) > 0:
+            if len(batch) == 1 and isinstance(error, MissingFileError):
+                report.missing.append(str(error))
+            elif (half := len(batch) // 2) > 0:
                 _take(remote, place, batch[:half], report)
                 _take(remote, place, batch[half:], report)
             else:

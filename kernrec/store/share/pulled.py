@@ -22,11 +22,10 @@ from pathlib import Path
 from kernrec.errors import UsageError, file_errors
 from kernrec.store.card_scales import scale_statements
 from kernrec.store.connection import quoted
-from kernrec.store.database import Database
+from kernrec.store.database import Database, replace_file
 from kernrec.store.exchange import CHECKED, MEASUREMENTS, SOURCES, move_checked
 from kernrec.store.kept_answers import KEEP_ABOVE, UNSETTLED, keep_statements
 from kernrec.store.measurement_log import contributors
-from kernrec.store.reader import file_state, mark_checked
 from kernrec.store.remotes import Remote
 from kernrec.store.share.entries import Entry
 from kernrec.store.share.manifest import Retraction
@@ -84,8 +83,7 @@ class Pulled:
             new = Path(folder) / path.name
             with Database.open(new, read_only=False, create=True) as database:
                 database.change(_TABLES)
-            new.replace(path)
-            mark_checked(path, file_state(path))
+            replace_file(new, path)
 
     @classmethod
     @contextmanager

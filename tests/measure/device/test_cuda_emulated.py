@@ -31,14 +31,16 @@ CASES: list[tuple[str, str, str | None, dict[str, int], Pick]] = [
     ("matmul_mma", "bf16", "nn", {"m": 64, "n": 64, "k": 64}, lambda c: True),
     ("conv2d_implicit_gemm_simt", "f32", "nhwc", {"c": 8, "h": 8, "w": 8, "k": 16}, lambda c: True),
     ("softmax_rows", "f16", None, {"rows": 4, "columns": 256}, lambda c: True),
+    ("matvec_rows", "bf16", "nt", {"m": 3, "n": 65, "k": 512}, lambda c: c["split_k"] == 1),  # stated as a matmul
     ("matvec_rows", "bf16", None, {"m": 64, "n": 1, "k": 512}, lambda c: c["split_k"] > 1),
 ]
 
 
 def _case(kernel_name: str, dtype: str, layout: str | None, dims: dict[str, int], pick: Pick) -> dict[str, Any]:
     kernel = find_kernel(kernel_name)
-    problem = find_op(kernel.op).problem(dtype, layout, **dims)
-    space = Space(kernel, SM, limits(SM), problem.dtype, problem.layout)
+    problem = find_op("matmul" if layout == "nt" else kernel.op).problem(dtype, layout, **dims)
+    form = kernel.form(problem)
+    space = Space(kernel, SM, limits(SM), form.dtype, form.layout)
     config = next(c for row in space.at(problem).rows if pick(c := space.config(int(row))))
     job = compile_job_for(kernel, config, problem, SM)
     return {

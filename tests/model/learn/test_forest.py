@@ -59,6 +59,50 @@ def test_packed_trees_that_do_not_fit_together_are_refused() -> None:
             Forest.unpacked(other, sha256(DATA).hexdigest())
 
 
+@pytest.mark.parametrize("number", [np.nan, np.inf, -np.inf, 1e30])
+@pytest.mark.parametrize("part", ["threshold", "leaf", "base"])
+def test_trees_with_impossible_numbers_are_refused(part: str, number: float) -> None:
+    forest = Forest.parse(DATA, "model")
+    value, splits = forest.value.copy(), len(forest.column)
+    value[0 if part == "threshold" else splits] = number if part != "base" else value[splits]
+    wrong = replace(forest, value=value, base=number if part == "base" else forest.base)
+    if part == "threshold" and number > 0:  # nothing goes right there
+        assert np.isfinite(Forest.unpacked(wrong.packed(DATA), sha256(DATA).hexdigest()).predict(np.ones((1, 6)))).all()
+        return
+    with pytest.raises(ValueError, match="not finite"):
+        Forest.unpacked(wrong.packed(DATA), sha256(DATA).hexdigest())
+
+
+@pytest.mark.parametrize(("field", "number"), [("levels", 40), ("levels", -1), ("trees", 1 << 40), ("features", True)])
+def test_trees_of_impossible_size_are_refused_before_anything_is_allocated(field: str, number: int) -> None:
+    forest = Forest.parse(DATA, "model")
+    header = {"of": sha256(DATA).hexdigest(), "features": 6, "trees": 5, "base": 0.0, "levels": 4, field: number}
+    with pytest.raises(ValueError, match="impossible numbers"):
+        Forest.unpacked(pack(header, {"column": forest.column, "value": forest.value}), header["of"])
+
+
+@few_examples(60)
+@given(st.lists(st.tuples(st.integers(0, 400), st.integers(0, 255)), min_size=1, max_size=5))
+def test_damaged_trees_whose_hash_fits_are_refused_or_predict_numbers(damage: list[tuple[int, int]]) -> None:
+    """The first bytes have the facts and the forms of the arrays, which decide what is read."""
+    packed = bytearray(Forest.parse(DATA, "model").packed(DATA))
+    for place, byte in damage:
+        packed[place + 49] = byte
+    try:
+        forest = Forest.unpacked(bytes(packed), sha256(DATA).hexdigest())
+    except ValueError:
+        return
+    assert np.isfinite(forest.predict(np.ones((2, forest.features), np.float32))).all()
+
+
+@pytest.mark.parametrize("number", [np.nan, np.inf, 1e30])
+def test_ubjson_with_impossible_leaves_is_refused(number: float) -> None:
+    tree = {"left_children": [1, -1, -1], "right_children": [2, -1, -1], "split_conditions": [0.0, number, 2.0]}
+    tree |= {"split_indices": [0, 0, 0], "default_left": [0, 0, 0]}
+    with pytest.raises(ValueError, match="not finite"):
+        Forest._laid_out([tree], 6, 0.0)
+
+
 @pytest.mark.parametrize("feature", [-1, 6])
 def test_a_split_on_a_feature_that_does_not_exist_is_refused(feature: int) -> None:
     tree = {"left_children": [1, -1, -1], "right_children": [2, -1, -1], "split_conditions": [0.0, 1.0, 2.0]}

@@ -1,6 +1,8 @@
 """Model files: what was saved comes back, and what is damaged, foreign or too old is said in one line."""
 
 import json
+from dataclasses import replace
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -145,6 +147,35 @@ def test_trees_laid_out_are_those_of_the_model_and_not_needed(model: Model, card
             stored[0].write_bytes(content)
         predicted = load(card)[0].log_ratio(rows)[0]
         assert all((predicted[head] == expected[head]).all() for head in expected)
+
+
+def test_arrays_that_are_not_in_the_hash_of_the_card_are_not_used(model: Model, card: Path) -> None:
+    """Trees that were replaced beside their card made every query fail, or answer 4.4e-16 s."""
+    trees = next(card.parent.glob("*.latency.*.ubj"))
+    forest = replace(model.forests["latency"], base=-20.0)
+    trees.with_suffix(".trees").write_bytes(forest.packed(trees.read_bytes()))
+    assert load(card)[0].forests["latency"].base == model.forests["latency"].base
+    trees.unlink()
+    with pytest.raises(UsageError, match="is damaged or was replaced: its SHA-256 is not the one in"):
+        load(card)
+
+
+def test_impossible_arrays_in_the_hash_of_the_card_are_refused_in_one_line(model: Model, card: Path) -> None:
+    trees = next(card.parent.glob("*.latency.*.ubj"))
+    arrays = replace(model.forests["latency"], base=float("nan")).packed(trees.read_bytes())
+    trees.with_suffix(".trees").write_bytes(arrays)
+    heads = json.loads(card.read_text())["heads"]
+    heads["latency"]["arrays"] = sha256(arrays).hexdigest()
+    with pytest.raises(UsageError, match="holds no trees that can be used: a base or leaf") as caught:
+        load(altered(card, heads=heads))
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("number", ["NaN", "1e999"])
+def test_a_card_with_a_number_that_is_not_finite_is_refused(card: Path, number: str) -> None:
+    card.write_text(card.read_text().replace('"rows": 120', f'"rows": {number}'))
+    with pytest.raises(UsageError, match="a number that is not finite"):
+        load(card)
 
 
 @pytest.mark.parametrize("text", ["", "{", "[1]", '"x"', "[" * 100_000])

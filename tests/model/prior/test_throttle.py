@@ -39,8 +39,24 @@ def test_a_launch_runs_at_the_highest_clock_of_the_table_that_keeps_its_limit(na
     slowed = limited.capped
     assert 50 < slowed.sum() < LAUNCHES
     assert limited.clock_hz[slowed] == pytest.approx((ratio[:, 0] * power.boost_hz)[highest][slowed])
-    assert limited.latency_s[slowed] == pytest.approx(latency[highest, np.arange(LAUNCHES)][slowed])
+    held = slowed & keeps.any(axis=0)
+    assert held.any()
+    assert limited.latency_s[held] == pytest.approx(latency[highest, np.arange(LAUNCHES)][held])
     assert limited.clock_hz[~slowed] == pytest.approx(power.running_hz)
+
+
+@pytest.mark.parametrize("name", ["rtx4090", "rtx3090", "h200-sxm"])
+def test_a_launch_beyond_the_lowest_clock_pauses_until_its_mean_power_is_the_limit(name: str) -> None:
+    power = PowerModel.for_gpu(find_gpu(name))
+    limit_w = power.power_min_w
+    launch = NominalCosts(1e-3, 0.0, 5e-6, 20.0 * limit_w * 1e-3, 0.0)
+    limited = power.apply_power_limit(launch, limit_w)
+    alone = power.apply_power_limit(launch, clock_hz=power.minimum_hz, limit_w=power.power_max_w)
+    assert float(limited.clock_hz[0]) == pytest.approx(power.minimum_hz)
+    assert float(limited.power_w[0]) == limit_w
+    resting_w = (limited.static_j - alone.static_j) / (limited.latency_s - alone.latency_s)
+    assert 0 < resting_w < limit_w
+    assert limited.core_j == pytest.approx(alone.core_j)
 
 
 def test_each_operating_point_is_searched_below_its_own_clock() -> None:

@@ -27,6 +27,7 @@ class Line:
     latency_s: Predicted
     power_w: Predicted | None
     busy: dict[str, float]
+    power_predicted: bool = False
 
 
 def predicted(value: float) -> Predicted:

@@ -105,7 +105,7 @@ def test_debug_sections_and_pragmas_are_passed_over() -> None:
         (HEAD + ".entry k()\n{\n.nonsense 3;\n}", "line 6: unknown directive '.nonsense'"),
         (HEAD + "nonsense;", "cannot read the declaration"),
         (HEAD + ".entry k()\n{\nL: ret; L: ret;\n}", "label 'L' is defined twice"),
-        (HEAD + ".entry k()\n{\nld.b32 %r1, [%r2*4];\n}", "line 6: cannot read the operand '%r2*4'"),
+        (HEAD + ".entry k()\n{\nld.b32 %r1, [%r2*4];\n}", "line 6: ld.b32: cannot read the operand '%r2*4'"),
     ],
 )
 def test_what_cannot_be_read_is_named_with_its_line(text: str, message: str) -> None:

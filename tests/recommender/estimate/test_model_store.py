@@ -7,9 +7,11 @@ from pathlib import Path
 import pytest
 
 from kernrec.gpu import find_gpu
+from kernrec.kernel import find_kernel
 from kernrec.paths import shipped
 from kernrec.recommender.estimate.model_store import ModelStore
-from kernrec.store import Stack
+from kernrec.store import Database, Stack
+from tests.helpers.reading import reading_here
 
 
 @pytest.mark.parametrize(("own", "used"), [(0.186, False), (0.120, True)])
@@ -25,3 +27,32 @@ def test_a_model_worse_than_the_prior_is_not_used(tmp_path: Path, own: float, us
     assert (store.model("matmul_triton", find_gpu("a100")) is not None) == used
     (warning,) = [line for line in store.warnings() if "left out" in line] or [""]
     assert ("further off than the prior on problems left out (18.6 against 14.7 %" in warning) == (not used)
+
+
+def test_a_model_beside_somebody_elses_database_takes_no_name_that_ships(tmp_path: Path) -> None:
+    made, database, folder = tmp_path / "made.duckdb", tmp_path / "database.duckdb", tmp_path / "models"
+    folder.mkdir()
+    for path in (shipped("db/prebuilt") / "models").glob("matmul_triton.*"):
+        shutil.copy(path, folder)
+    Database.open(made, read_only=False, create=True).close()
+    shutil.copyfile(made, database)
+    model = ModelStore.beside([made]).model("matmul_triton", find_gpu("a100"))
+    assert model is not None
+    assert not model.shipped
+    with reading_here():
+        model = ModelStore.beside([database]).model("matmul_triton", find_gpu("a100"))
+    assert model is not None
+    assert model.shipped
+
+
+def test_a_model_whose_trees_were_replaced_is_not_used_and_said_so_in_one_line(tmp_path: Path) -> None:
+    """Every query ended with status 70, or answered 4.4e-16 s."""
+    for path in (shipped("db/prebuilt") / "models").glob("matmul_triton.*"):
+        shutil.copy(path, tmp_path)
+    for trees in tmp_path.glob("*.trees"):
+        content = trees.read_bytes()
+        trees.write_bytes(content[:-4] + b"\x00\x00\xc0\x7f")  # a leaf that is no number
+    store, gpu, kernel = ModelStore(tmp_path, Stack([])), find_gpu("a100"), find_kernel("matmul_triton")
+    assert store.scope("matmul", kernel, gpu, "f16") is None
+    (line,) = [line for line in store.warnings() if line.endswith("; not used")]
+    assert "is damaged or was replaced" in line

@@ -6,10 +6,10 @@ import pytest
 
 from kernrec.errors import UsageError
 from kernrec.gpu import find_gpu
+from kernrec.interop.model_config import read_model
 from kernrec.recommender.serving.backends import kernel_taken
 from kernrec.recommender.serving.engine_defaults import KEYS, default_config, entry_for, launched, stated_tiles
 from kernrec.recommender.serving.engines import ENGINES, Deployment, Kind, StateShape, tuned_files
-from kernrec.recommender.serving.model_config import read_model
 from kernrec.recommender.serving.shipped_files import FOLDERS, Shipped, divided, shipped_of, table, whole
 from tests.helpers.serving import AWQ, BY_ROW, HYBRID, MIXTRAL, QWEN_FP8, written
 

@@ -195,3 +195,65 @@ def test_the_index_of_the_project_is_good() -> None:
     from tests.helpers.paths import ROOT
 
     assert check_index(ROOT / "datasets/contributed").bad == {}
+
+
+@pytest.fixture
+def indexed(people: tuple[Person, Person, Person], folder: Path) -> tuple[Person, list[Path]]:
+    """A reader who has pulled the bundles of two people, of 3 and 5 rows."""
+    ann, ben, reader = people
+    bundles = [contribute(ann, folder, measurements("monday", 3)), contribute(ben, folder, measurements("tuesday", 5))]
+    assert reader.pull(folder).measurements == 8
+    return reader, bundles
+
+
+def test_a_pull_says_how_many_rows_no_longer_answer(indexed: tuple[Person, list[Path]], folder: Path) -> None:
+    reader, (_, second) = indexed
+    second.unlink()
+    report = reader.pull(folder)
+    assert (report.measurements, report.gone) == (0, 5)
+    assert reader.pull(folder).gone == 0
+
+
+def test_an_index_that_lists_nothing_for_a_moment_costs_no_answer(
+    indexed: tuple[Person, list[Path]], folder: Path
+) -> None:
+    """A pull ended with status 0, and nothing was left."""
+    reader, bundles = indexed
+    for bundle in bundles:
+        bundle.rename(bundle.with_suffix(".away"))
+    with pytest.raises(UsageError, match="lists no bundle, and 2 were pulled from it: they stay"):
+        reader.pull(folder)
+    assert len(reader.pulled()) == 8
+    for bundle in bundles:
+        bundle.with_suffix(".away").rename(bundle)
+    assert reader.pull(folder).measurements == 0
+
+
+def test_a_bundle_that_cannot_be_read_costs_no_answer(indexed: tuple[Person, list[Path]], folder: Path) -> None:
+    reader, (first, second) = indexed
+    second.unlink()
+    content = first.read_bytes()
+    first.write_bytes(content[:-300])
+    report = reader.pull(folder)
+    assert any(
+        "1 bundle, whose rows still answer, because 1 of the others cannot be read now" in x for x in report.left
+    )
+    assert len(reader.pulled()) == 8
+    first.write_bytes(content)
+    assert reader.pull(folder).gone == 5
+    assert len(reader.pulled()) == 3
+
+
+def test_a_pull_that_ends_while_it_pulls_again_costs_no_answer(
+    indexed: tuple[Person, list[Path]], folder: Path
+) -> None:
+    """Every row was deleted before the first was fetched: 8 of 8 kills lost all answers of the index."""
+    reader, (_, second) = indexed
+    second.unlink()
+    with (
+        patch("kernrec.store.share.pull.replace_file", side_effect=KeyboardInterrupt),
+        pytest.raises(KeyboardInterrupt),
+    ):
+        reader.pull(folder)
+    assert len(reader.pulled()) == 8
+    assert reader.pull(folder).gone == 5

@@ -1,15 +1,13 @@
 """Recorded attention of three stacks in CUDA graphs: causal prompts and single tokens, 16- and 8-bit keys and values.
 
 On an H200 vLLM's, and on an A100 SGLang's prompts in bf16 are those of files of their own, which have more problems.
-Left out whole are recordings of which more than a hundredth of the rows take less than half of the time that the
-arithmetic takes, so that another problem was timed: SGLang's FlashAttention on an L40S (down to a four hundredth) and
-its prompts on a B200 (a tenth; others take fifty times too long).
 """
 
 from pathlib import Path
 
 import numpy as np
 
+from evidence.exclusions import excluded
 from evidence.recordings.serving import fastest, joined_columns, recording_of
 from kernrec.model.vendor.bound import FLASH
 from kernrec.training.vendor_table import Recording
@@ -25,8 +23,6 @@ _SIZES = (
 _CACHE = "CAST(kv_cache_dtype = 'fp8' AND dtype <> 'fp8' AS BIGINT) AS kv_dtype"
 _TOKEN_CACHE = "CAST(dtype = 'fp8' AS BIGINT) AS kv_dtype"
 _EVEN = "num_heads % num_key_value_heads = 0"
-_WRONG = "(system = 'l40s' AND kernel_source = 'flash_attention')"
-_WRONG_PROMPTS = f"({_WRONG} OR (system = 'b200_sxm' AND framework = 'SGLang'))"
 
 
 def recordings(data: Path) -> list[Recording]:
@@ -46,10 +42,9 @@ def _prompts(folder: Path) -> dict[str, Array]:
         f"(system = '{system}' AND framework = '{framework}' AND kv_cache_dtype = 'bfloat16')"
         for system, framework in (("h200_sxm", "VLLM"), ("a100_sxm", "SGLang"))
     )
-    serving = f"{_EVEN} AND NOT {_WRONG_PROMPTS} AND NOT ({replaced})"
-    sizes = (*_SIZES, _CACHE)
+    file, sizes = "serving_attention_prefill", (*_SIZES, _CACHE)
     columns = joined_columns(
-        fastest(folder / "serving_attention_prefill.parquet", sizes, serving),
+        fastest(folder / f"{file}.parquet", sizes, f"{_EVEN} AND NOT ({excluded(file)}) AND NOT ({replaced})"),
         _whole(folder / "attention_prefill_h200_power.parquet", "h200_sxm", "VLLM", sizes),
         _whole(folder / "attention_prefill_a100.parquet", "a100_sxm", "SGLang", sizes),
     )
@@ -59,9 +54,9 @@ def _prompts(folder: Path) -> dict[str, Array]:
 def _tokens(folder: Path) -> dict[str, Array]:
     sizes = (*_SIZES, _TOKEN_CACHE)
     replaced = "(system = 'h200_sxm' AND framework = 'VLLM' AND dtype = 'bfloat16')"
-    serving = f"{_EVEN} AND NOT {_WRONG} AND NOT {replaced}"
+    file = "serving_attention_decode"
     columns = joined_columns(
-        fastest(folder / "serving_attention_decode.parquet", sizes, serving),
+        fastest(folder / f"{file}.parquet", sizes, f"{_EVEN} AND NOT ({excluded(file)}) AND NOT {replaced}"),
         _whole(folder / "attention_decode_h200_power.parquet", "h200_sxm", "VLLM", sizes),
     )
     bf16 = np.full(len(columns["gpu"]), "bf16")  # queries have 16 bits whatever keys and values have

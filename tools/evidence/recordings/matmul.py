@@ -1,15 +1,11 @@
 """Recorded products: serving stacks by data type, cuBLAS beside Inductor's Triton template, PyTorch's f32 products.
 
-    bf16, fp8, ...   `library/serving_gemm`; in bf16 of three cards all of `library/gemm_*`, and an RTX 3090 and an RTX
-                     A6000 of `library/serving_gemm_geforce` as stack PyTorch
-    inductor         `triton/*`, `extern_mm`
-    single           `library/torch_linear_f32` (nt) and `torch_bmm_f32` (nn), of the cards that are in the catalog;
-                     column `n` is the reduction and `k` the columns of the result, as the recorder calls them: the
-                     launched grids are those of m x `k` in all rows
-
-The power of the H200 leaves out the rows that `misread` finds; that of vLLM on a B200 and a GB200 those below 100 us:
-neighbors differ by a factor of three at the same time there (n = 2,560, k = 10,240: 272 W for m = 96, 925 W for 129),
-while TensorRT-LLM draws 883 and 961 W.
+bf16, fp8, ...   `library/serving_gemm`; in bf16 of three cards all of `library/gemm_*`, and an RTX 3090 and an RTX
+                 A6000 of `library/serving_gemm_geforce` as stack PyTorch
+inductor         `triton/*`, `extern_mm`
+single           `library/torch_linear_f32` (nt) and `torch_bmm_f32` (nn), of the cards that are in the catalog;
+                 column `n` is the reduction and `k` the columns of the result, as the recorder calls them: the
+                 launched grids are those of m x `k` in all rows
 """
 
 from collections.abc import Mapping
@@ -17,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from evidence.recordings.power import SHORT_S, misread
+from evidence.exclusions import excluded, power_of
 from evidence.vendor_recordings import SERVING, STACKS, SYSTEMS, catalogued, columns_of, joined, recording
 from kernrec.model.vendor.bound import FLUSHED, GRAPH, Timing
 from kernrec.model.vendor.recorded_set import RecordedSet
@@ -78,8 +74,9 @@ def recordings(data: Path) -> list[Recording]:
 
 
 def _serving(data: Path) -> dict[str, Array]:
-    names = ("system", "framework", "version", "dtype", "m", "n", "k", "latency_s", "power_w")
-    columns = columns_of(data / "library" / "serving_gemm.parquet", names, "m > 0")
+    file = "serving_gemm"
+    names = ("system", "framework", "version", "dtype", "m", "n", "k", "latency_s", f"{power_of(file)} AS power_w")
+    columns = columns_of(data / "library" / f"{file}.parquet", names, f"m > 0 AND NOT ({excluded(file)})")
     return columns | {"power_w": np.ma.filled(np.ma.asarray(columns["power_w"], dtype=float), np.nan)}
 
 
@@ -97,21 +94,13 @@ def _of_dtype(data: Path, dtype: str, serving: Mapping[str, Array]) -> Recording
                 if not len(rows) or not catalogued(gpu) or any(part[1:3] == (gpu, stack) for part in whole):
                     continue
                 columns = {name: column[rows] for name, column in serving.items() if name not in ("dtype", "system")}
-                power_w = columns["power_w"]
-                if gpu == "h200-sxm":
-                    power_w = np.where(misread(columns["m"], columns["latency_s"]), np.nan, power_w)
-                elif stack == "vLLM":
-                    power_w = np.where(columns["latency_s"] < SHORT_S, np.nan, power_w)
-                parts.append((gpu, stack, columns, power_w))
+                parts.append((gpu, stack, columns, columns["power_w"]))
                 versions.setdefault(stack, {})[gpu] = str(columns["version"][0])
     for file, gpu, stack, version in whole:
-        columns = columns_of(data / "library" / f"{file}.parquet", ("m", "n", "k", "latency_s"))
-        power_w = np.full(len(columns["m"]), np.nan)
-        if gpu == "h200-sxm":
-            names = ("m", "n", "k", "latency_s", "power")
-            columns = columns_of(data / "library" / f"{file}.parquet", names)
-            power_w = np.where(misread(columns["m"], columns["latency_s"]), np.nan, columns["power"])
-        parts.append((gpu, stack, columns, power_w))
+        column = "power" if file.endswith("_power") else "CAST(NULL AS DOUBLE)"
+        names = ("m", "n", "k", "latency_s", f"{power_of(file, column)} AS power_w")
+        columns = columns_of(data / "library" / f"{file}.parquet", names, f"NOT ({excluded(file)})")
+        parts.append((gpu, stack, columns, columns["power_w"]))
         versions.setdefault(stack, {})[gpu] = version
     if dtype == "bf16":
         names = ("system", "m", "n", "k", "latency_s")

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
+from evidence.exclusions import power_of
 from evidence.vendor_recordings import SERVING, STACKS, SYSTEMS, catalogued, columns_of
 from kernrec.model.vendor.bound import Timing, features_of, kind_of
 from kernrec.model.vendor.recorded_set import RecordedSet
@@ -37,7 +38,7 @@ def fastest(
     names = (
         other.get("system", "system"), other.get("framework", "framework"), other.get("dtype", "dtype"),
         "max(version) AS version", *sizes, "min(latency_s) AS latency_s",
-        f"arg_min(coalesce({other.get('power_w', 'power_w')}, 0), latency_s) AS power_w",
+        f"arg_min(coalesce({power_of(path.stem, other.get('power_w', 'power_w'))}, 0), latency_s) AS power_w",
     )  # fmt: skip
     systems = ", ".join(f"'{system}'" for system, gpu in SYSTEMS.items() if catalogued(gpu))
     columns = columns_of(

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
+from evidence.exclusions import excluded
 from evidence.vendor_recordings import catalogued, columns_of
 from kernrec.model.vendor.bound import Timing, features_of
 from kernrec.model.vendor.recorded_set import RecordedSet
@@ -37,9 +38,9 @@ def rows_of(data: Path, op: str) -> list[Recording]:
     """The recorded set of an operator over rows."""
     recorded_as, case = _OPS[op]
     names = ("device", "rows", "columns", "min(latency_s) AS latency_s")
-    # The host of the P100 takes 1.7 times as long for a call: its rows tell of that host.
-    path = data / "library" / "torch_rowwise_f32.parquet"
-    columns, gpu = cards_of(columns_of(path, names, f"op = '{recorded_as}' AND device NOT LIKE '%P100%' GROUP BY ALL"))
+    file = "torch_rowwise_f32"
+    kept = f"op = '{recorded_as}' AND NOT ({excluded(file)}) GROUP BY ALL"
+    columns, gpu = cards_of(columns_of(data / "library" / f"{file}.parquet", names, kept))
     columns["n"] = columns["rows"].astype(np.int64) * columns["columns"]
     about = CALLS | {"library": "PyTorch 2.1", "recorded": f"{recorded_as} of f32 rows"}
     recorded = RecordedSet(

@@ -1,4 +1,4 @@
-// C[m,n] = activation(A[m,k] B[k,n] + bias[n]), f32, row-major, on the FMA pipes.
+// C[m,n] = activation(A[m,k] B[k,n] + bias[n]), f32, row-major, on the FMA pipes. Layout nt stores B as [n,k].
 //
 // A block owns a BLOCK_M x BLOCK_N tile of C and walks the reduction in tiles of BLOCK_K; a thread owns
 // THREAD_M x THREAD_N of it, a warp LANES_M x LANES_N threads. Columns go in runs of four so that B is read from shared
@@ -11,6 +11,9 @@
 //           at one k, and one row at successive k, both cover all 32 banks. Read along k, FRAGMENT_K at a time.
 //   B tile  [BLOCK_K][BLOCK_N]. With scalar loads (VECTOR 1) the columns of a warp are permuted: the four that a thread
 //           reads as one quad lie LANES_N apart in memory, so that the scalar stores of C fill whole sectors.
+//           Layout nt: loaded along k like the A tile, and transposed by one store for each value. An XOR with k / 4
+//           exchanges the quads of a row, so that the stores of a warp cover all 32 banks, too. With scalar loads, an
+//           XOR with k % 4 also exchanges the values of a quad; the reader puts them back in order.
 //
 // Edges cost what full tiles cost: rows and columns past the edge are clamped to the last one (computed, never
 // stored), the reduction is padded with zeros by predicated loads, and a prefetch past the last tile reads nothing.
@@ -50,13 +53,34 @@ static_assert(THREAD_N % RUN == 0 && WARP_M % 8 == 0, "quads of columns, whole p
 #include "simt.cuh"
 #include "epilogue.cuh"
 
+#if LAYOUT_NT
+static_assert(!ASYNC_COPY, "cp.async cannot transpose");
+
+// Exchange of the quads in row `k` of the B tile, and of the values in each quad.
+__device__ __forceinline__ constexpr unsigned quad_exchange(unsigned k) { return k / 4 * (128 / BLOCK_K) % BLOCK_N; }
+__device__ __forceinline__ constexpr unsigned value_exchange(unsigned k) { return VECTOR == 1 ? k % RUN : 0; }
+
+// The quad of B at row `k` of the tile and places `column` to `column` + 3.
+__device__ __forceinline__ void read_quad(float* quad, const float* slot, unsigned k, unsigned column) {
+    const float4 values = *reinterpret_cast<const float4*>(slot + A_TILE + k * BLOCK_N + (column ^ quad_exchange(k)));
+    quad[0 ^ value_exchange(k)] = values.x;
+    quad[1 ^ value_exchange(k)] = values.y;
+    quad[2 ^ value_exchange(k)] = values.z;
+    quad[3 ^ value_exchange(k)] = values.w;
+}
+#endif
+
 // One thread's share of the loads: where the next tile is, and what is on its way.
 struct Loader {
     AlongK<0> a_tile;
     const float* a_source[A_LOADS];
     const float* b_source[B_LOADS];
+#if LAYOUT_NT
+    unsigned b_row, b_place;
+#else
     size_t b_step;  // floats between tiles of B
     unsigned b_place;
+#endif
     unsigned a_k, b_k, k_end;
     Transfer<VECTOR> a_transfer[A_LOADS];
     Transfer<VECTOR> b_transfer[B_LOADS];
@@ -69,6 +93,14 @@ struct Loader {
         for (unsigned i = 0; i < A_LOADS; ++i)
             a_source[i] = a + (min(tile_row + a_tile.row + i * a_tile.STEP, m - 1) * k + a_k);
 
+#if LAYOUT_NT
+        const unsigned tile_k = a_tile.column;  // first k of the thread in the tiles of A and of B
+        b_row = A_TILE + tile_k * BLOCK_N;
+        b_place = place(a_tile.row) ^ quad_exchange(tile_k) ^ value_exchange(tile_k);
+#pragma unroll
+        for (unsigned i = 0; i < B_LOADS; ++i)
+            b_source[i] = b + (min(tile_column + a_tile.row + i * a_tile.STEP, n - 1) * k + a_k);
+#else
         const unsigned row = threadIdx.x / (BLOCK_N / VECTOR);
         const unsigned column = threadIdx.x % (BLOCK_N / VECTOR) * VECTOR;
         b_place = A_TILE + row * BLOCK_N + place(column);
@@ -77,10 +109,16 @@ struct Loader {
 #pragma unroll
         for (unsigned i = 0; i < B_LOADS; ++i)
             b_source[i] = b + size_t(b_k + i * B_ROW_STEP) * n + min(tile_column + column, n - VECTOR);
+#endif
     }
 
     __device__ __forceinline__ float* b_target(float* slot, unsigned i) const {
+#if LAYOUT_NT
+        // row < STEP, both powers of two, and `place` moves bits: the place of row + i * STEP is that of row, XOR a constant
+        return slot + b_row + (b_place ^ place(i * a_tile.STEP));
+#else
         return slot + b_place + i * B_ROW_STEP * BLOCK_N;
+#endif
     }
 
     // Starts the loads of the next tile, towards `slot`.
@@ -92,11 +130,18 @@ struct Loader {
         }
 #pragma unroll
         for (unsigned i = 0; i < B_LOADS; ++i) {
+#if LAYOUT_NT
+            b_transfer[i].start(slot, b_source[i], a_k < k_end);
+            b_source[i] += BLOCK_K;
+        }
+        a_k += BLOCK_K;
+#else
             b_transfer[i].start(b_target(slot, i), b_source[i], b_k + i * B_ROW_STEP < k_end);
             b_source[i] += b_step;
         }
         a_k += BLOCK_K;
         b_k += BLOCK_K;
+#endif
 #if ASYNC_COPY
         asm volatile("cp.async.commit_group;" ::: "memory");
 #endif
@@ -108,7 +153,12 @@ struct Loader {
 #pragma unroll
         for (unsigned i = 0; i < A_LOADS; ++i) a_transfer[i].finish(a_tile.target(slot, i));
 #pragma unroll
+#if LAYOUT_NT
+        for (unsigned i = 0; i < B_LOADS * VECTOR; ++i)
+            b_target(slot, i / VECTOR)[i % VECTOR * BLOCK_N] = b_transfer[i / VECTOR].packet.value[i % VECTOR];
+#else
         for (unsigned i = 0; i < B_LOADS; ++i) b_transfer[i].finish(b_target(slot, i));
+#endif
     }
 #endif
 };
@@ -126,8 +176,12 @@ __device__ __forceinline__ void multiply(const float* slot, unsigned my_row, uns
             float b[THREAD_N];
 #pragma unroll
             for (unsigned j = 0; j < THREAD_N; j += RUN)
+#if LAYOUT_NT
+                read_quad(b + j, slot, k + kk, my_column + j * LANES_N);
+#else
                 *reinterpret_cast<float4*>(b + j) =
                     *reinterpret_cast<const float4*>(slot + A_TILE + (k + kk) * BLOCK_N + my_column + j * LANES_N);
+#endif
 #pragma unroll
             for (unsigned i = 0; i < THREAD_M; ++i)
 #pragma unroll

@@ -21,6 +21,7 @@ CASES: Mapping[str, Callable[[Mapping[str, int]], bool]] = {
 }
 """Whether the dimensions of a problem are of a case."""
 
+PHYSICAL_POWER = True
 RECORDED = {"prompt": "causal prompts with as many keys as queries", "token": "single queries"}
 """The cases in words."""
 _QUERY_TILE, _KEY_TILE = 128, 64

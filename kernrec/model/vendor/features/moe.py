@@ -75,6 +75,16 @@ def bound(card: Card, sizes: Array, layout: str) -> Bound:
     return bound_of(card, DIMS, sizes, total_s, parts, shares, columns)
 
 
+def active_experts(sizes: Mapping[str, int]) -> float:
+    """Return how many experts of the busiest GPU are expected to get tokens.
+
+    Args:
+        sizes: dimensions of one problem, by name.
+    """
+    tokens, experts, ep, routing = (np.array([float(sizes[name])]) for name in ("tokens", "experts", "ep", "routing"))
+    return float(_routed(tokens * sizes["topk"], tokens, experts, ep, routing)["active"][0])
+
+
 def _rate(card: Card) -> float:
     """The rate of the dtype's arithmetic, in that of f16, as a logarithm."""
     return float(np.log2(card.peak_flops / rate_of(card.gpu, "f16")))

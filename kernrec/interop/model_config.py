@@ -1,4 +1,4 @@
-"""The shapes that a serving engine's kernels have for a model, read from its Hugging Face `config.json`."""
+"""Read the `config.json` of a Hugging Face model: the shapes of its layers, as far as kernels depend on them."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -7,10 +7,14 @@ from typing import Any
 
 from kernrec.errors import KernrecError, UsageError, file_errors
 from kernrec.interop.json_document import CutShort, whole_document
+from kernrec.util.input_file import read_input
 from kernrec.util.light_dataclass import dataclass
 
 _LARGEST = 4 << 20
-_MOST = 1 << 24
+_MOST = 1 << 20
+"""The largest size of a layer; the widest published models have 53,248."""
+_MOST_EXPERTS, _MOST_CHOSEN = 4096, 128
+"""Experts of a layer, and those of a token; published models have up to 2,048 and 22."""
 _INNER = ("text_config", "llm_config", "language_config")
 """Where a model of several modalities has the fields of its language model."""
 _EXPERTS = ("num_local_experts", "n_routed_experts", "num_experts", "moe_num_experts")
@@ -109,7 +113,7 @@ class ServedModel:
 
 
 def read_model(place: str, *, download: bool = False) -> ServedModel:
-    """The model at a folder, a `config.json`, or on the Hugging Face Hub.
+    """Return the model at a folder, a `config.json`, or on the Hugging Face Hub.
 
     Args:
         place: a folder with a `config.json`, or such a file; with `download` the name of a model, too.
@@ -119,6 +123,12 @@ def read_model(place: str, *, download: bool = False) -> ServedModel:
         UsageError: there is no such file, or it lacks fields, which are named.
         KernrecError: it cannot be downloaded.
     """
+    document, path, title = config_document(place, download)
+    return ConfigFields(document, path).model(title)
+
+
+def config_document(place: str, download: bool) -> tuple[dict[str, Any], str, str]:
+    """Return the fields of a config, its path, and a title for its model."""
     path = Path(place)
     path = path / "config.json" if path.is_dir() else path
     if not path.is_file():
@@ -129,9 +139,15 @@ def read_model(place: str, *, download: bool = False) -> ServedModel:
             raise UsageError(f"{place}: no folder with a config.json, and no such file{hint}")
         path = _downloaded(place)
     with file_errors(path, "read"):
-        if path.stat().st_size > _LARGEST:
-            raise UsageError(f"{path} has more than {_LARGEST >> 20} MB: no config.json of a model")
-        text = path.read_text(encoding="utf-8", errors="replace")
+        text = read_input(path, _LARGEST).decode("utf-8", errors="replace")
+    title = place
+    if Path(place).exists():
+        title = (path.absolute().parent.name or path.name) if path.name == "config.json" else path.stem
+    return parsed_config(text, str(path)), str(path), title
+
+
+def parsed_config(text: str, path: str) -> dict[str, Any]:
+    """Return the fields of the text of a `config.json`; raise `UsageError`, with its path, if it is none."""
     try:
         document = whole_document(text, _LARGEST)
     except CutShort:
@@ -140,8 +156,7 @@ def read_model(place: str, *, download: bool = False) -> ServedModel:
         raise UsageError(f"{path} is not the config.json of a model: {error}") from None
     if not isinstance(document, dict):
         raise UsageError(f"{path} is not the config.json of a model: expected an object")
-    title = place if not Path(place).is_file() else path.parent.name or path.name
-    return _Fields(document, str(path)).model(title)
+    return document
 
 
 def _downloaded(name: str) -> Path:
@@ -156,7 +171,7 @@ def _downloaded(name: str) -> Path:
         raise KernrecError(f"{name}: no config.json could be downloaded: {str(error).splitlines()[0]:.120}") from None
 
 
-class _Fields:
+class ConfigFields:
     """The fields of a config, by the names that model families have for them."""
 
     def __init__(self, document: Mapping[str, Any], place: str) -> None:
@@ -174,7 +189,8 @@ class _Fields:
             if value is None:
                 continue
             if type(value) is not int or not 0 <= value <= _MOST:
-                raise UsageError(f"{self.place}: {name} is {json.dumps(value):.40}; a whole number is expected")
+                expected = f"a whole number of at most {_MOST} is expected"
+                raise UsageError(f"{self.place}: {name} is {json.dumps(value):.40}; {expected}")
             if value:
                 return value
         return None
@@ -185,14 +201,25 @@ class _Fields:
             raise UsageError(f"{self.place} does not say {what}: {' or '.join(names)} is missing")
         return value
 
-    def model(self, title: str) -> ServedModel:
-        hidden = self.needed("how wide the model is", "hidden_size", "d_model", "n_embd")
+    def hidden(self) -> int:
+        return self.needed("how wide the model is", "hidden_size", "d_model", "n_embd")
+
+    def dtype(self) -> str:
         dtype = str(self.fields.get("dtype") or self.fields.get("torch_dtype") or "bfloat16").removeprefix("torch.")
         if dtype not in ("bfloat16", "float16", "float32"):
             raise UsageError(f"{self.place}: torch_dtype is {dtype!r:.40}; bfloat16, float16 or float32 is expected")
+        return dtype
+
+    def model(self, title: str) -> ServedModel:
+        hidden, dtype = self.hidden(), self.dtype()
         return ServedModel(
             title, hidden, dtype, self.quantization(), self.experts(), self.state_space(dtype), self.linears(hidden)
         )
+
+    def shared_width(self) -> int:
+        """Return the columns of the experts that every token goes through; 0 if there are none."""
+        shared = (self.number("n_shared_experts") or 0) * (self.number(*_WIDTH) or 0)
+        return self.number("shared_expert_intermediate_size") or shared
 
     def experts(self) -> Experts | None:
         count = self.number(*_EXPERTS)
@@ -202,6 +229,9 @@ class _Fields:
         width = self.needed("how wide an expert is", *_WIDTH, "intermediate_size")
         if top > count:
             raise UsageError(f"{self.place}: {top} experts a token of {count}")
+        if count > _MOST_EXPERTS or top > _MOST_CHOSEN:
+            most = f"at most {_MOST_CHOSEN} of {_MOST_EXPERTS} are accepted"
+            raise UsageError(f"{self.place}: {top} experts a token of {count}; {most}")
         return Experts(count, top, width)
 
     def state_space(self, dtype: str) -> StateSpace | None:
@@ -262,9 +292,7 @@ class _Fields:
             return ()
         latent = self.number("kv_lora_rank")
         attention = self.latent(hidden, heads, latent) if latent else self.attention(hidden, heads)
-        dense = self.number("intermediate_size")
-        shared = (self.number("n_shared_experts") or 0) * (self.number(*_WIDTH) or 0)
-        shared = self.number("shared_expert_intermediate_size") or shared
+        dense, shared = self.number("intermediate_size"), self.shared_width()
         widths = [("dense", dense)] if dense and self.has_dense_layers() else []
         widths += [("shared experts", shared)] if shared else []
         return (

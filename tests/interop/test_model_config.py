@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from kernrec.errors import UsageError
-from kernrec.recommender.serving.model_config import Experts, Quantization, StateSpace, read_model
+from kernrec.interop.model_config import Experts, Quantization, StateSpace, read_model
 from tests.helpers.serving import AWQ, BY_ROW, MIXTRAL, QWEN_FP8, written
 
 

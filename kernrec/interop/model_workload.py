@@ -1,0 +1,247 @@
+"""List the layers of a language model from its `config.json`, as serving engines run them for a prompt or a token.
+
+Projections of one input are one product. A token (`decode`) attends to all tokens before it; of a prompt (`prefill`),
+logits are computed for the last token only. Names are those of the workloads that ship.
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+from kernrec.errors import UsageError, unknown
+from kernrec.interop.model_decoder import Decoder, read_decoder
+from kernrec.op.equivalent import MOST_VECTORS
+from kernrec.op.workload import Layer, Workload, layer_from, printable
+from kernrec.util.light_dataclass import dataclass
+
+PHASES = ("decode", "prefill")
+DEFAULT_CONTEXT = 2048
+"""Tokens of the context that is answered if none is asked for."""
+MOST_CONTEXT = 1 << 24
+
+
+@dataclass(frozen=True)
+class Family:
+    """Properties of a model type that its config does not state."""
+
+    gated: bool = True
+    """Whether a feed-forward network has a gate beside its first product."""
+    norm: str = "rmsnorm"
+    norms: int = 2
+    """Normalizations of whole tokens in a layer."""
+    head_norms: bool = False
+    """Whether queries and keys of each head are normalized."""
+    tied: bool = False
+    """Whether the output projection is the token embedding, if the config does not say."""
+    missing: str = ""
+    """Parts of the model that the list of layers leaves out."""
+
+
+_BIASES = "biases of the linear layers"
+_QWEN2 = Family(missing="biases of q, k and v")
+_GEMMA = Family(norms=4, tied=True)
+_DEEPSEEK = Family()
+FAMILIES = {
+    **dict.fromkeys(("llama", "mistral", "ministral", "mixtral", "granite", "smollm3", "phi3", "minicpm"), Family()),
+    **dict.fromkeys(("qwen2", "qwen2_moe"), _QWEN2),
+    **dict.fromkeys(("qwen3", "qwen3_moe", "olmo2", "olmoe", "glm4_moe"), Family(head_norms=True)),
+    "gemma": Family(tied=True),
+    "gemma2": _GEMMA,
+    **dict.fromkeys(("gemma3", "gemma3_text"), Family(norms=4, head_norms=True, tied=True)),
+    "glm4": Family(norms=4),
+    **dict.fromkeys(("deepseek_v2", "deepseek_v3", "kimi_k2"), _DEEPSEEK),
+    "phi": Family(gated=False, norm="layernorm", norms=1, missing=_BIASES),
+    "phimoe": Family(norm="layernorm", missing=_BIASES),
+    "starcoder2": Family(gated=False, norm="layernorm", tied=True, missing=_BIASES),
+    **dict.fromkeys(("cohere", "cohere2"), Family(norm="layernorm", norms=1, tied=True)),
+    "gpt_oss": Family(missing="biases and sinks of attention"),
+}
+"""By `model_type`. Facts about architectures, as their reference implementations in `transformers` have them."""
+
+_DTYPES = {"bfloat16": "bf16", "float16": "f16", "float32": "f32"}
+_QUANTIZED = {"int8_w8a8": "i8", "int8_w8a16": "w8a16", "int4_w4a16": "w4a16"}
+
+
+def model_workload(place: str, context: int | None = None, phase: str = PHASES[0], text: str | None = None) -> Workload:
+    """Return the layers of the model at a folder or a `config.json`, for one sequence.
+
+    Args:
+        place: the folder or file.
+        context: tokens that a token attends to, itself included, or tokens of the prompt; `DEFAULT_CONTEXT` if None.
+        phase: one of `PHASES`.
+        text: the content of the file, if it is read already.
+
+    Raises:
+        UsageError: the config lacks a field, the architecture is unknown, or the context is longer than the model's.
+    """
+    model = read_decoder(place, text)
+    if model.kind not in FAMILIES:
+        names = ", ".join(sorted(FAMILIES))
+        raise UsageError(f"{place}: architecture {model.kind!r} is not known; known are {names}")
+    if phase not in PHASES:
+        raise unknown("phase", phase, PHASES)
+    context = DEFAULT_CONTEXT if context is None else context
+    if not 1 <= context <= (model.positions or MOST_CONTEXT):
+        most = f"{model.title} accepts {model.positions}" if model.positions else f"{MOST_CONTEXT} are accepted"
+        raise UsageError(f"context is {context} tokens; {most} at most, and 1 at least")
+    return _Layers(model, context, phase).workload(place)
+
+
+class _Layers:
+    """The layers of one model in one phase."""
+
+    def __init__(self, model: Decoder, context: int, phase: str) -> None:
+        self.model, self.context, self.decode = model, context, phase == "decode"
+        self.family = FAMILIES[model.kind]
+        self.rows = 1 if self.decode else context
+        self.dtype = _DTYPES[model.dtype]
+        self.left_out: list[str] = []
+        self.notes: list[str] = []
+        self.absorbed, self.cache = 0, 0
+
+    def workload(self, place: str) -> Workload:
+        model = self.model
+        entries = [*self.attention(), *self.feed_forward(), *self.ends()]
+        layers = tuple(self.layer(entry) for entry in entries)
+        tied = self.family.tied if model.tied is None else model.tied
+        what = f"decode, token {self.context}" if self.decode else f"prefill, {self.context} tokens"
+        missing = ["rotary embedding", "residual additions", "token embedding", "sampling"]
+        missing += [self.family.missing] if self.family.missing else []
+        self.notes.append(f"not in the layers: {', '.join(missing)}")
+        return Workload(
+            name=printable(model.title),
+            title=f"{printable(model.title)} {what}, batch 1",
+            source=place,
+            layers=layers,
+            unknown=tuple(self.left_out),
+            embedding=self.absorbed + (0 if tied else model.vocabulary * model.hidden),
+            cache=self.cache,
+            tokens=self.rows,
+            one_network=True,
+            notes=tuple(self.notes),
+        )
+
+    def layer(self, entry: dict[str, Any]) -> Layer:
+        shared, items = entry.pop("shared", (0, 0)), entry.pop("items", "")
+        return replace(layer_from(entry, self.dtype, {"matmul": "nt"}), shared=shared, items=items)
+
+    def linear(
+        self, name: str, out: int, into: int, count: int, split: str = "", rows: int | None = None, **others: Any
+    ) -> dict[str, Any]:
+        """Return the entry of a linear layer; `split` is the side that tensor parallelism divides, `out` or `in`."""
+        rows, dtype = self.rows if rows is None else rows, self.quantized() if others.get("quantized") else None
+        entry = {"name": name, "count": count, **others} | ({"dtype": dtype} if dtype else {})
+        if rows > MOST_VECTORS or dtype:
+            sides = {"out": ["n"], "in": ["k"], "": []}
+            return entry | {"op": "matmul", "m": rows, "n": out, "k": into, "split": sides[split]}
+        sides = {"out": ["m"], "in": ["k"], "": []}
+        return entry | {"op": "matvec", "m": out, "n": rows, "k": into, "split": sides[split]}
+
+    def quantized(self) -> str | None:
+        """Return the data type of quantized layers; None if they have that of the activations."""
+        quantization = self.model.quantization
+        if quantization.kind == "fp8_w8a8":
+            return "f8block" if quantization.block == (128, 128) else "f8e4m3"
+        return _QUANTIZED.get(quantization.kind or "")
+
+    def norm(self, name: str, count: int, rows: int, columns: int, split: bool = False) -> dict[str, Any]:
+        norm = "rmsnorm" if name.endswith("q_norm") or name.endswith("k_norm") else self.family.norm
+        entry = {"name": name, "op": norm, "count": count, "rows": rows, "columns": columns}
+        return entry | ({"split": ["rows"]} if split else {})
+
+    def attention(self) -> Iterator[dict[str, Any]]:
+        model = self.model
+        norms = self.family.norms * model.layers + 1
+        yield self.norm("norms of tokens", norms, self.rows, model.hidden)
+        if model.latent is not None:
+            yield from self.latent_attention()
+            return
+        heads, shared, width = model.heads, model.kv_heads, model.head_dim
+        outputs = (heads + 2 * shared) * width
+        yield self.linear("attention qkv_proj", outputs, model.hidden, model.layers, "out", quantized=True) | {
+            "shared": (shared, 2 * width)
+        }
+        if self.family.head_norms:
+            yield self.norm("attention q_norm", model.layers, self.rows * heads, width, split=True)
+            keys = self.norm("attention k_norm", model.layers, self.rows * shared, width, split=True)
+            yield keys | {"shared": (shared, self.rows)}
+        full = model.layers - model.windowed_layers
+        if full:
+            yield self.scores("attention", full, heads, shared, width)
+        if model.windowed_layers:
+            yield self.scores("attention, window", model.windowed_layers, heads, shared, width, model.window)
+        yield self.linear("attention o_proj", model.hidden, heads * width, model.layers, "in", quantized=True)
+
+    def scores(self, name: str, count: int, heads: int, shared: int, width: int, window: int = 0) -> dict[str, Any]:
+        entry = {"name": name, "op": "attention", "count": count, "heads": heads, "kv_heads": shared}
+        entry |= {"head_dim": width, "split": ["heads", "kv_heads"]}
+        if self.decode:
+            return entry | {"queries": 1, "keys": min(self.context, window or self.context)}
+        windowed = {"window": window} if 0 < window < self.context else {}
+        return entry | {"queries": self.context, "causal": 1} | windowed
+
+    def latent_attention(self) -> Iterator[dict[str, Any]]:
+        """Yield the layers of multi-head latent attention; for tokens, keys and values stay compressed."""
+        model, sizes = self.model, self.model.latent
+        assert sizes is not None
+        count, heads = model.layers, model.heads
+        self.cache = count * self.context * (sizes.keys + sizes.rope)
+        down = sizes.queries + sizes.keys + sizes.rope
+        yield self.linear("attention qkv_a_proj", down, model.hidden, count, quantized=True)
+        yield self.norm("attention kv_a_norm", count, self.rows, sizes.keys)
+        into = sizes.queries or model.hidden
+        if sizes.queries:
+            yield self.norm("attention q_a_norm", count, self.rows, sizes.queries)
+        yield self.linear("attention q_b_proj", heads * (sizes.plain + sizes.rope), into, count, "out", quantized=True)
+        if self.decode:
+            absorbed = {"op": "matmul", "count": count, "batch": heads, "m": 1, "split": ["batch"], "items": "m"}
+            self.absorbed = count * heads * sizes.keys * (sizes.plain + sizes.value)  # weights of batched products
+            yield absorbed | {"name": "attention absorbed k_b", "n": sizes.keys, "k": sizes.plain}
+            yield absorbed | {"name": "attention absorbed v_b", "n": sizes.value, "k": sizes.keys}
+            self.left_out.append(
+                f"{count} layers of latent attention (MLA) over {self.context} cached tokens: no op has them yet"
+            )
+        else:
+            up = heads * (sizes.plain + sizes.value)
+            yield self.linear("attention kv_b_proj", up, sizes.keys, count, "out", quantized=True)
+            yield self.scores("attention", count, heads, heads, sizes.plain + sizes.rope)
+            self.notes.append(
+                f"latent attention: values of {sizes.value} columns count as {sizes.plain + sizes.rope}, as keys have"
+            )
+        yield self.linear("attention o_proj", model.hidden, heads * sizes.value, count, "in", quantized=True)
+
+    def feed_forward(self) -> Iterator[dict[str, Any]]:
+        model, experts = self.model, self.model.experts
+        if dense := model.layers - model.sparse_layers:
+            yield from self.dense("mlp", model.intermediate, dense)
+        if experts is not None and model.sparse_layers:
+            count = model.sparse_layers
+            yield self.linear("mlp gate (router)", experts.count, model.hidden, count)
+            sizes = {"tokens": self.rows, "hidden": model.hidden, "intermediate": experts.width}
+            dtype = {"dtype": kind} if (kind := self.expert_dtype()) else {}
+            yield {"name": "mlp experts", "op": "moe", "count": count, "experts": experts.count, "topk": experts.top,
+                   "gated": int(self.family.gated), "quantized": True} | sizes | dtype  # fmt: skip
+            if model.shared:
+                yield from self.dense("mlp shared experts", model.shared, count)
+
+    def expert_dtype(self) -> str | None:
+        if self.model.quantization.method == "mxfp4":
+            return "mxfp4"
+        kind = self.quantized()
+        return None if kind in ("i8", "w8a16") else kind
+
+    def dense(self, name: str, width: int, count: int) -> Iterator[dict[str, Any]]:
+        model, gates = self.model, 1 + self.family.gated
+        into = "gate_up_proj" if self.family.gated else "up_proj"
+        yield self.linear(f"{name} {into}", gates * width, model.hidden, count, "out", quantized=True)
+        yield {"name": f"{name} activation", "op": "elementwise", "count": count, "n": self.rows * width,
+               "split": ["n"]}  # fmt: skip
+        yield self.linear(f"{name} down_proj", model.hidden, width, count, "in", quantized=True)
+
+    def ends(self) -> Iterator[dict[str, Any]]:
+        model = self.model
+        yield self.linear("lm_head", model.vocabulary, model.hidden, 1, "out", rows=1)
+        yield {"name": "softmax of the logits", "op": "softmax", "rows": 1, "columns": model.vocabulary}
+        quantization = model.quantization
+        if quantization.elsewhere and quantization.method != "mxfp4":
+            self.notes.append(f"quantization {quantization.method!r} is not known: weights count as {self.dtype}")

@@ -1,0 +1,55 @@
+"""Baselines of problems that nobody recorded as they are stated: a matvec, or a matmul with a bias or an activation.
+
+Backends were recorded on plain products. They fuse a bias and an activation, which costs what the analytical model says
+(`kernrec.model.prior.epilogue`). The lower end of an interval assumes that the product hides it; the upper end assumes
+that the backend reads and writes the result again, as one does that does not fuse.
+"""
+
+from dataclasses import replace
+from functools import lru_cache
+
+from kernrec.gpu import GPU
+from kernrec.model.prior.epilogue import epilogue
+from kernrec.model.prior.power import PowerModel
+from kernrec.model.vendor.predicted import Predicted
+from kernrec.op import Problem
+from kernrec.op.equivalent import as_matmul
+from kernrec.op.problem import ANY_LAYOUT
+
+_FUSED = {"bias": 0, "activation": 0}
+
+
+def as_recorded(problem: Problem) -> Problem:
+    """Return the problem that backends were recorded on: a matmul instead of a matvec, without bias and activation."""
+    problem = as_matmul(problem)
+    if not has_epilogue(problem):
+        return problem
+    return problem.definition.problem(problem.dtype, problem.layout, **problem.dim | _FUSED)
+
+
+def with_epilogue(latency: Predicted, problem: Problem, gpu: GPU) -> Predicted:
+    """Return the latency of a problem, given that of `as_recorded` of it."""
+    fused_s, apart_s = _seconds(problem, gpu)
+    if not fused_s:
+        return latency
+    return replace(latency, value=latency.value + fused_s, high=latency.high + fused_s + apart_s)
+
+
+def has_epilogue(problem: Problem) -> bool:
+    """Whether a problem has a bias or an activation, which no recording has."""
+    return problem.layout != ANY_LAYOUT and any(problem.sizes.get(name) for name in _FUSED)
+
+
+@lru_cache(maxsize=256)
+def _seconds(problem: Problem, gpu: GPU) -> tuple[float, float]:
+    """Seconds of bias and activation in the product's kernel, and of one more pass over the result."""
+    if not has_epilogue(problem):
+        return 0.0, 0.0
+    power = PowerModel.for_gpu(gpu)
+    core_s, moved = 0.0, 0.0
+    for each, sign in ((problem, 1.0), (as_recorded(problem), -1.0)):  # both convert 8-bit results
+        cost = epilogue(gpu, power, each)
+        if cost is not None:
+            core_s, moved = core_s + sign * cost[0], moved + sign * cost[2]
+    apart_s = 2.0 * problem.tensors["c"].bytes / gpu.memory_bandwidth if problem.sizes["activation"] else 0.0
+    return max(core_s, 0.0) + max(moved, 0.0) / gpu.memory_bandwidth, apart_s

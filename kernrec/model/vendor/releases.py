@@ -1,0 +1,49 @@
+"""When the versions of backends that were recorded came out, so that a baseline can say how old it is."""
+
+import re
+from collections.abc import Iterable, Mapping
+
+_RELEASED: Mapping[str, Mapping[str, str]] = {
+    "vLLM": {
+        "0.14.0": "2026-01-20", "0.18.0": "2026-03-20", "0.19.0": "2026-04-03", "0.22.0": "2026-05-29",
+        "0.24.0": "2026-06-30",
+    },
+    "SGLang": {
+        "0.5.6.post2": "2025-12-11", "0.5.9": "2026-02-23", "0.5.10": "2026-04-05", "0.5.12": "2026-05-16",
+        "0.5.14": "2026-06-26",
+    },
+    "TensorRT-LLM": {
+        "1.0.0": "2025-09-24", "1.2.0rc5": "2025-12-10", "1.3.0rc10": "2026-03-31", "1.3.0rc15": "2026-05-21",
+    },
+    "PyTorch": {"2.1": "2023-10-04", "of August 2024": "2024-08"},
+}  # fmt: skip
+"""Date by backend and version: the day on which the first wheel of the version was published, as Python's package index
+states it (looked up on 28 November 2026; PyTorch 2.1 is 2.1.0). The index has no wheels of TensorRT-LLM 1.3.0rc17 and
+1.3.0rc20, and recordings of cuDNN name no patch release: these have no date."""
+_TO = " to "
+
+
+def released(stack: str, version: str | None) -> str | None:
+    """Return when a version came out, as `2026-06-30`; None if that is not known.
+
+    A range of versions, as `versions_text` writes it, has the dates of both ends if both are known.
+
+    Args:
+        stack: the backend, as `SGLang` or `SGLang (static scales)`.
+        version: as a baseline has it, such as `0.5.12, static scales`.
+    """
+    dates = _RELEASED.get(stack.partition(" (")[0], {})
+    found = [dates.get(end) for end in (version or "").partition(",")[0].split(_TO)]
+    known = [date for date in found if date is not None]
+    return _TO.join(dict.fromkeys(known)) if len(known) == len(found) else None
+
+
+def versions_text(versions: Iterable[str | None]) -> str | None:
+    """Return versions as `0.14.0 to 0.24.0`, the earliest and the latest; None if none is known."""
+    ordered = sorted({version for version in versions if version}, key=_by_number)
+    return _TO.join(dict.fromkeys((ordered[0], ordered[-1]))) if ordered else None
+
+
+def _by_number(version: str) -> list[tuple[int, str]]:
+    """Order versions by their numbers: 0.5.9 is before 0.5.10."""
+    return [(int(part), "") if part.isdigit() else (-1, part) for part in re.findall(r"\d+|[a-z]+", version)]

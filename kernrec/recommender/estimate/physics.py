@@ -1,0 +1,207 @@
+"""The gate between estimates and output: laws that no GPU breaks, whatever a model, a file or a user's row says.
+
+    memory   the tensors of a problem fit into the GPU's memory, or the question is refused
+    finite   every time, power and energy is a positive number
+    bytes    no time is shorter than compulsory bytes beyond L2 need at the memory's bandwidth
+    roof     no time is shorter than the operations need at the peak rate of the row's own clock
+    watts    no mean power exceeds the limit of its row
+
+Candidates of kernels pass `possible` where their costs are made (`kernel_candidates`, `candidate_sets`), measured rows
+`impossible` where they are read (`measured_rows`), and baselines `is_number` and `operating_point.at_point` in
+`lines.lines_of`. A small excess is corrected: the time is raised to the bound, or the launch slowed to its limit. What
+a model cannot have meant is refused, and the analytical model takes its place. Notes name what was refused.
+"""
+
+from collections.abc import Sequence
+from math import inf, isnan
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from kernrec.errors import KernrecError
+from kernrec.gpu import GPU
+from kernrec.model.prior.core import RESTING
+from kernrec.model.prior.launch_costs import LimitedCosts
+from kernrec.model.prior.microarchitecture import microarchitecture
+from kernrec.model.vendor.operating_point import ideal_of
+from kernrec.op import Problem
+from kernrec.op.problem import ANY_LAYOUT
+from kernrec.recommender.estimate.costs import Costs
+from kernrec.recommender.estimate.estimates import Estimates
+from kernrec.recommender.estimate.operating_point import OperatingPoint
+from kernrec.store import MeasuredAnswer
+from kernrec.util.human import human, memory_text
+
+if TYPE_CHECKING:
+    from kernrec.model.vendor.predicted import StackPrediction
+
+Array = np.ndarray
+
+REFUSED = 2.0
+"""A predicted time that is shorter than its bound by more than this factor is no small error: its model is refused."""
+_ROUNDING = 1e-9
+_METER = 1.5
+"""Measured power over the power limit from which on a row is impossible. Some GPUs exceed a limit that is too low for
+their lowest clock: a recorded RTX 3090 drew 137 W under 100 W."""
+
+
+def memory_needed(problem: Problem) -> float:
+    """Return the bytes of a problem's tensors."""
+    return sum(problem.tensor_bytes.values())
+
+
+def fits(problem: Problem, gpu: GPU) -> bool:
+    """Return whether a GPU's memory holds the tensors of a problem."""
+    return memory_needed(problem) <= gpu.memory_bytes
+
+
+def refuse_too_large(problem: Problem, gpu: GPU) -> None:
+    """Raise `KernrecError` if a GPU's memory does not hold the tensors of a problem."""
+    if not fits(problem, gpu):
+        needed, there = memory_text(memory_needed(problem)), memory_text(gpu.memory_bytes)
+        raise KernrecError(f"{problem.title} needs {needed} of memory for its tensors; the {gpu.title} has {there}")
+
+
+def cold_seconds(problem: Problem, gpu: GPU) -> float:
+    """Return the seconds that compulsory bytes need from DRAM at the bandwidth that kernels achieve, nothing in L2."""
+    return problem.bytes / (gpu.memory_bandwidth * microarchitecture(gpu).dram_efficiency)
+
+
+def possible(
+    costs: Costs,
+    prior: Costs | None,
+    limited: LimitedCosts,
+    problems: Sequence[tuple[Problem, int]],
+    gpu: GPU,
+    points: Sequence[OperatingPoint],
+    measured: Sequence[Array] = (),
+) -> tuple[Costs, tuple[str, ...]]:
+    """Return costs that keep the laws, and a line for each kind of value that was refused.
+
+    Args:
+        costs: of candidates, arrays (points, C).
+        prior: the analytical model's costs of the same candidates, which take the place of what is refused. None if
+            `costs` are the prior's: what is refused then has no costs at all.
+        limited: the launches at the clocks that the limits leave.
+        problems: the candidates' problems in order, each with its number of candidates.
+        gpu: the GPU.
+        points: the operating points.
+        measured: at each point, the candidates that were measured: these stay as they are.
+    """
+    least_s, roof_clk = _bounds(problems, gpu)
+    limits_w = np.array([point.limit_w(gpu) for point in points])[:, np.newaxis]
+    # The prior's launches are the same at every point, and the search for their clocks keeps the limits.
+    first = slice(0, 1) if prior is None else slice(None)
+    latency, energy = costs.latency.value[first] * (1.0 + _ROUNDING), costs.energy.value[first]
+    # Candidates that are not estimated at a point are infinite there. A NaN is no minimum, nor greater than anything.
+    if (
+        (energy <= latency * limits_w[first]).all()
+        and energy.min(initial=inf) > 0.0
+        and (latency - least_s).min(initial=inf) >= 0.0
+        and (latency * limited.clock_hz[first] - roof_clk).min(initial=inf) >= 0.0
+    ):
+        return costs, ()
+    latency, energy = costs.latency.value * (1.0 + _ROUNDING), costs.energy.value
+    lawful = (energy <= latency * limits_w) & (energy > 0.0)
+    lawful &= (latency >= least_s) & (latency * limited.clock_hz >= roof_clk)
+    for here, positions in zip(lawful, measured, strict=False):
+        here[positions] = True
+    if lawful.all():
+        return costs, ()
+    return _corrected(costs, prior, limited, ~lawful, np.maximum(least_s, roof_clk / limited.clock_hz), gpu, points)
+
+
+def _bounds(problems: Sequence[tuple[Problem, int]], gpu: GPU) -> tuple[Any, Any]:
+    """Least seconds by bytes beyond L2, and least seconds times hertz by operations; of each candidate if of many
+    problems."""
+    seconds, cycles, counts = [], [], []
+    for problem, count in problems:
+        moved = 0 if problem.layout == ANY_LAYOUT else max(problem.bytes - gpu.l2_bytes, 0)  # a gather reads a part
+        seconds.append(moved / gpu.memory_bandwidth)
+        cycles.append(problem.flops / ideal_of(gpu, problem.op, problem.dtype).peak_flops * gpu.boost_clock_hz)
+        counts.append(count)
+    if len(counts) == 1:
+        return seconds[0], cycles[0]
+    return np.repeat(seconds, counts), np.repeat(cycles, counts)
+
+
+def _corrected(
+    costs: Costs,
+    prior: Costs | None,
+    limited: LimitedCosts,
+    broken: Array,
+    least_s: Array,
+    gpu: GPU,
+    points: Sequence[OperatingPoint],
+) -> tuple[Costs, tuple[str, ...]]:
+    """Costs whose `broken` entries, (points, C), are corrected or the prior's."""
+    latency, energy = (_columns(each) for each in (costs.latency, costs.energy))
+    power_w, notes = costs.power_w.copy(), []
+    with np.errstate(invalid="ignore"):
+        sane = (latency[0] * REFUSED >= least_s) & (energy[0] > 0.0) & np.isfinite(energy[0])
+    if (refused := broken & ~sane).any():
+        first = tuple(np.argwhere(refused)[0])
+        seconds, least = (
+            human(float(each[first]), "s") for each in (latency[0], np.broadcast_to(least_s, refused.shape))
+        )
+        count = int(refused.any(axis=0).sum())
+        instead = "they are left out" if prior is None else "the analytical model's are shown"
+        notes.append(f"{count} estimates are impossible ({seconds}; at least {least}), {instead}")
+        for columns, others in ((latency, prior and prior.latency), (energy, prior and prior.energy)):
+            for number, column in enumerate(columns if others else columns[:3]):
+                column[refused] = others.columns()[number][refused] if others else inf
+        power_w[refused] = prior.power_w[refused] if prior else inf
+    # Faster than the GPU: the time is raised to the bound, at the power that was predicted.
+    raised = np.where(broken, np.maximum(least_s / latency[0], 1.0), 1.0)
+    # Above the limit. At the default limit, at which models learn time, only the power is wrong.
+    limits_w = np.array([point.limit_w(gpu) for point in points])[:, np.newaxis]
+    drawn_w = energy[0] / latency[0]
+    over = broken & (drawn_w > limits_w)
+    learned_here = np.array([point.is_default(gpu) for point in points])[:, np.newaxis]
+    rest_w = limited.static_j / limited.latency_s
+    slower = np.where(over & ~learned_here, slowdown(drawn_w, rest_w, limits_w), 1.0) * raised
+    share = np.where(over, np.minimum(limits_w / drawn_w, 1.0), 1.0)
+    for column in latency[:3]:
+        column *= slower
+    for column in energy[:3]:
+        column *= slower * share
+    power_w = np.where(over, limits_w, power_w)
+    if (below := raised > 1.05).any():
+        notes.append(f"{int(below.any(axis=0).sum())} estimates are raised to the least time that the GPU allows")
+    return Costs(Estimates(*latency), Estimates(*energy), power_w), tuple(notes)
+
+
+def slowdown(drawn_w: Array, rest_w: Array, limit_w: Array) -> Array:
+    """Return the factor by which a launch takes longer under a limit that it exceeds by what a model learned of it.
+
+    The energy of its events stays, which is the most that it can be: a lower clock lowers the voltage, too.
+
+    Args:
+        drawn_w: its power without the limit, in W.
+        rest_w: the part of it that does not depend on its events.
+        limit_w: the limit.
+    """
+    rest = np.minimum(rest_w, RESTING * limit_w)
+    return np.asarray((drawn_w - rest) / (limit_w - rest))
+
+
+def _columns(estimates: Estimates) -> list[Array]:
+    return [column.copy() for column in estimates.columns()]
+
+
+def is_number(prediction: "StackPrediction") -> bool:
+    """Return whether a baseline's time and power are positive numbers."""
+    ends = [prediction.latency_s.low, prediction.latency_s.value, prediction.latency_s.high]
+    if prediction.power_w is not None:
+        ends += [prediction.power_w.low, prediction.power_w.value, prediction.power_w.high]
+    return min(ends) > 0.0 and max(ends) < inf and not any(map(isnan, ends))
+
+
+def impossible(row: MeasuredAnswer, problem: Problem, gpu: GPU) -> bool:
+    """Return whether a measured row breaks a law by more than any meter or board does."""
+    from kernrec.store.intake.plausible_times import floor_s
+
+    limit_w = gpu.tdp_w if row.power_limit_w is None else row.power_limit_w
+    drawn_w = row.power_w if row.power_w is not None else (row.energy_j or 0.0) / (row.latency_s or 1.0)
+    least_s = 0.0 if problem.layout == ANY_LAYOUT else floor_s(problem, gpu)
+    return not (least_s <= row.latency_s < inf and row.latency_s > 0.0 and 0.0 <= drawn_w <= _METER * limit_w)

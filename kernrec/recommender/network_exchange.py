@@ -1,0 +1,114 @@
+"""Estimate what GPUs of a tensor-parallel group take to add up their partial results: all-reduces over their links.
+
+After each layer whose inputs are divided (`o_proj`, `down_proj`, experts), every GPU has a part of each sum. Engines
+add small messages in one step, in which every GPU reads those of the others, and large ones along a ring:
+
+    one step    LATENCY_S + (gpus - 1) x bytes / (ONE_STEP_SHARE x link)
+    ring        RING_S + 2 (gpus - 1) / gpus x bytes / (RING_SHARE x link)
+
+The constants follow from figures that others recorded on H100 SXM: TensorRT-LLM's one step of 74 kB and 1.7 MB between
+two GPUs in 7.0 and 13.0 us (flagos-ai/FlagGems-vllm pull request 773; the model: 6.3 and 12.3), NCCL between eight of
+128 B, 1 and 4 MB in 19, 32 and 59 us (ByteDance-Seed/Triton-distributed issue 57; the model: 19, 24 and 39), and NCCL's
+370 of 450 GB/s for large messages (NVIDIA/nccl-tests issue 212). Other links are taken to have the same shares.
+"""
+
+from collections.abc import Sequence
+
+from kernrec.gpu import GPU
+from kernrec.op.workload import Layer, Workload
+from kernrec.recommender.estimate.estimates import Source
+from kernrec.recommender.result import Estimate
+from kernrec.util.light_dataclass import dataclass
+
+LATENCY_S, RING_S = 6e-6, 19e-6
+ONE_STEP_SHARE, RING_SHARE = 0.6, 0.82
+UNSURE = 1.5
+"""Factor from the estimate to each end of its interval; the figures above are within 1.5 of it."""
+
+_NVLINK = {
+    900e9: ("b200", "b300", "gb200", "gb300"),
+    450e9: ("h100-sxm", "h100-sxm-96gb", "h200-sxm", "h20", "gh200-96gb", "gh200-144gb"),
+    300e9: ("a100-sxm4-40gb", "a100-sxm4-80gb"),
+    200e9: ("h800-sxm",),
+    150e9: ("v100-sxm2-16gb", "v100-sxm2-32gb"),
+    80e9: ("p100-sxm2-16gb",),
+}
+"""GPUs on a board with NVLink to all others, by bytes per second and direction: half of the "NVLink bandwidth" of
+NVIDIA's data sheets, which add both directions."""
+_BRIDGES = {
+    450e9: ("h200-nvl",),
+    300e9: ("h100-nvl", "h100-pcie", "a100-pcie-40gb", "a100-pcie-80gb"),
+    200e9: ("h800-pcie",),
+    100e9: ("a30",),
+    56.25e9: ("a40", "rtx-a6000", "rtx-a5000", "rtx-a4500", "rtx3090", "rtx3090ti"),
+    50e9: ("quadro-rtx-6000", "quadro-rtx-8000", "titan-rtx", "rtx2080ti"),
+    25e9: ("rtx2080", "rtx2080-super"),
+}
+"""GPUs that a bridge joins in pairs (data sheets of the cards; GA102 and TU102 architecture whitepapers)."""
+_PCIE = {"pascal": 15.75e9, "volta": 15.75e9, "turing": 15.75e9, "ampere": 31.5e9, "ada": 31.5e9, "hopper": 63e9}
+_PCIE |= {"blackwell": 63e9}
+"""Bytes per second and direction of 16 lanes (PCI Express 3.0, 4.0 and 5.0), by generation of the GPU."""
+_EIGHT_LANES = ("a2", "rtx4060", "rtx4060ti", "rtx4060ti-16gb", "rtx5060ti", "rtx5060ti-16gb", "rtx3050-laptop")
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """The all-reduces of one pass through a network."""
+
+    count: int
+    latency_s: Estimate
+    """Of all together; totals count the mean power of the layers while GPUs exchange."""
+    link: str
+    """The link in words, with its rate."""
+
+    @property
+    def note(self) -> str:
+        """The line that states the model."""
+        return (
+            f"{self.count} all-reduces over {self.link} are in the totals: {LATENCY_S * 1e6:g} us each and more"
+            " with their bytes, a model from recordings of an H100"
+        )
+
+    def as_dict(self) -> dict[str, object]:
+        """Return plain values for JSON; keys carry their unit."""
+        return {"count": self.count, **self.latency_s.as_dict("latency", "s"), "link": self.link}
+
+
+def exchange_of(workload: Workload, layers: Sequence[Layer], gpu: GPU) -> Exchange | None:
+    """Return the all-reduces of one of the GPUs that share a network; None for one GPU."""
+    if workload.tp == 1:
+        return None
+    rate, link = link_of(gpu, workload.tp)
+    seconds, count = 0.0, 0
+    for layer in layers:
+        if (size := _summed_bytes(layer)) is not None:
+            seconds += layer.count * all_reduce_s(size, workload.tp, rate)
+            count += layer.count
+    return Exchange(count, Estimate(seconds, seconds / UNSURE, seconds * UNSURE, Source.PRIOR), link)
+
+
+def link_of(gpu: GPU, gpus: int) -> tuple[float, str]:
+    """Return the bytes per second and direction between GPUs of a group, and the link in words."""
+    for kind, table, most in (("NVLink", _NVLINK, gpus), ("an NVLink bridge", _BRIDGES, 2)):
+        rate = next((rate for rate, names in table.items() if gpu.name in names), None)
+        if rate is not None and gpus <= most:
+            return rate, f"{kind} ({rate / 1e9:g} GB/s each way)"
+    lanes = 8 if gpu.name in _EIGHT_LANES else 16
+    rate = _PCIE[gpu.generation] * lanes / 16
+    return rate, f"PCIe x{lanes} ({rate / 1e9:g} GB/s each way)"
+
+
+def all_reduce_s(size: float, gpus: int, rate: float) -> float:
+    """Return the seconds in which `gpus` GPUs add up `size` bytes, over links of `rate` bytes per second."""
+    one_step = LATENCY_S + (gpus - 1) * size / (ONE_STEP_SHARE * rate)
+    return min(one_step, RING_S + 2 * (gpus - 1) / gpus * size / (RING_SHARE * rate))
+
+
+def _summed_bytes(layer: Layer) -> float | None:
+    """Return the bytes that are added up after a layer; None if every GPU has the whole result or its own part."""
+    if "shared experts" in layer.name:  # engines add them to the other experts' results first
+        return None
+    if layer.problem.op != "moe" and "k" not in layer.split:
+        return None
+    outputs = layer.problem.definition.outputs
+    return sum(layer.problem.tensor_bytes[name] for name in outputs)

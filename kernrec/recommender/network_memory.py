@@ -1,0 +1,143 @@
+"""Compare what a network needs in memory with what a GPU has: weights, keys and values, activations, workspaces."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from kernrec.errors import KernrecError, UsageError
+from kernrec.gpu import GPU
+from kernrec.op import Problem
+from kernrec.op.dtype import bytes_of
+from kernrec.op.workload import Layer, Workload
+from kernrec.util.light_dataclass import dataclass
+
+WORKSPACE_BYTES = 1 << 30
+"""Bytes of the CUDA context, of libraries' workspaces and of captured graphs: an assumption."""
+_WEIGHTS = {"matmul": ("b", "bias"), "matvec": ("a",), "conv2d": ("w", "bias"), "moe": ("gate", "up", "down")}
+_WEIGHTS |= dict.fromkeys(("rmsnorm", "layernorm"), ("weight", "bias"))
+_MOST_GPUS = 64
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Bytes that one GPU needs to run a network."""
+
+    weights: int
+    cache: int
+    """Keys and values of all sequences, at the length of their context."""
+    activations: int
+    workspaces: int
+
+    @property
+    def needed(self) -> int:
+        """Bytes of all parts together."""
+        return self.weights + self.cache + self.activations + self.workspaces
+
+    def fits(self, gpu: GPU) -> bool:
+        """Return whether a GPU has as much memory."""
+        return self.needed <= gpu.memory_bytes
+
+    def __str__(self) -> str:
+        parts = {"weights": self.weights, "keys and values": self.cache, "activations": self.activations}
+        listed = [f"{name} {gigabytes(size)}" for name, size in parts.items() if size >= 5e6]
+        return ", ".join([*listed, f"workspaces {gigabytes(self.workspaces)} (assumed)"])
+
+    def as_dict(self) -> dict[str, int]:
+        """Return plain values for JSON; keys carry their unit."""
+        return {
+            "needed_bytes": self.needed,
+            "weights_bytes": self.weights,
+            "cache_bytes": self.cache,
+            "activations_bytes": self.activations,
+            "workspaces_bytes": self.workspaces,
+        }
+
+
+class DoesNotFitError(KernrecError):
+    """A network needs more memory than a GPU has; the message says what would fit."""
+
+    def __init__(self, message: str, memory: Memory, short: str) -> None:
+        super().__init__(message)
+        self.memory = memory
+        self.short = short
+        """The reason in a few words, as a table has it."""
+
+
+def memory_of(workload: Workload, layers: Sequence[Layer]) -> Memory:
+    """Return what one GPU needs for a network, or for the largest layer if the layers are not all of one network.
+
+    Activations are twice the inputs and outputs of the largest layer: one layer writes while its input is kept.
+
+    Args:
+        workload: the network, of one of the GPUs that share it.
+        layers: its layers in the data types that they run in.
+    """
+    if not workload.one_network or len(layers) < len(workload.layers):
+        return Memory(0, 0, max(sum(map(int, layer.problem.tensor_bytes.values())) for layer in layers), 0)
+    dtype = next(layer.problem.dtype for layer in reversed(layers))
+    weights, cache, largest = bytes_of(workload.embedding, dtype), 0, 0
+    for layer in layers:
+        own, cached, moved = _parts(layer.problem)
+        weights += layer.count // layer.parts * own
+        cache += layer.count * cached
+        largest = max(largest, moved)
+    if workload.cache:
+        cache = bytes_of(workload.cache, dtype) * workload.batch
+    return Memory(weights, cache, 2 * largest, WORKSPACE_BYTES)
+
+
+def _parts(problem: Problem) -> tuple[int, int, int]:
+    """Return the bytes of a layer's weights, of its cached keys and values, and of its other tensors."""
+    sizes, tensors = problem.dim, problem.tensor_bytes
+    names = () if sizes.get("batch", 1) > 1 and problem.op == "matmul" else _WEIGHTS.get(problem.op, ())
+    weights = sum(size for name, size in tensors.items() if name.removesuffix("_scale") in names)
+    cached = problem.op == "attention" and (sizes["queries"] == 1 or sizes["causal"])
+    cache = tensors["k"] + tensors["v"] if cached else 0
+    return int(weights), int(cache), int(sum(tensors.values()) - weights - cache)
+
+
+def shortage(
+    workload: Workload, memory: Memory, gpu: GPU, other: Callable[[int, int], tuple[Workload, Sequence[Layer]]]
+) -> DoesNotFitError:
+    """Return the error of a network that does not fit a GPU, with the smallest change that makes it fit.
+
+    Args:
+        workload: the network.
+        memory: what one GPU needs for it.
+        gpu: the card.
+        other: returns the network and its layers with another (batch, number of GPUs).
+    """
+    remedies = []
+    if workload.one_network:
+        batch = workload.batch // 2
+        while batch and not _fits(gpu, other, batch, workload.tp):
+            batch //= 2
+        remedies += [f"--batch {batch}"] if batch else []
+        counts = (2**power for power in range(_MOST_GPUS.bit_length()) if 2**power > workload.tp)
+        tp = next((count for count in counts if _fits(gpu, other, workload.batch, count)), None)
+        remedies += [f"--tp {tp}"] if tp else []
+    remedy = f"; it fits with {' or '.join(remedies)}" if remedies else ""
+    each = " on each GPU" if workload.tp > 1 else ""
+    parts = f" ({memory})" if workload.one_network else ""
+    near = memory.needed < 1.01 * gpu.memory_bytes
+    available, needed = (gigabytes(size, 5 if near else 3) for size in (gpu.memory_bytes, memory.needed))
+    needs = f"needs {needed}"
+    has = f"{gpu.title} has {gpu.memory_bytes / 2**30:.0f} GiB ({available})"
+    message = f"{workload.title} does not fit: it {needs}{each}{parts}, {has}{remedy}"
+    return DoesNotFitError(message, memory, f"{needs}, has {available}{remedy.replace('it fits', 'fits')}")
+
+
+def _fits(gpu: GPU, other: Callable[[int, int], tuple[Workload, Sequence[Layer]]], batch: int, tp: int) -> bool:
+    try:
+        return memory_of(*other(batch, tp)).fits(gpu)
+    except UsageError:  # sizes that cannot be divided so
+        return False
+
+
+def gigabytes(size: float, digits: int = 3) -> str:
+    """Return a size in gigabytes with so many significant digits."""
+    return f"{float(f'{size / 1e9:.{digits}g}'):g} GB"
+
+
+def memory_json(memory: Memory, gpu: GPU) -> dict[str, Any]:
+    """Return what is needed and what the GPU has as plain values for JSON."""
+    return {"fits": memory.fits(gpu), "memory": memory.as_dict() | {"available_bytes": gpu.memory_bytes}}

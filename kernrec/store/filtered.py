@@ -1,0 +1,59 @@
+"""A database file shown without some of its rows, and without what a file of somebody else says of whose rows are.
+
+The file is attached as `file`, and `db` is a database in memory with a view for each of its tables. So every query is
+the same for a whole file and for a filtered one.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from kernrec.store.schema import TABLES, layout_of
+
+if TYPE_CHECKING:
+    from duckdb import DuckDBPyConnection
+
+_OTHERS = {
+    "merged": "SELECT measurement_id, gpu, problem_id, '' AS signer FROM file.main.measurement",
+    "merged_row": (
+        "SELECT kernel_id AS row_id, '' AS signer FROM file.main.kernel"
+        " UNION ALL SELECT profile_id, '' FROM file.main.profile"
+    ),
+    "card_scale": "SELECT * FROM file.main.card_scale LIMIT 0",
+}
+"""The tables of a file of somebody else that are not believed: all of its rows are of one contributor, who signed
+nothing."""
+
+ADOPT = (
+    *(f"DELETE FROM db.{table}" for table in _OTHERS),
+    *(
+        f"INSERT INTO db.{table} {query.replace('file.main', 'db')}"
+        for table, query in _OTHERS.items()
+        if table != "card_scale"
+    ),
+)
+"""The statements after which a file of somebody else says the same itself, so that it can be written to."""
+
+
+def show_filtered(connection: "DuckDBPyConnection", dropped: Mapping[str, Sequence[str]], own: bool) -> None:
+    """Make the views of a connection whose file is attached as `file`; those of an earlier call are replaced.
+
+    Args:
+        connection: its file has the tables of the present schema.
+        dropped: keys of rows that are left out, by table.
+        own: whether the file is the user's own; other files have only the tables of the schema.
+    """
+    connection.execute("CREATE OR REPLACE TABLE db.left_out (name VARCHAR, id VARCHAR)")
+    for table, keys in dropped.items():
+        connection.execute("INSERT INTO db.left_out SELECT $1, unnest($2::VARCHAR[])", [table, list(keys)])
+    there = "SELECT table_name FROM duckdb_tables() WHERE database_name = 'file' AND schema_name = 'main'"
+    tables = [str(name) for (name,) in connection.execute(there).fetchall()] if own else list(layout_of().columns)
+    for table in tables:
+        name = '"' + table.replace('"', '""') + '"'
+        query = f"SELECT * FROM file.main.{name}"
+        if table == "kernel":  # the order in which they were added
+            query = "SELECT *, rowid AS rowid FROM file.main.kernel"
+        if table in TABLES and dropped.get(table):
+            query += f" WHERE {table}_id NOT IN (SELECT id FROM db.left_out WHERE name = '{table}')"
+        if not own:
+            query = _OTHERS.get(table, query)
+        connection.execute(f"CREATE OR REPLACE VIEW db.{name} AS {query}")

@@ -1,0 +1,232 @@
+"""What a database file is asked: queries in SQL, measurements, kernels, profiles, and what of its rows is wrong."""
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from kernrec.errors import unknown
+from kernrec.store import exchange
+from kernrec.store import rows as store_rows
+from kernrec.store.connection import one_line
+from kernrec.store.kept_answers import is_settled, read_pulled_rows
+from kernrec.store.marks import Faults, Mark
+from kernrec.store.measurement_log import (
+    RETRACTED,
+    DatabaseContents,
+    MeasuredAnswer,
+    MeasurementLog,
+    evidence,
+    read_rows,
+)
+from kernrec.store.profiles import ProfileTable, query_profiles
+from kernrec.store.row_hash import used_columns, wrong_keys
+from kernrec.store.rows import content_hash
+from kernrec.store.schema import MOMENT, TABLES, derived, with_derived
+
+if TYPE_CHECKING:
+    from duckdb import DuckDBPyConnection
+
+    from kernrec.store.measurement import Measurement
+
+
+class DatabaseQueries:
+    """An open database as it is asked.
+
+    Every method raises `UsageError`, in one line that names the file, when the database cannot do it.
+    """
+
+    def __init__(self, connection: "DuckDBPyConnection", path: Path | str, mark: Mark | None = None) -> None:
+        self._connection = connection
+        self.path = path
+        self._mark = mark
+
+    # Queries in SQL, which name tables in full (`db.measurement`).
+
+    def query(self, query: str, values: Sequence[object] | None = None) -> list[tuple[Any, ...]]:
+        """The rows of a query."""
+        with one_line(self.path):
+            return self._connection.execute(query, values).fetchall()
+
+    def batches(self, query: str, most: int) -> Iterator[list[tuple[Any, ...]]]:
+        """The same, at most so many at a time."""
+        with one_line(self.path):
+            cursor = self._connection.cursor().execute(query)
+            while rows := cursor.fetchmany(most):
+                yield rows
+
+    def keep(self, name: str, query: str, files: Mapping[str, Sequence[Path]]) -> None:
+        """Keep the rows of a query as a table of this connection; see `kernrec.store.exchange.keep`."""
+        with one_line(self.path):
+            exchange.keep(self._connection, name, query, files)
+
+    def keep_checked(self, name: str, query: str, checked: Path) -> None:
+        """The same of rows that were checked; see `kernrec.store.exchange.keep_checked`."""
+        with one_line(self.path):
+            exchange.keep_checked(self._connection, name, query, checked)
+
+    def export(self, query: str, folder: Path, most: int = 10**9) -> list[tuple[Path, int]]:
+        """Write the rows of a query to Parquet files of at most `most` rows; returns the files and their rows."""
+        with one_line(self.path):
+            return exchange.export(self._connection, query, folder, most)
+
+    def rows(self, table: str, **equal: object) -> list[dict[str, object]]:
+        """The rows of a table or view (`db/schema/views.sql`) whose columns equal `equal`."""
+        if table not in (*TABLES, *derived()):
+            raise unknown("table", table, (*TABLES, *derived()))
+        with one_line(self.path):
+            columns = self.columns(table)
+            for name in equal:
+                if name not in columns:
+                    raise unknown(f"column of {table}", name, columns)
+            condition = " AND ".join(f"{name} = ?" for name in equal) or "true"
+            source = table if table in derived() else f"db.{table}"
+            query = f"FROM {source} WHERE {condition} ORDER BY ALL"
+            if table in derived():
+                query = with_derived(table, query)
+            return store_rows.as_dicts(self._connection.execute(query, list(equal.values())))
+
+    def columns(self, table: str) -> dict[str, str]:
+        """The columns of a table or view in order, with their types."""
+        if table in derived():
+            described = self._connection.execute("DESCRIBE " + with_derived(table, f"FROM {table}")).fetchall()
+            return {name: kind for name, kind, *_ in described}
+        return store_rows.columns(self._connection, table)
+
+    def measurements(self, **equal: object) -> "list[Measurement]":
+        """The measurements whose columns equal those given, without those that were taken back."""
+        from kernrec.store.measurement import Measurement
+
+        configs = {row["config_id"]: json.loads(str(row["tunables"])) for row in self.rows("config")}
+        problems = {}
+        for row in self.rows("problem"):
+            row["dims"] = json.loads(str(row["dims"]))
+            problems[row.pop("problem_id")] = row
+        measurements = []
+        for row in self.rows("unretracted_rows", **equal):
+            del row["measurement_id"]
+            row |= {"config": configs[row.pop("config_id")], "problem": problems[row.pop("problem_id")]}
+            measurements.append(Measurement.from_columns(row))
+        return measurements
+
+    def kernels(self, name: str | None = None) -> list[tuple[str, str, str, str | None]]:
+        """(name, spec, source, signer) of the kernels, or of those with this name; the last added is first.
+
+        The signer is None for a kernel of the user's own, and empty if nobody signed what it came with.
+        """
+        return self.query(
+            "SELECT name, spec, source, (SELECT min(signer) FROM db.merged_row WHERE row_id = kernel_id) AS signer "
+            "FROM db.kernel WHERE $1 IS NULL OR name = $1 ORDER BY rowid DESC",
+            [name],
+        )
+
+    def session_rows(
+        self, gpu: str, kernel: str, session: str
+    ) -> list[tuple[str, dict[str, int], float | None, float | None]]:
+        """(session, config, latency in s, energy in J) of each measurement whose session begins with `session`; None:
+        failed, or not measured."""
+        query = """
+            SELECT session, tunables, latency_s, energy_j
+            FROM db.measurement AS row JOIN db.config AS config USING (config_id)
+            WHERE row.gpu = ? AND row.kernel = ? AND starts_with(row.session, ?) ORDER BY ALL
+        """
+        rows = self.query(query, [gpu, kernel, session])
+        return [(name, json.loads(tunables), *costs) for name, tunables, *costs in rows]
+
+    def log(self, gpu: str, problems: Sequence[str], *, title: str = "", signed: bool = False) -> MeasurementLog:
+        """The answers and failures of a GPU and the problems of these keys, by problem.
+
+        Args:
+            gpu: name in the catalog.
+            problems: their keys.
+            title: how answers call the database.
+            signed: whether its rows were pulled, so that it says who shared each.
+        """
+        with one_line(self.path):
+            read = read_pulled_rows if signed else read_rows
+            return read(self._connection, gpu, problems).log(title, signed)
+
+    def measured(self, gpu: str, kernels: Iterable[str], problem_key: str) -> list[MeasuredAnswer]:
+        """The measured answers of these kernels on a GPU and problem, fastest first."""
+        return list(evidence([self.log(gpu, [problem_key])], kernels, problem_key).measured)
+
+    def measured_problems(self, gpu: str) -> frozenset[str]:
+        """The keys of all problems with a measurement on `gpu` that ran well."""
+        query = """
+            SELECT DISTINCT problem.key FROM whole_card_rows JOIN db.problem AS problem USING (problem_id)
+            WHERE gpu = ? AND outcome = 'ok'
+        """
+        return frozenset(key for (key,) in self.query(with_derived("whole_card_rows", query), [gpu]))
+
+    def profiles(self, kernel: str, kernel_hash: str, sm: int, *, own: bool = False) -> dict[int, ProfileTable]:
+        """The static profiles of a kernel's source on one architecture, by launch; empty if there are none.
+
+        own: only the user's; otherwise those of others count where the user has none.
+        """
+        with one_line(self.path):
+            source = "db.profile"
+            if self.query("SELECT EXISTS (FROM db.merged_row SEMI JOIN db.profile ON row_id = profile_id)")[0][0]:
+                others = "profile_id IN (SELECT row_id FROM db.merged_row)"
+                launch = "kernel, kernel_hash, code_key, sm, launch"
+                rank = f"rank() OVER (PARTITION BY {launch} ORDER BY {others}) = 1"
+                source = f"(FROM db.profile {f'WHERE NOT ({others})' if own else f'QUALIFY {rank}'}) AS profile"
+            return query_profiles(self._connection, source, kernel, kernel_hash, sm)
+
+    @property
+    def faults(self) -> Faults:
+        """The rows that are left out because they cannot be: keys by table and fault."""
+        return self._mark.faults if self._mark else {}
+
+    @property
+    def left_out(self) -> int:
+        """How many rows are left out because they cannot be."""
+        return sum(map(len, self._mark.dropped.values())) if self._mark else 0
+
+    @property
+    def settled(self) -> bool:
+        """Of a database of pulled rows, whether what depends on all of them was derived (`kept_answers`)."""
+        with one_line(self.path):
+            return is_settled(self._connection)
+
+    def contents(self) -> DatabaseContents:
+        """A summary of the database."""
+        ((measurements,),) = self.query(f"SELECT count(*) - ({RETRACTED}) FROM db.measurement")
+        profiled = self.query("SELECT DISTINCT kernel, kernel_hash, sm FROM db.profile")
+        problems = self.query("SELECT op, key FROM db.problem")
+        return DatabaseContents(int(measurements), frozenset(profiled), tuple(problems))
+
+    def counts(self) -> dict[str, int]:
+        """How many rows each table has."""
+        (counts,) = self.query("SELECT " + ", ".join(f"(SELECT count(*) FROM db.{table})" for table in TABLES))
+        return dict(zip(TABLES, counts, strict=True))
+
+    def content_hash(self) -> str:
+        """A hash of the content of all rows, independent of the order in which they were added."""
+        keys = {}
+        with one_line(self.path):
+            for table in TABLES:
+                stored = self._connection.execute(f"SELECT {table}_id FROM db.{table}").fetchall()
+                true = dict(self._wrong_keys(table))
+                keys[table] = sorted(true.get(key, key) for (key,) in stored)
+        return content_hash(keys, digits=32)
+
+    def altered(self) -> list[str]:
+        """The keys of rows whose content has another hash, because something changed them."""
+        with one_line(self.path):
+            return [stored for table in TABLES for stored, _ in self._wrong_keys(table)]
+
+    def _wrong_keys(self, table: str) -> Iterator[tuple[str, str]]:
+        kinds = used_columns(self._connection, f"db.{table}", self.columns(table))
+        return wrong_keys(self._connection, table, f"db.{table}", kinds)
+
+    def conflicts(self) -> list[str]:
+        """Return the keys of measurements that do not answer because their contributor contradicts himself.
+
+        They name the same moment of the same session and differ in their values (`db/schema/views.sql`). A row of the
+        user's own that only others contradict answers, and is not among them.
+        """
+        query = f"""
+            SELECT unnest(list(measurement_id ORDER BY measurement_id)) FROM sourced_rows
+            WHERE block IS NOT NULL AND position IS NOT NULL GROUP BY {MOMENT}, contributor HAVING count(*) > 1
+        """
+        return [key for (key,) in self.query(with_derived("sourced_rows", query))]

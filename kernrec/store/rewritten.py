@@ -1,0 +1,70 @@
+"""A database that gets many rows at once: written beside the file, which it then replaces.
+
+While a process writes to a DuckDB file, no other one can read it. A million rows take longer than a query waits. So
+they are added to a copy, and queries ask the file as it was until the copy takes its name.
+
+Two locks exclude who else would write. The file is open for reading, so that nobody writes to it between its copy and
+its replacement. The copy is locked, so that two processes do not replace the same file.
+"""
+
+import os
+import shutil
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from kernrec.errors import UsageError, file_errors
+from kernrec.store.connection import WAIT_S
+from kernrec.store.database import Database, replace_file
+from kernrec.store.marks import Mark, is_own, read_mark
+from kernrec.util.file_lock import try_lock
+
+
+@contextmanager
+def rewritten(path: Path) -> Iterator[Database]:
+    """A copy of a database, open for writing, that takes its place at the end; an error leaves the file as it was.
+
+    Raises:
+        UsageError: if another process writes to the file, or it cannot be copied.
+    """
+    path = Path(os.path.realpath(path))
+    beside = path.with_name(f".{path.name}.new")
+    with file_errors(beside, "written"):
+        locked = _locked(beside)
+    try:
+        if Path(f"{path}.wal").exists():  # what a killed process wrote, which must not be left beside the new file
+            Database.open(path, read_only=False).close()
+        # Closing any descriptor of a file ends DuckDB's lock on it, so this one is closed last.
+        with path.open("rb") as source, Database.open(path):
+            with file_errors(beside, "written"), beside.open("r+b") as target:
+                shutil.copyfileobj(source, target, 2**20)
+                os.fchmod(target.fileno(), os.fstat(source.fileno()).st_mode & 0o777)
+            mark = read_mark(path)
+            with Database.open_checked(
+                beside, read_only=False, mark=Mark("", is_own(path), "", mark.faults)
+            ) as database:
+                yield database
+            replace_file(beside, path, database.faults)
+    except BaseException:
+        beside.unlink(missing_ok=True)
+        raise
+    finally:
+        os.close(locked)
+
+
+def _locked(beside: Path) -> int:
+    """The descriptor of a new, empty file that only this process writes to, in place of one of a killed process."""
+    end_s = time.monotonic() + WAIT_S
+    while True:
+        descriptor = os.open(beside, os.O_RDWR | os.O_CREAT, 0o600)
+        # Another process may have given the file its final name, or deleted it, before it was locked here.
+        if try_lock(descriptor) and beside.exists() and os.path.samestat(os.fstat(descriptor), beside.stat()):
+            os.ftruncate(descriptor, 0)
+            Path(f"{beside}.wal").unlink(missing_ok=True)
+            return descriptor
+        os.close(descriptor)
+        if time.monotonic() >= end_s:
+            name = beside.name.removeprefix(".").removesuffix(".new")
+            raise UsageError(f"another process adds rows to {beside.with_name(name)}; try again later")
+        time.sleep(0.05)

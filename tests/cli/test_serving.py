@@ -1,0 +1,182 @@
+"""The question of people who serve a model: one table of GPUs and batches, for a `config.json` and a backend."""
+
+import csv
+import io
+import json
+from pathlib import Path
+
+import pytest
+
+from kernrec.cli.app import run
+from tests.helpers.models import LLAMA_3_8B
+from tests.helpers.serving import written
+
+DECODE = ("--workload", "llama-3-8b-decode", "--gpu", "h200")
+
+
+@pytest.fixture(autouse=True)
+def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    monkeypatch.delenv("KERNREC_DB", raising=False)
+
+
+@pytest.fixture
+def question(tmp_path: Path) -> list[str]:
+    model = written(tmp_path / "Llama-3-8B", LLAMA_3_8B) / "config.json"
+    words = ["--gpu", "l40s,h100", "--backend", "vllm", "--batch", "1,128", "--context", "8192"]
+    return ["recommend", "--workload", str(model), *words]
+
+
+def test_one_table_has_every_gpu_and_batch(
+    question: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    assert run(question) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert lines[0].startswith("Llama-3-8B decode, token 8192 in bf16, vLLM today,")
+    heading = next(line for line in lines if line.startswith("GPU "))
+    assert heading.split()[:6] == ["GPU", "batch", "fits", "ms/token", "J/token", "tokens/s"]
+    assert "best limit [W]" in heading
+    rows = [line.split() for line in lines if line.startswith(("l40s", "h100"))]
+    assert [row[:3] for row in rows] == [
+        ["l40s", "1", "yes"], ["l40s", "128", "no"], ["h100-sxm", "1", "yes"], ["h100-sxm", "128", "no"],
+    ]  # fmt: skip
+    assert len(rows[1]) == 3  # no time of what does not fit
+    assert sum("needs 155 GB" in line for line in lines) == 2
+    assert sum("mlp gate_up_proj" in line for line in lines) == 2
+
+
+def test_json_and_csv_have_the_table(question: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert run([*question, "--json"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    fits = {(row["gpu"], row["batch"]): row["fits"] for row in answer["gpus"]}
+    assert fits == {("l40s", 1): True, ("l40s", 128): False, ("h100-sxm", 1): True, ("h100-sxm", 128): False}
+    row = answer["gpus"][0]
+    assert row["name"] == "vLLM today"
+    assert row["rate_per_s"] == pytest.approx(1 / row["latency_s"])
+    assert row["energy_per_unit_j"] == pytest.approx(row["energy_j"])
+    assert 100 <= row["best_power_limit_w"] <= 350
+    assert row["memory"]["weights_bytes"] == pytest.approx(16.06e9, rel=1e-3)
+    assert row["dominant_layers"][0]["layer"] == "mlp gate_up_proj"
+    assert run([*question, "--csv"]) == 0
+    rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+    assert [each["fits"] for each in rows] == ["True", "False", "True", "False"]
+    assert rows[1]["latency_s"] == ""
+
+
+def test_the_same_question_has_the_same_answer_in_every_command(
+    question: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = [*question[1:3], "--gpu", "h100", "--backend", "vllm", "--batch", "8", "--context", "8192", "--json"]
+    assert run(["recommend", *words]) == 0
+    single = json.loads(capsys.readouterr().out)
+    total = next(total for total in single["totals"] if total["name"] == single["headline"] == "vLLM today")
+    assert run(["compare", *words]) == 0
+    (compared,) = json.loads(capsys.readouterr().out)["gpus"]
+    assert run(["recommend", *words, "--power-limit", "sweep"]) == 0
+    first = json.loads(capsys.readouterr().out)["rows"][0]
+    for other in (compared, first):
+        assert other["latency_s"] == pytest.approx(total["latency_s"])
+        assert other["energy_j"] == pytest.approx(total["energy_j"])
+
+
+def test_a_prompt_is_asked_for_by_its_phase(question: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    model = question[2]
+    words = ["--workload", model, "--gpu", "h100,l40s", "--phase", "prefill", "--context", "1024", "--dtype", "fp8"]
+    assert run(["recommend", *words]) == 0
+    assert "ms/prompt" in capsys.readouterr().out
+    assert run(["recommend", *words, "--json"]) == 0
+    row = json.loads(capsys.readouterr().out)["gpus"][0]
+    assert row["rate_per_s"] == pytest.approx(1024 / row["latency_s"])
+    assert row["dtypes"] == ["bf16", "f8e4m3"]
+
+
+def test_what_does_not_fit_gets_a_line_and_no_time(capsys: pytest.CaptureFixture[str]) -> None:
+    seventy = ("--workload", "llama-3-70b-decode")
+    assert run(["recommend", *seventy, "--gpu", "rtx4090"]) == 1
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert "does not fit: it needs 143 GB (weights 141 GB" in shown.err
+    assert "it fits with --tp 8" in shown.err
+    for words in (("--power-limit", "sweep"), ("--gpus", "8"), ("--json",)):
+        assert run(["recommend", *seventy, "--gpu", "rtx4090", *words]) == 1
+        assert capsys.readouterr().out == ""
+    assert run(["compare", *seventy, "--gpu", "rtx4090,h200,l4"]) == 0
+    shown = capsys.readouterr()
+    assert "needs 143 GB, has 25.8 GB; fits with --tp 8" in shown.out
+    assert "is expected to be" not in shown.out  # nothing to rank beside the only one that fits
+    assert run(["recommend", *seventy, "--gpu", "rtx4090", "--ignore-memory"]) == 0
+    shown = capsys.readouterr()
+    assert "latency [ms]" in shown.out
+    assert "does not fit" in shown.err
+
+
+def test_rows_are_sorted_by_the_objective_and_name_what_they_time(capsys: pytest.CaptureFixture[str]) -> None:
+    for objective, quantity in (("latency", "latency_s"), ("energy", "energy_j")):
+        assert run(["recommend", *DECODE, "--objective", objective, "--json"]) == 0
+        answer = json.loads(capsys.readouterr().out)
+        costs = [total[quantity] for total in answer["totals"]]
+        assert costs == sorted(costs)
+        names = {total["name"] for total in answer["totals"]}
+        assert {"kernrec", "vLLM today", "mixture: kernrec where it is worth it"} <= names
+        assert not any("fastest" in name or "choice" in name for name in names)
+        stacks = {layer["line"]["stack"] for layer in answer["layers"] if layer["line"]}
+        assert stacks == {"vLLM"}
+    assert run(["recommend", *DECODE, "--layers", "all", "--csv"]) == 0
+    for row in csv.DictReader(io.StringIO(capsys.readouterr().out)):
+        assert row["run"] == ("vLLM" if row["pays"] == "False" else row["kernel"])
+
+
+def test_a_mixture_of_engines_is_called_one(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["recommend", *DECODE, "--batch", "32", "--backend", "mixed", "--json"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["headline"] == "mixture of backends today"
+    assert len({layer["line"]["stack"] for layer in answer["layers"] if layer["line"]}) > 1
+    mixed = next(total for total in answer["totals"] if total["name"] == answer["headline"])
+    assert run(["recommend", *DECODE, "--batch", "32", "--json"]) == 0
+    single = json.loads(capsys.readouterr().out)
+    vllm = next(total for total in single["totals"] if total["name"] == single["headline"])
+    assert mixed["latency_s"] <= vllm["latency_s"]
+    assert run(["compare", *DECODE, "--backend", "kernrec", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["gpus"][0]["name"] == "kernrec"
+
+
+def test_a_bill_of_gpus_says_more_or_less_in_words(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    fleet = ("--gpus", "200", "--hours", "8760", "--utilization", "60%", "--carbon", "380g/kWh")
+    assert run(["recommend", "--workload", "bert-base", "--gpu", "l4", "--objective", "energy", *fleet]) == 0
+    out = capsys.readouterr().out
+    assert "CO2 [t]" in out
+    assert "Mg" not in out
+    assert "MWh more" in out
+    assert "saved" not in out
+    assert max(map(len, out.splitlines())) <= 80
+    assert run(["compare", "--workload", "bert-base", "--gpu", "l4", *fleet, "--json"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    hours = 200 * 8760 * 0.6
+    assert answer["bills"][0]["energy_kwh"] == pytest.approx(hours * answer["gpus"][0]["power_w"] / 1e3)
+
+
+@pytest.mark.parametrize("objective", ["latency", "energy", "edp"])
+def test_a_baseline_row_stands_where_the_objective_puts_it(objective: str, capsys: pytest.CaptureFixture[str]) -> None:
+    from kernrec.recommender import Objective, Query, Recommender
+
+    problem = ("matvec", "h200", {"m": 8192, "k": 8192, "n": 4}, "bf16", None)
+    answer = Recommender([]).recommend(*problem, Query(Objective(objective)))
+    line = answer.ranked_lines[0]
+    costs = [answer.value_of(choice.latency_s.value, choice.energy_j.value) for choice in answer.choices]
+    better = answer.value_of(line.latency_s, line.energy_j) < costs[0]
+    assert (
+        run(["recommend", "--op", "mv", "--gpu", "h200", "--shape", "m=8192,k=8192,n=4", "--dtype", "bf16",
+             "--objective", objective]) == 0
+    )  # fmt: skip
+    out = capsys.readouterr().out
+    first = answer.choices[0].kernel.name
+    if better:
+        assert answer.leading_line == line
+        assert out.index(f"\n      {line.name}"[1:].strip()) < out.index(first)
+    else:
+        assert answer.leading_line is None or answer.objective is not Objective.ENERGY

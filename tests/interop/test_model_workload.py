@@ -1,0 +1,141 @@
+"""A `config.json` becomes the layers of its model, for a token and for a prompt."""
+
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kernrec.errors import UsageError
+from kernrec.interop.workload_files import find_workload
+from kernrec.measure.problem_selection import select_problems
+from kernrec.op.scaled_workload import as_tensor_parallel, with_batch
+from kernrec.op.workload import Workload, workload
+from tests.helpers.models import DEEPSEEK_V3, GEMMA_2_9B, LLAMA_3_8B, MIXTRAL_8X7B, QWEN3_30B_A3B
+from tests.helpers.serving import AWQ, written
+
+PARAMETERS = {
+    "llama": (LLAMA_3_8B, 8_030_261_248),
+    "qwen3": (QWEN3_30B_A3B, 30_532_122_624),
+    "mixtral": (MIXTRAL_8X7B, 46_702_792_704),
+    "gemma": (GEMMA_2_9B, 9_241_705_984),
+    "deepseek": (DEEPSEEK_V3, 671_026_419_200 - 58 * 256),  # less the bias of each router
+}
+"""Published counts of parameters, of the released weights."""
+WEIGHTS = {"matmul": ("b",), "matvec": ("a",), "moe": ("gate", "up", "down"), "rmsnorm": ("weight",)}
+
+
+def parameters(model: Workload) -> int:
+    """The parameters of all layers, products of a batch excepted, which `embedding` includes."""
+    layers = sum(
+        layer.count * prod(layer.problem.tensors[name].shape)
+        for layer in model.layers
+        for name in WEIGHTS.get(layer.problem.op, ())
+        if layer.problem.dim.get("batch", 1) == 1
+    )
+    return layers + model.embedding
+
+
+@pytest.mark.parametrize("phase", ["decode", "prefill"])
+@pytest.mark.parametrize("name", PARAMETERS)
+def test_layers_hold_the_published_parameters(tmp_path: Path, name: str, phase: str) -> None:
+    fields, published = PARAMETERS[name]
+    model = find_workload(str(written(tmp_path / "Model-1", fields)), None, 4096, phase)
+    assert parameters(model) == published
+    assert model.title.startswith("Model-1 ")
+    assert model.tokens == (1 if phase == "decode" else 4096)
+
+
+@pytest.mark.parametrize(("fields", "shipped"), [(LLAMA_3_8B, "llama-3-8b"), (QWEN3_30B_A3B, "qwen3-30b-a3b")])
+@pytest.mark.parametrize("phase", ["decode", "prefill"])
+def test_a_config_has_the_work_of_the_workload_that_ships(
+    tmp_path: Path, fields: dict[str, Any], shipped: str, phase: str
+) -> None:
+    ours, other = find_workload(str(written(tmp_path, fields)), None, 2048, phase), workload(f"{shipped}-{phase}")
+    for op in ("matvec", "matmul", "attention", "moe"):
+        work = [sum(layer.flops for layer in each.layers if layer.problem.op == op) for each in (ours, other)]
+        assert work[0] == work[1]
+
+
+def test_windows_bound_the_keys_of_a_token(tmp_path: Path) -> None:
+    model = find_workload(str(written(tmp_path, GEMMA_2_9B)), None, 8192)
+    keys = {layer.name: (layer.problem.dim["keys"], layer.count) for layer in model.layers_of("attention")}
+    assert keys == {"attention": (8192, 21), "attention, window": (4096, 21)}
+    prompt = find_workload(str(tmp_path), None, 8192, "prefill")
+    assert [layer.problem.sizes["window"] for layer in prompt.layers_of("attention")] == [0, 4096]
+
+
+def test_quantized_weights_have_their_data_type(tmp_path: Path) -> None:
+    kinds = {layer.name: layer.problem.dtype for layer in find_workload(str(written(tmp_path, DEEPSEEK_V3))).layers}
+    assert kinds["mlp experts"] == kinds["attention o_proj"] == "f8block"
+    assert kinds["lm_head"] == kinds["mlp gate (router)"] == "bf16"
+    grouped = find_workload(str(written(tmp_path / "awq", {**LLAMA_3_8B, "quantization_config": AWQ})))
+    assert {layer.problem.dtype for layer in grouped.layers if layer.quantized} == {"w4a16"}
+
+
+def test_what_layers_cannot_express_is_named(tmp_path: Path) -> None:
+    deepseek = find_workload(str(written(tmp_path, DEEPSEEK_V3)))
+    assert deepseek.unknown == ("61 layers of latent attention (MLA) over 2048 cached tokens: no op has them yet",)
+    assert deepseek.cache == 61 * 2048 * (512 + 64)
+    qwen = {**LLAMA_3_8B, "model_type": "qwen2"}
+    (note,) = find_workload(str(written(tmp_path / "qwen", qwen))).notes
+    assert "rotary embedding" in note
+    assert "biases of q, k and v" in note
+
+
+def test_gpus_beyond_the_heads_of_keys_have_copies(tmp_path: Path) -> None:
+    eight = as_tensor_parallel(find_workload(str(written(tmp_path, QWEN3_30B_A3B))), 8)
+    sizes = {layer.name: layer.problem.dim for layer in eight.layers}
+    assert sizes["attention"]["kv_heads"] == 1
+    assert sizes["attention qkv_proj"]["m"] == (32 // 8 + 2) * 128
+    with pytest.raises(UsageError, match=r"tp 5 does not divide .*; accepted are 1, 2, 4, 8, 16, 32"):
+        as_tensor_parallel(find_workload(str(tmp_path)), 5)
+
+
+def test_a_batch_multiplies_tokens_and_not_weights(tmp_path: Path) -> None:
+    single = find_workload(str(written(tmp_path, DEEPSEEK_V3)))
+    several = with_batch(single, 32)
+    assert several.flops == 32 * single.flops
+    assert parameters(several) == parameters(single)
+    absorbed = next(layer for layer in several.layers if layer.name == "attention absorbed k_b")
+    assert (absorbed.problem.dim["batch"], absorbed.problem.dim["m"]) == (128, 32)
+
+
+def test_a_campaign_takes_a_config(tmp_path: Path) -> None:
+    problems = select_problems("matvec", None, str(written(tmp_path, LLAMA_3_8B)), None, None)
+    assert problems is not None
+    assert "mlp gate_up_proj" in dict(problems)
+
+
+@pytest.mark.parametrize(
+    ("changed", "context", "phase", "message"),
+    [
+        ({"num_hidden_layers": None}, None, None, "num_hidden_layers or n_layer is missing"),
+        ({"vocab_size": None}, None, None, "vocab_size is missing"),
+        ({"model_type": None}, None, None, "model_type is missing"),
+        ({"intermediate_size": None}, None, None, "intermediate_size or ffn_dim or n_inner is missing"),
+        ({"model_type": "mamba2"}, None, None, "architecture 'mamba2' is not known; known are cohere, cohere2, deep"),
+        ({"num_attention_heads": 33}, None, None, "head_dim is missing, and 33 heads do not divide"),
+        ({"num_hidden_layers": 10**6}, None, None, "num_hidden_layers is 1000000; at most 10000"),
+        ({}, 8193, None, "accepts 8192 at most"),
+        ({}, 0, None, "context is 0 tokens"),
+        ({}, None, "prefil", "unknown phase 'prefil'; did you mean prefill?"),
+    ],
+)
+def test_what_a_config_lacks_is_one_line(
+    tmp_path: Path, changed: dict[str, Any], context: int | None, phase: str | None, message: str
+) -> None:
+    fields = {name: value for name, value in {**LLAMA_3_8B, **changed}.items() if value is not None}
+    with pytest.raises(UsageError) as raised:
+        find_workload(str(written(tmp_path, fields) / "config.json"), None, context, phase)
+    assert message in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+def test_context_and_phase_are_refused_where_they_mean_nothing() -> None:
+    assert "token 8192" in find_workload("llama-3-8b-decode", None, 8192).title
+    assert find_workload("llama-3-8b-decode", None, 8192).layers_of("attention")[0].problem.dim["keys"] == 8192
+    with pytest.raises(UsageError, match=r"--context is for a config\.json and decode workloads"):
+        find_workload("resnet50", None, 8192)
+    with pytest.raises(UsageError, match=r"--phase is for the config\.json of a model"):
+        find_workload("llama-3-8b-decode", None, None, "prefill")

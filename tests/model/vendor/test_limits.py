@@ -1,0 +1,69 @@
+"""No shipped recording beats the data sheet, with weights in L2 allowed for."""
+
+import numpy as np
+import pytest
+from evidence.recordings.files import parquet_columns
+
+from kernrec.gpu import find_gpu
+from kernrec.model.vendor.limits import LEEWAY, WINOGRAD, least_s, rates_of, work_of
+from kernrec.op import find_op
+from kernrec.store.recorded import contents
+from tests.helpers.paths import ROOT
+
+FOLDER = ROOT / "db/prebuilt/recorded"
+L40S = find_gpu("l40s")
+
+
+@pytest.mark.parametrize("rows", [4000, pytest.param(10**7, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("op", tuple(contents()))
+def test_no_shipped_row_beats_its_bytes_its_arithmetic_or_its_power_limit(op: str, rows: int) -> None:
+    columns = parquet_columns(FOLDER / f"{op}.parquet", f"true USING SAMPLE reservoir({rows} ROWS) REPEATABLE (7)")
+    definition = find_op(op)
+    dims = [dim.name for dim in definition.dims if dim.name in columns]
+    named = ["dtype", "layout", *dims, *(["kernel"] if op == "conv2d" else [])]
+    shapes = list(zip(*(columns[name].tolist() for name in named), strict=True))
+    works = {}
+    for shape in dict.fromkeys(shapes):
+        problem = definition.problem(shape[0], shape[1], **dict(zip(dims, shape[2:], strict=False)))
+        works[shape] = work_of(problem, shape[-1] if op == "conv2d" else None)
+    flops, moved = np.array([works[shape] for shape in shapes]).T
+    for gpu in np.unique(columns["gpu"]):
+        card = find_gpu(str(gpu))
+        for dtype in np.unique(columns["dtype"]):
+            alike = (columns["gpu"] == gpu) & (columns["dtype"] == dtype)
+            least = least_s(flops[alike], moved[alike], rates_of(card, str(dtype)))
+            assert (least <= LEEWAY * 1.001 * columns["latency_s"][alike]).all()  # times have four digits
+        assert not (columns["power_w"][columns["gpu"] == gpu] > card.tdp_w).any()
+
+
+def test_weights_in_l2_explain_a_time_below_that_of_dram() -> None:
+    problem = find_op("matmul").problem("bf16", "nt", m=8, n=4096, k=4096)
+    dram_s = problem.bytes / L40S.memory_bandwidth
+    assert least_s(*work_of(problem), rates_of(L40S, "bf16")) < 0.5 * dram_s
+
+
+def test_bytes_beyond_l2_come_from_dram() -> None:
+    rates = rates_of(L40S, "bf16")
+    moved = 10 * L40S.l2_bytes
+    assert least_s(0.0, moved, rates) == pytest.approx(0.9 * moved / L40S.memory_bandwidth)
+    assert least_s(1e15, 0.0, rates) == pytest.approx(1e15 / L40S.peak_flops("bf16", tensor=True))
+
+
+def test_attention_of_100_mb_in_10_us_is_impossible_on_an_l40s() -> None:
+    token = find_op("attention").problem("bf16", batch=64, heads=32, kv_heads=32, queries=1, keys=96, head_dim=128)
+    assert token.bytes > 100e6
+    assert least_s(*work_of(token), rates_of(L40S, "bf16")) > 1.8 * 9.87e-6
+
+
+def test_winograd_multiplies_less_and_implicit_gemm_does_not() -> None:
+    problem = find_op("conv2d").problem("f32", n=1, c=64, h=56, w=56, k=64, r=3, s=3, stride=1, padding=1)
+    for kernel in ("winogradForwardData4x4 + ampere_sgemm".lower(), "fft2d_r2c_32x32 + ampere_gcgemm", None):
+        assert work_of(problem, kernel)[0] == problem.flops / WINOGRAD
+    assert work_of(problem, "implicit_convolve_sgemm")[0] == problem.flops
+
+
+def test_uneven_routing_reads_fewer_experts_than_all() -> None:
+    sizes = {"tokens": 64, "hidden": 2048, "intermediate": 1024, "experts": 128, "topk": 8}
+    even, uneven = (find_op("moe").problem("bf16", "row", **sizes, routing=routing) for routing in (0, 120))
+    assert 0.3 * work_of(even)[1] < work_of(uneven)[1] < work_of(even)[1]
+    assert work_of(uneven)[0] == even.flops

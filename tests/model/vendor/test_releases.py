@@ -1,0 +1,47 @@
+"""Versions of backends have the dates of their releases, and none where nobody knows it."""
+
+import json
+
+import pytest
+
+from kernrec.model.vendor.releases import released, versions_text
+from tests.helpers.paths import ROOT
+
+UNDATED = {"TensorRT-LLM 1.3.0rc17", "TensorRT-LLM 1.3.0rc20", "cuDNN 8.9"}
+
+
+@pytest.mark.parametrize(
+    ("stack", "version", "date"),
+    [
+        ("vLLM", "0.24.0", "2026-06-30"),
+        ("SGLang (static scales)", "0.5.12", "2026-05-16"),
+        ("SGLang", "0.5.12, static scales", "2026-05-16"),
+        ("vLLM", "0.14.0 to 0.24.0", "2026-01-20 to 2026-06-30"),
+        ("TensorRT-LLM", "1.0.0 to 1.3.0rc20", None),
+        ("vLLM", "0.99.0", None),
+        ("vLLM", None, None),
+        ("FlashAttention", "3", None),
+    ],
+)
+def test_a_version_has_its_date_or_none(stack: str, version: str | None, date: str | None) -> None:
+    assert released(stack, version) == date
+
+
+def test_versions_are_ordered_by_number() -> None:
+    assert versions_text(["0.5.10", "0.5.9", None, "0.5.9"]) == "0.5.9 to 0.5.10"
+    assert versions_text(["1.3.0rc20", "1.3.0rc5", "1.2.0"]) == "1.2.0 to 1.3.0rc20"
+    assert versions_text(["8.9"]) == "8.9"
+    assert versions_text([None]) is None
+
+
+def test_every_version_that_ships_has_a_date_or_is_known_to_have_none() -> None:
+    folder = ROOT / "db/prebuilt"
+    named = set()
+    for about in json.loads((folder / "recorded/contents.json").read_text()).values():
+        named |= set(about["stacks"])
+    for path in (folder / "models/vendor").glob("*.json"):
+        for entry in json.loads(path.read_text())["sets"]:
+            for stack, cards in entry["stacks"].items():
+                named |= {f"{stack.partition(' (')[0]} {version}" for version in cards.values() if version}
+    undated = {name for name in named if released(*name.split(" ", 1)) is None}
+    assert undated == UNDATED

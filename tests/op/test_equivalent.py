@@ -1,0 +1,58 @@
+"""A matvec and a matmul of as many rows are one problem."""
+
+import numpy as np
+import pytest
+
+from kernrec.op import Problem, find_op, inputs, reference
+from kernrec.op.equivalent import as_matmul, as_op, equivalents, tensor_names
+
+MATMUL, MATVEC = find_op("matmul"), find_op("matvec")
+
+
+def test_matvec_and_matmul_of_few_rows_have_the_same_forms() -> None:
+    vectors, rows = MATVEC.problem("bf16", m=4096, k=512, n=16), MATMUL.problem("bf16", "nt", m=16, n=4096, k=512)
+    assert equivalents(vectors) == equivalents(rows) == (rows, vectors)
+    assert as_matmul(vectors) == rows
+    assert as_op(rows, "matvec") == vectors
+    assert as_op(rows, "matmul") is rows
+
+
+@pytest.mark.parametrize("layout", ["nn", "nt"])
+def test_matmul_of_one_column_is_a_matvec_of_one_vector(layout: str) -> None:
+    column = MATMUL.problem("f32", layout, m=100, n=1, k=8)
+    assert equivalents(column) == (column, MATVEC.problem("f32", m=100, k=8))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "layout", "dims"),
+    [
+        ("bf16", "nt", {"m": 17}),
+        ("bf16", "nn", {"m": 4}),
+        ("bf16", "tn", {"m": 4}),
+        ("bf16", "nt", {"m": 4, "batch": 2}),
+        ("bf16", "nt", {"m": 4, "bias": 1}),
+        ("bf16", "nt", {"m": 4, "activation": 1}),
+        ("i8", "nt", {"m": 4}),
+        ("f8block", "nt", {"m": 4}),
+    ],
+)
+def test_other_matmuls_are_no_matvec(dtype: str, layout: str, dims: dict[str, int]) -> None:
+    problem = MATMUL.problem(dtype, layout, **{"n": 64, "k": 128} | dims)
+    assert equivalents(problem) == (problem,)
+    assert as_op(problem, "matvec") is None
+
+
+@pytest.mark.parametrize(
+    "problem",
+    [MATMUL.problem("f32", "nt", m=3, n=20, k=12), MATMUL.problem("f32", "nn", m=20, n=1, k=12)],
+    ids=lambda problem: problem.key,
+)
+def test_forms_have_the_same_tensors_and_results(problem: Problem) -> None:
+    form = as_op(problem, "matvec")
+    assert form is not None
+    names = tensor_names(problem, "matvec")
+    tensors = inputs(problem, seed=1)
+    mine = {name: tensors[names[name]].reshape(form.tensors[name].shape) for name in ("a", "x")}
+    (expected,), (result,) = reference(problem, tensors).values(), reference(form, mine).values()
+    assert np.array_equal(result.reshape(expected.shape), expected)
+    assert names["y"] == "c"

@@ -1,0 +1,145 @@
+"""Every answer keeps the laws of physics, whatever a model, a file or a row of the user says."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import islice
+
+import numpy as np
+import pytest
+
+from kernrec.errors import KernrecError
+from kernrec.gpu import find_gpu
+from kernrec.op import find_op
+from kernrec.recommender import Query, Recommender
+from kernrec.recommender.estimate import physics
+from kernrec.recommender.estimate.correction import Correction
+from kernrec.recommender.estimate.costs import Costs
+from kernrec.recommender.estimate.operating_point import DEFAULT_POINT, OperatingPoint
+from kernrec.recommender.lines import lines_of, read_cold
+from kernrec.recommender.network import NetworkRequest, answer_network
+from kernrec.recommender.request import Objective
+from tests.helpers.depth import DEEP
+from tests.helpers.physics import broken_laws, broken_laws_of_network, random_questions
+
+SHAPE = {"m": 4096, "n": 4096, "k": 4096}
+
+
+@pytest.fixture(scope="module")
+def recommender() -> Recommender:
+    return Recommender([])
+
+
+def answered(recommender: Recommender, count: int, seed: int) -> Iterator[tuple[str, list[str]]]:
+    """Yield each question that has an answer, with the laws that the answer breaks."""
+    for question in random_questions(count, seed):
+        try:
+            if "network" in question:
+                query = Query(**question["query"] | {"objective": "latency"})
+                wanted = NetworkRequest(question["network"], batch=question["batch"])
+                laws = broken_laws_of_network(answer_network(recommender, question["gpu"], wanted, query).as_dict())
+            else:
+                query = Query(**question["query"])
+                answer = recommender.recommend(
+                    question["op"], question["gpu"], question["shape"], question["dtype"], None, query
+                )
+                laws = broken_laws(answer.as_dict())
+        except KernrecError:
+            continue
+        yield str(question), list(laws)
+
+
+def test_random_answers_keep_every_law() -> None:
+    """500 questions in the deep profile; another part of them in each seed."""
+    broken = {question: laws for question, laws in answered(Recommender([]), 500 if DEEP else 40, 7) if laws}
+    assert broken == {}
+
+
+@pytest.mark.parametrize("source", ["softmax", "matmul"])
+def test_a_problem_beyond_the_memory_is_refused_in_a_line(recommender: Recommender, source: str) -> None:
+    shape = {"softmax": {"rows": 10**9, "columns": 10**9}, "matmul": dict.fromkeys("mnk", 200_000)}[source]
+    with pytest.raises(KernrecError, match=r"needs .*iB of memory.*GTX 1650 has 4 GiB") as refusal:
+        recommender.recommend(source, "gtx1650", shape, "f32")
+    assert "\n" not in str(refusal.value)
+
+
+@pytest.mark.parametrize("factor", [1e-12, 0.0, np.nan])
+def test_a_model_that_answers_the_impossible_is_refused_and_named(
+    monkeypatch: pytest.MonkeyPatch, factor: float
+) -> None:
+    honest = Correction.correct
+
+    def corrupt(self: Correction, predicted: Costs) -> Costs:
+        costs = honest(self, predicted)
+        return replace(costs, latency=costs.latency.scaled(factor), energy=costs.energy.scaled(factor))
+
+    monkeypatch.setattr(Correction, "correct", corrupt)
+    answer = Recommender([]).recommend("matmul", "a100", SHAPE, "bf16", "nt", Query(Objective.LATENCY))
+    assert list(broken_laws(answer.as_dict())) == []
+    assert any("estimates are impossible" in note for note in answer.notes)
+    triton = [choice for choice in (*answer.choices, *answer.beside) if choice.kernel.triton is not None]
+    assert all(choice.source == "prior" for choice in triton)
+
+
+def test_a_model_above_the_power_limit_is_slowed_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    honest = Correction.correct
+
+    def greedy(self: Correction, predicted: Costs) -> Costs:
+        costs = honest(self, predicted)
+        return replace(costs, energy=costs.energy.scaled(2.0), power_w=costs.power_w * 2.0)
+
+    def best(limit_w: float) -> tuple[float, float]:
+        query = Query(Objective.LATENCY, power_limit_w=limit_w, top=40)
+        answer = Recommender([]).recommend("matmul", "a100", SHAPE, "bf16", "nt", query)
+        assert list(broken_laws(answer.as_dict())) == []
+        choice = next(each for each in (*answer.choices, *answer.beside) if each.kernel.triton is not None)
+        return choice.latency_s.value, choice.power_w
+
+    before = best(200.0)
+    monkeypatch.setattr(Correction, "correct", greedy)
+    after = best(200.0)
+    assert after[0] > 1.3 * before[0]
+    assert after[1] == pytest.approx(200.0, rel=1e-6)
+
+
+def test_a_baseline_without_recorded_power_has_that_of_the_power_model(recommender: Recommender) -> None:
+    problem, gpu = find_op("conv2d").problem("f32", "nchw", n=8, c=64, h=56, w=56, k=64, r=3, s=3, padding=1), "v100"
+    for limit_w in (None, 200.0):
+        lines = lines_of(recommender.context, problem, find_gpu(gpu), OperatingPoint(limit_w))
+        assert lines
+        for line in lines:
+            assert line.power_w is not None
+            assert 0 < line.power_w <= (limit_w or 300.0)
+
+
+def test_a_network_reads_every_weight_from_dram(recommender: Recommender) -> None:
+    gpu, problem = find_gpu("l40s"), find_op("matmul").problem("bf16", "nt", m=8, n=4096, k=4096)
+    line = lines_of(recommender.context, problem, gpu, DEFAULT_POINT)[0]
+    least_s = physics.cold_seconds(problem, gpu)
+    assert line.latency_s < least_s
+    assert "as benchmarked, weights in L2" in line.basis
+    cold = read_cold(line, problem, gpu)
+    assert cold.latency_s == least_s
+    assert cold.latency_interval_s[0] <= cold.latency_s <= cold.latency_interval_s[1]
+    assert "in L2" not in cold.basis
+    assert line.energy_j is not None
+    assert cold.energy_j == pytest.approx(line.energy_j * least_s / line.latency_s)
+
+
+@pytest.mark.parametrize("batch", [1, 8, 32])
+def test_decoding_takes_at_least_one_read_of_all_weights(recommender: Recommender, batch: int) -> None:
+    answer = answer_network(recommender, "l40s", NetworkRequest("llama-3-8b-decode", batch=batch), Query())
+    assert list(broken_laws_of_network(answer.as_dict())) == []
+
+
+def test_the_gate_passes_ordinary_costs_as_they_are(recommender: Recommender) -> None:
+    problem, gpu = find_op("matmul").problem("f32", **SHAPE), find_gpu("rtx4090")
+    kernel = recommender.candidates(problem, gpu, (DEFAULT_POINT,)).kernels[0]
+    count = kernel.costs.power_w.shape[-1]
+    again, notes = physics.possible(kernel.costs, None, kernel.limited, [(problem, count)], gpu, (DEFAULT_POINT,))
+    assert again is kernel.costs
+    assert notes == ()
+
+
+def test_random_questions_are_the_same_for_a_seed() -> None:
+    first, again = ([*islice(random_questions(20, 3), 20)] for _ in range(2))
+    assert first == again

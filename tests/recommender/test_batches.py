@@ -1,0 +1,103 @@
+"""A network is never faster with one item more: kernrec's total, the backend's, and each layer of both.
+
+The whole sweep, every shipped network on 20 GPUs with batches of 1 to 64, is in the deep profile:
+`KERNREC_TEST_PROFILE=deep python -m pytest -n 0 tests/recommender/test_batches.py`.
+"""
+
+import random
+from collections.abc import Iterator, Sequence
+
+import pytest
+
+from kernrec.errors import KernrecError
+from kernrec.gpu import GPU, all_gpus, find_gpu
+from kernrec.op.workload import workloads
+from kernrec.recommender import Objective, Query, Recommender
+from kernrec.recommender.lines import predict_lines
+from kernrec.recommender.network import CHOICE, NetworkAnswer, NetworkRequest, answer_network, layers_of
+from tests.helpers.depth import DEEP
+
+NOISE = 1.02
+"""A time that is larger by less counts as the same."""
+LARGEST = 64
+TOGETHER = 8
+"""Batches that are estimated side by side."""
+GPUS = (
+    "v100-sxm2-16gb", "t4", "rtx2080ti", "a100-sxm4-80gb", "a30", "a10", "rtx-a6000", "rtx3090", "rtx3060", "l4",
+    "l40s", "rtx4090", "rtx4060-laptop", "h100-sxm", "h200-sxm", "h20", "b200", "b300", "rtx5090", "rtx-pro-6000",
+)  # fmt: skip
+"""One of each kind of memory and architecture, and the ones that backends were recorded on."""
+
+
+@pytest.fixture(scope="module")
+def recommender() -> Recommender:
+    return Recommender([])
+
+
+def answers(recommender: Recommender, gpu: GPU, name: str, batches: Sequence[int]) -> Iterator[NetworkAnswer]:
+    """Yield the answers for ascending batches; none where no layer runs."""
+    query = Query(Objective.LATENCY, power_limit_w=gpu.tdp_w)
+    for place, batch in enumerate(batches):
+        if place % TOGETHER == 0:
+            some = [NetworkRequest(name, batch=each) for each in batches[place : place + TOGETHER]]
+            problems = [layer.problem for request in some for layer in layers_of(request)[1]]
+            recommender.prepare(problems, gpu, (query.point,))
+            predict_lines(recommender.context, problems, gpu)
+        try:
+            yield answer_network(recommender, gpu, NetworkRequest(name, batch=batch), query)
+        except KernrecError:
+            return
+
+
+def seconds(answer: NetworkAnswer) -> dict[str, float]:
+    """Return the time of each total and of each layer, by its name."""
+    times = {
+        total.name: total.latency_s.value
+        for total in answer.totals
+        if total.name == CHOICE or total.name.endswith(" today")
+    }
+    for layer in answer.layers:
+        times[f"layer {layer.name}"] = layer.latency_s
+        if layer.line is not None:
+            times[f"baseline of {layer.name}"] = layer.count * layer.line.latency_s
+    return times
+
+
+def faster_with_more(recommender: Recommender, gpu: GPU, name: str, batches: Sequence[int]) -> list[str]:
+    """Return what is faster with a larger batch, in words."""
+    found, before, smaller = [], dict[str, float](), 0
+    for batch, answer in zip(batches, answers(recommender, gpu, name, batches), strict=False):
+        times = seconds(answer)
+        found += [
+            f"{gpu.name}, {name}, batch {smaller} to {batch}: {each} takes {time_s / times[each]:.3f} times as long"
+            for each, time_s in before.items()
+            if each in times and time_s > NOISE * times[each]
+        ]
+        before, smaller = times, batch
+    return found
+
+
+def drawn() -> list[tuple[str, str, int]]:
+    """Return a GPU, a network and a batch for each of a few examples, the same ones in each run."""
+    draw = random.Random(43)
+    return [(draw.choice(all_gpus()).name, draw.choice(workloads()), draw.randint(1, LARGEST - 1)) for _ in range(24)]
+
+
+@pytest.mark.parametrize(("gpu", "name", "batch"), drawn())
+def test_batch_larger_by_one_is_not_faster(recommender: Recommender, gpu: str, name: str, batch: int) -> None:
+    assert not faster_with_more(recommender, find_gpu(gpu), name, range(batch, batch + 2))
+
+
+@pytest.mark.parametrize("gpu", ["h100", "b200", "l40s", "t4"])
+def test_decoding_is_not_faster_where_its_kernels_change(recommender: Recommender, gpu: str) -> None:
+    for name in ("llama-3-8b-decode", "qwen3-30b-a3b-decode"):
+        assert not faster_with_more(recommender, find_gpu(gpu), name, [1, 2, 3, 4, 8, 15, 16, 17, 32, 33, 48])
+
+
+@pytest.mark.deep
+@pytest.mark.slow
+@pytest.mark.parametrize("name", workloads())
+@pytest.mark.parametrize("gpu", GPUS)
+def test_no_batch_of_the_sweep_is_faster(gpu: str, name: str) -> None:
+    assert DEEP
+    assert not faster_with_more(Recommender([]), find_gpu(gpu), name, range(1, LARGEST + 1))

@@ -1,0 +1,51 @@
+"""All-reduces between GPUs: the model gives recorded times, and is in the totals."""
+
+import pytest
+
+from kernrec.gpu import all_gpus, find_gpu
+from kernrec.op.workload import workload
+from kernrec.recommender import Query, Recommender
+from kernrec.recommender.network import NetworkRequest, answer_network, layers_of
+from kernrec.recommender.network_exchange import UNSURE, all_reduce_s, exchange_of, link_of
+
+H100 = 450e9
+RECORDED = [
+    (74e3, 2, 7.0e-6), (1.7e6, 2, 13.0e-6), (1.05e6, 8, 32.4e-6), (4.19e6, 8, 59.4e-6), (16.8e6, 8, 135.7e-6),
+]  # fmt: skip
+"""Bytes, GPUs and seconds on H100 SXM, as the sources in the module's docstring have them."""
+
+
+@pytest.mark.parametrize(("size", "gpus", "seconds"), RECORDED)
+def test_recorded_times_are_inside_the_interval(size: float, gpus: int, seconds: float) -> None:
+    model = all_reduce_s(size, gpus, H100)
+    assert model / UNSURE <= seconds <= model * UNSURE * 1.05
+
+
+def test_every_gpu_has_a_link_and_bridges_join_two() -> None:
+    for gpu in all_gpus():
+        for gpus in (2, 4, 8):
+            assert link_of(gpu, gpus)[0] > 5e9
+    assert link_of(find_gpu("h100"), 8) == (450e9, "NVLink (450 GB/s each way)")
+    assert link_of(find_gpu("h100-nvl"), 2)[1].startswith("an NVLink bridge")
+    assert link_of(find_gpu("h100-nvl"), 4) == (63e9, "PCIe x16 (63 GB/s each way)")
+    assert link_of(find_gpu("rtx4090"), 2) == (31.5e9, "PCIe x16 (31.5 GB/s each way)")
+
+
+def test_a_dense_layer_has_two_all_reduces() -> None:
+    network, layers = layers_of(NetworkRequest("llama-3-70b-decode", tp=4))
+    exchange = exchange_of(network, layers, find_gpu("h100"))
+    assert exchange is not None
+    assert exchange.count == 2 * 80
+    assert exchange.latency_s.value == pytest.approx(160 * all_reduce_s(2 * 8192, 4, H100))
+    assert exchange_of(workload("llama-3-70b-decode"), layers, find_gpu("h100")) is None
+
+
+def test_totals_include_the_exchange_and_a_note_states_the_model() -> None:
+    recommender, query = Recommender([]), Query("latency")
+    answer = answer_network(recommender, "h100", NetworkRequest("llama-3-70b-decode", tp=4, batch=8), query)
+    assert answer.exchange is not None
+    layers = sum(layer.count * layer.costs[0].value for layer in answer.layers)
+    assert answer.choice.latency_s.value == pytest.approx(layers + answer.exchange.latency_s.value)
+    assert answer.exchange.note in answer.notes
+    assert "160 all-reduces" in answer.exchange.note
+    assert any(name == "all-reduces" for name, _ in answer.dominant(4))

@@ -1,0 +1,294 @@
+"""Every command, the page, MCP and Python give the same layout, config, costs, intervals and notes for a question.
+
+A question is drawn by its number. The normal suite asks some of them, other ones for each commit; the deep profile all.
+"""
+
+import json
+import random
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import kernrec
+from kernrec.checking.limits import Limits
+from kernrec.errors import KernrecError, NoKernelError, UsageError
+from kernrec.gpu import all_gpus, find_gpu
+from kernrec.mcp.folder import Folder
+from kernrec.mcp.server import Tools
+from kernrec.measure.collect import CollectRequest, planned_on
+from kernrec.measure.problem_selection import select_layers
+from kernrec.measure.refine_subject import RefineRequest, WantedProblem, subject_on
+from kernrec.op import Problem, all_ops
+from kernrec.op.workload import workload, workloads
+from kernrec.page.answers import Answers
+from kernrec.recommender import Objective, Query, Recommendation, Recommender, Request
+from kernrec.recommender.compare_gpus import compare_gpus
+from kernrec.recommender.many import answer_many
+from kernrec.recommender.network import NetworkRequest, shapes_as_network
+from kernrec.recommender.network_sweep import Swept, sweep_network
+from tests.helpers.command import run_here
+from tests.helpers.process import environment
+
+COUNT = 300
+LATENCY = Query(Objective.LATENCY, top=1)  # notes are also about the models of the choices that are shown
+
+
+@dataclass(frozen=True)
+class Question:
+    """A problem as a user states it."""
+
+    number: int
+    gpu: str
+    op: str
+    dtype: str
+    layout: str | None
+    dims: dict[str, int]
+
+    @property
+    def shape(self) -> str:
+        return ",".join(f"{name}={value}" for name, value in self.dims.items())
+
+    @property
+    def request(self) -> Request:
+        return Request(self.gpu, self.op, None, self.shape, self.dtype, self.layout, LATENCY)
+
+    @property
+    def options(self) -> list[str]:
+        layout = [] if self.layout is None else ["--layout", self.layout]
+        return ["--gpu", self.gpu, "--op", self.op, "--shape", self.shape, "--dtype", self.dtype, *layout]
+
+    @property
+    def parameters(self) -> dict[str, str]:
+        layout = {} if self.layout is None else {"layout": self.layout}
+        return {"gpu": self.gpu, "op": self.op, "shape": self.shape, "dtype": self.dtype, **layout}
+
+
+@cache
+def _layers() -> dict[str, list[Problem]]:
+    """By op the layers of all networks that ship."""
+    layers: dict[str, list[Problem]] = {op.name: [] for op in all_ops()}
+    for name in workloads():
+        for layer in workload(name).layers:
+            layers[layer.problem.op].append(layer.problem)
+    return {op: problems for op, problems in layers.items() if problems}
+
+
+@cache
+def question(number: int) -> Question:
+    """Draw a layer of some network, half the time with other sizes, a third of the time in a fixed layout."""
+    draw = random.Random(f"one answer {number}")
+    while True:
+        op = draw.choice([*_layers(), "matmul", "matmul", "conv2d", "attention"])
+        problem = draw.choice(_layers()[op])
+        definition, dims = problem.definition, dict(problem.dim)
+        if draw.random() < 0.5:
+            name = draw.choice([name for name, value in dims.items() if value > 1])
+            dims[name] = max(1, int(dims[name] * draw.choice([0.02, 0.25, 0.5, 2, 4])) + draw.choice([0, 0, 0, 1, 8]))
+        dtype = draw.choice([dtype for dtype in definition.dtypes if dtype in ("f32", "f16", "bf16", "f8e4m3", "i8")])
+        layout = draw.choice(definition.layouts) if draw.random() < 0.33 else None
+        gpu = draw.choice(all_gpus()).name
+        try:
+            definition.problem(dtype, layout, **dims)
+        except UsageError:
+            continue
+        return Question(number, gpu, op, dtype, layout, dims)
+
+
+@pytest.fixture(scope="module")
+def recommender() -> Recommender:
+    return Recommender([])
+
+
+def _check(entry: str, answered: dict[str, Any], expected: dict[str, Any], asked: Question) -> None:
+    """Compare what both have; the page writes costs to five digits."""
+    rounding = 5e-5 if entry == "page" else 1e-9
+    same = {
+        name: pytest.approx(expected[name], rel=rounding) if name in ("latency", "energy") else expected[name]
+        for name in answered
+    }
+    assert answered == same, (entry, asked)
+
+
+def _of_answer(answer: Recommendation) -> dict[str, Any]:
+    """The part of an answer that has to be equal; of an answer by backends their fastest."""
+    if not answer.choices:
+        line = answer.lines[0]
+        costs = {"stack": line.stack, "latency": [line.latency_s, *line.latency_interval_s]}
+    else:
+        best = answer.best
+        costs = {"kernel": best.kernel.name, "config": dict(best.config)} | {
+            name: [each.value, each.low, each.high]
+            for name, each in (("latency", best.latency_s), ("energy", best.energy_j))
+        }
+    return {"problem": answer.problem.key, "notes": list(answer.notes)} | costs
+
+
+def _of_json(answer: dict[str, Any]) -> dict[str, Any]:
+    """The same part of an answer as JSON."""
+    problem = {"problem": answer["problem"], "notes": answer["notes"]}
+    if not answer["choices"]:
+        line = answer["lines"][0]
+        return problem | {
+            "stack": line["stack"],
+            "latency": [line["latency_s"], *line["latency_interval_s"]],
+        }
+    return problem | _of_choice(answer["choices"][0])
+
+
+def _of_choice(choice: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "kernel": choice["kernel"],
+        "config": choice["config"],
+        "latency": [choice["latency_s"], *choice["latency_interval_s"]],
+        "energy": [choice["energy_j"], *choice["energy_interval_j"]],
+    }
+
+
+def _printed(*words: str) -> Any:
+    done = run_here(*words, "--json")
+    if done.returncode:
+        raise KernrecError(done.stderr)
+    return json.loads(done.stdout)
+
+
+def _answers(asked: Question, recommender: Recommender) -> Iterator[tuple[str, dict[str, Any]]]:
+    """(entry point, what it answers) for each that gives a choice; raises `KernrecError` where one refuses."""
+    yield "recommend --json", _of_json(_printed("recommend", *asked.options, "--objective", "latency", "--top", "1"))
+    python = kernrec.recommend(
+        asked.op, asked.gpu, dtype=asked.dtype, layout=asked.layout, objective="latency", top=1, **asked.dims
+    )
+    yield "kernrec.recommend", _of_answer(python)
+    tools = Tools(recommender, Folder(None), Limits())
+    yield "MCP recommend", _of_json(tools.recommend(asked.request))
+    many = answer_many(
+        recommender, asked.op, asked.gpu, {name: [value] for name, value in asked.dims.items()}, LATENCY,
+        dtype=asked.dtype, layout=asked.layout,
+    )  # fmt: skip
+    if many.failures:
+        raise KernrecError(many.failures[0])
+    of_many = {"problem": many.problems[0].key, "latency": many.latency_s[0].tolist()}
+    if many.kernels[0]:
+        of_many |= {"kernel": many.kernels[0], "config": dict(many.configs[0]), "energy": many.energy_j[0].tolist()}
+    else:
+        of_many |= {"stack": many.stacks[0]}
+    yield "recommend_many", of_many
+    network = NetworkRequest(shapes_as_network(asked.op, [asked.shape], asked.dtype, asked.layout), None, asked.dtype)
+    rows, missing = compare_gpus(recommender, [find_gpu(asked.gpu)], network, LATENCY)
+    if not rows:
+        raise KernrecError(missing[0])
+    (layer,) = rows[0].answer.layers
+    yield "compare", _of_answer(layer.answer)
+    assert set(layer.answer.notes) <= set(rows[0].answer.notes)
+    if layer.answer.choices:  # what is added up where no kernel runs is the line's
+        total = rows[0].answer.choice
+        yield "compare, total", {"latency": _total(total.latency_s), "energy": _total(total.energy_j)}
+        swept: list[Swept] = ["power limit", "clock"]
+        for kind in swept:
+            first = sweep_network(recommender, rows[0].answer, kind).rows[0].total
+            yield f"sweep over {kind}s", {"latency": _total(first.latency_s), "energy": _total(first.energy_j)}
+
+
+def _total(cost: Any) -> Any:
+    return [cost.value, cost.low, cost.high]
+
+
+def _answers_of_kernels(asked: Question, recommender: Recommender, folder: Path) -> Iterator[tuple[str, Any]]:
+    """As `_answers`, of what answers only where a kernel runs the problem."""
+    explained = _printed("explain", *asked.options)
+    yield "explain --json", {"problem": explained["problem"]} | _of_choice(explained)
+    tools = Tools(recommender, Folder(None), Limits())
+    yield "MCP explain", _of_choice(tools.explain(asked.request, {}))
+    front = Answers(recommender).answer("front", asked.parameters)
+    pareto = recommender.answer(replace(asked.request, query=Query(Objective.PARETO)))
+    assert front["notes"][: len(pareto.notes)] == list(pareto.notes)
+    yield "page", {"problem": front["problem"]} | _of_front(front, recommender.answer(asked.request))
+    gpu = find_gpu(asked.gpu)
+    layers = select_layers(asked.op, asked.shape, None, asked.dtype, asked.layout) or []
+    wanted = [WantedProblem(layer.name, layer.problem) for layer in layers]
+    try:
+        (planned,) = planned_on(
+            gpu.name,
+            CollectRequest([(layer.name, layer.problem) for layer in layers], folder / "x.duckdb", layers=layers),
+        )
+        yield "plan of collect", {"problem": planned.problem.key}
+        subject = subject_on(
+            gpu.name,
+            RefineRequest(wanted, folder / "x.duckdb", layers=layers),
+        )
+    except UsageError as error:
+        # Nothing is measured beyond the GPU's memory, or where only a kernel in Triton runs.
+        if not any(reason in str(error) for reason in ("GiB; at most", "no config of", "no kernel")):
+            raise AssertionError(f"{asked}: {error}") from None
+    else:
+        yield "refine", {"problem": subject.wanted[0].problem.key}
+
+
+def _of_front(front: dict[str, Any], answer: Recommendation) -> dict[str, Any]:
+    """The point of the page that is the answer's config at the default power limit."""
+    points, best = front["points"], answer.best
+    kernel = front["kernels"].index(best.kernel.name)
+    config = front["configs"][kernel]["values"].index(list(best.config.values()))
+    for number, (of_kernel, of_config, point) in enumerate(
+        zip(points["kernel"], points["config"], points["point"], strict=True)
+    ):
+        if (of_kernel, of_config, point) == (kernel, config, 0):
+            return {
+                "kernel": best.kernel.name,
+                "config": dict(best.config),
+                "latency": [points[name][number] for name in ("latency_s", "latency_low_s", "latency_high_s")],
+                "energy": [points[name][number] for name in ("energy_j", "energy_low_j", "energy_high_j")],
+            }
+    return {"kernel": "not on the page"}
+
+
+@pytest.mark.every(15)
+@pytest.mark.parametrize("number", range(COUNT))
+def test_every_entry_point_gives_the_same_answer(recommender: Recommender, tmp_path: Path, number: int) -> None:
+    asked = question(number)
+    try:
+        answer = recommender.answer(asked.request)
+    except KernrecError:
+        for ask in (_answers, _answers_of_kernels):
+            with pytest.raises(KernrecError):
+                list(ask(asked, recommender)) if ask is _answers else list(ask(asked, recommender, tmp_path))
+        return
+    expected = _of_answer(answer)
+    for entry, answered in _answers(asked, recommender):
+        _check(entry, answered, expected, asked)
+    if not answer.choices:
+        with pytest.raises(NoKernelError):
+            Tools(recommender, Folder(None), Limits()).explain(asked.request, {})
+        return
+    for entry, answered in _answers_of_kernels(asked, recommender, tmp_path):
+        _check(entry, answered, expected, asked)
+
+
+@pytest.mark.every(30)
+@pytest.mark.parametrize("number", range(COUNT))
+def test_the_layout_depends_on_the_problem_and_the_gpu_only(recommender: Recommender, number: int) -> None:
+    asked = replace(question(number), layout=None)
+    limit_w = find_gpu(asked.gpu).power_min_w
+    layouts = set()
+    for query in (LATENCY, Query(Objective.ENERGY), Query(top=1), Query(Objective.LATENCY, power_limit_w=limit_w)):
+        try:
+            layouts.add(recommender.answer(replace(asked.request, query=query)).problem.layout)
+        except KernrecError:
+            layouts.add("none")
+    assert len(layouts) == 1, asked
+
+
+@pytest.mark.parametrize("command", ["recommend", "explain"])
+def test_a_process_answers_as_a_call_in_python_does(recommender: Recommender, command: str) -> None:
+    asked = Question(0, "h100-sxm", "matmul", "bf16", None, {"m": 4096, "n": 4096, "k": 4096})
+    words = [sys.executable, "-m", "kernrec", command, *asked.options, "--objective", "latency", "--json"]
+    done = subprocess.run(words, capture_output=True, text=True, check=True, env=environment())
+    shown = json.loads(done.stdout)
+    choice = shown["choices"][0] if command == "recommend" else shown
+    expected = _of_answer(recommender.answer(asked.request))
+    assert _of_choice(choice) == {name: expected[name] for name in ("kernel", "config", "latency", "energy")}

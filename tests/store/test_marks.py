@@ -1,0 +1,172 @@
+"""Whose a database file is, and what a file of somebody else may not say."""
+
+import os
+import shutil
+from pathlib import Path
+
+import duckdb
+import pytest
+
+from kernrec import paths
+from kernrec.errors import UsageError
+from kernrec.kernel.spec_reader import kernel_from
+from kernrec.store import Database, ProfileRow
+from kernrec.store import reader as store_reader
+from kernrec.store.intake import merge
+from kernrec.store.marks import is_own, read_mark
+from kernrec.store.measurement_log import evidence
+from tests.helpers.sharing import GPU, KERNEL, PROBLEM, key_of, measurement
+
+SPEC = {
+    "name": "scale",
+    "source": "scale.cu",
+    "problem": {"tensors": {"x": {"shape": [64], "role": "inout"}}},
+    "launch": [{"entry": "scale", "grid": ["1"], "block": ["64"], "arguments": ["x"]}],
+}
+
+pytestmark = pytest.mark.usefixtures("read_here")
+
+
+def made(path: Path, *latencies_s: float) -> Path:
+    with Database.open(path, read_only=False, create=True) as database:
+        database.add_measurements(
+            [measurement(position=i, config={"block_m": i + 1}, latency_s=s) for i, s in enumerate(latencies_s)]
+        )
+    return path
+
+
+def foreign(path: Path, statements: str = "") -> Path:
+    """A copy of a database, which this kernrec did not write, changed by SQL."""
+    copy = path.with_name(f"their {path.name}")
+    shutil.copyfile(path, copy)
+    if statements:
+        with duckdb.connect(str(copy)) as connection:
+            connection.execute(statements)
+    return copy
+
+
+def answers(path: Path) -> list[tuple[float, bool]]:
+    with Database.open(path) as database:
+        there = evidence([database.log(GPU, [PROBLEM.key])], [KERNEL], PROBLEM.key)
+    return [(answer.latency_s, answer.merged) for answer in there.measured]
+
+
+def test_a_file_is_the_users_own_if_kernrec_wrote_it(tmp_path: Path) -> None:
+    path = made(tmp_path / "own.duckdb", 1e-3)
+    assert is_own(path)
+    assert not is_own(foreign(path))
+    os.replace(foreign(path), path)
+    assert not is_own(path)
+
+
+def test_the_database_at_the_users_own_place_is_the_users_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = foreign(made(tmp_path / "own.duckdb", 1e-3))
+    monkeypatch.setenv("KERNREC_DB", str(path))
+    assert paths.user_database() == path
+    assert is_own(path)
+    assert answers(path) == [(1e-3, False)]
+
+
+def test_a_killed_writer_leaves_a_file_of_the_users_own(tmp_path: Path) -> None:
+    path = made(tmp_path / "own.duckdb", 1e-3)
+    database = Database.open(path, read_only=False)
+    database.add_measurements([measurement(position=5, latency_s=2e-3)])
+    database._connection.close()  # as if the process had been killed: no mark is written
+    assert read_mark(path).writing
+    assert is_own(path)
+    assert {merged for _, merged in answers(path)} == {False}
+
+
+def test_scales_of_a_foreign_file_move_no_answer(tmp_path: Path) -> None:
+    signer = key_of("ann")
+    scaled = f"""
+        INSERT INTO merged SELECT measurement_id, gpu, problem_id, '{signer}' FROM measurement;
+        INSERT INTO card_scale VALUES ('{GPU}', '{signer}', '00112233aabbccdd', 10.0, 10.0, 10.0, 10.0, 9);
+    """
+    assert answers(foreign(made(tmp_path / "a.duckdb", 1e-3), scaled)) == [(1e-3, True)]
+
+
+def test_a_foreign_file_does_not_say_which_of_its_rows_are_own_ones(tmp_path: Path) -> None:
+    path = made(tmp_path / "a.duckdb", 1e-3)
+    with Database.open(path, read_only=False) as database:
+        database.add_measurements([measurement(session="second", position=0, config={"block_m": 1}, latency_s=3e-3)])
+    silenced = f"""
+        INSERT INTO merged SELECT measurement_id, gpu, problem_id, '{key_of("ann")}' FROM measurement
+        WHERE session = 'second'
+    """
+    assert answers(foreign(path, silenced)) == [(2e-3, True)]
+
+
+def test_what_is_written_to_a_foreign_file_is_own_and_the_rest_is_others(tmp_path: Path) -> None:
+    path = foreign(made(tmp_path / "a.duckdb", 1e-3, 2e-3), "INSERT INTO merged_row VALUES ('x', 'y')")
+    with Database.open(path, read_only=False) as database:
+        database.add_measurements([measurement(session="mine", latency_s=5e-3, config={"block_m": 1})])
+    assert answers(path) == [(2e-3, True), (5e-3, False)]
+    assert is_own(path)
+
+
+def test_a_profile_of_others_displaces_none_of_the_users(tmp_path: Path, profile: object) -> None:
+    rows = {who: profile(compiler=f"nvrtc {version}", registers=registers) for who, version, registers in (  # type: ignore[operator]
+        ("mine", "12.0", 32), ("theirs", "99.0", 255))}  # fmt: skip
+    theirs, own = tmp_path / "theirs.duckdb", tmp_path / "own.duckdb"
+    with Database.open(theirs, read_only=False, create=True) as database:
+        database.add_profiles([rows["theirs"]])
+    row: ProfileRow = rows["mine"]
+    named = row.kernel, row.kernel_hash, row.sm
+    with Database.open(own, read_only=False, create=True) as database:
+        merge(database, theirs)
+        assert database.profiles(*named)[0].registers.tolist() == [255]
+        assert database.profiles(*named, own=True) == {}
+        database.add_profiles([row])
+        assert database.profiles(*named)[0].registers.tolist() == [32]
+        database.add_profiles([rows["theirs"]])  # what the user has profiled, too, is the user's
+        assert database.profiles(*named, own=True)[0].registers.tolist() == [255]
+
+
+def test_a_merged_kernel_has_the_owner_that_it_came_with(tmp_path: Path) -> None:
+    kernel = kernel_from(SPEC, "scale.cu", "__global__ void scale(float* x) {}")
+    theirs, own = tmp_path / "theirs.duckdb", tmp_path / "own.duckdb"
+    with Database.open(theirs, read_only=False, create=True) as database:
+        database.add_kernel(kernel, kernel.definition.problem())
+        assert [signer for *_, signer in database.kernels()] == [None]
+    with Database.open(foreign(theirs)) as database:
+        assert [signer for *_, signer in database.kernels()] == [""]
+    with Database.open(own, read_only=False, create=True) as database:
+        merge(database, theirs)
+        assert [signer for *_, signer in database.kernels()] == [""]
+        database.add_kernel(kernel, kernel.definition.problem())
+        assert [signer for *_, signer in database.kernels()] == [None]
+
+
+@pytest.mark.parametrize("read_only", [True, False])
+def test_a_file_that_is_replaced_after_its_check_is_not_opened(
+    tmp_path: Path, read_only: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that was swapped between check and opening was used for one answer."""
+    checked = []
+    good = foreign(made(tmp_path / "a.duckdb", 1e-3))
+    false = foreign(made(tmp_path / "b.duckdb", 2e-3), "UPDATE measurement SET latency_s = 1e-9")
+
+    def check(path: Path, rows: bool, state: str) -> None:
+        actual(path, rows, state)
+        checked.append(state)
+        if len(checked) == 1:
+            os.replace(false, path)
+
+    actual = store_reader.check_database
+    monkeypatch.setattr("kernrec.store.database.check_database", check)
+    with pytest.raises(UsageError, match="have another content than their key says"):
+        Database.open(good, read_only=read_only)
+    assert len(checked) == 1
+
+
+def test_a_file_that_is_replaced_while_it_is_written_is_not_marked(tmp_path: Path) -> None:
+    """`db merge X --db P` marked whatever lay at P in the end as checked, for good."""
+    path = made(tmp_path / "own.duckdb", 1e-3)
+    false = foreign(made(tmp_path / "b.duckdb", 2e-3), "UPDATE measurement SET latency_s = 1e-9")
+    with Database.open(path, read_only=False) as database:
+        os.replace(false, path)
+        database.add_measurements([measurement(position=5)])
+    assert not is_own(path)
+    with pytest.raises(UsageError, match="have another content than their key says"):
+        Database.open(path)

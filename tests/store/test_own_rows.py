@@ -1,0 +1,123 @@
+"""Rows of the user's own database that cannot be: one never costs the others."""
+
+import os
+import shutil
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from kernrec.errors import UsageError
+from kernrec.measure.campaign.ingest import check_takes_rows
+from kernrec.store import Database, Stack
+from kernrec.store.database import LONGEST_SOURCE
+from kernrec.store.intake import row_checks
+from tests.helpers.command import run_here
+from tests.helpers.reading import reading_here
+from tests.helpers.sharing import GPU, KERNEL, PROBLEM, measurement, measurements
+
+pytestmark = pytest.mark.usefixtures("read_here")
+KERNEL_ROW = {"name": "k", "kernel_hash": "0123456789abcdef", "op": "matmul", "spec": "{}"}
+
+
+@pytest.fixture
+def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The user's own database, unchecked: three rows, one of 2050 and a kernel of more than 1 MiB."""
+    path = tmp_path / "own.duckdb"
+    monkeypatch.setenv("KERNREC_DB", str(path))
+    with Database.open(path, read_only=False, create=True) as database:
+        database.add_measurements(measurements("monday", 3))
+        database.add_measurements([measurement(session="later", measured_at="2050-01-01T00:00:00", latency_s=1e-4)])
+        database.add("kernel", [KERNEL_ROW | {"source": "x" * (LONGEST_SOURCE + 1)}])
+    os.replace(shutil.copyfile(path, tmp_path / "copy"), path)
+    return path
+
+
+def test_impossible_rows_are_left_out_and_counted(own: Path) -> None:
+    with Database.open(own) as database:
+        assert database.counts()["measurement"] == 3
+        assert database.kernels() == []
+        assert {*database.faults} == {"kernel", "measurement"}
+        assert database.left_out == 2
+    stack = Stack()
+    (note,) = stack.notes
+    assert note == f"{own}: 2 rows that cannot be left out (`kernrec db verify` lists, --remove deletes)"
+    (fastest, *_) = stack.evidence(GPU, "matmul", [KERNEL], PROBLEM.key).measured
+    assert fastest.latency_s == 1e-3
+
+
+def test_what_is_left_out_stays_so_after_rows_are_added(own: Path) -> None:
+    Database.open(own).close()
+    with Database.open(own, read_only=False) as database:
+        database.add_measurements(measurements("tuesday", 1))
+    with Database.open(own) as database:
+        assert database.counts()["measurement"] == 4
+
+
+def test_rows_that_refer_to_one_that_is_left_out_are_left_out(own: Path) -> None:
+    with Database.open(own, read_only=False) as database:
+        database.change(["UPDATE db.config SET tunables = 'no JSON' WHERE tunables LIKE '%:1}'"])
+    os.replace(shutil.copyfile(own, own.with_name("copy")), own)
+    with Database.open(own) as database:
+        assert database.counts()["measurement"] == 2
+        assert {*database.faults} == {"kernel", "config", "measurement"}
+
+
+def test_verify_lists_and_removes_impossible_rows(own: Path) -> None:
+    done = run_here("db", "verify")
+    assert done.returncode == 1
+    assert "measurement rows that were measured at an impossible time: 1 (" in done.stdout
+    assert "kernel rows that have a source of more than 1048576 characters: 1 (" in done.stdout
+    assert "2 of 10 rows" in done.stderr
+    assert "--remove deletes them" in done.stderr
+    assert "2 rows of" in run_here("db", "verify", "--remove").stdout
+    assert "none changed since it was written" in run_here("db", "verify").stdout
+    with Database.open(own) as database:
+        assert database.faults == {}
+
+
+def test_a_clock_that_jumps_back_costs_no_row(own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every row was of the future then, and the user was locked out."""
+    _set_clock(monkeypatch, 2024)
+    with Database.open(own) as database:
+        assert database.counts()["measurement"] == 3
+
+
+@pytest.mark.parametrize("year", [1970, 2024, 2050])
+def test_collect_refuses_a_clock_that_cannot_be(own: Path, year: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    _set_clock(monkeypatch, year)
+    with pytest.raises(UsageError, match=f"the clock of this machine says {year}-06-01 00:00, which cannot be"):
+        check_takes_rows(own)
+
+
+def test_collect_refuses_a_clock_behind_the_newest_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "own.duckdb"
+    with Database.open(path, read_only=False, create=True) as database:
+        database.add_measurements([measurement(measured_at="2031-06-03T00:00:00")])
+    _set_clock(monkeypatch, 2031)
+    with pytest.raises(UsageError, match=r"says 2031-06-01 00:00, but .* has a measurement of 2031-06-03 00:00"):
+        check_takes_rows(path)
+    _set_clock(monkeypatch, 2032)
+    check_takes_rows(path)
+
+
+def _set_clock(monkeypatch: pytest.MonkeyPatch, year: int) -> None:
+    class Clock(datetime):
+        @classmethod
+        def now(cls, tz: object = None) -> datetime:  # type: ignore[override]
+            return datetime(year, 6, 1, tzinfo=UTC)
+
+    for module in (row_checks, "kernrec.measure.campaign.ingest", "kernrec.store.intake.read_file"):
+        name = module if isinstance(module, str) else module.__name__
+        monkeypatch.setattr(f"{name}.datetime", Clock)
+
+
+def test_a_source_that_is_too_long_is_not_kept(tmp_path: Path) -> None:
+    from dataclasses import replace
+
+    from kernrec.kernel import find_kernel
+
+    kernel = replace(find_kernel("matmul_simt"), source="x" * (LONGEST_SOURCE + 1))
+    with reading_here(), Database.open(tmp_path / "own.duckdb", read_only=False, create=True) as database:
+        database.add_kernel(kernel, PROBLEM)
+        assert database.kernels() == []

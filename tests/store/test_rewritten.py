@@ -1,0 +1,116 @@
+"""Many rows are added beside a database, which answers as it was until they are all there."""
+
+import os
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from kernrec.errors import UsageError
+from kernrec.store import Database
+from kernrec.store.intake import merge_file
+from kernrec.store.marks import is_own
+from kernrec.store.rewritten import rewritten
+from tests.helpers.process import environment
+from tests.helpers.sharing import measurements
+
+pytestmark = [
+    pytest.mark.usefixtures("read_here"),
+    pytest.mark.skipif(os.name == "nt", reason="an open file cannot be replaced"),
+]
+COUNT = (
+    "import sys; from pathlib import Path; from kernrec.store import Database\n"
+    "with Database.open(Path(sys.argv[1])) as database: print(database.counts()['measurement'])"
+)
+
+
+def count(path: Path) -> int:
+    """How many measurements another process finds."""
+    done = subprocess.run(
+        [sys.executable, "-c", COUNT, str(path)], env=environment(), capture_output=True, text=True, check=True
+    )
+    return int(done.stdout)
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> Path:
+    path = tmp_path / "own.duckdb"
+    with Database.open(path, read_only=False, create=True) as database:
+        database.add_measurements(measurements("mine", 2))
+    return path
+
+
+def test_others_read_the_database_as_it_was_until_it_is_complete(own: Path) -> None:
+    own.chmod(0o640)
+    with rewritten(own) as database:
+        database.add_measurements(measurements("theirs", 3))
+        assert count(own) == 2
+    assert count(own) == 5
+    assert is_own(own)
+    assert stat.S_IMODE(own.stat().st_mode) == 0o640
+    assert [file.name for file in own.parent.iterdir()] == [own.name]
+
+
+def test_nobody_else_writes_while_a_database_is_rewritten(own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kernrec.store.rewritten.WAIT_S", 0.1)
+    write = (
+        "import sys; from pathlib import Path; from kernrec.store import connection, Database\n"
+        "connection.WAIT_S = 0.1\n"
+        "Database.open(Path(sys.argv[1]), read_only=False)"
+    )
+    with rewritten(own):
+        command = [sys.executable, "-c", write, str(own)]
+        done = subprocess.run(command, env=environment(), capture_output=True, text=True)
+        assert "is in use by another process" in done.stderr
+        with (
+            pytest.raises(UsageError, match=r"another process adds rows to .*own\.duckdb; try again later"),
+            rewritten(own),
+        ):
+            pass
+
+
+def test_an_error_leaves_a_database_as_it_was(own: Path) -> None:
+    def add() -> None:
+        with rewritten(own) as database:
+            database.add_measurements(measurements("theirs", 3))
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        add()
+    assert count(own) == 2
+    assert [file.name for file in own.parent.iterdir()] == [own.name]
+
+
+def test_what_a_killed_process_left_is_written_over(own: Path) -> None:
+    own.with_name(f".{own.name}.new").write_bytes(b"half a database")
+    with rewritten(own) as database:
+        database.add_measurements(measurements("theirs", 3))
+    assert count(own) == 5
+
+
+def test_a_merge_of_many_rows_is_written_beside(own: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kernrec.store.intake._MANY_BYTES", 0)
+    theirs, inode = tmp_path / "theirs.duckdb", own.stat().st_ino
+    with Database.open(theirs, read_only=False, create=True) as database:
+        database.add_measurements(measurements("theirs", 3))
+    assert merge_file(own, theirs) == 4  # and a config
+    assert own.stat().st_ino != inode
+    assert merge_file(own, theirs) == 0
+    assert count(own) == 5
+
+
+def test_a_database_is_not_locked_while_rows_for_it_are_checked(
+    own: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With 10^6 rows to check, every query was refused for half a minute."""
+    seen = []
+
+    def check(other: Path, folder: Path) -> dict[str, int]:
+        seen.append(count(own))
+        return {}
+
+    monkeypatch.setattr("kernrec.store.intake.checked_database", check)
+    merge_file(own, tmp_path / "theirs.duckdb")
+    assert seen == [2]
