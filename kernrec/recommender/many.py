@@ -138,7 +138,7 @@ def answer_many(
         some = distinct[start : start + _TOGETHER]
         answered_as = some if fixed else recommender.as_answered(some, card, op_points(card, query))
         answers = dict(_first_answers(recommender, list(dict.fromkeys(answered_as)), card, query))
-        by_problem |= {asked: answers[problem] for asked, problem in zip(some, answered_as, strict=True)}
+        by_problem |= {original: answers[problem] for original, problem in zip(some, answered_as, strict=True)}
     rows = {problem: _row(problem, first) for problem, first in by_problem.items()}
     columns: Sequence[Sequence[Any]] = [*zip(*map(rows.__getitem__, problems), strict=True)] or [()] * 8
     answered, names, configs, latencies, energies, limits, sources, stacks = columns

@@ -89,10 +89,13 @@ def answer_network(recommender: Recommender, gpu: str | GPU, wanted: NetworkRequ
     answered: list[tuple[Layer, Recommendation]] = []
     alternatives: list[Mapping[str, Costs]] = []
     left_out, adjusted = list(workload.unknown), dict.fromkeys(workload.notes)
-    for asked, layer in zip(asked_layers, layers, strict=True):
+    for original, layer in zip(asked_layers, layers, strict=True):
         try:
-            if asked.alone:  # with the notes on its layout that any answer about a shape has
-                result, message = recommender.answer_op(asked.problem, card, of_all_stacks, not asked.layout_free), ""
+            if original.alone:  # with the notes on its layout that any answer about a shape has
+                result, message = (
+                    recommender.answer_op(original.problem, card, of_all_stacks, not original.layout_free),
+                    "",
+                )
             else:
                 result, message = answer_as_it_runs(layer.problem, card, wanted.dtype is not None, answer)
         except KernrecError as error:

@@ -156,9 +156,9 @@ def in_best_layouts(
         for layer in layers
     )
     chosen: dict[str, dict[str, None]] = {}
-    for asked, answered in moved.items():
-        if answered != asked:
-            chosen.setdefault(asked.op, {})[answered.layout] = None
+    for original, answered in moved.items():
+        if answered != original:
+            chosen.setdefault(original.op, {})[answered.layout] = None
     return result, {op: ", ".join(layouts) for op, layouts in chosen.items()}
 
 
@@ -170,11 +170,11 @@ def _has_most_of_the_time(
     points: tuple[OperatingPoint, ...],
 ) -> bool:
     """Whether kernels that the default layout lacks are the best of most layers, weighed by time, in another one."""
-    at = points if points[0].is_default(gpu) else (DEFAULT_POINT,)
-    recommender.prepare(list(there.values()), gpu, at)
+    compared_at = points if points[0].is_default(gpu) else (DEFAULT_POINT,)
+    recommender.prepare(list(there.values()), gpu, compared_at)
     gained = whole = 0.0
     for layer in layers:
-        best = recommender.fastest(there[layer.problem], gpu, at)
+        best = recommender.fastest(there[layer.problem], gpu, compared_at)
         if best is None:
             return False
         seconds = layer.count * best.latency_s
@@ -210,11 +210,11 @@ def answer_as_it_runs(problem: Problem, gpu: GPU, exactly: bool, answer: Answeri
             instead = answer(other)
         except KernrecError:
             continue
-        asked = f"asked as {other.dtype}, {other.layout}"
+        change = f"asked as {other.dtype}, {other.layout}"
         if not computes:
-            return instead, f"{problem.op}: {gpu.title} has no {problem.dtype} arithmetic; {asked}"
+            return instead, f"{problem.op}: {gpu.title} has no {problem.dtype} arithmetic; {change}"
         return instead, (
-            f"{problem.op}: no kernel runs {problem.dtype}, {problem.layout} in these shapes on {gpu.name}; {asked}"
+            f"{problem.op}: no kernel runs {problem.dtype}, {problem.layout} in these shapes on {gpu.name}; {change}"
         )
     if reason is None:
         return answer(problem), ""

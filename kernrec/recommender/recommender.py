@@ -130,9 +130,9 @@ class Recommender:
             some = [each for each in problems[start : start + _AHEAD] if (each, gpu.name) not in self._layouts]
             searches = {each: in_best_layout(self.context, each, gpu) for each in some}
             if not any(layouts_that_matter(each, gpu) for each in some):
-                at = points  # what counts is only whether a kernel runs the problem
+                compared_at = points  # what counts is only whether a kernel runs the problem
             else:
-                at = points if points[0].is_default(gpu) else (DEFAULT_POINT,)
+                compared_at = points if points[0].is_default(gpu) else (DEFAULT_POINT,)
             fastest = dict[Problem, Fastest | None]()
             while searches:
                 wanted: dict[Problem, Problem] = {}
@@ -143,12 +143,12 @@ class Recommender:
                         self._layouts[problem, gpu.name] = stop.value
                 searches = {each: searches[each] for each in wanted}
                 if len(wanted) > 1:
-                    self.prepare(list(wanted.values()), gpu, at)
-                fastest = {problem: self.fastest(other, gpu, at) for problem, other in wanted.items()}
-        found = [self._layouts[each, gpu.name] for each in problems]
+                    self.prepare(list(wanted.values()), gpu, compared_at)
+                fastest = {problem: self.fastest(other, gpu, compared_at) for problem, other in wanted.items()}
+        answered = [self._layouts[each, gpu.name] for each in problems]
         while len(self._layouts) > _CACHED_ANSWERS:
             self._layouts.popitem(last=False)
-        return found
+        return answered
 
     def fastest(self, problem: Problem, gpu: GPU, points: tuple[OperatingPoint, ...]) -> Fastest | None:
         """Return the fastest kernel of a problem at the first operating point; None if no kernel runs it."""
@@ -290,8 +290,8 @@ class Recommender:
 
         alike: dict[Kind, list[Problem]] = {}
         for problem in problems:
-            if (known := self._sets.get((problem, gpu.name, points))) is not None:
-                yield known
+            if (prepared := self._sets.get((problem, gpu.name, points))) is not None:
+                yield prepared
             else:
                 alike.setdefault(kind_of(problem), []).append(problem)
         nothing, context = Evidence(), self.context

@@ -32,7 +32,10 @@ from kernrec import paths
 from kernrec.errors import KernrecError
 from tests.fuzz.formats import Format, formats
 from tests.fuzz.settings_formats import more_formats
+from tests.helpers.paths import TOOLS
 from tests.helpers.reading import reading_here
+
+sys.path.append(str(TOOLS))  # where `benchmarks` is: pytest has it as `pythonpath`
 
 SECONDS = 10
 BYTES = 512 << 20
