@@ -237,4 +237,5 @@ def main() -> int:
 
 
 if __name__ == "__main__":
+    sys.path.append(str(TOOLS))  # pytest adds it, too: samples of models are trained on groups that a tool simulates
     sys.exit(main())
