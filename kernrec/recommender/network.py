@@ -69,6 +69,7 @@ def answer_network(recommender: Recommender, gpu: str | GPU, wanted: NetworkRequ
     _refuse_dtype(card, wanted.dtype)
     if query.power_limit_w is None and query.clock_hz is None:
         query = replace(query, power_limit_w=card.tdp_w)
+    query = within_power(query, card)
     recommender = recommender.for_inputs(query.inputs)
     workload, asked_layers = layers_of(wanted)
     memory = memory_of(workload, asked_layers)
@@ -78,7 +79,8 @@ def answer_network(recommender: Recommender, gpu: str | GPU, wanted: NetworkRequ
             workload, memory, card, lambda batch, tp: layers_of(replace(wanted, batch=batch, tp=tp // shared))
         )
 
-    of_all_stacks = replace(query, stacks=())  # a layer that stacks alone run counts, whichever stack it is
+    # A layer that stacks alone run counts, whichever stack it is; the power limit keeps the bound on power.
+    of_all_stacks = replace(query, stacks=(), max_power_w=None)
 
     def answer(problem: Problem) -> Recommendation:
         return recommender.answer_problem(problem, card, of_all_stacks)
@@ -131,6 +133,22 @@ def answer_network(recommender: Recommender, gpu: str | GPU, wanted: NetworkRequ
         exchange=exchange,
         memory=memory,
     )
+
+
+def within_power(query: Query, gpu: GPU) -> Query:
+    """Return a query for a network whose power limit is at most the bound on its power: only so do backends keep it.
+
+    Raises:
+        UsageError: the GPU accepts no limit that is so low.
+    """
+    if (most_w := query.max_power_w) is None or query.point.limit_w(gpu) <= most_w:
+        return query
+    if most_w < gpu.power_min_w:
+        raise UsageError(
+            f"max power is {most_w:g} W; a network keeps it by a power limit, and {gpu.title} accepts none below"
+            f" {gpu.power_min_w:g} W"
+        )
+    return replace(query, power_limit_w=most_w)
 
 
 def _refuse_dtype(gpu: GPU, dtype: str | None) -> None:

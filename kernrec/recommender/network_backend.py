@@ -70,8 +70,8 @@ def backend_of(
         slowness = dict.fromkeys(programs, 0.0)
         for layers in _in_batches(workload, answered) or [counted]:
             with suppress(KernrecError):  # such a batch does not fit the memory
-                lines = by_problem if layers == counted else lines_of_each(layers)
-                seconds = {name: _seconds(name, layers, lines)[1] for name in programs}
+                there = by_problem if layers == counted else lines_of_each(layers)
+                seconds = {name: _seconds(name, layers, there)[1] for name in programs}
                 least = min(seconds.values())
                 slowness = {name: slowness[name] + seconds[name] / least for name in programs}
         backend = min(programs, key=lambda name: (lacking[name], slowness[name], name))

@@ -168,6 +168,20 @@ def test_a_dtype_that_a_gpu_has_no_kernel_for_is_asked_otherwise_and_said(recomm
     assert any("Tesla T4 has no bf16 arithmetic; asked as f16, nt" in note for note in prefill.notes)
 
 
+@pytest.mark.parametrize("objective", ["latency", "pareto"])
+def test_no_total_draws_more_than_the_bound_on_power(recommender: Recommender, objective: str) -> None:
+    wanted = NetworkRequest("llama-3-8b-decode", batch=8)
+    bounded = answer_network(recommender, "h100", wanted, Query(objective, max_power_w=250.0))
+    assert bounded.today is not None
+    assert all(total.power_w <= 250.0 * (1 + 1e-9) for total in bounded.totals)
+    limited = answer_network(recommender, "h100", wanted, Query(objective, power_limit_w=250.0))
+    assert [total.as_dict() for total in bounded.totals] == [total.as_dict() for total in limited.totals]
+    swept = sweep_network(recommender, bounded, "power limit")
+    assert all(row.total.power_w <= 250.0 * (1 + 1e-9) for row in swept.rows)
+    with pytest.raises(UsageError, match=r"accepts none below 200 W"):
+        answer_network(recommender, "h100", wanted, Query(objective, max_power_w=50.0))
+
+
 def test_a_layer_that_cannot_be_run_is_listed_and_in_no_total(recommender: Recommender) -> None:
     layers = workload("bert-base").layers
     wide = find_op("attention").problem("f16", heads=4, queries=64, head_dim=300)
