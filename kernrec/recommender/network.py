@@ -14,13 +14,13 @@ from kernrec.op.workload import Layer, Workload
 from kernrec.recommender.candidate_set import CandidateSet
 from kernrec.recommender.choices import costs_at
 from kernrec.recommender.context import Context
+from kernrec.recommender.instead import EIGHT_BITS
 from kernrec.recommender.layouts import MATTERS, gain_elsewhere
 from kernrec.recommender.lines import cold_costs
 from kernrec.recommender.network_backend import MIXTURE_OF_BACKENDS, backend_of, program_of
 from kernrec.recommender.network_exchange import Exchange, exchange_of
 from kernrec.recommender.network_layer_answer import Costs, LayerAnswer, value_of
 from kernrec.recommender.network_layers import (
-    EIGHT_BITS,
     NetworkRequest,
     answer_as_it_runs,
     in_best_layouts,
