@@ -16,6 +16,7 @@ from kernrec.op import Op, Problem, find_op
 from kernrec.recommender.candidate_set import CandidateSet
 from kernrec.recommender.choices import costs_at
 from kernrec.recommender.infeasible import no_kernel_runs
+from kernrec.recommender.instead import instead_of
 from kernrec.recommender.lines import Line, lines_of, predict_lines, without_line
 from kernrec.recommender.recommender import Recommender
 from kernrec.recommender.request import Objective, Query
@@ -195,6 +196,8 @@ def _first_answers(
     alone = dict.fromkeys(problems)
     if not query.source:
         for candidates in recommender.candidate_sets(problems, gpu, op_points(gpu, query)):
+            if not candidates.kernels and any(instead_of(candidates.problem, gpu)):
+                continue
             del alone[candidates.problem]
             if candidates.kernels:
                 yield candidates.problem, _First(candidates.problem, (_first_choice(candidates, query),))

@@ -10,18 +10,17 @@ from kernrec.interop.workload_files import find_workload
 from kernrec.kernel import kernels_for
 from kernrec.model.vendor.precision import rate_of
 from kernrec.op import Op, Problem, find_op, problem_from_shape
-from kernrec.op.dtype import FORMATS, INSTEAD, canonical_dtype
+from kernrec.op.dtype import INSTEAD, canonical_dtype
 from kernrec.op.equivalent import as_matmul
 from kernrec.op.scaled_workload import as_tensor_parallel, in_parts, with_batch
 from kernrec.op.workload import Layer, Workload, default_workload, dtype_of
 from kernrec.recommender.estimate.operating_point import DEFAULT_POINT, OperatingPoint
+from kernrec.recommender.instead import EIGHT_BITS, no_arithmetic
 from kernrec.recommender.layouts import in_layout, lacks, layouts_that_matter
 from kernrec.recommender.recommender import Recommender
 from kernrec.recommender.result import Recommendation
 from kernrec.util.light_dataclass import dataclass
 
-EIGHT_BITS = ("f8e4m3", "i8", *FORMATS)
-"""The data types of quantized layers."""
 WEIGHTS = "nt"
 """The layout of a product whose layout nobody fixed: frameworks store weights as (features out, features in)."""
 
@@ -210,11 +209,11 @@ def answer_as_it_runs(problem: Problem, gpu: GPU, exactly: bool, answer: Answeri
             instead = answer(other)
         except KernrecError:
             continue
-        change = f"asked as {other.dtype}, {other.layout}"
         if not computes:
-            return instead, f"{problem.op}: {gpu.title} has no {problem.dtype} arithmetic; {change}"
+            return instead, no_arithmetic(problem, gpu, other)
         return instead, (
-            f"{problem.op}: no kernel runs {problem.dtype}, {problem.layout} in these shapes on {gpu.name}; {change}"
+            f"{problem.op}: no kernel runs {problem.dtype}, {problem.layout} in these shapes on {gpu.name};"
+            f" asked as {other.dtype}, {other.layout}"
         )
     if reason is None:
         return answer(problem), ""

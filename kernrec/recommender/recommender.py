@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from copy import copy
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -26,6 +27,7 @@ from kernrec.recommender.estimate.model_store import ModelStore
 from kernrec.recommender.estimate.operating_point import DEFAULT_POINT, OperatingPoint
 from kernrec.recommender.estimate.physics import fits
 from kernrec.recommender.infeasible import no_kernel_runs
+from kernrec.recommender.instead import instead_of
 from kernrec.recommender.layouts import Fastest, gain_elsewhere, in_best_layout, layouts_that_matter
 from kernrec.recommender.request import Query, Request
 from kernrec.recommender.result import Recommendation
@@ -184,7 +186,18 @@ class Recommender:
             return self.for_inputs(query.inputs).answer_problem(problem, gpu, query)
         self._forget_if_changed()
         key = problem, gpu.name, query
-        return _cached(self._answers, key, _CACHED_ANSWERS, lambda: self._new_answer(problem, gpu, query))
+        return _cached(self._answers, key, _CACHED_ANSWERS, lambda: self._as_computed(problem, gpu, query))
+
+    def _as_computed(self, problem: Problem, gpu: GPU, query: Query) -> Recommendation:
+        """The answer; in another dtype where nothing runs the problem and the GPU has no arithmetic in its own."""
+        try:
+            return self._new_answer(problem, gpu, query)
+        except NoKernelError:
+            for other, note in instead_of(problem, gpu):
+                with suppress(NoKernelError):
+                    answer = self._new_answer(other, gpu, query)
+                    return replace(answer, remarks=(partial(tuple, [note]), *answer.remarks))
+            raise
 
     def _new_answer(self, problem: Problem, gpu: GPU, query: Query) -> Recommendation:
         alone = NoKernelError(f"asked for what is {query.source} alone")
