@@ -337,8 +337,8 @@ def _comparison_columns(
     watts = [None if row is None else row.total.power_w for row in rows]
     power = quantities("power", "W", watts, importance=USUALLY)
     if served:  # it is lower at the best limit
-        at = "default" if there[0].answer.query.max_power_w is None else "--max-power"
-        power = replace(power, name=f"W at {at}")
+        limit = "default" if there[0].answer.query.max_power_w is None else "--max-power"
+        power = replace(power, name=f"W at {limit}")
     columns = [
         Column("GPU", "left", [row.gpu.name for row in compared]),
         Column("batch", "right", [str(row.batch) for row in compared], ALWAYS if batches else SELDOM),
