@@ -49,7 +49,8 @@ __all__ = [
 
 
 COVERED = 0.5
-"""Least share of the choice's time in layers with a line, for a total of a backend: else it would be the choice's."""
+"""Least share of a network's operations in layers with a baseline, for a total of the backend: else it would mostly be
+kernrec's."""
 
 
 def answer_network(recommender: Recommender, gpu: str | GPU, wanted: NetworkRequest, query: Query) -> NetworkAnswer:
@@ -121,6 +122,8 @@ def answer_network(recommender: Recommender, gpu: str | GPU, wanted: NetworkRequ
         adjusted |= dict.fromkeys(_slow_layouts(recommender.context, network, query))
     exchange = exchange_of(workload, layers, card)
     covered = backend != "" and _lines_cover(network)
+    headline = _headline(workload, network, query, wanted, backend if covered else "")
+    network = tuple([replace(layer, of_kernrec=headline == CHOICE) for layer in network])
     adjusted |= dict.fromkeys(_remarks(network, backend, covered, wanted, query, workload, exchange, memory, card))
     return NetworkAnswer(
         workload=workload,
@@ -132,7 +135,7 @@ def answer_network(recommender: Recommender, gpu: str | GPU, wanted: NetworkRequ
         adjusted=tuple(adjusted),
         layouts_chosen=layouts_chosen,
         backend=backend if covered else "",
-        headline_name=_headline(workload, network, query, wanted, backend if covered else ""),
+        headline_name=headline,
         exchange=exchange,
         memory=memory,
     )
@@ -215,9 +218,9 @@ def _totals(
 
 
 def _lines_cover(layers: Sequence[LayerAnswer]) -> bool:
-    """Whether the layers with a line take enough of the time for a total of the stack."""
-    covered = sum(layer.count * layer.costs[0].value for layer in layers if layer.line is not None)
-    return covered >= COVERED * sum(layer.count * layer.costs[0].value for layer in layers)
+    """Return whether layers with a baseline do enough of the operations, the share of which no batch changes."""
+    operations = [(layer.count * layer.answer.problem.flops, layer.line is not None) for layer in layers]
+    return sum(count for count, has_line in operations if has_line) >= COVERED * sum(count for count, _ in operations)
 
 
 def _slow_layouts(context: Context, layers: Sequence[LayerAnswer], query: Query) -> list[str]:
@@ -262,8 +265,8 @@ def _remarks(
         if not covered:
             with_line = len(layers) - len(without)
             counted = (
-                f"the {with_line} of {len(layers)} distinct layers with one take less than {100 * COVERED:.0f} % of the"
-                " time, so there is no total of it"
+                f"the {with_line} of {len(layers)} distinct layers with one do less than {100 * COVERED:.0f} % of the"
+                " operations, so there is no total of it"
             )
         notes.append(f"no baseline of {whose} for {_listed(without)}: {counted}")
     elif without and query.stacks:

@@ -82,8 +82,12 @@ def backend_of(
 
 
 def program_of(line: Line) -> str:
-    """Return the backend of a line without the variant: `SGLang` for `SGLang (static scales)`."""
-    return line.stack.partition(" (")[0]
+    """Return the backend that runs a baseline, without the variant: `SGLang` for `SGLang (static scales)`.
+
+    PyTorch runs the libraries: its convolutions are cuDNN's.
+    """
+    name = line.stack.partition(" (")[0]
+    return "PyTorch" if name in ("cuDNN", "cuBLAS") else name
 
 
 def _line_of(program: str, lines: Sequence[Line]) -> Line | None:

@@ -330,7 +330,7 @@ def test_lines_of_a_few_layers_make_no_total_of_the_stack(recommender: Recommend
     assert answer.today is None
     assert answer.advice == ""
     assert any(
-        f"the {lined} of {len(answer.layers)} distinct layers with one take less than" in n for n in answer.notes
+        f"the {lined} of {len(answer.layers)} distinct layers with one do less than" in n for n in answer.notes
     )
 
 
