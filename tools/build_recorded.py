@@ -93,12 +93,12 @@ def build(op: Op, library: Path, out: Path) -> dict[str, object]:
         if identity not in works:
             problem = _problem(op, row, dims)
             works[identity] = None if problem is None else (problem, work_of(problem))
-        if (known := works[identity]) is None:
+        if (problem_work := works[identity]) is None:
             counted[NO_PROBLEM] += 1
             continue
         if op.name == "conv2d":
-            known = known[0], work_of(known[0], row["kernel"])
-        row["least_s"] = float(least_s(*known[1], rates_of(find_gpu(row["gpu"]), row["dtype"])))
+            problem_work = problem_work[0], work_of(problem_work[0], row["kernel"])
+        row["least_s"] = float(least_s(*problem_work[1], rates_of(find_gpu(row["gpu"]), row["dtype"])))
         if row["least_s"] > LEEWAY * row["latency_s"]:
             counted[IMPOSSIBLE] += 1
             continue
@@ -145,8 +145,8 @@ def excluded_rows(library: Path, files: Sequence[str]) -> dict[str, int]:
     counts: dict[str, int] = {}
     for each in EXCLUSIONS:
         if each.file in files:
-            known = f" AND {POWER} IS NOT NULL" if each.power_only else ""
-            rows = parquet_dicts(library / f"{each.file}.parquet", f"({each.rows}){known}", "count(*) AS n")
+            condition = f" AND {POWER} IS NOT NULL" if each.power_only else ""
+            rows = parquet_dicts(library / f"{each.file}.parquet", f"({each.rows}){condition}", "count(*) AS n")
             name = f"{each.file}, {POWER if each.power_only else 'rows'}: {each.reason}"
             counts[name] = counts.get(name, 0) + int(rows[0]["n"])
     return counts

@@ -274,6 +274,7 @@ def verify(
     """Check that no row has changed since it was written, and that each can be: its key is the hash of its content.
 
     Rows that cannot be are listed: of the user's own database answers leave them out, and --remove deletes them.
+
     Rows whose clock, power or energy contradicts the card or each other are named.
     """
     from kernrec.store import Database

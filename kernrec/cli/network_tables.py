@@ -334,6 +334,11 @@ def _comparison_columns(
     below = ["" if row is None else _dominant(row, backends) for row in rows] if served else ["" for _ in rows]
     below = [row.error.short if isinstance(row, Unfit) else text for row, text in zip(compared, below, strict=True)]
     names = ["" if row is None else row.total.name for row in rows]
+    watts = [None if row is None else row.total.power_w for row in rows]
+    power = quantities("power", "W", watts, importance=USUALLY)
+    if served:  # it is lower at the best limit
+        limit = "default" if there[0].answer.query.max_power_w is None else "--max-power"
+        power = replace(power, name=f"W at {limit}")
     columns = [
         Column("GPU", "left", [row.gpu.name for row in compared]),
         Column("batch", "right", [str(row.batch) for row in compared], ALWAYS if batches else SELDOM),
@@ -344,7 +349,7 @@ def _comparison_columns(
         *_per_money(rows, unit),
         *costs[2:],
         quantities("best limit", "W", _of(rows, "best_limit_w"), importance=ALWAYS if served else WIDE),
-        quantities("power", "W", [None if row is None else row.total.power_w for row in rows], importance=USUALLY),
+        power,
         Column("runs", "left", names, ALWAYS if backends and not served else WIDE),
         Column("source", "left", ["" if row is None else row.total.source for row in rows], USUALLY),
         quantities(f"{unit}s/J", "", _of(rows, "rate_per_watt"), importance=USUALLY),

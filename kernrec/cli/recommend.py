@@ -74,12 +74,9 @@ class RecommendOptions(options.Options):
     estimated_by: options.Source = None
     billed: options.Billed
     printed: options.Printed
-    calibrated: Annotated[
-        bool,
-        typer.Option(
-            "--calibration/--no-calibration", help="Whether to use coefficients fitted by `kernrec train --calibrate`."
-        ),
-    ] = True
+    uncalibrated: Annotated[
+        bool, typer.Option("--no-calibration", help="Leave out what `kernrec train --calibrate` fitted.")
+    ] = False
     emit: EmitFormat = None
     output: Output = None
     ptx_isa: PtxIsa = None
@@ -127,7 +124,7 @@ def recommend(wanted: RecommendOptions) -> None:
     emitted = emitted_format(wanted.emit, wanted.output, wanted.ptx_isa)
     _refuse_contradictions(wanted, emitted)
     _, _ = wanted.query, wanted.most_layers  # misuse is reported before a database is opened
-    recommender = Recommender(databases=wanted.db, calibrated=wanted.calibrated, keep_open=True)
+    recommender = Recommender(databases=wanted.db, calibrated=not wanted.uncalibrated, keep_open=True)
     recommender.context.triton = not wanted.cuda_only
     names = [card.name for card in find_gpus(wanted.gpu)]
     if (wanted.kernel or wanted.shape) and not wanted.swept and wanted.billed.tariff is None:

@@ -113,6 +113,12 @@ class CompileError(KernrecError):
         return self.reason == "compile" and "cannot open source file" not in self.log
 
 
+class FileRefusedError(CompileError):
+    """A source names a file that is no installed header of CUDA. No cache keeps it: the header may be installed."""
+
+    lasting = False
+
+
 Result = Compiled | CompileError
 
 _ONE_ARCHITECTURE = re.compile(r"\b(?:wgmma|tcgen05|setmaxnreg)\.")

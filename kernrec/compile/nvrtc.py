@@ -15,6 +15,7 @@ from kernrec.compile.compiled import (
     Compiled,
     CompileError,
     CompileJob,
+    FileRefusedError,
     NoCompilerError,
     Reason,
     Result,
@@ -185,7 +186,7 @@ def _compiled(job: CompileJob, options: list[str]) -> Compiled:
     try:
         check_files(job.source, job.name)
     except UsageError as error:
-        raise CompileError(str(error)) from None
+        raise FileRefusedError(str(error)) from None
     return run_confined(lambda: _compiled_here(job, options), _readable())
 
 

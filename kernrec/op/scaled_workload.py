@@ -93,7 +93,7 @@ def in_parts(layer: Layer) -> Layer:
     for parts in range(2, min(items, MOST_PARTS) + 1):
         part = problem.definition.problem(problem.dtype, problem.layout, **sizes | {counted: -(-items // parts)})
         if part.too_large is None:
-            return replace(layer, problem=part, count=layer.count * parts)
+            return replace(layer, problem=part, count=layer.count * parts, parts=layer.parts * parts)
     return layer
 
 

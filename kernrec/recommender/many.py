@@ -16,6 +16,7 @@ from kernrec.op import Op, Problem, find_op
 from kernrec.recommender.candidate_set import CandidateSet
 from kernrec.recommender.choices import costs_at
 from kernrec.recommender.infeasible import no_kernel_runs
+from kernrec.recommender.instead import instead_of
 from kernrec.recommender.lines import Line, lines_of, predict_lines, without_line
 from kernrec.recommender.recommender import Recommender
 from kernrec.recommender.request import Objective, Query
@@ -138,7 +139,7 @@ def answer_many(
         some = distinct[start : start + _TOGETHER]
         answered_as = some if fixed else recommender.as_answered(some, card, op_points(card, query))
         answers = dict(_first_answers(recommender, list(dict.fromkeys(answered_as)), card, query))
-        by_problem |= {asked: answers[problem] for asked, problem in zip(some, answered_as, strict=True)}
+        by_problem |= {original: answers[problem] for original, problem in zip(some, answered_as, strict=True)}
     rows = {problem: _row(problem, first) for problem, first in by_problem.items()}
     columns: Sequence[Sequence[Any]] = [*zip(*map(rows.__getitem__, problems), strict=True)] or [()] * 8
     answered, names, configs, latencies, energies, limits, sources, stacks = columns
@@ -195,6 +196,8 @@ def _first_answers(
     alone = dict.fromkeys(problems)
     if not query.source:
         for candidates in recommender.candidate_sets(problems, gpu, op_points(gpu, query)):
+            if not candidates.kernels and any(instead_of(candidates.problem, gpu)):
+                continue
             del alone[candidates.problem]
             if candidates.kernels:
                 yield candidates.problem, _First(candidates.problem, (_first_choice(candidates, query),))

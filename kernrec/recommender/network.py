@@ -14,12 +14,13 @@ from kernrec.op.workload import Layer, Workload
 from kernrec.recommender.candidate_set import CandidateSet
 from kernrec.recommender.choices import costs_at
 from kernrec.recommender.context import Context
+from kernrec.recommender.instead import EIGHT_BITS
 from kernrec.recommender.layouts import MATTERS, gain_elsewhere
-from kernrec.recommender.lines import Line, cold_costs, cold_lines, predict_lines, read_cold
+from kernrec.recommender.lines import cold_costs
+from kernrec.recommender.network_backend import MIXTURE_OF_BACKENDS, backend_of, program_of
 from kernrec.recommender.network_exchange import Exchange, exchange_of
 from kernrec.recommender.network_layer_answer import Costs, LayerAnswer, value_of
 from kernrec.recommender.network_layers import (
-    EIGHT_BITS,
     NetworkRequest,
     answer_as_it_runs,
     in_best_layouts,
@@ -47,9 +48,9 @@ __all__ = [
 ]  # fmt: skip
 
 
-MIXTURE_OF_BACKENDS = "mixture of backends"
 COVERED = 0.5
-"""Least share of the choice's time in layers with a line, for a total of a backend: else it would be the choice's."""
+"""Least share of a network's operations in layers with a baseline, for a total of the backend: else it would mostly be
+kernrec's."""
 
 
 def answer_network(recommender: Recommender, gpu: str | GPU, wanted: NetworkRequest, query: Query) -> NetworkAnswer:
@@ -69,6 +70,7 @@ def answer_network(recommender: Recommender, gpu: str | GPU, wanted: NetworkRequ
     _refuse_dtype(card, wanted.dtype)
     if query.power_limit_w is None and query.clock_hz is None:
         query = replace(query, power_limit_w=card.tdp_w)
+    query = within_power(query, card)
     recommender = recommender.for_inputs(query.inputs)
     workload, asked_layers = layers_of(wanted)
     memory = memory_of(workload, asked_layers)
@@ -78,7 +80,8 @@ def answer_network(recommender: Recommender, gpu: str | GPU, wanted: NetworkRequ
             workload, memory, card, lambda batch, tp: layers_of(replace(wanted, batch=batch, tp=tp // shared))
         )
 
-    of_all_stacks = replace(query, stacks=())  # a layer that stacks alone run counts, whichever stack it is
+    # A layer that stacks alone run counts, whichever stack it is; the power limit keeps the bound on power.
+    of_all_stacks = replace(query, stacks=(), max_power_w=None)
 
     def answer(problem: Problem) -> Recommendation:
         return recommender.answer_problem(problem, card, of_all_stacks)
@@ -89,10 +92,13 @@ def answer_network(recommender: Recommender, gpu: str | GPU, wanted: NetworkRequ
     answered: list[tuple[Layer, Recommendation]] = []
     alternatives: list[Mapping[str, Costs]] = []
     left_out, adjusted = list(workload.unknown), dict.fromkeys(workload.notes)
-    for asked, layer in zip(asked_layers, layers, strict=True):
+    for original, layer in zip(asked_layers, layers, strict=True):
         try:
-            if asked.alone:  # with the notes on its layout that any answer about a shape has
-                result, message = recommender.answer_op(asked.problem, card, of_all_stacks, not asked.layout_free), ""
+            if original.alone:  # with the notes on its layout that any answer about a shape has
+                result, message = (
+                    recommender.answer_op(original.problem, card, of_all_stacks, not original.layout_free),
+                    "",
+                )
             else:
                 result, message = answer_as_it_runs(layer.problem, card, wanted.dtype is not None, answer)
         except KernrecError as error:
@@ -107,7 +113,7 @@ def answer_network(recommender: Recommender, gpu: str | GPU, wanted: NetworkRequ
             alternatives.append({})
     if not answered:
         raise KernrecError(f"no layer of {workload.name} can be run on {card.name}: {left_out[0]}")
-    backend, lines = _backend(recommender.context, answered, query, wanted.backend)
+    backend, lines = backend_of(recommender.context, workload, answered, query, wanted.backend)
     network = tuple(
         LayerAnswer(layer.name, layer.count, result, lines.get(result.problem), query.objective)
         for layer, result in answered
@@ -116,6 +122,8 @@ def answer_network(recommender: Recommender, gpu: str | GPU, wanted: NetworkRequ
         adjusted |= dict.fromkeys(_slow_layouts(recommender.context, network, query))
     exchange = exchange_of(workload, layers, card)
     covered = backend != "" and _lines_cover(network)
+    headline = _headline(workload, network, query, wanted, backend if covered else "")
+    network = tuple([replace(layer, of_kernrec=headline == CHOICE) for layer in network])
     adjusted |= dict.fromkeys(_remarks(network, backend, covered, wanted, query, workload, exchange, memory, card))
     return NetworkAnswer(
         workload=workload,
@@ -127,10 +135,26 @@ def answer_network(recommender: Recommender, gpu: str | GPU, wanted: NetworkRequ
         adjusted=tuple(adjusted),
         layouts_chosen=layouts_chosen,
         backend=backend if covered else "",
-        headline_name=_headline(workload, network, query, wanted, backend if covered else ""),
+        headline_name=headline,
         exchange=exchange,
         memory=memory,
     )
+
+
+def within_power(query: Query, gpu: GPU) -> Query:
+    """Return a query for a network whose power limit is at most the bound on its power: only so do backends keep it.
+
+    Raises:
+        UsageError: the GPU accepts no limit that is so low.
+    """
+    if (most_w := query.max_power_w) is None or query.point.limit_w(gpu) <= most_w:
+        return query
+    if most_w < gpu.power_min_w:
+        raise UsageError(
+            f"max power is {most_w:g} W; a network keeps it by a power limit, and {gpu.title} accepts none below"
+            f" {gpu.power_min_w:g} W"
+        )
+    return replace(query, power_limit_w=most_w)
 
 
 def _refuse_dtype(gpu: GPU, dtype: str | None) -> None:
@@ -194,59 +218,9 @@ def _totals(
 
 
 def _lines_cover(layers: Sequence[LayerAnswer]) -> bool:
-    """Whether the layers with a line take enough of the time for a total of the stack."""
-    covered = sum(layer.count * layer.costs[0].value for layer in layers if layer.line is not None)
-    return covered >= COVERED * sum(layer.count * layer.costs[0].value for layer in layers)
-
-
-def _backend(
-    context: Context, answered: Sequence[tuple[Layer, Recommendation]], query: Query, wanted: str
-) -> tuple[str, dict[Problem, Line]]:
-    """Return the backend that the totals count (empty for none), and its line for each problem that it has one for.
-
-    It is the fastest that has all layers that any backend has, of those asked for; if none has, the one that lacks the
-    least time. A layer without choices has some backend's line.
-    """
-    gpu = answered[0][1].gpu
-    predict_lines(context, (answer.problem for _, answer in answered), gpu)
-    by_problem = {
-        answer.problem: cold_lines(context, answer.problem, gpu, query.point, query.stacks) for _, answer in answered
-    }
-    chosen = {
-        answer.problem: read_cold(answer.lines[0], answer.problem, gpu)
-        for _, answer in answered
-        if not answer.choices and answer.lines
-    }
-    if wanted == KERNREC:
-        return "", chosen
-    if wanted == MIXED:
-        chosen |= {problem: lines[0] for problem, lines in by_problem.items() if lines}
-        names = dict.fromkeys(_program(line) for line in chosen.values())
-        return MIXTURE_OF_BACKENDS if len(names) > 1 else "".join(names), chosen
-
-    def costs(name: str) -> tuple[float, float]:
-        """Seconds of layers that the backend lacks, and of all."""
-        lacking = whole = 0.0
-        for layer, answer in answered:
-            if not (lines := by_problem[answer.problem]):
-                continue
-            line = next((line for line in lines if _program(line) == name), None)
-            seconds = layer.count * (line or lines[0]).latency_s
-            whole += seconds
-            lacking += seconds if line is None else 0.0
-        return lacking, whole
-
-    programs = dict.fromkeys(_program(line) for lines in by_problem.values() for line in lines)
-    if not programs:
-        return "", chosen
-    backend = min(programs, key=costs)
-    of_it = ((problem, [line for line in lines if _program(line) == backend]) for problem, lines in by_problem.items())
-    return backend, chosen | {problem: lines[0] for problem, lines in of_it if lines}
-
-
-def _program(line: Line) -> str:
-    """Return the backend of a line without the variant: `SGLang` for `SGLang (static scales)`."""
-    return line.stack.partition(" (")[0]
+    """Return whether layers with a baseline do enough of the operations, the share of which no batch changes."""
+    operations = [(layer.count * layer.answer.problem.flops, layer.line is not None) for layer in layers]
+    return sum(count for count, has_line in operations if has_line) >= COVERED * sum(count for count, _ in operations)
 
 
 def _slow_layouts(context: Context, layers: Sequence[LayerAnswer], query: Query) -> list[str]:
@@ -291,14 +265,14 @@ def _remarks(
         if not covered:
             with_line = len(layers) - len(without)
             counted = (
-                f"the {with_line} of {len(layers)} distinct layers with one take less than {100 * COVERED:.0f} % of the"
-                " time, so there is no total of it"
+                f"the {with_line} of {len(layers)} distinct layers with one do less than {100 * COVERED:.0f} % of the"
+                " operations, so there is no total of it"
             )
         notes.append(f"no baseline of {whose} for {_listed(without)}: {counted}")
     elif without and query.stacks:
         notes.append(f"no baseline of {whose} for any layer")
     others = [layer for layer in layers if layer.line is not None and backend != MIXTURE_OF_BACKENDS]
-    others = [layer for layer in others if layer.line is not None and _program(layer.line) != backend]
+    others = [layer for layer in others if layer.line is not None and program_of(layer.line) != backend]
     if others and backend:
         names = ", ".join(dict.fromkeys(layer.line.stack for layer in others if layer.line is not None))
         notes.append(f"{_listed([layer.name for layer in others])}: only {names} has a baseline, which counts")

@@ -35,6 +35,8 @@ class LayerAnswer:
     line: "Line | None" = None
     """The baseline of the backend that is compared with; None where none was recorded."""
     objective: Objective = Objective.LATENCY
+    of_kernrec: bool = False
+    """Whether the network's costs are those of kernrec's kernels, so that no backend runs a layer that they run."""
 
     def __repr__(self) -> str:
         return f"<LayerAnswer {self.name}, {self.count} times: {self.answer!r}>"
@@ -95,7 +97,7 @@ class LayerAnswer:
     @property
     def runs_backend(self) -> bool:
         """Whether the backend runs the layer: no config of kernrec's is worth it."""
-        return self.line is not None and self.pays is False
+        return self.line is not None and self.pays is False and not (self.of_kernrec and self.best is not None)
 
     @cached_property
     def run_costs(self) -> Costs:

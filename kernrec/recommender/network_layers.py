@@ -10,18 +10,17 @@ from kernrec.interop.workload_files import find_workload
 from kernrec.kernel import kernels_for
 from kernrec.model.vendor.precision import rate_of
 from kernrec.op import Op, Problem, find_op, problem_from_shape
-from kernrec.op.dtype import FORMATS, INSTEAD, canonical_dtype
+from kernrec.op.dtype import INSTEAD, canonical_dtype
 from kernrec.op.equivalent import as_matmul
 from kernrec.op.scaled_workload import as_tensor_parallel, in_parts, with_batch
 from kernrec.op.workload import Layer, Workload, default_workload, dtype_of
 from kernrec.recommender.estimate.operating_point import DEFAULT_POINT, OperatingPoint
+from kernrec.recommender.instead import EIGHT_BITS, no_arithmetic
 from kernrec.recommender.layouts import in_layout, lacks, layouts_that_matter
 from kernrec.recommender.recommender import Recommender
 from kernrec.recommender.result import Recommendation
 from kernrec.util.light_dataclass import dataclass
 
-EIGHT_BITS = ("f8e4m3", "i8", *FORMATS)
-"""The data types of quantized layers."""
 WEIGHTS = "nt"
 """The layout of a product whose layout nobody fixed: frameworks store weights as (features out, features in)."""
 
@@ -156,9 +155,9 @@ def in_best_layouts(
         for layer in layers
     )
     chosen: dict[str, dict[str, None]] = {}
-    for asked, answered in moved.items():
-        if answered != asked:
-            chosen.setdefault(asked.op, {})[answered.layout] = None
+    for original, answered in moved.items():
+        if answered != original:
+            chosen.setdefault(original.op, {})[answered.layout] = None
     return result, {op: ", ".join(layouts) for op, layouts in chosen.items()}
 
 
@@ -170,11 +169,11 @@ def _has_most_of_the_time(
     points: tuple[OperatingPoint, ...],
 ) -> bool:
     """Whether kernels that the default layout lacks are the best of most layers, weighed by time, in another one."""
-    at = points if points[0].is_default(gpu) else (DEFAULT_POINT,)
-    recommender.prepare(list(there.values()), gpu, at)
+    compared_at = points if points[0].is_default(gpu) else (DEFAULT_POINT,)
+    recommender.prepare(list(there.values()), gpu, compared_at)
     gained = whole = 0.0
     for layer in layers:
-        best = recommender.fastest(there[layer.problem], gpu, at)
+        best = recommender.fastest(there[layer.problem], gpu, compared_at)
         if best is None:
             return False
         seconds = layer.count * best.latency_s
@@ -210,11 +209,11 @@ def answer_as_it_runs(problem: Problem, gpu: GPU, exactly: bool, answer: Answeri
             instead = answer(other)
         except KernrecError:
             continue
-        asked = f"asked as {other.dtype}, {other.layout}"
         if not computes:
-            return instead, f"{problem.op}: {gpu.title} has no {problem.dtype} arithmetic; {asked}"
+            return instead, no_arithmetic(problem, gpu, other)
         return instead, (
-            f"{problem.op}: no kernel runs {problem.dtype}, {problem.layout} in these shapes on {gpu.name}; {asked}"
+            f"{problem.op}: no kernel runs {problem.dtype}, {problem.layout} in these shapes on {gpu.name};"
+            f" asked as {other.dtype}, {other.layout}"
         )
     if reason is None:
         return answer(problem), ""

@@ -116,7 +116,8 @@ def swept_points(gpu: GPU, swept: Swept, power_limit_w: float | None = None) -> 
     if swept == "power limit":
         step = _LIMIT_STEP_W * np.ceil((gpu.tdp_w - gpu.power_min_w) / (STEPS * _LIMIT_STEP_W))
         limits = np.arange(np.ceil(gpu.tdp_w / step - 1.0) * step, gpu.power_min_w, -step)
-        return (first, *(OperatingPoint(float(limit)) for limit in (*limits, gpu.power_min_w)))
+        lower = [float(limit) for limit in (*limits, gpu.power_min_w) if limit < first.limit_w(gpu)]
+        return (first, *map(OperatingPoint, lower))
     clocks = np.linspace(gpu.boost_clock_hz, lowest_clock_hz(gpu), STEPS)[:-1] // CLOCK_STEP_HZ * CLOCK_STEP_HZ
     return (first, *(OperatingPoint(first.power_limit_w, float(clock)) for clock in dict.fromkeys(clocks.tolist())))
 
@@ -136,8 +137,10 @@ def sweep_network(
     gpu, recommender = answer.gpu, recommender.for_inputs(answer.query.inputs)
     if swept == "power limit" and gpu.power_range_assumed:
         answer = replace(answer, adjusted=(*answer.adjusted, assumed_range(gpu)))
+    if (most_w := answer.query.max_power_w) is not None:
+        power_limit_w = min(most_w, gpu.tdp_w if power_limit_w is None else power_limit_w)
     points = swept_points(gpu, swept, power_limit_w)
-    query = replace(answer.query, power_limit_w=None, clock_hz=None, max_slowdown=None)
+    query = replace(answer.query, power_limit_w=None, clock_hz=None, max_slowdown=None, max_power_w=None)
     sums: list[TotalSum | None] = [TotalSum() for _ in points]
     of_backend = answer.headline_name != CHOICE
     by_backend = [layer.line is not None and (of_backend or layer.best is None) for layer in answer.layers]

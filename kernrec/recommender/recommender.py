@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from copy import copy
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -26,6 +27,7 @@ from kernrec.recommender.estimate.model_store import ModelStore
 from kernrec.recommender.estimate.operating_point import DEFAULT_POINT, OperatingPoint
 from kernrec.recommender.estimate.physics import fits
 from kernrec.recommender.infeasible import no_kernel_runs
+from kernrec.recommender.instead import instead_of
 from kernrec.recommender.layouts import Fastest, gain_elsewhere, in_best_layout, layouts_that_matter
 from kernrec.recommender.request import Query, Request
 from kernrec.recommender.result import Recommendation
@@ -130,9 +132,9 @@ class Recommender:
             some = [each for each in problems[start : start + _AHEAD] if (each, gpu.name) not in self._layouts]
             searches = {each: in_best_layout(self.context, each, gpu) for each in some}
             if not any(layouts_that_matter(each, gpu) for each in some):
-                at = points  # what counts is only whether a kernel runs the problem
+                compared_at = points  # what counts is only whether a kernel runs the problem
             else:
-                at = points if points[0].is_default(gpu) else (DEFAULT_POINT,)
+                compared_at = points if points[0].is_default(gpu) else (DEFAULT_POINT,)
             fastest = dict[Problem, Fastest | None]()
             while searches:
                 wanted: dict[Problem, Problem] = {}
@@ -143,12 +145,12 @@ class Recommender:
                         self._layouts[problem, gpu.name] = stop.value
                 searches = {each: searches[each] for each in wanted}
                 if len(wanted) > 1:
-                    self.prepare(list(wanted.values()), gpu, at)
-                fastest = {problem: self.fastest(other, gpu, at) for problem, other in wanted.items()}
-        found = [self._layouts[each, gpu.name] for each in problems]
+                    self.prepare(list(wanted.values()), gpu, compared_at)
+                fastest = {problem: self.fastest(other, gpu, compared_at) for problem, other in wanted.items()}
+        answered = [self._layouts[each, gpu.name] for each in problems]
         while len(self._layouts) > _CACHED_ANSWERS:
             self._layouts.popitem(last=False)
-        return found
+        return answered
 
     def fastest(self, problem: Problem, gpu: GPU, points: tuple[OperatingPoint, ...]) -> Fastest | None:
         """Return the fastest kernel of a problem at the first operating point; None if no kernel runs it."""
@@ -184,7 +186,18 @@ class Recommender:
             return self.for_inputs(query.inputs).answer_problem(problem, gpu, query)
         self._forget_if_changed()
         key = problem, gpu.name, query
-        return _cached(self._answers, key, _CACHED_ANSWERS, lambda: self._new_answer(problem, gpu, query))
+        return _cached(self._answers, key, _CACHED_ANSWERS, lambda: self._as_computed(problem, gpu, query))
+
+    def _as_computed(self, problem: Problem, gpu: GPU, query: Query) -> Recommendation:
+        """The answer; in another dtype where nothing runs the problem and the GPU has no arithmetic in its own."""
+        try:
+            return self._new_answer(problem, gpu, query)
+        except NoKernelError:
+            for other, note in instead_of(problem, gpu):
+                with suppress(NoKernelError):
+                    answer = self._new_answer(other, gpu, query)
+                    return replace(answer, remarks=(partial(tuple, [note]), *answer.remarks))
+            raise
 
     def _new_answer(self, problem: Problem, gpu: GPU, query: Query) -> Recommendation:
         alone = NoKernelError(f"asked for what is {query.source} alone")
@@ -290,8 +303,8 @@ class Recommender:
 
         alike: dict[Kind, list[Problem]] = {}
         for problem in problems:
-            if (known := self._sets.get((problem, gpu.name, points))) is not None:
-                yield known
+            if (prepared := self._sets.get((problem, gpu.name, points))) is not None:
+                yield prepared
             else:
                 alike.setdefault(kind_of(problem), []).append(problem)
         nothing, context = Evidence(), self.context

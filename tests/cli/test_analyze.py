@@ -287,7 +287,10 @@ def test_an_explanation_is_drawn(folder: Path, run: Run, kind: str) -> None:
     [
         (["--gpu", "t4"], "--op or a --kernel"),
         (["--op", "matmul", "--gpu", "t4", "--shape", "m=8,n=8,k=8", "--config", "block_m"], "name=value"),
-        (["--op", "matmul", "--gpu", "t4", "--shape", "m=8,n=8,k=8", "--config", "blok_m=8"], "did you mean block_m"),
+        (
+            ["--op", "matmul", "--gpu", "t4", "--shape", "m=64,n=8,k=8", "--config", "blok_m=8"],
+            "did you mean block_m",
+        ),
         (["--op", "matmul", "--gpu", "t4", "--shape", "m=8,n=8,k=8", "--objective", "speed"], "unknown objective"),
         (["--op", "matmul", "--gpu", "t4", "--shape", "m=8,n=8,k=8", "--plot", "a.pdf"], ".svg or .png"),
         (["--op", "matmul", "--gpu", "t4", "--shape", "m=8,n=8,k=8", "--plot", "no/where/a.png"], "there is no folder"),

@@ -138,7 +138,8 @@ def test_a_damaged_model_is_said_and_left_out(measured: Path, tmp_path: Path) ->
     (tmp_path / "models" / "matmul.json").write_text("{")
     answer = Recommender([own]).recommend("matmul", GPU, {"m": 900, "n": 700, "k": 300})
     assert answer.best.latency_s.source == "prior"
-    assert any("cut short; not used" in note for note in answer.notes)
+    path = tmp_path / "models" / "matmul.json"
+    assert f"{path} is not JSON, is cut short, or has a number that is not finite; not used" in answer.notes
 
 
 def test_evaluate_scores_every_way_to_choose(

@@ -12,8 +12,10 @@ from kernrec.emit.cuda import variant_source
 from kernrec.errors import UsageError
 from kernrec.gpu import limits
 from kernrec.kernel import Config, Kernel, Space, all_kernels
+from kernrec.op import find_op
 from kernrec.recommender import Recommender
 from tests.helpers.nvcc import complaints
+from tests.helpers.trial import OPS
 
 SMS = (75, 80, 90, 100, 120)
 """The first and the last architecture, and those from which on the library's sources differ or take other configs."""
@@ -59,7 +61,8 @@ def compiled(kernel: Kernel, place: int, number: int, folder: Path) -> None:
     config, sms = chosen[number % len(chosen)]
     ends = sorted({sms[0], sms[-1]})
     source = folder / "variant.cu"
-    source.write_text(variant_source(kernel, config, dtype, layout), encoding="utf-8")
+    problem = find_op(kernel.op).problem(dtype, layout, **OPS[kernel.op].dims(kernel.name, dtype)[0])
+    source.write_text(variant_source(kernel, config, problem), encoding="utf-8")
     taken = ends if len(kernel.dtypes) == 1 else [ends[place % len(ends)]]
     targets = [target_name(kernel.source, sm).removeprefix("sm_") for sm in taken]
     assert complaints(source, targets) == "", f"{kernel.name} {dict(config)} {dtype} {layout}"

@@ -32,7 +32,10 @@ from kernrec import paths
 from kernrec.errors import KernrecError
 from tests.fuzz.formats import Format, formats
 from tests.fuzz.settings_formats import more_formats
+from tests.helpers.paths import TOOLS
 from tests.helpers.reading import reading_here
+
+sys.path.append(str(TOOLS))  # where `benchmarks` is: pytest has it as `pythonpath`
 
 SECONDS = 10
 BYTES = 512 << 20
@@ -234,4 +237,5 @@ def main() -> int:
 
 
 if __name__ == "__main__":
+    sys.path.append(str(TOOLS))  # pytest adds it, too: samples of models are trained on groups that a tool simulates
     sys.exit(main())

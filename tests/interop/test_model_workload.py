@@ -8,7 +8,7 @@ import pytest
 
 from kernrec.errors import UsageError
 from kernrec.interop.workload_files import find_workload
-from kernrec.measure.problem_selection import select_problems
+from kernrec.measure.problem_selection import select_layers
 from kernrec.op.scaled_workload import as_tensor_parallel, with_batch
 from kernrec.op.workload import Workload, workload
 from tests.helpers.models import DEEPSEEK_V3, GEMMA_2_9B, LLAMA_3_8B, MIXTRAL_8X7B, QWEN3_30B_A3B
@@ -102,9 +102,9 @@ def test_a_batch_multiplies_tokens_and_not_weights(tmp_path: Path) -> None:
 
 
 def test_a_campaign_takes_a_config(tmp_path: Path) -> None:
-    problems = select_problems("matvec", None, str(written(tmp_path, LLAMA_3_8B)), None, None)
-    assert problems is not None
-    assert "mlp gate_up_proj" in dict(problems)
+    layers = select_layers("matvec", None, str(written(tmp_path, LLAMA_3_8B)), None, None)
+    assert layers is not None
+    assert "mlp gate_up_proj" in {layer.name for layer in layers}
 
 
 @pytest.mark.parametrize(

@@ -180,8 +180,8 @@ def results(draw: st.DrawFn, tunables: list[str]) -> ForeignResult:
     limits = {"power_limit_w": draw(st.none() | st.sampled_from([250.0, 300.0])), "measured_at": moment}
     if draw(st.booleans()):
         return ForeignResult(config, draw(failures), draw(names), **limits)
-    latency = draw(positive)
     samples = tuple(draw(st.lists(positive, max_size=4)))
+    latency = draw(st.floats(min(samples), max(samples)) if samples else positive)
     energy: dict[str, Any] = {}
     if draw(st.booleans()):
         watts = draw(st.floats(1, 900))

@@ -134,9 +134,17 @@ def test_configs_share_a_code_exactly_when_they_differ_in_run_time_tunables_only
 
 
 def test_a_space_of_another_op_dtype_or_layout_refuses_the_problem(space: Space) -> None:
-    for problem in (find_op("matmul").problem(m=1, n=1, k=1, dtype="f16"), find_op("conv").problem(c=1, h=9, w=9, k=1)):
-        with pytest.raises(UsageError, match="does not belong to the space of"):
-            space.at(problem)
+    refused = {
+        "does not belong to the space of": (
+            find_op("matmul").problem(m=1, n=1, k=1, dtype="f16"),
+            find_op("matmul").problem(m=1, n=1, k=1, layout="nt"),
+        ),
+        "kernel tiled computes matmul, not conv2d": (find_op("conv").problem(c=1, h=9, w=9, k=1),),
+    }
+    for message, problems in refused.items():
+        for problem in problems:
+            with pytest.raises(UsageError, match=message):
+                space.at(problem)
 
 
 def test_an_impossible_constraint_leaves_an_empty_space(tiled: Kernel, ada: SmLimits) -> None:

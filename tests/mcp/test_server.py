@@ -180,7 +180,7 @@ def test_hostile_questions_are_refused_in_one_line(
 def test_catalog_answers_while_more_checks_wait_than_there_are_threads(tmp_path: Path) -> None:
     """Of 60 endless checks none has ended when the catalog answers; the workers end with the killed server."""
 
-    async def asked() -> int:
+    async def worker_during_checks() -> int:
         from mcp import ClientSession, StdioServerParameters
         from mcp.client.stdio import stdio_client
 
@@ -205,7 +205,7 @@ def test_catalog_answers_while_more_checks_wait_than_there_are_threads(tmp_path:
             await asyncio.gather(*checks, return_exceptions=True)
             return worker
 
-    worker = asyncio.run(asked())
+    worker = asyncio.run(worker_during_checks())
     while is_running(worker):
         time.sleep(0.05)
 

@@ -89,4 +89,4 @@ def test_measured_points_say_when_and_where(tmp_path: Path) -> None:
 
 def test_a_problem_that_nothing_can_run_is_an_error(recommender: Recommender) -> None:
     with pytest.raises(KernrecError):
-        front_answer(recommender, Subject(find_op("matmul").problem("bf16", None, m=8, n=8, k=8)), find_gpu("t4"))
+        front_answer(recommender, Subject(find_op("matmul").problem("f8e4m3", None, m=8, n=8, k=8)), find_gpu("t4"))

@@ -70,7 +70,7 @@ def test_text_of_answers_ends_no_script() -> None:
 
 
 def test_a_gpu_that_cannot_run_a_problem_is_said() -> None:
-    problem = find_op("matmul").problem("bf16", None, m=256, n=256, k=256)
+    problem = find_op("matmul").problem("f8e4m3", None, m=256, n=256, k=256)
     _, missing = reports.report(Answers(Recommender(databases=[]), None, 100), GPUS, [Subject(problem)], None)
     assert len(missing) == 1
     with pytest.raises(KernrecError):

@@ -65,16 +65,16 @@ def seconds(answer: NetworkAnswer) -> dict[str, float]:
 
 def faster_with_more(recommender: Recommender, gpu: GPU, name: str, batches: Sequence[int]) -> list[str]:
     """Return what is faster with a larger batch, in words."""
-    found, before, smaller = [], dict[str, float](), 0
+    faster, before, smaller = [], dict[str, float](), 0
     for batch, answer in zip(batches, answers(recommender, gpu, name, batches), strict=False):
         times = seconds(answer)
-        found += [
+        faster += [
             f"{gpu.name}, {name}, batch {smaller} to {batch}: {each} takes {time_s / times[each]:.3f} times as long"
             for each, time_s in before.items()
             if each in times and time_s > NOISE * times[each]
         ]
         before, smaller = times, batch
-    return found
+    return faster
 
 
 def drawn() -> list[tuple[str, str, int]]:

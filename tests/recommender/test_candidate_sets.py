@@ -50,8 +50,10 @@ def test_every_cost_is_that_of_one_by_one(
     limit = None if objective == "pareto" else draw.choice([None, card.power_min_w])
     query = Query(Objective(objective), power_limit_w=limit)
     problems, points = some_problems(op, dtype, draw), op_points(card, query)
-    found = {each.problem: each for each in together.candidate_sets(problems, card, points)}
-    sets = [found[each] for each in problems if each in found]  # products of few rows have more kernels: set apart
+    by_problem = {each.problem: each for each in together.candidate_sets(problems, card, points)}
+    sets = [
+        by_problem[each] for each in problems if each in by_problem
+    ]  # products of few rows have more kernels: set apart
     assert [each.problem for each in sets] in (problems, [])  # a layout that no kernel has gives none
     for candidates in sets:
         try:

@@ -12,6 +12,7 @@ from kernrec.op.workload import Layer, Workload, layer_from, workload
 from kernrec.recommender import Objective, Query, Recommender
 from kernrec.recommender.bill import Tariff, bills
 from kernrec.recommender.compare_gpus import CardPrice, ComparedGpu, Work, compare_gpus
+from kernrec.recommender.many import answer_many
 from kernrec.recommender.network import (
     CHOICE,
     FASTEST,
@@ -165,7 +166,36 @@ def test_eight_bits_are_for_the_layers_that_are_quantized(recommender: Recommend
 def test_a_dtype_that_a_gpu_has_no_kernel_for_is_asked_otherwise_and_said(recommender: Recommender) -> None:
     prefill = answer_network(recommender, "t4", NetworkRequest("llama-3-8b-prefill", "matmul"), Query("latency"))
     assert prefill.dtypes == ("f16",)
-    assert any("no kernel runs bf16, nt" in note and "asked as f16, nt" in note for note in prefill.notes)
+    assert any("Tesla T4 has no bf16 arithmetic; asked as f16, nt" in note for note in prefill.notes)
+
+
+@pytest.mark.parametrize(("rows", "layout"), [(64, None), (64, "nt"), (64, "nn"), (33, "nt")])
+def test_a_single_product_is_asked_in_the_dtype_that_networks_use(
+    recommender: Recommender, rows: int, layout: str | None
+) -> None:
+    sizes = {"m": rows, "n": 4096, "k": 4096}
+    answer = recommender.recommend("matmul", "t4", sizes, "bf16", layout, Query("latency"))
+    assert answer.problem.dtype == "f16"
+    assert any(note.startswith("matmul: Tesla T4 has no bf16 arithmetic; asked as f16, ") for note in answer.notes)
+    directly = recommender.recommend("matmul", "t4", sizes, "f16", answer.problem.layout, Query("latency"))
+    assert answer.best.latency_s == directly.best.latency_s
+    many = answer_many(recommender, "matmul", "t4", sizes, Query("latency"), dtype="bf16", layout=layout)
+    assert many.problems == (answer.problem,)
+    assert many.latency_s[0, 0] == answer.best.latency_s.value
+
+
+@pytest.mark.parametrize("objective", ["latency", "pareto"])
+def test_no_total_draws_more_than_the_bound_on_power(recommender: Recommender, objective: str) -> None:
+    wanted = NetworkRequest("llama-3-8b-decode", batch=8)
+    bounded = answer_network(recommender, "h100", wanted, Query(objective, max_power_w=250.0))
+    assert bounded.today is not None
+    assert all(total.power_w <= 250.0 * (1 + 1e-9) for total in bounded.totals)
+    limited = answer_network(recommender, "h100", wanted, Query(objective, power_limit_w=250.0))
+    assert [total.as_dict() for total in bounded.totals] == [total.as_dict() for total in limited.totals]
+    swept = sweep_network(recommender, bounded, "power limit")
+    assert all(row.total.power_w <= 250.0 * (1 + 1e-9) for row in swept.rows)
+    with pytest.raises(UsageError, match=r"accepts none below 200 W"):
+        answer_network(recommender, "h100", wanted, Query(objective, max_power_w=50.0))
 
 
 def test_a_layer_that_cannot_be_run_is_listed_and_in_no_total(recommender: Recommender) -> None:
@@ -300,7 +330,7 @@ def test_lines_of_a_few_layers_make_no_total_of_the_stack(recommender: Recommend
     assert answer.today is None
     assert answer.advice == ""
     assert any(
-        f"the {lined} of {len(answer.layers)} distinct layers with one take less than" in n for n in answer.notes
+        f"the {lined} of {len(answer.layers)} distinct layers with one do less than" in n for n in answer.notes
     )
 
 

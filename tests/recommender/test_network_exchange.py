@@ -48,4 +48,6 @@ def test_totals_include_the_exchange_and_a_note_states_the_model() -> None:
     assert answer.choice.latency_s.value == pytest.approx(layers + answer.exchange.latency_s.value)
     assert answer.exchange.note in answer.notes
     assert "160 all-reduces" in answer.exchange.note
-    assert any(name == "all-reduces" for name, _ in answer.dominant(4))
+    seconds = sum(layer.latency_s for layer in answer.layers) + answer.exchange.latency_s.value
+    shares = dict(answer.dominant(len(answer.layers) + 1))
+    assert shares["all-reduces"] == pytest.approx(answer.exchange.latency_s.value / seconds)

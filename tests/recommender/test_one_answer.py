@@ -80,7 +80,7 @@ def _layers() -> dict[str, list[Problem]]:
 
 
 @cache
-def question(number: int) -> Question:
+def drawn_question(number: int) -> Question:
     """Draw a layer of some network, half the time with other sizes, a third of the time in a fixed layout."""
     draw = random.Random(f"one answer {number}")
     while True:
@@ -105,14 +105,14 @@ def recommender() -> Recommender:
     return Recommender([])
 
 
-def _check(entry: str, answered: dict[str, Any], expected: dict[str, Any], asked: Question) -> None:
+def _check(entry: str, answered: dict[str, Any], expected: dict[str, Any], question: Question) -> None:
     """Compare what both have; the page writes costs to five digits."""
     rounding = 5e-5 if entry == "page" else 1e-9
     same = {
         name: pytest.approx(expected[name], rel=rounding) if name in ("latency", "energy") else expected[name]
         for name in answered
     }
-    assert answered == same, (entry, asked)
+    assert answered == same, (entry, question)
 
 
 def _of_answer(answer: Recommendation) -> dict[str, Any]:
@@ -157,18 +157,24 @@ def _printed(*words: str) -> Any:
     return json.loads(done.stdout)
 
 
-def _answers(asked: Question, recommender: Recommender) -> Iterator[tuple[str, dict[str, Any]]]:
+def _answers(question: Question, recommender: Recommender) -> Iterator[tuple[str, dict[str, Any]]]:
     """(entry point, what it answers) for each that gives a choice; raises `KernrecError` where one refuses."""
-    yield "recommend --json", _of_json(_printed("recommend", *asked.options, "--objective", "latency", "--top", "1"))
+    yield "recommend --json", _of_json(_printed("recommend", *question.options, "--objective", "latency", "--top", "1"))
     python = kernrec.recommend(
-        asked.op, asked.gpu, dtype=asked.dtype, layout=asked.layout, objective="latency", top=1, **asked.dims
+        question.op,
+        question.gpu,
+        dtype=question.dtype,
+        layout=question.layout,
+        objective="latency",
+        top=1,
+        **question.dims,
     )
     yield "kernrec.recommend", _of_answer(python)
     tools = Tools(recommender, Folder(None), Limits())
-    yield "MCP recommend", _of_json(tools.recommend(asked.request))
+    yield "MCP recommend", _of_json(tools.recommend(question.request))
     many = answer_many(
-        recommender, asked.op, asked.gpu, {name: [value] for name, value in asked.dims.items()}, LATENCY,
-        dtype=asked.dtype, layout=asked.layout,
+        recommender, question.op, question.gpu, {name: [value] for name, value in question.dims.items()}, LATENCY,
+        dtype=question.dtype, layout=question.layout,
     )  # fmt: skip
     if many.failures:
         raise KernrecError(many.failures[0])
@@ -178,8 +184,10 @@ def _answers(asked: Question, recommender: Recommender) -> Iterator[tuple[str, d
     else:
         of_many |= {"stack": many.stacks[0]}
     yield "recommend_many", of_many
-    network = NetworkRequest(shapes_as_network(asked.op, [asked.shape], asked.dtype, asked.layout), None, asked.dtype)
-    rows, missing = compare_gpus(recommender, [find_gpu(asked.gpu)], network, LATENCY)
+    network = NetworkRequest(
+        shapes_as_network(question.op, [question.shape], question.dtype, question.layout), None, question.dtype
+    )
+    rows, missing = compare_gpus(recommender, [find_gpu(question.gpu)], network, LATENCY)
     if not rows:
         raise KernrecError(missing[0])
     (layer,) = rows[0].answer.layers
@@ -198,18 +206,18 @@ def _total(cost: Any) -> Any:
     return [cost.value, cost.low, cost.high]
 
 
-def _answers_of_kernels(asked: Question, recommender: Recommender, folder: Path) -> Iterator[tuple[str, Any]]:
+def _answers_of_kernels(question: Question, recommender: Recommender, folder: Path) -> Iterator[tuple[str, Any]]:
     """As `_answers`, of what answers only where a kernel runs the problem."""
-    explained = _printed("explain", *asked.options)
+    explained = _printed("explain", *question.options)
     yield "explain --json", {"problem": explained["problem"]} | _of_choice(explained)
     tools = Tools(recommender, Folder(None), Limits())
-    yield "MCP explain", _of_choice(tools.explain(asked.request, {}))
-    front = Answers(recommender).answer("front", asked.parameters)
-    pareto = recommender.answer(replace(asked.request, query=Query(Objective.PARETO)))
+    yield "MCP explain", _of_choice(tools.explain(question.request, {}))
+    front = Answers(recommender).answer("front", question.parameters)
+    pareto = recommender.answer(replace(question.request, query=Query(Objective.PARETO)))
     assert front["notes"][: len(pareto.notes)] == list(pareto.notes)
-    yield "page", {"problem": front["problem"]} | _of_front(front, recommender.answer(asked.request))
-    gpu = find_gpu(asked.gpu)
-    layers = select_layers(asked.op, asked.shape, None, asked.dtype, asked.layout) or []
+    yield "page", {"problem": front["problem"]} | _of_front(front, recommender.answer(question.request))
+    gpu = find_gpu(question.gpu)
+    layers = select_layers(question.op, question.shape, None, question.dtype, question.layout) or []
     wanted = [WantedProblem(layer.name, layer.problem) for layer in layers]
     try:
         (planned,) = planned_on(
@@ -224,7 +232,7 @@ def _answers_of_kernels(asked: Question, recommender: Recommender, folder: Path)
     except UsageError as error:
         # Nothing is measured beyond the GPU's memory, or where only a kernel in Triton runs.
         if not any(reason in str(error) for reason in ("GiB; at most", "no config of", "no kernel")):
-            raise AssertionError(f"{asked}: {error}") from None
+            raise AssertionError(f"{question}: {error}") from None
     else:
         yield "refine", {"problem": subject.wanted[0].problem.key}
 
@@ -250,45 +258,45 @@ def _of_front(front: dict[str, Any], answer: Recommendation) -> dict[str, Any]:
 @pytest.mark.every(15)
 @pytest.mark.parametrize("number", range(COUNT))
 def test_every_entry_point_gives_the_same_answer(recommender: Recommender, tmp_path: Path, number: int) -> None:
-    asked = question(number)
+    question = drawn_question(number)
     try:
-        answer = recommender.answer(asked.request)
+        answer = recommender.answer(question.request)
     except KernrecError:
         for ask in (_answers, _answers_of_kernels):
             with pytest.raises(KernrecError):
-                list(ask(asked, recommender)) if ask is _answers else list(ask(asked, recommender, tmp_path))
+                list(ask(question, recommender)) if ask is _answers else list(ask(question, recommender, tmp_path))
         return
     expected = _of_answer(answer)
-    for entry, answered in _answers(asked, recommender):
-        _check(entry, answered, expected, asked)
+    for entry, answered in _answers(question, recommender):
+        _check(entry, answered, expected, question)
     if not answer.choices:
         with pytest.raises(NoKernelError):
-            Tools(recommender, Folder(None), Limits()).explain(asked.request, {})
+            Tools(recommender, Folder(None), Limits()).explain(question.request, {})
         return
-    for entry, answered in _answers_of_kernels(asked, recommender, tmp_path):
-        _check(entry, answered, expected, asked)
+    for entry, answered in _answers_of_kernels(question, recommender, tmp_path):
+        _check(entry, answered, expected, question)
 
 
 @pytest.mark.every(30)
 @pytest.mark.parametrize("number", range(COUNT))
 def test_the_layout_depends_on_the_problem_and_the_gpu_only(recommender: Recommender, number: int) -> None:
-    asked = replace(question(number), layout=None)
-    limit_w = find_gpu(asked.gpu).power_min_w
+    question = replace(drawn_question(number), layout=None)
+    limit_w = find_gpu(question.gpu).power_min_w
     layouts = set()
     for query in (LATENCY, Query(Objective.ENERGY), Query(top=1), Query(Objective.LATENCY, power_limit_w=limit_w)):
         try:
-            layouts.add(recommender.answer(replace(asked.request, query=query)).problem.layout)
+            layouts.add(recommender.answer(replace(question.request, query=query)).problem.layout)
         except KernrecError:
             layouts.add("none")
-    assert len(layouts) == 1, asked
+    assert len(layouts) == 1, question
 
 
 @pytest.mark.parametrize("command", ["recommend", "explain"])
 def test_a_process_answers_as_a_call_in_python_does(recommender: Recommender, command: str) -> None:
-    asked = Question(0, "h100-sxm", "matmul", "bf16", None, {"m": 4096, "n": 4096, "k": 4096})
-    words = [sys.executable, "-m", "kernrec", command, *asked.options, "--objective", "latency", "--json"]
+    question = Question(0, "h100-sxm", "matmul", "bf16", None, {"m": 4096, "n": 4096, "k": 4096})
+    words = [sys.executable, "-m", "kernrec", command, *question.options, "--objective", "latency", "--json"]
     done = subprocess.run(words, capture_output=True, text=True, check=True, env=environment())
     shown = json.loads(done.stdout)
     choice = shown["choices"][0] if command == "recommend" else shown
-    expected = _of_answer(recommender.answer(asked.request))
+    expected = _of_answer(recommender.answer(question.request))
     assert _of_choice(choice) == {name: expected[name] for name in ("kernel", "config", "latency", "energy")}

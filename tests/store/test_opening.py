@@ -30,7 +30,7 @@ def megabytes(tmp_path_factory) -> bytes:
     noise = random.Random(1)
     usual = {"gpu": "t4", "kernel": "k", "kernel_hash": "a", "problem": find_op("matmul").problem(m=1, n=2, k=3)}
     usual |= {"protocol_version": 1, "tier": "final", "session": "s", "measured_at": "2026-03-01", "outcome": "ok"}
-    samples = [[noise.random() for _ in range(60)] for _ in range(3000)]
+    samples = [[1e-3 * noise.uniform(0.5, 1.5) for _ in range(60)] for _ in range(3000)]
     rows = [{"config": {"i": i}, "latency_s": 1e-3, "latency_samples_s": each} for i, each in enumerate(samples)]
     with Database.open(path, read_only=False, create=True) as database:
         add(database, *(usual | row for row in rows))

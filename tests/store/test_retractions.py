@@ -148,7 +148,7 @@ def test_a_strangers_retractions_are_rows_like_others(base: Path) -> None:
             ("measurement_id = 'x'", "have a measurement_id that is none"),
             ("signer = 'me'", "have a signer that is none"),
             ("reason = repeat('a', 300)", "have a reason of more than 200 characters"),
-            ("reason = 'a' || chr(27)", "have control characters in reason"),
+            ("reason = 'a' || chr(27)", "have control or invisible characters in reason"),
             ("retracted_at = '9999-12-31'", "are of an impossible time"),
             ("reason = 'another'", "have another content than their key says"),
         ):

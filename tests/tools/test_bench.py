@@ -13,9 +13,9 @@ from tests.helpers.process import environment
 
 LITTLE: dict[str, tuple[str, ...]] = {
     "cold": ("--rounds", "1"), "peer": ("--shapes-a-round", "1", "--rounds", "1"),
-    "analyze": ("--configs", "2"), "networks": ("--shapes", "20", "--gpus", "t4,l4"), "store": ("--rows", "1000"),
-    "share": ("--rows", "1000"), "profile": ("--variants", "0"), "index": ("--bundles", "2", "--people", "2"),
-    "analyses": ("--rounds", "1", "--only", "nbody"),
+    "analyze": ("--configs", "2"), "networks": ("--shapes", "20", "--gpus", "t4,l4"),
+    "store": ("--rows", "1000", "--columns", "all"), "share": ("--rows", "1000"), "profile": ("--variants", "0"),
+    "index": ("--bundles", "2", "--people", "2"), "analyses": ("--rounds", "1", "--only", "nbody"),
 }  # fmt: skip
 
 

@@ -29,9 +29,9 @@ def test_excluded_rows_and_powers_do_not_ship(op: str, condition: str) -> None:
 @pytest.mark.parametrize("each", EXCLUSIONS, ids=lambda each: f"{each.file}-{each.rows[:30]}")
 def test_every_exclusion_finds_rows(each: Exclusion) -> None:
     path = RECORDINGS / "library" / f"{each.file}.parquet"
-    kept = parquet_dicts(path, f"NOT ({excluded(each.file)})", "count(*) AS n")[0]["n"]
-    found = parquet_dicts(path, each.rows, "count(*) AS n")[0]["n"]
-    assert 0 < found < kept
+    kept_rows = parquet_dicts(path, f"NOT ({excluded(each.file)})", "count(*) AS n")[0]["n"]
+    excluded_rows = parquet_dicts(path, each.rows, "count(*) AS n")[0]["n"]
+    assert 0 < excluded_rows < kept_rows
 
 
 def test_a_file_without_exclusions_is_whole() -> None:

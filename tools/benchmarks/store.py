@@ -38,7 +38,7 @@ RECORDED = {
     "block": "i % 1000 // 50",
     "position": "i % 50",
     "latency_s": "1e-3 + random() / 1e3",
-    "latency_samples_s": "[1e-3 + random() / 1e3 FOR _ IN range(20)]",
+    "latency_samples_s": "[1e-3, 2e-3] || [1e-3 + random() / 1e3 FOR _ IN range(18)]",
 }
 _TEXTS = (
     "cubin_hash",
@@ -51,16 +51,26 @@ _TEXTS = (
     "cuda",
 )
 _NUMBERS = (
-    *("latency_mad_s", "latency_q10_s", "latency_q90_s", "latency_low_s", "latency_high_s", "latency_window_s"),
-    *("sustained_latency_s", "energy_j", "energy_low_j", "energy_high_j", "power_w", "energy_window_s", "idle_w"),
-    *("temperature_start_c", "temperature_end_c", "sm_clock_mean_hz", "sm_clock_min_hz", "memory_clock_hz"),
-    *("reference_age_s", "reference_latency", "reference_energy", "numeric_error", "tolerance", "input_footprint"),
+    *("latency_mad_s", "latency_q10_s", "latency_q90_s", "latency_window_s", "sustained_latency_s", "energy_window_s"),
+    *("idle_w", "temperature_start_c", "temperature_end_c", "reference_age_s", "reference_latency", "reference_energy"),
+    *("numeric_error", "tolerance", "input_footprint"),
 )
+_POSSIBLE = {
+    "latency_low_s": "random() / 1e3",
+    "latency_high_s": "2e-3 + random() / 1e3",
+    "energy_j": "0.3 + random() / 10",
+    "energy_low_j": "0.2 + random() / 10",
+    "energy_high_j": "0.4 + random() / 10",
+    "power_w": "200 + random()",
+    **dict.fromkeys(("sm_clock_mean_hz", "sm_clock_min_hz", "memory_clock_hz"), "1e9 + 1e8 * random()"),
+}
+"""Columns within bounds that the store checks."""
 _WHOLE = ("registers", "smem_bytes", "spill_bytes", "launches", "latency_n", "latency_outliers", "energy_ticks")
 _MEASURED = (
     dict.fromkeys(_TEXTS, "substr(sha256(CAST(i % 1000 AS VARCHAR)), 1, 16)")
     | dict.fromkeys(_NUMBERS, "1 + random()")
     | dict.fromkeys(_WHOLE, "i % 1000")
+    | _POSSIBLE
     | {"event_reasons": "'{\"power cap\":0.25}'", "ecc": "true", "measured_by": "'kernrec'"}
 )
 _QUERY = """

@@ -101,23 +101,23 @@ def often_recorded(items: int) -> tuple[int, ...]:
     return tuple(sorted({items, *numbers}))
 
 
-def ordered_seconds(at: Points, own_s: float, bounds_s: Array, seconds: Array) -> Array:
+def ordered_seconds(own_points: Points, own_s: float, bounds_s: Array, seconds: Array) -> Array:
     """Return the time of a number of items for each backend, (S,).
 
     Args:
-        at: Its points.
+        own_points: The points of that number of items.
         own_s: The bound of the items.
         bounds_s: The bound at each of the points, (P,).
         seconds: What the trees predict there, (S, P).
     """
-    last = at.near
+    last = own_points.near
     upper: Array = seconds[:, max(last, 1) :].min(axis=1)
     lower: Array = np.minimum(seconds[:, 0], upper)
     if not last:
         return lower
     near = seconds[:, 1:last]
     first = upper if last == 1 else np.maximum(np.minimum(near.min(axis=1), upper), lower)
-    if not at.between:
+    if not own_points.between:
         return first
     second = upper if last == 2 else np.maximum(np.minimum(near[:, 1:].min(axis=1), upper), lower)
     below, above = bounds_s[1], bounds_s[2]

@@ -33,9 +33,9 @@ def released(stack: str, version: str | None) -> str | None:
         version: as a baseline has it, such as `0.5.12, static scales`.
     """
     dates = _RELEASED.get(stack.partition(" (")[0], {})
-    found = [dates.get(end) for end in (version or "").partition(",")[0].split(_TO)]
-    known = [date for date in found if date is not None]
-    return _TO.join(dict.fromkeys(known)) if len(known) == len(found) else None
+    end_dates = [dates.get(end) for end in (version or "").partition(",")[0].split(_TO)]
+    known_dates = [date for date in end_dates if date is not None]
+    return _TO.join(dict.fromkeys(known_dates)) if len(known_dates) == len(end_dates) else None
 
 
 def versions_text(versions: Iterable[str | None]) -> str | None:

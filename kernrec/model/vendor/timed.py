@@ -196,7 +196,7 @@ def _with_points(kind: Kind, sizes: Array) -> tuple[Array, Array, list[Points | 
     """Return the sizes of problems, (N, D), each followed by those at its points; the place of each; and its points."""
     op, dims = kind.chosen.recorded.op, kind.features.DIMS
     places = [item_place(op, kind.layout, dims[0] == "batch" and size[0] > 1, dims) for size in sizes]
-    items = [None if at is None else points(int(size[at])) for size, at in zip(sizes, places, strict=True)]
+    items = [None if place is None else points(int(size[place])) for size, place in zip(sizes, places, strict=True)]
     counts = np.array([1 if each is None else 1 + len(each.numbers) for each in items])
     starts = counts.cumsum() - counts
     rows = sizes.repeat(counts, axis=0)
@@ -209,10 +209,10 @@ def _with_points(kind: Kind, sizes: Array) -> tuple[Array, Array, list[Points | 
 def _ordered(bounds_s: Array, seconds: Array, starts: Array, items: Sequence[Points | None]) -> Array:
     """Return the seconds of problems, (S, N), from those at them and their points, (S, P); starts: of the problems."""
     result = seconds.take(starts, axis=1)
-    for number, (start, at) in enumerate(zip(starts.tolist(), items, strict=True)):
-        if at is not None:
-            there = slice(start + 1, start + 1 + len(at.numbers))
-            result[:, number] = ordered_seconds(at, bounds_s[start], bounds_s[there], seconds[:, there])
+    for number, (start, own_points) in enumerate(zip(starts.tolist(), items, strict=True)):
+        if own_points is not None:
+            there = slice(start + 1, start + 1 + len(own_points.numbers))
+            result[:, number] = ordered_seconds(own_points, bounds_s[start], bounds_s[there], seconds[:, there])
     return result
 
 

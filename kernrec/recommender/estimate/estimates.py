@@ -80,9 +80,13 @@ class Estimates:
         return Estimates(self.value * factor, self.low * factor, self.high * factor, self.source, self.own)
 
     def raised(self, factor: float, wide: float) -> "Estimates":
-        """Values multiplied by a factor, and then within another one, `wide`; no upper end is lowered."""
+        """Values multiplied by a factor, and then within another one, `wide`; no upper end is lowered.
+
+        The configs' own errors are no larger than their share of that.
+        """
         value = self.value * factor
-        return Estimates(value, value / wide, np.maximum(self.high, value * wide), self.source, self.own)
+        own = np.minimum(self.own, math.sqrt(OWN) * math.log(wide))
+        return Estimates(value, value / wide, np.maximum(self.high, value * wide), self.source, own)
 
     def narrowed(self, factor: float, common: float) -> "Estimates":
         """Values multiplied by `factor`, and of the variance of the common part of their errors this share."""
@@ -189,8 +193,12 @@ class PredictedEstimates(Estimates):
         return PredictedEstimates(self.value * factor, self.kind, self.kinds)
 
     def raised(self, factor: float, wide: float) -> Estimates:
-        """Values multiplied by a factor, and then within another one, `wide`; no upper end is lowered."""
+        """Values multiplied by a factor, and then within another one, `wide`; no upper end is lowered.
+
+        The configs' own errors are no larger than their share of that.
+        """
         below, above, source, own = self.kinds.columns()
+        own = np.minimum(own, math.sqrt(OWN) * math.log(wide))
         kinds = Kinds(np.full(len(below), wide), np.maximum(above / factor, wide), source, own)
         return PredictedEstimates(self.value * factor, self.kind, kinds)
 

@@ -30,12 +30,13 @@ CASES: list[tuple[str, str, str, int, Config]] = [
     ("matmul_mma_8bit", "f8e4m3", "nt", 89, _MMA | {"block_k": 64, "vector": 4, "stages": 3, "fragments": 2}),
     ("matmul_simt", "f32", "nn", 86, _SIMT | {"vector": 4, "stages": 4, "async_copy": 1}),
     ("matmul_simt", "f32", "nn", 75, _SIMT | {"vector": 1, "stages": 2, "async_copy": 0}),
-    ("matmul_simt", "f32", "nt", 75, _SIMT | {"vector": 4, "stages": 2, "async_copy": 0}),
-    ("matmul_simt", "f32", "nt", 86, _SIMT | {"vector": 1, "stages": 2, "async_copy": 0}),
     ("matmul_skinny", "f32", "nt", 86, {"rows": 4, "columns": 4, "vector": 4, "unroll": 2}),
     ("matmul_skinny", "f16", "nt", 75, {"rows": 8, "columns": 8, "vector": 8, "unroll": 1}),
     ("matmul_skinny", "bf16", "nt", 75, {"rows": 2, "columns": 2, "vector": 1, "unroll": 2}),
+    ("matmul_simt", "f32", "nt", 75, _SIMT | {"vector": 4, "stages": 2, "async_copy": 0}),
+    ("matmul_simt", "f32", "nt", 86, _SIMT | {"vector": 1, "stages": 2, "async_copy": 0}),
 ]
+"""Tests below name a case by its number: new cases go to the end."""
 ENDS = ((1, 0), (0, 1), (1, 2), (1, 3))  # bias; relu; bias and gelu; bias and silu
 SPREAD = [(case, 1 + (i + j // 2) % 2, *ENDS[(i + j) % 4]) for i, case in enumerate(CASES) for j in range(4)]
 """Each case with every activation, with and without shares of the sum by turns: each activation has both."""

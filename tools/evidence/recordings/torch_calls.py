@@ -39,8 +39,8 @@ def rows_of(data: Path, op: str) -> list[Recording]:
     recorded_as, case = _OPS[op]
     names = ("device", "rows", "columns", "min(latency_s) AS latency_s")
     file = "torch_rowwise_f32"
-    kept = f"op = '{recorded_as}' AND NOT ({excluded(file)}) GROUP BY ALL"
-    columns, gpu = cards_of(columns_of(data / "library" / f"{file}.parquet", names, kept))
+    condition = f"op = '{recorded_as}' AND NOT ({excluded(file)}) GROUP BY ALL"
+    columns, gpu = cards_of(columns_of(data / "library" / f"{file}.parquet", names, condition))
     columns["n"] = columns["rows"].astype(np.int64) * columns["columns"]
     about = CALLS | {"library": "PyTorch 2.1", "recorded": f"{recorded_as} of f32 rows"}
     recorded = RecordedSet(

@@ -1,0 +1,38 @@
+"""The data types that a problem is answered in where the GPU lacks arithmetic in its own, and the note that says so."""
+
+from collections.abc import Iterator
+from contextlib import suppress
+
+from kernrec.errors import UsageError
+from kernrec.gpu import GPU
+from kernrec.kernel import kernels_for
+from kernrec.model.vendor.precision import rate_of
+from kernrec.op import Problem
+from kernrec.op.dtype import FORMATS, INSTEAD
+
+EIGHT_BITS = ("f8e4m3", "i8", *FORMATS)
+"""The data types of quantized layers."""
+
+
+def instead_of(problem: Problem, gpu: GPU) -> Iterator[tuple[Problem, str]]:
+    """Yield a problem in other data types, the nearest first, each with a note; none where the GPU computes in its own.
+
+    Quantized types are left alone: whoever asks about them compares what GPUs have.
+
+    Args:
+        problem: of an op.
+        gpu: the GPU.
+    """
+    if problem.dtype in EIGHT_BITS or rate_of(gpu, problem.dtype) > 0.0:
+        return
+    op = problem.definition
+    for dtype in INSTEAD.get(problem.dtype, ()):
+        if any(kernel.runs_on(dtype, gpu.sm) for kernel in kernels_for(op.name, dtype, problem.layout)):
+            with suppress(UsageError):  # scales and types of the output are for some dtypes only
+                other = op.problem(dtype, problem.layout, **problem.dim)
+                yield other, no_arithmetic(problem, gpu, other)
+
+
+def no_arithmetic(problem: Problem, gpu: GPU, other: Problem) -> str:
+    """Return the note on a problem that is asked in another data type."""
+    return f"{problem.op}: {gpu.title} has no {problem.dtype} arithmetic; asked as {other.dtype}, {other.layout}"

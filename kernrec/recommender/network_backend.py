@@ -1,0 +1,120 @@
+"""The backend that a network is compared with, and its baseline for each layer.
+
+Backends whose kernels take about as long take turns in being the fastest from one batch to the next, and then layers of
+a larger batch would seem faster: they would be another backend's. So the backend is chosen by several batches, which
+are the same ones for every batch that is asked about.
+"""
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+
+from kernrec.errors import KernrecError
+from kernrec.op import Problem
+from kernrec.op.scaled_workload import with_batch
+from kernrec.op.workload import Layer, Workload
+from kernrec.recommender.context import Context
+from kernrec.recommender.lines import Line, cold_lines, predict_lines, read_cold
+from kernrec.recommender.request import KERNREC, MIXED, Query
+from kernrec.recommender.result import Recommendation
+
+MIXTURE_OF_BACKENDS = "mixture of backends"
+BATCHES = (1, 8, 64)
+"""The batches that the backend of a network is chosen by; each counts as much as the others."""
+
+Lines = Mapping[Problem, Sequence[Line]]
+Counted = Sequence[tuple[Problem, int]]
+"""The problems of a network's layers, and how many times each is there."""
+
+
+def backend_of(
+    context: Context, workload: Workload, answered: Sequence[tuple[Layer, Recommendation]], query: Query, wanted: str
+) -> tuple[str, dict[Problem, Line]]:
+    """Return the backend that the totals count (empty for none), and its line for each problem that it has one for.
+
+    It is the fastest that has all layers that any backend has, of those asked for; if none has, the one that lacks the
+    least time. A layer without choices has some backend's line.
+
+    Args:
+        context: whose models of backends are asked.
+        workload: the network.
+        answered: its layers, each with its answer.
+        query: the operating point, and the only backends that are wanted.
+        wanted: `KERNREC`, `MIXED`, or empty for one backend.
+    """
+    gpu = answered[0][1].gpu
+    counted = [(answer.problem, layer.count) for layer, answer in answered]
+
+    def lines_of_each(layers: Counted) -> dict[Problem, list[Line]]:
+        predict_lines(context, (problem for problem, _ in layers), gpu)
+        return {problem: cold_lines(context, problem, gpu, query.point, query.stacks) for problem, _ in layers}
+
+    by_problem = lines_of_each(counted)
+    chosen = {
+        answer.problem: read_cold(answer.lines[0], answer.problem, gpu)
+        for _, answer in answered
+        if not answer.choices and answer.lines
+    }
+    if wanted == KERNREC:
+        return "", chosen
+    if wanted == MIXED:
+        chosen |= {problem: lines[0] for problem, lines in by_problem.items() if lines}
+        names = dict.fromkeys(program_of(line) for line in chosen.values())
+        return MIXTURE_OF_BACKENDS if len(names) > 1 else "".join(names), chosen
+    programs = list(dict.fromkeys(program_of(line) for lines in by_problem.values() for line in lines))
+    if not programs:
+        return "", chosen
+    backend = programs[0]
+    if len(programs) > 1:
+        lacking = {name: _seconds(name, counted, by_problem)[0] for name in programs}
+        slowness = dict.fromkeys(programs, 0.0)
+        for layers in _in_batches(workload, answered) or [counted]:
+            with suppress(KernrecError):  # such a batch does not fit the memory
+                there = by_problem if layers == counted else lines_of_each(layers)
+                seconds = {name: _seconds(name, layers, there)[1] for name in programs}
+                least = min(seconds.values())
+                slowness = {name: slowness[name] + seconds[name] / least for name in programs}
+        backend = min(programs, key=lambda name: (lacking[name], slowness[name], name))
+    for problem, lines in by_problem.items():
+        if (line := _line_of(backend, lines)) is not None:
+            chosen[problem] = line
+    return backend, chosen
+
+
+def program_of(line: Line) -> str:
+    """Return the backend that runs a baseline, without the variant: `SGLang` for `SGLang (static scales)`.
+
+    PyTorch runs the libraries: its convolutions are cuDNN's.
+    """
+    name = line.stack.partition(" (")[0]
+    return "PyTorch" if name in ("cuDNN", "cuBLAS") else name
+
+
+def _line_of(program: str, lines: Sequence[Line]) -> Line | None:
+    """Return the fastest baseline of a backend; None if it has none."""
+    return next((line for line in lines if program_of(line) == program), None)
+
+
+def _in_batches(workload: Workload, answered: Sequence[tuple[Layer, Recommendation]]) -> list[Counted]:
+    """Return the answered layers in each of `BATCHES`; none where their sizes cannot be divided so."""
+    if not workload.one_network:
+        return []
+    layers = tuple([replace(layer, problem=answer.problem) for layer, answer in answered])
+    network, networks = replace(workload, layers=layers), list[Counted]()
+    for batch in BATCHES:
+        with suppress(KernrecError):
+            scaled = with_batch(network, batch).layers
+            networks.append([(layer.problem, layer.count) for layer in scaled])
+    return networks
+
+
+def _seconds(program: str, layers: Counted, by_problem: Lines) -> tuple[float, float]:
+    """Return the seconds of layers that a backend lacks and others have, and of all layers that any has."""
+    lacking = whole = 0.0
+    for problem, count in layers:
+        if lines := by_problem[problem]:
+            line = _line_of(program, lines)
+            seconds = count * (line or lines[0]).latency_s
+            whole += seconds
+            lacking += seconds if line is None else 0.0
+    return lacking, whole
