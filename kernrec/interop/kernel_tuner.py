@@ -76,9 +76,9 @@ def _closed(text: str) -> tuple[Any, int]:
         return whole_document(text), 0
     except CutShort:
         pass
-    kept = text.rstrip().rstrip(",")
-    before = kept[: max(kept.rfind("\n"), 0)].rstrip().rstrip(",")
-    for closed, dropped in ((kept + "}", 0), (kept + "}}", 0), (before + "}}", 1)):
+    stripped = text.rstrip().rstrip(",")
+    before = stripped[: max(stripped.rfind("\n"), 0)].rstrip().rstrip(",")
+    for closed, dropped in ((stripped + "}", 0), (stripped + "}}", 0), (before + "}}", 1)):
         with suppress(CutShort, ValueError):
             if (document := whole_document(closed)).get("cache"):
                 return document, dropped

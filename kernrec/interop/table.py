@@ -100,10 +100,10 @@ def _mapped(
         if each.column not in columns:
             raise ValueError(str(unknown("column", each.column, columns)))
     taken = {each.column for each in mapped}
-    kept = [name for name in columns if name not in taken]
+    unmapped = [name for name in columns if name not in taken]
 
     def row_of(row: Mapping[str, Any]) -> dict[str, Any]:
-        values = {name: row[name] for name in kept}
+        values = {name: row[name] for name in unmapped}
         for each in mapped:
             value = row[each.column]
             values[each.name] = (
@@ -111,7 +111,7 @@ def _mapped(
             )
         return values
 
-    return unlike([*kept, *(each.name for each in mapped)]), map(row_of, rows)
+    return unlike([*unmapped, *(each.name for each in mapped)]), map(row_of, rows)
 
 
 def _plain(text: str) -> object:
