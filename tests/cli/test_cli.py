@@ -91,7 +91,7 @@ def test_every_command_has_help() -> None:
         ((*MATMUL[1:], "--dtype", "f33"), "f32"),
         ((*MATMUL[1:], "--dtype", "f64"), "no kernel implements"),
         (("--op", "mha", "--gpu", "h200", "--shape", "heads=8,queries=9,keys=8,head_dim=64,causal=1"), "keys"),
-        (("--op", "mm", "--gpu", "t4", "--shape", "m=8,n=8,k=8", "--dtype", "tf32"), "on sm_75"),
+        (("--op", "mm", "--gpu", "t4", "--shape", "m=8,n=8,k=8", "--dtype", "f8e4m3"), "on sm_75"),
         ((*MATMUL[1:], "--layout", "diagonal"), "nn"),
         ((*MATMUL[1:], "--objective", "speed"), "unknown objective 'speed'"),
         ((*MATMUL[1:], "--max-slowdown", "3"), "3%"),
