@@ -8,7 +8,7 @@ from typer.exceptions import TyperException
 
 from kernrec.errors import UsageError, unknown
 
-_RENAMED = {"--stack": "--backend"}
+_RENAMED = {"--stack": "--backend", "--time": "--map"}
 _WHOLE = {"int": "a whole number", "integer": "a whole number", "float": "a number"}
 
 
