@@ -99,7 +99,7 @@ def test_every_command_has_help() -> None:
         ((*MATMUL[1:], "--power-limit", "20W"), "accepts"),
         ((*MATMUL[1:], "--top", "0"), "at least 1"),
         ((*MATMUL[1:], "--top", "many"), "many"),
-        ((*MATMUL[1:], "--emit", "cubim"), "cubin"),
+        ((*MATMUL[1:], "--emit", "ptz"), "ptx"),
         ((*MATMUL[1:], "--emit", "cuda", "--json"), "both given"),
         (("--op", "matmul", "--gpu", "rtx4090", "--shape", ""), "--shape is empty"),
         (("--op", "conv", "--gpu", "t4", "--workload", "resnet5"), "resnet50"),
