@@ -26,7 +26,9 @@ _CHUNK = 2**16  # bytes: small, because gzip may expand them a thousandfold
 _GZIP = b"\x1f\x8b"
 
 
-_STUMP = re.compile(r"[\w.+\-\\]{0,8}\s*")
+_STUMP = re.compile(
+    r"(t(r(ue?)?)?|f(a(l(se?)?)?)?|n(u(ll?)?)?|N(aN?)?|-?(I(n(f[a-z]*)?)?)?|[.eE][+-]?|\\?u?[0-9a-fA-F]{0,4})\s*"
+)
 """The rest of a text that ends within a literal, a number or an escape, from where the parser fails."""
 
 

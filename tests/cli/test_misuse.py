@@ -51,7 +51,10 @@ REFINE = ("refine", "--op", "matmul", "--shape", "m=64,n=64,k=64")
         (("recommend", "--op", "mm", "--gpu", "t4", *MNK, "--emit", "ptx", "--ptx-isa", "8.9"), "6.3, 6.4, 6.5, 7.0"),
         (("recommend", "--op", "mm", "--gpu", "t4", *MNK, "--emit", "triton", "--output", "k.cu"), "into a .py file"),
         (("recommend", "--op", "mm", "--gpu", "t4", "--emit", "cuda"), "--emit cuda needs a --shape"),
-        (("recommend", "--op", "mm", "--gpu", "t4", *MNK, "--emit", "cuda", "--output", "none/x"), "existing folder"),
+        (
+            ("recommend", "--op", "mm", "--gpu", "t4", *MNK, "--emit", "cuda", "--output", "none/x.cu"),
+            "existing folder",
+        ),
         (("recommend", "--op", "mm", "--gpu", "t4,l4", *MNK, "--emit", "cuda"), "give one GPU and one shape"),
         (("recommend", "--op", "mm", "--gpu", "t4", *MNK, "--emit", "cuda", "--calls", "9"), "a bill is printed"),
         (("emulate", "twice.cu", "x=f32[32]", "--save", "x=folder"), "expected a .npy file"),

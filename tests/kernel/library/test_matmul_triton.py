@@ -184,5 +184,5 @@ def test_the_emitted_source_has_its_config_and_its_launch() -> None:
     best = Recommender([]).answer(Request("a100", None, KERNEL.name, dims, "f16", None, Query(Objective.LATENCY))).best
     source = triton_source(best)
     compile(source, "emitted.py", "exec")
-    assert f"# CONFIG = dict(BLOCK_M={best.config['block_m']}, " in source
+    assert f"\nCONFIG = dict(BLOCK_M={best.config['block_m']}, " in source
     assert f"num_stages={best.config['num_stages']}" in source
