@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from kernrec.cli import app
+from tests.helpers.needs import needs
 from tests.helpers.paths import ROOT
 from tests.helpers.ptx_text import elementwise
 
@@ -487,6 +488,7 @@ def test_an_assumed_size_that_is_too_small_is_named(folder: Path, run: Run) -> N
     assert "(assumed: n elements in x, y; --arg states it)" in done.stderr.splitlines()[-1]
 
 
+@needs("xgboost")
 def test_the_configs_that_a_database_has_rows_of_are_profiled(folder: Path, run: Run) -> None:
     pytest.importorskip("cupy", reason="compiling needs CuPy")
     recorded = folder / "recorded.duckdb"

@@ -13,6 +13,7 @@ import pytest
 from kernrec.measure.campaign.journal import Journal, journal_path
 from kernrec.store import Database
 from tests.helpers.command import run_here
+from tests.helpers.needs import needs
 from tests.helpers.recording import make_recording
 from tests.helpers.sharing import measurement
 
@@ -131,6 +132,7 @@ def test_misuse_is_one_line_and_status_2(tmp_path: Path, arguments: list[str], m
     assert list(tmp_path.iterdir()) == []
 
 
+@needs("pynvml")
 def test_without_a_gpu_collecting_says_so_and_how_to_go_on(tmp_path: Path, has_gpu: bool) -> None:
     if has_gpu:
         pytest.skip("there is a GPU here")
