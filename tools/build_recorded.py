@@ -5,13 +5,13 @@
 Only rows whose license allows it ship: serving backends of ai-dynamo/aiconfigurator (Apache-2.0) and f32 operators of
 PyTorch, recorded for NeuSight (MIT). Left out, and counted in `contents.json`, are
 
-- recordings that training leaves out, too (`tools/evidence/exclusions.py`);
+- recordings that training leaves out, too (`tools/evidence.recordings.exclusions.py`);
 - rows faster than their compulsory bytes or their arithmetic by more than 5 % (`kernrec.model.vendor.limits`), and
   powers more than 5 % above the limit; powers closer to it are stored as the limit;
 - rows whose shape no problem has, and slower repeats: the fastest kernel of a backend for a problem is kept.
 
 Times are rounded to four digits, a twentieth of what repeats differ by; powers to 0.1 W. Each row has an interval
-(`tools/evidence/recorded_spread.py`).
+(`tools/evidence.recordings.spread.py`).
 """
 
 import argparse
@@ -24,10 +24,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from evidence.exclusions import EXCLUSIONS, excluded, power_of
-from evidence.recorded_spread import Spread, coverage, interval, neighbors, power_width
+from evidence.recordings.exclusions import EXCLUSIONS, excluded, power_of
 from evidence.recordings.files import parquet_dicts
-from evidence.vendor_recordings import STACKS, SYSTEMS
+from evidence.recordings.spread import Spread, coverage, interval, neighbors, power_width
+from evidence.recordings.vendor import STACKS, SYSTEMS
 from front import DATA, ROOT
 
 from kernrec.errors import UsageError
@@ -141,7 +141,7 @@ def build(op: Op, library: Path, out: Path) -> dict[str, object]:
 
 
 def excluded_rows(library: Path, files: Sequence[str]) -> dict[str, int]:
-    """Count the rows, or powers, of files that `evidence.exclusions` leaves out, by file and reason."""
+    """Count the rows, or powers, of files that `evidence.recordings.exclusions` leaves out, by file and reason."""
     counts: dict[str, int] = {}
     for each in EXCLUSIONS:
         if each.file in files:

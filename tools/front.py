@@ -1,4 +1,4 @@
-"""The front of `tools/bench.py` and `tools/evidence`: each module of a package that has a `run` is a command.
+"""The front of `tools/bench.py` and `tools/evidence`: each module of a folder that has a `run` is a command.
 
 The options of a command are the parameters of its `run`, which returns an exit status or nothing.
 """
@@ -50,8 +50,9 @@ class Table:
 
 
 def main(package: str) -> int:
-    """Run the command that the command line names; its exit status."""
-    texts = {path.stem: path.read_text(encoding="utf-8") for path in sorted((ROOT / "tools" / package).glob("*.py"))}
+    """Run the command of a package that the command line names; return its exit status."""
+    folder = ROOT / "tools" / package.replace(".", "/")
+    texts = {path.stem: path.read_text(encoding="utf-8") for path in sorted(folder.glob("*.py"))}
     about = {
         module.replace("_", "-"): (ast.get_docstring(ast.parse(text)) or "").splitlines()[0]
         for module, text in texts.items()

@@ -1,7 +1,7 @@
 """Differences between two answers as plain values of JSON: a line for each difference, with the path to it."""
 
 import math
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator
 from typing import Any
 
 
@@ -9,9 +9,6 @@ def json_differences(
     before: Any,
     now: Any,
     relative: float = 0.0,
-    renamed: Mapping[str, str] | None = None,
-    skipped: Collection[str] = (),
-    added: bool = True,
     shares: Collection[str] = (),
     path: str = "",
 ) -> Iterator[str]:
@@ -20,27 +17,23 @@ def json_differences(
     Args:
         relative: Difference between two numbers, as a fraction of the larger one, up to which they are equal; two NaN
             are.
-        renamed: By a key of `before`, the name that it has in `now`.
-        skipped: Keys whose values are not compared.
-        added: Whether a key that `before` does not have is a difference.
         shares: Keys of numbers that are a ratio less one, or one less a ratio: of these the ratio is compared.
         path: Of the values in what holds them.
     """
     if isinstance(before, dict) and isinstance(now, dict):
-        named = {(renamed or {}).get(key, key): value for key, value in before.items()}
-        yield from (f"{path}.{key} is gone" for key in named if key not in now)
-        yield from (f"{path}.{key} is new" for key in now if added and key not in named)
-        for key in named:
-            if key in now and key not in skipped:
-                old, new = named[key], now[key]
+        yield from (f"{path}.{key} is gone" for key in before if key not in now)
+        yield from (f"{path}.{key} is new" for key in now if key not in before)
+        for key, old in before.items():
+            if key in now:
+                new = now[key]
                 if key in shares and type(old) is type(new) is float and _equal(1.0 + old, 1.0 + new, relative):
                     continue
-                yield from json_differences(old, new, relative, renamed, skipped, added, shares, f"{path}.{key}")
+                yield from json_differences(old, new, relative, shares, f"{path}.{key}")
     elif isinstance(before, list) and isinstance(now, list):
         if len(before) != len(now):
             yield f"{path} has {len(before)} entries, now {len(now)}"
         for number, (old, new) in enumerate(zip(before, now, strict=False)):
-            yield from json_differences(old, new, relative, renamed, skipped, added, shares, f"{path}[{number}]")
+            yield from json_differences(old, new, relative, shares, f"{path}[{number}]")
     elif not _equal(before, now, relative):
         yield f"{path} is {before!r}, now {now!r}"
 

@@ -6,43 +6,15 @@ of a few bytes).
 """
 
 import re
-from collections import Counter
 
 import numpy as np
 
 from kernrec.store import ProfileRow
 
 _LITERAL_OR_COMMENT = re.compile(r'"(?:\\.|[^"\\\n])*"|//[^\n]*|/\*.*?\*/', re.DOTALL)
-_PTX_COMMENT = re.compile(r"//[^\n]*|^\s*\.(?:loc|file)\b[^\n]*", re.MULTILINE)
-_PTX_WORD = re.compile(r"[%$A-Za-z_][A-Za-z0-9_$]*")
-_PTX_NAME = re.compile(r"%(?:r|rs|rd|f|fd|p)[0-9]+|\$L_\w+|\b(?:_Z[\w$]+|L__\w+|p|q|h|half|low|high|pair)\b")
-"""Registers, labels, mangled names, and what the library's inline assembly calls its own registers."""
-_PTX_REGISTERS = re.compile(r"\.reg \.\w+ %\w+<[0-9]+>;")
-_PTX_VARIABLE = re.compile(r"\.global \.align [0-9]+ \.\w+ (\w+)(?: = [^;{]*)?;")
-_PTX_ORDERED = re.compile(r"(?:ld|st)\.(?:global|shared|local)|bar\.|bra|ret|cp\.async|mma|ldmatrix|shfl")
 _FIXED = ("global.", "barriers", "issue.fma", "issue.mma", "mma.", "issue.bar", "issue.cp_async", "issue.st_")
 _COUNTS_VARY = 0.04  # of the instructions of a block and a trip
 _REGISTERS_VARY = 32
-
-
-def form(ptx: str) -> list[tuple[str, ...]]:
-    """The instructions of every basic block, without the names of registers and in an order of their own.
-
-    They come sorted, and after them those that access memory, synchronize or branch in the order of the PTX. Variables
-    that no instruction uses are left out: NVRTC keeps every constant of the source as one.
-    """
-    text = " ".join(_PTX_COMMENT.sub("", ptx).split())
-    words = Counter(_PTX_WORD.findall(text))
-    text = _PTX_VARIABLE.sub(lambda variable: variable[0] if words[variable[1]] > 1 else "", text)
-    blocks: list[list[str]] = [[]]
-    for statement in _PTX_REGISTERS.sub("", text).split(";"):
-        statement = statement.strip("{} ")  # the braces of functions and of inline assembly
-        if statement.startswith("$"):
-            blocks.append([])
-        blocks[-1].append("".join(_PTX_NAME.sub("%", statement).split()))
-        if "bra" in statement:
-            blocks.append([])
-    return [(*sorted(block), *(text for text in block if _PTX_ORDERED.search(text))) for block in blocks]
 
 
 def tokens(source: str) -> list[str]:

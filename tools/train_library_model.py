@@ -2,7 +2,7 @@
 
     python tools/train_library_model.py [--data ../shared/data] [--out db/prebuilt/models/vendor] [--op matmul]
 
-Leaves out problems, sizes and cards of the recordings (`tools/evidence/vendor_recordings.py`) in turn to calibrate the
+Leaves out problems, sizes and cards of the recordings (`tools/evidence.recordings.vendor.py`) in turn to calibrate the
 intervals, and writes a card and trees for each op (`kernrec.model.vendor.model_file`). `--folds 1` leaves out a fifth
 of the problems instead of each fifth in turn. Exits with status 2 where there is no data.
 """
@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from evidence.vendor_recordings import OPS, recordings
+from evidence.recordings.vendor import OPS, recordings
 from front import DATA, ROOT
 
 from kernrec.errors import KernrecError

@@ -3,7 +3,7 @@
     python tools/train_triton_model.py [--data ../shared/data] [--out db/prebuilt/models] [--gpu a100-sxm4-80gb]
 
 Trains the correction of the prior on the profiles of `matmul_triton` at each row's config
-(`tools/evidence/triton_recordings.py`), leaves problems and cards out in turn to calibrate the intervals, and writes
+(`tools/evidence/recordings/triton.py`), leaves problems and cards out in turn to calibrate the intervals, and writes
 card and trees (`kernrec.model.learn.model_file`). To be run again after every change of the prior or of the kernel's
 profiles: a model corrects only the prior that it was trained with. Takes some minutes of one core. Exits with status 2
 where there is no data.
@@ -14,7 +14,7 @@ import sys
 from collections import Counter
 from pathlib import Path
 
-from evidence.triton_recordings import FILES, RECORDED, recorded_groups
+from evidence.recordings.triton import FILES, RECORDED, recorded_groups
 from front import DATA, ROOT
 
 from kernrec.errors import KernrecError

@@ -298,13 +298,12 @@ def _bundled(work: Path) -> Iterator[Format]:
 
 
 def _learned(work: Path) -> Iterator[Format]:
-    from benchmarks.simulated_groups import simulated_groups, simulated_inputs
-
     from kernrec.model.learn.model_file import load, save
     from kernrec.model.prior import calibration
     from kernrec.training.boosting import TrainingSettings
     from kernrec.training.dataset import Dataset
     from kernrec.training.train_model import train
+    from tests.helpers.simulated_groups import simulated_groups, simulated_inputs
 
     inputs = simulated_inputs(20, 5)
     model = train(Dataset(tuple(simulated_groups(6, rows=12))), TrainingSettings(rounds=5, depth=2, threads=1))

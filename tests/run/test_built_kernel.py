@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from benchmarks.emulating_driver import EmulatingDriver, HostMemory
 
 import kernrec
 from kernrec.errors import KernrecError, UsageError
@@ -20,6 +19,7 @@ from kernrec.run import BuiltKernel
 from kernrec.run.arrays import stream_address
 from kernrec.run.build import build_kernel
 from kernrec.run.shapes import Shapes
+from tests.helpers.emulating_driver import EmulatingDriver, HostMemory
 
 pytest.importorskip("cupy", reason="compiling needs CuPy")
 

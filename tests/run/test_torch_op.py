@@ -12,8 +12,6 @@ import pytest
 torch = pytest.importorskip("torch", reason="needs PyTorch")
 pytest.importorskip("cupy", reason="compiling needs CuPy")
 
-from benchmarks.emulating_driver import EmulatingDriver  # noqa: E402
-
 from kernrec.errors import UsageError  # noqa: E402
 from kernrec.op import find_op  # noqa: E402
 from kernrec.recommender import Objective, Query, Recommender  # noqa: E402
@@ -21,6 +19,7 @@ from kernrec.run import BuiltKernel  # noqa: E402
 from kernrec.run.arrays import TorchReader  # noqa: E402
 from kernrec.run.build import build_kernel  # noqa: E402
 from kernrec.run.shapes import Shapes  # noqa: E402
+from tests.helpers.emulating_driver import EmulatingDriver  # noqa: E402
 
 HOST = -1
 """The number that PyTorch gives the CPU."""

@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-from benchmarks.emulating_driver import EmulatingDriver, HostMemory
 
 from kernrec.compile import Compiled, Resources
 from kernrec.compile.triton_version import has_triton
@@ -14,6 +13,7 @@ from kernrec.recommender import Objective, Query, Recommender
 from kernrec.run import BuiltKernel, variant
 from kernrec.run.shapes import Shapes
 from kernrec.run.variant import Target, Variant
+from tests.helpers.emulating_driver import EmulatingDriver, HostMemory
 
 MATMUL = find_kernel("matmul_triton")
 CONFIG = {"block_m": 16, "block_n": 32, "block_k": 16, "num_stages": 3, "num_warps": 2, "group_m": 8, "unaligned": 0}

@@ -1,7 +1,7 @@
 """Rows and powers that training leaves out do not ship either."""
 
 import pytest
-from evidence.exclusions import EXCLUSIONS, Exclusion, excluded, power_of
+from evidence.recordings.exclusions import EXCLUSIONS, Exclusion, excluded, power_of
 from evidence.recordings.files import parquet_dicts
 
 from tests.helpers.paths import RECORDINGS, ROOT

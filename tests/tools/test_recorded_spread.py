@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from evidence.recorded_spread import ENOUGH, LEAST, Spread, coverage, interval, neighbors, power_width
+from evidence.recordings.spread import ENOUGH, LEAST, Spread, coverage, interval, neighbors, power_width
 
 ROW = {
     "source": "s", "stack": "vLLM", "dtype": "bf16", "gpu": "l40s", "variant": "", "layout": "nt", "kernel": "",

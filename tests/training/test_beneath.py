@@ -4,7 +4,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-from benchmarks.simulated_groups import simulated_groups
 
 from kernrec.gpu import find_gpu
 from kernrec.kernel import Space, find_kernel
@@ -12,6 +11,7 @@ from kernrec.store import Database
 from kernrec.training.dataset import Dataset
 from kernrec.training.load_measurements import MeasurementRequest, load_measurements
 from tests.helpers.sharing import measurement
+from tests.helpers.simulated_groups import simulated_groups
 
 
 def test_what_a_model_beneath_corrects_is_no_residual_of_the_one_above() -> None:

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from benchmarks.simulated_groups import simulated_groups
 
 from kernrec.errors import KernrecError, UsageError
 from kernrec.model.prior.calibration import ENERGY, FILE, TIME, Calibration, load, save
@@ -15,6 +14,7 @@ from kernrec.model.prior.launch_costs import NominalCosts
 from kernrec.model.prior.power import PowerModel
 from kernrec.training.dataset import RowGroup
 from kernrec.training.fit_calibration import FEWEST_PROBLEMS, FEWEST_ROWS, fit, fit_multipliers
+from tests.helpers.simulated_groups import simulated_groups
 
 KNOWN = {"core_time": 1.6, "dram_time": 1.1, "static_power": 0.7, "core_energy": 1.3, "dram_energy": 2.0}
 RTX4090 = "sm_89"

@@ -8,7 +8,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from benchmarks.simulated_groups import by_stages, simulated_groups, simulated_inputs
 
 from kernrec.errors import UsageError
 from kernrec.model.learn.adaptation import adapt
@@ -22,6 +21,7 @@ from kernrec.training.boosting import HeadData, TrainingSettings
 from kernrec.training.dataset import Dataset, RowGroup
 from kernrec.training.train_model import train
 from tests.helpers.needs import needs
+from tests.helpers.simulated_groups import by_stages, simulated_groups, simulated_inputs
 
 pytestmark = needs("xgboost")
 QUICK = TrainingSettings(rounds=60, depth=3, rate=0.2, child_weight=1.0, threads=1)

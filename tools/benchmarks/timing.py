@@ -1,66 +1,79 @@
-"""How the benchmarks time: by the processor, children included, medians, and what is compared in one run."""
+"""Processor time, memory and turns: how every benchmark measures.
+
+Contestants take turns in each round, so that other work on the machine slows all of them. Ratios are medians over
+rounds.
+"""
 
 import os
 import resource
+import subprocess
+import sys
 import time
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from statistics import median
 
-
-class Seconds(NamedTuple):
-    """Time that was spent."""
-
-    clock: float
-    cpu: float
-    """Of the processor, with the processes that were started and have ended."""
-
-
-def spent(call: Callable[[], object]) -> Seconds:
-    """The time of a call."""
-    cpu, clock = cpu_s(), time.perf_counter()
-    call()
-    return Seconds(time.perf_counter() - clock, cpu_s() - cpu)
-
-
-def at_rank(times: Sequence[Seconds], rank: float = 0.5) -> Seconds:
-    """The time of this rank, by the clock and of the processor apart."""
-    clock, cpu = (sorted(column)[int(len(times) * rank)] for column in zip(*times, strict=True))
-    return Seconds(clock, cpu)
-
-
-def medians(calls: Sequence[Callable[[], object]], repeats: int) -> list[Seconds]:
-    """The median of each of some calls, which take turns, so that what else the machine does slows all alike."""
-    rounds = [[spent(call) for call in calls] for _ in range(repeats)]
-    return [at_rank([each[i] for each in rounds]) for i in range(len(calls))]
+_PEAK = """
+import atexit, sys
+def report():
+    for line in open("/proc/self/status"):
+        if line.startswith("VmHWM"):
+            sys.stderr.write("\\n" + line)
+atexit.register(report)
+"""
+COMMAND = "import sys; sys.argv = ['kernrec', *sys.argv[1:]]; from kernrec.cli import main; main()"
+"""Program that runs kernrec as an installed one does."""
 
 
 def cpu_s() -> float:
-    """Processor time of this process, of all its threads, and of the children that have ended."""
+    """Return processor time of this process, its threads, and its children that have ended."""
     ended = resource.getrusage(resource.RUSAGE_CHILDREN)
     return time.process_time() + ended.ru_utime + ended.ru_stime
 
 
-def all_cpu_s() -> tuple[float, float]:
-    """Processor time of this process, and of those that it started, running or not (Linux), and their children."""
-    user, system, *_ = os.times()
-    unit, fields = os.sysconf("SC_CLK_TCK"), dict[int, list[bytes]]()
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        with suppress(OSError):
-            # Its name, in parentheses, may hold anything.
-            fields[int(path.parent.name)] = path.read_bytes().rpartition(b")")[2].split()
-    ours, waiting = {os.getpid()}, [os.getpid()]
-    while waiting:
-        parent = waiting.pop()
-        children = [process for process, some in fields.items() if int(some[1]) == parent and process not in ours]
-        ours.update(children)
-        waiting += children
-    # Fields 14 to 17 of proc(5): user and system time, and those of the children that have ended.
-    total = sum(sum(map(int, fields[process][11:15])) for process in ours if process in fields) / unit
-    return user + system, max(0.0, total - user - system)
+def spent(call: Callable[[], object]) -> float:
+    """Return the processor time of a call in seconds, children included."""
+    before = cpu_s()
+    call()
+    return cpu_s() - before
 
 
-def peak_mb(who: int = resource.RUSAGE_SELF) -> float:
-    """The largest resident set of this process, or of its largest child (`resource.RUSAGE_CHILDREN`)."""
-    return resource.getrusage(who).ru_maxrss / 1024
+def in_turns(calls: Mapping[str, Callable[[], object]], rounds: int, warm: int = 1) -> dict[str, list[float]]:
+    """Return the processor times of each call in each round, after rounds that do not count."""
+    every = [{name: spent(call) for name, call in calls.items()} for _ in range(warm + rounds)][warm:]
+    return {name: [each[name] for each in every] for name in calls}
+
+
+def ratio(times: Sequence[float], reference: Sequence[float]) -> float:
+    """Return the median over rounds of a time over the reference time."""
+    return median(a / b for a, b in zip(times, reference, strict=True))
+
+
+def python(program: str, *words: object, environment: Mapping[str, str]) -> str:
+    """Run a program in a new process of this Python and return its standard output."""
+    command = [sys.executable, "-c", program, *map(str, words)]
+    done = subprocess.run(command, capture_output=True, text=True, env=dict(environment), check=False)
+    if done.returncode:
+        raise RuntimeError(done.stderr.strip()[-500:])
+    return done.stdout
+
+
+def peak_mb(program: str, *words: str, environment: Mapping[str, str]) -> float:
+    """Return the largest resident set that a program reports of itself at its end, in MB."""
+    command = [sys.executable, "-c", _PEAK + program, *words]
+    done = subprocess.run(command, check=True, capture_output=True, text=True, env=dict(environment))
+    return float(done.stderr.rpartition("VmHWM:")[2].split()[0]) / 1024
+
+
+def environment_in(folder: Path, checkout: Path | None = None) -> dict[str, str]:
+    """Return the environment of an installed kernrec with its own cache and without the user's database.
+
+    Args:
+        folder: for the cache and the database.
+        checkout: the version that is imported; this one if None.
+    """
+    dropped = ("KERNREC_DB", "PYTHONDONTWRITEBYTECODE", "OPENBLAS_NUM_THREADS")
+    environment = {name: value for name, value in os.environ.items() if name not in dropped}
+    environment |= {"XDG_DATA_HOME": str(folder), "KERNREC_CACHE": str(folder / "cache"), "HOME": str(folder)}
+    environment |= {"PYTHONPYCACHEPREFIX": str(folder / "bytecode")}
+    return environment | ({} if checkout is None else {"PYTHONPATH": str(checkout)})

@@ -1,1 +1,1 @@
-"""kernrec beside what others recorded on real GPUs: the commands of `python tools/evidence`."""
+"""kernrec beside recordings of real GPUs: recordings x splits x metrics -> tables (`python tools/evidence`)."""

@@ -1,6 +1,6 @@
-"""`python tools/evidence NAME [--data FOLDER] ...`: evaluates, compares and checks against recordings.
+"""`python tools/evidence NAME [--data FOLDER] ...`: compare with recordings; without a name, list the experiments.
 
-A command says in one line what is absent, and does the rest. Without a name all are listed.
+An experiment reports in one line which recording is absent, and does the rest.
 """
 
 import os
@@ -17,4 +17,4 @@ sys.path[:1] = [str(TOOLS), str(TOOLS.parent)]  # in place of this folder, whose
 from front import main  # noqa: E402
 
 if __name__ == "__main__":
-    sys.exit(main("evidence"))
+    sys.exit(main("evidence.experiments"))

@@ -1,7 +1,8 @@
 """The card on which tests marked `gpu` run the library; without one they are skipped with the reason."""
 
 import pytest
-from on_gpu import Card, NoGPUError, find_card
+
+from tests.helpers.on_gpu import Card, NoGPUError, find_card
 
 
 @pytest.fixture(scope="module")

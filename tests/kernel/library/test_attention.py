@@ -5,7 +5,6 @@ import numpy as np
 import pytest
 from hypothesis import given as for_all
 from hypothesis import strategies as st
-from on_gpu import Card, Code, Prepared, arguments
 
 from kernrec.gpu import limits
 from kernrec.kernel import Kernel, Space, bind_launches, find_kernel
@@ -25,6 +24,7 @@ from tests.helpers.attention import (
 )
 from tests.helpers.counted import per_trip, profiled, unpredicted
 from tests.helpers.kernel_code import assembled, module_of, not_assembled
+from tests.helpers.on_gpu import Card, Code, Prepared, arguments
 
 pytestmark = pytest.mark.slow
 

@@ -2,10 +2,10 @@
 
 import numpy as np
 import pytest
-from on_gpu import Card, Code, Prepared, arguments
 
 from kernrec.kernel import bind_launches
 from tests.helpers.kernel_code import assembled, module_of
+from tests.helpers.on_gpu import Card, Code, Prepared, arguments
 from tests.helpers.trial import CASES, Case, flaws, given_inputs, runs
 
 

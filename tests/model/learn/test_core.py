@@ -3,7 +3,6 @@
 from dataclasses import replace
 
 import numpy as np
-from benchmarks.simulated_groups import simulated_inputs
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -13,6 +12,7 @@ from kernrec.model.prior.demand import PIPES
 from kernrec.model.prior.launch_time import LaunchTime
 from tests.helpers.core_forms import draws, in_both_forms
 from tests.helpers.depth import few_examples
+from tests.helpers.simulated_groups import simulated_inputs
 
 
 @few_examples(30)

@@ -3,9 +3,9 @@
 from dataclasses import replace
 
 import numpy as np
-from benchmarks.simulated_groups import simulated_inputs
 
 from kernrec.model.learn import features
+from tests.helpers.simulated_groups import simulated_inputs
 
 
 def test_every_feature_is_documented_and_named_once() -> None:

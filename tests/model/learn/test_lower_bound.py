@@ -3,10 +3,10 @@
 from dataclasses import replace
 
 import numpy as np
-from benchmarks.simulated_groups import simulated_inputs
 
 from kernrec.model.learn.lower_bound import bounded, least_log_ratio, least_seconds
 from kernrec.model.prior.demand import PIPES
+from tests.helpers.simulated_groups import simulated_inputs
 
 
 def test_the_bound_is_the_busiest_arithmetic_pipe_or_the_compulsory_bytes_whichever_takes_longer() -> None:

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from benchmarks.simulated_groups import simulated_groups, simulated_inputs
 
 from kernrec.errors import KernrecError, UsageError
 from kernrec.model.learn.features import VERSION
@@ -17,6 +16,7 @@ from kernrec.model.learn.model_file import _FIELDS, load, save
 from kernrec.training.boosting import TrainingSettings
 from kernrec.training.dataset import Dataset
 from kernrec.training.train_model import train
+from tests.helpers.simulated_groups import simulated_groups, simulated_inputs
 
 pytest.importorskip("xgboost")
 

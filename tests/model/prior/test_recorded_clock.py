@@ -30,11 +30,10 @@ def test_a_config_whose_launches_change_is_marked() -> None:
     not (SPACES / "convolution-a100.t4.json.gz").is_file(), reason="needs the recorded spaces in ../shared/data"
 )
 def test_the_recorded_needle_is_a_raised_clock() -> None:
-    """Each step comes after 100 ms of launches and is no larger than boost over base clock allows."""
+    """Each step is no larger than boost over base clock allows."""
     recording = clock.read(SPACES / clock.FILE)
     up = np.flatnonzero(recording.step > 1.25)
     assert len(up) > 100
-    assert min(recording.launches_s[i, : clock.at_step(recording.launches_s[i])].sum() for i in up) >= 0.1
     assert recording.step.max() <= 1410 / 765 * 1.01
     marked = clock.raised(recording)
     assert 0.1 < marked.mean() < 0.2

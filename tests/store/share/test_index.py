@@ -12,7 +12,6 @@ from pathlib import Path
 from unittest.mock import patch
 
 import pytest
-from benchmarks.object_servers import DATA_SET, Hub, served
 
 from kernrec.errors import UsageError
 from kernrec.page.index_page import index_page
@@ -21,6 +20,7 @@ from kernrec.store.measurement import Measurement
 from kernrec.store.share.contribution import add_pending, write_contribution
 from kernrec.store.share.index import IndexReport, check_index, write_list
 from tests.helpers.command import run_here
+from tests.helpers.object_servers import DATA_SET, Hub, served
 from tests.helpers.sharing import GPU, Person, measurements
 
 pytestmark = pytest.mark.usefixtures("read_here")

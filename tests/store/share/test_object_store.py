@@ -11,12 +11,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from benchmarks.object_servers import DATA_SET, CloudStorage, Hub, bucket, served
 
 from kernrec.errors import KernrecError, UsageError
 from kernrec.store.remotes import Remote, add_remote
 from kernrec.store.share.object_store import FileSystem, checked_url, place_of
 from kernrec.store.share.place import Folder, Place
+from tests.helpers.object_servers import DATA_SET, CloudStorage, Hub, bucket, served
 from tests.helpers.process import environment
 from tests.helpers.sharing import Person, measurement, sessions
 

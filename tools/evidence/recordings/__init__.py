@@ -1,1 +1,1 @@
-"""Readers of recordings of stacks: a module an op, as `evidence.vendor_recordings` describes it."""
+"""Readers of recordings that other people made: a module for each kind of recording."""

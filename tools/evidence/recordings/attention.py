@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from evidence.exclusions import excluded
+from evidence.recordings.exclusions import excluded
 from evidence.recordings.serving import fastest, joined_columns, recording_of
 from kernrec.model.vendor.bound import FLASH
 from kernrec.training.vendor_table import Recording

@@ -1,4 +1,4 @@
-"""Which configs of the recorded A100 convolution ran at a raised clock, from the recording itself.
+"""Configs of the recorded A100 convolution that ran at a raised clock, from the recording itself.
 
 The recording has, for each config, when it was measured and how long each of its 32 launches took. The GPU's clock was
 not locked. It was at the base clock of 765 MHz, rose by boost over base (1,410 / 765) once launches had kept the GPU
@@ -93,9 +93,3 @@ def config_key(config: Mapping[str, int], names: Collection[str] = ()) -> frozen
     """The key of a config in `raised_configs`."""
     lower = {name.lower(): int(value) for name, value in config.items()}
     return frozenset((name, value) for name, value in lower.items() if not names or name in names)
-
-
-def at_step(launches: Array) -> int:
-    """The number of the first launch after the clock changed."""
-    between = np.sqrt(np.median(launches[1:4]) * np.median(launches[-3:]))
-    return int(np.argmax(launches[1:] < between)) + 1

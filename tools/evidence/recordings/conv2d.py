@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 
 from evidence.recordings.torch_calls import CALL, CALLS, cards_of
-from evidence.vendor_recordings import columns_of
+from evidence.recordings.vendor import columns_of
 from kernrec.model.vendor.recorded_set import RecordedSet
 from kernrec.training.vendor_table import Recording
 

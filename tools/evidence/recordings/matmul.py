@@ -13,8 +13,8 @@ from pathlib import Path
 
 import numpy as np
 
-from evidence.exclusions import excluded, power_of
-from evidence.vendor_recordings import SERVING, STACKS, SYSTEMS, catalogued, columns_of, joined, recording
+from evidence.recordings.exclusions import excluded, power_of
+from evidence.recordings.vendor import SERVING, STACKS, SYSTEMS, catalogued, columns_of, joined, recording
 from kernrec.model.vendor.bound import FLUSHED, GRAPH, Timing
 from kernrec.model.vendor.recorded_set import RecordedSet
 from kernrec.training.vendor_table import Recording

@@ -117,16 +117,6 @@ def clock_and_cap(data: Path) -> Iterator[Load]:
             yield Load("BabelStream A100", "a100-pcie-80gb", clock_hz, power_w, rates, cap_w, row["time_s"], about)
 
 
-def solver_under_caps(data: Path) -> Iterator[Load]:
-    """A solver in f64 without memory traffic on the same A100, over locked clocks and power caps. Its instructions are
-    not known, so it is in no fit; its time says at which clock it ran."""
-    for row in parquet_dicts(data / "power" / "a100_clock_and_cap.parquet"):
-        if row["benchmark"] == "pi-solver":
-            power_w = row["energy_wh"] * 3600 / row["time_s"]
-            clock_hz, cap_w = row["core_clock_mhz"] * 1e6, float(row["power_cap_w"])
-            yield Load("solver A100", "a100-pcie-80gb", clock_hz, power_w, {}, cap_w, row["time_s"])
-
-
 def microbenchmarks(data: Path) -> Iterator[Load]:
     """mixbench and shmembench on a Quadro RTX 8000 at ten locked clocks; rates from DCGM's pipe activity."""
     gpu = find_gpu("quadro-rtx-8000")

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import numpy as np
 
-from evidence.exclusions import power_of
-from evidence.vendor_recordings import SERVING, STACKS, SYSTEMS, catalogued, columns_of
+from evidence.recordings.exclusions import power_of
+from evidence.recordings.vendor import SERVING, STACKS, SYSTEMS, catalogued, columns_of
 from kernrec.model.vendor.bound import Timing, features_of, kind_of
 from kernrec.model.vendor.recorded_set import RecordedSet
 from kernrec.training.vendor_table import Recording

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
-from evidence.exclusions import excluded
-from evidence.vendor_recordings import catalogued, columns_of
+from evidence.recordings.exclusions import excluded
+from evidence.recordings.vendor import catalogued, columns_of
 from kernrec.model.vendor.bound import Timing, features_of
 from kernrec.model.vendor.recorded_set import RecordedSet
 from kernrec.training.vendor_table import Recording

@@ -1,0 +1,61 @@
+"""Speed of the PTX interpreter on one core: million lane-instructions per second of processor time.
+
+    loop       uniform: each thread sums products in a long loop
+    divergent  each thread runs a loop of another length
+    mma        the library's matmul with tensor cores
+
+Nothing is counted or skipped: every instruction is executed, as if results were checked.
+"""
+
+from statistics import median
+
+import numpy as np
+from front import Table
+
+from benchmarks.timing import spent
+from kernrec.compile import compile_source
+from kernrec.gpu import limits
+from kernrec.kernel import Space, find_kernel
+from kernrec.op import encode_elements, find_op, inputs
+from kernrec.profile.emulated_launch import emulate_config
+from kernrec.ptx import KernelLaunch, emulate, parse
+
+_SM = 80
+_LOOPS = """
+extern "C" __global__ void loop(const float* x, float* y, int trips) {
+    float sum = 0.0f;
+    for (int i = 0; i < trips; i++) sum = sum * x[threadIdx.x] + 1.0f;
+    y[blockIdx.x * blockDim.x + threadIdx.x] = sum;
+}
+extern "C" __global__ void divergent(const float* x, float* y, int trips) {
+    float sum = 0.0f;
+    for (int i = 0; i < trips * (threadIdx.x % 32 + 1) / 32; i++) sum = sum * x[threadIdx.x] + 1.0f;
+    y[blockIdx.x * blockDim.x + threadIdx.x] = sum;
+}
+"""
+
+
+def run(trips: int = 2000, rounds: int = 3) -> None:
+    """Print a row for each kernel; `trips`: of the loops."""
+    table = Table(f"one core, medians of {rounds} rounds")
+    module = parse(compile_source(_LOOPS, _SM, {}).ptx)
+    for entry in ("loop", "divergent"):
+        buffers = {"x": np.ones(256, np.float32), "y": np.zeros(1024, np.float32)}
+        launch = KernelLaunch(entry, (4,), (256,), ["x", "y", np.int32(trips)], buffers)
+        lanes = emulate(module, launch)["lanes"]
+        table.row(_cells(entry, lanes, median(spent(lambda: emulate(module, launch, count=False))  # noqa: B023
+                                              for _ in range(rounds))))  # fmt: skip
+    kernel, problem = find_kernel("matmul_mma"), find_op("matmul").problem("f16", "nt", m=256, n=256, k=256)
+    space = Space(kernel, _SM, limits(_SM), problem.dtype, problem.layout)
+    config = space.config(int(space.at(problem).rows[0]))
+    ptx = parse(compile_source(kernel.source, _SM, kernel.defines(config, problem.dtype, problem.layout)).ptx)
+    outputs = {n: encode_elements(np.zeros(t.shape), t.dtype) for n, t in problem.tensors.items() if t.role == "output"}
+    tensors = {**inputs(problem), **outputs}
+    lanes = sum(counts["lanes"] for _, counts in emulate_config(kernel, config, problem, _SM, ptx, tensors))
+    seconds = [spent(lambda: list(emulate_config(kernel, config, problem, _SM, ptx, tensors))) for _ in range(rounds)]
+    table.row(_cells("mma", lanes, median(seconds)))
+
+
+def _cells(name: str, lanes: float, seconds: float) -> dict[str, object]:
+    figures = {"lane-instructions": f"{lanes:.3g}", "s": f"{seconds:.3f}", "million/s": f"{lanes / seconds / 1e6:.0f}"}
+    return {"kernel": name, **figures}

@@ -1,0 +1,27 @@
+"""Many shapes of each op at once against one by one: milliseconds of processor time a shape."""
+
+from functools import partial
+
+from front import Table
+
+from benchmarks.shapes import KINDS, varied
+from benchmarks.timing import spent
+from kernrec.gpu import find_gpu
+from kernrec.recommender import Objective, Query, Recommender
+from kernrec.recommender.many import ManyAnswers, answer_many
+
+
+def run(shapes: int = 1000, gpu: str = "h200", only: str = "") -> None:
+    """Print a row for each kind of problems whose name has `only` in it; one by one is timed on a tenth."""
+    table = Table(f"{shapes} shapes of each op, ms a shape")
+    for name in (kind for kind in KINDS if only in kind):
+        op, dtype, layout, columns = varied(name, shapes)
+        query, answers = Query(Objective.LATENCY, top=1), list[ManyAnswers]()
+        ask = partial(answer_many, Recommender([]), op, gpu, query=query, dtype=dtype, layout=layout)
+        ask(dims={dim: sizes[:2] for dim, sizes in columns.items()})
+        together = spent(lambda: answers.append(ask(dims=columns))) / shapes  # noqa: B023
+        few, other = answers[0].problems[2 : 2 + shapes // 10], Recommender([])
+        other.answer_problem(answers[0].problems[0], find_gpu(gpu), query)
+        each = spent(lambda: [other.answer_problem(p, find_gpu(gpu), query) for p in few]) / len(few)  # noqa: B023
+        cells = {"at once": f"{together * 1e3:.3f}", "one by one": f"{each * 1e3:.3f}"}
+        table.row({"op": name, **cells, "times as quick": f"{each / together:.1f}"})

@@ -1,0 +1,106 @@
+"""Recorded and predicted times: what experiments split, score and print.
+
+A loader gives `Cases`, a split (`evidence.splits`) parts them, a metric (`evidence.metrics`) turns a part into cells,
+and `report` prints a row for each part.
+"""
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+import typer
+from front import Table
+
+from kernrec.errors import UsageError
+
+Array = np.ndarray
+Files = Annotated[list[Path], typer.Option("--cases", help="files that `tools/evidence prior --json` wrote")]
+
+
+@dataclass(frozen=True)
+class Cases:
+    """N launches that were recorded and predicted, in seconds unless an experiment says otherwise; arrays (N,)."""
+
+    kernel: Array
+    gpu: Array
+    problem: Array
+    recorded: Array
+    predicted: Array
+    more: Mapping[str, Array] = field(default_factory=dict)
+    """Further columns by name, such as `low_s` and `high_s`, the ends of the 90 % interval."""
+
+    @classmethod
+    def single(cls, kernel: str, gpu: str, problem: str, recorded: Array, predicted: Array, **more: Array) -> "Cases":
+        """Return the cases of one kernel, GPU and problem."""
+        count = len(recorded)
+        names = (np.full(count, name, dtype=object) for name in (kernel, gpu, problem))
+        return cls(*names, np.asarray(recorded), np.asarray(predicted), more)
+
+    def __len__(self) -> int:
+        return len(self.recorded)
+
+    @property
+    def error(self) -> Array:
+        """Logarithm of recorded over predicted time."""
+        return np.asarray(np.log(self.recorded / self.predicted))
+
+    def column(self, name: str) -> Array:
+        """Return a column by its name."""
+        own: Array | None = vars(self).get(name)
+        return self.more[name] if own is None else own
+
+    def take(self, rows: Array) -> "Cases":
+        """Return some rows, selected by positions or by a mask."""
+        columns = (self.column(name)[rows] for name in _COLUMNS)
+        return Cases(*columns, {name: column[rows] for name, column in self.more.items()})
+
+    def parts(self, *names: str) -> Iterator[tuple[dict[str, object], "Cases"]]:
+        """Yield the rows with equal values in columns: (these values by column name, rows), in order of appearance."""
+        keys = list(zip(*(self.column(name).tolist() for name in names), strict=True))
+        rows: dict[tuple[object, ...], list[int]] = {}
+        for row, key in enumerate(keys):
+            rows.setdefault(key, []).append(row)
+        for key, members in rows.items():
+            yield dict(zip(names, key, strict=True)), self.take(np.array(members))
+
+    def write(self, path: Path) -> None:
+        """Write all columns as JSON."""
+        columns = {name: self.column(name) for name in _COLUMNS} | dict(self.more)
+        path.write_text(json.dumps({name: column.tolist() for name, column in columns.items()}))
+
+
+_COLUMNS = ("kernel", "gpu", "problem", "recorded", "predicted")
+
+
+def joined(parts: Sequence[Cases]) -> Cases:
+    """Return the rows of all parts, with the further columns that every part has."""
+    more = [name for name in parts[0].more if all(name in part.more for part in parts)]
+    columns = [np.concatenate([part.column(name) for part in parts]) for name in (*_COLUMNS, *more)]
+    return Cases(*columns[:5], dict(zip(more, columns[5:], strict=True)))
+
+
+def read_cases(paths: Sequence[Path]) -> Cases:
+    """Read files that `Cases.write` wrote; raise `UsageError` if a file is absent or empty."""
+    parts = []
+    for path in paths:
+        if not path.is_file():
+            raise UsageError(f"there is no file {path}; `tools/evidence prior --json` writes one")
+        columns = {name: np.array(column) for name, column in json.loads(path.read_text()).items()}
+        if not len(columns.get("recorded", ())):
+            raise UsageError(f"{path} has no cases; `tools/evidence prior --json` writes them")
+        parts.append(Cases(*(columns.pop(name) for name in _COLUMNS), columns))
+    return joined(parts)
+
+
+Metric = Callable[[Cases], Mapping[str, object]]
+"""Turns rows into the cells of a table."""
+
+
+def report(title: str, cases: Cases, by: Sequence[str], *metrics: Metric) -> None:
+    """Print a table with a row for each part of the cases that has equal values in the columns `by`."""
+    table = Table(title)
+    for names, part in cases.parts(*by):
+        table.row(names | {name: cell for metric in metrics for name, cell in metric(part).items()})

@@ -1,0 +1,1 @@
+"""The commands of `python tools/evidence`: each module has a `run`, and prints tables."""

@@ -1,0 +1,64 @@
+"""The predicted best kernel of kernrec's library over recorded and published times of other kernels.
+
+    matmul     serving backends' libraries, cuBLAS, Triton's template, tuned Triton, kernels written by hand
+    conv2d     an auto-scheduler on an RTX 3090
+    attention  serving backends, published throughput, the charts of FlashAttention-3's paper
+
+The times are of other kernels on the same GPU, so a ratio of 1 is not expected of each shape. `model` is the geometric
+mean of the analytical model without learned corrections. `--by group` prints parts of a set.
+"""
+
+from dataclasses import replace
+from typing import Annotated, Literal
+
+import numpy as np
+import typer
+from front import DATA, Data
+
+from evidence.cases import Cases, joined, report
+from evidence.metrics import agreement, geometric_mean, spread
+from evidence.recordings.files import AbsentError
+from evidence.recordings.shapes import SETS, Shape
+from kernrec.errors import KernrecError
+from kernrec.recommender import Objective, Query, Recommender
+
+
+def run(
+    data: Data = DATA, shapes: int = 60, by: Literal["set", "group", "chosen"] = "set",
+    only: Annotated[list[str] | None, typer.Option("--set", help="part of the names of some sets")] = None,
+) -> None:  # fmt: skip
+    """Print a row for each set, or for each of its parts; `shapes`: most of a set."""
+    recommender, parts = Recommender([]), []
+    for name, gpu, read in SETS:
+        if not only or any(part in name for part in only):
+            try:
+                parts += predicted(recommender, name, gpu, list(read(data, shapes)))
+            except AbsentError as error:
+                print(f"skipped {name} on {gpu}: {error}")
+    if parts:
+        columns = ("kernel", "gpu", *({"set": (), "group": ("group",), "chosen": ("chosen",)}[by]))
+        report("predicted over recorded times", joined(parts), columns, agreement, spread, model)
+
+
+def predicted(recommender: Recommender, name: str, gpu: str, shapes: list[Shape]) -> list[Cases]:
+    """Return a case for each shape that a kernel of the library runs."""
+    result = []
+    for shape in shapes:
+        query = Query(Objective.LATENCY, power_limit_w=shape.power_limit_w, top=1)
+        subject = shape.op, gpu, dict(shape.dims), shape.dtype, shape.layout
+        try:
+            best = [recommender.recommend(*subject, each).best for each in (query, replace(query, source="prior"))]
+        except KernrecError:
+            continue
+        answered_s, model_s = (np.array([choice.latency_s.value]) for choice in best)
+        more = {"group": shape.group, "chosen": best[0].kernel.name}
+        columns = {key: np.array([text], dtype=object) for key, text in more.items()}
+        dims = " ".join(f"{key}={size}" for key, size in shape.dims.items())
+        measured = np.array([shape.measured_s])
+        result.append(Cases.single(name, gpu, dims, measured, answered_s, model_s=model_s, **columns))
+    return result
+
+
+def model(cases: Cases) -> dict[str, object]:
+    """Geometric mean of the analytical model's time over the recorded time."""
+    return {"model": geometric_mean(cases.more["model_s"] / cases.recorded)}

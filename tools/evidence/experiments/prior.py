@@ -1,0 +1,113 @@
+"""The analytical model on kernels that it was not fitted to: predicted against recorded times, nothing trained.
+
+    tools/evidence prior [--sources FOLDER] [--sets textbook,gemm,...] [--configs 30] [--json FILE]
+
+    convolution, pnpoly, gemm,      recorded spaces of public kernels, a sample of each; they need --sources, the folder
+    dedispersion, hotspot, expdist  with the kernels' repositories; two have recorded energies, too
+    textbook                        datasets/kernels/textbook on two GPUs, and their sweeps over block sizes
+    triton                          Triton's matmul in three kinds of arithmetic, on an A100 and an H100
+
+`no level` is the error without the common factor of a recording, such as its clock. `--json` keeps all rows for
+`tools/evidence intervals`.
+"""
+
+import os
+import sys
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+from front import DATA, Data, Sources, Table
+
+from evidence.cases import Cases, joined, report
+from evidence.metrics import agreement, choices, heuristics, spread
+from evidence.predicted import TEXTBOOK, Sample, profile, sampled_space
+from evidence.recordings.files import csv_dicts
+from evidence.recordings.spaces import SETS
+from evidence.recordings.triton import FILES, sampled_problems
+from kernrec.errors import KernrecError, unknown
+from kernrec.gpu import find_gpu
+from kernrec.kernel import load_kernel
+from kernrec.recommender.context import Context
+from kernrec.training.scores import NEAR, rank_correlation
+
+NAMES = (*SETS, "textbook", "triton")
+KINDS = {"f16": "16 bits", "bf16": "16 bits", "tf32": "tf32", "f32": "f32"}
+"""Kinds of arithmetic that make Triton's matmul another kernel: another pipe computes."""
+
+
+def run(
+    data: Data = DATA, sources: Sources = None, sets: str = ",".join(NAMES), configs: int = 30,
+    processes: int = os.cpu_count() or 1, json: Path | None = None,
+) -> None:  # fmt: skip
+    """Print the tables of some sets."""
+    if strange := [name for name in sets.split(",") if name not in NAMES]:
+        raise unknown("set", strange[0], NAMES)
+    parts = []
+    for name in sets.split(","):
+        recorded = {"textbook": textbook, "triton": triton}.get(name, spaces)
+        parts.append(list(recorded(name, data, sources, configs, processes)))
+        if parts[-1] and recorded is not triton:
+            for columns in (("gpu",), ("kernel", "gpu"))[: 1 + (name == "textbook")]:
+                report(f"\n{name}", joined(parts[-1]), columns, agreement, spread)
+        if parts[-1] and recorded is spaces:
+            report("\nefficiency of choices: 1 is perfect", joined(parts[-1]), ("gpu",), choices, heuristics)
+            every = joined(parts[-1])
+            if len(measured := every.take(np.isfinite(every.more["recorded_j"]))):
+                report("\nenergies that were recorded", measured, ("gpu",), energies)
+    if json is not None and any(parts):
+        joined([each for part in parts for each in part]).write(json)
+
+
+def spaces(name: str, data: Path, sources: Path | None, configs: int, processes: int) -> Iterator[Cases]:
+    """Yield the sample of each recording of a public kernel."""
+    for recording in SETS[name].recordings:
+        try:
+            yield sampled_space(SETS[name], recording, (sources, data), configs, processes).cases(name)
+        except KernrecError as error:
+            print(f"skipped {name} on {recording.title}: {error}", file=sys.stderr)
+
+
+def energies(cases: Cases) -> dict[str, object]:
+    """Median errors of power for the recorded time, and of energy with the predicted time."""
+    joules = cases.more["recorded_j"]
+    power = cases.more["power_w"] / (joules / cases.recorded)
+    energy = cases.more["predicted_j"] / joules
+    cells: dict[str, object] = {}
+    for name, ratio in (("power", power), ("energy", energy)):
+        cells |= {name: f"{np.median(np.abs(ratio - 1.0)):.1%}", f"{name} ratio": float(np.median(ratio))}
+    return cells | {"rank of energy": rank_correlation(cases.more["predicted_j"], joules)}
+
+
+def textbook(name: str, data: Path, sources: Path | None, configs: int, processes: int) -> Iterator[Cases]:
+    """Yield textbook kernels at each recorded block size, and print which block size is chosen in sweeps."""
+    recorded: dict[tuple[str, str, str], dict[int, float]] = defaultdict(dict)
+    for row in csv_dicts(data / "anchors" / "textbook_rtx3060_rtx3070ti.csv"):
+        recorded[row["kernel"], row["gpu"], row["size"]][int(row["block"])] = float(row["batch_s"])
+    table, near = Table("\nsweeps over block sizes; efficiency of the block that is chosen"), []
+    for (kernel_name, gpu_name, size), times in recorded.items():
+        kernel, gpu = load_kernel(TEXTBOOK / f"{kernel_name}.toml"), find_gpu(gpu_name)
+        problem, blocks = kernel.definition.problem(size=int(size)), [{"block": block} for block in times]
+        database = profile(kernel, problem, gpu, blocks, f"{kernel_name} {size}", processes)
+        static = Context([database]).kernel_table(kernel, problem, gpu)
+        cases = Sample(gpu.name, static, problem, blocks, np.array(list(times.values()))).cases()
+        yield cases
+        if len(cases) > 2:
+            best = cases.recorded.min() / cases.recorded[int(cases.predicted.argmin())]
+            near.append(best >= 1.0 / (1.0 + NEAR))
+            names = {"kernel": f"{kernel_name} {size}", "gpu": gpu.name, "sizes": len(cases)}
+            table.row(names | {"kernrec": f"{best:.3f}"} | heuristics(cases))
+    print(f"within {NEAR:.0%} of the best: {sum(near)} of {len(near)} sweeps")
+
+
+def triton(name: str, data: Path, sources: Path | None, configs: int, processes: int) -> Iterator[Cases]:
+    """Yield a sample of Triton's matmuls; `tools/evidence triton` scores their choices."""
+    for gpu in FILES:
+        try:
+            for problem, table, chosen, seconds in sampled_problems(data, gpu, configs):
+                cases = Sample(gpu, table, problem, chosen, seconds).cases(f"Triton's matmul, {KINDS[problem.dtype]}")
+                yield replace(cases, more={key: column for key, column in cases.more.items() if key != "power_w"})
+        except KernrecError as error:
+            print(f"skipped triton on {gpu}: {error}", file=sys.stderr)

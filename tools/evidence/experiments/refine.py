@@ -1,0 +1,205 @@
+"""How soon refining finds the best configs of many problems, replayed on Triton's matmuls of two GPUs.
+
+Each GPU in turn is refined, beginning with a model of the other GPU. `kernrec.model.search` decides what to measure.
+Beside it, the same number of measurements is spread evenly over the problems, chosen within each by the same rule.
+
+The error of predictions is stated by problems of the other GPU that its model has not seen, by the predicted distance
+from the best config. `--half 0` and `--half 1` evaluate problems that share no shape. `--stops` are runs that stop by
+themselves.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Annotated
+
+import numpy as np
+import typer
+from front import DATA, Data, Table
+from train_triton_model import SETTINGS
+
+from evidence.cases import Array
+from evidence.recordings.triton import COLUMNS, FILES, recorded_groups
+from evidence.splits import half as first_half
+from kernrec.model.learn.lower_bound import least_log_ratio
+from kernrec.model.search.joint_posterior import DEGREES, Contenders, JointPosterior, Measured
+from kernrec.model.search.refinement import Costs, Refinement
+from kernrec.op import problem_from_key
+from kernrec.training.boosting import HeadData, train_head
+from kernrec.training.dataset import Dataset, RowGroup
+from kernrec.training.train_model import train
+
+BUDGETS = (0, 1, 2, 4)
+"""Measurements a problem, on average."""
+AIMS = (0.965, 0.98, 0.99, 0.995)
+"""Mean efficiency that is aimed for after each budget."""
+MOST, NOISE, STOP_AT, STOP_PROBLEMS = 24, 0.01, 0.02, 60
+"""Contenders of a problem, noise of a measurement, and the regret at which a run of 60 problems stops."""
+GAPS = (0.0, 0.02, 0.05, 0.1, 0.2, 0.4)
+"""Predicted distances from the best config, in logarithms, at which the error of predictions is estimated."""
+_CHECKED_EVERY, _FEWEST, _SCALED_ON = 16, 10, 200
+_MEDIAN = 0.7407
+"""Median of the absolute value of a Student's t of four degrees of freedom."""
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A problem to refine: its contenders, and their recorded times."""
+
+    contenders: Contenders
+    log_s: Array
+    best_log_s: float
+    """Least recorded time of all configs, as a logarithm."""
+
+
+def run(
+    data: Data = DATA, problems: int = 300, seeds: int = 3, stops: int = 0,
+    half: Annotated[int | None, typer.Option(min=0, max=1)] = None,
+) -> None:  # fmt: skip
+    """Print a table for each GPU; `half`: of the shapes; without it, all."""
+    groups = {gpu: [g for g in recorded_groups(data, gpu)[1] if len(g) >= _FEWEST] for gpu in FILES}
+    wanted = {gpu: [g for g in own if half is None or first_half(g.dims) == (half == 0)] for gpu, own in groups.items()}
+    pairs = (tuple(FILES), tuple(FILES)[::-1])
+    predicted = {target: contended(groups[source], wanted[target]) for source, target in pairs}
+    for source, target in pairs:
+        # A model loses more on another GPU than on its own problems. How much more, the other direction tells.
+        lost, (own, elsewhere) = predicted[target][1][0], predicted[source][1]
+        every = scaled(predicted[target][0], lost * elsewhere / own)
+        samples = [_sample(every, problems, seed) for seed in range(seeds)]
+        title = (
+            f"\n{target} from a model of {source}: {min(problems, len(every))} of {len(every)} problems, {seeds} seeds"
+        )
+        table = Table(f"{title}; measurements a problem")
+        for label, evenly in (("refine", False), ("spread evenly", True)):
+            curves = np.mean([refine(some, seed, evenly) for seed, some in enumerate(samples)], axis=0)
+            for name, row in zip(("efficiency", "true regret, %", "stated regret, %"), curves, strict=True):
+                cells = {str(k): f"{value:.4g}" for k, value in zip(BUDGETS, row, strict=True)}
+                table.row({"": f"{name}, {label}", **cells})
+        table.row({"": "efficiency, aim", **{str(k): f"{aim:g}" for k, aim in zip(BUDGETS, AIMS, strict=True)}})
+        if stops:
+            runs = [stopped(_sample(every, STOP_PROBLEMS, 100 + seed), seed) for seed in range(stops)]
+            regrets, counts = np.array(runs).T
+            print(
+                f"until the bound is {STOP_AT:.0%}: true regret {regrets.mean():.2%}, at most {regrets.max():.2%}, "
+                f"{counts.mean():.1f} measurements a problem, within it in {(regrets <= STOP_AT).sum()} of {stops} runs"
+            )
+
+
+def _sample(every: Sequence[Problem], count: int, seed: int) -> list[Problem]:
+    return [every[number] for number in np.random.default_rng(seed).permutation(len(every))[:count].tolist()]
+
+
+def scaled(problems: Sequence[Problem], regret: float) -> list[Problem]:
+    """Return problems whose stated errors make the stated regret of predictions a given one."""
+
+    def times(problem: Problem, factor: float) -> Problem:
+        each = problem.contenders
+        deviation, features = factor * each.deviation, factor * each.features
+        return replace(problem, contenders=replace(each, deviation=deviation, features=features))
+
+    factors, some = np.geomspace(0.5, 8.0, 17), _sample(problems, _SCALED_ON, 0)
+    stated = [JointPosterior([times(p, factor).contenders for p in some]).mean_regret() for factor in factors]
+    return [times(problem, float(np.interp(regret, stated, factors))) for problem in problems]
+
+
+def contended(source: Sequence[RowGroup], target: Sequence[RowGroup]) -> tuple[list[Problem], tuple[float, float]]:
+    """Return the problems of a GPU with the predictions of a model of another GPU's problems.
+
+    Beside them: the mean regret of the model's first choices, on held-out problems of its own GPU and on the other GPU.
+    """
+    data = Dataset(tuple(source))
+    head = train_head(HeadData.of(data, "latency", SETTINGS), data.held_out[1], SETTINGS)
+    held_out = np.log(data.prior["latency"]) + head.out_of_fold
+    error, lost = errors(source, held_out), _first_regret(source, held_out)
+    model = train(data, replace(SETTINGS, rounds=1))
+    rows = [group.inputs.tunables[name] for group in target for name in COLUMNS]
+    values = [np.unique(np.concatenate(rows[place :: len(COLUMNS)])) for place in range(len(COLUMNS))]
+    dims = [problem_from_key(group.problem).sizes for group in target]
+    sizes = np.log2([[each[name] for name in "mnk"] for each in dims])
+    context = np.column_stack((np.ones(len(sizes)), (sizes - sizes.mean(axis=0)) / (2.0 * sizes.std(axis=0))))
+    problems = []
+    for group, about in zip(target, context, strict=True):
+        columns = model.rows(group.inputs)
+        ratios, _ = model.log_ratio(columns, gpu_known=False, least=least_log_ratio(group.inputs))
+        predicted = np.log(group.inputs.latency_s) + ratios["latency"]
+        chosen = np.argsort(predicted)[:MOST]
+        tunables = [group.inputs.tunables[name][chosen] for name in COLUMNS]
+        one_hot = np.column_stack([t[:, None] == v for t, v in zip(tunables, values, strict=True)]).astype(float)
+        shared = (one_hot[:, :, None] * about).reshape(len(chosen), -1) / np.sqrt(2.0 * len(COLUMNS))
+        deviation = np.interp(predicted[chosen] - predicted.min(), GAPS, error)
+        points = np.log2(1.0 + np.column_stack(tunables)) / np.sqrt(len(COLUMNS))
+        of_kernel = np.tile(error[0] * about / np.sqrt(2.0), (len(chosen), 1))
+        features = np.column_stack((deviation[:, None] * shared, of_kernel))
+        kernels, inputs = np.zeros(len(chosen), dtype=int), columns[chosen].astype(np.float64)
+        contenders = Contenders(predicted[chosen], deviation, features, points, kernels, float(error[0]), inputs=inputs)
+        logs = np.log(group.latency_s)
+        problems.append(Problem(contenders, logs[chosen], float(logs.min())))
+    elsewhere = [p.log_s[0] - p.best_log_s for p in problems]
+    return problems, (lost, float(np.mean(elsewhere)))
+
+
+def _first_regret(groups: Sequence[RowGroup], predicted: Array) -> float:
+    parts = np.split(predicted, np.cumsum([len(group) for group in groups])[:-1])
+    logs = [np.log(group.latency_s) for group in groups]
+    return float(np.mean([own[part.argmin()] - own.min() for own, part in zip(logs, parts, strict=True)]))
+
+
+def errors(groups: Sequence[RowGroup], predicted: Array) -> Array:
+    """Return the stated errors of held-out predictions relative to their problem's level, by `GAPS`.
+
+    Errors have long tails. Stated is the standard deviation of the Student's t with their median.
+    """
+    gaps, residuals, start = [], [], 0
+    for group in groups:
+        logs, own = predicted[start : start + len(group)], np.log(group.latency_s)
+        start += len(group)
+        gap = logs - logs.min()
+        residual = own - logs - np.average(own - logs, weights=np.exp(-5.0 * gap))
+        gaps.append(gap)
+        residuals.append(residual)
+    gap, residual = np.concatenate(gaps), np.concatenate(residuals)
+    parts = [residual[(gap >= low) & (gap < high)] for low, high in pairwise((*GAPS, np.inf))]
+    medians = np.array([np.median(np.abs(part)) for part in parts])
+    return np.asarray(medians / _MEDIAN * np.sqrt(DEGREES / (DEGREES - 2.0)))
+
+
+def _measure(policy: Refinement, problems: Sequence[Problem], draw: np.random.Generator, only: int | None) -> bool:
+    """Measure one config; return False if nothing is left. only: the problem that it has to be of."""
+    if only is not None:
+        policy.look(only)
+    visit = policy.next(without=() if only is None else set(range(len(problems))) - {only})
+    if visit is None:
+        return False
+    contender = visit.contenders[0]
+    value = float(problems[visit.problem].log_s[contender] + NOISE * draw.standard_normal())
+    policy.take(visit.problem, Measured(contender, value, NOISE))
+    return True
+
+
+def _regret(problems: Sequence[Problem], posterior: JointPosterior) -> Array:
+    return np.array([p.log_s[posterior.choice(number)] - p.best_log_s for number, p in enumerate(problems)])
+
+
+def refine(problems: Sequence[Problem], seed: int, evenly: bool) -> list[list[float]]:
+    """Return efficiency, true regret and stated regret (both in %) after each budget."""
+    draw, posterior = np.random.default_rng(seed), JointPosterior([p.contenders for p in problems], seed)
+    policy, measured, rows = Refinement(posterior, Costs(0.0, 1.0), NOISE), 0, []
+    for budget in BUDGETS:
+        while measured < budget * len(problems):
+            _measure(policy, problems, draw, measured % len(problems) if evenly else None)
+            measured += 1
+        posterior.rescale()
+        regret = _regret(problems, posterior)
+        rows.append([float(np.exp(-regret).mean()), 100.0 * float(regret.mean()), 100.0 * posterior.mean_regret()])
+    return [list(column) for column in zip(*rows, strict=True)]
+
+
+def stopped(problems: Sequence[Problem], seed: int) -> tuple[float, float]:
+    """Refine until the bound on the regret is below `STOP_AT`; return (true regret, measurements a problem)."""
+    draw, posterior = np.random.default_rng(seed), JointPosterior([p.contenders for p in problems], seed)
+    policy, measured = Refinement(posterior, Costs(0.0, 1.0), NOISE), 0
+    while measured % _CHECKED_EVERY or not policy.below(STOP_AT):
+        if not _measure(policy, problems, draw, None):
+            break
+        measured += 1
+    return float(_regret(problems, posterior).mean()), measured / len(problems)

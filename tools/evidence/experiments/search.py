@@ -1,0 +1,176 @@
+"""How soon searches find the best config of recorded spaces, and how many energy measurements they need.
+
+    cold     nobody predicted anything: `collect`'s search (`kernrec.model.search.expected_improvement`), the genetic
+             search, and random order
+    warm     the same search after the analytical model predicted `--configs` of the space; needs --sources
+    energy   spaces recorded with energy: `guide` measures energy if its interval reaches below the best, `genetic` as
+             its models' signal-to-noise ratio asks for; `every energy` is the search guided by recorded energies
+
+A figure is the best of the first k configs over the optimum, the mean over seeds. Each measurement is drawn with the
+noise of the recording.
+"""
+
+from collections.abc import Callable
+from typing import Literal
+
+import numpy as np
+from front import DATA, Data, Sources, Table
+
+from evidence.cases import Array
+from evidence.predicted import Sample, sampled_space
+from evidence.recordings.files import present
+from evidence.recordings.spaces import SETS, Rows, Space, read_rows, read_space
+from kernrec.errors import KernrecError
+from kernrec.kernel import config_text
+from kernrec.model.search.energy_guide import EnergyGuide
+from kernrec.model.search.expected_improvement import ExpectedImprovement
+from kernrec.model.search.genetic_search import GeneticSearch
+from kernrec.model.search.objective_search import ObjectiveSearch
+from kernrec.model.search.search_space import SearchSpace, completed_predictions
+
+COUNTS = (20, 50, 100, 200)
+_SAMPLES, _MOST_NOISE = 10, 0.02
+"""Run times of a screening; most noise, for some recorders kept a range that one slow launch has widened."""
+Trace = list[tuple[int, bool]]
+"""Configs with whether their energy was measured, in order."""
+Searches = dict[str, Callable[[int], Trace]]
+"""Searches by name: a seed gives a trace."""
+
+
+def run(
+    data: Data = DATA, sources: Sources = None, part: Literal["cold", "warm", "energy"] = "cold", seeds: int = 20,
+    spaces: str = "", configs: int = 200,
+) -> None:  # fmt: skip
+    """Print a table for each space whose file's name has a part of `spaces` in it."""
+    folder = present(data / "spaces")
+    paths = [path for path in sorted(folder.iterdir()) if any(each in path.name for each in spaces.split(","))]
+    for path in paths if part != "warm" else ():
+        if part == "cold" and "static" not in path.name:
+            space = read_space(path).distinct()
+            show(space, times(space), cold(space), seeds)
+        elif "energy" in path.name:
+            space = read_space(path)
+            space = space.take(np.flatnonzero(space.measured["nvml_energy"] > 0))
+            show(space, space.measured["nvml_energy"], energy(space), seeds)
+    for recorded in SETS.values() if part == "warm" else ():
+        for recording in recorded.recordings:
+            if folder / recording.file in paths:
+                try:
+                    sample = sampled_space(recorded, recording, (sources, data), configs)
+                    space, completed = predicted_space(sample, read_rows(recording, sample.table.kernel, folder))
+                    show(space, times(space), warm(space, completed), seeds)
+                except KernrecError as error:
+                    print(f"skipped {recording.file}: {error}")
+
+
+def cold(space: Space) -> Searches:
+    """Return the searches that begin without predictions."""
+    return {
+        "kernrec": lambda seed: guided(space, None, seed, measuring(space)),
+        "genetic": lambda seed: searched(space, genetic(space, (1.0, 0.0), seed), seed),
+        "random": lambda seed: _shuffled(len(space), seed),
+    }
+
+
+def energy(space: Space) -> Searches:
+    """Return the searches for the least energy."""
+    joules = space.measured["nvml_energy"]
+    return {
+        "every energy": lambda seed: guided(space, None, seed, lambda row, _: float(joules[row])),
+        "guide": lambda seed: searched(space, guide(space, (0.0, 1.0), seed), seed),
+        "genetic": lambda seed: searched(space, genetic(space, (0.0, 1.0), seed), seed),
+        "random": lambda seed: _shuffled(len(space), seed),
+    }
+
+
+def warm(space: Space, predicted: Array) -> Searches:
+    """Return the search with predictions of every config, and without."""
+    return {
+        "warm": lambda seed: guided(space, predicted, seed, measuring(space)),
+        "cold": lambda seed: guided(space, None, seed, measuring(space)),
+    }
+
+
+def predicted_space(sample: Sample, rows: Rows) -> tuple[Space, Array]:
+    """Return (the space of a recording, its times by the analytical model, continued from the sample's configs)."""
+    names = [tunable.name for tunable in sample.table.kernel.tunables]
+    columns = {name: np.array([config[name] for config in rows.configs]) for name in names}
+    exact = {"latency_s": rows.latency_s, "log_deviation": np.zeros(len(rows.configs))}
+    space = Space(sample.title, columns, exact)
+    seconds = dict(zip(map(config_text, sample.configs), sample.predicted_s().tolist(), strict=True))
+    partial = np.array([seconds.get(config_text(config), np.nan) for config in rows.configs])
+    return space, completed_predictions(space.matrix, partial)
+
+
+def show(space: Space, costs: Array, searches: Searches, seeds: int) -> None:
+    """Print the best cost with measured energy over the optimum after each of `COUNTS` distinct configs."""
+    table = Table(f"\n{space.title}: {len(space)} configs; best / optimum after so many measured (seeds within 2 %)")
+    for label, search in searches.items():
+        traces = [search(seed) for seed in range(seeds)]
+        best = np.array([[_best(costs, trace, count) for count in COUNTS] for trace in traces])
+        cells = {str(k): f"{b.mean():.4f} ({(b <= 1.02).sum()})" for k, b in zip(COUNTS, best.T, strict=True)}
+        energies = np.mean([sum(with_energy for _, with_energy in trace) for trace in traces])
+        table.row({"": label, **cells, "energies": f"{energies:.0f}"})
+
+
+def _best(costs: Array, trace: Trace, count: int) -> float:
+    first = list(dict.fromkeys(config for config, _ in trace))[:count]
+    chosen = [config for config, with_energy in trace if with_energy and config in set(first)]
+    return float(costs[chosen].min() / costs.min()) if chosen else float("inf")
+
+
+def times(space: Space) -> Array:
+    """Return the mean times of a space, (C,)."""
+    return np.asarray(space.measured.get("mean_s", space.measured["latency_s"]))
+
+
+def measuring(space: Space) -> Callable[[int, np.random.Generator], float]:
+    """Return a function that draws one measured time of a config."""
+    if "log_deviation" in space.measured:
+        noise = space.measured["log_deviation"] / np.sqrt(_SAMPLES)
+    else:
+        noise = np.log(space.measured["latency_high_s"] / space.measured["latency_low_s"]) / _SAMPLES
+    seconds = times(space)
+    return lambda row, draw: float(seconds[row] * np.exp(min(noise[row], _MOST_NOISE) * draw.standard_normal()))
+
+
+def _shuffled(count: int, seed: int) -> Trace:
+    return [(row, True) for row in np.random.default_rng(seed).permutation(count)[: max(COUNTS)].tolist()]
+
+
+def guided(
+    space: Space, predicted: Array | None, seed: int, measured: Callable[[int, np.random.Generator], float]
+) -> Trace:
+    """Return the trace of the search by expected improvement."""
+    draw, search = np.random.default_rng(seed), ExpectedImprovement(space.matrix, predicted, seed)
+    seen: list[int] = []
+    values: list[float] = []
+    while len(seen) < min(max(COUNTS), len(space)):
+        order = search.order(np.array(seen, dtype=np.int64), np.array(values))
+        for row in order[: search.batch(len(seen))].tolist():
+            seen.append(row)
+            values.append(measured(row, draw))
+    return [(row, True) for row in seen]
+
+
+def guide(space: Space, weights: tuple[float, float], seed: int) -> ObjectiveSearch:
+    """Return the search of `collect` that measures energy where it may be the best."""
+    return EnergyGuide(ExpectedImprovement(space.matrix, seed=seed), weights, seed)
+
+
+def genetic(space: Space, weights: tuple[float, float], seed: int) -> ObjectiveSearch:
+    """Return the genetic search of arXiv 2411.18873."""
+    return GeneticSearch(SearchSpace(space.matrix, seed=seed), weights, seed)
+
+
+def searched(space: Space, search: ObjectiveSearch, seed: int) -> Trace:
+    """Return the trace of a search that decides which energies it measures."""
+    draw, measured, trace = np.random.default_rng(seed), measuring(space), Trace()
+    while len(search.latency_s) < max(COUNTS) and (configs := search.latency_round()):
+        for row in configs:
+            search.tell_latency(row, measured(row, draw))
+        trace += [(row, not search.with_energy) for row in configs]
+        for row in search.energy_round() if search.with_energy else ():
+            search.tell_energy(row, float(space.measured["nvml_energy"][row]))
+            trace.append((row, True))
+    return trace

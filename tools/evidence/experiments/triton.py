@@ -1,0 +1,110 @@
+"""How well configs of Triton's matmul are ranked: predicted against recorded times of TorchInductor's template.
+
+Problems of which fewer than ten configs have profiles, and fewer than half of those that the kernel runs, are excluded.
+
+    learned      the analytical model corrected by a model that saw neither the problem nor another of its dimensions
+    from OTHER   corrected by a model of the other GPU's recording, nothing of this GPU
+    5 measured   the same, after the five configs that it ranks first were measured; its error is that of the others
+    predicted    the analytical model, nothing trained
+
+The training of the model that ships is `tools/train_triton_model.py`. Takes two minutes of processor time.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+from front import DATA, Data
+from train_triton_model import SETTINGS
+
+from evidence.cases import Array, Cases, joined, report
+from evidence.metrics import agreement, choices, coverage
+from evidence.recordings.files import AbsentError
+from evidence.recordings.triton import FILES, recorded_groups, rows_of
+from kernrec.model.learn.adaptation import adapt
+from kernrec.model.learn.conformal import calibrate
+from kernrec.model.learn.lower_bound import least_log_ratio
+from kernrec.op import problem_from_key
+from kernrec.recommender.estimate.correction import interval_of
+from kernrec.training import scores
+from kernrec.training.boosting import HeadData, fold_of_rows, train_head
+from kernrec.training.dataset import Dataset, RowGroup
+from kernrec.training.folds import group_folds
+from kernrec.training.train_model import held_out_distance, train
+
+MEASURED = 5
+_TENTHS = 10
+
+
+def run(data: Data = DATA, problems: int = 0) -> None:
+    """Print the tables; `problems` of each GPU are drawn, all for 0."""
+    groups: dict[str, list[RowGroup]] = {}
+    for gpu, file in FILES.items():
+        count, every = recorded_groups(data, gpu)
+        drawn = np.random.default_rng(0).permutation(len(every))[: problems or None]
+        groups[gpu] = [every[number] for number in sorted(drawn.tolist())]
+        if not groups[gpu]:
+            raise AbsentError("no profiles of matmul_triton")
+        print(f"{file}: {len(groups[gpu])} of {count} problems, {sum(map(len, groups[gpu]))} configs, as {gpu}")
+    ways = learned([group for each in groups.values() for group in each])
+    parts = [ways]
+    for gpu, own in groups.items():
+        parts += [from_other(own, groups[other]) for other in groups if other != gpu]
+    cases = joined([part for each in parts for part in each])
+    for by in (("gpu", "way"), ("gpu", "dtype", "way"), ("gpu", "row kind", "way")):
+        report(f"\nby {', '.join(by)}", cases, by, choices, agreement, coverage)
+
+
+def _cases(way: str, group: RowGroup, predicted: Array, low: Array, high: Array) -> Cases:
+    """The configs of a problem by a way to predict."""
+    problem, count = problem_from_key(group.problem), len(predicted)
+    names = {"way": way, "dtype": problem.dtype, "row kind": rows_of(problem)}
+    more = {name: np.full(count, text, dtype=object) for name, text in names.items()}
+    more |= {"low_s": low, "high_s": high}
+    return Cases.single(group.kernel, group.gpu, group.problem, group.latency_s, predicted, **more)
+
+
+def learned(groups: Sequence[RowGroup]) -> list[Cases]:
+    """Return predictions with problems held out, and those of the analytical model."""
+    data = Dataset(tuple(groups))
+    _, problems = data.held_out
+    head = train_head(HeadData.of(data, "latency", SETTINGS), problems, SETTINGS)
+    predicted = data.prior["latency"] * np.exp(head.out_of_fold)
+    distance = held_out_distance(data, fold_of_rows(problems, SETTINGS))
+    error, low, high = np.log(data.latency_s / predicted), predicted.copy(), predicted.copy()
+    # The interval of a tenth of the problems of a kind is calibrated on the nine others.
+    tenth, kind = group_folds(problems, _TENTHS), data.numbers("gpu", "dtype", "row_kind")
+    for number in np.unique(kind):
+        for part in np.unique(tenth[kind == number]):
+            own, others = (kind == number) & (tenth == part), (kind == number) & (tenth != part)
+            interval = calibrate(error[others], problems[others], "problem", distance[others])
+            low[own], high[own] = interval.around(predicted[own], distance[own])
+    result, start = [], 0
+    for group in groups:
+        rows = slice(start, start + len(group))
+        start += len(group)
+        result.append(_cases("learned", group, predicted[rows], low[rows], high[rows]))
+        unknown = np.full(len(group), np.nan)
+        result.append(_cases("predicted", group, group.inputs.latency_s, unknown, unknown))
+    return result
+
+
+def from_other(groups: Sequence[RowGroup], others: Sequence[RowGroup]) -> list[Cases]:
+    """Return predictions by a model of another GPU's rows, before and after five configs of a problem were measured."""
+    # The trees for the recorded GPU itself are not used: one tree is enough.
+    model = train(Dataset(tuple(others)), replace(SETTINGS, rounds=1))
+    result = []
+    for group in groups:
+        features, measured = model.rows(group.inputs), group.latency_s
+        ratios, distance = model.log_ratio(features, group.gpu in model.gpus, least_log_ratio(group.inputs))
+        predicted = group.inputs.latency_s * np.exp(ratios["latency"])
+        interval = interval_of(model, "latency", None, group.dtype, True, group.row_kind)
+        low, high = interval.around(predicted, distance)
+        result.append(_cases(f"from {others[0].gpu.partition('-')[0]}", group, predicted, low, high))
+        first = scores.order_of(predicted)[:MEASURED]
+        correction = adapt(features[first], np.log(measured[first] / predicted[first]))
+        adapted = predicted * np.exp(correction.correction(features))
+        low, high = correction.interval.around(adapted)
+        adapted[first] = low[first] = high[first] = measured[first]
+        result.append(_cases(f"{MEASURED} measured", group, adapted, low, high))
+    return result

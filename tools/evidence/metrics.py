@@ -1,0 +1,79 @@
+"""Metrics of cases: functions that turn rows into the cells of a table."""
+
+import numpy as np
+
+from evidence.cases import Array, Cases
+from kernrec.training import scores
+
+FEWEST = 5
+"""Fewest configs of a problem whose order is scored."""
+THREADS = 256
+"""Block size of people who do not tune."""
+
+
+def geometric_mean(ratio: Array) -> float:
+    """Return the geometric mean of positive values."""
+    return float(np.exp(np.log(ratio).mean()))
+
+
+def agreement(cases: Cases) -> dict[str, object]:
+    """Rank correlation, median error with and without the common factor of the rows, and ratio.
+
+    The ratio is the geometric mean of predicted over recorded time. The error without the common factor is what
+    remains if the clock of a recording is not known.
+    """
+    recorded, predicted = cases.recorded, cases.predicted
+    level = float(np.exp(np.median(cases.error)))
+    return {
+        "rows": len(cases),
+        "rank": scores.rank_correlation(predicted, recorded),
+        "error": f"{scores.median_error(recorded, predicted):.1%}",
+        "no level": f"{scores.median_error(recorded, level * predicted):.1%}",
+        "ratio": geometric_mean(predicted / recorded),
+    }
+
+
+def spread(cases: Cases) -> dict[str, object]:
+    """10 and 90 % quantiles of predicted over recorded time, and the share outside a factor of 1.5."""
+    ratio = cases.predicted / cases.recorded
+    low, high = (float(np.quantile(ratio, q)) for q in (0.1, 0.9))
+    return {"10 %": low, "90 %": high, "beyond x1.5": f"{np.mean(np.abs(np.log(ratio)) > np.log(1.5)):.1%}"}
+
+
+def choices(cases: Cases) -> dict[str, object]:
+    """Efficiency of the first config and of the best of 3 and 5; means over problems.
+
+    An efficiency is the best recorded time of a problem over the time of the choice: 1 is perfect.
+    """
+    rows = []
+    for _, part in cases.parts("gpu", "problem"):
+        if len(part) >= FEWEST:
+            order, recorded = scores.order_of(part.predicted), part.recorded
+            tops = [scores.efficiency_at(recorded, order, count) for count in (1, 3, 5)]
+            near = scores.hit(recorded, order)
+            rank = scores.rank_correlation(part.predicted, recorded)
+            rows.append([*tops, near, rank, scores.expected_random(recorded, 1)[0]])
+    if not rows:
+        return {}
+    names = ("first", "of 3", "of 5", "within 5 %", "rank in a problem", "random")
+    return {name: f"{value:.3f}" for name, value in zip(names, np.mean(rows, axis=0).tolist(), strict=True)}
+
+
+def heuristics(cases: Cases) -> dict[str, object]:
+    """Efficiency of two rules without a model: the most resident warps, and the block nearest to 256 threads."""
+    threads, occupancy = cases.more["threads"], cases.more["occupancy"]
+    ways = {
+        "occupancy": -(np.round(occupancy, 6) * 4096.0 + threads),
+        str(THREADS): np.round(np.abs(np.log(threads / THREADS)), 6),
+    }
+    best = cases.recorded.min()
+    return {way: f"{(best / cases.recorded[bad == bad.min()]).mean():.3f}" for way, bad in ways.items()}
+
+
+def coverage(cases: Cases) -> dict[str, object]:
+    """Share of recorded times inside the 90 % interval, and the mean of its upper over its lower end."""
+    low, high = cases.more["low_s"], cases.more["high_s"]
+    if not np.isfinite(low).all():
+        return {"inside": None, "width": None}
+    share = scores.coverage(cases.recorded, low, high)
+    return {"inside": f"{share:.1%}", "width": scores.mean_width(low, high)}

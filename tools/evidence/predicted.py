@@ -1,0 +1,201 @@
+"""Recorded configs, profiled as `kernrec analyze` profiles them, and the times that the analytical model predicts.
+
+Profiles stay in kernrec's cache, by source and by version of the emulator: after a change of the model only, a second
+run takes seconds. A run that was interrupted continues.
+"""
+
+import os
+import sys
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+from front import ROOT
+
+from evidence.cases import Cases
+from evidence.recordings.spaces import RecordedSet, Recording, read_rows
+from evidence.splits import ordered
+from kernrec import paths
+from kernrec.errors import KernrecError
+from kernrec.gpu import GPU, find_gpu
+from kernrec.kernel import Config, Kernel, config_text
+from kernrec.model.prior.spread import REGIMES, regime
+from kernrec.op import Problem
+from kernrec.profile.emulation_cache import emulator_hash
+from kernrec.recommender import Objective, Query
+from kernrec.recommender.analyze_kernel import analyze
+from kernrec.recommender.candidate_set import CandidateSet, candidate_set
+from kernrec.recommender.context import Context
+from kernrec.recommender.estimate.model_inputs import inputs_of
+from kernrec.recommender.estimate.operating_point import DEFAULT_POINT, OperatingPoint
+from kernrec.recommender.estimate.static_table import StaticTable
+from kernrec.recommender.profile_configs import ProfilingOptions
+from kernrec.store import Evidence, ProfileTable
+from kernrec.training.dataset import RowGroup
+from kernrec.util.file_lock import try_lock
+
+TEXTBOOK = ROOT / "datasets" / "kernels" / "textbook"
+ZERO_BY_ZERO = {"alu": 8, "setp": 2, "fcmp": 2, "mufu": 1, "move": 5, "branch": 6}
+"""Instructions of the assembler's function for operands that are not normal, with its call, for 0/0 (ptxas 13)."""
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Configs of a kernel on a problem and GPU, with recorded times and energies."""
+
+    title: str
+    """GPU, and the label of the recording."""
+    table: StaticTable
+    problem: Problem
+    configs: Sequence[Config]
+    recorded_s: np.ndarray
+    point: OperatingPoint = DEFAULT_POINT
+    recorded_j: np.ndarray | None = None
+
+    def cases(self, kernel: str = "") -> Cases:
+        """Return the configs that can run, with the model's predictions.
+
+        Further columns: `free_s` and `free_j` are predicted without a stated clock, `energy at ...` is the logarithm of
+        the energy for the recorded time over the predicted energy, `recorded_j` is NaN if no energy was recorded.
+        """
+        rows, columns = self._predicted(self.point)
+        _, free = self._predicted(DEFAULT_POINT)
+        more = {name: columns[name] for name in ("regime", "occupancy", "threads", "resident", "power_w")}
+        more |= {"free_s": free["latency_s"], "free_j": free["energy_j"], "predicted_j": columns["energy_j"]}
+        recorded_s = self.recorded_s[rows]
+        at_recorded_j = columns["energy_j"] + columns["standing_w"] * (recorded_s - columns["latency_s"])
+        at_recorded_j = np.minimum(at_recorded_j, self.point.limit_w(self.table.gpu) * recorded_s)
+        for name, each in (("predicted", columns), ("free", free)):
+            more[f"energy at {name}"] = np.log(at_recorded_j / each["energy_j"])
+        joules = np.full(len(self.configs), np.nan) if self.recorded_j is None else self.recorded_j
+        more["recorded_j"] = joules[rows]
+        names = kernel or self.table.kernel.name, self.title, self.problem.key
+        return Cases.single(*names, self.recorded_s[rows], columns["latency_s"], **more)
+
+    def predicted_s(self) -> np.ndarray:
+        """Return the predicted time of each config; NaN if it cannot run, (N,)."""
+        rows, columns = self._predicted(self.point)
+        seconds = np.full(len(self.configs), np.nan)
+        seconds[rows] = columns["latency_s"]
+        return seconds
+
+    def group(self) -> RowGroup:
+        """Return the configs that can run as training data."""
+        candidates, (runs, places) = self._candidates(DEFAULT_POINT)
+        of_kernel, kernel = candidates.kernels[0], self.table.kernel
+        inputs, unknown_j = inputs_of(of_kernel.prediction, of_kernel.limited.at(0), places), np.full(len(runs), np.nan)
+        names = self.table.gpu.name, self.problem.key, kernel.op, kernel.name, kernel.hash
+        return RowGroup(*names, inputs, self.recorded_s[runs], unknown_j)
+
+    def _candidates(self, point: OperatingPoint) -> tuple[CandidateSet, tuple[np.ndarray, np.ndarray]]:
+        """(Candidates, (positions of the configs that can run, their places among the candidates))."""
+        candidates = candidate_set([self.table], self.problem, [point], Evidence(), whole_space=True)
+        if not candidates.kernels:
+            raise KernrecError("every config of the sample is refused")
+        of_kernel, rows = candidates.kernels[0], self.table.space.find(list(self.configs))
+        place = np.full(len(self.table.space), -1)
+        place[of_kernel.rows] = np.arange(len(of_kernel.rows))
+        position = np.where(rows < 0, -1, place[rows])
+        runs = np.flatnonzero(position >= 0)
+        return candidates, (runs, position[runs])
+
+    def _predicted(self, point: OperatingPoint) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+        """(Positions of the configs that can run, their predicted figures)."""
+        candidates, (runs, places) = self._candidates(point)
+        of_kernel, count = candidates.kernels[0], len(candidates.kernels[0].rows)
+        on_problem = of_kernel.runnable.on_problem
+        geometry = self.table.geometry(on_problem, 0)
+        nominal, power = of_kernel.prediction.nominal, self.table.power
+        at_clock = np.broadcast_to(of_kernel.limited.clock_hz[0], count)
+        core_w, dram_w = np.broadcast_to(nominal.core_j, count), np.broadcast_to(nominal.dram_j, count)
+        clock_hz = point.clock_hz or power.running_hz
+        recorded_s = np.full(count, np.nan)
+        recorded_s[places] = self.recorded_s[runs]
+        bound = np.broadcast_to(regime(nominal, of_kernel.limited.capped[0]), count)
+        launch = self.table.kernel.launches[0]
+        columns = {
+            "latency_s": candidates.latency_s[0],
+            "energy_j": candidates.energy_j[0],
+            "standing_w": power.power_at(at_clock, {}),
+            "power_w": power.power_at(clock_hz, {})
+            + (core_w * power.voltage(clock_hz) ** 2 + dram_w) / recorded_s,  # for the recorded time
+            "regime": np.array(REGIMES, dtype=object)[bound],
+            "occupancy": geometry.occupancy.take(of_kernel.rows),
+            "resident": geometry.columns[0].take(of_kernel.rows),
+            "threads": on_problem.column(launch.threads, of_kernel.rows) + np.zeros(count),
+        }
+        return runs, {name: np.asarray(column)[places] for name, column in columns.items()}
+
+
+def sampled_space(
+    recorded: RecordedSet, recording: Recording, folders: tuple[Path | None, Path], count: int, processes: int = 1
+) -> Sample:
+    """Profile a sample of a recorded space; GPUs of one architecture share the profiles of their samples.
+
+    Args:
+        recorded: the kernel.
+        recording: the recording of one GPU.
+        folders: folders of the kernels' sources, and of the recordings.
+        count: configs to profile; fewer if the set limits it.
+        processes: processes that profile.
+    """
+    if recording.unfit:
+        raise KernrecError(recording.unfit)
+    kernel, gpu = recorded.kernel(folders[0]), find_gpu(recording.card)
+    rows = read_rows(recording, kernel, folders[1] / "spaces")
+    chosen = ordered([config_text(config) for config in rows.configs])[: min(count, recorded.most)]
+    configs, problem = [rows.configs[i] for i in chosen], kernel.definition.problem()
+    database = profile(kernel, problem, gpu, configs, f"{recorded.name} {recording.title}", processes)
+    table = Context([database]).kernel_table(kernel, problem, gpu)
+    if recording.divides_zeros:
+        profiles = Context([database]).find_profiles(kernel, problem, gpu)
+        divided = {launch: dividing_zeros(each) for launch, each in profiles.items()}
+        table = StaticTable.of(kernel, problem, gpu, divided)
+    point = OperatingPoint(None, recording.clock_hz)
+    return Sample(recording.title, table, problem, configs, rows.latency_s[chosen], point, rows.energy_j[chosen])
+
+
+def profile(kernel: Kernel, problem: Problem, gpu: GPU, configs: Sequence[Config], label: str, processes: int) -> Path:
+    """Profile configs into the cache, one process at a time, and return the database that keeps them."""
+    path = paths.cache() / "evidence" / emulator_hash()[:16] / f"{kernel.name}-sm{gpu.sm}.duckdb"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lock, shown_s = os.open(path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT), time.monotonic()
+
+    def progress(done: int, total: int) -> None:
+        nonlocal shown_s
+        if time.monotonic() - shown_s > 20:
+            shown_s = time.monotonic()
+            print(f"{label}: {done} of {total} configs", file=sys.stderr, flush=True)
+
+    try:
+        while not try_lock(lock):
+            time.sleep(0.5)
+        options = ProfilingOptions(TEXTBOOK, processes, only=configs, progress=progress)
+        analyzed = analyze(kernel, problem, gpu, path, Query(Objective.LATENCY, top=1), options)
+    finally:
+        os.close(lock)
+    reasons = Counter(failure.message.split(": ", 1)[-1][:100] for failure in analyzed.failures)
+    for reason, count in reasons.most_common(2):
+        print(f"{label}: {count} configs failed: {reason}", file=sys.stderr)
+    return path
+
+
+def dividing_zeros(table: ProfileTable) -> ProfileTable:
+    """Return profiles whose special functions are IEEE divisions of zero by zero.
+
+    An IEEE division takes two (MUFU.RCP, FCHK), and calls the assembler's function for operands that are not normal.
+    """
+    if "issue.mufu" not in table.metrics:
+        return table
+    divisions = table.counts[:, table.metrics.index("issue.mufu")] / 2.0
+    added = {f"issue.{name}": count for name, count in ZERO_BY_ZERO.items()}
+    added["issue"] = sum(ZERO_BY_ZERO.values())
+    metrics = (*table.metrics, *(metric for metric in added if metric not in table.metrics))
+    counts = np.zeros((len(table.counts), len(metrics), table.counts.shape[2]))
+    counts[:, : len(table.metrics)] = table.counts
+    for metric, count in added.items():
+        counts[:, metrics.index(metric)] += count * divisions
+    return replace(table, metrics=metrics, counts=counts)

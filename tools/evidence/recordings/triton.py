@@ -1,0 +1,168 @@
+"""Recordings of Triton's matrix product: problems with the times of their configs, and training data.
+
+The recordings (`triton/` of the recordings) are of TorchInductor's template of August 2024, compiled by an older
+Triton, on cards whose clocks nobody stated. A row is taken for the config of `matmul_triton` (`kernrec/kernel/library`)
+with the same tiles, stages and warps, at the layout that the strides tell. Left out: rows of other configs, matrices
+that are not dense, and problems for which no profile of `matmul_triton` ships.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+
+from evidence.recordings.files import parquet_dicts
+from evidence.splits import ordered
+from kernrec.gpu import find_gpu
+from kernrec.kernel import find_kernel
+from kernrec.model.learn.row_kind import OTHER_ROWS, ROW_KINDS
+from kernrec.op import Problem
+from kernrec.recommender.estimate.static_table import StaticTable
+from kernrec.store import Stack
+from kernrec.training.dataset import RowGroup
+from kernrec.training.load_measurements import profiled_inputs
+
+FILES = {"a100-sxm4-80gb": "inductor_mm_a100.parquet", "h100-sxm-96gb": "inductor_mm_h100.parquet"}
+"""By catalog name. The A100 is the one nearest to the bandwidth that its recording reaches. The H100 reaches 2.40 TB/s,
+more than an H100 PCIe and less than an H100 SXM has; PyTorch's developers publish benchmarks of H100s with 2.4 TB/s of
+HBM2e. Its power limit is not known: theirs is 500 W, with which the prior finds large products slower than recorded."""
+RECORDED = "TorchInductor's Triton template of August 2024, by an older Triton, at clocks that nobody stated"
+DTYPES = {("float16", False): "f16", ("bfloat16", False): "bf16", ("float32", True): "tf32", ("float32", False): "f32"}
+COLUMNS = ("block_m", "block_n", "block_k", "num_stages", "num_warps")
+KERNEL = find_kernel("matmul_triton")
+FEWEST = 10
+"""Problems of which fewer configs have profiles are left out, if these are less than half of what the kernel runs."""
+
+Config = tuple[int, ...]
+"""The values of `COLUMNS`."""
+
+
+@dataclass
+class RecordedProblem:
+    """A problem on a card with the recorded seconds of its configs."""
+
+    gpu: str
+    """Catalog name."""
+    problem: Problem
+    times: dict[Config, float] = field(default_factory=dict)
+
+
+def recorded_groups(data: Path, gpu: str, fewest: int = FEWEST) -> tuple[int, list[RowGroup]]:
+    """(How many problems were recorded on a card, the rows of those with enough profiled configs).
+
+    Args:
+        data: the folder of recordings.
+        gpu: one of `FILES`.
+        fewest: profiled configs of a problem.
+    """
+    problems = read_problems(data, gpu)
+    groups = [_group(recorded, fewest) for recorded in problems]
+    return len(problems), [group for group in groups if group is not None]
+
+
+def runs(table: StaticTable, problem: Problem) -> int:
+    """How many configs with profiles a problem has."""
+    return len(table.runnable(table.space.at(problem)))
+
+
+def rows_of(problem: Problem) -> str:
+    """The kind of a problem's rows, and the layout `tt`."""
+    assert KERNEL.listed is not None
+    names = KERNEL.namespace(next(iter(KERNEL.listed.by_config.values())), problem, 80)
+    kind = OTHER_ROWS if names["ragged"] else ROW_KINDS[0 if names["whole"] else 8]
+    return f"{kind}, tt" if problem.layout == "tt" else kind
+
+
+def sampled_problems(
+    data: Path, gpu: str, count: int, fewest: int = FEWEST
+) -> Iterator[tuple[Problem, StaticTable, list[dict[str, int]], np.ndarray]]:
+    """A sample of a card's problems: each with its table, the configs that have profiles, and their seconds.
+
+    Args:
+        data: the folder of recordings.
+        gpu: one of `FILES`.
+        count: problems of each dtype, in an order that depends on the problems alone.
+        fewest: configs of a problem.
+    """
+    taken: Counter[str] = Counter()
+    problems = read_problems(data, gpu)
+    for recorded in (problems[i] for i in ordered([each.problem.key for each in problems])):
+        problem = recorded.problem
+        if taken[problem.dtype] == count or problem.dtype not in KERNEL.dtypes or problem.layout not in KERNEL.layouts:
+            continue
+        if (table := _table(recorded.gpu, problem.dtype, problem.layout)) is None:
+            continue
+        configs = [c for c in map(table.space.config, range(len(table.space))) if _key(c) in recorded.times]
+        _, usable = profiled_inputs(table, problem, configs)
+        if len(usable) >= fewest:
+            taken[problem.dtype] += 1
+            chosen = [configs[i] for i in usable.tolist()]
+            yield problem, table, chosen, np.array([recorded.times[_key(config)] for config in chosen])
+
+
+def read_problems(data: Path, gpu: str) -> list[RecordedProblem]:
+    """The problems of dense matrices that a card's recording has, in order of dtype, dimensions and layout."""
+    op = KERNEL.definition
+    by_key: dict[tuple[str, int, int, int, str], RecordedProblem] = {}
+    for row in parquet_dicts(data / "triton" / FILES[gpu], "implementation = 'triton'"):
+        dtype = DTYPES[row["dtype"], bool(row["tf32"])]
+        m, n, k = row["m"], row["n"], row["k"]
+        a = _letter((row["a_stride_0"], row["a_stride_1"]), (m, k))
+        b = _letter((row["b_stride_0"], row["b_stride_1"]), (k, n))
+        if row["failures"] or a + b not in op.layouts:
+            continue
+        key = dtype, m, n, k, a + b
+        if key not in by_key:
+            by_key[key] = RecordedProblem(gpu, op.problem(dtype, a + b, m=m, n=n, k=k))
+        by_key[key].times[tuple(row[name] for name in COLUMNS)] = row["latency_s"]
+    return [by_key[key] for key in sorted(by_key)]
+
+
+def _letter(strides: tuple[int, int], shape: tuple[int, int]) -> str:
+    """`n` of a dense row-major matrix, `t` of a transposed one; empty for another."""
+    if strides == (shape[1], 1):
+        return "n"
+    return "t" if strides == (1, shape[0]) else ""
+
+
+def _group(recorded: RecordedProblem, fewest: int) -> RowGroup | None:
+    """The recorded rows with profiles, in the order of the space; None where there are fewer than `fewest`."""
+    problem = recorded.problem
+    if (table := _table_of(recorded)) is None:
+        return None
+    configs = [c for c in map(table.space.config, range(len(table.space))) if _key(c) in recorded.times]
+    inputs, usable = profiled_inputs(table, problem, configs)
+    if len(usable) < max(1, min(fewest, runs(table, problem) // 2)):
+        return None
+    latency = np.array([recorded.times[_key(configs[i])] for i in usable.tolist()])
+    unknown = np.full(len(usable), np.nan)
+    return RowGroup(recorded.gpu, problem.key, KERNEL.op, KERNEL.name, KERNEL.hash, inputs, latency, unknown)
+
+
+def _table_of(recorded: RecordedProblem) -> StaticTable | None:
+    """The kernel's profiles for the type and layout of a problem; None where there are none."""
+    problem = recorded.problem
+    if problem.dtype not in KERNEL.dtypes or problem.layout not in KERNEL.layouts:
+        return None
+    return _table(recorded.gpu, problem.dtype, problem.layout)
+
+
+@cache
+def _table(gpu: str, dtype: str, layout: str) -> StaticTable | None:
+    """The kernel's profiles; None where the card's architecture has none."""
+    card, problem = find_gpu(gpu), KERNEL.definition.problem(dtype, layout, m=64, n=64, k=64)
+    profiles = Stack([]).profiles(KERNEL.name, KERNEL.hash, card.sm)
+    table = StaticTable.of(KERNEL, problem, card, profiles) if profiles else None
+    return table if table is not None and table.coverage.unprofiled < len(table.space.variants.keys) else None
+
+
+def config_of(group: RowGroup, row: int) -> Config:
+    """The config of a row of training data."""
+    return tuple(int(group.inputs.tunables[name][row]) for name in COLUMNS)
+
+
+def _key(config: Mapping[str, int]) -> Config:
+    return tuple(config[name] for name in COLUMNS)

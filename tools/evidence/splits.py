@@ -1,0 +1,26 @@
+"""Splits of cases or of problems into what a model may see and what it is judged on."""
+
+from collections.abc import Iterator
+from hashlib import sha256
+
+import numpy as np
+
+from evidence.cases import Array, Cases
+
+
+def held_out(cases: Cases, column: str) -> Iterator[tuple[str, Array]]:
+    """Yield each value of a column, such as `kernel` or `gpu`, with the mask of the rows that are held out, (N,)."""
+    values = cases.column(column)
+    for value in dict.fromkeys(values.tolist()):
+        yield value, np.asarray(values == value)
+
+
+def half(text: str) -> bool:
+    """Return whether a name is in the first half of all names."""
+    return sha256(text.encode()).digest()[-1] % 2 == 0
+
+
+def ordered(names: list[str]) -> list[int]:
+    """Return positions of names in an order that depends on nothing but the names: its first N are a sample."""
+    digests = [sha256(name.encode()).digest() for name in names]
+    return sorted(range(len(digests)), key=digests.__getitem__)
