@@ -145,7 +145,7 @@ def recommend_many(
 ) -> "ManyAnswers":
     """The best config for each of many shapes: the answers of `recommend`, several times quicker.
 
-    All shapes are estimated side by side (`tools/bench.py networks`); those that were measured are asked one by one.
+    All shapes are estimated side by side (`tools/bench.py many`); those that were measured are asked one by one.
 
     Arguments that are not listed are those of `recommend`.
 

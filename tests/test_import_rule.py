@@ -177,3 +177,12 @@ def test_no_modules_import_each_other_in_a_circle(imports: Imports) -> None:
         list(TopologicalSorter(graph).static_order())
     except CycleError as error:
         pytest.fail(" imports ".join(reversed(error.args[1])))
+
+
+def test_tools_never_import_tests() -> None:
+    """Tests import tools, so that a tool runs without them."""
+    for path in sorted((ROOT / "tools").rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            names += [str(node.module)] if isinstance(node, ast.ImportFrom) else []
+            assert not any(name.partition(".")[0] == "tests" for name in names), path

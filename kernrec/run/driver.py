@@ -1,6 +1,6 @@
 """The driver's calls that launching needs: load code, queue kernels, allocate workspaces. All else needs no GPU.
 
-`CudaDriver` is the real one, by CuPy. Tests and `tools/bench.py launch` put a stand-in in its place.
+`CudaDriver` is the real one, by CuPy. Tests put a stand-in in its place.
 """
 
 from collections.abc import Callable

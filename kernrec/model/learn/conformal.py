@@ -7,7 +7,7 @@ each with the same weight, plus one more group (pooled CDF of hierarchical confo
 Ramdas, "Distribution-free prediction sets for two-layer hierarchical models", JASA 2022, section 3.2). There, the
 additional group has unbounded errors; here it has the errors of the prior: half-normal, beyond the prior's own interval
 one time in ten. With a dozen groups, unbounded errors would widen the interval by a tenth and cover more than was asked
-(`tools/bench.py training`).
+(measured at 0.1.0).
 
 A 90 % interval needs 9 groups and the additional one. With fewer, all missing groups are taken to have the errors of
 the prior: with none, the interval is the prior's, and each held-out group moves it towards the observed residuals. Such

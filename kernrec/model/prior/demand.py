@@ -31,7 +31,7 @@ _SPECIAL_LANES = 16  # of special functions and of F2I, I2F, F2F and FRND (Nsigh
 _CONVERT_LONG_LANES = 16  # from and to 64-bit types; where f64 arithmetic is slower, as slow as that, and in its pipe
 _PACKED_SINCE = {"i2f": 86, "cvt": 80}
 """Compute capabilities from which ptxas converts integers to f32 by I2FP, and f32 to half precision by F2FP
-(`tools/evidence conversions`). These go where additions of integers go, the second by Nsight Compute's documentation
+(nvdisasm). These go where additions of integers go, the second by Nsight Compute's documentation
 (pipeline ALU), the first because its name and its rate are those of the second (assumption)."""
 _MERGES_SINCE = 80
 """Compute capability from which lanes that add one to the same word of shared memory take no turns: ptxas makes

@@ -23,7 +23,7 @@ Array = np.ndarray
 
 INTERVAL = 2.0
 """Half-width of the 90 % interval of the prior where nothing else is known, as a factor: its spread against the anchors
-(`tools/evidence anchors`)."""
+(`tools/evidence library`)."""
 REGIMES = ("core", "DRAM", "launch", "power limit")
 """Bounds of a launch: the core's pipes, caches and latencies; DRAM; its start and end; the power limit."""
 

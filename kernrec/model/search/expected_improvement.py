@@ -27,10 +27,10 @@ Array = np.ndarray
 
 FIRST, FIRST_COLD = 15, 10
 """Measurements before the first Gaussian process: with predictions, and without any. On the recorded spaces 10 random
-configs led to better ones than 15, and than one of each value of each tunable (`tools/evidence kernel-tuner`)."""
+configs led to better ones than 15, and than one of each value of each tunable (`tools/evidence search`)."""
 _BATCH, _BATCH_SHARE = 5, 0.1
 """Configs between two fits: at least `_BATCH`, and `_BATCH_SHARE` of those measured. Smaller batches found the best
-config no sooner on the recorded spaces (`tools/evidence kernel-tuner`), and compilers need to know what comes."""
+config no sooner on the recorded spaces (`tools/evidence search`), and compilers need to know what comes."""
 _FITTED = 256
 """Most measurements in a fit: the fastest half, and a random sample of the others."""
 SCORED = 20_000

@@ -8,7 +8,7 @@ A config's bound is `SPREADS` standard deviations of the trees below their mean,
 of their product, which are the ends and the middle of a front. Half of the next configs are those that are lowest at
 `EAGER` standard deviations, so that good ones come soon; the others have the lowest bounds, which decide when to end.
 Trees learn as well which configs fail. How good the end is was tested by `SEARCHES` searches of recorded spaces
-(`tools/evidence partial`).
+(measured at 0.1.0).
 """
 
 import math

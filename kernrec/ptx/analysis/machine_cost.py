@@ -13,7 +13,7 @@
 - `converge`: what brings the threads of a warp together again behind a branch (BSSY, BSYNC).
 
 The sequences are those of ptxas 13 for sm_75, sm_86 and sm_90, counted by assembling the instruction alone; those of
-conversions for sm_75 to sm_120, as nvdisasm shows them (`tools/evidence conversions`). IEEE
+conversions for sm_75 to sm_120, as nvdisasm shows them. IEEE
 division, reciprocal and square root branch to a function of their own for operands that are zero, infinite, denormal or
 near the ends of the exponent's range; what is counted is the path of all others.
 """

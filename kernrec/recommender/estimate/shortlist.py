@@ -11,7 +11,7 @@ from kernrec.recommender.estimate.static_table import Array, StaticTable
 from kernrec.util.compiled import core
 
 SHORTLIST = 512
-"""Configs that are estimated in full; of more, the most promising (`tools/evidence shortlist` prints the loss)."""
+"""Configs that are estimated in full; of more, the most promising."""
 
 _SECOND_PASS_CLK = 2500.0  # blocks of little work: started, loaded once, stored
 

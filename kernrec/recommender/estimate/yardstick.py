@@ -15,7 +15,7 @@ Each counts by the inverse of its variance, so of a lead the share
 is believed. A yardstick that was learned on the card (2 to 4 %) leaves about half of it; one that was transferred from
 other cards (20 to 40 %) nearly all, as does one from calls that were timed alone and took little but the host's time
 (`kernrec.model.vendor.single_calls`: its deviation is about 1). A kernel that is slower than the yardstick is left as
-it is: that needs no error to be explained. `tools/evidence ranking` fits the deviations, by kind of kernel, data type
+it is: that needs no error to be explained. The deviations were fitted at 0.1.0, by kind of kernel, data type
 and architecture.
 """
 

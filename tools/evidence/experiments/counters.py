@@ -1,18 +1,14 @@
-"""The emulator's counts beside what Nsight counted on a real card, config by config.
+"""The emulator's counts beside what Nsight counted on a real GPU, config by config.
 
-The recordings (`counters/*.parquet`, RTX 2080 Ti, made with the Kernel Tuning Toolkit) are of three kernels: a 15x15
-convolution, point in polygon and a 3-D Coulomb sum. `--sources` names a folder with their public sources, from
-HiPerCoRe/KTT: `KernelTunerConvolution.cu`, `KernelTunerPnpoly.cu` and `CoulombSum3d.cu`, in any subfolder. A random
-sample of the configs of each is compiled for sm_75 with the recorder's options, emulated on sampled blocks, and
-compared counter by counter: the median of the relative error and its 90th percentile, the aims, and the configs that
-are furthest off. Nothing is fitted. Registers, spills and unrolling are the compiler's, which is newer than the
-recorder's. Exits 1 when an aim is missed.
+The recordings (`counters/*.parquet`, RTX 2080 Ti, made with the Kernel Tuning Toolkit) are of a 15x15 convolution,
+point in polygon and a 3-D Coulomb sum. `--sources` names a folder with their public sources, from HiPerCoRe/KTT. A
+random sample of the configs of each is compiled for sm_75 with the recorder's options, emulated on sampled blocks, and
+compared: the median of the relative error and its 90th percentile. Nothing is fitted; the compiler is newer than the
+recorder's.
 
-L2 read sectors are compared where the code fits the instruction cache: beyond it the recorded counter has
-instructions, too, which every SM fetches through L2.
-
-The recorder never wrote the constant memory of its kernels, so it is zero here as well: the divisions of point in
-polygon are of zero by zero.
+L2 read sectors are compared if the code fits the instruction cache: beyond it the recorded counter has instructions,
+too. The recorder never wrote the constant memory of its kernels: the divisions of point in polygon are of zero by zero.
+Exits with status 1 if an aim is missed.
 """
 
 import random
@@ -26,6 +22,7 @@ import numpy as np
 import typer
 from front import DATA, Data, Sources, Table
 
+from evidence.predicted import ZERO_BY_ZERO
 from evidence.recordings.files import AbsentError, parquet_dicts
 from kernrec.compile.cache import CompileCache
 from kernrec.compile.compiled import CompileJob
@@ -41,11 +38,8 @@ from kernrec.ptx.ir.program import Function
 from kernrec.recommender.estimate.sampled_launch import held_by_l1
 from kernrec.store import ProfileTable
 
-from .profiled import ZERO_BY_ZERO
-
 Row = Mapping[str, Any]
 Array = np.ndarray
-
 _SM, _GPU = 75, "rtx2080ti"
 _BUDGET, _LEAST = 20_000_000, 0.05
 _INSTRUCTION_CACHE = 48 * 1024
@@ -59,18 +53,18 @@ class RecordedKernel:
 
     source: str
     """Name of the file that holds its source."""
-    tunables: tuple[str, ...]
+    recording: str
+    """Beginning of the name of its file of counters."""
+    tunables: str
     """Columns that the source sees as macros."""
     arguments: Callable[[], tuple[list[Any], dict[str, Array]]]
-    """The arguments of its launch, and its buffers."""
-    recording: str
-    """The beginning of its file's name."""
+    """Returns the arguments of its launch, and its buffers."""
     options: tuple[str, ...] = ()
-    """Further options that the recorder compiled it with."""
+    """Further options of the recorder's compiler."""
     lowering: Lowering = lowered
     """The machine instructions of its basic blocks."""
     chosen: Callable[[Row], bool] = lambda row: True
-    """Which of the recorded configs are compared."""
+    """Selects the recorded configs that are compared."""
 
 
 def _convolution() -> tuple[list[Any], dict[str, Array]]:
@@ -98,7 +92,7 @@ def _coulomb() -> tuple[list[Any], dict[str, Array]]:
 
 
 def _dividing_zeros(function: Function) -> list[dict[str, int]]:
-    """`lowered` for a kernel all whose IEEE divisions are of zero by zero."""
+    """`lowered` for a kernel whose IEEE divisions are all of zero by zero."""
     costs = lowered(function)
     for block, cost in zip(function.blocks, costs, strict=True):
         divisions = sum(ins.name == "div.rn.f32" for ins in block.instructions)
@@ -107,23 +101,25 @@ def _dividing_zeros(function: Function) -> list[dict[str, int]]:
     return costs
 
 
-_CONVOLUTION = (
-    "BLOCK_SIZE_X", "BLOCK_SIZE_Y", "TILE_SIZE_X", "TILE_SIZE_Y", "PADDING", "IMAGE_WIDTH", "IMAGE_HEIGHT", "HFS",
-    "READ_ONLY",
-)  # fmt: skip
-_POLYGON = ("VERTICES", "BLOCK_SIZE_X", "TILE_SIZE", "BETWEEN_METHOD", "USE_METHOD")
 _COULOMB = RecordedKernel(
-    "CoulombSum3d.cu",
-    ("WORK_GROUP_SIZE_X", "WORK_GROUP_SIZE_Y", "INNER_UNROLL_FACTOR", "Z_ITERATIONS", "USE_SOA", "VECTOR_SIZE"),
-    _coulomb, "coulomb", ("--use_fast_math",), chosen=lambda row: bool(row["INNER_UNROLL_FACTOR"] == 0),
+    "CoulombSum3d.cu", "coulomb",
+    "WORK_GROUP_SIZE_X WORK_GROUP_SIZE_Y INNER_UNROLL_FACTOR Z_ITERATIONS USE_SOA VECTOR_SIZE",
+    _coulomb, ("--use_fast_math",), chosen=lambda row: bool(row["INNER_UNROLL_FACTOR"] == 0),
 )  # fmt: skip
 KERNELS = {
-    "convolution": RecordedKernel("KernelTunerConvolution.cu", _CONVOLUTION, _convolution, "convolution"),
-    "pnpoly": RecordedKernel("KernelTunerPnpoly.cu", _POLYGON, _point_in_polygon, "pnpoly", lowering=_dividing_zeros),
+    "convolution": RecordedKernel(
+        "KernelTunerConvolution.cu", "convolution",
+        "BLOCK_SIZE_X BLOCK_SIZE_Y TILE_SIZE_X TILE_SIZE_Y PADDING IMAGE_WIDTH IMAGE_HEIGHT HFS READ_ONLY",
+        _convolution,
+    ),
+    "pnpoly": RecordedKernel(
+        "KernelTunerPnpoly.cu", "pnpoly", "VERTICES BLOCK_SIZE_X TILE_SIZE BETWEEN_METHOD USE_METHOD",
+        _point_in_polygon, lowering=_dividing_zeros,
+    ),
     "coulomb": _COULOMB,
     # The loop over an array of sums is not unrolled in full: what the assembler makes of it depends on its version.
     "coulomb-array": replace(_COULOMB, chosen=lambda row: row["INNER_UNROLL_FACTOR"] > 0),
-}
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -132,15 +128,15 @@ class Counter:
 
     name: str
     recorded: tuple[str, ...]
-    """Columns of the recording, to be added up."""
+    """Columns of the recording, to add up."""
     counted: Callable[[Row], float]
-    """The same of a whole launch from its counts."""
+    """Returns the figure of a whole launch from its counts."""
     aim: tuple[float, float] | None = None
-    """Median of the relative error and its 90th percentile that are aimed at; None: it is only printed."""
+    """Aims for the median of the relative error and its 90th percentile; None: no aim."""
     whole: tuple[str, ...] = ()
-    """Columns of a whole of which this is a part: where it is less than a twentieth, errors are relative to that."""
+    """Columns of the whole: if the counter is less than a twentieth of it, errors are relative to the twentieth."""
     compared: Callable[[Row], bool] = lambda counts: True
-    """Of which configs, by their counts."""
+    """Selects configs by their counts."""
 
 
 def _global(ending: str) -> Callable[[Row], float]:
@@ -192,16 +188,12 @@ COUNTERS = (
     ),
 )  # fmt: skip
 
-Comparison = tuple[str, dict[str, tuple[float, float]]]
-"""A config in short, and by name of each counter that it compares: recorded, and counted over recorded."""
-
 
 def run(
-    data: Data = DATA, sources: Sources = None, configs: int = 40, seed: int = 0, worst: int = 1, processes: int = 2,
+    data: Data = DATA, sources: Sources = None, configs: int = 40, seed: int = 0, processes: int = 2,
     kernel: Annotated[list[str] | None, typer.Option()] = None,
 ) -> int:  # fmt: skip
-    """Print the comparison of a sample of `configs` of each kernel, with the `worst` of each counter that misses its
-    aim."""
+    """Print the comparison of a sample of `configs` of each kernel."""
     missed = []
     for name in kernel or KERNELS:
         chosen = KERNELS[name]
@@ -213,55 +205,46 @@ def run(
         columns = [column for counter in COUNTERS for column in counter.recorded]
         rows = [row for row in parquet_dicts(recording, "outcome = 'Ok'") if chosen.chosen(row)]
         rows = [row for row in rows if all(row[column] is not None for column in columns)]
-        rows.sort(key=lambda row: tuple(row[name] for name in chosen.tunables))
+        rows.sort(key=lambda row: tuple(row[name] for name in chosen.tunables.split()))
         sample = random.Random(seed).sample(rows, min(configs, len(rows)))
         with ProcessPoolExecutor(processes) as pool:
-            comparisons = list(pool.map(partial(_compared, name, source.read_text()), sample))
-        missed.append(_report(name, comparisons, worst))
+            missed.append(_report(name, list(pool.map(partial(_compared, name, source.read_text()), sample))))
     if not missed:
         raise AbsentError("nothing to compare")
     return int(any(missed))
 
 
-def _report(kernel: str, comparisons: Sequence[Comparison], worst: int) -> bool:
-    """Print the table of one kernel, and the configs that are furthest off in the counters that miss their aim."""
-    table, lines = Table(f"\n{kernel}: {len(comparisons)} configs"), []
+def _report(kernel: str, compared: Sequence[Mapping[str, float]]) -> bool:
+    """Print the table of one kernel; return whether an aim is missed. compared: counted over recorded by counter."""
+    table, missed = Table(f"\n{kernel}: {len(compared)} configs"), False
     for counter in COUNTERS:
-        compared = [(config, counters[counter.name]) for config, counters in comparisons if counter.name in counters]
-        if not any(recorded for _, (recorded, _) in compared):
-            continue
-        ratios = np.array([ratio for _, (_, ratio) in compared])
-        off = np.abs(ratios - 1.0)
-        median, high = float(np.median(off)), float(np.quantile(off, 0.9, method="higher"))
-        cells: dict[str, object] = {"counter": counter.name, "median": f"{median:.2%}", "p90": f"{high:.2%}"}
-        aim = "" if counter.aim is None else f"{counter.aim[0]:.0%} and {counter.aim[1]:.0%}"
-        # Counts are compared to one in a thousand.
-        if counter.aim is not None and (median > counter.aim[0] + 1e-3 or high > counter.aim[1] + 1e-3):
-            aim += ", missed"
-            furthest = np.argsort(-off, kind="stable")[:worst].tolist()
-            lines += [f"{counter.name}: {ratios[i]:.3f} of the recorded: {compared[i][0]}" for i in furthest]
-        table.row({**cells, "counted/recorded": f"{np.median(ratios):.3f}", "aim": aim})
-    print(*lines, sep="\n")
-    return bool(lines)
+        ratios = np.array([ratio for each in compared if (ratio := each.get(counter.name)) is not None])
+        if len(ratios):
+            off = np.abs(ratios - 1.0)
+            median, high = float(np.median(off)), float(np.quantile(off, 0.9, method="higher"))
+            # Counts are compared to one in a thousand.
+            late = counter.aim is not None and (median > counter.aim[0] + 1e-3 or high > counter.aim[1] + 1e-3)
+            aim = "" if counter.aim is None else f"{counter.aim[0]:.0%} and {counter.aim[1]:.0%}" + ", missed" * late
+            cells: dict[str, object] = {"counter": counter.name, "median": f"{median:.2%}", "p90": f"{high:.2%}"}
+            table.row({**cells, "counted/recorded": f"{np.median(ratios):.3f}", "aim": aim})
+            missed |= late
+    return missed
 
 
-def _compared(name: str, source: str, row: Row) -> Comparison:
-    """One recorded config against its emulation."""
-    counts = _counted(KERNELS[name], source, row)
-    counters = {}
+def _compared(name: str, source: str, row: Row) -> dict[str, float]:
+    """Counted over recorded of one config, by counter; counters that recorded nothing are not compared."""
+    counts, ratios = _counted(KERNELS[name], source, row), {}
     for counter in COUNTERS:
-        if counter.compared(counts):
-            recorded = float(sum(row[column] for column in counter.recorded))
-            counted = float(counter.counted(counts))
-            base = max(recorded, _LEAST * sum(float(row[column]) for column in counter.whole))
-            ratio = 1.0 + (counted - recorded) / base if base else 1.0 if not counted else float("inf")
-            counters[counter.name] = recorded, ratio
-    return " ".join(f"{tunable}={int(row[tunable])}" for tunable in KERNELS[name].tunables), counters
+        recorded, counted = float(sum(row[column] for column in counter.recorded)), float(counter.counted(counts))
+        base = max(recorded, _LEAST * sum(float(row[column]) for column in counter.whole))
+        if base and counter.compared(counts):
+            ratios[counter.name] = 1.0 + (counted - recorded) / base
+    return ratios
 
 
 def _counted(kernel: RecordedKernel, source: str, row: Row) -> dict[str, float]:
-    """The counts of a whole launch, by metric."""
-    config, gpu = {name: int(row[name]) for name in kernel.tunables}, find_gpu(_GPU)
+    """The counts of a whole launch by metric."""
+    config, gpu = {name: int(row[name]) for name in kernel.tunables.split()}, find_gpu(_GPU)
     compiled = compile_job(CompileJob(source, _SM, config, kernel.source, kernel.options), CompileCache.default())
     module = parse(compiled.ptx)
     entry = entry_name(module.functions, str(row["kernel"]))
