@@ -29,12 +29,10 @@ from kernrec.recommender import Objective, Query
 from kernrec.recommender.analyze_kernel import analyze
 from kernrec.recommender.candidate_set import CandidateSet, candidate_set
 from kernrec.recommender.context import Context
-from kernrec.recommender.estimate.model_inputs import inputs_of
 from kernrec.recommender.estimate.operating_point import DEFAULT_POINT, OperatingPoint
 from kernrec.recommender.estimate.static_table import StaticTable
 from kernrec.recommender.profile_configs import ProfilingOptions
 from kernrec.store import Evidence, ProfileTable
-from kernrec.training.dataset import RowGroup
 from kernrec.util.file_lock import try_lock
 
 TEXTBOOK = ROOT / "datasets" / "kernels" / "textbook"
@@ -81,14 +79,6 @@ class Sample:
         seconds = np.full(len(self.configs), np.nan)
         seconds[rows] = columns["latency_s"]
         return seconds
-
-    def group(self) -> RowGroup:
-        """Return the configs that can run as training data."""
-        candidates, (runs, places) = self._candidates(DEFAULT_POINT)
-        of_kernel, kernel = candidates.kernels[0], self.table.kernel
-        inputs, unknown_j = inputs_of(of_kernel.prediction, of_kernel.limited.at(0), places), np.full(len(runs), np.nan)
-        names = self.table.gpu.name, self.problem.key, kernel.op, kernel.name, kernel.hash
-        return RowGroup(*names, inputs, self.recorded_s[runs], unknown_j)
 
     def _candidates(self, point: OperatingPoint) -> tuple[CandidateSet, tuple[np.ndarray, np.ndarray]]:
         """(Candidates, (positions of the configs that can run, their places among the candidates))."""

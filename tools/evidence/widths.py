@@ -3,10 +3,11 @@
 The error of a prediction has a part common to a kernel on a GPU (its clock, its memory, its compiler) and a part of
 its own. So each kernel has the same weight, of it each GPU, and one more kernel is added that is off as before
 anything was recorded, by `INTERVAL`, of it `OWN` by itself (hierarchical conformal prediction, as in
-`kernrec.model.learn.conformal`). A regime with few kernels has the widths of all.
+`kernrec.model.learn.conformal`). A regime with few kernels has the widths of all. An error may be the sum of
+independent parts, such as those of time and of power: then kernels weigh the same in each part.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import erf, log, sqrt
 
@@ -20,8 +21,9 @@ from kernrec.util.normal import DEVIATIONS
 
 FEWEST = groups_needed(LEVEL)
 """Fewest kernels that a regime needs for widths of its own."""
-UNKNOWN = log(INTERVAL) / DEVIATIONS
+_UNKNOWN = log(INTERVAL) / DEVIATIONS
 """Standard deviation of the errors of a kernel without recordings."""
+_MOST, _HALVINGS = float(np.log(8.0)), 40
 
 
 @dataclass(frozen=True)
@@ -36,8 +38,9 @@ class Errors:
 
     @classmethod
     def of_cases(cls, cases: Cases, error: Array) -> "Errors":
-        """Return the errors of cases that have the column `regime`."""
-        regime = np.array([REGIMES.index(str(name)) for name in cases.more["regime"]])
+        """Return errors of cases; without the column `regime` all are of the first regime."""
+        names = cases.more.get("regime", np.full(len(cases), REGIMES[0]))
+        regime = np.array([REGIMES.index(str(name)) for name in names], dtype=int)
         return cls(cases.kernel, cases.gpu, cases.problem, regime, error)
 
     def take(self, rows: Array) -> "Errors":
@@ -49,80 +52,84 @@ class Errors:
         """Number of kernels."""
         return len(set(self.kernel.tolist()))
 
-    def weights(self, counted: Array) -> Array:
-        """Return weights by which kernels are equal, in a kernel GPUs, and in a GPU the counted rows.
+    def scores(self, pairs: bool) -> tuple[Array, Array]:
+        """Return (errors, or differences of two errors of a kernel on a problem and GPU, ascending; their weights)."""
+        score, weight = self._pairs() if pairs else (self.error, self._weights(np.ones(len(self.error), dtype=bool)))
+        order = np.argsort(score, kind="stable")
+        return score[order], weight[order]
 
-        With the weight of one more kernel they add up to 1.
-        """
-        weight, kernels = np.zeros(len(self.error)), 0
-        for kernel in set(self.kernel.tolist()):
-            rows = (self.kernel == kernel) & counted
-            gpus, place, counts = np.unique(self.gpu[rows].astype(str), return_inverse=True, return_counts=True)
-            if len(gpus):
-                kernels += 1
-                weight[rows] = 1.0 / (len(gpus) * counts[place])
-        return weight / (kernels + 1)
-
-    def groups(self) -> Iterator[Array]:
-        """Yield the rows of each kernel on a problem and GPU."""
-        keys = ["\n".join(map(str, key)) for key in zip(self.kernel, self.gpu, self.problem, strict=True)]
-        _, number = np.unique(keys, return_inverse=True)
-        order = np.argsort(number, kind="stable")
-        yield from np.split(order, np.flatnonzero(np.diff(number[order])) + 1)
-
-    def single(self) -> tuple[Array, Array]:
-        """Return (errors, their weights)."""
-        return self.error, self.weights(np.ones(len(self.error), dtype=bool))
-
-    def pairs(self) -> tuple[Array, Array]:
-        """Return (differences of two errors of a kernel on a problem and GPU, their weights)."""
-        apart, weights, paired = [np.zeros(0)], [np.zeros(0)], np.zeros(len(self.error), dtype=bool)
-        groups = [group for group in self.groups() if len(group) > 1]
+    def _pairs(self) -> tuple[Array, Array]:
+        apart, weights, counted = [np.zeros(0)], [np.zeros(0)], np.zeros(len(self.error), dtype=bool)
+        groups = [group for group in self._groups() if len(group) > 1]
         for group in groups:
-            paired[group] = True
-        weight = self.weights(paired)
+            counted[group] = True
+        weight = self._weights(counted)
         for group in groups:
             first, second = np.triu_indices(len(group), 1)
             apart.append(self.error[group][first] - self.error[group][second])
             weights.append(np.full(len(first), weight[group].sum() / len(first)))
         return np.concatenate(apart), np.concatenate(weights)
 
-    def time(self) -> float:
-        """Return the half-width that covers the errors."""
-        return quantile(*self.single(), UNKNOWN)
+    def _weights(self, counted: Array) -> Array:
+        """Weights by which kernels are equal, in a kernel GPUs, and in a GPU the counted rows."""
+        weight = np.zeros(len(self.error))
+        for kernel in set(self.kernel.tolist()):
+            rows = (self.kernel == kernel) & counted
+            _, place, counts = np.unique(self.gpu[rows].astype(str), return_inverse=True, return_counts=True)
+            weight[rows] = 1.0 / (len(counts) * counts[place]) if len(counts) else 0.0
+        return weight
 
-    def ratio(self) -> float:
-        """Return the half-width that covers the differences of two errors."""
-        apart, weight = self.pairs()
-        return quantile(apart, weight, UNKNOWN * sqrt(2.0 * OWN)) if len(apart) else 0.0
-
-    def by_regime(self, width: Callable[["Errors"], float]) -> Array:
-        """Return a width for each regime, (R,)."""
-        parts = (self.take(self.regime == number) for number in range(len(REGIMES)))
-        return np.array([width(part if part.kernels >= FEWEST else self) for part in parts])
-
-    def inside(self, time: Array, ratio: Array) -> tuple[float, float]:
-        """Return the shares of errors and of pairs inside half-widths by regime, (R,) each; NaN without pairs."""
-        within, own = [], (ratio / sqrt(2.0))[self.regime]
-        for group in self.groups():
-            first, second = np.triu_indices(len(group), 1)
-            apart = np.abs(self.error[group][first] - self.error[group][second])
-            within.append(apart <= np.hypot(own[group][first], own[group][second]))
-        pairs = np.concatenate(within)
-        return float(np.mean(np.abs(self.error) <= time[self.regime])), float(pairs.mean()) if len(pairs) else np.nan
+    def _groups(self) -> Iterator[Array]:
+        """Rows of each kernel on a problem and GPU."""
+        keys = ["\n".join(map(str, key)) for key in zip(self.kernel, self.gpu, self.problem, strict=True)]
+        _, number = np.unique(keys, return_inverse=True)
+        order = np.argsort(number, kind="stable")
+        yield from np.split(order, np.flatnonzero(np.diff(number[order])) + 1)
 
 
-def normal_share(width: Array, deviation: float) -> Array:
-    """Return the share of normal errors of a standard deviation within half-widths."""
-    return np.array([erf(value / (deviation * sqrt(2.0))) for value in width.tolist()])
+Parts = Sequence[Errors]
+"""Independent parts of an error; the regime is that of the first part."""
 
 
-def quantile(error: Array, weight: Array, unknown: float) -> float:
-    """Return the least half-width up to which the weight reaches the level; the greatest if it does not.
+def by_regime(parts: Parts, pairs: bool) -> Array:
+    """Return the half-width of an error, or of the difference of two, for each regime, (R,)."""
+    first, *others = parts
+    of_all = _width(parts, pairs)
+    own = [first.take(first.regime == number) for number in range(len(REGIMES))]
+    return np.array([_width([part, *others], pairs) if part.kernels >= FEWEST else of_all for part in own])
 
-    The rest of the weights to 1 is that of a kernel with normal errors of the standard deviation `unknown`.
-    """
-    ascending = np.argsort(np.abs(error), kind="stable")
-    width = np.abs(error)[ascending]
-    reached = np.cumsum(weight[ascending]) + (1.0 - weight.sum()) * normal_share(width, unknown)
-    return float(width[min(int(np.searchsorted(reached, LEVEL - 1e-12)), len(width) - 1)])
+
+def covered(parts: Parts, pairs: bool, widths: Array) -> float:
+    """Return the share of errors, or of differences of two, inside half-widths by regime; NaN without pairs."""
+    first, *others = parts
+    shares = weights = 0.0
+    for number, width in enumerate(widths.tolist()):
+        own = first.take(first.regime == number)
+        inside, weight = _inside([part.scores(pairs) for part in (own, *others)], width)
+        if weight > 0.0:
+            shares += len(own.error) * inside / weight
+            weights += len(own.error)
+    return shares / weights if weights else float("nan")
+
+
+def _width(parts: Parts, pairs: bool) -> float:
+    """The least half-width in which the weight of the errors reaches the level."""
+    sides, more = [part.scores(pairs) for part in parts], 1.0 / (min(part.kernels for part in parts) + 1)
+    unknown = _UNKNOWN * (sqrt(2.0 * OWN) if pairs else 1.0)
+    low, high = 0.0, _MOST
+    for _ in range(_HALVINGS):
+        middle = 0.5 * (low + high)
+        inside, weight = _inside(sides, middle)
+        beyond = erf(middle / (unknown * sqrt(2.0)))
+        reached = (1.0 - more) * inside / weight + more * beyond if weight > 0.0 else beyond
+        low, high = (low, middle) if reached >= LEVEL - 1e-12 else (middle, high)
+    return high
+
+
+def _inside(sides: Sequence[tuple[Array, Array]], width: float) -> tuple[float, float]:
+    """(Weight of the sums of a score of each side within a width, weight of all sums), of one or two sides."""
+    (first, weight), (second, other) = sides if len(sides) > 1 else (*sides, (np.zeros(1), np.ones(1)))
+    below = np.concatenate([[0.0], np.cumsum(other)])
+    reached = below[np.searchsorted(second, width - first, side="right")]
+    missed = below[np.searchsorted(second, -width - first, side="left")]
+    return float(weight @ (reached - missed)), float(weight.sum() * other.sum())

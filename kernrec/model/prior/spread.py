@@ -6,7 +6,7 @@ are two 90 % intervals: that of a time is as wide as both parts together, and th
 on a problem stands on their own parts alone.
 
 `tools/evidence intervals` prints the widths of times, from recorded times of kernels that others wrote;
-`tools/evidence energy-intervals` those of energies. Few kernels were recorded with their energy, which is power for a
+`tools/evidence intervals` those of energies. Few kernels were recorded with their energy, which is power for a
 time: its error is taken to be the sum of what a wrong time does to it, by recorded times, and of the error of power for
 a recorded time.
 """

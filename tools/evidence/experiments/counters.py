@@ -12,10 +12,13 @@ Exits with status 1 if an aim is missed.
 """
 
 import random
+import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
 from functools import partial
+from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
@@ -122,71 +125,18 @@ KERNELS = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Counter:
-    """Recorded columns, and the metrics that stand for them."""
-
-    name: str
-    recorded: tuple[str, ...]
-    """Columns of the recording, to add up."""
-    counted: Callable[[Row], float]
-    """Returns the figure of a whole launch from its counts."""
-    aim: tuple[float, float] | None = None
-    """Aims for the median of the relative error and its 90th percentile; None: no aim."""
-    whole: tuple[str, ...] = ()
-    """Columns of the whole: if the counter is less than a twentieth of it, errors are relative to the twentieth."""
-    compared: Callable[[Row], bool] = lambda counts: True
-    """Selects configs by their counts."""
+COUNTERS: Mapping[str, Mapping[str, Any]] = tomllib.loads(
+    Path(__file__).with_suffix(".toml").read_text(encoding="utf-8")
+)
+_CLASSES = tuple(
+    f"smsp__sass_thread_inst_executed_op_{kind}_pred_on.sum"
+    for kind in ("fp32", "integer", "control", "memory", "misc")
+)
 
 
-def _global(ending: str) -> Callable[[Row], float]:
-    return lambda counts: sum(v for m, v in counts.items() if m.startswith("global.") and m.endswith(ending))
-
-
-def _named(*metrics: str) -> Callable[[Row], float]:
-    return lambda counts: sum(counts.get(metric, 0.0) for metric in metrics)
-
-
-def _lanes(*classes: str) -> Callable[[Row], float]:
-    return _named(*(f"lanes.{name}" for name in classes))
-
-
-def _threads(*kinds: str) -> tuple[str, ...]:
-    return tuple(f"smsp__sass_thread_inst_executed_op_{kind}_pred_on.sum" for kind in kinds)
-
-
-_CLASSES = _threads("fp32", "integer", "control", "memory", "misc")
-_L1 = "l1tex__data_pipe_lsu_wavefronts_mem_shared_op"
-_EXACT, _NEAR = (0.0, 0.01), (0.1, 0.1)
-COUNTERS = (
-    Counter("registers", ("registers",), _named("registers")),
-    Counter(
-        "global load requests", ("l1tex__t_requests_pipe_lsu_mem_global_op_ld.sum",), _global(".read_requests"), _EXACT
-    ),
-    Counter("shared load wavefronts", (f"{_L1}_ld.sum",), _named("shared.load_wavefronts"), _EXACT),
-    Counter("shared store wavefronts", (f"{_L1}_st.sum",), _named("shared.store_wavefronts"), _EXACT),
-    Counter("warp instructions", ("smsp__inst_executed.sum",), _named("issue"), (0.03, 0.08)),
-    Counter("f32 instructions", _threads("fp32"), _lanes("fma32", "fcmp", "mufu"), _EXACT),
-    Counter(
-        "integer instructions, moves, conversions", _threads("integer", "misc", "conversion"),
-        _lanes("alu", "imad", "wide64", "setp", "move", "cvt", "i2f", "f2i", "cvt64", "other", "shfl"), _NEAR, _CLASSES,
-    ),
-    Counter("control instructions", _threads("control"), _lanes("branch", "bar"), _NEAR, _CLASSES),
-    Counter(
-        "memory instructions", _threads("memory"),
-        _lanes(*(f"{kind}_{space}" for space in ("shared", "global", "local") for kind in ("ld", "st")),
-               "load_const", "cp_async", "atomic"), _NEAR, _CLASSES,
-    ),
-    Counter("local load sectors", ("l1tex__t_sectors_pipe_lsu_mem_local_op_ld.sum",), _named("local.read_sectors")),
-    Counter(
-        "L2 read sectors", ("lts__t_sectors_op_read.sum",), _named("l2_read_sectors"), (0.1, 0.25),
-        compared=lambda counts: bool(counts["code_bytes"] <= _INSTRUCTION_CACHE),
-    ),
-    Counter("L2 write sectors", ("lts__t_sectors_op_write.sum",), _global(".write_sectors"), (0.1, 0.25)),
-    Counter(
-        "DRAM sectors", ("dram__sectors_read.sum", "dram__sectors_write.sum"), _named("dram_sectors"), (0.15, 0.15)
-    ),
-)  # fmt: skip
+def _sum(counts: Row, metrics: Sequence[str]) -> float:
+    """The sum of metrics whose names match patterns."""
+    return float(sum(count for name, count in counts.items() if any(fnmatchcase(name, each) for each in metrics)))
 
 
 def run(
@@ -202,7 +152,7 @@ def run(
         if source is None or not recording.is_file():
             print(f"skipped {name}: no {recording if source else f'{chosen.source} in --sources'}")
             continue
-        columns = [column for counter in COUNTERS for column in counter.recorded]
+        columns = [column for counter in COUNTERS.values() for column in counter["recorded"]]
         rows = [row for row in parquet_dicts(recording, "outcome = 'Ok'") if chosen.chosen(row)]
         rows = [row for row in rows if all(row[column] is not None for column in columns)]
         rows.sort(key=lambda row: tuple(row[name] for name in chosen.tunables.split()))
@@ -217,15 +167,15 @@ def run(
 def _report(kernel: str, compared: Sequence[Mapping[str, float]]) -> bool:
     """Print the table of one kernel; return whether an aim is missed. compared: counted over recorded by counter."""
     table, missed = Table(f"\n{kernel}: {len(compared)} configs"), False
-    for counter in COUNTERS:
-        ratios = np.array([ratio for each in compared if (ratio := each.get(counter.name)) is not None])
+    for name, counter in COUNTERS.items():
+        ratios = np.array([ratio for each in compared if (ratio := each.get(name)) is not None])
         if len(ratios):
-            off = np.abs(ratios - 1.0)
-            median, high = float(np.median(off)), float(np.quantile(off, 0.9, method="higher"))
+            off, aims = np.abs(ratios - 1.0), counter.get("aim")
+            figures = float(np.median(off)), float(np.quantile(off, 0.9, method="higher"))
             # Counts are compared to one in a thousand.
-            late = counter.aim is not None and (median > counter.aim[0] + 1e-3 or high > counter.aim[1] + 1e-3)
-            aim = "" if counter.aim is None else f"{counter.aim[0]:.0%} and {counter.aim[1]:.0%}" + ", missed" * late
-            cells: dict[str, object] = {"counter": counter.name, "median": f"{median:.2%}", "p90": f"{high:.2%}"}
+            late = aims is not None and any(figure > aim + 1e-3 for figure, aim in zip(figures, aims, strict=True))
+            aim = "" if aims is None else f"{aims[0]:.0%} and {aims[1]:.0%}" + ", missed" * late
+            cells: dict[str, object] = {"counter": name, "median": f"{figures[0]:.2%}", "p90": f"{figures[1]:.2%}"}
             table.row({**cells, "counted/recorded": f"{np.median(ratios):.3f}", "aim": aim})
             missed |= late
     return missed
@@ -234,11 +184,12 @@ def _report(kernel: str, compared: Sequence[Mapping[str, float]]) -> bool:
 def _compared(name: str, source: str, row: Row) -> dict[str, float]:
     """Counted over recorded of one config, by counter; counters that recorded nothing are not compared."""
     counts, ratios = _counted(KERNELS[name], source, row), {}
-    for counter in COUNTERS:
-        recorded, counted = float(sum(row[column] for column in counter.recorded)), float(counter.counted(counts))
-        base = max(recorded, _LEAST * sum(float(row[column]) for column in counter.whole))
-        if base and counter.compared(counts):
-            ratios[counter.name] = 1.0 + (counted - recorded) / base
+    for title, counter in COUNTERS.items():
+        recorded = float(sum(row[column] for column in counter["recorded"]))
+        whole = sum(float(row[column]) for column in _CLASSES) if counter.get("whole") else 0.0
+        base = max(recorded, _LEAST * whole)
+        if base and not (counter.get("cached") and counts["code_bytes"] > _INSTRUCTION_CACHE):
+            ratios[title] = 1.0 + (_sum(counts, counter["counted"]) - recorded) / base
     return ratios
 
 
@@ -260,7 +211,7 @@ def _counted(kernel: RecordedKernel, source: str, row: Row) -> dict[str, float]:
     counts["code_bytes"] = len(compiled.cubin)  # the file has little else
     counts["dram_sectors"] = _dram_sectors(per_block, launch, held)
     past_l1 = 1.0 - _held_by_l1(per_block, resident, resources.static_smem_bytes)
-    counts["l2_read_sectors"] = _global(".read_sectors")(counts) * past_l1
+    counts["l2_read_sectors"] = _sum(counts, ["global.*.read_sectors"]) * past_l1
     return counts
 
 

@@ -1,53 +1,99 @@
-"""90 % intervals of times and of ratios of two configs: how wide they have to be, and how much they cover.
+"""90 % intervals of times and energies, and of ratios of two configs: how wide they have to be, and what they cover.
 
     tools/evidence prior --sources FOLDER --json prior.json
-    tools/evidence intervals --cases prior.json [--cases another.json]
+    tools/evidence power --json power.json
+    tools/evidence intervals --cases prior.json [--power power.json]
 
 Widths are quantiles of the errors of `tools/evidence prior` (`evidence.widths`). The clock is the one that a GPU is
-assumed to hold if nobody states it; `--locked` takes the recorded one. Then each kernel is held out with all its GPUs,
-and each GPU with all its kernels, and the widths of the others are compared with what was held out.
-`kernrec.model.prior.spread.SPREADS` are widths printed here.
+assumed to hold if nobody states it; `--locked` takes the recorded one. Few recordings have both a time and an energy,
+so the error of an energy has two independent parts: what a wrong time does to it, and the error of power for the
+recorded time, by coefficients that were fitted without the GPU.
+
+Then each kernel is held out with all its GPUs, and each GPU with all its kernels, and the widths of the others are
+compared with what was held out. Last are energies that were recorded. `kernrec.model.prior.spread.SPREADS` ships widths
+printed here.
 """
 
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated
+
 import numpy as np
+import typer
 from front import Table
 
-from evidence.cases import Files, read_cases
+from evidence.cases import Cases, Files, read_cases
 from evidence.splits import held_out
-from evidence.widths import FEWEST, Errors
+from evidence.widths import FEWEST, Errors, Parts, by_regime, covered
 from kernrec.model.prior.spread import REGIMES, SPREADS
 
+Quantities = Mapping[str, tuple[Parts, bool]]
+"""By the name of a shipped width: the parts of an error, and whether it is that of a ratio of two."""
 
-def run(cases: Files, locked: bool = False) -> None:
+
+def run(
+    cases: Files, power: Annotated[Path | None, typer.Option(help="file that `power --json` wrote")] = None,
+    locked: bool = False,
+) -> None:  # fmt: skip
     """Print widths and coverage; locked: of predictions at the clock that a recording held."""
-    rows = read_cases(cases)
-    errors = Errors.of_cases(rows, rows.error if locked else np.log(rows.recorded / rows.more["free_s"]))
-    shipped = [np.log([getattr(each, name) for each in SPREADS]) for name in ("time", "ratio")]
-    table = Table("90 % intervals as factors: of a time, and of the ratio of two configs")
-    widths = errors.by_regime(Errors.time), errors.by_regime(Errors.ratio)
+    rows, clock = read_cases(cases), "predicted" if locked else "free"
+    time = Errors.of_cases(rows, rows.error if locked else np.log(rows.recorded / rows.more["free_s"]))
+    quantities: dict[str, tuple[Parts, bool]] = {"time": ([time], False), "ratio": ([time], True)}
+    loads = [] if power is None else [read_cases([power])]
+    if loads:
+        both = [Errors.of_cases(rows, rows.more[f"energy at {clock}"]), Errors.of_cases(loads[0], loads[0].error)]
+        quantities |= {"energy": (both, False), "energy_ratio": (both, True)}
+    shipped = {what: np.log([getattr(each, what) for each in SPREADS]) for what in quantities}
+    table = Table("half-widths of 90 % intervals as factors")
+    widths = {what: by_regime(*quantity) for what, quantity in quantities.items()}
     for number, name in enumerate(REGIMES):
-        part, ships = errors.take(errors.regime == number), SPREADS[number]
+        part = time.take(time.regime == number)
         cells: dict[str, object] = {"regime": name, "kernels": part.kernels, "rows": len(part.error)}
-        cells |= {"widths of": "all regimes" if part.kernels < FEWEST else name}
-        cells |= {way: float(np.exp(width[number])) for way, width in zip(("time", "ratio"), widths, strict=True)}
-        table.row(cells | {"ship": f"{ships.time:g}, {ships.ratio:g}"})
+        cells |= {"widths of": "all" if part.kernels < FEWEST else name}
+        cells |= {what: float(np.exp(width[number])) for what, width in widths.items()}
+        table.row(cells | {f"{what} ships": f"{np.exp(width[number]):g}" for what, width in shipped.items()})
     table = Table("\nrecordings; share of their rows, and of their pairs, inside the widths that ship")
-    for names, part_of_rows in rows.parts("kernel", "gpu"):
-        part = errors.take((rows.kernel == names["kernel"]) & (rows.gpu == names["gpu"]))
-        cells = names | {"rows": len(part_of_rows), "level": float(np.median(part.error))}
-        inside = zip(("time", "ratio"), part.inside(*shipped), strict=True)
-        table.row(cells | {way: f"{share:.0%}" for way, share in inside})
-    table = Table("\nheld out; share of its rows inside the widths of the others, and inside those that ship")
-    for column in ("kernel", "gpu"):
-        shares, factors = [], []
-        for _, mask in held_out(rows, column):
-            others, own = errors.take(~mask), errors.take(mask)
-            time, ratio = others.by_regime(Errors.time), others.by_regime(Errors.ratio)
-            factors.append([np.mean(width[own.regime]) for width in (time, ratio)])
-            shares.append([*own.inside(time, ratio), *own.inside(*shipped)])
-        means, least = np.nanmean(shares, axis=0), np.nanmin(shares, axis=0)
-        cells = {"held out": f"a {column}", "groups": len(shares)}
-        cells |= dict(zip(("time x", "ratio x"), np.exp(np.mean(factors, axis=0)).tolist(), strict=True))
-        names_of = ("time", "ratio", "time, shipped", "ratio, shipped")
-        cells |= {name: f"{share:.1%}" for name, share in zip(names_of, means, strict=True)}
-        table.row(cells | {"least time": f"{least[0]:.0%}", "least ratio": f"{least[1]:.0%}"})
+    for names, own in rows.parts("kernel", "gpu"):
+        part = time.take((rows.kernel == names["kernel"]) & (rows.gpu == names["gpu"]))
+        inside = {what: covered([part], pairs, shipped[what]) for what, pairs in (("time", False), ("ratio", True))}
+        cells = names | {"rows": len(own), "level": float(np.median(part.error))}
+        table.row(cells | {what: f"{share:.0%}" for what, share in inside.items()})
+    table = Table("\nheld out; share inside the widths of the others, inside those that ship, and the least share")
+    for what, quantity in quantities.items():
+        sides = {"a kernel": ("kernel", [rows]), "a GPU": ("gpu", [rows])}
+        if "energy" in what:
+            sides = {"a kernel, by its times": ("kernel", [rows]), "a kernel, by its power": ("kernel", loads)}
+            sides["a GPU"] = "gpu", [rows, *loads]
+        for title, (column, some) in sides.items():
+            table.row({"held out": title, "of": what} | _coverage(quantity, column, some, shipped[what]))
+    recorded = rows.take(np.isfinite(rows.more["recorded_j"])) if loads else rows.take(np.zeros(0, dtype=int))
+    for kernel, mask in held_out(recorded, "kernel"):
+        own = recorded.take(mask)
+        direct = Errors.of_cases(own, np.log(own.more["recorded_j"] / own.more["predicted_j" if locked else "free_j"]))
+        table = Table(f"\n{kernel}: its energy was recorded; inside the widths of other kernels")
+        cells = {"rows": len(own), "level": float(np.exp(np.median(direct.error)))}
+        for what in ("energy", "energy_ratio"):
+            parts, pairs = quantities[what]
+            width = by_regime(_without(parts, "kernel", kernel), pairs)
+            cells[what] = f"{covered([direct], pairs, width):.0%}"
+        table.row(cells)
+
+
+def _without(parts: Parts, column: str, name: str) -> Parts:
+    return [part.take(getattr(part, column) != name) for part in parts]
+
+
+def _coverage(quantity: tuple[Parts, bool], column: str, sides: list[Cases], shipped: np.ndarray) -> dict[str, object]:
+    """Mean width without each value of a column, and what it covers of the value."""
+    parts, pairs = quantity
+    names = dict.fromkeys(name for side in sides for name in side.column(column).tolist())
+    factors, shares = [], []
+    for name in names:
+        some = [(part, part.take(getattr(part, column) == name)) for part in parts]
+        own = [only if len(only.error) else part for part, only in some]
+        width = by_regime(_without(parts, column, name), pairs)
+        factors.append(float(width[own[0].regime].mean()))
+        shares.append((covered(own, pairs, width), covered(own, pairs, shipped)))
+    (mean, ships), least = np.nanmean(shares, axis=0), np.nanmin(shares, axis=0)[0]
+    cells: dict[str, object] = {"groups": len(names), "factor": float(np.exp(np.mean(factors)))}
+    return cells | {"inside": f"{mean:.1%}", "shipped": f"{ships:.1%}", "least": f"{least:.0%}"}

@@ -3,7 +3,7 @@
 Prints power of each recording at stated clocks; energy and the clock of least energy over sweeps; power of library
 GEMMs on an H200, given their time; a TF32 matmul under power limits; and the throughput of large matmuls that the
 limit holds back, in short and in long runs. "Held out" are coefficients that were fitted again without the recordings
-of that GPU; `--quick` leaves this out. `--json` keeps the rows for `tools/evidence energy-intervals`. Exits with
+of that GPU; `--quick` leaves this out. `--json` keeps the rows for `tools/evidence intervals`. Exits with
 status 1 if an error is above its aim.
 """
 

@@ -4,8 +4,7 @@ Each GPU in turn is refined, beginning with a model of the other GPU. `kernrec.m
 Beside it, the same number of measurements is spread evenly over the problems, chosen within each by the same rule.
 
 The error of predictions is stated by problems of the other GPU that its model has not seen, by the predicted distance
-from the best config. `--half 0` and `--half 1` evaluate problems that share no shape. `--stops` are runs that stop by
-themselves.
+from the best config. `--half 0` and `--half 1` evaluate problems that share no shape.
 """
 
 from collections.abc import Sequence
@@ -33,11 +32,11 @@ BUDGETS = (0, 1, 2, 4)
 """Measurements a problem, on average."""
 AIMS = (0.965, 0.98, 0.99, 0.995)
 """Mean efficiency that is aimed for after each budget."""
-MOST, NOISE, STOP_AT, STOP_PROBLEMS = 24, 0.01, 0.02, 60
-"""Contenders of a problem, noise of a measurement, and the regret at which a run of 60 problems stops."""
+MOST, NOISE = 24, 0.01
+"""Contenders of a problem, and noise of a measurement."""
 GAPS = (0.0, 0.02, 0.05, 0.1, 0.2, 0.4)
 """Predicted distances from the best config, in logarithms, at which the error of predictions is estimated."""
-_CHECKED_EVERY, _FEWEST, _SCALED_ON = 16, 10, 200
+_FEWEST, _SCALED_ON = 10, 200
 _MEDIAN = 0.7407
 """Median of the absolute value of a Student's t of four degrees of freedom."""
 
@@ -53,7 +52,7 @@ class Problem:
 
 
 def run(
-    data: Data = DATA, problems: int = 300, seeds: int = 3, stops: int = 0,
+    data: Data = DATA, problems: int = 300, seeds: int = 3,
     half: Annotated[int | None, typer.Option(min=0, max=1)] = None,
 ) -> None:  # fmt: skip
     """Print a table for each GPU; `half`: of the shapes; without it, all."""
@@ -76,13 +75,6 @@ def run(
                 cells = {str(k): f"{value:.4g}" for k, value in zip(BUDGETS, row, strict=True)}
                 table.row({"": f"{name}, {label}", **cells})
         table.row({"": "efficiency, aim", **{str(k): f"{aim:g}" for k, aim in zip(BUDGETS, AIMS, strict=True)}})
-        if stops:
-            runs = [stopped(_sample(every, STOP_PROBLEMS, 100 + seed), seed) for seed in range(stops)]
-            regrets, counts = np.array(runs).T
-            print(
-                f"until the bound is {STOP_AT:.0%}: true regret {regrets.mean():.2%}, at most {regrets.max():.2%}, "
-                f"{counts.mean():.1f} measurements a problem, within it in {(regrets <= STOP_AT).sum()} of {stops} runs"
-            )
 
 
 def _sample(every: Sequence[Problem], count: int, seed: int) -> list[Problem]:
@@ -163,43 +155,21 @@ def errors(groups: Sequence[RowGroup], predicted: Array) -> Array:
     return np.asarray(medians / _MEDIAN * np.sqrt(DEGREES / (DEGREES - 2.0)))
 
 
-def _measure(policy: Refinement, problems: Sequence[Problem], draw: np.random.Generator, only: int | None) -> bool:
-    """Measure one config; return False if nothing is left. only: the problem that it has to be of."""
-    if only is not None:
-        policy.look(only)
-    visit = policy.next(without=() if only is None else set(range(len(problems))) - {only})
-    if visit is None:
-        return False
-    contender = visit.contenders[0]
-    value = float(problems[visit.problem].log_s[contender] + NOISE * draw.standard_normal())
-    policy.take(visit.problem, Measured(contender, value, NOISE))
-    return True
-
-
-def _regret(problems: Sequence[Problem], posterior: JointPosterior) -> Array:
-    return np.array([p.log_s[posterior.choice(number)] - p.best_log_s for number, p in enumerate(problems)])
-
-
 def refine(problems: Sequence[Problem], seed: int, evenly: bool) -> list[list[float]]:
     """Return efficiency, true regret and stated regret (both in %) after each budget."""
     draw, posterior = np.random.default_rng(seed), JointPosterior([p.contenders for p in problems], seed)
     policy, measured, rows = Refinement(posterior, Costs(0.0, 1.0), NOISE), 0, []
     for budget in BUDGETS:
         while measured < budget * len(problems):
-            _measure(policy, problems, draw, measured % len(problems) if evenly else None)
+            others = set(range(len(problems))) - {measured % len(problems)} if evenly else ()
+            if evenly:
+                policy.look(measured % len(problems))
+            if (visit := policy.next(without=others)) is not None:
+                contender, value = visit.contenders[0], NOISE * draw.standard_normal()
+                value += float(problems[visit.problem].log_s[contender])
+                policy.take(visit.problem, Measured(contender, value, NOISE))
             measured += 1
         posterior.rescale()
-        regret = _regret(problems, posterior)
+        regret = np.array([p.log_s[posterior.choice(number)] - p.best_log_s for number, p in enumerate(problems)])
         rows.append([float(np.exp(-regret).mean()), 100.0 * float(regret.mean()), 100.0 * posterior.mean_regret()])
     return [list(column) for column in zip(*rows, strict=True)]
-
-
-def stopped(problems: Sequence[Problem], seed: int) -> tuple[float, float]:
-    """Refine until the bound on the regret is below `STOP_AT`; return (true regret, measurements a problem)."""
-    draw, posterior = np.random.default_rng(seed), JointPosterior([p.contenders for p in problems], seed)
-    policy, measured = Refinement(posterior, Costs(0.0, 1.0), NOISE), 0
-    while measured % _CHECKED_EVERY or not policy.below(STOP_AT):
-        if not _measure(policy, problems, draw, None):
-            break
-        measured += 1
-    return float(_regret(problems, posterior).mean()), measured / len(problems)

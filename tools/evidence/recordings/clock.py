@@ -1,13 +1,9 @@
-"""Configs of the recorded A100 convolution that ran at a raised clock, from the recording itself.
+"""Configs of the recorded A100 convolution that ran at a raised clock, from time stamps and launch times.
 
-The recording has, for each config, when it was measured and how long each of its 32 launches took. The GPU's clock was
-not locked. It was at the base clock of 765 MHz, rose by boost over base (1,410 / 765) once launches had kept the GPU
-busy for 100 ms, and fell again when the next config took more than two seconds to compile. So a config's time depends
-on which config was measured before it: after a slow one (mostly `read_only` without shared memory) the next ran up to
-1.8 times faster than configs like it. No model of kernels can know that, and none should.
-
-`raised` finds these configs from time stamps and launch times, without any prediction. All others ran at one clock. The
-RTX A4000 was at its boost clock throughout; under its power limit times drift, but without such steps.
+The GPU's clock was not locked. It was at the base clock of 765 MHz, rose by boost over base (1,410 / 765) once
+launches had kept the GPU busy for 100 ms, and fell again if the next config took more than two seconds to compile. So
+a config's time depends on the config that was measured before: no model of kernels can know that. The RTX A4000 stayed
+at its boost clock.
 """
 
 import gzip
