@@ -21,6 +21,7 @@ import shutil
 import subprocess
 import sys
 import time
+import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -30,32 +31,7 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parent.parent
 SITE = ROOT / ".campaign" / "site"
 
-# (op, workload, dtypes): what is measured of the standard workloads, in the order of a round.
-BROAD = (
-    ("matmul", "bert-base", ("f32", "f16")),
-    ("matvec", "llama-3-8b-decode", ("f32", "f16", "bf16")),
-    ("conv2d", "resnet50", ("f32", "f16")),
-    ("attention", "gpt2", ("f16",)),
-    ("attention", "bert-base", ("f16",)),
-    ("matmul", "gpt2", ("f32", "f16")),
-    ("matmul", "llama-3-8b-prefill", ("f16", "bf16")),
-    ("attention", "llama-3-8b-prefill", ("bf16",)),
-    ("attention", "llama-3-8b-decode", ("bf16",)),
-    ("conv2d", "vgg16", ("f32", "f16")),
-    ("matmul", "vgg16", ("f32",)),
-)
-# Problems whose space is measured by a large random sample (op, dtype, dimensions).
-TRUTH = (
-    ("matmul", "f32", "m=1024,n=1024,k=1024"),
-    ("matmul", "f16", "m=4096,n=4096,k=4096"),
-    ("matmul", "bf16", "m=128,n=4096,k=4096"),
-    ("matvec", "f32", "m=4096,n=1,k=4096"),
-    ("matvec", "f16", "m=14336,n=1,k=4096"),
-    ("conv2d", "f32", "n=1,c=64,h=56,w=56,k=64,r=3,s=3,padding=1"),
-    ("conv2d", "f32", "n=1,c=256,h=14,w=14,k=256,r=3,s=3,padding=1"),
-    ("softmax", "f32", "rows=4096,columns=4096"),
-    ("attention", "f16", "heads=12,queries=1024,head_dim=64"),
-)
+PROBLEMS = tomllib.loads((ROOT / "tools" / "campaign.toml").read_text(encoding="utf-8"))
 TRUTH_CONFIGS = 600
 
 
@@ -157,14 +133,14 @@ def measure(arguments: argparse.Namespace, until: float) -> str | None:
 
 
 def broad() -> "list[tuple[str, Problem]]":
-    """(name, problem) of the standard workloads, one of each row of `BROAD` in turn; kernels that are not there yet and
+    """(name, problem) of the standard workloads, one of each row of `broad` in turn; kernels that are not there yet and
     layers that occurred already are left out."""
     from kernrec.kernel import kernels_for
     from kernrec.op import find_op
     from kernrec.op.workload import workload
 
     rows = []
-    for op, name, dtypes in BROAD:
+    for op, name, dtypes in PROBLEMS["broad"]:
         for dtype in dtypes:
             if dtype not in find_op(op).dtypes or not kernels_for(op, dtype):
                 continue
@@ -179,11 +155,11 @@ def broad() -> "list[tuple[str, Problem]]":
 
 
 def truth() -> "list[tuple[str, Problem]]":
-    """(name, problem) of `TRUTH`, as far as there are kernels."""
+    """(name, problem) of `truth`, as far as there are kernels."""
     from kernrec.kernel import kernels_for
     from kernrec.op import find_op, parse_shape
 
-    problems = [find_op(op).problem(dtype, None, **parse_shape(shape)) for op, dtype, shape in TRUTH]
+    problems = [find_op(op).problem(dtype, None, **parse_shape(shape)) for op, dtype, shape in PROBLEMS["truth"]]
     return [(p.key, p) for p in problems if kernels_for(p.op, p.dtype, p.layout)]
 
 

@@ -10,6 +10,7 @@ rounds, the ratio to the other checkout, and whether both answers are equal but 
 import json
 import shutil
 import tempfile
+import tomllib
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
@@ -21,38 +22,7 @@ from front import ROOT, Table
 from benchmarks.timing import COMMAND, environment_in, in_turns, python, ratio
 
 _DATA = ROOT / "datasets" / "kernels"
-_NARROW = {
-    "block_size_x": "[32, 64]", "block_size_y": "[4, 8]", "tile_size_x": "[1, 2]", "tile_size_y": "[1, 2]",
-    "time_steps": "[1, 2]",
-}  # fmt: skip
-"""Values of the tunables of stencil2d, which has 2,400 configs."""
-_CALLS = {
-    "matmul": """
-grid = "grid"
-flops = "2 * m * n * k"
-[arguments]
-a = { dtype = "f16", shape = ["m", "k"] }
-b = { dtype = "f16", shape = ["k", "n"] }
-c = { dtype = "f16", shape = ["m", "n"] }
-m = 4096
-n = 4096
-k = 4096
-stride_a = 4096
-stride_b = 4096
-stride_c = 4096
-""",
-    "rows": """
-grid = "grid"
-[arguments]
-x = { dtype = "f16", shape = [4096, "columns"] }
-weight = { dtype = "f16", shape = ["columns"] }
-bias = { dtype = "f16", shape = ["columns"] }
-y = { dtype = "f16", shape = [4096, "columns"] }
-columns = 4096
-epsilon = 1e-5
-""",
-}
-"""Calls of Triton's kernels, to which configs are added."""
+_TABLES = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
 _CHANGES = ("analysis_s", "profiled_s")
 
 
@@ -84,7 +54,7 @@ def _commands(folder: Path) -> dict[str, list[str]]:
     """The arguments of `kernrec analyze` by kernel; specs and calls are written to the folder."""
     stencil = json.loads((_DATA / "stencil2d.json").read_text(encoding="utf-8"))
     for tunable in stencil["ConfigurationSpace"]["TuningParameters"]:
-        tunable["Values"] = _NARROW.get(tunable["Name"], tunable["Values"])
+        tunable["Values"] = _TABLES["narrow"].get(tunable["Name"], tunable["Values"])
     (folder / "stencil2d.json").write_text(json.dumps(stencil), encoding="utf-8")
     configs = {
         "matmul": [
@@ -93,7 +63,7 @@ def _commands(folder: Path) -> dict[str, list[str]]:
         ],
         "rows": [{"WIDTH": 4096, "num_warps": w} for w in (1, 2, 4, 8, 16)],
     }  # fmt: skip
-    for name, text in _CALLS.items():
+    for name, text in _TABLES["calls"].items():
         tables = ("[[configs]]\n" + "".join(f"{key} = {value}\n" for key, value in c.items()) for c in configs[name])
         (folder / f"{name}.toml").write_text(text + "".join(tables), encoding="utf-8")
     examples, textbook, triton = ROOT / "docs" / "examples", _DATA / "textbook", _DATA / "triton"

@@ -5,10 +5,9 @@ it moves all configs of the kernel on a problem by about one factor. The own par
 are two 90 % intervals: that of a time is as wide as both parts together, and that of a ratio of two configs of a kernel
 on a problem stands on their own parts alone.
 
-`tools/evidence intervals` prints the widths of times, from recorded times of kernels that others wrote;
-`tools/evidence intervals` those of energies. Few kernels were recorded with their energy, which is power for a
-time: its error is taken to be the sum of what a wrong time does to it, by recorded times, and of the error of power for
-a recorded time.
+`tools/evidence intervals` prints the widths of times and energies, from recorded times of kernels that others wrote.
+Few kernels were recorded with their energy, which is power for a time: its error is taken to be the sum of what a
+wrong time does to it, by recorded times, and of the error of power for a recorded time.
 """
 
 import math
