@@ -12,7 +12,7 @@ is over, and leaves in the folder `--out`:
     campaign.log       what was done, with times; *.journal if the database could not take some rows
 
 Plans: `broad` screens the predicted best of all standard problems, `truth` large random samples of a few problems for
-evaluation, `deep` goes on with `broad`'s problems at normal effort, `repeat` measures 20 configs again.
+evaluation, `deep` goes on with `broad`'s problems at normal effort.
 """
 
 import argparse
@@ -38,7 +38,7 @@ TRUTH_CONFIGS = 600
 def main() -> int:
     """Sets up, then runs this file again with the packages in place."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("plan", choices=("broad", "deep", "truth", "repeat"))
+    parser.add_argument("plan", choices=("broad", "deep", "truth"))
     parser.add_argument("--out", type=Path, default=ROOT / ".campaign" / "out", help="folder for what is to be kept")
     parser.add_argument("--list", action="store_true", help="print the problems of the plan, and measure nothing")
     parser.add_argument("--minutes", type=float, default=9.0, help="when the whole command has to be over")
@@ -88,9 +88,6 @@ def run(arguments: argparse.Namespace, deadline: float) -> int:
     if not (out / "doctor.json").exists():
         _keep(out / "doctor.json", [sys.executable, "-m", "kernrec", "doctor", "--json"])
     _log(out, f"{arguments.plan}, {deadline - time.time():.0f} s left")
-    if arguments.plan == "repeat":
-        command = [sys.executable, str(ROOT / "tools" / "repeat.py"), str(database)]
-        return _keep(out / "repeat.txt", command)
     try:
         error = measure(arguments, deadline - 20.0)  # what is left is for copying
     except KernrecError as failure:

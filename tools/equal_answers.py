@@ -9,7 +9,7 @@ since that release. Such a difference does not count.
 Each checkout answers in a process of its own (its `.venv` where it has one), with a cache of its own and without any
 database of the user's. A query is one shape, whose `as_dict()` is compared, or several at once by `recommend_many`:
 every choice, number, note and refusal. Numbers that differ by less than 1e-12 of themselves are equal. Exits 1 where an
-answer differs. `tools/evidence answers` asks by command lines, also of databases with measured rows and trained models.
+answer differs.
 """
 
 import argparse

@@ -18,6 +18,7 @@ from evidence.recordings.files import parquet_dicts
 from evidence.splits import ordered
 from kernrec.gpu import find_gpu
 from kernrec.kernel import find_kernel
+from kernrec.model.learn.features import ModelInputs
 from kernrec.model.learn.row_kind import OTHER_ROWS, ROW_KINDS
 from kernrec.op import Problem
 from kernrec.recommender.estimate.static_table import StaticTable
@@ -63,11 +64,6 @@ def recorded_groups(data: Path, gpu: str, fewest: int = FEWEST) -> tuple[int, li
     return len(problems), [group for group in groups if group is not None]
 
 
-def runs(table: StaticTable, problem: Problem) -> int:
-    """How many configs with profiles a problem has."""
-    return len(table.runnable(table.space.at(problem)))
-
-
 def rows_of(problem: Problem) -> str:
     """The kind of a problem's rows, and the layout `tt`."""
     assert KERNEL.listed is not None
@@ -90,17 +86,11 @@ def sampled_problems(
     taken: Counter[str] = Counter()
     problems = read_problems(data, gpu)
     for recorded in (problems[i] for i in ordered([each.problem.key for each in problems])):
-        problem = recorded.problem
-        if taken[problem.dtype] == count or problem.dtype not in KERNEL.dtypes or problem.layout not in KERNEL.layouts:
-            continue
-        if (table := _table(recorded.gpu, problem.dtype, problem.layout)) is None:
-            continue
-        configs = [c for c in map(table.space.config, range(len(table.space))) if _key(c) in recorded.times]
-        _, usable = profiled_inputs(table, problem, configs)
-        if len(usable) >= fewest:
-            taken[problem.dtype] += 1
-            chosen = [configs[i] for i in usable.tolist()]
-            yield problem, table, chosen, np.array([recorded.times[_key(config)] for config in chosen])
+        dtype = recorded.problem.dtype
+        if taken[dtype] < count and (profiled := _profiled(recorded)) and len(profiled[2]) >= fewest:
+            taken[dtype] += 1
+            table, _, configs, seconds = profiled
+            yield recorded.problem, table, configs, seconds
 
 
 def read_problems(data: Path, gpu: str) -> list[RecordedProblem]:
@@ -129,25 +119,29 @@ def _letter(strides: tuple[int, int], shape: tuple[int, int]) -> str:
 
 
 def _group(recorded: RecordedProblem, fewest: int) -> RowGroup | None:
-    """The recorded rows with profiles, in the order of the space; None where there are fewer than `fewest`."""
-    problem = recorded.problem
-    if (table := _table_of(recorded)) is None:
+    """The recorded rows with profiles, in the order of the space; None if there are fewer than `fewest`."""
+    if (profiled := _profiled(recorded)) is None:
         return None
-    configs = [c for c in map(table.space.config, range(len(table.space))) if _key(c) in recorded.times]
-    inputs, usable = profiled_inputs(table, problem, configs)
-    if len(usable) < max(1, min(fewest, runs(table, problem) // 2)):
+    problem, (table, inputs, configs, seconds) = recorded.problem, profiled
+    if len(configs) < max(1, min(fewest, len(table.runnable(table.space.at(problem))) // 2)):
         return None
-    latency = np.array([recorded.times[_key(configs[i])] for i in usable.tolist()])
-    unknown = np.full(len(usable), np.nan)
-    return RowGroup(recorded.gpu, problem.key, KERNEL.op, KERNEL.name, KERNEL.hash, inputs, latency, unknown)
+    unknown = np.full(len(configs), np.nan)
+    return RowGroup(recorded.gpu, problem.key, KERNEL.op, KERNEL.name, KERNEL.hash, inputs, seconds, unknown)
 
 
-def _table_of(recorded: RecordedProblem) -> StaticTable | None:
-    """The kernel's profiles for the type and layout of a problem; None where there are none."""
+def _profiled(
+    recorded: RecordedProblem,
+) -> tuple[StaticTable, ModelInputs, list[dict[str, int]], np.ndarray] | None:
+    """The table, inputs, configs and seconds of the configs with profiles; None if the kernel has no profiles."""
     problem = recorded.problem
     if problem.dtype not in KERNEL.dtypes or problem.layout not in KERNEL.layouts:
         return None
-    return _table(recorded.gpu, problem.dtype, problem.layout)
+    if (table := _table(recorded.gpu, problem.dtype, problem.layout)) is None:
+        return None
+    configs = [c for c in map(table.space.config, range(len(table.space))) if _key(c) in recorded.times]
+    inputs, usable = profiled_inputs(table, problem, configs)
+    chosen = [configs[i] for i in usable.tolist()]
+    return table, inputs, chosen, np.array([recorded.times[_key(config)] for config in chosen])
 
 
 @cache
@@ -157,11 +151,6 @@ def _table(gpu: str, dtype: str, layout: str) -> StaticTable | None:
     profiles = Stack([]).profiles(KERNEL.name, KERNEL.hash, card.sm)
     table = StaticTable.of(KERNEL, problem, card, profiles) if profiles else None
     return table if table is not None and table.coverage.unprofiled < len(table.space.variants.keys) else None
-
-
-def config_of(group: RowGroup, row: int) -> Config:
-    """The config of a row of training data."""
-    return tuple(int(group.inputs.tunables[name][row]) for name in COLUMNS)
 
 
 def _key(config: Mapping[str, int]) -> Config:
