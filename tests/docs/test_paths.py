@@ -32,13 +32,13 @@ def test_named_paths_exist(page: Path) -> None:
 def test_options_of_named_scripts_exist(page: Path) -> None:
     for code in _CODE.findall(prose(page)):
         words = code.removeprefix("python ").split()
-        package = {"tools/evidence": "evidence", "tools/bench.py": "benchmarks"}.get(words[0])
+        package = {"tools/evidence": "evidence/experiments", "tools/bench.py": "benchmarks"}.get(words[0])
         if package and len(words) > 1 and words[1] != "NAME":
             path = ROOT / "tools" / package / f"{words[1].replace('-', '_')}.py"
             assert path.is_file(), f"{_name(page)}: {words[0]} has no command {words[1]}"
             (run,) = (each for each in ast.parse(path.read_text("utf-8")).body if getattr(each, "name", "") == "run")
             assert isinstance(run, ast.FunctionDef)
-            named = {"list_all": "list", "keeping": "kept"}
+            named = {"only": "set"}
             options = {f"--{named.get(each.arg, each.arg).replace('_', '-')}" for each in run.args.args}
             options |= {f"--no-{option[2:]}" for option in options}
             for word in words[2:]:
