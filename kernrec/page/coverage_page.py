@@ -1,4 +1,4 @@
-"""The static page of `kernrec db coverage`: measured layers by card and op as a picture, and the largest gaps.
+"""The static page of `kernrec db info --coverage`: measured layers by card and op as a picture, and the largest gaps.
 
 Names from databases are escaped, and the page has no script: the policy in it forbids any.
 """

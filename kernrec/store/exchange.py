@@ -136,7 +136,7 @@ def add_rows(
                 rows += f" ANTI JOIN db.{table} AS here USING ({_LAUNCH})"
             if table == "measurement" and signer is not None:
                 origin = f"there.measurement_id, there.gpu, there.problem_id, {quoted(signer)}"
-                connection.execute(f"INSERT INTO db.merged SELECT {origin} {rows}")
+                connection.execute(f"INSERT INTO db.merged SELECT {origin}, NULL {rows}")
             if table in ("kernel", "profile") and signer is not None:
                 connection.execute(f"INSERT INTO db.merged_row SELECT {key}, {quoted(signer)} {rows}")
             added += int(connection.execute(f"INSERT INTO db.{table} BY NAME {rows}").fetchall()[0][0])

@@ -15,7 +15,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from kernrec.store.connection import quoted
-from kernrec.store.measurement_log import ANSWERS, FAILURES, SIGNERS, LogRows, contributors, read_rows
+from kernrec.store.measurement_log import ANSWERS, FAILURES, SIGNERS, LogRows, read_rows
 from kernrec.store.schema import views_sql, with_derived
 from kernrec.util.batches import batches
 
@@ -31,7 +31,7 @@ UNSETTLED = "CREATE OR REPLACE TABLE db.settled (rule VARCHAR)"
 _QUERIES = {
     "answers": ("answer", ANSWERS),
     "failures": ("whole_card_rows", f"{FAILURES} GROUP BY ALL"),
-    "signers": ("whole_card_rows", f"{SIGNERS.format(origin='db.origin')} GROUP BY ALL"),
+    "signers": ("whole_card_rows", f"{SIGNERS.format(merged='db.merged')} GROUP BY ALL"),
 }
 """By table, the relation that is derived and the query."""
 
@@ -65,7 +65,7 @@ def _combined(name: str, gpu: str, condition: str) -> str:
     """The query for what a table keeps of the measurements for which a condition holds, all of one GPU."""
     relation, query = _QUERIES[name]
     rows = f"SELECT {quoted(gpu)} AS gpu, * FROM ({query}) ORDER BY ALL"
-    return with_derived(relation, rows, condition, contributors("db.origin"))
+    return with_derived(relation, rows, condition)
 
 
 def read_pulled_rows(connection: "DuckDBPyConnection", gpu: str, problems: Sequence[str]) -> LogRows:

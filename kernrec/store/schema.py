@@ -30,8 +30,7 @@ if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
 TABLES = ("gpu", "kernel", "config", "problem", "profile", "measurement", "retraction")
-"""The tables whose rows have content-hash keys: all but `migration`, `merged`, `merged_row` and
-`card_scale`."""
+"""The tables whose rows have content-hash keys; the others say how rows came to be here, or are derived."""
 
 _REWRITTEN = {4: "block_open OR replayed"}
 """By the number of a step that changes rows of `measurement`: which rows, whose keys are then computed anew."""
@@ -205,22 +204,19 @@ def derived() -> dict[str, str]:
     return {name: _TABLE.sub(r"\1 db.\2", body).strip() for name, body in _VIEW.findall(views_sql())}
 
 
-def with_derived(
-    name: str, query: str, condition: str = "", merged: str = "db.merged", scales: str = "db.card_scale"
-) -> str:
+def with_derived(name: str, query: str, condition: str = "", scales: str = "db.card_scale") -> str:
     """A query in SQL that may use the relation `name` and those that it is derived from.
 
     Args:
         name: of a relation of `views.sql`.
         query: that uses it.
         condition: on the measurements that all of these are derived from; it applies while the log is scanned.
-        merged: the table that says whose rows came from others, with the columns of `db.merged` that are used.
-        scales: the table with the scales of cards, likewise.
+        scales: a relation with the columns of `db.card_scale`.
     """
     parts: list[str] = []
     chosen = f" WHERE {condition}" if condition else ""
     log = f"(SELECT * FROM db.measurement{chosen}) AS measurement"
-    sources = f"FROM (SELECT * FROM {merged}{chosen}) AS merged"
+    sources = f"FROM (SELECT * FROM db.merged{chosen}) AS merged"
     for part, body in derived().items():
         body = body.replace("FROM db.merged", sources).replace("FROM db.card_scale", f"FROM {scales}")
         if condition:

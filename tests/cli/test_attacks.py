@@ -12,13 +12,13 @@ from pathlib import Path
 from subprocess import CompletedProcess
 
 import pytest
+from kernrec.store.remotes import Remote
+from kernrec.store.share.entries import publish
 
 from kernrec.store import Database
 from kernrec.store.keys import Signer, key_file
-from kernrec.store.remotes import Remote
 from kernrec.store.share.bundle import write_bundle
 from kernrec.store.share.contribution import bundle_name
-from kernrec.store.share.entries import publish
 from kernrec.store.share.manifest import Manifest, Retraction, Segment
 from kernrec.store.share.object_store import place_of
 from kernrec.store.share.place import ZipFile

@@ -75,8 +75,9 @@ def _foreign() -> Iterator[Format]:
 
 
 def _settings(work: Path) -> Iterator[Format]:
-    from kernrec.store import keys
     from kernrec.store.remotes import remotes
+
+    from kernrec.store import keys
     from kernrec.store.share.object_store import can_push, checked_url
 
     (config := work / "config").mkdir()
@@ -123,6 +124,7 @@ def _log(work: Path) -> Iterator[Format]:
     from kernrec.store.remotes import Remote
     from kernrec.store.share.entries import names_of_index
     from kernrec.store.share.log import remote_log
+
     from kernrec.store.share.pull import pull
 
     signer = Signer.of(work / "config" / "key")

@@ -7,11 +7,12 @@ import time
 from collections import Counter
 from pathlib import Path
 
+from kernrec.store.share.index import check_index
+
 from kernrec.store import Database
 from kernrec.store.exchange import CHECKED
 from kernrec.store.share import place_at, read_bundle
 from kernrec.store.share.bundle import take_rows
-from kernrec.store.share.index import check_index
 from tests.helpers.simulated_library import in_this_machine
 from tests.kills.forked_command import ForkedCommand
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from kernrec.store.remotes import Remote, add_remote
 
 from kernrec.compile import NoCompilerError
 from kernrec.compile.nvrtc import compiler
@@ -32,7 +33,6 @@ from kernrec.recommender.profile_configs import ProfilingOptions
 from kernrec.recommender.sweep import power_limits
 from kernrec.store import Database, Evidence
 from kernrec.store.measurement import Measurement
-from kernrec.store.remotes import Remote, add_remote
 from tests.helpers import sharing
 
 SOURCE = """

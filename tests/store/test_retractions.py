@@ -14,7 +14,7 @@ from kernrec.store.retractions import forget, retracted, retraction_log, retract
 from kernrec.store.share import Folder, Selection, import_bundle, read_bundle, write_bundle
 from kernrec.store.share.outgoing import outgoing
 from kernrec.store.share.privacy import secret_of
-from kernrec.store.share.retract import retract_here
+from kernrec.store.share.withdraw import withdraw_here
 from tests.helpers.sharing import GPU, KERNEL, PROBLEM, Person, measurement, measurements, sessions
 
 
@@ -39,7 +39,7 @@ def base(alices: Path, tmp_path: Path, read_here: None) -> Path:
 def take_back(person: Person, condition: str, reason: str = "a broken fan") -> int:
     with person.at_work():
         signer = Signer.of(key_file())
-        return retract_here(person.database, condition, signer, reason, agree=lambda _: True)
+        return withdraw_here(person.database, condition, signer, reason, agree=lambda _: True)
 
 
 def answering(database: Database) -> list[int]:
@@ -85,7 +85,7 @@ def test_whoever_trusts_the_signer_believes_it_and_nobody_else(base: Path) -> No
         assert forget(database, alice.key()) == 1
         assert answering(database) == [1, 2, 3]
     with alice.at_work():
-        assert retract_here(alice.database, "position = 1", None, "", agree=lambda _: True) == 1  # without a key
+        assert withdraw_here(alice.database, "position = 1", None, "", agree=lambda _: True) == 1  # without a key
     with bob.at_work(), Database.open(bob.database, read_only=False) as database:
         merge(database, alice.database, notes.append)
         assert answering(database) == [2, 3]

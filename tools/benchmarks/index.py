@@ -1,4 +1,4 @@
-"""Time of checking an index of contributed bundles, of pulling all of it, and of a query beside what was pulled.
+"""Time of checking a place of contributed bundles, of pulling all of it, and of a query beside what was pulled.
 
 Bundles are of one kind of card, of 1,000 rows each, by so many people who sign in turns. `check_cpu_s` and `pull_cpu_s`
 are times of processors, here and in the processes that read bundles; `check_s`, `pull_s` are the clock's, and say
@@ -22,11 +22,10 @@ from kernrec import paths
 from kernrec.store import Database
 from kernrec.store.connection import exchange_folder, quoted
 from kernrec.store.keys import Signer, make_key
-from kernrec.store.remotes import Remote, add_remote
 from kernrec.store.share.bundle import write_bundle
-from kernrec.store.share.contribution import bundle_name
-from kernrec.store.share.index import check_index
-from kernrec.store.share.manifest import Manifest, Segment
+from kernrec.store.share.check import check_place
+from kernrec.store.share.manifest import Manifest, Segment, bundle_name
+from kernrec.store.share.object_store import place_of
 from kernrec.store.share.place import ZipFile
 from kernrec.store.share.pull import pull
 
@@ -70,15 +69,15 @@ def indexing(index: Path, folder: Path, bundles: int) -> dict[str, Any]:
     """The costs of an index of so many bundles; `folder`: for a machine that pulls it."""
     size = sum(file.stat().st_size for file in index.glob("*/*.zip"))
     done: dict[str, Any] = {"bundles": bundles, "rows": bundles * _ROWS, "mb": round(size / 1e6, 1)}
-    remote = Remote("contributed", str(index))
+    contributed = place_of(str(index))
 
     def checking() -> None:
-        report = check_index(index)
+        report = check_place(contributed)
         assert not report.bad, report.bad
         assert sum(int(str(row["rows"])) for row in report.rows) == done["rows"]
 
     def pulling() -> None:
-        assert pull(remote, untrusted=True).measurements == done["rows"]
+        assert pull(contributed, untrusted=True).measurements == done["rows"]
 
     machines = folder / "reader", folder / "alone"
     problem = ""
@@ -86,7 +85,6 @@ def indexing(index: Path, folder: Path, bundles: int) -> dict[str, Any]:
         with _at(machine):
             problem = fill(paths.user_database(), _ROWS, RECORDED)[0]
     with _at(machines[0]):
-        add_remote(remote)
         for name, call in (("pull", pulling), ("check", checking)):
             took = spent(call)
             done[f"{name}_cpu_s"], done[f"{name}_s"] = round(took.cpu, 2), round(took.clock, 1)

@@ -1,6 +1,6 @@
-"""CPU time, memory and bytes of pushing measurements to a remote and pulling them, at several numbers of rows.
+"""CPU time, memory and bytes of pushing measurements to a place and pulling them, at several numbers of rows.
 
-The remote is a folder, or with `--s3` a bucket of an S3 server on this machine (moto, which is written in Python:
+The place is a folder, or with `--s3` a bucket of an S3 server on this machine (moto, which is written in Python:
 `copy_cpu_s` is the same bytes put and read again with nothing else done, by this process). Times are of processors, as
 in `tools/bench.py store`. `again` is a push and a pull with nothing new; `more` a push of 1,000 more rows.
 """
@@ -19,13 +19,12 @@ from front import Table
 
 from benchmarks.object_servers import bucket
 from kernrec.store.keys import Signer, make_key
-from kernrec.store.remotes import Remote
 from kernrec.store.share import Selection
 from kernrec.store.share.object_store import place_of
 from kernrec.store.share.pull import pull
 from kernrec.store.share.push import push
 
-from .store import RECORDED, fill
+from .store import _GPU, RECORDED, fill
 from .timing import peak_mb, spent
 
 _MORE = 1000
@@ -45,20 +44,20 @@ def sharing(folder: Path, rows: int, url: str) -> dict[str, Any]:
     Args:
         folder: for the databases.
         rows: a multiple of 1000.
-        url: of an empty remote.
+        url: of an empty place.
     """
-    own, remote = folder / "own.duckdb", Remote("team", url)
+    own, place = folder / "own.duckdb", place_of(url)
     fill(own, rows, RECORDED)
     make_key(folder / "key")
     signer = Signer.of(folder / "key")
-    done: dict[str, Any] = {"rows": rows, "remote": url.partition("://")[0] if "://" in url else "folder"}
+    done: dict[str, Any] = {"rows": rows, "place": url.partition("://")[0] if "://" in url else "folder"}
 
     def pushing() -> None:
-        left = push(remote, own, Selection(), signer, agree=lambda _: True)
-        done.setdefault("pushed", left.measurements if left else 0)
+        left = push(place, own, Selection(), signer, agree=lambda *_: True)
+        done.setdefault("pushed", left[0] if left else 0)
 
     def pulling() -> None:
-        report = pull(remote, untrusted=True)
+        report = pull(place, untrusted=True)
         done.setdefault("pulled", report.measurements)
 
     with _at(folder / "alice"):
@@ -66,8 +65,7 @@ def sharing(folder: Path, rows: int, url: str) -> dict[str, Any]:
         _timed(done, "push_again", pushing)
         fill(own, _MORE, RECORDED | {"session": "'more' || i"})
         _timed(done, "push_more", pushing)
-    place = place_of(url)
-    names = place.names("segments/")
+    names = place.names(_GPU)
     with _at(folder / "bob"):
         _timed(done, "pull", pulling)
         _timed(done, "pull_again", pulling)
@@ -78,7 +76,7 @@ def sharing(folder: Path, rows: int, url: str) -> dict[str, Any]:
         file = folder / "file"
         for name, data in content.items():
             file.write_bytes(data)
-            place.write(name.replace(name[9:17], "0" * 8), file)
+            place.write(f"{name[:-16]}{'0' * 12}.zip", file)
             for _ in place.read(name, 2**30):
                 pass
 

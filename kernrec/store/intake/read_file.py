@@ -190,14 +190,14 @@ def _copied(path: Path, folder: Path) -> Path:
 
 def read_segments(
     groups: Sequence[Mapping[str, Sequence[str]]], title: str, folder: Path, limits: Limits
-) -> list[dict[str, int]]:
-    """The same as `read_database` for groups of Parquet files by table; a row that two of them have is there once.
+) -> list[dict[str, Any]]:
+    """Do what `read_database` does for groups of Parquet files by table; a row that two of them have is there once.
 
-    Whatever the measurements of a group refer to must be in the group. Which groups a measurement is in goes to
-    `SOURCES`.
+    Whatever the measurements of a group refer to must be in the group. `SOURCES` gets the groups of each measurement.
 
     Returns:
-        For each group how many rows each table has; a row that two of its files have counts twice.
+        For each group: `rows` of each table (a row that two of its files have counts twice), the `gpus` of its
+        measurements, and whether some are `replayed`.
     """
     counts: list[dict[str, int]] = [{} for _ in groups]
     with _segments_opened(groups, title, folder, limits, folder / CHECKED) as connection:
@@ -211,9 +211,16 @@ def read_segments(
             _check_references(connection, title)
         _write_tables(connection, TABLES, folder)
         _write(connection, f"SELECT {again}measurement_id, number FROM measurement_rows", folder / SOURCES)
+        seen = "SELECT number, list_sort(list(DISTINCT gpu)), coalesce(bool_or(replayed), false) FROM measurement_rows"
+        facts = {number: fact for number, *fact in connection.execute(f"{seen} GROUP BY 1").fetchall()}
         if not again:  # what is read there is a table: the parent looks up nothing else
             connection.execute("DROP VIEW db.measurement; ALTER TABLE db.measurement_read RENAME TO measurement")
-        return [{table: each.get(table, 0) for table in TABLES} for each in counts]
+    read: list[dict[str, Any]] = []
+    for number, each in enumerate(counts):
+        gpus, replayed = facts.get(number, ([], False))
+        rows = {table: each.get(table, 0) for table in TABLES}
+        read.append({"rows": rows, "gpus": gpus, "replayed": replayed})
+    return read
 
 
 def _check_references(connection: "DuckDBPyConnection", title: str) -> None:
