@@ -10,13 +10,13 @@ from kernrec.errors import UsageError, unknown
 
 _RENAMED = {"--stack": "--backend", "--time": "--map"}
 _REMOVED = {
-    "db remote": "name the place itself: `kernrec db push PLACE`, `kernrec db pull PLACE`",
+    "db remote": "`kernrec db push PLACE` and `kernrec db pull PLACE`, which name the place itself",
     "db sync": "`kernrec db pull PLACE`, then `kernrec db push PLACE`",
-    "db log": "`kernrec db info` lists what was pulled, by signer",
+    "db log": "`kernrec db info`, which lists what was pulled by signer",
     "db index": "`kernrec db verify PLACE`",
     "db coverage": "`kernrec db info --coverage`",
     "db key": "`kernrec db trust --own`",
-    "db sign": "`kernrec db export --bundle FILE --key KEY` signs a bundle while it is written",
+    "db sign": "`kernrec db export --bundle FILE --key KEY`, which signs the bundle",
     "db retract": "`kernrec db withdraw`",
 }
 """By name of a removed command, what to use instead."""

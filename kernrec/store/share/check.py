@@ -74,10 +74,10 @@ def _again(database: Database) -> dict[str, str]:
     """Return the bundles whose rows an earlier bundle has, too, with the reason."""
     likeness = likeness_hash(database.columns("measurement"))
     numbered = "SELECT name, row_number() OVER (ORDER BY created_at, name) AS number FROM db.bundle"
+    shared = f"SELECT measurement_id, name, number FROM db.merged JOIN ({numbered}) AS bundle ON bundle = name"
     query = f"""
         WITH row AS MATERIALIZED (
-            SELECT {likeness} AS likeness, name, number
-            FROM db.measurement JOIN (SELECT measurement_id, bundle FROM db.merged) USING (measurement_id) JOIN ({numbered}) AS bundle ON bundle = name
+            SELECT {likeness} AS likeness, name, number FROM db.measurement JOIN ({shared}) USING (measurement_id)
         )
         SELECT again.name, first.name, count(*) FROM row AS first JOIN row AS again USING (likeness)
         WHERE first.number < again.number GROUP BY 1, 2 ORDER BY 1, 3, 2 DESC

@@ -119,7 +119,7 @@ def _bundles(
     report: PullReport,
 ) -> Iterator[tuple[str, Bundle]]:
     """Yield the wanted bundles, the first day's first; of the bundles of an unknown key only one is read."""
-    if any(OLD.fullmatch(name) for name in new):
+    if any(map(_is_old, new)):
         report.notes.append(
             f"{place.title} is a remote of kernrec 0.1, which is only read: `kernrec db push` to a new place moves your"
             " rows there"

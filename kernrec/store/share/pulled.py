@@ -8,7 +8,7 @@ a copy beside the database, which then takes its place, so that queries go on me
 
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from kernrec.store.intake import adding_to
 from kernrec.store.kept_answers import KEEP_ABOVE, UNSETTLED, keep_statements
 from kernrec.store.share.bundle import Bundle
 from kernrec.store.share.manifest import Withdrawal
-from kernrec.store.share.outgoing import likeness_key
+from kernrec.store.share.outgoing import likeness_hash, likeness_key
 from kernrec.util.file_lock import try_lock
 
 _WAIT_S = 10.0
@@ -60,6 +60,7 @@ def add_bundles(path: Path, bundles: Mapping[str, Bundle], checked: Path) -> int
             f"INSERT INTO db.merged BY NAME SELECT DISTINCT measurement_id, gpu, problem_id, signer, bundle FROM {rows}"
             # In the order of the measurements: what asks about a problem reads a part of both.
             f" JOIN (VALUES {numbers}) AS shared(number, bundle, signer) USING (number) ORDER BY gpu, problem_id",
+            *_without_twins(likeness, bundles),
             *(_note(name, bundle.manifest, bundle.manifest.rows["measurement"]) for name, bundle in bundles.items()),
             UNSETTLED,
             *(honored if some_withdrawn else ()),
@@ -67,9 +68,35 @@ def add_bundles(path: Path, bundles: Mapping[str, Bundle], checked: Path) -> int
 
     with adding_to(path, checked) as database:
         honored, before = _honored(database), database.counts()["measurement"]
+        likeness = likeness_hash(database.columns("measurement"))
         some_withdrawn = database.query("SELECT EXISTS (FROM db.withdrawn)")[0][0]
         database.add_from(lambda exchange: move_checked(checked, exchange, apart_from=["retraction"]), then=then)
         return database.counts()["measurement"] - before
+
+
+def _without_twins(likeness: str, names: Iterable[str]) -> list[str]:
+    """Return the statements that leave one of the rows that one signer shared in several forms.
+
+    They differ only in what is private, because a later push took out more of it. Two would contradict each other.
+    """
+    listed = ", ".join(map(quoted, names))
+    new = (
+        "SELECT session FROM db.measurement"
+        f" SEMI JOIN (FROM db.merged WHERE bundle IN ({listed})) USING (measurement_id)"
+    )
+    shared = "SELECT DISTINCT measurement_id, signer FROM db.merged"
+    rows = (
+        f"SELECT measurement_id, signer, session, {likeness} AS likeness"
+        f" FROM db.measurement JOIN ({shared}) USING (measurement_id) WHERE session IN ({new})"
+    )
+    first = "min(measurement_id) OVER (PARTITION BY session, signer, likeness)"
+    gone = "measurement_id IN (SELECT gone FROM twin)"
+    return [
+        f"CREATE OR REPLACE TEMP TABLE twin AS SELECT measurement_id AS gone, {first} AS stays, signer AS whose"
+        f" FROM ({rows}) QUALIFY gone <> stays",
+        "UPDATE db.merged SET measurement_id = stays FROM twin WHERE measurement_id = gone AND signer = whose",
+        f"DELETE FROM db.measurement WHERE {gone} AND measurement_id NOT IN (SELECT measurement_id FROM db.merged)",
+    ]
 
 
 def apply_withdrawal(path: Path, name: str, withdrawal: Withdrawal) -> int:

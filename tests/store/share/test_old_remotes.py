@@ -73,12 +73,13 @@ def test_what_kernrec_0_1_pulled_answers_after_the_update(tmp_path: Path, monkey
             path = paths.remotes() / name / "rows.duckdb"
             with monkeypatch.context() as earlier:
                 earlier.setattr("kernrec.store.schema.migrations", lambda: migrations()[:10])
+                shared = f"SELECT measurement_id, {number}::VARCHAR AS signer FROM db.measurement"
                 with Database.open(path, read_only=False, create=True) as database:
                     database.add_measurements(measurements(name, 2 + number))
                     database.change(
                         [
                             "CREATE TABLE db.pulled (manifest VARCHAR, signer VARCHAR)",
-                            f"CREATE TABLE db.origin AS SELECT measurement_id, {number}::VARCHAR AS signer FROM db.measurement",
+                            f"CREATE TABLE db.origin AS {shared}",
                             "CREATE TABLE db.retracted (measurement_id VARCHAR, signer VARCHAR, likeness VARCHAR)",
                         ]
                     )

@@ -102,9 +102,11 @@ def test_rows_answer_once_their_key_is_trusted_and_name_it(base: Path) -> None:
 def test_two_places_are_one_union_and_a_push_adds_what_its_place_lacks(base: Path) -> None:
     alice, bob, team, other = Person(base / "alice"), Person(base / "bob"), base / "team", base / "other"
     other.mkdir()
-    assert alice.push(other) == 5
+    assert alice.push(other) == 5  # without the names of the other machine: the rows of Monday have other keys
     assert bob.pull(team).measurements == 5
     assert bob.pull(other).measurements == 0
+    with bob.at_work():
+        assert len(Stack().evidence(GPU, PROBLEM.op, [KERNEL], PROBLEM.key).measured) == 3
     alice.measure([measurement(session="wednesday", gpu="rtx4090")])
     assert alice.push(team) == 1
     assert {path.parent.name for path in bundles(team)} == {GPU, "rtx4090"}
