@@ -12,7 +12,7 @@ from kernrec.cli import options
 from kernrec.cli.format import print_line, print_notes
 from kernrec.cli.steps import Steps
 from kernrec.cli.table import print_table
-from kernrec.errors import UsageError, file_errors
+from kernrec.errors import UsageError
 from kernrec.util.human import counted
 
 if TYPE_CHECKING:
@@ -32,7 +32,6 @@ class InfoOptions(options.Options):
     gpu: Annotated[
         str | None, typer.Option("--gpu", help="With --coverage: the layers of one GPU, and what to measure there.")
     ] = None  # type: ignore[assignment]
-    html: Annotated[Path | None, typer.Option(help="With --coverage: also write a page with a picture.")] = None
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False
     db: Annotated[Path | None, typer.Option("--db", help="Database. Default: your own, and what was pulled.")] = None
 
@@ -48,8 +47,6 @@ def info(wanted: InfoOptions) -> None:
     """
     if wanted.gpu is not None and not wanted.coverage:
         raise UsageError("--gpu goes with --coverage")
-    if wanted.html is not None and (wanted.gpu is not None or not wanted.coverage):
-        raise UsageError("--html goes with --coverage of all GPUs, without --gpu")
     if wanted.shipped:
         if wanted.db is not None or wanted.coverage:
             raise UsageError("--shipped is about what ships with kernrec; give neither --db nor --coverage with it")
@@ -191,12 +188,6 @@ def _show_coverage(wanted: InfoOptions) -> None:
         stack = Stack(None if wanted.db is None else [wanted.db])
         cards = cards_coverage(stack)
         open_gaps = gaps(stack)
-    if wanted.html is not None:
-        from kernrec.page.coverage_page import coverage_page
-        from kernrec.util.atomic_write import write_whole
-
-        with file_errors(wanted.html, "written"):
-            write_whole(wanted.html, coverage_page(cards, open_gaps).encode(), shared=True)
     if wanted.as_json:
         answer = {"cards": [asdict(card) for card in cards], "gaps": [asdict(gap) for gap in open_gaps]}
         print(json.dumps(answer, indent=2))

@@ -92,7 +92,6 @@ def contributed(database: Database) -> list[dict[str, Any]]:
 
 
 def _grouped(columns: Mapping[str, str], source: str) -> str:
-    """The query of these columns of rows and their problems."""
     named = ", ".join(f"{expression} AS {name}" for name, expression in columns.items())
     return f"SELECT {named} FROM {source} JOIN db.problem AS problem USING (problem_id) GROUP BY ALL ORDER BY ALL"
 

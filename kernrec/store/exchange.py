@@ -65,21 +65,6 @@ def keep(connection: "DuckDBPyConnection", name: str, query: str, files: Mapping
         connection.execute(f"CREATE OR REPLACE TEMP TABLE {name} AS {query}")
 
 
-def keep_checked(connection: "DuckDBPyConnection", name: str, query: str, checked: Path) -> None:
-    """The same of rows that were checked, as `add_rows` has them in a folder, from which they are moved away.
-
-    In the query `{measurement}`, `{problem}`, ... stand for the rows of a table, with all of its columns, `{sources}`
-    for those of `SOURCES`.
-    """
-    with exchange_folder(connection) as folder:
-        move_checked(checked, folder)
-        with _sources(connection, folder) as sources:
-            for table, source in sources.items():
-                query = query.replace(f"{{{table}}}", _with_all(connection, source, columns(connection, table)))
-            query = query.replace("{sources}", f"read_parquet({quoted(folder / SOURCES)})")
-            connection.execute(f"CREATE OR REPLACE TEMP TABLE {name} AS {query}")
-
-
 def move_checked(checked: Path, folder: Path, apart_from: Sequence[str] = ()) -> None:
     """Move what was checked from a folder to another, without the rows of some tables."""
     tables = [f"{table}*.parquet" for table in TABLES if table not in apart_from]
@@ -149,7 +134,6 @@ def add_rows(
 
 @contextmanager
 def _sources(connection: "DuckDBPyConnection", folder: Path) -> Iterator[dict[str, str]]:
-    """By table, the rows in a folder, in SQL."""
     sources = {}
     for table in TABLES:
         if any(folder.glob(files := f"{table}*.parquet")):
@@ -166,7 +150,6 @@ def _sources(connection: "DuckDBPyConnection", folder: Path) -> Iterator[dict[st
 
 
 def _with_all(connection: "DuckDBPyConnection", source: str, kinds: Mapping[str, str]) -> str:
-    """The rows of a source with all columns of their table, in SQL."""
     there = {name for name, *_ in connection.execute(f"DESCRIBE FROM {source}").fetchall()}
     lacking = ", ".join(f'NULL::{kind} AS "{name}"' for name, kind in kinds.items() if name not in there)
     return f"(SELECT *, {lacking} FROM {source})" if lacking else source

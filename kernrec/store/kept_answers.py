@@ -62,7 +62,6 @@ def is_settled(connection: "DuckDBPyConnection") -> bool:
 
 
 def _combined(name: str, gpu: str, condition: str) -> str:
-    """The query for what a table keeps of the measurements for which a condition holds, all of one GPU."""
     relation, query = _QUERIES[name]
     rows = f"SELECT {quoted(gpu)} AS gpu, * FROM ({query}) ORDER BY ALL"
     return with_derived(relation, rows, condition)
@@ -86,7 +85,6 @@ def kept_problems(connection: "DuckDBPyConnection", gpu: str, problems: Sequence
 
 
 def _kept_rows(connection: "DuckDBPyConnection", gpu: str, problems: Iterable[str]) -> LogRows:
-    """The rows of a log as they were kept, for some of `kept_problems`."""
     condition = f"gpu = $1 AND key IN ({', '.join(map(quoted, problems))})"
 
     def rows_of(name: str, order: str) -> list[tuple[Any, ...]]:
@@ -98,5 +96,4 @@ def _kept_rows(connection: "DuckDBPyConnection", gpu: str, problems: Iterable[st
 
 @cache
 def _rule() -> str:
-    """A hash of how answers are combined."""
     return sha256(f"{views_sql()}{_QUERIES}".encode()).hexdigest()[:16]

@@ -121,7 +121,6 @@ def make_key(path: Path) -> str:
 
 
 def _key_text(path: Path) -> str:
-    """The content of a file of a key; of another file its beginning."""
     with open_input(path) as file:
         return file.read(_LONGEST_KEY).decode("ascii").strip()
 

@@ -333,8 +333,6 @@ def _with_config(rows: Sequence[_Row]) -> Iterable[_Row]:
 
 
 def _bad_config(rows: Sequence[_Row]) -> UsageError:
-    """The error that names the first row whose config is none."""
-
     def is_config(text: str) -> bool:
         try:
             return isinstance(json.loads(text), dict) and not _LONG_NUMBER.search(text)

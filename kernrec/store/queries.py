@@ -60,11 +60,6 @@ class DatabaseQueries:
         with one_line(self.path):
             exchange.keep(self._connection, name, query, files)
 
-    def keep_checked(self, name: str, query: str, checked: Path) -> None:
-        """The same of rows that were checked; see `kernrec.store.exchange.keep_checked`."""
-        with one_line(self.path):
-            exchange.keep_checked(self._connection, name, query, checked)
-
     def export(self, query: str, folder: Path, most: int = 10**9) -> list[tuple[Path, int]]:
         """Write the rows of a query to Parquet files of at most `most` rows; returns the files and their rows."""
         with one_line(self.path):

@@ -77,7 +77,6 @@ def migrate(connection: "DuckDBPyConnection", done: int) -> None:
 
 
 def _record(connection: "DuckDBPyConnection", step: Migration) -> None:
-    """Write that a step was applied; after the last one the views are made."""
     applied_at = datetime.now(UTC).replace(tzinfo=None)
     connection.execute("INSERT INTO migration VALUES (?, ?, ?)", [step.number, step.name, applied_at])
     if step is migrations()[-1] and step.number >= _VIEWS_APART:
@@ -145,7 +144,6 @@ def make_file(path: Path) -> None:
 
 
 def _place(new: Path, path: Path) -> None:
-    """Give a file its name, unless another process was first: its rows would be gone."""
     try:
         os.link(new, path)
     except FileExistsError:
@@ -157,7 +155,6 @@ def _place(new: Path, path: Path) -> None:
 
 @cache
 def _empty(steps: tuple[str, ...]) -> bytes:
-    """The bytes of an empty database of these steps of the schema; cached, because making them takes 100 ms."""
     import duckdb
     import numpy as np
 
@@ -289,7 +286,6 @@ def tables(connection: "DuckDBPyConnection") -> dict[str, str]:
 def _check_layout(
     statements: Mapping[str, str], expected: Mapping[str, str], path: Path | str, *, checks: bool
 ) -> None:
-    """Raise `UsageError` if the tables of a file are not those expected; `checks`: nor their checks."""
     for name, statement in expected.items():
         if _columns(statements.get(name, "")) != _columns(statement):
             raise UsageError(f"{path}: the table {name} does not have the columns that kernrec gives it")
@@ -305,12 +301,10 @@ def _columns(statement: str) -> str:
 
 
 def _plain(statement: str) -> str:
-    """The statement with numbers spelled in one way: older versions of DuckDB wrote `1e6` as a cast."""
     return _CAST.sub(lambda match: match[1] or "1" + "0" * int(match[2]), statement)
 
 
 def _check_writable(connection: "DuckDBPyConnection", path: Path | str) -> None:
-    """Raise `UsageError` if the file has indexes or triggers, which would run when rows are added."""
     import duckdb
 
     for kind in ("indexes", "triggers"):

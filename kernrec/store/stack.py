@@ -82,7 +82,6 @@ class Stack:
         return nullcontext(self._open[path])
 
     def _refresh(self) -> None:
-        """Drop what was read of the files if they have changed; opening them for every query would take too long."""
         if (version := self.version()) != self._read:
             self._logs.clear()
             self._contents, notes = [], []
@@ -163,7 +162,6 @@ class Stack:
 
 
 def _by_op(every: Iterable[DatabaseContents]) -> dict[str, list[str]]:
-    """The keys of all problems by op, sorted."""
     by_op: dict[str, set[str]] = {}
     for contents in every:
         for op, key in contents.problems:

@@ -10,7 +10,7 @@ from pathlib import Path
 from kernrec.store import Database
 from kernrec.store.exchange import CHECKED
 from kernrec.store.share import Folder, place_at, read_bundle
-from kernrec.store.share.bundle import take_rows
+from kernrec.store.share.bundle import take_groups
 from kernrec.store.share.check import check_place
 from tests.helpers.simulated_library import in_this_machine
 from tests.kills.forked_command import ForkedCommand
@@ -53,7 +53,7 @@ def kill_contribute(folder: Path, kills: int, seed: int) -> Counter[str]:
         bundle = read_bundle(place_at(path))
         counts["bundles"] += 1
         (taken := folder / "taken").mkdir()
-        take_rows(bundle.place, bundle.manifest.segments, taken)
+        take_groups([bundle], taken, path.name)
         sent.update(_moments(taken / CHECKED))
         shutil.rmtree(taken)
     with Database.open(folder / ".local/share/kernrec/kernrec.duckdb") as database:

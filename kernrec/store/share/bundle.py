@@ -1,7 +1,7 @@
 """Bundles: written to a folder or zip file, read from one, and their rows taken."""
 
 import hashlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -162,11 +162,6 @@ def fetch(place: Place, item: Segment | Model, target: Path) -> None:
             file.write(piece)
     if digest.hexdigest() != item.sha256:
         raise UsageError(f"{item.name} of {place.title} has another content than its name says")
-
-
-def take_rows(place: Place, segments: Iterable[Segment], folder: Path) -> None:
-    """Do what `take_groups` does for segments of one place."""
-    take_groups([Bundle(place, Manifest(tuple(segments)), b"")], folder, place.title)
 
 
 def _signature_name(name: str) -> str:

@@ -71,7 +71,6 @@ def _refused(place: Place, pulled: PullReport) -> dict[str, str]:
 
 
 def _again(database: Database) -> dict[str, str]:
-    """Return the bundles whose rows an earlier bundle has, too, with the reason."""
     likeness = likeness_hash(database.columns("measurement"))
     numbered = "SELECT name, row_number() OVER (ORDER BY created_at, name) AS number FROM db.bundle"
     shared = f"SELECT measurement_id, name, number FROM db.merged JOIN ({numbered}) AS bundle ON bundle = name"

@@ -173,7 +173,6 @@ def _contents(database: Database, selection: Selection, path: Path, gpu: str, le
 
 
 def _fixed_rows(database: Database, source: str, gpu: str) -> list[dict[str, object]]:
-    """The fixed part as it was measured, in its order."""
     costs, others = fixed_costs(database, source), _others_latencies(database, gpu)
     rows: list[dict[str, object]] = []
     for each in fixed_part():
@@ -184,7 +183,6 @@ def _fixed_rows(database: Database, source: str, gpu: str) -> list[dict[str, obj
 
 
 def _others_latencies(database: Database, gpu: str) -> dict[str, float]:
-    """By bound of the fixed part, the latency that others measured on a kind of card, as imported or pulled here."""
     parts = fixed_part()
     keys = sorted({each.problem.key for each in parts})
     logs = [database.log(gpu, keys)]

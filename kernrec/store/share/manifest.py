@@ -251,7 +251,6 @@ def _matching(document: Mapping[str, Any], name: str, pattern: re.Pattern[str]) 
 
 
 def _moment(document: Mapping[str, Any], name: str) -> str:
-    """Return a time, to the second; `ValueError` for the 32nd of a month."""
     text = _matching(document, name, _TIME)
     datetime.fromisoformat(text)
     return text

@@ -116,7 +116,6 @@ class ObjectStore:
 
     @contextmanager
     def _bucket(self) -> Iterator[None]:
-        """Say plainly that there is no bucket; a folder of one that has no files is listed as empty."""
         try:
             yield
         except self._obstore.exceptions.BaseError as error:
@@ -158,7 +157,6 @@ class FileSystem:
 
 @contextmanager
 def _reaching(title: str, name: str) -> Iterator[None]:
-    """Whatever goes wrong on the way to a file becomes an error of one line."""
     try:
         yield
     except KernrecError:
@@ -172,7 +170,6 @@ def _reaching(title: str, name: str) -> Iterator[None]:
 
 
 def _reason(error: Exception) -> str:
-    """An error in one line, without addresses that hold a signature."""
     text = re.sub(r"\?[^\s\"']*", "", " ".join(str(error).split()))
     if "error sending request" in text and (server := re.search(r"https?://[^/\s]+", text)):
         return f"{server[0]} does not answer"

@@ -145,7 +145,6 @@ class ZipFile:
         return bundle_names(self._opened().namelist(), under)
 
     def _opened(self) -> zipfile.ZipFile:
-        """The open file; its list of files is read once."""
         if self._archive is None:
             try:
                 self._archive = zipfile.ZipFile(_Bounded(open_input(self.path).detach()))

@@ -181,7 +181,6 @@ def placed_bundle(place: Place, name: str, folder: Path) -> Bundle:
 
 
 def _is_old(name: str) -> bool:
-    """Return whether a name is that of a document of a remote of kernrec 0.1."""
     return bool(OLD.fullmatch(name)) and name.endswith(".json")
 
 
@@ -210,7 +209,6 @@ def _withdrawals(place: Place, new: Sequence[str], report: PullReport) -> Iterat
 
 
 def _withdrawal(place: Place, name: str) -> Withdrawal:
-    """Return a withdrawal, whose file is the line that is signed and the signature."""
     content = b"".join(place.read(name, LARGEST_DOCUMENT + LARGEST_SIGNATURE))
     if name != f"withdrawn/{hashlib.sha256(content).hexdigest()}.json":
         raise UsageError("it has another content than its name says")
@@ -222,7 +220,6 @@ def _withdrawal(place: Place, name: str) -> Withdrawal:
 
 
 def _take(path: Path, batch: Mapping[str, Bundle], title: str, report: PullReport) -> None:
-    """Take bundles together; if they are refused, take each half, until one is left, which is reported."""
     with scratch_folder() as folder:
         try:
             take_groups(list(batch.values()), folder, title, placed=True)

@@ -123,7 +123,6 @@ def apply_withdrawal(path: Path, name: str, withdrawal: Withdrawal) -> int:
 
 
 def _honored(database: Database) -> list[str]:
-    """Return the statements that delete what its signers withdrew."""
     likeness = likeness_key(database.columns("measurement"))
     alike = (
         f"SELECT measurement_id, {likeness} AS likeness FROM db.measurement"

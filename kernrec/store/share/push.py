@@ -83,7 +83,6 @@ def push(
 
 
 def _stale(path: Path, names: Sequence[str], folder: Path) -> dict[str, list[Path]]:
-    """Return files of the rows that the place has, and of those that were withdrawn, as `keep_fresh` takes them."""
     listed = ", ".join(quoted(name) for name in names if BUNDLE.fullmatch(name)) or "NULL"
     with Database.open(path) as pulled:
         likeness = likeness_hash(pulled.columns("measurement"))
@@ -96,7 +95,6 @@ def _stale(path: Path, names: Sequence[str], folder: Path) -> dict[str, list[Pat
 
 
 def _leaving(database: Database, selection: Selection, path: Path, folder: Path, licence: str | None) -> Outgoing:
-    """Return what would leave of one GPU; raise `UsageError` if others would refuse it."""
     folder.mkdir()
     leaving = outgoing(database, selection, secret_of(path), folder, licence)
     if leaving.manifest.size > LARGEST_BUNDLE:

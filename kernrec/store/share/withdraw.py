@@ -205,7 +205,6 @@ def _likenesses(database: Database, rest: str, folder: Path, more: str = "") -> 
 
 
 def _alike(database: Database, files: list[Path]) -> str:
-    """Return the query for measurements that are alike those of files, which are moved away."""
     database.keep("alike", "SELECT DISTINCT * FROM {rows}", {"rows": files})
     likeness = likeness_key(database.columns("measurement"))
     rows = "SELECT * FROM db.measurement WHERE session IN (SELECT session FROM alike)"
