@@ -1,9 +1,9 @@
 """Retractions in a database: withdrawn measurements no longer answer, and stay in the log.
 
 A retraction is a row of the table `retraction` that names a measurement by its key and is signed by who withdraws it.
-A key is a hash of all columns, also of those that never leave a machine in that form (`kernrec.store.share.privacy`): only
-somebody who has a row can name it. A merge adds the retractions of others if their signer is trusted, and names the
-rest in a note. A retraction without a signature holds only for its database: its user has no key, or the signature is
+A key is a hash of all columns, also of those that leave in another form (`kernrec.store.share.privacy`): only somebody
+who has a row can name it. A merge adds the retractions of others if their signer is trusted, and names the rest in a
+note. A retraction without a signature holds only for its database: its user has no key, or the signature is
 that of a withdrawal at a place (`kernrec.store.share.withdraw`).
 """
 
