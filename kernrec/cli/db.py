@@ -176,7 +176,7 @@ class ExportOptions(options.Options):
     ] = None
     models: Annotated[bool, typer.Option("--models", help="Of a bundle: models and calibrations go with it.")] = False
     licence: share.Licence = None
-    key: Annotated[Path | None, typer.Option(help="Of a bundle: file of the private key that signs it.")] = None
+    key: Annotated[str | None, typer.Option(help="Of a bundle: `own`, or the file of the key that signs it.")] = None
     dry_run: share.DryRun = False
     shape: Shape = None
     dtype: Dtype = None
@@ -198,7 +198,13 @@ def export(wanted: ExportOptions) -> None:
         if licence is None and not wanted.dry_run:
             licence = share.asked_licence("those who get the bundle")
         bundles.export(
-            wanted.bundle, own, chosen, models=wanted.models, licence=licence, key=wanted.key, dry_run=wanted.dry_run
+            wanted.bundle,
+            own,
+            chosen,
+            models=wanted.models,
+            licence=licence,
+            key=_key_file(wanted.key),
+            dry_run=wanted.dry_run,
         )
         return
     if selected.since or wanted.models or wanted.licence or wanted.key or wanted.dry_run:
@@ -221,6 +227,16 @@ def export(wanted: ExportOptions) -> None:
     print(text)
     if left_out:
         print_notes([f"left out: {counted(left_out, 'measurement')}, quarantined or of an older source of the kernel"])
+
+
+def _key_file(key: str | None) -> Path | None:
+    """Return the file of the private key that `--key` names; the user's own is made if there is none."""
+    from kernrec.store.keys import key_file, make_own_key
+
+    if key == "own":
+        make_own_key()
+        return key_file()
+    return Path(key) if key else None
 
 
 class MergeOptions(options.Options):

@@ -16,7 +16,7 @@ _REMOVED = {
     "db index": "`kernrec db verify PLACE`",
     "db coverage": "`kernrec db info --coverage`",
     "db key": "`kernrec db trust --own`",
-    "db sign": "`kernrec db export --bundle FILE --key KEY`, which signs the bundle",
+    "db sign": "`kernrec db export --bundle FILE --key own`, which signs the bundle",
     "db retract": "`kernrec db withdraw`",
 }
 """By name of a removed command, what to use instead."""

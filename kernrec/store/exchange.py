@@ -4,7 +4,6 @@
 """
 
 import json
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from kernrec.errors import UsageError
 from kernrec.store.card_scales import update_scales
-from kernrec.store.connection import exchange_folder, quoted, transaction
+from kernrec.store.connection import quoted, transaction
 from kernrec.store.rows import columns
 from kernrec.store.schema import TABLES
 
@@ -31,38 +30,6 @@ _LAUNCH = "kernel, kernel_hash, code_key, sm, launch"
 """The columns of `profile` that name what was profiled."""
 COLUMNS = "checked.json"
 """Beside it: the columns that have a value in some of them."""
-
-
-def export(connection: "DuckDBPyConnection", query: str, folder: Path, most: int) -> list[tuple[Path, int]]:
-    """Write the rows of a query to Parquet files of at most `most` rows; returns the files and their rows."""
-    written = []
-    with exchange_folder(connection) as exchange:
-        connection.execute(f"CREATE OR REPLACE TEMP TABLE exported AS {query}")
-        total = int(connection.execute("SELECT count(*) FROM exported").fetchall()[0][0])
-        for start in range(0, total, most):
-            file = exchange / "rows.parquet"
-            connection.execute(
-                f"COPY (FROM exported LIMIT {most} OFFSET {start}) TO {quoted(file)} (FORMAT parquet, COMPRESSION zstd)"
-            )
-            target = folder / f"{os.urandom(8).hex()}.parquet"
-            move(file, target)
-            written.append((target, min(most, total - start)))
-        connection.execute("DROP TABLE exported")
-    return written
-
-
-def keep(connection: "DuckDBPyConnection", name: str, query: str, files: Mapping[str, Sequence[Path]]) -> None:
-    """Keep the rows of a query as a temporary table of a connection; one of that name is replaced.
-
-    In the query `{x}` stands for the rows of the Parquet files `files["x"]`, which are moved away.
-    """
-    with exchange_folder(connection) as folder:
-        for file, paths in files.items():
-            (folder / file).mkdir()
-            for path in paths:
-                move(path, folder / file / path.name)
-            query = query.replace(f"{{{file}}}", f"read_parquet({quoted(folder / file / '*')})")
-        connection.execute(f"CREATE OR REPLACE TEMP TABLE {name} AS {query}")
 
 
 def move_checked(checked: Path, folder: Path, apart_from: Sequence[str] = ()) -> None:

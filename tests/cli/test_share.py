@@ -106,7 +106,7 @@ def test_two_people_share_a_folder(tmp_path: Path, ask: Ask) -> None:
         ("index x", "use `kernrec db verify PLACE`"),
         ("coverage", "use `kernrec db info --coverage`"),
         ("key", "use `kernrec db trust --own`"),
-        ("sign x.zip", "use `kernrec db export --bundle FILE --key KEY`"),
+        ("sign x.zip", "use `kernrec db export --bundle FILE --key own`"),
         ("retract --merged", "use `kernrec db withdraw`"),
         ("export --format t4", "--format was removed; T4 is the only format: leave it out"),
     ],
@@ -135,8 +135,7 @@ def test_a_bundle_is_taken_from_whom_one_trusts(tmp_path: Path, ask: Ask) -> Non
     ask(alice, "db", "export", "--bundle", file, "--licence", "CC0-1.0")
     assert "is not signed; nothing was taken" in ask(bob, "db", "import", file, status=2)
     assert not bob.database.exists()
-    private = str(alice.home / "config" / "kernrec" / "key")
-    ask(alice, "db", "export", "--bundle", signed, "--licence", "CC0-1.0", "--key", private)
+    ask(alice, "db", "export", "--bundle", signed, "--licence", "CC0-1.0", "--key", "own")
     assert f"signed by an unknown key, {key}" in ask(bob, "db", "import", signed, status=2)
     ask(bob, "db", "trust", key, "--name", "alice")
     assert "3 new rows, licence CC0-1.0, signed by alice" in ask(bob, "db", "import", signed)
