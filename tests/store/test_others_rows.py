@@ -87,7 +87,7 @@ def test_a_row_that_says_an_own_config_or_problem_under_another_key_takes_no_ans
             [
                 f"INSERT INTO db.{table} SELECT * REPLACE ('twin' AS {table}_id, {value} AS {name}) FROM db.{table}",
                 f"INSERT INTO db.measurement SELECT {twin.format(table + '_id')} FROM db.measurement",
-                "INSERT INTO db.merged SELECT measurement_id, gpu, problem_id, '' FROM db.measurement"
+                "INSERT INTO db.merged SELECT measurement_id, gpu, problem_id, '', NULL FROM db.measurement"
                 " WHERE measurement_id = 'twin row'",
             ]
         )
