@@ -181,7 +181,7 @@ def pulled_database() -> Path | None:
     """Return the database of pulled rows, or None; what kernrec 0.1 pulled is put into it first."""
     path = paths.pulled()
     if not path.exists() and paths.remotes().is_dir():
-        from kernrec.store.share.old_remotes import adopt_pulled
+        from kernrec.store.old_remotes import adopt_pulled
 
         adopt_pulled(path)
     return path if path.exists() else None

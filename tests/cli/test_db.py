@@ -54,7 +54,7 @@ def test_info_counts_by_gpu_op_kernel_and_outcome(own: Path, cache: Path, capsys
     with Database.open(own) as database:
         assert (about["schema"], about["content_hash"]) == (database.schema, database.content_hash())
     assert (about["rows"]["measurement"], about["rows"]["gpu"]) == (2, 1)
-    assert about["pulled"] == {}
+    assert about["pulled"] == []
     usual = {"gpu": "rtx3090", "op": "matmul", "kernel": "theirs", "measurements": 1, "configs": 1, "problems": 1}
     usual |= {"replayed": 0, "mig": 0}
     assert about["measurements"] == [usual | {"outcome": "compile"}, usual | {"outcome": "ok"}]

@@ -61,13 +61,13 @@ def kill_sharing(folder: Path, command: str, kills: int, rows: int, seed: int) -
         counts["halved"] += _half(place, folder)
         if command == "pull":
             try:
-                found = _sessions(bob)
+                there = _sessions(bob)
             except KernrecError:
                 counts["unreadable"] += 1
                 continue
-            counts["halved"] += any(count != each for count in found.values())
-            counts["lost"] += max(0, pulled - len(found.keys() - withdrawn))  # what answered before still does
-            pulled = len(found.keys() - withdrawn)
+            counts["halved"] += any(count != each for count in there.values())
+            counts["lost"] += max(0, pulled - len(there.keys() - withdrawn))  # what answered before still does
+            pulled = len(there.keys() - withdrawn)
     _run(alice, "push", str(place), *_LICENCE)
     _run(bob, "pull", str(place))
     there = _sessions(bob)

@@ -7,7 +7,6 @@ from kernrec import paths
 from kernrec.store.connection import quoted
 from kernrec.store.database import Database, replace_file
 from kernrec.store.keys import read_settings
-from kernrec.store.share.pulled import settle
 from kernrec.util.scratch import scratch_folder
 
 _TABLES = ("config", "problem", "profile", "measurement")
@@ -29,7 +28,6 @@ def adopt_pulled(path: Path) -> None:
     with Database.open(beside, read_only=False, create=True) as database:
         for file in files:
             _add(database, file)
-    settle(beside)
     replace_file(beside, path)
 
 
