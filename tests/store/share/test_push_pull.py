@@ -2,6 +2,7 @@
 
 import getpass
 import json
+import os
 import shutil
 import socket
 from pathlib import Path
@@ -16,7 +17,7 @@ from kernrec.recommender.result import MeasuredOn
 from kernrec.store import Database, Stack
 from kernrec.store.keys import Signer, distrust, key_file, trust
 from kernrec.store.share import pulled
-from kernrec.store.share.place import Folder
+from kernrec.store.share.place import Folder, bundle_names
 from kernrec.store.share.push import write_list
 from tests.helpers.reading import read_here, reading_here
 from tests.helpers.sharing import GPU, KERNEL, PROBLEM, UUID_HASH, Person, measurement, measurements, sessions
@@ -181,11 +182,18 @@ def test_a_listing_never_deletes_answers(base: Path) -> None:
     assert len(bob.pulled()) == 5
 
 
-def test_links_in_a_place_are_not_followed(base: Path) -> None:
-    team, (first, *_) = base / "team", bundles(base / "team")
-    first.rename(base / first.name)
+def test_links_pipes_and_names_that_lead_elsewhere_are_not_followed(base: Path) -> None:
+    team, (first, second) = base / "team", bundles(base / "team")
+    for path in (first, second):
+        path.rename(base / path.name)
     first.symlink_to(base / first.name)
-    assert "it is not a file" in Person(base / "bob").pull(team).refused.values()
+    if os.name != "nt":
+        os.mkfifo(second)
+    report = Person(base / "bob").pull(team)
+    assert set(report.refused.values()) == {"it is not a file"}
+    assert report.measurements == 0
+    name = f"{GPU}/{second.name}"
+    assert bundle_names(["../secret", "/etc/passwd", f"../team/{name}", name, f"{GPU}/../{name}"], "") == [name]
     shutil.move(team / GPU, base / "elsewhere")
     (team / GPU).symlink_to(base / "elsewhere")
     with pytest.raises(UsageError, match="is a link to a folder"):
