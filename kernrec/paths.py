@@ -9,6 +9,8 @@ from pathlib import Path
 _PACKAGE = Path(__file__).resolve().parent
 OWN = "own"
 """The name of the user's own database in answers."""
+PULLED = "pulled"
+"""The name of the database of pulled rows in answers."""
 
 
 def shipped(name: str) -> Path:
@@ -36,7 +38,7 @@ def user_database() -> Path:
 
 
 def config() -> Path:
-    """The user's settings: remotes, trusted keys, the own key (`KERNREC_CONFIG`, else `$XDG_CONFIG_HOME/kernrec`)."""
+    """The user's settings: trusted keys, the own key (`KERNREC_CONFIG`, else `$XDG_CONFIG_HOME/kernrec`)."""
     if chosen := os.environ.get("KERNREC_CONFIG"):
         return Path(chosen)
     return Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "kernrec"
@@ -49,8 +51,14 @@ def state() -> Path:
     return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "kernrec"
 
 
+def pulled() -> Path:
+    """Return the database of the rows that were pulled, beside the user's own database; it may not exist."""
+    own = user_database()
+    return own.with_name(f"{own.stem}.pulled.duckdb")
+
+
 def remotes() -> Path:
-    """Where rows that were pulled are: beside the user's own database, a folder for each remote; it may not exist."""
+    """Return the folder of the rows that kernrec 0.1 pulled, each remote's in a folder; it may not exist."""
     return user_database().parent / "remotes"
 
 

@@ -1,49 +1,21 @@
 """The part of `kernrec db export` and `kernrec db import` that is about bundles."""
 
-from datetime import UTC, datetime
 from pathlib import Path
 
 from kernrec.cli.format import print_notes
+from kernrec.cli.share import print_leaving, print_manifest
 from kernrec.cli.steps import Steps
 from kernrec.errors import KernrecError, UsageError
 from kernrec.store import Database
 from kernrec.store.keys import signer_name, trusts
-from kernrec.store.share import Manifest, Selection, place_at, read_bundle, write_bundle
+from kernrec.store.share import Selection, place_at, read_bundle, write_bundle
 from kernrec.store.share.bundle import import_to
-from kernrec.store.share.outgoing import Outgoing, outgoing
+from kernrec.store.share.outgoing import outgoing
 from kernrec.store.share.place import MANIFEST
 from kernrec.store.share.privacy import secret_of
 from kernrec.util.human import counted
 from kernrec.util.input_file import open_input
 from kernrec.util.scratch import scratch_folder
-
-
-def selection(database: Path, gpu: str | None, op: str | None, kernel: str | None, since: str | None) -> Selection:
-    """The measurements of a database that options name."""
-    from kernrec.gpu import find_gpu
-
-    moment = None
-    if since is not None:
-        try:
-            moment = datetime.fromisoformat(since)
-        except ValueError:
-            raise UsageError(f"--since {since!r:.40}: a day such as 2026-03-01 is expected") from None
-        moment = moment.astimezone(UTC).replace(tzinfo=None) if moment.tzinfo else moment
-    return Selection(find_gpu(gpu).name if gpu else None, op_name(database, op) if op else None, kernel, moment)
-
-
-def op_name(database: Path, op: str) -> str:
-    """The name of an op: one of the catalog, or one that the spec of a user's kernel declares."""
-    from kernrec.op import find_op
-
-    try:
-        return find_op(op).name
-    except UsageError:
-        if database.exists():
-            with Database.open(database) as opened:
-                if opened.rows("problem", op=op):
-                    return op
-        raise
 
 
 def export(
@@ -81,15 +53,6 @@ def export(
     print(f"written to {path}, licence {leaving.manifest.licence}{'' if signer else ', not signed'}")
 
 
-def print_leaving(leaving: Outgoing) -> None:
-    """List the rows that would leave, and the columns in another form."""
-    _list(leaving.manifest)
-    if leaving.retracted:
-        print(f"left earlier, now retracted: {counted(leaving.retracted, 'measurement')}")
-    for name, count in leaving.changed.items():
-        print(f"{name} leaves in another form in {counted(count, 'measurement')}")
-
-
 def import_(path: Path, database: Path, models: bool, untrusted: bool) -> None:
     """Add the rows of a bundle to a database.
 
@@ -98,7 +61,7 @@ def import_(path: Path, database: Path, models: bool, untrusted: bool) -> None:
     from kernrec.recommender.estimate.shared_models import take_models
 
     bundle = read_bundle(place_at(path))
-    _list(bundle.manifest)
+    print_manifest(bundle.manifest)
     if not untrusted and not trusts(bundle.signer):
         how = f"signed by an unknown key, {bundle.signer}" if bundle.signer else "not signed"
         trust = "`kernrec db trust KEY` trusts it, " if bundle.signer else ""
@@ -119,7 +82,7 @@ def import_(path: Path, database: Path, models: bool, untrusted: bool) -> None:
 
 
 def is_bundle(path: Path) -> bool:
-    """Whether a path looks like a bundle: a zip file, or a folder with a manifest."""
+    """Return whether a path looks like a bundle: a zip file, or a folder with a manifest."""
     if path.is_dir():
         return (path / MANIFEST).is_file()
     try:
@@ -127,14 +90,3 @@ def is_bundle(path: Path) -> bool:
             return file.read(4) == b"PK\x03\x04"
     except OSError:
         return False
-
-
-def _list(manifest: Manifest) -> None:
-    print(", ".join(counted(count, table) for table, count in manifest.rows.items()))
-    for name, values in manifest.provenance.items():
-        if name == "days" and values:
-            print(f"measured {values[0]}" if values[0] == values[-1] else f"measured {values[0]} to {values[-1]}")
-        elif values:
-            print(f"{name}: {', '.join(values)}")
-    if manifest.models:
-        print(f"models: {', '.join(model.file for model in manifest.models)}")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kernrec import paths
-from kernrec.cli import measuring
+from kernrec.cli import measuring, options
 from kernrec.cli.quantity import budget as parse_budget
 from kernrec.cli.table import table_lines
 from kernrec.errors import UsageError, file_errors
@@ -20,23 +20,28 @@ if TYPE_CHECKING:
     from kernrec.store.share.contribution import Contribution
 
 FOLDER = "contributed"
-"""Of bundles by GPU, as the project's index has them."""
+"""A place on this machine, with the folders of the project's own."""
 
 
-def contribute(
-    budget: Annotated[str, typer.Option(help="When to stop: 10m, 1h or 200configs.")] = "10m",
+class ContributeOptions(options.Options):
+    """The options of `kernrec contribute`."""
+
+    budget: Annotated[str, typer.Option(help="When to stop: 10m, 1h or 200configs.")] = "10m"
     out: Annotated[
-        Path | None, typer.Option(help="File of the bundle, .zip. Default: its name in an index, in contributed/.")
-    ] = None,
-    gpu: measuring.Gpu = "auto",
+        Path | None, typer.Option(help="File of the bundle, .zip. Default: its name at a place, in contributed/.")
+    ] = None
+    gpu: measuring.Gpu = "auto"
     measured: Annotated[
         bool, typer.Option("--measured", help="Measure nothing: write what an interrupted run measured.")
-    ] = False,
-    db: measuring.Database = None,
-    device: measuring.Device = "cuda",
-    replay: measuring.Replay = None,
-    seed: measuring.Seed = 0,
-) -> None:
+    ] = False
+    db: measuring.Database = None
+    device: measuring.Device = "cuda"
+    replay: measuring.Replay = None
+    seed: measuring.Seed = 0
+
+
+@options.takes(ContributeOptions)
+def contribute(wanted: ContributeOptions) -> None:
     """Measure what is worth knowing of a GPU of this machine, and write a small signed bundle of it for others.
 
     A fixed part comes first, the same on every card, then the problems and configs that models are most unsure of.
@@ -50,13 +55,13 @@ def contribute(
     from kernrec.store.keys import make_own_key
     from kernrec.store.share.contribution import add_pending, pending_gpus, pending_sessions
 
-    replay, db = measuring.replay_files(device, replay, db)
-    database = db or paths.user_database()
+    replay, db = measuring.replay_files(wanted.device, wanted.replay, wanted.db)
+    database, out = db or paths.user_database(), wanted.out
     if out is not None and out.suffix != ".zip":
         raise UsageError(f"--out {out}: the bundle is a .zip file; name one")
     if out is not None and out.exists():
         raise UsageError(f"--out {out} exists already; name a new file")
-    if measured:
+    if wanted.measured:
         rows = pending_gpus(database)
         if not rows:
             raise UsageError(f"{database} has no measurements that are in no bundle yet; leave out --measured")
@@ -65,16 +70,16 @@ def contribute(
         for name in rows:
             _write(database, name, out)
         return
-    seconds, configs = parse_budget("--budget", budget)
+    seconds, configs = parse_budget("--budget", wanted.budget)
     make_own_key()  # what signing needs is missed before ten minutes are measured
     request = CollectRequest(
         problems=None,
         database=database,
-        device=DeviceKind(device),
-        gpu=gpu,
+        device=DeviceKind(wanted.device),
+        gpu=wanted.gpu,
         recording=replay,
         budget=CampaignBudget(seconds, configs),
-        seed=seed,
+        seed=wanted.seed,
         resumed=pending_sessions(database),  # a bundle has the fixed part as it was measured for this one
     )
     cards: list[str] = []
@@ -111,7 +116,8 @@ def _write(database: Path, gpu: str, out: Path | None) -> None:
 def summary(written: "Contribution") -> str:
     """The text beside a bundle, for whoever sends it and whoever takes it; it names no folder of this machine."""
     from kernrec.gpu import find_gpu
-    from kernrec.store.share.contribution import MOST_BYTES, bundle_name
+    from kernrec.store.share.contribution import MOST_BYTES
+    from kernrec.store.share.manifest import bundle_name
 
     manifest = written.leaving.manifest
     days = sorted(set(manifest.provenance.get("days", [])))
@@ -148,7 +154,7 @@ def summary(written: "Contribution") -> str:
     if written.size > MOST_BYTES:
         lines += [f"It is larger than the {MOST_BYTES:,} bytes of ten minutes.", ""]
     if written.replayed:
-        lines += ["These rows repeat a recording: they show how this works, and no index takes them.", ""]
+        lines += ["These rows repeat a recording: they show how this works, and no place takes them.", ""]
     else:
         lines += [
             "Nothing has left this machine. To send it, put the file into a copy of the project, as",

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kernrec import paths
-from kernrec.cli import coverage, index, options, remote, trust
+from kernrec.cli import options, share, trust
 from kernrec.cli.commands import Commands
-from kernrec.cli.db_info import conflicting, info
+from kernrec.cli.db_info import conflicting, info, print_contributed
 from kernrec.cli.format import print_notes
 from kernrec.cli.steps import Steps
 from kernrec.errors import KernrecError, UsageError, cannot_be
@@ -20,23 +20,9 @@ if TYPE_CHECKING:
     from kernrec.kernel import Kernel
 
 app = Commands(help="Inspect, import, export, merge, verify and share databases.", no_args_is_help=True)
-app.add_typer(remote.app, name="remote")
-for _name, _command in (
-    ("push", remote.push),
-    ("pull", remote.pull),
-    ("sync", remote.sync),
-    ("log", remote.log),
-    ("info", info),
-    ("index", index.index),
-    ("coverage", coverage.coverage),
-    ("key", trust.key),
-    ("sign", trust.sign),
-    ("trust", trust.trust),
-    ("retract", trust.retract),
-):
-    app.command(_name)(_command)
+for _command in (info, share.push, share.pull, share.withdraw, trust.trust):
+    app.command(_command.__name__)(_command)
 
-Path_ = Annotated[Path | None, typer.Option("--db", help="Database. Default: your own.")]
 Shape = Annotated[str | None, typer.Option(help="Dimensions, such as m=4096,n=4096,k=4096.")]
 Dtype = Annotated[str | None, typer.Option(help="Data type of the tensors. Default: the op's first.")]
 Layout = Annotated[str | None, typer.Option(help="Tensor layout. Default: the op's first.")]
@@ -91,8 +77,8 @@ class ImportOptions(options.Options):
     dtype: Dtype = None
     layout: Layout = None
     models: Annotated[bool, typer.Option("--models", help="Of a bundle: take its models and calibrations too.")] = False
-    untrusted: remote.Untrusted = False
-    db: Path_ = None
+    untrusted: share.Untrusted = False
+    db: share.Database = None
 
 
 @app.command("import")
@@ -112,7 +98,7 @@ def import_(wanted: ImportOptions) -> None:
         if wanted.op or wanted.shape or wanted.gpu or wanted.kernel or wanted.spec:
             raise UsageError(f"{file} is a bundle, whose rows say what was measured; give no other options than --db")
         bundle.import_(file, path, wanted.models, wanted.untrusted)
-        remote.print_retracted_copies(path)
+        share.print_withdrawn_copies(path)
         return
     if file.suffix == ".zip":
         raise UsageError(f"{file} is not a bundle: it does not begin as a zip file does")
@@ -181,66 +167,88 @@ def _kernel(spec: Path, source: Path) -> "tuple[Kernel, list[str]]":
     return kernel, notes
 
 
-@app.command("export")
-def export(
-    op: Annotated[
-        str | None, typer.Option("--op", help="Operator that was measured: matmul, conv2d, ... (`kernrec ops`).")
-    ] = None,
-    gpu: Annotated[str | None, typer.Option("--gpu", help="GPU that was measured (`kernrec gpus`).")] = None,
+class ExportOptions(options.Options):
+    """The options of `kernrec db export`."""
+
+    selected: share.Selected
     bundle: Annotated[
         Path | None, typer.Option(help="Write a bundle to this folder or .zip file instead of printing T4.")
-    ] = None,
-    since: Annotated[str | None, typer.Option(help="Of a bundle: measured since this day, such as 2026-03-01.")] = None,
-    models: Annotated[bool, typer.Option("--models", help="Of a bundle: models and calibrations go with it.")] = False,
-    licence: Annotated[str | None, typer.Option(help="Of a bundle's rows, such as CC0-1.0.")] = None,
-    key: Annotated[Path | None, typer.Option(help="Of a bundle: file of the private key that signs it.")] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Of a bundle: only list what would leave.")] = False,
-    format: Annotated[str, typer.Option(help="Format: t4.")] = "t4",
-    shape: Shape = None,
-    kernel: Annotated[str | None, typer.Option(help="Kernel, if several were measured.")] = None,
-    dtype: Dtype = None,
-    layout: Layout = None,
-    db: Path_ = None,
-) -> None:
-    """Write measurements to a bundle, or print those of one kernel, problem and GPU as a file other tuners read."""
+    ] = None
+    models: Annotated[bool, typer.Option("--models", help="Of a bundle: models and calibrations go with it.")] = False
+    licence: share.Licence = None
+    key: Annotated[str | None, typer.Option(help="Of a bundle: `own`, or the file of the key that signs it.")] = None
+    dry_run: share.DryRun = False
+    shape: Shape = None
+    dtype: Dtype = None
+    layout: Layout = None
+    db: share.Database = None
+
+
+@app.command("export")
+@options.takes(ExportOptions)
+def export(wanted: ExportOptions) -> None:
+    """Write measurements to a bundle, or print those of one kernel, problem and GPU as T4, which other tuners read."""
     from kernrec.cli import bundle as bundles
 
-    own = db or paths.user_database()
-    if bundle is not None:
-        if shape or dtype or layout:
+    own, selected = wanted.db or paths.user_database(), wanted.selected
+    if wanted.bundle is not None:
+        if wanted.shape or wanted.dtype or wanted.layout:
             raise UsageError("--shape, --dtype and --layout do not go with --bundle; --gpu, --op, --kernel, --since do")
-        selected = bundles.selection(own, gpu, op, kernel, since)
-        if licence is None and not dry_run:
-            licence = remote.asked_licence("those who get the bundle")
-        bundles.export(bundle, own, selected, models=models, licence=licence, key=key, dry_run=dry_run)
+        chosen, licence = selected.selection(own), wanted.licence
+        if licence is None and not wanted.dry_run:
+            licence = share.asked_licence("those who get the bundle")
+        bundles.export(
+            wanted.bundle,
+            own,
+            chosen,
+            models=wanted.models,
+            licence=licence,
+            key=_key_file(wanted.key),
+            dry_run=wanted.dry_run,
+        )
         return
-    if since or models or licence or key or dry_run:
+    if selected.since or wanted.models or wanted.licence or wanted.key or wanted.dry_run:
         raise UsageError("--since, --models, --licence, --key and --dry-run go with --bundle")
-    if op is None or gpu is None:
+    if selected.op is None or selected.gpu is None:
         raise UsageError("say what to export: --op and --gpu, or --bundle FILE")
     from kernrec.gpu import find_gpu
     from kernrec.interop.import_export import export_t4
     from kernrec.op import problem_from_shape
     from kernrec.store import Database
 
-    if format != "t4":
-        raise UsageError(f"--format {format!r}: only t4 is known")
-    if shape is None and (dtype or layout):
+    if wanted.shape is None and (wanted.dtype or wanted.layout):
         raise UsageError("--dtype and --layout need --shape, which was not given")
-    problems = None if shape is None else [problem_from_shape(op, shape, dtype, layout)]
-    card, name = find_gpu(gpu), bundles.op_name(own, op)
+    problems = None
+    if wanted.shape is not None:
+        problems = [problem_from_shape(selected.op, wanted.shape, wanted.dtype, wanted.layout)]
+    card, name = find_gpu(selected.gpu), share.op_name(own, selected.op)
     with Database.open(own) as database:
-        text, left_out = export_t4(database, card, problems, name, kernel)
+        text, left_out = export_t4(database, card, problems, name, selected.kernel)
     print(text)
     if left_out:
         print_notes([f"left out: {counted(left_out, 'measurement')}, quarantined or of an older source of the kernel"])
 
 
+def _key_file(key: str | None) -> Path | None:
+    """Return the file of the private key that `--key` names; the user's own is made if there is none."""
+    from kernrec.store.keys import key_file, make_own_key
+
+    if key == "own":
+        make_own_key()
+        return key_file()
+    return Path(key) if key else None
+
+
+class MergeOptions(options.Options):
+    """The options of `kernrec db merge`."""
+
+    others: Annotated[list[Path], typer.Argument(help="Databases to read rows from; they are not changed.")]
+    db: share.Database = None
+
+
 @app.command("merge")
-def merge(
-    others: Annotated[list[Path], typer.Argument(help="Databases to read rows from; they are not changed.")],
-    db: Path_ = None,
-) -> None:
+@options.takes(MergeOptions)
+def merge(wanted: MergeOptions) -> None:
     """Add all rows of other databases to this one. Merging is idempotent and order-independent.
 
     Every row is checked first: a file with a row that was changed or cannot be is refused as a whole.
@@ -249,40 +257,62 @@ def merge(
     from kernrec.store.intake import merge_file
     from kernrec.training.contradictions import named_rows
 
-    path = db or paths.user_database()
-    for other in others:  # before anything is created or changed
+    path = wanted.db or paths.user_database()
+    for other in wanted.others:  # before anything is created or changed
         if other.resolve() == path.resolve():
             raise UsageError(f"{other} is the database that rows are added to; name other databases")
         if not other.exists():
             raise UsageError(f"there is no database at {other}")
     notes: list[str] = []
-    for number, other in enumerate(others):
-        with Steps(f"checking and adding {other}, file {number + 1} of {len(others)}"):
+    for number, other in enumerate(wanted.others):
+        with Steps(f"checking and adding {other}, file {number + 1} of {len(wanted.others)}"):
             added = merge_file(path, other, notes.append)
         print(f"{other}: {counted(added, 'new row')}")
     with Database.open(path) as database:
         conflicts, doubted = len(database.conflicts()), list(named_rows(database))
     print_notes([*notes, *([conflicting(conflicts)] if conflicts else []), *doubted])
-    remote.print_retracted_copies(path)
+    share.print_withdrawn_copies(path)
+
+
+class VerifyOptions(options.Options):
+    """The options of `kernrec db verify`."""
+
+    place: Annotated[
+        str | None,
+        typer.Argument(metavar="PLACE", help="Check the bundles of this place, such as datasets/contributed, instead."),
+    ] = None
+    db: share.Database = None
+    remove: Annotated[bool, typer.Option("--remove", help="Delete the rows that cannot be.")] = False
+    list_: Annotated[
+        bool, typer.Option("--list", help="Write the place's index.json, which readers of a web server need.")
+    ] = False
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON about a place.")] = False
 
 
 @app.command("verify")
-def verify(
-    db: Path_ = None,
-    remove: Annotated[bool, typer.Option("--remove", help="Delete the rows that cannot be.")] = False,
-) -> None:
+@options.takes(VerifyOptions)
+def verify(wanted: VerifyOptions) -> None:
     """Check that no row has changed since it was written, and that each can be: its key is the hash of its content.
 
-    Rows that cannot be are listed: of the user's own database answers leave them out, and --remove deletes them.
+    Rows that cannot be are listed: of the user's own database answers leave them out, and --remove deletes them. Rows
+    whose clock, power or energy contradicts the card or each other are named.
 
-    Rows whose clock, power or energy contradicts the card or each other are named.
+    Of a place every bundle is checked as a pull does, and for rows that another bundle has: the exit status is 1 if one
+    is refused. GPUs that are slower or faster than others of their kind are named.
     """
+    if wanted.place is not None:
+        if wanted.db or wanted.remove:
+            raise UsageError(f"--db and --remove are about a database, not about {wanted.place}")
+        _verify_place(wanted.place, wanted.list_, wanted.as_json)
+        return
+    if wanted.list_ or wanted.as_json:
+        raise UsageError("--list and --json go with a place: `kernrec db verify PLACE`")
     from kernrec.store import Database
     from kernrec.store.marks import file_state
     from kernrec.store.reader import find_faults
     from kernrec.training.contradictions import named_rows
 
-    path = db or paths.user_database()
+    path = wanted.db or paths.user_database()
     with Steps(f"checking every row of {path}"), Database.open(path, check_rows=False) as database:
         altered, rows = database.altered(), sum(database.counts().values())
         conflicts = len(database.conflicts())
@@ -294,7 +324,7 @@ def verify(
         for fault, keys in by.items():
             some = ", ".join(keys[:_SHOWN]) + " ..." * (len(keys) > _SHOWN)
             print(f"{table} rows that {fault}: {len(keys)} ({some})")
-    if remove and impossible:
+    if wanted.remove and impossible:
         with Database.open(path, read_only=False, check_rows=False) as database:
             print(f"{counted(database.remove(faults), 'row')} of {path} deleted")
         return
@@ -305,3 +335,28 @@ def verify(
     if impossible:
         raise KernrecError(f"{len(impossible)} of {rows} rows in {path} cannot be; --remove deletes them")
     print(f"{counted(rows, 'row')}, none changed since it was written")
+
+
+def _verify_place(name: str, listed: bool, as_json: bool) -> None:
+    import json
+    from dataclasses import asdict
+
+    from kernrec.store.share.check import check_place
+    from kernrec.store.share.object_store import place_of
+    from kernrec.store.share.push import write_list
+
+    place = place_of(name)
+    with Steps(f"checking the bundles of {place.title}"):
+        report = check_place(place)
+    if as_json:
+        print(json.dumps(asdict(report), indent=2))
+    else:
+        if report.rows:
+            print_contributed(None, report.rows)
+        print(f"{counted(report.bundles, 'bundle')}" + (f", {len(report.bad)} refused" if report.bad else ""))
+    if listed:
+        write_list(place, report.bad)
+    print_notes(report.unlike())
+    print_notes(f"{file}: refused: {reason}" for file, reason in sorted(report.bad.items()))
+    if report.bad:
+        raise typer.Exit(1)

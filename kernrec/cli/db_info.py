@@ -1,48 +1,86 @@
-"""`kernrec db info`: what a database holds, and what was pulled from remotes."""
+"""`kernrec db info`: what a database holds, what was pulled, and what is measured for which GPU."""
 
 import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from kernrec import paths
-from kernrec.cli.format import print_notes
+from kernrec.cli import options
+from kernrec.cli.format import print_line, print_notes
+from kernrec.cli.steps import Steps
 from kernrec.cli.table import print_table
 from kernrec.errors import UsageError
 from kernrec.util.human import counted
 
+if TYPE_CHECKING:
+    from kernrec.measure.card_coverage import CardCoverage, Gap
 
-def info(
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-    shipped: Annotated[bool, typer.Option("--shipped", help="Show the recorded rows that ship instead.")] = False,
-    db: Annotated[Path | None, typer.Option("--db", help="Database. Default: your own, and what was pulled.")] = None,
-) -> None:
+_SHOWN = 8
+"""Rows of what would help most."""
+
+
+class InfoOptions(options.Options):
+    """The options of `kernrec db info`."""
+
+    shipped: Annotated[bool, typer.Option("--shipped", help="Show the recorded rows that ship instead.")] = False
+    coverage: Annotated[
+        bool, typer.Option("--coverage", help="Show what is measured for which GPU, and what would help most.")
+    ] = False
+    gpu: Annotated[
+        str | None, typer.Option("--gpu", help="With --coverage: the layers of one GPU, and what to measure there.")
+    ] = None  # type: ignore[assignment]
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False
+    db: Annotated[Path | None, typer.Option("--db", help="Database. Default: your own, and what was pulled.")] = None
+
+
+@options.takes(InfoOptions)
+def info(wanted: InfoOptions) -> None:
     """Show the contents of a database: measurements by GPU, op, kernel and outcome, schema and content hash.
 
-    Models and calibrations beside it are listed too. --shipped lists the recorded rows that ship, by op and source.
+    Models beside it, and what was pulled and whose it is, are listed too. --shipped lists the recorded rows that ship.
+
+    --coverage counts measured layers of the standard workloads, by GPU; then by architecture and op those that nobody
+    measured. With --gpu: the layers whose measurement would help most, as `kernrec contribute` decides.
     """
-    if shipped:
-        if db is not None:
-            raise UsageError(f"--shipped is about what ships with kernrec, not about --db {db}; give one of them")
-        _print_shipped(as_json)
-        return
+    if wanted.gpu is not None and not wanted.coverage:
+        raise UsageError("--gpu goes with --coverage")
+    if wanted.shipped:
+        if wanted.db is not None or wanted.coverage:
+            raise UsageError("--shipped is about what ships with kernrec; give neither --db nor --coverage with it")
+        _print_shipped(wanted.as_json)
+    elif wanted.gpu is not None:
+        _show_gpu(wanted.gpu, wanted.db or paths.user_database(), wanted.as_json)
+    elif wanted.coverage:
+        _show_coverage(wanted)
+    else:
+        _show_database(wanted.db or paths.user_database(), wanted.db is None, wanted.as_json)
+
+
+def _show_database(path: Path, others: bool, as_json: bool) -> None:
+    """Show a database, and the pulled rows if `others`."""
     from kernrec.measure.campaign.ingest import waiting_measurements
     from kernrec.measure.campaign.journal import journal_path
     from kernrec.recommender.estimate.model_store import stored_models
     from kernrec.store import Database
-    from kernrec.store.coverage import tally
-    from kernrec.store.remotes import pulled_databases
+    from kernrec.store.coverage import contributed, tally
     from kernrec.store.retractions import retracted
+    from kernrec.store.stack import pulled_database
 
-    path, pulled = db or paths.user_database(), {}
-    if db is None and paths.remotes().is_dir():
-        for file, name in pulled_databases().items():
-            with Database.open(file, check_rows=False) as database:
-                pulled[name] = tally(database)
+    pulled: list[dict[str, Any]] = []
+    bundles: list[dict[str, Any]] = []
+    if others and (file := pulled_database()):
+        with Database.open(file, check_rows=False) as database:
+            pulled = contributed(database)
+        bundles = _pulled_bundles(file)
     if pulled and not path.exists():
         print_notes([f"there is no database of your own ({path}); these are the rows that were pulled"])
-        _print_pulled(pulled, as_json)
+        if as_json:
+            print(json.dumps({"pulled": pulled, "bundles": bundles}, indent=2))
+        else:
+            _print_pulled(pulled, bundles)
         return
     with Database.open(path, check_rows=False) as database:
         measurements, counts = tally(database), database.counts()
@@ -53,14 +91,14 @@ def info(
     print_notes(wrong)
     if as_json:
         about = {"path": str(path), "schema": schema, "content_hash": content, "rows": counts, "conflicts": conflicts}
-        about |= {"retracted": gone, "measurements": measurements, "learned": learned, "pulled": pulled}
-        print(json.dumps(about, indent=2))
+        about |= {"withdrawn": gone, "measurements": measurements, "learned": learned}
+        print(json.dumps(about | {"pulled": pulled, "bundles": bundles}, indent=2))
         return
     print(f"{path}, schema {schema}, content {content}")
     print(", ".join(counted(count, table) for table, count in counts.items()))
     notes = [conflicting(conflicts)] if conflicts else []
     if gone:
-        notes.append(f"retracted, and answering no more (`kernrec db log`): {counted(gone, 'measurement')}")
+        notes.append(f"withdrawn, and answering no more: {counted(gone, 'measurement')}")
     waiting = waiting_measurements(journal_path(path))
     when = "the next `kernrec collect` stores" if waiting.holder is None else "a running collector will store"
     if waiting.measurements:
@@ -71,30 +109,48 @@ def info(
         )
     print_notes(notes)
     if measurements:
-        _print_tally(None, measurements)
-    _print_pulled(pulled, as_json)
+        _print_tally(measurements)
+    if pulled:
+        _print_pulled(pulled, bundles)
     if learned:
         columns: list[tuple[str, str]] = [(name, "left") for name in learned[0]]
         print_table("learned from measurements", columns, [[str(value) for value in row.values()] for row in learned])
 
 
-def _print_pulled(pulled: dict[str, list[dict[str, Any]]], as_json: bool) -> None:
-    """Print how many rows were pulled from each remote, with a table for each."""
-    if as_json:
-        print(json.dumps({"pulled": pulled}, indent=2))
-        return
-    for name, rows in pulled.items():
-        measurements, gpus = sum(row["measurements"] for row in rows), len({row["gpu"] for row in rows})
-        title = f"{name}, pulled or pushed: {counted(measurements, 'measurement')} of {counted(gpus, 'GPU')}"
-        print(title) if not rows else _print_tally(title, rows)
+def _pulled_bundles(path: Path) -> list[dict[str, Any]]:
+    from kernrec.store.keys import signer_name
+    from kernrec.store.share.pulled import pulled_bundles
+
+    names = ("signer", "bundles", "measurements", "licences", "first", "last")
+    rows = [dict(zip(names, values, strict=True)) for values in pulled_bundles(path)]
+    return [row | {"signer": signer_name(row["signer"]), "key": row["signer"]} for row in rows]
 
 
-def _print_tally(title: str | None, rows: list[dict[str, Any]]) -> None:
+def _print_pulled(pulled: list[dict[str, Any]], bundles: list[dict[str, Any]]) -> None:
+    print_contributed("pulled", pulled)
+    names = ("signer", "bundles", "measurements", "first", "last", "licences")
+    columns = [(name, "right" if name in names[1:3] else "left") for name in names]
+    cells = [[", ".join(row[name]) if name == "licences" else str(row[name]) for name in names] for row in bundles]
+    if cells:
+        print_table("pulled or pushed, by signer", columns, cells)
+
+
+def print_contributed(title: str | None, rows: Sequence[Mapping[str, object]]) -> None:
+    """Print rows of `coverage.contributed`."""
+    names = ("gpu", "op", "kernel", "problems", "configs", "rows", "energies", "signers")
+    columns = [(name, "right" if name in names[3:7] else "left") for name in names]
+    cells = [
+        [", ".join(value) if isinstance(value := row[name], list) else str(value) for name in names] for row in rows
+    ]
+    print_table(title, columns, cells)
+
+
+def _print_tally(rows: list[dict[str, Any]]) -> None:
     # Most databases have neither replayed rows nor parts of cards.
     first, rare = rows[0], ("replayed", "mig")
     names = [name for name in first if name not in rare or any(row[name] for row in rows)]
     shown = [(name, "left" if isinstance(first[name], str) else "right") for name in names]
-    print_table(title, shown, [[str(row[name]) for name in names] for row in rows])
+    print_table(None, shown, [[str(row[name]) for name in names] for row in rows])
 
 
 def _print_shipped(as_json: bool) -> None:
@@ -120,3 +176,68 @@ def conflicting(count: int) -> str:
         f"{count} measurements contradict each other: they name the same moment of the same session and differ in "
         "their values; none of them answers"
     )
+
+
+def _show_coverage(wanted: InfoOptions) -> None:
+    from dataclasses import asdict
+
+    from kernrec.measure.card_coverage import cards_coverage, gaps
+    from kernrec.store import Stack
+
+    with Steps("counting what is measured"):
+        stack = Stack(None if wanted.db is None else [wanted.db])
+        cards = cards_coverage(stack)
+        open_gaps = gaps(stack)
+    if wanted.as_json:
+        answer = {"cards": [asdict(card) for card in cards], "gaps": [asdict(gap) for gap in open_gaps]}
+        print(json.dumps(answer, indent=2))
+        return
+    _print_cards(cards)
+    _print_gaps(open_gaps)
+
+
+def _print_cards(cards: "list[CardCoverage]") -> None:
+    names = ("measured", "recorded", "layers", "configs", "energies")
+    cells = []
+    for card in cards:
+        sums = {name: sum(getattr(op, name) for op in card.ops.values()) for name in names}
+        if sums["configs"] or sums["recorded"]:
+            cells.append([card.gpu, *(f"{value:,}" for value in sums.values()), card.last_measured or "never"])
+    columns = [("gpu", "left"), *((name, "right") for name in names), ("last measured", "left")]
+    print_table("layers of the standard workloads", columns, cells)
+    if others := len(cards) - len(cells):
+        print_notes(
+            [f"{counted(others, 'card')} more have recorded rows of other problems (`kernrec db info --shipped`)"]
+        )
+
+
+def _print_gaps(gaps: "list[Gap]") -> None:
+    columns = [("architecture", "left"), ("op", "left"), ("unmeasured", "right"), ("cards", "left")]
+    cells = [[gap.arch, gap.op, str(gap.layers - gap.measured), _some(gap.gpus)] for gap in gaps[:_SHOWN]]
+    print_table("what would help most: `kernrec contribute` on one of the cards", columns, cells)
+
+
+def _some(names: tuple[str, ...]) -> str:
+    return ", ".join(names[:2]) + (f" and {len(names) - 2} more" if len(names) > 2 else "")
+
+
+def _show_gpu(gpu: str, database: Path, as_json: bool) -> None:
+    from kernrec.measure.card_coverage import card_gains
+
+    with Steps(f"weighing what measurements on {gpu} would bring"):
+        gains = card_gains(gpu, database)
+    if as_json:
+        rows = [
+            {"layer": gain.name, "problem": gain.problem.key, "regret": gain.regret, "weight": gain.weight,
+             "measured": gain.measured}
+            for gain in gains
+        ]  # fmt: skip
+        print(json.dumps({"gpu": gpu, "layers": rows}, indent=2))
+        return
+    total = sum(gain.regret * gain.weight for gain in gains)
+    measured = sum(gain.measured > 0 for gain in gains)
+    expected = f"choices are expected to be {100 * total:.1f} % slower than the best"
+    print_line(f"{measured} of {len(gains)} layers are measured; {expected}")
+    columns = [("op", "left"), ("layer", "left"), ("measured", "right"), ("regret", "right")]
+    cells = [[gain.problem.op, gain.name, str(gain.measured), f"{100 * gain.regret:.1f} %"] for gain in gains[:_SHOWN]]
+    print_table("what would help most", columns, cells)

@@ -9,6 +9,19 @@ from typer.exceptions import TyperException
 from kernrec.errors import UsageError, unknown
 
 _RENAMED = {"--stack": "--backend", "--time": "--map"}
+_REMOVED = {
+    "db remote": "`kernrec db push PLACE` and `kernrec db pull PLACE`, which name the place itself",
+    "db sync": "`kernrec db pull PLACE`, then `kernrec db push PLACE`",
+    "db log": "`kernrec db info`, which lists what was pulled by signer",
+    "db index": "`kernrec db verify PLACE`",
+    "db coverage": "`kernrec db info --coverage`",
+    "db key": "`kernrec db trust --own`",
+    "db sign": "`kernrec db export --bundle FILE --key own`, which signs the bundle",
+    "db retract": "`kernrec db withdraw`",
+}
+"""By name of a removed command, what to use instead."""
+_REMOVED_OPTIONS = {"db export --format": "T4 is the only format: leave it out"}
+"""By name of a removed option, what to do instead."""
 _WHOLE = {"int": "a whole number", "integer": "a whole number", "float": "a number"}
 
 
@@ -22,13 +35,18 @@ def sentence(error: TyperException) -> str:
     if context is None:
         return plain
     lists = f"{context.command_path} --help"
+    path = context.command_path.partition(" ")[2]
     if option and "No such option" in text:
+        if instead := _REMOVED_OPTIONS.get(f"{path} {option}"):
+            return f"{option} was removed; {instead}"
         if _RENAMED.get(option) in _options(context):
             return f"unknown option {option!r}; it is called {_RENAMED[option]}"
         if "--shape" in _options(context) and (name := option.lstrip("-").lower()) in _dimensions():
             return f"unknown option {option!r}; a dimension is a part of the shape, such as --shape {name}=64"
         return str(unknown("option", option, _options(context), lists))
     if match := re.match(r"No such command '(.*?)'", text, re.DOTALL):
+        if instead := _REMOVED.get(f"{path} {match[1]}".strip()):
+            return f"`kernrec {path} {match[1]}` was removed; use {instead}"
         return str(unknown("command", match[1], getattr(context.command, "commands", {}), lists))
     if match := re.match(r"Got unexpected extra argument\S* \((.*)\)$", text, re.DOTALL):
         argument = match[1].split()[0]

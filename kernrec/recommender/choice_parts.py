@@ -81,7 +81,7 @@ class MeasuredOn:
     device: str | None
     """The GPU as its driver names it; None where nobody recorded it."""
     database: str
-    """Which database answered: `own`, the name of a remote, or a file."""
+    """Which database answered: `own`, `pulled`, or a file."""
     signers: tuple[str, ...]
     """Of rows that were pulled: the public keys of who shared them; empty text for unsigned ones."""
     contributors: int = 1

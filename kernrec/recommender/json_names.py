@@ -97,7 +97,7 @@ class ChoiceNames(IntervalNames):
 
     @property
     def database(self) -> str | None:
-        """Which database answered: `own`, the name of a remote, or a file."""
+        """Which database answered: `own`, `pulled`, or a file."""
         return self.measurement.database if self.measurement else None
 
     @property

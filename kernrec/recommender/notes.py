@@ -181,7 +181,7 @@ def of_measurements(considered: RunnableConfigs, rescaled: KernelCandidates | No
         yield (
             f"{name}: others disagree about {_configs(len(apart))} that you measured: {human(most.latency_s, 's')}"
             f" here, {human(most.others_s or 0.0, 's')} theirs with {config_text(most.config)}; yours answer"
-            " (`kernrec db retract --merged` takes theirs back)"
+            " (`kernrec db withdraw --merged` takes theirs back)"
         )
     if rescaled is not None and rescaled.measurements is not None:
         scale = rescaled.measurements.rescaling

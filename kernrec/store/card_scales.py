@@ -100,13 +100,10 @@ def scales_query(rows: str, part: str = "true", contributors: int = LEAST_CONTRI
     """
 
 
-def scale_statements(merged: str = "db.merged") -> list[str]:
-    """The statements that estimate the scales of a database anew, after rows of others came or went.
-
-    merged: as `schema.with_derived` has it.
-    """
+def scale_statements() -> list[str]:
+    """Return the statements that estimate the scales of a database anew, after rows of others came or went."""
     scales = f"FROM ({scales_query('sourced_rows', _RAN_WELL)})"
-    estimate = with_derived("sourced_rows", scales, merged=merged)
+    estimate = with_derived("sourced_rows", scales)
     return ["DELETE FROM db.card_scale", f"INSERT INTO db.card_scale BY NAME {estimate}"]
 
 

@@ -95,7 +95,6 @@ def connect_stranger(path: Path, folder: Path, limits: "Limits", *, filtered: bo
 
 
 def _attached(path: Path, access: str, filtered: bool) -> str:
-    """The statement that attaches a file as `db`, or as `file` beside an empty `db` in memory."""
     name, memory = ("file", "; ATTACH ':memory:' AS db") if filtered else ("db", "")
     return f"ATTACH {quoted(path)} AS {name} ({access}TYPE duckdb){memory}"
 
@@ -115,7 +114,6 @@ def connect_files(
 
 
 def _within(limits: "Limits", folder: Path) -> str:
-    """The statements for limits; temporary files are in the folder, with which they go if the process dies."""
     return (
         f"SET memory_limit = '{limits.database_bytes}B'; SET threads = {limits.threads}; "
         f"SET temp_directory = {quoted(folder / 'spilled')}"
@@ -123,7 +121,6 @@ def _within(limits: "Limits", folder: Path) -> str:
 
 
 def _locked(first: str) -> "DuckDBPyConnection":
-    """A connection to an empty database in memory that reaches no other files once the statements `first` were run."""
     import duckdb
 
     connection = duckdb.connect(":memory:", config=_CONFIG | {"temp_directory": str(new_scratch_path())})
@@ -136,7 +133,6 @@ def _locked(first: str) -> "DuckDBPyConnection":
 
 
 def _waiting(first: str) -> "DuckDBPyConnection":
-    """As `_locked`; while another process has the file open, which is short, wait."""
     import duckdb
 
     end_s = time.monotonic() + WAIT_S
@@ -150,7 +146,6 @@ def _waiting(first: str) -> "DuckDBPyConnection":
 
 
 def _private_folder() -> str:
-    """The statement that allows files in a folder that nobody else knows and that does not exist yet."""
     return f"SET allowed_directories = [{quoted(new_scratch_path())}]"
 
 
@@ -175,7 +170,6 @@ def is_open(path: Path) -> bool:
 
 
 def _cursor(real: str, read_only: bool) -> "DuckDBPyConnection | None":
-    """One more connection to a file that this process has open, by its real path."""
     if (connection := _open.get((real, read_only))) is not None:
         import duckdb
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kernrec.store.database import Database
+from kernrec.store.keys import signer_name
 from kernrec.store.schema import with_derived
 from kernrec.store.stack import Stack
 
@@ -71,8 +72,26 @@ def tally(database: Database) -> list[dict[str, Any]]:
     return [dict(zip(_COUNTED, values, strict=True)) for values in database.query(_grouped(_COUNTED, "db.measurement"))]
 
 
+_SHARED = {
+    **{name: name for name in ("gpu", "op", "kernel")},
+    "problems": "count(DISTINCT problem_id)",
+    "configs": "count(DISTINCT (problem_id, config_id))",
+    "rows": "count(*)",
+    "energies": "count(energy_j)",
+    "signers": "list_sort(list_distinct(flatten(list(signers))))",
+}
+"""The columns of a row of `contributed`, in SQL."""
+
+
+def contributed(database: Database) -> list[dict[str, Any]]:
+    """Return what a database of pulled rows holds by GPU, op and kernel, and the names of who signed it."""
+    signers = "(SELECT measurement_id, list(DISTINCT signer) AS signers FROM db.merged GROUP BY 1)"
+    source = f"db.measurement JOIN {signers} USING (measurement_id)"
+    rows = [dict(zip(_SHARED, values, strict=True)) for values in database.query(_grouped(_SHARED, source))]
+    return [row | {"signers": [signer_name(key) for key in row["signers"]]} for row in rows]
+
+
 def _grouped(columns: Mapping[str, str], source: str) -> str:
-    """The query of these columns of rows and their problems."""
     named = ", ".join(f"{expression} AS {name}" for name, expression in columns.items())
     return f"SELECT {named} FROM {source} JOIN db.problem AS problem USING (problem_id) GROUP BY ALL ORDER BY ALL"
 

@@ -147,7 +147,6 @@ class Database(DatabaseQueries):
         return database
 
     def _begin_writing(self, mark: Mark) -> None:
-        """From now on the file is the user's own: of one of somebody else, all rows there are those of others."""
         path = Path(self.path)
         if not mark.own:
             with transaction(self._connection):
@@ -242,7 +241,6 @@ class Database(DatabaseQueries):
         self.add("problem", [problem.as_dict()])
 
     def _own_rows(self, keys: list[str]) -> None:
-        """Forget that kernels or profiles came from others, too."""
         self.query("DELETE FROM db.merged_row WHERE row_id IN (SELECT unnest(?))", [keys])
 
     def add_from(
@@ -293,7 +291,6 @@ class Database(DatabaseQueries):
 
 
 def _checked(path: Path, state: str, check_rows: bool) -> Mark:
-    """The mark of a file in a state, which is checked if it was not yet."""
     mark = read_mark(path)
     own = is_own(path, mark)
     if not mark.holds(state):
@@ -327,7 +324,6 @@ class _ReplacedError(UsageError):
 
 
 def _check_opened(path: Path, state: str, read_only: bool) -> None:
-    """Raise `_ReplacedError` unless this process has the file open that was in a state when it was checked."""
     now = file_state(path)
     # Opening a file for writing takes in DuckDB's log, which changes it.
     exact = read_only or state.endswith("\n")
@@ -336,7 +332,6 @@ def _check_opened(path: Path, state: str, read_only: bool) -> None:
 
 
 def _bring_up_to_date(path: Path, version: int, mark: Mark | None, state: str) -> None:
-    """Migrate a file that was to be read only: updating kernrec should not require updating databases by hand."""
     try:
         Database.open_checked(path, read_only=False, mark=mark, state=state).close()
     except _ReplacedError:

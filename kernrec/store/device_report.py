@@ -124,7 +124,6 @@ def report_value(name: str, value: Any) -> Any:
 
 @cache
 def _parts(owner: Any) -> Mapping[str, type]:
-    """The fields of a class that are records, with their classes; a problem is one column."""
     return {item.name: item.type for item in fields(owner) if is_dataclass(item.type) and item.name != "problem"}  # type: ignore[misc]
 
 

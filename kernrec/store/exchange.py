@@ -4,7 +4,6 @@
 """
 
 import json
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from kernrec.errors import UsageError
 from kernrec.store.card_scales import update_scales
-from kernrec.store.connection import exchange_folder, quoted, transaction
+from kernrec.store.connection import quoted, transaction
 from kernrec.store.rows import columns
 from kernrec.store.schema import TABLES
 
@@ -31,53 +30,6 @@ _LAUNCH = "kernel, kernel_hash, code_key, sm, launch"
 """The columns of `profile` that name what was profiled."""
 COLUMNS = "checked.json"
 """Beside it: the columns that have a value in some of them."""
-
-
-def export(connection: "DuckDBPyConnection", query: str, folder: Path, most: int) -> list[tuple[Path, int]]:
-    """Write the rows of a query to Parquet files of at most `most` rows; returns the files and their rows."""
-    written = []
-    with exchange_folder(connection) as exchange:
-        connection.execute(f"CREATE OR REPLACE TEMP TABLE exported AS {query}")
-        total = int(connection.execute("SELECT count(*) FROM exported").fetchall()[0][0])
-        for start in range(0, total, most):
-            file = exchange / "rows.parquet"
-            connection.execute(
-                f"COPY (FROM exported LIMIT {most} OFFSET {start}) TO {quoted(file)} (FORMAT parquet, COMPRESSION zstd)"
-            )
-            target = folder / f"{os.urandom(8).hex()}.parquet"
-            move(file, target)
-            written.append((target, min(most, total - start)))
-        connection.execute("DROP TABLE exported")
-    return written
-
-
-def keep(connection: "DuckDBPyConnection", name: str, query: str, files: Mapping[str, Sequence[Path]]) -> None:
-    """Keep the rows of a query as a temporary table of a connection; one of that name is replaced.
-
-    In the query `{x}` stands for the rows of the Parquet files `files["x"]`, which are moved away.
-    """
-    with exchange_folder(connection) as folder:
-        for file, paths in files.items():
-            (folder / file).mkdir()
-            for path in paths:
-                move(path, folder / file / path.name)
-            query = query.replace(f"{{{file}}}", f"read_parquet({quoted(folder / file / '*')})")
-        connection.execute(f"CREATE OR REPLACE TEMP TABLE {name} AS {query}")
-
-
-def keep_checked(connection: "DuckDBPyConnection", name: str, query: str, checked: Path) -> None:
-    """The same of rows that were checked, as `add_rows` has them in a folder, from which they are moved away.
-
-    In the query `{measurement}`, `{problem}`, ... stand for the rows of a table, with all of its columns, `{sources}`
-    for those of `SOURCES`.
-    """
-    with exchange_folder(connection) as folder:
-        move_checked(checked, folder)
-        with _sources(connection, folder) as sources:
-            for table, source in sources.items():
-                query = query.replace(f"{{{table}}}", _with_all(connection, source, columns(connection, table)))
-            query = query.replace("{sources}", f"read_parquet({quoted(folder / SOURCES)})")
-            connection.execute(f"CREATE OR REPLACE TEMP TABLE {name} AS {query}")
 
 
 def move_checked(checked: Path, folder: Path, apart_from: Sequence[str] = ()) -> None:
@@ -136,7 +88,7 @@ def add_rows(
                 rows += f" ANTI JOIN db.{table} AS here USING ({_LAUNCH})"
             if table == "measurement" and signer is not None:
                 origin = f"there.measurement_id, there.gpu, there.problem_id, {quoted(signer)}"
-                connection.execute(f"INSERT INTO db.merged SELECT {origin} {rows}")
+                connection.execute(f"INSERT INTO db.merged SELECT {origin}, NULL {rows}")
             if table in ("kernel", "profile") and signer is not None:
                 connection.execute(f"INSERT INTO db.merged_row SELECT {key}, {quoted(signer)} {rows}")
             added += int(connection.execute(f"INSERT INTO db.{table} BY NAME {rows}").fetchall()[0][0])
@@ -149,7 +101,6 @@ def add_rows(
 
 @contextmanager
 def _sources(connection: "DuckDBPyConnection", folder: Path) -> Iterator[dict[str, str]]:
-    """By table, the rows in a folder, in SQL."""
     sources = {}
     for table in TABLES:
         if any(folder.glob(files := f"{table}*.parquet")):
@@ -166,7 +117,6 @@ def _sources(connection: "DuckDBPyConnection", folder: Path) -> Iterator[dict[st
 
 
 def _with_all(connection: "DuckDBPyConnection", source: str, kinds: Mapping[str, str]) -> str:
-    """The rows of a source with all columns of their table, in SQL."""
     there = {name for name, *_ in connection.execute(f"DESCRIBE FROM {source}").fetchall()}
     lacking = ", ".join(f'NULL::{kind} AS "{name}"' for name, kind in kinds.items() if name not in there)
     return f"(SELECT *, {lacking} FROM {source})" if lacking else source

@@ -13,12 +13,14 @@ if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
 _OTHERS = {
-    "merged": "SELECT measurement_id, gpu, problem_id, '' AS signer FROM file.main.measurement",
+    "merged": (
+        "SELECT measurement_id, gpu, problem_id, '' AS signer, NULL::VARCHAR AS bundle FROM file.main.measurement"
+    ),
     "merged_row": (
         "SELECT kernel_id AS row_id, '' AS signer FROM file.main.kernel"
         " UNION ALL SELECT profile_id, '' FROM file.main.profile"
     ),
-    "card_scale": "SELECT * FROM file.main.card_scale LIMIT 0",
+    **{table: f"SELECT * FROM file.main.{table} LIMIT 0" for table in ("card_scale", "bundle", "withdrawn")},
 }
 """The tables of a file of somebody else that are not believed: all of its rows are of one contributor, who signed
 nothing."""
@@ -28,7 +30,7 @@ ADOPT = (
     *(
         f"INSERT INTO db.{table} {query.replace('file.main', 'db')}"
         for table, query in _OTHERS.items()
-        if table != "card_scale"
+        if not query.endswith("LIMIT 0")
     ),
 )
 """The statements after which a file of somebody else says the same itself, so that it can be written to."""

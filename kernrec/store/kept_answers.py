@@ -15,7 +15,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from kernrec.store.connection import quoted
-from kernrec.store.measurement_log import ANSWERS, FAILURES, SIGNERS, LogRows, contributors, read_rows
+from kernrec.store.measurement_log import ANSWERS, FAILURES, SIGNERS, LogRows, read_rows
 from kernrec.store.schema import views_sql, with_derived
 from kernrec.util.batches import batches
 
@@ -31,7 +31,7 @@ UNSETTLED = "CREATE OR REPLACE TABLE db.settled (rule VARCHAR)"
 _QUERIES = {
     "answers": ("answer", ANSWERS),
     "failures": ("whole_card_rows", f"{FAILURES} GROUP BY ALL"),
-    "signers": ("whole_card_rows", f"{SIGNERS.format(origin='db.origin')} GROUP BY ALL"),
+    "signers": ("whole_card_rows", f"{SIGNERS.format(merged='db.merged')} GROUP BY ALL"),
 }
 """By table, the relation that is derived and the query."""
 
@@ -62,10 +62,9 @@ def is_settled(connection: "DuckDBPyConnection") -> bool:
 
 
 def _combined(name: str, gpu: str, condition: str) -> str:
-    """The query for what a table keeps of the measurements for which a condition holds, all of one GPU."""
     relation, query = _QUERIES[name]
     rows = f"SELECT {quoted(gpu)} AS gpu, * FROM ({query}) ORDER BY ALL"
-    return with_derived(relation, rows, condition, contributors("db.origin"))
+    return with_derived(relation, rows, condition)
 
 
 def read_pulled_rows(connection: "DuckDBPyConnection", gpu: str, problems: Sequence[str]) -> LogRows:
@@ -86,7 +85,6 @@ def kept_problems(connection: "DuckDBPyConnection", gpu: str, problems: Sequence
 
 
 def _kept_rows(connection: "DuckDBPyConnection", gpu: str, problems: Iterable[str]) -> LogRows:
-    """The rows of a log as they were kept, for some of `kept_problems`."""
     condition = f"gpu = $1 AND key IN ({', '.join(map(quoted, problems))})"
 
     def rows_of(name: str, order: str) -> list[tuple[Any, ...]]:
@@ -98,5 +96,4 @@ def _kept_rows(connection: "DuckDBPyConnection", gpu: str, problems: Iterable[st
 
 @cache
 def _rule() -> str:
-    """A hash of how answers are combined."""
     return sha256(f"{views_sql()}{_QUERIES}".encode()).hexdigest()[:16]

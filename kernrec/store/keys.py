@@ -47,7 +47,7 @@ def trust(key: str, name: str | None) -> None:
     """
     if not is_public_key(key):
         raise UsageError(
-            f"{key[:80]!r} is not a public key: 64 hexadecimal digits are expected, as `kernrec db key` prints"
+            f"{key[:80]!r} is not a public key: 64 hexadecimal digits are expected, as `kernrec db trust --own` prints"
         )
     name = key[:_SHOWN_DIGITS] if name is None else name
     if not _NAME.fullmatch(name):
@@ -121,7 +121,6 @@ def make_key(path: Path) -> str:
 
 
 def _key_text(path: Path) -> str:
-    """The content of a file of a key; of another file its beginning."""
     with open_input(path) as file:
         return file.read(_LONGEST_KEY).decode("ascii").strip()
 
@@ -140,7 +139,7 @@ class Signer:
         try:
             text = _key_text(path)
         except FileNotFoundError:
-            raise UsageError(f"there is no key at {path}; `kernrec db key` makes one") from None
+            raise UsageError(f"there is no key at {path}; `kernrec db trust --own` makes one") from None
         except (OSError, UnicodeDecodeError) as error:
             raise UsageError(f"{path} cannot be read: {error}") from None
         if not _KEY.fullmatch(text):

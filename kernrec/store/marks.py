@@ -4,8 +4,8 @@ A mark is a small file in the cache. It identifies the content of a database by 
 last change, of which nobody but the superuser can set `st_ctime`. Looking for a mark costs two calls of `stat` and one
 small file.
 
-A file is the user's own if this user's kernrec wrote it, or if it is in the folder of the user's own database. Rows of
-any other file answer as if they had been merged: names, scales and contributors that the file states are not believed.
+A file is the user's own if this user's kernrec wrote it, or if it is the user's database or that of pulled rows. Rows
+of any other file answer as if they had been merged: names, scales and contributors that it states are not believed.
 """
 
 import json
@@ -112,8 +112,7 @@ def is_own(path: Path, mark: Mark | None = None) -> bool:
     if not state or (mark.own and state == mark.state) or (mark.writing and mark.writing == inode_of(state)):
         return True
     real = os.path.realpath(path)
-    own = os.path.realpath(paths.user_database())
-    return real == own or real.startswith(os.path.join(os.path.realpath(paths.remotes()), ""))
+    return real in (os.path.realpath(paths.user_database()), os.path.realpath(paths.pulled()))
 
 
 def _place(path: Path) -> Path:

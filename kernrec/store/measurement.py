@@ -231,7 +231,6 @@ _FROM_TEXT: dict[str, Any] = {"outcome": Outcome, "tier": Tier, "measured_at": d
 
 
 def _value(name: str, value: Any) -> Any:
-    """A column's value as the fields hold it; one that cannot be converted stays, for the database to refuse."""
     if name == "problem":
         if isinstance(value, Problem):
             return ProblemRecord.of(value)

@@ -59,7 +59,7 @@ class MeasuredAnswer:
     signers: tuple[str, ...] = ()
     """Of rows that were pulled: the public keys of who shared them; empty text for unsigned ones."""
     database: str = ""
-    """The database of the stack that answered: `own`, the name of a remote, or a file."""
+    """The database of the stack that answered: `own`, `pulled`, or a file."""
     contributors: int = 1
     """How many people's rows were combined."""
     spread_low_s: float | None = None
@@ -123,12 +123,12 @@ _LIMITS = slice(10, 13)  # of a row: power limit and locked clocks
 _LATENCY, _MEASURED_AT, _REPLAYED, _MERGED, _OTHERS_S = 3, 8, -9, -8, -1
 _COMBINED = 5  # the last columns of `ANSWERS`: whether they came from others, and how they were combined
 
-# Who shared the rows of an answer, in a database of rows that were pulled (kernrec/store/share/pulled.py): the columns
-# of `ANSWERS` that name a config, and the signers.
+# Who shared the rows of an answer, in the database of pulled rows (kernrec/store/share/pulled.py): the columns of
+# `ANSWERS` that name a config, and the signers.
 SIGNERS = """
     SELECT problem.key, whole_card_rows.kernel, kernel_hash, tunables,
            power_limit_w, locked_sm_clock_hz, locked_memory_clock_hz, list(DISTINCT signer ORDER BY signer) AS signers
-    FROM whole_card_rows JOIN (SELECT measurement_id, signer FROM {origin}) AS origin USING (measurement_id)
+    FROM whole_card_rows JOIN (SELECT measurement_id, signer FROM {merged}) AS origin USING (measurement_id)
     JOIN db.config AS config USING (config_id) JOIN db.problem AS problem USING (problem_id)
     WHERE outcome = 'ok'
 """
@@ -163,26 +163,6 @@ class MeasurementLog:
 
     answers: Mapping[str, list[_Row]]
     failures: Mapping[str, list[_Row]]
-
-
-def origin_rows(connection: "DuckDBPyConnection") -> str:
-    """Who shared each row of a database of pulled rows, with `gpu` and `problem_id`, in SQL."""
-    there = {name for name, *_ in connection.execute("DESCRIBE db.origin").fetchall()}
-    if "problem_id" in there:
-        return "db.origin"
-    # Pulled by an earlier version, and nothing since.
-    return (
-        "(SELECT measurement_id, signer, gpu, problem_id"
-        " FROM db.origin JOIN db.measurement AS measurement USING (measurement_id))"
-    )
-
-
-def contributors(origin: str) -> str:
-    """Whose rows those of a database of pulled rows are, in SQL, as `schema.with_derived` takes it."""
-    return (
-        f"(SELECT measurement_id, gpu, problem_id, signer FROM {origin} AS origin"
-        " ANTI JOIN db.retracted USING (measurement_id, signer))"
-    )
 
 
 class LogRows:
@@ -249,15 +229,12 @@ def read_rows(connection: "DuckDBPyConnection", gpu: str, problems: Sequence[str
     some = f"SELECT EXISTS ({_FAILED_HERE} AND {condition}), EXISTS (FROM db.merged WHERE {condition})"
     failed, merged = connection.execute(some, values).fetchone() or (True, True)
 
-    origin = origin_rows(connection) if signed else ""
-    sources = contributors(origin) if signed else "db.merged"
-
     def rows_of(relation: str, query: str) -> list[_Row]:
         from kernrec.store.schema import with_derived
 
-        return connection.execute(with_derived(relation, query, condition, sources), values).fetchall()
+        return connection.execute(with_derived(relation, query, condition), values).fetchall()
 
-    signers = f"{SIGNERS.format(origin=f'{origin} WHERE {condition}')} GROUP BY ALL"
+    signers = f"{SIGNERS.format(merged=f'db.merged WHERE {condition}')} GROUP BY ALL"
     failures = f"{FAILURES} GROUP BY ALL ORDER BY ALL"
     return LogRows(
         rows_of("answer", f"{ANSWERS} ORDER BY latency_s, tunables"),
@@ -356,8 +333,6 @@ def _with_config(rows: Sequence[_Row]) -> Iterable[_Row]:
 
 
 def _bad_config(rows: Sequence[_Row]) -> UsageError:
-    """The error that names the first row whose config is none."""
-
     def is_config(text: str) -> bool:
         try:
             return isinstance(json.loads(text), dict) and not _LONG_NUMBER.search(text)
@@ -366,7 +341,7 @@ def _bad_config(rows: Sequence[_Row]) -> UsageError:
 
     kernel, kernel_hash, text = next((row[:3] for row in rows if not is_config(row[2])), rows[0][:3])
     return UsageError(
-        f"a measured config of {kernel} ({kernel_hash}) is none: {text[:60]!r}; `kernrec db retract --kernel {kernel}"
+        f"a measured config of {kernel} ({kernel_hash}) is none: {text[:60]!r}; `kernrec db withdraw --kernel {kernel}"
         " --merged` takes back what others brought of this kernel"
     )
 

@@ -199,8 +199,6 @@ def query_profiles(
 
 
 def _newest(rows: np.ndarray, keys: np.ndarray, compilers: np.ndarray) -> np.ndarray:
-    """Of these rows, for each variant the one by the newest compiler, in order of key."""
-
     def age(row: int) -> tuple[list[int], str]:
         name, _, version = compilers[row].rpartition(" ")
         return [int(part) if part.isdigit() else 0 for part in version.split(".")], name

@@ -1,14 +1,15 @@
 """What a database file is asked: queries in SQL, measurements, kernels, profiles, and what of its rows is wrong."""
 
 import json
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from shutil import move
 from typing import TYPE_CHECKING, Any
 
 from kernrec.errors import unknown
-from kernrec.store import exchange
 from kernrec.store import rows as store_rows
-from kernrec.store.connection import one_line
+from kernrec.store.connection import exchange_folder, one_line, quoted
 from kernrec.store.kept_answers import is_settled, read_pulled_rows
 from kernrec.store.marks import Faults, Mark
 from kernrec.store.measurement_log import (
@@ -56,19 +57,33 @@ class DatabaseQueries:
                 yield rows
 
     def keep(self, name: str, query: str, files: Mapping[str, Sequence[Path]]) -> None:
-        """Keep the rows of a query as a table of this connection; see `kernrec.store.exchange.keep`."""
-        with one_line(self.path):
-            exchange.keep(self._connection, name, query, files)
+        """Keep the rows of a query as a temporary table of this connection; one of that name is replaced.
 
-    def keep_checked(self, name: str, query: str, checked: Path) -> None:
-        """The same of rows that were checked; see `kernrec.store.exchange.keep_checked`."""
-        with one_line(self.path):
-            exchange.keep_checked(self._connection, name, query, checked)
+        In the query `{x}` stands for the rows of the Parquet files `files["x"]`, which are moved away.
+        """
+        with one_line(self.path), exchange_folder(self._connection) as folder:
+            for file, paths in files.items():
+                (folder / file).mkdir()
+                for path in paths:
+                    move(path, folder / file / path.name)
+                query = query.replace(f"{{{file}}}", f"read_parquet({quoted(folder / file / '*')})")
+            self._connection.execute(f"CREATE OR REPLACE TEMP TABLE {name} AS {query}")
 
     def export(self, query: str, folder: Path, most: int = 10**9) -> list[tuple[Path, int]]:
-        """Write the rows of a query to Parquet files of at most `most` rows; returns the files and their rows."""
-        with one_line(self.path):
-            return exchange.export(self._connection, query, folder, most)
+        """Write the rows of a query to Parquet files of at most `most` rows; return the files and their rows."""
+        written = []
+        with one_line(self.path), exchange_folder(self._connection) as exchange:
+            self._connection.execute(f"CREATE OR REPLACE TEMP TABLE exported AS {query}")
+            ((total,),) = self._connection.execute("SELECT count(*) FROM exported").fetchall()
+            for start in range(0, total, most):
+                part = f"FROM exported LIMIT {most} OFFSET {start}"
+                file = quoted(exchange / "rows.parquet")
+                self._connection.execute(f"COPY ({part}) TO {file} (FORMAT parquet, COMPRESSION zstd)")
+                target = folder / f"{os.urandom(8).hex()}.parquet"
+                move(exchange / "rows.parquet", target)
+                written.append((target, min(most, total - start)))
+            self._connection.execute("DROP TABLE exported")
+        return written
 
     def rows(self, table: str, **equal: object) -> list[dict[str, object]]:
         """The rows of a table or view (`db/schema/views.sql`) whose columns equal `equal`."""

@@ -191,11 +191,16 @@ def checked_table(path: Path, folder: Path, most_rows: int) -> Path:
     return folder / "table.parquet"
 
 
-def checked_segments(groups: Sequence[Mapping[str, Sequence[Path]]], folder: Path, title: str) -> list[dict[str, int]]:
-    """Read groups of a stranger's Parquet files by table, as `checked_database` reads a database.
+def checked_segments(groups: Sequence[Mapping[str, Sequence[Path]]], folder: Path, title: str) -> list[dict[str, Any]]:
+    """Read groups of untrusted Parquet files by table, as `checked_database` reads a database.
 
-    Nobody else writes to the folders of both. `title` is the name of the files in messages. Returns how many rows each
-    table of each group has; `exchange.SOURCES` says which groups a measurement is in.
+    Args:
+        groups: by table, the files of each group; nobody else writes to their folders.
+        folder: for the checked rows; nobody else writes to it.
+        title: name of the files in messages.
+
+    Returns:
+        What `read_file.read_segments` returns; `exchange.SOURCES` has the groups of each measurement.
     """
     return list(_read_segments("segments", groups, folder, title)["groups"])
 

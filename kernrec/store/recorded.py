@@ -99,7 +99,6 @@ def recorded_line(op: str, row: int, gpu: GPU) -> RecordedLine:
 
 
 def _lines_at(table: "_Table", key: "np.uint64", gpu: GPU) -> tuple[RecordedLine, ...]:
-    """Return the rows with a key, fastest first."""
     start, end = int(table.keys.searchsorted(key)), int(table.keys.searchsorted(key, "right"))
     return tuple(sorted((_line(table, row, gpu) for row in range(start, end)), key=lambda line: line.latency_s))
 
@@ -142,7 +141,6 @@ def row_keys(op: Op, gpu: str, dtype: str, layout: str, dims: "Mapping[str, np.n
 
 
 def _key_of(problem: Problem, gpu: str) -> int:
-    """As `row_keys`, of one problem: in Python's integers, which are ten times as fast for one."""
     sizes = problem.sizes
     single = problem.op == "attention" and sizes["queries"] == 1
     key = _seed(problem.op, gpu, problem.dtype, problem.layout)
@@ -185,7 +183,6 @@ class _Table:
 
 @cache
 def _table(op: str) -> _Table:
-    """The rows of an op, mapped from the cache; made first where the cache has none, or none of this file."""
     digest = contents()[op]["sha256"]
     path = paths.cache() / "recorded" / f"{op}.{digest[:16]}"
     with suppress(OSError, ValueError, KeyError):
@@ -242,7 +239,6 @@ def _read(op: str, digest: str) -> "tuple[dict[str, Any], dict[str, np.ndarray]]
 
 
 def _write(path: Path, head: Mapping[str, Any], arrays: "Mapping[str, np.ndarray]") -> None:
-    """Put the arrays into the cache, in place of those of earlier files; whole or not at all."""
     from kernrec.util.atomic_write import write_whole
 
     path.parent.mkdir(parents=True, exist_ok=True)

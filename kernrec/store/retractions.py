@@ -1,17 +1,15 @@
-"""Retractions in a database: measurements that were taken back answer no more, and stay in the log.
+"""Retractions in a database: withdrawn measurements no longer answer, and stay in the log.
 
-Each is a row of the table `retraction` that names a measurement by its key, and is signed by who takes it back. A key
-is a hash of all columns, also of those that never leave a machine in that form (`kernrec.store.share.privacy`): only
-who was given a row can name it. A retraction that comes with a file of somebody else is added if its signer is trusted;
-another is left, and a note says so. So merging databases is a set union of retractions, too. One without a signature
-holds for its database alone: its user has no key, or the signature is that of a remote's log
-(`kernrec.store.share.retract`).
+A retraction is a row of the table `retraction` that names a measurement by its key and is signed by who withdraws it.
+A key is a hash of all columns, also of those that leave in another form (`kernrec.store.share.privacy`): only somebody
+who has a row can name it. A merge adds the retractions of others if their signer is trusted, and names the rest in a
+note. A retraction without a signature holds only for its database: its user has no key, or the signature is
+that of a withdrawal at a place (`kernrec.store.share.withdraw`).
 """
 
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 from kernrec.errors import UsageError
 from kernrec.store.connection import quoted
@@ -82,16 +80,6 @@ def retracted(database: Database) -> int:
     """How many measurements of a database answer no more."""
     ((count,),) = database.query(RETRACTED)
     return int(count)
-
-
-def retraction_log(database: Database) -> list[dict[str, Any]]:
-    """Who took back how many measurements of a database, when and why; the oldest first."""
-    names = ("retracted_at", "signer", "reason", "measurements")
-    query = (
-        "SELECT retracted_at, signer, reason, count(*) "
-        "FROM db.retraction JOIN db.measurement USING (measurement_id) GROUP BY ALL ORDER BY ALL"
-    )
-    return [dict(zip(names, row, strict=True)) for row in database.query(query)]
 
 
 def forget(database: Database, signer: str) -> int:

@@ -54,7 +54,6 @@ def rewritten(path: Path) -> Iterator[Database]:
 
 
 def _locked(beside: Path) -> int:
-    """The descriptor of a new, empty file that only this process writes to, in place of one of a killed process."""
     end_s = time.monotonic() + WAIT_S
     while True:
         descriptor = os.open(beside, os.O_RDWR | os.O_CREAT, 0o600)

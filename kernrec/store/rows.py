@@ -94,7 +94,6 @@ def _plain(value: object) -> object:
 
 
 def _value(table: str, name: str, kind: str, value: object) -> object:
-    """A value as its column holds it, so that a row has the same key before and after it is stored."""
     if value is None:
         return None
     try:

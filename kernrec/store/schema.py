@@ -30,8 +30,7 @@ if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
 TABLES = ("gpu", "kernel", "config", "problem", "profile", "measurement", "retraction")
-"""The tables whose rows have content-hash keys: all but `migration`, `merged`, `merged_row` and
-`card_scale`."""
+"""The tables whose rows have content-hash keys; the others say how rows came to be here, or are derived."""
 
 _REWRITTEN = {4: "block_open OR replayed"}
 """By the number of a step that changes rows of `measurement`: which rows, whose keys are then computed anew."""
@@ -78,7 +77,6 @@ def migrate(connection: "DuckDBPyConnection", done: int) -> None:
 
 
 def _record(connection: "DuckDBPyConnection", step: Migration) -> None:
-    """Write that a step was applied; after the last one the views are made."""
     applied_at = datetime.now(UTC).replace(tzinfo=None)
     connection.execute("INSERT INTO migration VALUES (?, ?, ?)", [step.number, step.name, applied_at])
     if step is migrations()[-1] and step.number >= _VIEWS_APART:
@@ -146,7 +144,6 @@ def make_file(path: Path) -> None:
 
 
 def _place(new: Path, path: Path) -> None:
-    """Give a file its name, unless another process was first: its rows would be gone."""
     try:
         os.link(new, path)
     except FileExistsError:
@@ -158,7 +155,6 @@ def _place(new: Path, path: Path) -> None:
 
 @cache
 def _empty(steps: tuple[str, ...]) -> bytes:
-    """The bytes of an empty database of these steps of the schema; cached, because making them takes 100 ms."""
     import duckdb
     import numpy as np
 
@@ -205,22 +201,19 @@ def derived() -> dict[str, str]:
     return {name: _TABLE.sub(r"\1 db.\2", body).strip() for name, body in _VIEW.findall(views_sql())}
 
 
-def with_derived(
-    name: str, query: str, condition: str = "", merged: str = "db.merged", scales: str = "db.card_scale"
-) -> str:
+def with_derived(name: str, query: str, condition: str = "", scales: str = "db.card_scale") -> str:
     """A query in SQL that may use the relation `name` and those that it is derived from.
 
     Args:
         name: of a relation of `views.sql`.
         query: that uses it.
         condition: on the measurements that all of these are derived from; it applies while the log is scanned.
-        merged: the table that says whose rows came from others, with the columns of `db.merged` that are used.
-        scales: the table with the scales of cards, likewise.
+        scales: a relation with the columns of `db.card_scale`.
     """
     parts: list[str] = []
     chosen = f" WHERE {condition}" if condition else ""
     log = f"(SELECT * FROM db.measurement{chosen}) AS measurement"
-    sources = f"FROM (SELECT * FROM {merged}{chosen}) AS merged"
+    sources = f"FROM (SELECT * FROM db.merged{chosen}) AS merged"
     for part, body in derived().items():
         body = body.replace("FROM db.merged", sources).replace("FROM db.card_scale", f"FROM {scales}")
         if condition:
@@ -293,7 +286,6 @@ def tables(connection: "DuckDBPyConnection") -> dict[str, str]:
 def _check_layout(
     statements: Mapping[str, str], expected: Mapping[str, str], path: Path | str, *, checks: bool
 ) -> None:
-    """Raise `UsageError` if the tables of a file are not those expected; `checks`: nor their checks."""
     for name, statement in expected.items():
         if _columns(statements.get(name, "")) != _columns(statement):
             raise UsageError(f"{path}: the table {name} does not have the columns that kernrec gives it")
@@ -309,12 +301,10 @@ def _columns(statement: str) -> str:
 
 
 def _plain(statement: str) -> str:
-    """The statement with numbers spelled in one way: older versions of DuckDB wrote `1e6` as a cast."""
     return _CAST.sub(lambda match: match[1] or "1" + "0" * int(match[2]), statement)
 
 
 def _check_writable(connection: "DuckDBPyConnection", path: Path | str) -> None:
-    """Raise `UsageError` if the file has indexes or triggers, which would run when rows are added."""
     import duckdb
 
     for kind in ("indexes", "triggers"):

@@ -1,5 +1,5 @@
-"""A stack of databases that answers like a single one: the user's own first, then those of the remotes in their order
-(`kernrec.store.remotes`), the shipped data last.
+"""A stack of databases that answers like a single one: the user's own first, then the rows that were pulled, the
+shipped data last.
 """
 
 import os
@@ -32,8 +32,7 @@ class Stack:
         """Check that the databases can be read.
 
         Args:
-            databases: their files; None: the user's own (`KERNREC_DB`), if there is one, then what was pulled from
-                remotes.
+            databases: their files; None: the user's own (`KERNREC_DB`), if there is one, then what was pulled.
             keep_open: whether files stay open, for a program that ends after its query and should open them only once.
 
         Raises:
@@ -43,15 +42,16 @@ class Stack:
         """The user's own database where `KERNREC_DB` names one that does not exist yet."""
         self.notes: tuple[str, ...] = ()
         """A line for each file of which rows are left out."""
-        self._pulled: dict[Path, str] = {}
+        self._pulled: Path | None = None
         self._titles = {Path(path): str(path) for path in databases or ()}
         if databases is None:
             own = paths.user_database()
             self._titles = {own: paths.OWN} if own.exists() else {}
             if not own.exists() and os.environ.get("KERNREC_DB"):
                 self.missing = own
-            self._pulled = _pulled_databases()
-            self._titles |= self._pulled
+            self._pulled = pulled_database()
+            if self._pulled:
+                self._titles[self._pulled] = paths.PULLED
             databases = list(self._titles)
         # A database that is named twice, also by a link, counts once.
         self._paths = list({os.path.realpath(path): Path(path) for path in databases}.values())
@@ -64,7 +64,7 @@ class Stack:
         self._refresh()  # a file that cannot be read is an error now, not in the middle of a query
 
     def databases(self) -> "Iterator[tuple[str, Database]]":
-        """Each database with its title (`own`, the name of a remote, or the file), open while it is looked at."""
+        """Yield each database with its title (`own`, `pulled`, or the file); it is open until the next one is taken."""
         for path in self._paths:
             with self._database(path) as database:
                 yield self._titles[path], database
@@ -82,7 +82,6 @@ class Stack:
         return nullcontext(self._open[path])
 
     def _refresh(self) -> None:
-        """Drop what was read of the files if they have changed; opening them for every query would take too long."""
         if (version := self.version()) != self._read:
             self._logs.clear()
             self._contents, notes = [], []
@@ -130,7 +129,7 @@ class Stack:
             unread = (key for key in chain(keys[place:], keys[:place]) if (gpu, key) not in self._logs)
             ahead = list(islice(unread, self._queries[gpu, op] ** 2))
             logs = [
-                database.log(gpu, ahead, title=self._titles[path], signed=path in self._pulled)
+                database.log(gpu, ahead, title=self._titles[path], signed=path == self._pulled)
                 for path, database in zip(self._paths, self._databases(), strict=True)
             ]
             self._logs |= {(gpu, key): logs for key in ahead}
@@ -144,13 +143,11 @@ class Stack:
         """How many rows the logs of all databases have, apart from rows that were pulled, which train no model."""
         self._refresh()
         measured = zip(self._paths, self._contents, strict=True)
-        return sum(contents.measurements for path, contents in measured if path not in self._pulled)
+        return sum(contents.measurements for path, contents in measured if path != self._pulled)
 
     def mark(self) -> str:
         """Distinguishes logs of the same length: a hash of the least and the greatest key of a measurement."""
-        own = (
-            database for path, database in zip(self._paths, self._databases(), strict=True) if path not in self._pulled
-        )
+        own = (database for path, database in zip(self._paths, self._databases(), strict=True) if path != self._pulled)
         query = "SELECT min(measurement_id), max(measurement_id) FROM db.measurement HAVING count(*) > 0"
         ends = [end for database in own for row in database.query(query) for end in row]
         return content_hash([min(ends), max(ends)]) if ends else ""
@@ -165,7 +162,6 @@ class Stack:
 
 
 def _by_op(every: Iterable[DatabaseContents]) -> dict[str, list[str]]:
-    """The keys of all problems by op, sorted."""
     by_op: dict[str, set[str]] = {}
     for contents in every:
         for op, key in contents.problems:
@@ -181,10 +177,11 @@ def _written(path: Path) -> tuple[int, int]:
     return seen.st_mtime_ns, seen.st_size
 
 
-def _pulled_databases() -> dict[Path, str]:
-    """The files of rows that were pulled, in order, with the names of their remotes."""
-    if not paths.remotes().is_dir():
-        return {}
-    from kernrec.store.remotes import pulled_databases
+def pulled_database() -> Path | None:
+    """Return the database of pulled rows, or None; what kernrec 0.1 pulled is put into it first."""
+    path = paths.pulled()
+    if not path.exists() and paths.remotes().is_dir():
+        from kernrec.store.old_remotes import adopt_pulled
 
-    return pulled_databases()
+        adopt_pulled(path)
+    return path if path.exists() else None

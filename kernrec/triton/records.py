@@ -28,7 +28,7 @@ from kernrec.store.measurement import (
     ProtocolInfo,
     Tier,
 )
-from kernrec.store.remotes import pulled_databases
+from kernrec.store.stack import pulled_database
 from kernrec.version import __version__
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ def recorded_results(gpu: str, kernel: str, tuning_hash: str) -> list[tuple[int,
     """
     own = paths.user_database()
     rows = []
-    for path in [*([own] if own.exists() else []), *pulled_databases()]:
+    for path in filter(None, (own if own.exists() else None, pulled_database())):
         with Database.open(path) as database:
             rows += database.session_rows(gpu, kernel, f"{SESSION} {tuning_hash} ")
     results = []

@@ -15,12 +15,8 @@ import pytest
 
 from kernrec.store import Database
 from kernrec.store.keys import Signer, key_file
-from kernrec.store.remotes import Remote
 from kernrec.store.share.bundle import write_bundle
-from kernrec.store.share.contribution import bundle_name
-from kernrec.store.share.entries import publish
-from kernrec.store.share.manifest import Manifest, Retraction, Segment
-from kernrec.store.share.object_store import place_of
+from kernrec.store.share.manifest import Manifest, Segment, Withdrawal, bundle_name
 from kernrec.store.share.place import ZipFile
 from tests.helpers.command import run_here
 from tests.helpers.process import environment
@@ -146,12 +142,11 @@ def test_a_bundle_that_unpacks_to_a_thousand_times_its_size_is_not_unpacked(
     bomb = signed_bundle(stranger, tmp_path / "index", {"measurement": b"\0" * 2**25}, zipfile.ZIP_DEFLATED)
     assert bomb.stat().st_size < 2**16
     assert "unpacks to 33554432 bytes" in refusal(ask(user, "db", "import", bomb, "--untrusted"))
-    done = ask(user, "db", "index", tmp_path / "index")
+    done = ask(user, "db", "verify", tmp_path / "index")
     assert (done.returncode, done.stdout) == (1, "0 bundles, 1 refused\n")
-    ask(user, "db", "remote", "add", "index", tmp_path / "index")
-    done = ask(user, "db", "pull", "index", "--untrusted")
+    done = ask(user, "db", "pull", tmp_path / "index", "--untrusted")
     assert "index: 0 new measurements" in done.stdout
-    assert "unpacks to more than 16777216 bytes" in done.stderr
+    assert "unpacks to 33554432 bytes, more than rows of its size can" in done.stderr
 
 
 @pytest.mark.parametrize("method", [zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
@@ -173,22 +168,21 @@ def test_names_in_an_index_write_nothing_to_a_terminal_and_lead_nowhere(
 ) -> None:
     index = tmp_path / "index"
     good = signed_bundle(stranger, tmp_path / "elsewhere", {"measurement": b"no rows"})
-    index.mkdir()
-    (index / GPU).symlink_to(good.parent)
-    (index / "a100-pcie").mkdir()
+    (index / "a100-pcie").mkdir(parents=True)
     (index / "a100-pcie" / good.name).symlink_to(good)
     for name in ("a\nb", "::error::x", "a\x1b[2J.zip", "\u202egnp.zip"):
         (index / "a100-pcie" / name).write_text("x")
-    done = ask(user, "db", "index", index)
+    done = ask(user, "db", "verify", index)
     lines = done.stderr.strip("\n").split("\n")
     assert done.returncode == 1
     assert all(line.isprintable() and not line.startswith("::") for line in lines)
-    assert sum("refused: " in line for line in lines) == 6
-    assert any(f"{GPU}: refused: it is a link to a folder" in line for line in lines)
+    assert sum("refused: " in line for line in lines) == 5
     assert any(f"a100-pcie/{good.name}: refused: it is not a file" in line for line in lines)
+    (index / GPU).symlink_to(good.parent)
+    assert f"{GPU} is a link to a folder" in refusal(ask(user, "db", "verify", index))
 
 
-def test_a_retraction_of_no_day_keeps_nobody_from_the_rest_of_a_remote(
+def test_a_withdrawal_of_no_day_keeps_nobody_from_the_rest_of_a_place(
     user: Person, stranger: Person, tmp_path: Path
 ) -> None:
     (team := tmp_path / "team").mkdir()
@@ -196,13 +190,15 @@ def test_a_retraction_of_no_day_keeps_nobody_from_the_rest_of_a_remote(
         Person(tmp_path / "honest").measure(measurements("theirs", 2))
         Person(tmp_path / "honest").push(team)
     with stranger.at_work():
-        signer, remote = Signer.of(key_file()), Remote("team", str(team))
-        for moment in ("2026-99-99T99:99:99", "9999-12-31T23:59:59"):
-            publish(remote, place_of(remote.url), Retraction(("0" * 32,), moment, "kernrec", "x", signer.key), signer)
-    ask(user, "db", "remote", "add", "team", team)
-    done = ask(user, "db", "pull", "--untrusted")
-    assert (done.returncode, done.stdout) == (0, "team: 2 new measurements\n")
-    assert "is not a manifest or retraction: " in done.stderr
+        signer = Signer.of(key_file())
+    (team / "withdrawn").mkdir()
+    for moment in ("2026-99-99T99:99:99", "9999-12-31T23:59:59"):
+        line = Withdrawal({"x": ["0" * 32]}, moment, "kernrec", "x", signer.key).to_bytes()
+        content = line + b"\n" + signer.sign(line)
+        (team / "withdrawn" / f"{sha256(content).hexdigest()}.json").write_bytes(content)
+    done = ask(user, "db", "pull", team, "--untrusted")
+    assert (done.returncode, done.stdout) == (0, f"{team}: 2 new measurements\n")
+    assert "is not a withdrawal: " in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,8 @@ from kernrec.kernel.fixed_part import fixed_part
 from kernrec.measure.card_plan import asked_problems, fixed_problems
 from kernrec.store import Database
 from kernrec.store.share import place_at, read_bundle
-from kernrec.store.share.contribution import bundle_name, pending_sessions
+from kernrec.store.share.contribution import pending_sessions
+from kernrec.store.share.manifest import bundle_name
 from tests.helpers.command import run_here
 from tests.helpers.simulated_library import GPU, UUID_HASH, in_this_machine
 

@@ -106,7 +106,6 @@ REFINE = ("refine", "--op", "matmul", "--shape", "m=64,n=64,k=64")
         ((*REFINE, "--seed", "-1"), "--seed is -1; at least 0 is accepted"),
         (("monitor", "--pid", "abc"), "--pid 'abc': a whole number is expected"),
         (("gpus", "t4"), "unexpected argument 't4' (`kernrec gpus --help` shows what is accepted)"),
-        (("db", "remote", "add", "team"), "URL is missing; expected: s3://, gs://"),
         (("report", "--op", "mm", "--gpu", "t4"), "--html is missing; expected: file to write"),
         (
             ("analyze", "none.cu", "--spec", "twice.toml", "--gpu", "t4"),

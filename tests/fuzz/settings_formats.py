@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 from collections.abc import Callable, Iterator
 from hashlib import sha256
 from pathlib import Path
@@ -12,9 +11,9 @@ from unittest.mock import patch
 from kernrec.compile import CompileCache, NoCompilerError, compile_source
 from kernrec.compile.nvrtc import compiler
 from kernrec.store.keys import Signer, make_own_key
-from kernrec.store.share import Folder, Manifest
-from kernrec.store.share.bundle import signed, write_documents
-from kernrec.store.share.manifest import LARGEST_MANIFEST, Retraction, parse_manifest
+from kernrec.store.share import Folder
+from kernrec.store.share.manifest import Withdrawal, parse_manifest
+from kernrec.store.share.web_server import WebServer
 from tests.fuzz.formats import Format
 from tests.helpers.paths import ROOT
 
@@ -34,7 +33,7 @@ def more_formats(work: Path) -> Iterator[Format]:
     """
     yield from _foreign()
     yield from _settings(work)
-    yield from _log(work)
+    yield from _place(work)
 
 
 def _foreign() -> Iterator[Format]:
@@ -76,8 +75,6 @@ def _foreign() -> Iterator[Format]:
 
 def _settings(work: Path) -> Iterator[Format]:
     from kernrec.store import keys
-    from kernrec.store.remotes import remotes
-    from kernrec.store.share.object_store import can_push, checked_url
 
     (config := work / "config").mkdir()
     with patch.dict(os.environ, {"KERNREC_CONFIG": str(config)}):
@@ -100,61 +97,50 @@ def _settings(work: Path) -> Iterator[Format]:
             assert keys.signer_name(each).isprintable(), name
         assert not keys.trusts("")
 
-    def listed(_: Path) -> None:
-        for remote in remotes():
-            checked_url(remote.url)
-            can_push(remote.url)
-            assert work in remote.pulled.parents or remote.pulled.is_absolute()
-
     def signing(path: Path) -> None:
         Signer.of(path).sign(b"x")
 
     def public(_: Path) -> None:
         keys.signer_name(keys.own_key())
 
-    rows = json.dumps([{"name": "team", "url": "s3://team/kernrec"}, {"name": "lab", "url": "/srv/lab"}]).encode()
     yield Format("trusted", "trusted.json", ((config / "trusted.json").read_bytes(),), within(trusted))
-    yield Format("remotes", "remotes.json", (rows,), within(listed))
     yield Format("key", "key", ((config / "key").read_bytes(),), within(signing))
     yield Format("key-pub", "key.pub", (f"{key}\n".encode(),), within(public))
 
 
-def _log(work: Path) -> Iterator[Format]:
-    from kernrec.store.remotes import Remote
-    from kernrec.store.share.entries import names_of_index
-    from kernrec.store.share.log import remote_log
+def _place(work: Path) -> Iterator[Format]:
     from kernrec.store.share.pull import pull
 
     signer = Signer.of(work / "config" / "key")
-    bundle = parse_manifest((work / "bundle" / "manifest.json").read_bytes(), "bundle")
+    content = (work / "bundle" / "manifest.json").read_bytes()
+    bundle = parse_manifest(content, "bundle")
     about = (bundle.created_at, bundle.made_by)
-    pushed = Manifest(bundle.segments, (), *about, bundle.licence, bundle.provenance, bundle.schema, signer.key)
-    taken_back = Retraction(("0" * 32, "f" * 32), *about, "the fan was broken", signer.key)
+    withdrawal = Withdrawal({"monday": ["0" * 32, "f" * 32]}, *about, "the fan was broken", signer.key)
 
     def pulled(path: Path) -> None:
-        """A remote whose log has the case as a document, signed by the key that the samples name."""
-        team = path.parent / "team"
-        shutil.copytree(work / "bundle" / "segments", team / "segments")
-        for content in (pushed.to_bytes(), path.read_bytes()):
-            name = f"manifests/{sha256(content).hexdigest()}.json"
-            write_documents(Folder(team), signed(name, content, signer))
+        """Pull a place that has the case as a withdrawal, signed by the key that the samples name."""
+        line = path.read_bytes().replace(b"\n", b" ")
+        signed = line + b"\n" + signer.sign(line)
+        (folder := path.parent / "team" / "withdrawn").mkdir(parents=True)
+        (folder / f"{sha256(signed).hexdigest()}.json").write_bytes(signed)
         with patch.dict(os.environ, {"XDG_DATA_HOME": str(path.parent), "KERNREC_CONFIG": str(path.parent)}):
-            remote = Remote("team", str(team))
-            for line in pull(remote, untrusted=True).left:
-                assert line.isprintable(), line
-            assert all(row["state"] for row in remote_log(remote))
+            for note in pull(Folder(path.parent / "team"), untrusted=True).left:
+                assert note.isprintable(), note
 
-    samples = (pushed.to_bytes(), taken_back.to_bytes())
-    yield Format("remote-log", "case.json", samples, pulled, apart=True)
+    old = {"format": "kernrec retraction", "version": 1, "rows": ["0" * 32], "owner": signer.key, "reason": ""}
+    old |= {"created_at": bundle.created_at, "made_by": "kernrec 0.1.0"}
+    samples = (withdrawal.to_bytes(), json.dumps(old).encode())
+    yield Format("withdrawal", "case.json", samples, pulled, apart=True)
 
     def listed(path: Path) -> None:
-        content = b"".join(Folder(path.parent).read("index.json", LARGEST_MANIFEST))
-        for name in names_of_index(content, "index.json", "manifests/"):
-            assert name.startswith("manifests/")
-            assert ".." not in name
+        server = WebServer("http://localhost")
+        with patch.object(server, "read", lambda name, most: Folder(path.parent).read(name, most)):
+            for name in server.names("h200-sxm/"):
+                assert name.startswith("h200-sxm/")
+                assert ".." not in name
 
-    names = [f"manifests/{digit * 64}.{end}" for digit in "0f" for end in ("json", "sig")]
-    yield Format("remote-index", "index.json", (json.dumps({"names": names}, indent=0).encode(),), listed)
+    names = [f"h200-sxm/2026-03-01-{digit * 8}-{digit * 12}.zip" for digit in "0f"]
+    yield Format("place-index", "index.json", (json.dumps({"names": names}, indent=0).encode(),), listed)
 
 
 def _lines(path: Path) -> list[str]:

@@ -14,10 +14,11 @@ from kernrec.op import find_op
 from kernrec.store import Database
 from kernrec.store.keys import Signer, key_file, make_own_key
 from kernrec.store.measurement import Measurement
-from kernrec.store.remotes import Remote
+from kernrec.store.share.object_store import place_of
 from kernrec.store.share.outgoing import Selection
 from kernrec.store.share.pull import PullReport, pull
 from kernrec.store.share.push import push
+from kernrec.store.share.withdraw import withdraw_there
 from tests.helpers.process import environment
 
 PROBLEM = find_op("matmul").problem(m=64, n=32, k=16)
@@ -106,23 +107,30 @@ class Person:
         """Push what is new; returns how many measurements left."""
         self.key()
         with self.at_work():
-            signer, remote = Signer.of(key_file()), Remote("team", str(url))
-            left = push(remote, self.database, selection or Selection(), signer, agree=lambda _: True)
-        return left.measurements if left else 0
+            signer = Signer.of(key_file())
+            left = push(place_of(str(url)), self.database, selection or Selection(), signer, agree=lambda *_: True)
+        return left[0] if left else 0
 
     def pull(self, url: object, *, untrusted: bool = True) -> PullReport:
         """Take what is new."""
         with self.at_work():
-            return pull(Remote("team", str(url)), untrusted=untrusted)
+            return pull(place_of(str(url)), untrusted=untrusted)
 
     def pulled(self) -> list[dict[str, object]]:
         """The measurements that were pulled."""
         with self.at_work():
-            path = Remote("team", "").pulled
+            path = paths.pulled()
         if not path.exists():
             return []
         with Database.open(path) as database:
             return database.rows("measurement")
+
+    def withdraw(self, url: object, condition: str, reason: str = "a broken fan") -> int:
+        """Withdraw what they pushed and what is alike in their database; return how many measurements."""
+        with self.at_work():
+            own = self.database if self.database.exists() else None
+            signer = Signer.of(key_file())
+            return withdraw_there(place_of(str(url)), condition, signer, reason, agree=lambda _: True, own=own)
 
     def start(self, *arguments: str) -> "subprocess.Popen[bytes]":
         """A process of theirs that runs kernrec."""

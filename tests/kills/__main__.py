@@ -15,7 +15,7 @@ from pathlib import Path
 
 from tests.kills.adding import kill_add, kill_collect, kill_merge_by_clocks
 from tests.kills.contributing import kill_contribute
-from tests.kills.sharing import kill_index, kill_sharing
+from tests.kills.sharing import kill_sharing
 
 COMMANDS: Mapping[str, Callable[[Path, int, int], Counter[str]]] = {
     "collect": lambda folder, kills, seed: kill_collect(folder, kills, 20 * kills, seed),
@@ -25,7 +25,6 @@ COMMANDS: Mapping[str, Callable[[Path, int, int], Counter[str]]] = {
     "import": lambda folder, kills, seed: kill_add(folder, "import", kills, 3000, seed),
     "push": lambda folder, kills, seed: kill_sharing(folder, "push", kills, 3000, seed),
     "pull": lambda folder, kills, seed: kill_sharing(folder, "pull", kills, 3000, seed),
-    "index": kill_index,
 }
 BAD = ("lost", "doubled", "halved", "unreadable", "refused")
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 from kernrec.store import Database
 from kernrec.store.exchange import CHECKED
-from kernrec.store.share import place_at, read_bundle
-from kernrec.store.share.bundle import take_rows
-from kernrec.store.share.index import check_index
+from kernrec.store.share import Folder, place_at, read_bundle
+from kernrec.store.share.bundle import take_groups
+from kernrec.store.share.check import check_place
 from tests.helpers.simulated_library import in_this_machine
 from tests.kills.forked_command import ForkedCommand
 
@@ -25,7 +25,7 @@ def kill_contribute(folder: Path, kills: int, seed: int) -> Counter[str]:
 
     Returns:
         `kills` of commands before they ended; `bundles` and `rows` in them at the end; rows `lost`, which the database
-        has and no bundle; `doubled`, in two bundles; `refused`, bundles that an index would not take.
+        has and no bundle; `doubled`, in two bundles; `refused`, bundles that a place would not take.
     """
     draw = random.Random(seed)
     variables = {name: value for name, value in os.environ.items() if not name.startswith(("KERNREC_", "XDG_"))}
@@ -46,14 +46,14 @@ def kill_contribute(folder: Path, kills: int, seed: int) -> Counter[str]:
     index = folder / "contributed"
     for beside in index.rglob("*.part"):
         beside.unlink()
-    report = check_index(index)
+    report = check_place(Folder(index))
     counts["refused"] = len(report.bad)
     sent = Counter[tuple[object, ...]]()
     for path in sorted(index.glob("*/*.zip")):
         bundle = read_bundle(place_at(path))
         counts["bundles"] += 1
         (taken := folder / "taken").mkdir()
-        take_rows(bundle.place, bundle.manifest.segments, taken)
+        take_groups([bundle], taken, path.name)
         sent.update(_moments(taken / CHECKED))
         shutil.rmtree(taken)
     with Database.open(folder / ".local/share/kernrec/kernrec.duckdb") as database:

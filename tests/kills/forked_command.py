@@ -24,7 +24,7 @@ _IMPORTED = (
     "kernrec.measure.campaign.ingest",
     "kernrec.recommender.estimate.shared_models",
     "kernrec.store.intake",
-    "kernrec.store.share.retract",
+    "kernrec.store.share.withdraw",
     "kernrec.store.share.pull",
     "kernrec.store.share.push",
     "kernrec.store.keys",

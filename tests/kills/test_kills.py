@@ -12,7 +12,7 @@ import pytest
 from tests.helpers.depth import DEEP
 from tests.kills.adding import kill_add, kill_collect, kill_merge_by_clocks
 from tests.kills.contributing import kill_contribute
-from tests.kills.sharing import kill_index, kill_sharing
+from tests.kills.sharing import kill_sharing
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(os.name == "nt", reason="kills process groups")]
 KILLS = int(os.environ.get("KERNREC_KILLS", "250" if DEEP else "2"))
@@ -37,11 +37,6 @@ def test_killed_merges_under_a_changing_clock_lose_no_answer(tmp_path: Path) -> 
     assert (counts["lost"], counts["halved"], counts["unreadable"]) == (0, 0, 0)
 
 
-def test_killed_pulls_from_an_index_lose_no_answer(tmp_path: Path) -> None:
-    counts = kill_index(tmp_path, KILLS, SEED)
-    assert (counts["lost"], counts["doubled"], counts["halved"], counts["unreadable"]) == (0, 0, 0, 0)
-
-
 @pytest.mark.deep
 def test_killed_contributors_lose_no_row_and_put_none_into_two_bundles(tmp_path: Path) -> None:
     counts = kill_contribute(tmp_path, KILLS, SEED)
@@ -51,6 +46,6 @@ def test_killed_contributors_lose_no_row_and_put_none_into_two_bundles(tmp_path:
 
 @pytest.mark.deep
 @pytest.mark.parametrize("command", ["push", "pull"])
-def test_of_killed_pushes_and_pulls_whole_pushes_alone_are_seen(command: str, tmp_path: Path) -> None:
+def test_killed_pushes_and_pulls_show_only_whole_bundles(command: str, tmp_path: Path) -> None:
     counts = kill_sharing(tmp_path, command, KILLS, 3000, SEED)
-    assert (counts["lost"], counts["doubled"], counts["halved"]) == (0, 0, 0)
+    assert (counts["lost"], counts["doubled"], counts["halved"], counts["unreadable"]) == (0, 0, 0, 0)

@@ -5,9 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from kernrec.measure.card_coverage import CardCoverage, Gap, OpCoverage, card_gains, cards_coverage, gaps
+from kernrec.measure.card_coverage import card_gains, cards_coverage, gaps
 from kernrec.op import Problem, find_op, problem_from_key
-from kernrec.page.coverage_page import coverage_page
 from kernrec.store import Database, Stack
 from kernrec.store.measurement import Measurement
 from tests.helpers.command import run_here
@@ -85,17 +84,13 @@ def test_the_layers_that_could_gain_most_on_a_card_come_first(tmp_path: Path) ->
     assert sum(gain.weight for gain in gains) == pytest.approx(1.0)
 
 
-def test_the_command_fits_80_columns_and_writes_the_picture(path: Path, tmp_path: Path) -> None:
+def test_coverage_fits_80_columns(path: Path, tmp_path: Path) -> None:
     variables = {"COLUMNS": "80", "HOME": str(tmp_path), "PATH": ""}
-    done = run_here("db", "coverage", "--db", path, "--html", tmp_path / "page.html", variables=variables)
+    done = run_here("db", "info", "--coverage", "--db", path, variables=variables)
     assert done.returncode == 0
     assert all(len(line) <= 80 for line in done.stdout.splitlines())
     assert "l40s" in done.stdout
-    page = (tmp_path / "page.html").read_text()
-    assert "1 / 1" in page
-    assert "<svg" in page
-    assert "<script" not in page
-    done = run_here("db", "coverage", "--db", path, "--json", home=tmp_path)
+    done = run_here("db", "info", "--coverage", "--db", path, "--json", home=tmp_path)
     cards = {card["gpu"]: card for card in json.loads(done.stdout)["cards"]}
     assert cards["l40s"]["ops"]["reduce"]["measured"] == 1
 
@@ -103,20 +98,12 @@ def test_the_command_fits_80_columns_and_writes_the_picture(path: Path, tmp_path
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--gpu", "l40s", "--html", "x.html"), "--html is of all cards; leave out --gpu"),
         (("--gpu", "l50s"), "unknown GPU 'l50s'; did you mean"),
         (("--gpu", "p4"), "p4"),
         (("--db", "none.duckdb"), "none.duckdb"),
     ],
 )
 def test_misuse_is_one_line(tmp_path: Path, arguments: tuple[str, ...], message: str) -> None:
-    done = run_here("db", "coverage", *arguments, home=tmp_path, cwd=tmp_path)
+    done = run_here("db", "info", "--coverage", *arguments, home=tmp_path, cwd=tmp_path)
     assert done.returncode == 2
     assert message in done.stderr.splitlines()[-1]
-
-
-def test_names_in_the_page_are_escaped() -> None:
-    card = CardCoverage("<b>", "", {"<i>": OpCoverage(0, configs=3)}, "2026-01-01")
-    page = coverage_page([card], [Gap("sm_90", "<u>", 5, 1, ("<s>",))])
-    assert not any(tag in page for tag in ("<b>", "<i>", "<u>", "<s>"))
-    assert "3 configs" in page

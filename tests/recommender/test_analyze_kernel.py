@@ -32,7 +32,6 @@ from kernrec.recommender.profile_configs import ProfilingOptions
 from kernrec.recommender.sweep import power_limits
 from kernrec.store import Database, Evidence
 from kernrec.store.measurement import Measurement
-from kernrec.store.remotes import Remote, add_remote
 from tests.helpers import sharing
 
 SOURCE = """
@@ -143,11 +142,10 @@ def test_what_was_pulled_answers_an_analysis_with_the_users_own_database_and_no_
     alice.push(team)
     assert bob.pull(team).measurements == 1
     with bob.at_work():
-        add_remote(Remote("team", str(team)))
         best = analyze(kernel, problem, GPU, bob.database, query).recommendation.best
         assert (best.source, best.latency_s.value) == ("measured", fast["latency_s"])
         assert best.measurement is not None
-        assert best.measurement.database == "team"
+        assert best.measurement.database == "pulled"
         assert analyze(kernel, problem, GPU, tmp_path / "other.duckdb", query).recommendation.best.source == "prior"
 
 

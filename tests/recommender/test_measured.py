@@ -89,7 +89,7 @@ def test_others_who_disagree_are_named_and_do_not_answer(predicted: tuple[Choice
     assert choice.latency_s.value == pytest.approx(first.latency_s.value)
     (note,) = [note for note in answer.notes if "others disagree" in note]
     assert note.startswith(f"{first.kernel.name}: others disagree about 1 config that you measured")
-    assert "`kernrec db retract --merged`" in note
+    assert "`kernrec db withdraw --merged`" in note
 
 
 def choice_of(answer: Recommendation, config: Any) -> Choice | None:

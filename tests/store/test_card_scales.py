@@ -19,7 +19,7 @@ from kernrec.store.measurement_log import MeasuredAnswer, evidence
 from kernrec.store.retractions import forget
 from kernrec.store.schema import with_derived
 from kernrec.store.share.contribution import add_pending, ratio_to_others, write_contribution
-from kernrec.store.share.retract import retract_here
+from kernrec.store.share.withdraw import withdraw_here
 from tests.helpers.depth import few_examples
 from tests.helpers.reading import reading_here
 from tests.helpers.sharing import GPU, KERNEL, PROBLEM, Person, key_of, measurement, merge_signed
@@ -136,7 +136,7 @@ def test_what_was_taken_back_is_no_yard_for_the_scales_of_others(tmp_path: Path)
         merge_signed(database, people)
         assert scales(database)[key_of("cyd")].latency_ratio == pytest.approx(1.6, rel=0.02)
     condition = "starts_with(session, 'ben')"
-    retract_here(path, condition, Signer.of(key), "another card", agree=lambda _: True)
+    withdraw_here(path, condition, Signer.of(key), "another card", agree=lambda _: True)
     with Database.open(path, read_only=False) as database:
         assert scales(database) == {}, "of two people, neither is the odd one"
         assert forget(database, Signer.of(key).key) == CONFIGS

@@ -5,15 +5,12 @@ from pathlib import Path
 
 import pytest
 
+from kernrec import paths
 from kernrec.op import find_op
 from kernrec.store import Database
 from kernrec.store.kept_answers import kept_problems
-from kernrec.store.keys import Signer, key_file
 from kernrec.store.measurement import Measurement
 from kernrec.store.measurement_log import MeasurementLog, evidence
-from kernrec.store.remotes import Remote
-from kernrec.store.schema import migrations
-from kernrec.store.share.retract import retract_there
 from tests.helpers.reading import reading_here
 from tests.helpers.sharing import GPU, KERNEL, PROBLEM, Person, measurement
 
@@ -71,7 +68,7 @@ def reader(pulled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Per
 
 
 def log_of(person: Person, *, stored: bool) -> MeasurementLog:
-    with person.at_work(), Database.open(Remote("team", "").pulled, read_only=False) as database:
+    with person.at_work(), Database.open(paths.pulled(), read_only=False) as database:
         keys = [PROBLEM.key, OTHER.key]
         assert kept_problems(database._connection, GPU, keys) == ({PROBLEM.key} if stored else set())
         log = database.log(GPU, keys, title="team", signed=True)
@@ -93,38 +90,8 @@ def test_answers_that_another_rule_combined_are_not_used(reader: Person, monkeyp
 
 
 def test_what_was_kept_is_not_used_once_rows_came_or_went(reader: Person, tmp_path: Path) -> None:
-    with Person(tmp_path / "ann").at_work():
-        remote = Remote("team", str(tmp_path / "team"))
-        assert retract_there(remote, "true", Signer.of(key_file()), "", agree=lambda _: True) == 9
-    assert reader.pull(tmp_path / "team").retracted == 9
+    assert Person(tmp_path / "ann").withdraw(tmp_path / "team", "true") == 9
+    assert reader.pull(tmp_path / "team").withdrawn == 9
     after = log_of(reader, stored=True)
     assert after.answers == log_of(reader, stored=False).answers
     assert {len(answer.signers) for answer in evidence([after], [KERNEL], PROBLEM.key).measured} == {2}
-
-
-def test_what_an_earlier_version_pulled_is_settled_by_the_next_pull_also_of_nothing_new(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its schema has no scales of cards, and its list of who shared a row no GPU and problem."""
-    team = tmp_path / "team"
-    team.mkdir()
-    for person, latency_s in (("ann", 1e-3), ("ben", 1e-3), ("cyd", 1.5e-3)):
-        someone = Person(tmp_path / person)
-        someone.measure([row for row in rows_of(person, latency_s) if row.latency_s is not None])
-        someone.push(team)
-    reader = Person(tmp_path / "reader")
-    with monkeypatch.context() as earlier:
-        earlier.setattr("kernrec.store.schema.migrations", lambda: migrations()[:8])
-        earlier.setattr("kernrec.store.schema.views_sql", lambda: "")
-        earlier.setattr("kernrec.store.share.pulled.Pulled.settle", lambda pulled: None)
-        reader.pull(team)
-        with reader.at_work(), Database.open(Remote("team", "").pulled, read_only=False) as database:
-            database.change([f"ALTER TABLE db.origin DROP COLUMN {name}" for name in ("gpu", "problem_id")])
-            database.change(["DROP TABLE db.settled"])
-            assert database.schema == 8
-    with reader.at_work(), Database.open(Remote("team", "").pulled) as database:
-        assert len(database.log(GPU, [PROBLEM.key], signed=True).answers[PROBLEM.key]) > 0
-        assert database.query("FROM db.card_scale") == []
-    assert reader.pull(team).measurements == 0
-    with reader.at_work(), Database.open(Remote("team", "").pulled) as database:
-        assert {round(ratio, 6) for (ratio,) in database.query("SELECT latency_ratio FROM db.card_scale")} == {1.0, 1.5}

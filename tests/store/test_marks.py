@@ -80,7 +80,7 @@ def test_a_killed_writer_leaves_a_file_of_the_users_own(tmp_path: Path) -> None:
 def test_scales_of_a_foreign_file_move_no_answer(tmp_path: Path) -> None:
     signer = key_of("ann")
     scaled = f"""
-        INSERT INTO merged SELECT measurement_id, gpu, problem_id, '{signer}' FROM measurement;
+        INSERT INTO merged SELECT measurement_id, gpu, problem_id, '{signer}', NULL FROM measurement;
         INSERT INTO card_scale VALUES ('{GPU}', '{signer}', '00112233aabbccdd', 10.0, 10.0, 10.0, 10.0, 9);
     """
     assert answers(foreign(made(tmp_path / "a.duckdb", 1e-3), scaled)) == [(1e-3, True)]
@@ -91,7 +91,7 @@ def test_a_foreign_file_does_not_say_which_of_its_rows_are_own_ones(tmp_path: Pa
     with Database.open(path, read_only=False) as database:
         database.add_measurements([measurement(session="second", position=0, config={"block_m": 1}, latency_s=3e-3)])
     silenced = f"""
-        INSERT INTO merged SELECT measurement_id, gpu, problem_id, '{key_of("ann")}' FROM measurement
+        INSERT INTO merged SELECT measurement_id, gpu, problem_id, '{key_of("ann")}', NULL FROM measurement
         WHERE session = 'second'
     """
     assert answers(foreign(path, silenced)) == [(2e-3, True)]

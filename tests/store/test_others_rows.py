@@ -12,7 +12,7 @@ from kernrec.store.intake import merge
 from kernrec.store.measurement import NEWEST_PROTOCOL, Measurement
 from kernrec.store.measurement_log import evidence
 from kernrec.store.schema import views_sql
-from kernrec.store.share.retract import retract_here
+from kernrec.store.share.withdraw import withdraw_here
 from tests.helpers.depth import few_examples
 from tests.helpers.reading import reading_here
 from tests.helpers.sharing import GPU, KERNEL, PROBLEM, measurement
@@ -87,7 +87,7 @@ def test_a_row_that_says_an_own_config_or_problem_under_another_key_takes_no_ans
             [
                 f"INSERT INTO db.{table} SELECT * REPLACE ('twin' AS {table}_id, {value} AS {name}) FROM db.{table}",
                 f"INSERT INTO db.measurement SELECT {twin.format(table + '_id')} FROM db.measurement",
-                "INSERT INTO db.merged SELECT measurement_id, gpu, problem_id, '' FROM db.measurement"
+                "INSERT INTO db.merged SELECT measurement_id, gpu, problem_id, '', NULL FROM db.measurement"
                 " WHERE measurement_id = 'twin row'",
             ]
         )
@@ -113,7 +113,7 @@ def test_merged_rows_contradict_each_other(own: Path) -> None:
 
 def test_what_others_brought_can_be_taken_back_alone(own: Path) -> None:
     merged(own, measurement(session="theirs", latency_s=3e-4), measurement(session="theirs", config=OTHER))
-    assert retract_here(own, ALL, None, "", agree=lambda rows: len(rows) == 2) == 2
+    assert withdraw_here(own, ALL, None, "", agree=lambda rows: len(rows) == 2) == 2
     assert answers(own) == [(1e-3, False, None)]
 
 
@@ -170,6 +170,6 @@ def test_a_config_that_is_none_is_named_with_the_way_out(database: Database, pro
     database.add_measurements([measurement()])
     database.change([f"UPDATE db.config SET tunables = '{text}'"])
     with pytest.raises(
-        UsageError, match=rf"a measured config of {KERNEL} .* `kernrec db retract --kernel {KERNEL} --mer"
+        UsageError, match=rf"a measured config of {KERNEL} .* `kernrec db withdraw --kernel {KERNEL} --mer"
     ):
         database.measured(GPU, [KERNEL], problem.key)

@@ -45,7 +45,6 @@ def merge_file(path: Path, other: Path, note: Callable[[str], object] = str) -> 
 
 @contextmanager
 def _checked(other: Path, path: Path | str) -> Iterator[Path]:
-    """A folder with the checked rows of another database."""
     if os.path.realpath(other) == os.path.realpath(path):
         raise UsageError(f"{other} cannot be merged with itself")
     remove_abandoned()

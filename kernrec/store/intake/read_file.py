@@ -57,7 +57,6 @@ def main() -> int:
 
 
 def _end_with_parent() -> None:
-    """Where the system can, be killed when the parent is: nobody waits for the answer then."""
     if sys.platform == "linux":
         import ctypes
 
@@ -127,7 +126,6 @@ def find_faults(path: Path, folder: Path, limits: Limits, state: str) -> dict[st
 
 
 def _faults(connection: "DuckDBPyConnection", latest: datetime) -> Iterator[tuple[str, str, list[str]]]:
-    """Table, fault and keys; after the first fault of a table, what raises an error is left for the next round."""
     import duckdb
 
     for table in TABLES:
@@ -177,7 +175,6 @@ def _version(connection: "DuckDBPyConnection", path: Path) -> int:
 
 
 def _copied(path: Path, folder: Path) -> Path:
-    """A copy of a database in a folder, while it is open for reading: closing the copied file ends its lock."""
     copy = folder / CHECKED
     for suffix in (".wal", ""):  # DuckDB's log of what is not yet in the file, after a crash
         if (file := path.with_name(path.name + suffix)).exists():
@@ -190,14 +187,14 @@ def _copied(path: Path, folder: Path) -> Path:
 
 def read_segments(
     groups: Sequence[Mapping[str, Sequence[str]]], title: str, folder: Path, limits: Limits
-) -> list[dict[str, int]]:
-    """The same as `read_database` for groups of Parquet files by table; a row that two of them have is there once.
+) -> list[dict[str, Any]]:
+    """Do what `read_database` does for groups of Parquet files by table; a row that two of them have is there once.
 
-    Whatever the measurements of a group refer to must be in the group. Which groups a measurement is in goes to
-    `SOURCES`.
+    Whatever the measurements of a group refer to must be in the group. `SOURCES` gets the groups of each measurement.
 
     Returns:
-        For each group how many rows each table has; a row that two of its files have counts twice.
+        For each group: `rows` of each table (a row that two of its files have counts twice), the `gpus` of its
+        measurements, and whether some are `replayed`.
     """
     counts: list[dict[str, int]] = [{} for _ in groups]
     with _segments_opened(groups, title, folder, limits, folder / CHECKED) as connection:
@@ -211,13 +208,19 @@ def read_segments(
             _check_references(connection, title)
         _write_tables(connection, TABLES, folder)
         _write(connection, f"SELECT {again}measurement_id, number FROM measurement_rows", folder / SOURCES)
+        seen = "SELECT number, list_sort(list(DISTINCT gpu)), coalesce(bool_or(replayed), false) FROM measurement_rows"
+        facts = {number: fact for number, *fact in connection.execute(f"{seen} GROUP BY 1").fetchall()}
         if not again:  # what is read there is a table: the parent looks up nothing else
             connection.execute("DROP VIEW db.measurement; ALTER TABLE db.measurement_read RENAME TO measurement")
-        return [{table: each.get(table, 0) for table in TABLES} for each in counts]
+    read: list[dict[str, Any]] = []
+    for number, each in enumerate(counts):
+        gpus, replayed = facts.get(number, ([], False))
+        rows = {table: each.get(table, 0) for table in TABLES}
+        read.append({"rows": rows, "gpus": gpus, "replayed": replayed})
+    return read
 
 
 def _check_references(connection: "DuckDBPyConnection", title: str) -> None:
-    """Raise `UsageError` unless what measurements refer to is in the same group; that it is anywhere was checked."""
     for table in ("config", "problem"):
         missing = connection.execute(
             f"SELECT {table}_id FROM measurement_rows ANTI JOIN {table}_rows USING (number, {table}_id) LIMIT 1"
@@ -301,7 +304,6 @@ def _rows_of_files(connection: "DuckDBPyConnection", files: Sequence[str], table
 def _check_tables(
     connection: "DuckDBPyConnection", path: Path | str, limits: Limits, *, keys: bool = True
 ) -> dict[str, int]:
-    """Raise `UsageError` unless all rows can be taken; how many each table has."""
     counts = {table: _count(connection, f"db.{table}", table, path, limits) for table in TABLES}
     for table in (table for table, count in counts.items() if count):
         try:
@@ -314,7 +316,6 @@ def _check_tables(
 
 
 def _count(connection: "DuckDBPyConnection", source: str, table: str, path: Path | str, limits: Limits) -> int:
-    """How many rows a source of a table's rows has; they are not read for that."""
     ((count,),) = connection.execute(f"SELECT count(*) FROM {source}").fetchall()
     if count > limits.rows:
         raise UsageError(f"{path}: the table {table} has more rows than a file of its size can hold")
@@ -322,7 +323,6 @@ def _count(connection: "DuckDBPyConnection", source: str, table: str, path: Path
 
 
 def _double_keys(connection: "DuckDBPyConnection", table: str, source: str) -> list[str]:
-    """A key that several rows have, if there is one."""
     # Numbers are counted in half the memory of keys; where two keys have the same one, which does not happen, keys are.
     ((some,),) = connection.execute(f"SELECT count(*) > count(DISTINCT hash({table}_id)) FROM {source}").fetchall()
     if not some:
@@ -351,7 +351,6 @@ def _write_tables(connection: "DuckDBPyConnection", tables: Iterable[str], folde
 
 
 def _write(connection: "DuckDBPyConnection", query: str, file: Path) -> None:
-    """Write the rows of a query as Parquet."""
     connection.execute(f"COPY ({query}) TO {quoted(file)} (FORMAT parquet, ROW_GROUP_SIZE 20000)")
 
 
@@ -376,7 +375,6 @@ def read_table(path: Path, folder: Path, limits: Limits, most_rows: int) -> None
 
 
 def _plain(name: str, kind: str) -> str:
-    """A column as a number, a truth value, a time or text, in SQL."""
     if kind not in _PLAIN:
         kind = "DOUBLE" if kind.startswith("DECIMAL") else "TIMESTAMP" if kind.startswith("TIMESTAMP") else "VARCHAR"
     return f'CAST("{name}" AS {kind}) AS "{name}"'

@@ -274,7 +274,6 @@ def _possible(moment: str, latest: datetime | None) -> str:
 
 
 def _problem_faults(connection: "DuckDBPyConnection") -> Iterator[tuple[str, list[str]]]:
-    """A problem's key must say what its other columns say: rows are looked up by it."""
     declared = _declared_ops(connection)
     cursor = connection.cursor().execute("SELECT problem_id, key, op, dims, dtype, layout FROM db.problem")
     while rows := cursor.fetchmany(1000):
@@ -305,7 +304,6 @@ def _declared_ops(connection: "DuckDBPyConnection") -> set[tuple[str, str]]:
 
 
 def _unaccepted(key: str) -> str | None:
-    """Why the op of a problem does not accept it."""
     try:
         problem_from_key(key)
     except UsageError as error:
@@ -314,7 +312,6 @@ def _unaccepted(key: str) -> str | None:
 
 
 def _kernel_faults(connection: "DuckDBPyConnection") -> Iterator[tuple[str, list[str]]]:
-    """A kernel's hash must be that of its spec and source."""
     cursor = connection.cursor().execute("SELECT kernel_id, kernel_hash, spec, source FROM db.kernel")
     while rows := cursor.fetchmany(10):
         for name, stated, spec, source in rows:

@@ -1,10 +1,9 @@
-"""Contributions: what `kernrec contribute` measured, as one signed bundle with a name that an index of bundles has.
+"""Contributions: what `kernrec contribute` measured, as one signed bundle with the name that it has at a place.
 
 Which sessions were measured for a contribution, and are in no bundle yet, is in a file beside the database, so that a
 run that was interrupted loses nothing: the next bundle has its rows.
 """
 
-import hashlib
 import json
 import os
 from collections.abc import Mapping, Sequence
@@ -20,19 +19,18 @@ from kernrec.store.database import Database
 from kernrec.store.keys import Signer
 from kernrec.store.measurement_log import evidence
 from kernrec.store.reader import check_own_segments
-from kernrec.store.remotes import pulled_databases
 from kernrec.store.share.bundle import write_bundle
-from kernrec.store.share.manifest import LICENCE, Manifest
+from kernrec.store.share.manifest import LICENCE, TABLES, bundle_name
 from kernrec.store.share.outgoing import Outgoing, Selection, outgoing
 from kernrec.store.share.place import ZipFile
 from kernrec.store.share.privacy import secret_of
+from kernrec.store.stack import pulled_database
 from kernrec.util.atomic_write import write_whole
 from kernrec.util.input_file import read_input
 from kernrec.util.scratch import scratch_folder
 
 MOST_BYTES = 300_000
 """Of the bundle of ten minutes: a larger one is written, and said to be."""
-_SHOWN_KEY, _SHOWN_HASH = 8, 12
 _LARGEST_LIST = 16 << 20
 
 
@@ -46,7 +44,7 @@ class Contribution:
     gpu: str
     leaving: Outgoing
     replayed: bool
-    """Whether rows of it repeat a recording, which no index takes."""
+    """Whether rows of it repeat a recording, which no place takes."""
     kernels: tuple[Mapping[str, object], ...]
     """By op and kernel: `problems`, `configs`, `rows`, `energies` (rows with an energy) and `failed`."""
     fixed: tuple[Mapping[str, object], ...]
@@ -55,21 +53,6 @@ class Contribution:
     drivers: tuple[str, ...]
     protocols: tuple[int, ...]
     """Versions of the protocol."""
-
-
-def bundle_name(manifest: Manifest) -> str:
-    """The name of a bundle in an index: `<gpu>/<day>-<8 digits of the key>-<12 digits of its hash>.zip`.
-
-    Raises:
-        UsageError: it is of several GPUs, of none, or not signed.
-    """
-    gpus = manifest.provenance.get("gpus", [])
-    if len(gpus) != 1:
-        raise UsageError(f"a bundle of an index is of one GPU; this is of {', '.join(gpus) or 'none'}")
-    if not manifest.owner:
-        raise UsageError("a bundle of an index is signed; this is not")
-    digest = hashlib.sha256(manifest.to_bytes()).hexdigest()
-    return f"{gpus[0]}/{manifest.created_at[:10]}-{manifest.owner[:_SHOWN_KEY]}-{digest[:_SHOWN_HASH]}.zip"
 
 
 def pending_file(database: Path) -> Path:
@@ -128,7 +111,7 @@ def write_contribution(database: Path, gpu: str, signer: Signer, folder: Path, p
         database: one's own.
         gpu: name in the catalog.
         signer: whose rows they become.
-        folder: an index, in which the bundle gets the name that it has there.
+        folder: a place, in which the bundle gets the name that it has there.
         path: of the bundle instead; None: in the folder.
 
     Raises:
@@ -140,10 +123,7 @@ def write_contribution(database: Path, gpu: str, signer: Signer, folder: Path, p
         leaving = outgoing(opened, selection, secret_of(database), scratch, LICENCE)
         if not leaving.measurements:
             raise KernrecError(f"{database} has no measurements of a {gpu} that are in no bundle yet")
-        files: dict[str, list[Path]] = {}
-        for segment in leaving.manifest.segments:
-            files.setdefault(segment.table, []).append(leaving.files[segment.name])
-        check_own_segments(files, str(database))  # what others would refuse stays here
+        check_own_segments(leaving.by_table(TABLES), str(database))  # what others would refuse stays here
         leaving = replace(leaving, manifest=replace(leaving.manifest, owner=signer.key))
         target = path or folder / bundle_name(leaving.manifest)
         written = _contents(opened, selection, target, gpu, leaving)
@@ -193,7 +173,6 @@ def _contents(database: Database, selection: Selection, path: Path, gpu: str, le
 
 
 def _fixed_rows(database: Database, source: str, gpu: str) -> list[dict[str, object]]:
-    """The fixed part as it was measured, in its order."""
     costs, others = fixed_costs(database, source), _others_latencies(database, gpu)
     rows: list[dict[str, object]] = []
     for each in fixed_part():
@@ -204,13 +183,12 @@ def _fixed_rows(database: Database, source: str, gpu: str) -> list[dict[str, obj
 
 
 def _others_latencies(database: Database, gpu: str) -> dict[str, float]:
-    """By bound of the fixed part, the latency that others measured on a kind of card, as imported or pulled here."""
     parts = fixed_part()
     keys = sorted({each.problem.key for each in parts})
     logs = [database.log(gpu, keys)]
-    for path, title in pulled_databases().items():
+    if path := pulled_database():
         with Database.open(path) as pulled:
-            logs.append(pulled.log(gpu, keys, title=title, signed=True))
+            logs.append(pulled.log(gpu, keys, signed=True))
     latencies = {}
     for each in parts:
         for answer in evidence(logs, [each.kernel_name], each.problem.key).measured:

@@ -1,5 +1,6 @@
-"""The signed documents of bundles and remotes: manifests of rows, and retractions; hostile until parsed."""
+"""The signed documents of places: manifests of bundles, and withdrawals; hostile until parsed."""
 
+import hashlib
 import json
 import re
 from collections.abc import Iterator, Mapping
@@ -12,13 +13,14 @@ from kernrec.errors import UsageError
 from kernrec.store.rows import KEY_DIGITS
 
 LICENCE = "CC0-1.0"
-"""Of shared rows, unless their owner names another."""
+"""Licence of shared rows, unless their owner names another."""
 TABLES = ("config", "problem", "profile", "measurement", "retraction")
 """The tables that are shared. Kernels are not: their source is code."""
 
-LARGEST_MANIFEST = 2**22
-MOST_RETRACTED = 50_000
-"""Rows of one retraction, so that it is no larger than a manifest may be."""
+LARGEST_DOCUMENT = 2**22
+"""Bytes of a manifest, a withdrawal or a list of names."""
+MOST_WITHDRAWN = 50_000
+"""Rows of one withdrawal, which then fits into `LARGEST_DOCUMENT`."""
 MOST_TEXTS = 1000
 """GPUs, ops or kernels that a manifest names."""
 TEXT = re.compile(
@@ -28,14 +30,13 @@ TEXT = re.compile(
 """One line without control characters and without characters of no width."""
 
 _VERSION = 1
-_BUNDLE, _RETRACTION, _REMOTE = "kernrec bundle", "kernrec retraction", "kernrec remote"
+_BUNDLE, _WITHDRAWAL, _OLD_WITHDRAWAL = "kernrec bundle", "kernrec withdrawal", "kernrec retraction"
 _LARGEST_SEGMENT = 2**30
 _LARGEST_MODEL = 2**26
 _MOST_SEGMENTS = 10_000
 _MOST_ROWS = 10**9
 _HASH = re.compile(r"[0-9a-f]{64}")
 _OWNER = re.compile(r"([0-9a-f]{64})?")
-_IDENTITY = re.compile(r"([0-9a-f]{32})?")
 _ROW = re.compile(rf"[0-9a-f]{{{KEY_DIGITS['measurement']}}}")
 _MODEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9_@.-]{0,120}")
 _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d")
@@ -53,7 +54,7 @@ class Segment:
 
     @property
     def name(self) -> str:
-        """Of its file."""
+        """Name of the file in its bundle."""
         return f"segments/{self.sha256}.parquet"
 
 
@@ -69,7 +70,7 @@ class Model:
 
     @property
     def name(self) -> str:
-        """Of its file."""
+        """Name of the file in its bundle."""
         return f"models/{self.sha256}"
 
 
@@ -88,9 +89,7 @@ class Manifest:
     """GPUs, ops and tools of the measurements, and the days of the first and the last."""
     schema: int = 0
     owner: str = ""
-    """Public key of who shares the rows and must have signed the manifest; empty: nobody says so."""
-    remote: str = ""
-    """Identity of the remote that it was pushed to, and counts at alone; empty: it is that of a bundle."""
+    """Public key that must have signed the manifest; empty: nobody signed it."""
 
     @property
     def items(self) -> "list[Segment | Model]":
@@ -104,39 +103,59 @@ class Manifest:
 
     @property
     def rows(self) -> dict[str, int]:
-        """How many rows each table has."""
+        """Number of rows of each table."""
         return {table: sum(each.rows for each in self.segments if each.table == table) for table in TABLES}
 
     def to_bytes(self) -> bytes:
-        """The content of its file; equal manifests have equal bytes."""
-        return _to_bytes({"format": _BUNDLE, **asdict(self), "rows": self.rows})
+        """Return the content of the manifest's file; equal manifests have equal bytes."""
+        document = {"version": _VERSION, "format": _BUNDLE, **asdict(self), "rows": self.rows}
+        return json.dumps(document, sort_keys=True, indent=1, ensure_ascii=True).encode() + b"\n"
 
 
 @dataclass(frozen=True)
-class Retraction:
-    """Measurements that their owner takes back. It holds for what the same owner shared, and for nothing else."""
+class Withdrawal:
+    """Measurements that their signer withdraws. It holds for what the same signer shared, and for nothing else."""
 
-    rows: tuple[str, ...]
-    """Keys of measurements, as they were shared."""
+    sessions: Mapping[str, list[str]]
+    """By session, the measurements by `outgoing.likeness_key`; of kernrec 0.1, by key, under an empty session."""
     created_at: str
     """UTC."""
     made_by: str
     """The program and its version."""
     reason: str
     owner: str
-    """Public key of who shared the rows, who must have signed this."""
+    """Public key that must have signed the withdrawal."""
+    by_key: bool = False
+    """Whether measurements are named by key (kernrec 0.1)."""
 
     def to_bytes(self) -> bytes:
-        """The content of its file."""
-        return _to_bytes({"format": _RETRACTION, **asdict(self)})
+        """Return the line of the withdrawal's file that is signed."""
+        document = asdict(self)
+        del document["by_key"]
+        return json.dumps({"version": _VERSION, "format": _WITHDRAWAL, **document}, sort_keys=True).encode()
 
 
-def _to_bytes(document: Mapping[str, object]) -> bytes:
-    return json.dumps({"version": _VERSION, **document}, sort_keys=True, indent=1, ensure_ascii=True).encode() + b"\n"
+def bundle_name(manifest: Manifest, content: bytes | None = None) -> str:
+    """Return the name of a bundle at a place: `<gpu>/<day>-<8 digits of the key>-<12 digits of its hash>.zip`.
+
+    Args:
+        manifest: of the bundle.
+        content: of its file; None: `Manifest.to_bytes`.
+
+    Raises:
+        UsageError: it is of several GPUs, of none, or not signed.
+    """
+    gpus = manifest.provenance.get("gpus", [])
+    if len(gpus) != 1:
+        raise UsageError(f"a bundle at a place is of one GPU; this is of {', '.join(gpus) or 'none'}")
+    if not manifest.owner:
+        raise UsageError("a bundle at a place is signed; this is not")
+    digest = hashlib.sha256(content or manifest.to_bytes()).hexdigest()
+    return f"{gpus[0]}/{manifest.created_at[:10]}-{manifest.owner[:8]}-{digest[:12]}.zip"
 
 
 def parse_manifest(content: bytes, title: str) -> Manifest:
-    """The manifest of a stranger; raises `UsageError` of one line unless everything in it is as it should be."""
+    """Return the manifest of somebody else; raise `UsageError` of one line unless everything in it is as expected."""
     with parsing(title, "the manifest of a bundle"):
         document = json.loads(content)
         if not isinstance(document, dict) or document.get("format") != _BUNDLE:
@@ -154,47 +173,41 @@ def parse_manifest(content: bytes, title: str) -> Manifest:
             {_checked(name, TEXT, "provenance"): _texts(values) for name, values in provenance.items()},
             _whole(document, "schema", 10_000),
             _matching(document, "owner", _OWNER),
-            _checked(document.get("remote", ""), _IDENTITY, "remote"),
         )
         if {table: document["rows"].get(table, 0) for table in TABLES} != manifest.rows:
             raise ValueError("its rows are not the sum of its segments' rows")
         return manifest
 
 
-def parse_document(content: bytes, title: str) -> Manifest | Retraction:
-    """The manifest or retraction of a stranger; raises `UsageError` of one line for anything else."""
-    with parsing(title, "a manifest or retraction"):
+def parse_withdrawal(content: bytes, title: str) -> Withdrawal:
+    """Return the withdrawal of somebody else, also one of kernrec 0.1; raise `UsageError` of one line for others."""
+    with parsing(title, "a withdrawal"):
         document = json.loads(content)
-        if document["format"] != _RETRACTION:
-            return parse_manifest(content, title)
+        old = document["format"] == _OLD_WITHDRAWAL
+        if not old and document["format"] != _WITHDRAWAL:
+            raise ValueError(f"its format is not {_WITHDRAWAL!r}")
         _check_version(document)
-        return Retraction(
-            tuple(_checked(row, _ROW, "row") for row in listed(document, "rows", MOST_RETRACTED)),
+        sessions = {"": listed(document, "rows", MOST_WITHDRAWN)} if old else document["sessions"]
+        if not isinstance(sessions, dict) or sum(map(len, sessions.values())) > MOST_WITHDRAWN:
+            raise ValueError(f"its sessions are not an object of at most {MOST_WITHDRAWN} rows")
+        return Withdrawal(
+            {
+                _checked(session, TEXT, "session"): [
+                    _checked(row, _ROW, "row") for row in listed(sessions, session, MOST_WITHDRAWN)
+                ]
+                for session in sessions
+            },
             _moment(document, "created_at"),
             _matching(document, "made_by", TEXT),
             _matching(document, "reason", TEXT),
             _matching(document, "owner", _HASH),
+            by_key=old,
         )
-
-
-def identity_document(identity: str) -> bytes:
-    """The content of the file that says which remote a place is."""
-    return _to_bytes({"format": _REMOTE, "identity": identity})
-
-
-def parse_identity(content: bytes, title: str) -> str:
-    """The identity of a remote; raises `UsageError` for anything else than `identity_document`."""
-    with parsing(title, "the identity of a remote"):
-        document = json.loads(content)
-        _check_version(document)
-        if document["format"] != _REMOTE or not document["identity"]:
-            raise ValueError(f"its format is not {_REMOTE!r}")
-        return _matching(document, "identity", _IDENTITY)
 
 
 @contextmanager
 def parsing(title: str, kind: str) -> Iterator[None]:
-    """Whatever is wrong with a stranger's document becomes a `UsageError` of one line."""
+    """Turn each error in somebody else's document into a `UsageError` of one line."""
     try:
         yield
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
@@ -203,7 +216,7 @@ def parsing(title: str, kind: str) -> Iterator[None]:
 
 
 def listed(document: Mapping[str, Any], name: str, most: int) -> list[Any]:
-    """A list of at most `most` values."""
+    """Return a list of at most `most` values."""
     values = document[name]
     if not isinstance(values, list) or len(values) > most:
         raise ValueError(f"its {name} are not a list of at most {most}")
@@ -234,12 +247,10 @@ def _texts(values: Any) -> list[str]:
 
 
 def _matching(document: Mapping[str, Any], name: str, pattern: re.Pattern[str]) -> str:
-    """A text of a closed form."""
     return _checked(document[name], pattern, name)
 
 
 def _moment(document: Mapping[str, Any], name: str) -> str:
-    """A time that there is, to the second."""
     text = _matching(document, name, _TIME)
     datetime.fromisoformat(text)
     return text
@@ -252,7 +263,6 @@ def _checked(value: Any, pattern: re.Pattern[str], name: str) -> str:
 
 
 def _whole(document: Mapping[str, Any], name: str, most: int) -> int:
-    """A whole number from 0 to `most`."""
     value = document[name]
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= most:
         raise ValueError(f"its {name} is {value!r:.40}; at most {most} is accepted")

@@ -1,4 +1,4 @@
-"""Remotes by URL: `s3://` and `gs://` through obstore, `hf://` through huggingface_hub; web servers; folders.
+"""Places by URL: `s3://` and `gs://` through obstore, `hf://` through huggingface_hub; web servers; folders.
 
 Credentials are never in a URL or in kernrec's settings: object stores take them from where their own tools do
 (environment variables such as `AWS_ACCESS_KEY_ID` and `AWS_ENDPOINT_URL`, `GOOGLE_APPLICATION_CREDENTIALS`, the token
@@ -27,14 +27,14 @@ _CHUNK = 2**20
 
 
 def checked_url(text: str) -> str:
-    """The URL of a remote as the settings have it: a folder's path is made absolute.
+    """Return the URL of a place; a folder's path is made absolute.
 
     Raises:
         UsageError: for any other scheme, and for a URL with a password in it.
     """
     scheme, separator, _ = text.partition("://")
     if not text.strip():
-        raise UsageError("the place of a remote is empty; a folder or a URL such as s3://team/kernrec is expected")
+        raise UsageError("the place is empty; a folder or a URL such as s3://team/kernrec is expected")
     if not separator:
         if (start := text.partition(":")[0]) in SCHEMES and start != text:
             raise UsageError(f"{text[:80]!r} is not a URL such as {start}://team/kernrec")
@@ -51,12 +51,18 @@ def checked_url(text: str) -> str:
     if not named or not text.isprintable() or parts.query or parts.fragment:
         raise UsageError(f"{text[:80]!r} is not a URL such as {scheme}://team/kernrec")
     if parts.username is not None or parts.password is not None:
-        raise UsageError("a URL of a remote has no user and password: they would be kept as plain text")
+        raise UsageError("the URL of a place has no user and password: other users of this machine could read them")
     return text.rstrip("/")
 
 
 def place_of(url: str) -> Place:
-    """The place of a remote's files; `KernrecError` where the library that reaches it is not installed."""
+    """Return the place at a URL or in a folder.
+
+    Raises:
+        KernrecError: the library that reaches it is not installed.
+        UsageError: it is not a URL of a known scheme, or there is no such folder.
+    """
+    url = checked_url(url)
     scheme = url.partition("://")[0]
     if scheme not in SCHEMES or "://" not in url:
         path = Path(url)
@@ -64,14 +70,9 @@ def place_of(url: str) -> Place:
             raise UsageError(f"there is no folder {url}; `mkdir` makes one, or is a disk not mounted?")
         return Folder(path)
     if scheme == "hf":
-        hub = import_optional("huggingface_hub", "a remote of the Hugging Face Hub", "hub")
+        hub = import_optional("huggingface_hub", "a place of the Hugging Face Hub", "hub")
         return FileSystem(url, hub.HfFileSystem(), url.removeprefix("hf://"))
     return WebServer(url) if scheme in _WEB else ObjectStore(url)
-
-
-def can_push(url: str) -> bool:
-    """Whether files can be written there."""
-    return url.partition("://")[0] not in _WEB
 
 
 class ObjectStore:
@@ -79,8 +80,8 @@ class ObjectStore:
 
     def __init__(self, url: str) -> None:
         """Nothing is asked of the network yet."""
-        self._obstore = import_optional("obstore", f"a remote of {url.partition('://')[0]}://", "remote")
-        stores = import_optional("obstore.store", "a remote", "remote")
+        self._obstore = import_optional("obstore", f"a place of {url.partition('://')[0]}://", "remote")
+        stores = import_optional("obstore.store", "a place", "remote")
         self.title = url
         with _reaching(url, url):
             self._store = stores.from_url(url, client_options=_CLIENT, retry_config=_RETRY)
@@ -115,7 +116,6 @@ class ObjectStore:
 
     @contextmanager
     def _bucket(self) -> Iterator[None]:
-        """Say plainly that there is no bucket; a folder of one that has no files is listed as empty."""
         try:
             yield
         except self._obstore.exceptions.BaseError as error:
@@ -157,7 +157,6 @@ class FileSystem:
 
 @contextmanager
 def _reaching(title: str, name: str) -> Iterator[None]:
-    """Whatever goes wrong on the way to a file becomes an error of one line."""
     try:
         yield
     except KernrecError:
@@ -171,7 +170,6 @@ def _reaching(title: str, name: str) -> Iterator[None]:
 
 
 def _reason(error: Exception) -> str:
-    """An error in one line, without addresses that hold a signature."""
     text = re.sub(r"\?[^\s\"']*", "", " ".join(str(error).split()))
     if "error sending request" in text and (server := re.search(r"https?://[^/\s]+", text)):
         return f"{server[0]} does not answer"

@@ -5,7 +5,7 @@ A segment is a Parquet file of rows of one table, named by its content. Private 
 """
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -37,7 +37,7 @@ class Selection:
     sessions: tuple[str, ...] | None = None
     """Only rows of one's own of these sessions, replayed ones too."""
     retractions: bool = True
-    """Whether retractions go along; remotes have documents of their own for that."""
+    """Whether retractions go along; places have withdrawals for that."""
 
     def condition(self) -> str:
         """The selection as SQL about `measurement JOIN problem`."""
@@ -73,13 +73,16 @@ class Outgoing:
     """By name, the files of the manifest's segments and models."""
     changed: Mapping[str, int]
     """By column, in how many measurements it leaves in another form than it has here."""
-    retracted: int = 0
-    """Measurements that left earlier and are taken back."""
 
     @property
     def measurements(self) -> int:
-        """How many would leave."""
+        """Number of measurements that would leave."""
         return self.manifest.rows["measurement"]
+
+    def by_table(self, tables: Iterable[str]) -> dict[str, list[Path]]:
+        """Return the files of the segments by table."""
+        segments = self.manifest.segments
+        return {table: [self.files[each.name] for each in segments if each.table == table] for table in tables}
 
 
 def outgoing(
@@ -150,10 +153,10 @@ def _queries(database: Database, selection: Selection, secret: str) -> dict[str,
     rows = f"SELECT {key} AS here, {same} AS same, {_public(kinds, secret)} FROM ({chosen})"
     shared = f"CASE WHEN same THEN here ELSE {key_expression('measurement', kinds)} END AS {key}"
     kernels = f"SELECT DISTINCT kernel, kernel_hash FROM ({chosen})"
-    # A measurement that leaves with another key is taken back by that one: `retract_here` names both.
+    # A measurement that leaves with another key is taken back by that one: `withdraw_here` names both.
     retracted = "db.measurement SEMI JOIN db.retraction USING (measurement_id)"
     at_home = f"SELECT measurement_id FROM ({shared_keys(kinds, secret, retracted)}) WHERE shared_id <> measurement_id"
-    # Nobody else believes one that names its signer and is not signed (`retract.retract_copies`).
+    # Nobody else believes one that names its signer and is not signed (`withdraw.withdraw_copies`).
     believed = "(signature <> '' OR signer = '')"
     retractions = (
         f"FROM db.retraction WHERE {selection.retractions} AND {believed} AND measurement_id NOT IN ({at_home}) "
@@ -202,16 +205,19 @@ def taken_out(database: Database, selection: Selection, secret: str) -> dict[str
 
 
 def keep_fresh(database: Database, selection: Selection, stale: Mapping[str, Sequence[Path]]) -> None:
-    """Keep which of the selected measurements a remote lacks, for a later `Selection(fresh=True)`.
+    """Keep which of the selected measurements a place lacks, for a later `Selection(fresh=True)`.
 
     Rows are compared by what is not private: a row of somebody else that came by a bundle, and leaves again with
     another hash for the card, is the same measurement; were it shared twice, the two would contradict each other.
 
-    stale: Parquet files of what is not fresh: `likeness` (`likeness_hash`) of what the remote has, and `retracted`
-    (`likeness_key`) of what was taken back.
+    Args:
+        database: to read.
+        selection: of its measurements.
+        stale: Parquet files of what is not fresh: `likeness` (`likeness_hash`) of what the place has, and `withdrawn`
+            (`likeness_key`) of what was withdrawn.
     """
     kinds = database.columns("measurement")
-    conditions = {"likeness": likeness_hash(kinds), "retracted": likeness_key(kinds)}
+    conditions = {"likeness": likeness_hash(kinds), "withdrawn": likeness_key(kinds)}
     lacking = " AND ".join(f"{conditions[name]} NOT IN (FROM {{{name}}})" for name, paths in stale.items() if paths)
     query = f"SELECT measurement_id FROM (SELECT measurement.* {selection.source()}) WHERE {lacking or 'true'}"
     database.keep("fresh", query, stale)

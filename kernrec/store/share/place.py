@@ -1,6 +1,6 @@
-"""Places that files of bundles and of remotes are in: a folder or a zip file; object stores are in object_store.py.
+"""Where files of bundles and bundles are: a folder or a zip file; object_store.py and web_server.py have the others.
 
-Names are of the closed form of `checked_name`; nothing that a stranger wrote is ever used as a path.
+Names are of the closed form of `checked_name`; nothing that somebody else wrote is ever used as a path.
 """
 
 import io
@@ -14,14 +14,17 @@ from kernrec.errors import UsageError, file_errors
 from kernrec.util.atomic_write import write_whole
 from kernrec.util.input_file import open_input
 
-MANIFEST, INDEX, REMOTE = "manifest.json", "index.json", "remote.json"
-BUNDLE = re.compile(r"[a-z0-9][a-z0-9-]{0,60}/\d{4}-\d\d-\d\d-[0-9a-f]{8}-[0-9a-f]{12}\.zip")
-"""The name of a bundle in an index (index.py)."""
+MANIFEST, INDEX = "manifest.json", "index.json"
+BUNDLE = re.compile(r"[a-z0-9][a-z0-9-]{0,60}/\d{4}-\d\d-\d\d-([0-9a-f]{8})-[0-9a-f]{12}\.zip")
+"""The name of a bundle at a place; its group is the beginning of the signer's key."""
+WITHDRAWAL = re.compile(r"withdrawn/[0-9a-f]{64}\.json")
+OLD = re.compile(r"manifests/[0-9a-f]{64}\.(?:json|sig)")
+"""The name of a manifest or signature of a remote of kernrec 0.1, which had bundles in parts."""
 _CHANGES = re.compile(r"manifest\.json|manifest\.sig|index\.json")
-_NAME = re.compile(
-    rf"{_CHANGES.pattern}|remote\.json|segments/[0-9a-f]{{64}}\.parquet|models/[0-9a-f]{{64}}|manifests/[0-9a-f]{{64}}\.(?:json|sig)"
-    rf"|{BUNDLE.pattern}"
-)
+_PART = re.compile(r"segments/[0-9a-f]{64}\.parquet|models/[0-9a-f]{64}")
+_NAME = re.compile("|".join(each.pattern for each in (_CHANGES, _PART, OLD, WITHDRAWAL, BUNDLE)))
+MOST_NAMES = 20_000
+"""Names of a place; more are refused."""
 _CHUNK = 2**20
 _LARGEST_DIRECTORY = 2**22
 """Bytes of the list of files in a zip file: 40,000 names of files in a bundle."""
@@ -46,28 +49,31 @@ class Place(Protocol):
         """Put a file there, whole or not at all; a segment that is there already stays."""
 
     def names(self, under: str = "") -> list[str]:
-        """The names of the files there that a bundle or remote can have and that begin with `under`, sorted."""
+        """Return the names of the files that a bundle or place can have and that begin with `under`, sorted."""
 
 
 def checked_name(name: str) -> str:
-    """`name` if it is one that a bundle or remote can have; else `UsageError`."""
+    """Return `name` if a bundle or place can have it; else raise `UsageError`."""
     if not _NAME.fullmatch(name):
         raise UsageError(f"{name[:80]!r} is not the name of a file in a bundle")
     return name
 
 
 def bundle_names(names: Iterable[str], under: str) -> list[str]:
-    """Those of `names` that a bundle or remote can have and that begin with `under`, sorted."""
-    return sorted(name for name in names if name.startswith(under) and _NAME.fullmatch(name))
+    """Return those of `names` that a bundle or place can have and that begin with `under`, sorted."""
+    chosen = sorted(name for name in names if name.startswith(under) and _NAME.fullmatch(name))
+    if len(chosen) > MOST_NAMES:
+        raise UsageError(f"more than {MOST_NAMES} files are listed; no place has as many")
+    return chosen
 
 
 def stays(name: str) -> bool:
-    """Whether a file never changes once it is there: its content is in its name, or it is a remote's identity."""
+    """Return whether a file never changes once it is there, because its name says its content."""
     return not _CHANGES.fullmatch(name)
 
 
 class Folder:
-    """A bundle as a folder."""
+    """A bundle or a place as a folder."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -101,11 +107,16 @@ class Folder:
 
 
 class ZipFile:
-    """A bundle as a zip file; files in it are stored, because Parquet is compressed already."""
+    """A bundle as a zip file; files in it are stored, because Parquet is compressed already.
 
-    def __init__(self, path: Path) -> None:
+    Args:
+        path: of the file.
+        title: its name in messages; empty: the path.
+    """
+
+    def __init__(self, path: Path, title: str = "") -> None:
         self.path = path
-        self.title = str(path)
+        self.title = title or str(path)
         self._archive: zipfile.ZipFile | None = None
 
     def read(self, name: str, most: int) -> Iterator[bytes]:
@@ -134,7 +145,6 @@ class ZipFile:
         return bundle_names(self._opened().namelist(), under)
 
     def _opened(self) -> zipfile.ZipFile:
-        """The open file; its list of files is read once."""
         if self._archive is None:
             try:
                 self._archive = zipfile.ZipFile(_Bounded(open_input(self.path).detach()))

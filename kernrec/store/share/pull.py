@@ -1,24 +1,35 @@
-"""Pulling: the rows of a remote that the user trusts come to this machine, checked like any stranger's."""
+"""Pulling: the bundles of a place whose signers the user trusts come to this machine, checked like any others.
 
-from collections.abc import Callable, Sequence
+A pull only adds: a bundle that a place no longer lists stays, and rows go only when their signer withdraws them.
+"""
+
+import hashlib
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
 
-from kernrec.errors import UsageError
-from kernrec.store.database import replace_file
-from kernrec.store.keys import signer_name, trusts
-from kernrec.store.remotes import Remote
-from kernrec.store.share.bundle import take_groups
-from kernrec.store.share.entries import Entry, copy_new, entries
-from kernrec.store.share.index import IndexedBundles
-from kernrec.store.share.manifest import Manifest, Retraction
-from kernrec.store.share.object_store import place_of
-from kernrec.store.share.place import MissingFileError, Place
-from kernrec.store.share.pulled import Pulled, working_on
+from kernrec import paths
+from kernrec.errors import KernrecError, UsageError
+from kernrec.store.keys import LARGEST_SIGNATURE, own_key, signer_of, trusted, trusts
+from kernrec.store.share.bundle import Bundle, read_bundle, read_signed, take_groups
+from kernrec.store.share.manifest import (
+    LARGEST_DOCUMENT,
+    Withdrawal,
+    bundle_name,
+    parse_withdrawal,
+)
+from kernrec.store.share.place import BUNDLE, OLD, WITHDRAWAL, Folder, MissingFileError, Place, ZipFile
+from kernrec.store.share.pulled import add_bundles, apply_withdrawal, settle, taken, working_on
+from kernrec.store.stack import pulled_database
 from kernrec.util.batches import batches
 from kernrec.util.human import counted
 from kernrec.util.scratch import scratch_folder
+
+LARGEST_BUNDLE = 2**28
+"""Bytes of a bundle at a place: more than a million rows."""
+_SHOWN = 5
+"""Unknown keys that get a line."""
 
 
 @dataclass
@@ -26,153 +37,200 @@ class PullReport:
     """The outcome of a pull."""
 
     measurements: int = 0
-    """How many were new."""
-    retracted: int = 0
-    """How many no longer answer, because who shared them took them back."""
-    gone: int = 0
-    """How many no longer answer, because their bundles are no longer in the index."""
-    left: list[str] = field(default_factory=list)
-    """One line for each thing that was not taken; one for all files that are missing."""
+    """New measurements."""
+    withdrawn: int = 0
+    """Measurements that no longer answer, because their signer withdrew them."""
+    refused: dict[str, str] = field(default_factory=dict)
+    """By name of a bundle or withdrawal, why it was not taken."""
     missing: list[str] = field(default_factory=list)
-    """The files that are missing, each in a line."""
+    """Listed files that are not there, each in a line."""
+    unknown: Counter[str] = field(default_factory=Counter)
+    """Bundles that were left, by their signer, whom nobody trusts; of unsigned ones the signer is empty."""
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def left(self) -> list[str]:
+        """A line for each thing that was not taken; one for all missing files."""
+        lines = [*self.notes, *(f"{name}: {reason}" for name, reason in self.refused.items())]
+        for signer, count in self.unknown.most_common(_SHOWN):
+            how = f"signed by an unknown key, {signer}" if signer else "not signed"
+            lines.append(f"left: {counted(count, 'bundle')}, {how}")
+        if len(self.unknown) > _SHOWN:
+            lines.append(f"left: bundles of {len(self.unknown) - _SHOWN} more unknown keys")
+        if self.missing:
+            more = f", and {len(self.missing) - 1} more files are missing" if len(self.missing) > 1 else ""
+            lines.append(f"{self.missing[0]}{more}")
+        return lines
 
 
-def pull(remote: Remote, *, untrusted: bool = False) -> PullReport:
-    """Take what is new at a remote; `untrusted`: unsigned rows, and those of unknown keys, too.
+def pull(place: Place, *, untrusted: bool = False) -> PullReport:
+    """Take what is new at a place.
+
+    Args:
+        place: to read.
+        untrusted: whether to take bundles of unknown keys, too.
 
     Raises:
-        KernrecError: if the remote cannot be reached or is not one; what was taken before stays.
+        KernrecError: if the place cannot be reached; what was taken before stays.
     """
-    place = place_of(remote.url)
-    with working_on(remote):
-        return take_new(remote, place, cache(lambda signer: untrusted or trusts(signer)))
+    pulled_database()  # what kernrec 0.1 pulled comes first
+    with working_on(paths.pulled()):
+        return take_new(place, paths.pulled(), lambda key: untrusted or trusts(key), None if untrusted else _keys())
 
 
-def take_new(remote: Remote, place: Place, wanted: Callable[[str], bool]) -> PullReport:
-    """Take what is new and of a signer that is wanted; the caller holds `working_on`."""
-    report = PullReport(left=copy_new(remote, place))
+def _keys() -> set[str]:
+    return {key for key in (*trusted(), own_key()) if key}
+
+
+def take_new(
+    place: Place, path: Path, wanted: Callable[[str], bool], keys: set[str] | None = None, names: Sequence[str] = ()
+) -> PullReport:
+    """Take what is new and of a wanted signer; the caller holds `working_on`.
+
+    Args:
+        place: to read.
+        path: of the database of pulled rows.
+        wanted: tells whether to take what a public key signed.
+        keys: the only keys that are wanted, so that not every bundle of others is read; None: others may be, too.
+        names: of the place, if the caller has listed it.
+    """
+    report, already = PullReport(), taken(path)
+    new = [name for name in names or place.names() if name not in already]
     with scratch_folder() as folder:
-        bundles = IndexedBundles(remote, place, folder)
-        log, refused = bundles.update(entries(remote))
-        report.left += refused
-        report.missing += bundles.missing
-        if bundles.gone and remote.pulled.exists():
-            report.gone = _pull_again(remote, bundles, log, wanted, report)
-        else:
-            bundles.forget_gone()
-            _take_new(remote, bundles, log, wanted, report)
-    if report.missing:
-        more = f", and {len(report.missing) - 1} more files are missing" if len(report.missing) > 1 else ""
-        report.left.append(f"{report.missing[0]}{more}")
+        bundles = _bundles(place, new, folder, wanted, keys, report)
+        for batch in batches(bundles, lambda item: item[1].manifest.size):
+            _take(path, dict(batch), place.title, report)
+            for _, bundle in batch:
+                if isinstance(bundle.place, ZipFile) and bundle.place.path.parent == folder:
+                    bundle.place.path.unlink()
+        for name, withdrawal in _withdrawals(place, new, report):
+            if wanted(withdrawal.owner):
+                report.withdrawn += apply_withdrawal(path, name, withdrawal)
+    settle(path)
     return report
 
 
-class _Beside(Remote):
-    """A remote whose rows are pulled once more, into a file beside the one that answers."""
-
-    @property
-    def pulled(self) -> Path:
-        """The database of the rows that are pulled again."""
-        return self.folder / "rows.new.duckdb"
-
-
-def _pull_again(
-    remote: Remote,
-    bundles: IndexedBundles,
-    log: Sequence[Entry],
+def _bundles(
+    place: Place,
+    new: Sequence[str],
+    folder: Path,
     wanted: Callable[[str], bool],
+    keys: set[str] | None,
     report: PullReport,
-) -> int:
-    """Pull an index of which bundles are gone into a new file, because a row may be in several bundles.
-
-    The new file takes the place of the old one at once, and only if every other bundle could be read; queries ask the
-    old one until then. Returns how many rows no longer answer.
-    """
-    beside = _Beside(remote.name, remote.url)
-    for name in (beside.pulled, beside.pulled.with_name(beside.pulled.name + ".wal")):
-        name.unlink(missing_ok=True)  # of a pull that was killed
-    with Pulled.open(remote) as pulled:  # its log of what is not yet in the file must not be left beside the new one
-        taken, before = pulled.taken(), pulled.measurements()
-    signers = {entry.signer for entry in log if entry.name in taken}
-    again = PullReport()
-    with Pulled.open(beside):
-        pass
-    _take_new(beside, bundles, log, lambda signer: signer in signers or wanted(signer), again)
-    with Pulled.read(beside) as pulled:
-        lost = {entry.name for entry in log} & taken - pulled.taken()
-        after = pulled.measurements()
-    report.left += again.left
-    if lost:
-        beside.pulled.unlink()
-        report.left.append(
-            f"no longer there: {counted(len(bundles.gone), 'bundle')}, whose rows still answer, because {len(lost)} of"
-            " the others cannot be read now"
+) -> Iterator[tuple[str, Bundle]]:
+    """Yield the wanted bundles, the first day's first; of the bundles of an unknown key only one is read."""
+    if any(map(_is_old, new)):
+        report.notes.append(
+            f"{place.title} is a remote of kernrec 0.1, which is only read: `kernrec db push` to a new place moves your"
+            " rows there"
         )
-        _take_new(remote, bundles, log, wanted, PullReport())
-        return 0
-    replace_file(beside.pulled, remote.pulled)
-    bundles.forget_gone()
-    report.measurements = max(0, after - before)
-    return max(0, before - after)
+    beginnings = None if keys is None else {key[:8] for key in keys}
+    unknown: dict[str, str] = {}
+    for name in sorted(new, key=lambda name: name.rpartition("/")[2]):
+        match = BUNDLE.fullmatch(name)
+        if not (match or _is_old(name)):
+            continue
+        if match and match[1] in unknown:
+            report.unknown[unknown[match[1]]] += 1
+            continue
+        try:
+            if match is None and _withdraws(place, name):
+                continue
+            bundle = _old_bundle(place, name) if match is None else placed_bundle(place, name, folder)
+        except MissingFileError as error:
+            report.missing.append(str(error))
+        except UsageError as error:
+            report.refused[name] = str(error)
+        else:
+            if wanted(bundle.manifest.owner):
+                yield name, bundle
+            else:
+                report.unknown[bundle.manifest.owner] += 1
+                if match and beginnings is not None and match[1] not in beginnings:
+                    unknown[match[1]] = bundle.manifest.owner
 
 
-def _take_new(
-    remote: Remote, place: Place, log: Sequence[Entry], wanted: Callable[[str], bool], report: PullReport
-) -> None:
-    taken: set[str] = set()
-    if remote.pulled.exists():
-        with Pulled.read(remote) as pulled:
-            taken = pulled.taken()
-    new = [entry for entry in log if entry.name not in taken]
-    for batch in batches(
-        [entry for entry in new if isinstance(entry.document, Manifest) and wanted(entry.signer)], _size
-    ):
-        _take(remote, place, batch, report)
-    for entry in new:
-        if isinstance(entry.document, Retraction):
-            _retract(remote, entry, report)
-        elif not wanted(entry.signer):
-            rows = counted(entry.document.rows["measurement"], "measurement")
-            how = "not signed" if not entry.signer else f"signed by an unknown key, {entry.signer}"
-            report.left.append(f"{rows} of {entry.document.created_at[:10]}, {how}")
-    if remote.pulled.exists():
-        with Pulled.open(remote) as pulled:
-            pulled.settle()
+def placed_bundle(place: Place, name: str, folder: Path) -> Bundle:
+    """Return the bundle of a name at a place; raise `UsageError` if it is not what a place may have.
+
+    folder: of this program alone, for bundles that are fetched.
+    """
+    if isinstance(place, Folder):
+        file = place.path / name
+        if not file.exists():
+            raise MissingFileError(f"{place.title} has no {name}")
+        if file.is_symlink() or not file.is_file():
+            raise UsageError("it is not a file")
+        if file.stat().st_size > LARGEST_BUNDLE:
+            raise UsageError(f"it is larger than {LARGEST_BUNDLE} bytes")
+    else:
+        file = folder / hashlib.sha256(name.encode()).hexdigest()
+        with file.open("wb") as target:
+            for piece in place.read(name, LARGEST_BUNDLE):
+                target.write(piece)
+    bundle = read_bundle(ZipFile(file, name))
+    if (right := bundle_name(bundle.manifest, bundle.content)) != name:
+        raise UsageError(f"its name has to be {right}")
+    if bundle.manifest.size > LARGEST_BUNDLE:
+        raise UsageError(f"it unpacks to more than {LARGEST_BUNDLE} bytes")
+    if bundle.manifest.models:
+        raise UsageError("it holds models; a place has measurements only")
+    if bundle.manifest.rows["retraction"]:
+        raise UsageError("it holds retractions; `kernrec db withdraw` writes a withdrawal instead")
+    return bundle
 
 
-def _take(remote: Remote, place: Place, batch: Sequence[Entry], report: PullReport) -> None:
-    """Take manifests together; if they are refused, each half for itself, until one is left, which gets a line."""
+def _is_old(name: str) -> bool:
+    return bool(OLD.fullmatch(name)) and name.endswith(".json")
+
+
+def _withdraws(place: Place, name: str) -> bool:
+    return b'"kernrec retraction"' in b"".join(place.read(name, LARGEST_DOCUMENT))
+
+
+def _old_bundle(place: Place, name: str) -> Bundle:
+    bundle = read_bundle(place, name)
+    if name != f"manifests/{hashlib.sha256(bundle.content).hexdigest()}.json":
+        raise UsageError("it has another content than its name says")
+    return bundle
+
+
+def _withdrawals(place: Place, new: Sequence[str], report: PullReport) -> Iterator[tuple[str, Withdrawal]]:
+    for name in new:
+        try:
+            if WITHDRAWAL.fullmatch(name):
+                yield name, _withdrawal(place, name)
+            elif _is_old(name) and _withdraws(place, name):
+                yield name, read_signed(place, name, parse_withdrawal)[0]
+        except MissingFileError as error:
+            report.missing.append(str(error))
+        except UsageError as error:
+            report.refused[name] = str(error)
+
+
+def _withdrawal(place: Place, name: str) -> Withdrawal:
+    content = b"".join(place.read(name, LARGEST_DOCUMENT + LARGEST_SIGNATURE))
+    if name != f"withdrawn/{hashlib.sha256(content).hexdigest()}.json":
+        raise UsageError("it has another content than its name says")
+    line, _, signature = content.partition(b"\n")
+    withdrawal = parse_withdrawal(line, name)
+    if signer_of(line, signature, name) != withdrawal.owner:
+        raise UsageError("it is not signed by its owner")
+    return withdrawal
+
+
+def _take(path: Path, batch: Mapping[str, Bundle], title: str, report: PullReport) -> None:
     with scratch_folder() as folder:
         try:
-            groups = [(place, entry.document.segments) for entry in batch if isinstance(entry.document, Manifest)]
-            take_groups(groups, folder, place.title)
-        except UsageError as error:
-            if len(batch) == 1 and isinstance(error, MissingFileError):
+            take_groups(list(batch.values()), folder, title, placed=True)
+        except KernrecError as error:
+            names = list(batch)
+            if len(names) > 1:
+                for half in (names[: len(names) // 2], names[len(names) // 2 :]):
+                    _take(path, {name: batch[name] for name in half}, title, report)
+            elif isinstance(error, MissingFileError):
                 report.missing.append(str(error))
-            elif (half := len(batch) // 2) > 0:
-                _take(remote, place, batch[:half], report)
-                _take(remote, place, batch[half:], report)
             else:
-                report.left.append(
-                    f"what {signer_name(batch[0].signer)} pushed at {batch[0].document.created_at}: {error}"
-                )
+                report.refused[names[0]] = str(error)
             return
-        with Pulled.open(remote) as pulled:
-            report.measurements += pulled.add(batch, folder)
-
-
-def _retract(remote: Remote, entry: Entry, report: PullReport) -> None:
-    with Pulled.open(remote) as pulled:
-        gone, others = pulled.retract(entry)
-    report.retracted += gone
-    if others:
-        report.left.append(
-            f"a retraction by {signer_name(entry.signer)} does nothing to {counted(others, 'measurement')} that others "
-            "shared"
-        )
-
-
-def _size(entry: Entry) -> int:
-    """Bytes of a manifest's segments."""
-    assert isinstance(entry.document, Manifest)
-    return entry.document.size
+        report.measurements += add_bundles(path, batch, folder)

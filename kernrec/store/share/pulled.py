@@ -1,258 +1,206 @@
-"""The database of rows that were pulled from a remote, and who signed each.
+"""The database of pulled rows: a database like any other, all of whose rows came with bundles.
 
-Beside the tables of the schema it has those of `kernrec.store.kept_answers`, and three of its own:
-
-    pulled (manifest, signer)                       what was taken of the remote's log
-    origin (measurement_id, signer,                 who shared a row; the same row may come from several; for queries
-            gpu, problem_id)                        about one problem, what of it a row is about
-    retracted (measurement_id, signer, likeness,    who took a row back, what it was but for its private columns, the
-               session, reason, retracted_at)       session that it was measured in, why and when
-
-A row answers as long as somebody shares it who has not taken it back; others are deleted. Rows and the record of what
-was pulled enter in one transaction, so a pull that is killed is as if it had not begun, or is complete.
+`merged` says which bundle and signer brought a row, `bundle` which were taken, `withdrawn` what their signers withdrew.
+A row stays as long as somebody shares it who has not withdrawn it. Rows and the record of their bundle enter in one
+transaction: a pull that is killed is as if it had not begun with the bundle, or is complete. Large bundles are added to
+a copy beside the database, which then takes its place, so that queries go on meanwhile.
 """
 
 import os
-import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from kernrec.errors import UsageError, file_errors
 from kernrec.store.card_scales import scale_statements
 from kernrec.store.connection import quoted
-from kernrec.store.database import Database, replace_file
+from kernrec.store.database import Database
 from kernrec.store.exchange import CHECKED, MEASUREMENTS, SOURCES, move_checked
+from kernrec.store.intake import adding_to
 from kernrec.store.kept_answers import KEEP_ABOVE, UNSETTLED, keep_statements
-from kernrec.store.measurement_log import contributors
-from kernrec.store.remotes import Remote
-from kernrec.store.share.entries import Entry
-from kernrec.store.share.manifest import Retraction
-from kernrec.store.share.outgoing import likeness_key
+from kernrec.store.share.bundle import Bundle
+from kernrec.store.share.manifest import Withdrawal
+from kernrec.store.share.outgoing import likeness_hash, likeness_key
 from kernrec.util.file_lock import try_lock
 
-_TABLES = (
-    "CREATE TABLE db.pulled (manifest VARCHAR, signer VARCHAR)",
-    "CREATE TABLE db.origin (measurement_id VARCHAR, signer VARCHAR, gpu VARCHAR, problem_id VARCHAR)",
-    "CREATE TABLE db.retracted (measurement_id VARCHAR, signer VARCHAR, likeness VARCHAR)",
-)
-_LATER_COLUMNS = [
-    f"ALTER TABLE db.retracted ADD COLUMN IF NOT EXISTS {column}"
-    for column in ("session VARCHAR", "reason VARCHAR", "retracted_at TIMESTAMP")
-]
-_LATER_ORIGIN = [
-    *(f"ALTER TABLE db.origin ADD COLUMN {column} VARCHAR" for column in ("gpu", "problem_id")),
-    "UPDATE db.origin SET gpu = row.gpu, problem_id = row.problem_id FROM db.measurement AS row"
-    " WHERE row.measurement_id = origin.measurement_id",
-]
-# Written as a set operation: millions of rows are no reason to look each up.
-_DELETE_UNSHARED = """
-    DELETE FROM db.measurement WHERE measurement_id NOT IN (
-        SELECT measurement_id FROM db.origin ANTI JOIN db.retracted USING (measurement_id, signer)
-    )
-"""
-
-_RETRACTED = ("measurement_id", "signer", "likeness", "session", "reason", "retracted_at")
 _WAIT_S = 10.0
-"""For another process that works on the same remote."""
+"""Longest wait for another process that pulls or pushes."""
 
 
-class Pulled:
-    """The open database of a remote's rows."""
+def taken(path: Path) -> set[str]:
+    """Return the names of the bundles and withdrawals that were taken."""
+    if not path.exists():
+        return set()
+    with Database.open(path) as database:
+        return {str(name) for (name,) in database.query("SELECT name FROM db.bundle")}
 
-    def __init__(self, database: Database) -> None:
-        self.database = database
 
-    @classmethod
-    @contextmanager
-    def open(cls, remote: Remote) -> Iterator["Pulled"]:
-        """Open it for writing; it is made if there is none."""
-        if not remote.pulled.exists():
-            cls._make(remote.pulled)
-        with Database.open(remote.pulled, read_only=False) as database:
-            if "problem_id" not in database.columns("origin"):  # an earlier version's
-                database.change(_LATER_ORIGIN)
-            yield cls(database)
+def add_bundles(path: Path, bundles: Mapping[str, Bundle], checked: Path) -> int:
+    """Add the rows of bundles, all or nothing; return by how many there are more measurements then.
 
-    @staticmethod
-    def _make(path: Path) -> None:
-        """Make an empty one, under another name until it is complete: half a database could not be opened again."""
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=".making-", dir=path.parent) as folder:
-            new = Path(folder) / path.name
-            with Database.open(new, read_only=False, create=True) as database:
-                database.change(_TABLES)
-            replace_file(new, path)
+    Args:
+        path: of the database, which is made if there is none.
+        bundles: by name, in the order of their numbers in `exchange.SOURCES`.
+        checked: a folder with their rows (`take_groups`), which are moved away; or with `<table>*.parquet` files of one
+            bundle that this program has just written.
+    """
 
-    @classmethod
-    @contextmanager
-    def read(cls, remote: Remote) -> Iterator["Pulled"]:
-        """Open it for reading; there must be one."""
-        with Database.open(remote.pulled) as database:
-            yield cls(database)
-
-    def taken(self) -> set[str]:
-        """The names of the documents that were taken."""
-        return {str(name) for (name,) in self.database.query("SELECT manifest FROM db.pulled")}
-
-    def measurements(self) -> int:
-        """How many measurements there are."""
-        return self.database.counts()["measurement"]
-
-    def answering(self) -> list[tuple[str, str, str, str]]:
-        """Of what answers: who shared it, its GPU and kernel, and the day it was measured on, each combination once."""
-        return self.database.query(
-            "SELECT DISTINCT signer, gpu, kernel, strftime(measured_at, '%Y-%m-%d') FROM db.measurement JOIN ("
-            "SELECT measurement_id, signer FROM db.origin ANTI JOIN db.retracted USING (measurement_id, signer))"
-            " USING (measurement_id)"
+    def then(exchange: Path) -> list[str]:
+        numbers = ", ".join(
+            f"({number}, {quoted(name)}, {quoted(bundle.manifest.owner)})"
+            for number, (name, bundle) in enumerate(bundles.items())
         )
+        if (exchange / CHECKED).exists():
+            rows = f"{MEASUREMENTS} JOIN read_parquet({quoted(exchange / SOURCES)}) USING (measurement_id)"
+        else:
+            rows = f"(SELECT *, 0 AS number FROM read_parquet({quoted(exchange / 'measurement*.parquet')}))"
+        return [
+            f"INSERT INTO db.merged BY NAME SELECT DISTINCT measurement_id, gpu, problem_id, signer, bundle FROM {rows}"
+            # In the order of the measurements: what asks about a problem reads a part of both.
+            f" JOIN (VALUES {numbers}) AS shared(number, bundle, signer) USING (number) ORDER BY gpu, problem_id",
+            *_without_twins(likeness, bundles),
+            *(_note(name, bundle.manifest, bundle.manifest.rows["measurement"]) for name, bundle in bundles.items()),
+            UNSETTLED,
+            *(honored if some_withdrawn else ()),
+        ]
 
-    def add(self, taken: Sequence[Entry], folder: Path) -> int:
-        """Add the rows of manifests, all or nothing; how many measurements more there are then.
+    with adding_to(path, checked) as database:
+        honored, before = _honored(database), database.counts()["measurement"]
+        likeness = likeness_hash(database.columns("measurement"))
+        some_withdrawn = database.query("SELECT EXISTS (FROM db.withdrawn)")[0][0]
+        database.add_from(lambda exchange: move_checked(checked, exchange, apart_from=["retraction"]), then=then)
+        return database.counts()["measurement"] - before
 
-        Args:
-            taken: the manifests, by the number of their group in `exchange.SOURCES`.
-            folder: their rows, which were checked (`take_groups`); or of one `<table>*.parquet` files that were made
-                here. They are moved away.
-        """
 
-        def rows(exchange: Path) -> None:
-            move_checked(folder, exchange, apart_from=["retraction"])  # a remote's are documents of its log
+def _without_twins(likeness: str, names: Iterable[str]) -> list[str]:
+    """Return the statements that leave one of the rows that one signer shared in several forms.
 
-        def then(exchange: Path) -> list[str]:
-            signers = ", ".join(f"({number}, {quoted(entry.signer)})" for number, entry in enumerate(taken))
-            if (exchange / CHECKED).exists():
-                source = f"{MEASUREMENTS} JOIN read_parquet({quoted(exchange / SOURCES)}) USING (measurement_id)"
-            else:
-                source = f"(SELECT *, 0 AS number FROM read_parquet({quoted(exchange / 'measurement*.parquet')}))"
-            return [
-                "INSERT INTO db.origin BY NAME SELECT DISTINCT measurement_id, gpu, problem_id, signer"
-                f" FROM (SELECT measurement_id, gpu, problem_id, number FROM {source})"
-                f" JOIN (VALUES {signers}) AS shared(number, signer) USING (number)"
-                # In the order of the measurements: what asks about a problem reads a part of both.
-                " ANTI JOIN db.origin USING (measurement_id, signer) ORDER BY gpu, problem_id",
-                *(_note(entry) for entry in taken),
-                UNSETTLED,
-                *([_DELETE_UNSHARED] if some_retracted else []),
-            ]
+    They differ only in what is private, because a later push took out more of it. Two would contradict each other.
+    """
+    listed = ", ".join(map(quoted, names))
+    new = (
+        "SELECT session FROM db.measurement"
+        f" SEMI JOIN (FROM db.merged WHERE bundle IN ({listed})) USING (measurement_id)"
+    )
+    shared = "SELECT DISTINCT measurement_id, signer FROM db.merged"
+    rows = (
+        f"SELECT measurement_id, signer, session, {likeness} AS likeness"
+        f" FROM db.measurement JOIN ({shared}) USING (measurement_id) WHERE session IN ({new})"
+    )
+    first = "min(measurement_id) OVER (PARTITION BY session, signer, likeness)"
+    gone = "measurement_id IN (SELECT gone FROM twin)"
+    return [
+        f"CREATE OR REPLACE TEMP TABLE twin AS SELECT measurement_id AS gone, {first} AS stays, signer AS whose"
+        f" FROM ({rows}) QUALIFY gone <> stays",
+        "UPDATE db.merged SET measurement_id = stays FROM twin WHERE measurement_id = gone AND signer = whose",
+        f"DELETE FROM db.measurement WHERE {gone} AND measurement_id NOT IN (SELECT measurement_id FROM db.merged)",
+    ]
 
-        before = self.measurements()
-        some_retracted = self.database.query("SELECT EXISTS (FROM db.retracted)")[0][0]
-        self.database.add_from(rows, then=then)
-        return self.measurements() - before
 
-    def settle(self) -> None:
-        """Derive anew what depends on all rows, where some came or went since that was done, or an earlier version did
-        it: the scales of cards, and the answers that are kept."""
-        if self.database.settled:
-            return
-        self.database.change(scale_statements(contributors("db.origin")))
-        counts = self.database.query(
-            "SELECT gpu, problem_id, count(*), count_if(outcome <> 'ok') FROM db.measurement GROUP BY gpu, problem_id"
-            f" HAVING count(*) > {KEEP_ABOVE} ORDER BY ALL"
+def apply_withdrawal(path: Path, name: str, withdrawal: Withdrawal) -> int:
+    """Apply a withdrawal to the rows that its owner shared; return how many measurements no longer answer."""
+    with Database.open(path, read_only=False, create=True) as database:
+        before = database.counts()["measurement"]
+        rows = [(row, session) for session, rows in withdrawal.sessions.items() for row in rows]
+        if withdrawal.by_key:
+            keys = ", ".join(quoted(row) for row, _ in rows) or "NULL"
+            likeness = likeness_key(database.columns("measurement"))
+            rows = database.query(
+                f"SELECT {likeness}, session FROM db.measurement WHERE measurement_id IN ({keys}) AND measurement_id IN"
+                f" (SELECT measurement_id FROM db.merged WHERE signer = {quoted(withdrawal.owner)})"
+            )
+        values = ", ".join(f"({quoted(row)}, {quoted(session)})" for row, session in rows)
+        about = f"{quoted(withdrawal.owner)}, session, {quoted(withdrawal.reason)}, TIMESTAMP"
+        added = (
+            f"INSERT INTO db.withdrawn SELECT likeness, {about} {quoted(withdrawal.created_at)}, false"
+            f" FROM (VALUES {values}) AS row(likeness, session)"
         )
-        self.database.change(keep_statements(counts))
-
-    def retract(self, entry: Entry) -> tuple[int, int]:
-        """Apply a retraction; how many rows no longer answer, and how many its owner never shared, which stay."""
-        assert isinstance(entry.document, Retraction)
-        rows = ", ".join(f"({quoted(row)})" for row in dict.fromkeys(entry.document.rows)) or "(NULL)"
-        rows = f"(VALUES {rows}) AS rows(measurement_id)"
-        signer, before = quoted(entry.signer), self.measurements()
-        likeness = likeness_key(self.database.columns("measurement"))
-        ((others,),) = self.database.query(
-            f"SELECT count(*) FROM db.measurement JOIN {rows} USING (measurement_id) "
-            f"ANTI JOIN (FROM db.origin WHERE signer = {signer}) USING (measurement_id)"
-        )
-        stored = (
-            f"(SELECT measurement_id, session, {likeness} AS likeness FROM db.measurement "
-            f"JOIN {rows} USING (measurement_id))"
-        )
-        self.database.change(_LATER_COLUMNS)
-        self.database.change(
-            [
-                f"INSERT INTO db.retracted BY NAME SELECT measurement_id, {signer} AS signer, likeness, session, "
-                f"{quoted(entry.document.reason)} AS reason, TIMESTAMP {quoted(entry.document.created_at)} "
-                f"AS retracted_at FROM {rows} LEFT JOIN {stored} AS stored USING (measurement_id)",
-                _note(entry),
-                _DELETE_UNSHARED,
-                UNSETTLED,
-            ]
-        )
-        return before - self.measurements(), int(others)
-
-    @property
-    def says_when_retracted(self) -> bool:
-        """Whether it says why and when rows were taken back; not if it was pulled by an earlier version, and nothing
-        was taken back since."""
-        return set(_RETRACTED) <= self.database.columns("retracted").keys()
-
-    def retractions(self, folder: Path) -> list[Path]:
-        """Files of who took back which rows; none where nothing was."""
-        if not self.says_when_retracted:
-            return []
-        return [file for file, _ in self.database.export(f"SELECT {', '.join(_RETRACTED)} FROM db.retracted", folder)]
-
-    def retract_elsewhere(self, files: Sequence[Path]) -> int:
-        """Apply retractions at another remote (`retractions`) to what the same keys shared here, too; how many rows
-        no longer answer."""
-        self.database.change(_LATER_COLUMNS)
-        self.database.keep("elsewhere", "SELECT DISTINCT * FROM {rows}", {"rows": files})
-        likeness = likeness_key(self.database.columns("measurement"))
-        before = self.measurements()
-        rows = (
-            f"SELECT measurement_id, session, {likeness} AS likeness FROM db.measurement"
-            " WHERE session IN (SELECT session FROM elsewhere)"
-        )
-        self.database.change(
-            [
-                "INSERT INTO db.retracted BY NAME SELECT DISTINCT ON (row.measurement_id, signer) row.measurement_id,"
-                f" signer, row.likeness, row.session, reason, retracted_at FROM ({rows}) AS row JOIN elsewhere"
-                " ON row.measurement_id = elsewhere.measurement_id OR row.likeness = elsewhere.likeness"
-                " SEMI JOIN db.origin AS origin ON origin.measurement_id = row.measurement_id"
-                " AND origin.signer = elsewhere.signer ANTI JOIN db.retracted AS already"
-                " ON already.measurement_id = row.measurement_id AND already.signer = elsewhere.signer",
-                _DELETE_UNSHARED,
-                UNSETTLED,
-            ]
-        )
-        return before - self.measurements()
-
-    def drop(self, signer: str) -> int:
-        """Delete the rows that only this signer shared; returns how many they were."""
-        before = self.measurements()
-        of_signer = f"WHERE signer = {quoted(signer)}"
-        self.database.change(
-            [f"DELETE FROM db.{table} {of_signer}" for table in ("origin", "pulled")] + [_DELETE_UNSHARED, UNSETTLED]
-        )
-        self.settle()
-        return before - self.measurements()
+        statements = [added] if rows else []
+        database.change([*statements, _note(name, withdrawal, 0), *_honored(database), UNSETTLED])
+        return before - database.counts()["measurement"]
 
 
-def drop_signer(remote: Remote, signer: str) -> int:
-    """Delete the rows of a remote that only this signer shared; returns how many they were."""
-    if not remote.pulled.exists():
+def _honored(database: Database) -> list[str]:
+    likeness = likeness_key(database.columns("measurement"))
+    alike = (
+        f"SELECT measurement_id, {likeness} AS likeness FROM db.measurement"
+        " WHERE session IN (SELECT session FROM db.withdrawn)"
+    )
+    shared = f"SELECT likeness, signer FROM ({alike}) JOIN db.merged USING (measurement_id)"
+    gone = f"SELECT measurement_id, signer FROM ({alike}) JOIN db.withdrawn USING (likeness)"
+    return [
+        f"UPDATE db.withdrawn SET shared = true WHERE NOT shared AND (likeness, signer) IN ({shared})",
+        f"DELETE FROM db.merged WHERE (measurement_id, signer) IN ({gone})",
+        "DELETE FROM db.measurement WHERE measurement_id NOT IN (SELECT measurement_id FROM db.merged)",
+    ]
+
+
+def _note(name: str, document: Any, measurements: int) -> str:
+    licence = getattr(document, "licence", "")
+    values = f"{quoted(document.created_at)}, {quoted(licence)}, {measurements}"
+    return f"INSERT INTO db.bundle VALUES ({quoted(name)}, {quoted(document.owner)}, TIMESTAMP {values})"
+
+
+def drop_signer(path: Path, signer: str) -> int:
+    """Delete the rows that only this signer shared; return how many there were."""
+    if not path.exists():
         return 0
-    with working_on(remote), Pulled.open(remote) as pulled:
-        return pulled.drop(signer)
+    with working_on(path), Database.open(path, read_only=False) as database:
+        before = database.counts()["measurement"]
+        database.change(
+            [
+                *(f"DELETE FROM db.{table} WHERE signer = {quoted(signer)}" for table in ("merged", "bundle")),
+                "DELETE FROM db.measurement WHERE measurement_id NOT IN (SELECT measurement_id FROM db.merged)",
+                UNSETTLED,
+            ]
+        )
+        _settle(database)
+        return before - database.counts()["measurement"]
 
 
-def _note(entry: Entry) -> str:
-    return f"INSERT INTO db.pulled VALUES ({quoted(entry.name)}, {quoted(entry.signer)})"
+def settle(path: Path) -> None:
+    """Derive the scales of cards and the answers that are kept, if rows came or went since that was done."""
+    if path.exists():
+        with Database.open(path) as database:
+            settled = database.settled
+        if not settled:
+            with Database.open(path, read_only=False) as database:
+                _settle(database)
+
+
+def _settle(database: Database) -> None:
+    database.change(scale_statements())
+    counts = database.query(
+        "SELECT gpu, problem_id, count(*), count_if(outcome <> 'ok') FROM db.measurement GROUP BY gpu, problem_id"
+        f" HAVING count(*) > {KEEP_ABOVE} ORDER BY ALL"
+    )
+    database.change(keep_statements(counts))
+
+
+def pulled_bundles(path: Path) -> Sequence[tuple[Any, ...]]:
+    """Return signer, bundles, measurements, licences, first and last day of what was taken, by signer."""
+    with Database.open(path) as database:
+        return database.query(
+            "SELECT signer, count(*), sum(measurements), list_sort(list(DISTINCT licence)),"
+            " strftime(min(created_at), '%Y-%m-%d'), strftime(max(created_at), '%Y-%m-%d')"
+            " FROM db.bundle WHERE measurements > 0 GROUP BY 1 ORDER BY ALL"
+        )
 
 
 @contextmanager
-def working_on(remote: Remote) -> Iterator[None]:
-    """Only one process at a time pushes to a remote, or pulls from it, on this machine; another waits a little."""
-    with file_errors(remote.folder, "written"):
-        remote.folder.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(remote.folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+def working_on(path: Path) -> Iterator[None]:
+    """Let only one process at a time pull or push on this machine; another one waits a little."""
+    lock = path.with_name(f"{path.name}.lock")
+    with file_errors(lock, "written"):
+        lock.parent.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(lock, os.O_RDWR | os.O_CREAT, 0o600)
     try:
         end_s = time.monotonic() + _WAIT_S
         while not try_lock(descriptor):
             if time.monotonic() >= end_s:
-                raise UsageError(f"another process pushes to {remote.name}, or pulls from it; try again later")
+                raise UsageError("another process pushes or pulls; try again later")
             time.sleep(0.05)
         yield
     finally:

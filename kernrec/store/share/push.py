@@ -1,107 +1,136 @@
-"""Pushing: what a remote lacks of a database leaves, signed, as one manifest and its segments.
+"""Pushing: what a place lacks of a database leaves as signed bundles, one for each GPU.
 
-Nothing at the remote is changed, so several may push at once. Segments are named by their content and written before
-the manifest that names them: a push that is killed leaves nothing that a reader sees, and the next one goes on.
+Nothing at the place is changed, so several may push at once. A bundle appears whole or not at all: a push that is
+killed leaves whole bundles, and the next one goes on.
 """
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from kernrec import paths
 from kernrec.errors import UsageError
+from kernrec.store.connection import quoted
 from kernrec.store.database import Database
 from kernrec.store.keys import Signer
 from kernrec.store.reader import check_own_segments
-from kernrec.store.remotes import Remote
-from kernrec.store.share.bundle import write_parts
-from kernrec.store.share.entries import publish, remote_identity, write_index
-from kernrec.store.share.index import index_names
-from kernrec.store.share.manifest import TABLES
-from kernrec.store.share.object_store import place_of
+from kernrec.store.share.bundle import Bundle, write_bundle, write_content
+from kernrec.store.share.manifest import TABLES, bundle_name
 from kernrec.store.share.outgoing import Outgoing, Selection, keep_fresh, likeness_hash, outgoing
+from kernrec.store.share.place import BUNDLE, INDEX, OLD, WITHDRAWAL, Place, ZipFile
 from kernrec.store.share.privacy import secret_of
-from kernrec.store.share.pull import take_new
-from kernrec.store.share.pulled import Pulled, working_on
-from kernrec.store.share.retract import publish_retraction, retracted_here
+from kernrec.store.share.pull import LARGEST_BUNDLE, take_new
+from kernrec.store.share.pulled import add_bundles, settle, working_on
+from kernrec.store.share.withdraw import publish, withdrawn_here
+from kernrec.store.stack import pulled_database
 from kernrec.util.scratch import scratch_folder
 
 
 def push(
-    remote: Remote,
+    place: Place,
     database: Path,
     selection: Selection,
     signer: Signer,
     licence: str | None = None,
     *,
-    agree: Callable[[Outgoing], bool],
-) -> Outgoing | None:
-    """Push the measurements of a database that a remote lacks.
+    agree: Callable[[Sequence[Outgoing], int], bool],
+) -> tuple[int, int] | None:
+    """Push the measurements of a database that a place lacks.
 
     Args:
-        remote: whose rows that were pulled, or pushed, here are there already.
+        place: to write to.
         database: to read.
-        selection: of its measurements. Those that were taken back in it are taken back at the remote, too.
+        selection: of its measurements. What was withdrawn in the database is withdrawn at the place, too.
         signer: whose rows they become.
         licence: of the rows; None: the usual one.
-        agree: is shown what would leave before anything does; False: nothing leaves.
+        agree: is shown what would leave, for each GPU, and how many measurements would be withdrawn; False: nothing
+            leaves.
 
     Returns:
-        The rows that left; None: there was nothing new, or it was not agreed to.
+        How many measurements left, and how many were withdrawn; None: there was nothing new, or it was not agreed to.
 
     Raises:
-        KernrecError: if the remote cannot be reached or written, or would not take the rows.
+        KernrecError: if the place cannot be reached or written, or others would refuse the rows.
     """
-    place = place_of(remote.url)
-    if index_names(place):
-        raise UsageError(
-            f"{remote.name} is an index of bundles, to which nothing is pushed; `kernrec contribute` writes one"
-        )
-    with working_on(remote), scratch_folder() as temporary:
-        folder, checked = temporary / "segments", temporary / "checked"
-        folder.mkdir()
-        checked.mkdir()
-        # What this key pushed before, also if the record of it was lost because that push was killed.
-        take_new(remote, place, lambda key: key == signer.key)
-        secret = secret_of(database)
-        with Database.open(database) as opened:
-            keep_fresh(opened, selection, _stale(remote, temporary))
-            leaving = outgoing(opened, replace(selection, fresh=True, retractions=False), secret, folder, licence)
-            gone = retracted_here(remote, opened, signer)
-            leaving = replace(leaving, retracted=sum(map(len, gone.values())))
-        if not (leaving.measurements or gone):
-            write_index(place)
-            return None
-        if leaving.measurements:
-            files: dict[str, list[Path]] = {table: [] for table in TABLES}
-            for segment in leaving.manifest.segments:
-                files[segment.table].append(leaving.files[segment.name])
-            check_own_segments(files, str(database))  # what others would refuse stays here
-        if not agree(leaving):
-            return None
-        for reason, keys in gone.items():
-            publish_retraction(remote, place, keys, signer, reason)
-        if not leaving.measurements:
-            return leaving
-        write_parts(place, leaving.manifest, leaving.files, place.names("segments/"))
-        identity = remote_identity(remote, place, make=True)
-        entry = publish(remote, place, replace(leaving.manifest, owner=signer.key, remote=identity), signer)
-        for segment in leaving.manifest.segments:
-            leaving.files[segment.name].rename(checked / f"{segment.table}.{segment.sha256}.parquet")
-        with Pulled.open(remote) as pulled:
-            pulled.add([entry], checked)
-            pulled.settle()
-        return leaving
-
-
-def _stale(remote: Remote, folder: Path) -> dict[str, list[Path]]:
-    """The rows that the remote has or that were taken back there, as `keep_fresh` takes them."""
-    if not remote.pulled.exists():
-        with Pulled.open(remote):
+    pulled_database()  # what kernrec 0.1 pulled comes first
+    names = place.names()
+    if any(map(OLD.fullmatch, names)):
+        raise UsageError(f"{place.title} is a remote of kernrec 0.1, which is only read; push to a new place")
+    with working_on(path := paths.pulled()), scratch_folder() as temporary:
+        # What this key pushed before, also if that push was killed before it was recorded here.
+        take_new(place, path, lambda key: key == signer.key, {signer.key}, names)
+        with Database.open(path, read_only=False, create=True):
             pass
-    with Pulled.read(remote) as pulled:
-        likeness = likeness_hash(pulled.database.columns("measurement"))
+        with Database.open(database) as opened:
+            keep_fresh(opened, selection, _stale(path, names, temporary))
+            fresh = replace(selection, fresh=True, retractions=False)
+            gpus = [gpu for (gpu,) in opened.query(f"SELECT DISTINCT gpu {fresh.source()} ORDER BY 1")]
+            leaving = [_leaving(opened, replace(fresh, gpu=gpu), database, temporary / gpu, licence) for gpu in gpus]
+            gone = withdrawn_here(path, opened, signer, [name for name in names if BUNDLE.fullmatch(name)])
+        count = sum(len(rows) for reason in gone.values() for rows in reason.values())
+        if not ((leaving or count) and agree(leaving, count)):
+            if not (leaving or count):
+                write_list(place)
+            return None
+        for reason, sessions in gone.items():
+            publish(place, path, sessions, signer, reason)
+        for each in leaving:
+            _write(place, path, each, signer, temporary)
+        write_list(place)
+        settle(path)
+        return sum(each.measurements for each in leaving), count
+
+
+def _stale(path: Path, names: Sequence[str], folder: Path) -> dict[str, list[Path]]:
+    listed = ", ".join(quoted(name) for name in names if BUNDLE.fullmatch(name)) or "NULL"
+    with Database.open(path) as pulled:
+        likeness = likeness_hash(pulled.columns("measurement"))
+        there = f"SELECT measurement_id FROM db.merged WHERE bundle IN ({listed})"
         queries = {
-            "likeness": f"SELECT {likeness} AS likeness FROM db.measurement",
-            "retracted": "SELECT DISTINCT likeness FROM db.retracted WHERE likeness IS NOT NULL",
+            "likeness": f"SELECT {likeness} AS likeness FROM db.measurement WHERE measurement_id IN ({there})",
+            "withdrawn": "SELECT DISTINCT likeness FROM db.withdrawn",
         }
-        return {name: [file for file, _ in pulled.database.export(query, folder)] for name, query in queries.items()}
+        return {name: [file for file, _ in pulled.export(query, folder)] for name, query in queries.items()}
+
+
+def _leaving(database: Database, selection: Selection, path: Path, folder: Path, licence: str | None) -> Outgoing:
+    folder.mkdir()
+    leaving = outgoing(database, selection, secret_of(path), folder, licence)
+    if leaving.manifest.size > LARGEST_BUNDLE:
+        raise UsageError(
+            f"{leaving.measurements} measurements of a {selection.gpu} take more than {LARGEST_BUNDLE} bytes; push a"
+            " part of them at a time (--op, --kernel, --since)"
+        )
+    check_own_segments(leaving.by_table(TABLES), str(path))
+    return leaving
+
+
+def _write(place: Place, path: Path, leaving: Outgoing, signer: Signer, folder: Path) -> None:
+    file = folder / f"{leaving.manifest.provenance['gpus'][0]}.zip"
+    manifest = write_bundle(ZipFile(file), leaving.manifest, leaving.files, signer)
+    place.write(name := bundle_name(manifest), file)
+    (checked := folder / f"{file.name}.rows").mkdir()
+    for segment in manifest.segments:
+        leaving.files[segment.name].rename(checked / f"{segment.table}.{segment.sha256}.parquet")
+    add_bundles(path, {name: Bundle(place, manifest, manifest.to_bytes())}, checked)
+
+
+def write_list(place: Place, without: Mapping[str, str] | None = None) -> int:
+    """Write the list of names, by which readers of a web server learn what there is; return how many it has.
+
+    Two writers may do so at once: each looks again after it wrote, so the one that writes last has seen both.
+
+    Args:
+        place: to list.
+        without: names to leave out.
+    """
+    while True:
+        names = _listed(place, without or {})
+        write_content(place, INDEX, json.dumps({"names": names}, indent=0).encode())
+        if _listed(place, without or {}) == names:
+            return len(names)
+
+
+def _listed(place: Place, without: Mapping[str, str]) -> list[str]:
+    return [n for n in place.names() if n not in without and (BUNDLE.fullmatch(n) or WITHDRAWAL.fullmatch(n))]

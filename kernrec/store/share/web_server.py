@@ -1,9 +1,10 @@
-"""A remote behind a web server: read only, its files listed in `index.json`.
+"""A place behind a web server: read only, its files listed in `index.json`.
 
 A server that sends no byte for 30 s is given up. A redirect is followed only on the same host: another one was never
 agreed to, and may be one that this machine alone reaches.
 """
 
+import json
 import time
 import urllib.request
 from collections.abc import Iterator
@@ -14,9 +15,8 @@ from urllib.error import HTTPError, URLError
 from urllib.parse import urlsplit
 
 from kernrec.errors import KernrecError, UsageError
-from kernrec.store.share.entries import names_of_index
-from kernrec.store.share.manifest import LARGEST_MANIFEST
-from kernrec.store.share.place import INDEX, MissingFileError, checked_name
+from kernrec.store.share.manifest import LARGEST_DOCUMENT, listed, parsing
+from kernrec.store.share.place import INDEX, MOST_NAMES, MissingFileError, bundle_names, checked_name
 
 SILENCE_S = 30.0
 """Seconds without a byte after which a server is given up."""
@@ -32,7 +32,7 @@ class _SameHost(urllib.request.HTTPRedirectHandler):
         if (here.scheme, here.netloc) != (there.scheme, there.netloc):
             raise UsageError(
                 f"{here.scheme}://{here.netloc} redirects to another host, {there.scheme}://{there.netloc}, which is"
-                " not followed; add that one as a remote if you trust it"
+                " not followed; name that one as the place if you trust it"
             )
         return super().redirect_request(req, fp, code, msg, headers, newurl)
 
@@ -93,8 +93,11 @@ class WebServer:
 
     def write(self, name: str, source: Path) -> None:
         """See `Place.write`."""
-        raise UsageError(f"{self.title} can only be read; push to where its files are")
+        raise UsageError(f"{self.title} can only be read; name the folder or bucket that its files are in")
 
     def names(self, under: str = "") -> list[str]:
         """See `Place.names`."""
-        return names_of_index(b"".join(self.read(INDEX, LARGEST_MANIFEST)), f"{INDEX} of {self.title}", under)
+        content = b"".join(self.read(INDEX, LARGEST_DOCUMENT))
+        with parsing(f"{INDEX} of {self.title}", "a list of names"):
+            names = listed(json.loads(content), "names", MOST_NAMES)
+            return bundle_names((name for name in names if isinstance(name, str)), under)

@@ -1,4 +1,4 @@
-"""A web server as a remote: silence, redirects, answers cut short, and files that are missing."""
+"""A web server as a place: silence, redirects, answers cut short, and files that are missing."""
 
 import socket
 import threading
@@ -10,13 +10,10 @@ from pathlib import Path
 import pytest
 
 from kernrec.errors import KernrecError, UsageError
-from kernrec.store.remotes import Remote
 from kernrec.store.share import web_server
 from kernrec.store.share.place import MissingFileError
 from kernrec.store.share.pull import take_new
-from kernrec.store.share.pulled import working_on
 from kernrec.store.share.web_server import WebServer
-from tests.helpers.sharing import Person
 
 
 class Answers(BaseHTTPRequestHandler):
@@ -93,7 +90,7 @@ def test_a_server_that_falls_silent_is_given_up(sent: bytes, monkeypatch: pytest
 
 
 class Emptied:
-    """An index whose bundles are all gone."""
+    """A place whose bundles are all gone."""
 
     title = "https://there"
 
@@ -109,11 +106,7 @@ class Emptied:
 
 
 def test_1500_missing_bundles_are_one_line(tmp_path: Path) -> None:
-    person = Person(tmp_path / "person")
-    with person.at_work():
-        remote = Remote("index", "https://there")
-        with working_on(remote):
-            report = take_new(remote, Emptied(), lambda signer: True)
+    report = take_new(Emptied(), tmp_path / "pulled.duckdb", lambda signer: True)
     (line,) = report.left
     assert line.startswith("https://there has no h200-sxm/2026-03-01-0123abcd-000000000000.zip")
     assert line.endswith(", and 1499 more files are missing")

@@ -1,0 +1,270 @@
+"""`kernrec db push`, `pull` and `withdraw`: measurements that several people share at a place."""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from kernrec import paths
+from kernrec.cli import options
+from kernrec.cli.format import print_notes
+from kernrec.cli.steps import Steps
+from kernrec.cli.table import print_table
+from kernrec.errors import UsageError
+from kernrec.util.human import counted, human
+
+if TYPE_CHECKING:
+    from kernrec.store.share.manifest import Manifest
+    from kernrec.store.share.outgoing import Outgoing, Selection
+
+Place = Annotated[
+    str, typer.Argument(metavar="PLACE", help="Folder, or a URL of s3://, gs://, hf:// or https:// (only read).")
+]
+Licence = Annotated[str | None, typer.Option(help="License of the rows, such as CC0-1.0.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Only list what would leave or be withdrawn.")]
+Untrusted = Annotated[bool, typer.Option("--untrusted", help="Take bundles that no key that you trust signed, too.")]
+Database = Annotated[Path | None, typer.Option("--db", help="Database. Default: your own.")]
+_SHOWN = 20
+"""Rows that are listed before they are withdrawn."""
+
+
+class Selected(options.Options):
+    """The options that select measurements of a database."""
+
+    gpu: Annotated[str | None, typer.Option("--gpu", help="GPU that was measured.")] = None  # type: ignore[assignment]
+    op: Annotated[str | None, typer.Option("--op", help="Operator that was measured.")] = None  # type: ignore[assignment]
+    kernel: Annotated[str | None, typer.Option(help="Kernel that was measured.")] = None
+    since: Annotated[str | None, typer.Option(help="Measured since this day, such as 2026-03-01.")] = None
+
+    def selection(self, database: Path) -> "Selection":
+        """Return the measurements of a database that the options name."""
+        from datetime import UTC, datetime
+
+        from kernrec.gpu import find_gpu
+        from kernrec.store.share import Selection
+
+        moment = None
+        if self.since is not None:
+            try:
+                moment = datetime.fromisoformat(self.since)
+            except ValueError:
+                raise UsageError(f"--since {self.since!r:.40}: a day such as 2026-03-01 is expected") from None
+            moment = moment.astimezone(UTC).replace(tzinfo=None) if moment.tzinfo else moment
+        gpu, op = self.gpu and find_gpu(self.gpu).name, self.op and op_name(database, self.op)
+        return Selection(gpu, op, self.kernel, moment)
+
+
+def op_name(database: Path, op: str) -> str:
+    """Return the name of an op of the catalog, or of one that the spec of a user's kernel declares."""
+    from kernrec.op import find_op
+    from kernrec.store import Database
+
+    try:
+        return find_op(op).name
+    except UsageError:
+        if database.exists():
+            with Database.open(database) as opened:
+                if opened.rows("problem", op=op):
+                    return op
+        raise
+
+
+class PushOptions(options.Options):
+    """The options of `kernrec db push`."""
+
+    place: Place
+    selected: Selected
+    licence: Licence = None
+    dry_run: DryRun = False
+    db: Database = None
+
+
+@options.takes(PushOptions)
+def push(wanted: PushOptions) -> None:
+    """Add the measurements of a database that a place lacks to it, as bundles signed with your key.
+
+    Names of user and machine, GPU UUIDs and paths stay here. What you withdrew is withdrawn there, too. An interrupted
+    push leaves whole bundles; the next one goes on.
+    """
+    from kernrec.store.keys import Signer, key_file, make_own_key
+    from kernrec.store.share.object_store import place_of
+    from kernrec.store.share.push import push as push_rows
+
+    place, own = place_of(wanted.place), wanted.db or paths.user_database()
+    chosen = wanted.selected.selection(own)
+    make_own_key()
+    signer = Signer.of(key_file())
+    licence = wanted.licence
+    if licence is None and not wanted.dry_run:
+        licence = _last_licence(signer.key) or asked_licence(f"those who pull from {place.title}")
+
+    def agree(leaving: "Sequence[Outgoing]", withdrawn: int) -> bool:
+        for each in leaving:
+            print_leaving(each)
+        if withdrawn:
+            print(f"pushed earlier, now withdrawn: {counted(withdrawn, 'measurement')}")
+        if wanted.dry_run:
+            print(f"nothing was pushed to {place.title}")
+        return not wanted.dry_run
+
+    pushed = push_rows(place, own, chosen, signer, licence, agree=agree)
+    if pushed and pushed[1]:
+        print(f"{counted(pushed[1], 'measurement')} withdrawn from {place.title}")
+    if pushed and pushed[0]:
+        print(f"{counted(pushed[0], 'measurement')} pushed to {place.title}, licence {licence}")
+    elif pushed is None and not wanted.dry_run:
+        print(f"{place.title} lacks none of these measurements")
+
+
+def _last_licence(key: str) -> str | None:
+    from kernrec.store import Database
+    from kernrec.store.connection import quoted
+
+    if not paths.pulled().exists():
+        return None
+    with Database.open(paths.pulled()) as pulled:
+        query = f"SELECT arg_max(licence, created_at) FROM db.bundle WHERE measurements > 0 AND signer = {quoted(key)}"
+        last: str | None = pulled.query(query)[0][0]
+    return last
+
+
+def asked_licence(others: str) -> str:
+    """Ask which license the user's rows have for others; raise `UsageError` if nobody can answer."""
+    if not sys.stdin.isatty():
+        raise UsageError(
+            f"--licence is missing: what {others} may do with your rows, such as CC0-1.0 (anything) or"
+            ' "internal use at ACME"'
+        )
+    return str(typer.prompt(f"License of your rows for {others}, such as CC0-1.0 or internal use at ACME", err=True))
+
+
+def print_leaving(leaving: "Outgoing") -> None:
+    """List the rows that would leave, and the columns in another form."""
+    print_manifest(leaving.manifest)
+    for name, count in leaving.changed.items():
+        print(f"{name} leaves in another form in {counted(count, 'measurement')}")
+
+
+def print_manifest(manifest: "Manifest") -> None:
+    """List what a bundle holds."""
+    print(", ".join(counted(count, table) for table, count in manifest.rows.items()))
+    for name, values in manifest.provenance.items():
+        if name == "days" and values:
+            print(f"measured {values[0]}" if values[0] == values[-1] else f"measured {values[0]} to {values[-1]}")
+        elif values:
+            print(f"{name}: {', '.join(values)}")
+    if manifest.models:
+        print(f"models: {', '.join(model.file for model in manifest.models)}")
+
+
+class PullOptions(options.Options):
+    """The options of `kernrec db pull`."""
+
+    place: Place
+    untrusted: Untrusted = False
+
+
+@options.takes(PullOptions)
+def pull(wanted: PullOptions) -> None:
+    """Take the new bundles of a place; their rows are checked as in a merge, and answer from then on, offline.
+
+    Only bundles that a key that you trust signed are taken (`kernrec db trust`). Rows go only when their signer
+    withdraws them, or when you trust the key no longer.
+    """
+    from kernrec.store.share.object_store import place_of
+    from kernrec.store.share.pull import pull as pull_rows
+
+    place = place_of(wanted.place)
+    with Steps(f"pulling from {place.title}"):
+        report = pull_rows(place, untrusted=wanted.untrusted)
+    gone = f", {report.withdrawn} no longer answer" if report.withdrawn else ""
+    print(f"{place.title}: {counted(report.measurements, 'new measurement')}{gone}")
+    print_notes(report.left)
+    if report.unknown:
+        print_notes(["`kernrec db trust KEY` takes what a key signs, `--untrusted` takes everything"])
+    print_withdrawn_copies(paths.user_database())
+
+
+def print_withdrawn_copies(database: Path) -> None:
+    """Apply the withdrawals that were pulled to copies of their rows in a database, and say whose no longer answer."""
+    from kernrec.store.share.withdraw import withdraw_copies
+
+    for name, count in withdraw_copies(database).items():
+        print(f"{database}: {name} has withdrawn {counted(count, 'measurement')}, which no longer answer")
+
+
+class WithdrawOptions(options.Options):
+    """The options of `kernrec db withdraw`."""
+
+    place: Annotated[
+        str | None,
+        typer.Argument(metavar="PLACE", help="Where others read it at once. Default: none; the next push says it."),
+    ] = None
+    row: Annotated[list[str] | None, typer.Option(help="Key of a measurement, as --dry-run lists it.")] = None
+    session: Annotated[str | None, typer.Option(help="Session that was measured in.")] = None
+    selected: Selected
+    merged: Annotated[bool, typer.Option("--merged", help="Only what came from others' files and bundles.")] = False
+    reason: Annotated[str, typer.Option(help="For whoever reads the log.")] = ""
+    dry_run: DryRun = False
+    db: Database = None
+
+
+@options.takes(WithdrawOptions)
+def withdraw(wanted: WithdrawOptions) -> None:
+    """Withdraw measurements: they no longer answer, and stay in the log.
+
+    At a place this holds for what your own key pushed, and for every copy of it that others pulled or merged; what
+    others shared stays. Merging, bundles and pushes carry it.
+    """
+    from kernrec.store.connection import quoted
+    from kernrec.store.keys import Signer, key_file
+    from kernrec.store.rows import Row
+    from kernrec.store.share.manifest import TEXT
+    from kernrec.store.share.object_store import place_of
+    from kernrec.store.share.withdraw import withdraw_here, withdraw_there
+
+    chosen = wanted.selected
+    if not (wanted.row or wanted.session or wanted.merged or chosen.gpu or chosen.op or chosen.kernel or chosen.since):
+        raise UsageError("say which measurements: --row, --session, --gpu, --op, --kernel, --since or --merged")
+    if wanted.merged and wanted.place:
+        raise UsageError(f"--merged is about a database; at {wanted.place} your key withdraws only what it pushed")
+    if not TEXT.fullmatch(wanted.reason):
+        raise UsageError("--reason: one line of at most 200 characters is expected")
+    own = wanted.db or paths.user_database()
+    condition = chosen.selection(own).condition()
+    if wanted.session:
+        condition += f" AND session = {quoted(wanted.session)}"
+    if wanted.row:
+        condition += f" AND measurement_id IN ({', '.join(map(quoted, wanted.row))})"
+    if wanted.merged:
+        condition += " AND measurement_id IN (SELECT measurement_id FROM db.merged)"
+    place = place_of(wanted.place) if wanted.place else None
+    title = place.title if place else str(own)
+
+    def agree(rows: Sequence[Row]) -> bool:
+        columns = [("row", "left"), ("session", "left"), ("gpu", "left"), ("kernel", "left")]
+        names = ("measurement_id", "session", "gpu", "kernel", "latency_s", "tunables")
+        shown = [[_cell(each[name]) for name in names] for each in rows[:_SHOWN]]
+        print_table(None, [*columns, ("latency", "right"), ("config", "left")], shown)
+        if len(rows) > _SHOWN:
+            print(f"and {len(rows) - _SHOWN} more")
+        if wanted.dry_run:
+            print(f"nothing was withdrawn from {title}")
+        return not wanted.dry_run
+
+    if place:
+        beside = own if wanted.db or own.exists() else None
+        count = withdraw_there(place, condition, Signer.of(key_file()), wanted.reason, agree=agree, own=beside)
+    else:
+        signer = Signer.of(key_file()) if key_file().exists() else None
+        count = withdraw_here(own, condition, signer, wanted.reason, agree=agree)
+        if not (count or wanted.dry_run):
+            raise UsageError(f"{own} has no such measurements; nothing was withdrawn")
+    if count:
+        print(f"{counted(count, 'measurement')} withdrawn from {title}")
+
+
+def _cell(value: object) -> str:
+    return human(value, "s") if isinstance(value, float) else str(value or "")

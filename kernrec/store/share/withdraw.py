@@ -1,0 +1,223 @@
+"""Withdrawing measurements: in a database of one's own, at a place that they were pushed to, and in copies of them.
+
+In a database a retraction names a measurement by its key (`kernrec.store.retractions`). A row that leaves has another
+key, because private columns leave in another form: `withdraw_here` names both, so that bundles can carry the second. At
+a place a withdrawal names measurements by what is not private (`outgoing.likeness_key`), and so holds for every copy of
+them, whatever its key. A push writes one for what was withdrawn here.
+"""
+
+import hashlib
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+
+from kernrec import paths
+from kernrec.errors import UsageError
+from kernrec.store.connection import quoted
+from kernrec.store.database import Database
+from kernrec.store.keys import Signer, own_key, signer_name, trusted
+from kernrec.store.retractions import retracted, retraction_rows
+from kernrec.store.rows import Row
+from kernrec.store.share.bundle import write_content
+from kernrec.store.share.manifest import MOST_WITHDRAWN, Withdrawal
+from kernrec.store.share.outgoing import MADE_BY, likeness_key, now, shared_keys
+from kernrec.store.share.place import BUNDLE, OLD, Place
+from kernrec.store.share.privacy import secret_of
+from kernrec.store.share.pull import take_new
+from kernrec.store.share.pulled import apply_withdrawal, settle, working_on
+from kernrec.util.scratch import scratch_folder
+
+Agree = Callable[[Sequence[Row]], bool]
+"""Is shown the rows before anything is written; False: nothing is."""
+Sessions = Mapping[str, list[str]]
+"""By session, measurements by `likeness_key`."""
+
+_SHOWN = ("measurement_id", "measured_at", "session", "gpu", "kernel", "key", "tunables", "latency_s")
+_COPIED = ("measurement_id", "signer", "reason", "retracted_at")
+
+
+def withdraw_here(path: Path, condition: str, signer: Signer | None, reason: str, *, agree: Agree) -> int:
+    """Withdraw measurements of a database; return how many no longer answer.
+
+    Args:
+        path: of the database.
+        condition: which, in SQL about `measurement JOIN problem JOIN config`.
+        signer: who withdraws them; None: others to whom the database is merged do not believe it.
+        reason: for whoever reads the log.
+        agree: see `Agree`.
+    """
+    secret = secret_of(path)
+    with Database.open(path, read_only=False) as database:
+        rows = _chosen(database, condition)
+        if not rows or not agree(rows):
+            return 0
+        _add(database, [str(row["measurement_id"]) for row in rows], secret, signer, reason)
+    return len(rows)
+
+
+def withdraw_there(
+    place: Place, condition: str, signer: Signer, reason: str, *, agree: Agree, own: Path | None = None
+) -> int:
+    """Withdraw measurements that this key pushed to a place; return how many there were.
+
+    The arguments are those of `withdraw_here`; `own` is a database in which the same measurements no longer answer.
+    """
+    names = place.names()
+    if any(map(OLD.fullmatch, names)):
+        raise UsageError(f"{place.title} is a remote of kernrec 0.1, which is only read; push to a new place")
+    with working_on(path := paths.pulled()), scratch_folder() as folder:
+        take_new(place, path, lambda key: key == signer.key, {signer.key}, names)
+        rows: list[Row] = []
+        if path.exists():
+            with Database.open(path) as pulled:
+                rows = _chosen(pulled, f"{condition} AND measurement_id IN ({_pushed(signer, names)})")
+        if not rows:
+            raise UsageError(f"your key has pushed no such measurements to {place.title}; nothing was withdrawn")
+        if not agree(rows):
+            return 0
+        chosen = f"WHERE measurement_id IN ({_listed(str(row['measurement_id']) for row in rows)})"
+        with Database.open(path) as pulled:
+            likeness = likeness_key(pulled.columns("measurement"))
+            pairs = pulled.query(f"SELECT session, {likeness} FROM db.measurement {chosen}")
+            files = _likenesses(pulled, chosen, folder)
+        if own is not None:
+            secret = secret_of(own)
+            with Database.open(own, read_only=False) as database:
+                alike = database.query(f"SELECT measurement_id FROM ({_alike(database, files)})")
+                _add(database, [str(key) for (key,) in alike], secret, signer, reason)
+        publish(place, path, _by_session(pairs), signer, reason)
+        settle(path)
+    return len(rows)
+
+
+def publish(place: Place, path: Path, sessions: Sessions, signer: Signer, reason: str) -> None:
+    """Write withdrawals to a place, and apply them to the database of pulled rows; the caller holds `working_on`."""
+    pairs = [(session, row) for session, rows in sessions.items() for row in rows]
+    for start in range(0, len(pairs), MOST_WITHDRAWN):
+        part = _by_session(pairs[start : start + MOST_WITHDRAWN])
+        withdrawal = Withdrawal(part, now(), MADE_BY, reason, signer.key)
+        content = withdrawal.to_bytes() + b"\n" + signer.sign(withdrawal.to_bytes())
+        name = f"withdrawn/{hashlib.sha256(content).hexdigest()}.json"
+        write_content(place, name, content)
+        apply_withdrawal(path, name, withdrawal)
+
+
+def withdrawn_here(path: Path, database: Database, signer: Signer, names: Sequence[str]) -> dict[str, Sessions]:
+    """Return by reason what this key pushed in bundles of these names and withdrew in a database since."""
+    mine = (
+        "SELECT measurement_id, any_value(reason) AS reason FROM db.retraction "
+        f"WHERE signer IN ('', {quoted(signer.key)}) GROUP BY ALL"
+    )
+    with scratch_folder() as folder:
+        files = _likenesses(database, f"JOIN ({mine}) USING (measurement_id)", folder, ", reason")
+        if not files:
+            return {}
+        by_reason: dict[str, list[tuple[str, str]]] = {}
+        with Database.open(path) as pulled:
+            pushed = f"{_alike(pulled, files)} WHERE rows.measurement_id IN ({_pushed(signer, names)})"
+            query = f"SELECT DISTINCT reason, session, likeness FROM ({pushed}) ORDER BY ALL"
+            for reason, session, likeness in pulled.query(query):
+                by_reason.setdefault(str(reason), []).append((session, likeness))
+    return {reason: _by_session(pairs) for reason, pairs in by_reason.items()}
+
+
+def withdraw_copies(path: Path) -> dict[str, int]:
+    """Apply the withdrawals that were pulled to the copies of measurements in a database.
+
+    Rows come into a database by many ways: a bundle, a colleague's file, the file of what was pulled. A copy stays in
+    the log and answers no more once a trusted key withdraws what it shared, unless somebody else whose rows were
+    pulled, the user among them, still shares the same measurement. The row of `retraction` that says so here names the
+    signer and has no signature: others do not believe it, and `kernrec db trust KEY --remove` ends it.
+
+    Returns:
+        How many measurements no longer answer, by who withdrew them, as answers call them.
+    """
+    gone: Counter[str] = Counter()
+    keys = [key for key in (*trusted(), own_key()) if key]
+    if not (path.exists() and paths.pulled().exists() and keys):
+        return gone
+    with scratch_folder() as folder:
+        with Database.open(paths.pulled()) as pulled:
+            likeness = likeness_key(pulled.columns("measurement"))
+            shared = f"SELECT {likeness} FROM db.measurement WHERE session IN (SELECT session FROM db.withdrawn)"
+            query = (
+                "SELECT likeness, session, signer, arg_min(reason, withdrawn_at) AS reason,"
+                " min(withdrawn_at) AS retracted_at, bool_or(shared) AS shared FROM db.withdrawn"
+                f" WHERE signer IN ({_listed(keys)}) AND likeness NOT IN ({shared}) GROUP BY ALL"
+            )
+            files = [file for file, _ in pulled.export(query, folder)]
+        if not files:
+            return gone
+        with Database.open(path) as database:
+            query = (
+                f"SELECT {', '.join(f'rows.{name}' if name == 'measurement_id' else name for name in _COPIED)}"
+                f" FROM ({_alike(database, files)}) AS rows LEFT JOIN (SELECT DISTINCT measurement_id, signer, true AS"
+                " mine FROM db.merged) AS theirs USING (measurement_id, signer)"
+                " ANTI JOIN db.retraction USING (measurement_id, signer) WHERE shared OR mine ORDER BY signer"
+            )
+            rows = [dict(zip(_COPIED, row, strict=True)) | {"signature": ""} for row in database.query(query)]
+    if rows:
+        with Database.open(path, read_only=False) as database:
+            for signer in dict.fromkeys(str(row["signer"]) for row in rows):
+                before = retracted(database)
+                database.add("retraction", [row for row in rows if row["signer"] == signer])
+                gone[signer_name(signer)] += retracted(database) - before
+            database.rescale()
+    return +gone
+
+
+def _by_session(pairs: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
+    sessions: dict[str, list[str]] = {}
+    for session, row in sorted(set(pairs)):
+        sessions.setdefault(session, []).append(row)
+    return sessions
+
+
+def _chosen(database: Database, condition: str) -> list[Row]:
+    query = (
+        f"SELECT {', '.join(_SHOWN)} FROM (SELECT * EXCLUDE kernel FROM db.config) JOIN db.measurement "
+        "USING (config_id) JOIN db.problem USING (problem_id) "
+        f"WHERE {condition} AND measurement_id NOT IN (SELECT measurement_id FROM db.retraction) "
+        "ORDER BY measured_at, measurement_id"
+    )
+    return [dict(zip(_SHOWN, row, strict=True)) for row in database.query(query)]
+
+
+def _add(database: Database, keys: Iterable[str], secret: str, signer: Signer | None, reason: str) -> None:
+    rows = f"db.measurement WHERE measurement_id IN ({_listed(keys)})"
+    pairs = database.query(shared_keys(database.columns("measurement"), secret, rows))
+    database.add("retraction", retraction_rows(dict.fromkeys(key for pair in pairs for key in pair), reason, signer))
+    database.rescale()
+
+
+def _likenesses(database: Database, rest: str, folder: Path, more: str = "") -> list[Path]:
+    """Write files of the likenesses of measurements, with their sessions, which are quick to compare.
+
+    Args:
+        database: to read.
+        rest: of the query, after `FROM db.measurement`.
+        folder: for the files.
+        more: columns beside.
+    """
+    likeness = likeness_key(database.columns("measurement"))
+    query = f"SELECT session, {likeness} AS likeness{more} FROM db.measurement {rest}"
+    return [file for file, _ in database.export(query, folder)]
+
+
+def _alike(database: Database, files: list[Path]) -> str:
+    database.keep("alike", "SELECT DISTINCT * FROM {rows}", {"rows": files})
+    likeness = likeness_key(database.columns("measurement"))
+    rows = "SELECT * FROM db.measurement WHERE session IN (SELECT session FROM alike)"
+    return (
+        f"SELECT rows.measurement_id, alike.* FROM (SELECT *, {likeness} AS likeness FROM ({rows})) AS rows "
+        "JOIN alike USING (likeness)"
+    )
+
+
+def _pushed(signer: Signer, names: Sequence[str]) -> str:
+    listed = _listed(name for name in names if BUNDLE.fullmatch(name))
+    return f"SELECT measurement_id FROM db.merged WHERE signer = {quoted(signer.key)} AND bundle IN ({listed})"
+
+
+def _listed(keys: Iterable[str]) -> str:
+    return ", ".join(map(quoted, keys)) or "NULL"

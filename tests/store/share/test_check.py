@@ -1,0 +1,93 @@
+"""A place of contributed bundles, checked as a whole by the code that pulls it."""
+
+import json
+import shutil
+import zipfile
+from collections.abc import Sequence
+from datetime import datetime
+from pathlib import Path
+from unittest.mock import patch
+
+import pytest
+
+from kernrec.store.keys import Signer, key_file
+from kernrec.store.measurement import Measurement
+from kernrec.store.share.check import check_place
+from kernrec.store.share.contribution import add_pending, write_contribution
+from kernrec.store.share.place import Folder
+from tests.helpers.command import run_here
+from tests.helpers.paths import ROOT
+from tests.helpers.sharing import GPU, Person, measurements
+
+pytestmark = pytest.mark.usefixtures("read_here")
+
+
+def contribute(person: Person, folder: Path, rows: Sequence[Measurement]) -> Path:
+    """Write their bundle to a place, made a minute after the one before, so that the order does not depend on keys."""
+    person.measure(rows)
+    person.key()
+    made_at = datetime(2026, 3, 2, 12, len(list(folder.glob("*/*.zip"))))
+    with person.at_work(), patch("kernrec.store.share.outgoing.now", return_value=made_at.isoformat()):
+        for session in {row.origin.session for row in rows}:
+            add_pending(person.database, session)
+        return write_contribution(person.database, GPU, Signer.of(key_file()), folder, None).path
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (path := tmp_path / "contributed").mkdir()
+    return path
+
+
+def test_bundles_of_several_people_are_listed_pulled_and_compared(folder: Path, tmp_path: Path) -> None:
+    for name, slower in (("ann", 1.0), ("ben", 1.0), ("cyd", 1.5)):
+        contribute(Person(tmp_path / name), folder, measurements(name, 5, latency_s=1e-3 * slower))
+    report = check_place(Folder(folder))
+    assert (report.bundles, report.bad) == (3, {})
+    (row,) = report.rows
+    assert (row["gpu"], row["kernel"], row["configs"], row["rows"]) == (GPU, "matmul_simt", 5, 15)
+    assert len(row["signers"]) == 3  # type: ignore[arg-type]
+    assert sorted(round(card.latency_ratio, 6) for card in report.cards) == [1.0, 1.0, 1.5]
+    (line,) = report.unlike()
+    assert "latencies 1.50 times those of others on the same card (5 configs)" in line
+    assert Person(tmp_path / "reader").pull(folder).measurements == 15
+
+
+def test_each_bad_bundle_gets_a_line(folder: Path, tmp_path: Path) -> None:
+    ann, ben, reader = (Person(tmp_path / name) for name in ("ann", "ben", "reader"))
+    good = contribute(ann, folder, measurements("monday", 3))
+    replayed = contribute(ben, folder, measurements("replayed", 2, replayed=True))
+    renamed = good.with_name(good.name.replace("2", "3", 1))
+    shutil.copy(good, renamed)
+    copied = contribute(ben, folder, measurements("monday", 3))
+    broken = good.with_name(f"{good.name[:-16]}{'0' * 12}.zip")
+    broken.write_bytes(good.read_bytes()[:-300])
+    (folder / GPU / "notes.md").write_text("hello")
+    changed = folder / GPU / "changed.zip"
+    with zipfile.ZipFile(good) as old, zipfile.ZipFile(changed, "w") as new:
+        for each in old.namelist():
+            content = old.read(each)
+            new.writestr(each, content.replace(b"CC0-1.0", b"GPL-3.0") if each == "manifest.json" else content)
+    target = good.with_name(f"{good.name[:-16]}{'1' * 12}.zip")
+    changed.rename(target)
+    bad = {name.partition("/")[2]: reason for name, reason in check_place(Folder(folder)).bad.items()}
+    assert set(bad) == {replayed.name, renamed.name, copied.name, broken.name, "notes.md", target.name}
+    assert "repeat a recording" in bad[replayed.name]
+    assert f"its name has to be {GPU}/{good.name}" in bad[renamed.name]
+    assert f"3 rows of it are in {GPU}/{good.name} already" in bad[copied.name]
+    assert "not a bundle" in bad[broken.name]
+    assert "its name is not" in bad["notes.md"]
+    assert "signature" in bad[target.name]
+    assert not any(str(tmp_path) in reason for reason in bad.values())
+    done = run_here("db", "verify", folder, "--list", home=tmp_path)
+    assert done.returncode == 1
+    assert done.stderr.count("refused: ") == 6
+    assert "1 bundle, 6 refused" in done.stdout
+    assert json.loads((folder / "index.json").read_text()) == {"names": [f"{GPU}/{good.name}"]}
+    left = reader.pull(folder).left
+    assert {row["session"] for row in reader.pulled()} >= {"monday"}
+    assert any(broken.name in line for line in left)
+
+
+def test_the_projects_own_place_is_good() -> None:
+    assert check_place(Folder(ROOT / "datasets/contributed")).bad == {}

@@ -1,0 +1,201 @@
+"""What its signer withdraws answers no more, at every place and in every copy; nobody else can withdraw it."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from kernrec import paths
+from kernrec.errors import UsageError
+from kernrec.store import Database
+from kernrec.store.intake import merge
+from kernrec.store.keys import Signer, key_file, trust
+from kernrec.store.retractions import forget
+from kernrec.store.share.object_store import place_of
+from kernrec.store.share.withdraw import publish, withdraw_copies, withdraw_here
+from tests.helpers.reading import reading_here
+from tests.helpers.sharing import Person, measurements, sessions
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder: Alice has pushed Monday's measurements; Bob trusts her key and has pulled."""
+    base = tmp_path_factory.mktemp("withdrawn")
+    alice, bob = Person(base / "alice"), Person(base / "bob")
+    (base / "team").mkdir()
+    alice.measure(measurements("monday", 3))
+    with reading_here():
+        assert alice.push(base / "team") == 3
+        with bob.at_work():
+            trust(alice.key(), "alice")
+        assert bob.pull(base / "team", untrusted=False).measurements == 3
+    return base
+
+
+@pytest.fixture
+def base(shared: Path, tmp_path: Path, read_here: None) -> Path:
+    """The same, for one test alone."""
+    shutil.copytree(shared, tmp_path, dirs_exist_ok=True)
+    return tmp_path
+
+
+@pytest.fixture
+def alice(base: Path) -> Person:
+    return Person(base / "alice")
+
+
+@pytest.fixture
+def bob(base: Path) -> Person:
+    return Person(base / "bob")
+
+
+def merge_into(person: Person, path: Path) -> None:
+    with person.at_work(), Database.open(person.database, read_only=False, create=True) as database:
+        assert merge(database, path) > 3
+
+
+def standing(person: Person) -> list[tuple[object, object]]:
+    with Database.open(person.database) as database:
+        assert len(database.rows("measurement")) == 3  # the log keeps every row
+        return sessions(database.rows("unretracted_rows"))
+
+
+def copies(person: Person) -> dict[str, int]:
+    with person.at_work():
+        return withdraw_copies(person.database)
+
+
+def test_a_withdrawal_ends_answers_at_home_and_with_others(base: Path, alice: Person, bob: Person) -> None:
+    bob.key()
+    with pytest.raises(UsageError, match="your key has pushed no such measurements"):
+        bob.withdraw(base / "team", "session = 'monday'")
+    assert alice.withdraw(base / "team", "position < 2") == 2
+    # Her own rows have other keys, for their private columns differ; they answer no more either.
+    assert standing(alice) == sessions(alice.pulled()) == [("monday", 2)]
+    assert alice.push(base / "team") == 0  # what was withdrawn is not shared again
+    report = bob.pull(base / "team")
+    assert (report.withdrawn, report.left) == (2, [])
+    assert sessions(bob.pulled()) == [("monday", 2)]
+    carol = Person(base / "carol")
+    assert carol.pull(base / "team").withdrawn == 2
+    assert sessions(carol.pulled()) == [("monday", 2)]
+
+
+def test_a_push_says_what_was_withdrawn_here(base: Path, alice: Person, bob: Person) -> None:
+    alice.measure(measurements("wednesday", 1))
+    with alice.at_work():
+        for session in ("monday", "wednesday"):
+            condition, signer = f"session = '{session}'", Signer.of(key_file())
+            assert withdraw_here(alice.database, condition, signer, "a fan", agree=lambda _: True) > 0
+    assert bob.pull(base / "team").withdrawn == 0
+    assert alice.push(base / "team") == 0  # Wednesday never left, and does not now
+    assert bob.pull(base / "team").withdrawn == 3
+    before = place_of(str(base / "team")).names()
+    assert alice.push(base / "team") == 0
+    assert place_of(str(base / "team")).names() == before  # it is said once
+
+
+def test_nobody_withdraws_what_others_shared(base: Path, alice: Person, bob: Person) -> None:
+    """Mallory, whom Bob trusts, goes round the command and names Alice's rows."""
+    mallory = Person(base / "mallory")
+    mallory.pull(base / "team")
+    with bob.at_work():
+        trust(mallory.key(), "mallory")
+    merge_into(bob, alice.database)
+    with mallory.at_work(), Database.open(paths.pulled()) as pulled:
+        from kernrec.store.share.outgoing import likeness_key
+
+        rows = pulled.query(f"SELECT {likeness_key(pulled.columns('measurement'))} FROM db.measurement")
+    with mallory.at_work():
+        named = {"monday": [row for (row,) in rows]}
+        publish(place_of(str(base / "team")), paths.pulled(), named, Signer.of(key_file()), "forged")
+    assert bob.pull(base / "team", untrusted=False).withdrawn == 0
+    assert copies(bob) == {}
+    assert len(bob.pulled()) == len(standing(bob)) == 3
+
+
+def test_a_withdrawal_holds_for_copies_at_other_places(base: Path, alice: Person, bob: Person) -> None:
+    """Mallory copies Alice's bundles to another place before she withdraws them."""
+    other = base / "other"
+    shutil.copytree(base / "team", other)
+    alice.withdraw(base / "team", "true")
+    assert bob.pull(base / "team").withdrawn == 3
+    assert bob.pull(other).measurements == 0
+    with bob.at_work():
+        paths.pulled().unlink()
+    assert bob.pull(other).measurements == 3
+    assert bob.pull(base / "team").withdrawn == 3
+    assert bob.pulled() == []
+
+
+def test_a_changed_or_forged_withdrawal_is_refused(base: Path, alice: Person, bob: Person) -> None:
+    import hashlib
+
+    alice.withdraw(base / "team", "true")
+    (file,) = (base / "team/withdrawn").iterdir()
+    content = file.read_bytes().replace(b"a broken fan", b"another fan!")
+    file.unlink()
+    for text in (content, b"{}", b"[" * 10_000, content.partition(b"\n")[0]):
+        (file.parent / f"{hashlib.sha256(text).hexdigest()}.json").write_bytes(text)
+    report = bob.pull(base / "team")
+    assert report.withdrawn == 0
+    reasons = " ".join(report.refused.values())
+    assert "does not fit" in reasons
+    assert "is not a withdrawal" in reasons
+    assert len(report.refused) == 4
+
+
+def test_a_copy_in_a_database_answers_no_more_and_stays_in_the_log(base: Path, alice: Person, bob: Person) -> None:
+    """Alice's file has other keys than what she pushed: what is private stayed at home."""
+    merge_into(bob, alice.database)
+    alice.withdraw(base / "team", "position = 0")
+    assert copies(bob) == {}  # nothing is known of it before the next pull
+    assert bob.pull(base / "team").withdrawn == 1
+    assert copies(bob) == {"alice": 1}
+    assert copies(bob) == {}
+    assert standing(bob) == [("monday", 1), ("monday", 2)]
+    # Bob's word for Alice's counts nowhere else.
+    carol = Person(base / "carol")
+    notes: list[str] = []
+    with carol.at_work(), Database.open(carol.database, read_only=False, create=True) as database:
+        trust(alice.key(), "alice")
+        merge(database, bob.database, notes.append)
+    assert notes == ["left: 1 retraction without a signature"]
+    assert len(standing(carol)) == 3
+    with Database.open(bob.database, read_only=False) as database:
+        assert database.altered() == []
+        assert forget(database, alice.key()) == 1
+    assert len(standing(bob)) == 3
+
+
+def test_a_copy_that_comes_later_does_not_answer(base: Path, alice: Person, bob: Person) -> None:
+    with bob.at_work():
+        earlier = shutil.copyfile(paths.pulled(), base / "earlier.duckdb")
+    alice.withdraw(base / "team", "position = 0")
+    bob.pull(base / "team")
+    merge_into(bob, earlier)
+    assert copies(bob) == {"alice": 1}
+
+
+def test_what_somebody_else_shares_too_stays(base: Path, alice: Person, bob: Person) -> None:
+    """The same measurements are in Bob's database, and he has pushed them too, to another place."""
+    bob.measure(measurements("monday", 3))
+    (base / "other").mkdir()
+    assert bob.push(base / "other") == 3
+    alice.withdraw(base / "team", "position = 0")
+    bob.pull(base / "team")
+    assert copies(bob) == {}
+    assert len(standing(bob)) == 3
+
+
+def test_a_key_that_is_not_trusted_withdraws_nothing(base: Path, alice: Person) -> None:
+    carol = Person(base / "carol")
+    carol.pull(base / "team", untrusted=True)
+    alice.withdraw(base / "team", "position = 0")
+    assert carol.pull(base / "team", untrusted=False).withdrawn == 0
+    carol.pull(base / "team", untrusted=True)
+    carol.measure(measurements("monday", 3))
+    assert copies(carol) == {}
+    with carol.at_work():
+        trust(alice.key(), "alice")
+    assert copies(carol) == {"alice": 1}
