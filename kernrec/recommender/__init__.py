@@ -6,8 +6,8 @@ kernel_candidates.py  the configs of one kernel that can run a problem, and thei
 candidate_set.py  those of all kernels side by side, with a cost table
 select.py, choices.py, notes.py, answer.py   the selection, and the answer (`result.py`) that is built of it
 infeasible.py   why nothing can run a problem
-recommender.py  the engine that puts these together; `analyze_kernel.py` and `explain/` ask it too
-network.py, network_sweep.py, bill.py   the layers of a network together: totals, power limits and clocks, a year's bill
+recommender.py  the engine that puts these together; `analyze/` and `explain/` ask it too
+networks/       the layers of a network together: totals, power limits and clocks, a year's bill
 many.py         one choice for each of many shapes, side by side
 """
 

@@ -12,8 +12,8 @@ from kernrec.op import Problem, find_op
 from kernrec.recommender import Objective, Query, Recommender
 from kernrec.recommender.candidate_set import CandidateSet
 from kernrec.recommender.estimate.operating_point import OperatingPoint
-from kernrec.recommender.network import NetworkRequest, answer_network
-from kernrec.recommender.network_sweep import sweep_network
+from kernrec.recommender.networks.network import NetworkRequest, answer_network
+from kernrec.recommender.networks.sweep import sweep_network
 from kernrec.recommender.select import select
 from kernrec.recommender.sweep import op_points
 

@@ -17,7 +17,7 @@ from kernrec.recommender.choices import build_choices
 from kernrec.recommender.estimate.operating_point import OperatingPoint
 from kernrec.recommender.estimate.shortlist import shortlist
 from kernrec.recommender.many import answer_many
-from kernrec.recommender.network import NetworkRequest, answer_network, shapes_as_network
+from kernrec.recommender.networks.network import NetworkRequest, answer_network, shapes_as_network
 from kernrec.recommender.result import MeasuredOn
 from kernrec.store import Database, Evidence
 from kernrec.store.intake import merge

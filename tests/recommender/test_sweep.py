@@ -11,7 +11,7 @@ from kernrec.recommender.candidate_set import candidate_set
 from kernrec.recommender.choices import NO_LOSS, WORTH_SAYING
 from kernrec.recommender.estimate.operating_point import DEFAULT_POINT, OperatingPoint
 from kernrec.recommender.kernel_candidates import SWEPT
-from kernrec.recommender.network import NetworkRequest, answer_network
+from kernrec.recommender.networks.network import NetworkRequest, answer_network
 from kernrec.recommender.sweep import CLOCKS, clocks, lower_limits, op_points
 from kernrec.store import Evidence
 

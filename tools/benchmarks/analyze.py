@@ -22,9 +22,9 @@ from kernrec.gpu import find_gpu
 from kernrec.interop.t1 import load_t1
 from kernrec.kernel import Kernel, Space
 from kernrec.op import Problem
-from kernrec.recommender.analyze_kernel import Analysis
-from kernrec.recommender.analyze_kernel import analyze as analyze_kernel
-from kernrec.recommender.profile_configs import ProfilingOptions
+from kernrec.recommender.analyze.kernel import Analysis
+from kernrec.recommender.analyze.kernel import analyze as analyze_kernel
+from kernrec.recommender.analyze.profile_configs import ProfilingOptions
 from kernrec.store import Database
 
 from .timing import peak_mb, spent

@@ -36,9 +36,9 @@ from kernrec.op import Problem
 from kernrec.profile.profile_target import ProfileFailure, ProfileTarget
 from kernrec.profile.profile_user_kernel import Outcome, profile_configs
 from kernrec.recommender import Query, Recommender
-from kernrec.recommender.analyze_kernel import analyze
+from kernrec.recommender.analyze.kernel import analyze
+from kernrec.recommender.analyze.profile_configs import ProfilingOptions
 from kernrec.recommender.pareto import pareto_front
-from kernrec.recommender.profile_configs import ProfilingOptions
 
 from .timing import all_cpu_s
 

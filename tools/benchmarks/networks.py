@@ -17,9 +17,9 @@ from kernrec.gpu import find_gpu, find_gpus
 from kernrec.op.workload import Workload
 from kernrec.op.workload import workload as find_workload
 from kernrec.recommender import Objective, Query, Recommender
-from kernrec.recommender.compare_gpus import compare_gpus
 from kernrec.recommender.many import ManyAnswers, answer_many
-from kernrec.recommender.network import NetworkRequest
+from kernrec.recommender.networks.compare import compare_gpus
+from kernrec.recommender.networks.network import NetworkRequest
 
 from .timing import at_rank, medians, spent
 

@@ -11,8 +11,8 @@ from kernrec.gpu import GPU
 from kernrec.recommender.choices import costs_at
 from kernrec.recommender.estimate.operating_point import OperatingPoint
 from kernrec.recommender.lines import cold_costs, cold_lines
-from kernrec.recommender.network_layer_answer import Costs, LayerAnswer
-from kernrec.recommender.network_result import CHOICE, NetworkAnswer, Total, TotalSum
+from kernrec.recommender.networks.layer_answer import Costs, LayerAnswer
+from kernrec.recommender.networks.result import CHOICE, NetworkAnswer, Total, TotalSum
 from kernrec.recommender.notes import assumed_range
 from kernrec.recommender.recommender import Recommender
 from kernrec.recommender.request import Objective, Query

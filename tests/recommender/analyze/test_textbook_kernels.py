@@ -11,8 +11,8 @@ from kernrec.compile.nvrtc import compiler
 from kernrec.gpu import find_gpu
 from kernrec.kernel import load_kernel
 from kernrec.recommender import Query
-from kernrec.recommender.analyze_kernel import analyze
-from kernrec.recommender.profile_configs import ProfilingOptions
+from kernrec.recommender.analyze.kernel import analyze
+from kernrec.recommender.analyze.profile_configs import ProfilingOptions
 from tests.helpers.paths import RECORDINGS
 
 TIMES = RECORDINGS / "anchors" / "textbook_rtx3060_rtx3070ti.csv"

@@ -17,18 +17,18 @@ from kernrec.recommender.context import Context
 from kernrec.recommender.instead import EIGHT_BITS
 from kernrec.recommender.layouts import MATTERS, gain_elsewhere
 from kernrec.recommender.lines import cold_costs
-from kernrec.recommender.network_backend import MIXTURE_OF_BACKENDS, backend_of, program_of
-from kernrec.recommender.network_exchange import Exchange, exchange_of
-from kernrec.recommender.network_layer_answer import Costs, LayerAnswer, value_of
-from kernrec.recommender.network_layers import (
+from kernrec.recommender.networks.backend import MIXTURE_OF_BACKENDS, backend_of, program_of
+from kernrec.recommender.networks.exchange import Exchange, exchange_of
+from kernrec.recommender.networks.layer_answer import Costs, LayerAnswer, value_of
+from kernrec.recommender.networks.layers import (
     NetworkRequest,
     answer_as_it_runs,
     in_best_layouts,
     layers_of,
     shapes_as_network,
 )
-from kernrec.recommender.network_memory import Memory, memory_of, shortage
-from kernrec.recommender.network_result import (
+from kernrec.recommender.networks.memory import Memory, memory_of, shortage
+from kernrec.recommender.networks.result import (
     CHOICE,
     FASTEST,
     FRUGAL,
