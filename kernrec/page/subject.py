@@ -11,7 +11,7 @@ from kernrec.op import Problem, parse_shape, problem_from_shape
 from kernrec.op.workload import default_workload
 from kernrec.recommender import Objective, Query, Recommendation, Recommender
 from kernrec.recommender.answer import recommendation
-from kernrec.recommender.candidate_set import CandidateSet
+from kernrec.recommender.candidates import CandidateSet
 from kernrec.recommender.infeasible import none_runs
 from kernrec.recommender.sweep import op_points
 from kernrec.util.light_dataclass import dataclass

@@ -16,10 +16,11 @@ from kernrec.gpu import GPU
 from kernrec.kernel import Expression, Kernel, kernels_for
 from kernrec.kernel.library import triton_kernels
 from kernrec.op import Problem
-from kernrec.recommender.candidate_set import CandidateSet, candidate_set
+from kernrec.recommender.candidates import CandidateSet
 from kernrec.recommender.context import Context
 from kernrec.recommender.estimate.operating_point import DEFAULT_POINT, OperatingPoint
 from kernrec.recommender.lines import lines_of
+from kernrec.recommender.rank import candidate_set
 from kernrec.recommender.request import Query
 from kernrec.recommender.result import Recommendation
 from kernrec.recommender.sweep import op_points

@@ -13,7 +13,7 @@ from kernrec.errors import KernrecError, NoKernelError, UsageError
 from kernrec.gpu import GPU, find_gpu
 from kernrec.kernel import Kernel
 from kernrec.op import Op, Problem, find_op
-from kernrec.recommender.candidate_set import CandidateSet
+from kernrec.recommender.candidates import CandidateSet
 from kernrec.recommender.choices import costs_at
 from kernrec.recommender.infeasible import no_kernel_runs
 from kernrec.recommender.instead import instead_of

@@ -20,8 +20,9 @@ from kernrec.gpu import GPU, find_gpu
 from kernrec.kernel import Kernel
 from kernrec.op import Problem
 from kernrec.recommender.answer import answer_by_lines, recommendation
-from kernrec.recommender.candidate_set import CandidateSet, candidate_set
+from kernrec.recommender.candidates import CandidateSet
 from kernrec.recommender.context import Context, Kind, kind_of
+from kernrec.recommender.estimate.engine import Space
 from kernrec.recommender.estimate.estimates import LEARNED
 from kernrec.recommender.estimate.model_store import ModelStore
 from kernrec.recommender.estimate.operating_point import DEFAULT_POINT, OperatingPoint
@@ -29,6 +30,7 @@ from kernrec.recommender.estimate.physics import fits
 from kernrec.recommender.infeasible import no_kernel_runs
 from kernrec.recommender.instead import instead_of
 from kernrec.recommender.layouts import Fastest, gain_elsewhere, in_best_layout, layouts_that_matter
+from kernrec.recommender.rank import candidate_set, candidate_sets
 from kernrec.recommender.request import Query, Request
 from kernrec.recommender.result import Recommendation
 from kernrec.recommender.sweep import kernel_points, measured_limits, op_points
@@ -299,8 +301,6 @@ class Recommender:
         Left out are problems with rows in the databases, without any kernel, or too large for the GPU's memory, and
         those of kernels whose launches are not the same on every problem: these are for `candidates`.
         """
-        from kernrec.recommender.candidate_sets import candidate_sets
-
         alike: dict[Kind, list[Problem]] = {}
         for problem in problems:
             if (prepared := self._sets.get((problem, gpu.name, points))) is not None:
@@ -314,7 +314,7 @@ class Recommender:
                 kernels = [table.kernel for table in tables]
                 if all(table.of_any_problem(some[0]) for table in tables):
                     new = [each for each in some if fits(each, gpu) and context.evidence(each, gpu, kernels) == nothing]
-                    yield from candidate_sets(tables, new, points, context.models, context.inputs)
+                    yield from candidate_sets(Space(tables), new, points, context.models, context.inputs)
 
     def regrets(self, answer: Recommendation) -> "tuple[Regret, ...]":
         """How much each objective of an answer is expected to lose by its present choice; of a front, both ends."""

@@ -10,7 +10,7 @@ from kernrec.errors import KernrecError
 from kernrec.gpu import GPU, find_gpu
 from kernrec.op import Problem, find_op
 from kernrec.recommender import Objective, Query, Recommender
-from kernrec.recommender.candidate_set import CandidateSet
+from kernrec.recommender.candidates import CandidateSet
 from kernrec.recommender.estimate.operating_point import OperatingPoint
 from kernrec.recommender.networks.network import NetworkRequest, answer_network
 from kernrec.recommender.networks.sweep import sweep_network

@@ -34,10 +34,10 @@ from kernrec.measure.device.interface import DeviceKind
 from kernrec.model.learn.model_file import save
 from kernrec.model.prior.prior_fingerprint import prior_fingerprint
 from kernrec.op import Problem
-from kernrec.recommender.candidate_set import candidate_set
 from kernrec.recommender.contenders import Key, key_of
 from kernrec.recommender.context import Context
 from kernrec.recommender.estimate.operating_point import DEFAULT_POINT
+from kernrec.recommender.rank import candidate_set
 from kernrec.store import Database
 from kernrec.store.intake import merge
 from kernrec.store.measurement import Measurement

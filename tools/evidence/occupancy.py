@@ -20,10 +20,11 @@ from kernrec.op import Problem
 from kernrec.op.workload import workload, workloads
 from kernrec.profile.profile_target import ProfileFailure, ProfileTarget
 from kernrec.profile.profile_user_kernel import profile_configs
-from kernrec.recommender.candidate_set import CandidateSet, candidate_set
+from kernrec.recommender.candidates import CandidateSet
 from kernrec.recommender.context import Context
 from kernrec.recommender.estimate.operating_point import DEFAULT_POINT
 from kernrec.recommender.estimate.static_table import StaticTable
+from kernrec.recommender.rank import candidate_set
 from kernrec.store import Database, Evidence, ProfileRow
 from kernrec.training.scores import NEAR, rank_correlation
 

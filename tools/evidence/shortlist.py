@@ -12,8 +12,8 @@ from front import Table
 from kernrec.gpu import find_gpu
 from kernrec.op import find_op
 from kernrec.recommender import Recommender
-from kernrec.recommender.candidate_set import candidate_set
 from kernrec.recommender.estimate.operating_point import DEFAULT_POINT
+from kernrec.recommender.rank import candidate_set
 from kernrec.store import Evidence
 
 GPUS = ("t4", "a100", "rtx3090", "rtx4090", "h200", "b200", "rtx5070")

@@ -15,8 +15,8 @@ from front import DATA, Data, Table
 from kernrec.gpu import GPU, find_gpu
 from kernrec.op import Problem, find_op
 from kernrec.recommender import Recommender
-from kernrec.recommender.candidate_set import candidate_set
 from kernrec.recommender.estimate.operating_point import DEFAULT_POINT
+from kernrec.recommender.rank import candidate_set
 from kernrec.store import Evidence
 
 from .products import FILES, recorded

@@ -33,7 +33,7 @@ from kernrec.model.learn.lower_bound import least_log_ratio_of
 from kernrec.model.learn.model import Model, choice_score, transfer_score
 from kernrec.model.learn.model_file import problem_count
 from kernrec.model.prior.launch_costs import LimitedCosts
-from kernrec.recommender.estimate.costs import Costs, median, promising, replaced
+from kernrec.recommender.estimate.costs import Costs, median, replaced
 from kernrec.recommender.estimate.estimates import Estimates, PredictedEstimates
 from kernrec.recommender.estimate.model_inputs import ModelCandidates
 from kernrec.recommender.estimate.prediction import Prediction
@@ -328,17 +328,3 @@ class Correction:
         power = predicted.power_w.copy()
         power[self.scored] *= factors["energy"] / factors["latency"]
         return Costs(scaled("latency", predicted.latency), scaled("energy", predicted.energy), power)
-
-
-def worth_scoring(limited: LimitedCosts, always: Array) -> Array:
-    """Positions of the candidates that the trees are asked about, ascending: the most promising, and those of `always`.
-
-    All, where enough were measured to say that others are promising than the prior thinks; that takes milliseconds.
-    """
-    count = limited.costs.shape[-1]
-    if count <= SCORED or len(always) >= FEWEST:
-        return np.arange(count)
-    scored = np.zeros(count, dtype=bool)  # `np.union1d` imports np.ma, which takes 20 ms
-    scored[promising(limited.latency_s, limited.energy_j, SCORED)] = True
-    scored[always] = True
-    return scored.nonzero()[0]

@@ -6,7 +6,7 @@
     roof     no time is shorter than the operations need at the peak rate of the row's own clock
     watts    no mean power exceeds the limit of its row
 
-Candidates of kernels pass `possible` where their costs are made (`kernel_candidates`, `candidate_sets`), measured rows
+Candidates of kernels pass `possible` where their costs are made (`rank`), measured rows
 `impossible` where they are read (`measured_rows`), and baselines `is_number` and `operating_point.at_point` in
 `lines.lines_of`. A small excess is corrected: the time is raised to the bound, or the launch slowed to its limit. What
 a model cannot have meant is refused, and the analytical model takes its place. Notes name what was refused.

@@ -72,6 +72,9 @@ class Prediction:
 
     def by_problem(self, starts: Sequence[int], on_problems: Sequence[ProblemSpace]) -> "Iterator[Prediction]":
         """The prediction for each of several problems, by where its configs begin in `rows`, and the last ones end."""
+        if len(on_problems) == 1:
+            yield self
+            return
         ends = [(launch, launch.positions.searchsorted(starts).tolist()) for launch in self.launches]
         configs = self.on_problem.configs(self.rows)
         for number, (on_problem, (start, end)) in enumerate(zip(on_problems, pairwise(starts), strict=True)):

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from kernrec.recommender.candidate_set import CandidateSet
+from kernrec.recommender.candidates import CandidateSet
 from kernrec.recommender.estimate.estimates import SOURCES, Source
 from kernrec.recommender.explain.breakdown import Explanation, explain
 from kernrec.recommender.notes import sources_of

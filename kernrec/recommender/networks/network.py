@@ -11,7 +11,7 @@ from kernrec.gpu import GPU, find_gpu
 from kernrec.op import Problem
 from kernrec.op.dtype import canonical_dtype, math_dtype
 from kernrec.op.workload import Layer, Workload
-from kernrec.recommender.candidate_set import CandidateSet
+from kernrec.recommender.candidates import CandidateSet
 from kernrec.recommender.choices import costs_at
 from kernrec.recommender.context import Context
 from kernrec.recommender.instead import EIGHT_BITS

@@ -8,9 +8,10 @@ from kernrec.gpu import find_gpu
 from kernrec.kernel import find_kernel
 from kernrec.op import find_op
 from kernrec.recommender import Recommender
+from kernrec.recommender.estimate.engine import Space, costs
 from kernrec.recommender.estimate.operating_point import DEFAULT_POINT, OperatingPoint
 from kernrec.recommender.estimate.prediction import predict, predict_all
-from kernrec.recommender.estimate.shortlist import SHORTLIST, shortlist
+from kernrec.recommender.estimate.shortlist import SHORTLIST
 from kernrec.recommender.estimate.static_table import StaticTable
 
 GPU = find_gpu("rtx4090")
@@ -34,7 +35,8 @@ def test_the_heuristic_picks_the_most_resident_warps_and_then_the_largest_block(
     problem_space = table.space.at(PROBLEM)
     rows = table.runnable(problem_space)
     geometry = table.geometry(problem_space, 0)
-    chosen = table.occupancy_choice(problem_space, rows)
+    (costed,) = costs(Space([table], whole=True), [PROBLEM], [DEFAULT_POINT]).kernels
+    chosen = rows[costed.heuristics[0]]
     equals = rows[geometry.occupancy[rows] == geometry.occupancy[rows].max()]
     assert chosen in equals
     assert geometry.warps[chosen] == geometry.warps[equals].max()
@@ -48,13 +50,12 @@ def test_a_launch_without_profiles_is_named() -> None:
 def test_the_shortlist_is_part_of_the_rows_and_holds_the_best(table: StaticTable) -> None:
     problem_space = table.space.at(PROBLEM)
     rows = table.runnable(problem_space)
-    short = shortlist(table, problem_space, rows)
-    assert len(short) <= SHORTLIST < len(rows)
+    short = costs(Space([table]), [PROBLEM], [DEFAULT_POINT]).kernels[0].estimated
+    assert len(short) <= SHORTLIST + 1 < len(rows)
     assert np.isin(short, rows).all()
     assert (np.diff(short) > 0).all()
     every, some = (predict(table, problem_space, which).limited().latency_s.min() for which in (rows, short))
     assert some <= 1.05 * every
-    assert (shortlist(table, problem_space, rows[:10]) == rows[:10]).all()
 
 
 def test_a_prediction_does_not_depend_on_what_is_predicted_beside_it(table: StaticTable) -> None:
