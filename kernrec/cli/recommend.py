@@ -124,8 +124,7 @@ def recommend(wanted: RecommendOptions) -> None:
     emitted = emitted_format(wanted.emit, wanted.output, wanted.ptx_isa)
     _refuse_contradictions(wanted, emitted)
     _, _ = wanted.query, wanted.most_layers  # misuse is reported before a database is opened
-    recommender = Recommender(databases=wanted.db, calibrated=not wanted.uncalibrated, keep_open=True)
-    recommender.context.triton = not wanted.cuda_only
+    recommender = Recommender(wanted.db, not wanted.uncalibrated, keep_open=True, triton=not wanted.cuda_only)
     names = [card.name for card in find_gpus(wanted.gpu)]
     if (wanted.kernel or wanted.shape) and not wanted.swept and wanted.billed.tariff is None:
         _answer_shapes(recommender, names, wanted, emitted)

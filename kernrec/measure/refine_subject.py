@@ -225,8 +225,8 @@ def _moved(wanted: WantedProblem, problem: Problem) -> WantedProblem:
 
 def _context(database: Path) -> Context:
     stored = [database] if database.exists() else []
-    context = Context(stored, models=ModelStore(database.parent / "models", Stack(stored)))
-    context.triton = False  # devices measure kernels in CUDA
+    models = ModelStore(database.parent / "models", Stack(stored))
+    context = Context(stored, models=models, triton=False)  # devices measure kernels in CUDA
     return context
 
 

@@ -61,8 +61,7 @@ class Recorded:
 
 def run(data: Data = DATA, problems: int = 120) -> None:
     """Print the tables; `problems` are drawn of each card and data type."""
-    recommender = Recommender([])
-    recommender.context.triton = False
+    recommender = Recommender([], triton=False)
     both = list(beside_triton(data, 2 * problems))
     _print_among(both)
     _print_whole(recommender, [*both, *of_stacks(data, problems)])
