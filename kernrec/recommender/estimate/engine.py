@@ -13,12 +13,13 @@ import numpy as np
 
 from kernrec.kernel import ProblemSpace
 from kernrec.kernel.many_problems import ManyProblems, OnProblems
-from kernrec.model.prior.launch_costs import LimitedCosts
+from kernrec.model.prior.core import CAPPED
+from kernrec.model.prior.launch_costs import LIMITED, LimitedCosts
 from kernrec.op import Problem
 from kernrec.recommender.estimate.costs import promising
 from kernrec.recommender.estimate.measured_rows import NOTHING, MeasuredRows, measured_rows
 from kernrec.recommender.estimate.operating_point import OperatingPoint
-from kernrec.recommender.estimate.prediction import Prediction, Predictions, predict_all
+from kernrec.recommender.estimate.prediction import Prediction, predict_all
 from kernrec.recommender.estimate.shortlist import SHORTLIST, quick_costs
 from kernrec.recommender.estimate.static_table import StaticTable
 from kernrec.store import Evidence, MeasuredAnswer
@@ -150,14 +151,20 @@ class SpaceCosts:
         """One for each table, in order."""
         self.costed = [kernel for kernel in self.kernels if len(kernel.rows)]
         """Those with at least one candidate."""
-        self._predictions: Predictions = predict_all(
-            [(kernel.table, kernel.on_problems, kernel.estimated) for kernel in self.costed]
+        predictions, self._nominal = predict_all(
+            [(each.table, each.on_problems, each.estimated) for each in self.costed]
         )
-        if self.costed:
-            self.limited = self._predictions.limited_at_first(points)
-        parts = pairwise(self._predictions.starts)
-        for kernel, prediction, ends in zip(self.costed, self._predictions.kernels, parts, strict=True):
-            kernel.prediction, kernel.part = prediction, slice(*ends)
+        start = 0
+        for kernel, prediction in zip(self.costed, predictions, strict=True):
+            kernel.prediction, kernel.part = prediction, slice(start, start + len(kernel.estimated))
+            start = kernel.part.stop
+        if start:
+            costs = np.empty((LIMITED, len(points), start))
+            # Candidates that are not swept are infinite at the other points.
+            costs[:4, 1:] = np.inf
+            costs[-1, 1:] = CAPPED
+            self.limited = LimitedCosts(costs, self._nominal[4])
+            self._limit(np.arange(start), slice(0, 1))
 
     def sweep(self, swept: Sequence[Array | None]) -> None:
         """Fill in the costs at the other operating points than the first.
@@ -165,7 +172,15 @@ class SpaceCosts:
         Args:
             swept: for each of `costed` the positions of the candidates that are estimated there; None for all.
         """
-        self._predictions.limit_at_others(self.limited, self.points, swept)
+        positions = [
+            np.arange(kernel.part.start, kernel.part.stop) if some is None else some + kernel.part.start
+            for some, kernel in zip(swept, self.costed, strict=True)
+        ]
+        self._limit(np.concatenate(positions), slice(1, None))
+
+    def _limit(self, positions: Array, some: slice) -> None:
+        power = self.costed[0].table.power
+        power.limit_some(self._nominal, positions, self.points[some], self.limited.costs[:, some])
 
 
 def costs(space: Space, problems: Sequence[Problem], points: Sequence[OperatingPoint]) -> SpaceCosts:
