@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from kernrec.checking.check import CheckResult, Reference
     from kernrec.gpu import GPU
     from kernrec.recommender import Query, Recommendation, Recommender
-    from kernrec.recommender.analyze_kernel import Analysis
-    from kernrec.recommender.analyze_triton import Grid
+    from kernrec.recommender.analyze.kernel import Analysis
+    from kernrec.recommender.analyze.triton import Grid
     from kernrec.recommender.many import ManyAnswers
-    from kernrec.recommender.network import NetworkAnswer
+    from kernrec.recommender.networks.network import NetworkAnswer
     from kernrec.recommender.serving.audit import ServingAudit
     from kernrec.run import BuiltKernel
     from kernrec.triton.listener import Recorder
@@ -211,7 +211,7 @@ def recommend_network(
         kernrec.errors.KernrecError: no layer can be run, or the network does not fit the GPU's memory.
     """
     from kernrec.errors import UsageError
-    from kernrec.recommender.network import NetworkRequest, answer_network
+    from kernrec.recommender.networks.network import NetworkRequest, answer_network
     from kernrec.recommender.request import backends_named
 
     if stack is not None:

@@ -57,7 +57,9 @@ SUB_ROOMS = {
         ir
     """,
     "recommender": """
-        explain serving
+        networks serving
+        explain
+        analyze
         ...
         estimate
     """,

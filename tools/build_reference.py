@@ -96,7 +96,7 @@ def python_api() -> str:
         "::: kernrec.recommend_many",
         "::: kernrec.recommend_network",
         "::: kernrec.recommender.many.ManyAnswers",
-        "::: kernrec.recommender.network.NetworkAnswer",
+        "::: kernrec.recommender.networks.network.NetworkAnswer",
         "::: kernrec.analyze",
         "::: kernrec.build",
         "::: kernrec.run.BuiltKernel",

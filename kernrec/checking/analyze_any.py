@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from kernrec.errors import UsageError
 from kernrec.recommender import Query
-from kernrec.recommender.analyze_kernel import Analysis
+from kernrec.recommender.analyze.kernel import Analysis
 
 if TYPE_CHECKING:
-    from kernrec.recommender.analyze_triton import Grid
+    from kernrec.recommender.analyze.triton import Grid
 
 
 def analyze_any(
@@ -29,7 +29,7 @@ def analyze_any(
         if arguments is None or grid is None:
             raise UsageError("of a source the arguments, in the order of its parameters, and the grid are needed")
         return analyze_own(function, gpu, arguments, grid, block, query)
-    from kernrec.recommender.analyze_triton import analyze_call, analyze_triton
+    from kernrec.recommender.analyze.triton import analyze_call, analyze_triton
 
     if isinstance(function, str | os.PathLike) and str(function).endswith((".cu", ".ptx")):
         raise UsageError(

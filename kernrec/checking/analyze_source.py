@@ -19,10 +19,10 @@ from kernrec.op import parse_shape
 from kernrec.op.dtype import canonical_dtype
 from kernrec.profile.ptx_kernel import kernel_of_ptx
 from kernrec.recommender import Objective, Query
-from kernrec.recommender.analyze_kernel import Analysis, analyze
+from kernrec.recommender.analyze.kernel import Analysis, analyze
+from kernrec.recommender.analyze.profile_configs import ProfilingOptions
 from kernrec.recommender.context import Context
 from kernrec.recommender.explain.report import report
-from kernrec.recommender.profile_configs import ProfilingOptions
 from kernrec.recommender.request import Request, objective_named
 from kernrec.store.measurement import Outcome
 from kernrec.util.light_dataclass import dataclass

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from kernrec.measure.measure_kernel import KernelMeasurement
     from kernrec.op import Problem
     from kernrec.recommender import Recommendation
-    from kernrec.recommender.analyze_kernel import Analysis
-    from kernrec.recommender.profile_configs import Profiles
+    from kernrec.recommender.analyze.kernel import Analysis
+    from kernrec.recommender.analyze.profile_configs import Profiles
 
 
 @options.takes(AnalyzeOptions)
@@ -148,8 +148,8 @@ def _analysis(
     progress: Steps,
 ) -> "Analysis":
     """The analysis, reporting its progress; files: the database, and the folder of the kernel's files."""
-    from kernrec.recommender.analyze_kernel import analyze as run
-    from kernrec.recommender.profile_configs import ProfilingOptions
+    from kernrec.recommender.analyze.kernel import analyze as run
+    from kernrec.recommender.analyze.profile_configs import ProfilingOptions
 
     def report(done: int, total: int) -> None:
         whole = f" of {total}" if total else ""
@@ -188,7 +188,7 @@ def _profiles(cluster: str | None) -> "Iterator[Profiles | None]":
         yield None
         return
     from kernrec.cluster.ray_processors import RayProcessors
-    from kernrec.recommender.profile_configs import profiles_with
+    from kernrec.recommender.analyze.profile_configs import profiles_with
 
     with RayProcessors(cluster, lambda text: print_notes([text])) as processors:
         yield profiles_with(processors)

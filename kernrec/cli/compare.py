@@ -11,7 +11,7 @@ from kernrec.errors import UsageError
 
 if TYPE_CHECKING:
     from kernrec.gpu import GPU
-    from kernrec.recommender.compare_gpus import CardPrice, Work
+    from kernrec.recommender.networks.compare import CardPrice, Work
 
 _OF_A_CARD = {"": 1.0, "h": 1.0, "hour": 1.0}
 
@@ -71,7 +71,7 @@ def compare(wanted: CompareOptions) -> None:
     from kernrec.cli.network_tables import print_comparison
     from kernrec.gpu import find_gpus
     from kernrec.recommender import Recommender
-    from kernrec.recommender.compare_gpus import compare_gpus
+    from kernrec.recommender.networks.compare import compare_gpus
 
     if wanted.shape and wanted.workload:
         raise UsageError("--shape and --workload were both given; a shape is one problem, a workload many")
@@ -94,7 +94,7 @@ def compare(wanted: CompareOptions) -> None:
 
 def _work(tokens: float | None, images: int | None, batches: list[int]) -> "Work | None":
     """The yield of each item of a pass; None for that of the workload."""
-    from kernrec.recommender.compare_gpus import Work
+    from kernrec.recommender.networks.compare import Work
 
     if tokens is not None and images is not None:
         raise UsageError("--tokens and --images were both given; a pass gives one or the other")
@@ -111,7 +111,7 @@ def _work(tokens: float | None, images: int | None, batches: list[int]) -> "Work
 def _prices(text: str | None, gpus: "list[GPU]") -> "dict[str, CardPrice]":
     """`h200=30000EUR,l40s=8000EUR` by name of the GPU, in one currency, bought or rented."""
     from kernrec.gpu import find_gpu
-    from kernrec.recommender.compare_gpus import CardPrice
+    from kernrec.recommender.networks.compare import CardPrice
 
     prices: dict[str, CardPrice] = {}
     for part in text.split(",") if text else ():

@@ -160,7 +160,7 @@ def _import_unbound(wanted: ImportOptions, path: Path) -> _Imported:
 def _kernel(spec: Path, source: Path) -> "tuple[Kernel, list[str]]":
     """The kernel of a spec, and notes on the parts of the spec that are ignored."""
     from kernrec.interop.load_spec import load_spec
-    from kernrec.recommender.analyze_kernel import check_tunables_used
+    from kernrec.recommender.analyze.kernel import check_tunables_used
 
     kernel, notes = load_spec(spec, source)
     check_tunables_used(kernel)

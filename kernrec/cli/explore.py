@@ -153,7 +153,7 @@ def report(
 def _workload(
     name: str | None, fix: str | None, batch: int | None, tp: int, context: int | None, phase: str | None
 ) -> "Workload | None":
-    from kernrec.recommender.network import NetworkRequest, layers_of
+    from kernrec.recommender.networks.network import NetworkRequest, layers_of
 
     if name is None:
         if fix:
@@ -175,7 +175,7 @@ def _subjects(
     """The subjects of fronts: the shapes, or else the layers of the network or of the op's own; of a kernel the
     problem of its spec. `about`: op or else kernel; `how`: dtype, layout, whether clocks are tried, and inputs."""
     from kernrec.page.subject import Subject, subject_of
-    from kernrec.recommender.network import NetworkRequest, layers_of
+    from kernrec.recommender.networks.network import NetworkRequest, layers_of
 
     (op, kernel), (dtype, layout, clocks, inputs) = about, how
     if shapes or kernel:

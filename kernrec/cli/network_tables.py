@@ -13,11 +13,11 @@ from kernrec.recommender.tabular import plain_rows
 from kernrec.util.human import config_text, human
 
 if TYPE_CHECKING:
-    from kernrec.recommender.bill import Bill, Tariff
-    from kernrec.recommender.compare_gpus import ComparedGpu, Unfit
-    from kernrec.recommender.network_layer_answer import LayerAnswer
-    from kernrec.recommender.network_result import NetworkAnswer, Total
-    from kernrec.recommender.network_sweep import NetworkSweep
+    from kernrec.recommender.networks.bill import Bill, Tariff
+    from kernrec.recommender.networks.compare import ComparedGpu, Unfit
+    from kernrec.recommender.networks.layer_answer import LayerAnswer
+    from kernrec.recommender.networks.result import NetworkAnswer, Total
+    from kernrec.recommender.networks.sweep import NetworkSweep
     from kernrec.recommender.recommender import Recommender
     from kernrec.recommender.result import Estimate
 
@@ -269,14 +269,14 @@ def print_comparison(
     compared: "Sequence[ComparedGpu | Unfit]", missing: Sequence[str], form: Form, tariff: "Tariff | None" = None
 ) -> None:
     """GPUs and batches side by side, which is best at what, and with a tariff what each takes in a year."""
-    from kernrec.recommender.compare_gpus import Unfit, verdict
+    from kernrec.recommender.networks.compare import Unfit, verdict
 
     rows = [row for row in compared if not isinstance(row, Unfit)]
     unfit = [str(row.error) for row in compared if isinstance(row, Unfit)]
     several = len({row.batch for row in compared}) > 1
     billed = []
     if tariff is not None:
-        from kernrec.recommender.bill import bills
+        from kernrec.recommender.networks.bill import bills
 
         for row in rows:
             name = f"{row.gpu.name}, batch {row.batch}" if several else row.gpu.name
@@ -308,7 +308,7 @@ def _comparison_columns(
     compared: "Sequence[ComparedGpu | Unfit]", form: Form, dtypes: bool, batches: bool, backends: bool
 ) -> list[Column]:
     """The columns of GPUs and batches; `dtypes`, `batches` and `backends` say whether the rows differ in these."""
-    from kernrec.recommender.compare_gpus import Unfit
+    from kernrec.recommender.networks.compare import Unfit
 
     rows = [None if isinstance(row, Unfit) else row for row in compared]
     there = [row for row in rows if row is not None]

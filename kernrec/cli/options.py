@@ -18,8 +18,8 @@ from kernrec.errors import UsageError
 
 if TYPE_CHECKING:
     from kernrec.recommender import Query, Request
-    from kernrec.recommender.bill import Tariff
-    from kernrec.recommender.network import NetworkRequest
+    from kernrec.recommender.networks.bill import Tariff
+    from kernrec.recommender.networks.network import NetworkRequest
 
 
 def card(text: str) -> str:
@@ -188,7 +188,7 @@ class Options:
 
     def network(self, shapes: Sequence[str]) -> "NetworkRequest":
         """The layers of the workload or the op; with shapes, a layer for each of them."""
-        from kernrec.recommender.network import NetworkRequest, shapes_as_network
+        from kernrec.recommender.networks.network import NetworkRequest, shapes_as_network
 
         if shapes:
             network = shapes_as_network(self.op, shapes, self.dtype, self.layout)
@@ -252,7 +252,7 @@ class Billed(Options):
                 if value is not None:
                     raise UsageError(f"{flag} needs --gpus, such as 200, or --calls a year, such as 1e9")
             return None
-        from kernrec.recommender.bill import Tariff
+        from kernrec.recommender.networks.bill import Tariff
 
         return Tariff(
             None if self.calls is None else quantity.calls("--calls", self.calls),

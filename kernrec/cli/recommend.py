@@ -124,8 +124,7 @@ def recommend(wanted: RecommendOptions) -> None:
     emitted = emitted_format(wanted.emit, wanted.output, wanted.ptx_isa)
     _refuse_contradictions(wanted, emitted)
     _, _ = wanted.query, wanted.most_layers  # misuse is reported before a database is opened
-    recommender = Recommender(databases=wanted.db, calibrated=not wanted.uncalibrated, keep_open=True)
-    recommender.context.triton = not wanted.cuda_only
+    recommender = Recommender(wanted.db, not wanted.uncalibrated, keep_open=True, triton=not wanted.cuda_only)
     names = [card.name for card in find_gpus(wanted.gpu)]
     if (wanted.kernel or wanted.shape) and not wanted.swept and wanted.billed.tariff is None:
         _answer_shapes(recommender, names, wanted, emitted)
@@ -231,9 +230,9 @@ def _answer_networks(
     """Prints or emits the choices for the layers of each network on each GPU, or of all shapes together."""
     from kernrec.cli.format import print_notes
     from kernrec.cli.network_tables import network_csv, network_json, print_network, print_sweep
-    from kernrec.recommender.bill import bills
-    from kernrec.recommender.network import answer_network
-    from kernrec.recommender.network_memory import DoesNotFitError
+    from kernrec.recommender.networks.bill import bills
+    from kernrec.recommender.networks.memory import DoesNotFitError
+    from kernrec.recommender.networks.network import answer_network
 
     shapes, query = wanted.shape or [], wanted.query
     networks = [wanted.network(shapes)]
@@ -266,7 +265,7 @@ def _answer_networks(
             continue
         sweep = None
         if swept:
-            from kernrec.recommender.network_sweep import sweep_network
+            from kernrec.recommender.networks.sweep import sweep_network
 
             sweep = sweep_network(recommender, answer, swept, query.power_limit_w)
         year = []
@@ -301,7 +300,7 @@ def _compare(recommender: "Recommender", gpus: Sequence[str], wanted: RecommendO
     """Prints a row for each GPU and batch."""
     from kernrec.cli.network_tables import print_comparison
     from kernrec.gpu import find_gpu
-    from kernrec.recommender.compare_gpus import compare_gpus
+    from kernrec.recommender.networks.compare import compare_gpus
 
     query = wanted.query
     limits = query.power_limit_w is None and query.clock_hz is None

@@ -9,7 +9,7 @@ from kernrec.gpu import GPU
 from kernrec.kernel import kernels_for
 from kernrec.op import Problem, all_ops, find_op
 from kernrec.op.workload import Layer
-from kernrec.recommender.network_layers import NetworkRequest, in_best_layouts, layers_of, shapes_as_network
+from kernrec.recommender.networks.layers import NetworkRequest, in_best_layouts, layers_of, shapes_as_network
 from kernrec.recommender.recommender import Recommender
 
 

@@ -24,13 +24,14 @@ from kernrec.measure.measuring_device import MeasuringDevice, card_device, recor
 from kernrec.measure.problem_selection import as_measured, recorded_as
 from kernrec.op import Problem
 from kernrec.op.workload import Layer
-from kernrec.recommender.candidate_set import CandidateSet, candidate_set
+from kernrec.recommender.candidates import CandidateSet
 from kernrec.recommender.contenders import Key, ProblemContenders, contenders_of, key_of, unpredicted
 from kernrec.recommender.context import Context
 from kernrec.recommender.estimate.model_store import ModelStore
 from kernrec.recommender.estimate.operating_point import DEFAULT_POINT, OperatingPoint
 from kernrec.recommender.estimate.static_table import StaticTable
 from kernrec.recommender.infeasible import why_not
+from kernrec.recommender.rank import candidate_set
 from kernrec.recommender.request import Objective
 from kernrec.store import Evidence, Stack
 
@@ -224,8 +225,8 @@ def _moved(wanted: WantedProblem, problem: Problem) -> WantedProblem:
 
 def _context(database: Path) -> Context:
     stored = [database] if database.exists() else []
-    context = Context(stored, models=ModelStore(database.parent / "models", Stack(stored)))
-    context.triton = False  # devices measure kernels in CUDA
+    models = ModelStore(database.parent / "models", Stack(stored))
+    context = Context(stored, models=models, triton=False)  # devices measure kernels in CUDA
     return context
 
 

@@ -9,7 +9,7 @@ from kernrec.errors import NoKernelError
 from kernrec.gpu import GPU
 from kernrec.page.subject import Subject
 from kernrec.recommender import Objective, Query, Recommendation, Recommender
-from kernrec.recommender.candidate_set import CandidateSet
+from kernrec.recommender.candidates import CandidateSet
 from kernrec.recommender.estimate.estimates import SOURCES
 from kernrec.recommender.estimate.operating_point import OperatingPoint
 from kernrec.recommender.select import select

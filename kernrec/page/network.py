@@ -6,8 +6,8 @@ from typing import Any
 from kernrec.gpu import GPU
 from kernrec.model.prior.power import RANDOM
 from kernrec.recommender import Objective, Query, Recommender
-from kernrec.recommender.network import NetworkRequest, answer_network
-from kernrec.recommender.network_sweep import sweep_network
+from kernrec.recommender.networks.network import NetworkRequest, answer_network
+from kernrec.recommender.networks.sweep import sweep_network
 
 
 def network_view(

@@ -1,9 +1,10 @@
 """The subject of a front: a problem with all kernels of its op, or with one kernel alone, such as the user's own."""
 
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
-from kernrec.errors import KernrecError, UsageError
+from kernrec.errors import KernrecError, NoKernelError, UsageError
 from kernrec.gpu import GPU
 from kernrec.kernel import Kernel, kernel_names
 from kernrec.model.prior.power import RANDOM
@@ -11,8 +12,9 @@ from kernrec.op import Problem, parse_shape, problem_from_shape
 from kernrec.op.workload import default_workload
 from kernrec.recommender import Objective, Query, Recommendation, Recommender
 from kernrec.recommender.answer import recommendation
-from kernrec.recommender.candidate_set import CandidateSet
+from kernrec.recommender.candidates import CandidateSet
 from kernrec.recommender.infeasible import none_runs
+from kernrec.recommender.instead import instead_of
 from kernrec.recommender.sweep import op_points
 from kernrec.util.light_dataclass import dataclass
 
@@ -43,7 +45,13 @@ class Subject:
             problem, points = self.problem, op_points(gpu, self.query)
             if self.layout_free:
                 (problem,) = recommender.as_answered([problem], gpu, points)
-            return recommender.candidates(problem, gpu, points)
+            try:
+                return recommender.candidates(problem, gpu, points)
+            except NoKernelError:
+                for other, _ in instead_of(problem, gpu):
+                    with suppress(NoKernelError):
+                        return recommender.candidates(other, gpu, points)
+                raise
         candidates = recommender.kernel_candidates(self.kernel, self.problem, gpu, self.query)
         if not candidates.kernels:
             raise none_runs(candidates.considered[0])

@@ -2,12 +2,12 @@
 
 request.py      the question: op or kernel, problem, GPU, objective, bounds
 context.py      opened once: databases, models, calibrations, static tables
-kernel_candidates.py  the configs of one kernel that can run a problem, and their costs (`estimate/`)
-candidate_set.py  those of all kernels side by side, with a cost table
+candidates.py   the configs of all kernels at each operating point, with their costs
+rank.py         the engine's costs (`estimate/engine.py`), corrected by models, replaced by measurements
 select.py, choices.py, notes.py, answer.py   the selection, and the answer (`result.py`) that is built of it
 infeasible.py   why nothing can run a problem
-recommender.py  the engine that puts these together; `analyze_kernel.py` and `explain/` ask it too
-network.py, network_sweep.py, bill.py   the layers of a network together: totals, power limits and clocks, a year's bill
+recommender.py  the engine that puts these together; `analyze/` and `explain/` ask it too
+networks/       the layers of a network together: totals, power limits and clocks, a year's bill
 many.py         one choice for each of many shapes, side by side
 """
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from kernrec.errors import NoKernelError
 from kernrec.gpu import GPU
 from kernrec.op import Problem
-from kernrec.recommender.candidate_set import CandidateSet
+from kernrec.recommender.candidates import CandidateSet
 from kernrec.recommender.choices import (
     best_of_other_kinds,
     build_choice,

@@ -13,7 +13,7 @@ from itertools import pairwise
 import numpy as np
 
 from kernrec.model.prior.launch_costs import NominalCosts
-from kernrec.recommender.candidate_set import CandidateSet
+from kernrec.recommender.candidates import CandidateSet
 from kernrec.recommender.estimate.costs import ENERGY_DRIFT, LATENCY_DRIFT
 from kernrec.recommender.estimate.estimates import SOURCES, Estimates, Source
 from kernrec.recommender.estimate.operating_point import OperatingPoint

@@ -14,7 +14,7 @@ import numpy as np
 
 from kernrec.model.search.joint_posterior import Contenders, JointPosterior, Measured
 from kernrec.op import Problem
-from kernrec.recommender.candidate_set import CandidateSet
+from kernrec.recommender.candidates import CandidateSet
 from kernrec.recommender.estimate.costs import median
 from kernrec.recommender.estimate.estimates import OWN
 from kernrec.recommender.estimate.measured_rows import applies

@@ -51,6 +51,7 @@ class Context:
         models: trained models; None for those beside the first database.
         keep_open: the database files stay open, for a program that asks once and ends.
         inputs: the kernels' input data, one of `kernrec.model.prior.power.INPUTS`.
+        triton: whether the library's kernels in Triton are among an op's.
     """
 
     def __init__(
@@ -60,10 +61,9 @@ class Context:
         models: ModelStore | None = None,
         keep_open: bool = False,
         inputs: str = RANDOM,
+        triton: bool = True,
     ) -> None:
-        self.inputs = inputs
-        self.triton = True
-        """Whether the library's kernels in Triton are among an op's."""
+        self.inputs, self.triton = inputs, triton
         self.stack = Stack(databases, keep_open)
         self.models = models or ModelStore.beside(databases, self.stack, calibrated)
         self._databases = databases

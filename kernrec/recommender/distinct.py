@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from kernrec.recommender.candidate_set import Array, CandidateSet
+from kernrec.recommender.candidates import Array, CandidateSet
 from kernrec.recommender.estimate.estimates import MEASURED
 from kernrec.recommender.estimate.static_table import StaticTable
 from kernrec.recommender.pareto import spread

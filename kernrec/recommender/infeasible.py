@@ -12,8 +12,8 @@ from kernrec.op import Problem
 from kernrec.op.equivalent import as_op
 
 if TYPE_CHECKING:
-    from kernrec.recommender.candidate_set import CandidateSet
-    from kernrec.recommender.kernel_candidates import RunnableConfigs
+    from kernrec.recommender.candidates import CandidateSet
+    from kernrec.recommender.estimate.engine import RunnableConfigs
 
 
 def no_kernel_runs(candidates: "CandidateSet") -> NoKernelError:

@@ -16,10 +16,12 @@ from kernrec.gpu import GPU
 from kernrec.kernel import Expression, Kernel, kernels_for
 from kernrec.kernel.library import triton_kernels
 from kernrec.op import Problem
-from kernrec.recommender.candidate_set import CandidateSet, candidate_set
+from kernrec.op.equivalent import equivalents
+from kernrec.recommender.candidates import CandidateSet
 from kernrec.recommender.context import Context
 from kernrec.recommender.estimate.operating_point import DEFAULT_POINT, OperatingPoint
 from kernrec.recommender.lines import lines_of
+from kernrec.recommender.rank import candidate_set
 from kernrec.recommender.request import Query
 from kernrec.recommender.result import Recommendation
 from kernrec.recommender.sweep import op_points
@@ -167,7 +169,8 @@ def _measured_layout(context: Context, problem: Problem, gpu: GPU, others: tuple
     if not others:
         return None
     for candidate in (problem, *_problems(problem, others)):
-        kernels = _kernels(problem.op, problem.dtype, candidate.layout, gpu.sm)
+        forms = equivalents(candidate)
+        kernels = [each for form in forms for each in _kernels(form.op, form.dtype, form.layout, gpu.sm)]
         if kernels and context.evidence(candidate, gpu, kernels).measured:
             return candidate
     return None

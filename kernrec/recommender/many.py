@@ -9,20 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from kernrec.errors import KernrecError, NoKernelError, UsageError
-from kernrec.gpu import GPU, find_gpu
-from kernrec.kernel import Kernel
+from kernrec.errors import KernrecError, UsageError
+from kernrec.gpu import find_gpu
 from kernrec.op import Op, Problem, find_op
-from kernrec.recommender.candidate_set import CandidateSet
-from kernrec.recommender.choices import costs_at
-from kernrec.recommender.infeasible import no_kernel_runs
-from kernrec.recommender.instead import instead_of
-from kernrec.recommender.lines import Line, lines_of, predict_lines, without_line
+from kernrec.recommender.lines import Line
 from kernrec.recommender.recommender import Recommender
 from kernrec.recommender.request import Objective, Query
-from kernrec.recommender.result import Choice, Estimate
-from kernrec.recommender.select import select
-from kernrec.recommender.sweep import op_points
+from kernrec.recommender.result import Choice, Recommendation
 from kernrec.recommender.tabular import arrow_table
 from kernrec.util.light_dataclass import dataclass
 
@@ -85,32 +78,6 @@ class ManyAnswers:
         )
 
 
-@dataclass(frozen=True)
-class _FirstChoice:
-    """The first choice for a problem: what is left of an answer where many are asked for."""
-
-    problem: Problem
-    kernel: Kernel
-    config: Mapping[str, int]
-    latency_s: Estimate
-    energy_j: Estimate
-    power_limit_w: float
-
-
-@dataclass(frozen=True)
-class _First:
-    """The first choice for a problem, or the lines of stacks where no kernel runs it."""
-
-    problem: Problem
-    choices: Sequence[_FirstChoice | Choice] = ()
-    lines: Sequence[Line] = ()
-    """The fastest first."""
-
-    @property
-    def best(self) -> _FirstChoice | Choice:
-        return self.choices[0]
-
-
 def answer_many(
     recommender: Recommender, op: str, gpu: str, dims: Mapping[str, Any], query: Query, **kind: str | None
 ) -> ManyAnswers:
@@ -131,19 +98,11 @@ def answer_many(
         raise UsageError("bounds and sweeps over clocks are for one shape; many shapes take a power limit and a clock")
     definition, card = find_op(op), find_gpu(gpu)
     problems = tuple(_problems(definition, dims, kind))
-    recommender, query = recommender.for_inputs(query.inputs), replace(query, top=1)
-    fixed = kind.get("layout") is not None or len(definition.layouts) == 1
-    distinct = list(dict.fromkeys(problems))
-    by_problem: dict[Problem, _First | KernrecError] = {}
-    for start in range(0, len(distinct), _TOGETHER):
-        some = distinct[start : start + _TOGETHER]
-        answered_as = some if fixed else recommender.as_answered(some, card, op_points(card, query))
-        answers = dict(_first_answers(recommender, list(dict.fromkeys(answered_as)), card, query))
-        by_problem |= {original: answers[problem] for original, problem in zip(some, answered_as, strict=True)}
-    rows = {problem: _row(problem, first) for problem, first in by_problem.items()}
+    by_problem = recommender.answer_many(problems, card, replace(query, top=1), kind.get("layout") is not None)
+    rows = {problem: _row(problem, answer) for problem, answer in by_problem.items()}
     columns: Sequence[Sequence[Any]] = [*zip(*map(rows.__getitem__, problems), strict=True)] or [()] * 8
     answered, names, configs, latencies, energies, limits, sources, stacks = columns
-    failed = {problem: str(first) for problem, first in by_problem.items() if isinstance(first, KernrecError)}
+    failed = {problem: str(answer) for problem, answer in by_problem.items() if isinstance(answer, KernrecError)}
     return ManyAnswers(
         problems=tuple(answered),
         kernels=tuple(names),
@@ -157,20 +116,16 @@ def answer_many(
     )
 
 
-def _row(problem: Problem, first: "_First | KernrecError") -> tuple[Any, ...]:
+def _row(problem: Problem, answer: Recommendation | KernrecError) -> tuple[Any, ...]:
     """Problem, kernel, config, latency and energy with their intervals, power limit, source, and stack."""
-    if isinstance(first, KernrecError):
+    if isinstance(answer, KernrecError):
         return problem, "", {}, _NOTHING, _NOTHING, _NOTHING[0], "", ""
-    if first.choices:
-        best = first.best
-        latency, energy = ((each.value, each.low, each.high) for each in (best.latency_s, best.energy_j))
-        source = str(best.latency_s.source)
-        return first.problem, best.kernel.name, best.config, latency, energy, best.power_limit_w, source, ""
-    line, energy = first.lines[0], _NOTHING
-    if line.energy_j is not None and line.energy_interval_j is not None:
-        energy = line.energy_j, *line.energy_interval_j
-    latency = line.latency_s, *line.latency_interval_s
-    return first.problem, "", {}, latency, energy, line.power_limit_w, line.source, line.stack
+    first: Choice | Line = answer.choices[0] if answer.choices else answer.lines[0]
+    latency, energy = first.latency_s, first.energy_j
+    costs = (latency.value, latency.low, latency.high), (energy.value, energy.low, energy.high) if energy else _NOTHING
+    if isinstance(first, Choice):
+        return answer.problem, first.kernel.name, first.config, *costs, first.power_limit_w, str(first.source), ""
+    return answer.problem, "", {}, *costs, first.power_limit_w, first.source, first.stack
 
 
 def _problems(op: Op, dims: Mapping[str, Any], kind: Mapping[str, str | None]) -> Iterator[Problem]:
@@ -186,41 +141,3 @@ def _problems(op: Op, dims: Mapping[str, Any], kind: Mapping[str, str | None]) -
     columns = {name: np.broadcast_to(values, count).tolist() for name, values in arrays.items()}
     for number in range(count):
         yield op.problem(kind.get("dtype"), kind.get("layout"), **{name: c[number] for name, c in columns.items()})
-
-
-def _first_answers(
-    recommender: Recommender, problems: Sequence[Problem], gpu: GPU, query: Query
-) -> "Iterator[tuple[Problem, _First | KernrecError]]":
-    """For each problem, in its layout, the first choice, the fastest line, or why there is neither."""
-    without_kernel: dict[Problem, NoKernelError] = {}
-    alone = dict.fromkeys(problems)
-    if not query.source:
-        for candidates in recommender.candidate_sets(problems, gpu, op_points(gpu, query)):
-            if not candidates.kernels and any(instead_of(candidates.problem, gpu)):
-                continue
-            del alone[candidates.problem]
-            if candidates.kernels:
-                yield candidates.problem, _First(candidates.problem, (_first_choice(candidates, query),))
-            else:
-                without_kernel[candidates.problem] = no_kernel_runs(candidates)
-    context = recommender.context
-    predict_lines(context, [*without_kernel, *alone], gpu)
-    for problem, reason in without_kernel.items():
-        lines = lines_of(context, problem, gpu, query.point)
-        yield problem, _First(problem, (), lines) if lines else without_line(reason, context, problem, gpu, ())
-    for problem in alone:
-        try:
-            answer = recommender.answer_problem(problem, gpu, query)
-        except KernrecError as error:
-            error.__traceback__ = error.__context__ = None  # its frames would keep it in turn, and databases open
-            yield problem, error
-        else:
-            yield problem, _First(answer.problem, answer.choices, answer.lines if not answer.choices else ())
-
-
-def _first_choice(candidates: CandidateSet, query: Query) -> _FirstChoice:
-    ((point, position),) = select(candidates, query)
-    _, kernel, own = candidates.locate(position)
-    latency, energy = costs_at(candidates, point, position)
-    limit_w = candidates.points[point].limit_w(candidates.gpu)
-    return _FirstChoice(candidates.problem, kernel.table.kernel, kernel.config(own), latency, energy, limit_w)

@@ -12,11 +12,11 @@ from kernrec.kernel import config_text
 from kernrec.model.prior.power import ZEROS
 from kernrec.model.prior.spread import SPREADS
 from kernrec.op.dtype import math_dtype
-from kernrec.recommender.candidate_set import CandidateSet
+from kernrec.recommender.candidates import CandidateSet, KernelCandidates
+from kernrec.recommender.estimate.engine import RunnableConfigs
 from kernrec.recommender.estimate.estimates import Source
 from kernrec.recommender.estimate.measured_rows import NOTHING
 from kernrec.recommender.infeasible import refusing_constraint
-from kernrec.recommender.kernel_candidates import KernelCandidates, RunnableConfigs
 from kernrec.recommender.result import Choice, Remark
 from kernrec.recommender.sweep import lowest_clock_hz
 from kernrec.store import ProfileTable

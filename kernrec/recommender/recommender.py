@@ -7,9 +7,8 @@ last, and its latest answers, so a second request costs little; programs should 
 """
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from copy import copy
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -20,8 +19,9 @@ from kernrec.gpu import GPU, find_gpu
 from kernrec.kernel import Kernel
 from kernrec.op import Problem
 from kernrec.recommender.answer import answer_by_lines, recommendation
-from kernrec.recommender.candidate_set import CandidateSet, candidate_set
+from kernrec.recommender.candidates import CandidateSet
 from kernrec.recommender.context import Context, Kind, kind_of
+from kernrec.recommender.estimate.engine import Space
 from kernrec.recommender.estimate.estimates import LEARNED
 from kernrec.recommender.estimate.model_store import ModelStore
 from kernrec.recommender.estimate.operating_point import DEFAULT_POINT, OperatingPoint
@@ -29,6 +29,8 @@ from kernrec.recommender.estimate.physics import fits
 from kernrec.recommender.infeasible import no_kernel_runs
 from kernrec.recommender.instead import instead_of
 from kernrec.recommender.layouts import Fastest, gain_elsewhere, in_best_layout, layouts_that_matter
+from kernrec.recommender.lines import predict_lines
+from kernrec.recommender.rank import candidate_set, candidate_sets
 from kernrec.recommender.request import Query, Request
 from kernrec.recommender.result import Recommendation
 from kernrec.recommender.sweep import kernel_points, measured_limits, op_points
@@ -46,6 +48,27 @@ _AHEAD = 64
 """Candidate sets of which a walk over many problems has several at once."""
 
 
+class _Latest(OrderedDict[_Key, _Value]):
+    """A cache of the entries that were used last."""
+
+    def __init__(self, most: int) -> None:
+        super().__init__()
+        self.most = most
+
+    def use(self, key: _Key) -> _Value:
+        self.move_to_end(key)
+        return self[key]
+
+    def add(self, key: _Key, value: _Value) -> _Value:
+        self[key] = value
+        self.shrink()
+        return value
+
+    def shrink(self) -> None:
+        while len(self) > self.most:
+            self.popitem(last=False)
+
+
 class Recommender:
     """Answers requests from the shipped database, and from those given, which are asked first.
 
@@ -59,26 +82,22 @@ class Recommender:
         models: ModelStore | None = None,
         keep_open: bool = False,
         context: Context | None = None,
+        triton: bool = True,
     ) -> None:
-        self.context = context or Context(databases, calibrated, models, keep_open)
-        self._answers: OrderedDict[tuple[Problem, str, Query], Recommendation] = OrderedDict()
-        self._by_layout: OrderedDict[tuple[Problem, str, Query, bool], Recommendation] = OrderedDict()
-        self._layouts: OrderedDict[tuple[Problem, str], Problem] = OrderedDict()
-        self._sets: OrderedDict[tuple[Problem, str, tuple[OperatingPoint, ...]], CandidateSet] = OrderedDict()
-        self._most_sets = _CACHED_SETS
+        self.context = context or Context(databases, calibrated, models, keep_open, triton=triton)
+        self._answers = _Latest[tuple[Problem, str, Query, bool | None], Recommendation](_CACHED_ANSWERS)
+        self._layouts = _Latest[tuple[Problem, str], Problem](_CACHED_ANSWERS)
+        self._sets = _Latest[tuple[Problem, str, tuple[OperatingPoint, ...]], CandidateSet](_CACHED_SETS)
         self._version = self.context.stack.version()
         self._others: dict[str, Recommender] = {}
 
     def for_inputs(self, inputs: str) -> "Recommender":
-        """The recommender of the same databases for other inputs (`kernrec.model.prior.power.INPUTS`)."""
+        """Return the recommender of the same databases for other inputs (`kernrec.model.prior.power.INPUTS`)."""
         if inputs == self.context.inputs:
             return self
         if inputs not in self._others:
-            other = self._others[inputs] = copy(self)
-            other.context = self.context.for_inputs(inputs)
-            other._answers, other._by_layout, other._sets = OrderedDict(), OrderedDict(), OrderedDict()
-            other._layouts = OrderedDict()
-            other._others = {self.context.inputs: self}
+            other = self._others[inputs] = type(self)(context=self.context.for_inputs(inputs))
+            other._others[self.context.inputs] = self
         return self._others[inputs]
 
     def recommend(
@@ -107,15 +126,37 @@ class Recommender:
         return self.answer_kernel(kernel, request.problem_of(kernel), gpu, request.query)
 
     def answer_op(self, problem: Problem, gpu: GPU, query: Query, fixed: bool = False) -> Recommendation:
-        """The answer for an op's problem; in a better layout than the problem's, unless its layout is `fixed`."""
-        if len(problem.definition.layouts) == 1:
-            return self.answer_problem(problem, gpu, query)
+        """Return the answer for an op's problem, in the best layout unless the problem's layout is `fixed`."""
+        return self._answer(problem, gpu, query, fixed if len(problem.definition.layouts) > 1 else None)
+
+    def answer_problem(self, problem: Problem, gpu: GPU, query: Query) -> Recommendation:
+        """Return the answer for an op's problem in its own layout, without a look at other layouts."""
+        return self._answer(problem, gpu, query, None)
+
+    def _answer(self, problem: Problem, gpu: GPU, query: Query, fixed: bool | None) -> Recommendation:
+        """Return the answer, from the cache while no database changes.
+
+        Args:
+            problem: of an op.
+            gpu: the GPU.
+            query: what is wanted.
+            fixed: whether the layout was asked for; None to take it as it is without a note on a better one.
+        """
         if query.inputs != self.context.inputs:
-            return self.for_inputs(query.inputs).answer_op(problem, gpu, query, fixed)
+            return self.for_inputs(query.inputs)._answer(problem, gpu, query, fixed)
         self._forget_if_changed()
-        key = problem, gpu.name, query, fixed
-        in_layout = self._in_fixed_layout if fixed else self._in_best_layout
-        return _cached(self._by_layout, key, _CACHED_ANSWERS, lambda: in_layout(problem, gpu, query))
+        if (key := (problem, gpu.name, query, fixed)) in self._answers:
+            return self._answers.use(key)
+        if fixed is None:
+            return self._answers.add(key, self._in_some_dtype(problem, gpu, query))
+        answered = problem if fixed else self.as_answered([problem], gpu, op_points(gpu, query))[0]
+        answer = self._answer(answered, gpu, query, None)
+        if answered != problem:
+            answer = replace(answer, layout_chosen=True)
+        elif fixed and (gain := gain_elsewhere(self.context, answer, query)) is not None:
+            note = gain.note
+            answer = replace(answer, remarks=(*answer.remarks, lambda: (note,)))
+        return self._answers.add(key, answer)
 
     def as_answered(
         self, problems: Sequence[Problem], gpu: GPU, points: tuple[OperatingPoint, ...] = (DEFAULT_POINT,)
@@ -148,8 +189,7 @@ class Recommender:
                     self.prepare(list(wanted.values()), gpu, compared_at)
                 fastest = {problem: self.fastest(other, gpu, compared_at) for problem, other in wanted.items()}
         answered = [self._layouts[each, gpu.name] for each in problems]
-        while len(self._layouts) > _CACHED_ANSWERS:
-            self._layouts.popitem(last=False)
+        self._layouts.shrink()
         return answered
 
     def fastest(self, problem: Problem, gpu: GPU, points: tuple[OperatingPoint, ...]) -> Fastest | None:
@@ -161,16 +201,6 @@ class Recommender:
         _, kernel, _ = candidates.locate(candidates.fastest)
         return Fastest(kernel.table.kernel, candidates.latency_s.item(0, candidates.fastest))
 
-    def _in_best_layout(self, problem: Problem, gpu: GPU, query: Query) -> Recommendation:
-        (answered,) = self.as_answered([problem], gpu, op_points(gpu, query))
-        answer = self.answer_problem(answered, gpu, query)
-        return answer if answered == problem else replace(answer, layout_chosen=True)
-
-    def _in_fixed_layout(self, problem: Problem, gpu: GPU, query: Query) -> Recommendation:
-        answer = self.answer_problem(problem, gpu, query)
-        gain = gain_elsewhere(self.context, answer, query)
-        return answer if gain is None else replace(answer, remarks=(*answer.remarks, lambda: (gain.note,)))
-
     def answer_calls(self, request: Request) -> list[Recommendation]:
         """The answers of `answer` for every call of a user's function that was analyzed for the GPU."""
         gpu = find_gpu(request.gpu)
@@ -180,16 +210,37 @@ class Recommender:
             return [self.answer(request)]  # which says why there is none
         return [self.answer_kernel(kernel, problem, gpu, request.query) for kernel, problem in analyzed]
 
-    def answer_problem(self, problem: Problem, gpu: GPU, query: Query) -> Recommendation:
-        """The choices for a problem of an op on a GPU; the latest answers are cached while no database changes."""
-        if query.inputs != self.context.inputs:
-            return self.for_inputs(query.inputs).answer_problem(problem, gpu, query)
-        self._forget_if_changed()
-        key = problem, gpu.name, query
-        return _cached(self._answers, key, _CACHED_ANSWERS, lambda: self._as_computed(problem, gpu, query))
+    def answer_many(
+        self, problems: Sequence[Problem], gpu: GPU, query: Query, fixed: bool = False
+    ) -> "dict[Problem, Recommendation | KernrecError]":
+        """Return the answer to each distinct problem of an op, or why nothing can run the problem.
 
-    def _as_computed(self, problem: Problem, gpu: GPU, query: Query) -> Recommendation:
-        """The answer; in another dtype where nothing runs the problem and the GPU has no arithmetic in its own."""
+        Args:
+            problems: of one op, data type and layout.
+            gpu: the GPU.
+            query: what is wanted of each.
+            fixed: whether the layout of the problems was asked for.
+        """
+        if query.inputs != self.context.inputs:
+            return self.for_inputs(query.inputs).answer_many(problems, gpu, query, fixed)
+        distinct, points = list(dict.fromkeys(problems)), op_points(gpu, query)
+        answers: dict[Problem, Recommendation | KernrecError] = {}
+        for first in range(0, len(distinct), _AHEAD):
+            some = distinct[first : first + _AHEAD]
+            free = not fixed and len(some[0].definition.layouts) > 1
+            answered = self.as_answered(some, gpu, points) if free else some
+            self.prepare(answered, gpu, points)
+            predict_lines(self.context, [each for each in answered if (each, gpu.name, points) not in self._sets], gpu)
+            for original, problem in zip(some, answered, strict=True):
+                try:
+                    answers[original] = self.answer_problem(problem, gpu, query)
+                except KernrecError as error:
+                    error.__traceback__ = error.__context__ = None  # frames would keep databases open
+                    answers[original] = error
+        return answers
+
+    def _in_some_dtype(self, problem: Problem, gpu: GPU, query: Query) -> Recommendation:
+        """Return the answer, in another data type if no kernel runs the problem and the GPU lacks its arithmetic."""
         try:
             return self._new_answer(problem, gpu, query)
         except NoKernelError:
@@ -246,20 +297,20 @@ class Recommender:
             KernrecError: nothing can run the problem.
         """
         self._forget_if_changed()
-        key = problem, gpu.name, points
-        return _cached(self._sets, key, self._most_sets, lambda: self._candidates(problem, gpu, points))
+        if (key := (problem, gpu.name, points)) in self._sets:
+            return self._sets.use(key)
+        return self._sets.add(key, self._candidates(problem, gpu, points))
 
     def prepare(self, problems: Sequence[Problem], gpu: GPU, points: tuple[OperatingPoint, ...]) -> None:
         """Estimates problems side by side, which takes a fraction of the time, for `candidates` to have them."""
         self._forget_if_changed()
         distinct = [each for each in dict.fromkeys(problems) if (each, gpu.name, points) not in self._sets]
         distinct = distinct[:_MOST_SETS]
-        self._most_sets = max(self._most_sets, len(distinct))
+        self._sets.most = max(self._sets.most, len(distinct))
         for candidates in self.candidate_sets(distinct, gpu, points):
             if candidates.kernels:
                 self._sets[candidates.problem, gpu.name, points] = candidates
-        while len(self._sets) > self._most_sets:
-            self._sets.popitem(last=False)
+        self._sets.shrink()
 
     def candidates_of_each(
         self, problems: Sequence[Problem], gpu: GPU, points: tuple[OperatingPoint, ...]
@@ -299,8 +350,6 @@ class Recommender:
         Left out are problems with rows in the databases, without any kernel, or too large for the GPU's memory, and
         those of kernels whose launches are not the same on every problem: these are for `candidates`.
         """
-        from kernrec.recommender.candidate_sets import candidate_sets
-
         alike: dict[Kind, list[Problem]] = {}
         for problem in problems:
             if (prepared := self._sets.get((problem, gpu.name, points))) is not None:
@@ -314,7 +363,7 @@ class Recommender:
                 kernels = [table.kernel for table in tables]
                 if all(table.of_any_problem(some[0]) for table in tables):
                     new = [each for each in some if fits(each, gpu) and context.evidence(each, gpu, kernels) == nothing]
-                    yield from candidate_sets(tables, new, points, context.models, context.inputs)
+                    yield from candidate_sets(Space(tables), new, points, context.models, context.inputs)
 
     def regrets(self, answer: Recommendation) -> "tuple[Regret, ...]":
         """How much each objective of an answer is expected to lose by its present choice; of a front, both ends."""
@@ -345,18 +394,5 @@ class Recommender:
     def _forget_if_changed(self) -> None:
         if (version := self.context.stack.version()) != self._version:
             self._version = version
-            self._answers.clear()
-            self._by_layout.clear()
-            self._layouts.clear()
-            self._sets.clear()
-
-
-def _cached(cache: OrderedDict[_Key, _Value], key: _Key, most: int, make: Callable[[], _Value]) -> _Value:
-    """The value cached under a key, made where there is none; the `most` that were used last stay."""
-    if (value := cache.get(key)) is not None:
-        cache.move_to_end(key)
-        return value
-    made = cache[key] = make()
-    if len(cache) > most:
-        cache.popitem(last=False)
-    return made
+            for cache in (self._answers, self._layouts, self._sets):
+                cache.clear()

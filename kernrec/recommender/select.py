@@ -3,7 +3,7 @@
 import numpy as np
 
 from kernrec.errors import UsageError
-from kernrec.recommender.candidate_set import Array, CandidateSet
+from kernrec.recommender.candidates import Array, CandidateSet
 from kernrec.recommender.estimate.estimates import MEASURED, SOURCES, Source
 from kernrec.recommender.pareto import pareto_front, spread
 from kernrec.recommender.request import Objective, Query

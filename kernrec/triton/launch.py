@@ -12,7 +12,7 @@ from kernrec.kernel.expression import identifier
 from kernrec.kernel.triton_function import OPTIONS
 from kernrec.profile.triton_call import DEFAULTS, kernel_of_triton
 from kernrec.profile.triton_call_file import TritonCall, function_place
-from kernrec.recommender.analyze_triton import kept_values
+from kernrec.recommender.analyze.triton import kept_values
 from kernrec.store import content_hash
 from kernrec.triton.calls.launch_record import NoCallError, record_of
 

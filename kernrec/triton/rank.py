@@ -75,8 +75,8 @@ def rank(request: Mapping[str, Any]) -> dict[str, Any]:
     from kernrec import paths
     from kernrec.gpu import find_gpu
     from kernrec.kernel.spec_reader import kernel_from
-    from kernrec.recommender.analyze_kernel import analyze
-    from kernrec.recommender.profile_configs import ProfilingOptions
+    from kernrec.recommender.analyze.kernel import analyze
+    from kernrec.recommender.analyze.profile_configs import ProfilingOptions
     from kernrec.recommender.request import Query
 
     source = request["spec"]["source"]

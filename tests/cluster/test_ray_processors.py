@@ -15,8 +15,8 @@ from kernrec.cluster.ray_processors import RayProcessors
 from kernrec.errors import KernrecError
 from kernrec.gpu import find_gpu
 from kernrec.kernel import load_kernel
-from kernrec.recommender.analyze_kernel import Analysis, analyze
-from kernrec.recommender.profile_configs import Profiles, ProfilingOptions, profiles_with
+from kernrec.recommender.analyze.kernel import Analysis, analyze
+from kernrec.recommender.analyze.profile_configs import Profiles, ProfilingOptions, profiles_with
 from kernrec.store import Database
 
 ROOT = Path(__file__).resolve().parents[2]

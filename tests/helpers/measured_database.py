@@ -12,8 +12,8 @@ from kernrec.store.measurement import Measurement
 def make_measured_database(path: Path, problems: int = 12, configs: int = 12, factor: float = 1.3) -> None:
     """Matmul on an RTX 4090: `configs` configs of each of `problems` shapes, `factor` times the prior, 2 % of noise."""
     draw = np.random.default_rng(0)
-    recommender, query = Recommender([]), Query(Objective.LATENCY, top=configs)
-    recommender.context.triton = False  # its estimates are not the prior's
+    query = Query(Objective.LATENCY, top=configs)
+    recommender = Recommender([], triton=False)  # Triton's estimates are not the prior's
     rows = []
     for number in range(problems):
         shape = {"m": 256 * (number + 1), "n": 512, "k": 256}

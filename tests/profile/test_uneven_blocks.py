@@ -20,8 +20,8 @@ from kernrec.profile.uneven_blocks import _last_is_idle, levels
 from kernrec.ptx import Counts, KernelLaunch, parse
 from kernrec.ptx.execution.emulator import Emulation
 from kernrec.recommender import Objective, Query
-from kernrec.recommender.analyze_kernel import analyze
-from kernrec.recommender.profile_configs import ProfilingOptions
+from kernrec.recommender.analyze.kernel import analyze
+from kernrec.recommender.analyze.profile_configs import ProfilingOptions
 from tests.helpers.paths import ROOT
 
 pytestmark = pytest.mark.usefixtures("compiled_here")

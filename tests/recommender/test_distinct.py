@@ -9,8 +9,8 @@ from kernrec.gpu import find_gpu
 from kernrec.profile.triton_call import kernel_of_triton
 from kernrec.profile.triton_call_file import TritonCall
 from kernrec.recommender import Objective, Query, Recommender
-from kernrec.recommender.analyze_kernel import analyze
-from kernrec.recommender.profile_configs import ProfilingOptions
+from kernrec.recommender.analyze.kernel import analyze
+from kernrec.recommender.analyze.profile_configs import ProfilingOptions
 from tests.helpers.paths import ROOT
 
 pytestmark = pytest.mark.usefixtures("compiled_here")

@@ -73,12 +73,30 @@ def test_a_fixed_layout_is_answered_in_and_its_cost_is_a_note(recommender: Recom
     )
 
 
+@pytest.mark.parametrize(
+    ("gpu", "dtype", "dims", "measured", "layout"),
+    [
+        ("h200-sxm", "bf16", PRODUCT, None, "nn"),
+        ("a100-sxm4-80gb", "f16", {"m": 2, "n": 32000, "k": 64}, {"m": 32000, "k": 64, "n": 2}, "nt"),
+    ],
+    ids=["of the op", "of a matvec, whose rows are those of a matmul"],
+)
 def test_rows_measured_in_one_layout_answer_a_request_without_a_layout(
-    recommender: Recommender, tmp_path: Path
+    recommender: Recommender,
+    tmp_path: Path,
+    gpu: str,
+    dtype: str,
+    dims: dict[str, int],
+    measured: dict[str, int] | None,
+    layout: str,
 ) -> None:
-    choice = recommender.recommend("matmul", "h200", PRODUCT, "bf16", "nn", LATENCY).best
+    assert recommender.recommend("matmul", gpu, dims, dtype, query=LATENCY).problem.layout != layout
+    if measured is None:
+        choice = recommender.recommend("matmul", gpu, dims, dtype, layout, LATENCY).best
+    else:
+        choice = recommender.answer(Request(gpu, None, "matvec_rows", measured, dtype, None, LATENCY)).best
     row = {
-        "gpu": "h200-sxm", "device": "NVIDIA H200", "kernel": choice.kernel.name, "kernel_hash": choice.kernel.hash,
+        "gpu": gpu, "device": None, "kernel": choice.kernel.name, "kernel_hash": choice.kernel.hash,
         "config": dict(choice.config), "problem": choice.problem, "protocol_version": 1, "tier": "final",
         "session": "monday", "measured_at": "2026-03-01T12:00:00", "latency_s": choice.latency_s.value,
         "energy_j": choice.energy_j.value, "power_w": choice.power_w, "outcome": "ok",
@@ -86,8 +104,8 @@ def test_rows_measured_in_one_layout_answer_a_request_without_a_layout(
     path = tmp_path / "own.duckdb"
     with Database.open(path, read_only=False, create=True) as database:
         database.add_measurements([Measurement.from_columns(row)])
-    answer = Recommender([path]).recommend("matmul", "h200", PRODUCT, "bf16", query=LATENCY)
-    assert answer.problem == choice.problem
+    answer = Recommender([path]).recommend("matmul", gpu, dims, dtype, query=LATENCY)
+    assert answer.problem.layout == layout
     assert any(each.source == "measured" for each in answer.choices)
 
 

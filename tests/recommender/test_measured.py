@@ -12,12 +12,12 @@ from kernrec.errors import UsageError
 from kernrec.gpu import find_gpu
 from kernrec.op import find_op
 from kernrec.recommender import Choice, Objective, Query, Recommendation, Recommender, Request
-from kernrec.recommender.candidate_set import candidate_set
 from kernrec.recommender.choices import build_choices
+from kernrec.recommender.estimate.engine import Space, costs
 from kernrec.recommender.estimate.operating_point import OperatingPoint
-from kernrec.recommender.estimate.shortlist import shortlist
 from kernrec.recommender.many import answer_many
-from kernrec.recommender.network import NetworkRequest, answer_network, shapes_as_network
+from kernrec.recommender.networks.network import NetworkRequest, answer_network, shapes_as_network
+from kernrec.recommender.rank import candidate_set
 from kernrec.recommender.result import MeasuredOn
 from kernrec.store import Database, Evidence
 from kernrec.store.intake import merge
@@ -175,8 +175,8 @@ def test_a_measured_config_is_found_however_slow_it_was_predicted_to_be(ask: Ask
     recommender = Recommender([])
     table = next(t for t in recommender.context.tables(PROBLEM, find_gpu(GPU)) if t.kernel.name == "matmul_simt")
     problem_space = table.space.at(PROBLEM)
-    runnable = table.runnable(problem_space)
-    left_out = next(r for r in runnable.tolist() if r not in shortlist(table, problem_space, runnable))
+    estimated = costs(Space([table]), [PROBLEM], [OperatingPoint()]).kernels[0].estimated
+    left_out = next(row for row in table.runnable(problem_space).tolist() if row not in estimated)
     first = recommender.recommend("matmul", GPU, SHAPE).best
     answer = ask([row(first, 0.3, config=table.space.config(left_out))])
     assert answer.best.config == table.space.config(left_out)

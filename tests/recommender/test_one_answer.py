@@ -28,10 +28,10 @@ from kernrec.op import Problem, all_ops
 from kernrec.op.workload import workload, workloads
 from kernrec.page.answers import Answers
 from kernrec.recommender import Objective, Query, Recommendation, Recommender, Request
-from kernrec.recommender.compare_gpus import compare_gpus
 from kernrec.recommender.many import answer_many
-from kernrec.recommender.network import NetworkRequest, shapes_as_network
-from kernrec.recommender.network_sweep import Swept, sweep_network
+from kernrec.recommender.networks.compare import compare_gpus
+from kernrec.recommender.networks.network import NetworkRequest, shapes_as_network
+from kernrec.recommender.networks.sweep import Swept, sweep_network
 from tests.helpers.command import run_here
 from tests.helpers.process import environment
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from kernrec.errors import UsageError
-from kernrec.recommender.candidate_set import CandidateSet
+from kernrec.recommender.candidates import CandidateSet
 from kernrec.recommender.estimate.estimates import MEASURED, PRIOR
 from kernrec.recommender.request import Objective, Query
 from kernrec.recommender.select import select

@@ -7,11 +7,10 @@ from kernrec.errors import UsageError
 from kernrec.gpu import all_gpus, find_gpu
 from kernrec.op import find_op
 from kernrec.recommender import Objective, Query, Recommender
-from kernrec.recommender.candidate_set import candidate_set
 from kernrec.recommender.choices import NO_LOSS, WORTH_SAYING
 from kernrec.recommender.estimate.operating_point import DEFAULT_POINT, OperatingPoint
-from kernrec.recommender.kernel_candidates import SWEPT
-from kernrec.recommender.network import NetworkRequest, answer_network
+from kernrec.recommender.networks.network import NetworkRequest, answer_network
+from kernrec.recommender.rank import SWEPT, candidate_set
 from kernrec.recommender.sweep import CLOCKS, clocks, lower_limits, op_points
 from kernrec.store import Evidence
 

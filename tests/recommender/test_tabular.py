@@ -10,7 +10,7 @@ import pytest
 import kernrec
 from kernrec.errors import KernrecError
 from kernrec.recommender import Recommendation
-from kernrec.recommender.network_result import NetworkAnswer
+from kernrec.recommender.networks.result import NetworkAnswer
 from kernrec.util.flat_rows import flat
 
 

@@ -237,9 +237,9 @@ class _Ranking:
         cls, problem: Problem, gpu: GPU, context: "Context", only: Kernel | None, draw: np.random.Generator
     ) -> "_Ranking":
         """Of one kernel or of all that compute the problem; `UsageError` where no config can run it."""
-        from kernrec.recommender.candidate_set import candidate_set
         from kernrec.recommender.estimate.operating_point import DEFAULT_POINT
         from kernrec.recommender.infeasible import why_not
+        from kernrec.recommender.rank import candidate_set
         from kernrec.store import Evidence
 
         if only:

@@ -33,8 +33,8 @@ from kernrec.model.learn.lower_bound import least_log_ratio_of
 from kernrec.model.learn.model import Model, choice_score, transfer_score
 from kernrec.model.learn.model_file import problem_count
 from kernrec.model.prior.launch_costs import LimitedCosts
-from kernrec.recommender.estimate.costs import Costs, median, promising, replaced
-from kernrec.recommender.estimate.estimates import Estimates, PredictedEstimates
+from kernrec.recommender.estimate.costs import Costs, median
+from kernrec.recommender.estimate.estimates import OWN, Estimates, Kinds
 from kernrec.recommender.estimate.model_inputs import ModelCandidates
 from kernrec.recommender.estimate.prediction import Prediction
 from kernrec.store import MeasuredAnswer
@@ -269,8 +269,6 @@ class Correction:
         """The model's estimates in place of the prior's, `predicted`."""
         by_latency, by_energy, by_power = self.factors
         latency, energy, power_w = predicted.latency, predicted.energy, predicted.power_w
-        assert isinstance(latency, PredictedEstimates)
-        assert isinstance(energy, PredictedEstimates)
         latency = latency.learned(by_latency, self.scored, self._half_widths("latency"))
         if by_power is None:
             return Costs(latency, energy.scaled(by_energy), power_w)
@@ -317,28 +315,14 @@ class Correction:
         factors.setdefault("energy", factors["latency"])
 
         def scaled(quantity: str, estimates: Estimates) -> Estimates:
-            value, low, high = (
-                column[self.scored] * factors[quantity] for column in (estimates.value, estimates.low, estimates.high)
-            )
-            adaptation = adaptations.get(quantity)
+            value, adaptation = estimates.value[self.scored] * factors[quantity], adaptations.get(quantity)
+            below, above, source, own = (estimates.by_kind(each)[self.scored] for each in estimates.kinds)
             if adaptation is not None and adaptation.interval.groups >= groups_needed():
                 low, high = adaptation.interval.around(value)
-            return replaced(estimates, self.scored, (value, low, high), None)
+                below, above = value / low, high / value
+            own = math.sqrt(OWN) * 0.5 * np.log(above * below)
+            return estimates.replaced(self.scored, value, Kinds(below, above, source, own))
 
         power = predicted.power_w.copy()
         power[self.scored] *= factors["energy"] / factors["latency"]
         return Costs(scaled("latency", predicted.latency), scaled("energy", predicted.energy), power)
-
-
-def worth_scoring(limited: LimitedCosts, always: Array) -> Array:
-    """Positions of the candidates that the trees are asked about, ascending: the most promising, and those of `always`.
-
-    All, where enough were measured to say that others are promising than the prior thinks; that takes milliseconds.
-    """
-    count = limited.costs.shape[-1]
-    if count <= SCORED or len(always) >= FEWEST:
-        return np.arange(count)
-    scored = np.zeros(count, dtype=bool)  # `np.union1d` imports np.ma, which takes 20 ms
-    scored[promising(limited.latency_s, limited.energy_j, SCORED)] = True
-    scored[always] = True
-    return scored.nonzero()[0]

@@ -29,7 +29,7 @@ import numpy as np
 
 from kernrec.model.prior.launch_costs import LimitedCosts
 from kernrec.model.prior.spread import INTERVAL, OF_ENERGY, OF_TIME
-from kernrec.recommender.estimate.estimates import MEASURED, OWN, PRIOR, Estimates, Kinds, PredictedEstimates
+from kernrec.recommender.estimate.estimates import MEASURED, OWN, PRIOR, Estimates, Kinds
 from kernrec.store import MeasuredAnswer
 from kernrec.util.light_dataclass import dataclass
 from kernrec.util.normal import DEVIATIONS
@@ -98,15 +98,14 @@ class Rescaling:
         )
 
 
-_OF_TIME, _OF_ENERGY = (Kinds.of(widths.factors, PRIOR, widths.own) for widths in (OF_TIME, OF_ENERGY))
+_OF_TIME, _OF_ENERGY = (Kinds.even(widths.factors, PRIOR, widths.own) for widths in (OF_TIME, OF_ENERGY))
 """The kinds of the prior's predictions are the positions in `spread.REGIMES`."""
 
 
 def prior_costs(limited: LimitedCosts) -> Costs:
     """The prediction of the analytic model."""
     latency_s, power_w, energy_j, *_, regimes = limited.costs
-    latency = PredictedEstimates(latency_s, regimes, _OF_TIME)
-    return Costs(latency, PredictedEstimates(energy_j, regimes, _OF_ENERGY), power_w)
+    return Costs(Estimates(latency_s, regimes, _OF_TIME), Estimates(energy_j, regimes, _OF_ENERGY), power_w)
 
 
 def promising(latency: Array, energy: Array, count: int) -> Array:
@@ -144,50 +143,29 @@ def with_measured(
     rescaling = Rescaling(latency_scale, power_scale, len(positions), latency_common, power_common)
     rescaled = rescaling.apply(predicted)
 
-    times = latency / rescaled.latency.value[positions]
-    by_energy = rescaled.energy
-    joules, joules_low, joules_high = (c.copy() for c in (by_energy.value, by_energy.low, by_energy.high))
-    for column in (joules, joules_low, joules_high):
-        column[positions] *= times
-    # Only the rows with a measured energy are taken from these.
+    # Without a measured energy it is the predicted power for the measured time.
+    joules = rescaled.energy.value.copy()
+    joules[positions] *= latency / rescaled.latency.value[positions]
+    by_power = Estimates(joules, rescaled.energy.kind, rescaled.energy.kinds)
+    bounds = [(row.latency_low_s, row.latency_high_s) for row in measured]
+    times = latency, measured_kinds(latency, *_interval(latency, bounds, LATENCY_DRIFT, 0.0))
     bounds = [(row.energy_low_j, row.energy_high_j) for row in measured]
     low, high = _interval(energy, bounds, ENERGY_DRIFT, UNSTATED_ENERGY)
-    bounds = [(row.latency_low_s, row.latency_high_s) for row in measured]
-    latency_low, latency_high = _interval(latency, bounds, LATENCY_DRIFT, 0.0)
+    energies = energy[has_energy], measured_kinds(energy[has_energy], low[has_energy], high[has_energy])
     power = rescaled.power_w.copy()
     power[with_energy] = [
         row.energy_j / row.latency_s if row.power_w is None else row.power_w
         for row in measured
         if row.energy_j is not None
     ]
-    return Costs(
-        replaced(rescaled.latency, positions, (latency, latency_low, latency_high), MEASURED),
-        replaced(
-            Estimates(joules, joules_low, joules_high, by_energy.source, by_energy.own),
-            with_energy,
-            (energy[has_energy], low[has_energy], high[has_energy]),
-            MEASURED,
-        ),
-        power,
-    ), rescaling
+    after = Costs(rescaled.latency.replaced(positions, *times), by_power.replaced(with_energy, *energies), power)
+    return after, rescaling
 
 
-def replaced(
-    estimates: Estimates, positions: Array, columns: tuple[Array, Array, Array], source: int | None
-) -> Estimates:
-    """A copy with other numbers at some positions: (value, low, high) and, unless None, their source.
-
-    All of the error of a measurement is its own.
-    """
-    value, low, high, sources, own = (column.copy() for column in estimates.columns())
-    for copy, column in zip((value, low, high), columns, strict=True):
-        copy[..., positions] = column
-    if source is not None:
-        sources[..., positions] = source
-    share = 1.0 if source == MEASURED else math.sqrt(OWN)
-    with np.errstate(invalid="ignore"):  # where a config cannot keep a limit all of them are infinite
-        own[..., positions] = share * 0.5 * np.log(columns[2] / columns[1])
-    return Estimates(value, low, high, sources, own)
+def measured_kinds(value: Array, low: Array, high: Array) -> Kinds:
+    """Return the kinds of measured values, all of whose error is their own; arrays (N,)."""
+    sources = np.full(len(value), MEASURED, dtype=np.int8)
+    return Kinds(value / low, high / value, sources, 0.5 * np.log(high / low))
 
 
 def carried_over(predicted: Costs, elsewhere: Costs, predicted_elsewhere: Costs, rescaling: Rescaling) -> Costs:

@@ -3,10 +3,10 @@
 import math
 from collections.abc import Sequence
 from enum import StrEnum
+from typing import NamedTuple
 
 import numpy as np
 
-from kernrec.util.light_dataclass import dataclass
 from kernrec.util.light_property import cached_property
 
 Array = np.ndarray
@@ -31,77 +31,8 @@ measurements that fixed the scale cut a transferred model's error from 44 / 16 /
 median of the three, and so its variance to 0.35."""
 
 
-@dataclass(frozen=True, eq=False)
-class Estimates:
-    """One quantity of C candidates with its 90 % interval, in SI units; every field an array (C,) or (points, C)."""
-
-    value: Array
-    low: Array
-    high: Array
-    source: Array
-    """Positions in `SOURCES`, int8."""
-    own: Array
-    """Logarithmic half-width of the 90 % interval of each config's own error: what counts against other configs of the
-    kernel on the problem. The rest of the interval is common to them."""
-
-    def at(self, point: int | slice) -> "Estimates":
-        """Those of a table of several operating points at one of them, or at some."""
-        return Estimates(*[column[point] for column in self.columns()])
-
-    @classmethod
-    def stacked(cls, points: Sequence["Estimates"]) -> "Estimates":
-        """The table of several operating points from theirs."""
-        return cls(*map(np.stack, zip(*(estimates.columns() for estimates in points), strict=True)))
-
-    def item(self, place: tuple[int, ...]) -> tuple[float, float, float, int, float]:
-        """The fields of one candidate, at one operating point, in order."""
-        value, low, high, source, own = (column.item(place) for column in self.columns())
-        return value, low, high, int(source), own
-
-    def columns(self) -> tuple[Array, Array, Array, Array, Array]:
-        """The fields in order."""
-        return self.value, self.low, self.high, self.source, self.own
-
-    @property
-    def has_learned(self) -> bool:
-        """Whether a model predicted some of them."""
-        return bool((self.source == LEARNED).any())
-
-    def by_source(self, values: Sequence[float]) -> Array:
-        """Of these values, one for each of `SOURCES`, that of the source of each candidate, in the shape of `value`."""
-        return np.array(values).take(self.source)
-
-    def part(self, part: slice) -> "Estimates":
-        """Those of some of the candidates."""
-        return Estimates(*[column[..., part] for column in self.columns()])
-
-    def scaled(self, factor: Array | float) -> "Estimates":
-        """Values and intervals multiplied by a factor; the source stays."""
-        return Estimates(self.value * factor, self.low * factor, self.high * factor, self.source, self.own)
-
-    def raised(self, factor: float, wide: float) -> "Estimates":
-        """Values multiplied by a factor, and then within another one, `wide`; no upper end is lowered.
-
-        The configs' own errors are no larger than their share of that.
-        """
-        value = self.value * factor
-        own = np.minimum(self.own, math.sqrt(OWN) * math.log(wide))
-        return Estimates(value, value / wide, np.maximum(self.high, value * wide), self.source, own)
-
-    def narrowed(self, factor: float, common: float) -> "Estimates":
-        """Values multiplied by `factor`, and of the variance of the common part of their errors this share."""
-        value, own = self.value * factor, self.own * self.own
-
-        def width(whole: Array) -> Array:
-            return np.asarray(np.exp(np.sqrt(own + common * np.maximum(whole * whole - own, 0.0))))
-
-        low, high = width(np.log(self.value / self.low)), width(np.log(self.high / self.value))
-        return Estimates(value, value / low, value * high, self.source, self.own)
-
-
-@dataclass(frozen=True, eq=False)
-class Kinds:
-    """Intervals of K kinds of predictions, by what their errors depend on; arrays (K,)."""
+class Kinds(NamedTuple):
+    """Intervals and sources of K kinds of estimates; arrays (K,)."""
 
     below: Array
     """The factor from the lower end of the 90 % interval to the value."""
@@ -110,36 +41,37 @@ class Kinds:
     source: Array
     """Positions in `SOURCES`, int8."""
     own: Array
-    """As `Estimates.own`."""
+    """Logarithmic half-width of the interval of each config's own error, which counts against other configs of the
+    kernel on the problem. The rest of the interval is common to them."""
 
     @classmethod
-    def of(cls, factors: Array, source: int, own: Array) -> "Kinds":
-        """Kinds whose intervals reach as far to either side, from one source."""
+    def even(cls, factors: Array, source: int, own: Array) -> "Kinds":
+        """Return kinds of one source whose intervals reach as far to either side."""
         sources = np.empty(len(factors), dtype=np.int8)
         sources.fill(source)
         return cls(factors, factors, sources, own)
 
     def and_also(self, more: "Kinds") -> "Kinds":
-        """These, and after them others."""
-        return Kinds(*[np.concatenate(both) for both in zip(self.columns(), more.columns(), strict=True)])
-
-    def columns(self) -> tuple[Array, Array, Array, Array]:
-        """The fields in order."""
-        return self.below, self.above, self.source, self.own
+        """Return these kinds, and after them others."""
+        return Kinds(*map(np.concatenate, zip(self, more, strict=True)))
 
 
-class PredictedEstimates(Estimates):
-    """Predictions whose intervals follow from the kind of each.
+class Estimates:
+    """One quantity of C candidates with its 90 % interval, in SI units; arrays (C,) or (points, C).
 
-    An answer asks for those of a few candidates, so arrays of them are made only where somebody asks for them.
+    An answer shows a few candidates, so arrays of intervals and sources are made only when they are read.
     """
 
-    kind: Array
-    """Positions in `kinds`, as any numbers, in the shape of `value`."""
-    kinds: Kinds
-
     def __init__(self, value: Array, kind: Array, kinds: Kinds) -> None:
-        self.__dict__.update(value=value, kind=kind, kinds=kinds)
+        self.value = value
+        self.kind = kind
+        """Positions in `kinds`, as any numbers, in the shape of `value`."""
+        self.kinds = kinds
+
+    @classmethod
+    def of(cls, value: Array, low: Array, high: Array, source: Array, own: Array) -> "Estimates":
+        """Return estimates from arrays (C,), each candidate of a kind of its own."""
+        return cls(value, np.arange(len(value)), Kinds(value / low, high / value, source, own))
 
     @cached_property
     def _numbers(self) -> Array:
@@ -155,68 +87,88 @@ class PredictedEstimates(Estimates):
         """Upper ends of the intervals."""
         return np.asarray(self.value * self.kinds.above.take(self._numbers))
 
-    @cached_property
+    @property
     def source(self) -> Array:
-        """Where each comes from."""
-        return self.kinds.source.take(self._numbers)
+        """Positions in `SOURCES`, int8."""
+        return self.by_kind(self.kinds.source)
 
-    @cached_property
+    @property
     def own(self) -> Array:
-        """Half-widths of the configs' own parts."""
-        return self.kinds.own.take(self._numbers)
+        """Logarithmic half-widths of the intervals of the configs' own errors."""
+        return self.by_kind(self.kinds.own)
 
     @property
     def has_learned(self) -> bool:
         """Whether a model predicted some of them."""
         return bool((self.kinds.source == LEARNED).any())
 
-    def by_source(self, values: Sequence[float]) -> Array:
-        """Of these values, one for each of `SOURCES`, that of the source of each candidate, in the shape of `value`."""
-        return np.array(values).take(self.kinds.source).take(self._numbers)
+    def by_kind(self, values: Array) -> Array:
+        """Return the value of each candidate's kind, in the shape of `value`."""
+        return values.take(self._numbers)
 
     def item(self, place: tuple[int, ...]) -> tuple[float, float, float, int, float]:
-        """The fields of one candidate, as the arrays have them."""
+        """Return value, low, high, source and own error of one candidate, at one operating point."""
         value, number, kinds = self.value.item(place), int(self.kind.item(place)), self.kinds
         low, high = value / kinds.below.item(number), value * kinds.above.item(number)
         return value, low, high, kinds.source.item(number), kinds.own.item(number)
 
-    def at(self, point: int | slice) -> Estimates:
-        """Those of a table of several operating points at one of them, or at some."""
-        return PredictedEstimates(self.value[point], self.kind[point], self.kinds)
+    def at(self, point: int | slice) -> "Estimates":
+        """Select one operating point, or some of them."""
+        return Estimates(self.value[point], self.kind[point], self.kinds)
 
-    def part(self, part: slice) -> Estimates:
-        """Those of some of the candidates."""
-        return PredictedEstimates(self.value[..., part], self.kind[..., part], self.kinds)
+    def part(self, part: slice) -> "Estimates":
+        """Select some of the candidates."""
+        return Estimates(self.value[..., part], self.kind[..., part], self.kinds)
 
-    def scaled(self, factor: Array | float) -> "PredictedEstimates":
-        """Values and intervals multiplied by a factor; the source stays."""
-        return PredictedEstimates(self.value * factor, self.kind, self.kinds)
+    @classmethod
+    def stacked(cls, points: Sequence["Estimates"]) -> "Estimates":
+        """Return the table of several operating points from the estimates at each."""
+        kinds, numbers = points[0].kinds, [points[0].kind]
+        for estimates in points[1:]:
+            numbers.append(estimates.kind + len(kinds.own))
+            kinds = kinds.and_also(estimates.kinds)
+        return cls(np.stack([estimates.value for estimates in points]), np.stack(numbers), kinds)
 
-    def raised(self, factor: float, wide: float) -> Estimates:
-        """Values multiplied by a factor, and then within another one, `wide`; no upper end is lowered.
+    def scaled(self, factor: Array | float) -> "Estimates":
+        """Return values and intervals multiplied by a factor, from the same sources."""
+        return Estimates(self.value * factor, self.kind, self.kinds)
+
+    def raised(self, factor: float, wide: float) -> "Estimates":
+        """Return values multiplied by `factor`, within a factor of `wide`; no upper end is lowered.
 
         The configs' own errors are no larger than their share of that.
         """
-        below, above, source, own = self.kinds.columns()
+        below, above, source, own = self.kinds
         own = np.minimum(own, math.sqrt(OWN) * math.log(wide))
         kinds = Kinds(np.full(len(below), wide), np.maximum(above / factor, wide), source, own)
-        return PredictedEstimates(self.value * factor, self.kind, kinds)
+        return Estimates(self.value * factor, self.kind, kinds)
 
-    def learned(self, factor: Array, positions: Array, half_widths: Array) -> "PredictedEstimates":
-        """Values multiplied by what a model corrects them by, with its intervals and source at some positions.
+    def narrowed(self, factor: float, common: float) -> "Estimates":
+        """Return values multiplied by `factor`, with this share of the variance that errors have in common."""
+        below, above, source, own = self.kinds
+
+        def width(whole: Array) -> Array:
+            return np.asarray(np.exp(np.sqrt(own * own + common * np.maximum(whole * whole - own * own, 0.0))))
+
+        kinds = Kinds(width(np.log(below)), width(np.log(above)), source, own)
+        return Estimates(self.value * factor, self.kind, kinds)
+
+    def replaced(self, positions: Array, value: Array, kinds: Kinds) -> "Estimates":
+        """Return a copy with other values at some positions of C, each of the kind at the same place in `kinds`."""
+        values, kind = self.value.copy(), self.kind.copy()
+        values[..., positions] = value
+        kind[..., positions] = np.arange(float(len(positions))) + len(self.kinds.own)
+        return Estimates(values, kind, self.kinds.and_also(kinds))
+
+    def learned(self, factor: Array, positions: Array, half_widths: Array) -> "Estimates":
+        """Return values multiplied by what a model corrects them by, with its intervals at some positions.
 
         Args:
             factor: in the shape of `value`.
             positions: of the candidates that the model was asked about, ascending, (N,).
             half_widths: the logarithms of the factors of their 90 % intervals to either side, (N,).
         """
-        kinds = Kinds.of(np.exp(half_widths), LEARNED, math.sqrt(OWN) * half_widths)
-        numbers = np.arange(float(len(positions)))
-        if len(positions) == self.value.shape[-1]:
-            kind = np.empty(self.value.shape)
-            kind[...] = numbers
-        else:
-            kind = self.kind.copy()
-            kind[..., positions] = numbers + len(self.kinds.own)
-            kinds = self.kinds.and_also(kinds)
-        return PredictedEstimates(self.value * factor, kind, kinds)
+        value, kinds = self.value * factor, Kinds.even(np.exp(half_widths), LEARNED, math.sqrt(OWN) * half_widths)
+        if len(positions) < value.shape[-1]:
+            return Estimates(value, self.kind, self.kinds).replaced(positions, value[..., positions], kinds)
+        return Estimates(value, np.broadcast_to(np.arange(float(len(positions))), value.shape), kinds)

@@ -70,7 +70,10 @@ class LaunchGeometry:
 
     @cached_property
     def occupancy_score(self) -> Array:
-        """The order of the occupancy heuristic: the most resident warps, of equals the largest block; (rows,)."""
+        """Return the order of the occupancy heuristic, that of `cudaOccupancyMaxPotentialBlockSize`, (rows,).
+
+        The most resident warps come first, then the largest block, then the first config in canonical order.
+        """
         return np.asarray(self.occupancy * 4096.0 + self.warps)
 
 

@@ -6,7 +6,7 @@
     roof     no time is shorter than the operations need at the peak rate of the row's own clock
     watts    no mean power exceeds the limit of its row
 
-Candidates of kernels pass `possible` where their costs are made (`kernel_candidates`, `candidate_sets`), measured rows
+Candidates of kernels pass `possible` where their costs are made (`rank`), measured rows
 `impossible` where they are read (`measured_rows`), and baselines `is_number` and `operating_point.at_point` in
 `lines.lines_of`. A small excess is corrected: the time is raised to the bound, or the launch slowed to its limit. What
 a model cannot have meant is refused, and the analytical model takes its place. Notes name what was refused.
@@ -23,6 +23,7 @@ from kernrec.gpu import GPU
 from kernrec.model.prior.core import RESTING
 from kernrec.model.prior.launch_costs import LimitedCosts
 from kernrec.model.prior.microarchitecture import microarchitecture
+from kernrec.model.vendor.limits import work_of
 from kernrec.model.vendor.operating_point import ideal_of
 from kernrec.op import Problem
 from kernrec.op.problem import ANY_LAYOUT
@@ -64,7 +65,7 @@ def refuse_too_large(problem: Problem, gpu: GPU) -> None:
 
 def cold_seconds(problem: Problem, gpu: GPU) -> float:
     """Return the seconds that compulsory bytes need from DRAM at the bandwidth that kernels achieve, nothing in L2."""
-    return problem.bytes / (gpu.memory_bandwidth * microarchitecture(gpu).dram_efficiency)
+    return work_of(problem)[1] / (gpu.memory_bandwidth * microarchitecture(gpu).dram_efficiency)
 
 
 def possible(
@@ -135,40 +136,34 @@ def _corrected(
     points: Sequence[OperatingPoint],
 ) -> tuple[Costs, tuple[str, ...]]:
     """Costs whose `broken` entries, (points, C), are corrected or the prior's."""
-    latency, energy = (_columns(each) for each in (costs.latency, costs.energy))
-    power_w, notes = costs.power_w.copy(), []
+    latency, energy, power_w, notes = costs.latency, costs.energy, costs.power_w.copy(), []
     with np.errstate(invalid="ignore"):
-        sane = (latency[0] * REFUSED >= least_s) & (energy[0] > 0.0) & np.isfinite(energy[0])
+        sane = (latency.value * REFUSED >= least_s) & (energy.value > 0.0) & np.isfinite(energy.value)
     if (refused := broken & ~sane).any():
         first = tuple(np.argwhere(refused)[0])
         seconds, least = (
-            human(float(each[first]), "s") for each in (latency[0], np.broadcast_to(least_s, refused.shape))
+            human(float(each[first]), "s") for each in (latency.value, np.broadcast_to(least_s, refused.shape))
         )
         count = int(refused.any(axis=0).sum())
         instead = "they are left out" if prior is None else "the analytical model's are shown"
         notes.append(f"{count} estimates are impossible ({seconds}; at least {least}), {instead}")
-        for columns, others in ((latency, prior and prior.latency), (energy, prior and prior.energy)):
-            for number, column in enumerate(columns if others else columns[:3]):
-                column[refused] = others.columns()[number][refused] if others else inf
+        latency = _instead(latency, prior.latency if prior else None, refused)
+        energy = _instead(energy, prior.energy if prior else None, refused)
         power_w[refused] = prior.power_w[refused] if prior else inf
     # Faster than the GPU: the time is raised to the bound, at the power that was predicted.
-    raised = np.where(broken, np.maximum(least_s / latency[0], 1.0), 1.0)
+    raised = np.where(broken, np.maximum(least_s / latency.value, 1.0), 1.0)
     # Above the limit. At the default limit, at which models learn time, only the power is wrong.
     limits_w = np.array([point.limit_w(gpu) for point in points])[:, np.newaxis]
-    drawn_w = energy[0] / latency[0]
+    drawn_w = energy.value / latency.value
     over = broken & (drawn_w > limits_w)
     learned_here = np.array([point.is_default(gpu) for point in points])[:, np.newaxis]
     rest_w = limited.static_j / limited.latency_s
     slower = np.where(over & ~learned_here, slowdown(drawn_w, rest_w, limits_w), 1.0) * raised
     share = np.where(over, np.minimum(limits_w / drawn_w, 1.0), 1.0)
-    for column in latency[:3]:
-        column *= slower
-    for column in energy[:3]:
-        column *= slower * share
     power_w = np.where(over, limits_w, power_w)
     if (below := raised > 1.05).any():
         notes.append(f"{int(below.any(axis=0).sum())} estimates are raised to the least time that the GPU allows")
-    return Costs(Estimates(*latency), Estimates(*energy), power_w), tuple(notes)
+    return Costs(latency.scaled(slower), energy.scaled(slower * share), power_w), tuple(notes)
 
 
 def slowdown(drawn_w: Array, rest_w: Array, limit_w: Array) -> Array:
@@ -185,8 +180,12 @@ def slowdown(drawn_w: Array, rest_w: Array, limit_w: Array) -> Array:
     return np.asarray((drawn_w - rest) / (limit_w - rest))
 
 
-def _columns(estimates: Estimates) -> list[Array]:
-    return [column.copy() for column in estimates.columns()]
+def _instead(estimates: Estimates, prior: Estimates | None, refused: Array) -> Estimates:
+    """Estimates with the prior's in place of those `refused`, (points, C); infinite ones if there is no prior."""
+    if prior is None:
+        return Estimates(np.where(refused, inf, estimates.value), estimates.kind, estimates.kinds)
+    kind = np.where(refused, prior.kind + len(estimates.kinds.own), estimates.kind)
+    return Estimates(np.where(refused, prior.value, estimates.value), kind, estimates.kinds.and_also(prior.kinds))
 
 
 def is_number(prediction: "StackPrediction") -> bool:

@@ -10,7 +10,6 @@ from kernrec.kernel import ProblemSpace
 from kernrec.kernel.many_problems import ManyProblems, OnProblems
 from kernrec.model.prior.core import (
     BLOCKS,
-    CAPPED,
     CONCURRENT,
     DRAM_BYTES,
     DRAM_SLOWDOWN,
@@ -26,7 +25,7 @@ from kernrec.model.prior.core import (
 from kernrec.model.prior.demand import PIPES
 from kernrec.model.prior.dram_traffic import dram_bytes, sampled_dram_bytes
 from kernrec.model.prior.epilogue import epilogue
-from kernrec.model.prior.launch_costs import LIMITED, LimitedCosts, NominalCosts
+from kernrec.model.prior.launch_costs import LimitedCosts, NominalCosts
 from kernrec.model.prior.launch_time import RESOURCES, LaunchTime, LaunchWork, time_of_work
 from kernrec.op import Problem
 from kernrec.op.dtype import ELEMENT_BYTES
@@ -72,6 +71,9 @@ class Prediction:
 
     def by_problem(self, starts: Sequence[int], on_problems: Sequence[ProblemSpace]) -> "Iterator[Prediction]":
         """The prediction for each of several problems, by where its configs begin in `rows`, and the last ones end."""
+        if len(on_problems) == 1:
+            yield self
+            return
         ends = [(launch, launch.positions.searchsorted(starts).tolist()) for launch in self.launches]
         configs = self.on_problem.configs(self.rows)
         for number, (on_problem, (start, end)) in enumerate(zip(on_problems, pairwise(starts), strict=True)):
@@ -110,50 +112,20 @@ class Prediction:
         ]
 
 
-@dataclass(frozen=True, eq=False)
-class Predictions:
-    """The predictions of several kernels on one problem, kernel after kernel: C configs in all."""
-
-    kernels: tuple[Prediction, ...]
-    nominal: Array
-    """The fields of `NominalCosts` as rows, (5, C)."""
-    starts: tuple[int, ...]
-    """Where the configs of each kernel begin, and C."""
-
-    def limited_at_first(self, points: Sequence[OperatingPoint]) -> LimitedCosts:
-        """Latency, power and energy of the configs, (points, C): at the first point; at the others they are infinite,
-        and what else there is has no meaning."""
-        costs = np.empty((LIMITED, len(points), self.starts[-1]))
-        if len(points) > 1:
-            costs[:4, 1:] = np.inf
-            costs[-1, 1:] = CAPPED
-        limited = LimitedCosts(costs, self.nominal[4])
-        self._limit(limited, np.arange(self.starts[-1]), points, slice(0, 1))
-        return limited
-
-    def limit_at_others(
-        self, limited: LimitedCosts, points: Sequence[OperatingPoint], swept: Sequence[Array | None]
-    ) -> None:
-        """Fills in the costs at the other points of the candidates at these positions of each kernel; None: of all."""
-        positions = [
-            np.arange(start, end) if some is None else some + start
-            for some, (start, end) in zip(swept, pairwise(self.starts), strict=True)
-        ]
-        self._limit(limited, np.concatenate(positions), points, slice(1, None))
-
-    def _limit(self, limited: LimitedCosts, positions: Array, points: Sequence[OperatingPoint], some: slice) -> None:
-        self.kernels[0].table.power.limit_some(self.nominal, positions, points[some], limited.costs[:, some])
-
-
 def predict(table: StaticTable, on_problem: ProblemSpace, rows: Array) -> Prediction:
-    """The prior's time and energy of the configs `rows` (ascending) on a problem."""
-    return predict_all([(table, on_problem, rows)]).kernels[0]
+    """Return the analytical model's time and energy of the configs `rows` (ascending) on a problem."""
+    (kernel,), _ = predict_all([(table, on_problem, rows)])
+    return kernel
 
 
-def predict_all(parts: Sequence[tuple[StaticTable, OnProblems, Array]]) -> Predictions:
-    """The prior's time and energy of configs of several kernels on a problem, or on several.
+def predict_all(parts: Sequence[tuple[StaticTable, OnProblems, Array]]) -> tuple[list[Prediction], Array]:
+    """Return the analytical model's time and energy of configs of several kernels on a problem, or on several.
 
-    parts: for each kernel its table, its space on the problem, and rows of it, ascending.
+    Args:
+        parts: for each kernel its table, its space on the problem, and rows of it, ascending.
+
+    Returns:
+        The prediction of each kernel, and the fields of `NominalCosts` of all configs as rows, (5, C).
     """
     starts = list(accumulate([len(rows) for _, _, rows in parts], initial=0))
     nominal, longest = np.zeros((5, starts[-1])), np.zeros((2, starts[-1]))
@@ -162,7 +134,7 @@ def predict_all(parts: Sequence[tuple[StaticTable, OnProblems, Array]]) -> Predi
     kernels = [
         _predicted(*part, nominal[:, place], longest[:, place]) for part, place in zip(parts, places, strict=True)
     ]
-    return Predictions(tuple(kernels), nominal, tuple(starts))
+    return kernels, nominal
 
 
 def _predicted(table: StaticTable, on_problem: OnProblems, rows: Array, nominal: Array, longest: Array) -> Prediction:

@@ -1,8 +1,11 @@
-"""The shortlist: of a large space the configs that are worth a full estimate, found by quick measures."""
+"""Quick costs, by which a large space's configs are chosen for a full estimate.
+
+They are rounds of blocks times the longer of work and latency, where of a block's pipes only the busiest counts, and
+the joules of the core. A second pass counts as launched and nothing more; DRAM is left out.
+"""
 
 import numpy as np
 
-from kernrec.kernel import ProblemSpace
 from kernrec.kernel.many_problems import OnProblems
 from kernrec.model.prior.core import LAUNCH_S
 from kernrec.model.prior.microarchitecture import microarchitecture
@@ -14,20 +17,6 @@ SHORTLIST = 512
 """Configs that are estimated in full; of more, the most promising."""
 
 _SECOND_PASS_CLK = 2500.0  # blocks of little work: started, loaded once, stored
-
-
-def shortlist(table: StaticTable, on_problem: ProblemSpace, rows: Array) -> Array:
-    """At most `SHORTLIST` of `rows`: those that look fastest, and those that look most frugal.
-
-    The quick measures are rounds of blocks times the longer of work and latency, where of a block's pipes only the
-    busiest counts, and the joules of the core. A second pass counts as launched and nothing more; DRAM is left out.
-    """
-    if len(rows) <= SHORTLIST:
-        return rows
-    promising = np.zeros(len(rows), dtype=bool)
-    for cost in quick_costs(table, on_problem, rows):
-        promising[cost.argpartition(SHORTLIST // 2)[: SHORTLIST // 2]] = True
-    return rows[promising]
 
 
 def quick_costs(table: StaticTable, on_problem: OnProblems, rows: Array) -> tuple[Array, Array]:

@@ -288,14 +288,6 @@ class StaticTable:
         """Resident warps over the most an SM holds, of the first launch of one config."""
         return float(self.geometry(on_problem, 0).occupancy.item(row))
 
-    def occupancy_choice(self, on_problem: ProblemSpace, rows: Array) -> int:
-        """The row, of `rows`, that the occupancy heuristic picks.
-
-        The heuristic is that of `cudaOccupancyMaxPotentialBlockSize`: the most resident warps, of equals the largest
-        block; of equals the first config in canonical order, for the heuristic has no other criterion.
-        """
-        return int(rows[self.geometry(on_problem, 0).occupancy_score.take(rows).argmax()])
-
     def geometries(self, on_problem: OnProblems) -> list[LaunchGeometry]:
         """The geometry of each launch on a problem."""
         return [self.geometry(on_problem, index) for index in range(len(self.launches))]

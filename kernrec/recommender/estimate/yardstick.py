@@ -200,7 +200,7 @@ def caution(latency: Estimates, deviation: float, of_card: bool, measured: bool)
     """
     if not measured and (of_card or not latency.has_learned):
         factor = unsure(deviation)
-        return latency.by_source((factor, 1.0, factor))
+        return latency.by_kind(np.array((factor, 1.0, factor)).take(latency.kinds.source))
     own = np.minimum(np.log(latency.high / latency.low) / (2.0 * DEVIATIONS), deviation)
     if not measured:
         # The prior's interval is that of a kernel's own time. Beside kernels of other hands it errs as these differ.

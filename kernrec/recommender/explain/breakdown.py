@@ -12,9 +12,8 @@ import numpy as np
 from kernrec.gpu import LIMITERS
 from kernrec.model.prior.demand import events
 from kernrec.model.prior.power import DRAM
-from kernrec.recommender.candidate_set import CandidateSet
+from kernrec.recommender.candidates import CandidateSet, KernelCandidates
 from kernrec.recommender.choices import build_choice
-from kernrec.recommender.kernel_candidates import KernelCandidates
 from kernrec.recommender.result import Choice
 from kernrec.util.light_dataclass import dataclass
 

@@ -7,9 +7,10 @@ import numpy as np
 
 from kernrec.errors import NoKernelError, UsageError, unknown
 from kernrec.gpu import find_gpu
-from kernrec.recommender.candidate_set import CandidateSet, candidate_set
+from kernrec.recommender.candidates import CandidateSet
 from kernrec.recommender.context import Context
 from kernrec.recommender.infeasible import none_runs
+from kernrec.recommender.rank import candidate_set
 from kernrec.recommender.recommender import Recommender
 from kernrec.recommender.request import Objective, Request
 from kernrec.recommender.result import Choice

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from kernrec.recommender.candidate_set import CandidateSet
+from kernrec.recommender.candidates import CandidateSet
 from kernrec.recommender.context import Context
 from kernrec.recommender.explain.breakdown import Explanation, explain
 from kernrec.recommender.explain.pick_config import explainable, pick_config, point_number, recommended

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from kernrec.recommender.candidate_set import CandidateSet
+from kernrec.recommender.candidates import CandidateSet
 from kernrec.recommender.estimate.estimates import SOURCES, Source
 from kernrec.recommender.explain.breakdown import Explanation, explain
 from kernrec.recommender.notes import sources_of
@@ -27,22 +27,22 @@ NEAR_ROOF = 0.7
 """Share of the roof from which no config of any kernel gains much more: 1.4 times at most."""
 
 _REMEDIES = {
-    "issue": "fewer instructions for the same work: wider loads (vector), more results per thread, deeper unrolling",
+    "issue": "fewer instructions for the same work, in the kernel itself",
     "fma": "it computes most of the time: a data type that tensor cores multiply does so several times faster",
-    "int": "fewer index computations: more results per thread, sizes that divide the tile",
+    "int": "fewer index computations, in the kernel itself",
     "special": "fewer exponentials and divisions, or cheaper forms of them, in the kernel itself",
-    "f64": "32-bit floats where they are precise enough: with two f64 lanes to an SM they are 32 or 64 times faster",
+    "f64": "32-bit floats where they are precise enough: an SM with two f64 units computes them 32 or 64 times as fast",
     "tensor": "it computes most of the time: a narrower data type is what makes it faster",
-    "LSU": "wider loads (vector), and more results per thread for what is loaded",
-    "shared memory": "larger tiles per warp, or a layout without bank conflicts",
-    "L1": "accesses that are contiguous within a warp, and larger tiles",
-    "L2": "larger tiles, or an order of blocks (raster) that reuses what L2 holds",
+    "LSU": "fewer and wider accesses, in the kernel itself",
+    "shared memory": "a layout of shared memory without bank conflicts, in the kernel itself",
+    "L1": "accesses that are contiguous within a warp, in the kernel itself",
+    "L2": "fewer bytes: a narrower data type, or fusing it with the layer before or after it",
     "DRAM": "fewer bytes: a narrower data type, or fusing it with the layer before or after it",
-    "latency": "more warps or more stages in flight; of small problems, several at once (a larger batch)",
-    "power limit": "fewer joules for the same work (a narrower data type, larger tiles), or a higher limit",
+    "latency": "more work at once: several small problems together, or a larger batch",
+    "power limit": "fewer joules for the same work, by a narrower data type",
     "launch": "the launch itself takes longest: fuse it with a neighbor, batch calls, or use a CUDA graph",
 }
-"""By bottleneck, what is beyond the tunables of the kernel."""
+"""By bottleneck, what helps when no tunable of the kernel does: none of these is a tunable."""
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,8 @@ from kernrec.compile.pool import Processors, processors_of
 from kernrec.errors import KernrecError
 from kernrec.model.prior.spread import REGIMES, SPREADS
 from kernrec.profile.triton_call import kernel_of_triton
-from kernrec.recommender.analyze_kernel import analyze
-from kernrec.recommender.profile_configs import ProfilingOptions, profiles_with
+from kernrec.recommender.analyze.kernel import analyze
+from kernrec.recommender.analyze.profile_configs import ProfilingOptions, profiles_with
 from kernrec.recommender.request import Objective, Query
 from kernrec.recommender.serving.candidates import candidates
 from kernrec.recommender.serving.engine_calls import Step, calls

@@ -13,7 +13,7 @@ from typing import Any
 
 from kernrec.errors import KernrecError, UsageError
 from kernrec.profile.triton_call_file import TritonCall
-from kernrec.recommender.analyze_triton import argument
+from kernrec.recommender.analyze.triton import argument
 from kernrec.recommender.serving.engine_defaults import Tiles, launched, stated_tiles
 from kernrec.recommender.serving.engines import Deployment, Kind, ProductShape, TunedFile
 from kernrec.recommender.serving.routing import Routing, routed

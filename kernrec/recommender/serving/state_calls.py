@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from kernrec.profile.triton_call_file import TritonCall
-from kernrec.recommender.analyze_triton import argument
+from kernrec.recommender.analyze.triton import argument
 from kernrec.recommender.serving.engine_defaults import Tiles
 from kernrec.recommender.serving.engines import StateShape
 

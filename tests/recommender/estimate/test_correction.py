@@ -17,13 +17,13 @@ from kernrec.gpu import find_gpu
 from kernrec.kernel import find_kernel, load_kernel
 from kernrec.op import find_op
 from kernrec.recommender import Objective, Query, Recommender, Request
-from kernrec.recommender.analyze_kernel import analyze
+from kernrec.recommender.analyze.kernel import analyze
+from kernrec.recommender.analyze.profile_configs import ProfilingOptions
 from kernrec.recommender.choices import build_choice
 from kernrec.recommender.context import Context
 from kernrec.recommender.estimate.model_store import ModelStore
 from kernrec.recommender.estimate.prediction import predict
 from kernrec.recommender.explain.pick_config import explainable
-from kernrec.recommender.profile_configs import ProfilingOptions
 from kernrec.store import Database, Stack
 from kernrec.store.measurement import Measurement
 

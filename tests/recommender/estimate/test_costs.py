@@ -22,8 +22,8 @@ def predicted() -> Costs:
     source = np.zeros(COUNT, dtype=np.int8)
     own = np.full(COUNT, OWN_WIDTH)
     return Costs(
-        Estimates(latency, latency / 2, latency * 2, source, own),
-        Estimates(energy, energy / 2, energy * 2, source, own),
+        Estimates.of(latency, latency / 2, latency * 2, source, own),
+        Estimates.of(energy, energy / 2, energy * 2, source, own),
         energy / latency,
     )
 
@@ -100,6 +100,6 @@ def test_a_stated_interval_is_at_least_as_wide_as_the_card_drifts() -> None:
     after, _ = with_measured(predicted(), np.array([2]), [measured(1e-3, 0.2, **exact)])
     assert after.latency.low[2] == pytest.approx(1e-3 * (1 - LATENCY_DRIFT))
     assert after.latency.high[2] == pytest.approx(1e-3 * (1 + LATENCY_DRIFT))
-    assert (after.energy.low[2], after.energy.high[2]) == (0.1, 0.3)
+    assert (after.energy.low[2], after.energy.high[2]) == pytest.approx((0.1, 0.3))
     after, _ = with_measured(predicted(), np.array([2]), [measured(1e-3, 0.2)])
     assert after.energy.low[2] < 0.2 * (1 - ENERGY_DRIFT)  # nobody stated it: not sure at all

@@ -6,11 +6,11 @@ from kernrec.gpu import GPU, find_gpu
 from kernrec.model.learn.features import matrix, names
 from kernrec.op import Problem, find_op
 from kernrec.recommender import Recommender
-from kernrec.recommender.candidate_set import candidate_set
 from kernrec.recommender.estimate.model_inputs import ModelCandidates, inputs_of
 from kernrec.recommender.estimate.operating_point import DEFAULT_POINT
 from kernrec.recommender.estimate.prediction import predict
 from kernrec.recommender.estimate.static_table import StaticTable
+from kernrec.recommender.rank import candidate_set
 from kernrec.store import Evidence
 
 

@@ -16,7 +16,7 @@ from kernrec.recommender.estimate.correction import Correction
 from kernrec.recommender.estimate.costs import Costs
 from kernrec.recommender.estimate.operating_point import DEFAULT_POINT, OperatingPoint
 from kernrec.recommender.lines import lines_of, read_cold
-from kernrec.recommender.network import NetworkRequest, answer_network
+from kernrec.recommender.networks.network import NetworkRequest, answer_network
 from kernrec.recommender.request import Objective
 from tests.helpers.depth import DEEP
 from tests.helpers.physics import broken_laws, broken_laws_of_network, random_questions

@@ -8,9 +8,10 @@ from kernrec.gpu import find_gpu
 from kernrec.kernel import find_kernel
 from kernrec.op import find_op
 from kernrec.recommender import Recommender
+from kernrec.recommender.estimate.engine import Space, costs
 from kernrec.recommender.estimate.operating_point import DEFAULT_POINT, OperatingPoint
-from kernrec.recommender.estimate.prediction import predict, predict_all
-from kernrec.recommender.estimate.shortlist import SHORTLIST, shortlist
+from kernrec.recommender.estimate.prediction import predict
+from kernrec.recommender.estimate.shortlist import SHORTLIST
 from kernrec.recommender.estimate.static_table import StaticTable
 
 GPU = find_gpu("rtx4090")
@@ -34,7 +35,8 @@ def test_the_heuristic_picks_the_most_resident_warps_and_then_the_largest_block(
     problem_space = table.space.at(PROBLEM)
     rows = table.runnable(problem_space)
     geometry = table.geometry(problem_space, 0)
-    chosen = table.occupancy_choice(problem_space, rows)
+    (costed,) = costs(Space([table], whole=True), [PROBLEM], [DEFAULT_POINT]).kernels
+    chosen = rows[costed.heuristics[0]]
     equals = rows[geometry.occupancy[rows] == geometry.occupancy[rows].max()]
     assert chosen in equals
     assert geometry.warps[chosen] == geometry.warps[equals].max()
@@ -48,13 +50,12 @@ def test_a_launch_without_profiles_is_named() -> None:
 def test_the_shortlist_is_part_of_the_rows_and_holds_the_best(table: StaticTable) -> None:
     problem_space = table.space.at(PROBLEM)
     rows = table.runnable(problem_space)
-    short = shortlist(table, problem_space, rows)
-    assert len(short) <= SHORTLIST < len(rows)
+    short = costs(Space([table]), [PROBLEM], [DEFAULT_POINT]).kernels[0].estimated
+    assert len(short) <= SHORTLIST + 1 < len(rows)
     assert np.isin(short, rows).all()
     assert (np.diff(short) > 0).all()
     every, some = (predict(table, problem_space, which).limited().latency_s.min() for which in (rows, short))
     assert some <= 1.05 * every
-    assert (shortlist(table, problem_space, rows[:10]) == rows[:10]).all()
 
 
 def test_a_prediction_does_not_depend_on_what_is_predicted_beside_it(table: StaticTable) -> None:
@@ -65,18 +66,18 @@ def test_a_prediction_does_not_depend_on_what_is_predicted_beside_it(table: Stat
 
 
 def test_many_operating_points_at_once_cost_what_each_costs(table: StaticTable) -> None:
-    problem_space = table.space.at(PROBLEM)
-    predictions = predict_all([(table, problem_space, table.runnable(problem_space)[:60])])
-    (prediction,) = predictions.kernels
+    space = Space([table], whole=True)
     points = [DEFAULT_POINT, OperatingPoint(200.0), OperatingPoint(None, 1.2e9), OperatingPoint(300.0, 1.8e9)]
-    together = predictions.limited_at_first(points)
-    predictions.limit_at_others(together, points, [None])
+    costed = costs(space, [PROBLEM], points)
+    costed.sweep([None])
+    together, prediction = costed.limited, costed.kernels[0].prediction
     for i, point in enumerate(points):
         limited, alone = together.at(i), prediction.limited(point)
         for name in ("latency_s", "energy_j", "power_w", "clock_hz", "capped"):
             assert (getattr(limited, name) == getattr(alone, name)).all()
     positions = np.array([3, 11])
-    some = predictions.limited_at_first(points[:2])
-    predictions.limit_at_others(some, points[:2], [positions])
+    swept = costs(space, [PROBLEM], points[:2])
+    swept.sweep([positions])
+    some = swept.limited
     assert (some.energy_j[1, positions] == prediction.limited(points[1]).energy_j[positions]).all()
     assert np.isinf(np.delete(some.energy_j[1], positions)).all()

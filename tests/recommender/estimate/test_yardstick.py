@@ -59,7 +59,7 @@ def test_the_order_of_predictions_stays(line_s: float, own: list[float], sd: flo
 
 def test_a_kernel_that_nobody_ran_counts_by_what_kernels_of_other_hands_differ_not_by_its_own_interval() -> None:
     value = np.ones(2)
-    latency = Estimates(value, value / 1.5, value * 1.5, np.array([PRIOR, LEARNED], dtype=np.int8), value)
+    latency = Estimates.of(value, value / 1.5, value * 1.5, np.array([PRIOR, LEARNED], dtype=np.int8), value)
     own = exp(CERTAIN * log(1.5) / DEVIATIONS)
     for deviation in (0.4, 0.5):
         assert caution(latency, deviation, False, False).tolist() == pytest.approx([exp(CERTAIN * deviation), own])

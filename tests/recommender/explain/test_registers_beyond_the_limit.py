@@ -11,10 +11,10 @@ from kernrec.errors import UsageError
 from kernrec.gpu import find_gpu
 from kernrec.kernel import Kernel, load_kernel
 from kernrec.recommender import Recommender, Request
-from kernrec.recommender.analyze_kernel import analyze
+from kernrec.recommender.analyze.kernel import analyze
+from kernrec.recommender.analyze.profile_configs import ProfilingOptions
 from kernrec.recommender.context import Context
 from kernrec.recommender.explain.report import report
-from kernrec.recommender.profile_configs import ProfilingOptions
 from kernrec.recommender.request import Objective, Query
 from kernrec.store import Database
 from kernrec.store.measurement import Measurement

@@ -10,10 +10,12 @@ from contextlib import suppress
 from dataclasses import replace
 
 from kernrec.errors import KernrecError
+from kernrec.gpu import GPU
 from kernrec.op import Problem
 from kernrec.op.scaled_workload import with_batch
 from kernrec.op.workload import Layer, Workload
 from kernrec.recommender.context import Context
+from kernrec.recommender.estimate.operating_point import OperatingPoint
 from kernrec.recommender.lines import Line, cold_lines, predict_lines, read_cold
 from kernrec.recommender.request import KERNREC, MIXED, Query
 from kernrec.recommender.result import Recommendation
@@ -86,8 +88,17 @@ def program_of(line: Line) -> str:
 
     PyTorch runs the libraries: its convolutions are cuDNN's.
     """
-    name = line.stack.partition(" (")[0]
-    return "PyTorch" if name in ("cuDNN", "cuBLAS") else name
+    return "PyTorch" if _library(line) in ("cuDNN", "cuBLAS") else _library(line)
+
+
+def _library(line: Line) -> str:
+    return line.stack.partition(" (")[0]
+
+
+def at_point(context: Context, line: Line, problem: Problem, gpu: GPU, point: OperatingPoint) -> Line:
+    """Return the baseline of the same library at another operating point; as it is if there is none."""
+    lines = cold_lines(context, problem, gpu, point, (_library(line),))
+    return next((other for other in lines if other.stack == line.stack), line)
 
 
 def _line_of(program: str, lines: Sequence[Line]) -> Line | None:

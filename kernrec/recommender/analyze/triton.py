@@ -15,8 +15,8 @@ from kernrec.gpu import find_gpu
 from kernrec.op.dtype import canonical_dtype
 from kernrec.profile.triton_call import kernel_of_triton
 from kernrec.profile.triton_call_file import TritonCall, function_place, read_call
-from kernrec.recommender.analyze_kernel import Analysis, analyze
-from kernrec.recommender.profile_configs import ProfilingOptions
+from kernrec.recommender.analyze.kernel import Analysis, analyze
+from kernrec.recommender.analyze.profile_configs import ProfilingOptions
 from kernrec.recommender.request import Query
 from kernrec.util.atomic_write import write_whole
 

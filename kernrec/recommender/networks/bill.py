@@ -6,7 +6,7 @@ Idle power, host, memory outside the GPU, power supplies and cooling are not inc
 from collections.abc import Sequence
 from typing import Any
 
-from kernrec.recommender.network_result import Total
+from kernrec.recommender.networks.result import Total
 from kernrec.util.light_dataclass import dataclass
 
 J_PER_KWH = 3.6e6

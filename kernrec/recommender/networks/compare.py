@@ -6,10 +6,10 @@ from typing import Any
 
 from kernrec.errors import KernrecError
 from kernrec.gpu import GPU
-from kernrec.recommender.network import NetworkAnswer, NetworkRequest, answer_network
-from kernrec.recommender.network_memory import DoesNotFitError, memory_json
-from kernrec.recommender.network_result import Total
-from kernrec.recommender.network_sweep import NetworkSweep, sweep_network
+from kernrec.recommender.networks.memory import DoesNotFitError, memory_json
+from kernrec.recommender.networks.network import NetworkAnswer, NetworkRequest, answer_network
+from kernrec.recommender.networks.result import Total
+from kernrec.recommender.networks.sweep import NetworkSweep, sweep_network
 from kernrec.recommender.recommender import Recommender
 from kernrec.recommender.request import Query
 from kernrec.util.light_dataclass import dataclass

@@ -1,7 +1,7 @@
 """A network is never faster with one item more: kernrec's total, the backend's, and each layer of both.
 
 The whole sweep, every shipped network on 20 GPUs with batches of 1 to 64, is in the deep profile:
-`KERNREC_TEST_PROFILE=deep python -m pytest -n 0 tests/recommender/test_batches.py`.
+`KERNREC_TEST_PROFILE=deep python -m pytest -n 0 tests/recommender/networks/test_batches.py`.
 """
 
 import random
@@ -14,7 +14,7 @@ from kernrec.gpu import GPU, all_gpus, find_gpu
 from kernrec.op.workload import workloads
 from kernrec.recommender import Objective, Query, Recommender
 from kernrec.recommender.lines import predict_lines
-from kernrec.recommender.network import CHOICE, NetworkAnswer, NetworkRequest, answer_network, layers_of
+from kernrec.recommender.networks.network import CHOICE, NetworkAnswer, NetworkRequest, answer_network, layers_of
 from tests.helpers.depth import DEEP
 
 NOISE = 1.02

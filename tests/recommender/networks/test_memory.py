@@ -8,9 +8,9 @@ import kernrec
 from kernrec.errors import KernrecError
 from kernrec.gpu import find_gpu, find_gpus
 from kernrec.recommender import Query, Recommender
-from kernrec.recommender.compare_gpus import ComparedGpu, Unfit, compare_gpus
-from kernrec.recommender.network import NetworkRequest, answer_network, layers_of, shapes_as_network
-from kernrec.recommender.network_memory import DoesNotFitError, Memory, memory_of
+from kernrec.recommender.networks.compare import ComparedGpu, Unfit, compare_gpus
+from kernrec.recommender.networks.memory import DoesNotFitError, Memory, memory_of
+from kernrec.recommender.networks.network import NetworkRequest, answer_network, layers_of, shapes_as_network
 from tests.helpers.models import DEEPSEEK_V3, LLAMA_3_8B
 from tests.helpers.serving import written
 

@@ -10,9 +10,9 @@ from kernrec.errors import UsageError
 from kernrec.gpu import GPU
 from kernrec.recommender.choices import costs_at
 from kernrec.recommender.estimate.operating_point import OperatingPoint
-from kernrec.recommender.lines import cold_costs, cold_lines
-from kernrec.recommender.network_layer_answer import Costs, LayerAnswer
-from kernrec.recommender.network_result import CHOICE, NetworkAnswer, Total, TotalSum
+from kernrec.recommender.lines import cold_costs
+from kernrec.recommender.networks.backend import at_point
+from kernrec.recommender.networks.result import CHOICE, NetworkAnswer, Total, TotalSum
 from kernrec.recommender.notes import assumed_range
 from kernrec.recommender.recommender import Recommender
 from kernrec.recommender.request import Objective, Query
@@ -148,9 +148,13 @@ def sweep_network(
     sets = recommender.candidates_of_each(own, gpu, points)
     for layer, other in zip(answer.layers, by_backend, strict=True):
         if other:
+            assert layer.line is not None
             for point, total in zip(points, sums, strict=True):
                 if total is not None:
-                    total.add(layer.count, *_stack_costs(recommender, answer, layer, point))
+                    line = at_point(recommender.context, layer.line, layer.answer.problem, gpu, point)
+                    costs = replace(layer, line=line).stack_costs
+                    assert costs is not None
+                    total.add(layer.count, *costs)
             continue
         candidates = next(sets)
         for number, total in enumerate(sums):
@@ -177,16 +181,6 @@ def sweep_network(
         slowdown = swept_total.latency_s.value / base.latency_s.value - 1.0
         rows.append(SweptTotal(point, swept_total, Comparison(saved, slowdown)))
     return NetworkSweep(answer, tuple(rows), best_of(rows, answer.query))
-
-
-def _stack_costs(recommender: Recommender, answer: NetworkAnswer, layer: LayerAnswer, point: OperatingPoint) -> Costs:
-    """Latency and energy of a layer at a point, on the backend that has its baseline."""
-    assert layer.line is not None
-    stack, problem = layer.line.stack, layer.answer.problem
-    lines = cold_lines(recommender.context, problem, answer.gpu, point, (stack.partition(" (")[0],))
-    costs = replace(layer, line=next((line for line in lines if line.stack == stack), layer.line)).stack_costs
-    assert costs is not None
-    return costs
 
 
 KNEE = "knee"

@@ -18,9 +18,10 @@ from kernrec.gpu import find_gpu
 from kernrec.kernel import Kernel, Space, find_kernel, load_kernel
 from kernrec.measure.collect import CollectRequest, collect
 from kernrec.recommender import Objective, Query, Recommendation, Recommender, Request
-from kernrec.recommender.analyze_kernel import analyze, check_tunables_used
+from kernrec.recommender.analyze.kernel import analyze, check_tunables_used
+from kernrec.recommender.analyze.profile_configs import ProfilingOptions
 from kernrec.recommender.answer import recommendation as build_recommendation
-from kernrec.recommender.candidate_set import CandidateSet, candidate_set
+from kernrec.recommender.candidates import CandidateSet
 from kernrec.recommender.context import Context
 from kernrec.recommender.estimate.operating_point import DEFAULT_POINT
 from kernrec.recommender.estimate.static_table import StaticTable
@@ -28,7 +29,7 @@ from kernrec.recommender.explain.breakdown import explain
 from kernrec.recommender.explain.pick_config import explainable, pick_config, point_number
 from kernrec.recommender.explain.what_if import difference, what_if
 from kernrec.recommender.notes import of_measurements
-from kernrec.recommender.profile_configs import ProfilingOptions
+from kernrec.recommender.rank import candidate_set
 from kernrec.recommender.sweep import power_limits
 from kernrec.store import Database, Evidence
 from kernrec.store.measurement import Measurement

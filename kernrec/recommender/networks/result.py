@@ -21,16 +21,16 @@ from kernrec.op.workload import Workload
 from kernrec.recommender import tabular
 from kernrec.recommender.estimate.estimates import SOURCES, Source
 from kernrec.recommender.json_names import IntervalNames, NetworkNames
-from kernrec.recommender.network_layer_answer import PAYS, LayerAnswer
-from kernrec.recommender.network_memory import memory_json
+from kernrec.recommender.networks.layer_answer import PAYS, LayerAnswer
+from kernrec.recommender.networks.memory import memory_json
 from kernrec.recommender.request import Query
 from kernrec.recommender.result import Estimate
 from kernrec.util.human import counted, human
 from kernrec.util.light_dataclass import dataclass
 
 if TYPE_CHECKING:
-    from kernrec.recommender.network_exchange import Exchange
-    from kernrec.recommender.network_memory import Memory
+    from kernrec.recommender.networks.exchange import Exchange
+    from kernrec.recommender.networks.memory import Memory
     from kernrec.recommender.recommender import Recommender
 
 CHOICE, FASTEST, FRUGAL = "kernrec", "kernrec, lowest latency", "kernrec, lowest energy"

@@ -16,10 +16,10 @@ from kernrec.model.search import partial_space
 from kernrec.profile.profile_target import ProfileFailure, ProfileTarget
 from kernrec.profile.profile_user_kernel import Outcome, profile_configs
 from kernrec.recommender import Objective, Query, Recommendation
-from kernrec.recommender import analyze_kernel as analysis
-from kernrec.recommender import profile_configs as profiling
-from kernrec.recommender.analyze_kernel import analyze
-from kernrec.recommender.profile_configs import ProfilingOptions
+from kernrec.recommender.analyze import kernel as analysis
+from kernrec.recommender.analyze import profile_configs as profiling
+from kernrec.recommender.analyze.kernel import analyze
+from kernrec.recommender.analyze.profile_configs import ProfilingOptions
 
 GPU = find_gpu("rtx4090")
 SOURCE = """

@@ -10,10 +10,10 @@ from kernrec.errors import KernrecError
 from kernrec.gpu import GPU, find_gpu
 from kernrec.op import Problem, find_op
 from kernrec.recommender import Objective, Query, Recommender
-from kernrec.recommender.candidate_set import CandidateSet
+from kernrec.recommender.candidates import CandidateSet
 from kernrec.recommender.estimate.operating_point import OperatingPoint
-from kernrec.recommender.network import NetworkRequest, answer_network
-from kernrec.recommender.network_sweep import sweep_network
+from kernrec.recommender.networks.network import NetworkRequest, answer_network
+from kernrec.recommender.networks.sweep import sweep_network
 from kernrec.recommender.select import select
 from kernrec.recommender.sweep import op_points
 
@@ -69,8 +69,9 @@ def test_every_cost_is_that_of_one_by_one(
             np.testing.assert_array_equal(ours.limited.latency_s, theirs.limited.latency_s)
             estimated = np.isfinite(theirs.limited.latency_s)
             np.testing.assert_array_equal(ours.limited.costs[:, estimated], theirs.limited.costs[:, estimated])
-            np.testing.assert_array_equal(ours.costs.latency.columns(), theirs.costs.latency.columns())
-            np.testing.assert_array_equal(ours.costs.energy.columns(), theirs.costs.energy.columns())
+            for name in ("value", "low", "high", "source", "own"):
+                np.testing.assert_array_equal(getattr(ours.costs.latency, name), getattr(theirs.costs.latency, name))
+                np.testing.assert_array_equal(getattr(ours.costs.energy, name), getattr(theirs.costs.energy, name))
             for position in range(0, len(ours.rows), 37):
                 assert ours.prediction.bottleneck(position) == theirs.prediction.bottleneck(position)
         assert select(candidates, query) == select(expected, query)

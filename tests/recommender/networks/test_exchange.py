@@ -5,8 +5,8 @@ import pytest
 from kernrec.gpu import all_gpus, find_gpu
 from kernrec.op.workload import workload
 from kernrec.recommender import Query, Recommender
-from kernrec.recommender.network import NetworkRequest, answer_network, layers_of
-from kernrec.recommender.network_exchange import UNSURE, all_reduce_s, exchange_of, link_of
+from kernrec.recommender.networks.exchange import UNSURE, all_reduce_s, exchange_of, link_of
+from kernrec.recommender.networks.network import NetworkRequest, answer_network, layers_of
 
 H100 = 450e9
 RECORDED = [

@@ -1,6 +1,6 @@
 """Analyzing a user's kernel on a problem and a GPU: its configs are profiled, then the recommender answers.
 
-Of a large space only those configs are profiled that may be among the best (`profile_promising`).
+Of a large space only those configs are profiled that may be among the best (`promising`).
 
 Profiles are stored in the user's database and reused: by a second analysis, after an interruption, and by
 `kernrec recommend --kernel`.
@@ -20,10 +20,10 @@ from kernrec.kernel.expression import Expression
 from kernrec.op import Problem
 from kernrec.profile.kernel_code import unused_macros
 from kernrec.profile.profile_target import ProfileFailure, ProfileTarget
+from kernrec.recommender.analyze.profile_configs import ConfigProfiler, ProfilingOptions
+from kernrec.recommender.analyze.promising import LARGE, PartOfSpace, profile_promising
 from kernrec.recommender.context import answering_with
 from kernrec.recommender.infeasible import empty_space
-from kernrec.recommender.profile_configs import ConfigProfiler, ProfilingOptions
-from kernrec.recommender.profile_promising import LARGE, PartOfSpace, profile_promising
 from kernrec.recommender.recommender import Recommender
 from kernrec.recommender.request import Query
 from kernrec.recommender.result import Recommendation

@@ -11,24 +11,24 @@ from kernrec.gpu import GPU, find_gpu
 from kernrec.op import Problem
 from kernrec.op.dtype import canonical_dtype, math_dtype
 from kernrec.op.workload import Layer, Workload
-from kernrec.recommender.candidate_set import CandidateSet
+from kernrec.recommender.candidates import CandidateSet
 from kernrec.recommender.choices import costs_at
 from kernrec.recommender.context import Context
 from kernrec.recommender.instead import EIGHT_BITS
 from kernrec.recommender.layouts import MATTERS, gain_elsewhere
 from kernrec.recommender.lines import cold_costs
-from kernrec.recommender.network_backend import MIXTURE_OF_BACKENDS, backend_of, program_of
-from kernrec.recommender.network_exchange import Exchange, exchange_of
-from kernrec.recommender.network_layer_answer import Costs, LayerAnswer, value_of
-from kernrec.recommender.network_layers import (
+from kernrec.recommender.networks.backend import MIXTURE_OF_BACKENDS, backend_of, program_of
+from kernrec.recommender.networks.exchange import Exchange, exchange_of
+from kernrec.recommender.networks.layer_answer import Costs, LayerAnswer, value_of
+from kernrec.recommender.networks.layers import (
     NetworkRequest,
     answer_as_it_runs,
     in_best_layouts,
     layers_of,
     shapes_as_network,
 )
-from kernrec.recommender.network_memory import Memory, memory_of, shortage
-from kernrec.recommender.network_result import (
+from kernrec.recommender.networks.memory import memory_of, shortage
+from kernrec.recommender.networks.result import (
     CHOICE,
     FASTEST,
     FRUGAL,
@@ -123,22 +123,21 @@ def answer_network(recommender: Recommender, gpu: str | GPU, wanted: NetworkRequ
     exchange = exchange_of(workload, layers, card)
     covered = backend != "" and _lines_cover(network)
     headline = _headline(workload, network, query, wanted, backend if covered else "")
-    network = tuple([replace(layer, of_kernrec=headline == CHOICE) for layer in network])
-    adjusted |= dict.fromkeys(_remarks(network, backend, covered, wanted, query, workload, exchange, memory, card))
-    return NetworkAnswer(
+    whole = NetworkAnswer(
         workload=workload,
         gpu=card,
         query=query,
-        layers=network,
+        layers=tuple([replace(layer, of_kernrec=headline == CHOICE) for layer in network]),
         left_out=tuple(left_out),
         totals=_totals(network, alternatives, backend if covered else "", exchange, query),
-        adjusted=tuple(adjusted),
         layouts_chosen=layouts_chosen,
         backend=backend if covered else "",
         headline_name=headline,
         exchange=exchange,
         memory=memory,
     )
+    adjusted |= dict.fromkeys(_remarks(whole, backend, wanted.backend == KERNREC))
+    return replace(whole, adjusted=tuple(adjusted))
 
 
 def within_power(query: Query, gpu: GPU) -> Query:
@@ -243,50 +242,42 @@ def _slow_layouts(context: Context, layers: Sequence[LayerAnswer], query: Query)
     return notes
 
 
-def _remarks(
-    layers: Sequence[LayerAnswer],
-    backend: str,
-    covered: bool,
-    wanted: NetworkRequest,
-    query: Query,
-    workload: Workload,
-    exchange: Exchange | None,
-    memory: Memory,
-    gpu: GPU,
-) -> list[str]:
-    """Return the notes on what the totals count."""
-    notes = []
+def _remarks(answer: NetworkAnswer, backend: str, kernrec_only: bool) -> list[str]:
+    """Return the notes on what the totals count.
+
+    Args:
+        answer: the network's, whose `backend` is empty if the baselines cover too little of it.
+        backend: the backend that the network is compared with.
+        kernrec_only: whether no backend was wanted.
+    """
+    notes, layers, query, tp = [], answer.layers, answer.query, answer.workload.tp
+    lined = [(layer.name, layer.line) for layer in layers if layer.line is not None]
     without = [layer.name for layer in layers if layer.line is None]
     whose = backend or " or ".join(query.stacks) or "any backend"
-    if wanted.backend == KERNREC:
-        pass
-    elif 0 < len(without) < len(layers):
+    if lined and without and not kernrec_only:
         counted = "kernrec's kernels count in its total"
-        if not covered:
-            with_line = len(layers) - len(without)
+        if not answer.backend:
             counted = (
-                f"the {with_line} of {len(layers)} distinct layers with one do less than {100 * COVERED:.0f} % of the"
+                f"the {len(lined)} of {len(layers)} distinct layers with one do less than {100 * COVERED:.0f} % of the"
                 " operations, so there is no total of it"
             )
         notes.append(f"no baseline of {whose} for {_listed(without)}: {counted}")
-    elif without and query.stacks:
+    elif without and query.stacks and not kernrec_only:
         notes.append(f"no baseline of {whose} for any layer")
-    others = [layer for layer in layers if layer.line is not None and backend != MIXTURE_OF_BACKENDS]
-    others = [layer for layer in others if layer.line is not None and program_of(layer.line) != backend]
-    if others and backend:
-        names = ", ".join(dict.fromkeys(layer.line.stack for layer in others if layer.line is not None))
-        notes.append(f"{_listed([layer.name for layer in others])}: only {names} has a baseline, which counts")
-    unpowered = [layer.name for layer in layers if layer.line is not None and layer.line.power_predicted]
-    if unpowered and covered:
+    others = [(name, line.stack) for name, line in lined if program_of(line) != backend]
+    if others and backend not in ("", MIXTURE_OF_BACKENDS):
+        names = ", ".join(dict.fromkeys(stack for _, stack in others))
+        notes.append(f"{_listed([name for name, _ in others])}: only {names} has a baseline, which counts")
+    unpowered = [name for name, line in lined if line.power_predicted]
+    if unpowered and answer.backend:
         notes.append(f"nobody recorded the power of {whose} for {_listed(unpowered)}: the power model gives it")
-    if workload.tp > 1:
-        notes.append(
-            f"totals are of one of {workload.tp} GPUs, which work at the same time; joules of a token are of all"
-        )
-    if exchange is not None:
-        notes.append(exchange.note)
-    if not memory.fits(gpu):
-        notes.append(f"it does not fit {gpu.title}: these costs are of a GPU with enough memory ({memory})")
+    if tp > 1:
+        notes.append(f"totals are of one of {tp} GPUs, which work at the same time; joules of a token are of all")
+    if answer.exchange is not None:
+        notes.append(answer.exchange.note)
+    if not answer.fits:
+        title = answer.gpu.title
+        notes.append(f"it does not fit {title}: these costs are of a GPU with enough memory ({answer.memory})")
     return notes
 
 

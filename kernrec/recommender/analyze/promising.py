@@ -11,7 +11,7 @@ from kernrec.gpu import GPU
 from kernrec.kernel import Space
 from kernrec.model.search.partial_space import PartialSearch
 from kernrec.profile.profile_target import ProfileFailure
-from kernrec.recommender.profile_configs import ConfigProfiler
+from kernrec.recommender.analyze.profile_configs import ConfigProfiler
 from kernrec.recommender.recommender import Recommender
 from kernrec.recommender.request import Query
 from kernrec.util.light_dataclass import dataclass

@@ -11,12 +11,12 @@ from kernrec.compile.nvrtc import compiler
 from kernrec.gpu import find_gpu
 from kernrec.kernel import load_kernel
 from kernrec.recommender import Query
-from kernrec.recommender.analyze_kernel import analyze
-from kernrec.recommender.profile_configs import ProfilingOptions
-from tests.helpers.paths import RECORDINGS
+from kernrec.recommender.analyze.kernel import analyze
+from kernrec.recommender.analyze.profile_configs import ProfilingOptions
+from tests.helpers.paths import RECORDINGS, ROOT
 
 TIMES = RECORDINGS / "anchors" / "textbook_rtx3060_rtx3070ti.csv"
-KERNELS = Path(__file__).parents[2] / "datasets" / "kernels" / "textbook"
+KERNELS = ROOT / "datasets" / "kernels" / "textbook"
 
 pytestmark = pytest.mark.skipif(not TIMES.is_file(), reason="needs the recorded anchors in ../shared/data")
 

@@ -10,10 +10,11 @@ from kernrec.gpu import find_gpu, find_gpus
 from kernrec.op import find_op
 from kernrec.op.workload import Layer, Workload, layer_from, workload
 from kernrec.recommender import Objective, Query, Recommender
-from kernrec.recommender.bill import Tariff, bills
-from kernrec.recommender.compare_gpus import CardPrice, ComparedGpu, Work, compare_gpus
 from kernrec.recommender.many import answer_many
-from kernrec.recommender.network import (
+from kernrec.recommender.networks.bill import Tariff, bills
+from kernrec.recommender.networks.compare import CardPrice, ComparedGpu, Work, compare_gpus
+from kernrec.recommender.networks.layer_answer import PAYS
+from kernrec.recommender.networks.network import (
     CHOICE,
     FASTEST,
     FRUGAL,
@@ -24,9 +25,8 @@ from kernrec.recommender.network import (
     answer_network,
     shapes_as_network,
 )
-from kernrec.recommender.network_layer_answer import PAYS
-from kernrec.recommender.network_result import MOST_OF_THE_TIME
-from kernrec.recommender.network_sweep import best_of, sweep_network, swept_points
+from kernrec.recommender.networks.result import MOST_OF_THE_TIME
+from kernrec.recommender.networks.sweep import best_of, sweep_network, swept_points
 
 DECODE = NetworkRequest("llama-3-8b-decode")
 

@@ -1,0 +1,1 @@
+"""A user's own kernel: which configs to profile, and the ranking of its launch configurations."""
