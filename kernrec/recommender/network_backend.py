@@ -14,7 +14,7 @@ from kernrec.op import Problem
 from kernrec.op.scaled_workload import with_batch
 from kernrec.op.workload import Layer, Workload
 from kernrec.recommender.context import Context
-from kernrec.recommender.lines import Line, cold_lines, predict_lines, read_cold
+from kernrec.recommender.lines import Line, cold_lines, lines_of, predict_lines, read_cold
 from kernrec.recommender.request import KERNREC, MIXED, Query
 from kernrec.recommender.result import Recommendation
 
@@ -44,15 +44,19 @@ def backend_of(
     """
     gpu = answered[0][1].gpu
     counted = [(answer.problem, layer.count) for layer, answer in answered]
+    alone = {answer.problem for layer, answer in answered if layer.alone}
 
-    def lines_of_each(layers: Counted) -> dict[Problem, list[Line]]:
+    def lines_of_each(layers: Counted) -> dict[Problem, Sequence[Line]]:
         predict_lines(context, (problem for problem, _ in layers), gpu)
-        return {problem: cold_lines(context, problem, gpu, query.point, query.stacks) for problem, _ in layers}
+        return {
+            problem: (lines_of if problem in alone else cold_lines)(context, problem, gpu, query.point, query.stacks)
+            for problem, _ in layers
+        }
 
     by_problem = lines_of_each(counted)
     chosen = {
-        answer.problem: read_cold(answer.lines[0], answer.problem, gpu)
-        for _, answer in answered
+        answer.problem: answer.lines[0] if layer.alone else read_cold(answer.lines[0], answer.problem, gpu)
+        for layer, answer in answered
         if not answer.choices and answer.lines
     }
     if wanted == KERNREC:

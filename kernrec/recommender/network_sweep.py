@@ -10,7 +10,7 @@ from kernrec.errors import UsageError
 from kernrec.gpu import GPU
 from kernrec.recommender.choices import costs_at
 from kernrec.recommender.estimate.operating_point import OperatingPoint
-from kernrec.recommender.lines import cold_costs, cold_lines
+from kernrec.recommender.lines import cold_costs, cold_lines, lines_of
 from kernrec.recommender.network_layer_answer import Costs, LayerAnswer
 from kernrec.recommender.network_result import CHOICE, NetworkAnswer, Total, TotalSum
 from kernrec.recommender.notes import assumed_range
@@ -160,7 +160,9 @@ def sweep_network(
                 except UsageError:  # a bound that no config keeps at this point
                     sums[number] = None
                     continue
-                costs = cold_costs(*costs_at(candidates, number, position), candidates.problem, gpu)
+                costs = costs_at(candidates, number, position)
+                if not layer.alone:
+                    costs = cold_costs(*costs, candidates.problem, gpu)
                 total.add(layer.count, *costs)
     if answer.exchange is not None:
         for total in sums:
@@ -183,7 +185,8 @@ def _stack_costs(recommender: Recommender, answer: NetworkAnswer, layer: LayerAn
     """Latency and energy of a layer at a point, on the backend that has its baseline."""
     assert layer.line is not None
     stack, problem = layer.line.stack, layer.answer.problem
-    lines = cold_lines(recommender.context, problem, answer.gpu, point, (stack.partition(" (")[0],))
+    baselines = lines_of if layer.alone else cold_lines
+    lines = baselines(recommender.context, problem, answer.gpu, point, (stack.partition(" (")[0],))
     costs = replace(layer, line=next((line for line in lines if line.stack == stack), layer.line)).stack_costs
     assert costs is not None
     return costs

@@ -1,5 +1,8 @@
 """A network is never faster with one item more: kernrec's total, the backend's, and each layer of both.
 
+Which of the two runs a layer may change with the batch, because a kernel must be worth it at the unfavorable ends of both
+intervals. So a kernel is compared with a kernel and a baseline with a baseline.
+
 The whole sweep, every shipped network on 20 GPUs with batches of 1 to 64, is in the deep profile:
 `KERNREC_TEST_PROFILE=deep python -m pytest -n 0 tests/recommender/test_batches.py`.
 """
@@ -50,14 +53,15 @@ def answers(recommender: Recommender, gpu: GPU, name: str, batches: Sequence[int
 
 
 def seconds(answer: NetworkAnswer) -> dict[str, float]:
-    """Return the time of each total and of each layer, by its name."""
+    """Return the times of the totals, and of the kernel and the baseline of each layer, by name."""
     times = {
         total.name: total.latency_s.value
         for total in answer.totals
         if total.name == CHOICE or total.name.endswith(" today")
     }
     for layer in answer.layers:
-        times[f"layer {layer.name}"] = layer.latency_s
+        if layer.best is not None:
+            times[f"kernel of {layer.name}"] = layer.count * layer.costs[0].value
         if layer.line is not None:
             times[f"baseline of {layer.name}"] = layer.count * layer.line.latency_s
     return times
