@@ -1,7 +1,7 @@
 """A network is never faster with one item more: kernrec's total, the backend's, and each layer of both.
 
-Which of the two runs a layer may change with the batch, because a kernel must be worth it at the unfavorable ends of both
-intervals. So a kernel is compared with a kernel and a baseline with a baseline.
+Which of the two runs a layer may change with the batch, because a kernel must be worth it at the unfavorable ends of
+both intervals. So a kernel is compared with a kernel and a baseline with a baseline.
 
 The whole sweep, every shipped network on 20 GPUs with batches of 1 to 64, is in the deep profile:
 `KERNREC_TEST_PROFILE=deep python -m pytest -n 0 tests/recommender/test_batches.py`.
