@@ -166,14 +166,14 @@ class Context:
         if (joint := self._of_op.get(key)) is None:
             forms = equivalents(problem) if self.triton else ()
             triton = [table for form in forms for table in self._triton_tables(form, gpu)]
-            if not gpu.multiplies(math_dtype(problem.dtype)):
-                raise NoSuchKernelError(f"{gpu.title} has no {problem.dtype} arithmetic")
             try:
                 kernels = kernels_of(problem, gpu.sm)
             except UsageError:
                 if not triton:
                     raise
                 kernels = ()
+            if kernels and not gpu.multiplies(math_dtype(problem.dtype)):
+                raise NoSuchKernelError(f"{gpu.title} has no {problem.dtype} arithmetic")
             tables = [self.kernel_table(kernel, problem, gpu) for kernel in kernels]
             joint = self._of_op[key] = (*tables, *triton)
         return joint

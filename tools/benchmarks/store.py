@@ -4,10 +4,13 @@ Rows are made by DuckDB, with their true keys: as many columns as an imported re
 as many as kernrec's own protocol does. `cpu_s` are times of processors, because others use the machine; `merge_s`
 is the clock's and says something on an idle machine alone. `query` is one problem in a new process, of which the
 rows of a database are one of a few parts; with few problems, each config of a problem was measured in many sessions.
+`--asking` merges in a process of its own and asks all the while: queries that were refused, and the processor time of a
+query then over that of one before.
 """
 
 import os
 import resource
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -83,13 +86,43 @@ assert len(answers.measured) == int(sys.argv[5])
 
 def run(
     rows: Annotated[list[int], typer.Option()] = [10_000],  # noqa: B006
-    columns: Literal["recorded", "all"] = "recorded", problems: int = _PROBLEMS,
+    columns: Literal["recorded", "all"] = "recorded", problems: int = _PROBLEMS, asking: bool = False,
 ) -> None:  # fmt: skip
     """Print a row for each number of rows."""
     made, table = RECORDED | (_MEASURED if columns == "all" else {}), Table()
     for count in rows:
         with tempfile.TemporaryDirectory(prefix="kernrec-") as folder:
-            table.row(merging(Path(folder), count, made, problems))
+            table.row((asked_meanwhile if asking else merging)(Path(folder), count, made, problems))
+
+
+def asked_meanwhile(folder: Path, rows: int, columns: dict[str, str], most_problems: int) -> dict[str, float]:
+    """Return how queries fare while rows are merged into the database that they ask; arguments as of `merging`."""
+    theirs, own = folder / "theirs.duckdb", folder / "own.duckdb"
+    with ProcessPoolExecutor(1, get_context("spawn")) as maker:
+        maker.submit(fill, theirs, rows, columns, most_problems, _CONFIGS * _PROBLEMS).result()
+        problems = maker.submit(fill, own, 10 * _CONFIGS, columns, most_problems).result()
+    question = [sys.executable, "-c", _QUERY, str(own), _GPU, "matmul", problems[0], str(_CONFIGS)]
+
+    def ask() -> tuple[int, float]:
+        _, status, used = os.wait4(os.posix_spawn(sys.executable, question, os.environ), 0)
+        return status, used.ru_utime + used.ru_stime
+
+    ask()  # the file is checked once
+    before = [ask() for _ in range(10)]
+    merge_it = [sys.executable, "-m", "kernrec", "db", "merge", str(theirs), "--db", str(own)]
+    with subprocess.Popen(merge_it, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as merger:
+        meanwhile = []
+        while merger.poll() is None:
+            meanwhile.append(ask())
+    spent, usual = (statistics.median(seconds for _, seconds in each) for each in (meanwhile, before))
+    return {
+        "rows": rows,
+        "merged": int(merger.returncode == 0),
+        "queries": len(meanwhile),
+        "refused": sum(status != 0 for status, _ in meanwhile),
+        "query_cpu_s": round(spent, 3),
+        "slower": round(spent / usual, 2),
+    }
 
 
 def merging(folder: Path, rows: int, columns: dict[str, str], most_problems: int) -> dict[str, float]:
