@@ -101,7 +101,7 @@ def _line_of(program: str, lines: Sequence[Line]) -> Line | None:
 
 def _in_batches(workload: Workload, answered: Sequence[tuple[Layer, Recommendation]]) -> list[Counted]:
     """Return the answered layers in each of `BATCHES`; none where their sizes cannot be divided so."""
-    if not workload.one_network:
+    if any(layer.alone for layer in workload.layers):
         return []
     layers = tuple([replace(layer, problem=answer.problem) for layer, answer in answered])
     network, networks = replace(workload, layers=layers), list[Counted]()

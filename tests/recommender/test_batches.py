@@ -98,7 +98,7 @@ def test_batch_larger_by_one_is_not_faster(recommender: Recommender, gpu: str, n
 
 @pytest.mark.parametrize("gpu", ["h100", "b200", "l40s", "t4"])
 def test_decoding_is_not_faster_where_its_kernels_change(recommender: Recommender, gpu: str) -> None:
-    for name in ("llama-3-8b-decode", "qwen3-30b-a3b-decode"):
+    for name in ("llama-3-8b-decode", "qwen3-30b-a3b-decode", "mixtures-of-experts"):
         assert not faster_with_more(recommender, find_gpu(gpu), name, [1, 2, 3, 4, 8, 15, 16, 17, 32, 33, 48])
 
 
