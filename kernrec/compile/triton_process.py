@@ -19,7 +19,7 @@ from kernrec.compile.cache import CompileCache
 from kernrec.compile.compiled import Compiled, CompileError, CompileJob, TritonTarget
 from kernrec.compile.nvrtc import cache_key, compile_job
 from kernrec.errors import KernrecError, UsageError
-from kernrec.util.process import kill_group, own_group
+from kernrec.util.process import end_with_parent, kill_group, own_group
 
 _COMPILE_LIMIT_S = 600.0
 
@@ -79,6 +79,7 @@ def answer_request(
     request = json.loads(sys.stdin.read())
     name = request["name"]
     limit_memory()
+    end_with_parent()
     try:
         with redirect_stdout(io.StringIO()):
             answer = json.dumps(task(request), default=plain)

@@ -128,6 +128,10 @@ class GPU:
         """Tensor cores' dense FMAs in a dtype, per clock and SM; 0 without hardware."""
         return self.tensor_fma_per_clk_sm.get(_rate_name(dtype), 0)
 
+    def multiplies(self, dtype: str) -> bool:
+        """Return whether the GPU has instructions for products in a dtype; those of 16 bits run on any."""
+        return dtype in ("f16", "bf16") or self.tensor_rate(dtype) > 0 or self.fma_per_clk_sm.get(dtype, 0) > 0
+
 
 def _rate_name(dtype: str) -> str:
     """The key of a dtype among the rates."""

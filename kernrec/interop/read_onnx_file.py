@@ -12,6 +12,7 @@ from typing import Any
 from kernrec.errors import KernrecError
 from kernrec.interop.onnx_layers import read_onnx
 from kernrec.store.reader import Limits
+from kernrec.util.process import end_with_parent
 
 
 def main() -> int:
@@ -19,6 +20,7 @@ def main() -> int:
     request = json.loads(sys.stdin.read())
     limits = Limits(**request["limits"])
     limits.apply()
+    end_with_parent()
     print(json.dumps(answer(request, limits)))
     return 0
 

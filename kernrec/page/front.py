@@ -1,6 +1,7 @@
 """The configs of a problem on a GPU as points of latency and energy, in columns as the page's script takes them."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -46,8 +47,13 @@ def front_answer(recommender: Recommender, subject: Subject, gpu: GPU, most: int
     try:
         candidates = subject.candidates(recommender, gpu)
     except NoKernelError:
-        return _by_lines(subject.answer(recommender, gpu, None))
-    answer = subject.answer(recommender, gpu, candidates)
+        answer = subject.answer(recommender, gpu, None)
+        if not answer.choices:
+            return _by_lines(answer)
+        # The GPU has no arithmetic in the data type, and kernels run the problem in another one.
+        candidates = replace(subject, problem=answer.problem, layout_free=False).candidates(recommender, gpu)
+    else:
+        answer = subject.answer(recommender, gpu, candidates)
     front = select(candidates, Query(Objective.PARETO, clocks=subject.clocks, top=_WHOLE_FRONT))
     count = candidates.latency_s.shape[1]
     front_places = np.array([point * count + position for point, position in front])

@@ -10,13 +10,14 @@ from pathlib import Path
 import numpy as np
 
 from kernrec import paths
-from kernrec.errors import KernrecError, UsageError, unknown
+from kernrec.errors import KernrecError, NoSuchKernelError, UsageError, unknown
 from kernrec.gpu import GPU
 from kernrec.kernel import Kernel, Space, find_kernel, kernel_names, kernels_of
 from kernrec.kernel.library import triton_kernels
 from kernrec.kernel.spec_reader import kernel_from
 from kernrec.model.prior.power import RANDOM
 from kernrec.op import Problem
+from kernrec.op.dtype import math_dtype
 from kernrec.op.equivalent import equivalents
 from kernrec.recommender.estimate.model_store import ModelStore
 from kernrec.recommender.estimate.static_table import StaticTable
@@ -171,6 +172,8 @@ class Context:
                 if not triton:
                     raise
                 kernels = ()
+            if kernels and not gpu.multiplies(math_dtype(problem.dtype)):
+                raise NoSuchKernelError(f"{gpu.title} has no {problem.dtype} arithmetic")
             tables = [self.kernel_table(kernel, problem, gpu) for kernel in kernels]
             joint = self._of_op[key] = (*tables, *triton)
         return joint

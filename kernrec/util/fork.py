@@ -5,7 +5,6 @@ process with other threads, of Python or of a library, starts its children anew 
 they hold none.
 """
 
-import ctypes
 import multiprocessing
 import os
 import signal
@@ -15,10 +14,11 @@ import weakref
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from kernrec.util.process import end_with_parent
+
 if TYPE_CHECKING:
     from multiprocessing.context import ForkContext, SpawnContext
 
-_PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of prctl(2)
 _lockless: "weakref.WeakSet[threading.Thread]" = weakref.WeakSet()
 _not_inherited: "weakref.WeakSet[object]" = weakref.WeakSet()
 
@@ -57,7 +57,7 @@ def settle() -> None:
     parent = multiprocessing.parent_process()
     if parent is None or type(multiprocessing.current_process()).__name__ != "ForkProcess":
         return
-    ctypes.CDLL(None).prctl(_PARENT_DEATH_SIGNAL, signal.SIGKILL)
+    end_with_parent()
     if os.getppid() != parent.pid:  # it had ended before
         os._exit(1)
     for number in signal.valid_signals():

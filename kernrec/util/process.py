@@ -4,12 +4,14 @@ import ctypes
 import os
 import signal
 import subprocess
+import sys
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 _SYNCHRONIZE = 0x00100000
 _WAIT_TIMEOUT = 0x102
+_PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of prctl(2)
 """https://learn.microsoft.com/windows/win32/api/synchapi/nf-synchapi-waitforsingleobject"""
 
 
@@ -33,6 +35,12 @@ def kill_group(process: "subprocess.Popen[bytes]") -> None:
             os.killpg(process.pid, signal.SIGKILL)
         else:
             process.kill()
+
+
+def end_with_parent() -> None:
+    """Have this process killed when the one that started it ends, for nobody waits for its answer then; on Linux."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PARENT_DEATH_SIGNAL, signal.SIGKILL)
 
 
 def is_alive(pid: int) -> bool:

@@ -192,6 +192,7 @@ def _stored(work: Path) -> Iterator[Format]:
         after = _answers(_empty())
         assert before.items() <= after.items(), "merged rows changed what was measured here"
 
+    measurement_rows = rows["measurement"]
     plain = {
         table: [{k: v for k, v in row.items() if k != f"{table}_id"} for row in of_table]
         for table, of_table in rows.items()
@@ -210,6 +211,28 @@ def _stored(work: Path) -> Iterator[Format]:
         finally:
             path.write_bytes(log)
 
+    def derived(path: Path) -> None:
+        """The database with other rows in the tables that say whose rows are, which no file of others decides."""
+        import duckdb
+
+        shutil.copyfile(work / "own.duckdb", changed := path.parent / "changed.duckdb")
+        with duckdb.connect(changed) as connection:
+            for table, values in json.loads(_text(path)).items():
+                for row in values:
+                    marks = ", ".join("?" * len(row))
+                    try:
+                        connection.execute(f"INSERT INTO {table} ({', '.join(row)}) VALUES ({marks})", [*row.values()])
+                    except (duckdb.Error, UnicodeError, ValueError):  # the column has another type
+                        return
+        assert _asked_answers(changed) == expected, "a derived table changed an answer"
+
+    expected = _asked_answers(work / "own.duckdb")
+    first = {name: measurement_rows[0][name] for name in ("measurement_id", "gpu", "problem_id")}
+    scale = {"gpu": GPU, "contributor": "", "card": "", "latency_scale": 2.0, "energy_scale": None}
+    scale |= {"latency_ratio": 2.0, "energy_ratio": None, "configs": 5}
+    others = {"merged": [first | {"signer": ""}], "card_scale": [scale]}
+    others["merged_row"] = [{"row_id": rows["profile"][0]["profile_id"], "signer": "5f" * 32}]
+    yield Format("derived", "case.json", (json.dumps(others).encode(),), derived, damage.cells, apart=True)
     _crashed(work / "crashed.duckdb", measurements)
     log = (work / "crashed.duckdb.wal").read_bytes()
     yield Format("wal", "own.duckdb.wal", (log,), replayed, damage.binary, apart=True)
@@ -298,7 +321,7 @@ def _bundled(work: Path) -> Iterator[Format]:
 
 
 def _learned(work: Path) -> Iterator[Format]:
-    from kernrec.model.learn.model_file import load, save
+    from kernrec.model.learn.model_file import ARRAYS, load, save
     from kernrec.model.prior import calibration
     from kernrec.training.boosting import TrainingSettings
     from kernrec.training.dataset import Dataset
@@ -329,6 +352,16 @@ def _learned(work: Path) -> Iterator[Format]:
         loaded(path)
 
     yield Format("trees", "case.ubj", ((card.parent / trees).read_bytes(),), trees_loaded, damage.binary)
+    arrays = Path(trees).with_suffix(ARRAYS).name
+
+    def arrays_loaded(path: Path) -> None:
+        """A model with the case as the arrays of its trees, and a card that fits them."""
+        head = {"file": f"{path.stem}.ubj", "sha256": "0" * 64}
+        about["heads"]["latency"] = head | {"arrays": hashlib.sha256(path.read_bytes()).hexdigest()}
+        (path.parent / card.name).write_text(json.dumps(about))
+        loaded(path)
+
+    yield Format("tree-arrays", f"case{ARRAYS}", ((card.parent / arrays).read_bytes(),), arrays_loaded, damage.binary)
     fitted = calibration.Calibration("sm_90", rows=3, gpus=(GPU,), problems=1, time_factor=(1.5, 1.1))
     made = calibration.save({"sm_90": fitted}, work / "calibrations")
     yield Format("calibration", made.name, (made.read_bytes(),), lambda path: calibration.load(path.parent))
@@ -362,6 +395,13 @@ def _answers(database: Database) -> dict[str, tuple[object, ...]]:
 def _asked(path: Path) -> None:
     with Database.open(path) as database:
         _used(database)
+
+
+def _asked_answers(path: Path) -> list[tuple[object, ...]]:
+    """Costs of what was measured on the sample's problem, by a file of somebody else."""
+    with Database.open(path) as database:
+        rows = database.measured(GPU, [KERNEL], find_op("matmul").problem(m=64, n=32, k=16).key)
+    return sorted((json.dumps(row.config), row.latency_s, row.energy_j, row.sessions) for row in rows)
 
 
 def _used(database: Database) -> None:

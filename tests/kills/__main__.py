@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from tests.kills.adding import kill_add, kill_collect, kill_merge_by_clocks
+from tests.kills.changing import kill_migration, kill_train, kill_withdraw
 from tests.kills.contributing import kill_contribute
 from tests.kills.sharing import kill_sharing
 
@@ -25,6 +26,9 @@ COMMANDS: Mapping[str, Callable[[Path, int, int], Counter[str]]] = {
     "import": lambda folder, kills, seed: kill_add(folder, "import", kills, 3000, seed),
     "push": lambda folder, kills, seed: kill_sharing(folder, "push", kills, 3000, seed),
     "pull": lambda folder, kills, seed: kill_sharing(folder, "pull", kills, 3000, seed),
+    "withdraw": kill_withdraw,
+    "migration": kill_migration,
+    "train": kill_train,
 }
 BAD = ("lost", "doubled", "halved", "unreadable", "refused")
 

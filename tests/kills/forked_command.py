@@ -19,6 +19,7 @@ _IMPORTED = (
     "kernrec.cli.contribute",
     "kernrec.measure.card_plan",
     "kernrec.cli.db",
+    "kernrec.cli.train",
     "kernrec.cli.bundle",
     "kernrec.measure.campaign.campaign",
     "kernrec.measure.campaign.ingest",

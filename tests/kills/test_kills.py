@@ -5,12 +5,15 @@ for each seed (`KERNREC_KILLS_SEED`).
 """
 
 import os
+from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tests.helpers.depth import DEEP
 from tests.kills.adding import kill_add, kill_collect, kill_merge_by_clocks
+from tests.kills.changing import kill_migration, kill_train, kill_withdraw
 from tests.kills.contributing import kill_contribute
 from tests.kills.sharing import kill_sharing
 
@@ -35,6 +38,12 @@ def test_a_killed_merge_or_import_adds_everything_or_nothing(command: str, tmp_p
 def test_killed_merges_under_a_changing_clock_lose_no_answer(tmp_path: Path) -> None:
     counts = kill_merge_by_clocks(tmp_path, KILLS, SEED)
     assert (counts["lost"], counts["halved"], counts["unreadable"]) == (0, 0, 0)
+
+
+@pytest.mark.parametrize("kill", [kill_withdraw, kill_migration, pytest.param(kill_train, marks=pytest.mark.deep)])
+def test_killed_changes_lose_no_row_and_no_model(kill: Callable[..., Counter[str]], tmp_path: Path) -> None:
+    counts = kill(tmp_path, KILLS, SEED)
+    assert sum(counts[each] for each in ("lost", "doubled", "halved", "unreadable")) == 0, counts
 
 
 @pytest.mark.deep

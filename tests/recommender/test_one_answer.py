@@ -36,6 +36,8 @@ from tests.helpers.command import run_here
 from tests.helpers.process import environment
 
 COUNT = 300
+FOUND = (25, 55, 218, 273)
+"""Questions that once had several answers."""
 LATENCY = Query(Objective.LATENCY, top=1)  # notes are also about the models of the choices that are shown
 
 
@@ -253,6 +255,11 @@ def _of_front(front: dict[str, Any], answer: Recommendation) -> dict[str, Any]:
                 "energy": [points[name][number] for name in ("energy_j", "energy_low_j", "energy_high_j")],
             }
     return {"kernel": "not on the page"}
+
+
+@pytest.mark.parametrize("number", FOUND)
+def test_questions_that_had_several_answers_have_one(recommender: Recommender, tmp_path: Path, number: int) -> None:
+    test_every_entry_point_gives_the_same_answer(recommender, tmp_path, number)
 
 
 @pytest.mark.every(15)

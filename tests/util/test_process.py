@@ -40,3 +40,32 @@ def test_a_process_is_killed_with_what_it_started() -> None:
     while is_alive(other):  # its new parent has to notice its end
         time.sleep(0.01)
     kill_group(process)  # one that is gone is no error
+
+
+NEVER_ENDS = """
+import io, json, sys, time
+from kernrec.compile.triton_process import answer_request
+
+def endless(request):
+    print("endless", file=sys.stderr, flush=True)
+    time.sleep(600)
+
+sys.stdin = io.StringIO(json.dumps({"name": "endless.py"}))
+answer_request(endless)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere a process does not learn of its parent's end")
+def test_user_code_that_does_not_end_ends_with_a_killed_parent() -> None:
+    starts = STARTS_ANOTHER.replace('"import time; time.sleep(600)"', repr(NEVER_ENDS))
+    process = subprocess.Popen([sys.executable, "-c", starts], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert process.stdout is not None
+    assert process.stderr is not None
+    other = int(process.stdout.readline())
+    assert process.stderr.readline() == b"endless\n"
+    process.kill()
+    process.communicate()  # standard error is open until the other one has ended
+    deadline_s = time.monotonic() + 60
+    while is_alive(other):
+        assert time.monotonic() < deadline_s
+        time.sleep(0.02)

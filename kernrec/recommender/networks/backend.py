@@ -16,7 +16,7 @@ from kernrec.op.scaled_workload import with_batch
 from kernrec.op.workload import Layer, Workload
 from kernrec.recommender.context import Context
 from kernrec.recommender.estimate.operating_point import OperatingPoint
-from kernrec.recommender.lines import Line, cold_lines, predict_lines, read_cold
+from kernrec.recommender.lines import Line, cold_lines, lines_of, predict_lines, read_cold
 from kernrec.recommender.request import KERNREC, MIXED, Query
 from kernrec.recommender.result import Recommendation
 
@@ -46,15 +46,19 @@ def backend_of(
     """
     gpu = answered[0][1].gpu
     counted = [(answer.problem, layer.count) for layer, answer in answered]
+    alone = {answer.problem for layer, answer in answered if layer.alone}
 
-    def lines_of_each(layers: Counted) -> dict[Problem, list[Line]]:
+    def lines_of_each(layers: Counted) -> dict[Problem, Sequence[Line]]:
         predict_lines(context, (problem for problem, _ in layers), gpu)
-        return {problem: cold_lines(context, problem, gpu, query.point, query.stacks) for problem, _ in layers}
+        return {
+            problem: (lines_of if problem in alone else cold_lines)(context, problem, gpu, query.point, query.stacks)
+            for problem, _ in layers
+        }
 
     by_problem = lines_of_each(counted)
     chosen = {
-        answer.problem: read_cold(answer.lines[0], answer.problem, gpu)
-        for _, answer in answered
+        answer.problem: answer.lines[0] if layer.alone else read_cold(answer.lines[0], answer.problem, gpu)
+        for layer, answer in answered
         if not answer.choices and answer.lines
     }
     if wanted == KERNREC:
@@ -95,9 +99,12 @@ def _library(line: Line) -> str:
     return line.stack.partition(" (")[0]
 
 
-def at_point(context: Context, line: Line, problem: Problem, gpu: GPU, point: OperatingPoint) -> Line:
-    """Return the baseline of the same library at another operating point; as it is if there is none."""
-    lines = cold_lines(context, problem, gpu, point, (_library(line),))
+def at_point(context: Context, line: Line, problem: Problem, gpu: GPU, point: OperatingPoint, alone: bool) -> Line:
+    """Return the baseline of the same library at another operating point; as it is if there is none.
+
+    `alone`: whether the problem is no layer of a network, which reads its weights from DRAM.
+    """
+    lines = (lines_of if alone else cold_lines)(context, problem, gpu, point, (_library(line),))
     return next((other for other in lines if other.stack == line.stack), line)
 
 
@@ -108,7 +115,7 @@ def _line_of(program: str, lines: Sequence[Line]) -> Line | None:
 
 def _in_batches(workload: Workload, answered: Sequence[tuple[Layer, Recommendation]]) -> list[Counted]:
     """Return the answered layers in each of `BATCHES`; none where their sizes cannot be divided so."""
-    if not workload.one_network:
+    if any(layer.alone for layer in workload.layers):
         return []
     layers = tuple([replace(layer, problem=answer.problem) for layer, answer in answered])
     network, networks = replace(workload, layers=layers), list[Counted]()

@@ -35,6 +35,8 @@ class LayerAnswer:
     line: "Line | None" = None
     """The baseline of the backend that is compared with; None where none was recorded."""
     objective: Objective = Objective.LATENCY
+    alone: bool = False
+    """Whether it is a problem by itself, with the costs that `recommend` gives it, and no layer of a network."""
     of_kernrec: bool = False
     """Whether the network's costs are those of kernrec's kernels, so that no backend runs a layer that they run."""
 
@@ -50,6 +52,8 @@ class LayerAnswer:
     def costs(self) -> Costs:
         """Latency and energy of the choice, or of the stack where there is none."""
         if (best := self.best) is not None:
+            if self.alone:
+                return best.latency_s, best.energy_j
             return cold_costs(best.latency_s, best.energy_j, best.problem, best.gpu)
         costs = self.stack_costs
         assert costs is not None, "a layer has a choice or a line"

@@ -108,14 +108,14 @@ def answer_network(recommender: Recommender, gpu: str | GPU, wanted: NetworkRequ
         answered.append((layer, result))
         if result.choices:  # now: the candidates of the latest problems alone are cached
             candidates = recommender.candidates(result.problem, card, points)
-            alternatives.append(_alternatives(candidates, result.best))
+            alternatives.append(_alternatives(candidates, result.best, original.alone))
         else:
             alternatives.append({})
     if not answered:
         raise KernrecError(f"no layer of {workload.name} can be run on {card.name}: {left_out[0]}")
     backend, lines = backend_of(recommender.context, workload, answered, query, wanted.backend)
     network = tuple(
-        LayerAnswer(layer.name, layer.count, result, lines.get(result.problem), query.objective)
+        LayerAnswer(layer.name, layer.count, result, lines.get(result.problem), query.objective, layer.alone)
         for layer, result in answered
     )
     if wanted.layout is not None:
@@ -160,8 +160,7 @@ def _refuse_dtype(gpu: GPU, dtype: str | None) -> None:
     """Raise `UsageError` for a data type of 8 or 4 bits that the GPU cannot multiply, with those that it can."""
     if dtype is None or (name := canonical_dtype(dtype)) not in EIGHT_BITS:
         return
-    rate = math_dtype(name)
-    if rate not in ("bf16", "f16") and not gpu.tensor_rate(rate) and not gpu.fma_per_clk_sm.get(rate):
+    if not gpu.multiplies(math_dtype(name)):
         able = [other for other in (*EIGHT_BITS, "bf16", "f16") if gpu.tensor_rate(math_dtype(other))]
         raise UsageError(f"{gpu.title} does not multiply in {dtype}; it does in {', '.join(able) or 'f32'}")
 
@@ -179,15 +178,15 @@ def today(backend: str) -> str:
     return f"{backend} today"
 
 
-def _alternatives(candidates: CandidateSet, best: Choice) -> Mapping[str, Costs]:
+def _alternatives(candidates: CandidateSet, best: Choice, alone: bool) -> Mapping[str, Costs]:
     """(latency, energy) of a layer at the alternatives of the choice."""
     number = next(i for i, kernel in enumerate(candidates.kernels) if kernel.table.kernel is best.kernel)
     heuristic = candidates.starts[number] + candidates.kernels[number].heuristic
     positions = {FASTEST: candidates.fastest, FRUGAL: int(candidates.energy_j[0].argmin()), HEURISTIC: heuristic}
-    return {
-        name: cold_costs(*costs_at(candidates, 0, position), candidates.problem, candidates.gpu)
-        for name, position in positions.items()
-    }
+    costs = {name: costs_at(candidates, 0, position) for name, position in positions.items()}
+    if alone:
+        return costs
+    return {name: cold_costs(*each, candidates.problem, candidates.gpu) for name, each in costs.items()}
 
 
 def _totals(

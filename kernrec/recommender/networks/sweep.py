@@ -151,7 +151,7 @@ def sweep_network(
             assert layer.line is not None
             for point, total in zip(points, sums, strict=True):
                 if total is not None:
-                    line = at_point(recommender.context, layer.line, layer.answer.problem, gpu, point)
+                    line = at_point(recommender.context, layer.line, layer.answer.problem, gpu, point, layer.alone)
                     costs = replace(layer, line=line).stack_costs
                     assert costs is not None
                     total.add(layer.count, *costs)
@@ -164,7 +164,9 @@ def sweep_network(
                 except UsageError:  # a bound that no config keeps at this point
                     sums[number] = None
                     continue
-                costs = cold_costs(*costs_at(candidates, number, position), candidates.problem, gpu)
+                costs = costs_at(candidates, number, position)
+                if not layer.alone:
+                    costs = cold_costs(*costs, candidates.problem, gpu)
                 total.add(layer.count, *costs)
     if answer.exchange is not None:
         for total in sums:

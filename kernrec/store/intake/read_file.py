@@ -13,7 +13,6 @@ Started by `kernrec.store.reader`; reads a request from standard input and print
 
 import json
 import shutil
-import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
@@ -31,13 +30,13 @@ from kernrec.store.marks import Mark, has_open
 from kernrec.store.reader import Limits
 from kernrec.store.row_hash import used_columns
 from kernrec.store.schema import TABLES, layout_of, migrations, schema_version
+from kernrec.util.process import end_with_parent
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
 _INTEGERS = ("TINYINT", "SMALLINT", "INTEGER", "BIGINT")
 _PLAIN = (*_INTEGERS, *(f"U{name}" for name in _INTEGERS), "DOUBLE", "FLOAT", "BOOLEAN", "VARCHAR", "TIMESTAMP")
-_PR_SET_PDEATHSIG = 1  # prctl(2)
 _ROUNDS = 8
 """Times that the user's own rows are checked: what refers to a row that is left out is found the next time."""
 _ALL = 10**9
@@ -51,16 +50,9 @@ def main() -> int:
     request = json.loads(sys.stdin.read())
     limits = Limits(**request["limits"])
     limits.apply()
-    _end_with_parent()
+    end_with_parent()
     print(json.dumps(answer(request, limits)))
     return 0
-
-
-def _end_with_parent() -> None:
-    if sys.platform == "linux":
-        import ctypes
-
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def answer(request: Mapping[str, Any], limits: Limits) -> dict[str, Any]:

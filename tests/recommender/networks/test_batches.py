@@ -1,5 +1,10 @@
 """A network is never faster with one item more: kernrec's total, the backend's, and each layer of both.
 
+Which of the two runs a layer may change with the batch, because a kernel must be worth it at the unfavorable ends of
+both intervals. So a kernel is compared with a kernel and a baseline with a baseline. A kernel that nobody ran ranks
+before one that ran only with a lead, by which the predicted time falls at such a batch (1.11 on an A100). So both are
+of the same source, too.
+
 The whole sweep, every shipped network on 20 GPUs with batches of 1 to 64, is in the deep profile:
 `KERNREC_TEST_PROFILE=deep python -m pytest -n 0 tests/recommender/networks/test_batches.py`.
 """
@@ -19,6 +24,8 @@ from tests.helpers.depth import DEEP
 
 NOISE = 1.02
 """A time that is larger by less counts as the same."""
+LEARNED = 1.03
+"""The same for a kernel whose time is learned: trees have steps, up to 2.1 % on an A100 (lm_head, batch 43 to 44)."""
 LARGEST = 64
 TOGETHER = 8
 """Batches that are estimated side by side."""
@@ -50,14 +57,15 @@ def answers(recommender: Recommender, gpu: GPU, name: str, batches: Sequence[int
 
 
 def seconds(answer: NetworkAnswer) -> dict[str, float]:
-    """Return the time of each total and of each layer, by its name."""
+    """Return the times of the totals, and of the kernel and the baseline of each layer, by name."""
     times = {
         total.name: total.latency_s.value
         for total in answer.totals
         if total.name == CHOICE or total.name.endswith(" today")
     }
     for layer in answer.layers:
-        times[f"layer {layer.name}"] = layer.latency_s
+        if layer.best is not None:
+            times[f"{layer.best.source} kernel of {layer.name}"] = layer.count * layer.costs[0].value
         if layer.line is not None:
             times[f"baseline of {layer.name}"] = layer.count * layer.line.latency_s
     return times
@@ -71,7 +79,7 @@ def faster_with_more(recommender: Recommender, gpu: GPU, name: str, batches: Seq
         faster += [
             f"{gpu.name}, {name}, batch {smaller} to {batch}: {each} takes {time_s / times[each]:.3f} times as long"
             for each, time_s in before.items()
-            if each in times and time_s > NOISE * times[each]
+            if each in times and time_s > (LEARNED if each.startswith("learned") else NOISE) * times[each]
         ]
         before, smaller = times, batch
     return faster
@@ -90,7 +98,7 @@ def test_batch_larger_by_one_is_not_faster(recommender: Recommender, gpu: str, n
 
 @pytest.mark.parametrize("gpu", ["h100", "b200", "l40s", "t4"])
 def test_decoding_is_not_faster_where_its_kernels_change(recommender: Recommender, gpu: str) -> None:
-    for name in ("llama-3-8b-decode", "qwen3-30b-a3b-decode"):
+    for name in ("llama-3-8b-decode", "qwen3-30b-a3b-decode", "mixtures-of-experts"):
         assert not faster_with_more(recommender, find_gpu(gpu), name, [1, 2, 3, 4, 8, 15, 16, 17, 32, 33, 48])
 
 

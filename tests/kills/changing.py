@@ -1,0 +1,138 @@
+"""`kill -9` of commands that change what is already there: withdrawals, migrations of the schema, and training."""
+
+import os
+import random
+import shutil
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from unittest.mock import patch
+
+from kernrec.errors import KernrecError
+from kernrec.op import find_op
+from kernrec.store import Database, schema
+from kernrec.store.measurement import Measurement
+from tests.helpers.measured_database import make_measured_database
+from tests.kills.forked_command import ForkedCommand
+
+_ROWS = 400
+"""Rows of each session."""
+_OLD_SCHEMA = 4
+
+
+def kill_withdraw(folder: Path, kills: int, seed: int) -> Counter[str]:
+    """Kill `kernrec db retract` of one of two sessions at random moments.
+
+    Returns:
+        `kills` of commands before they ended; measurements that were `lost`; `doubled`, rows that are retracted twice;
+        `halved`, kills after which a part of the session was retracted; `unreadable`, after which no row could be read.
+    """
+    whole = _make_sessions(folder / "whole.duckdb")
+
+    def count(own: Path, counts: Counter[str]) -> None:
+        with Database.open_checked(own) as database:
+            retracted = Counter(str(row["measurement_id"]) for row in database.rows("retraction"))
+            counts["lost"] += 2 * _ROWS - database.counts()["measurement"]
+        counts["doubled"] += sum(retracted.values()) - len(retracted)
+        counts["halved"] += len(retracted) not in (0, _ROWS)
+
+    return _kill(folder, whole, ["db", "retract", "--session", "tuesday"], kills, seed, count)
+
+
+def kill_migration(folder: Path, kills: int, seed: int) -> Counter[str]:
+    """Kill a command that brings a database of an old schema up to date at random moments.
+
+    Returns:
+        `kills` of commands before they ended; rows that were `lost` or changed; `doubled` rows; `unreadable`, kills
+        after which the database could not be opened.
+    """
+    older = schema.migrations()[:_OLD_SCHEMA]
+    with patch("kernrec.store.schema.migrations", lambda: older):
+        whole = _make_sessions(folder / "whole.duckdb")
+
+    def count(own: Path, counts: Counter[str]) -> None:
+        with Database.open_checked(own, read_only=False) as database:
+            rows = Counter((row["session"], row["position"]) for row in database.rows("measurement"))
+            counts["lost"] += 2 * _ROWS - len(rows) + len(database.altered())
+            counts["doubled"] += sum(rows.values()) - len(rows)
+
+    return _kill(folder, whole, ["db", "info"], kills, seed, count)
+
+
+def kill_train(folder: Path, kills: int, seed: int) -> Counter[str]:
+    """Kill `kernrec train` at random moments, where a model of the same name is already there.
+
+    Returns:
+        `kills` of commands before they ended; `lost`, kills after which there was no model; `unreadable`, after which
+        a model could not be loaded.
+    """
+    from kernrec.model.learn.model_file import load
+
+    make_measured_database(whole := folder / "whole.duckdb")
+    command = ["train", "--op", "matmul", "--threads", "1"]
+    assert ForkedCommand([*command, "--db", str(whole)], os.environ).wait() == 0, "the first training failed"
+
+    def count(own: Path, counts: Counter[str]) -> None:
+        cards = sorted((own.parent / "models").glob("*.json"))
+        counts["lost"] += not cards
+        for card in cards:
+            load(card)
+
+    return _kill(folder, whole, command, kills, seed, count, ["models"])
+
+
+def _kill(
+    folder: Path,
+    whole: Path,
+    command: Sequence[str],
+    kills: int,
+    seed: int,
+    count: Callable[[Path, Counter[str]], None],
+    beside: Sequence[str] = (),
+) -> Counter[str]:
+    """Start a command on a new copy of a database again and again, kill it at a random moment, and count.
+
+    Args:
+        folder: for the copy.
+        whole: the database before the command.
+        command: the words of `kernrec` but `--db`.
+        kills: number of starts.
+        seed: of the moments.
+        count: counts what a kill left in the copy; raises `KernrecError` if that cannot be read.
+        beside: folders beside the database that belong to it.
+    """
+    draw, counts, length_s = random.Random(seed), Counter[str](), 0.0
+    for number in range(-1, kills):
+        shutil.rmtree(own := folder / "copy", ignore_errors=True)
+        own.mkdir()
+        shutil.copyfile(whole, own / "own.duckdb")
+        for name in beside:
+            shutil.copytree(whole.parent / name, own / name)
+        started_s = time.monotonic()
+        process = ForkedCommand([*command, "--db", str(own / "own.duckdb")], os.environ)
+        if number < 0:
+            assert process.wait() == 0, f"kernrec {' '.join(command)} failed"
+            length_s = time.monotonic() - started_s
+        process.wait(draw.random() * length_s)
+        counts["kills"] += process.kill()
+        try:
+            count(own / "own.duckdb", counts)
+        except KernrecError:
+            counts["unreadable"] += 1
+    return counts
+
+
+def _make_sessions(path: Path) -> Path:
+    """Make a database with two sessions of `_ROWS` rows."""
+    usual: dict[str, object] = {"gpu": "rtx3090", "kernel": "recorded", "kernel_hash": "0123456789abcdef"}
+    usual |= {"problem": find_op("matmul").problem(m=1024, n=1024, k=1024), "protocol_version": 1, "tier": "final"}
+    usual |= {"measured_at": "2026-01-01T00:00:00", "block": 0, "outcome": "ok", "latency_s": 1e-3}
+    rows = [
+        usual | {"session": session, "position": position, "config": {"x": position}}
+        for session in ("monday", "tuesday")
+        for position in range(_ROWS)
+    ]
+    with Database.open(path, read_only=False, create=True) as database:
+        database.add_measurements(map(Measurement.from_columns, rows))
+    return path
