@@ -2,8 +2,8 @@
 
     python tools/bench.py analyses [--before ../other-checkout] [--rounds 3] [--only stencil2d]
 
-A command with `--processes 1` is run in new processes, of this checkout and of the other one by turns. Its processor
-time is that of all processes that it starts. Neither has results of the compiler, of the emulator, or a database of the
+A command is run on one processor (`taskset`), of this checkout and of the other one by turns. Its processor time is
+that of all processes that it starts. Neither has results of the compiler, of the emulator, or a database of the
 user's; what an installation makes once (byte code, the schema of databases) is there after a first round that does not
 count. Printed are medians of the rounds, configs a second of processor time, how many times those of the other checkout
 that is, and whether both answers are equal but for seconds. Exits 1 where a kernel gains less than the aim.
@@ -105,8 +105,8 @@ def _commands(folder: Path) -> dict[str, list[str]]:
         "matvec_shared": [textbook / "matvec_shared.cu", "--spec", textbook / "matvec_shared.toml"],
         "nbody": [textbook / "nbody.cu", "--spec", textbook / "nbody.toml"],
         "stencil2d": [_DATA / "stencil2d.cu", "--spec", folder / "stencil2d.json"],
-        "Triton layernorm": [f"{triton / 'rows.py'}:layernorm", "--call", folder / "rows.toml", "--gpu", "a100"],
-        "Triton product": [f"{triton / 'matmul.py'}:matmul", "--call", folder / "product.toml", "--gpu", "a100"],
+        "Triton layernorm": [f"{triton / 'rows.py'}:layernorm", "--spec", folder / "rows.toml", "--gpu", "a100"],
+        "Triton product": [f"{triton / 'matmul.py'}:matmul", "--spec", folder / "product.toml", "--gpu", "a100"],
     }
     return {
         kernel: [*map(str, words), *([] if "--gpu" in words else ["--gpu", "rtx4090"])]
@@ -122,7 +122,7 @@ def _analyzed(checkout: Path, words: list[str], folder: Path) -> tuple[float, Ma
         shutil.rmtree(folder / "cache" / results, ignore_errors=True)
     database.unlink(missing_ok=True)
     environment = environment_in(folder) | {"PYTHONPATH": str(checkout), "HOME": str(folder)}
-    command = [sys.executable, "-c", RUN, "analyze", *words, "--processes", "1", "--json", "--db", str(database)]
+    command = ["taskset", "-c", "0", sys.executable, "-c", RUN, "analyze", *words, "--json", "--db", str(database)]
     done: list[subprocess.CompletedProcess[str]] = []
 
     def ask() -> None:

@@ -1,4 +1,4 @@
-"""How long answers for whole networks take: `kernrec compare` cold and warm, many shapes at once and one by one.
+"""How long answers for whole networks take: several GPUs cold and warm, many shapes at once and one by one.
 
 Cold is a new process (with its caches on disk as they are); warm a second comparison in one process, for another
 network of the same ops that was not asked before. Times are of the processor, which a busy machine changes little.
@@ -26,7 +26,7 @@ from .timing import at_rank, medians, spent
 
 def run(gpus: str = "h200,l40s,rtx4090,a100", workload: str = "llama-3-8b-decode", shapes: int = 200) -> None:
     """Print a line for each figure."""
-    command = [sys.executable, "-m", "kernrec", "compare", "--workload", workload, "--gpu", gpus]
+    command = [sys.executable, "-m", "kernrec", "recommend", "--workload", workload, "--gpu", gpus]
     (cold,) = medians([partial(subprocess.run, command, check=True, capture_output=True)], 5)
     recommender, cards = Recommender([]), find_gpus(gpus)
     network, table = find_workload(workload), Table("CPU seconds, medians of 5")
