@@ -92,6 +92,8 @@ def _analyze(wanted: AnalyzeOptions, silent: bool = False) -> "Analysis":
     effort = wanted.effort or "normal"
     if effort not in EFFORTS:
         raise unknown("effort", effort, EFFORTS)
+    if wanted.effort and wanted.effort != "exhaustive" and not wanted.measure:
+        raise UsageError(f"--effort {effort} says how much is measured; it goes with --measure")
     database = wanted.db or paths.user_database()
     if wanted.recorded is not None and (wanted.measure or wanted.effort):
         raise UsageError("--recorded profiles the configs of recorded rows; it goes without --measure and --effort")
